@@ -1,0 +1,1 @@
+//! The EFA RDM conformance suite.

@@ -1,0 +1,2 @@
+//! The conformance suite on the command line.
+fn main() {}

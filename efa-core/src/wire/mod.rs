@@ -1,0 +1,1 @@
+//! Every packet type of the EFA RDM protocol v4.

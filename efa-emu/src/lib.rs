@@ -1,0 +1,2 @@
+//! A software EFA device: device model, network model, transports and captures.
+pub mod link;

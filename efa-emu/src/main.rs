@@ -1,0 +1,2 @@
+//! The `efa-emu` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! efa-core's Nic trait over real verbs.
