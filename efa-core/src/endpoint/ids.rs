@@ -1,0 +1,274 @@
+//! Ids of peers and operations, and the generational arenas behind them.
+//!
+//! An id is a slot number and the generation of the slot's content. When an object goes away the
+//! slot's generation moves on, so an id that outlived its object finds nothing instead of the
+//! slot's next occupant.
+
+use core::fmt;
+use core::marker::PhantomData;
+
+/// An entry of the address vector (libfabric's `fi_addr_t`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerId(u64);
+
+impl PeerId {
+    /// The 64 bits of the id, as an application's `fi_addr_t` would hold them.
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The id of 64 bits that [`PeerId::to_bits`] gave; others name no peer.
+    pub const fn from_bits(bits: u64) -> Self {
+        PeerId(bits)
+    }
+}
+
+impl fmt::Display for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.index())?;
+        match self.generation() {
+            0 => Ok(()),
+            generation => write!(f, "v{generation}"),
+        }
+    }
+}
+
+impl fmt::Debug for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PeerId({self})")
+    }
+}
+
+impl Id for PeerId {
+    const MAX_SLOTS: usize = u32::MAX as usize;
+    const GENERATION_MASK: u32 = u32::MAX;
+
+    fn new(index: u32, generation: u32) -> Self {
+        PeerId(u64::from(generation) << 32 | u64::from(index))
+    }
+
+    fn index(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// What an [`Arena`] hands out.
+pub(crate) trait Id: Copy + Eq {
+    /// Slots that the id can name.
+    const MAX_SLOTS: usize;
+    /// Generations count modulo this mask + 1.
+    const GENERATION_MASK: u32;
+
+    fn new(index: u32, generation: u32) -> Self;
+    fn index(self) -> usize;
+    fn generation(self) -> u32;
+}
+
+/// Ids of 32 bits, the width of the protocol's `send_id` and `recv_id`: 20 bits of slot below 12
+/// bits of generation. An id from the wire is accepted only if its generation is current *and* the
+/// operation belongs to the peer that sent the packet.
+macro_rules! operation_id {
+    ($(#[doc = $doc:literal])* $vis:vis $name:ident) => {
+        $(#[doc = $doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        $vis struct $name(u32);
+
+        impl $name {
+            /// The id as it travels in packets.
+            $vis const fn to_wire(self) -> u32 {
+                self.0
+            }
+
+            /// The id that a packet names, which may be any number.
+            #[allow(dead_code, reason = "not every kind of id comes back from the wire")]
+            $vis const fn from_wire(bits: u32) -> Self {
+                $name(bits)
+            }
+        }
+
+        impl Id for $name {
+            const MAX_SLOTS: usize = 1 << 20;
+            const GENERATION_MASK: u32 = (1 << 12) - 1;
+
+            fn new(index: u32, generation: u32) -> Self {
+                $name(generation << 20 | index)
+            }
+
+            fn index(self) -> usize {
+                (self.0 & ((1 << 20) - 1)) as usize
+            }
+
+            fn generation(self) -> u32 {
+                self.0 >> 20
+            }
+        }
+    };
+}
+
+operation_id! {
+    /// An operation in which this endpoint is the source of the data: the protocol's `send_id`.
+    pub(crate) SendId
+}
+
+operation_id! {
+    /// An operation in which this endpoint is the destination of the data: the protocol's
+    /// `recv_id`. The application sees it as the handle by which a receive can be cancelled.
+    pub ReceiveId
+}
+
+operation_id! {
+    /// A packet or RDMA request that the device has, or that waits to be posted.
+    pub(crate) PacketId
+}
+
+enum Slot<T> {
+    Free { next: u32 },
+    Used(T),
+}
+
+/// A vector of slots with a free list: constant time, no allocation once it has grown.
+pub(crate) struct Arena<T, I> {
+    slots: Vec<(u32, Slot<T>)>,
+    free: u32,
+    used: usize,
+    limit: usize,
+    id: PhantomData<I>,
+}
+
+const END: u32 = u32::MAX;
+
+impl<T, I: Id> Arena<T, I> {
+    /// An arena for at most `limit` objects (and never more than the id can name).
+    pub(crate) fn new(limit: usize) -> Self {
+        Arena {
+            slots: Vec::new(),
+            free: END,
+            used: 0,
+            limit: limit.min(I::MAX_SLOTS),
+            id: PhantomData,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.used
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.used >= self.limit
+    }
+
+    /// Stores a value, or gives it back if the arena is full.
+    pub(crate) fn insert(&mut self, value: T) -> Result<I, T> {
+        if self.is_full() {
+            return Err(value);
+        }
+        self.used += 1;
+        if self.free == END {
+            let index = self.slots.len() as u32;
+            self.slots.push((0, Slot::Used(value)));
+            return Ok(I::new(index, 0));
+        }
+        let index = self.free;
+        let (generation, slot) = &mut self.slots[index as usize];
+        if let Slot::Free { next } = *slot {
+            self.free = next;
+        }
+        *slot = Slot::Used(value);
+        Ok(I::new(index, *generation))
+    }
+
+    pub(crate) fn remove(&mut self, id: I) -> Option<T> {
+        let (generation, slot) = self.slots.get_mut(id.index())?;
+        if *generation != id.generation() || matches!(slot, Slot::Free { .. }) {
+            return None;
+        }
+        *generation = generation.wrapping_add(1) & I::GENERATION_MASK;
+        let Slot::Used(value) = core::mem::replace(slot, Slot::Free { next: self.free }) else {
+            return None;
+        };
+        self.free = id.index() as u32;
+        self.used -= 1;
+        Some(value)
+    }
+
+    pub(crate) fn get(&self, id: I) -> Option<&T> {
+        match self.slots.get(id.index()) {
+            Some((generation, Slot::Used(value))) if *generation == id.generation() => Some(value),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, id: I) -> Option<&mut T> {
+        match self.slots.get_mut(id.index()) {
+            Some((generation, Slot::Used(value))) if *generation == id.generation() => Some(value),
+            _ => None,
+        }
+    }
+
+    /// All objects, in the order of their slots.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (I, &T)> {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter_map(|(index, (generation, slot))| match slot {
+                Slot::Used(value) => Some((I::new(index as u32, *generation), value)),
+                Slot::Free { .. } => None,
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_id_never_reaches_the_next_occupant() {
+        let mut arena = Arena::<_, SendId>::new(4);
+        let first = arena.insert("first").unwrap();
+        assert_eq!(arena.remove(first), Some("first"));
+        let second = arena.insert("second").unwrap();
+        assert_eq!(second.index(), first.index());
+        assert_ne!(second, first);
+        assert_eq!(arena.get(first), None);
+        assert_eq!(arena.remove(first), None);
+        assert_eq!(arena.get(second), Some(&"second"));
+        assert_eq!(arena.len(), 1);
+    }
+
+    #[test]
+    fn a_full_arena_gives_the_value_back_and_recovers() {
+        let mut arena = Arena::<_, ReceiveId>::new(2);
+        let ids = [arena.insert(0).unwrap(), arena.insert(1).unwrap()];
+        assert_eq!(arena.insert(2), Err(2));
+        assert_eq!(arena.remove(ids[0]), Some(0));
+        assert!(arena.insert(2).is_ok());
+        assert_eq!(
+            arena.iter().map(|(_, value)| *value).collect::<Vec<_>>(),
+            [2, 1]
+        );
+    }
+
+    #[test]
+    fn any_number_from_the_wire_is_looked_up_without_panic() {
+        let mut arena = Arena::<_, SendId>::new(usize::MAX);
+        let id = arena.insert(()).unwrap();
+        for bits in [id.to_wire() ^ 1 << 20, 1, 0xFFFF_FFFF, 0x000F_FFFF] {
+            assert!(arena.get_mut(SendId::from_wire(bits)).is_none());
+        }
+        assert!(arena.get_mut(SendId::from_wire(id.to_wire())).is_some());
+    }
+
+    #[test]
+    fn generations_wrap_inside_their_bits() {
+        let mut arena = Arena::<_, SendId>::new(1);
+        for _ in 0..5000 {
+            let id = arena.insert(()).unwrap();
+            assert_eq!(id.index(), 0);
+            arena.remove(id).unwrap();
+        }
+    }
+}
