@@ -1,0 +1,268 @@
+//! Finding and opening an EFA device.
+
+use crate::efadv::{self, DeviceAttr};
+use crate::error::OpenError;
+use efa_core::address::Gid;
+use efa_core::nic::{DeviceCaps, NicAttributes};
+use ibverbs_sys as ffi;
+use std::ffi::CStr;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// EFA devices have one port, and its number is 1.
+pub(crate) const PORT: u8 = 1;
+
+/// Which device to open.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum DeviceName {
+    /// The first EFA device in the list.
+    #[default]
+    First,
+    /// The device with this name, such as `efa_0` or `rdmap0s6`.
+    Named(String),
+}
+
+/// An open EFA device.
+#[derive(Debug)]
+pub struct HwDevice {
+    context: NonNull<ffi::ibv_context>,
+    name: String,
+    gid: Gid,
+    attributes: NicAttributes,
+    max_send_sge: u32,
+}
+
+// SAFETY: libibverbs allows every call on a context from any thread.
+unsafe impl Send for HwDevice {}
+// SAFETY: as above; the other fields are plain data that never change.
+unsafe impl Sync for HwDevice {}
+
+impl HwDevice {
+    /// Opens an EFA device and reads its limits.
+    ///
+    /// # Errors
+    /// [`OpenError`] names the call that failed, or the devices that there are.
+    pub fn open(wanted: &DeviceName) -> Result<Arc<HwDevice>, OpenError> {
+        let list = DeviceList::get()?;
+        let names: Vec<String> = list.devices().map(device_name).collect();
+        if let DeviceName::Named(wanted) = wanted
+            && !names.contains(wanted)
+        {
+            return Err(OpenError::NoSuchDevice {
+                wanted: wanted.clone(),
+                found: names,
+            });
+        }
+        for (device, name) in list.devices().zip(&names) {
+            if matches!(wanted, DeviceName::Named(wanted) if wanted != name) {
+                continue;
+            }
+            // SAFETY: `device` is an entry of a list that is still alive.
+            let context = NonNull::new(unsafe { ffi::ibv_open_device(device) })
+                .ok_or_else(|| verbs_error("ibv_open_device", name))?;
+            match Self::query(context, name) {
+                Ok(Some(device)) => return Ok(Arc::new(device)),
+                Ok(None) => close(context),
+                Err(error) => {
+                    close(context);
+                    return Err(error);
+                }
+            }
+        }
+        let found = names.len();
+        let names = if found == 0 {
+            String::new()
+        } else {
+            format!(" ({})", names.join(", "))
+        };
+        Err(OpenError::NoDevice { found, names })
+    }
+
+    /// Reads identity and limits; `None` if the device is not EFA.
+    fn query(
+        context: NonNull<ffi::ibv_context>,
+        name: &str,
+    ) -> Result<Option<HwDevice>, OpenError> {
+        let mut efa = DeviceAttr::default();
+        // SAFETY: `context` is open and `efa` has the length that is passed with it.
+        let result = unsafe {
+            efadv::efadv_query_device(context.as_ptr(), &mut efa, size_of::<DeviceAttr>() as u32)
+        };
+        if result != 0 {
+            return Ok(None);
+        }
+        let mut device = ffi::ibv_device_attr::default();
+        // SAFETY: `context` is open and `device` is a whole `ibv_device_attr`.
+        let result = unsafe { ffi::ibv_query_device(context.as_ptr(), &mut device) };
+        check("ibv_query_device", name, result)?;
+        let mut port = ffi::ibv_port_attr::default();
+        // SAFETY: the exported symbol fills the first members of `ibv_port_attr`, which are the
+        // whole `_compat_ibv_port_attr`; `max_msg_sz` and `gid_tbl_len` are among them.
+        let result = unsafe {
+            ffi::ibv_query_port(context.as_ptr(), PORT, std::ptr::from_mut(&mut port).cast())
+        };
+        check("ibv_query_port", name, result)?;
+        let mut gid = ffi::ibv_gid::default();
+        // SAFETY: `context` is open and `gid` is a whole `ibv_gid`.
+        let result = unsafe { ffi::ibv_query_gid(context.as_ptr(), PORT, 0, &mut gid) };
+        check("ibv_query_gid", name, result)?;
+        // SAFETY: every bit pattern is valid for the byte view of the union.
+        let gid = Gid(unsafe { gid.raw });
+        Ok(Some(HwDevice {
+            context,
+            name: name.to_owned(),
+            gid,
+            attributes: NicAttributes {
+                caps: DeviceCaps::from_bits_retain(efa.device_caps),
+                mtu: port.max_msg_sz as usize,
+                max_rdma_size: efa.max_rdma_size as usize,
+                send_queue_depth: efa.max_sq_wr as usize,
+                recv_queue_depth: efa.max_rq_wr as usize,
+                inline_size: usize::from(efa.inline_buf_size),
+                vendor_part_id: device.vendor_part_id,
+                host_id: host_id(),
+            },
+            max_send_sge: u32::from(efa.max_sq_sge),
+        }))
+    }
+
+    /// The device's name, such as `rdmap0s6`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The port's GID.
+    pub fn gid(&self) -> Gid {
+        self.gid
+    }
+
+    /// The device's capabilities and limits.
+    pub fn attributes(&self) -> &NicAttributes {
+        &self.attributes
+    }
+
+    /// Gather entries that a send work request can have.
+    pub(crate) fn max_send_sge(&self) -> u32 {
+        self.max_send_sge
+    }
+
+    pub(crate) fn context(&self) -> *mut ffi::ibv_context {
+        self.context.as_ptr()
+    }
+
+    /// The error of a call on this device that has just set errno.
+    pub(crate) fn last_error(&self, call: &'static str) -> OpenError {
+        verbs_error(call, &self.name)
+    }
+
+    /// Turns a verbs call's result, 0 or a positive errno, into a `Result`.
+    pub(crate) fn check(&self, call: &'static str, result: i32) -> Result<(), OpenError> {
+        check(call, &self.name, result)
+    }
+}
+
+impl Drop for HwDevice {
+    fn drop(&mut self) {
+        close(self.context);
+    }
+}
+
+/// Closes a context on which no object is left.
+fn close(context: NonNull<ffi::ibv_context>) {
+    // SAFETY: the context was opened by `HwDevice::open`, and its owner calls this once. A failure
+    // could only leak it, and there is nobody to tell.
+    unsafe { ffi::ibv_close_device(context.as_ptr()) };
+}
+
+fn check(call: &'static str, name: &str, result: i32) -> Result<(), OpenError> {
+    match result {
+        0 => Ok(()),
+        errno => Err(OpenError::Verbs {
+            call,
+            device: name.to_owned(),
+            source: io::Error::from_raw_os_error(errno.abs()),
+        }),
+    }
+}
+
+fn verbs_error(call: &'static str, name: &str) -> OpenError {
+    OpenError::Verbs {
+        call,
+        device: name.to_owned(),
+        source: io::Error::last_os_error(),
+    }
+}
+
+/// The list of the machine's RDMA devices.
+struct DeviceList {
+    first: NonNull<*mut ffi::ibv_device>,
+    length: usize,
+}
+
+impl DeviceList {
+    fn get() -> Result<DeviceList, OpenError> {
+        let mut length = 0;
+        // SAFETY: `length` is a valid place for the count.
+        let first = NonNull::new(unsafe { ffi::ibv_get_device_list(&mut length) })
+            .ok_or_else(|| OpenError::DeviceList(io::Error::last_os_error()))?;
+        Ok(DeviceList {
+            first,
+            length: usize::try_from(length).unwrap_or(0),
+        })
+    }
+
+    fn devices(&self) -> impl Iterator<Item = *mut ffi::ibv_device> + '_ {
+        // SAFETY: the list has `length` entries and lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.length) }
+            .iter()
+            .copied()
+    }
+}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        // SAFETY: the list came from `ibv_get_device_list`; open contexts keep their devices.
+        unsafe { ffi::ibv_free_device_list(self.first.as_ptr()) };
+    }
+}
+
+fn device_name(device: *mut ffi::ibv_device) -> String {
+    // SAFETY: `device` is an entry of a living list; its name is a C string within it.
+    unsafe { CStr::from_ptr(ffi::ibv_get_device_name(device)) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The EC2 instance's identifier, which stock libfabric sends as `host_id`; 0 elsewhere.
+fn host_id() -> u64 {
+    std::fs::read_to_string("/sys/devices/virtual/dmi/id/board_asset_tag")
+        .ok()
+        .and_then(|tag| parse_asset_tag(&tag))
+        .unwrap_or(0)
+}
+
+/// `i-` and 17 hexadecimal digits, of which the last 16 are the identifier.
+fn parse_asset_tag(tag: &str) -> Option<u64> {
+    let digits = tag.trim_end().strip_prefix("i-")?;
+    if digits.len() != 17 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    u64::from_str_radix(&digits[1..], 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_asset_tag_of_an_instance_gives_its_last_sixteen_digits() {
+        assert_eq!(
+            parse_asset_tag("i-0123456789abcdef0\n"),
+            Some(0x1234_5678_9abc_def0)
+        );
+        assert_eq!(parse_asset_tag("i-1234"), None);
+        assert_eq!(parse_asset_tag("Not Specified"), None);
+        assert_eq!(parse_asset_tag("i-0123456789abcdeg0"), None);
+    }
+}

@@ -1,0 +1,52 @@
+//! Why a device could not be opened.
+
+use std::io;
+
+/// A device or queue pair could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The list of devices could not be read.
+    #[error("cannot list RDMA devices: {0}; is the ib_uverbs kernel module loaded?")]
+    DeviceList(#[source] io::Error),
+    /// There is no EFA device.
+    #[error(
+        "no EFA device among {found} RDMA device(s){names}; without EFA hardware, run the program \
+         under `efa-emu run --`"
+    )]
+    NoDevice {
+        /// How many RDMA devices there are.
+        found: usize,
+        /// Their names, in parentheses, or nothing.
+        names: String,
+    },
+    /// No device has the given name.
+    #[error("no RDMA device named {wanted:?}; there are {found:?}")]
+    NoSuchDevice {
+        /// The name that was asked for.
+        wanted: String,
+        /// The names that exist.
+        found: Vec<String>,
+    },
+    /// A verbs call failed.
+    #[error("{call} failed on {device}: {source}")]
+    Verbs {
+        /// The call.
+        call: &'static str,
+        /// The device's name.
+        device: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// A configured number is beyond what the device offers.
+    #[error("{what} {value} is not between 1 and the device's limit {limit}")]
+    Config {
+        /// The setting.
+        what: &'static str,
+        /// Its value.
+        value: usize,
+        /// The largest value.
+        limit: usize,
+    },
+}

@@ -1,0 +1,187 @@
+//! User memory: what the device may touch on the protocol engine's behalf.
+//!
+//! The engine names user memory by address only. Before a byte is copied, the address is looked up
+//! here: memory that nobody handed over is an error, not a crash.
+
+use efa_core::nic::{NicError, UserSlice};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+
+/// Memory that was made for transfers and is owned by the caller.
+///
+/// It is zeroed, page-aligned and does not move. Dropping it while it is still known to a
+/// [`HwNic`](crate::HwNic) is prevented by the nic holding it.
+#[derive(Debug)]
+pub struct UserMemory {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the memory has one owner, like a `Box<[u8]>`.
+unsafe impl Send for UserMemory {}
+
+impl UserMemory {
+    const ALIGNMENT: usize = 4096;
+
+    /// Allocates `length` bytes, at least one.
+    pub(crate) fn new(length: usize) -> Result<UserMemory, NicError> {
+        let layout = Layout::from_size_align(length.max(1), Self::ALIGNMENT).map_err(|_| {
+            NicError::Invalid {
+                what: "memory length",
+                value: length as u64,
+            }
+        })?;
+        // SAFETY: the layout's size is not zero.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })
+            .ok_or(NicError::Exhausted("memory region"))?;
+        Ok(UserMemory { start, layout })
+    }
+
+    /// Where it is.
+    pub fn slice(&self) -> UserSlice {
+        UserSlice {
+            address: self.start.as_ptr() as u64,
+            length: self.layout.size(),
+        }
+    }
+
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+}
+
+impl Drop for UserMemory {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+/// The ranges of this process's memory that may be copied from and to.
+#[derive(Debug, Default)]
+pub(crate) struct AddressSpace {
+    /// Start of each range and its length; ranges do not overlap.
+    ranges: BTreeMap<u64, usize>,
+    /// Memory that the nic keeps alive for its user.
+    owned: Vec<UserMemory>,
+}
+
+impl AddressSpace {
+    /// Makes memory and keeps it until the nic is dropped.
+    pub(crate) fn allocate(&mut self, length: usize) -> Result<UserSlice, NicError> {
+        let memory = UserMemory::new(length)?;
+        let slice = UserSlice {
+            length,
+            ..memory.slice()
+        };
+        self.ranges.insert(slice.address, memory.slice().length);
+        self.owned.push(memory);
+        Ok(slice)
+    }
+
+    /// Adds memory that somebody else owns.
+    ///
+    /// # Safety
+    /// The memory is readable and writable, and stays so until `revoke` or the end of the nic.
+    pub(crate) unsafe fn allow(&mut self, memory: UserSlice) -> Result<(), NicError> {
+        let end = memory.address.checked_add(memory.length as u64);
+        let overlaps = self
+            .ranges
+            .range(..end.unwrap_or(u64::MAX))
+            .next_back()
+            .is_some_and(|(&start, &length)| start + length as u64 > memory.address);
+        if end.is_none() || memory.length == 0 || overlaps {
+            return Err(NicError::MemoryFault {
+                address: memory.address,
+                length: memory.length,
+            });
+        }
+        self.ranges.insert(memory.address, memory.length);
+        Ok(())
+    }
+
+    /// Forgets memory that `allow` added.
+    pub(crate) fn revoke(&mut self, address: u64) {
+        if !self
+            .owned
+            .iter()
+            .any(|memory| memory.slice().address == address)
+        {
+            self.ranges.remove(&address);
+        }
+    }
+
+    /// A pointer to the slice, if all of it is known. Empty slices are valid anywhere.
+    pub(crate) fn resolve(&self, slice: UserSlice) -> Result<*mut u8, NicError> {
+        let fault = NicError::MemoryFault {
+            address: slice.address,
+            length: slice.length,
+        };
+        if slice.length == 0 {
+            return Ok(NonNull::dangling().as_ptr());
+        }
+        let (&start, &length) = self
+            .ranges
+            .range(..=slice.address)
+            .next_back()
+            .ok_or(fault)?;
+        let offset = slice.address - start;
+        match offset.checked_add(slice.length as u64) {
+            Some(end) if end <= length as u64 => Ok(slice.address as usize as *mut u8),
+            _ => Err(fault),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_slices_of_known_memory_resolve() {
+        let mut space = AddressSpace::default();
+        let memory = space.allocate(100).unwrap();
+        let at = |offset: u64, length| UserSlice {
+            address: memory.address + offset,
+            length,
+        };
+        assert!(space.resolve(at(0, 100)).is_ok());
+        assert!(space.resolve(at(99, 1)).is_ok());
+        assert!(space.resolve(at(99, 2)).is_err());
+        assert!(space.resolve(at(0, usize::MAX)).is_err());
+        assert!(
+            space
+                .resolve(UserSlice {
+                    address: 8,
+                    length: 1
+                })
+                .is_err()
+        );
+        assert!(
+            space
+                .resolve(UserSlice {
+                    address: 8,
+                    length: 0
+                })
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn foreign_memory_is_known_from_allow_to_revoke() {
+        let mut space = AddressSpace::default();
+        let mut bytes = [0u8; 64];
+        let slice = UserSlice {
+            address: bytes.as_mut_ptr() as u64,
+            length: bytes.len(),
+        };
+        // SAFETY: `bytes` outlives `space`.
+        unsafe { space.allow(slice) }.unwrap();
+        // SAFETY: refused, because it overlaps.
+        unsafe { space.allow(slice) }.unwrap_err();
+        assert!(space.resolve(slice).is_ok());
+        space.revoke(slice.address);
+        assert!(space.resolve(slice).is_err());
+    }
+}
