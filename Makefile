@@ -23,8 +23,7 @@ lint: setup
 
 ## bench: micro benchmarks, then stock programs over the device beside other providers
 bench: release
-	$(CARGO) bench --package efa-core --quiet
-	scripts/bench-providers
+	$(CARGO) bench --workspace --quiet
 
 ## interop: our protocol engine against stock libfabric
 interop: release
