@@ -1,2 +1,4 @@
 //! A software EFA device: device model, network model, transports and captures.
+pub mod capture;
+pub mod frame;
 pub mod link;

@@ -1,0 +1,153 @@
+//! pcapng blocks as bytes: what our captures consist of.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use byteorder_slice::LittleEndian;
+use pcap_file::pcapng::PcapNgBlock;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::pcapng::blocks::interface_statistics::{
+    InterfaceStatisticsBlock, InterfaceStatisticsOption,
+};
+use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
+use pcap_file::{DataLink, Endianness};
+
+use super::{Counts, Direction, Interface, InterfaceId};
+use crate::frame;
+
+/// `if_tsresol` of nanoseconds: 10^-9 s.
+pub(super) const NANOSECONDS: u8 = 9;
+/// Longer than any frame; the value that tcpdump uses for "everything".
+const SNAPLEN: u32 = 262_144;
+
+/// `epb_flags`: bits 0-1 are the direction, bits 2-4 the reception type, 1 = unicast.
+const UNICAST: u32 = 1 << 2;
+const DIRECTION_MASK: u32 = 0b11;
+const INBOUND: u32 = 0b01;
+const OUTBOUND: u32 = 0b10;
+
+/// The direction in an `epb_flags` word.
+pub(super) fn direction(flags: u32) -> Option<Direction> {
+    match flags & DIRECTION_MASK {
+        INBOUND => Some(Direction::Inbound),
+        OUTBOUND => Some(Direction::Outbound),
+        _ => None,
+    }
+}
+
+/// `pcap-file` writes the two 32-bit halves of a statistics block's times as one 64-bit integer in
+/// the section's byte order; the format wants the upper half first in either order.
+pub(super) const fn swap_halves(timestamp: u64) -> u64 {
+    timestamp.rotate_left(32)
+}
+
+fn append<'a>(block: impl PcapNgBlock<'a>, bytes: &mut Vec<u8>) {
+    // Captures are little-endian whatever the machine, so that a seed gives the same file anywhere.
+    block
+        .into_block()
+        .write_to::<LittleEndian, _>(bytes)
+        .expect("writing to a Vec cannot fail");
+}
+
+/// Appends the block that begins a capture.
+pub(super) fn append_section_header(bytes: &mut Vec<u8>) {
+    append(
+        SectionHeaderBlock {
+            endianness: Endianness::Little,
+            options: vec![SectionHeaderOption::UserApplication(Cow::Borrowed(
+                concat!("efa-emu ", env!("CARGO_PKG_VERSION")),
+            ))],
+            ..SectionHeaderBlock::default()
+        },
+        bytes,
+    );
+}
+
+/// Appends the block that declares an interface. The order of these blocks numbers the interfaces.
+pub(super) fn append_interface(interface: &Interface, bytes: &mut Vec<u8>) {
+    let mut address = interface.gid.0.to_vec();
+    address.push(64);
+    let mac = frame::ethernet_address(interface.gid);
+    append(
+        InterfaceDescriptionBlock {
+            linktype: DataLink::ETHERNET,
+            snaplen: SNAPLEN,
+            options: vec![
+                InterfaceDescriptionOption::IfName(Cow::Borrowed(&interface.host)),
+                InterfaceDescriptionOption::IfDescription(Cow::Owned(format!(
+                    "emulated EFA device of host {}",
+                    interface.host
+                ))),
+                InterfaceDescriptionOption::IfHardware(Cow::Borrowed(&interface.profile)),
+                InterfaceDescriptionOption::IfIpv6Addr(Cow::Owned(address)),
+                InterfaceDescriptionOption::IfMacAddr(Cow::Borrowed(mac.as_bytes())),
+                InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
+            ],
+        },
+        bytes,
+    );
+}
+
+/// Appends a frame, given as bytes.
+pub(super) fn append_frame(
+    interface: InterfaceId,
+    time: Duration,
+    direction: Direction,
+    frame: &[u8],
+    bytes: &mut Vec<u8>,
+) {
+    let direction = match direction {
+        Direction::Inbound => INBOUND,
+        Direction::Outbound => OUTBOUND,
+    };
+    append(
+        EnhancedPacketBlock {
+            interface_id: interface.0,
+            timestamp: time,
+            original_len: frame.len() as u32,
+            data: Cow::Borrowed(frame),
+            options: vec![EnhancedPacketOption::Flags(UNICAST | direction)],
+        },
+        bytes,
+    );
+}
+
+/// Appends an interface's counts at the end of its capture.
+pub(super) fn append_statistics(
+    interface: InterfaceId,
+    time: Duration,
+    counts: Counts,
+    comment: Option<&str>,
+    bytes: &mut Vec<u8>,
+) {
+    let mut options = Vec::with_capacity(3);
+    if let Some(comment) = comment {
+        options.push(InterfaceStatisticsOption::Comment(Cow::Borrowed(comment)));
+    }
+    options.push(InterfaceStatisticsOption::IsbIfRecv(counts.seen));
+    options.push(InterfaceStatisticsOption::IsbIfDrop(counts.dropped));
+    append(
+        InterfaceStatisticsBlock {
+            interface_id: interface.0,
+            timestamp: swap_halves(time.as_nanos() as u64),
+            options,
+        },
+        bytes,
+    );
+}
+
+/// The counts in a statistics block.
+pub(super) fn counts(block: &InterfaceStatisticsBlock<'_>) -> Counts {
+    let mut counts = Counts::default();
+    for option in &block.options {
+        match option {
+            InterfaceStatisticsOption::IsbIfRecv(seen) => counts.seen = *seen,
+            InterfaceStatisticsOption::IsbIfDrop(dropped) => counts.dropped = *dropped,
+            _ => {}
+        }
+    }
+    counts
+}

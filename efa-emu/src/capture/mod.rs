@@ -1,0 +1,89 @@
+//! Captures of the emulated wire: pcapng files that Wireshark opens, written and read.
+//!
+//! A device or network tells a [`Recorder`] what its requests do; the recorder makes frames of it
+//! ([`crate::frame`]) and hands them to a [`CaptureTap`]:
+//!
+//! * [`Writer`] writes to any `std::io::Write`, with one pcapng interface per emulated host: the
+//!   deterministic network's captures.
+//! * [`SharedFile`] appends to a file that several processes of one host write at once, each frame
+//!   whole or not at all: the captures of `efa-emu run --pcap`.
+//!
+//! [`Reader`] reads captures of either kind, and what `mergecap` or `editcap` made of them. Times are
+//! nanoseconds since the Unix epoch, or since the start of a simulation.
+
+mod block;
+mod reader;
+mod recorder;
+mod shared;
+mod writer;
+
+use std::time::Duration;
+
+use efa_core::address::Gid;
+
+pub use reader::{CapturedFrame, CapturedInterface, ReadError, Reader, Truncation};
+pub use recorder::{Moment, Recorder, RequestData, Route};
+pub use shared::{ENVIRONMENT, SharedFile, create_shared};
+pub use writer::Writer;
+
+use crate::frame::Frame;
+
+/// Which way a frame went, seen from the host whose interface recorded it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Direction {
+    /// The host received it.
+    Inbound,
+    /// The host sent it.
+    Outbound,
+}
+
+/// Names an interface of a capture: its index among the capture's interfaces.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct InterfaceId(pub u32);
+
+impl InterfaceId {
+    /// The only interface of a capture that one host makes of itself.
+    pub const FIRST: InterfaceId = InterfaceId(0);
+}
+
+/// An emulated host's device, as a capture describes it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Interface {
+    /// The host's name.
+    pub host: String,
+    /// The name of the device's profile.
+    pub profile: String,
+    /// The device's GID.
+    pub gid: Gid,
+}
+
+/// How many frames an interface saw, and how many of them the capture lacks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Frames seen, those not recorded included.
+    pub seen: u64,
+    /// Frames that could not be recorded.
+    pub dropped: u64,
+}
+
+impl Counts {
+    fn count(&mut self, recorded: bool) {
+        self.seen += 1;
+        self.dropped += u64::from(!recorded);
+    }
+}
+
+/// Takes the frames that a capture consists of.
+///
+/// Recording never fails for the one who is recorded: a tap that cannot store a frame counts it as
+/// dropped and goes on.
+pub trait CaptureTap {
+    /// Records that `interface` sent or received `frame` at `time`.
+    fn frame(
+        &mut self,
+        interface: InterfaceId,
+        time: Duration,
+        direction: Direction,
+        frame: &Frame<'_>,
+    );
+}

@@ -1,0 +1,247 @@
+//! Captures into a file that several processes append to at once.
+//!
+//! Every process of an emulated host writes the frames that it sees into the host's capture. A
+//! process may be killed at any instruction, also inside `write(2)`, and the disk may fill up, so a
+//! block can be cut off; the next writer must not put its own behind the fragment. Hence each
+//! append happens under an advisory lock, which the kernel releases when its holder dies, and begins
+//! by cutting a fragment off: a file always consists of whole blocks and at most one cut-off block at
+//! its end, which [`super::Reader`] and Wireshark tolerate.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pcap_file::pcapng::blocks::SECTION_HEADER_BLOCK;
+use rustix::fs::FlockOperation;
+
+use super::block;
+use super::{CaptureTap, Counts, Direction, Interface, InterfaceId};
+use crate::frame::Frame;
+
+/// The environment variable that names the capture file to the processes of a host.
+pub const ENVIRONMENT: &str = "EFA_EMU_PCAP";
+
+/// How often an append asks for the lock before it gives the frame up. The lock is held for a few
+/// microseconds, unless its holder was stopped.
+const LOCK_ATTEMPTS: u32 = 400;
+const LOCK_YIELDS: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_micros(25);
+
+/// Creates a host's capture file, emptying one that exists, and returns its absolute path, which
+/// the host's processes find in [`ENVIRONMENT`].
+pub fn create_shared(path: &Path, interface: &Interface) -> io::Result<PathBuf> {
+    let mut start = Vec::new();
+    block::append_section_header(&mut start);
+    block::append_interface(interface, &mut start);
+    let mut file = File::create(path)?;
+    file.write_all(&start)?;
+    std::path::absolute(path)
+}
+
+/// One process's, or one device's, hold of a capture file that others write as well.
+#[derive(Debug)]
+pub struct SharedFile {
+    file: File,
+    path: PathBuf,
+    /// A position at which a block begins or the file ends; blocks before it are whole.
+    boundary: u64,
+    /// The lock could not be had last time, so its holder is probably stopped: do not wait again.
+    impatient: bool,
+    counts: Counts,
+    error: Option<io::Error>,
+    frame: Vec<u8>,
+    block: Vec<u8>,
+}
+
+impl SharedFile {
+    /// Opens a capture that [`create_shared`] made.
+    pub fn open(path: &Path) -> io::Result<SharedFile> {
+        let file = OpenOptions::new().read(true).append(true).open(path)?;
+        let capture = SharedFile {
+            file,
+            path: path.to_owned(),
+            boundary: 0,
+            impatient: false,
+            counts: Counts::default(),
+            error: None,
+            frame: Vec::new(),
+            block: Vec::new(),
+        };
+        let first = capture.block_at(0, u64::MAX)?;
+        if first.is_none_or(|block| block.code != SECTION_HEADER_BLOCK) {
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                format!("{} is not a capture made by efa-emu", path.display()),
+            ));
+        }
+        Ok(capture)
+    }
+
+    /// Opens the capture that the environment names, if it names one.
+    pub fn from_environment() -> Option<io::Result<SharedFile>> {
+        let path = std::env::var_os(ENVIRONMENT)?;
+        (!path.is_empty()).then(|| Self::open(Path::new(&path)))
+    }
+
+    /// The file's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What this handle counted so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Why the last of the dropped frames was dropped.
+    pub fn last_error(&self) -> Option<&io::Error> {
+        self.error.as_ref()
+    }
+
+    /// Writes this handle's counts as a statistics block. A reader adds up those of all handles.
+    pub fn close(mut self, time: Duration) -> io::Result<Counts> {
+        let comment = format!("process {}", std::process::id());
+        let mut block = std::mem::take(&mut self.block);
+        block.clear();
+        let first = InterfaceId::FIRST;
+        block::append_statistics(first, time, self.counts, Some(&comment), &mut block);
+        self.append(&block)?;
+        Ok(self.counts)
+    }
+
+    fn append(&mut self, block: &[u8]) -> io::Result<()> {
+        self.lock()?;
+        let result = self.append_locked(block);
+        // If this fails nothing sensible is left to do; the kernel unlocks when the file is closed.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        result
+    }
+
+    fn append_locked(&mut self, block: &[u8]) -> io::Result<()> {
+        let end = self.end_of_whole_blocks()?;
+        let written = match self.file.write(block) {
+            Ok(written) if written == block.len() => {
+                self.boundary = end + written as u64;
+                return Ok(());
+            }
+            Ok(_) => Err(io::Error::from(ErrorKind::StorageFull)),
+            Err(error) => Err(error),
+        };
+        self.file.set_len(end)?;
+        self.boundary = end;
+        written
+    }
+
+    fn lock(&mut self) -> io::Result<()> {
+        let attempts = if self.impatient { 1 } else { LOCK_ATTEMPTS };
+        for attempt in 0..attempts {
+            match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {
+                    self.impatient = false;
+                    return Ok(());
+                }
+                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if attempt < LOCK_YIELDS {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+        }
+        self.impatient = true;
+        Err(io::Error::new(
+            ErrorKind::WouldBlock,
+            "another process holds the capture file's lock: is it stopped?",
+        ))
+    }
+
+    /// Where the next block goes. Cuts off what a writer left behind that was killed while it wrote.
+    fn end_of_whole_blocks(&mut self) -> io::Result<u64> {
+        let length = self.file.metadata()?.len();
+        if self.boundary < length && self.ends_with_whole_block(length)? {
+            self.boundary = length;
+        }
+        while self.boundary < length {
+            match self.block_at(self.boundary, length)? {
+                Some(block) => self.boundary += block.length,
+                None => {
+                    self.file.set_len(self.boundary)?;
+                    return Ok(self.boundary);
+                }
+            }
+        }
+        // A file that became shorter was emptied by somebody: its end is as good as any.
+        self.boundary = length;
+        Ok(length)
+    }
+
+    /// Spares the walk over all that others wrote: a block ends with its length, as it begins.
+    fn ends_with_whole_block(&self, length: u64) -> io::Result<bool> {
+        let mut last = [0; 4];
+        self.file
+            .read_exact_at(&mut last, length.saturating_sub(4))?;
+        let last = u64::from(u32::from_le_bytes(last));
+        let Some(start) = length
+            .checked_sub(last)
+            .filter(|start| *start >= self.boundary)
+        else {
+            return Ok(false);
+        };
+        let block = self.block_at(start, length)?;
+        Ok(block.is_some_and(|block| block.length == last))
+    }
+
+    fn block_at(&self, at: u64, end: u64) -> io::Result<Option<BlockStart>> {
+        let mut start = [0; 8];
+        match self.file.read_exact_at(&mut start, at) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let word = |at: usize| u32::from_le_bytes(core::array::from_fn(|i| start[at + i]));
+        let length = u64::from(word(4));
+        let whole = length >= 12 && length % 4 == 0 && length <= end.saturating_sub(at);
+        Ok(whole.then_some(BlockStart {
+            code: word(0),
+            length,
+        }))
+    }
+}
+
+struct BlockStart {
+    code: u32,
+    length: u64,
+}
+
+impl CaptureTap for SharedFile {
+    /// A shared capture has one interface, so `interface` is [`InterfaceId::FIRST`].
+    fn frame(
+        &mut self,
+        interface: InterfaceId,
+        time: Duration,
+        direction: Direction,
+        frame: &Frame<'_>,
+    ) {
+        debug_assert_eq!(
+            interface,
+            InterfaceId::FIRST,
+            "a shared capture has one interface"
+        );
+        self.frame.clear();
+        let emitted = frame.emit(&mut self.frame).map_err(io::Error::other);
+        let mut block = std::mem::take(&mut self.block);
+        block.clear();
+        let recorded = emitted.and_then(|()| {
+            block::append_frame(InterfaceId::FIRST, time, direction, &self.frame, &mut block);
+            self.append(&block)
+        });
+        self.block = block;
+        self.counts.count(recorded.is_ok());
+        if let Err(error) = recorded {
+            self.error = Some(error);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Captures into anything that takes bytes.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use super::block;
+use super::{CaptureTap, Counts, Direction, Interface, InterfaceId};
+use crate::frame::Frame;
+
+/// Writes one pcapng section with any number of interfaces.
+#[derive(Debug)]
+pub struct Writer<W: Write> {
+    sink: W,
+    counts: Vec<Counts>,
+    /// Why the sink failed. Nothing is written after that: a block may have been cut off.
+    error: Option<io::Error>,
+    frame: Vec<u8>,
+    block: Vec<u8>,
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins a capture.
+    pub fn new(mut sink: W) -> io::Result<Self> {
+        let mut block = Vec::new();
+        block::append_section_header(&mut block);
+        sink.write_all(&block)?;
+        Ok(Writer {
+            sink,
+            counts: Vec::new(),
+            error: None,
+            frame: Vec::new(),
+            block,
+        })
+    }
+
+    /// Declares a host's interface. Interfaces are numbered in the order of these calls.
+    pub fn add_interface(&mut self, interface: &Interface) -> io::Result<InterfaceId> {
+        self.block.clear();
+        block::append_interface(interface, &mut self.block);
+        self.sink.write_all(&self.block)?;
+        let id = InterfaceId(self.counts.len() as u32);
+        self.counts.push(Counts::default());
+        Ok(id)
+    }
+
+    /// What the interface counted so far; zero for one that was not declared.
+    pub fn counts(&self, interface: InterfaceId) -> Counts {
+        self.counts
+            .get(interface.0 as usize)
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// Ends the capture with each interface's counts and gives the sink back. Fails with the first
+    /// error that the sink made, if it made one.
+    pub fn finish(mut self, time: Duration) -> io::Result<W> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        self.block.clear();
+        for (index, counts) in self.counts.iter().enumerate() {
+            let interface = InterfaceId(index as u32);
+            block::append_statistics(interface, time, *counts, None, &mut self.block);
+        }
+        self.sink.write_all(&self.block)?;
+        self.sink.flush()?;
+        Ok(self.sink)
+    }
+
+    fn record(
+        &mut self,
+        interface: InterfaceId,
+        time: Duration,
+        direction: Direction,
+        frame: &Frame<'_>,
+    ) -> bool {
+        if self.error.is_some() {
+            return false;
+        }
+        self.frame.clear();
+        if frame.emit(&mut self.frame).is_err() {
+            return false;
+        }
+        self.block.clear();
+        block::append_frame(interface, time, direction, &self.frame, &mut self.block);
+        match self.sink.write_all(&self.block) {
+            Ok(()) => true,
+            Err(error) => {
+                self.error = Some(error);
+                false
+            }
+        }
+    }
+}
+
+impl<W: Write> CaptureTap for Writer<W> {
+    /// # Panics
+    /// If the interface was not declared with [`Writer::add_interface`].
+    fn frame(
+        &mut self,
+        interface: InterfaceId,
+        time: Duration,
+        direction: Direction,
+        frame: &Frame<'_>,
+    ) {
+        assert!(
+            (interface.0 as usize) < self.counts.len(),
+            "interface {} of the capture was never declared",
+            interface.0
+        );
+        let recorded = self.record(interface, time, direction, frame);
+        self.counts[interface.0 as usize].count(recorded);
+    }
+}
