@@ -1,1 +1,9 @@
 //! The EFA RDM conformance suite.
+//!
+//! A *trace* is a capture of two stock endpoints together with the *scenario* that they played:
+//! `traces/NAME.pcapng` and `traces/NAME.toml`. The suite records traces, replays one side of them
+//! against an implementation of the protocol, and checks captures against the protocol's rules.
+//!
+//! * [`libfabric`]: stock libfabric, loaded at run time.
+
+pub mod libfabric;

@@ -1,0 +1,198 @@
+//! Reading completions and events; this is also what makes the provider progress.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+
+use super::endpoint::{Address, Endpoint};
+use super::library::entry;
+use super::{Error, Token, ffi};
+
+/// One finished operation.
+#[derive(Debug)]
+pub struct Completion {
+    /// The operation's name; `None` for what a peer did to our memory.
+    pub token: Option<Token>,
+    /// The operation's buffer.
+    pub buffer: Vec<u8>,
+    /// Completion flags (`FI_RECV`, `FI_REMOTE_CQ_DATA`, ...).
+    pub flags: u64,
+    /// Bytes received.
+    pub length: usize,
+    /// The message's tag, if it was a tagged receive.
+    pub tag: u64,
+    /// Remote completion data, if the peer sent any.
+    pub data: Option<u64>,
+    /// Who sent the message, if the endpoint asked for sources and the peer is known.
+    pub source: Option<Address>,
+    /// How it ended.
+    pub result: Result<(), Failure>,
+}
+
+/// An operation's error.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// libfabric's positive error number, such as 265 for truncation.
+    pub code: i32,
+    /// The provider's own number.
+    pub provider_code: i32,
+    /// The provider's explanation.
+    pub text: String,
+    /// Bytes that did not fit.
+    pub overflow: usize,
+}
+
+impl Endpoint {
+    /// Makes progress and returns one completion if there is one.
+    pub fn poll(&mut self) -> Result<Option<Completion>, Error> {
+        // SAFETY: a structure of plain numbers and pointers, for which zero is a value.
+        let mut entry: ffi::fi_cq_tagged_entry = unsafe { std::mem::zeroed() };
+        let mut source = ffi::FI_ADDR_UNSPEC;
+        // SAFETY: the queue is open, of the tagged format, and room for one entry is passed.
+        let count = unsafe {
+            let read = entry!((*self.cq).ops, ffi::fi_ops_cq, readfrom)?;
+            read(self.cq, (&raw mut entry).cast(), 1, &mut source)
+        };
+        match count {
+            0 => return Ok(None),
+            n if n == -ffi::FI_EAGAIN => return Ok(None),
+            n if n == -ffi::FI_EAVAIL => return self.read_error().map(Some),
+            n => self.library.check("fi_cq_readfrom", n)?,
+        }
+        let (token, buffer) = self.take(entry.op_context);
+        let has_data = entry.flags & ffi::FI_REMOTE_CQ_DATA != 0;
+        Ok(Some(Completion {
+            token,
+            buffer,
+            flags: entry.flags,
+            length: entry.len,
+            tag: entry.tag,
+            data: has_data.then_some(entry.data),
+            source: (source != ffi::FI_ADDR_UNSPEC).then_some(Address(source)),
+            result: Ok(()),
+        }))
+    }
+
+    fn read_error(&mut self) -> Result<Completion, Error> {
+        // SAFETY: as in `poll`.
+        let mut entry: ffi::fi_cq_err_entry = unsafe { std::mem::zeroed() };
+        // SAFETY: the queue is open; a null `err_data` tells the provider to keep its own.
+        unsafe {
+            let read = entry!((*self.cq).ops, ffi::fi_ops_cq, readerr)?;
+            self.library
+                .check("fi_cq_readerr", read(self.cq, &mut entry, 0))?;
+        }
+        let (token, buffer) = self.take(entry.op_context);
+        // SAFETY: the queue is open.
+        let strerror = unsafe { entry!((*self.cq).ops, ffi::fi_ops_cq, strerror) };
+        let cq = self.cq;
+        // SAFETY: the number and the data are those of the entry that was just read.
+        let text = provider_text(|buffer, length| unsafe {
+            strerror.map_or(ptr::null(), |strerror| {
+                strerror(cq, entry.prov_errno, entry.err_data, buffer, length)
+            })
+        });
+        let has_data = entry.flags & ffi::FI_REMOTE_CQ_DATA != 0;
+        Ok(Completion {
+            token,
+            buffer,
+            flags: entry.flags,
+            length: entry.len,
+            tag: entry.tag,
+            data: has_data.then_some(entry.data),
+            source: None,
+            result: Err(Failure {
+                code: entry.err,
+                provider_code: entry.prov_errno,
+                text: text.unwrap_or_else(|| self.library.describe(entry.err)),
+                overflow: entry.olen,
+            }),
+        })
+    }
+
+    /// The operation that a completion's context names. Contexts that are not ours (a peer's write
+    /// to our memory has none) name no operation.
+    fn take(&mut self, context: *mut c_void) -> (Option<Token>, Vec<u8>) {
+        let key = context as usize;
+        match self.pending.remove(&key) {
+            None => (None, Vec::new()),
+            Some(pending) => {
+                let token = pending.token;
+                // SAFETY: the operation was pending under this key and has completed.
+                (Some(token), unsafe { pending.finish(key) })
+            }
+        }
+    }
+
+    /// Operations that have not completed.
+    pub fn outstanding(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// The next error that the provider reported outside of any operation, if there is one.
+    pub fn poll_event(&mut self) -> Result<Option<Failure>, Error> {
+        let mut event = 0;
+        let mut bytes = [0_u8; 256];
+        // SAFETY: the queue is open and the buffer has the stated length.
+        let count = unsafe {
+            let read = entry!((*self.eq).ops, ffi::fi_ops_eq, read)?;
+            read(
+                self.eq,
+                &mut event,
+                bytes.as_mut_ptr().cast(),
+                bytes.len(),
+                0,
+            )
+        };
+        if count != -ffi::FI_EAVAIL {
+            // Nothing, or an event without an error.
+            return if count == -ffi::FI_EAGAIN {
+                Ok(None)
+            } else {
+                self.library.check("fi_eq_read", count).map(|()| None)
+            };
+        }
+        // SAFETY: as in `poll`.
+        let mut entry: ffi::fi_eq_err_entry = unsafe { std::mem::zeroed() };
+        // SAFETY: the queue is open; a null `err_data` tells the provider to keep its own.
+        unsafe {
+            let read = entry!((*self.eq).ops, ffi::fi_ops_eq, readerr)?;
+            self.library
+                .check("fi_eq_readerr", read(self.eq, &mut entry, 0))?;
+        }
+        Ok(Some(Failure {
+            code: entry.err,
+            provider_code: entry.prov_errno,
+            text: self.library.describe(entry.err),
+            overflow: 0,
+        }))
+    }
+}
+
+/// Asks the provider for its text on an error, which may be the buffer or a string of its own.
+fn provider_text(call: impl FnOnce(*mut c_char, usize) -> *const c_char) -> Option<String> {
+    let mut buffer = [0 as c_char; 256];
+    let text = call(buffer.as_mut_ptr(), buffer.len() - 1);
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: the result is a NUL-terminated string; the buffer's last byte is never written.
+    let text = unsafe { CStr::from_ptr(text) }
+        .to_string_lossy()
+        .into_owned();
+    (!text.is_empty()).then_some(text)
+}
+
+/// The libfabric error numbers that scenarios name, with their names.
+pub(crate) const ERROR_NAMES: &[(&str, c_int)] = &[
+    ("FI_ETRUNC", ffi::FI_ETRUNC),
+    ("FI_ECANCELED", libc::ECANCELED),
+    ("FI_EIO", libc::EIO),
+    ("FI_EINVAL", libc::EINVAL),
+    ("FI_EMSGSIZE", libc::EMSGSIZE),
+    ("FI_ENOTCONN", libc::ENOTCONN),
+    ("FI_ECONNABORTED", libc::ECONNABORTED),
+    ("FI_EHOSTUNREACH", libc::EHOSTUNREACH),
+    ("FI_EOPNOTSUPP", libc::EOPNOTSUPP),
+    ("FI_ENOMSG", libc::ENOMSG),
+    ("FI_ENORX", 269),
+];

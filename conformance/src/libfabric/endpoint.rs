@@ -1,0 +1,439 @@
+//! Opening and closing an endpoint with everything around it.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_void};
+use std::fmt;
+use std::ptr;
+
+use super::library::entry;
+use super::operation::Pending;
+use super::{Error, Library, Version, ffi};
+
+/// What to ask of the library.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The version of the programming interface to request. The library's own version is used if
+    /// that is lower.
+    pub api: Version,
+    /// Capability bits (`FI_MSG`, `FI_TAGGED`, ...).
+    pub capabilities: u64,
+    /// Register every buffer before it is used (`FI_MR_LOCAL`), instead of leaving that to the
+    /// provider.
+    pub register_local: bool,
+}
+
+/// A peer in the endpoint's address vector.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Address(pub(super) ffi::fi_addr_t);
+
+/// Memory that peers may reach.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RegionId(u64);
+
+struct Region {
+    memory: *mut [u8],
+    mr: *mut ffi::fid_mr,
+}
+
+/// A reliable-datagram endpoint of the EFA provider, bound to one completion queue, one event queue
+/// and one address vector of its own.
+pub struct Endpoint {
+    pub(super) library: Library,
+    info: *mut ffi::fi_info,
+    fabric: *mut ffi::fid_fabric,
+    domain: *mut ffi::fid_domain,
+    pub(super) eq: *mut ffi::fid_eq,
+    av: *mut ffi::fid_av,
+    pub(super) cq: *mut ffi::fid_cq,
+    pub(super) ep: *mut ffi::fid_ep,
+    regions: HashMap<u64, Region>,
+    next_region: u64,
+    pub(super) register_local: bool,
+    pub(super) pending: HashMap<usize, Pending>,
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("fabric", &self.fabric_name())
+            .field("pending", &self.pending.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Endpoint {
+    /// Completions that the queue holds.
+    const QUEUE_SIZE: usize = 4096;
+
+    /// Opens and enables an endpoint on the first EFA device.
+    pub fn open(library: &Library, settings: &Settings) -> Result<Self, Error> {
+        let mut endpoint = Endpoint {
+            library: library.clone(),
+            info: ptr::null_mut(),
+            fabric: ptr::null_mut(),
+            domain: ptr::null_mut(),
+            eq: ptr::null_mut(),
+            av: ptr::null_mut(),
+            cq: ptr::null_mut(),
+            ep: ptr::null_mut(),
+            regions: HashMap::new(),
+            next_region: 0,
+            register_local: false,
+            pending: HashMap::new(),
+        };
+        // Each step fills one member; on an error the drop of `endpoint` closes what was opened.
+        endpoint.find(settings)?;
+        endpoint.open_objects()?;
+        endpoint.bind_and_enable()?;
+        Ok(endpoint)
+    }
+
+    fn find(&mut self, settings: &Settings) -> Result<(), Error> {
+        let functions = &self.library.0;
+        // SAFETY: NULL asks for an empty structure.
+        let hints = unsafe { (functions.dupinfo)(ptr::null()) };
+        if hints.is_null() {
+            return Err(Error::Missing("memory for fi_info"));
+        }
+        let mut mr_mode = ffi::FI_MR_ALLOCATED | ffi::FI_MR_PROV_KEY | ffi::FI_MR_VIRT_ADDR;
+        if settings.register_local {
+            mr_mode |= ffi::FI_MR_LOCAL;
+        }
+        // SAFETY: `hints` is a fresh structure of the library with all attributes allocated; the
+        // provider name must come from malloc because `fi_freeinfo` frees it, hence strdup.
+        unsafe {
+            (*hints).caps = settings.capabilities;
+            (*hints).mode = ffi::FI_CONTEXT | ffi::FI_CONTEXT2;
+            (*(*hints).ep_attr).type_ = ffi::FI_EP_RDM;
+            (*(*hints).domain_attr).mr_mode = mr_mode;
+            (*(*hints).fabric_attr).prov_name = libc::strdup(c"efa".as_ptr());
+        }
+        let version = settings.api.min(self.library.version());
+        // SAFETY: all pointers are null or valid; the result is written to `self.info`.
+        let result = unsafe {
+            (functions.getinfo)(
+                version.to_raw(),
+                ptr::null(),
+                ptr::null(),
+                0,
+                hints,
+                &mut self.info,
+            )
+        };
+        // SAFETY: `hints` came from `fi_dupinfo` and is not used any more.
+        unsafe { (functions.freeinfo)(hints) };
+        let chosen = if result == 0 {
+            self.choose()
+        } else {
+            ptr::null_mut()
+        };
+        if chosen.is_null() {
+            return Err(Error::NoEndpoint {
+                version: self.library.version(),
+                text: self.library.describe(-result),
+            });
+        }
+        // SAFETY: a copy of one entry, so that the others can be freed.
+        let only = unsafe { (functions.dupinfo)(chosen) };
+        // SAFETY: the list came from `fi_getinfo` and `chosen` is not used any more.
+        unsafe { (functions.freeinfo)(self.info) };
+        self.info = only;
+        if only.is_null() {
+            return Err(Error::Missing("memory for fi_info"));
+        }
+        // SAFETY: `only` is a valid structure with its attributes.
+        let mr_mode = unsafe { (*(*only).domain_attr).mr_mode };
+        self.register_local = mr_mode & ffi::FI_MR_LOCAL != 0;
+        Ok(())
+    }
+
+    /// The first entry that speaks the RDM protocol. Releases from 2.1 on also list the fabric
+    /// `efa-direct`, which is the bare device.
+    fn choose(&self) -> *mut ffi::fi_info {
+        let mut info = self.info;
+        while !info.is_null() {
+            // SAFETY: `info` is an entry of the library's list; its attributes are set and the name
+            // is null or a string.
+            let (type_, name, next) = unsafe {
+                (
+                    (*(*info).ep_attr).type_,
+                    (*(*info).fabric_attr).name,
+                    (*info).next,
+                )
+            };
+            // SAFETY: as above.
+            let direct = !name.is_null() && unsafe { CStr::from_ptr(name) } == c"efa-direct";
+            if type_ == ffi::FI_EP_RDM && !direct {
+                return info;
+            }
+            info = next;
+        }
+        ptr::null_mut()
+    }
+
+    fn open_objects(&mut self) -> Result<(), Error> {
+        let library = self.library.clone();
+        // SAFETY: `self.info` is a valid entry; each call writes the object on success only, and the
+        // objects are used in the order in which libfabric nests them.
+        unsafe {
+            let result =
+                (library.0.fabric)((*self.info).fabric_attr, &mut self.fabric, ptr::null_mut());
+            library.check("fi_fabric", result as isize)?;
+
+            let open = entry!((*self.fabric).ops, ffi::fi_ops_fabric, domain)?;
+            let result = open(self.fabric, self.info, &mut self.domain, ptr::null_mut());
+            library.check("fi_domain", result as isize)?;
+
+            let mut attr = ffi::fi_eq_attr {
+                size: 0,
+                flags: 0,
+                wait_obj: 0,
+                signaling_vector: 0,
+                wait_set: ptr::null_mut(),
+            };
+            let open = entry!((*self.fabric).ops, ffi::fi_ops_fabric, eq_open)?;
+            let result = open(self.fabric, &mut attr, &mut self.eq, ptr::null_mut());
+            library.check("fi_eq_open", result as isize)?;
+
+            let mut attr = ffi::fi_cq_attr {
+                size: Self::QUEUE_SIZE,
+                flags: 0,
+                format: ffi::FI_CQ_FORMAT_TAGGED,
+                wait_obj: 0,
+                signaling_vector: 0,
+                wait_cond: 0,
+                wait_set: ptr::null_mut(),
+            };
+            let open = entry!((*self.domain).ops, ffi::fi_ops_domain, cq_open)?;
+            let result = open(self.domain, &mut attr, &mut self.cq, ptr::null_mut());
+            library.check("fi_cq_open", result as isize)?;
+
+            let mut attr = ffi::fi_av_attr {
+                type_: ffi::FI_AV_TABLE,
+                rx_ctx_bits: 0,
+                count: 0,
+                ep_per_node: 0,
+                name: ptr::null(),
+                map_addr: ptr::null_mut(),
+                flags: 0,
+            };
+            let open = entry!((*self.domain).ops, ffi::fi_ops_domain, av_open)?;
+            let result = open(self.domain, &mut attr, &mut self.av, ptr::null_mut());
+            library.check("fi_av_open", result as isize)?;
+
+            let open = entry!((*self.domain).ops, ffi::fi_ops_domain, endpoint)?;
+            let result = open(self.domain, self.info, &mut self.ep, ptr::null_mut());
+            library.check("fi_endpoint", result as isize)
+        }
+    }
+
+    fn bind_and_enable(&mut self) -> Result<(), Error> {
+        let fid = self.ep.cast::<ffi::fid>();
+        // SAFETY: all objects are open, and each begins with its `fid`.
+        unsafe {
+            let bind = entry!((*fid).ops, ffi::fi_ops, bind)?;
+            // Without an event queue the provider aborts the process on a protocol error.
+            self.library
+                .check("fi_ep_bind(eq)", bind(fid, self.eq.cast(), 0) as isize)?;
+            self.library
+                .check("fi_ep_bind(av)", bind(fid, self.av.cast(), 0) as isize)?;
+            let flags = ffi::FI_SEND | ffi::FI_RECV;
+            self.library
+                .check("fi_ep_bind(cq)", bind(fid, self.cq.cast(), flags) as isize)?;
+            let control = entry!((*fid).ops, ffi::fi_ops, control)?;
+            let result = control(fid, ffi::FI_ENABLE, ptr::null_mut());
+            self.library.check("fi_enable", result as isize)
+        }
+    }
+
+    /// The endpoint's raw address.
+    pub fn name(&self) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; 256];
+        let mut length = bytes.len();
+        // SAFETY: the endpoint is open; the call writes at most `length` bytes and sets it.
+        unsafe {
+            let getname = entry!((*self.ep).cm, ffi::fi_ops_cm, getname)?;
+            let result = getname(self.ep.cast(), bytes.as_mut_ptr().cast(), &mut length);
+            self.library.check("fi_getname", result as isize)?;
+        }
+        bytes.truncate(length);
+        Ok(bytes)
+    }
+
+    /// The fabric's name.
+    pub fn fabric_name(&self) -> String {
+        if self.info.is_null() {
+            return String::new();
+        }
+        // SAFETY: `info` is valid with its attributes; the name is null or a string.
+        unsafe {
+            let name = (*(*self.info).fabric_attr).name;
+            if name.is_null() {
+                String::new()
+            } else {
+                CStr::from_ptr(name).to_string_lossy().into_owned()
+            }
+        }
+    }
+
+    /// Largest message that can be injected, in bytes.
+    pub fn inject_size(&self) -> usize {
+        // SAFETY: `info` is valid with its attributes once the endpoint is open.
+        unsafe { (*(*self.info).tx_attr).inject_size }
+    }
+
+    /// Puts a peer's raw address into the address vector.
+    pub fn insert(&mut self, raw: &[u8]) -> Result<Address, Error> {
+        // SAFETY: as `name`.
+        let expected = unsafe { (*self.info).src_addrlen };
+        if raw.len() != expected {
+            return Err(Error::Usage(format!(
+                "a raw address of this library has {expected} bytes, not {}",
+                raw.len()
+            )));
+        }
+        let mut address = ffi::FI_ADDR_UNSPEC;
+        // SAFETY: the vector is open; `raw` has the length of an address of this provider.
+        let inserted = unsafe {
+            let insert = entry!((*self.av).ops, ffi::fi_ops_av, insert)?;
+            insert(
+                self.av,
+                raw.as_ptr().cast(),
+                1,
+                &mut address,
+                0,
+                ptr::null_mut(),
+            )
+        };
+        self.library.check("fi_av_insert", inserted as isize)?;
+        if inserted != 1 {
+            return Err(Error::Usage("libfabric refused the raw address".into()));
+        }
+        Ok(Address(address))
+    }
+
+    /// Takes a peer out of the address vector.
+    pub fn remove(&mut self, address: Address) -> Result<(), Error> {
+        let mut address = address.0;
+        // SAFETY: the vector is open; one address is passed.
+        let result = unsafe {
+            let remove = entry!((*self.av).ops, ffi::fi_ops_av, remove)?;
+            remove(self.av, &mut address, 1, 0)
+        };
+        self.library.check("fi_av_remove", result as isize)
+    }
+
+    /// Registers memory; `access` is made of `FI_SEND`, `FI_RECV`, `FI_READ`, `FI_WRITE`,
+    /// `FI_REMOTE_READ` and `FI_REMOTE_WRITE`.
+    pub(super) fn register_raw(
+        &self,
+        memory: *const [u8],
+        access: u64,
+    ) -> Result<*mut ffi::fid_mr, Error> {
+        let mut mr = ptr::null_mut();
+        // SAFETY: the domain is open; the caller keeps `memory` alive until the region is closed.
+        unsafe {
+            let reg = entry!((*self.domain).mr, ffi::fi_ops_mr, reg)?;
+            let result = reg(
+                self.domain.cast(),
+                memory.cast(),
+                memory.len(),
+                access,
+                0,
+                0,
+                0,
+                &mut mr,
+                ptr::null_mut(),
+            );
+            self.library.check("fi_mr_reg", result as isize)?;
+        }
+        Ok(mr)
+    }
+
+    /// Registers memory that peers may read or write; the endpoint keeps it until it is closed.
+    pub fn register(&mut self, memory: Vec<u8>, access: u64) -> Result<RegionId, Error> {
+        let memory = Box::into_raw(memory.into_boxed_slice());
+        let mr = match self.register_raw(memory, access) {
+            Ok(mr) => mr,
+            Err(error) => {
+                // SAFETY: made by `into_raw` above and not registered.
+                drop(unsafe { Box::from_raw(memory) });
+                return Err(error);
+            }
+        };
+        let id = self.next_region;
+        self.next_region += 1;
+        self.regions.insert(id, Region { memory, mr });
+        Ok(RegionId(id))
+    }
+
+    fn region(&self, id: RegionId) -> &Region {
+        &self.regions[&id.0]
+    }
+
+    /// A region's address and key, as a peer needs them.
+    pub fn region_location(&self, id: RegionId) -> (u64, u64) {
+        let region = self.region(id);
+        // SAFETY: regions are open as long as the endpoint.
+        let key = unsafe { (*region.mr).key };
+        (region.memory.cast::<u8>() as u64, key)
+    }
+
+    /// A copy of a region's bytes at this moment.
+    pub fn region_bytes(&self, id: RegionId) -> Vec<u8> {
+        let region = self.region(id);
+        let mut bytes = vec![0; region.memory.len()];
+        // SAFETY: the region's memory lives as long as the endpoint. A peer may write to it at any
+        // time; a raw copy of bytes makes no promise about which of its bytes are seen.
+        unsafe {
+            ptr::copy_nonoverlapping(
+                region.memory.cast::<u8>().cast_const(),
+                bytes.as_mut_ptr(),
+                bytes.len(),
+            );
+        }
+        bytes
+    }
+}
+
+/// Closes an object; null is none.
+///
+/// # Safety
+/// `object` is null or an open object of the library that nothing uses any more.
+pub(super) unsafe fn close(object: *mut c_void) {
+    if object.is_null() {
+        return;
+    }
+    let fid = object.cast::<ffi::fid>();
+    // SAFETY: every object starts with its `fid`, whose table has `close`.
+    unsafe {
+        if let Ok(close) = entry!((*fid).ops, ffi::fi_ops, close) {
+            close(fid);
+        }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // SAFETY: objects are closed from the inside out, and memory is freed only after the
+        // endpoint and the registrations that name it are closed.
+        unsafe {
+            close(self.ep.cast());
+            for (context, pending) in self.pending.drain() {
+                pending.finish(context);
+            }
+            for region in self.regions.values() {
+                close(region.mr.cast());
+                drop(Box::from_raw(region.memory));
+            }
+            close(self.cq.cast());
+            close(self.av.cast());
+            close(self.eq.cast());
+            close(self.domain.cast());
+            close(self.fabric.cast());
+            if !self.info.is_null() {
+                (self.library.0.freeinfo)(self.info);
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Loading the shared library.
+
+use std::ffi::{CStr, c_int};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Error, Version, ffi};
+
+/// A loaded libfabric.
+#[derive(Clone)]
+pub struct Library(pub(super) Arc<Functions>);
+
+/// The few functions that libfabric exports as symbols.
+pub(super) struct Functions {
+    pub(super) getinfo: ffi::fi_getinfo_t,
+    pub(super) freeinfo: ffi::fi_freeinfo_t,
+    pub(super) dupinfo: ffi::fi_dupinfo_t,
+    pub(super) fabric: ffi::fi_fabric_t,
+    version: ffi::fi_version_t,
+    strerror: ffi::fi_strerror_t,
+    path: PathBuf,
+    /// Keeps the code above mapped.
+    _library: libloading::Library,
+}
+
+impl Library {
+    /// The name by which the dynamic linker finds the system's libfabric.
+    pub const DEFAULT: &'static str = "libfabric.so.1";
+
+    /// Loads the library at `path`, or by `path` as a name if it has no slash.
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let failed = |source| Error::Load {
+            path: path.to_owned(),
+            source,
+        };
+        // SAFETY: libfabric's constructors only set up its own state; the caller chose the file.
+        let library = unsafe { libloading::Library::new(path) }.map_err(failed)?;
+        macro_rules! symbol {
+            ($name:literal, $type:ty) => {
+                // SAFETY: the type is the function's prototype in libfabric's headers.
+                *unsafe { library.get::<$type>($name) }.map_err(failed)?
+            };
+        }
+        Ok(Library(Arc::new(Functions {
+            getinfo: symbol!(b"fi_getinfo\0", ffi::fi_getinfo_t),
+            freeinfo: symbol!(b"fi_freeinfo\0", ffi::fi_freeinfo_t),
+            dupinfo: symbol!(b"fi_dupinfo\0", ffi::fi_dupinfo_t),
+            fabric: symbol!(b"fi_fabric\0", ffi::fi_fabric_t),
+            version: symbol!(b"fi_version\0", ffi::fi_version_t),
+            strerror: symbol!(b"fi_strerror\0", ffi::fi_strerror_t),
+            path: path.to_owned(),
+            _library: library,
+        })))
+    }
+
+    /// The library's release.
+    pub fn version(&self) -> Version {
+        // SAFETY: takes nothing and returns a number.
+        Version::from_raw(unsafe { (self.0.version)() })
+    }
+
+    /// What was loaded.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// The library's text for a positive error number.
+    pub fn describe(&self, code: c_int) -> String {
+        // SAFETY: the function accepts any number and returns a static string.
+        let text = unsafe { (self.0.strerror)(code) };
+        if text.is_null() {
+            return format!("error {code}");
+        }
+        // SAFETY: a non-null result is a NUL-terminated string that outlives the library's code,
+        // which `self` keeps mapped.
+        unsafe { CStr::from_ptr(text) }
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    /// Turns a call's return value into a result: negative values are errors.
+    pub(super) fn check(&self, call: &'static str, result: isize) -> Result<(), Error> {
+        if result >= 0 {
+            return Ok(());
+        }
+        let code = c_int::try_from(-result).unwrap_or(c_int::MAX);
+        Err(Error::Call {
+            call,
+            code,
+            text: self.describe(code),
+        })
+    }
+}
+
+/// Fetches an entry of an operation table, if the table is long enough to have it.
+///
+/// To be used inside an `unsafe` block: the table must be null or that of a live object.
+macro_rules! entry {
+    ($table:expr, $type:ty, $entry:ident) => {{
+        let table: *const $type = $table;
+        // A table starts with its size in bytes.
+        let end = ::std::mem::offset_of!($type, $entry)
+            + ::std::mem::size_of::<*const ::std::ffi::c_void>();
+        let found = if table.is_null() || (*table).size < end {
+            None
+        } else {
+            (*table).$entry
+        };
+        found.ok_or(crate::libfabric::Error::Missing(concat!(
+            stringify!($type),
+            ".",
+            stringify!($entry)
+        )))
+    }};
+}
+pub(super) use entry;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_is_named_with_the_remedy() {
+        let error = Library::load(Path::new("./no-such-libfabric.so"))
+            .err()
+            .unwrap();
+        let text = error.to_string();
+        assert!(text.contains("no-such-libfabric.so"), "{text}");
+        assert!(text.contains("--libfabric"), "{text}");
+    }
+}

@@ -1,0 +1,137 @@
+//! Stock libfabric, loaded at run time from any path.
+//!
+//! [`ffi`] declares the C interface; [`Library`] and [`Endpoint`] wrap what the suite needs of it: one
+//! reliable-datagram endpoint of the EFA provider with its queues and address vector. Buffers are
+//! handed over by value and come back with their completions, so that no caller can touch memory that
+//! the library still uses.
+
+mod completion;
+mod endpoint;
+pub mod ffi;
+mod library;
+mod operation;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+pub use completion::{Completion, Failure};
+pub use endpoint::{Address, Endpoint, RegionId, Settings};
+pub use library::Library;
+pub use operation::{Destination, RemoteMemory, Token};
+
+/// A release of libfabric, or a version of its programming interface: `major.minor`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Version {
+    /// Major number.
+    pub major: u16,
+    /// Minor number.
+    pub minor: u16,
+}
+
+impl Version {
+    /// The version that applications of the first protocol v4 releases ask for. The EFA provider
+    /// derives defaults from it: from 1.18 on, RDMA is used whenever the device has it.
+    pub const BASELINE_API: Version = Version {
+        major: 1,
+        minor: 11,
+    };
+
+    /// As libfabric encodes it: major number in the upper half.
+    pub const fn to_raw(self) -> u32 {
+        (self.major as u32) << 16 | self.minor as u32
+    }
+
+    /// From libfabric's encoding.
+    pub const fn from_raw(raw: u32) -> Self {
+        Version {
+            major: (raw >> 16) as u16,
+            minor: raw as u16,
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+impl FromStr for Version {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parsed = text.split_once('.').and_then(|(major, minor)| {
+            Some(Version {
+                major: major.parse().ok()?,
+                minor: minor.parse().ok()?,
+            })
+        });
+        parsed.ok_or_else(|| {
+            format!("`{text}` is not a version: write it as major.minor, such as \"1.17\"")
+        })
+    }
+}
+
+/// Why a call into libfabric failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The library could not be loaded, or lacks a symbol.
+    #[error("cannot load libfabric from {path}: {source}; name the library with --libfabric PATH")]
+    Load {
+        /// What was to be loaded.
+        path: PathBuf,
+        /// The loader's message.
+        source: libloading::Error,
+    },
+    /// A call returned an error.
+    #[error("libfabric's {call} failed: {text} (error {code})")]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// The positive error number.
+        code: i32,
+        /// The library's text for it.
+        text: String,
+    },
+    /// The library has no such operation.
+    #[error("this libfabric does not offer {0}")]
+    Missing(&'static str),
+    /// `fi_getinfo` found no endpoint of the EFA provider.
+    #[error(
+        "libfabric {version} finds no EFA device for reliable datagrams with the requested \
+         capabilities: {text}; run under `efa-emu run -- ...` or on a host with EFA, and set \
+         FI_LOG_LEVEL=warn for the provider's reason"
+    )]
+    NoEndpoint {
+        /// The library's release.
+        version: Version,
+        /// Its text for the error.
+        text: String,
+    },
+    /// A caller's mistake.
+    #[error("{0}")]
+    Usage(String),
+}
+
+impl Error {
+    /// Whether the same call may succeed after completions were read.
+    pub fn is_try_again(&self) -> bool {
+        matches!(self, Error::Call { code, .. } if *code == libc::EAGAIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_have_libfabrics_encoding_and_order() {
+        let version: Version = "1.17".parse().unwrap();
+        assert_eq!(version.to_raw(), 0x0001_0011);
+        assert_eq!(Version::from_raw(0x0002_0005).to_string(), "2.5");
+        assert!(version > Version::BASELINE_API);
+        assert!("1".parse::<Version>().is_err());
+        assert!("1.x".parse::<Version>().is_err());
+    }
+}

@@ -1,0 +1,475 @@
+//! Posting operations.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use super::endpoint::{Address, Endpoint, close};
+use super::library::entry;
+use super::{Error, ffi};
+
+/// The caller's name for an operation; it comes back in the completion.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Token(pub u64);
+
+/// Where and how to send.
+#[derive(Clone, Copy, Debug)]
+pub struct Destination {
+    /// The peer.
+    pub peer: Address,
+    /// `Some` for a tagged message.
+    pub tag: Option<u64>,
+    /// Remote completion data.
+    pub data: Option<u64>,
+}
+
+/// A peer's registered memory.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteMemory {
+    /// The peer.
+    pub peer: Address,
+    /// First byte.
+    pub address: u64,
+    /// The peer's key.
+    pub key: u64,
+}
+
+/// An operation that the library has and that has not completed.
+///
+/// The context and the memory are raw because the library holds pointers to both meanwhile.
+pub(super) struct Pending {
+    pub(super) token: Token,
+    memory: *mut [u8],
+    mr: *mut ffi::fid_mr,
+}
+
+/// What an operation's context pointer points to: `struct fi_context2`, eight pointers that belong to
+/// the library until the completion. Its address tells the completions apart.
+type Context = [*mut c_void; 8];
+
+impl Pending {
+    /// Takes the operation back from the library.
+    ///
+    /// # Safety
+    /// `context` is the key under which this operation was pending, and the library has finished
+    /// with it: it completed, was refused, or its endpoint is closed.
+    pub(super) unsafe fn finish(self, context: usize) -> Vec<u8> {
+        // SAFETY: both were made by `Box::into_raw` in `begin`; the registration names the memory and
+        // goes first.
+        unsafe {
+            close(self.mr.cast());
+            drop(Box::from_raw(context as *mut Context));
+            Box::from_raw(self.memory).into_vec()
+        }
+    }
+}
+
+impl Endpoint {
+    /// Prepares an operation on `buffer` and posts it with `post`, which gets the memory, its
+    /// descriptor and the context.
+    fn begin(
+        &mut self,
+        call: &'static str,
+        token: Token,
+        buffer: Vec<u8>,
+        post: impl FnOnce(&Self, *mut [u8], *mut c_void, *mut c_void) -> Result<isize, Error>,
+    ) -> Result<(), Error> {
+        let memory = Box::into_raw(buffer.into_boxed_slice());
+        let mut pending = Pending {
+            token,
+            memory,
+            mr: ptr::null_mut(),
+        };
+        let context = Box::into_raw(Box::new([ptr::null_mut(); 8]) as Box<Context>);
+        let key = context as usize;
+        let mut descriptor = ptr::null_mut();
+        if self.register_local && !memory.is_empty() {
+            let access = ffi::FI_SEND | ffi::FI_RECV | ffi::FI_READ | ffi::FI_WRITE;
+            match self.register_raw(memory, access) {
+                Ok(mr) => {
+                    pending.mr = mr;
+                    // SAFETY: the region was just opened.
+                    descriptor = unsafe { (*mr).mem_desc };
+                }
+                Err(error) => {
+                    // SAFETY: nothing was posted.
+                    unsafe { pending.finish(key) };
+                    return Err(error);
+                }
+            }
+        }
+        let result = post(self, memory, descriptor, context.cast())
+            .and_then(|result| self.library.check(call, result));
+        match result {
+            Ok(()) => {
+                self.pending.insert(key, pending);
+                Ok(())
+            }
+            Err(error) => {
+                // SAFETY: the library refused the operation.
+                unsafe { pending.finish(key) };
+                Err(error)
+            }
+        }
+    }
+
+    /// Posts a receive of up to `buffer.len()` bytes, from `source` or from anyone.
+    pub fn recv(
+        &mut self,
+        token: Token,
+        buffer: Vec<u8>,
+        source: Option<Address>,
+    ) -> Result<(), Error> {
+        let source = source.map_or(ffi::FI_ADDR_UNSPEC, |address| address.0);
+        self.begin(
+            "fi_recv",
+            token,
+            buffer,
+            |endpoint, memory, descriptor, context| {
+                let ep = endpoint.ep;
+                // SAFETY: the endpoint is open; `begin` keeps memory and context until the completion.
+                unsafe {
+                    let recv = entry!((*ep).msg, ffi::fi_ops_msg, recv)?;
+                    Ok(recv(
+                        ep,
+                        memory.cast(),
+                        memory.len(),
+                        descriptor,
+                        source,
+                        context,
+                    ))
+                }
+            },
+        )
+    }
+
+    /// Posts a tagged receive; bits set in `ignore` are not compared.
+    pub fn recv_tagged(
+        &mut self,
+        token: Token,
+        buffer: Vec<u8>,
+        source: Option<Address>,
+        tag: u64,
+        ignore: u64,
+    ) -> Result<(), Error> {
+        let source = source.map_or(ffi::FI_ADDR_UNSPEC, |address| address.0);
+        self.begin(
+            "fi_trecv",
+            token,
+            buffer,
+            |endpoint, memory, descriptor, context| {
+                let ep = endpoint.ep;
+                // SAFETY: as in `recv`.
+                unsafe {
+                    let recv = entry!((*ep).tagged, ffi::fi_ops_tagged, recv)?;
+                    Ok(recv(
+                        ep,
+                        memory.cast(),
+                        memory.len(),
+                        descriptor,
+                        source,
+                        tag,
+                        ignore,
+                        context,
+                    ))
+                }
+            },
+        )
+    }
+
+    /// Sends a message.
+    pub fn send(&mut self, token: Token, buffer: Vec<u8>, to: Destination) -> Result<(), Error> {
+        let peer = to.peer.0;
+        self.begin(
+            "fi_send",
+            token,
+            buffer,
+            |endpoint, memory, descriptor, context| {
+                let ep = endpoint.ep;
+                let (buffer, length) = (memory.cast_const().cast(), memory.len());
+                // SAFETY: as in `recv`.
+                unsafe {
+                    Ok(match (to.tag, to.data) {
+                        (None, None) => {
+                            let send = entry!((*ep).msg, ffi::fi_ops_msg, send)?;
+                            send(ep, buffer, length, descriptor, peer, context)
+                        }
+                        (None, Some(data)) => {
+                            let send = entry!((*ep).msg, ffi::fi_ops_msg, senddata)?;
+                            send(ep, buffer, length, descriptor, data, peer, context)
+                        }
+                        (Some(tag), None) => {
+                            let send = entry!((*ep).tagged, ffi::fi_ops_tagged, send)?;
+                            send(ep, buffer, length, descriptor, peer, tag, context)
+                        }
+                        (Some(tag), Some(data)) => {
+                            let send = entry!((*ep).tagged, ffi::fi_ops_tagged, senddata)?;
+                            send(ep, buffer, length, descriptor, data, peer, tag, context)
+                        }
+                    })
+                }
+            },
+        )
+    }
+
+    /// Sends a message that completes only when the data is in the receiver's buffer.
+    pub fn send_delivery_complete(
+        &mut self,
+        token: Token,
+        buffer: Vec<u8>,
+        to: Destination,
+    ) -> Result<(), Error> {
+        let addr = to.peer.0;
+        let mut flags = ffi::FI_DELIVERY_COMPLETE | ffi::FI_COMPLETION;
+        if to.data.is_some() {
+            flags |= ffi::FI_REMOTE_CQ_DATA;
+        }
+        self.begin(
+            "fi_sendmsg",
+            token,
+            buffer,
+            |endpoint, memory, mut descriptor, context| {
+                let ep = endpoint.ep;
+                let iov = ffi::iovec {
+                    iov_base: memory.cast(),
+                    iov_len: memory.len(),
+                };
+                let data = to.data.unwrap_or(0);
+                let desc = &raw mut descriptor;
+                // SAFETY: as in `recv`; the message and its vectors are only read during the call.
+                unsafe {
+                    Ok(match to.tag {
+                        None => {
+                            let send = entry!((*ep).msg, ffi::fi_ops_msg, sendmsg)?;
+                            let message = ffi::fi_msg {
+                                msg_iov: &iov,
+                                desc,
+                                iov_count: 1,
+                                addr,
+                                context,
+                                data,
+                            };
+                            send(ep, &message, flags)
+                        }
+                        Some(tag) => {
+                            let send = entry!((*ep).tagged, ffi::fi_ops_tagged, sendmsg)?;
+                            let message = ffi::fi_msg_tagged {
+                                msg_iov: &iov,
+                                desc,
+                                iov_count: 1,
+                                addr,
+                                tag,
+                                ignore: 0,
+                                context,
+                                data,
+                            };
+                            send(ep, &message, flags)
+                        }
+                    })
+                }
+            },
+        )
+    }
+
+    /// Sends a short message by copy; there will be no completion.
+    pub fn inject(&mut self, bytes: &[u8], to: Destination) -> Result<(), Error> {
+        let (ep, peer) = (self.ep, to.peer.0);
+        let (buffer, length) = (bytes.as_ptr().cast(), bytes.len());
+        // SAFETY: the endpoint is open; the library copies the bytes during the call.
+        let result = unsafe {
+            match (to.tag, to.data) {
+                (None, None) => {
+                    entry!((*ep).msg, ffi::fi_ops_msg, inject)?(ep, buffer, length, peer)
+                }
+                (None, Some(data)) => {
+                    entry!((*ep).msg, ffi::fi_ops_msg, injectdata)?(ep, buffer, length, data, peer)
+                }
+                (Some(tag), None) => {
+                    entry!((*ep).tagged, ffi::fi_ops_tagged, inject)?(ep, buffer, length, peer, tag)
+                }
+                (Some(tag), Some(data)) => {
+                    let inject = entry!((*ep).tagged, ffi::fi_ops_tagged, injectdata)?;
+                    inject(ep, buffer, length, data, peer, tag)
+                }
+            }
+        };
+        self.library.check("fi_inject", result)
+    }
+
+    /// Writes `buffer` to a peer's memory, with completion data for the peer if `data` is given.
+    pub fn write(
+        &mut self,
+        token: Token,
+        buffer: Vec<u8>,
+        to: RemoteMemory,
+        data: Option<u64>,
+    ) -> Result<(), Error> {
+        let peer = to.peer.0;
+        self.begin(
+            "fi_write",
+            token,
+            buffer,
+            |endpoint, memory, mut descriptor, context| {
+                let ep = endpoint.ep;
+                // SAFETY: as in `recv`; the message and its vectors are only read during the call.
+                unsafe {
+                    let Some(data) = data else {
+                        let write = entry!((*ep).rma, ffi::fi_ops_rma, write)?;
+                        return Ok(write(
+                            ep,
+                            memory.cast_const().cast(),
+                            memory.len(),
+                            descriptor,
+                            peer,
+                            to.address,
+                            to.key,
+                            context,
+                        ));
+                    };
+                    let iov = ffi::iovec {
+                        iov_base: memory.cast(),
+                        iov_len: memory.len(),
+                    };
+                    let remote = ffi::fi_rma_iov {
+                        addr: to.address,
+                        len: memory.len(),
+                        key: to.key,
+                    };
+                    let message = ffi::fi_msg_rma {
+                        msg_iov: &iov,
+                        desc: &raw mut descriptor,
+                        iov_count: 1,
+                        addr: peer,
+                        rma_iov: &remote,
+                        rma_iov_count: 1,
+                        context,
+                        data,
+                    };
+                    let write = entry!((*ep).rma, ffi::fi_ops_rma, writemsg)?;
+                    Ok(write(
+                        ep,
+                        &message,
+                        ffi::FI_REMOTE_CQ_DATA | ffi::FI_COMPLETION,
+                    ))
+                }
+            },
+        )
+    }
+
+    /// Reads a peer's memory into `buffer`.
+    pub fn read(&mut self, token: Token, buffer: Vec<u8>, from: RemoteMemory) -> Result<(), Error> {
+        let peer = from.peer.0;
+        self.begin(
+            "fi_read",
+            token,
+            buffer,
+            |endpoint, memory, descriptor, context| {
+                let ep = endpoint.ep;
+                // SAFETY: as in `recv`.
+                unsafe {
+                    let read = entry!((*ep).rma, ffi::fi_ops_rma, read)?;
+                    Ok(read(
+                        ep,
+                        memory.cast(),
+                        memory.len(),
+                        descriptor,
+                        peer,
+                        from.address,
+                        from.key,
+                        context,
+                    ))
+                }
+            },
+        )
+    }
+
+    /// Applies an atomic operation to `count` elements of a peer's memory. `datatype` and `op` are
+    /// libfabric's numbers (`enum fi_datatype`, `enum fi_op`). `operands` holds the operand, then
+    /// the compare operand if `compare` is set, then room for the result if `fetch` is set; the
+    /// completion returns it with the result filled in.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "it is the library's own signature"
+    )]
+    pub fn atomic(
+        &mut self,
+        token: Token,
+        operands: Vec<u8>,
+        count: usize,
+        to: RemoteMemory,
+        datatype: u32,
+        op: u32,
+        fetch: bool,
+        compare: bool,
+    ) -> Result<(), Error> {
+        let parts = 1 + usize::from(compare) + usize::from(fetch || compare);
+        if !operands.len().is_multiple_of(parts) {
+            return Err(Error::Usage(format!(
+                "{} bytes of operands do not divide into {parts} equal parts",
+                operands.len()
+            )));
+        }
+        let part = operands.len() / parts;
+        let peer = to.peer.0;
+        self.begin(
+            "fi_atomic",
+            token,
+            operands,
+            |endpoint, memory, descriptor, context| {
+                let ep = endpoint.ep;
+                let base = memory.cast::<u8>();
+                // SAFETY: as in `recv`; the three operands lie behind each other inside `memory`.
+                unsafe {
+                    Ok(if compare {
+                        let call = entry!((*ep).atomic, ffi::fi_ops_atomic, compwrite)?;
+                        call(
+                            ep,
+                            base.cast(),
+                            count,
+                            descriptor,
+                            base.add(part).cast(),
+                            descriptor,
+                            base.add(2 * part).cast(),
+                            descriptor,
+                            peer,
+                            to.address,
+                            to.key,
+                            datatype,
+                            op,
+                            context,
+                        )
+                    } else if fetch {
+                        let call = entry!((*ep).atomic, ffi::fi_ops_atomic, readwrite)?;
+                        call(
+                            ep,
+                            base.cast(),
+                            count,
+                            descriptor,
+                            base.add(part).cast(),
+                            descriptor,
+                            peer,
+                            to.address,
+                            to.key,
+                            datatype,
+                            op,
+                            context,
+                        )
+                    } else {
+                        let call = entry!((*ep).atomic, ffi::fi_ops_atomic, write)?;
+                        call(
+                            ep,
+                            base.cast(),
+                            count,
+                            descriptor,
+                            peer,
+                            to.address,
+                            to.key,
+                            datatype,
+                            op,
+                            context,
+                        )
+                    })
+                }
+            },
+        )
+    }
+}
