@@ -4,6 +4,8 @@
 //! `traces/NAME.pcapng` and `traces/NAME.toml`. The suite records traces, replays one side of them
 //! against an implementation of the protocol, and checks captures against the protocol's rules.
 //!
+//! * [`scenario`]: what each application does and sees, read from TOML.
 //! * [`libfabric`]: stock libfabric, loaded at run time.
 
 pub mod libfabric;
+pub mod scenario;

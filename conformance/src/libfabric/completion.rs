@@ -1,6 +1,6 @@
 //! Reading completions and events; this is also what makes the provider progress.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 
 use super::endpoint::{Address, Endpoint};
@@ -181,18 +181,3 @@ fn provider_text(call: impl FnOnce(*mut c_char, usize) -> *const c_char) -> Opti
         .into_owned();
     (!text.is_empty()).then_some(text)
 }
-
-/// The libfabric error numbers that scenarios name, with their names.
-pub(crate) const ERROR_NAMES: &[(&str, c_int)] = &[
-    ("FI_ETRUNC", ffi::FI_ETRUNC),
-    ("FI_ECANCELED", libc::ECANCELED),
-    ("FI_EIO", libc::EIO),
-    ("FI_EINVAL", libc::EINVAL),
-    ("FI_EMSGSIZE", libc::EMSGSIZE),
-    ("FI_ENOTCONN", libc::ENOTCONN),
-    ("FI_ECONNABORTED", libc::ECONNABORTED),
-    ("FI_EHOSTUNREACH", libc::EHOSTUNREACH),
-    ("FI_EOPNOTSUPP", libc::EOPNOTSUPP),
-    ("FI_ENOMSG", libc::ENOMSG),
-    ("FI_ENORX", 269),
-];

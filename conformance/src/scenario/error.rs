@@ -1,0 +1,125 @@
+//! What is wrong with a scenario, where, and how to mend it.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Why a scenario cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    /// The file cannot be read.
+    #[error("cannot read the scenario {file}: {source}")]
+    Unreadable {
+        /// Which file.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A key of the file is wrong.
+    #[error("{file}:{line}: {key}: {problem}; {remedy}")]
+    Invalid {
+        /// Which file.
+        file: PathBuf,
+        /// Line, counted from 1.
+        line: usize,
+        /// Which key, as written.
+        key: String,
+        /// What is wrong.
+        problem: String,
+        /// How to mend it.
+        remedy: String,
+    },
+}
+
+/// Finds lines and makes errors for one file.
+pub(super) struct Source<'a> {
+    pub(super) path: &'a Path,
+    pub(super) text: &'a str,
+}
+
+impl Source<'_> {
+    /// The line of a byte offset, counted from 1.
+    pub(super) fn line(&self, offset: usize) -> usize {
+        let end = offset.min(self.text.len());
+        1 + self.text.as_bytes()[..end]
+            .iter()
+            .filter(|&&byte| byte == b'\n')
+            .count()
+    }
+
+    pub(super) fn error(
+        &self,
+        line: usize,
+        key: impl Into<String>,
+        problem: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> ScenarioError {
+        ScenarioError::Invalid {
+            file: self.path.to_owned(),
+            line,
+            key: key.into(),
+            problem: problem.into(),
+            remedy: remedy.into(),
+        }
+    }
+
+    /// Explains an error of the TOML reader.
+    pub(super) fn toml(&self, error: &toml::de::Error) -> ScenarioError {
+        let span = error.span().unwrap_or(0..0);
+        let line = self.line(span.start);
+        let message = error.message();
+        let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+        if message.starts_with("unknown field")
+            && let Some((unknown, known)) = quoted.split_first()
+        {
+            return self.error(
+                line,
+                *unknown,
+                "there is no such key here",
+                suggest(unknown, known.iter().copied()),
+            );
+        }
+        if message.starts_with("missing field")
+            && let Some(missing) = quoted.first()
+        {
+            return self.error(
+                line,
+                *missing,
+                "this key is missing",
+                format!("add `{missing} = ...`"),
+            );
+        }
+        let problem = message.lines().collect::<Vec<_>>().join(", ");
+        let remedy = "correct the value (docs/scenarios.md lists the keys)";
+        self.error(line, self.key_at(&span), problem, remedy)
+    }
+
+    /// The key to the left of a value.
+    fn key_at(&self, span: &Range<usize>) -> String {
+        let before = self.text.get(..span.start).unwrap_or("");
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let line = self.text[line_start..].lines().next().unwrap_or("");
+        match line.split_once('=') {
+            Some((key, _)) => key.trim().to_owned(),
+            None => line.trim().to_owned(),
+        }
+    }
+}
+
+/// "did you mean `x`?" if one of `known` looks like `given`, otherwise the list of them.
+pub(super) fn suggest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let known: Vec<&str> = known.collect();
+    let closest = known
+        .iter()
+        .map(|candidate| (strsim::damerau_levenshtein(given, candidate), *candidate))
+        .min();
+    match closest {
+        Some((distance, candidate)) if distance <= 1 + candidate.len() / 3 => {
+            format!("did you mean `{candidate}`?")
+        }
+        _ if known.is_empty() => "there are none to name".into(),
+        _ => {
+            let list: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+            format!("known are {}", list.join(", "))
+        }
+    }
+}
