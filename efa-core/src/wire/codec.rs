@@ -1,0 +1,244 @@
+//! Reading and writing the pieces of a packet in order, each with one check of its length.
+
+use zerocopy::little_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::error::{EmitError, ParseError, Reason};
+use super::iov::{RmaIov, RmaIovs};
+use super::packet_type::PacketType;
+use super::{BaseHeader, PROTOCOL_VERSION};
+
+/// The base header on the wire (spec table 1.3).
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct RawBase {
+    pub(super) packet_type: u8,
+    pub(super) version: u8,
+    pub(super) flags: U16,
+}
+
+impl RawBase {
+    fn new(packet_type: PacketType, flags: u16) -> RawBase {
+        RawBase {
+            packet_type: packet_type.code(),
+            version: PROTOCOL_VERSION,
+            flags: U16::new(flags),
+        }
+    }
+}
+
+/// A packet on its way through a parser: what has been read stays in front of `rest`.
+pub(super) struct Cursor<'a> {
+    base: BaseHeader,
+    packet: &'a [u8],
+    rest: &'a [u8],
+}
+
+impl<'a> Cursor<'a> {
+    /// Starts behind the base header of `packet`.
+    pub(super) fn new(base: BaseHeader, packet: &'a [u8], rest: &'a [u8]) -> Cursor<'a> {
+        Cursor { base, packet, rest }
+    }
+
+    pub(super) fn packet_type(&self) -> PacketType {
+        self.base.packet_type
+    }
+
+    pub(super) fn flags(&self) -> u16 {
+        self.base.flags
+    }
+
+    /// What has not been read yet.
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// Bytes read so far.
+    pub(super) fn offset(&self) -> usize {
+        self.packet.len() - self.rest.len()
+    }
+
+    /// Reads a structure. `field` is its first field, for the error.
+    #[inline(always)]
+    pub(super) fn take<T>(&mut self, field: &'static str) -> Result<&'a T, ParseError>
+    where
+        T: FromBytes + KnownLayout + Immutable + Unaligned,
+    {
+        match T::ref_from_prefix(self.rest) {
+            Ok((value, rest)) => {
+                self.rest = rest;
+                Ok(value)
+            }
+            Err(_) => Err(self.truncated(field, size_of::<T>())),
+        }
+    }
+
+    /// Reads an array of `count` structures.
+    #[inline(always)]
+    pub(super) fn take_slice<T>(
+        &mut self,
+        field: &'static str,
+        count: usize,
+    ) -> Result<&'a [T], ParseError>
+    where
+        T: FromBytes + Immutable + Unaligned,
+    {
+        match <[T]>::ref_from_prefix_with_elems(self.rest, count) {
+            Ok((values, rest)) => {
+                self.rest = rest;
+                Ok(values)
+            }
+            Err(_) => Err(self.truncated(field, count.saturating_mul(size_of::<T>()))),
+        }
+    }
+
+    /// Reads an array of `count` iovs, where `count` is the value of the field `count_field` at byte
+    /// `count_offset`.
+    pub(super) fn take_iovs(
+        &mut self,
+        field: &'static str,
+        count_field: &'static str,
+        count_offset: usize,
+        count: u32,
+    ) -> Result<RmaIovs<'a>, ParseError> {
+        if count as usize > RmaIovs::MAX {
+            return Err(self.error(count_field, count_offset, Reason::too_many_iovs(count)));
+        }
+        let entries: &[RmaIov] = self.take_slice(field, count as usize)?;
+        // `new` has nothing to refuse: the count was checked before the array was read.
+        Ok(RmaIovs::new(entries).unwrap_or(RmaIovs::EMPTY))
+    }
+
+    /// An error about the field at byte `offset`.
+    #[cold]
+    pub(super) fn error(&self, field: &'static str, offset: usize, reason: Reason) -> ParseError {
+        ParseError {
+            packet_type: Some(self.base.packet_type),
+            field,
+            offset,
+            reason,
+        }
+    }
+
+    #[cold]
+    fn truncated(&self, field: &'static str, needed: usize) -> ParseError {
+        self.error(
+            field,
+            self.offset(),
+            Reason::Truncated {
+                needed,
+                available: self.rest.len(),
+            },
+        )
+    }
+}
+
+/// A buffer of exactly the header's length on its way through an emitter.
+pub struct Writer<'b> {
+    rest: &'b mut [u8],
+}
+
+impl Writer<'_> {
+    #[inline(always)]
+    pub(super) fn put<T: IntoBytes + Immutable + ?Sized>(&mut self, value: &T) {
+        self.put_bytes(value.as_bytes());
+    }
+
+    #[inline(always)]
+    pub(super) fn put_bytes(&mut self, bytes: &[u8]) {
+        let rest = core::mem::take(&mut self.rest);
+        match rest.split_at_mut_checked(bytes.len()) {
+            Some((target, rest)) => {
+                target.copy_from_slice(bytes);
+                self.rest = rest;
+            }
+            None => debug_assert!(false, "header_len() is less than what is written"),
+        }
+    }
+
+    /// Zeroes the next `length` bytes.
+    pub(super) fn put_zeroes(&mut self, length: usize) {
+        let rest = core::mem::take(&mut self.rest);
+        match rest.split_at_mut_checked(length) {
+            Some((target, rest)) => {
+                target.fill(0);
+                self.rest = rest;
+            }
+            None => debug_assert!(false, "header_len() is less than what is written"),
+        }
+    }
+}
+
+/// A packet's header as a plain value: what parsing gives and what emitting takes.
+///
+/// Implemented by the structs of this module only. The flags that say which type or which optional
+/// parts a header has follow from its fields; a struct's own `flags` field holds only the others,
+/// and emitting ignores the derived bits in it.
+pub trait Repr: sealed::Fields {
+    /// The packet type that the fields amount to.
+    fn packet_type(&self) -> PacketType;
+
+    /// The flags of the base header as they go onto the wire.
+    fn wire_flags(&self) -> u16;
+
+    /// The exact number of bytes that [`emit`](Self::emit) writes.
+    fn header_len(&self) -> usize;
+
+    /// Writes the header to the start of `buffer` and returns its length. Application data is not
+    /// part of it: devices gather it from user memory.
+    ///
+    /// # Errors
+    /// If `buffer` is shorter than [`header_len`](Self::header_len); it is then unchanged.
+    #[inline]
+    fn emit(&self, buffer: &mut [u8]) -> Result<usize, EmitError> {
+        let needed = self.header_len();
+        let available = buffer.len();
+        let Some(header) = buffer.get_mut(..needed) else {
+            return Err(EmitError {
+                packet_type: self.packet_type(),
+                needed,
+                available,
+            });
+        };
+        let mut writer = Writer { rest: header };
+        writer.put(&RawBase::new(self.packet_type(), self.wire_flags()));
+        self.write_fields(&mut writer);
+        debug_assert!(writer.rest.is_empty(), "header_len() is too large");
+        Ok(needed)
+    }
+
+    /// Writes the header and a copy of `payload` behind it, and returns the length of both.
+    ///
+    /// # Errors
+    /// If `buffer` is too short; it is then unchanged.
+    fn emit_packet(&self, payload: &[u8], buffer: &mut [u8]) -> Result<usize, EmitError> {
+        let header_len = self.header_len();
+        let needed = header_len.saturating_add(payload.len());
+        let available = buffer.len();
+        let Some(packet) = buffer.get_mut(..needed) else {
+            return Err(EmitError {
+                packet_type: self.packet_type(),
+                needed,
+                available,
+            });
+        };
+        self.emit(packet)?;
+        packet[header_len..].copy_from_slice(payload);
+        Ok(needed)
+    }
+
+    /// The packet as a new vector: for tests and tools, as it allocates.
+    fn to_packet(&self, payload: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0; self.header_len().saturating_add(payload.len())];
+        let written = self.emit_packet(payload, &mut packet);
+        debug_assert_eq!(written, Ok(packet.len()));
+        packet
+    }
+}
+
+pub(super) mod sealed {
+    /// What each header writes behind the base header.
+    pub trait Fields {
+        fn write_fields(&self, writer: &mut super::Writer<'_>);
+    }
+}

@@ -1,0 +1,647 @@
+//! Requests To Write, To Read and To Atomic: one-sided communication (spec sections 3.3, 4.1, 4.2).
+//!
+//! `msg_length` and `recv_length` are the sender's claims: parsing does not relate them to the iovs
+//! or to the payload.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::codec::{Cursor, Repr, Writer, sealed};
+use super::error::ParseError;
+use super::ids::{MsgId, RecvId, SendId};
+use super::iov::RmaIovs;
+use super::packet_type::PacketType;
+use super::req::ReqOptions;
+
+/// EAGER_RTW (spec table 3.8) and DC_EAGER_RTW: a whole write in one packet.
+///
+/// Without iovs and payload it is what stock libfabric sends to make a peer answer with HANDSHAKE.
+///
+/// | offset | size | field |
+/// |---|---|---|
+/// | 4 | 4 | rma_iov_count |
+/// | 8 | 4 + 4 | send_id and padding, DC type only |
+/// | 8 or 16 | 24 each | rma_iov |
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct EagerRtw<'a> {
+    /// The target's memory. Stock receivers insist that the lengths add up to the payload.
+    pub rma_iov: RmaIovs<'a>,
+    /// Makes it the DC type: the operation that RECEIPT has to name.
+    pub receipt: Option<SendId>,
+    /// The optional headers.
+    pub options: ReqOptions,
+}
+
+/// LONGCTS_RTW (spec table 3.9) and DC_LONGCTS_RTW: the start of a write that is sent in windows
+/// granted by CTS.
+///
+/// | offset | size | field |
+/// |---|---|---|
+/// | 4 | 4 | rma_iov_count |
+/// | 8 | 8 | msg_length |
+/// | 16 | 4 | send_id |
+/// | 20 | 4 | credit_request |
+/// | 24 | 24 each | rma_iov |
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LongctsRtw<'a> {
+    /// The target's memory.
+    pub rma_iov: RmaIovs<'a>,
+    /// Length of the whole write in bytes.
+    pub msg_length: u64,
+    /// The operation that CTS has to name.
+    pub send_id: SendId,
+    /// How many CTSDATA packets the requester would like to send; stock receivers ignore it.
+    pub credit_request: u32,
+    /// Whether it is the DC type.
+    pub delivery_complete: bool,
+    /// The optional headers.
+    pub options: ReqOptions,
+}
+
+/// LONGREAD_RTW (spec table 4.3): a write for which the responder reads the data by RDMA.
+///
+/// | offset | size | field |
+/// |---|---|---|
+/// | 4 | 4 | rma_iov_count |
+/// | 8 | 8 | msg_length |
+/// | 16 | 4 | send_id |
+/// | 20 | 4 | read_iov_count |
+/// | 24 | 24 each | rma_iov |
+/// | behind the optional headers | 24 each | read_iov |
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LongreadRtw<'a> {
+    /// The target's memory.
+    pub rma_iov: RmaIovs<'a>,
+    /// Length of the whole write in bytes.
+    pub msg_length: u64,
+    /// The operation that EOR or READ_NACK has to name.
+    pub send_id: SendId,
+    /// The requester's buffer.
+    pub read_iov: RmaIovs<'a>,
+    /// The optional headers.
+    pub options: ReqOptions,
+}
+
+/// RUNTCTS_RTW: defined by stock libfabric since 1.16.0 but never sent, and refused by its
+/// receivers. The spec does not describe it.
+///
+/// | offset | size | field |
+/// |---|---|---|
+/// | 4 | 4 | rma_iov_count |
+/// | 8 | 8 | msg_length |
+/// | 16 | 4 | send_id |
+/// | 20 | 4 | credit_request |
+/// | 24 | 8 | seg_offset |
+/// | 32 | 8 | runt_length |
+/// | 40 | 24 each | rma_iov |
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RuntctsRtw<'a> {
+    /// The target's memory.
+    pub rma_iov: RmaIovs<'a>,
+    /// Length of the whole write in bytes.
+    pub msg_length: u64,
+    /// The operation that CTS has to name.
+    pub send_id: SendId,
+    /// How many CTSDATA packets the requester would like to send.
+    pub credit_request: u32,
+    /// Where in the write the payload belongs, in bytes.
+    pub seg_offset: u64,
+    /// Bytes of the write that are sent in RUNTCTS packets.
+    pub runt_length: u64,
+    /// The optional headers.
+    pub options: ReqOptions,
+}
+
+/// RUNTREAD_RTW: defined by stock libfabric since 1.16.0 but never sent, and refused by its
+/// receivers. The spec does not describe it.
+///
+/// | offset | size | field |
+/// |---|---|---|
+/// | 4 | 4 | rma_iov_count |
+/// | 8 | 8 | msg_length |
+/// | 16 | 4 | send_id |
+/// | 20 | 4 | read_iov_count |
+/// | 24 | 8 | seg_offset |
+/// | 32 | 8 | runt_length |
+/// | 40 | 24 each | rma_iov |
+/// | behind the optional headers | 24 each | read_iov |
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RuntreadRtw<'a> {
+    /// The target's memory.
+    pub rma_iov: RmaIovs<'a>,
+    /// Length of the whole write in bytes.
+    pub msg_length: u64,
+    /// The operation that EOR or READ_NACK has to name.
+    pub send_id: SendId,
+    /// Where in the write the payload belongs, in bytes.
+    pub seg_offset: u64,
+    /// Bytes of the write that are sent in RUNTREAD packets.
+    pub runt_length: u64,
+    /// The requester's buffer. Placed behind the optional headers, as in RUNTREAD_MSGRTM.
+    pub read_iov: RmaIovs<'a>,
+    /// The optional headers.
+    pub options: ReqOptions,
+}
+
+/// How the responder sends the data of an emulated read.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum RtrKind {
+    /// SHORT_RTR: all of it in one READRSP.
+    #[default]
+    Short,
+    /// LONGCTS_RTR: READRSP and then CTSDATA, in windows.
+    Longcts,
+}
+
+/// SHORT_RTR (spec table 3.10) and LONGCTS_RTR (spec table 3.12): a read that the responder answers
+/// with packets.
+///
+/// | offset | size | field |
+/// |---|---|---|
+/// | 4 | 4 | rma_iov_count |
+/// | 8 | 8 | msg_length |
+/// | 16 | 4 | recv_id |
+/// | 20 | 4 | recv_length |
+/// | 24 | 24 each | rma_iov |
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Rtr<'a> {
+    /// Which of the two types.
+    pub kind: RtrKind,
+    /// The responder's memory.
+    pub rma_iov: RmaIovs<'a>,
+    /// Length of the whole read in bytes.
+    pub msg_length: u64,
+    /// The operation that READRSP and CTSDATA have to name.
+    pub recv_id: RecvId,
+    /// Bytes that the requester is ready to receive, READRSP included. The spec has padding here in
+    /// SHORT_RTR, but every stock libfabric sends the whole length.
+    pub recv_length: u32,
+    /// The optional headers.
+    pub options: ReqOptions,
+}
+
+/// READ_RTR: stock libfabric gives it the base header as its mandatory header, and neither sends nor
+/// receives it. The spec reserves the code.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct ReadRtr {
+    /// The optional headers.
+    pub options: ReqOptions,
+}
+
+/// The type of an RTA, with the meaning of the word at byte 20.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RtaKind {
+    /// WRITE_RTA: the word is padding.
+    Write,
+    /// FETCH_RTA: the operation that ATOMRSP has to name.
+    Fetch(RecvId),
+    /// COMPARE_RTA: the operation that ATOMRSP has to name. The payload is the source operand and
+    /// then the comparand, equally long.
+    Compare(RecvId),
+    /// DC_WRITE_RTA: the operation that RECEIPT has to name.
+    DcWrite(SendId),
+}
+
+/// WRITE_RTA (spec table 3.13), FETCH_RTA, COMPARE_RTA (spec table 3.14) and DC_WRITE_RTA: an
+/// atomic operation in one packet.
+///
+/// | offset | size | field |
+/// |---|---|---|
+/// | 4 | 4 | msg_id |
+/// | 8 | 4 | rma_iov_count |
+/// | 12 | 4 | atomic_datatype |
+/// | 16 | 4 | atomic_op |
+/// | 20 | 4 | padding, recv_id or send_id |
+/// | 24 | 24 each | rma_iov |
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rta<'a> {
+    /// Which of the four types.
+    pub kind: RtaKind,
+    /// The operation's place in the sequence, which it shares with messages.
+    pub msg_id: MsgId,
+    /// `enum fi_datatype` of libfabric. Stock receivers use it as an index without a check.
+    pub atomic_datatype: u32,
+    /// `enum fi_op` of libfabric. Stock receivers use it as an index without a check.
+    pub atomic_op: u32,
+    /// The target's memory; lengths are in bytes.
+    pub rma_iov: RmaIovs<'a>,
+    /// The optional headers.
+    pub options: ReqOptions,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawReceipt {
+    send_id: U32,
+    padding: U32,
+}
+
+/// LONGCTS_RTW, LONGREAD_RTW and RTR: `id` is send_id or recv_id, `count` is credit_request,
+/// read_iov_count or recv_length.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawLong {
+    rma_iov_count: U32,
+    msg_length: U64,
+    id: U32,
+    count: U32,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawRunt {
+    long: RawLong,
+    seg_offset: U64,
+    runt_length: U64,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawRta {
+    msg_id: U32,
+    rma_iov_count: U32,
+    atomic_datatype: U32,
+    atomic_op: U32,
+    id: U32,
+}
+
+/// Where rma_iov_count is, in RTW and RTR.
+const RMA_IOV_COUNT_OFFSET: usize = 4;
+/// Where rma_iov_count is, in RTA.
+const RTA_IOV_COUNT_OFFSET: usize = 8;
+/// Where read_iov_count is.
+const READ_IOV_COUNT_OFFSET: usize = 20;
+
+impl<'a> EagerRtw<'a> {
+    pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<EagerRtw<'a>, ParseError> {
+        let count = cursor.take::<U32>("rma_iov_count")?.get();
+        let receipt = if cursor.packet_type().is_delivery_complete() {
+            let raw: &RawReceipt = cursor.take("send_id")?;
+            Some(SendId(raw.send_id.get()))
+        } else {
+            None
+        };
+        Ok(EagerRtw {
+            rma_iov: parse_rma_iov(cursor, RMA_IOV_COUNT_OFFSET, count)?,
+            receipt,
+            options: ReqOptions::parse(cursor)?,
+        })
+    }
+}
+
+impl<'a> LongctsRtw<'a> {
+    pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<LongctsRtw<'a>, ParseError> {
+        let raw: &RawLong = cursor.take("rma_iov_count")?;
+        Ok(LongctsRtw {
+            rma_iov: parse_rma_iov(cursor, RMA_IOV_COUNT_OFFSET, raw.rma_iov_count.get())?,
+            msg_length: raw.msg_length.get(),
+            send_id: SendId(raw.id.get()),
+            credit_request: raw.count.get(),
+            delivery_complete: cursor.packet_type().is_delivery_complete(),
+            options: ReqOptions::parse(cursor)?,
+        })
+    }
+}
+
+impl<'a> LongreadRtw<'a> {
+    pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<LongreadRtw<'a>, ParseError> {
+        let raw: &RawLong = cursor.take("rma_iov_count")?;
+        let rma_iov = parse_rma_iov(cursor, RMA_IOV_COUNT_OFFSET, raw.rma_iov_count.get())?;
+        let options = ReqOptions::parse(cursor)?;
+        Ok(LongreadRtw {
+            rma_iov,
+            msg_length: raw.msg_length.get(),
+            send_id: SendId(raw.id.get()),
+            read_iov: parse_read_iov(cursor, raw.count.get())?,
+            options,
+        })
+    }
+}
+
+impl<'a> RuntctsRtw<'a> {
+    pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<RuntctsRtw<'a>, ParseError> {
+        let raw: &RawRunt = cursor.take("rma_iov_count")?;
+        Ok(RuntctsRtw {
+            rma_iov: parse_rma_iov(cursor, RMA_IOV_COUNT_OFFSET, raw.long.rma_iov_count.get())?,
+            msg_length: raw.long.msg_length.get(),
+            send_id: SendId(raw.long.id.get()),
+            credit_request: raw.long.count.get(),
+            seg_offset: raw.seg_offset.get(),
+            runt_length: raw.runt_length.get(),
+            options: ReqOptions::parse(cursor)?,
+        })
+    }
+}
+
+impl<'a> RuntreadRtw<'a> {
+    pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<RuntreadRtw<'a>, ParseError> {
+        let raw: &RawRunt = cursor.take("rma_iov_count")?;
+        let rma_iov = parse_rma_iov(cursor, RMA_IOV_COUNT_OFFSET, raw.long.rma_iov_count.get())?;
+        let options = ReqOptions::parse(cursor)?;
+        Ok(RuntreadRtw {
+            rma_iov,
+            msg_length: raw.long.msg_length.get(),
+            send_id: SendId(raw.long.id.get()),
+            seg_offset: raw.seg_offset.get(),
+            runt_length: raw.runt_length.get(),
+            read_iov: parse_read_iov(cursor, raw.long.count.get())?,
+            options,
+        })
+    }
+}
+
+impl<'a> Rtr<'a> {
+    pub(super) fn parse(kind: RtrKind, cursor: &mut Cursor<'a>) -> Result<Rtr<'a>, ParseError> {
+        let raw: &RawLong = cursor.take("rma_iov_count")?;
+        Ok(Rtr {
+            kind,
+            rma_iov: parse_rma_iov(cursor, RMA_IOV_COUNT_OFFSET, raw.rma_iov_count.get())?,
+            msg_length: raw.msg_length.get(),
+            recv_id: RecvId(raw.id.get()),
+            recv_length: raw.count.get(),
+            options: ReqOptions::parse(cursor)?,
+        })
+    }
+}
+
+impl ReadRtr {
+    pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<ReadRtr, ParseError> {
+        Ok(ReadRtr {
+            options: ReqOptions::parse(cursor)?,
+        })
+    }
+}
+
+impl<'a> Rta<'a> {
+    /// `kind` makes the type of the word at byte 20.
+    pub(super) fn parse(
+        kind: fn(u32) -> RtaKind,
+        cursor: &mut Cursor<'a>,
+    ) -> Result<Rta<'a>, ParseError> {
+        let raw: &RawRta = cursor.take("msg_id")?;
+        Ok(Rta {
+            kind: kind(raw.id.get()),
+            msg_id: MsgId(raw.msg_id.get()),
+            atomic_datatype: raw.atomic_datatype.get(),
+            atomic_op: raw.atomic_op.get(),
+            rma_iov: parse_rma_iov(cursor, RTA_IOV_COUNT_OFFSET, raw.rma_iov_count.get())?,
+            options: ReqOptions::parse(cursor)?,
+        })
+    }
+}
+
+impl Repr for EagerRtw<'_> {
+    fn packet_type(&self) -> PacketType {
+        match self.receipt {
+            None => PacketType::EagerRtw,
+            Some(_) => PacketType::DcEagerRtw,
+        }
+    }
+
+    fn wire_flags(&self) -> u16 {
+        self.options.wire_flags(self.packet_type())
+    }
+
+    fn header_len(&self) -> usize {
+        let receipt = if self.receipt.is_some() { 8 } else { 0 };
+        (8 + receipt + self.rma_iov.wire_len()).saturating_add(self.options.wire_len())
+    }
+}
+
+impl sealed::Fields for EagerRtw<'_> {
+    fn write_fields(&self, writer: &mut Writer<'_>) {
+        writer.put(&U32::new(self.rma_iov.count()));
+        if let Some(send_id) = self.receipt {
+            writer.put(&RawReceipt {
+                send_id: U32::new(send_id.0),
+                padding: U32::ZERO,
+            });
+        }
+        writer.put(self.rma_iov.as_slice());
+        self.options.write(writer);
+    }
+}
+
+impl Repr for LongctsRtw<'_> {
+    fn packet_type(&self) -> PacketType {
+        if self.delivery_complete {
+            PacketType::DcLongctsRtw
+        } else {
+            PacketType::LongctsRtw
+        }
+    }
+
+    fn wire_flags(&self) -> u16 {
+        self.options.wire_flags(self.packet_type())
+    }
+
+    fn header_len(&self) -> usize {
+        (24 + self.rma_iov.wire_len()).saturating_add(self.options.wire_len())
+    }
+}
+
+impl sealed::Fields for LongctsRtw<'_> {
+    fn write_fields(&self, writer: &mut Writer<'_>) {
+        writer.put(&RawLong {
+            rma_iov_count: U32::new(self.rma_iov.count()),
+            msg_length: U64::new(self.msg_length),
+            id: U32::new(self.send_id.0),
+            count: U32::new(self.credit_request),
+        });
+        writer.put(self.rma_iov.as_slice());
+        self.options.write(writer);
+    }
+}
+
+impl Repr for LongreadRtw<'_> {
+    fn packet_type(&self) -> PacketType {
+        PacketType::LongreadRtw
+    }
+
+    fn wire_flags(&self) -> u16 {
+        self.options.wire_flags(self.packet_type())
+    }
+
+    fn header_len(&self) -> usize {
+        (24 + self.rma_iov.wire_len() + self.read_iov.wire_len())
+            .saturating_add(self.options.wire_len())
+    }
+}
+
+impl sealed::Fields for LongreadRtw<'_> {
+    fn write_fields(&self, writer: &mut Writer<'_>) {
+        writer.put(&RawLong {
+            rma_iov_count: U32::new(self.rma_iov.count()),
+            msg_length: U64::new(self.msg_length),
+            id: U32::new(self.send_id.0),
+            count: U32::new(self.read_iov.count()),
+        });
+        writer.put(self.rma_iov.as_slice());
+        self.options.write(writer);
+        writer.put(self.read_iov.as_slice());
+    }
+}
+
+impl Repr for RuntctsRtw<'_> {
+    fn packet_type(&self) -> PacketType {
+        PacketType::RuntctsRtw
+    }
+
+    fn wire_flags(&self) -> u16 {
+        self.options.wire_flags(self.packet_type())
+    }
+
+    fn header_len(&self) -> usize {
+        (40 + self.rma_iov.wire_len()).saturating_add(self.options.wire_len())
+    }
+}
+
+impl sealed::Fields for RuntctsRtw<'_> {
+    fn write_fields(&self, writer: &mut Writer<'_>) {
+        writer.put(&RawRunt {
+            long: RawLong {
+                rma_iov_count: U32::new(self.rma_iov.count()),
+                msg_length: U64::new(self.msg_length),
+                id: U32::new(self.send_id.0),
+                count: U32::new(self.credit_request),
+            },
+            seg_offset: U64::new(self.seg_offset),
+            runt_length: U64::new(self.runt_length),
+        });
+        writer.put(self.rma_iov.as_slice());
+        self.options.write(writer);
+    }
+}
+
+impl Repr for RuntreadRtw<'_> {
+    fn packet_type(&self) -> PacketType {
+        PacketType::RuntreadRtw
+    }
+
+    fn wire_flags(&self) -> u16 {
+        self.options.wire_flags(self.packet_type())
+    }
+
+    fn header_len(&self) -> usize {
+        (40 + self.rma_iov.wire_len() + self.read_iov.wire_len())
+            .saturating_add(self.options.wire_len())
+    }
+}
+
+impl sealed::Fields for RuntreadRtw<'_> {
+    fn write_fields(&self, writer: &mut Writer<'_>) {
+        writer.put(&RawRunt {
+            long: RawLong {
+                rma_iov_count: U32::new(self.rma_iov.count()),
+                msg_length: U64::new(self.msg_length),
+                id: U32::new(self.send_id.0),
+                count: U32::new(self.read_iov.count()),
+            },
+            seg_offset: U64::new(self.seg_offset),
+            runt_length: U64::new(self.runt_length),
+        });
+        writer.put(self.rma_iov.as_slice());
+        self.options.write(writer);
+        writer.put(self.read_iov.as_slice());
+    }
+}
+
+impl Repr for Rtr<'_> {
+    fn packet_type(&self) -> PacketType {
+        match self.kind {
+            RtrKind::Short => PacketType::ShortRtr,
+            RtrKind::Longcts => PacketType::LongctsRtr,
+        }
+    }
+
+    fn wire_flags(&self) -> u16 {
+        self.options.wire_flags(self.packet_type())
+    }
+
+    fn header_len(&self) -> usize {
+        (24 + self.rma_iov.wire_len()).saturating_add(self.options.wire_len())
+    }
+}
+
+impl sealed::Fields for Rtr<'_> {
+    fn write_fields(&self, writer: &mut Writer<'_>) {
+        writer.put(&RawLong {
+            rma_iov_count: U32::new(self.rma_iov.count()),
+            msg_length: U64::new(self.msg_length),
+            id: U32::new(self.recv_id.0),
+            count: U32::new(self.recv_length),
+        });
+        writer.put(self.rma_iov.as_slice());
+        self.options.write(writer);
+    }
+}
+
+impl Repr for ReadRtr {
+    fn packet_type(&self) -> PacketType {
+        PacketType::ReadRtr
+    }
+
+    fn wire_flags(&self) -> u16 {
+        self.options.wire_flags(self.packet_type())
+    }
+
+    fn header_len(&self) -> usize {
+        self.options.wire_len().saturating_add(4)
+    }
+}
+
+impl sealed::Fields for ReadRtr {
+    fn write_fields(&self, writer: &mut Writer<'_>) {
+        self.options.write(writer);
+    }
+}
+
+impl Repr for Rta<'_> {
+    fn packet_type(&self) -> PacketType {
+        match self.kind {
+            RtaKind::Write => PacketType::WriteRta,
+            RtaKind::Fetch(_) => PacketType::FetchRta,
+            RtaKind::Compare(_) => PacketType::CompareRta,
+            RtaKind::DcWrite(_) => PacketType::DcWriteRta,
+        }
+    }
+
+    fn wire_flags(&self) -> u16 {
+        self.options.wire_flags(self.packet_type())
+    }
+
+    fn header_len(&self) -> usize {
+        (24 + self.rma_iov.wire_len()).saturating_add(self.options.wire_len())
+    }
+}
+
+impl sealed::Fields for Rta<'_> {
+    fn write_fields(&self, writer: &mut Writer<'_>) {
+        let id = match self.kind {
+            RtaKind::Write => 0,
+            RtaKind::Fetch(recv_id) | RtaKind::Compare(recv_id) => recv_id.0,
+            RtaKind::DcWrite(send_id) => send_id.0,
+        };
+        writer.put(&RawRta {
+            msg_id: U32::new(self.msg_id.0),
+            rma_iov_count: U32::new(self.rma_iov.count()),
+            atomic_datatype: U32::new(self.atomic_datatype),
+            atomic_op: U32::new(self.atomic_op),
+            id: U32::new(id),
+        });
+        writer.put(self.rma_iov.as_slice());
+        self.options.write(writer);
+    }
+}
+
+fn parse_rma_iov<'a>(
+    cursor: &mut Cursor<'a>,
+    count_offset: usize,
+    count: u32,
+) -> Result<RmaIovs<'a>, ParseError> {
+    cursor.take_iovs("rma_iov", "rma_iov_count", count_offset, count)
+}
+
+fn parse_read_iov<'a>(cursor: &mut Cursor<'a>, count: u32) -> Result<RmaIovs<'a>, ParseError> {
+    cursor.take_iovs("read_iov", "read_iov_count", READ_IOV_COUNT_OFFSET, count)
+}
