@@ -2,3 +2,4 @@
 pub mod capture;
 pub mod frame;
 pub mod link;
+pub mod transport;

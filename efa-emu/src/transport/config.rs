@@ -1,0 +1,409 @@
+//! What `efa-emu run` tells the programs that it starts, carried in environment variables.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use efa_core::address::Gid;
+
+use super::error::FabricError;
+
+/// Name of the fabric; `default` if unset.
+pub const ENV_FABRIC: &str = "EFA_EMU_FABRIC";
+/// Name of the emulated host that the process belongs to.
+pub const ENV_HOST: &str = "EFA_EMU_HOST";
+/// GID of that host, as an IPv6 address.
+pub const ENV_GID: &str = "EFA_EMU_GID";
+/// Name of the device profile.
+pub const ENV_PROFILE: &str = "EFA_EMU_PROFILE";
+/// Network options in the form of [`NetworkOptions`]'s `Display`.
+pub const ENV_NETWORK: &str = "EFA_EMU_NETWORK";
+/// How RDMA moves data between processes: `auto` (the default) or `rings`.
+pub const ENV_RDMA: &str = "EFA_EMU_RDMA";
+
+/// Name of the fabric if none is given.
+pub const DEFAULT_FABRIC: &str = "default";
+/// Name of the device profile if none is given.
+pub const DEFAULT_PROFILE: &str = "efa2";
+
+/// Which freed queue pair number a host gives to the next queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum QpnReuse {
+    /// The lowest free number: numbers are reused at once.
+    Lowest,
+    /// The number that has been free for longest, never-used ones first.
+    #[default]
+    Oldest,
+    /// Any free number, drawn from the seed.
+    Random,
+}
+
+impl QpnReuse {
+    const NAMES: [(&'static str, QpnReuse); 3] = [
+        ("lowest", QpnReuse::Lowest),
+        ("oldest", QpnReuse::Oldest),
+        ("random", QpnReuse::Random),
+    ];
+}
+
+impl fmt::Display for QpnReuse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, _) = Self::NAMES
+            .into_iter()
+            .find(|(_, policy)| policy == self)
+            .expect("every policy has a name");
+        f.write_str(name)
+    }
+}
+
+impl FromStr for QpnReuse {
+    type Err = FabricError;
+
+    fn from_str(text: &str) -> Result<Self, FabricError> {
+        Self::NAMES
+            .into_iter()
+            .find(|(name, _)| *name == text)
+            .map(|(_, policy)| policy)
+            .ok_or_else(|| option_error("qpn-reuse", text, "lowest, oldest or random"))
+    }
+}
+
+/// How the emulated network treats packets. The default is a perfect network: no added delay, one
+/// path, no loss.
+///
+/// `Display` and `FromStr` are inverse: `seed=1,latency=10000ns,jitter=0ns,paths=4,loss=0.001,
+/// rnr=0,qpn-reuse=oldest`; options may be left out.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct NetworkOptions {
+    /// Seed of every random choice.
+    pub seed: u64,
+    /// Added to the delivery of every packet.
+    pub latency: Duration,
+    /// Upper bound of a random delay added on top, drawn per packet.
+    pub jitter: Duration,
+    /// Number of paths that packets are spread over, at least 1. With more than one, packets of a
+    /// burst arrive out of order.
+    pub paths: u16,
+    /// Probability that a packet is lost and sent again below the reliability layer, which only
+    /// delays it. In `0.0..1.0`.
+    pub loss: f64,
+    /// Probability that a send finds the receiver not ready although a receive is posted.
+    /// In `0.0..=1.0`.
+    pub rnr: f64,
+    /// Which queue pair numbers are given out.
+    pub qpn_reuse: QpnReuse,
+}
+
+impl Default for NetworkOptions {
+    fn default() -> Self {
+        NetworkOptions {
+            seed: 0,
+            latency: Duration::ZERO,
+            jitter: Duration::ZERO,
+            paths: 1,
+            loss: 0.0,
+            rnr: 0.0,
+            qpn_reuse: QpnReuse::default(),
+        }
+    }
+}
+
+impl NetworkOptions {
+    /// Whether packets are delivered as soon as they are there.
+    pub fn is_immediate(&self) -> bool {
+        self.latency.is_zero() && self.jitter.is_zero() && self.paths <= 1 && self.loss == 0.0
+    }
+}
+
+impl fmt::Display for NetworkOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "seed={},latency={}ns,jitter={}ns,paths={},loss={},rnr={},qpn-reuse={}",
+            self.seed,
+            self.latency.as_nanos(),
+            self.jitter.as_nanos(),
+            self.paths,
+            self.loss,
+            self.rnr,
+            self.qpn_reuse
+        )
+    }
+}
+
+impl FromStr for NetworkOptions {
+    type Err = FabricError;
+
+    fn from_str(text: &str) -> Result<Self, FabricError> {
+        let mut options = NetworkOptions::default();
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let (name, value) = part
+                .split_once('=')
+                .ok_or_else(|| option_error(part, "", "an option has the form name=value"))?;
+            match name {
+                "seed" => options.seed = number(name, value, "a number of 64 bits")?,
+                "latency" => options.latency = parse_duration(name, value)?,
+                "jitter" => options.jitter = parse_duration(name, value)?,
+                "paths" => {
+                    options.paths = number(name, value, "a number from 1 to 1024")?;
+                    if !(1..=1024).contains(&options.paths) {
+                        return Err(option_error(name, value, "a number from 1 to 1024"));
+                    }
+                }
+                "loss" => {
+                    options.loss = number(name, value, "a probability below 1")?;
+                    if !(0.0..1.0).contains(&options.loss) {
+                        return Err(option_error(name, value, "a probability below 1"));
+                    }
+                }
+                "rnr" => {
+                    options.rnr = number(name, value, "a probability from 0 to 1")?;
+                    if !(0.0..=1.0).contains(&options.rnr) {
+                        return Err(option_error(name, value, "a probability from 0 to 1"));
+                    }
+                }
+                "qpn-reuse" => options.qpn_reuse = value.parse()?,
+                _ => {
+                    return Err(option_error(
+                        name,
+                        value,
+                        "known are seed, latency, jitter, paths, loss, rnr and qpn-reuse",
+                    ));
+                }
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn option_error(option: &str, value: &str, expected: &'static str) -> FabricError {
+    FabricError::NetworkOption {
+        option: option.to_owned(),
+        value: value.to_owned(),
+        expected,
+    }
+}
+
+fn number<T: FromStr>(name: &str, value: &str, expected: &'static str) -> Result<T, FabricError> {
+    value
+        .parse()
+        .map_err(|_| option_error(name, value, expected))
+}
+
+/// Reads a duration of the command line: a whole or decimal number with the unit `ns`, `us`, `ms`
+/// or `s`, at most one minute. `option` names it in errors.
+pub fn parse_duration(option: &str, value: &str) -> Result<Duration, FabricError> {
+    const EXPECTED: &str = "a duration such as 500ns, 10us, 1.5ms or 1s, at most 60s";
+    let unit_at = value
+        .find(|c: char| c.is_ascii_alphabetic())
+        .ok_or_else(|| option_error(option, value, EXPECTED))?;
+    let (amount, unit) = value.split_at(unit_at);
+    let scale = match unit {
+        "ns" => 1e-9,
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        _ => return Err(option_error(option, value, EXPECTED)),
+    };
+    let seconds = number::<f64>(option, amount, EXPECTED)? * scale;
+    if !(0.0..=60.0).contains(&seconds) {
+        return Err(option_error(option, value, EXPECTED));
+    }
+    // Rounded to nanoseconds, so that 1ns stays 1 ns in spite of binary fractions.
+    Ok(Duration::from_nanos((seconds * 1e9).round() as u64))
+}
+
+/// How RDMA moves data between two processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RdmaPath {
+    /// The target copies straight between the two address spaces (`process_vm_readv`,
+    /// `process_vm_writev`) where the system permits it, else through the rings.
+    #[default]
+    Auto,
+    /// Always through the rings.
+    Rings,
+}
+
+/// The emulated host that a process belongs to, and how its device and network behave.
+#[derive(Clone, PartialEq, Debug)]
+pub struct HostConfig {
+    /// Name of the fabric.
+    pub fabric: String,
+    /// Name of the host.
+    pub host: String,
+    /// GID of the host; `None`: derived from the name.
+    pub gid: Option<Gid>,
+    /// Name of the device profile.
+    pub profile: String,
+    /// The network.
+    pub network: NetworkOptions,
+    /// How RDMA moves data.
+    pub rdma: RdmaPath,
+    /// Bytes of each ring to a peer process; rounded to whole pages and limited to 64 KiB .. 1 MiB.
+    pub ring_bytes: usize,
+}
+
+impl HostConfig {
+    /// Bytes of a ring unless told otherwise: about 100 full packets.
+    pub const DEFAULT_RING_BYTES: usize = 1 << 20;
+
+    /// A host on a fabric, everything else at its default.
+    pub fn new(fabric: &str, host: &str) -> HostConfig {
+        HostConfig {
+            fabric: fabric.to_owned(),
+            host: host.to_owned(),
+            gid: None,
+            profile: DEFAULT_PROFILE.to_owned(),
+            network: NetworkOptions::default(),
+            rdma: RdmaPath::default(),
+            ring_bytes: Self::DEFAULT_RING_BYTES,
+        }
+    }
+
+    /// Reads the configuration that `efa-emu run` left in the environment.
+    pub fn from_env() -> Result<HostConfig, FabricError> {
+        Self::from_lookup(|variable| match std::env::var(variable) {
+            Ok(value) => Ok(Some(value)),
+            Err(std::env::VarError::NotPresent) => Ok(None),
+            Err(error) => Err(FabricError::Environment {
+                variable,
+                problem: error.to_string(),
+            }),
+        })
+    }
+
+    /// As [`HostConfig::from_env`], from any source of variables.
+    fn from_lookup(
+        lookup: impl Fn(&'static str) -> Result<Option<String>, FabricError>,
+    ) -> Result<HostConfig, FabricError> {
+        let host = lookup(ENV_HOST)?.ok_or_else(|| FabricError::Environment {
+            variable: ENV_HOST,
+            problem: "is not set".to_owned(),
+        })?;
+        let fabric = lookup(ENV_FABRIC)?.unwrap_or_else(|| DEFAULT_FABRIC.to_owned());
+        let mut config = HostConfig::new(&fabric, &host);
+        if let Some(text) = lookup(ENV_GID)? {
+            let gid: std::net::Ipv6Addr = text.parse().map_err(|_| FabricError::Environment {
+                variable: ENV_GID,
+                problem: format!("is {text:?}, not an IPv6 address"),
+            })?;
+            config.gid = Some(Gid::from(gid));
+        }
+        if let Some(profile) = lookup(ENV_PROFILE)? {
+            config.profile = profile;
+        }
+        if let Some(network) = lookup(ENV_NETWORK)? {
+            config.network = network.parse()?;
+        }
+        match lookup(ENV_RDMA)?.as_deref() {
+            None | Some("auto") => {}
+            Some("rings") => config.rdma = RdmaPath::Rings,
+            Some(other) => {
+                return Err(FabricError::Environment {
+                    variable: ENV_RDMA,
+                    problem: format!("is {other:?}, not `auto` or `rings`"),
+                });
+            }
+        }
+        Ok(config)
+    }
+
+    /// The environment variables from which [`HostConfig::from_env`] in a started program reads
+    /// this configuration.
+    pub fn to_env(&self) -> Vec<(&'static str, String)> {
+        let mut variables = vec![
+            (ENV_FABRIC, self.fabric.clone()),
+            (ENV_HOST, self.host.clone()),
+            (ENV_PROFILE, self.profile.clone()),
+            (ENV_NETWORK, self.network.to_string()),
+        ];
+        if let Some(gid) = self.gid {
+            variables.push((ENV_GID, gid.to_string()));
+        }
+        if self.rdma == RdmaPath::Rings {
+            variables.push((ENV_RDMA, "rings".to_owned()));
+        }
+        variables
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_options_round_trip() {
+        let options = NetworkOptions {
+            seed: 7,
+            latency: Duration::from_nanos(10_001),
+            jitter: Duration::from_millis(3),
+            paths: 16,
+            loss: 0.001,
+            rnr: 1.0,
+            qpn_reuse: QpnReuse::Random,
+        };
+        assert_eq!(
+            options.to_string().parse::<NetworkOptions>().unwrap(),
+            options
+        );
+        assert!("".parse::<NetworkOptions>().unwrap().is_immediate());
+        assert!(!options.is_immediate());
+    }
+
+    #[test]
+    fn bad_network_options_name_the_option() {
+        for text in [
+            "loss=1",
+            "loss=-0.1",
+            "loss=nan",
+            "paths=0",
+            "paths=1025",
+            "latency=5",
+            "latency=5m",
+            "latency=61s",
+            "latency=-1s",
+            "seed=x",
+            "rnr=1.1",
+            "qpn-reuse=newest",
+            "speed=1",
+            "seed",
+        ] {
+            let error = text.parse::<NetworkOptions>().unwrap_err().to_string();
+            let name = text.split('=').next().unwrap();
+            assert!(error.contains(name), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(
+            parse_duration("x", "1.5ms").unwrap(),
+            Duration::from_micros(1500)
+        );
+        assert_eq!(parse_duration("x", "1ns").unwrap(), Duration::from_nanos(1));
+        assert_eq!(parse_duration("x", "0s").unwrap(), Duration::ZERO);
+    }
+
+    #[test]
+    fn configuration_survives_the_environment() {
+        let mut config = HostConfig::new("lab", "alpha");
+        config.gid = Some(Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7]));
+        config.network.paths = 4;
+        config.rdma = RdmaPath::Rings;
+        let variables = config.to_env();
+        let found = HostConfig::from_lookup(|name| {
+            Ok(variables
+                .iter()
+                .find(|(variable, _)| *variable == name)
+                .map(|(_, value)| value.clone()))
+        });
+        assert_eq!(found.unwrap(), config);
+        let error = HostConfig::from_lookup(|_| Ok(None))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(ENV_HOST) && error.contains("efa-emu run"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,166 @@
+//! What can go wrong with a fabric, in words that name the thing, the value and the remedy.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use efa_core::address::Gid;
+
+/// Why a fabric, a host or a device on it could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum FabricError {
+    /// A fabric or host name that cannot be a file name.
+    #[error(
+        "{what} name {name:?} is not valid: use 1 to {max} letters, digits, '-', '_' or '.', \
+         not starting with '.'"
+    )]
+    InvalidName {
+        /// `"fabric"` or `"host"`.
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// Longest allowed name in bytes.
+        max: usize,
+    },
+    /// The directory belongs to somebody else.
+    #[error(
+        "{} belongs to user {owner}, this process runs as user {user}: fabrics are never shared \
+         between users; choose another --fabric name, or let user {owner} remove it", .path.display()
+    )]
+    ForeignOwner {
+        /// The directory.
+        path: PathBuf,
+        /// User id of its owner.
+        owner: u32,
+        /// Effective user id of this process.
+        user: u32,
+    },
+    /// Others may write to the directory.
+    #[error(
+        "{} can be written by other users (mode {mode:03o}): run `chmod 700` on it, or remove it",
+        .path.display()
+    )]
+    WritableByOthers {
+        /// The directory.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Something else stands where the directory should be.
+    #[error("{} is not a directory: remove it, or choose another --fabric name", .path.display())]
+    NotADirectory {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The fabric was made by another version of this program.
+    #[error(
+        "{} has layout {found:?}, this program knows only {expected:?}: end the programs that use \
+         the fabric and remove the directory, or choose another --fabric name", .path.display()
+    )]
+    UnknownLayout {
+        /// The fabric's directory, or the file in it.
+        path: PathBuf,
+        /// What was found.
+        found: String,
+        /// What this program writes.
+        expected: String,
+    },
+    /// A file of the fabric is not what it should be.
+    #[error("{} is damaged ({what}): remove {} while no program uses the fabric", .path.display(), .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// Another process does not let go of the registry.
+    #[error(
+        "{} has been locked by process {holder} for {waited_ms} ms: continue or end that process",
+        .path.display()
+    )]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+        /// The process that holds it, 0 if unknown.
+        holder: i32,
+        /// How long this process has waited, in milliseconds.
+        waited_ms: u64,
+    },
+    /// The GID belongs to another live host.
+    #[error(
+        "GID {gid} belongs to the live host {owner:?}: choose another --host name, or end that host"
+    )]
+    GidTaken {
+        /// The GID.
+        gid: Gid,
+        /// The host that has it.
+        owner: String,
+    },
+    /// The environment names no host, or names it wrongly.
+    #[error(
+        "environment variable {variable} {problem}: start the program with `efa-emu run -- COMMAND`"
+    )]
+    Environment {
+        /// The variable.
+        variable: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A network option that cannot be understood.
+    #[error("network option {option}={value} is not valid: {expected}")]
+    NetworkOption {
+        /// The option.
+        option: String,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// All queue pair numbers of the host are in use.
+    #[error("host has no queue pair number left ({limit} are in use): destroy queue pairs")]
+    QpnsExhausted {
+        /// How many a host may have.
+        limit: u32,
+    },
+    /// The call was made in a child process after `fork`.
+    #[error("a device is not usable in a forked child: open the device in the child")]
+    Forked,
+    /// The operating system refused.
+    #[error("cannot {action} {}: {source}", .path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl FabricError {
+    /// For `map_err`: wraps an I/O error with what was tried on which path.
+    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FabricError {
+        let path = path.to_owned();
+        move |source| FabricError::Io {
+            action,
+            path,
+            source,
+        }
+    }
+
+    /// The `errno` that a verbs call reports for this error.
+    pub fn errno(&self) -> i32 {
+        match self {
+            FabricError::InvalidName { .. }
+            | FabricError::Environment { .. }
+            | FabricError::NetworkOption { .. } => libc::EINVAL,
+            FabricError::ForeignOwner { .. } | FabricError::WritableByOthers { .. } => libc::EPERM,
+            FabricError::NotADirectory { .. } => libc::ENOTDIR,
+            FabricError::UnknownLayout { .. } | FabricError::Damaged { .. } => libc::EPROTO,
+            FabricError::Locked { .. } => libc::ETIMEDOUT,
+            FabricError::GidTaken { .. } => libc::EADDRINUSE,
+            FabricError::QpnsExhausted { .. } => libc::ENOMEM,
+            FabricError::Forked => libc::EIO,
+            FabricError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! A fabric: the directory in which the hosts of one emulated network meet.
+//!
+//! ```text
+//! /dev/shm/efa-emu-<uid>/            mode 0700
+//!   <fabric>/                        mode 0700
+//!     registry                       layout version; its lock guards every change below
+//!     hosts/<gid, 32 hex digits>/
+//!       table                        name, queue pair numbers (module `qpn`)
+//!       <n>.lock                     locked by the process that is participant n as long as it lives
+//!       <n>.device                   the shared segment of participant n, if it opened a device
+//! ```
+//!
+//! Nothing in here needs a daemon. A process announces itself by a lock that the kernel releases
+//! when the process ends; whoever next changes the registry removes what the dead left behind.
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use efa_core::address::Gid;
+
+use super::error::FabricError;
+use super::host::{self, Host, HostStatus};
+use super::lock::RegistryLock;
+
+/// First line of the registry file; another layout of anything below the fabric's directory gets
+/// another number.
+const LAYOUT: &str = "efa-emu fabric layout 1\n";
+
+/// Longest name of a fabric or host.
+const MAX_NAME: usize = 63;
+
+/// Refuses names that cannot be file names or that would be hard to read in messages.
+pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), FabricError> {
+    let valid = !name.is_empty()
+        && name.len() <= MAX_NAME
+        && !name.starts_with('.')
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
+    if valid {
+        Ok(())
+    } else {
+        Err(FabricError::InvalidName {
+            what,
+            name: name.to_owned(),
+            max: MAX_NAME,
+        })
+    }
+}
+
+/// A fabric of the calling user on this machine.
+#[derive(Clone, Debug)]
+pub struct Fabric {
+    name: String,
+    directory: PathBuf,
+}
+
+impl Fabric {
+    /// Opens the fabric `name`, creating it if needed, below the machine's shared memory directory
+    /// (`/dev/shm`, else `$XDG_RUNTIME_DIR`, else `$TMPDIR`, else `/tmp`).
+    pub fn open(name: &str) -> Result<Fabric, FabricError> {
+        Fabric::open_below(&shared_memory_root(), name)
+    }
+
+    /// As [`Fabric::open`], below another directory.
+    pub fn open_below(root: &Path, name: &str) -> Result<Fabric, FabricError> {
+        check_name("fabric", name)?;
+        let user_directory = root.join(format!("efa-emu-{}", effective_user()));
+        let directory = user_directory.join(name);
+        let fabric = Fabric {
+            name: name.to_owned(),
+            directory,
+        };
+        fabric.with_registry(|_| Ok(()))?;
+        Ok(fabric)
+    }
+
+    /// The fabric's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The fabric's directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Makes the caller a participant of the host `name`: an existing live one, or a new one. `None`
+    /// picks a new name `host-1`, `host-2`, ... With a `gid`, a new host gets exactly that one.
+    ///
+    /// `queue_pairs` is the most queue pairs that the host may have at a time, which a host keeps
+    /// from its first participant on.
+    pub fn enter_host(
+        &self,
+        name: Option<&str>,
+        gid: Option<Gid>,
+        queue_pairs: u32,
+    ) -> Result<Host, FabricError> {
+        if let Some(name) = name {
+            check_name("host", name)?;
+        }
+        self.with_registry(|hosts| Host::enter(self, hosts, name, gid, queue_pairs))
+    }
+
+    /// All live hosts, ordered by name.
+    pub fn hosts(&self) -> Result<Vec<HostStatus>, FabricError> {
+        self.with_registry(|hosts| {
+            let mut list = host::list(hosts)?;
+            list.sort_by(|a, b| a.name.cmp(&b.name));
+            Ok(list)
+        })
+    }
+
+    /// The directory of the host with the GID `gid`, whether or not there is one.
+    pub(super) fn host_directory(&self, gid: Gid) -> PathBuf {
+        self.directory.join("hosts").join(gid_name(gid))
+    }
+
+    /// Runs `work` on the hosts' directory while no other process changes the registry, after
+    /// removing what dead processes left. Removes the fabric afterwards if no host is left in it.
+    pub(super) fn with_registry<T>(
+        &self,
+        work: impl FnOnce(&Path) -> Result<T, FabricError>,
+    ) -> Result<T, FabricError> {
+        let registry = self.lock_registry()?;
+        check_layout(registry.file(), &self.directory)?;
+        let hosts = self.directory.join("hosts");
+        private_directory(&hosts)?;
+        host::remove_dead(&hosts)?;
+        let result = work(&hosts);
+        if std::fs::remove_dir(&hosts).is_ok() {
+            let _ = std::fs::remove_file(self.directory.join("registry"));
+            let _ = std::fs::remove_dir(&self.directory);
+            let _ = std::fs::remove_dir(self.user_directory());
+        }
+        result
+    }
+
+    fn user_directory(&self) -> &Path {
+        self.directory.parent().expect("a fabric has a parent")
+    }
+
+    fn lock_registry(&self) -> Result<RegistryLock, FabricError> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let locked = private_directory(self.user_directory())
+                .and_then(|()| private_directory(&self.directory))
+                .and_then(|()| RegistryLock::acquire(&self.directory.join("registry")));
+            match locked {
+                // The last participant to leave removes the directories, perhaps between our steps.
+                Err(FabricError::Io { ref source, .. })
+                    if source.kind() == io::ErrorKind::NotFound && attempts < 1000 => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+/// The effective user id.
+fn effective_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn shared_memory_root() -> PathBuf {
+    let candidates = ["XDG_RUNTIME_DIR", "TMPDIR"].map(std::env::var_os);
+    std::iter::once(PathBuf::from("/dev/shm"))
+        .chain(candidates.into_iter().flatten().map(PathBuf::from))
+        .find(|path| {
+            path.is_dir() && rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+        })
+        .unwrap_or_else(|| PathBuf::from("/tmp"))
+}
+
+/// Makes sure that `path` is a directory of this user that nobody else can write to.
+fn private_directory(path: &Path) -> Result<(), FabricError> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(FabricError::io("create", path)(error)),
+    }
+    let metadata = std::fs::symlink_metadata(path).map_err(FabricError::io("stat", path))?;
+    if !metadata.is_dir() {
+        return Err(FabricError::NotADirectory {
+            path: path.to_owned(),
+        });
+    }
+    let user = effective_user();
+    if metadata.uid() != user {
+        return Err(FabricError::ForeignOwner {
+            path: path.to_owned(),
+            owner: metadata.uid(),
+            user,
+        });
+    }
+    let mode = metadata.mode() & 0o777;
+    if mode & 0o022 != 0 {
+        return Err(FabricError::WritableByOthers {
+            path: path.to_owned(),
+            mode,
+        });
+    }
+    Ok(())
+}
+
+/// Reads the layout version from the locked registry file, or writes it into a new one.
+fn check_layout(mut registry: &File, directory: &Path) -> Result<(), FabricError> {
+    let mut found = Vec::new();
+    registry
+        .take(LAYOUT.len() as u64 + 1)
+        .read_to_end(&mut found)
+        .map_err(FabricError::io("read", directory))?;
+    if found == LAYOUT.as_bytes() {
+        return Ok(());
+    }
+    // A process may have been killed after it created the file, or in the middle of the line.
+    if LAYOUT.as_bytes().starts_with(&found) {
+        registry
+            .rewind()
+            .and_then(|()| registry.write_all(LAYOUT.as_bytes()))
+            .map_err(FabricError::io("write", directory))?;
+        return Ok(());
+    }
+    Err(FabricError::UnknownLayout {
+        path: directory.to_owned(),
+        found: String::from_utf8_lossy(&found).trim_end().to_owned(),
+        expected: LAYOUT.trim_end().to_owned(),
+    })
+}
+
+/// The name of a host's directory.
+pub(super) fn gid_name(gid: Gid) -> String {
+    use std::fmt::Write as _;
+    gid.0.iter().fold(String::new(), |mut name, byte| {
+        let _ = write!(name, "{byte:02x}");
+        name
+    })
+}
+
+/// The inverse of [`gid_name`].
+pub(super) fn gid_from_name(name: &str) -> Option<Gid> {
+    if name.len() != 32
+        || !name
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    {
+        return None;
+    }
+    u128::from_str_radix(name, 16)
+        .ok()
+        .map(|value| Gid(value.to_be_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn open(root: &tempfile::TempDir) -> Result<Host, FabricError> {
+        Fabric::open_below(root.path(), "lab")?.enter_host(None, None, 64)
+    }
+
+    #[test]
+    fn directories_are_private() {
+        let root = tempfile::tempdir().unwrap();
+        let host = open(&root).unwrap();
+        for directory in [
+            host.fabric().directory(),
+            host.fabric().user_directory(),
+            &host.fabric().host_directory(host.gid()),
+        ] {
+            let mode = std::fs::metadata(directory).unwrap().mode() & 0o077;
+            assert_eq!(mode & 0o022, 0, "{}", directory.display());
+        }
+    }
+
+    #[test]
+    fn a_fabric_that_others_can_write_to_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let host = open(&root).unwrap();
+        let directory = host.fabric().directory().to_owned();
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o770)).unwrap();
+        let error = open(&root).unwrap_err();
+        assert!(
+            matches!(error, FabricError::WritableByOthers { mode: 0o770, .. }),
+            "{error}"
+        );
+        assert!(error.to_string().contains("lab"), "{error}");
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o700)).unwrap();
+        open(&root).unwrap();
+    }
+
+    #[test]
+    fn a_fabric_of_another_user_is_refused() {
+        if effective_user() != 0 {
+            eprintln!("skipped: only root can give a directory to another user");
+            return;
+        }
+        let root = tempfile::tempdir().unwrap();
+        let host = open(&root).unwrap();
+        let directory = host.fabric().directory().to_owned();
+        std::os::unix::fs::chown(&directory, Some(12345), None).unwrap();
+        let error = open(&root).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                FabricError::ForeignOwner {
+                    owner: 12345,
+                    user: 0,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        std::os::unix::fs::chown(&directory, Some(0), None).unwrap();
+        open(&root).unwrap();
+    }
+
+    #[test]
+    fn another_layout_is_refused_and_an_unfinished_one_completed() {
+        let root = tempfile::tempdir().unwrap();
+        let host = open(&root).unwrap();
+        let registry = host.fabric().directory().join("registry");
+        for unfinished in ["", "efa-emu fab", LAYOUT] {
+            std::fs::write(&registry, unfinished).unwrap();
+            open(&root).unwrap();
+            assert_eq!(std::fs::read_to_string(&registry).unwrap(), LAYOUT);
+        }
+        for foreign in [
+            "efa-emu fabric layout 2\n",
+            "something else entirely, and longer than ours",
+        ] {
+            std::fs::write(&registry, foreign).unwrap();
+            let error = open(&root).unwrap_err();
+            assert!(
+                matches!(error, FabricError::UnknownLayout { .. }),
+                "{error}"
+            );
+        }
+        std::fs::write(&registry, LAYOUT).unwrap();
+    }
+
+    #[test]
+    fn a_file_or_link_in_the_way_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let in_the_way = root.path().join(format!("efa-emu-{}", effective_user()));
+        std::fs::write(&in_the_way, "").unwrap();
+        let error = open(&root).unwrap_err();
+        assert!(
+            matches!(error, FabricError::NotADirectory { .. }),
+            "{error}"
+        );
+        std::fs::remove_file(&in_the_way).unwrap();
+        std::os::unix::fs::symlink("/", &in_the_way).unwrap();
+        let error = open(&root).unwrap_err();
+        assert!(
+            matches!(error, FabricError::NotADirectory { .. }),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn gid_names_round_trip() {
+        let gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 0xab, 0xff]);
+        assert_eq!(gid_name(gid), "fe80000000000000010203040506abff");
+        assert_eq!(gid_from_name(&gid_name(gid)), Some(gid));
+        for name in [
+            "",
+            "fe80",
+            "FE80000000000000010203040506ABFF",
+            "+e80000000000000010203040506abff",
+        ] {
+            assert_eq!(gid_from_name(name), None);
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! Emulated hosts: who takes part in them, and the removal of what dead participants left.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use efa_core::address::{Gid, Qpn};
+
+use super::error::FabricError;
+use super::fabric::{Fabric, gid_from_name};
+use super::fork::HomeProcess;
+use super::lock::{Liveness, OwnLock};
+use super::qpn::{HostTable, ParticipantId, QpnChoice};
+
+/// This process's participation in a host. The host exists as long as any process takes part in it;
+/// dropping this value ends the participation, as the end of the process does.
+#[derive(Debug)]
+pub struct Host {
+    fabric: Fabric,
+    directory: PathBuf,
+    name: String,
+    gid: Gid,
+    table: HostTable,
+    id: ParticipantId,
+    /// `None` only while dropping.
+    lock: Option<OwnLock>,
+    home: HomeProcess,
+}
+
+/// A live host, as `efa-emu ps` shows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostStatus {
+    /// The host's name.
+    pub name: String,
+    /// The host's GID.
+    pub gid: Gid,
+    /// The live processes that take part in it, one entry per opened device and per `efa-emu run`.
+    pub participants: Vec<ParticipantStatus>,
+}
+
+/// One participation of a process in a host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ParticipantStatus {
+    /// The process, in the pid namespace of the caller; 0 if it has no number there.
+    pub pid: i32,
+    /// Whether the process opened the device.
+    pub has_device: bool,
+    /// Its queue pairs.
+    pub queue_pairs: Vec<Qpn>,
+}
+
+/// All live hosts of the fabric `name`, ordered by their names.
+pub fn list_hosts(name: &str) -> Result<Vec<HostStatus>, FabricError> {
+    Fabric::open(name)?.hosts()
+}
+
+/// Where a participant's lock is.
+pub(super) fn lock_path(host: &Path, id: ParticipantId) -> PathBuf {
+    host.join(format!("{}.lock", id.0))
+}
+
+/// Where a participant's shared segment is, if it opened a device.
+pub(super) fn device_path(host: &Path, id: ParticipantId) -> PathBuf {
+    host.join(format!("{}.device", id.0))
+}
+
+/// Where a host's table is.
+pub(super) fn table_path(host: &Path) -> PathBuf {
+    host.join("table")
+}
+
+impl Host {
+    /// Makes the caller a participant. The registry is locked, and the dead are removed.
+    pub(super) fn enter(
+        fabric: &Fabric,
+        hosts: &Path,
+        name: Option<&str>,
+        gid: Option<Gid>,
+        queue_pairs: u32,
+    ) -> Result<Host, FabricError> {
+        let mut known = BTreeMap::new();
+        for (gid, directory) in directories(hosts)? {
+            if let Some(table) = HostTable::open(&table_path(&directory))? {
+                known.insert(table.name(), (gid, directory, table));
+            }
+        }
+        let name = match name {
+            Some(name) => name.to_owned(),
+            None => (1..)
+                .map(|number| format!("host-{number}"))
+                .find(|name| !known.contains_key(name))
+                .expect("there are more numbers than hosts"),
+        };
+        let (gid, directory, table) = match known.remove(&name) {
+            Some((found, ..)) if gid.is_some_and(|gid| gid != found) => {
+                return Err(FabricError::GidTaken {
+                    gid: found,
+                    owner: name,
+                });
+            }
+            Some(existing) => existing,
+            None => {
+                let owner = |gid: Gid| {
+                    known
+                        .iter()
+                        .find(|(_, (taken, ..))| *taken == gid)
+                        .map(|(owner, _)| owner.clone())
+                };
+                let gid = match gid {
+                    Some(gid) => match owner(gid) {
+                        Some(owner) => return Err(FabricError::GidTaken { gid, owner }),
+                        None => gid,
+                    },
+                    None => preferred_gids(&name)
+                        .find(|gid| owner(*gid).is_none())
+                        .expect("there are more GIDs than hosts"),
+                };
+                let directory = fabric.host_directory(gid);
+                std::fs::create_dir(&directory).map_err(FabricError::io("create", &directory))?;
+                let draft = directory.join("table.draft");
+                let table = HostTable::create(&draft, &name, gid, queue_pairs)?;
+                std::fs::rename(&draft, table_path(&directory))
+                    .map_err(FabricError::io("rename", &draft))?;
+                (gid, directory, table)
+            }
+        };
+        let id = table.next_participant();
+        let lock = OwnLock::create(&lock_path(&directory, id))?;
+        Ok(Host {
+            fabric: fabric.clone(),
+            directory,
+            name,
+            gid,
+            table,
+            id,
+            lock: Some(lock),
+            home: HomeProcess::current(),
+        })
+    }
+
+    /// The host's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The host's GID.
+    pub fn gid(&self) -> Gid {
+        self.gid
+    }
+
+    /// The fabric that the host is on.
+    pub fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
+
+    /// This participation.
+    pub(super) fn id(&self) -> ParticipantId {
+        self.id
+    }
+
+    /// Where this participant's shared segment belongs.
+    pub(super) fn device_path(&self) -> PathBuf {
+        device_path(&self.directory, self.id)
+    }
+
+    /// Takes a queue pair number that no other live queue pair of the host has.
+    pub(super) fn take_qpn(&self, choice: &mut QpnChoice) -> Result<Qpn, FabricError> {
+        let mut known = BTreeMap::from([(self.id, true)]);
+        self.table.take(self.id, choice, &mut |id| {
+            *known
+                .entry(id)
+                .or_insert_with(|| is_alive(&self.directory, id))
+        })
+    }
+
+    /// Gives a number back; queue pairs of other participants are not touched.
+    pub(super) fn release_qpn(&self, qpn: Qpn) {
+        self.table.release(self.id, qpn);
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if !self.home.is_current() {
+            return;
+        }
+        self.table.release_all(|owner| owner == self.id);
+        let _ = std::fs::remove_file(self.device_path());
+        if let Some(lock) = self.lock.take() {
+            let _ = std::fs::remove_file(lock.path());
+        }
+        // Removes the host, and the fabric, if this was the last participant. What fails here, the
+        // next change of the registry does.
+        let _ = self.fabric.with_registry(|_| Ok(()));
+    }
+}
+
+fn is_alive(host: &Path, id: ParticipantId) -> bool {
+    match Liveness::open(&lock_path(host, id)) {
+        Ok(Some(liveness)) => liveness.process().is_some(),
+        Ok(None) => false,
+        // Out of descriptors, say: a live owner must not lose its number over that.
+        Err(_) => true,
+    }
+}
+
+/// GIDs for a host in the order in which they should be tried: EUI-64 addresses, as real ports have
+/// them, of the locally administered MAC addresses 02:ef:a0:xx:xx:xx. `host-N` prefers the number N;
+/// other names a number from 0x100000 on that depends on nothing but the name, so that a host that
+/// comes back keeps its GID.
+fn preferred_gids(name: &str) -> impl Iterator<Item = Gid> {
+    const NUMBERS: u32 = 1 << 24;
+    let first = match name
+        .strip_prefix("host-")
+        .and_then(|n| n.parse::<u32>().ok())
+    {
+        Some(number) if number < 0x10_0000 => number,
+        // FNV-1a, folded to 20 bits.
+        _ => {
+            let hash = name.bytes().fold(0x811c_9dc5u32, |hash, byte| {
+                (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+            });
+            0x10_0000 + ((hash >> 20) ^ hash) % (NUMBERS - 0x10_0000)
+        }
+    };
+    (0..NUMBERS).map(move |step| {
+        let [_, a, b, c] = ((first + step) % NUMBERS).to_be_bytes();
+        Gid([
+            0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x00, 0xef, 0xa0, 0xff, 0xfe, a, b, c,
+        ])
+    })
+}
+
+/// The directories of the hosts, live or not.
+fn directories(hosts: &Path) -> Result<Vec<(Gid, PathBuf)>, FabricError> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(hosts).map_err(FabricError::io("list", hosts))? {
+        let entry = entry.map_err(FabricError::io("list", hosts))?;
+        if let Some(gid) = entry.file_name().to_str().and_then(gid_from_name) {
+            found.push((gid, entry.path()));
+        }
+    }
+    Ok(found)
+}
+
+/// The participant that a file in a host's directory belongs to.
+fn file_owner(name: &str) -> Option<ParticipantId> {
+    let (id, kind) = name.split_once('.')?;
+    let id = id.parse().ok().filter(|id| *id != 0)?;
+    matches!(kind, "lock" | "device").then_some(ParticipantId(id))
+}
+
+/// The live participants of a host and the processes that they are.
+fn participants(host: &Path) -> Result<BTreeMap<ParticipantId, i32>, FabricError> {
+    let mut alive = BTreeMap::new();
+    for name in file_names(host)? {
+        let Some(id) = file_owner(&name).filter(|_| name.ends_with(".lock")) else {
+            continue;
+        };
+        let path = host.join(&name);
+        let liveness = Liveness::open(&path).map_err(FabricError::io("open", &path))?;
+        if let Some(pid) = liveness.and_then(|liveness| liveness.process()) {
+            alive.insert(id, pid);
+        }
+    }
+    Ok(alive)
+}
+
+fn file_names(directory: &Path) -> Result<Vec<String>, FabricError> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(FabricError::io("list", directory))? {
+        let entry = entry.map_err(FabricError::io("list", directory))?;
+        names.extend(entry.file_name().into_string());
+    }
+    Ok(names)
+}
+
+/// Removes the files of dead participants, and hosts without live ones. The registry is locked.
+pub(super) fn remove_dead(hosts: &Path) -> Result<(), FabricError> {
+    for (_, directory) in directories(hosts)? {
+        let alive = participants(&directory)?;
+        // A table that cannot be read is no obstacle to the removal of a dead host; a live one's
+        // trouble is reported to who wants to enter it.
+        let table = HostTable::open(&table_path(&directory)).ok().flatten();
+        if let Some(table) = &table {
+            if alive.is_empty() {
+                table.retire();
+            }
+            table.release_all(|owner| !alive.contains_key(&owner));
+        }
+        for name in file_names(&directory)? {
+            let keep = !alive.is_empty()
+                && match file_owner(&name) {
+                    Some(owner) => alive.contains_key(&owner),
+                    None => true,
+                };
+            if !keep {
+                let path = directory.join(name);
+                match std::fs::remove_file(&path) {
+                    Ok(()) => {}
+                    // An orderly leaver removes its own files without the registry.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(FabricError::io("remove", &path)(error)),
+                }
+            }
+        }
+        if alive.is_empty() {
+            std::fs::remove_dir(&directory).map_err(FabricError::io("remove", &directory))?;
+        }
+    }
+    Ok(())
+}
+
+/// Describes the live hosts. The registry is locked, and the dead are removed.
+pub(super) fn list(hosts: &Path) -> Result<Vec<HostStatus>, FabricError> {
+    let mut list = Vec::new();
+    for (gid, directory) in directories(hosts)? {
+        let Some(table) = HostTable::open(&table_path(&directory))? else {
+            continue;
+        };
+        let owned: Vec<_> = table.owned().collect();
+        let participants = participants(&directory)?
+            .into_iter()
+            .map(|(id, pid)| ParticipantStatus {
+                pid,
+                has_device: device_path(&directory, id).exists(),
+                queue_pairs: owned
+                    .iter()
+                    .filter(|(_, owner)| *owner == id)
+                    .map(|(qpn, _)| *qpn)
+                    .collect(),
+            })
+            .collect();
+        list.push(HostStatus {
+            name: table.name(),
+            gid,
+            participants,
+        });
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::config::QpnReuse;
+
+    fn fabric(root: &tempfile::TempDir) -> Fabric {
+        Fabric::open_below(root.path(), "lab").unwrap()
+    }
+
+    #[test]
+    fn hosts_have_names_gids_and_an_end() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        let first = fabric.enter_host(None, None, 64).unwrap();
+        let second = fabric.enter_host(None, None, 64).unwrap();
+        let joined = fabric.enter_host(Some("host-1"), None, 64).unwrap();
+        let named = fabric.enter_host(Some("alpha"), None, 64).unwrap();
+        assert_eq!((first.name(), second.name()), ("host-1", "host-2"));
+        assert_eq!(first.gid().to_string(), "fe80::ef:a0ff:fe00:1");
+        assert_eq!(joined.gid(), first.gid());
+        let alpha = named.gid();
+        assert!(![first.gid(), second.gid()].contains(&alpha));
+
+        let mut lowest = QpnChoice::new(QpnReuse::Lowest, 0);
+        assert_eq!(first.take_qpn(&mut lowest).unwrap(), Qpn(2));
+        assert_eq!(joined.take_qpn(&mut lowest).unwrap(), Qpn(3));
+        assert_eq!(second.take_qpn(&mut lowest).unwrap(), Qpn(2));
+        let list = fabric.hosts().unwrap();
+        let names: Vec<_> = list.iter().map(|host| host.name.as_str()).collect();
+        assert_eq!(names, ["alpha", "host-1", "host-2"]);
+        let me = std::process::id() as i32;
+        let expected = |qpn| ParticipantStatus {
+            pid: me,
+            has_device: false,
+            queue_pairs: vec![Qpn(qpn)],
+        };
+        assert_eq!(list[1].participants, [expected(2), expected(3)]);
+
+        drop(first);
+        assert_eq!(
+            joined.take_qpn(&mut lowest).unwrap(),
+            Qpn(2),
+            "its numbers went with it"
+        );
+        drop(named);
+        assert_eq!(
+            fabric.enter_host(Some("alpha"), None, 64).unwrap().gid(),
+            alpha
+        );
+        drop((second, joined));
+        assert_eq!(
+            std::fs::read_dir(root.path()).unwrap().count(),
+            0,
+            "nothing is left"
+        );
+    }
+
+    #[test]
+    fn a_gid_belongs_to_one_live_host() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        let gid = Gid([9; 16]);
+        let alpha = fabric.enter_host(Some("alpha"), Some(gid), 64).unwrap();
+        let error = fabric.enter_host(Some("beta"), Some(gid), 64).unwrap_err();
+        assert!(error.to_string().contains("\"alpha\""), "{error}");
+        let error = fabric
+            .enter_host(Some("alpha"), Some(Gid([8; 16])), 64)
+            .unwrap_err();
+        assert!(matches!(error, FabricError::GidTaken { .. }), "{error}");
+        drop(alpha);
+        fabric.enter_host(Some("beta"), Some(gid), 64).unwrap();
+    }
+
+    #[test]
+    fn colliding_names_get_different_gids() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        let wanted = preferred_gids("alpha").next().unwrap();
+        let _squatter = fabric
+            .enter_host(Some("squatter"), Some(wanted), 64)
+            .unwrap();
+        let alpha = fabric.enter_host(Some("alpha"), None, 64).unwrap();
+        assert_eq!(Some(alpha.gid()), preferred_gids("alpha").nth(1));
+    }
+
+    #[test]
+    fn strange_files_are_left_alone_and_strange_names_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        for name in ["", ".", "..", "a/b", "a b", &"x".repeat(64), "ü"] {
+            let error = fabric.enter_host(Some(name), None, 64).unwrap_err();
+            assert!(
+                matches!(error, FabricError::InvalidName { what: "host", .. }),
+                "{error}"
+            );
+            let error = Fabric::open_below(root.path(), name).unwrap_err();
+            assert!(
+                matches!(error, FabricError::InvalidName { what: "fabric", .. }),
+                "{error}"
+            );
+        }
+        assert_eq!(file_owner("12.lock"), Some(ParticipantId(12)));
+        for name in ["0.lock", "x.lock", "1.", "1", "table", "-1.device"] {
+            assert_eq!(file_owner(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The fabric between processes: shared memory on one machine, no daemon, no privileges.
+//!
+//! A process that opens a device becomes a participant of its emulated host ([`Fabric`], [`Host`])
+//! and gets an [`Engine`].
+
+mod config;
+mod error;
+mod fabric;
+mod fork;
+mod host;
+mod lock;
+mod qpn;
+mod shared;
+
+pub use config::{
+    DEFAULT_FABRIC, DEFAULT_PROFILE, ENV_FABRIC, ENV_GID, ENV_HOST, ENV_NETWORK, ENV_PROFILE,
+    ENV_RDMA, HostConfig, NetworkOptions, QpnReuse, RdmaPath, parse_duration,
+};
+pub use error::FabricError;
+pub use fabric::Fabric;
+pub use host::{Host, HostStatus, ParticipantStatus, list_hosts};

@@ -1,0 +1,519 @@
+//! A host's table: its name and which of its participants owns which queue pair number.
+//!
+//! The table is one file, mapped by every process of the host and by every process that sends to it.
+//! Numbers are taken and given back by single compare-and-swap steps, so a process that is killed at
+//! any moment leaves at worst numbers owned by a dead participant, which the next taker recognises.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 8 | magic `EFAEMUHT` |
+//! | 8 | 4 | layout version |
+//! | 12 | 4 | numbers that the host has (a power of two) |
+//! | 16 | 16 | GID |
+//! | 32 | 4 | 1 once the host is gone (the file is about to be unlinked, or is) |
+//! | 36 | 4 | number of the last participant |
+//! | 40 | 4 | clock: counts numbers given back |
+//! | 64 | 64 | name, zero-padded |
+//! | 4096 | 8 each | slot i: owner (low 32 bits, 0 = free), time of the last change (high 32) |
+//!
+//! Slot i stands for the number i; slots 0 and 1 for the numbers `count` and `count + 1`, since a
+//! device never uses the numbers 0 and 1. So all numbers in use differ modulo `count`, which is what
+//! clients rely on that look queue pairs up by `qpn & (count - 1)`.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use efa_core::address::{Gid, Qpn};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::config::QpnReuse;
+use super::error::FabricError;
+use super::shared::{PAGE, SharedMemory};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUHT");
+const VERSION: u32 = 1;
+
+const AT_MAGIC: usize = 0;
+const AT_VERSION: usize = 8;
+const AT_COUNT: usize = 12;
+const AT_GID: usize = 16;
+const AT_RETIRED: usize = 32;
+const AT_PARTICIPANT: usize = 36;
+const AT_CLOCK: usize = 40;
+const AT_NAME: usize = 64;
+const NAME_BYTES: usize = 64;
+const AT_SLOTS: usize = PAGE;
+
+/// Most numbers that a host can have: they are 16 bits wide, and 0 and 1 are not used.
+const MAX_COUNT: u32 = 1 << 15;
+
+/// A number that is unique among the participants of one host, never 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(super) struct ParticipantId(pub(super) u32);
+
+/// A mapped table.
+#[derive(Debug)]
+pub(super) struct HostTable {
+    memory: SharedMemory,
+    count: u32,
+}
+
+impl HostTable {
+    /// Writes a new table. The caller holds the registry lock and makes `path` the table's final
+    /// place only afterwards, so that nobody sees a half-written one.
+    pub(super) fn create(
+        path: &Path,
+        name: &str,
+        gid: Gid,
+        queue_pairs: u32,
+    ) -> Result<HostTable, FabricError> {
+        let count = queue_pairs.clamp(4, MAX_COUNT).next_power_of_two();
+        let length = table_length(count);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
+            .open(path)
+            .map_err(FabricError::io("create", path))?;
+        file.set_len(length as u64)
+            .map_err(FabricError::io("resize", path))?;
+        super::shared::reserve(&file, 0, length)
+            .map_err(FabricError::io("reserve memory for", path))?;
+        let memory = SharedMemory::map(&file, 0, length).map_err(FabricError::io("map", path))?;
+        memory.u32(AT_VERSION).store(VERSION, Ordering::Relaxed);
+        memory.u32(AT_COUNT).store(count, Ordering::Relaxed);
+        memory.write(AT_GID, &gid.0);
+        memory.write(AT_NAME, name.as_bytes());
+        memory.u64(AT_MAGIC).store(MAGIC, Ordering::Release);
+        Ok(HostTable { memory, count })
+    }
+
+    /// Maps an existing table; `None` if there is none at `path`.
+    pub(super) fn open(path: &Path) -> Result<Option<HostTable>, FabricError> {
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
+            .open(path);
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(FabricError::io("open", path)(error)),
+        };
+        let damaged = |what| FabricError::Damaged {
+            path: path.to_owned(),
+            what,
+        };
+        let map = |length| {
+            SharedMemory::map(&file, 0, length).map_err(|error| match error.kind() {
+                std::io::ErrorKind::UnexpectedEof => damaged("it is too short"),
+                _ => FabricError::io("map", path)(error),
+            })
+        };
+        let header = map(PAGE)?;
+        if header.u64(AT_MAGIC).load(Ordering::Acquire) != MAGIC {
+            return Err(damaged(
+                "it does not start with the magic number of a host table",
+            ));
+        }
+        let version = header.u32(AT_VERSION).load(Ordering::Relaxed);
+        if version != VERSION {
+            return Err(FabricError::UnknownLayout {
+                path: path.to_owned(),
+                found: version.to_string(),
+                expected: VERSION.to_string(),
+            });
+        }
+        let count = header.u32(AT_COUNT).load(Ordering::Relaxed);
+        if !count.is_power_of_two() || !(4..=MAX_COUNT).contains(&count) {
+            return Err(damaged("its count of queue pair numbers is not possible"));
+        }
+        let memory = map(table_length(count))?;
+        Ok(Some(HostTable { memory, count }))
+    }
+
+    /// The host's GID.
+    pub(super) fn gid(&self) -> Gid {
+        let mut gid = [0; 16];
+        self.memory.read(AT_GID, &mut gid);
+        Gid(gid)
+    }
+
+    /// The host's name.
+    pub(super) fn name(&self) -> String {
+        let mut name = [0; NAME_BYTES];
+        self.memory.read(AT_NAME, &mut name);
+        let length = name
+            .iter()
+            .position(|byte| *byte == 0)
+            .unwrap_or(NAME_BYTES);
+        String::from_utf8_lossy(&name[..length]).into_owned()
+    }
+
+    /// Whether the host is gone and the table with it.
+    #[inline]
+    pub(super) fn is_retired(&self) -> bool {
+        self.memory.u32(AT_RETIRED).load(Ordering::Relaxed) != 0
+    }
+
+    /// Declares the host gone.
+    pub(super) fn retire(&self) {
+        self.memory.u32(AT_RETIRED).store(1, Ordering::Release);
+    }
+
+    /// A number for a new participant.
+    pub(super) fn next_participant(&self) -> ParticipantId {
+        loop {
+            let id = self
+                .memory
+                .u32(AT_PARTICIPANT)
+                .fetch_add(1, Ordering::Relaxed)
+                .wrapping_add(1);
+            if id != 0 {
+                return ParticipantId(id);
+            }
+        }
+    }
+
+    #[inline]
+    fn slot(&self, index: u32) -> &AtomicU64 {
+        self.memory.u64(AT_SLOTS + 8 * index as usize)
+    }
+
+    fn qpn(&self, index: u32) -> Qpn {
+        Qpn(if index < 2 { index + self.count } else { index } as u16)
+    }
+
+    #[inline]
+    fn index(&self, qpn: Qpn) -> Option<u32> {
+        let number = u32::from(qpn.0);
+        match number {
+            0 | 1 => None,
+            _ if number < self.count => Some(number),
+            _ if number < self.count + 2 => Some(number - self.count),
+            _ => None,
+        }
+    }
+
+    /// Who owns `qpn` now. The value changes whenever the number changes hands, even from a
+    /// participant to itself: it is good for noticing that.
+    #[inline]
+    pub(super) fn tenancy(&self, qpn: Qpn) -> Option<Tenancy> {
+        let value = self.slot(self.index(qpn)?).load(Ordering::Acquire);
+        Tenancy::from_slot(value)
+    }
+
+    /// All numbers in use.
+    pub(super) fn owned(&self) -> impl Iterator<Item = (Qpn, ParticipantId)> + '_ {
+        (0..self.count).filter_map(|index| {
+            let tenancy = Tenancy::from_slot(self.slot(index).load(Ordering::Acquire))?;
+            Some((self.qpn(index), tenancy.owner()))
+        })
+    }
+
+    /// Takes a free number for `owner`. `is_alive` tells whether another owner still lives; the
+    /// numbers of a dead one count as free.
+    pub(super) fn take(
+        &self,
+        owner: ParticipantId,
+        choice: &mut QpnChoice,
+        is_alive: &mut dyn FnMut(ParticipantId) -> bool,
+    ) -> Result<Qpn, FabricError> {
+        // Another process may win the chosen slot; each time around one number was taken by
+        // somebody, so the attempts are bounded by the numbers there are.
+        for _ in 0..=self.count {
+            let Some((index, seen)) = self.choose(choice, is_alive) else {
+                break;
+            };
+            let stamp = self.tick();
+            let taken = slot_value(owner.0, stamp);
+            let swapped =
+                self.slot(index)
+                    .compare_exchange(seen, taken, Ordering::AcqRel, Ordering::Relaxed);
+            if swapped.is_ok() {
+                return Ok(self.qpn(index));
+            }
+        }
+        Err(FabricError::QpnsExhausted { limit: self.count })
+    }
+
+    fn choose(
+        &self,
+        choice: &mut QpnChoice,
+        is_alive: &mut dyn FnMut(ParticipantId) -> bool,
+    ) -> Option<(u32, u64)> {
+        // Numbers in rising order: the aliases of slots 0 and 1 are the highest.
+        let order = (2..self.count).chain(0..2);
+        let free = order.filter_map(|index| {
+            let value = self.slot(index).load(Ordering::Acquire);
+            let is_free = match Tenancy::from_slot(value) {
+                None => true,
+                Some(tenancy) => !is_alive(tenancy.owner()),
+            };
+            is_free.then_some((index, value))
+        });
+        match choice {
+            QpnChoice::Lowest => { free }.next(),
+            QpnChoice::Oldest => {
+                let now = self.memory.u32(AT_CLOCK).load(Ordering::Relaxed);
+                // Never-used slots carry time 0 and are the oldest until the clock wraps.
+                free.max_by_key(|(index, value)| {
+                    (
+                        now.wrapping_sub((value >> 32) as u32),
+                        std::cmp::Reverse(self.qpn(*index).0),
+                    )
+                })
+            }
+            QpnChoice::Random(random) => {
+                let free: Vec<_> = free.collect();
+                (!free.is_empty()).then(|| free[random.random_range(0..free.len())])
+            }
+        }
+    }
+
+    /// Gives `qpn` back if `owner` has it.
+    pub(super) fn release(&self, owner: ParticipantId, qpn: Qpn) {
+        let Some(index) = self.index(qpn) else { return };
+        self.release_slot(index, |id| id == owner);
+    }
+
+    /// Gives back all numbers of owners that `gone` selects.
+    pub(super) fn release_all(&self, mut gone: impl FnMut(ParticipantId) -> bool) {
+        for index in 0..self.count {
+            self.release_slot(index, &mut gone);
+        }
+    }
+
+    fn release_slot(&self, index: u32, mut gone: impl FnMut(ParticipantId) -> bool) {
+        let slot = self.slot(index);
+        let seen = slot.load(Ordering::Acquire);
+        if Tenancy::from_slot(seen).is_some_and(|tenancy| gone(tenancy.owner())) {
+            // Losing the exchange means that somebody else took the number of a dead owner.
+            let _ = slot.compare_exchange(
+                seen,
+                slot_value(0, self.tick()),
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+        }
+    }
+
+    fn tick(&self) -> u32 {
+        self.memory
+            .u32(AT_CLOCK)
+            .fetch_add(1, Ordering::Relaxed)
+            .wrapping_add(1)
+    }
+}
+
+fn table_length(count: u32) -> usize {
+    AT_SLOTS + (8 * count as usize).next_multiple_of(PAGE)
+}
+
+const fn slot_value(owner: u32, stamp: u32) -> u64 {
+    ((stamp as u64) << 32) | owner as u64
+}
+
+/// One ownership of a queue pair number, from being taken to being given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Tenancy(u64);
+
+impl Tenancy {
+    fn from_slot(value: u64) -> Option<Tenancy> {
+        (value as u32 != 0).then_some(Tenancy(value))
+    }
+
+    /// The participant that owns the number.
+    pub(super) fn owner(self) -> ParticipantId {
+        ParticipantId(self.0 as u32)
+    }
+}
+
+/// How the next number is chosen among the free ones.
+#[derive(Debug)]
+pub(super) enum QpnChoice {
+    Lowest,
+    Oldest,
+    Random(Box<SmallRng>),
+}
+
+impl QpnChoice {
+    pub(super) fn new(policy: QpnReuse, seed: u64) -> QpnChoice {
+        match policy {
+            QpnReuse::Lowest => QpnChoice::Lowest,
+            QpnReuse::Oldest => QpnChoice::Oldest,
+            QpnReuse::Random => QpnChoice::Random(Box::new(SmallRng::seed_from_u64(seed))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALICE: ParticipantId = ParticipantId(1);
+    const BOB: ParticipantId = ParticipantId(2);
+
+    fn table(queue_pairs: u32) -> (tempfile::TempDir, HostTable) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("table");
+        let table = HostTable::create(&path, "alpha", Gid([7; 16]), queue_pairs).unwrap();
+        let opened = HostTable::open(&path).unwrap().unwrap();
+        assert_eq!(
+            (opened.name().as_str(), opened.gid()),
+            ("alpha", Gid([7; 16]))
+        );
+        (directory, table)
+    }
+
+    fn take(table: &HostTable, owner: ParticipantId, choice: &mut QpnChoice) -> u16 {
+        table.take(owner, choice, &mut |_| true).unwrap().0
+    }
+
+    #[test]
+    fn lowest_gives_a_freed_number_again_at_once() {
+        let (_directory, table) = table(8);
+        let mut lowest = QpnChoice::Lowest;
+        let taken: Vec<_> = (0..8).map(|_| take(&table, ALICE, &mut lowest)).collect();
+        assert_eq!(taken, [2, 3, 4, 5, 6, 7, 8, 9], "0 and 1 are never used");
+        let error = table.take(BOB, &mut lowest, &mut |_| true).unwrap_err();
+        assert!(error.to_string().contains("8 are in use"), "{error}");
+        table.release(ALICE, Qpn(4));
+        table.release(ALICE, Qpn(3));
+        assert_eq!(take(&table, BOB, &mut lowest), 3);
+        table.release(ALICE, Qpn(3));
+        assert_eq!(
+            table.tenancy(Qpn(3)).unwrap().owner(),
+            BOB,
+            "only the owner gives back"
+        );
+    }
+
+    #[test]
+    fn oldest_waits_as_long_as_possible() {
+        let (_directory, table) = table(4);
+        let mut oldest = QpnChoice::Oldest;
+        assert_eq!(
+            [(); 3].map(|()| take(&table, ALICE, &mut oldest)),
+            [2, 3, 4]
+        );
+        table.release(ALICE, Qpn(3));
+        table.release(ALICE, Qpn(2));
+        assert_eq!(
+            [(); 3].map(|()| take(&table, ALICE, &mut oldest)),
+            [5, 3, 2]
+        );
+    }
+
+    #[test]
+    fn random_repeats_with_its_seed_and_only_gives_free_numbers() {
+        let draw = |seed| {
+            let (_directory, table) = table(64);
+            let mut random = QpnChoice::new(QpnReuse::Random, seed);
+            (0..64)
+                .map(|_| take(&table, ALICE, &mut random))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+        let mut sorted = draw(3);
+        sorted.sort_unstable();
+        assert_eq!(sorted, (2..66).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn numbers_of_the_dead_are_free_and_tenancies_differ() {
+        let (_directory, table) = table(4);
+        let mut lowest = QpnChoice::Lowest;
+        let qpn = Qpn(take(&table, ALICE, &mut lowest));
+        let first = table.tenancy(qpn).unwrap();
+        let again = table
+            .take(BOB, &mut lowest, &mut |owner| owner != ALICE)
+            .unwrap();
+        assert_eq!(again, qpn);
+        assert_ne!(table.tenancy(qpn).unwrap(), first);
+        table.release_all(|owner| owner == BOB);
+        assert_eq!(table.tenancy(qpn), None);
+        assert_eq!(table.owned().count(), 0);
+        let same = Qpn(take(&table, ALICE, &mut lowest));
+        assert_eq!(same, qpn);
+        assert_ne!(
+            table.tenancy(qpn).unwrap(),
+            first,
+            "the same owner again is another tenancy"
+        );
+    }
+
+    #[test]
+    fn numbers_outside_the_table_have_no_owner() {
+        let (_directory, table) = table(4);
+        for qpn in [0, 1, 6, 7, 4095, u16::MAX] {
+            assert_eq!(table.tenancy(Qpn(qpn)), None);
+            table.release(ALICE, Qpn(qpn));
+        }
+    }
+
+    #[test]
+    fn concurrent_takers_never_share_a_number() {
+        let (_directory, table) = table(256);
+        let mut all: Vec<u16> = std::thread::scope(|scope| {
+            let takers: Vec<_> = (1..=4)
+                .map(|id| {
+                    let table = &table;
+                    scope.spawn(move || {
+                        let mut choice = QpnChoice::new(QpnReuse::Random, u64::from(id));
+                        let mut mine = Vec::new();
+                        for round in 0..2000 {
+                            if mine.len() < 64 {
+                                mine.push(take(table, ParticipantId(id), &mut choice));
+                            }
+                            if round < 1900 && mine.len() > 32 {
+                                table.release(ParticipantId(id), Qpn(mine.swap_remove(round % 32)));
+                            }
+                        }
+                        mine
+                    })
+                })
+                .collect();
+            takers
+                .into_iter()
+                .flat_map(|taker| taker.join().unwrap())
+                .collect()
+        });
+        assert_eq!(all.len(), 256);
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 256);
+    }
+
+    #[test]
+    fn damaged_tables_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("table");
+        assert!(HostTable::open(&path).unwrap().is_none());
+        std::fs::write(&path, b"short").unwrap();
+        let error = HostTable::open(&path).unwrap_err().to_string();
+        assert!(error.contains("too short"), "{error}");
+        std::fs::write(&path, vec![0; 8192]).unwrap();
+        let error = HostTable::open(&path).unwrap_err().to_string();
+        assert!(error.contains("magic"), "{error}");
+        for (at, value, complaint) in [
+            (AT_VERSION, 2u32, "layout"),
+            (AT_COUNT, 5, "count"),
+            (AT_COUNT, 1 << 15, "short"),
+        ] {
+            HostTable::create(&path, "x", Gid::default(), 4).unwrap();
+            let mut bytes = std::fs::read(&path).unwrap();
+            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+            std::fs::write(&path, bytes).unwrap();
+            let error = HostTable::open(&path).unwrap_err().to_string();
+            assert!(error.contains(complaint), "{error}");
+        }
+    }
+}
