@@ -322,7 +322,7 @@ impl<R: Read> Reader<R> {
         }
         let code = self.order.u32(word(0));
         let length = self.order.u32(word(4));
-        if !(12..=LONGEST_BLOCK).contains(&length) || length % 4 != 0 {
+        if !(12..=LONGEST_BLOCK).contains(&length) || !length.is_multiple_of(4) {
             let reason =
                 format!("its length {length} is no multiple of 4 between 12 and {LONGEST_BLOCK}");
             return Err(self.malformed(offset, code, reason));

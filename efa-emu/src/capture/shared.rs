@@ -203,7 +203,7 @@ impl SharedFile {
         }
         let word = |at: usize| u32::from_le_bytes(core::array::from_fn(|i| start[at + i]));
         let length = u64::from(word(4));
-        let whole = length >= 12 && length % 4 == 0 && length <= end.saturating_sub(at);
+        let whole = length >= 12 && length.is_multiple_of(4) && length <= end.saturating_sub(at);
         Ok(whole.then_some(BlockStart {
             code: word(0),
             length,

@@ -1,0 +1,299 @@
+//! One capture file, several writers, some of which die.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use efa_core::address::{Gid, Qkey, Qpn};
+use efa_emu::capture::{
+    CaptureTap, Counts, Direction, ENVIRONMENT, Interface, InterfaceId, Reader, SharedFile,
+    create_shared,
+};
+use efa_emu::frame::{Frame, Kind, Repr};
+
+const PAYLOAD: usize = 8000;
+
+fn interface() -> Interface {
+    Interface {
+        host: "a".into(),
+        profile: "efa2".into(),
+        gid: Gid([1; 16]),
+    }
+}
+
+fn record(file: &mut SharedFile, writer: u16, sequence: u32) {
+    let payload = [sequence as u8; PAYLOAD];
+    let header = Repr {
+        kind: Kind::Send,
+        source_qpn: Qpn(writer),
+        destination_qpn: Qpn(0),
+        qkey: Qkey(0),
+        sequence,
+        immediate: None,
+        retransmission: false,
+        path: 0,
+        payload_length: PAYLOAD as u32,
+        payload_captured: true,
+    };
+    let frame = Frame {
+        source: Gid([1; 16]),
+        destination: Gid([2; 16]),
+        header,
+        payload: &payload,
+    };
+    let time = Duration::from_nanos(sequence.into());
+    file.frame(InterfaceId::FIRST, time, Direction::Outbound, &frame);
+}
+
+/// The (writer, sequence number) of every frame, and the summed counts.
+fn read(path: &Path) -> (Vec<(u16, u32)>, Option<Counts>, bool) {
+    let mut reader = Reader::open(path).unwrap();
+    let mut frames = Vec::new();
+    while let Some(frame) = reader.next_frame().unwrap() {
+        let frame = frame.frame.unwrap();
+        assert_eq!(frame.payload, [frame.header.sequence as u8; PAYLOAD]);
+        frames.push((frame.header.source_qpn.0, frame.header.sequence));
+    }
+    let truncated = reader.truncation().is_some();
+    (frames, reader.interfaces()[0].counts, truncated)
+}
+
+#[test]
+fn two_handles_share_a_file_and_their_counts_add_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = create_shared(&directory.path().join("a.pcapng"), &interface()).unwrap();
+    assert!(path.is_absolute());
+    let (mut one, mut two) = (
+        SharedFile::open(&path).unwrap(),
+        SharedFile::open(&path).unwrap(),
+    );
+    for sequence in 0..3 {
+        record(&mut one, 1, sequence);
+        record(&mut two, 2, sequence);
+    }
+    record(&mut two, 2, 3);
+    assert_eq!(
+        one.close(Duration::ZERO).unwrap(),
+        Counts {
+            seen: 3,
+            dropped: 0
+        }
+    );
+    assert_eq!(
+        two.close(Duration::ZERO).unwrap(),
+        Counts {
+            seen: 4,
+            dropped: 0
+        }
+    );
+    let (frames, counts, truncated) = read(&path);
+    assert_eq!(
+        frames,
+        [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (2, 2), (2, 3)]
+    );
+    assert_eq!(
+        counts,
+        Some(Counts {
+            seen: 7,
+            dropped: 0
+        })
+    );
+    assert!(!truncated);
+}
+
+#[test]
+fn what_a_killed_writer_left_behind_is_cut_off_by_the_next() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = create_shared(&directory.path().join("a.pcapng"), &interface()).unwrap();
+    let mut file = SharedFile::open(&path).unwrap();
+    let start = std::fs::read(&path).unwrap().len();
+    record(&mut file, 1, 0);
+    let block = std::fs::read(&path).unwrap().split_off(start);
+    // Another writer adds a block, and begins one that its death cuts off.
+    for cut in [1, 4, 7, 8, 11, 12, 100, block.len() - 4, block.len() - 1] {
+        let mut other = OpenOptions::new().append(true).open(&path).unwrap();
+        other.write_all(&block).unwrap();
+        other.write_all(&block[..cut]).unwrap();
+        let (before, _, truncated) = read(&path);
+        assert!(truncated, "cut at {cut}");
+        record(&mut file, 1, 0);
+        let (after, _, truncated) = read(&path);
+        assert_eq!(after.len(), before.len() + 1, "cut at {cut}");
+        assert!(!truncated);
+    }
+    assert_eq!(file.counts().dropped, 0);
+}
+
+#[test]
+fn a_lock_that_is_never_released_costs_frames_but_not_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = create_shared(&directory.path().join("a.pcapng"), &interface()).unwrap();
+    let mut file = SharedFile::open(&path).unwrap();
+    let holder = std::fs::File::open(&path).unwrap();
+    rustix::fs::flock(&holder, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    for sequence in 0..100 {
+        record(&mut file, 1, sequence);
+    }
+    assert_eq!(
+        file.counts(),
+        Counts {
+            seen: 100,
+            dropped: 100
+        }
+    );
+    assert!(
+        file.last_error()
+            .unwrap()
+            .to_string()
+            .contains("is it stopped?")
+    );
+    drop(holder);
+    record(&mut file, 1, 100);
+    assert_eq!(
+        file.counts(),
+        Counts {
+            seen: 101,
+            dropped: 100
+        }
+    );
+    assert_eq!(file.close(Duration::ZERO).unwrap().dropped, 100);
+    let (frames, counts, _) = read(&path);
+    assert_eq!(frames, [(1, 100)]);
+    assert_eq!(
+        counts,
+        Some(Counts {
+            seen: 101,
+            dropped: 100
+        })
+    );
+}
+
+#[test]
+fn a_file_that_is_no_capture_is_not_appended_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notes.txt");
+    std::fs::write(&path, "precious notes, not to be damaged").unwrap();
+    let error = SharedFile::open(&path).unwrap_err().to_string();
+    assert!(
+        error.contains("notes.txt is not a capture made by efa-emu"),
+        "{error}"
+    );
+    assert_eq!(
+        std::fs::read_to_string(&path).unwrap(),
+        "precious notes, not to be damaged"
+    );
+}
+
+/// Starts this test binary again, to run one of the ignored functions below.
+fn child(function: &str, path: &Path, writer: u16) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            function,
+            "--ignored",
+            "--nocapture",
+            "--test-threads",
+            "1",
+        ])
+        .env(ENVIRONMENT, path)
+        .env("WRITER", writer.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn writers_killed_at_any_moment_leave_a_whole_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = create_shared(&directory.path().join("a.pcapng"), &interface()).unwrap();
+    for round in 0..12u16 {
+        let mut children: Vec<Child> = (0..3)
+            .map(|i| child("child_records_without_end", &path, round * 3 + i))
+            .collect();
+        // Different moments of the children's lives, so that some die inside a write.
+        std::thread::sleep(Duration::from_micros(20_000 + 1_370 * u64::from(round)));
+        for child in &mut children {
+            child.kill().unwrap();
+        }
+        for child in &mut children {
+            child.wait().unwrap();
+        }
+    }
+    let mut file = SharedFile::open(&path).unwrap();
+    record(&mut file, 1000, 0);
+    let (frames, _, truncated) = read(&path);
+    assert!(!truncated);
+    assert_eq!(frames.last(), Some(&(1000, 0)));
+    let mut last = std::collections::HashMap::new();
+    for (writer, sequence) in frames {
+        let before = last.insert(writer, sequence);
+        assert!(
+            before.is_none_or(|before| before < sequence),
+            "writer {writer} at {sequence}"
+        );
+    }
+    assert!(
+        last.len() > 10,
+        "only {} of 36 writers wrote anything",
+        last.len()
+    );
+}
+
+#[test]
+#[ignore = "a child process of writers_killed_at_any_moment_leave_a_whole_file"]
+fn child_records_without_end() {
+    let mut file = SharedFile::from_environment().unwrap().unwrap();
+    let writer = std::env::var("WRITER").unwrap().parse().unwrap();
+    // Bounded, in case the parent dies first.
+    for sequence in 0..20_000 {
+        record(&mut file, writer, sequence);
+    }
+}
+
+#[test]
+fn a_full_disk_drops_frames_and_leaves_the_file_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = create_shared(&directory.path().join("a.pcapng"), &interface()).unwrap();
+    // A limit on the file's size makes the kernel cut the write that crosses it short, as a full
+    // disk does. `ulimit -f` counts blocks of 512 bytes.
+    let status = Command::new("sh")
+        .arg("-c")
+        .arg("trap '' XFSZ; ulimit -f 60; exec \"$@\"")
+        .arg("sh")
+        .arg(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "child_records_ten_frames",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env(ENVIRONMENT, &path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let (frames, _, truncated) = read(&path);
+    assert_eq!(frames, [(7, 0), (7, 1), (7, 2)]);
+    assert!(!truncated);
+}
+
+#[test]
+#[ignore = "a child process of a_full_disk_drops_frames_and_leaves_the_file_whole"]
+fn child_records_ten_frames() {
+    let mut file = SharedFile::from_environment().unwrap().unwrap();
+    for sequence in 0..10 {
+        record(&mut file, 7, sequence);
+    }
+    assert_eq!(
+        file.counts(),
+        Counts {
+            seen: 10,
+            dropped: 7
+        }
+    );
+    assert!(file.last_error().is_some());
+}
