@@ -1,5 +1,8 @@
 //! A software EFA device: device model, network model, transports and captures.
 pub mod capture;
+pub mod device;
 pub mod frame;
 pub mod link;
+pub mod profile;
+pub mod provider;
 pub mod transport;

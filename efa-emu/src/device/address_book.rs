@@ -1,0 +1,127 @@
+//! Address handles: the device's numbers for the GIDs of its peers.
+//!
+//! All handles of one GID have the same number, whatever protection domain they belong to, and the
+//! number stays while any of them lives. Whether a number may be used, and whether a sender is
+//! known, is a question of the protection domain: two libraries in one process (say UCX and
+//! libfabric) do not see each other's handles.
+
+use efa_core::address::{Ahn, Gid};
+use hashbrown::HashMap;
+
+use super::{Error, PdId};
+
+struct Entry {
+    gid: Gid,
+    /// Handles per protection domain; nearly always one pair.
+    handles: Vec<(PdId, u32)>,
+}
+
+pub(super) struct AddressBook {
+    entries: Vec<Option<Entry>>,
+    by_gid: HashMap<Gid, Ahn>,
+    free: Vec<u16>,
+    limit: usize,
+    /// The last sender that was looked up: traffic comes in runs.
+    last: Option<(Gid, Ahn)>,
+}
+
+impl AddressBook {
+    pub(super) fn new(limit: u32) -> Self {
+        AddressBook {
+            entries: Vec::new(),
+            by_gid: HashMap::new(),
+            free: Vec::new(),
+            limit: (limit as usize).min(usize::from(Ahn::UNKNOWN)),
+            last: None,
+        }
+    }
+
+    pub(super) fn create(&mut self, pd: PdId, gid: Gid) -> Result<Ahn, Error> {
+        if gid == Gid::default() || gid.to_ipv6().is_multicast() {
+            return Err(Error::invalid("destination GID's first byte", gid.0[0]));
+        }
+        if let Some(&ahn) = self.by_gid.get(&gid) {
+            let entry = self.entries[usize::from(ahn.0)]
+                .as_mut()
+                .expect("a number in the GID index has an entry");
+            match entry.handles.iter_mut().find(|(owner, _)| *owner == pd) {
+                Some((_, count)) => *count += 1,
+                None => entry.handles.push((pd, 1)),
+            }
+            return Ok(ahn);
+        }
+        if self.by_gid.len() >= self.limit {
+            return Err(Error::Exhausted("address handle"));
+        }
+        let entry = Some(Entry {
+            gid,
+            handles: vec![(pd, 1)],
+        });
+        let ahn = match self.free.pop() {
+            Some(number) => {
+                self.entries[usize::from(number)] = entry;
+                Ahn(number)
+            }
+            None => {
+                self.entries.push(entry);
+                Ahn((self.entries.len() - 1) as u16)
+            }
+        };
+        self.by_gid.insert(gid, ahn);
+        Ok(ahn)
+    }
+
+    /// Gives back one handle; true if the number is free now.
+    pub(super) fn destroy(&mut self, pd: PdId, ahn: Ahn) -> Result<bool, Error> {
+        let missing = Error::not_found("address handle", ahn.0);
+        let slot = self.entries.get_mut(usize::from(ahn.0)).ok_or(missing)?;
+        let entry = slot.as_mut().ok_or(missing)?;
+        let position = entry
+            .handles
+            .iter()
+            .position(|(owner, _)| *owner == pd)
+            .ok_or(missing)?;
+        let count = &mut entry.handles[position].1;
+        *count -= 1;
+        if *count == 0 {
+            entry.handles.swap_remove(position);
+        }
+        if !entry.handles.is_empty() {
+            return Ok(false);
+        }
+        self.by_gid.remove(&entry.gid);
+        self.last = None;
+        *slot = None;
+        self.free.push(ahn.0);
+        Ok(true)
+    }
+
+    pub(super) fn gid(&self, ahn: Ahn) -> Option<Gid> {
+        Some(self.entries.get(usize::from(ahn.0))?.as_ref()?.gid)
+    }
+
+    /// The GID behind a work request's raw handle number, if `pd` has such a handle.
+    #[inline]
+    pub(super) fn destination(&self, pd: PdId, ahn: u16) -> Option<Gid> {
+        let entry = self.entries.get(usize::from(ahn))?.as_ref()?;
+        entry
+            .handles
+            .iter()
+            .any(|(owner, _)| *owner == pd)
+            .then_some(entry.gid)
+    }
+
+    /// The number of a sender, if `pd` has a handle for it.
+    #[inline]
+    pub(super) fn sender(&mut self, pd: PdId, gid: Gid) -> Option<Ahn> {
+        let ahn = match self.last {
+            Some((last, ahn)) if last == gid => ahn,
+            _ => {
+                let ahn = *self.by_gid.get(&gid)?;
+                self.last = Some((gid, ahn));
+                ahn
+            }
+        };
+        self.destination(pd, ahn.0).map(|_| ahn)
+    }
+}

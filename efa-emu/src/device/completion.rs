@@ -1,0 +1,138 @@
+//! Completion queues in the device: writing entries, raising events.
+
+use std::sync::Arc;
+
+use slab::Slab;
+
+use super::queue::{CompletionEntry, CompletionRing, CqDoorbell};
+use super::{CqId, Error};
+
+pub(super) struct CompletionQueue {
+    ring: Arc<CompletionRing>,
+    /// Counter of the next entry.
+    producer: u16,
+    /// Queue pair sides that complete here.
+    users: u32,
+    /// An event is due at the next entry.
+    armed: bool,
+    /// The sequence number of the last request for an event that was served.
+    served: Option<u8>,
+    /// The client writes the doorbell without telling anybody.
+    watched: bool,
+}
+
+/// The device's completion queues, and those of them that raised an event.
+#[derive(Default)]
+pub(super) struct CqTable {
+    queues: Slab<CompletionQueue>,
+    events: Vec<CqId>,
+}
+
+impl CqTable {
+    pub(super) fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    pub(super) fn insert(&mut self, ring: Arc<CompletionRing>) -> CqId {
+        CqId(self.queues.insert(CompletionQueue {
+            ring,
+            producer: 0,
+            users: 0,
+            armed: false,
+            served: None,
+            watched: false,
+        }) as u32)
+    }
+
+    fn get_mut(&mut self, cq: CqId) -> Result<&mut CompletionQueue, Error> {
+        self.queues
+            .get_mut(cq.0 as usize)
+            .ok_or_else(|| Error::not_found("completion queue", cq.0))
+    }
+
+    pub(super) fn remove(&mut self, cq: CqId) -> Result<(), Error> {
+        if self.get_mut(cq)?.users > 0 {
+            return Err(Error::Busy("completion queue"));
+        }
+        self.queues.remove(cq.0 as usize);
+        self.events.retain(|event| *event != cq);
+        Ok(())
+    }
+
+    pub(super) fn attach(&mut self, cq: CqId) -> Result<(), Error> {
+        self.get_mut(cq)?.users += 1;
+        Ok(())
+    }
+
+    pub(super) fn detach(&mut self, cq: CqId) {
+        if let Ok(queue) = self.get_mut(cq) {
+            queue.users = queue.users.saturating_sub(1);
+        }
+    }
+
+    pub(super) fn set_watched(&mut self, cq: CqId, watched: bool) -> Result<(), Error> {
+        self.get_mut(cq)?.watched = watched;
+        Ok(())
+    }
+
+    /// Writes an entry and raises the event that it makes due.
+    #[inline]
+    pub(super) fn write(&mut self, cq: CqId, entry: &CompletionEntry) {
+        // A queue cannot go away while a queue pair uses it.
+        let Some(queue) = self.queues.get_mut(cq.0 as usize) else {
+            return;
+        };
+        queue.ring.write(queue.producer, entry);
+        queue.producer = queue.producer.wrapping_add(1);
+        if queue.watched {
+            queue.read_doorbell();
+        }
+        if queue.armed {
+            queue.armed = false;
+            self.events.push(cq);
+        }
+    }
+
+    /// Takes notice of the doorbell. A queue that already holds entries which the client has not
+    /// seen raises its event at once.
+    pub(super) fn ring(&mut self, cq: CqId) -> Result<(), Error> {
+        let queue = self.get_mut(cq)?;
+        let doorbell = queue.read_doorbell();
+        if queue.armed && queue.producer != doorbell.consumer {
+            queue.armed = false;
+            self.events.push(cq);
+        }
+        Ok(())
+    }
+
+    /// Takes notice of the doorbells of all watched queues.
+    pub(super) fn ring_watched(&mut self) {
+        for (index, queue) in &mut self.queues {
+            if !queue.watched {
+                continue;
+            }
+            let doorbell = queue.read_doorbell();
+            if queue.armed && queue.producer != doorbell.consumer {
+                queue.armed = false;
+                self.events.push(CqId(index as u32));
+            }
+        }
+    }
+
+    pub(super) fn events(&mut self) -> impl Iterator<Item = CqId> {
+        self.events.drain(..)
+    }
+}
+
+impl CompletionQueue {
+    /// Latches a request for an event. A doorbell that only moves the consumer counter takes no
+    /// request back, and one whose sequence number was served already is an old one.
+    fn read_doorbell(&mut self) -> CqDoorbell {
+        let doorbell = CqDoorbell::from_bits(self.ring.doorbell().read());
+        if doorbell.arm && self.served != Some(doorbell.sequence) {
+            self.served = Some(doorbell.sequence);
+            self.armed = true;
+        }
+        doorbell
+    }
+}

@@ -1,0 +1,59 @@
+//! Why the device or its user-space half refused a call.
+
+/// A refused verb. Every variant has the errno that stock rdma-core and the kernel driver answer in
+/// the same situation ([`Error::errno`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Error {
+    /// `EINVAL`: an argument is outside of what this device accepts, or the object is in a state
+    /// that does not allow the call.
+    #[error("{what} {value:#x} is not valid here")]
+    Invalid {
+        /// The argument.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// `ENOMEM`: the queue is full; poll completions, then try again.
+    #[error("the {0} queue is full: poll completions, then try again")]
+    QueueFull(&'static str),
+    /// `ENOMEM`: the device has no resources left for another object of this kind.
+    #[error("the device has no room for another {0}: destroy one, or use a profile with more")]
+    Exhausted(&'static str),
+    /// `EOPNOTSUPP`: this generation of the device cannot do it.
+    #[error("this device does not support {0}")]
+    Unsupported(&'static str),
+    /// `EBUSY`: other objects still use this one.
+    #[error("the {0} is still in use")]
+    Busy(&'static str),
+    /// `ENOENT`: there is no such object.
+    #[error("there is no {what} {value:#x}")]
+    NotFound {
+        /// The kind of object.
+        what: &'static str,
+        /// Its number.
+        value: u64,
+    },
+}
+
+impl Error {
+    /// The positive errno.
+    pub const fn errno(self) -> i32 {
+        match self {
+            Error::Invalid { .. } => libc::EINVAL,
+            Error::QueueFull(_) | Error::Exhausted(_) => libc::ENOMEM,
+            Error::Unsupported(_) => libc::EOPNOTSUPP,
+            Error::Busy(_) => libc::EBUSY,
+            Error::NotFound { .. } => libc::ENOENT,
+        }
+    }
+
+    pub(crate) fn invalid(what: &'static str, value: impl Into<u64>) -> Self {
+        let value = value.into();
+        Error::Invalid { what, value }
+    }
+
+    pub(crate) fn not_found(what: &'static str, value: impl Into<u64>) -> Self {
+        let value = value.into();
+        Error::NotFound { what, value }
+    }
+}

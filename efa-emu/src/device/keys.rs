@@ -1,0 +1,176 @@
+//! Protection domains and memory regions.
+//!
+//! A key is a slot number and a generation: a slot that is used again gets other keys, so that a
+//! request with an old key is refused instead of reaching a stranger's memory. Slots are reused in
+//! the order in which they became free, which makes an old key unlikely to become valid again soon.
+
+use std::collections::VecDeque;
+
+use efa_core::nic::Access;
+
+use super::{Error, PdId};
+use crate::link::HostSegment;
+
+const SLOT_BITS: u32 = 18;
+const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
+const LKEY_GENERATIONS: u32 = 1 << (24 - SLOT_BITS);
+
+/// The key of a region for local work requests: 24 bits, never 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Lkey(pub u32);
+
+/// The key of a region for the peers' RDMA requests: 32 bits, never 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Rkey(pub u32);
+
+/// Memory to be registered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryRegion {
+    /// First byte in the address space of the process (or of the simulated host).
+    pub address: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// The address by which work requests and peers name the first byte; usually `address`.
+    pub iova: u64,
+    /// What may be done with it.
+    pub access: Access,
+}
+
+/// The keys of a registered region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RegionKeys {
+    /// For local work requests.
+    pub lkey: Lkey,
+    /// For the peers.
+    pub rkey: Rkey,
+}
+
+struct Slot {
+    /// Counts how often the slot was used; the keys carry its lower bits.
+    generation: u32,
+    region: Option<(PdId, MemoryRegion)>,
+}
+
+/// The device's memory regions.
+pub(super) struct RegionTable {
+    slots: Vec<Slot>,
+    free: VecDeque<u32>,
+    limit: u32,
+    live: u32,
+}
+
+/// Fewer free slots than this are not reused as long as the table may grow.
+const MIN_FREE: usize = 64;
+
+impl RegionTable {
+    pub(super) fn new(limit: u32) -> Self {
+        RegionTable {
+            slots: Vec::new(),
+            free: VecDeque::new(),
+            limit: limit.min(1 << SLOT_BITS),
+            live: 0,
+        }
+    }
+
+    pub(super) fn insert(&mut self, pd: PdId, region: MemoryRegion) -> Result<RegionKeys, Error> {
+        if self.live >= self.limit {
+            return Err(Error::Exhausted("memory region"));
+        }
+        let may_grow = self.slots.len() < self.limit as usize;
+        let slot = match self.free.pop_front() {
+            Some(slot) if !may_grow || self.free.len() >= MIN_FREE => slot,
+            kept => {
+                if let Some(slot) = kept {
+                    self.free.push_front(slot);
+                }
+                self.slots.push(Slot {
+                    generation: 0,
+                    region: None,
+                });
+                (self.slots.len() - 1) as u32
+            }
+        };
+        let entry = &mut self.slots[slot as usize];
+        // Generation 0 is left out in both keys, so that no key is 0.
+        entry.generation = entry.generation.wrapping_add(1);
+        while lkey_generation(entry.generation) == 0 {
+            entry.generation = entry.generation.wrapping_add(1);
+        }
+        entry.region = Some((pd, region));
+        self.live += 1;
+        Ok(RegionKeys {
+            lkey: Lkey(slot | lkey_generation(entry.generation) << SLOT_BITS),
+            rkey: Rkey(slot | entry.generation << SLOT_BITS),
+        })
+    }
+
+    /// Ends the registration that has this local key.
+    pub(super) fn remove(&mut self, lkey: Lkey) -> Result<PdId, Error> {
+        let slot = lkey.0 & SLOT_MASK;
+        let missing = Error::not_found("memory region with lkey", lkey.0);
+        let entry = self.slots.get_mut(slot as usize).ok_or(missing)?;
+        if lkey_generation(entry.generation) != lkey.0 >> SLOT_BITS {
+            return Err(missing);
+        }
+        let (pd, _) = entry.region.take().ok_or(missing)?;
+        self.free.push_back(slot);
+        self.live -= 1;
+        Ok(pd)
+    }
+
+    /// Where a local work request's buffer lies in the process, if `lkey` is a region of `pd` that
+    /// covers it and allows `access`.
+    #[inline]
+    pub(super) fn local(
+        &self,
+        pd: PdId,
+        lkey: u32,
+        address: u64,
+        length: u32,
+        access: Access,
+    ) -> Option<HostSegment> {
+        let entry = self.slots.get((lkey & SLOT_MASK) as usize)?;
+        if lkey_generation(entry.generation) != lkey >> SLOT_BITS {
+            return None;
+        }
+        resolve(entry.region.as_ref()?, pd, address, length, access)
+    }
+
+    /// Where a peer's RDMA range lies in the process, under the same conditions.
+    #[inline]
+    pub(super) fn remote(
+        &self,
+        pd: PdId,
+        rkey: u32,
+        address: u64,
+        length: u32,
+        access: Access,
+    ) -> Option<HostSegment> {
+        let entry = self.slots.get((rkey & SLOT_MASK) as usize)?;
+        if entry.generation << SLOT_BITS != rkey & !SLOT_MASK {
+            return None;
+        }
+        resolve(entry.region.as_ref()?, pd, address, length, access)
+    }
+}
+
+fn lkey_generation(generation: u32) -> u32 {
+    generation % LKEY_GENERATIONS
+}
+
+fn resolve(
+    (owner, region): &(PdId, MemoryRegion),
+    pd: PdId,
+    address: u64,
+    length: u32,
+    access: Access,
+) -> Option<HostSegment> {
+    let offset = address.checked_sub(region.iova)?;
+    let end = offset.checked_add(u64::from(length))?;
+    (*owner == pd && end <= region.length && region.access.contains(access)).then_some(
+        HostSegment {
+            address: region.address + offset,
+            length,
+        },
+    )
+}

@@ -1,0 +1,352 @@
+//! The hardware half of the device: objects, keys, queues and the rules between them.
+//!
+//! [`Device`] does no I/O, starts no thread and reads no clock; times are [`Duration`]s since a
+//! start that the owner chooses. It is driven from four sides:
+//!
+//! * verbs that manage objects (`create_qp`, `register_memory`, ...) are calls;
+//! * work arrives through rings in shared memory ([`queue`]); a doorbell tells the device to look;
+//! * requests leave through a [`Link`](crate::link::Link) in [`Device::transmit`] and their answers
+//!   come back in [`Device::complete`];
+//! * requests of peers arrive in [`Device::deliver`].
+//!
+//! What a client writes into rings is not trusted: a work request that makes no sense fails, a
+//! queue that makes no sense fails its queue pair.
+
+mod address_book;
+mod completion;
+mod counters;
+mod error;
+mod flight;
+mod initiator;
+mod keys;
+mod qpn;
+pub mod queue;
+mod queue_pair;
+mod responder;
+
+use std::sync::Arc;
+
+use efa_core::address::{Ahn, Gid, Qpn};
+use efa_core::nic::{Access, DeviceCaps};
+use slab::Slab;
+
+pub use counters::Counters;
+pub use error::Error;
+pub use keys::{Lkey, MemoryRegion, RegionKeys, Rkey};
+pub use qpn::{QpnAllocator, QpnPolicy};
+pub use queue_pair::{
+    QpAttributes, QpChange, QpConfig, QpRings, QpState, RNR_RETRY_INFINITE, Service,
+};
+pub use responder::GRH_LENGTH;
+
+use crate::profile::Profile;
+use address_book::AddressBook;
+use completion::CqTable;
+use initiator::Initiator;
+use keys::RegionTable;
+use queue::{CompletionRing, ReceiveRing, SendRing};
+use queue_pair::{QpTable, QueuePair};
+
+/// A protection domain: memory, address handles and queue pairs work together only inside one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct PdId(pub u32);
+
+/// A completion queue.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct CqId(pub u32);
+
+/// One opened device. See the [module documentation](self).
+pub struct Device {
+    profile: Profile,
+    gid: Gid,
+    /// Objects that use each protection domain.
+    pds: Slab<u32>,
+    regions: RegionTable,
+    book: AddressBook,
+    cqs: CqTable,
+    qps: QpTable,
+    initiator: Initiator,
+    counters: Counters,
+}
+
+impl Device {
+    /// A device of the given generation whose port has this GID.
+    pub fn new(profile: Profile, gid: Gid) -> Self {
+        Device {
+            gid,
+            pds: Slab::new(),
+            regions: RegionTable::new(profile.max_mr),
+            book: AddressBook::new(profile.max_ah),
+            cqs: CqTable::default(),
+            qps: QpTable::new(),
+            initiator: Initiator::default(),
+            counters: Counters::default(),
+            profile,
+        }
+    }
+
+    /// The device's generation.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// The port's GID.
+    pub fn gid(&self) -> Gid {
+        self.gid
+    }
+
+    /// Statistics since the device was opened.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Makes a protection domain.
+    pub fn alloc_pd(&mut self) -> Result<PdId, Error> {
+        if self.pds.len() >= self.profile.max_pd as usize {
+            return Err(Error::Exhausted("protection domain"));
+        }
+        Ok(PdId(self.pds.insert(0) as u32))
+    }
+
+    /// Ends a protection domain; [`Error::Busy`] while objects belong to it.
+    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), Error> {
+        match self.pds.get(pd.0 as usize) {
+            None => Err(Error::not_found("protection domain", pd.0)),
+            Some(0) => {
+                self.pds.remove(pd.0 as usize);
+                Ok(())
+            }
+            Some(_) => Err(Error::Busy("protection domain")),
+        }
+    }
+
+    fn check_pd(&self, pd: PdId) -> Result<(), Error> {
+        if self.pds.contains(pd.0 as usize) {
+            Ok(())
+        } else {
+            Err(Error::not_found("protection domain", pd.0))
+        }
+    }
+
+    fn retain_pd(&mut self, pd: PdId) {
+        if let Some(users) = self.pds.get_mut(pd.0 as usize) {
+            *users += 1;
+        }
+    }
+
+    fn release_pd(&mut self, pd: PdId) {
+        if let Some(users) = self.pds.get_mut(pd.0 as usize) {
+            *users = users.saturating_sub(1);
+        }
+    }
+
+    /// Registers memory.
+    ///
+    /// Remote access that the device's generation cannot do is [`Error::Unsupported`]; remote write
+    /// without local write, an empty or too long region, one that wraps, and an I/O virtual address
+    /// whose place in its page differs are [`Error::Invalid`].
+    pub fn register_memory(&mut self, pd: PdId, region: MemoryRegion) -> Result<RegionKeys, Error> {
+        const PAGE_OFFSET: u64 = 4096 - 1;
+        self.check_pd(pd)?;
+        let access = region.access;
+        let caps = self.profile.caps;
+        if access.contains(Access::REMOTE_READ) && !caps.contains(DeviceCaps::RDMA_READ) {
+            return Err(Error::Unsupported("remote read access"));
+        }
+        if access.contains(Access::REMOTE_WRITE) && !caps.contains(DeviceCaps::RDMA_WRITE) {
+            return Err(Error::Unsupported("remote write access"));
+        }
+        if access.contains(Access::REMOTE_WRITE) && !access.contains(Access::LOCAL_WRITE) {
+            return Err(Error::invalid("access without local write", access.bits()));
+        }
+        if region.length == 0
+            || region.length > self.profile.max_mr_size
+            || region.address.checked_add(region.length).is_none()
+            || region.iova.checked_add(region.length).is_none()
+        {
+            return Err(Error::invalid("region length", region.length));
+        }
+        if region.address & PAGE_OFFSET != region.iova & PAGE_OFFSET {
+            return Err(Error::invalid("I/O virtual address", region.iova));
+        }
+        let keys = self.regions.insert(pd, region)?;
+        self.retain_pd(pd);
+        Ok(keys)
+    }
+
+    /// Ends a registration. Requests that still use the region fail.
+    pub fn deregister_memory(&mut self, lkey: Lkey) -> Result<(), Error> {
+        let pd = self.regions.remove(lkey)?;
+        self.release_pd(pd);
+        Ok(())
+    }
+
+    /// Puts a GID into the address book, or takes another handle of it: all handles of one GID have
+    /// the same number. The unspecified address and multicast are refused.
+    pub fn create_ah(&mut self, pd: PdId, gid: Gid) -> Result<Ahn, Error> {
+        self.check_pd(pd)?;
+        let ahn = self.book.create(pd, gid)?;
+        self.retain_pd(pd);
+        Ok(ahn)
+    }
+
+    /// Gives back one handle. With the last one the number becomes free, and requests to it that the
+    /// link has not taken fail.
+    pub fn destroy_ah(&mut self, pd: PdId, ahn: Ahn) -> Result<(), Error> {
+        let freed = self.book.destroy(pd, ahn)?;
+        self.release_pd(pd);
+        if freed {
+            self.abandon_backlog(ahn);
+        }
+        Ok(())
+    }
+
+    /// The GID behind a handle number.
+    pub fn query_ah(&self, ahn: Ahn) -> Result<Gid, Error> {
+        self.book
+            .gid(ahn)
+            .ok_or_else(|| Error::not_found("address handle", ahn.0))
+    }
+
+    /// Makes a completion queue with at least `entries` entries, rounded up to a power of two.
+    pub fn create_cq(&mut self, entries: u32) -> Result<(CqId, Arc<CompletionRing>), Error> {
+        if entries == 0 || entries > self.profile.max_cqe {
+            return Err(Error::invalid("number of completion entries", entries));
+        }
+        if self.cqs.len() >= self.profile.max_cq as usize {
+            return Err(Error::Exhausted("completion queue"));
+        }
+        let ring = Arc::new(CompletionRing::new(entries.next_power_of_two())?);
+        Ok((self.cqs.insert(Arc::clone(&ring)), ring))
+    }
+
+    /// Ends a completion queue; [`Error::Busy`] while queue pairs use it.
+    pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), Error> {
+        self.cqs.remove(cq)
+    }
+
+    /// Tells the device that the queue's doorbell was written. If it asks for an event and there are
+    /// entries beyond its consumer counter, the event is raised at once, otherwise with the next
+    /// entry.
+    pub fn arm_cq(&mut self, cq: CqId) -> Result<(), Error> {
+        self.cqs.ring(cq)
+    }
+
+    /// Completion queues that raised an event since the last call.
+    pub fn take_events(&mut self) -> impl Iterator<Item = CqId> {
+        self.cqs.events()
+    }
+
+    /// Makes a queue pair with the number that the caller chose. [`Error::Busy`] if a live queue
+    /// pair has it.
+    pub fn create_qp(&mut self, qpn: Qpn, config: QpConfig) -> Result<QpRings, Error> {
+        self.check_pd(config.pd)?;
+        if config.send_entries > self.profile.max_sq_wr {
+            return Err(Error::invalid("send queue depth", config.send_entries));
+        }
+        if config.recv_descriptors > self.profile.max_rq_wr {
+            return Err(Error::invalid(
+                "receive queue depth",
+                config.recv_descriptors,
+            ));
+        }
+        if config.unsolicited_write_recv
+            && !self
+                .profile
+                .caps
+                .contains(DeviceCaps::UNSOLICITED_WRITE_RECV)
+        {
+            return Err(Error::Unsupported("unsolicited write receive"));
+        }
+        if self.qps.get(qpn).is_some() {
+            return Err(Error::Busy("queue pair number"));
+        }
+        if self.qps.live() >= self.profile.max_qp {
+            return Err(Error::Exhausted("queue pair"));
+        }
+        let rings = QpRings {
+            send: Arc::new(SendRing::new(config.send_entries, config.wqe_size)?),
+            recv: Arc::new(ReceiveRing::new(config.recv_descriptors)?),
+        };
+        self.cqs.attach(config.send_cq)?;
+        if let Err(error) = self.cqs.attach(config.recv_cq) {
+            self.cqs.detach(config.send_cq);
+            return Err(error);
+        }
+        self.retain_pd(config.pd);
+        self.qps.insert(qpn, QueuePair::new(config, rings.clone()));
+        Ok(rings)
+    }
+
+    /// Changes a queue pair's attributes and state, by the rules of the kernel driver.
+    ///
+    /// Changing to [`QpState::Error`] flushes everything outstanding; changing to
+    /// [`QpState::Reset`] forgets it, and the rings start over.
+    pub fn modify_qp(&mut self, qpn: Qpn, change: &QpChange) -> Result<(), Error> {
+        let rnr_settable = self.profile.caps.contains(DeviceCaps::RNR_RETRY);
+        let qp = self
+            .qps
+            .get_mut(qpn)
+            .ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
+        qp.change(change, rnr_settable)?;
+        match change.state {
+            Some(QpState::Reset) => {
+                self.forget_requests(qpn);
+                self.reset_queues(qpn);
+            }
+            Some(QpState::Error) => self.flush(qpn),
+            Some(QpState::ReadyToSend) => self.ring_send_doorbell(qpn)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn reset_queues(&mut self, qpn: Qpn) {
+        if let Some(qp) = self.qps.get_mut(qpn) {
+            qp.rings.send.doorbell().write(0);
+            qp.rings.recv.doorbell().write(0);
+            qp.send.restart();
+            qp.recv = Default::default();
+        }
+    }
+
+    /// A queue pair's attributes.
+    pub fn query_qp(&self, qpn: Qpn) -> Result<QpAttributes, Error> {
+        self.qps
+            .get(qpn)
+            .map(QueuePair::attributes)
+            .ok_or_else(|| Error::not_found("queue pair", qpn.0))
+    }
+
+    /// Ends a queue pair. Its outstanding requests are forgotten: they write no completions, and
+    /// answers that arrive later are ignored.
+    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), Error> {
+        let qp = self
+            .qps
+            .remove(qpn)
+            .ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
+        self.cqs.detach(qp.config.send_cq);
+        self.cqs.detach(qp.config.recv_cq);
+        self.release_pd(qp.config.pd);
+        self.initiator.watch(qpn, false);
+        self.forget_requests(qpn);
+        Ok(())
+    }
+
+    /// Whether the device has to look at this queue pair's doorbells by itself, because its client
+    /// writes them without a call. [`Device::poll_doorbells`] looks.
+    pub fn watch_qp(&mut self, qpn: Qpn, watched: bool) -> Result<(), Error> {
+        let qp = self
+            .qps
+            .get_mut(qpn)
+            .ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
+        qp.watched = watched;
+        self.initiator.watch(qpn, watched);
+        Ok(())
+    }
+
+    /// As [`Device::watch_qp`], for a completion queue's doorbell.
+    pub fn watch_cq(&mut self, cq: CqId, watched: bool) -> Result<(), Error> {
+        self.cqs.set_watched(cq, watched)
+    }
+}

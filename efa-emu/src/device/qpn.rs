@@ -1,0 +1,75 @@
+//! Which number a new queue pair gets.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use efa_core::address::Qpn;
+use rand::Rng;
+
+/// How numbers are chosen. How soon a number comes back decides how often late packets and
+/// completions of a destroyed queue pair meet its successor.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum QpnPolicy {
+    /// The lowest free number: reuse as soon as possible.
+    Lowest,
+    /// The number that has been free for longest: reuse as late as possible.
+    #[default]
+    Oldest,
+    /// Any free number.
+    Random,
+}
+
+/// The free queue pair numbers of one GID. Number 0 is never given out.
+pub struct QpnAllocator {
+    policy: QpnPolicy,
+    free: Free,
+}
+
+enum Free {
+    Sorted(BTreeSet<u16>),
+    Queue(VecDeque<u16>),
+    Any(Vec<u16>),
+}
+
+impl QpnAllocator {
+    /// Numbers 1 to `count` (at most 65535), all free.
+    pub fn new(policy: QpnPolicy, count: u16) -> Self {
+        let numbers = 1..=count;
+        let free = match policy {
+            QpnPolicy::Lowest => Free::Sorted(numbers.collect()),
+            QpnPolicy::Oldest => Free::Queue(numbers.collect()),
+            QpnPolicy::Random => Free::Any(numbers.collect()),
+        };
+        QpnAllocator { policy, free }
+    }
+
+    /// How numbers are chosen.
+    pub fn policy(&self) -> QpnPolicy {
+        self.policy
+    }
+
+    /// Takes a number; `None` if all are in use. Only [`QpnPolicy::Random`] draws from `random`.
+    pub fn allocate(&mut self, random: &mut impl Rng) -> Option<Qpn> {
+        match &mut self.free {
+            Free::Sorted(free) => free.pop_first(),
+            Free::Queue(free) => free.pop_front(),
+            Free::Any(free) => {
+                if free.is_empty() {
+                    return None;
+                }
+                Some(free.swap_remove(random.random_range(0..free.len())))
+            }
+        }
+        .map(Qpn)
+    }
+
+    /// Gives a number back.
+    pub fn release(&mut self, qpn: Qpn) {
+        match &mut self.free {
+            Free::Sorted(free) => {
+                free.insert(qpn.0);
+            }
+            Free::Queue(free) => free.push_back(qpn.0),
+            Free::Any(free) => free.push(qpn.0),
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Completion queue: entries of 32 bytes (the extended format; rdma-core asks for no other).
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 2 | request id |
+//! | 2 | 1 | status |
+//! | 3 | 1 | bit 0 phase (1 in the first lap), 2:1 queue (1 send, 2 receive), 3 has immediate, 6:4 operation, 7 unsolicited |
+//! | 4 | 2 | local QPN |
+//! | 6 | 2 | receive: length bits 15:0 |
+//! | 6 | 6 | send: upper 48 bits of the request id |
+//! | 8 | 2 | receive: address handle number of the sender, 0xFFFF unknown |
+//! | 10 | 2 | receive: sender's QPN |
+//! | 12 | 4 | receive: immediate |
+//! | 16 | 16 | receive of an unknown sender: its GID |
+//! | 16 | 2 | write with immediate: length bits 31:16 |
+
+use std::sync::atomic::Ordering;
+
+use efa_core::address::{Ahn, Gid, Qpn};
+
+use super::memory::{Doorbell, RingMemory};
+use super::send::WqeOperation;
+use crate::device::Error;
+
+const PHASE: u8 = 1 << 0;
+const QUEUE_SHIFT: u8 = 1;
+const QUEUE_MASK: u8 = 0b11;
+const QUEUE_SEND: u8 = 1;
+const QUEUE_RECEIVE: u8 = 2;
+const HAS_IMMEDIATE: u8 = 1 << 3;
+const OPERATION_SHIFT: u8 = 4;
+const OPERATION_MASK: u8 = 0b111;
+const UNSOLICITED: u8 = 1 << 7;
+const WORDS: usize = 4;
+
+/// What only the completion of a send queue entry has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SendDetail {
+    /// Upper 48 bits of the request id.
+    pub request_id_upper: u64,
+}
+
+/// What only the completion of a receive has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReceiveDetail {
+    /// Bytes received, or written by an RDMA write with immediate.
+    pub length: u32,
+    /// The sender's address handle number in this device's address book, if it has one.
+    pub ahn: Option<Ahn>,
+    /// The sender's queue pair.
+    pub source_qpn: Qpn,
+    /// The sender's GID; reported for unknown senders by devices that can.
+    pub source_gid: Option<Gid>,
+    /// Immediate data.
+    pub immediate: Option<u32>,
+    /// A write with immediate that consumed no receive; the request id means nothing.
+    pub unsolicited: bool,
+}
+
+/// Which queue of the queue pair completed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QueueSide {
+    /// The send queue.
+    Send(SendDetail),
+    /// The receive queue.
+    Receive(ReceiveDetail),
+}
+
+/// One entry of a completion queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CompletionEntry {
+    /// The request id of the work request.
+    pub request_id: u16,
+    /// The status code; [`efa_core::nic::Status`] names the known ones.
+    pub status: u8,
+    /// The operation: what was requested (send side), or what arrived (receive side).
+    pub operation: WqeOperation,
+    /// The local queue pair.
+    pub qpn: Qpn,
+    /// The rest.
+    pub side: QueueSide,
+}
+
+impl CompletionEntry {
+    fn encode(&self, phase: bool) -> [u64; WORDS] {
+        let mut flags = u8::from(phase) | self.operation.code() << OPERATION_SHIFT;
+        let mut words = [0; WORDS];
+        match &self.side {
+            QueueSide::Send(detail) => {
+                flags |= QUEUE_SEND << QUEUE_SHIFT;
+                words[0] = detail.request_id_upper << 48;
+                words[1] = detail.request_id_upper >> 16 & 0xffff_ffff;
+            }
+            QueueSide::Receive(detail) => {
+                flags |= QUEUE_RECEIVE << QUEUE_SHIFT;
+                if detail.immediate.is_some() {
+                    flags |= HAS_IMMEDIATE;
+                }
+                if detail.unsolicited {
+                    flags |= UNSOLICITED;
+                }
+                words[0] = u64::from(detail.length as u16) << 48;
+                words[1] = u64::from(detail.ahn.map_or(Ahn::UNKNOWN, |ahn| ahn.0))
+                    | u64::from(detail.source_qpn.0) << 16
+                    | u64::from(detail.immediate.unwrap_or(0)) << 32;
+                if self.operation == WqeOperation::RdmaWrite {
+                    words[2] = u64::from(detail.length >> 16);
+                } else if let Some(Gid(gid)) = detail.source_gid {
+                    let gid = u128::from_le_bytes(gid);
+                    words[2] = gid as u64;
+                    words[3] = (gid >> 64) as u64;
+                }
+            }
+        }
+        words[0] |= u64::from(self.request_id)
+            | u64::from(self.status) << 16
+            | u64::from(flags) << 24
+            | u64::from(self.qpn.0) << 32;
+        words
+    }
+
+    /// An entry as a client reads it; `None` if the queue or operation code is unknown.
+    fn decode(words: [u64; WORDS]) -> Option<Self> {
+        let flags = (words[0] >> 24) as u8;
+        let operation = WqeOperation::from_code(flags >> OPERATION_SHIFT & OPERATION_MASK)?;
+        let side = match flags >> QUEUE_SHIFT & QUEUE_MASK {
+            QUEUE_SEND => QueueSide::Send(SendDetail {
+                request_id_upper: words[0] >> 48 | (words[1] & 0xffff_ffff) << 16,
+            }),
+            QUEUE_RECEIVE => {
+                let ahn = words[1] as u16;
+                let mut length = (words[0] >> 48) as u32;
+                let mut source_gid = None;
+                if operation == WqeOperation::RdmaWrite {
+                    length |= u32::from(words[2] as u16) << 16;
+                } else if ahn == Ahn::UNKNOWN {
+                    let gid = u128::from(words[2]) | u128::from(words[3]) << 64;
+                    source_gid = (gid != 0).then_some(Gid(gid.to_le_bytes()));
+                }
+                QueueSide::Receive(ReceiveDetail {
+                    length,
+                    ahn: (ahn != Ahn::UNKNOWN).then_some(Ahn(ahn)),
+                    source_qpn: Qpn((words[1] >> 16) as u16),
+                    source_gid,
+                    immediate: (flags & HAS_IMMEDIATE != 0).then_some((words[1] >> 32) as u32),
+                    unsolicited: flags & UNSOLICITED != 0,
+                })
+            }
+            _ => return None,
+        };
+        Some(CompletionEntry {
+            request_id: words[0] as u16,
+            status: (words[0] >> 16) as u8,
+            operation,
+            qpn: Qpn((words[0] >> 32) as u16),
+            side,
+        })
+    }
+}
+
+/// The value of a completion queue's doorbell register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CqDoorbell {
+    /// The consumer counter (bits 15:0).
+    pub consumer: u16,
+    /// Changes with each event that the client has received (bits 30:29), so that the device can
+    /// tell a new request for an event from an old one.
+    pub sequence: u8,
+    /// Asks for an event when there are entries beyond `consumer` (bit 31).
+    pub arm: bool,
+}
+
+impl CqDoorbell {
+    /// The register's value.
+    pub const fn to_bits(self) -> u32 {
+        self.consumer as u32 | (self.sequence as u32 & 3) << 29 | (self.arm as u32) << 31
+    }
+
+    /// Reads a register's value.
+    pub const fn from_bits(bits: u32) -> Self {
+        CqDoorbell {
+            consumer: bits as u16,
+            sequence: (bits >> 29 & 3) as u8,
+            arm: bits >> 31 != 0,
+        }
+    }
+}
+
+/// What a client finds at its consumer counter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Slot {
+    /// The device has not written the entry yet.
+    Empty,
+    /// An entry.
+    Entry(CompletionEntry),
+    /// Bytes that are no entry: the client's own memory was overwritten.
+    Garbage,
+}
+
+/// A completion queue's ring and doorbell ([`CqDoorbell`]).
+pub struct CompletionRing {
+    memory: RingMemory,
+    doorbell: Doorbell,
+    entries: u32,
+}
+
+impl CompletionRing {
+    /// Bytes of an entry.
+    pub const ENTRY_SIZE: usize = 32;
+
+    /// A ring of `entries` entries; a power of two up to 32768.
+    pub(crate) fn new(entries: u32) -> Result<Self, Error> {
+        if !entries.is_power_of_two() || entries > 1 << 15 {
+            return Err(Error::invalid("completion queue depth", entries));
+        }
+        Ok(CompletionRing {
+            memory: RingMemory::new(entries as usize, Self::ENTRY_SIZE)?,
+            doorbell: Doorbell::default(),
+            entries,
+        })
+    }
+
+    /// Number of entries, a power of two.
+    pub fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// The ring's memory.
+    pub fn memory(&self) -> &RingMemory {
+        &self.memory
+    }
+
+    /// The doorbell register.
+    pub fn doorbell(&self) -> &Doorbell {
+        &self.doorbell
+    }
+
+    /// The phase bit of the lap that `counter` is in: true in the first.
+    fn phase(&self, counter: u16) -> bool {
+        (u32::from(counter) / self.entries) & 1 == 0
+    }
+
+    fn first_word(&self, counter: u16) -> usize {
+        (u32::from(counter) & (self.entries - 1)) as usize * WORDS
+    }
+
+    /// Writes the entry that the producer counter names; its phase bit publishes it. An entry that
+    /// the client has not read is lost: the device does not know how far the client is.
+    #[inline]
+    pub fn write(&self, counter: u16, entry: &CompletionEntry) {
+        let first = self.first_word(counter);
+        let words = entry.encode(self.phase(counter));
+        for (offset, word) in words.into_iter().enumerate().skip(1) {
+            self.memory
+                .word(first + offset)
+                .store(word, Ordering::Relaxed);
+        }
+        self.memory.word(first).store(words[0], Ordering::Release);
+    }
+
+    /// Reads what the consumer counter names.
+    #[inline]
+    pub fn read(&self, counter: u16) -> Slot {
+        let first = self.first_word(counter);
+        let head = self.memory.word(first).load(Ordering::Acquire);
+        if ((head >> 24) as u8 & PHASE != 0) != self.phase(counter) {
+            return Slot::Empty;
+        }
+        let mut words = [head, 0, 0, 0];
+        for (offset, word) in words.iter_mut().enumerate().skip(1) {
+            *word = self.memory.word(first + offset).load(Ordering::Relaxed);
+        }
+        CompletionEntry::decode(words).map_or(Slot::Garbage, Slot::Entry)
+    }
+}

@@ -1,0 +1,86 @@
+//! The bytes of a ring and the words that are written to announce new entries.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use zerocopy::FromZeros;
+
+use crate::device::Error;
+
+#[derive(FromZeros)]
+#[repr(C, align(64))]
+struct CacheLine([AtomicU64; WORDS_PER_LINE]);
+
+const WORDS_PER_LINE: usize = 8;
+
+/// Zeroed, cache-line aligned memory that is only ever accessed as 64-bit atomics.
+pub struct RingMemory {
+    lines: Box<[CacheLine]>,
+}
+
+impl RingMemory {
+    /// Allocates `entries * entry_size` bytes. Pages that are never used cost no memory.
+    pub(super) fn new(entries: usize, entry_size: usize) -> Result<Self, Error> {
+        let lines = entries
+            .checked_mul(entry_size)
+            .ok_or(Error::Exhausted("queue"))?
+            .div_ceil(size_of::<CacheLine>());
+        let lines = <[CacheLine]>::new_box_zeroed_with_elems(lines)
+            .map_err(|_| Error::Exhausted("queue"))?;
+        Ok(RingMemory { lines })
+    }
+
+    /// The word at `index`, counted in 8 bytes.
+    ///
+    /// # Panics
+    /// Beyond the end of the memory.
+    #[inline]
+    pub(super) fn word(&self, index: usize) -> &AtomicU64 {
+        &self.lines[index / WORDS_PER_LINE].0[index % WORDS_PER_LINE]
+    }
+
+    /// The 8 words of cache line `index`.
+    #[inline]
+    pub(super) fn line(&self, index: usize) -> &[AtomicU64; WORDS_PER_LINE] {
+        &self.lines[index].0
+    }
+
+    /// The first byte, aligned to 64. The memory lives as long as the ring that it belongs to, and
+    /// may be written through this pointer in aligned words of up to 8 bytes.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.lines.as_ptr().cast_mut().cast()
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        size_of_val(&*self.lines)
+    }
+
+    /// Whether there is no memory at all.
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+}
+
+/// A 32-bit doorbell register, alone in its cache line.
+#[derive(Default)]
+#[repr(C, align(64))]
+pub struct Doorbell(AtomicU32);
+
+impl Doorbell {
+    /// Writes the register. Everything written before is visible to who sees the value.
+    #[inline]
+    pub fn write(&self, value: u32) {
+        self.0.store(value, Ordering::Release);
+    }
+
+    /// The last value written.
+    #[inline]
+    pub fn read(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// The register's address, for clients that write it by themselves with 32-bit stores.
+    pub fn as_ptr(&self) -> *mut u32 {
+        self.0.as_ptr()
+    }
+}

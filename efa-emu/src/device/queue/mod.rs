@@ -1,0 +1,25 @@
+//! Queues in the device's own binary formats, in memory that device and client share.
+//!
+//! A client may be the user-space half in [`crate::provider`] or a program that writes work requests
+//! and reads completions by itself (libfabric's direct data path). Either way the contract is the
+//! same: entries first, then the doorbell word (send and receive queues) or the entry's phase bit
+//! (completion queue) with release ordering. All access is through atomics, so a client that breaks
+//! the contract can confuse only itself.
+//!
+//! Counters are 16 bits wide and free running; a ring has at most 32768 entries, so that a full
+//! ring and an empty one differ.
+
+mod completion;
+mod memory;
+mod receive;
+mod send;
+
+pub use completion::{
+    CompletionEntry, CompletionRing, CqDoorbell, QueueSide, ReceiveDetail, SendDetail, Slot,
+};
+pub use memory::{Doorbell, RingMemory};
+pub use receive::{ReceiveDescriptor, ReceiveRing};
+pub use send::{
+    BadWorkRequest, Buffer, InlineData, Payload, RemoteBuffer, SendRing, WorkRequest, WqeOperation,
+    WqeSize,
+};

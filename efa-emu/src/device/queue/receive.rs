@@ -1,0 +1,128 @@
+//! Receive queue: descriptors of 16 bytes, one or more for each receive.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 8 | buffer address |
+//! | 8 | 2 | request id (the receive's first descriptor counts) |
+//! | 10 | 2 | buffer length |
+//! | 12 | 4 | lkey in bits 23:0, first in 30, last in 31 |
+
+use std::sync::atomic::Ordering;
+
+use super::memory::{Doorbell, RingMemory};
+use super::send::Buffer;
+use crate::device::Error;
+
+const LKEY_MASK: u32 = 0x00ff_ffff;
+const FIRST: u32 = 1 << 30;
+const LAST: u32 = 1 << 31;
+const WORDS: usize = 2;
+
+/// One entry of a receive queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReceiveDescriptor {
+    /// Returned in the completion; the device does not interpret it.
+    pub request_id: u16,
+    /// The first descriptor of a receive.
+    pub first: bool,
+    /// The last descriptor of a receive.
+    pub last: bool,
+    /// Where the data goes. The length has 16 bits: longer buffers are capped at 65535.
+    pub buffer: Buffer,
+}
+
+impl ReceiveDescriptor {
+    fn encode(&self) -> [u64; WORDS] {
+        let length = self.buffer.length.min(u32::from(u16::MAX));
+        let mut control = self.buffer.lkey & LKEY_MASK;
+        if self.first {
+            control |= FIRST;
+        }
+        if self.last {
+            control |= LAST;
+        }
+        [
+            self.buffer.address,
+            u64::from(self.request_id) | u64::from(length) << 16 | u64::from(control) << 32,
+        ]
+    }
+
+    fn decode(words: [u64; WORDS]) -> Self {
+        let control = (words[1] >> 32) as u32;
+        ReceiveDescriptor {
+            request_id: words[1] as u16,
+            first: control & FIRST != 0,
+            last: control & LAST != 0,
+            buffer: Buffer {
+                address: words[0],
+                length: u32::from((words[1] >> 16) as u16),
+                lkey: control & LKEY_MASK,
+            },
+        }
+    }
+}
+
+/// A receive queue's ring and doorbell. The doorbell holds the 16-bit producer counter, in
+/// descriptors.
+pub struct ReceiveRing {
+    memory: RingMemory,
+    doorbell: Doorbell,
+    entries: u32,
+}
+
+impl ReceiveRing {
+    /// Bytes of an entry.
+    pub const ENTRY_SIZE: usize = 16;
+
+    /// A ring of `entries` descriptors; a power of two up to 32768.
+    pub(crate) fn new(entries: u32) -> Result<Self, Error> {
+        if !entries.is_power_of_two() || entries > 1 << 15 {
+            return Err(Error::invalid("receive queue depth", entries));
+        }
+        Ok(ReceiveRing {
+            memory: RingMemory::new(entries as usize, Self::ENTRY_SIZE)?,
+            doorbell: Doorbell::default(),
+            entries,
+        })
+    }
+
+    /// Number of descriptors, a power of two.
+    pub fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// The ring's memory.
+    pub fn memory(&self) -> &RingMemory {
+        &self.memory
+    }
+
+    /// The doorbell register.
+    pub fn doorbell(&self) -> &Doorbell {
+        &self.doorbell
+    }
+
+    fn first_word(&self, counter: u16) -> usize {
+        (u32::from(counter) & (self.entries - 1)) as usize * WORDS
+    }
+
+    /// Writes the descriptor that the producer counter names. The doorbell publishes it.
+    #[inline]
+    pub fn write(&self, counter: u16, descriptor: &ReceiveDescriptor) {
+        let first = self.first_word(counter);
+        for (offset, word) in descriptor.encode().into_iter().enumerate() {
+            self.memory
+                .word(first + offset)
+                .store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Reads the descriptor that the consumer counter names.
+    #[inline]
+    pub fn read(&self, counter: u16) -> ReceiveDescriptor {
+        let first = self.first_word(counter);
+        ReceiveDescriptor::decode([
+            self.memory.word(first).load(Ordering::Relaxed),
+            self.memory.word(first + 1).load(Ordering::Relaxed),
+        ])
+    }
+}

@@ -1,0 +1,342 @@
+//! Queue pair state: attributes, and which changes of state are allowed.
+
+use std::sync::Arc;
+
+use efa_core::address::{Qkey, Qpn};
+
+use super::queue::{ReceiveRing, SendRing, WqeSize};
+use super::{CqId, Error, PdId};
+
+/// The transport of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Service {
+    /// Scalable reliable datagram: reliable, unordered.
+    Srd,
+    /// Unreliable datagram: a receive starts with a 40-byte GRH.
+    Ud,
+}
+
+/// The state of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum QpState {
+    /// Just created; nothing may be posted.
+    Reset,
+    /// Receives may be posted.
+    Init,
+    /// Ready to receive.
+    ReadyToReceive,
+    /// Ready to send: fully working.
+    ReadyToSend,
+    /// Sends are accepted but not started.
+    SendQueueDrained,
+    /// Everything outstanding was flushed, nothing is accepted.
+    Error,
+}
+
+/// RNR retry count that means: for ever.
+pub const RNR_RETRY_INFINITE: u8 = 7;
+
+/// How a queue pair is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QpConfig {
+    /// The transport.
+    pub service: Service,
+    /// The protection domain.
+    pub pd: PdId,
+    /// Where the send queue's completions go.
+    pub send_cq: CqId,
+    /// Where the receive queue's completions go.
+    pub recv_cq: CqId,
+    /// Send queue entries, a power of two.
+    pub send_entries: u32,
+    /// The size of a send queue entry.
+    pub wqe_size: WqeSize,
+    /// Receive queue descriptors, a power of two.
+    pub recv_descriptors: u32,
+    /// RDMA writes with immediate consume no receive.
+    pub unsolicited_write_recv: bool,
+}
+
+/// The rings of a queue pair, shared between the device and its client.
+#[derive(Clone)]
+pub struct QpRings {
+    /// The send queue.
+    pub send: Arc<SendRing>,
+    /// The receive queue.
+    pub recv: Arc<ReceiveRing>,
+}
+
+/// The attributes that `modify_qp` sets; `None` leaves one alone. The caller refuses attributes that
+/// are not listed here with `EOPNOTSUPP`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct QpChange {
+    /// The state to change to.
+    pub state: Option<QpState>,
+    /// The state that the caller believes the queue pair to be in.
+    pub current_state: Option<QpState>,
+    /// Partition key index; only 0 exists.
+    pub pkey_index: Option<u16>,
+    /// Port; only 1 exists.
+    pub port: Option<u8>,
+    /// The key that senders have to name.
+    pub qkey: Option<Qkey>,
+    /// First packet sequence number. The device keeps it and does not use it.
+    pub sq_psn: Option<u32>,
+    /// Retries of a request that found the receiver not ready, 7 for ever.
+    pub rnr_retry: Option<u8>,
+    /// Asks for an event when the send queue is drained; accepted and never sent, as on the device.
+    pub drained_event: bool,
+}
+
+/// What `query_qp` answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QpAttributes {
+    /// Current state.
+    pub state: QpState,
+    /// Partition key index.
+    pub pkey_index: u16,
+    /// Port.
+    pub port: u8,
+    /// The key that senders have to name.
+    pub qkey: Qkey,
+    /// First packet sequence number.
+    pub sq_psn: u32,
+    /// Retries of a request that found the receiver not ready, 7 for ever.
+    pub rnr_retry: u8,
+    /// How the queue pair was made.
+    pub config: QpConfig,
+}
+
+bitflags::bitflags! {
+    /// Which attributes a change of state needs or takes.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    struct Given: u8 {
+        const CURRENT_STATE = 1 << 0;
+        const PKEY_INDEX = 1 << 1;
+        const PORT = 1 << 2;
+        const QKEY = 1 << 3;
+        const SQ_PSN = 1 << 4;
+        const RNR_RETRY = 1 << 5;
+        const DRAINED_EVENT = 1 << 6;
+    }
+}
+
+impl QpChange {
+    fn given(&self) -> Given {
+        let mut given = Given::empty();
+        given.set(Given::CURRENT_STATE, self.current_state.is_some());
+        given.set(Given::PKEY_INDEX, self.pkey_index.is_some());
+        given.set(Given::PORT, self.port.is_some());
+        given.set(Given::QKEY, self.qkey.is_some());
+        given.set(Given::SQ_PSN, self.sq_psn.is_some());
+        given.set(Given::RNR_RETRY, self.rnr_retry.is_some());
+        given.set(Given::DRAINED_EVENT, self.drained_event);
+        given
+    }
+}
+
+/// The (required, optional) attributes of a change of state, `None` if there is no such change.
+fn transition(service: Service, from: QpState, to: QpState) -> Option<(Given, Given)> {
+    use QpState::*;
+    let none = Given::empty();
+    let identity = Given::PKEY_INDEX | Given::PORT | Given::QKEY;
+    let running = Given::CURRENT_STATE | Given::QKEY;
+    let rnr = match service {
+        Service::Srd => Given::RNR_RETRY,
+        Service::Ud => none,
+    };
+    Some(match (from, to) {
+        (_, Reset) => (none, none),
+        (Reset, Init) => (identity, none),
+        (Reset, _) => return None,
+        (_, Error) => (none, none),
+        (Init, Init) => (none, identity),
+        (Init, ReadyToReceive) => (none, Given::PKEY_INDEX | Given::QKEY),
+        (ReadyToReceive, ReadyToSend) => (Given::SQ_PSN, running | rnr),
+        (ReadyToSend | SendQueueDrained, ReadyToSend) => (none, running),
+        (ReadyToSend, SendQueueDrained) => (none, Given::DRAINED_EVENT),
+        (SendQueueDrained, SendQueueDrained) => (none, Given::PKEY_INDEX | Given::QKEY),
+        _ => return None,
+    })
+}
+
+/// A queue pair in the device.
+pub(super) struct QueuePair {
+    pub(super) config: QpConfig,
+    pub(super) state: QpState,
+    pub(super) qkey: Qkey,
+    pub(super) rings: QpRings,
+    pub(super) send: SendSide,
+    pub(super) recv: ReceiveSide,
+    pub(super) rnr_retry: u8,
+    pkey_index: u16,
+    port: u8,
+    sq_psn: u32,
+    /// The client writes the doorbells without telling anybody.
+    pub(super) watched: bool,
+}
+
+/// How far the device is in the send queue.
+#[derive(Default)]
+pub(super) struct SendSide {
+    /// Entries below this counter were taken out of the ring.
+    pub(super) fetched: u16,
+    /// Entries below this counter are valid.
+    pub(super) producer: u16,
+    /// Requests that were taken out and have not completed.
+    pub(super) in_flight: u32,
+    /// Sequence number of the next request.
+    pub(super) sequence: u32,
+    /// The queue pair is in the device's list of queue pairs with unread entries.
+    pub(super) scheduled: bool,
+}
+
+/// How far the device is in the receive queue, in descriptors.
+#[derive(Default)]
+pub(super) struct ReceiveSide {
+    /// Descriptors below this counter were consumed.
+    pub(super) consumed: u16,
+    /// The doorbell when it was last read.
+    pub(super) producer: u16,
+}
+
+impl QueuePair {
+    pub(super) fn new(config: QpConfig, rings: QpRings) -> Self {
+        QueuePair {
+            config,
+            state: QpState::Reset,
+            qkey: Qkey(0),
+            rings,
+            send: SendSide::default(),
+            recv: ReceiveSide::default(),
+            rnr_retry: RNR_RETRY_INFINITE,
+            pkey_index: 0,
+            port: 1,
+            sq_psn: 0,
+            watched: false,
+        }
+    }
+
+    pub(super) fn attributes(&self) -> QpAttributes {
+        QpAttributes {
+            state: self.state,
+            pkey_index: self.pkey_index,
+            port: self.port,
+            qkey: self.qkey,
+            sq_psn: self.sq_psn,
+            rnr_retry: self.rnr_retry,
+            config: self.config,
+        }
+    }
+
+    /// Checks a change completely, then applies it. The caller deals with the queues.
+    pub(super) fn change(&mut self, change: &QpChange, rnr_settable: bool) -> Result<(), Error> {
+        let state_code = |state: QpState| state as u64;
+        if let Some(believed) = change.current_state
+            && believed != self.state
+        {
+            return Err(Error::invalid("current state", state_code(believed)));
+        }
+        let to = change.state.unwrap_or(self.state);
+        let (required, optional) = transition(self.config.service, self.state, to)
+            .ok_or_else(|| Error::invalid("next state", state_code(to)))?;
+        let given = change.given();
+        if !given.contains(required) {
+            let missing = required.difference(given).bits();
+            return Err(Error::invalid("missing attributes, set", missing));
+        }
+        let surplus = given.difference(required | optional);
+        if !surplus.is_empty() {
+            return Err(Error::invalid("surplus attributes, set", surplus.bits()));
+        }
+        if let Some(retry) = change.rnr_retry {
+            if !rnr_settable {
+                return Err(Error::Unsupported("setting the RNR retry count"));
+            }
+            if retry > RNR_RETRY_INFINITE {
+                return Err(Error::invalid("RNR retry count", retry));
+            }
+        }
+        if let Some(index) = change.pkey_index
+            && index != 0
+        {
+            return Err(Error::invalid("P-key index", index));
+        }
+        if let Some(port) = change.port
+            && port != 1
+        {
+            return Err(Error::invalid("port", port));
+        }
+        self.state = to;
+        self.pkey_index = change.pkey_index.unwrap_or(self.pkey_index);
+        self.port = change.port.unwrap_or(self.port);
+        self.qkey = change.qkey.unwrap_or(self.qkey);
+        self.sq_psn = change.sq_psn.unwrap_or(self.sq_psn);
+        self.rnr_retry = change.rnr_retry.unwrap_or(self.rnr_retry);
+        Ok(())
+    }
+
+    /// Whether requests of peers are accepted.
+    pub(super) fn receives(&self) -> bool {
+        matches!(
+            self.state,
+            QpState::ReadyToReceive | QpState::ReadyToSend | QpState::SendQueueDrained
+        )
+    }
+}
+
+const PAGE_BITS: u32 = 8;
+const PAGE: usize = 1 << PAGE_BITS;
+
+type Page = [Option<Box<QueuePair>>; PAGE];
+
+/// Queue pairs by number: two indexed steps, and an empty table costs 2 KiB.
+pub(super) struct QpTable {
+    pages: [Option<Box<Page>>; PAGE],
+    live: u32,
+}
+
+impl QpTable {
+    pub(super) fn new() -> Self {
+        QpTable {
+            pages: [const { None }; PAGE],
+            live: 0,
+        }
+    }
+
+    pub(super) fn live(&self) -> u32 {
+        self.live
+    }
+
+    #[inline]
+    pub(super) fn get(&self, qpn: Qpn) -> Option<&QueuePair> {
+        let page = self.pages[usize::from(qpn.0 >> PAGE_BITS)].as_ref()?;
+        page[usize::from(qpn.0) % PAGE].as_deref()
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, qpn: Qpn) -> Option<&mut QueuePair> {
+        let page = self.pages[usize::from(qpn.0 >> PAGE_BITS)].as_mut()?;
+        page[usize::from(qpn.0) % PAGE].as_deref_mut()
+    }
+
+    /// Puts a queue pair in; false if the number is taken.
+    pub(super) fn insert(&mut self, qpn: Qpn, qp: QueuePair) -> bool {
+        let page = self.pages[usize::from(qpn.0 >> PAGE_BITS)]
+            .get_or_insert_with(|| Box::new([const { None }; PAGE]));
+        let slot = &mut page[usize::from(qpn.0) % PAGE];
+        if slot.is_some() {
+            return false;
+        }
+        *slot = Some(Box::new(qp));
+        self.live += 1;
+        true
+    }
+
+    pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Box<QueuePair>> {
+        let page = self.pages[usize::from(qpn.0 >> PAGE_BITS)].as_mut()?;
+        let qp = page[usize::from(qpn.0) % PAGE].take()?;
+        self.live -= 1;
+        Some(qp)
+    }
+}

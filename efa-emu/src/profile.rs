@@ -1,0 +1,306 @@
+//! Device generations: identity, capabilities and limits, each with where the number comes from.
+
+use std::time::Duration;
+
+use efa_core::nic::{DeviceCaps, NicAttributes};
+
+/// PCI vendor id of the device (Amazon).
+pub const VENDOR_ID: u32 = 0x1d0f;
+
+/// Inline bytes that a 128-byte send work request can carry.
+pub const INLINE_SIZE_WIDE: u32 = 80;
+
+/// How long an initiator waits before it repeats a request that found the receiver not ready.
+/// The waits double from `first` up to `longest`. The real device's timers are not public.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RnrBackoff {
+    /// Before the first retry.
+    pub first: Duration,
+    /// The upper bound.
+    pub longest: Duration,
+}
+
+impl RnrBackoff {
+    /// The wait before retry number `retry`, counted from 0.
+    pub fn delay(&self, retry: u32) -> Duration {
+        self.first
+            .saturating_mul(1u32.checked_shl(retry).unwrap_or(u32::MAX))
+            .min(self.longest)
+    }
+}
+
+/// One generation of the device. [`Profile::by_name`] finds the built-in ones; a test may change
+/// any field of its own copy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Profile {
+    /// The name that `efa-emu run --profile` takes.
+    pub name: &'static str,
+    /// One line for a person.
+    pub description: &'static str,
+    /// PCI device id, 0xefa0 and up.
+    pub part_id: u32,
+    /// `hw_ver`: the PCI subsystem device id.
+    pub hw_version: u32,
+    /// Firmware version as `ibv_devinfo` prints it.
+    pub firmware: &'static str,
+    /// Capability bits, in the numbers of `efadv_device_attr.device_caps`.
+    pub caps: DeviceCaps,
+    /// Completion channels work (kernel capability `CQ_NOTIFICATIONS`).
+    pub cq_notifications: bool,
+    /// Aligned 128-byte writes become visible in order (kernel capability `DATA_POLLING_128`).
+    pub data_polling_128: bool,
+    /// RDMA from a host that is not in the responder's address book is refused with status 14.
+    pub unknown_peer_check: bool,
+    /// Largest packet in bytes (port attribute `max_msg_sz`), without any header.
+    pub mtu: u32,
+    /// Largest send queue in work requests. A power of two.
+    pub max_sq_wr: u32,
+    /// Largest receive queue in 16-byte descriptors. A power of two.
+    pub max_rq_wr: u32,
+    /// Gather entries of a send.
+    pub max_sq_sge: u32,
+    /// Scatter entries of a receive.
+    pub max_rq_sge: u32,
+    /// Local scatter or gather entries of an RDMA request.
+    pub max_rdma_sge: u32,
+    /// Inline bytes of a send in a 64-byte work request.
+    pub inline_size: u32,
+    /// Largest RDMA request in bytes.
+    pub max_rdma_size: u32,
+    /// Queue pairs. A power of two: clients find a queue pair by its number's lower bits.
+    pub max_qp: u32,
+    /// Completion queues.
+    pub max_cq: u32,
+    /// Entries of one completion queue. A power of two below 65536.
+    pub max_cqe: u32,
+    /// Memory regions; at most [`Profile::MAX_MR`].
+    pub max_mr: u32,
+    /// Bytes of one memory region.
+    pub max_mr_size: u64,
+    /// Protection domains.
+    pub max_pd: u32,
+    /// Destinations in one address book; at most 65535.
+    pub max_ah: u32,
+    /// Completion vectors.
+    pub comp_vectors: u32,
+    /// Waits between receiver-not-ready retries.
+    pub rnr_backoff: RnrBackoff,
+}
+
+/// A row of `efa-emu profiles`: an attribute, its value and where the value comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Attribute {
+    /// The attribute's usual name.
+    pub name: &'static str,
+    /// Its value, printed.
+    pub value: String,
+    /// Where the number comes from.
+    pub source: &'static str,
+}
+
+const fn base() -> Profile {
+    Profile {
+        name: "",
+        description: "",
+        part_id: 0,
+        hw_version: 0,
+        firmware: "0.0.0.0",
+        caps: DeviceCaps::empty(),
+        cq_notifications: true,
+        data_polling_128: false,
+        unknown_peer_check: true,
+        mtu: 8928,
+        max_sq_wr: 4096,
+        max_rq_wr: 32768,
+        max_sq_sge: 2,
+        max_rq_sge: 3,
+        max_rdma_sge: 1,
+        inline_size: 32,
+        max_rdma_size: 1 << 30,
+        max_qp: 1024,
+        max_cq: 2048,
+        max_cqe: 32768,
+        max_mr: Profile::MAX_MR,
+        max_mr_size: 1 << 40,
+        max_pd: 1024,
+        max_ah: 8192,
+        comp_vectors: 8,
+        rnr_backoff: RnrBackoff {
+            first: Duration::from_micros(64),
+            longest: Duration::from_millis(4),
+        },
+    }
+}
+
+static PROFILES: [Profile; 4] = [
+    Profile {
+        name: "efa0",
+        description: "first generation, messages only",
+        part_id: 0xefa0,
+        hw_version: 0xefa0,
+        firmware: "1.0.0.0",
+        caps: DeviceCaps::RNR_RETRY,
+        ..base()
+    },
+    Profile {
+        name: "efa1",
+        description: "RDMA read",
+        part_id: 0xefa1,
+        hw_version: 0xefa1,
+        firmware: "1.1.0.0",
+        caps: DeviceCaps::RDMA_READ
+            .union(DeviceCaps::RNR_RETRY)
+            .union(DeviceCaps::CQ_WITH_SGID),
+        ..base()
+    },
+    Profile {
+        name: "efa2",
+        description: "RDMA read and write, unsolicited write receive",
+        part_id: 0xefa2,
+        hw_version: 0xefa2,
+        firmware: "1.2.0.0",
+        caps: DeviceCaps::all(),
+        ..base()
+    },
+    Profile {
+        name: "efa3",
+        description: "as efa2, and ordered 128-byte polling",
+        part_id: 0xefa3,
+        hw_version: 0xefa3,
+        firmware: "1.3.0.0",
+        caps: DeviceCaps::all(),
+        data_polling_128: true,
+        ..base()
+    },
+];
+
+impl Profile {
+    /// The most memory regions that fit the 24-bit local key beside its generation bits.
+    pub const MAX_MR: u32 = 1 << 18;
+
+    /// The name of the profile that is used when none is asked for: the oldest one with RDMA read
+    /// and write. libfabric 1.17 turns its RDMA protocols on by default from part id 0xefa2 on.
+    pub const DEFAULT: &'static str = "efa2";
+
+    /// The built-in profiles, oldest first.
+    pub fn all() -> &'static [Profile] {
+        &PROFILES
+    }
+
+    /// The built-in profile of this name.
+    pub fn by_name(name: &str) -> Option<&'static Profile> {
+        PROFILES.iter().find(|profile| profile.name == name)
+    }
+
+    /// The device as the protocol engine sees it.
+    pub fn nic_attributes(&self, host_id: u64) -> NicAttributes {
+        NicAttributes {
+            caps: self.caps,
+            mtu: self.mtu as usize,
+            max_rdma_size: self.max_rdma_size as usize,
+            send_queue_depth: self.max_sq_wr as usize,
+            recv_queue_depth: (self.max_rq_wr / self.max_rq_sge) as usize,
+            inline_size: self.inline_size as usize,
+            vendor_part_id: self.part_id,
+            host_id,
+        }
+    }
+
+    /// Every attribute with its source, in the order of `efa-emu profiles`.
+    pub fn attributes(&self) -> Vec<Attribute> {
+        const CAPS: &str = "efadv_device_attr.device_caps; assignment to part ids is ours: which \
+                            firmware enables what is not public";
+        const KERNEL_CAPS: &str = "kernel ABI device_caps; assignment to part ids is ours";
+        const PORT: &str = "port attribute on EC2 instances with jumbo frames";
+        const UNITS: &str = "read from EC2 devices by users' ibv_devinfo and fi_info output";
+        const CLIENTS: &str = "what stock libfabric and rdma-core rely on";
+        const OURS: &str = "ours; not public";
+        let row = |name, value: String, source| Attribute {
+            name,
+            value,
+            source,
+        };
+        let caps: Vec<_> = self.caps.iter_names().map(|(name, _)| name).collect();
+        vec![
+            row(
+                "vendor_part_id",
+                format!("{:#06x}", self.part_id),
+                "PCI id table of the kernel driver",
+            ),
+            row("hw_ver", format!("{:#06x}", self.hw_version), OURS),
+            row("fw_ver", self.firmware.to_owned(), OURS),
+            row(
+                "device_caps",
+                format!("{:#04x} {}", self.caps.bits(), caps.join("|")),
+                CAPS,
+            ),
+            row(
+                "cq_notifications",
+                self.cq_notifications.to_string(),
+                KERNEL_CAPS,
+            ),
+            row(
+                "data_polling_128",
+                self.data_polling_128.to_string(),
+                KERNEL_CAPS,
+            ),
+            row(
+                "unknown_peer_check",
+                self.unknown_peer_check.to_string(),
+                "completion status 14 of the device interface",
+            ),
+            row("max_msg_sz", self.mtu.to_string(), PORT),
+            row("max_sq_wr", self.max_sq_wr.to_string(), UNITS),
+            row("max_rq_wr", self.max_rq_wr.to_string(), UNITS),
+            row(
+                "max_sq_sge",
+                self.max_sq_sge.to_string(),
+                "two buffer descriptors fit a 64-byte work request",
+            ),
+            row("max_rq_sge", self.max_rq_sge.to_string(), CLIENTS),
+            row(
+                "max_sge_rd",
+                self.max_rdma_sge.to_string(),
+                "one local descriptor fits an RDMA work request",
+            ),
+            row(
+                "inline_buf_size",
+                self.inline_size.to_string(),
+                "a 64-byte work request less its 32-byte head",
+            ),
+            row(
+                "inline_buf_size_ex",
+                INLINE_SIZE_WIDE.to_string(),
+                "a 128-byte work request less head and remote address",
+            ),
+            row("max_rdma_size", self.max_rdma_size.to_string(), UNITS),
+            row("max_qp", self.max_qp.to_string(), OURS),
+            row("max_cq", self.max_cq.to_string(), OURS),
+            row("max_cqe", self.max_cqe.to_string(), OURS),
+            row(
+                "max_mr",
+                self.max_mr.to_string(),
+                "24-bit local key less 6 generation bits (ours)",
+            ),
+            row("max_mr_size", self.max_mr_size.to_string(), OURS),
+            row("max_pd", self.max_pd.to_string(), OURS),
+            row("max_ah", self.max_ah.to_string(), OURS),
+            row(
+                "rnr_backoff",
+                format!(
+                    "{:?}..{:?}",
+                    self.rnr_backoff.first, self.rnr_backoff.longest
+                ),
+                OURS,
+            ),
+        ]
+    }
+}
+
+impl Default for Profile {
+    fn default() -> Self {
+        Profile::by_name(Profile::DEFAULT)
+            .expect("the default profile is built in")
+            .clone()
+    }
+}

@@ -1,0 +1,24 @@
+//! The user-space half of the device: what rdma-core's libefa does between the verbs calls of an
+//! application and the rings of the device.
+//!
+//! Nothing here reaches into [`crate::device::Device`]: a [`SendQueue`] or [`RecvQueue`] writes ring
+//! entries and a doorbell word, a [`CompletionQueue`] reads ring entries. After a doorbell the caller
+//! tells the device to look (`Device::ring_send_doorbell`, `Device::arm_cq`).
+//!
+//! Completions carry 16-bit request ids. A request id is a place in the queue's table of work
+//! request ids plus a generation of the queue pair, so that the completion of a destroyed queue pair
+//! is not taken for one of its successor with the same number.
+
+mod poll;
+mod recv;
+mod request_ids;
+mod send;
+mod status;
+
+pub use poll::{CompletionQueue, QueueOwner, WcFlags, WcOpcode, WorkCompletion};
+pub use recv::{RecvQueue, RecvQueueConfig};
+pub use request_ids::{RequestIds, Retired};
+pub use send::{
+    SendData, SendFlags, SendOpcode, SendQueue, SendQueueConfig, SendRequest, UdAddress,
+};
+pub use status::ibv_wc_status;

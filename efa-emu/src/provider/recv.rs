@@ -1,0 +1,115 @@
+//! Posting receives.
+
+use std::sync::Arc;
+
+use super::request_ids::{RequestIds, Retired};
+use crate::device::queue::{Buffer, ReceiveDescriptor, ReceiveRing};
+use crate::device::{Error, QpState};
+
+/// The limits of a receive queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecvQueueConfig {
+    /// Scatter entries of one receive.
+    pub max_sge: u32,
+    /// Goes into request ids; differs from that of the last queue pair with the same number.
+    pub generation: u32,
+}
+
+/// The receive queue of a queue pair, as its client sees it.
+pub struct RecvQueue {
+    ring: Arc<ReceiveRing>,
+    ids: RequestIds,
+    max_sge: u32,
+    producer: u16,
+    state: QpState,
+}
+
+impl RecvQueue {
+    /// A receive queue on an empty ring. It holds as many receives as fit when each uses all scatter
+    /// entries.
+    pub fn new(ring: Arc<ReceiveRing>, config: RecvQueueConfig) -> Self {
+        let max_sge = config.max_sge.max(1);
+        RecvQueue {
+            ids: RequestIds::new(ring.entries() / max_sge, config.generation),
+            ring,
+            max_sge,
+            producer: 0,
+            state: QpState::Reset,
+        }
+    }
+
+    /// The number of descriptors of a queue for `receives` receives of `max_sge` entries each.
+    pub fn descriptors(receives: u32, max_sge: u32) -> u32 {
+        receives.saturating_mul(max_sge).max(1).next_power_of_two()
+    }
+
+    /// How many receives may be posted.
+    pub fn depth(&self) -> usize {
+        self.ids.depth()
+    }
+
+    /// How many receives are posted.
+    pub fn outstanding(&self) -> usize {
+        self.ids.outstanding()
+    }
+
+    /// The ring.
+    pub fn ring(&self) -> &Arc<ReceiveRing> {
+        &self.ring
+    }
+
+    /// Notes a change of the queue pair's state. [`QpState::Reset`] empties the queue.
+    pub fn set_state(&mut self, state: QpState) {
+        self.state = state;
+        if state == QpState::Reset {
+            self.producer = 0;
+            self.ids.restart();
+        }
+    }
+
+    /// Writes one receive into the ring, without the doorbell.
+    pub fn write(&mut self, wr_id: u64, buffers: &[Buffer]) -> Result<(), Error> {
+        if matches!(self.state, QpState::Reset | QpState::Error) {
+            return Err(Error::invalid("queue pair state", self.state as u64));
+        }
+        if buffers.len() > self.max_sge as usize {
+            return Err(Error::invalid(
+                "number of scatter entries",
+                buffers.len() as u64,
+            ));
+        }
+        let request_id = self.ids.take(wr_id).ok_or(Error::QueueFull("receive"))?;
+        // A receive without memory still takes a descriptor: it matches empty messages.
+        let none = [Buffer::default()];
+        let buffers = if buffers.is_empty() { &none } else { buffers };
+        let last = buffers.len() - 1;
+        for (position, buffer) in buffers.iter().enumerate() {
+            let descriptor = ReceiveDescriptor {
+                request_id,
+                first: position == 0,
+                last: position == last,
+                buffer: *buffer,
+            };
+            self.ring.write(self.producer, &descriptor);
+            self.producer = self.producer.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    /// Publishes everything written so far.
+    pub fn ring_doorbell(&self) {
+        self.ring.doorbell().write(u32::from(self.producer));
+    }
+
+    /// Posts one receive.
+    pub fn post(&mut self, wr_id: u64, buffers: &[Buffer]) -> Result<(), Error> {
+        self.write(wr_id, buffers)?;
+        self.ring_doorbell();
+        Ok(())
+    }
+
+    /// A completion with this request id arrived.
+    pub fn retire(&mut self, request_id: u16) -> Retired {
+        self.ids.retire(request_id)
+    }
+}

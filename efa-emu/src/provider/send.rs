@@ -1,0 +1,439 @@
+//! Posting sends and RDMA requests: the classic call and the builder session.
+
+use std::sync::Arc;
+
+use efa_core::address::{Qkey, Qpn};
+
+use super::request_ids::{RequestIds, Retired};
+use crate::device::queue::{
+    Buffer, InlineData, Payload, RemoteBuffer, SendRing, WorkRequest, WqeOperation,
+};
+use crate::device::{Error, QpState};
+
+bitflags::bitflags! {
+    /// Send flags, in the numbers of `ibv_send_flags`. The device takes no others.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct SendFlags: u32 {
+        /// Wants a completion.
+        const SIGNALED = 1 << 1;
+        /// The data is copied into the work request (classic call only).
+        const INLINE = 1 << 3;
+    }
+}
+
+/// The limits of a send queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SendQueueConfig {
+    /// Gather entries of a send.
+    pub max_sge: u32,
+    /// Local entries of an RDMA request.
+    pub max_rdma_sge: u32,
+    /// Inline bytes of a send.
+    pub max_inline: u32,
+    /// Writes may carry inline data (128-byte work requests only).
+    pub inline_write: bool,
+    /// Every work request is signaled, whatever its flags say.
+    pub signal_all: bool,
+    /// Goes into request ids; differs from that of the last queue pair with the same number.
+    pub generation: u32,
+}
+
+/// The peer of a work request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdAddress {
+    /// Raw address handle number.
+    pub ahn: u16,
+    /// The peer's queue pair.
+    pub qpn: Qpn,
+    /// The Q-key of the peer's queue pair.
+    pub qkey: Qkey,
+}
+
+/// The operations of the classic call: it has no RDMA.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SendOpcode {
+    /// A send.
+    Send,
+    /// A send with immediate data.
+    SendWithImmediate(u32),
+}
+
+/// A work request of the classic call.
+#[derive(Clone, Copy, Debug)]
+pub struct SendRequest<'a> {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub opcode: SendOpcode,
+    /// Flags as the application gave them; bits that are no [`SendFlags`] are refused.
+    pub flags: u32,
+    /// The peer.
+    pub to: UdAddress,
+    /// The data.
+    pub data: SendData<'a>,
+}
+
+/// The data of a [`SendRequest`].
+#[derive(Clone, Copy, Debug)]
+pub enum SendData<'a> {
+    /// Registered memory.
+    Buffers(&'a [Buffer]),
+    /// Bytes to copy.
+    Inline(&'a [&'a [u8]]),
+}
+
+/// The builder session between `start` and `complete` or `abort`.
+struct Session {
+    /// Where the session began.
+    producer: u16,
+    /// Request ids taken, to give back when nothing is posted.
+    taken: Vec<u16>,
+    /// The request that the setters work on.
+    current: Option<WorkRequest>,
+    /// The first error: nothing of the session will be posted.
+    error: Option<Error>,
+}
+
+/// The send queue of a queue pair, as its client sees it.
+pub struct SendQueue {
+    ring: Arc<SendRing>,
+    ids: RequestIds,
+    config: SendQueueConfig,
+    /// Counter of the next entry.
+    producer: u16,
+    state: QpState,
+    session: Session,
+}
+
+impl SendQueue {
+    /// A send queue on an empty ring.
+    pub fn new(ring: Arc<SendRing>, config: SendQueueConfig) -> Self {
+        let ids = RequestIds::new(ring.entries(), config.generation);
+        SendQueue {
+            session: Session {
+                producer: 0,
+                taken: Vec::with_capacity(ids.depth().min(256)),
+                current: None,
+                error: None,
+            },
+            ids,
+            ring,
+            config,
+            producer: 0,
+            state: QpState::Reset,
+        }
+    }
+
+    /// How many work requests may be outstanding.
+    pub fn depth(&self) -> usize {
+        self.ids.depth()
+    }
+
+    /// How many are outstanding.
+    pub fn outstanding(&self) -> usize {
+        self.ids.outstanding()
+    }
+
+    /// The ring.
+    pub fn ring(&self) -> &Arc<SendRing> {
+        &self.ring
+    }
+
+    /// The limits.
+    pub fn config(&self) -> &SendQueueConfig {
+        &self.config
+    }
+
+    /// Notes a change of the queue pair's state. [`QpState::Reset`] empties the queue.
+    pub fn set_state(&mut self, state: QpState) {
+        self.state = state;
+        if state == QpState::Reset {
+            self.producer = 0;
+            self.ids.restart();
+            self.start();
+        }
+    }
+
+    /// Publishes everything written so far.
+    pub fn ring_doorbell(&self) {
+        self.ring.doorbell().write(u32::from(self.producer));
+    }
+
+    /// A completion with this request id arrived.
+    pub fn retire(&mut self, request_id: u16) -> Retired {
+        self.ids.retire(request_id)
+    }
+
+    fn validate(&self, flags: u32) -> Result<(), Error> {
+        if !matches!(self.state, QpState::ReadyToSend | QpState::SendQueueDrained) {
+            return Err(Error::invalid("queue pair state", self.state as u64));
+        }
+        let Some(known) = SendFlags::from_bits(flags) else {
+            return Err(Error::invalid("send flags", flags));
+        };
+        if !self.config.signal_all && !known.contains(SendFlags::SIGNALED) {
+            return Err(Error::invalid("unsignaled send flags", flags));
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, request: &WorkRequest) {
+        self.ring.write(self.producer, request);
+        self.producer = self.producer.wrapping_add(1);
+    }
+
+    /// Writes one work request into the ring, without the doorbell. [`SendQueue::ring_doorbell`]
+    /// after the last one, also when a later one was refused.
+    pub fn write(&mut self, request: &SendRequest<'_>) -> Result<(), Error> {
+        self.validate(request.flags)?;
+        let payload = match request.data {
+            SendData::Buffers(buffers) => self.gather(buffers)?,
+            SendData::Inline(parts) => self.copy_inline(parts)?,
+        };
+        let request_id = self
+            .ids
+            .take(request.wr_id)
+            .ok_or(Error::QueueFull("send"))?;
+        let immediate = match request.opcode {
+            SendOpcode::Send => None,
+            SendOpcode::SendWithImmediate(immediate) => Some(immediate),
+        };
+        self.push(&WorkRequest {
+            request_id,
+            request_id_upper: 0,
+            operation: WqeOperation::Send,
+            immediate,
+            destination_qpn: request.to.qpn,
+            ahn: request.to.ahn,
+            qkey: request.to.qkey,
+            remote: None,
+            payload,
+            signaled: true,
+        });
+        Ok(())
+    }
+
+    /// Posts one work request.
+    pub fn post(&mut self, request: &SendRequest<'_>) -> Result<(), Error> {
+        self.write(request)?;
+        self.ring_doorbell();
+        Ok(())
+    }
+
+    fn gather(&self, buffers: &[Buffer]) -> Result<Payload, Error> {
+        let too_many = Error::invalid("number of gather entries", buffers.len() as u64);
+        if buffers.len() > self.config.max_sge as usize {
+            return Err(too_many);
+        }
+        Payload::from_buffers(buffers).ok_or(too_many)
+    }
+
+    fn copy_inline(&self, parts: &[&[u8]]) -> Result<Payload, Error> {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        let too_long = Error::invalid("inline length", length as u64);
+        if length > self.config.max_inline as usize {
+            return Err(too_long);
+        }
+        let mut inline = InlineData::EMPTY;
+        for part in parts {
+            if !inline.push(part) {
+                return Err(too_long);
+            }
+        }
+        Ok(Payload::Inline(inline))
+    }
+
+    /// Begins a builder session.
+    pub fn start(&mut self) {
+        self.session.producer = self.producer;
+        self.session.taken.clear();
+        self.session.current = None;
+        self.session.error = None;
+    }
+
+    /// Begins a work request of the session. Requests before it are complete.
+    fn begin(
+        &mut self,
+        wr_id: u64,
+        flags: u32,
+        operation: WqeOperation,
+        immediate: Option<u32>,
+        remote: Option<RemoteBuffer>,
+    ) {
+        if self.session.error.is_some() {
+            return;
+        }
+        if let Some(finished) = self.session.current.take() {
+            self.push(&finished);
+        }
+        let taken = self
+            .validate(flags)
+            .and_then(|()| self.ids.take(wr_id).ok_or(Error::QueueFull("send")));
+        match taken {
+            Ok(request_id) => {
+                self.session.taken.push(request_id);
+                self.session.current = Some(WorkRequest {
+                    request_id,
+                    request_id_upper: 0,
+                    operation,
+                    immediate,
+                    destination_qpn: Qpn(0),
+                    ahn: 0,
+                    qkey: Qkey(0),
+                    remote,
+                    payload: Payload::Buffers {
+                        count: 0,
+                        buffers: Default::default(),
+                    },
+                    signaled: true,
+                });
+            }
+            Err(error) => self.session.error = Some(error),
+        }
+    }
+
+    /// Session: a send.
+    pub fn send(&mut self, wr_id: u64, flags: u32) {
+        self.begin(wr_id, flags, WqeOperation::Send, None, None);
+    }
+
+    /// Session: a send with immediate data.
+    pub fn send_with_immediate(&mut self, wr_id: u64, flags: u32, immediate: u32) {
+        self.begin(wr_id, flags, WqeOperation::Send, Some(immediate), None);
+    }
+
+    /// Session: an RDMA read of `rkey`'s memory at `address`; the length is that of the local side.
+    pub fn rdma_read(&mut self, wr_id: u64, flags: u32, rkey: u32, address: u64) {
+        let remote = RemoteBuffer {
+            address,
+            length: 0,
+            rkey,
+        };
+        self.begin(wr_id, flags, WqeOperation::RdmaRead, None, Some(remote));
+    }
+
+    /// Session: an RDMA write, with immediate data if given.
+    pub fn rdma_write(
+        &mut self,
+        wr_id: u64,
+        flags: u32,
+        rkey: u32,
+        address: u64,
+        immediate: Option<u32>,
+    ) {
+        let remote = RemoteBuffer {
+            address,
+            length: 0,
+            rkey,
+        };
+        self.begin(
+            wr_id,
+            flags,
+            WqeOperation::RdmaWrite,
+            immediate,
+            Some(remote),
+        );
+    }
+
+    /// Session: the peer of the current request.
+    pub fn set_ud_addr(&mut self, to: UdAddress) {
+        if let Some(current) = self.current() {
+            current.ahn = to.ahn;
+            current.destination_qpn = to.qpn;
+            current.qkey = to.qkey;
+        }
+    }
+
+    fn current(&mut self) -> Option<&mut WorkRequest> {
+        if self.session.error.is_some() {
+            return None;
+        }
+        if self.session.current.is_none() {
+            self.session.error = Some(Error::invalid("setter without a request", 0u64));
+        }
+        self.session.current.as_mut()
+    }
+
+    fn set_payload(&mut self, payload: Result<Payload, Error>) {
+        match payload {
+            Ok(payload) => {
+                if let Some(current) = &mut self.session.current {
+                    if let Some(remote) = &mut current.remote {
+                        remote.length = payload.length().try_into().unwrap_or(u32::MAX);
+                    }
+                    current.payload = payload;
+                }
+            }
+            Err(error) => self.session.error = Some(error),
+        }
+    }
+
+    /// Session: the local memory of the current request.
+    pub fn set_sge_list(&mut self, buffers: &[Buffer]) {
+        let max_rdma_sge = self.config.max_rdma_sge as usize;
+        let Some(current) = self.current() else {
+            return;
+        };
+        let payload = if current.remote.is_some() && buffers.len() > max_rdma_sge {
+            Err(Error::invalid(
+                "number of local RDMA entries",
+                buffers.len() as u64,
+            ))
+        } else {
+            self.gather(buffers)
+        };
+        self.set_payload(payload);
+    }
+
+    /// Session: bytes to copy into the current request.
+    pub fn set_inline_data_list(&mut self, parts: &[&[u8]]) {
+        let inline_write = self.config.inline_write;
+        let Some(current) = self.current() else {
+            return;
+        };
+        let allowed = match current.operation {
+            WqeOperation::Send => true,
+            WqeOperation::RdmaWrite => inline_write,
+            WqeOperation::RdmaRead => false,
+        };
+        let payload = if allowed {
+            self.copy_inline(parts)
+        } else {
+            Err(Error::invalid(
+                "inline data for operation",
+                current_code(self),
+            ))
+        };
+        self.set_payload(payload);
+    }
+
+    /// Ends the session: posts everything, or, after an error, nothing.
+    pub fn complete(&mut self) -> Result<(), Error> {
+        if let Some(error) = self.session.error {
+            self.abort();
+            return Err(error);
+        }
+        if let Some(finished) = self.session.current.take() {
+            self.push(&finished);
+        }
+        self.session.taken.clear();
+        self.ring_doorbell();
+        Ok(())
+    }
+
+    /// Drops the session.
+    pub fn abort(&mut self) {
+        self.producer = self.session.producer;
+        while let Some(request_id) = self.session.taken.pop() {
+            self.ids.retire(request_id);
+        }
+        self.start();
+    }
+}
+
+fn current_code(queue: &SendQueue) -> u64 {
+    queue
+        .session
+        .current
+        .map_or(0, |current| u64::from(current.operation.code()))
+}
