@@ -4,6 +4,7 @@ use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::error::{EmitError, ParseError, Reason};
+use super::fields::fields_of;
 use super::iov::{RmaIov, RmaIovs};
 use super::packet_type::PacketType;
 use super::{BaseHeader, PROTOCOL_VERSION};
@@ -58,9 +59,9 @@ impl<'a> Cursor<'a> {
         self.packet.len() - self.rest.len()
     }
 
-    /// Reads a structure. `field` is its first field, for the error.
+    /// Reads a structure.
     #[inline(always)]
-    pub(super) fn take<T>(&mut self, field: &'static str) -> Result<&'a T, ParseError>
+    pub(super) fn take<T>(&mut self) -> Result<&'a T, ParseError>
     where
         T: FromBytes + KnownLayout + Immutable + Unaligned,
     {
@@ -69,17 +70,13 @@ impl<'a> Cursor<'a> {
                 self.rest = rest;
                 Ok(value)
             }
-            Err(_) => Err(self.truncated(field, size_of::<T>())),
+            Err(_) => Err(self.truncated(size_of::<T>())),
         }
     }
 
     /// Reads an array of `count` structures.
     #[inline(always)]
-    pub(super) fn take_slice<T>(
-        &mut self,
-        field: &'static str,
-        count: usize,
-    ) -> Result<&'a [T], ParseError>
+    pub(super) fn take_slice<T>(&mut self, count: usize) -> Result<&'a [T], ParseError>
     where
         T: FromBytes + Immutable + Unaligned,
     {
@@ -88,7 +85,7 @@ impl<'a> Cursor<'a> {
                 self.rest = rest;
                 Ok(values)
             }
-            Err(_) => Err(self.truncated(field, count.saturating_mul(size_of::<T>()))),
+            Err(_) => Err(self.truncated(count.saturating_mul(size_of::<T>()))),
         }
     }
 
@@ -96,7 +93,6 @@ impl<'a> Cursor<'a> {
     /// `count_offset`.
     pub(super) fn take_iovs(
         &mut self,
-        field: &'static str,
         count_field: &'static str,
         count_offset: usize,
         count: u32,
@@ -104,7 +100,7 @@ impl<'a> Cursor<'a> {
         if count as usize > RmaIovs::MAX {
             return Err(self.error(count_field, count_offset, Reason::too_many_iovs(count)));
         }
-        let entries: &[RmaIov] = self.take_slice(field, count as usize)?;
+        let entries: &[RmaIov] = self.take_slice(count as usize)?;
         // `new` has nothing to refuse: the count was checked before the array was read.
         Ok(RmaIovs::new(entries).unwrap_or(RmaIovs::EMPTY))
     }
@@ -120,17 +116,37 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// The error for a packet that ends within the next `needed` bytes. The tables know which field
+    /// it is that is cut off.
     #[cold]
-    fn truncated(&self, field: &'static str, needed: usize) -> ParseError {
-        self.error(
-            field,
-            self.offset(),
-            Reason::Truncated {
-                needed,
-                available: self.rest.len(),
-            },
-        )
+    fn truncated(&self, needed: usize) -> ParseError {
+        truncated(self.packet).unwrap_or_else(|| {
+            debug_assert!(false, "the tables do not find the missing field");
+            let available = self.rest.len();
+            self.error(
+                "header",
+                self.offset(),
+                Reason::Truncated { needed, available },
+            )
+        })
     }
+}
+
+/// The error for the first field that the packet is too short for; `None` if it has them all.
+#[cold]
+pub(super) fn truncated(packet: &[u8]) -> Option<ParseError> {
+    let mut fields = fields_of(packet)?;
+    fields.by_ref().for_each(drop);
+    let missing = fields.missing()?;
+    Some(ParseError {
+        packet_type: PacketType::peek(packet),
+        field: missing.descriptor.name,
+        offset: missing.offset,
+        reason: Reason::Truncated {
+            needed: missing.needed,
+            available: missing.available,
+        },
+    })
 }
 
 /// A buffer of exactly the header's length on its way through an emitter.

@@ -254,7 +254,7 @@ struct RawPeerError {
 
 impl Cts {
     pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<Cts, ParseError> {
-        let raw: &RawWindow = cursor.take("multiuse")?;
+        let raw: &RawWindow = cursor.take()?;
         let flags = CtsFlags::from_bits_retain(cursor.flags());
         Ok(Cts {
             connid: parse_connid(cursor, raw.multiuse),
@@ -268,9 +268,9 @@ impl Cts {
 
 impl CtsData {
     pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<CtsData, ParseError> {
-        let raw: &RawCtsData = cursor.take("recv_id")?;
+        let raw: &RawCtsData = cursor.take()?;
         let connid = if universal(cursor).contains(UniversalFlags::CONNID_HDR) {
-            let raw: &RawConnid = cursor.take("connid")?;
+            let raw: &RawConnid = cursor.take()?;
             Some(Connid(raw.connid.get()))
         } else {
             None
@@ -288,7 +288,7 @@ impl CtsData {
 
 impl ReadRsp {
     pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<ReadRsp, ParseError> {
-        let raw: &RawWindow = cursor.take("multiuse")?;
+        let raw: &RawWindow = cursor.take()?;
         check_data_length(cursor, 16, raw.length.get())?;
         Ok(ReadRsp {
             connid: parse_connid(cursor, raw.multiuse),
@@ -302,10 +302,10 @@ impl ReadRsp {
 
 impl Eor {
     pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<Eor, ParseError> {
-        let raw: &RawPair = cursor.take("send_id")?;
+        let raw: &RawPair = cursor.take()?;
         let has_connid = universal(cursor).contains(UniversalFlags::CONNID_HDR);
         let connid = if has_connid || cursor.rest().len() >= size_of::<U32>() {
-            let multiuse: &U32 = cursor.take("multiuse")?;
+            let multiuse: &U32 = cursor.take()?;
             parse_connid(cursor, *multiuse)
         } else {
             None
@@ -321,7 +321,7 @@ impl Eor {
 
 impl ReadNack {
     pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<ReadNack, ParseError> {
-        let raw: &RawTriple = cursor.take("send_id")?;
+        let raw: &RawTriple = cursor.take()?;
         Ok(ReadNack {
             send_id: SendId(raw.send_id.get()),
             recv_id: RecvId(raw.second_id.get()),
@@ -333,7 +333,7 @@ impl ReadNack {
 
 impl AtomRsp {
     pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<AtomRsp, ParseError> {
-        let raw: &RawWindow = cursor.take("multiuse")?;
+        let raw: &RawWindow = cursor.take()?;
         check_data_length(cursor, 16, raw.length.get())?;
         Ok(AtomRsp {
             connid: parse_connid(cursor, raw.multiuse),
@@ -346,7 +346,7 @@ impl AtomRsp {
 
 impl Receipt {
     pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<Receipt, ParseError> {
-        let raw: &RawTriple = cursor.take("send_id")?;
+        let raw: &RawTriple = cursor.take()?;
         Ok(Receipt {
             send_id: SendId(raw.send_id.get()),
             msg_id: MsgId(raw.second_id.get()),
@@ -358,7 +358,7 @@ impl Receipt {
 
 impl PeerError {
     pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<PeerError, ParseError> {
-        let raw: &RawPeerError = cursor.take("op_id")?;
+        let raw: &RawPeerError = cursor.take()?;
         Ok(PeerError {
             op_id: raw.op_id.get(),
             ref_kind: PeerErrorRefKind(raw.ref_kind.get()),

@@ -2,16 +2,23 @@
 
 use core::fmt;
 
+use super::fields::{self, Source};
 use super::iov::{ExtraInfo, RmaIovs};
 use super::packet_type::PacketType;
 use crate::address::RawAddress;
+
+/// The table of type ids.
+const TYPE_IDS: Source = Source::Spec {
+    section: "1.3",
+    table: Some("1.2"),
+};
 
 /// A packet that breaks the protocol's format: which field, where, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub struct ParseError {
     /// The packet's type, `None` if that is what is wrong.
     pub packet_type: Option<PacketType>,
-    /// The field in which parsing stopped, by its name in [`wire::fields`](super::fields).
+    /// The field in which parsing stopped, by its name in [`fields`](super::fields).
     pub field: &'static str,
     /// Where the field starts, in bytes from the start of the packet.
     pub offset: usize,
@@ -69,6 +76,16 @@ pub enum Reason {
     },
 }
 
+impl ParseError {
+    /// Where the field is defined; `None` if the packet is so short that it has no type.
+    pub fn defined_in(&self) -> Option<Source> {
+        if self.field == "type" {
+            return Some(TYPE_IDS);
+        }
+        fields::find(self.packet_type?, self.field).map(|descriptor| descriptor.source)
+    }
+}
+
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.packet_type {
@@ -109,6 +126,10 @@ impl fmt::Display for ParseError {
                 f,
                 "states {stated} bytes of data, but {present} follow the headers"
             ),
+        }?;
+        match self.defined_in() {
+            Some(source) => write!(f, " ({source})"),
+            None => Ok(()),
         }
     }
 }

@@ -80,7 +80,7 @@ struct RawHmemP2p {
 impl<'a> Handshake<'a> {
     pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<Handshake<'a>, ParseError> {
         let offset = cursor.offset();
-        let nextra_p3 = cursor.take::<U32>("nextra_p3")?.get();
+        let nextra_p3 = cursor.take::<U32>()?.get();
         let Some(count) = nextra_p3.checked_sub(3) else {
             let reason = Reason::NextraBelowThree { value: nextra_p3 };
             return Err(cursor.error("nextra_p3", offset, reason));
@@ -88,30 +88,30 @@ impl<'a> Handshake<'a> {
         if count as usize > ExtraInfo::MAX {
             return Err(cursor.error("nextra_p3", offset, Reason::too_many_words(count)));
         }
-        let words: &[ExtraInfoWord] = cursor.take_slice("extra_info", count as usize)?;
+        let words: &[ExtraInfoWord] = cursor.take_slice(count as usize)?;
         // `new` has nothing to refuse: the count was checked before the words were read.
         let extra_info = ExtraInfo::new(words).unwrap_or_default();
 
         let flags = HandshakeFlags::from_bits_retain(cursor.flags());
         let connid = if flags.contains(HandshakeFlags::CONNID_HDR) {
-            let raw: &RawPadded = cursor.take("connid")?;
+            let raw: &RawPadded = cursor.take()?;
             Some(Connid(raw.value.get()))
         } else {
             None
         };
         let host_id = if flags.contains(HandshakeFlags::HOST_ID_HDR) {
-            Some(cursor.take::<U64>("host_id")?.get())
+            Some(cursor.take::<U64>()?.get())
         } else {
             None
         };
         let device_version = if flags.contains(HandshakeFlags::DEVICE_VERSION_HDR) {
-            let raw: &RawPadded = cursor.take("device_version")?;
+            let raw: &RawPadded = cursor.take()?;
             Some(raw.value.get())
         } else {
             None
         };
         let user_recv_qp = if flags.contains(HandshakeFlags::USER_RECV_QP_HDR) {
-            let raw: &RawUserRecvQp = cursor.take("user_recv_qp.qpn")?;
+            let raw: &RawUserRecvQp = cursor.take()?;
             Some(UserRecvQp {
                 qpn: raw.qpn.get(),
                 qkey: Qkey(raw.qkey.get()),
@@ -120,7 +120,7 @@ impl<'a> Handshake<'a> {
             None
         };
         let hmem_p2p = if flags.contains(HandshakeFlags::HMEM_P2P_HDR) {
-            let raw: &RawHmemP2p = cursor.take("p2p_supported")?;
+            let raw: &RawHmemP2p = cursor.take()?;
             Some(raw.p2p_supported != 0)
         } else {
             None

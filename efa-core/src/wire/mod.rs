@@ -28,18 +28,23 @@
 //! the spec and stock libfabric disagree about bytes, this module does as stock libfabric does, and
 //! the struct says so. All integers are little-endian.
 
+mod atomic;
 mod codec;
 mod control;
 mod error;
+pub mod fields;
 mod flags;
 mod handshake;
 mod ids;
 mod iov;
 mod packet_type;
 mod req;
-mod rma;
+mod rta;
 mod rtm;
+mod rtr;
+mod rtw;
 
+pub use atomic::{AtomicDatatype, AtomicOp};
 pub use codec::Repr;
 pub use control::{
     AtomRsp, Cts, CtsData, Eor, PeerError, PeerErrorRefKind, ReadNack, ReadRsp, Receipt,
@@ -51,10 +56,10 @@ pub use ids::{Connid, MsgId, RecvId, SendId};
 pub use iov::{ExtraInfo, ExtraInfoWord, RmaIov, RmaIovs};
 pub use packet_type::{Category, Family, PacketType};
 pub use req::{RawAddressHeader, ReqOptions};
-pub use rma::{
-    EagerRtw, LongctsRtw, LongreadRtw, ReadRtr, Rta, RtaKind, Rtr, RtrKind, RuntctsRtw, RuntreadRtw,
-};
+pub use rta::{Rta, RtaKind};
 pub use rtm::{EagerRtm, LongctsRtm, LongreadRtm, MediumRtm, RuntctsRtm, RuntreadRtm};
+pub use rtr::{ReadRtr, Rtr, RtrKind};
+pub use rtw::{EagerRtw, LongctsRtw, LongreadRtw, RuntctsRtw, RuntreadRtw};
 
 use zerocopy::FromBytes;
 
@@ -336,20 +341,20 @@ fn split_base(packet: &[u8]) -> Result<(BaseHeader, &[u8]), ParseError> {
     Ok((base, rest))
 }
 
+/// The error for a packet of less than four bytes.
 #[cold]
 fn truncated_base(packet: &[u8]) -> ParseError {
-    let (field, offset, needed) = match packet.len() {
-        0 => ("type", 0, 1),
-        1 => ("version", 1, 1),
-        _ => ("flags", 2, 2),
-    };
-    ParseError {
-        packet_type: PacketType::peek(packet),
-        field,
-        offset,
-        reason: Reason::Truncated {
-            needed,
-            available: packet.len() - offset,
+    match (packet, codec::truncated(packet)) {
+        (_, Some(error)) => error,
+        ([code, ..], None) => unassigned_type(*code),
+        ([], None) => ParseError {
+            packet_type: None,
+            field: "type",
+            offset: 0,
+            reason: Reason::Truncated {
+                needed: 1,
+                available: 0,
+            },
         },
     }
 }

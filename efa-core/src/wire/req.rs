@@ -104,12 +104,12 @@ impl ReqOptions {
             None
         };
         let cq_data = if flags.contains(ReqFlags::CQ_DATA_HDR) {
-            Some(cursor.take::<U64>("cq_data")?.get())
+            Some(cursor.take::<U64>()?.get())
         } else {
             None
         };
         let connid = if flags.contains(ReqFlags::CONNID_HDR) {
-            Some(Connid(cursor.take::<U32>("connid")?.get()))
+            Some(Connid(cursor.take::<U32>()?.get()))
         } else {
             None
         };
@@ -140,8 +140,8 @@ impl ReqOptions {
 
 fn parse_raw_address(cursor: &mut Cursor<'_>) -> Result<RawAddressHeader, ParseError> {
     let offset = cursor.offset();
-    let size = cursor.take::<U32>("raw_addr.size")?.get();
-    let bytes: &[u8] = cursor.take_slice("raw_addr.addr", size as usize)?;
+    let size = cursor.take::<U32>()?.get();
+    let bytes: &[u8] = cursor.take_slice(size as usize)?;
     match bytes.first_chunk() {
         Some(address) => Ok(RawAddressHeader {
             address: RawAddress::from_bytes(address),

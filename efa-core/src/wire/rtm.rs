@@ -219,7 +219,7 @@ const READ_IOV_COUNT_OFFSET: usize = 20;
 
 impl EagerRtm {
     pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<EagerRtm, ParseError> {
-        let msg_id = MsgId(cursor.take::<U32>("msg_id")?.get());
+        let msg_id = MsgId(cursor.take::<U32>()?.get());
         let receipt = parse_receipt(cursor)?;
         let tag = parse_tag(cursor)?;
         Ok(EagerRtm {
@@ -233,9 +233,9 @@ impl EagerRtm {
 
 impl MediumRtm {
     pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<MediumRtm, ParseError> {
-        let msg_id = MsgId(cursor.take::<U32>("msg_id")?.get());
+        let msg_id = MsgId(cursor.take::<U32>()?.get());
         let receipt = parse_receipt(cursor)?;
-        let segment: &RawSegment = cursor.take("msg_length")?;
+        let segment: &RawSegment = cursor.take()?;
         let tag = parse_tag(cursor)?;
         Ok(MediumRtm {
             msg_id,
@@ -250,7 +250,7 @@ impl MediumRtm {
 
 impl LongctsRtm {
     pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<LongctsRtm, ParseError> {
-        let raw: &RawLong = cursor.take("msg_id")?;
+        let raw: &RawLong = cursor.take()?;
         let tag = parse_tag(cursor)?;
         Ok(LongctsRtm {
             msg_id: MsgId(raw.msg_id.get()),
@@ -266,7 +266,7 @@ impl LongctsRtm {
 
 impl<'a> LongreadRtm<'a> {
     pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<LongreadRtm<'a>, ParseError> {
-        let raw: &RawLong = cursor.take("msg_id")?;
+        let raw: &RawLong = cursor.take()?;
         let tag = parse_tag(cursor)?;
         let options = ReqOptions::parse(cursor)?;
         Ok(LongreadRtm {
@@ -282,7 +282,7 @@ impl<'a> LongreadRtm<'a> {
 
 impl<'a> RuntreadRtm<'a> {
     pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<RuntreadRtm<'a>, ParseError> {
-        let raw: &RawRunt = cursor.take("msg_id")?;
+        let raw: &RawRunt = cursor.take()?;
         let tag = parse_tag(cursor)?;
         let options = ReqOptions::parse(cursor)?;
         Ok(RuntreadRtm {
@@ -300,7 +300,7 @@ impl<'a> RuntreadRtm<'a> {
 
 impl RuntctsRtm {
     pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<RuntctsRtm, ParseError> {
-        let raw: &RawRunt = cursor.take("msg_id")?;
+        let raw: &RawRunt = cursor.take()?;
         let tag = parse_tag(cursor)?;
         Ok(RuntctsRtm {
             msg_id: MsgId(raw.long.msg_id.get()),
@@ -509,7 +509,7 @@ impl sealed::Fields for RuntctsRtm {
 
 fn parse_receipt(cursor: &mut Cursor<'_>) -> Result<Option<SendId>, ParseError> {
     if cursor.packet_type().is_delivery_complete() {
-        let raw: &RawReceipt = cursor.take("send_id")?;
+        let raw: &RawReceipt = cursor.take()?;
         Ok(Some(SendId(raw.send_id.get())))
     } else {
         Ok(None)
@@ -531,7 +531,7 @@ fn write_receipt(receipt: Option<SendId>, writer: &mut Writer<'_>) {
 
 fn parse_tag(cursor: &mut Cursor<'_>) -> Result<Option<u64>, ParseError> {
     if cursor.packet_type().is_tagged() {
-        Ok(Some(cursor.take::<U64>("tag")?.get()))
+        Ok(Some(cursor.take::<U64>()?.get()))
     } else {
         Ok(None)
     }
@@ -548,5 +548,5 @@ fn write_tag(tag: Option<u64>, writer: &mut Writer<'_>) {
 }
 
 fn parse_read_iov<'a>(cursor: &mut Cursor<'a>, count: u32) -> Result<RmaIovs<'a>, ParseError> {
-    cursor.take_iovs("read_iov", "read_iov_count", READ_IOV_COUNT_OFFSET, count)
+    cursor.take_iovs("read_iov_count", READ_IOV_COUNT_OFFSET, count)
 }

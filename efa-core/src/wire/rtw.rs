@@ -1,14 +1,14 @@
-//! Requests To Write, To Read and To Atomic: one-sided communication (spec sections 3.3, 4.1, 4.2).
+//! Requests To Write: emulated writes (spec sections 3.3, 4.1 and 4.2).
 //!
-//! `msg_length` and `recv_length` are the sender's claims: parsing does not relate them to the iovs
-//! or to the payload.
+//! Lengths and offsets that describe the whole write (`msg_length`, `seg_offset`, `runt_length`) are
+//! the sender's claims: parsing does not relate them to each other, to the iovs or to the payload.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::codec::{Cursor, Repr, Writer, sealed};
 use super::error::ParseError;
-use super::ids::{MsgId, RecvId, SendId};
+use super::ids::SendId;
 use super::iov::RmaIovs;
 use super::packet_type::PacketType;
 use super::req::ReqOptions;
@@ -143,92 +143,6 @@ pub struct RuntreadRtw<'a> {
     pub options: ReqOptions,
 }
 
-/// How the responder sends the data of an emulated read.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum RtrKind {
-    /// SHORT_RTR: all of it in one READRSP.
-    #[default]
-    Short,
-    /// LONGCTS_RTR: READRSP and then CTSDATA, in windows.
-    Longcts,
-}
-
-/// SHORT_RTR (spec table 3.10) and LONGCTS_RTR (spec table 3.12): a read that the responder answers
-/// with packets.
-///
-/// | offset | size | field |
-/// |---|---|---|
-/// | 4 | 4 | rma_iov_count |
-/// | 8 | 8 | msg_length |
-/// | 16 | 4 | recv_id |
-/// | 20 | 4 | recv_length |
-/// | 24 | 24 each | rma_iov |
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Rtr<'a> {
-    /// Which of the two types.
-    pub kind: RtrKind,
-    /// The responder's memory.
-    pub rma_iov: RmaIovs<'a>,
-    /// Length of the whole read in bytes.
-    pub msg_length: u64,
-    /// The operation that READRSP and CTSDATA have to name.
-    pub recv_id: RecvId,
-    /// Bytes that the requester is ready to receive, READRSP included. The spec has padding here in
-    /// SHORT_RTR, but every stock libfabric sends the whole length.
-    pub recv_length: u32,
-    /// The optional headers.
-    pub options: ReqOptions,
-}
-
-/// READ_RTR: stock libfabric gives it the base header as its mandatory header, and neither sends nor
-/// receives it. The spec reserves the code.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct ReadRtr {
-    /// The optional headers.
-    pub options: ReqOptions,
-}
-
-/// The type of an RTA, with the meaning of the word at byte 20.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum RtaKind {
-    /// WRITE_RTA: the word is padding.
-    Write,
-    /// FETCH_RTA: the operation that ATOMRSP has to name.
-    Fetch(RecvId),
-    /// COMPARE_RTA: the operation that ATOMRSP has to name. The payload is the source operand and
-    /// then the comparand, equally long.
-    Compare(RecvId),
-    /// DC_WRITE_RTA: the operation that RECEIPT has to name.
-    DcWrite(SendId),
-}
-
-/// WRITE_RTA (spec table 3.13), FETCH_RTA, COMPARE_RTA (spec table 3.14) and DC_WRITE_RTA: an
-/// atomic operation in one packet.
-///
-/// | offset | size | field |
-/// |---|---|---|
-/// | 4 | 4 | msg_id |
-/// | 8 | 4 | rma_iov_count |
-/// | 12 | 4 | atomic_datatype |
-/// | 16 | 4 | atomic_op |
-/// | 20 | 4 | padding, recv_id or send_id |
-/// | 24 | 24 each | rma_iov |
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rta<'a> {
-    /// Which of the four types.
-    pub kind: RtaKind,
-    /// The operation's place in the sequence, which it shares with messages.
-    pub msg_id: MsgId,
-    /// `enum fi_datatype` of libfabric. Stock receivers use it as an index without a check.
-    pub atomic_datatype: u32,
-    /// `enum fi_op` of libfabric. Stock receivers use it as an index without a check.
-    pub atomic_op: u32,
-    /// The target's memory; lengths are in bytes.
-    pub rma_iov: RmaIovs<'a>,
-    /// The optional headers.
-    pub options: ReqOptions,
-}
-
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawReceipt {
@@ -236,14 +150,13 @@ struct RawReceipt {
     padding: U32,
 }
 
-/// LONGCTS_RTW, LONGREAD_RTW and RTR: `id` is send_id or recv_id, `count` is credit_request,
-/// read_iov_count or recv_length.
+/// LONGCTS_RTW and LONGREAD_RTW; `count` is credit_request or read_iov_count.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawLong {
     rma_iov_count: U32,
     msg_length: U64,
-    id: U32,
+    send_id: U32,
     count: U32,
 }
 
@@ -255,34 +168,22 @@ struct RawRunt {
     runt_length: U64,
 }
 
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct RawRta {
-    msg_id: U32,
-    rma_iov_count: U32,
-    atomic_datatype: U32,
-    atomic_op: U32,
-    id: U32,
-}
-
-/// Where rma_iov_count is, in RTW and RTR.
+/// Where rma_iov_count is.
 const RMA_IOV_COUNT_OFFSET: usize = 4;
-/// Where rma_iov_count is, in RTA.
-const RTA_IOV_COUNT_OFFSET: usize = 8;
 /// Where read_iov_count is.
 const READ_IOV_COUNT_OFFSET: usize = 20;
 
 impl<'a> EagerRtw<'a> {
     pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<EagerRtw<'a>, ParseError> {
-        let count = cursor.take::<U32>("rma_iov_count")?.get();
+        let count = cursor.take::<U32>()?.get();
         let receipt = if cursor.packet_type().is_delivery_complete() {
-            let raw: &RawReceipt = cursor.take("send_id")?;
+            let raw: &RawReceipt = cursor.take()?;
             Some(SendId(raw.send_id.get()))
         } else {
             None
         };
         Ok(EagerRtw {
-            rma_iov: parse_rma_iov(cursor, RMA_IOV_COUNT_OFFSET, count)?,
+            rma_iov: parse_rma_iov(cursor, count)?,
             receipt,
             options: ReqOptions::parse(cursor)?,
         })
@@ -291,11 +192,11 @@ impl<'a> EagerRtw<'a> {
 
 impl<'a> LongctsRtw<'a> {
     pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<LongctsRtw<'a>, ParseError> {
-        let raw: &RawLong = cursor.take("rma_iov_count")?;
+        let raw: &RawLong = cursor.take()?;
         Ok(LongctsRtw {
-            rma_iov: parse_rma_iov(cursor, RMA_IOV_COUNT_OFFSET, raw.rma_iov_count.get())?,
+            rma_iov: parse_rma_iov(cursor, raw.rma_iov_count.get())?,
             msg_length: raw.msg_length.get(),
-            send_id: SendId(raw.id.get()),
+            send_id: SendId(raw.send_id.get()),
             credit_request: raw.count.get(),
             delivery_complete: cursor.packet_type().is_delivery_complete(),
             options: ReqOptions::parse(cursor)?,
@@ -305,13 +206,13 @@ impl<'a> LongctsRtw<'a> {
 
 impl<'a> LongreadRtw<'a> {
     pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<LongreadRtw<'a>, ParseError> {
-        let raw: &RawLong = cursor.take("rma_iov_count")?;
-        let rma_iov = parse_rma_iov(cursor, RMA_IOV_COUNT_OFFSET, raw.rma_iov_count.get())?;
+        let raw: &RawLong = cursor.take()?;
+        let rma_iov = parse_rma_iov(cursor, raw.rma_iov_count.get())?;
         let options = ReqOptions::parse(cursor)?;
         Ok(LongreadRtw {
             rma_iov,
             msg_length: raw.msg_length.get(),
-            send_id: SendId(raw.id.get()),
+            send_id: SendId(raw.send_id.get()),
             read_iov: parse_read_iov(cursor, raw.count.get())?,
             options,
         })
@@ -320,11 +221,11 @@ impl<'a> LongreadRtw<'a> {
 
 impl<'a> RuntctsRtw<'a> {
     pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<RuntctsRtw<'a>, ParseError> {
-        let raw: &RawRunt = cursor.take("rma_iov_count")?;
+        let raw: &RawRunt = cursor.take()?;
         Ok(RuntctsRtw {
-            rma_iov: parse_rma_iov(cursor, RMA_IOV_COUNT_OFFSET, raw.long.rma_iov_count.get())?,
+            rma_iov: parse_rma_iov(cursor, raw.long.rma_iov_count.get())?,
             msg_length: raw.long.msg_length.get(),
-            send_id: SendId(raw.long.id.get()),
+            send_id: SendId(raw.long.send_id.get()),
             credit_request: raw.long.count.get(),
             seg_offset: raw.seg_offset.get(),
             runt_length: raw.runt_length.get(),
@@ -335,57 +236,17 @@ impl<'a> RuntctsRtw<'a> {
 
 impl<'a> RuntreadRtw<'a> {
     pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<RuntreadRtw<'a>, ParseError> {
-        let raw: &RawRunt = cursor.take("rma_iov_count")?;
-        let rma_iov = parse_rma_iov(cursor, RMA_IOV_COUNT_OFFSET, raw.long.rma_iov_count.get())?;
+        let raw: &RawRunt = cursor.take()?;
+        let rma_iov = parse_rma_iov(cursor, raw.long.rma_iov_count.get())?;
         let options = ReqOptions::parse(cursor)?;
         Ok(RuntreadRtw {
             rma_iov,
             msg_length: raw.long.msg_length.get(),
-            send_id: SendId(raw.long.id.get()),
+            send_id: SendId(raw.long.send_id.get()),
             seg_offset: raw.seg_offset.get(),
             runt_length: raw.runt_length.get(),
             read_iov: parse_read_iov(cursor, raw.long.count.get())?,
             options,
-        })
-    }
-}
-
-impl<'a> Rtr<'a> {
-    pub(super) fn parse(kind: RtrKind, cursor: &mut Cursor<'a>) -> Result<Rtr<'a>, ParseError> {
-        let raw: &RawLong = cursor.take("rma_iov_count")?;
-        Ok(Rtr {
-            kind,
-            rma_iov: parse_rma_iov(cursor, RMA_IOV_COUNT_OFFSET, raw.rma_iov_count.get())?,
-            msg_length: raw.msg_length.get(),
-            recv_id: RecvId(raw.id.get()),
-            recv_length: raw.count.get(),
-            options: ReqOptions::parse(cursor)?,
-        })
-    }
-}
-
-impl ReadRtr {
-    pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<ReadRtr, ParseError> {
-        Ok(ReadRtr {
-            options: ReqOptions::parse(cursor)?,
-        })
-    }
-}
-
-impl<'a> Rta<'a> {
-    /// `kind` makes the type of the word at byte 20.
-    pub(super) fn parse(
-        kind: fn(u32) -> RtaKind,
-        cursor: &mut Cursor<'a>,
-    ) -> Result<Rta<'a>, ParseError> {
-        let raw: &RawRta = cursor.take("msg_id")?;
-        Ok(Rta {
-            kind: kind(raw.id.get()),
-            msg_id: MsgId(raw.msg_id.get()),
-            atomic_datatype: raw.atomic_datatype.get(),
-            atomic_op: raw.atomic_op.get(),
-            rma_iov: parse_rma_iov(cursor, RTA_IOV_COUNT_OFFSET, raw.rma_iov_count.get())?,
-            options: ReqOptions::parse(cursor)?,
         })
     }
 }
@@ -445,7 +306,7 @@ impl sealed::Fields for LongctsRtw<'_> {
         writer.put(&RawLong {
             rma_iov_count: U32::new(self.rma_iov.count()),
             msg_length: U64::new(self.msg_length),
-            id: U32::new(self.send_id.0),
+            send_id: U32::new(self.send_id.0),
             count: U32::new(self.credit_request),
         });
         writer.put(self.rma_iov.as_slice());
@@ -473,7 +334,7 @@ impl sealed::Fields for LongreadRtw<'_> {
         writer.put(&RawLong {
             rma_iov_count: U32::new(self.rma_iov.count()),
             msg_length: U64::new(self.msg_length),
-            id: U32::new(self.send_id.0),
+            send_id: U32::new(self.send_id.0),
             count: U32::new(self.read_iov.count()),
         });
         writer.put(self.rma_iov.as_slice());
@@ -502,7 +363,7 @@ impl sealed::Fields for RuntctsRtw<'_> {
             long: RawLong {
                 rma_iov_count: U32::new(self.rma_iov.count()),
                 msg_length: U64::new(self.msg_length),
-                id: U32::new(self.send_id.0),
+                send_id: U32::new(self.send_id.0),
                 count: U32::new(self.credit_request),
             },
             seg_offset: U64::new(self.seg_offset),
@@ -534,7 +395,7 @@ impl sealed::Fields for RuntreadRtw<'_> {
             long: RawLong {
                 rma_iov_count: U32::new(self.rma_iov.count()),
                 msg_length: U64::new(self.msg_length),
-                id: U32::new(self.send_id.0),
+                send_id: U32::new(self.send_id.0),
                 count: U32::new(self.read_iov.count()),
             },
             seg_offset: U64::new(self.seg_offset),
@@ -546,102 +407,10 @@ impl sealed::Fields for RuntreadRtw<'_> {
     }
 }
 
-impl Repr for Rtr<'_> {
-    fn packet_type(&self) -> PacketType {
-        match self.kind {
-            RtrKind::Short => PacketType::ShortRtr,
-            RtrKind::Longcts => PacketType::LongctsRtr,
-        }
-    }
-
-    fn wire_flags(&self) -> u16 {
-        self.options.wire_flags(self.packet_type())
-    }
-
-    fn header_len(&self) -> usize {
-        (24 + self.rma_iov.wire_len()).saturating_add(self.options.wire_len())
-    }
-}
-
-impl sealed::Fields for Rtr<'_> {
-    fn write_fields(&self, writer: &mut Writer<'_>) {
-        writer.put(&RawLong {
-            rma_iov_count: U32::new(self.rma_iov.count()),
-            msg_length: U64::new(self.msg_length),
-            id: U32::new(self.recv_id.0),
-            count: U32::new(self.recv_length),
-        });
-        writer.put(self.rma_iov.as_slice());
-        self.options.write(writer);
-    }
-}
-
-impl Repr for ReadRtr {
-    fn packet_type(&self) -> PacketType {
-        PacketType::ReadRtr
-    }
-
-    fn wire_flags(&self) -> u16 {
-        self.options.wire_flags(self.packet_type())
-    }
-
-    fn header_len(&self) -> usize {
-        self.options.wire_len().saturating_add(4)
-    }
-}
-
-impl sealed::Fields for ReadRtr {
-    fn write_fields(&self, writer: &mut Writer<'_>) {
-        self.options.write(writer);
-    }
-}
-
-impl Repr for Rta<'_> {
-    fn packet_type(&self) -> PacketType {
-        match self.kind {
-            RtaKind::Write => PacketType::WriteRta,
-            RtaKind::Fetch(_) => PacketType::FetchRta,
-            RtaKind::Compare(_) => PacketType::CompareRta,
-            RtaKind::DcWrite(_) => PacketType::DcWriteRta,
-        }
-    }
-
-    fn wire_flags(&self) -> u16 {
-        self.options.wire_flags(self.packet_type())
-    }
-
-    fn header_len(&self) -> usize {
-        (24 + self.rma_iov.wire_len()).saturating_add(self.options.wire_len())
-    }
-}
-
-impl sealed::Fields for Rta<'_> {
-    fn write_fields(&self, writer: &mut Writer<'_>) {
-        let id = match self.kind {
-            RtaKind::Write => 0,
-            RtaKind::Fetch(recv_id) | RtaKind::Compare(recv_id) => recv_id.0,
-            RtaKind::DcWrite(send_id) => send_id.0,
-        };
-        writer.put(&RawRta {
-            msg_id: U32::new(self.msg_id.0),
-            rma_iov_count: U32::new(self.rma_iov.count()),
-            atomic_datatype: U32::new(self.atomic_datatype),
-            atomic_op: U32::new(self.atomic_op),
-            id: U32::new(id),
-        });
-        writer.put(self.rma_iov.as_slice());
-        self.options.write(writer);
-    }
-}
-
-fn parse_rma_iov<'a>(
-    cursor: &mut Cursor<'a>,
-    count_offset: usize,
-    count: u32,
-) -> Result<RmaIovs<'a>, ParseError> {
-    cursor.take_iovs("rma_iov", "rma_iov_count", count_offset, count)
+fn parse_rma_iov<'a>(cursor: &mut Cursor<'a>, count: u32) -> Result<RmaIovs<'a>, ParseError> {
+    cursor.take_iovs("rma_iov_count", RMA_IOV_COUNT_OFFSET, count)
 }
 
 fn parse_read_iov<'a>(cursor: &mut Cursor<'a>, count: u32) -> Result<RmaIovs<'a>, ParseError> {
-    cursor.take_iovs("read_iov", "read_iov_count", READ_IOV_COUNT_OFFSET, count)
+    cursor.take_iovs("read_iov_count", READ_IOV_COUNT_OFFSET, count)
 }

@@ -1,0 +1,437 @@
+//! The fields of every packet type as data: names, widths, conditions, sources, descriptions.
+//!
+//! [`layout`] lists what a packet type may consist of, for documentation and for the dissector.
+//! [`fields_of`] walks one packet along that list and yields each field with its offset and value;
+//! it needs no valid packet and shows as much of a damaged one as there is. Neither allocates.
+//!
+//! The typed parser ([`Packet::parse`](super::Packet::parse)) is written by hand for speed. Tests
+//! hold the two together: they must agree on every value, every offset and every error.
+
+mod tables;
+mod value;
+
+use core::fmt;
+use core::iter::FusedIterator;
+
+pub use value::{DisplayValue, Value};
+
+use super::codec::RawBase;
+use super::packet_type::PacketType;
+use crate::address::RawAddress;
+use zerocopy::FromBytes;
+
+/// One field of a packet type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FieldDescriptor {
+    /// The name in the spec's tables; a field inside an optional header or an array entry has the
+    /// name of that in front, as in `raw_addr.qpn`.
+    pub name: &'static str,
+    /// How long it is.
+    pub width: Width,
+    /// When it is there.
+    pub presence: Presence,
+    /// What its bytes mean.
+    pub kind: Kind,
+    /// Where it is defined.
+    pub source: Source,
+    /// What it says, in a sentence.
+    pub description: &'static str,
+}
+
+impl FieldDescriptor {
+    /// A value of this field, for people; it need not come from a packet.
+    pub const fn display(self, packet_type: PacketType, value: Value<'_>) -> DisplayValue<'_> {
+        DisplayValue {
+            packet_type,
+            kind: self.kind,
+            value,
+        }
+    }
+}
+
+/// The length of a field.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Width {
+    /// This many bytes.
+    Fixed(usize),
+    /// What the raw address header's size leaves behind the 32 bytes of the address.
+    RawAddressSurplus,
+    /// Everything to the end of the packet; the field is absent if there is nothing.
+    Rest,
+}
+
+/// When a field is there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Presence {
+    /// In every packet of the type.
+    Always,
+    /// If this flag of the base header is set.
+    IfFlag(u16),
+    /// If this flag of the base header is set; otherwise the next field of the table, which has the
+    /// same width, is in its place (`multiuse` in the spec).
+    IfFlagElseNext(u16),
+    /// If this flag of the base header is not set.
+    UnlessFlag(u16),
+    /// If this flag is not set and the packet is long enough.
+    UnlessFlagIfRoom(u16),
+}
+
+/// What a field's bytes mean.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Kind {
+    /// An unsigned number, for people in decimal.
+    Number,
+    /// An unsigned number that is no quantity, for people in hexadecimal.
+    Bits,
+    /// The packet type id.
+    PacketType,
+    /// The flags of the base header.
+    Flags,
+    /// `enum fi_datatype`.
+    AtomicDatatype,
+    /// `enum fi_op`.
+    AtomicOp,
+    /// The number of entries of an array.
+    Count(Array),
+    /// The `size` of the raw address header.
+    RawAddressSize,
+    /// A GID.
+    Gid,
+    /// Bytes without a meaning: senders may leave anything in them.
+    Padding,
+    /// Application data.
+    Data,
+    /// Bytes behind the last field that this version of the protocol knows.
+    Unknown,
+}
+
+/// The arrays that packets contain.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Array {
+    /// `rma_iov`, counted by `rma_iov_count`.
+    RmaIov,
+    /// `read_iov`, counted by `read_iov_count`.
+    ReadIov,
+    /// `extra_info`, counted by `nextra_p3` minus 3.
+    ExtraInfo,
+}
+
+/// Where a field is defined.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Source {
+    /// In the spec.
+    Spec {
+        /// The number of the section.
+        section: &'static str,
+        /// The number of the table, if it has one.
+        table: Option<&'static str>,
+    },
+    /// Only in stock libfabric.
+    Stock {
+        /// The first version.
+        since: &'static str,
+    },
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Spec {
+                section,
+                table: Some(table),
+            } => write!(f, "spec section {section}, table {table}"),
+            Source::Spec {
+                section,
+                table: None,
+            } => write!(f, "spec section {section}"),
+            Source::Stock { since } => {
+                write!(f, "not in the spec, stock libfabric since {since}")
+            }
+        }
+    }
+}
+
+/// Fields that belong together: once, or once for each entry of an array.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Section {
+    /// The array whose entries these are the fields of.
+    pub array: Option<Array>,
+    /// The fields, in the order of the packet.
+    pub fields: &'static [FieldDescriptor],
+}
+
+/// The sections of a packet type, from the base header to the end of the packet.
+pub const fn sections(packet_type: PacketType) -> &'static [&'static Section] {
+    tables::sections(packet_type)
+}
+
+/// One line of a packet type's table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LayoutField {
+    /// The field.
+    pub descriptor: &'static FieldDescriptor,
+    /// The array whose entries have this field.
+    pub array: Option<Array>,
+    /// Where it is in every packet that has it, in bytes from the start of the packet; `None` if
+    /// that depends on what is in front of it. In an array, where the first entry has it.
+    pub offset: Option<usize>,
+}
+
+/// All fields that a packet of this type may have, in the order of the packet.
+pub fn layout(packet_type: PacketType) -> impl Iterator<Item = LayoutField> {
+    let mut next = Some(0_usize);
+    sections(packet_type).iter().flat_map(move |section| {
+        let start = next;
+        let mut within = start;
+        for field in section.fields {
+            within = offset_behind(field, within);
+        }
+        next = if section.array.is_some() {
+            None
+        } else {
+            within
+        };
+        let mut offset = start;
+        section.fields.iter().map(move |descriptor| {
+            let here = offset;
+            offset = offset_behind(descriptor, here);
+            LayoutField {
+                descriptor,
+                array: section.array,
+                offset: here,
+            }
+        })
+    })
+}
+
+/// Where the field behind `field` is, if that is the same in all packets.
+fn offset_behind(field: &FieldDescriptor, offset: Option<usize>) -> Option<usize> {
+    let Width::Fixed(width) = field.width else {
+        return None;
+    };
+    match field.presence {
+        Presence::Always | Presence::UnlessFlag(_) => offset.map(|offset| offset + width),
+        Presence::IfFlagElseNext(_) => offset,
+        Presence::IfFlag(_) | Presence::UnlessFlagIfRoom(_) => None,
+    }
+}
+
+/// The descriptor of a field by its name.
+pub fn find(packet_type: PacketType, name: &str) -> Option<&'static FieldDescriptor> {
+    sections(packet_type)
+        .iter()
+        .flat_map(|section| section.fields)
+        .find(|field| field.name == name)
+}
+
+/// A field of a packet, with its value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Field<'a> {
+    /// The packet's type.
+    pub packet_type: PacketType,
+    /// What field it is.
+    pub descriptor: &'static FieldDescriptor,
+    /// The entry of the array, from 0.
+    pub index: Option<usize>,
+    /// Where it starts, in bytes from the start of the packet.
+    pub offset: usize,
+    /// Its bytes, as they are in the packet.
+    pub bytes: &'a [u8],
+    /// What they mean.
+    pub value: Value<'a>,
+}
+
+impl Field<'_> {
+    /// The name with the index of the array entry, as in `rma_iov[1].addr`.
+    pub fn name(&self) -> FieldName {
+        FieldName {
+            name: self.descriptor.name,
+            index: self.index,
+        }
+    }
+}
+
+/// `NAME = VALUE`, for people.
+impl fmt::Display for Field<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.descriptor.display(self.packet_type, self.value);
+        write!(f, "{} = {value}", self.name())
+    }
+}
+
+/// The name of a field in one packet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FieldName {
+    /// The name in the table.
+    pub name: &'static str,
+    /// The entry of the array, from 0.
+    pub index: Option<usize>,
+}
+
+impl fmt::Display for FieldName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.index, self.name.split_once('.')) {
+            (Some(index), Some((array, member))) => write!(f, "{array}[{index}].{member}"),
+            (Some(index), None) => write!(f, "{}[{index}]", self.name),
+            (None, _) => f.write_str(self.name),
+        }
+    }
+}
+
+/// A field that a packet should have but is not long enough for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MissingField {
+    /// The field.
+    pub descriptor: &'static FieldDescriptor,
+    /// The entry of the array, from 0.
+    pub index: Option<usize>,
+    /// Where it would start, in bytes from the start of the packet.
+    pub offset: usize,
+    /// Its length in bytes.
+    pub needed: usize,
+    /// Bytes that there are from `offset` on.
+    pub available: usize,
+}
+
+/// Walks the fields of a packet.
+///
+/// A packet that is too short ends the walk early ([`Fields::missing`]). `None` if the type id is
+/// not assigned, so that there is no table to walk along. Counts and sizes in the packet are not
+/// trusted: the walk never goes beyond the packet, whatever they say.
+pub fn fields_of(packet: &[u8]) -> Option<Fields<'_>> {
+    let packet_type = PacketType::peek(packet)?;
+    let flags = RawBase::ref_from_prefix(packet).map_or(0, |(base, _)| base.flags.get());
+    Some(Fields {
+        packet_type,
+        flags,
+        packet,
+        offset: 0,
+        section: 0,
+        field: 0,
+        entry: 0,
+        counts: [0; 3],
+        raw_address_size: 0,
+        missing: None,
+    })
+}
+
+/// The iterator of [`fields_of`].
+#[derive(Clone, Debug)]
+pub struct Fields<'a> {
+    packet_type: PacketType,
+    flags: u16,
+    packet: &'a [u8],
+    /// Where the next field starts.
+    offset: usize,
+    /// The next field: index into the type's sections, ...
+    section: usize,
+    /// ... into the section's fields, ...
+    field: usize,
+    /// ... and into the section's array.
+    entry: usize,
+    /// Entries of each array, by [`Array`].
+    counts: [usize; 3],
+    raw_address_size: usize,
+    missing: Option<MissingField>,
+}
+
+impl<'a> Fields<'a> {
+    /// The field at which the packet ends too early, once the walk has come to it.
+    pub fn missing(&self) -> Option<MissingField> {
+        self.missing
+    }
+
+    /// What the walk has not covered yet: at its end, the cut field or nothing.
+    pub fn rest(&self) -> &'a [u8] {
+        self.packet.get(self.offset..).unwrap_or_default()
+    }
+
+    /// The next field to look at, whether or not the packet has it.
+    fn advance(&mut self) -> Option<(&'static FieldDescriptor, Option<usize>)> {
+        loop {
+            let section = sections(self.packet_type).get(self.section)?;
+            let entries = section.array.map_or(1, |array| self.counts[array as usize]);
+            match section.fields.get(self.field) {
+                Some(descriptor) if self.entry < entries => {
+                    self.field += 1;
+                    return Some((descriptor, section.array.map(|_| self.entry)));
+                }
+                None if self.entry + 1 < entries => {
+                    self.field = 0;
+                    self.entry += 1;
+                }
+                _ => {
+                    self.section += 1;
+                    self.field = 0;
+                    self.entry = 0;
+                }
+            }
+        }
+    }
+
+    fn is_present(&self, descriptor: &FieldDescriptor, width: usize) -> bool {
+        let present = match descriptor.presence {
+            Presence::Always => true,
+            Presence::IfFlag(flag) | Presence::IfFlagElseNext(flag) => self.flags & flag != 0,
+            Presence::UnlessFlag(flag) => self.flags & flag == 0,
+            Presence::UnlessFlagIfRoom(flag) => {
+                self.flags & flag == 0 && self.rest().len() >= width
+            }
+        };
+        let is_variable = !matches!(descriptor.width, Width::Fixed(_));
+        present && !(is_variable && width == 0)
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Field<'a>;
+
+    fn next(&mut self) -> Option<Field<'a>> {
+        if self.missing.is_some() {
+            return None;
+        }
+        loop {
+            let (descriptor, index) = self.advance()?;
+            let rest = self.rest();
+            let width = match descriptor.width {
+                Width::Fixed(width) => width,
+                Width::RawAddressSurplus => self.raw_address_size.saturating_sub(RawAddress::LEN),
+                Width::Rest => rest.len(),
+            };
+            if !self.is_present(descriptor, width) {
+                continue;
+            }
+            let offset = self.offset;
+            let Some(bytes) = rest.get(..width) else {
+                self.missing = Some(MissingField {
+                    descriptor,
+                    index,
+                    offset,
+                    needed: width,
+                    available: rest.len(),
+                });
+                return None;
+            };
+            self.offset += width;
+            let value = Value::of(descriptor.kind, bytes);
+            match descriptor.kind {
+                Kind::Count(array) => {
+                    let bias = if array == Array::ExtraInfo { 3 } else { 0 };
+                    self.counts[array as usize] = value.as_usize().saturating_sub(bias);
+                }
+                Kind::RawAddressSize => self.raw_address_size = value.as_usize(),
+                _ => {}
+            }
+            return Some(Field {
+                packet_type: self.packet_type,
+                descriptor,
+                index,
+                offset,
+                bytes,
+                value,
+            });
+        }
+    }
+}
+
+impl FusedIterator for Fields<'_> {}
