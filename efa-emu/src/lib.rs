@@ -5,4 +5,5 @@ pub mod frame;
 pub mod link;
 pub mod profile;
 pub mod provider;
+pub mod sim;
 pub mod transport;

@@ -62,6 +62,21 @@ impl QpnAllocator {
         .map(Qpn)
     }
 
+    /// Takes this number whatever the policy; false if it is in use or out of range.
+    pub fn take(&mut self, qpn: Qpn) -> bool {
+        match &mut self.free {
+            Free::Sorted(free) => free.remove(&qpn.0),
+            Free::Queue(free) => match free.iter().position(|number| *number == qpn.0) {
+                Some(index) => free.remove(index).is_some(),
+                None => false,
+            },
+            Free::Any(free) => match free.iter().position(|number| *number == qpn.0) {
+                Some(index) => free.swap_remove(index) == qpn.0,
+                None => false,
+            },
+        }
+    }
+
     /// Gives a number back.
     pub fn release(&mut self, qpn: Qpn) {
         match &mut self.free {

@@ -1,0 +1,265 @@
+//! The memory of a simulated host.
+//!
+//! A host has its own address space of separately allocated blocks. Every access, by the program on
+//! the host as well as by its device, names an address and a length and must stay inside one block;
+//! anything else is a [`MemoryFault`], the simulation's equivalent of a segmentation fault.
+
+use std::collections::BTreeMap;
+
+/// An access outside of the allocated memory of a simulated host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("memory {address:#x} + {length} is not allocated on this host")]
+pub struct MemoryFault {
+    /// First byte of the access.
+    pub address: u64,
+    /// Length of the access in bytes.
+    pub length: u64,
+}
+
+/// The host has less free memory than was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "cannot allocate {wanted} bytes: {free} of the host's {limit} are free (HostConfig::memory)"
+)]
+pub struct OutOfMemory {
+    /// Bytes asked for.
+    pub wanted: u64,
+    /// Bytes left.
+    pub free: u64,
+    /// All memory of the host in bytes.
+    pub limit: u64,
+}
+
+/// Unmapped bytes between two blocks, so that a small overrun cannot reach a neighbour.
+const GUARD: u64 = 4096;
+
+/// Alignment of every block.
+const ALIGNMENT: u64 = 4096;
+
+/// The address space of one simulated host.
+#[derive(Debug)]
+pub(crate) struct AddressSpace {
+    blocks: BTreeMap<u64, Block>,
+    next: u64,
+    used: u64,
+    limit: u64,
+}
+
+#[derive(Debug)]
+enum Block {
+    /// One allocation of a program.
+    Plain(Box<[u8]>),
+    /// Packet buffers side by side. A slot is only mapped while its buffer is lent to the device.
+    Slots {
+        size: usize,
+        slots: Vec<Option<Box<[u8]>>>,
+    },
+}
+
+impl AddressSpace {
+    /// An empty address space that starts at `base` and holds at most `limit` bytes. Hosts get
+    /// different bases so that an address of one is not an address of another.
+    pub(crate) fn new(base: u64, limit: u64) -> Self {
+        AddressSpace {
+            blocks: BTreeMap::new(),
+            next: base + GUARD,
+            used: 0,
+            limit,
+        }
+    }
+
+    /// Allocates `length` zero bytes and returns their address.
+    pub(crate) fn allocate(&mut self, length: usize) -> Result<u64, OutOfMemory> {
+        let address = self.claim(length as u64)?;
+        self.blocks
+            .insert(address, Block::Plain(vec![0; length].into()));
+        Ok(address)
+    }
+
+    /// Reserves addresses for `count` packet buffers, `size` bytes apart, none of them mapped yet.
+    pub(crate) fn reserve_slots(&mut self, count: usize, size: usize) -> Result<u64, OutOfMemory> {
+        let address = self.claim((count as u64).saturating_mul(size as u64))?;
+        let slots = vec![None; count];
+        self.blocks.insert(address, Block::Slots { size, slots });
+        Ok(address)
+    }
+
+    fn claim(&mut self, length: u64) -> Result<u64, OutOfMemory> {
+        let free = self.limit - self.used;
+        if length > free {
+            return Err(OutOfMemory {
+                wanted: length,
+                free,
+                limit: self.limit,
+            });
+        }
+        let address = self.next;
+        // The limit keeps this far below 2^64.
+        self.next = (address + length + GUARD).next_multiple_of(ALIGNMENT);
+        self.used += length;
+        Ok(address)
+    }
+
+    /// Gives a block back; `address` must be its first byte.
+    pub(crate) fn free(&mut self, address: u64) -> Result<(), MemoryFault> {
+        let block = self
+            .blocks
+            .remove(&address)
+            .ok_or(MemoryFault { address, length: 0 })?;
+        self.used -= block.length();
+        Ok(())
+    }
+
+    /// Maps slot `index` of the slots at `base` with a buffer.
+    pub(crate) fn lend(&mut self, base: u64, index: usize, buffer: Box<[u8]>) {
+        if let Some(slot) = self.slot(base, index) {
+            *slot = Some(buffer);
+        }
+    }
+
+    /// Unmaps slot `index` of the slots at `base` and returns its buffer.
+    pub(crate) fn take_back(&mut self, base: u64, index: usize) -> Option<Box<[u8]>> {
+        self.slot(base, index)?.take()
+    }
+
+    fn slot(&mut self, base: u64, index: usize) -> Option<&mut Option<Box<[u8]>>> {
+        match self.blocks.get_mut(&base)? {
+            Block::Slots { slots, .. } => slots.get_mut(index),
+            Block::Plain(_) => None,
+        }
+    }
+
+    /// Whether every byte of the range belongs to one block.
+    pub(crate) fn check(&self, address: u64, length: u64) -> Result<(), MemoryFault> {
+        let fault = MemoryFault { address, length };
+        let (start, block) = self.blocks.range(..=address).next_back().ok_or(fault)?;
+        let offset = address - start;
+        match block.length().checked_sub(offset) {
+            Some(rest) if length <= rest => Ok(()),
+            _ => Err(fault),
+        }
+    }
+
+    /// The bytes of a range. A range of length 0 is valid at any address.
+    pub(crate) fn bytes(&self, address: u64, length: usize) -> Result<&[u8], MemoryFault> {
+        if length == 0 {
+            return Ok(&[]);
+        }
+        let fault = MemoryFault {
+            address,
+            length: length as u64,
+        };
+        let (start, block) = self.blocks.range(..=address).next_back().ok_or(fault)?;
+        let offset = usize::try_from(address - start).map_err(|_| fault)?;
+        let (bytes, offset) = match block {
+            Block::Plain(bytes) => (bytes, offset),
+            Block::Slots { size, slots } => {
+                let slot = slots.get(offset / size).and_then(Option::as_ref);
+                (slot.ok_or(fault)?, offset % size)
+            }
+        };
+        offset
+            .checked_add(length)
+            .and_then(|end| bytes.get(offset..end))
+            .ok_or(fault)
+    }
+
+    /// The bytes of a range, to be written. A range of length 0 is valid at any address.
+    pub(crate) fn bytes_mut(
+        &mut self,
+        address: u64,
+        length: usize,
+    ) -> Result<&mut [u8], MemoryFault> {
+        if length == 0 {
+            return Ok(&mut []);
+        }
+        let fault = MemoryFault {
+            address,
+            length: length as u64,
+        };
+        let (start, block) = self.blocks.range_mut(..=address).next_back().ok_or(fault)?;
+        let offset = usize::try_from(address - start).map_err(|_| fault)?;
+        let (bytes, offset) = match block {
+            Block::Plain(bytes) => (bytes, offset),
+            Block::Slots { size, slots } => {
+                let slot = slots.get_mut(offset / *size).and_then(Option::as_mut);
+                (slot.ok_or(fault)?, offset % *size)
+            }
+        };
+        offset
+            .checked_add(length)
+            .and_then(|end| bytes.get_mut(offset..end))
+            .ok_or(fault)
+    }
+}
+
+impl Block {
+    fn length(&self) -> u64 {
+        match self {
+            Block::Plain(bytes) => bytes.len() as u64,
+            Block::Slots { size, slots } => (*size as u64) * (slots.len() as u64),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: u64 = 0x10_0000_0000;
+
+    #[test]
+    fn an_access_must_stay_inside_one_block() {
+        let mut memory = AddressSpace::new(BASE, 1 << 20);
+        let first = memory.allocate(100).unwrap();
+        let second = memory.allocate(100).unwrap();
+        assert!(memory.bytes(first, 100).is_ok());
+        assert!(memory.bytes(first + 99, 1).is_ok());
+        assert!(memory.bytes(first, 101).is_err());
+        assert!(memory.bytes(first + 100, 1).is_err());
+        assert!(memory.bytes(first - 1, 1).is_err());
+        assert!(memory.bytes(first, (second - first) as usize + 1).is_err());
+        assert!(memory.bytes_mut(second + 50, 51).is_err());
+        assert!(memory.bytes(u64::MAX, 2).is_err());
+        assert!(memory.bytes(0, usize::MAX).is_err());
+        assert!(memory.check(first, 100).is_ok());
+        assert!(memory.check(first + 1, 100).is_err());
+        assert!(memory.check(u64::MAX, u64::MAX).is_err());
+    }
+
+    #[test]
+    fn no_bytes_can_be_reached_anywhere() {
+        let mut memory = AddressSpace::new(BASE, 0);
+        assert_eq!(memory.bytes(0, 0), Ok(&[][..]));
+        assert_eq!(memory.bytes_mut(u64::MAX, 0), Ok(&mut [][..]));
+    }
+
+    #[test]
+    fn freed_memory_is_gone_and_can_be_allocated_again() {
+        let mut memory = AddressSpace::new(BASE, 100);
+        let address = memory.allocate(60).unwrap();
+        assert_eq!(memory.allocate(60).unwrap_err().free, 40);
+        memory.bytes_mut(address, 60).unwrap().fill(7);
+        assert!(memory.free(address + 1).is_err());
+        memory.free(address).unwrap();
+        assert!(memory.bytes(address, 1).is_err());
+        assert!(memory.free(address).is_err());
+        let again = memory.allocate(100).unwrap();
+        assert_ne!(again, address, "a stale address must not become valid");
+        assert_eq!(memory.bytes(again, 100).unwrap(), [0; 100]);
+    }
+
+    #[test]
+    fn a_slot_is_mapped_only_while_it_is_lent() {
+        let mut memory = AddressSpace::new(BASE, 1 << 20);
+        let base = memory.reserve_slots(4, 64).unwrap();
+        assert!(memory.bytes(base + 64, 1).is_err());
+        memory.lend(base, 1, vec![5; 64].into());
+        assert_eq!(memory.bytes(base + 64, 64).unwrap(), [5; 64]);
+        assert!(memory.bytes(base + 63, 2).is_err());
+        assert!(memory.bytes(base + 64, 65).is_err());
+        assert_eq!(memory.take_back(base, 1).unwrap().len(), 64);
+        assert!(memory.bytes(base + 64, 1).is_err());
+        assert!(memory.take_back(base, 9).is_none());
+    }
+}

@@ -1,0 +1,144 @@
+//! The packet buffers of one queue pair.
+//!
+//! The bytes of a buffer are in one place at a time: with the program while it owns the buffer, in
+//! the simulated host's memory while the device has it. So a program that touches a buffer which it
+//! gave away is found out, and nothing is copied.
+
+use efa_core::nic::{BufferId, NicError};
+
+use super::memory::AddressSpace;
+use super::objects::Pool;
+use crate::device::queue::Buffer;
+
+/// Where a buffer is.
+enum Place {
+    /// In the pool; `None` until its first use.
+    Free(Option<Box<[u8]>>),
+    /// With the program.
+    Program(Box<[u8]>),
+    /// With the device.
+    Device,
+}
+
+/// A pool of packet buffers with the addresses that the device knows them by.
+pub(super) struct PacketBuffers {
+    pool: Pool,
+    /// Bytes of a buffer that packets may use.
+    mtu: usize,
+    places: Vec<Place>,
+    free: Vec<u32>,
+}
+
+impl PacketBuffers {
+    /// Distance of the addresses of two buffers when packets have up to `mtu` bytes.
+    pub(super) fn stride_for(mtu: usize) -> usize {
+        mtu.next_multiple_of(64)
+    }
+
+    /// `count` buffers of `mtu` bytes in `pool`.
+    pub(super) fn new(pool: Pool, mtu: usize, count: usize) -> Self {
+        PacketBuffers {
+            pool,
+            mtu,
+            places: (0..count).map(|_| Place::Free(None)).collect(),
+            // The lowest number is handed out first.
+            free: (0..count as u32).rev().collect(),
+        }
+    }
+
+    /// How many buffers are in the pool.
+    pub(super) fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    pub(super) fn acquire(&mut self) -> Option<BufferId> {
+        let index = self.free.pop()?;
+        let place = &mut self.places[index as usize];
+        let Place::Free(bytes) = place else {
+            unreachable!("the free list names buffers in the pool");
+        };
+        let bytes = bytes.take().unwrap_or_else(|| vec![0; self.mtu].into());
+        *place = Place::Program(bytes);
+        Some(BufferId(index))
+    }
+
+    pub(super) fn release(&mut self, buffer: BufferId) {
+        let Some(place) = self.places.get_mut(buffer.0 as usize) else {
+            panic!("release of {buffer:?}, which is no buffer of this queue pair");
+        };
+        match std::mem::replace(place, Place::Device) {
+            Place::Program(bytes) => *place = Place::Free(Some(bytes)),
+            other => {
+                *place = other;
+                panic!("release of {buffer:?}, which the caller does not own");
+            }
+        }
+        self.free.push(buffer.0);
+    }
+
+    pub(super) fn bytes(&self, buffer: BufferId) -> &[u8] {
+        match self.places.get(buffer.0 as usize) {
+            Some(Place::Program(bytes)) => bytes,
+            _ => panic!("access to {buffer:?}, which the caller does not own"),
+        }
+    }
+
+    pub(super) fn bytes_mut(&mut self, buffer: BufferId) -> &mut [u8] {
+        match self.places.get_mut(buffer.0 as usize) {
+            Some(Place::Program(bytes)) => bytes,
+            _ => panic!("access to {buffer:?}, which the caller does not own"),
+        }
+    }
+
+    /// `length` bytes of a buffer from `offset` on, if the program owns it and it has them.
+    pub(super) fn range_mut(
+        &mut self,
+        buffer: BufferId,
+        offset: usize,
+        length: usize,
+    ) -> Result<&mut [u8], NicError> {
+        self.check_owned(buffer)?;
+        let out_of_range = NicError::Invalid {
+            what: "offset in a packet buffer",
+            value: offset as u64,
+        };
+        let end = offset.checked_add(length).ok_or(out_of_range)?;
+        let bytes = self.bytes_mut(buffer).get_mut(offset..end);
+        bytes.ok_or(out_of_range)
+    }
+
+    pub(super) fn check_owned(&self, buffer: BufferId) -> Result<(), NicError> {
+        match self.places.get(buffer.0 as usize) {
+            Some(Place::Program(_)) => Ok(()),
+            _ => Err(NicError::Invalid {
+                what: "packet buffer, not owned by the caller:",
+                value: buffer.0.into(),
+            }),
+        }
+    }
+
+    /// How the device is told about `length` bytes of a buffer.
+    pub(super) fn describe(&self, buffer: BufferId, length: usize) -> Buffer {
+        Buffer {
+            address: self.pool.base + u64::from(buffer.0) * self.pool.stride as u64,
+            length: length as u32,
+            lkey: self.pool.lkey.0,
+        }
+    }
+
+    /// Maps a buffer that the program owns into the host's memory, for the device.
+    pub(super) fn lend(&mut self, buffer: BufferId, memory: &mut AddressSpace) {
+        let place = &mut self.places[buffer.0 as usize];
+        if let Place::Program(bytes) = std::mem::replace(place, Place::Device) {
+            memory.lend(self.pool.base, buffer.0 as usize, bytes);
+        }
+    }
+
+    /// Takes a buffer back from the device.
+    pub(super) fn take_back(&mut self, buffer: BufferId, memory: &mut AddressSpace) {
+        // After a crash of the host the memory is gone; the buffer starts over.
+        let bytes = memory.take_back(self.pool.base, buffer.0 as usize);
+        let bytes = bytes.unwrap_or_else(|| vec![0; self.mtu].into());
+        self.places[buffer.0 as usize] = Place::Program(bytes);
+    }
+}

@@ -1,0 +1,276 @@
+//! The hosts of a fabric and the loop that runs events.
+
+use std::time::Duration;
+
+use efa_core::address::{Gid, Qpn};
+use efa_core::nic::Status;
+
+use super::fault::Stage;
+use super::memory::AddressSpace;
+use super::random::Random;
+use super::tap::Direction;
+use super::wire::{Dma, Event, FlightId, Uplink, Wire};
+use super::{HostConfig, HostId, Step};
+use crate::device::{Device, QpnAllocator, QpnPolicy};
+use crate::link::{Operation, Token};
+
+/// One simulated host: a device and the memory that it reaches.
+pub(super) struct Host {
+    pub(super) config: HostConfig,
+    pub(super) device: Device,
+    pub(super) memory: AddressSpace,
+    pub(super) qpns: QpnAllocator,
+    /// The number that the next queue pair gets if it is free.
+    pub(super) preferred_qpn: Option<Qpn>,
+    generation: u32,
+    /// The earliest timer event of the device on the agenda.
+    timer: Option<Duration>,
+}
+
+impl Host {
+    /// A number for the request ids of the next queue pair.
+    pub(super) fn next_generation(&mut self) -> u32 {
+        self.generation = self.generation.wrapping_add(1);
+        self.generation
+    }
+}
+
+/// Everything in a fabric.
+pub(super) struct World {
+    pub(super) wire: Wire,
+    pub(super) hosts: Vec<Host>,
+    pub(super) qpn_policy: QpnPolicy,
+    pub(super) qpn_random: Random,
+    pub(super) qkey_random: Random,
+    pub(super) completion_random: Random,
+    pub(super) completion_window: usize,
+}
+
+/// Distance of the address spaces of two hosts.
+const ADDRESS_SPACE: u64 = 1 << 44;
+
+impl World {
+    /// Adds a host that has `gid`, which no other host may have.
+    pub(super) fn add_host(&mut self, gid: Gid, config: HostConfig) -> HostId {
+        let id = self.wire.connect(gid);
+        let host = self.new_host(id, gid, config);
+        self.hosts.push(host);
+        self.wire
+            .log
+            .add(self.wire.now, format_args!("boot {id} {gid}"));
+        id
+    }
+
+    fn new_host(&self, id: HostId, gid: Gid, config: HostConfig) -> Host {
+        let numbers = config.profile.max_qp.min(u32::from(u16::MAX)) as u16;
+        // Every life of a host has its own addresses as well: a pointer from before a crash is bad.
+        let life = u64::from(self.wire.port(id).life) << 60;
+        let base = (u64::from(id.0) + 1) * ADDRESS_SPACE | life;
+        Host {
+            device: Device::new(config.profile.clone(), gid),
+            memory: AddressSpace::new(base, config.memory),
+            qpns: QpnAllocator::new(self.qpn_policy, numbers),
+            preferred_qpn: None,
+            generation: 0,
+            timer: None,
+            config,
+        }
+    }
+
+    pub(super) fn host(&mut self, id: HostId) -> &mut Host {
+        &mut self.hosts[id.0 as usize]
+    }
+
+    /// A free queue pair number of a host.
+    pub(super) fn take_qpn(&mut self, id: HostId) -> Option<Qpn> {
+        let host = &mut self.hosts[id.0 as usize];
+        let preferred = host.preferred_qpn.take();
+        let qpn = preferred
+            .filter(|qpn| host.qpns.take(*qpn))
+            .or_else(|| host.qpns.allocate(self.qpn_random.generator()))?;
+        self.wire
+            .log
+            .add(self.wire.now, format_args!("open {id}:{qpn}"));
+        Some(qpn)
+    }
+
+    /// The host loses power: its device, its queue pairs and its memory are gone.
+    pub(super) fn kill(&mut self, id: HostId) {
+        if !self.wire.port(id).alive {
+            return;
+        }
+        self.wire.kill(id);
+        let gid = self.wire.port(id).gid;
+        let config = self.host(id).config.clone();
+        self.hosts[id.0 as usize] = self.new_host(id, gid, config);
+    }
+
+    /// A killed host comes back, with nothing left of its former life.
+    pub(super) fn restart(&mut self, id: HostId) {
+        let now = self.wire.now;
+        let port = self.wire.port_mut(id);
+        if !port.alive {
+            port.alive = true;
+            self.wire.log.add(now, format_args!("restart {id}"));
+        }
+    }
+
+    /// Lets a host's device send what it has, and notes when it wants to be called again.
+    pub(super) fn drive(&mut self, id: HostId) {
+        let host = &mut self.hosts[id.0 as usize];
+        let now = self.wire.now;
+        let mut uplink = Uplink {
+            wire: &mut self.wire,
+            host: id,
+            memory: &host.memory,
+        };
+        host.device.transmit(now, &mut uplink);
+        if let Some(at) = host.device.next_timeout() {
+            let at = at.max(now);
+            if host.timer.is_none_or(|timer| at < timer) {
+                host.timer = Some(at);
+                self.wire.agenda.add(at, Event::Timer(id));
+            }
+        }
+    }
+
+    /// Runs the next event.
+    pub(super) fn step(&mut self) -> Option<Step> {
+        let (time, event) = self.wire.agenda.pop()?;
+        self.wire.now = time;
+        let host = match event {
+            Event::Depart(flight, stage) => {
+                self.wire.depart(flight, stage);
+                None
+            }
+            Event::Resend(flight) => {
+                self.wire.queue(flight, Stage::Request);
+                None
+            }
+            Event::Arrive(flight, stage) => match self.wire.receives(flight, stage) {
+                true => Some(match stage {
+                    Stage::Request => self.request_arrives(flight),
+                    Stage::Answer => self.answer_arrives(flight),
+                }),
+                false => {
+                    self.wire.lose(flight, stage);
+                    None
+                }
+            },
+            Event::Fail(flight, status) => {
+                self.wire.flight(flight).outcome = Some(status);
+                Some(self.finish(flight))
+            }
+            Event::Sent { host, life, token } => {
+                if self.wire.port(host).life == life {
+                    self.complete(host, token, Status::Ok);
+                }
+                Some(host)
+            }
+            Event::Timer(host) => {
+                let entry = self.host(host);
+                if entry.timer == Some(time) {
+                    entry.timer = None;
+                    self.drive(host);
+                }
+                Some(host)
+            }
+        };
+        Some(Step { time, host })
+    }
+
+    fn request_arrives(&mut self, id: FlightId) -> HostId {
+        self.wire.observe(id, Stage::Request, Direction::Received);
+        let known = self.wire.flight(id).outcome.is_some();
+        if !known {
+            let status = match self.wire.verdict(id) {
+                Some(status) => status,
+                None => self.deliver(id),
+            };
+            self.wire.flight(id).outcome = Some(status);
+        }
+        // A retransmission of a request whose answer was lost is answered, not served again.
+        let event = if known { "duplicate" } else { "deliver" };
+        self.wire.report(event, id);
+        let flight = self.wire.flight(id);
+        let responder = flight.responder;
+        if flight.header.operation == Operation::Datagram {
+            self.wire.finish(id);
+        } else {
+            self.wire.queue(id, Stage::Answer);
+        }
+        responder
+    }
+
+    /// Lets the responder's device serve a request.
+    fn deliver(&mut self, id: FlightId) -> Status {
+        let flight = self.wire.flight(id);
+        let responder = flight.responder;
+        let initiator = flight.initiator;
+        let header = flight.header;
+        let mut data = std::mem::take(&mut flight.data);
+        let from = self.wire.port(initiator).gid;
+        let host = self.host(responder);
+        let mut dma = Dma {
+            data: &mut data,
+            memory: &mut host.memory,
+        };
+        let status = host.device.deliver(from, &header, &mut dma);
+        self.wire.flight(id).data = data;
+        status
+    }
+
+    fn answer_arrives(&mut self, id: FlightId) -> HostId {
+        self.wire.observe(id, Stage::Answer, Direction::Received);
+        let flight = self.wire.flight(id);
+        let (initiator, token) = (flight.initiator, flight.token);
+        let is_read = flight.header.operation == Operation::RdmaRead;
+        let has_data = is_read && flight.outcome == Some(Status::Ok);
+        if has_data && self.wire.initiator_lives(id) {
+            let flight = self.wire.flight(id);
+            let data = std::mem::take(&mut flight.data);
+            let written = self.scatter(initiator, token, &data);
+            let flight = self.wire.flight(id);
+            flight.data = data;
+            if !written {
+                flight.outcome = Some(Status::LocalInvalidLkey);
+            }
+        }
+        self.finish(id)
+    }
+
+    /// Writes the data of an RDMA read into the initiator's memory. Nothing is written for a request
+    /// that the device has given up, and that counts as done.
+    fn scatter(&mut self, initiator: HostId, token: Token, data: &[u8]) -> bool {
+        let host = self.host(initiator);
+        let Some(segments) = host.device.local_memory(token) else {
+            return true;
+        };
+        let mut rest = data;
+        for segment in segments {
+            let (now, later) = rest.split_at(rest.len().min(segment.length as usize));
+            rest = later;
+            match host.memory.bytes_mut(segment.address, now.len()) {
+                Ok(target) => target.copy_from_slice(now),
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Gives the outcome of a request to the initiator's device.
+    fn finish(&mut self, id: FlightId) -> HostId {
+        self.wire.report("complete", id);
+        let initiator = self.wire.flight(id).initiator;
+        if let Some((host, token, status)) = self.wire.finish(id) {
+            self.complete(host, token, status);
+        }
+        initiator
+    }
+
+    fn complete(&mut self, host: HostId, token: Token, status: Status) {
+        let now = self.wire.now;
+        self.host(host).device.complete(now, token, status);
+        self.drive(host);
+    }
+}
