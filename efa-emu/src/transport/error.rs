@@ -115,6 +115,12 @@ pub enum FabricError {
         /// What it may be.
         expected: &'static str,
     },
+    /// There is no device profile of this name.
+    #[error("there is no device profile {name:?}: `efa-emu profiles` lists them")]
+    UnknownProfile {
+        /// The name.
+        name: String,
+    },
     /// All queue pair numbers of the host are in use.
     #[error("host has no queue pair number left ({limit} are in use): destroy queue pairs")]
     QpnsExhausted {
@@ -152,6 +158,7 @@ impl FabricError {
         match self {
             FabricError::InvalidName { .. }
             | FabricError::Environment { .. }
+            | FabricError::UnknownProfile { .. }
             | FabricError::NetworkOption { .. } => libc::EINVAL,
             FabricError::ForeignOwner { .. } | FabricError::WritableByOthers { .. } => libc::EPERM,
             FabricError::NotADirectory { .. } => libc::ENOTDIR,
@@ -161,6 +168,27 @@ impl FabricError {
             FabricError::QpnsExhausted { .. } => libc::ENOMEM,
             FabricError::Forked => libc::EIO,
             FabricError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+/// Why a verb of an opened device failed.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The device refused it.
+    #[error(transparent)]
+    Device(#[from] crate::device::Error),
+    /// The fabric refused it.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+}
+
+impl EngineError {
+    /// The `errno` that a verbs call reports for this error.
+    pub fn errno(&self) -> i32 {
+        match self {
+            EngineError::Device(error) => error.errno(),
+            EngineError::Fabric(error) => error.errno(),
         }
     }
 }

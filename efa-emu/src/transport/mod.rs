@@ -4,11 +4,13 @@
 //! and gets an [`Engine`].
 
 mod config;
+mod engine;
 mod error;
 mod fabric;
 mod fork;
 mod host;
 mod lock;
+mod outbound;
 mod qpn;
 mod shared;
 
@@ -16,6 +18,7 @@ pub use config::{
     DEFAULT_FABRIC, DEFAULT_PROFILE, ENV_FABRIC, ENV_GID, ENV_HOST, ENV_NETWORK, ENV_PROFILE,
     ENV_RDMA, HostConfig, NetworkOptions, QpnReuse, RdmaPath, parse_duration,
 };
-pub use error::FabricError;
+pub use engine::{Engine, EventHandler};
+pub use error::{EngineError, FabricError};
 pub use fabric::Fabric;
 pub use host::{Host, HostStatus, ParticipantStatus, list_hosts};
