@@ -304,3 +304,54 @@ impl Default for Profile {
             .clone()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn profiles_have_distinct_names_and_part_ids_and_keep_to_the_formats() {
+        let mut names = std::collections::HashSet::new();
+        let mut parts = std::collections::HashSet::new();
+        for profile in Profile::all() {
+            assert!(names.insert(profile.name) && parts.insert(profile.part_id));
+            assert_eq!(Profile::by_name(profile.name), Some(profile));
+            for depth in [
+                profile.max_sq_wr,
+                profile.max_rq_wr,
+                profile.max_cqe,
+                profile.max_qp,
+            ] {
+                assert!(depth.is_power_of_two() && depth <= 1 << 15, "{depth}");
+            }
+            assert!(profile.max_sq_sge <= 2 && profile.max_rdma_sge <= 1);
+            assert!(profile.max_mr <= Profile::MAX_MR);
+        }
+        assert_eq!(Profile::by_name("efa"), None);
+    }
+
+    #[test]
+    fn the_default_can_read_and_write() {
+        let caps = Profile::default().caps;
+        assert!(caps.contains(DeviceCaps::RDMA_READ | DeviceCaps::RDMA_WRITE));
+    }
+
+    #[test]
+    fn every_attribute_names_its_source() {
+        for attribute in Profile::default().attributes() {
+            assert!(!attribute.value.is_empty() && !attribute.source.is_empty());
+        }
+    }
+
+    #[test]
+    fn rnr_waits_double_up_to_the_bound() {
+        let backoff = RnrBackoff {
+            first: Duration::from_micros(10),
+            longest: Duration::from_micros(35),
+        };
+        let delays: Vec<_> = [0, 1, 2, 31, 32, u32::MAX]
+            .map(|retry| backoff.delay(retry).as_micros())
+            .to_vec();
+        assert_eq!(delays, [10, 20, 35, 35, 35, 35]);
+    }
+}

@@ -100,10 +100,10 @@ impl AddressBook {
         Some(self.entries.get(usize::from(ahn.0))?.as_ref()?.gid)
     }
 
-    /// The GID behind a work request's raw handle number, if `pd` has such a handle.
+    /// The GID behind a work request's handle number, if `pd` has such a handle.
     #[inline]
-    pub(super) fn destination(&self, pd: PdId, ahn: u16) -> Option<Gid> {
-        let entry = self.entries.get(usize::from(ahn))?.as_ref()?;
+    pub(super) fn destination(&self, pd: PdId, ahn: Ahn) -> Option<Gid> {
+        let entry = self.entries.get(usize::from(ahn.0))?.as_ref()?;
         entry
             .handles
             .iter()
@@ -122,6 +122,73 @@ impl AddressBook {
                 ahn
             }
         };
-        self.destination(pd, ahn.0).map(|_| ahn)
+        self.destination(pd, ahn).map(|_| ahn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UCX: PdId = PdId(0);
+    const LIBFABRIC: PdId = PdId(1);
+
+    fn gid(last: u8) -> Gid {
+        Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last])
+    }
+
+    #[test]
+    fn all_handles_of_a_gid_have_one_number_while_any_lives() {
+        let mut book = AddressBook::new(10);
+        let ahn = book.create(UCX, gid(1)).unwrap();
+        assert_eq!(ahn, Ahn(0));
+        assert_eq!(book.create(UCX, gid(1)), Ok(ahn));
+        assert_eq!(book.create(LIBFABRIC, gid(1)), Ok(ahn));
+        assert_ne!(book.create(UCX, gid(2)), Ok(ahn));
+        assert_eq!(book.destroy(UCX, ahn), Ok(false));
+        assert_eq!(book.sender(UCX, gid(1)), Some(ahn));
+        assert_eq!(book.destroy(UCX, ahn), Ok(false));
+        assert_eq!(book.sender(UCX, gid(1)), None);
+        assert_eq!(book.destination(UCX, ahn), None);
+        assert_eq!(book.sender(LIBFABRIC, gid(1)), Some(ahn));
+        assert!(book.destroy(UCX, ahn).is_err());
+        assert_eq!(book.gid(ahn), Some(gid(1)));
+        assert_eq!(book.destroy(LIBFABRIC, ahn), Ok(true));
+        assert_eq!(book.gid(ahn), None);
+        assert!(book.destroy(LIBFABRIC, ahn).is_err());
+        assert_eq!(book.sender(LIBFABRIC, gid(1)), None);
+    }
+
+    #[test]
+    fn the_limit_counts_destinations() {
+        let mut book = AddressBook::new(2);
+        for host in [1, 2, 1, 2] {
+            book.create(UCX, gid(host)).unwrap();
+        }
+        let full = book.create(UCX, gid(3)).unwrap_err();
+        assert_eq!(full.errno(), libc::ENOMEM);
+    }
+
+    #[test]
+    fn addresses_that_are_no_host_are_refused() {
+        let mut book = AddressBook::new(2);
+        let multicast = Gid([0xff; 16]);
+        for gid in [Gid::default(), multicast] {
+            assert_eq!(book.create(UCX, gid).unwrap_err().errno(), libc::EINVAL);
+        }
+    }
+
+    #[test]
+    fn the_unknown_number_is_never_given_out() {
+        let mut book = AddressBook::new(u32::MAX);
+        let number = |host: u32| {
+            let mut bytes = gid(0).0;
+            bytes[8..12].copy_from_slice(&host.to_be_bytes());
+            Gid(bytes)
+        };
+        for host in 1..=0xffff {
+            assert_ne!(book.create(UCX, number(host)), Ok(Ahn(Ahn::UNKNOWN)));
+        }
+        assert!(book.create(UCX, number(0x10000)).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! Requests that the device has taken out of a send queue and that have not completed.
 
-use efa_core::address::{Gid, Qpn};
+use efa_core::address::{Ahn, Gid, Qpn};
 
 use super::queue::{InlineData, WqeOperation};
 use crate::link::{HostSegment, LocalData, RequestHeader, Token};
@@ -48,7 +48,7 @@ pub(super) struct Request {
     pub(super) operation: WqeOperation,
     pub(super) signaled: bool,
     pub(super) to: Gid,
-    pub(super) ahn: u16,
+    pub(super) ahn: Ahn,
     pub(super) header: RequestHeader,
     pub(super) data: RequestData,
     pub(super) rnr_retries: u32,

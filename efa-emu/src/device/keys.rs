@@ -174,3 +174,73 @@ fn resolve(
         },
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PD: PdId = PdId(3);
+
+    fn region(access: Access) -> MemoryRegion {
+        MemoryRegion {
+            address: 0x7000_1000,
+            length: 0x100,
+            iova: 0x9000_1000,
+            access,
+        }
+    }
+
+    #[test]
+    fn keys_fit_their_fields_and_are_never_zero_or_the_same_again_soon() {
+        let mut table = RegionTable::new(4);
+        let mut seen = std::collections::HashSet::new();
+        // Four slots with 63 generations each.
+        for _ in 0..4 * 63 {
+            let keys = table.insert(PD, region(Access::empty())).unwrap();
+            assert!(keys.lkey.0 != 0 && keys.lkey.0 < 1 << 24, "{keys:?}");
+            assert!(keys.rkey.0 != 0, "{keys:?}");
+            assert!(seen.insert(keys.lkey), "{keys:?} came back");
+            assert_eq!(table.remove(keys.lkey), Ok(PD));
+            assert!(table.remove(keys.lkey).is_err());
+        }
+    }
+
+    #[test]
+    fn the_limit_is_enomem() {
+        let mut table = RegionTable::new(2);
+        let first = table.insert(PD, region(Access::empty())).unwrap();
+        table.insert(PD, region(Access::empty())).unwrap();
+        let full = table.insert(PD, region(Access::empty())).unwrap_err();
+        assert_eq!(full.errno(), libc::ENOMEM);
+        table.remove(first.lkey).unwrap();
+        table.insert(PD, region(Access::empty())).unwrap();
+    }
+
+    #[test]
+    fn keys_reach_exactly_the_registered_bytes() {
+        let mut table = RegionTable::new(16);
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
+        let keys = table.insert(PD, region(access)).unwrap();
+        let iova = 0x9000_1000;
+        let local = |pd, lkey, address, length, access| {
+            table
+                .local(pd, lkey, address, length, access)
+                .map(|segment| segment.address)
+        };
+        let write = Access::LOCAL_WRITE;
+        let lkey = keys.lkey.0;
+        assert_eq!(local(PD, lkey, iova, 0x100, write), Some(0x7000_1000));
+        assert_eq!(local(PD, lkey, iova + 0xff, 1, write), Some(0x7000_10ff));
+        assert_eq!(local(PD, lkey, iova + 1, 0x100, write), None);
+        assert_eq!(local(PD, lkey, iova - 1, 1, write), None);
+        assert_eq!(local(PD, lkey, iova + 0x101, 0, write), None);
+        assert_eq!(local(PD, lkey, u64::MAX, u32::MAX, write), None);
+        assert_eq!(local(PdId(4), lkey, iova, 1, write), None);
+        assert_eq!(local(PD, lkey ^ 1 << 18, iova, 1, write), None);
+        assert_eq!(local(PD, lkey + 1, iova, 1, write), None);
+        let remote = |rkey, access| table.remote(PD, rkey, iova, 8, access).is_some();
+        assert!(remote(keys.rkey.0, Access::REMOTE_READ));
+        assert!(!remote(keys.rkey.0, Access::REMOTE_WRITE));
+        assert!(!remote(keys.rkey.0 ^ 1 << 31, Access::REMOTE_READ));
+    }
+}

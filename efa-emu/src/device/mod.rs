@@ -328,7 +328,7 @@ impl Device {
         self.cqs.detach(qp.config.send_cq);
         self.cqs.detach(qp.config.recv_cq);
         self.release_pd(qp.config.pd);
-        self.initiator.watch(qpn, false);
+        self.initiator.remove_qp(qpn);
         self.forget_requests(qpn);
         Ok(())
     }

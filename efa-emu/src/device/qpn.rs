@@ -88,3 +88,49 @@ impl QpnAllocator {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+    use rand::rngs::SmallRng;
+
+    use super::*;
+
+    fn next(policy: QpnPolicy, random: &mut SmallRng) -> (Vec<u16>, Option<Qpn>) {
+        let mut allocator = QpnAllocator::new(policy, 4);
+        let mut taken: Vec<u16> = (0..3)
+            .map(|_| allocator.allocate(random).unwrap().0)
+            .collect();
+        allocator.release(Qpn(taken[1]));
+        let reused = allocator.allocate(random);
+        taken.extend(reused.map(|qpn| qpn.0));
+        (taken, reused)
+    }
+
+    #[test]
+    fn lowest_reuses_at_once_and_oldest_as_late_as_possible() {
+        let mut random = SmallRng::seed_from_u64(1);
+        assert_eq!(next(QpnPolicy::Lowest, &mut random).1, Some(Qpn(2)));
+        assert_eq!(next(QpnPolicy::Oldest, &mut random).1, Some(Qpn(4)));
+    }
+
+    #[test]
+    fn random_follows_the_seed() {
+        let run = |seed| next(QpnPolicy::Random, &mut SmallRng::seed_from_u64(seed)).0;
+        assert_eq!(run(7), run(7));
+        assert!((0..20).any(|seed| run(seed) != run(7)));
+    }
+
+    #[test]
+    fn numbers_are_unique_until_they_run_out() {
+        let mut random = SmallRng::seed_from_u64(1);
+        for policy in [QpnPolicy::Lowest, QpnPolicy::Oldest, QpnPolicy::Random] {
+            let mut allocator = QpnAllocator::new(policy, 100);
+            let mut taken: Vec<u16> = std::iter::from_fn(|| allocator.allocate(&mut random))
+                .map(|qpn| qpn.0)
+                .collect();
+            taken.sort_unstable();
+            assert_eq!(taken, (1..=100).collect::<Vec<_>>(), "{policy:?}");
+        }
+    }
+}

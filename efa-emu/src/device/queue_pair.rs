@@ -340,3 +340,194 @@ impl QpTable {
         Some(qp)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::QpState::*;
+    use super::*;
+
+    const STATES: [QpState; 6] = [
+        Reset,
+        Init,
+        ReadyToReceive,
+        ReadyToSend,
+        SendQueueDrained,
+        Error,
+    ];
+
+    /// The bits of `ibv_qp_attr_mask` that a change can have beside the state.
+    const CUR_STATE: u32 = 1 << 1;
+    const EN_SQD_ASYNC_NOTIFY: u32 = 1 << 2;
+    const PKEY_INDEX: u32 = 1 << 4;
+    const PORT: u32 = 1 << 5;
+    const QKEY: u32 = 1 << 6;
+    const RNR_RETRY: u32 = 1 << 11;
+    const SQ_PSN: u32 = 1 << 16;
+    const BITS: [u32; 7] = [
+        CUR_STATE,
+        EN_SQD_ASYNC_NOTIFY,
+        PKEY_INDEX,
+        PORT,
+        QKEY,
+        RNR_RETRY,
+        SQ_PSN,
+    ];
+
+    fn change(from: QpState, to: QpState, mask: u32) -> QpChange {
+        QpChange {
+            state: Some(to),
+            current_state: (mask & CUR_STATE != 0).then_some(from),
+            pkey_index: (mask & PKEY_INDEX != 0).then_some(0),
+            port: (mask & PORT != 0).then_some(1),
+            qkey: (mask & QKEY != 0).then_some(Qkey(7)),
+            sq_psn: (mask & SQ_PSN != 0).then_some(9),
+            rnr_retry: (mask & RNR_RETRY != 0).then_some(3),
+            drained_event: mask & EN_SQD_ASYNC_NOTIFY != 0,
+        }
+    }
+
+    fn queue_pair(service: Service, state: QpState) -> QueuePair {
+        let config = QpConfig {
+            service,
+            pd: PdId(0),
+            send_cq: CqId(0),
+            recv_cq: CqId(0),
+            send_entries: 1,
+            wqe_size: WqeSize::Bytes64,
+            recv_descriptors: 1,
+            unsolicited_write_recv: false,
+        };
+        let rings = QpRings {
+            send: Arc::new(SendRing::new(1, WqeSize::Bytes64).unwrap()),
+            recv: Arc::new(ReceiveRing::new(1).unwrap()),
+        };
+        let mut qp = QueuePair::new(config, rings);
+        qp.state = state;
+        qp
+    }
+
+    /// (from, to, required, optional) of an SRD queue pair. All others are refused.
+    const TABLE: [(QpState, QpState, u32, u32); 19] = [
+        (Reset, Reset, 0, 0),
+        (Reset, Init, PKEY_INDEX | PORT | QKEY, 0),
+        (Init, Reset, 0, 0),
+        (Init, Init, 0, PKEY_INDEX | PORT | QKEY),
+        (Init, ReadyToReceive, 0, PKEY_INDEX | QKEY),
+        (Init, Error, 0, 0),
+        (ReadyToReceive, Reset, 0, 0),
+        (
+            ReadyToReceive,
+            ReadyToSend,
+            SQ_PSN,
+            CUR_STATE | QKEY | RNR_RETRY,
+        ),
+        (ReadyToReceive, Error, 0, 0),
+        (ReadyToSend, Reset, 0, 0),
+        (ReadyToSend, ReadyToSend, 0, CUR_STATE | QKEY),
+        (ReadyToSend, SendQueueDrained, 0, EN_SQD_ASYNC_NOTIFY),
+        (ReadyToSend, Error, 0, 0),
+        (SendQueueDrained, Reset, 0, 0),
+        (SendQueueDrained, ReadyToSend, 0, CUR_STATE | QKEY),
+        (SendQueueDrained, SendQueueDrained, 0, PKEY_INDEX | QKEY),
+        (SendQueueDrained, Error, 0, 0),
+        (Error, Reset, 0, 0),
+        (Error, Error, 0, 0),
+    ];
+
+    #[test]
+    fn every_change_of_state_takes_exactly_the_attributes_of_the_table() {
+        for service in [Service::Srd, Service::Ud] {
+            for from in STATES {
+                for to in STATES {
+                    let row = TABLE.iter().find(|row| (row.0, row.1) == (from, to));
+                    for choice in 0..1u32 << BITS.len() {
+                        let mask = (0..BITS.len())
+                            .filter(|bit| choice >> bit & 1 != 0)
+                            .fold(0, |mask, bit| mask | BITS[bit]);
+                        let allowed = row.is_some_and(|&(_, _, required, mut optional)| {
+                            if service == Service::Ud {
+                                optional &= !RNR_RETRY;
+                            }
+                            mask & required == required && mask & !(required | optional) == 0
+                        });
+                        let mut qp = queue_pair(service, from);
+                        let result = qp.change(&change(from, to, mask), true);
+                        let context = format!("{service:?} {from:?} -> {to:?} mask {mask:#x}");
+                        assert_eq!(result.is_ok(), allowed, "{context}: {result:?}");
+                        if allowed {
+                            assert_eq!(qp.state, to, "{context}");
+                        } else {
+                            assert_eq!(qp.state, from, "{context}");
+                            assert_eq!(result.unwrap_err().errno(), libc::EINVAL, "{context}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn attributes_are_kept_and_wrong_values_change_nothing() {
+        let mut qp = queue_pair(Service::Srd, Reset);
+        let init = change(Reset, Init, PKEY_INDEX | PORT | QKEY);
+        for wrong in [
+            QpChange {
+                port: Some(2),
+                ..init
+            },
+            QpChange {
+                pkey_index: Some(1),
+                ..init
+            },
+        ] {
+            assert_eq!(qp.change(&wrong, true).unwrap_err().errno(), libc::EINVAL);
+            assert_eq!((qp.state, qp.qkey), (Reset, Qkey(0)));
+        }
+        qp.change(&init, true).unwrap();
+        qp.change(&change(Init, ReadyToReceive, 0), true).unwrap();
+        let run = change(ReadyToReceive, ReadyToSend, SQ_PSN | RNR_RETRY);
+        let refused = qp.change(&run, false).unwrap_err();
+        assert_eq!(refused.errno(), libc::EOPNOTSUPP);
+        let too_many = QpChange {
+            rnr_retry: Some(8),
+            ..run
+        };
+        assert_eq!(
+            qp.change(&too_many, true).unwrap_err().errno(),
+            libc::EINVAL
+        );
+        assert_eq!(qp.attributes().rnr_retry, RNR_RETRY_INFINITE);
+        qp.change(&run, true).unwrap();
+        let attributes = qp.attributes();
+        assert_eq!(attributes.qkey, Qkey(7));
+        assert_eq!((attributes.rnr_retry, attributes.sq_psn), (3, 9));
+    }
+
+    #[test]
+    fn a_wrong_belief_about_the_state_is_refused() {
+        let mut qp = queue_pair(Service::Srd, SendQueueDrained);
+        let believes = QpChange {
+            current_state: Some(ReadyToSend),
+            ..change(SendQueueDrained, ReadyToSend, 0)
+        };
+        assert_eq!(
+            qp.change(&believes, true).unwrap_err().errno(),
+            libc::EINVAL
+        );
+    }
+
+    #[test]
+    fn the_table_of_queue_pairs_holds_every_number() {
+        let mut table = QpTable::new();
+        for number in [1, 255, 256, 0x7fff, u16::MAX] {
+            let qpn = Qpn(number);
+            assert!(table.get(qpn).is_none());
+            assert!(table.insert(qpn, queue_pair(Service::Srd, Init)));
+            assert!(!table.insert(qpn, queue_pair(Service::Srd, Reset)));
+            assert_eq!(table.get(qpn).map(|qp| qp.state), Some(Init));
+        }
+        assert_eq!(table.live(), 5);
+        assert!(table.remove(Qpn(256)).is_some() && table.remove(Qpn(256)).is_none());
+        assert_eq!(table.live(), 4);
+    }
+}

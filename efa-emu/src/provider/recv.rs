@@ -40,7 +40,10 @@ impl RecvQueue {
 
     /// The number of descriptors of a queue for `receives` receives of `max_sge` entries each.
     pub fn descriptors(receives: u32, max_sge: u32) -> u32 {
-        receives.saturating_mul(max_sge).max(1).next_power_of_two()
+        match receives.saturating_mul(max_sge.max(1)) {
+            0 => 0,
+            needed => needed.checked_next_power_of_two().unwrap_or(u32::MAX),
+        }
     }
 
     /// How many receives may be posted.

@@ -30,10 +30,10 @@ pub enum Retired {
 }
 
 impl RequestIds {
-    /// A table for `depth` outstanding work requests (1 to 32768). The generation's lower bits go
+    /// A table for `depth` outstanding work requests (up to 32768). The generation's lower bits go
     /// above the bits that the depth needs.
     pub fn new(depth: u32, generation: u32) -> Self {
-        let depth = depth.clamp(1, 1 << 15);
+        let depth = depth.min(1 << 15);
         let place_mask = (depth.next_power_of_two() - 1) as u16;
         RequestIds {
             places: (1..=depth)
@@ -49,6 +49,11 @@ impl RequestIds {
     /// How many work requests may be outstanding.
     pub fn depth(&self) -> usize {
         self.places.len()
+    }
+
+    /// Whether no more work requests fit.
+    pub fn is_full(&self) -> bool {
+        self.outstanding() == self.depth()
     }
 
     /// How many are outstanding.

@@ -6,7 +6,7 @@ use efa_core::address::{Qkey, Qpn};
 
 use super::request_ids::{RequestIds, Retired};
 use crate::device::queue::{
-    Buffer, InlineData, Payload, RemoteBuffer, SendRing, WorkRequest, WqeOperation,
+    Buffer, InlineData, Payload, RemoteBuffer, SendRing, WorkRequest, WqeOperation, WqeSize,
 };
 use crate::device::{Error, QpState};
 
@@ -106,8 +106,11 @@ pub struct SendQueue {
 }
 
 impl SendQueue {
-    /// A send queue on an empty ring.
-    pub fn new(ring: Arc<SendRing>, config: SendQueueConfig) -> Self {
+    /// A send queue on an empty ring. The inline limits are cut to what the ring's entries hold.
+    pub fn new(ring: Arc<SendRing>, mut config: SendQueueConfig) -> Self {
+        let capacity = ring.wqe_size().inline_capacity() as u32;
+        config.max_inline = config.max_inline.min(capacity);
+        config.inline_write &= ring.wqe_size() == WqeSize::Bytes128;
         let ids = RequestIds::new(ring.entries(), config.generation);
         SendQueue {
             session: Session {
@@ -173,6 +176,9 @@ impl SendQueue {
         };
         if !self.config.signal_all && !known.contains(SendFlags::SIGNALED) {
             return Err(Error::invalid("unsignaled send flags", flags));
+        }
+        if self.ids.is_full() {
+            return Err(Error::QueueFull("send"));
         }
         Ok(())
     }

@@ -208,11 +208,12 @@ impl CompletionRing {
     /// Bytes of an entry.
     pub const ENTRY_SIZE: usize = 32;
 
-    /// A ring of `entries` entries; a power of two up to 32768.
+    /// A ring of `entries` entries: a power of two up to 32768.
     pub(crate) fn new(entries: u32) -> Result<Self, Error> {
-        if !entries.is_power_of_two() || entries > 1 << 15 {
+        if entries == 0 {
             return Err(Error::invalid("completion queue depth", entries));
         }
+        super::check_entries("completion queue depth", entries)?;
         Ok(CompletionRing {
             memory: RingMemory::new(entries as usize, Self::ENTRY_SIZE)?,
             doorbell: Doorbell::default(),
@@ -271,5 +272,148 @@ impl CompletionRing {
             *word = self.memory.word(first + offset).load(Ordering::Relaxed);
         }
         CompletionEntry::decode(words).map_or(Slot::Garbage, Slot::Entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn literal(counter: u16, entry: &CompletionEntry) -> Vec<u8> {
+        let ring = CompletionRing::new(4).unwrap();
+        ring.write(counter, entry);
+        assert_eq!(ring.read(counter), Slot::Entry(*entry));
+        let start = usize::from(counter & 3) * 32;
+        ring.memory().bytes(start..start + 32)
+    }
+
+    const RECEIVED: ReceiveDetail = ReceiveDetail {
+        length: 0x2221,
+        ahn: Some(Ahn(0x3231)),
+        source_qpn: Qpn(0x4241),
+        source_gid: None,
+        immediate: Some(0x5453_5251),
+        unsolicited: false,
+    };
+
+    fn received(operation: WqeOperation, detail: ReceiveDetail) -> CompletionEntry {
+        CompletionEntry {
+            request_id: 0x0102,
+            status: 0,
+            operation,
+            qpn: Qpn(0x1211),
+            side: QueueSide::Receive(detail),
+        }
+    }
+
+    #[test]
+    fn completion_of_a_request() {
+        let entry = CompletionEntry {
+            request_id: 0x0102,
+            status: 10,
+            operation: WqeOperation::RdmaRead,
+            qpn: Qpn(0x1211),
+            side: QueueSide::Send(SendDetail {
+                request_id_upper: 0xa6a5_a4a3_a2a1,
+            }),
+        };
+        #[rustfmt::skip]
+        let bytes = [
+            0x02, 0x01,                         // request id
+            10,                                 // status
+            0x13,                               // read, send queue, phase 1
+            0x11, 0x12,                         // QPN
+            0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6, // request id, upper part
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        ];
+        assert_eq!(literal(1, &entry), bytes);
+    }
+
+    #[test]
+    fn completion_of_a_receive_from_a_known_sender() {
+        #[rustfmt::skip]
+        let bytes = [
+            0x02, 0x01, 0,
+            0x0d,                   // send, has immediate, receive queue, phase 1
+            0x11, 0x12,
+            0x21, 0x22,             // length
+            0x31, 0x32,             // AHN
+            0x41, 0x42,             // source QPN
+            0x51, 0x52, 0x53, 0x54, // immediate
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        ];
+        assert_eq!(literal(3, &received(WqeOperation::Send, RECEIVED)), bytes);
+    }
+
+    #[test]
+    fn completion_of_a_receive_from_an_unknown_sender_names_its_gid() {
+        let detail = ReceiveDetail {
+            ahn: None,
+            source_gid: Some(Gid([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16])),
+            immediate: None,
+            ..RECEIVED
+        };
+        // In the second lap the phase is 0.
+        #[rustfmt::skip]
+        let bytes = [
+            0x02, 0x01, 0, 0x04, 0x11, 0x12, 0x21, 0x22,
+            0xff, 0xff, 0x41, 0x42, 0, 0, 0, 0,
+            1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
+        ];
+        assert_eq!(literal(4, &received(WqeOperation::Send, detail)), bytes);
+    }
+
+    #[test]
+    fn completion_of_a_write_has_a_32_bit_length() {
+        let detail = ReceiveDetail {
+            length: 0x2423_2221,
+            unsolicited: true,
+            ..RECEIVED
+        };
+        #[rustfmt::skip]
+        let bytes = [
+            0x02, 0x01, 0,
+            0xad,                   // unsolicited, write, has immediate, receive queue, phase 1
+            0x11, 0x12, 0x21, 0x22,
+            0x31, 0x32, 0x41, 0x42, 0x51, 0x52, 0x53, 0x54,
+            0x23, 0x24,             // length, upper half
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        ];
+        assert_eq!(
+            literal(0, &received(WqeOperation::RdmaWrite, detail)),
+            bytes
+        );
+    }
+
+    #[test]
+    fn an_entry_is_seen_once_in_each_lap() {
+        let ring = CompletionRing::new(2).unwrap();
+        let entry = received(WqeOperation::Send, RECEIVED);
+        for counter in (0..=u16::MAX).chain(0..8) {
+            assert_eq!(ring.read(counter), Slot::Empty, "{counter}");
+            ring.write(counter, &entry);
+            assert_eq!(ring.read(counter), Slot::Entry(entry), "{counter}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_entry_are_garbage() {
+        let ring = CompletionRing::new(1).unwrap();
+        for flags in [0x01, 0x07, 0x75, 0x33] {
+            ring.memory().word(0).store(flags << 24, Ordering::Release);
+            assert_eq!(ring.read(0), Slot::Garbage, "{flags:#x}");
+        }
+    }
+
+    #[test]
+    fn doorbell_bits() {
+        let doorbell = CqDoorbell {
+            consumer: 0x1234,
+            sequence: 2,
+            arm: true,
+        };
+        assert_eq!(doorbell.to_bits(), 0xc000_1234);
+        assert_eq!(CqDoorbell::from_bits(0xc000_1234), doorbell);
+        assert!(!CqDoorbell::from_bits(0x4000_0000).arm);
     }
 }

@@ -50,6 +50,13 @@ impl RingMemory {
         self.lines.as_ptr().cast_mut().cast()
     }
 
+    #[cfg(test)]
+    pub(super) fn bytes(&self, range: std::ops::Range<usize>) -> Vec<u8> {
+        (range.start..range.end)
+            .map(|byte| self.word(byte / 8).load(Ordering::Relaxed).to_le_bytes()[byte % 8])
+            .collect()
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> usize {
         size_of_val(&*self.lines)
@@ -82,5 +89,33 @@ impl Doorbell {
     /// The register's address, for clients that write it by themselves with 32-bit stores.
     pub fn as_ptr(&self) -> *mut u32 {
         self.0.as_ptr()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_zeroed_and_aligned_and_doorbells_have_their_own_cache_lines() {
+        let memory = RingMemory::new(3, 32).unwrap();
+        assert_eq!((memory.len(), memory.as_ptr().addr() % 64), (128, 0));
+        assert_eq!(memory.bytes(0..128), [0; 128]);
+        assert_eq!((size_of::<Doorbell>(), align_of::<Doorbell>()), (64, 64));
+    }
+
+    #[test]
+    fn a_queue_without_entries_has_no_memory() {
+        assert!(RingMemory::new(0, 64).unwrap().is_empty());
+    }
+
+    #[test]
+    fn memory_that_cannot_be_had_is_enomem() {
+        for entries in [usize::MAX, usize::MAX / 64, usize::MAX / 128] {
+            assert_eq!(
+                RingMemory::new(entries, 64).err(),
+                Some(Error::Exhausted("queue"))
+            );
+        }
     }
 }

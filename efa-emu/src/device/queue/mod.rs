@@ -23,3 +23,16 @@ pub use send::{
     BadWorkRequest, Buffer, InlineData, Payload, RemoteBuffer, SendRing, WorkRequest, WqeOperation,
     WqeSize,
 };
+
+use super::Error;
+
+/// The longest ring that 16-bit counters allow.
+const MAX_ENTRIES: u32 = 1 << 15;
+
+fn check_entries(what: &'static str, entries: u32) -> Result<(), Error> {
+    if (entries == 0 || entries.is_power_of_two()) && entries <= MAX_ENTRIES {
+        Ok(())
+    } else {
+        Err(Error::invalid(what, entries))
+    }
+}

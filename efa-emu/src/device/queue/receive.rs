@@ -74,11 +74,9 @@ impl ReceiveRing {
     /// Bytes of an entry.
     pub const ENTRY_SIZE: usize = 16;
 
-    /// A ring of `entries` descriptors; a power of two up to 32768.
+    /// A ring of `entries` descriptors: 0, or a power of two up to 32768.
     pub(crate) fn new(entries: u32) -> Result<Self, Error> {
-        if !entries.is_power_of_two() || entries > 1 << 15 {
-            return Err(Error::invalid("receive queue depth", entries));
-        }
+        super::check_entries("receive queue depth", entries)?;
         Ok(ReceiveRing {
             memory: RingMemory::new(entries as usize, Self::ENTRY_SIZE)?,
             doorbell: Doorbell::default(),
@@ -86,7 +84,7 @@ impl ReceiveRing {
         })
     }
 
-    /// Number of descriptors, a power of two.
+    /// Number of descriptors: 0 or a power of two.
     pub fn entries(&self) -> u32 {
         self.entries
     }
@@ -102,10 +100,13 @@ impl ReceiveRing {
     }
 
     fn first_word(&self, counter: u16) -> usize {
-        (u32::from(counter) & (self.entries - 1)) as usize * WORDS
+        (u32::from(counter) & self.entries.saturating_sub(1)) as usize * WORDS
     }
 
     /// Writes the descriptor that the producer counter names. The doorbell publishes it.
+    ///
+    /// # Panics
+    /// If the ring has no descriptors.
     #[inline]
     pub fn write(&self, counter: u16, descriptor: &ReceiveDescriptor) {
         let first = self.first_word(counter);
@@ -117,6 +118,9 @@ impl ReceiveRing {
     }
 
     /// Reads the descriptor that the consumer counter names.
+    ///
+    /// # Panics
+    /// If the ring has no descriptors.
     #[inline]
     pub fn read(&self, counter: u16) -> ReceiveDescriptor {
         let first = self.first_word(counter);
@@ -124,5 +128,59 @@ impl ReceiveRing {
             self.memory.word(first).load(Ordering::Relaxed),
             self.memory.word(first + 1).load(Ordering::Relaxed),
         ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DESCRIPTOR: ReceiveDescriptor = ReceiveDescriptor {
+        request_id: 0x0102,
+        first: true,
+        last: false,
+        buffer: Buffer {
+            address: 0x1817_1615_1413_1211,
+            length: 0x2221,
+            lkey: 0x0033_3231,
+        },
+    };
+
+    #[test]
+    fn a_descriptor_has_16_bytes() {
+        let ring = ReceiveRing::new(4).unwrap();
+        ring.write(6, &DESCRIPTOR);
+        #[rustfmt::skip]
+        let bytes = [
+            0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, // address
+            0x02, 0x01,                                     // request id
+            0x21, 0x22,                                     // length
+            0x31, 0x32, 0x33, 0x40,                         // lkey, first
+        ];
+        assert_eq!(ring.memory().bytes(32..48), bytes);
+        assert_eq!(ring.read(6), DESCRIPTOR);
+        let last = ReceiveDescriptor {
+            first: false,
+            last: true,
+            ..DESCRIPTOR
+        };
+        ring.write(6, &last);
+        assert_eq!(ring.memory().bytes(47..48), [0x80]);
+        assert_eq!(ring.read(6), last);
+    }
+
+    #[test]
+    fn long_buffers_are_capped_and_keys_keep_to_their_bits() {
+        let ring = ReceiveRing::new(1).unwrap();
+        let mut descriptor = DESCRIPTOR;
+        descriptor.buffer.length = 0x1_0000;
+        descriptor.buffer.lkey = 0xffff_ffff;
+        ring.write(0, &descriptor);
+        let read = ring.read(0);
+        assert_eq!(
+            (read.buffer.length, read.buffer.lkey),
+            (0xffff, 0x00ff_ffff)
+        );
+        assert!(!read.last);
     }
 }

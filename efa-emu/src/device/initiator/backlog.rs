@@ -1,0 +1,108 @@
+//! Requests that the link refused, in a queue for each destination.
+//!
+//! A busy destination holds up only the requests for itself. The queues are chained through the
+//! requests' own slots, so that waiting costs no memory.
+
+use efa_core::address::Ahn;
+
+use crate::device::flight::{FlightTable, Place};
+
+/// Where a destination's queue begins and ends.
+#[derive(Clone, Copy)]
+struct Ends {
+    first: u32,
+    last: u32,
+}
+
+#[derive(Default)]
+pub(super) struct Backlogs {
+    /// By address handle number.
+    queues: Vec<Option<Ends>>,
+    /// The numbers whose queue is not empty.
+    waiting: Vec<Ahn>,
+}
+
+impl Backlogs {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(super) fn has(&self, ahn: Ahn) -> bool {
+        self.queues
+            .get(usize::from(ahn.0))
+            .is_some_and(Option::is_some)
+    }
+
+    /// Destination number `position` of those that wait.
+    pub(super) fn destination(&self, position: usize) -> Option<Ahn> {
+        self.waiting.get(position).copied()
+    }
+
+    /// Appends a request to its destination's queue.
+    pub(super) fn push(&mut self, index: u32, flight: &mut FlightTable) {
+        let Some(request) = flight.get_mut(index) else {
+            return;
+        };
+        request.place = Place::Backlog { next: None };
+        let ahn = request.ahn;
+        let position = usize::from(ahn.0);
+        if self.queues.len() <= position {
+            self.queues.resize(position + 1, None);
+        }
+        match &mut self.queues[position] {
+            Some(ends) => {
+                if let Some(last) = flight.get_mut(ends.last) {
+                    last.place = Place::Backlog { next: Some(index) };
+                }
+                ends.last = index;
+            }
+            empty => {
+                *empty = Some(Ends {
+                    first: index,
+                    last: index,
+                });
+                self.waiting.push(ahn);
+            }
+        }
+    }
+
+    /// The oldest request for a destination.
+    pub(super) fn first(&self, ahn: Ahn) -> Option<u32> {
+        let ends = self.queues.get(usize::from(ahn.0))?.as_ref()?;
+        Some(ends.first)
+    }
+
+    /// Takes the oldest request for a destination.
+    pub(super) fn pop(&mut self, ahn: Ahn, flight: &FlightTable) -> Option<u32> {
+        let queue = self.queues.get_mut(usize::from(ahn.0))?;
+        let Ends { first, last } = (*queue)?;
+        let next = match flight.get(first).map(|request| request.place) {
+            Some(Place::Backlog { next }) => next,
+            _ => None,
+        };
+        *queue = next.map(|next| Ends { first: next, last });
+        if queue.is_none() {
+            self.waiting.retain(|other| *other != ahn);
+        }
+        Some(first)
+    }
+
+    /// Takes out every request for which `take` holds; the others keep their order.
+    pub(super) fn remove_if(
+        &mut self,
+        flight: &mut FlightTable,
+        mut take: impl FnMut(&crate::device::flight::Request) -> bool,
+    ) {
+        let mut kept = Vec::new();
+        while let Some(ahn) = self.destination(0) {
+            while let Some(index) = self.pop(ahn, flight) {
+                if flight.get(index).is_some_and(|request| !take(request)) {
+                    kept.push(index);
+                }
+            }
+        }
+        for index in kept {
+            self.push(index, flight);
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! The initiating side: from the send queue to the link, and the answers back into completions.
+
+mod backlog;
+mod flush;
+mod prepare;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use efa_core::address::Qpn;
+use efa_core::nic::Status;
+
+use super::flight::{FlightTable, Place, RequestData};
+use super::queue_pair::{QpState, RNR_RETRY_INFINITE, SendSide};
+use super::{Device, Error};
+use crate::link::{HostSegment, Link, LinkBusy, Operation, RequestHeader, Token};
+use backlog::Backlogs;
+use prepare::{LocalFailure, count_completed, local_still_valid, prepare, send_entry};
+
+/// Entries that one queue pair may have read before the next one's turn.
+const TURN: u32 = 16;
+
+#[derive(Default)]
+pub(super) struct Initiator {
+    flight: FlightTable,
+    /// Queue pairs with entries that were not read yet; each at most once.
+    scheduled: VecDeque<Qpn>,
+    /// Queue pairs whose doorbells nobody reports.
+    watched: Vec<Qpn>,
+    /// Queue pairs in the error state: what is posted to them has to be flushed.
+    failed: Vec<Qpn>,
+    backlogs: Backlogs,
+    /// Tokens of the requests that wait because the receiver was not ready, by the time of their
+    /// retry.
+    timers: BinaryHeap<Reverse<(Duration, u64)>>,
+}
+
+impl SendSide {
+    /// Starts over with an empty ring. Whether the queue pair is in the device's list stays.
+    pub(super) fn restart(&mut self) {
+        *self = SendSide {
+            scheduled: self.scheduled,
+            ..SendSide::default()
+        };
+    }
+}
+
+impl Initiator {
+    pub(super) fn watch(&mut self, qpn: Qpn, watched: bool) {
+        self.watched.retain(|other| *other != qpn);
+        if watched {
+            self.watched.push(qpn);
+        }
+    }
+
+    /// Takes a destroyed queue pair out of the lists of queue pairs.
+    pub(super) fn remove_qp(&mut self, qpn: Qpn) {
+        self.watch(qpn, false);
+        self.scheduled.retain(|other| *other != qpn);
+    }
+
+    /// Offers a request to the link.
+    fn offer(&mut self, index: u32, link: &mut impl Link) -> Result<(), LinkBusy> {
+        let token = self.flight.token(index);
+        let Some(request) = self.flight.get(index) else {
+            return Ok(());
+        };
+        link.try_send(request.to, token, &request.header, request.data.as_local())
+    }
+
+    fn set_place(&mut self, index: u32, place: Place) {
+        if let Some(request) = self.flight.get_mut(index) {
+            request.place = place;
+        }
+    }
+}
+
+impl Device {
+    /// Tells the device that the send queue's doorbell was written. The device reads the new entries
+    /// in the next [`Device::transmit`].
+    ///
+    /// A producer counter that is further ahead than the ring is long fails the queue pair.
+    pub fn ring_send_doorbell(&mut self, qpn: Qpn) -> Result<(), Error> {
+        let qp = self
+            .qps
+            .get_mut(qpn)
+            .ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
+        if qp.state != QpState::ReadyToSend {
+            return Ok(());
+        }
+        let producer = qp.rings.send.doorbell().read() as u16;
+        if u32::from(producer.wrapping_sub(qp.send.fetched)) > qp.config.send_entries {
+            self.fail(qpn);
+            return Ok(());
+        }
+        qp.send.producer = producer;
+        if producer != qp.send.fetched && !qp.send.scheduled {
+            qp.send.scheduled = true;
+            self.initiator.scheduled.push_back(qpn);
+        }
+        Ok(())
+    }
+
+    /// Looks at the doorbells of all watched queue pairs and completion queues.
+    pub fn poll_doorbells(&mut self) {
+        for position in 0..self.initiator.watched.len() {
+            let qpn = self.initiator.watched[position];
+            // A destroyed queue pair is not watched any more, so this cannot fail.
+            let _ = self.ring_send_doorbell(qpn);
+        }
+        self.cqs.ring_watched();
+    }
+
+    /// Reads new send queue entries, repeats requests whose time has come, and offers everything to
+    /// the link. Requests that the link refuses wait without holding up those for other
+    /// destinations. Returns how many requests the link took.
+    pub fn transmit(&mut self, now: Duration, link: &mut impl Link) -> usize {
+        let before = self.counters.tx_pkts;
+        if !self.initiator.timers.is_empty() {
+            self.expire_timers(now);
+        }
+        if !self.initiator.backlogs.is_empty() {
+            self.drain_backlogs(link);
+        }
+        for _ in 0..self.initiator.scheduled.len() {
+            if let Some(qpn) = self.initiator.scheduled.pop_front() {
+                self.read_send_queue(qpn, link);
+            }
+        }
+        for position in 0..self.initiator.failed.len() {
+            self.flush_posted(self.initiator.failed[position]);
+        }
+        (self.counters.tx_pkts - before) as usize
+    }
+
+    /// Whether a further [`Device::transmit`] would have something to do now.
+    pub fn has_unsent(&self) -> bool {
+        !self.initiator.scheduled.is_empty() || !self.initiator.backlogs.is_empty()
+    }
+
+    /// The time at which [`Device::transmit`] has to be called next, if any.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        let Reverse((time, _)) = self.initiator.timers.peek()?;
+        Some(*time)
+    }
+
+    fn expire_timers(&mut self, now: Duration) {
+        let initiator = &mut self.initiator;
+        while let Some(&Reverse((time, token))) = initiator.timers.peek()
+            && time <= now
+        {
+            initiator.timers.pop();
+            // Requests of queue pairs that went away leave their timers behind.
+            let Some(index) = initiator.flight.find(Token(token)) else {
+                continue;
+            };
+            if let Some(request) = initiator.flight.get(index) {
+                self.counters.retrans_pkts += 1;
+                self.counters.retrans_bytes += outgoing_bytes(&request.header);
+            }
+            initiator.backlogs.push(index, &mut initiator.flight);
+        }
+    }
+
+    fn drain_backlogs(&mut self, link: &mut impl Link) {
+        let initiator = &mut self.initiator;
+        let mut position = 0;
+        while let Some(ahn) = initiator.backlogs.destination(position) {
+            let mut busy = false;
+            while let Some(index) = initiator.backlogs.first(ahn) {
+                if initiator.offer(index, link).is_err() {
+                    busy = true;
+                    break;
+                }
+                initiator.backlogs.pop(ahn, &initiator.flight);
+                initiator.set_place(index, Place::Link);
+                if let Some(request) = initiator.flight.get(index) {
+                    self.counters.tx_pkts += 1;
+                    self.counters.tx_bytes += outgoing_bytes(&request.header);
+                }
+            }
+            // An emptied queue has left the list: the next one is at the same position.
+            if busy {
+                position += 1;
+            }
+        }
+    }
+
+    fn read_send_queue(&mut self, qpn: Qpn, link: &mut impl Link) {
+        let Some(qp) = self.qps.get_mut(qpn) else {
+            return;
+        };
+        let mut broken = false;
+        let mut turn = TURN;
+        while qp.send.fetched != qp.send.producer
+            && qp.state == QpState::ReadyToSend
+            && qp.send.in_flight < qp.config.send_entries
+        {
+            if turn == 0 {
+                self.initiator.scheduled.push_back(qpn);
+                return;
+            }
+            turn -= 1;
+            let entry = qp.rings.send.read(qp.send.fetched);
+            qp.send.fetched = qp.send.fetched.wrapping_add(1);
+            let prepared = match &entry {
+                Ok(wqe) => prepare(wqe, qpn, qp, &self.regions, &self.book, &self.profile),
+                Err(error) => Err(LocalFailure::unreadable(error)),
+            };
+            let request = match prepared {
+                Ok(request) => request,
+                Err(failure) => {
+                    failure.count(&mut self.counters);
+                    self.cqs.write(qp.config.send_cq, &failure.entry(qpn));
+                    if failure.status == Status::LocalQpInternalError {
+                        broken = true;
+                        break;
+                    }
+                    continue;
+                }
+            };
+            qp.send.sequence = qp.send.sequence.wrapping_add(1);
+            qp.send.in_flight += 1;
+            let initiator = &mut self.initiator;
+            let ahn = request.ahn;
+            let bytes = outgoing_bytes(&request.header);
+            let index = initiator.flight.insert(request);
+            if initiator.backlogs.has(ahn) || initiator.offer(index, link).is_err() {
+                initiator.backlogs.push(index, &mut initiator.flight);
+            } else {
+                self.counters.tx_pkts += 1;
+                self.counters.tx_bytes += bytes;
+            }
+        }
+        qp.send.scheduled = false;
+        if broken {
+            self.fail(qpn);
+        }
+    }
+
+    /// The answer to a request. A token that is not with the link (any more) is ignored.
+    ///
+    /// The status is one that a responder gives, or the link's own: unresponsive or unreachable
+    /// remote, or local invalid lkey if the local memory is gone. Anything else is an answer that
+    /// makes no sense and becomes [`Status::RemoteBadStatus`]. "Receiver not ready" makes the request
+    /// wait and go again, as often as the queue pair says. A datagram succeeds whatever became of it.
+    pub fn complete(&mut self, now: Duration, token: Token, status: Status) {
+        let initiator = &mut self.initiator;
+        let Some(index) = initiator.flight.find(token) else {
+            return;
+        };
+        let Some(request) = initiator.flight.get_mut(index) else {
+            return;
+        };
+        if request.place != Place::Link {
+            return;
+        }
+        let Some(qp) = self.qps.get_mut(request.qpn) else {
+            return;
+        };
+        let status = answered(request.header.operation, status);
+        if status == Status::RemoteRnr {
+            if qp.rnr_retry == RNR_RETRY_INFINITE || request.rnr_retries < u32::from(qp.rnr_retry) {
+                let delay = self.profile.rnr_backoff.delay(request.rnr_retries);
+                request.rnr_retries = request.rnr_retries.saturating_add(1);
+                request.place = Place::RnrTimer;
+                let token = initiator.flight.renew(index);
+                initiator.timers.push(Reverse((now + delay, token.0)));
+                return;
+            }
+            self.counters.retrans_timeout_events += 1;
+        }
+        let qpn = request.qpn;
+        let Some(request) = initiator.flight.remove(index) else {
+            return;
+        };
+        qp.send.in_flight -= 1;
+        count_completed(&mut self.counters, &request, status);
+        if request.signaled || status != Status::Ok {
+            self.cqs
+                .write(qp.config.send_cq, &send_entry(&request, status));
+        }
+        if qp.send.fetched != qp.send.producer && !qp.send.scheduled {
+            qp.send.scheduled = true;
+            initiator.scheduled.push_back(qpn);
+        }
+    }
+
+    /// The local memory of a request that is with the link: where the data of an RDMA read goes.
+    /// `None` if the request is gone or its memory is no longer registered; then nothing may be
+    /// written.
+    pub fn local_memory(&self, token: Token) -> Option<&[HostSegment]> {
+        let flight = &self.initiator.flight;
+        let request = flight.get(flight.find(token)?)?;
+        let qp = self.qps.get(request.qpn)?;
+        if !local_still_valid(request, qp, &self.regions) {
+            return None;
+        }
+        match &request.data {
+            RequestData::Inline(_) => Some(&[]),
+            RequestData::Segments {
+                count, segments, ..
+            } => Some(&segments[..usize::from(*count)]),
+        }
+    }
+
+    /// The requests of a queue pair that are with the link.
+    pub fn outstanding(&self, qpn: Qpn) -> impl Iterator<Item = Token> {
+        let flight = &self.initiator.flight;
+        flight
+            .iter()
+            .filter(move |(_, request)| request.qpn == qpn && request.place == Place::Link)
+            .map(|(index, _)| flight.token(index))
+    }
+}
+
+/// Bytes of data that leave with a request.
+fn outgoing_bytes(header: &RequestHeader) -> u64 {
+    match header.operation {
+        Operation::RdmaRead => 0,
+        _ => u64::from(header.length),
+    }
+}
+
+/// The status of the initiator's completion for the answer of the link.
+fn answered(operation: Operation, status: Status) -> Status {
+    match status {
+        Status::Ok | Status::LocalInvalidLkey => status,
+        _ if operation == Operation::Datagram => Status::Ok,
+        Status::RemoteBadAddress
+        | Status::RemoteAbort
+        | Status::RemoteBadDestQpn
+        | Status::RemoteRnr
+        | Status::RemoteBadLength
+        | Status::RemoteBadStatus
+        | Status::RemoteUnknownPeer
+        | Status::RemoteFeatureMismatch
+        | Status::LocalUnresponsiveRemote
+        | Status::LocalUnreachableRemote => status,
+        Status::Flushed
+        | Status::LocalQpInternalError
+        | Status::LocalUnsupportedOp
+        | Status::LocalInvalidAh
+        | Status::LocalBadLength => Status::RemoteBadStatus,
+    }
+}
