@@ -7,5 +7,7 @@
 //! * [`scenario`]: what each application does and sees, read from TOML.
 //! * [`libfabric`]: stock libfabric, loaded at run time.
 
+pub mod application;
+pub mod drive;
 pub mod libfabric;
 pub mod scenario;

@@ -15,13 +15,15 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 pub use completion::{Completion, Failure};
 pub use endpoint::{Address, Endpoint, RegionId, Settings};
 pub use library::Library;
 pub use operation::{Destination, RemoteMemory, Token};
 
 /// A release of libfabric, or a version of its programming interface: `major.minor`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Version {
     /// Major number.
     pub major: u16,

@@ -13,6 +13,8 @@ pub mod pattern;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 pub use error::ScenarioError;
 
 use crate::libfabric::{Version, ffi};
@@ -269,7 +271,7 @@ impl Operation {
 }
 
 /// Bytes made from a seed (see [`pattern`]).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Payload {
     /// How many.
     pub length: usize,
@@ -285,7 +287,7 @@ impl Payload {
 }
 
 /// Which tags a receive accepts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TagMatch {
     /// The tag.
     pub tag: u64,
@@ -294,7 +296,7 @@ pub struct TagMatch {
 }
 
 /// Which of libfabric's send calls is used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SendMode {
     /// `fi_send` and its relatives: the buffer is the library's until the completion.
     Normal,
@@ -305,7 +307,7 @@ pub enum SendMode {
 }
 
 /// What peers may do with registered memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are libfabric's")]
 pub enum RegionAccess {
     RemoteRead,

@@ -1,0 +1,1 @@
+//! The protocol engine of `efa-core` as an application.

@@ -1,0 +1,187 @@
+//! Applications: what uses an endpoint on a scenario's behalf.
+//!
+//! The same requests and outcomes serve stock libfabric ([`stock`]) and the protocol engine
+//! ([`engine`]), in the suite's own process or in another one behind [`crate::drive`]. They are plain
+//! data: payloads are named by their seed, peers by their place in the scenario.
+
+pub mod engine;
+pub mod stock;
+
+use serde::{Deserialize, Serialize};
+
+use crate::scenario::{EndpointIndex, Payload, RegionAccess, SendMode, TagMatch, pattern};
+
+/// Names an operation of one application.
+pub type Token = u64;
+
+/// An operation, ready to be started.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "operation", rename_all = "kebab-case")]
+pub enum Request {
+    /// Post a receive.
+    Recv {
+        /// Size of the buffer in bytes.
+        length: usize,
+        /// Accept only this sender.
+        from: Option<EndpointIndex>,
+        /// `Some` for a tagged receive.
+        tag: Option<TagMatch>,
+    },
+    /// Send a message.
+    Send {
+        /// The receiver.
+        to: EndpointIndex,
+        /// What is sent.
+        payload: Payload,
+        /// `Some` for a tagged message.
+        tag: Option<u64>,
+        /// Remote completion data.
+        data: Option<u64>,
+        /// Which call.
+        mode: SendMode,
+    },
+    /// Register memory for peers. The answer is a [`Started::Region`].
+    Register {
+        /// The initial bytes.
+        payload: Payload,
+        /// What peers may do.
+        access: Vec<RegionAccess>,
+    },
+    /// Write to a peer's memory.
+    Write {
+        /// The peer.
+        to: EndpointIndex,
+        /// The peer's memory.
+        remote: Remote,
+        /// What is written.
+        payload: Payload,
+        /// Remote completion data.
+        data: Option<u64>,
+    },
+    /// Read a peer's memory.
+    Read {
+        /// The peer.
+        from: EndpointIndex,
+        /// The peer's memory.
+        remote: Remote,
+        /// How much, in bytes.
+        length: usize,
+    },
+}
+
+/// A place in a peer's registered memory, as its owner announced it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Remote {
+    /// First byte.
+    pub address: u64,
+    /// Its key.
+    pub key: u64,
+}
+
+/// What starting a request gave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Started {
+    /// A completion will follow, except for injected messages.
+    Operation,
+    /// Memory is registered.
+    Region(Remote),
+}
+
+/// A finished operation, or something that a peer did to our memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// The operation; `None` if a peer caused it.
+    pub token: Option<Token>,
+    /// Bytes received.
+    pub length: u64,
+    /// The tag of a tagged receive.
+    pub tag: u64,
+    /// Remote completion data.
+    pub data: Option<u64>,
+    /// Who sent, if the application asked for sources and the peer is in its address vector.
+    pub source: Option<EndpointIndex>,
+    /// How it ended.
+    pub result: Result<(), Failure>,
+    /// The operation's buffer.
+    pub bytes: Vec<u8>,
+}
+
+/// Why an operation failed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Failure {
+    /// libfabric's positive error number.
+    pub code: i32,
+    /// An explanation.
+    pub text: String,
+    /// Bytes that did not fit (truncation).
+    pub overflow: u64,
+}
+
+/// Why a request was not started.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// Resources are short now: poll, then try again.
+    #[error("resources are short: poll, then try again")]
+    TryAgain,
+    /// It cannot be started.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// An application with one endpoint.
+pub trait Application {
+    /// The endpoint's raw address.
+    fn address(&self) -> Result<Vec<u8>, RequestError>;
+
+    /// Makes a peer's raw address known. Peers are inserted in the order of the scenario.
+    fn insert(&mut self, peer: EndpointIndex, address: &[u8]) -> Result<(), RequestError>;
+
+    /// Starts an operation.
+    fn start(&mut self, token: Token, request: &Request) -> Result<Started, RequestError>;
+
+    /// Makes progress and takes completions.
+    fn poll(&mut self) -> Result<Vec<Outcome>, RequestError>;
+
+    /// Takes what the endpoint reported outside of any operation, as text.
+    fn events(&mut self) -> Result<Vec<String>, RequestError>;
+
+    /// The present bytes of memory that [`Request::Register`] registered.
+    fn region(&mut self, token: Token) -> Result<Vec<u8>, RequestError>;
+}
+
+/// An [`Outcome`] without its bytes: they have been compared with what was expected.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// The operation; `None` if a peer caused it.
+    pub token: Option<Token>,
+    /// Bytes received.
+    pub length: u64,
+    /// The tag of a tagged receive.
+    pub tag: u64,
+    /// Remote completion data.
+    pub data: Option<u64>,
+    /// Who sent.
+    pub source: Option<EndpointIndex>,
+    /// The error, if the operation failed.
+    pub failure: Option<Failure>,
+    /// The first difference between the bytes that arrived and those expected.
+    pub difference: Option<String>,
+}
+
+impl Outcome {
+    /// Compares the bytes that arrived with the message of `seed`.
+    pub fn report(&self, seed: Option<u64>) -> Report {
+        let arrived = self.bytes.len().min(self.length as usize);
+        let difference = seed.and_then(|seed| pattern::compare(seed, &self.bytes[..arrived]).err());
+        Report {
+            token: self.token,
+            length: self.length,
+            tag: self.tag,
+            data: self.data,
+            source: self.source,
+            failure: self.result.clone().err(),
+            difference,
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Stock libfabric as an application.
+
+use std::collections::HashMap;
+
+use super::{Application, Failure, Outcome, Remote, Request, RequestError, Started, Token};
+use crate::libfabric::{self, Address, Destination, Endpoint, RegionId, RemoteMemory, ffi};
+use crate::scenario::{EndpointIndex, RegionAccess, SendMode};
+
+/// An application over a stock endpoint.
+#[derive(Debug)]
+pub struct StockApplication {
+    endpoint: Endpoint,
+    peers: HashMap<EndpointIndex, Address>,
+    regions: HashMap<Token, RegionId>,
+}
+
+impl From<libfabric::Error> for RequestError {
+    fn from(error: libfabric::Error) -> Self {
+        if error.is_try_again() {
+            RequestError::TryAgain
+        } else {
+            RequestError::Refused(error.to_string())
+        }
+    }
+}
+
+impl StockApplication {
+    /// Takes an open endpoint.
+    pub fn new(endpoint: Endpoint) -> Self {
+        StockApplication {
+            endpoint,
+            peers: HashMap::new(),
+            regions: HashMap::new(),
+        }
+    }
+
+    fn peer(&self, index: EndpointIndex) -> Result<Address, RequestError> {
+        self.peers.get(&index).copied().ok_or_else(|| {
+            RequestError::Refused(format!("endpoint {index} is not in the address vector"))
+        })
+    }
+}
+
+impl Application for StockApplication {
+    fn address(&self) -> Result<Vec<u8>, RequestError> {
+        Ok(self.endpoint.name()?)
+    }
+
+    fn insert(&mut self, peer: EndpointIndex, address: &[u8]) -> Result<(), RequestError> {
+        let address = self.endpoint.insert(address)?;
+        self.peers.insert(peer, address);
+        Ok(())
+    }
+
+    fn start(&mut self, token: Token, request: &Request) -> Result<Started, RequestError> {
+        let name = libfabric::Token(token);
+        match *request {
+            Request::Recv { length, from, tag } => {
+                let from = from.map(|index| self.peer(index)).transpose()?;
+                let buffer = vec![0; length];
+                match tag {
+                    None => self.endpoint.recv(name, buffer, from)?,
+                    Some(tag) => {
+                        self.endpoint
+                            .recv_tagged(name, buffer, from, tag.tag, tag.ignore)?;
+                    }
+                }
+            }
+            Request::Send {
+                to,
+                payload,
+                tag,
+                data,
+                mode,
+            } => {
+                let to = Destination {
+                    peer: self.peer(to)?,
+                    tag,
+                    data,
+                };
+                let bytes = payload.bytes();
+                match mode {
+                    SendMode::Normal => self.endpoint.send(name, bytes, to)?,
+                    SendMode::Inject => self.endpoint.inject(&bytes, to)?,
+                    SendMode::DeliveryComplete => {
+                        self.endpoint.send_delivery_complete(name, bytes, to)?;
+                    }
+                }
+            }
+            Request::Register {
+                payload,
+                ref access,
+            } => {
+                let access = access.iter().fold(0, |bits, access| {
+                    bits | match access {
+                        RegionAccess::RemoteRead => ffi::FI_REMOTE_READ,
+                        RegionAccess::RemoteWrite => ffi::FI_REMOTE_WRITE,
+                    }
+                });
+                let region = self.endpoint.register(payload.bytes(), access)?;
+                self.regions.insert(token, region);
+                let (address, key) = self.endpoint.region_location(region);
+                return Ok(Started::Region(Remote { address, key }));
+            }
+            Request::Write {
+                to,
+                remote,
+                payload,
+                data,
+            } => {
+                let to = RemoteMemory {
+                    peer: self.peer(to)?,
+                    address: remote.address,
+                    key: remote.key,
+                };
+                self.endpoint.write(name, payload.bytes(), to, data)?;
+            }
+            Request::Read {
+                from,
+                remote,
+                length,
+            } => {
+                let from = RemoteMemory {
+                    peer: self.peer(from)?,
+                    address: remote.address,
+                    key: remote.key,
+                };
+                self.endpoint.read(name, vec![0; length], from)?;
+            }
+        }
+        Ok(Started::Operation)
+    }
+
+    fn poll(&mut self) -> Result<Vec<Outcome>, RequestError> {
+        let mut outcomes = Vec::new();
+        while let Some(completion) = self.endpoint.poll()? {
+            let source = completion.source.and_then(|address| {
+                let found = self.peers.iter().find(|(_, known)| **known == address);
+                found.map(|(index, _)| *index)
+            });
+            outcomes.push(Outcome {
+                token: completion.token.map(|token| token.0),
+                length: completion.length as u64,
+                tag: completion.tag,
+                data: completion.data,
+                source,
+                result: completion.result.map_err(|failure| Failure {
+                    code: failure.code,
+                    text: failure.text,
+                    overflow: failure.overflow as u64,
+                }),
+                bytes: completion.buffer,
+            });
+        }
+        Ok(outcomes)
+    }
+
+    fn events(&mut self) -> Result<Vec<String>, RequestError> {
+        let mut events = Vec::new();
+        while let Some(failure) = self.endpoint.poll_event()? {
+            events.push(format!(
+                "{} (error {}, provider error {})",
+                failure.text, failure.code, failure.provider_code
+            ));
+        }
+        Ok(events)
+    }
+
+    fn region(&mut self, token: Token) -> Result<Vec<u8>, RequestError> {
+        match self.regions.get(&token) {
+            Some(region) => Ok(self.endpoint.region_bytes(*region)),
+            None => Err(RequestError::Refused(format!(
+                "operation {token} registered no memory"
+            ))),
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! One side of a scenario in a process of its own.
+//!
+//! The driver reads a [`Command`] per line from its standard input and writes [`Event`]s, one per
+//! line, to its standard output; both are JSON. It makes progress only between `progress` and
+//! `pause`, so that whoever drives decides what happens in which order. It ends with its input.
+
+use std::io::{self, BufRead, Write};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::thread;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::application::stock::StockApplication;
+use crate::application::{Application, Report, Request, RequestError, Started, Token};
+use crate::libfabric::{Endpoint, Library, Settings, Version};
+use crate::scenario::{EndpointIndex, pattern};
+
+/// What a driver is told.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Command {
+    /// Open a stock endpoint. Answer: [`Event::Opened`].
+    OpenLibfabric {
+        /// The library.
+        library: PathBuf,
+        /// The interface version to ask for, in libfabric's encoding.
+        api: u32,
+        /// Capability bits.
+        capabilities: u64,
+        /// Whether to register every buffer.
+        register_local: bool,
+    },
+    /// Make a peer known. Answer: [`Event::Done`].
+    Insert {
+        /// Its place in the scenario.
+        peer: EndpointIndex,
+        /// Its raw address.
+        address: Vec<u8>,
+    },
+    /// Start an operation. Answer: [`Event::Started`] or [`Event::TryAgain`].
+    Start {
+        /// The operation's name.
+        token: Token,
+        /// The operation.
+        request: Request,
+        /// The message that must arrive, if one must.
+        seed: Option<u64>,
+    },
+    /// Compare registered memory with a message. Answer: [`Event::Checked`].
+    Check {
+        /// The registering operation.
+        token: Token,
+        /// Where, in bytes.
+        offset: usize,
+        /// How much, in bytes.
+        length: usize,
+        /// The message.
+        seed: u64,
+    },
+    /// Make progress and report completions until `pause`. Answer: [`Event::Done`].
+    Progress,
+    /// Stop making progress. Answer: [`Event::Done`], after which no completion follows.
+    Pause,
+}
+
+/// What a driver says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Event {
+    /// The endpoint is open.
+    Opened {
+        /// Its raw address.
+        address: Vec<u8>,
+        /// The software's release.
+        version: Version,
+    },
+    /// The command was carried out.
+    Done,
+    /// The operation was started.
+    Started {
+        /// What that gave.
+        started: Started,
+    },
+    /// Resources are short: progress first.
+    TryAgain,
+    /// The comparison was made.
+    Checked {
+        /// The first difference.
+        difference: Option<String>,
+    },
+    /// An operation finished.
+    Completed {
+        /// How.
+        report: Report,
+    },
+    /// The endpoint reported something outside of any operation.
+    Reported {
+        /// What.
+        text: String,
+    },
+    /// The command failed.
+    Failed {
+        /// Why.
+        text: String,
+    },
+}
+
+/// Runs a driver until its input ends.
+pub fn run(input: impl BufRead + Send + 'static, mut output: impl Write) -> io::Result<()> {
+    let (sender, commands) = channel();
+    // Reading blocks, progress must not: the reader is a thread of its own and ends with the input.
+    thread::spawn(move || {
+        for line in input.lines() {
+            let Ok(line) = line else { break };
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    let mut driver = Driver {
+        application: None,
+        seeds: Vec::new(),
+        progressing: false,
+    };
+    loop {
+        let line = match driver.next_line(&commands, &mut output)? {
+            Some(line) => line,
+            None => return Ok(()),
+        };
+        let event = match serde_json::from_str(&line) {
+            Ok(command) => driver.obey(command, &mut output)?,
+            Err(error) => Event::Failed {
+                text: format!("`{line}` is no command: {error}"),
+            },
+        };
+        say(&mut output, &event)?;
+    }
+}
+
+fn say(output: &mut impl Write, event: &Event) -> io::Result<()> {
+    serde_json::to_writer(&mut *output, event)?;
+    output.write_all(b"\n")?;
+    output.flush()
+}
+
+struct Driver {
+    application: Option<Box<dyn Application>>,
+    /// The message that each operation expects.
+    seeds: Vec<(Token, u64)>,
+    progressing: bool,
+}
+
+impl Driver {
+    /// Waits for a command, making progress meanwhile if told to.
+    fn next_line(
+        &mut self,
+        commands: &Receiver<String>,
+        output: &mut impl Write,
+    ) -> io::Result<Option<String>> {
+        loop {
+            if !self.progressing {
+                return Ok(commands.recv().ok());
+            }
+            match commands.try_recv() {
+                Ok(line) => return Ok(Some(line)),
+                Err(TryRecvError::Disconnected) => return Ok(None),
+                Err(TryRecvError::Empty) => {}
+            }
+            if !self.progress(output)? {
+                // Nothing happened: leave the processor to the other side.
+                match commands.recv_timeout(Duration::from_micros(50)) {
+                    Ok(line) => return Ok(Some(line)),
+                    Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                    Err(RecvTimeoutError::Timeout) => {}
+                }
+            }
+        }
+    }
+
+    /// Polls once; returns whether anything completed.
+    fn progress(&mut self, output: &mut impl Write) -> io::Result<bool> {
+        let Some(application) = &mut self.application else {
+            return Ok(false);
+        };
+        let outcomes = match application.poll() {
+            Ok(outcomes) => outcomes,
+            Err(error) => {
+                self.progressing = false;
+                let text = format!("polling failed: {error}");
+                say(output, &Event::Reported { text })?;
+                return Ok(false);
+            }
+        };
+        let events = application
+            .events()
+            .unwrap_or_else(|error| vec![error.to_string()]);
+        let busy = !outcomes.is_empty() || !events.is_empty();
+        for outcome in outcomes {
+            let seed = self
+                .seeds
+                .iter()
+                .find(|(token, _)| Some(*token) == outcome.token)
+                .map(|(_, seed)| *seed);
+            let report = outcome.report(seed);
+            say(output, &Event::Completed { report })?;
+        }
+        for text in events {
+            say(output, &Event::Reported { text })?;
+        }
+        Ok(busy)
+    }
+
+    fn obey(&mut self, command: Command, output: &mut impl Write) -> io::Result<Event> {
+        let result = match command {
+            Command::Progress => {
+                self.progressing = true;
+                Ok(Event::Done)
+            }
+            Command::Pause => {
+                // What completed before the pause is reported before it.
+                while self.progressing && self.progress(output)? {}
+                self.progressing = false;
+                Ok(Event::Done)
+            }
+            command => self.call(command),
+        };
+        Ok(match result {
+            Ok(event) => event,
+            Err(RequestError::TryAgain) => Event::TryAgain,
+            Err(RequestError::Refused(text)) => Event::Failed { text },
+        })
+    }
+
+    fn call(&mut self, command: Command) -> Result<Event, RequestError> {
+        if let Command::OpenLibfabric {
+            library,
+            api,
+            capabilities,
+            register_local,
+        } = command
+        {
+            let library = Library::load(&library)?;
+            let endpoint = Endpoint::open(
+                &library,
+                &Settings {
+                    api: Version::from_raw(api),
+                    capabilities,
+                    register_local,
+                },
+            )?;
+            let application = StockApplication::new(endpoint);
+            let address = application.address()?;
+            self.application = Some(Box::new(application));
+            return Ok(Event::Opened {
+                address,
+                version: library.version(),
+            });
+        }
+        let Some(application) = &mut self.application else {
+            return Err(RequestError::Refused("no endpoint is open".into()));
+        };
+        match command {
+            Command::Insert { peer, address } => {
+                application.insert(peer, &address)?;
+                Ok(Event::Done)
+            }
+            Command::Start {
+                token,
+                request,
+                seed,
+            } => {
+                let started = application.start(token, &request)?;
+                self.seeds.extend(seed.map(|seed| (token, seed)));
+                Ok(Event::Started { started })
+            }
+            Command::Check {
+                token,
+                offset,
+                length,
+                seed,
+            } => {
+                let bytes = application.region(token)?;
+                let range = offset..offset.saturating_add(length);
+                let difference = match bytes.get(range) {
+                    Some(bytes) => pattern::compare(seed, bytes).err(),
+                    None => Some(format!("the region has only {} bytes", bytes.len())),
+                };
+                Ok(Event::Checked { difference })
+            }
+            Command::OpenLibfabric { .. } | Command::Progress | Command::Pause => {
+                unreachable!("handled before")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn converse(input: &str) -> Vec<Event> {
+        let mut output = Vec::new();
+        run(io::Cursor::new(input.to_owned()), &mut output).unwrap();
+        let text = String::from_utf8(output).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn a_driver_answers_every_line_and_ends_with_its_input() {
+        let events = converse(
+            "{\"command\":\"progress\"}\n\
+             {\"command\":\"pause\"}\n\
+             nonsense\n\
+             {\"command\":\"insert\",\"peer\":0,\"address\":[]}\n",
+        );
+        assert_eq!(events[..2], [Event::Done, Event::Done]);
+        assert!(matches!(&events[2], Event::Failed { text } if text.contains("nonsense")));
+        assert!(matches!(&events[3], Event::Failed { text } if text.contains("no endpoint")));
+        assert_eq!(events.len(), 4);
+    }
+
+    #[test]
+    fn a_library_that_cannot_be_loaded_is_named() {
+        let command = Command::OpenLibfabric {
+            library: "./no-such-libfabric.so".into(),
+            api: Version::BASELINE_API.to_raw(),
+            capabilities: 0,
+            register_local: false,
+        };
+        let line = serde_json::to_string(&command).unwrap() + "\n";
+        let events = converse(&line);
+        assert!(
+            matches!(&events[..], [Event::Failed { text }] if text.contains("no-such-libfabric")),
+            "{events:?}"
+        );
+    }
+}

@@ -1,0 +1,91 @@
+//! Whether an application saw what its scenario says.
+
+use crate::application::Report;
+use crate::scenario::{Capability, Operation, Scenario};
+
+/// The message whose bytes an operation must deliver: its seed.
+pub fn expected_seed(scenario: &Scenario, id: &str) -> Option<u64> {
+    let (_, operation, expect) = scenario.operation(id)?;
+    // A buffer that was sent, written or registered comes back with its own bytes.
+    if operation.payload().is_some() {
+        return None;
+    }
+    let (_, message, _) = scenario.operation(expect.message.as_ref()?)?;
+    message.payload().map(|payload| payload.seed)
+}
+
+/// Compares the completion of operation `id` with what is expected of it; one text per difference.
+pub fn completion(scenario: &Scenario, id: &str, report: &Report) -> Vec<String> {
+    let mut problems = Vec::new();
+    let Some((at, operation, expect)) = scenario.operation(id) else {
+        return vec![format!("`{id}` is not in the scenario")];
+    };
+    let mut differ = |what: &str, expected: String, actual: String| {
+        if expected != actual {
+            problems.push(format!("`{id}`: {what}: expected {expected}, actual {actual}"));
+        }
+    };
+    let name = |code: i32| {
+        let known = crate::scenario::ErrorName::ALL
+            .iter()
+            .find(|error| error.code == code);
+        known.map_or_else(|| format!("error {code}"), |error| error.name.to_owned())
+    };
+    let expected = expect.error.map_or("success".into(), |error| error.name.into());
+    let actual = report
+        .failure
+        .as_ref()
+        .map_or("success".into(), |failure| name(failure.code));
+    let as_expected = expected == actual;
+    differ("result", expected, actual);
+    if let (Some(overflow), Some(failure)) = (expect.overflow, &report.failure) {
+        differ(
+            "bytes that did not fit",
+            overflow.to_string(),
+            failure.overflow.to_string(),
+        );
+    }
+    let message = expect.message.as_ref().and_then(|id| scenario.operation(id));
+    if let Some((sender, message, _)) = message
+        && as_expected
+    {
+        if let Operation::Recv { length, tag, .. } = operation
+            && let Operation::Send {
+                payload,
+                tag: sent_tag,
+                data,
+                ..
+            } = message
+        {
+            if expect.error.is_none() {
+                differ("length", payload.length.min(*length).to_string(), report.length.to_string());
+            }
+            if tag.is_some() && sent_tag.is_some() {
+                let show = |tag: u64| format!("{tag:#x}");
+                differ("tag", show(sent_tag.unwrap_or_default()), show(report.tag));
+            }
+            if expect.error.is_none() {
+                let show = |data: Option<u64>| data.map_or("none".into(), |data| format!("{data:#x}"));
+                differ("completion data", show(*data), show(report.data));
+            }
+            if scenario.endpoints[at].has(Capability::Source) && expect.error.is_none() {
+                let show = |index: Option<usize>| {
+                    index.map_or("unknown".to_owned(), |index| {
+                        scenario.endpoints[index].name.clone()
+                    })
+                };
+                differ("source", show(Some(sender)), show(report.source));
+            }
+        }
+        differ(
+            "bytes",
+            "those of the message".into(),
+            report
+                .difference
+                .clone()
+                .unwrap_or_else(|| "those of the message".into()),
+        );
+    }
+    problems
+}
+
