@@ -8,7 +8,7 @@ use crate::application::{Remote, Report, Request, Started, Token};
 use crate::drive::{Command, Event};
 use crate::libfabric::Version;
 use crate::player::{Player, PlayerError};
-use crate::scenario::{Action, EndpointIndex, Operation, Scenario, Software};
+use crate::scenario::{Action, Capability, EndpointIndex, Operation, Scenario, Software};
 use crate::verify;
 
 /// How long operations may take to complete, in all of one `wait`.
@@ -163,6 +163,7 @@ impl<'a> Conductor<'a> {
                 },
                 Software::Core => Command::OpenCore {
                     settings: endpoint.settings.clone(),
+                    report_sources: endpoint.has(Capability::Source),
                 },
             };
             let answer = self.ask(at, &command)?;
@@ -343,13 +344,12 @@ impl<'a> Conductor<'a> {
     fn take(&mut self, at: EndpointIndex, event: Event) {
         let name = &self.scenario.endpoints[at].name;
         match event {
-            Event::Completed { report } => match report.token {
-                Some(token) => {
+            Event::Completed { report } => {
+                // Without a token a peer wrote to our memory; scenarios do not name that yet.
+                if let Some(token) = report.token {
                     self.reports.insert(token, report);
                 }
-                // A peer wrote to our memory with completion data; scenarios do not name that yet.
-                None => {}
-            },
+            }
             Event::Reported { text } => {
                 let problem = format!("endpoint `{name}` reported: {text}");
                 self.transcript.problems.push(problem);

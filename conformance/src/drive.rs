@@ -10,12 +10,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
 use std::time::Duration;
 
+use efa_core::endpoint::Instant;
+use efa_hw::{DeviceName, HwDevice, HwNic, NicConfig};
 use serde::{Deserialize, Serialize};
 
+use crate::application::engine::{CoreApplication, configuration};
 use crate::application::stock::StockApplication;
 use crate::application::{Application, Report, Request, RequestError, Started, Token};
-use crate::libfabric::{Endpoint, Library, Settings, Version};
-use crate::scenario::{EndpointIndex, pattern};
+use crate::libfabric::{self, Library, Version};
+use crate::scenario::{EndpointIndex, Settings, pattern};
 
 /// What a driver is told.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -31,6 +34,13 @@ pub enum Command {
         capabilities: u64,
         /// Whether to register every buffer.
         register_local: bool,
+    },
+    /// Open an endpoint of the protocol engine on the first EFA device. Answer: [`Event::Opened`].
+    OpenCore {
+        /// The engine's settings.
+        settings: Settings,
+        /// Whether completions name the sender.
+        report_sources: bool,
     },
     /// Make a peer known. Answer: [`Event::Done`].
     Insert {
@@ -229,35 +239,42 @@ impl Driver {
         Ok(match result {
             Ok(event) => event,
             Err(RequestError::TryAgain) => Event::TryAgain,
-            Err(RequestError::Refused(text)) => Event::Failed { text },
+            Err(error) => Event::Failed {
+                text: error.to_string(),
+            },
         })
     }
 
     fn call(&mut self, command: Command) -> Result<Event, RequestError> {
-        if let Command::OpenLibfabric {
-            library,
-            api,
-            capabilities,
-            register_local,
-        } = command
-        {
-            let library = Library::load(&library)?;
-            let endpoint = Endpoint::open(
-                &library,
-                &Settings {
+        let (opened, version): (Box<dyn Application>, Version) = match command {
+            Command::OpenLibfabric {
+                library,
+                api,
+                capabilities,
+                register_local,
+            } => {
+                let library = Library::load(&library)?;
+                let settings = libfabric::Settings {
+                    provider: libfabric::Settings::EFA.into(),
                     api: Version::from_raw(api),
                     capabilities,
                     register_local,
-                },
-            )?;
-            let application = StockApplication::new(endpoint);
-            let address = application.address()?;
-            self.application = Some(Box::new(application));
-            return Ok(Event::Opened {
-                address,
-                version: library.version(),
-            });
-        }
+                };
+                let endpoint = libfabric::Endpoint::open(&library, &settings)?;
+                (Box::new(StockApplication::new(endpoint)), library.version())
+            }
+            Command::OpenCore {
+                settings,
+                report_sources,
+            } => (open_core(&settings, report_sources)?, OWN_VERSION),
+            command => return self.use_application(command),
+        };
+        let address = opened.address()?;
+        self.application = Some(opened);
+        Ok(Event::Opened { address, version })
+    }
+
+    fn use_application(&mut self, command: Command) -> Result<Event, RequestError> {
         let Some(application) = &mut self.application else {
             return Err(RequestError::Refused("no endpoint is open".into()));
         };
@@ -289,11 +306,29 @@ impl Driver {
                 };
                 Ok(Event::Checked { difference })
             }
-            Command::OpenLibfabric { .. } | Command::Progress | Command::Pause => {
-                unreachable!("handled before")
-            }
+            Command::OpenLibfabric { .. }
+            | Command::OpenCore { .. }
+            | Command::Progress
+            | Command::Pause => Err(RequestError::Refused("an endpoint is open already".into())),
         }
     }
+}
+
+/// The release of the protocol engine.
+const OWN_VERSION: Version = Version { major: 0, minor: 1 };
+
+fn open_core(
+    settings: &Settings,
+    report_sources: bool,
+) -> Result<Box<dyn Application>, RequestError> {
+    let refused = |error: efa_hw::OpenError| RequestError::Refused(error.to_string());
+    let device = HwDevice::open(&DeviceName::First).map_err(refused)?;
+    let nic = HwNic::open(device, NicConfig::default()).map_err(refused)?;
+    let start = std::time::Instant::now();
+    let clock = move || Instant(start.elapsed());
+    let config = configuration(settings);
+    let application = CoreApplication::open(nic, config, report_sources, clock)?;
+    Ok(Box::new(application))
 }
 
 #[cfg(test)]

@@ -8,6 +8,12 @@
 //! * [`libfabric`]: stock libfabric, loaded at run time.
 
 pub mod application;
+pub mod cli;
+pub mod conduct;
 pub mod drive;
 pub mod libfabric;
+pub mod merge;
+pub mod player;
+pub mod record;
 pub mod scenario;
+pub mod verify;

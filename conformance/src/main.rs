@@ -1,2 +1,7 @@
 //! The conformance suite on the command line.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    efa_conformance::cli::main()
+}

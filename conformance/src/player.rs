@@ -155,8 +155,8 @@ impl Player {
                 for line in BufReader::new(output).lines() {
                     let Ok(line) = line else { break };
                     // Anything else on standard output belongs to the library or its device.
-                    let event = serde_json::from_str(&line)
-                        .unwrap_or(Event::Reported { text: line });
+                    let event =
+                        serde_json::from_str(&line).unwrap_or(Event::Reported { text: line });
                     if sender.send(event).is_err() {
                         break;
                     }
@@ -298,15 +298,26 @@ mod tests {
             }
         };
         let text = error.to_string();
-        assert!(text.contains("`a`") && text.contains("exit status: 3"), "{text}");
+        assert!(
+            text.contains("`a`") && text.contains("exit status: 3"),
+            "{text}"
+        );
     }
 
     #[test]
     fn lines_that_are_no_events_are_passed_on_as_reports() {
         let mut player = shell("echo hello; echo '{\"event\":\"done\"}'; cat >/dev/null");
         let mut aside = Vec::new();
-        assert_eq!(player.ask(&Command::Pause, &mut aside).unwrap(), Event::Done);
-        assert_eq!(aside, [Event::Reported { text: "hello".into() }]);
+        assert_eq!(
+            player.ask(&Command::Pause, &mut aside).unwrap(),
+            Event::Done
+        );
+        assert_eq!(
+            aside,
+            [Event::Reported {
+                text: "hello".into()
+            }]
+        );
         player.end().unwrap();
     }
 

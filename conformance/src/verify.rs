@@ -22,7 +22,9 @@ pub fn completion(scenario: &Scenario, id: &str, report: &Report) -> Vec<String>
     };
     let mut differ = |what: &str, expected: String, actual: String| {
         if expected != actual {
-            problems.push(format!("`{id}`: {what}: expected {expected}, actual {actual}"));
+            problems.push(format!(
+                "`{id}`: {what}: expected {expected}, actual {actual}"
+            ));
         }
     };
     let name = |code: i32| {
@@ -31,7 +33,9 @@ pub fn completion(scenario: &Scenario, id: &str, report: &Report) -> Vec<String>
             .find(|error| error.code == code);
         known.map_or_else(|| format!("error {code}"), |error| error.name.to_owned())
     };
-    let expected = expect.error.map_or("success".into(), |error| error.name.into());
+    let expected = expect
+        .error
+        .map_or("success".into(), |error| error.name.into());
     let actual = report
         .failure
         .as_ref()
@@ -45,7 +49,10 @@ pub fn completion(scenario: &Scenario, id: &str, report: &Report) -> Vec<String>
             failure.overflow.to_string(),
         );
     }
-    let message = expect.message.as_ref().and_then(|id| scenario.operation(id));
+    let message = expect
+        .message
+        .as_ref()
+        .and_then(|id| scenario.operation(id));
     if let Some((sender, message, _)) = message
         && as_expected
     {
@@ -58,14 +65,19 @@ pub fn completion(scenario: &Scenario, id: &str, report: &Report) -> Vec<String>
             } = message
         {
             if expect.error.is_none() {
-                differ("length", payload.length.min(*length).to_string(), report.length.to_string());
+                differ(
+                    "length",
+                    payload.length.min(*length).to_string(),
+                    report.length.to_string(),
+                );
             }
             if tag.is_some() && sent_tag.is_some() {
                 let show = |tag: u64| format!("{tag:#x}");
                 differ("tag", show(sent_tag.unwrap_or_default()), show(report.tag));
             }
             if expect.error.is_none() {
-                let show = |data: Option<u64>| data.map_or("none".into(), |data| format!("{data:#x}"));
+                let show =
+                    |data: Option<u64>| data.map_or("none".into(), |data| format!("{data:#x}"));
                 differ("completion data", show(*data), show(report.data));
             }
             if scenario.endpoints[at].has(Capability::Source) && expect.error.is_none() {
@@ -88,4 +100,3 @@ pub fn completion(scenario: &Scenario, id: &str, report: &Report) -> Vec<String>
     }
     problems
 }
-

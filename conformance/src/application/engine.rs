@@ -1,1 +1,298 @@
 //! The protocol engine of `efa-core` as an application.
+
+use std::collections::HashMap;
+
+use efa_core::address::RawAddress;
+use efa_core::endpoint::{
+    CompletionFlags, Endpoint, EndpointConfig, EndpointError, Instant, IoVec, OperationFlags,
+    PeerId, RecvArgs, SendArgs, SourceFilter, TagFilter,
+};
+use efa_core::nic::{Access, Nic, NicError, UserSlice};
+use efa_hw::HwNic;
+
+use super::{Application, Failure, Outcome, Remote, Request, RequestError, Started, Token};
+use crate::scenario::{EndpointIndex, RegionAccess, SendMode, Settings};
+
+/// A device together with the memory of the application that uses it.
+pub trait HostNic: Nic {
+    /// Makes memory that operations may use. It lives as long as the device.
+    fn allocate_user(&mut self, length: usize) -> Result<UserSlice, NicError>;
+
+    /// Copies bytes to such memory.
+    fn fill_user(&mut self, address: u64, bytes: &[u8]) -> Result<(), NicError>;
+
+    /// Copies bytes from such memory.
+    fn dump_user(&mut self, source: UserSlice) -> Result<Vec<u8>, NicError>;
+}
+
+impl HostNic for HwNic {
+    fn allocate_user(&mut self, length: usize) -> Result<UserSlice, NicError> {
+        HwNic::allocate_user(self, length)
+    }
+
+    fn fill_user(&mut self, address: u64, bytes: &[u8]) -> Result<(), NicError> {
+        HwNic::write_user(self, address, bytes)
+    }
+
+    fn dump_user(&mut self, source: UserSlice) -> Result<Vec<u8>, NicError> {
+        HwNic::read_user(self, source)
+    }
+}
+
+/// An application over an [`Endpoint`].
+pub struct CoreApplication<N: HostNic> {
+    endpoint: Endpoint<N>,
+    clock: Box<dyn FnMut() -> Instant>,
+    peers: HashMap<EndpointIndex, PeerId>,
+    /// The buffer of each operation in flight.
+    buffers: HashMap<Token, UserSlice>,
+    regions: HashMap<Token, UserSlice>,
+    report_sources: bool,
+}
+
+impl From<EndpointError> for RequestError {
+    fn from(error: EndpointError) -> Self {
+        match error {
+            EndpointError::TryAgain => RequestError::TryAgain,
+            error => RequestError::Refused(error.to_string()),
+        }
+    }
+}
+
+impl From<NicError> for RequestError {
+    fn from(error: NicError) -> Self {
+        RequestError::Refused(error.to_string())
+    }
+}
+
+/// The engine's configuration for a scenario's endpoint.
+pub fn configuration(settings: &Settings) -> EndpointConfig {
+    let mut config = EndpointConfig::default();
+    macro_rules! apply {
+        ($($name:ident),*) => {
+            $(if let Some(value) = settings.$name {
+                config.$name = value;
+            })*
+        };
+    }
+    apply!(
+        max_medium_size,
+        min_read_message_size,
+        min_read_write_size,
+        runt_size,
+        cts_window_packets,
+        use_device_rdma
+    );
+    config
+}
+
+impl<N: HostNic> CoreApplication<N> {
+    /// Opens an endpoint on `nic`. `clock` tells the time at each poll; `report_sources` is
+    /// libfabric's `FI_SOURCE`.
+    pub fn open(
+        nic: N,
+        config: EndpointConfig,
+        report_sources: bool,
+        clock: impl FnMut() -> Instant + 'static,
+    ) -> Result<Self, RequestError> {
+        Ok(CoreApplication {
+            endpoint: Endpoint::new(nic, config)?,
+            clock: Box::new(clock),
+            peers: HashMap::new(),
+            buffers: HashMap::new(),
+            regions: HashMap::new(),
+            report_sources,
+        })
+    }
+
+    /// The endpoint.
+    pub fn endpoint(&self) -> &Endpoint<N> {
+        &self.endpoint
+    }
+
+    /// The endpoint, for whatever moves a simulated device along.
+    pub fn endpoint_mut(&mut self) -> &mut Endpoint<N> {
+        &mut self.endpoint
+    }
+
+    fn peer(&self, index: EndpointIndex) -> Result<PeerId, RequestError> {
+        self.peers.get(&index).copied().ok_or_else(|| {
+            RequestError::Refused(format!("endpoint {index} is not in the address vector"))
+        })
+    }
+
+    /// Memory with these contents.
+    fn memory(&mut self, bytes: &[u8]) -> Result<UserSlice, RequestError> {
+        let slice = self.blank(bytes.len())?;
+        self.endpoint.nic_mut().fill_user(slice.address, bytes)?;
+        Ok(slice)
+    }
+
+    /// Memory for `length` bytes.
+    fn blank(&mut self, length: usize) -> Result<UserSlice, RequestError> {
+        Ok(self.endpoint.nic_mut().allocate_user(length)?)
+    }
+}
+
+impl<N: HostNic> Application for CoreApplication<N> {
+    fn address(&self) -> Result<Vec<u8>, RequestError> {
+        Ok(self.endpoint.address().to_bytes().to_vec())
+    }
+
+    fn insert(&mut self, peer: EndpointIndex, address: &[u8]) -> Result<(), RequestError> {
+        let Ok(bytes) = <&[u8; RawAddress::LEN]>::try_from(address) else {
+            return Err(RequestError::Refused(format!(
+                "a raw address has {} bytes, not {}",
+                RawAddress::LEN,
+                address.len()
+            )));
+        };
+        let id = self
+            .endpoint
+            .insert_address(RawAddress::from_bytes(bytes))?;
+        self.peers.insert(peer, id);
+        Ok(())
+    }
+
+    fn start(&mut self, token: Token, request: &Request) -> Result<Started, RequestError> {
+        match *request {
+            Request::Recv { length, from, tag } => {
+                let source = match from {
+                    None => SourceFilter::Any,
+                    Some(peer) => SourceFilter::Peer(self.peer(peer)?),
+                };
+                let memory = self.blank(length)?;
+                self.endpoint.recv(RecvArgs {
+                    source,
+                    buffer: &[IoVec::new(memory)],
+                    tag: tag.map(|tag| TagFilter {
+                        tag: tag.tag,
+                        ignore: tag.ignore,
+                    }),
+                    flags: OperationFlags::COMPLETION,
+                    context: token,
+                })?;
+                self.buffers.insert(token, memory);
+            }
+            Request::Send {
+                to,
+                payload,
+                tag,
+                data,
+                mode,
+            } => {
+                let peer = self.peer(to)?;
+                let memory = self.memory(&payload.bytes())?;
+                self.endpoint.send(SendArgs {
+                    peer,
+                    data: &[IoVec::new(memory)],
+                    tag,
+                    cq_data: data,
+                    flags: match mode {
+                        SendMode::Normal => OperationFlags::COMPLETION,
+                        SendMode::Inject => OperationFlags::INJECT,
+                        SendMode::DeliveryComplete => {
+                            OperationFlags::COMPLETION | OperationFlags::DELIVERY_COMPLETE
+                        }
+                    },
+                    context: token,
+                })?;
+                self.buffers.insert(token, memory);
+            }
+            Request::Register {
+                payload,
+                ref access,
+            } => {
+                let memory = self.memory(&payload.bytes())?;
+                let access = access.iter().fold(Access::LOCAL_WRITE, |bits, access| {
+                    bits | match access {
+                        RegionAccess::RemoteRead => Access::REMOTE_READ,
+                        RegionAccess::RemoteWrite => Access::REMOTE_WRITE,
+                    }
+                });
+                let region = self.endpoint.nic_mut().register(memory, access)?;
+                self.regions.insert(token, memory);
+                return Ok(Started::Region(Remote {
+                    address: memory.address,
+                    key: region.remote_key.0,
+                }));
+            }
+            // The engine does two-sided operations only.
+            Request::Write { .. } => return Err(RequestError::Unsupported("write")),
+            Request::Read { .. } => return Err(RequestError::Unsupported("read")),
+        }
+        Ok(Started::Operation)
+    }
+
+    fn poll(&mut self) -> Result<Vec<Outcome>, RequestError> {
+        let now = (self.clock)();
+        self.endpoint.progress(now);
+        let mut outcomes = Vec::new();
+        while let Some(completion) = self.endpoint.poll_completion() {
+            let (context, flags, length, tag, data, source, result) = match completion {
+                Ok(entry) => (
+                    entry.context,
+                    entry.flags,
+                    entry.length,
+                    entry.tag,
+                    entry.data,
+                    entry.source,
+                    Ok(()),
+                ),
+                Err(entry) => (
+                    entry.context,
+                    entry.flags,
+                    entry.length,
+                    entry.tag,
+                    entry.data,
+                    entry.source,
+                    Err(Failure {
+                        code: entry.failure.errno.0,
+                        text: format!("{} ({:?})", entry.failure.errno, entry.failure.provider),
+                        overflow: entry.overflow_length,
+                    }),
+                ),
+            };
+            let remote = CompletionFlags::REMOTE_READ | CompletionFlags::REMOTE_WRITE;
+            let token = (!flags.intersects(remote)).then_some(context);
+            let buffer = token.and_then(|token| self.buffers.remove(&token));
+            let bytes = match buffer {
+                Some(slice) => self.endpoint.nic_mut().dump_user(slice)?,
+                None => Vec::new(),
+            };
+            let source = source.filter(|_| self.report_sources).and_then(|id| {
+                let found = self.peers.iter().find(|(_, known)| **known == id);
+                found.map(|(index, _)| *index)
+            });
+            outcomes.push(Outcome {
+                token,
+                length,
+                tag,
+                data: flags
+                    .contains(CompletionFlags::REMOTE_CQ_DATA)
+                    .then_some(data),
+                source,
+                result,
+                bytes,
+            });
+        }
+        Ok(outcomes)
+    }
+
+    fn events(&mut self) -> Result<Vec<String>, RequestError> {
+        let mut events = Vec::new();
+        while let Some(event) = self.endpoint.poll_event() {
+            events.push(format!("{event:?}"));
+        }
+        Ok(events)
+    }
+
+    fn region(&mut self, token: Token) -> Result<Vec<u8>, RequestError> {
+        match self.regions.get(&token) {
+            Some(&slice) => Ok(self.endpoint.nic_mut().dump_user(slice)?),
+            None => Err(RequestError::Refused(format!(
+                "operation {token} registered no memory"
+            ))),
+        }
+    }
+}

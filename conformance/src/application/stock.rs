@@ -138,9 +138,16 @@ impl Application for StockApplication {
                 let found = self.peers.iter().find(|(_, known)| **known == address);
                 found.map(|(index, _)| *index)
             });
+            // A read's completion does not say how long it was: it is always whole.
+            let is_read = completion.flags & ffi::FI_READ != 0;
+            let length = if is_read {
+                completion.buffer.len()
+            } else {
+                completion.length
+            };
             outcomes.push(Outcome {
                 token: completion.token.map(|token| token.0),
-                length: completion.length as u64,
+                length: length as u64,
                 tag: completion.tag,
                 data: completion.data,
                 source,

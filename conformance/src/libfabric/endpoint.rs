@@ -1,7 +1,7 @@
 //! Opening and closing an endpoint with everything around it.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::fmt;
 use std::ptr;
 
@@ -12,6 +12,9 @@ use super::{Error, Library, Version, ffi};
 /// What to ask of the library.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// The provider, by libfabric's name. The suite tests [`Settings::EFA`]; its own tests also use
+    /// providers that need no device.
+    pub provider: String,
     /// The version of the programming interface to request. The library's own version is used if
     /// that is lower.
     pub api: Version,
@@ -20,6 +23,11 @@ pub struct Settings {
     /// Register every buffer before it is used (`FI_MR_LOCAL`), instead of leaving that to the
     /// provider.
     pub register_local: bool,
+}
+
+impl Settings {
+    /// The provider under test.
+    pub const EFA: &'static str = "efa";
 }
 
 /// A peer in the endpoint's address vector.
@@ -89,6 +97,8 @@ impl Endpoint {
     }
 
     fn find(&mut self, settings: &Settings) -> Result<(), Error> {
+        let provider = CString::new(settings.provider.as_str())
+            .map_err(|_| Error::Usage("a provider's name has no NUL bytes".into()))?;
         let functions = &self.library.0;
         // SAFETY: NULL asks for an empty structure.
         let hints = unsafe { (functions.dupinfo)(ptr::null()) };
@@ -106,7 +116,7 @@ impl Endpoint {
             (*hints).mode = ffi::FI_CONTEXT | ffi::FI_CONTEXT2;
             (*(*hints).ep_attr).type_ = ffi::FI_EP_RDM;
             (*(*hints).domain_attr).mr_mode = mr_mode;
-            (*(*hints).fabric_attr).prov_name = libc::strdup(c"efa".as_ptr());
+            (*(*hints).fabric_attr).prov_name = libc::strdup(provider.as_ptr());
         }
         let version = settings.api.min(self.library.version());
         // SAFETY: all pointers are null or valid; the result is written to `self.info`.
@@ -284,21 +294,22 @@ impl Endpoint {
 
     /// Puts a peer's raw address into the address vector.
     pub fn insert(&mut self, raw: &[u8]) -> Result<Address, Error> {
-        // SAFETY: as `name`.
-        let expected = unsafe { (*self.info).src_addrlen };
-        if raw.len() != expected {
+        // The library reads as many bytes as its provider's addresses have, whatever it is given.
+        let mut padded = [0_u8; 256];
+        let Some(target) = padded.get_mut(..raw.len()) else {
             return Err(Error::Usage(format!(
-                "a raw address of this library has {expected} bytes, not {}",
+                "a raw address of {} bytes is too long",
                 raw.len()
             )));
-        }
+        };
+        target.copy_from_slice(raw);
         let mut address = ffi::FI_ADDR_UNSPEC;
-        // SAFETY: the vector is open; `raw` has the length of an address of this provider.
+        // SAFETY: the vector is open; `padded` is at least as long as any provider's address.
         let inserted = unsafe {
             let insert = entry!((*self.av).ops, ffi::fi_ops_av, insert)?;
             insert(
                 self.av,
-                raw.as_ptr().cast(),
+                padded.as_ptr().cast(),
                 1,
                 &mut address,
                 0,

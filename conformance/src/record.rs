@@ -1,0 +1,147 @@
+//! Recording: stock endpoints play a scenario on emulated hosts, their captures become a trace.
+
+use std::path::{Path, PathBuf};
+
+use crate::conduct::{ConductError, Conductor, Transcript};
+use crate::libfabric::Library;
+use crate::merge::{Annotation, MergeError, merge};
+use crate::player::{Host, Launcher, Player};
+use crate::scenario::{Scenario, ScenarioError};
+
+/// Why nothing was recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The scenario is wrong.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// The scenario was not played to its end.
+    #[error(transparent)]
+    Conduct(#[from] ConductError),
+    /// The captures make no trace.
+    #[error(transparent)]
+    Merge(#[from] MergeError),
+    /// The applications saw something else than the scenario says.
+    #[error("{scenario} went otherwise than it says:\n  {}", problems.join("\n  "))]
+    Different {
+        /// The scenario.
+        scenario: PathBuf,
+        /// Each difference.
+        problems: Vec<String>,
+    },
+    /// Something around it failed.
+    #[error("{0}")]
+    Environment(String),
+}
+
+impl RecordError {
+    /// Whether the environment or the input is at fault rather than what was tested.
+    pub fn is_environment(&self) -> bool {
+        match self {
+            RecordError::Conduct(error) => error.is_environment(),
+            RecordError::Different { .. } => false,
+            RecordError::Scenario(_) | RecordError::Merge(_) | RecordError::Environment(_) => true,
+        }
+    }
+}
+
+/// Plays a scenario, each endpoint on an emulated host of its own. With `captures` each host writes
+/// its packets there.
+pub fn play(
+    scenario: &Scenario,
+    launcher: &Launcher,
+    library: Option<&Path>,
+    captures: Option<&Path>,
+) -> Result<(Transcript, Vec<PathBuf>), ConductError> {
+    let library = library.unwrap_or(Path::new(Library::DEFAULT));
+    let mut players = Vec::new();
+    let mut files = Vec::new();
+    for endpoint in &scenario.endpoints {
+        let capture = captures.map(|directory| directory.join(format!("{}.pcapng", endpoint.name)));
+        files.extend(capture.clone());
+        players.push(Player::launch(
+            launcher,
+            &Host {
+                name: endpoint.name.clone(),
+                profile: endpoint.profile.clone(),
+                capture,
+                environment: endpoint.environment.clone(),
+            },
+        )?);
+    }
+    let conductor = Conductor::new(scenario, players, library.to_owned());
+    Ok((conductor.play()?, files))
+}
+
+/// What was recorded.
+#[derive(Debug)]
+pub struct Recording {
+    /// Frames in the trace.
+    pub frames: usize,
+    /// The software at each endpoint.
+    pub versions: Vec<String>,
+}
+
+/// Records the scenario at `path` to `output`.
+pub fn record(
+    path: &Path,
+    output: &Path,
+    launcher: &Launcher,
+    library: Option<&Path>,
+) -> Result<Recording, RecordError> {
+    let scenario = Scenario::load(path)?;
+    let directory = Scratch::new().map_err(|error| {
+        RecordError::Environment(format!("cannot make a temporary directory: {error}"))
+    })?;
+    let (transcript, captures) = play(&scenario, launcher, library, Some(&directory.0))?;
+    if !transcript.problems.is_empty() {
+        return Err(RecordError::Different {
+            scenario: path.to_owned(),
+            problems: transcript.problems,
+        });
+    }
+    let annotations: Vec<Annotation> = transcript
+        .marks
+        .iter()
+        .map(|mark| Annotation {
+            time: mark.time,
+            text: match scenario.steps.get(mark.step) {
+                Some(step) => step.describe(mark.step, &scenario),
+                None => END_OF_STEPS.into(),
+            },
+        })
+        .collect();
+    let mut comments = vec![format!("{}: {}", scenario.name, scenario.description)];
+    for (endpoint, version) in scenario.endpoints.iter().zip(&transcript.versions) {
+        comments.push(format!("endpoint {}: {version}", endpoint.name));
+    }
+    let frames = merge(&captures, &comments, &annotations, output)?;
+    Ok(Recording {
+        frames,
+        versions: transcript.versions,
+    })
+}
+
+/// What a trace says at the first frame after the last step, if there is any.
+pub const END_OF_STEPS: &str = "end of steps";
+
+/// A directory that is gone when it is dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> std::io::Result<Self> {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("efa-conformance-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path)?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Left-over files in the temporary directory harm nobody.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
