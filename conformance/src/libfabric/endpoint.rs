@@ -57,6 +57,8 @@ pub struct Endpoint {
     regions: HashMap<u64, Region>,
     next_region: u64,
     pub(super) register_local: bool,
+    /// Whether peers name memory by its virtual address rather than by its offset in the region.
+    virtual_addresses: bool,
     pub(super) pending: HashMap<usize, Pending>,
 }
 
@@ -87,6 +89,7 @@ impl Endpoint {
             regions: HashMap::new(),
             next_region: 0,
             register_local: false,
+            virtual_addresses: true,
             pending: HashMap::new(),
         };
         // Each step fills one member; on an error the drop of `endpoint` closes what was opened.
@@ -154,6 +157,7 @@ impl Endpoint {
         // SAFETY: `only` is a valid structure with its attributes.
         let mr_mode = unsafe { (*(*only).domain_attr).mr_mode };
         self.register_local = mr_mode & ffi::FI_MR_LOCAL != 0;
+        self.virtual_addresses = mr_mode & ffi::FI_MR_VIRT_ADDR != 0;
         Ok(())
     }
 
@@ -387,7 +391,11 @@ impl Endpoint {
         let region = self.region(id);
         // SAFETY: regions are open as long as the endpoint.
         let key = unsafe { (*region.mr).key };
-        (region.memory.cast::<u8>() as u64, key)
+        let address = match self.virtual_addresses {
+            true => region.memory.cast::<u8>() as u64,
+            false => 0,
+        };
+        (address, key)
     }
 
     /// A copy of a region's bytes at this moment.
