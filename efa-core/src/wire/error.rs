@@ -42,9 +42,15 @@ pub enum Reason {
         code: u8,
     },
     /// The type id belongs to protocol v3.
-    RetiredType,
+    RetiredType {
+        /// The type id.
+        code: u8,
+    },
     /// The type id is one that stock libfabric uses for local records and never sends.
-    LocalType,
+    LocalType {
+        /// The type id.
+        code: u8,
+    },
     /// The version is not [`PROTOCOL_VERSION`](super::PROTOCOL_VERSION).
     UnsupportedVersion {
         /// The version byte.
@@ -96,14 +102,18 @@ impl fmt::Display for ParseError {
         match self.reason {
             Reason::Truncated { needed, available } => write!(
                 f,
-                "needs {needed} bytes, but the packet ends after {available}"
+                "needs {needed} byte{}, but {available} {} left",
+                if needed == 1 { "" } else { "s" },
+                if available == 1 { "is" } else { "are" },
             ),
             Reason::UnassignedType { code } => write!(f, "type id {code} is not assigned"),
-            Reason::RetiredType => {
-                f.write_str("type is a leftover of protocol v3 and must not be sent any more")
-            }
-            Reason::LocalType => f.write_str(
-                "type is reserved for local records of libfabric and must never be on the wire",
+            Reason::RetiredType { code } => write!(
+                f,
+                "type id {code} is a leftover of protocol v3 and must not be sent any more"
+            ),
+            Reason::LocalType { code } => write!(
+                f,
+                "type id {code} is for local records of libfabric and must never be on the wire"
             ),
             Reason::UnsupportedVersion { version } => write!(
                 f,

@@ -273,8 +273,14 @@ impl<'a> Header<'a> {
             T::Receipt => Header::Receipt(Receipt::parse(cursor)?),
             T::ReadNack => Header::ReadNack(ReadNack::parse(cursor)?),
             T::PeerError => Header::PeerError(PeerError::parse(cursor)?),
-            T::Rts | T::Connack => return Err(cursor.error("type", 0, Reason::RetiredType)),
-            T::RmaContext => return Err(cursor.error("type", 0, Reason::LocalType)),
+            retired @ (T::Rts | T::Connack) => {
+                let code = retired.code();
+                return Err(cursor.error("type", 0, Reason::RetiredType { code }));
+            }
+            local @ T::RmaContext => {
+                let code = local.code();
+                return Err(cursor.error("type", 0, Reason::LocalType { code }));
+            }
         })
     }
 
