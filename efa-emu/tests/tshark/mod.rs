@@ -1,0 +1,174 @@
+//! Runs `tshark` with the dissector and reads what it prints.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// A `tshark` that is installed.
+pub struct Tshark {
+    dissector: PathBuf,
+    /// An empty configuration, so that the user's own profile and plugins do not matter.
+    home: tempfile::TempDir,
+}
+
+impl Tshark {
+    /// `None`, and a line that says so, if there is none.
+    pub fn find() -> Option<Tshark> {
+        if Command::new("tshark").arg("--version").output().is_err() {
+            eprintln!("skipped: tshark is not installed (apt-get install tshark)");
+            return None;
+        }
+        let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        let dissector = root.join("../wireshark/efa.lua").canonicalize().unwrap();
+        Some(Tshark {
+            dissector,
+            home: tempfile::tempdir().unwrap(),
+        })
+    }
+
+    /// Runs it on a capture. Fails if Lua reported an error, wherever it did.
+    pub fn run(&self, capture: &[u8], arguments: &[&str]) -> String {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(capture).unwrap();
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = Command::new("tshark")
+            .env("HOME", self.home.path())
+            .env("XDG_CONFIG_HOME", self.home.path())
+            .arg("-X")
+            .arg(format!("lua_script:{}", self.dissector.display()))
+            .arg("-r")
+            .arg(file.path())
+            .args([
+                "-o",
+                "udp.check_checksum:TRUE",
+                "-o",
+                "udp.try_heuristic_first:FALSE",
+            ])
+            .args(arguments)
+            .output()
+            .unwrap();
+        let stdout = String::from_utf8_lossy(&stdout).into_owned();
+        let stderr = String::from_utf8_lossy(&stderr).into_owned();
+        for sign in [
+            "Lua Error",
+            "lua:",
+            "Dissector bug",
+            "attempt to",
+            "stack traceback",
+        ] {
+            for text in [&stdout, &stderr] {
+                let line = text.lines().find(|line| line.contains(sign));
+                assert!(line.is_none(), "{}", line.unwrap_or_default());
+            }
+        }
+        assert!(status.success(), "tshark {arguments:?}: {status}\n{stderr}");
+        stdout
+    }
+
+    /// All fields of all frames.
+    pub fn dissect(&self, capture: &[u8]) -> Vec<Shown> {
+        let json = self.run(capture, &["-T", "json", "--no-duplicate-keys"]);
+        let frames: Vec<Value> = serde_json::from_str(&json).unwrap();
+        frames
+            .iter()
+            .map(|frame| Shown::new(&frame["_source"]["layers"]))
+            .collect()
+    }
+
+    /// `PROTOCOL|INFO` of all frames, as in the packet list.
+    #[allow(dead_code, reason = "not every test uses everything")]
+    pub fn lines(&self, capture: &[u8]) -> Vec<String> {
+        let fields = [
+            "-T",
+            "fields",
+            "-E",
+            "separator=|",
+            "-e",
+            "_ws.col.Protocol",
+            "-e",
+        ];
+        let text = self.run(capture, &[&fields[..], &["_ws.col.Info"]].concat());
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+/// What `tshark` shows of one frame: the values of each field, in the order of the frame.
+#[derive(Debug)]
+pub struct Shown {
+    fields: BTreeMap<String, Vec<String>>,
+}
+
+impl Shown {
+    fn new(layers: &Value) -> Shown {
+        let mut shown = Shown {
+            fields: BTreeMap::new(),
+        };
+        shown.collect("", layers);
+        shown
+    }
+
+    fn collect(&mut self, name: &str, value: &Value) {
+        match value {
+            Value::Object(members) => {
+                for (name, value) in members {
+                    self.collect(name, value);
+                }
+            }
+            Value::Array(values) => {
+                for value in values {
+                    self.collect(name, value);
+                }
+            }
+            // What `--no-duplicate-keys` puts beside the one word of an array that has a subtree.
+            Value::String(text) if text.is_empty() && name.ends_with("_tree") => {}
+            Value::String(text) => {
+                self.fields
+                    .entry(name.to_owned())
+                    .or_default()
+                    .push(text.clone());
+            }
+            other => panic!("{name}: unexpected {other}"),
+        }
+    }
+
+    /// The fields whose name begins so.
+    pub fn fields(&self, prefix: &str) -> impl Iterator<Item = (String, &Vec<String>)> {
+        let of_prefix = self
+            .fields
+            .iter()
+            .filter(move |(name, _)| name.starts_with(prefix));
+        of_prefix.map(|(name, values)| (name.clone(), values))
+    }
+
+    /// Whether the frame has the field.
+    pub fn has(&self, name: &str) -> bool {
+        self.fields.contains_key(name)
+    }
+
+    /// The value of a field that the frame has once.
+    pub fn one(&self, name: &str) -> &str {
+        match self.fields.get(name).map(Vec::as_slice) {
+            Some([value]) => value,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
+/// The blocks of a little-endian pcapng file.
+#[allow(dead_code, reason = "not every test uses everything")]
+pub fn blocks(mut capture: &[u8]) -> Vec<&[u8]> {
+    let mut blocks = Vec::new();
+    while !capture.is_empty() {
+        let length = u32::from_le_bytes(capture[4..8].try_into().unwrap()) as usize;
+        let (block, rest) = capture.split_at(length);
+        blocks.push(block);
+        capture = rest;
+    }
+    blocks
+}

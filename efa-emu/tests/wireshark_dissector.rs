@@ -1,0 +1,557 @@
+//! What `tshark` shows with `wireshark/efa.lua` is what `efa_core::wire` reads.
+//!
+//! Needs `tshark`; without it the tests say so and pass.
+
+mod tshark;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::process::Command;
+use std::time::Duration;
+
+use efa_core::address::{Gid, Qkey, Qpn};
+use efa_core::nic::Status;
+use efa_core::wire::fields::{Kind, Value, Width, fields_of, sections};
+use efa_core::wire::{Family, Packet, PacketType};
+use efa_emu::capture::{
+    CaptureTap, Direction, Interface, InterfaceId, Reader, SharedFile, Writer, create_shared,
+};
+use efa_emu::frame::{self, Frame, Rdma, Repr};
+use efa_emu::link::RemoteRange;
+use rand::rngs::StdRng;
+use rand::{Rng, RngCore, SeedableRng};
+
+use tshark::{Shown, Tshark};
+
+const FROM: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 1]);
+const TO: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 2]);
+
+fn header(kind: frame::Kind, payload: usize) -> Repr {
+    Repr {
+        kind,
+        source_qpn: Qpn(3),
+        destination_qpn: Qpn(4),
+        qkey: Qkey(0x1122_3344),
+        sequence: 5,
+        immediate: None,
+        retransmission: false,
+        path: 6,
+        payload_length: payload as u32,
+        payload_captured: true,
+    }
+}
+
+/// A capture of frames with these headers and payloads.
+fn capture<'a>(frames: impl IntoIterator<Item = (Repr, &'a [u8])>) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    let interface = Interface {
+        host: "a".into(),
+        profile: "efa2".into(),
+        gid: FROM,
+    };
+    let id = writer.add_interface(&interface).unwrap();
+    for (number, (header, payload)) in frames.into_iter().enumerate() {
+        let frame = Frame {
+            source: FROM,
+            destination: TO,
+            header,
+            payload,
+        };
+        let time = Duration::from_nanos(number as u64);
+        writer.frame(id, time, Direction::Outbound, &frame);
+    }
+    writer.finish(Duration::ZERO).unwrap()
+}
+
+fn capture_packets(packets: &[Vec<u8>]) -> Vec<u8> {
+    capture(
+        packets
+            .iter()
+            .map(|packet| (header(frame::Kind::Send, packet.len()), &packet[..])),
+    )
+}
+
+/// A random packet of this type and with these flags, valid as far as one packet can be.
+fn packet(packet_type: PacketType, flags: u16, rng: &mut StdRng) -> Vec<u8> {
+    let mut packet = vec![packet_type.code(), 4];
+    packet.extend(flags.to_le_bytes());
+    let mut data_length_at = None;
+    let mut counts = [0; 3];
+    let mut surplus = 0;
+    for section in sections(packet_type) {
+        let entries = section.array.map_or(1, |array| counts[array as usize]);
+        for _ in 0..entries {
+            for field in section.fields {
+                use efa_core::wire::fields::Presence::*;
+                let present = match field.presence {
+                    Always => true,
+                    IfFlag(flag) | IfFlagElseNext(flag) => flags & flag != 0,
+                    UnlessFlag(flag) => flags & flag == 0,
+                    UnlessFlagIfRoom(flag) => flags & flag == 0 && rng.random(),
+                };
+                if !present || matches!(field.name, "type" | "version" | "flags") {
+                    continue;
+                }
+                let width = match (field.width, field.kind) {
+                    (Width::Fixed(width), _) => width,
+                    (Width::RawAddressSurplus, _) => surplus,
+                    (Width::Rest, Kind::Data) => rng.random_range(0..100),
+                    (Width::Rest, _) => 0,
+                };
+                let at = packet.len();
+                packet.resize(at + width, 0);
+                rng.fill_bytes(&mut packet[at..]);
+                let number = match field.kind {
+                    Kind::Count(array) => {
+                        let bias = if field.name == "nextra_p3" { 3 } else { 0 };
+                        counts[array as usize] = rng.random_range(0..=4);
+                        Some(counts[array as usize] as u32 + bias)
+                    }
+                    Kind::RawAddressSize => {
+                        surplus = [0, 4, 32][rng.random_range(0..3)];
+                        Some(32 + surplus as u32)
+                    }
+                    Kind::AtomicDatatype | Kind::AtomicOp => Some(rng.random_range(0..22)),
+                    _ => None,
+                };
+                if let Some(number) = number {
+                    packet[at..].copy_from_slice(&number.to_le_bytes());
+                }
+                match field.name {
+                    "seg_length" => data_length_at = Some(at),
+                    "data" => {
+                        if let Some(stated) = data_length_at {
+                            packet[stated..stated + 8]
+                                .copy_from_slice(&(width as u64).to_le_bytes());
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    packet
+}
+
+/// What the dissector should show of a packet, by filter name.
+fn expected(packet: &[u8]) -> BTreeMap<String, Vec<String>> {
+    let mut expected: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for field in fields_of(packet).into_iter().flatten() {
+        let value = match field.value {
+            Value::Unsigned(number) => number.to_string(),
+            Value::Gid(gid) => gid.to_string(),
+            Value::Bytes(bytes) => hex(bytes),
+        };
+        expected
+            .entry(format!("efa_rdm.{}", field.descriptor.name))
+            .or_default()
+            .push(value);
+    }
+    expected
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The fields of `efa_rdm` that come from packets, with numbers in decimal and bytes in hexadecimal.
+fn shown_fields(shown: &Shown, packet: &[u8]) -> BTreeMap<String, Vec<String>> {
+    let kinds: BTreeMap<_, _> = fields_of(packet)
+        .into_iter()
+        .flatten()
+        .map(|field| (format!("efa_rdm.{}", field.descriptor.name), field.value))
+        .collect();
+    let is_derived = |name: &str| {
+        let last = name.trim_start_matches("efa_rdm.");
+        last.starts_with("flags.")
+            || last.starts_with("extra_info.")
+            || last.starts_with("rule.")
+            || last.starts_with("transfer")
+            || matches!(
+                last,
+                "data_length" | "raw_addr" | "user_recv_qp" | "hmem_p2p"
+            )
+            || matches!(last, "rma_iov" | "read_iov" | "malformed")
+    };
+    let mut fields = BTreeMap::new();
+    for (name, values) in shown.fields("efa_rdm.") {
+        if is_derived(&name) {
+            continue;
+        }
+        let normal = values.iter().map(|value| match kinds.get(&name) {
+            Some(Value::Bytes(_)) => value.replace(':', ""),
+            Some(Value::Unsigned(_)) => match value.strip_prefix("0x") {
+                Some(digits) => u64::from_str_radix(digits, 16).unwrap().to_string(),
+                None => value.clone(),
+            },
+            _ => value.clone(),
+        });
+        let normal = normal.collect();
+        fields.insert(name, normal);
+    }
+    fields
+}
+
+fn compare(packets: &[Vec<u8>], tshark: &Tshark) {
+    let shown = tshark.dissect(&capture_packets(packets));
+    assert_eq!(shown.len(), packets.len());
+    for (number, (shown, packet)) in shown.iter().zip(packets).enumerate() {
+        let about = format!("frame {}: {}", number + 1, hex(packet));
+        assert_eq!(shown_fields(shown, packet), expected(packet), "{about}");
+        let parsed = Packet::parse(packet).map(|packet| packet.header);
+        assert_eq!(
+            shown.has("efa_rdm.malformed"),
+            parsed.is_err(),
+            "{about} {parsed:?}"
+        );
+    }
+}
+
+/// Every packet type with all combinations of the flags that change its layout, or some of them.
+fn corpus(rng: &mut StdRng) -> Vec<Vec<u8>> {
+    let mut packets = Vec::new();
+    for packet_type in PacketType::ALL {
+        let flags: Vec<u16> = match (packet_type, packet_type.family()) {
+            (PacketType::Handshake, _) => (0..32)
+                .map(|bits| bits & 0xf | (bits & 0x10) << 11)
+                .collect(),
+            (_, Family::Control) => vec![0, 0x8000, 0x80],
+            (_, Family::Retired | Family::Local) => vec![0],
+            _ => (0..8)
+                .map(|bits| bits & 3 | (bits & 4) << 13 | 0x2c)
+                .collect(),
+        };
+        for flags in flags {
+            for _ in 0..4 {
+                packets.push(packet(*packet_type, flags, rng));
+            }
+        }
+    }
+    packets
+}
+
+#[test]
+fn every_packet_type_shows_the_values_that_the_codec_reads() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut rng = StdRng::seed_from_u64(1);
+    let packets = corpus(&mut rng);
+    // The corpus is made of packets that are accepted, but for the types that never are.
+    for packet in &packets {
+        let packet_type = PacketType::peek(packet).unwrap();
+        let accepted = Packet::parse(packet).is_ok();
+        let may_be_sent = !matches!(packet_type.family(), Family::Retired | Family::Local);
+        assert_eq!(accepted, may_be_sent, "{packet_type} {}", hex(packet));
+    }
+    compare(&packets, &tshark);
+}
+
+#[test]
+fn truncated_packets_show_the_fields_in_front_of_the_cut() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut rng = StdRng::seed_from_u64(2);
+    let mut packets = Vec::new();
+    for whole in corpus(&mut rng) {
+        // A packet of less than four bytes has no flags, so the dissector cannot know more than
+        // the base header; the walk of the codec is the same.
+        packets.push(whole[..rng.random_range(1..whole.len())].to_vec());
+    }
+    compare(&packets, &tshark);
+}
+
+#[test]
+fn mutated_packets_never_make_a_lua_error_and_show_what_the_codec_reads() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut rng = StdRng::seed_from_u64(3);
+    let mut packets = Vec::new();
+    while packets.len() < 4000 {
+        for mut packet in corpus(&mut rng) {
+            for _ in 0..rng.random_range(1..4) {
+                let at = rng.random_range(0..packet.len());
+                packet[at] = [rng.random(), 0, 0xff, 1, 4][rng.random_range(0..5)];
+            }
+            if rng.random_ratio(1, 4) {
+                packet.truncate(rng.random_range(1..=packet.len()));
+            }
+            // With a type that is not assigned there are no fields to compare.
+            if PacketType::peek(&packet).is_some() {
+                packets.push(packet);
+            }
+        }
+    }
+    compare(&packets, &tshark);
+}
+
+#[test]
+fn mutated_frames_never_make_a_lua_error() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut rng = StdRng::seed_from_u64(4);
+    let mut whole = Vec::new();
+    let packets = corpus(&mut rng);
+    let kinds = [
+        frame::Kind::Send,
+        frame::Kind::RdmaWrite(Rdma {
+            remote: RemoteRange { address: 1, key: 2 },
+            total_length: 3,
+            offset: 4,
+        }),
+        frame::Kind::Response(Status::RemoteRnr),
+        frame::Kind::Datagram,
+    ];
+    for (number, packet) in packets.iter().enumerate() {
+        let kind = if number % 2 == 0 {
+            kinds[0]
+        } else {
+            kinds[number / 2 % kinds.len()]
+        };
+        whole.push((header(kind, packet.len()), &packet[..]));
+    }
+    let original = capture(whole);
+    // Mutate behind the UDP header only, so that the frames still reach the dissector.
+    let blocks = tshark::blocks(&original);
+    let mut mutated = Vec::new();
+    for round in 0..10 {
+        for block in &blocks {
+            let mut block = block.to_vec();
+            let is_packet = block[0] == 6;
+            if !is_packet {
+                if round == 0 && block[0] != 5 {
+                    mutated.extend(block);
+                }
+                continue;
+            }
+            let transport = 28 + frame::OUTER_LEN;
+            let end = block.len() - 16;
+            for _ in 0..rng.random_range(1..5) {
+                let at = rng.random_range(transport..end.max(transport + 1));
+                block[at] = rng.random();
+            }
+            mutated.extend(block);
+        }
+    }
+    let shown = tshark.dissect(&mutated);
+    assert!(shown.len() > 5000, "{}", shown.len());
+}
+
+#[test]
+fn transport_headers_show_their_fields() {
+    let Some(tshark) = Tshark::find() else { return };
+    let rdma = Rdma {
+        remote: RemoteRange {
+            address: 0x0102_0304_0506_0708,
+            key: 0x0a0b_0c0d,
+        },
+        total_length: 1 << 20,
+        offset: 8192,
+    };
+    let mut frames = vec![
+        header(frame::Kind::Datagram, 3),
+        header(frame::Kind::RdmaReadRequest(rdma), 0),
+        header(frame::Kind::RdmaReadResponse(rdma), 3),
+        Repr {
+            immediate: Some(0xabcd),
+            ..header(frame::Kind::RdmaWrite(rdma), 3)
+        },
+        Repr {
+            retransmission: true,
+            ..header(frame::Kind::Datagram, 0)
+        },
+        Repr {
+            payload_captured: false,
+            ..header(frame::Kind::Send, 8000)
+        },
+    ];
+    for status in Status::ALL {
+        frames.push(header(frame::Kind::Response(status), 0));
+    }
+    let data = [1, 2, 3];
+    let shown = tshark.dissect(&capture(
+        frames
+            .iter()
+            .map(|repr| (*repr, &data[..repr.captured_len()])),
+    ));
+    for (repr, shown) in frames.iter().zip(&shown) {
+        let value = |name: &str| -> u64 {
+            let text = shown.one(name);
+            match text.strip_prefix("0x") {
+                Some(digits) => u64::from_str_radix(digits, 16).unwrap(),
+                None => text.parse().unwrap(),
+            }
+        };
+        assert_eq!(shown.one("efa.magic"), "EF");
+        assert_eq!(value("efa.version"), 1);
+        assert_eq!(value("efa.opcode"), repr.kind.opcode() as u64);
+        assert_eq!(value("efa.flags"), u64::from(repr.flags().bits()));
+        assert_eq!(value("efa.header_length"), repr.header_len() as u64);
+        assert_eq!(value("efa.source_qpn"), 3);
+        assert_eq!(value("efa.destination_qpn"), 4);
+        assert_eq!(value("efa.qkey"), 0x1122_3344);
+        assert_eq!(value("efa.sequence"), 5);
+        assert_eq!(value("efa.path"), 6);
+        assert_eq!(value("efa.payload_length"), u64::from(repr.payload_length));
+        assert_eq!(shown.one("efa.source"), format!("[{FROM}]:3"));
+        assert_eq!(shown.one("efa.destination"), format!("[{TO}]:4"));
+        assert_eq!(shown.has("efa.immediate"), repr.immediate.is_some());
+        if let Some(immediate) = repr.immediate {
+            assert_eq!(value("efa.immediate"), u64::from(immediate));
+        }
+        assert_eq!(
+            shown.has("efa.rdma.remote_address"),
+            repr.kind.rdma().is_some()
+        );
+        if let Some(rdma) = repr.kind.rdma() {
+            assert_eq!(value("efa.rdma.remote_address"), rdma.remote.address);
+            assert_eq!(value("efa.rdma.remote_key"), u64::from(rdma.remote.key));
+            assert_eq!(value("efa.rdma.total_length"), u64::from(rdma.total_length));
+            assert_eq!(value("efa.rdma.offset"), u64::from(rdma.offset));
+        }
+        assert_eq!(
+            shown.has("efa.status"),
+            matches!(repr.kind, frame::Kind::Response(_))
+        );
+        if let frame::Kind::Response(status) = repr.kind {
+            assert_eq!(value("efa.status"), u64::from(status.code()));
+        }
+        assert_eq!(shown.has("efa.data"), repr.captured_len() > 0);
+        assert!(!shown.has("efa.rule.transport_malformed"));
+        // The outer headers are right, the UDP checksum included.
+        assert_eq!(shown.one("udp.checksum.status"), "1");
+    }
+}
+
+#[test]
+fn foreign_traffic_is_not_claimed_and_other_ports_are_recognised() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut rng = StdRng::seed_from_u64(5);
+    let real = packet(PacketType::EagerMsgRtm, 4, &mut rng);
+    let mut blocks: Vec<Vec<u8>> = tshark::blocks(&capture_packets(&vec![real; 40]))
+        .iter()
+        .map(|b| b.to_vec())
+        .collect();
+    let udp = 28 + frame::OUTER_LEN - 8;
+    let mut is_ours = Vec::new();
+    for block in blocks.iter_mut().filter(|block| block[0] == 6) {
+        // Another port, and either one damaged byte that the header checks, or none.
+        block[udp + 2..udp + 4].copy_from_slice(&[0x15, 0xb3]);
+        let number = is_ours.len();
+        let damaged = match number % 10 {
+            1 => Some(0),  // magic
+            2 => Some(2),  // version
+            3 => Some(3),  // opcode
+            4 => Some(5),  // unassigned flags
+            5 => Some(6),  // header length
+            6 => Some(24), // status in a request
+            7 => Some(25), // reserved
+            8 => Some(28), // payload length
+            _ => None,
+        };
+        if let Some(at) = damaged {
+            block[udp + 8 + at] ^= 0x80;
+        }
+        is_ours.push(damaged.is_none());
+    }
+    let shown = tshark.dissect(&blocks.concat());
+    let claimed: Vec<bool> = shown.iter().map(|shown| shown.has("efa.opcode")).collect();
+    assert_eq!(claimed, is_ours);
+}
+
+#[test]
+fn captures_of_two_hosts_merge() {
+    if Tshark::find().is_none() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    for (host, name) in [(FROM, "a"), (TO, "b")] {
+        let interface = Interface {
+            host: name.into(),
+            profile: "efa2".into(),
+            gid: host,
+        };
+        create_shared(&path(name), &interface).unwrap();
+        let mut file = SharedFile::open(&path(name)).unwrap();
+        for number in 0..3_u64 {
+            let frame = Frame {
+                source: FROM,
+                destination: TO,
+                header: Repr {
+                    sequence: number as u32,
+                    ..header(frame::Kind::Send, 1)
+                },
+                payload: &[0],
+            };
+            let (direction, delay) = if host == FROM {
+                (Direction::Outbound, 0)
+            } else {
+                (Direction::Inbound, 1)
+            };
+            let time = Duration::from_nanos(1_700_000_000_000_000_000 + 10 * number + delay);
+            file.frame(InterfaceId::FIRST, time, direction, &frame);
+        }
+        file.close(Duration::from_secs(1_700_000_001)).unwrap();
+    }
+    let status = Command::new("mergecap")
+        .args([OsStr::new("-w"), path("both").as_os_str()])
+        .args([path("a"), path("b")])
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let mut reader = Reader::open(&path("both")).unwrap();
+    let mut seen = Vec::new();
+    while let Some(frame) = reader.next_frame().unwrap() {
+        let sequence = frame.frame.unwrap().header.sequence;
+        seen.push((
+            frame.interface.0,
+            sequence,
+            frame.time.subsec_nanos(),
+            frame.direction,
+        ));
+    }
+    let (out, into) = (Some(Direction::Outbound), Some(Direction::Inbound));
+    assert_eq!(
+        seen,
+        [
+            (0, 0, 0, out),
+            (1, 0, 1, into),
+            (0, 1, 10, out),
+            (1, 1, 11, into),
+            (0, 2, 20, out),
+            (1, 2, 21, into)
+        ]
+    );
+    let names: Vec<_> = reader
+        .interfaces()
+        .iter()
+        .filter_map(|i| i.name.as_deref())
+        .collect();
+    assert_eq!(names, ["a", "b"]);
+}
+
+#[test]
+fn the_packet_list_tells_the_essentials() {
+    let Some(tshark) = Tshark::find() else { return };
+    use efa_core::wire::{EagerRtm, LongreadRtm, MsgId, Repr as _, RmaIov, RmaIovs, SendId};
+    let mut buffer = [0; 256];
+    let eager = EagerRtm {
+        msg_id: MsgId(5),
+        tag: Some(0xcafe),
+        ..EagerRtm::default()
+    };
+    let length = eager.emit_packet(&[0; 64], &mut buffer).unwrap();
+    let eager = buffer[..length].to_vec();
+    let iov = [RmaIov::new(1, 2, 3)];
+    let long = LongreadRtm {
+        msg_id: MsgId(6),
+        msg_length: 1 << 20,
+        send_id: SendId(7),
+        read_iov: RmaIovs::new(&iov).unwrap(),
+        ..LongreadRtm::default()
+    };
+    let length = long.emit_packet(&[], &mut buffer).unwrap();
+    let long = buffer[..length].to_vec();
+    let lines = tshark.lines(&capture_packets(&[eager, long]));
+    assert_eq!(lines[0], "EFA RDM|EAGER_TAGRTM msg_id=5 tag=0xcafe len=64");
+    assert_eq!(
+        lines[1],
+        "EFA RDM|LONGREAD_MSGRTM msg_id=6 send_id=7 read_iov=1 len=1048576"
+    );
+}

@@ -1,0 +1,265 @@
+//! The tables inside the Wireshark dissector are those of `efa_core::wire` and `efa_emu::frame`.
+//!
+//! `wireshark/efa.lua` is one file, so that one copy installs it. The part of it between two marker
+//! lines is generated here: `EFA_UPDATE=1 cargo test -p efa-emu --test wireshark_tables` rewrites it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use bitflags::Flags;
+use efa_core::nic::Status;
+use efa_core::wire::fields::{Array, FieldDescriptor, Kind, Presence, Section, Width, sections};
+use efa_core::wire::{
+    AtomicDatatype, AtomicOp, CtsFlags, ExtraFeatures, Family, HandshakeFlags, PacketType,
+    ReqFlags, UniversalFlags,
+};
+use efa_emu::frame::{self, Opcode};
+
+const BEGIN: &str = "-- >>> generated from efa_core::wire and efa_emu::frame, do not edit\n";
+const END: &str = "-- <<< generated\n";
+
+/// `RemoteRnr` as `REMOTE_RNR`.
+fn upper_snake(camel: &str) -> String {
+    let mut snake = String::new();
+    for (at, letter) in camel.chars().enumerate() {
+        if at > 0 && letter.is_uppercase() {
+            snake.push('_');
+        }
+        snake.extend(letter.to_uppercase());
+    }
+    snake
+}
+
+fn array(array: Array) -> &'static str {
+    match array {
+        Array::RmaIov => "rma_iov",
+        Array::ReadIov => "read_iov",
+        Array::ExtraInfo => "extra_info",
+    }
+}
+
+fn family(family: Family) -> &'static str {
+    match family {
+        Family::Control => "control",
+        Family::Rtm => "rtm",
+        Family::Rtw => "rtw",
+        Family::Rtr => "rtr",
+        Family::Rta => "rta",
+        Family::Retired => "retired",
+        Family::Local => "local",
+    }
+}
+
+/// The kind of `ProtoField` for fields of this kind, and its base or value strings.
+fn proto_field(kind: Kind, width: usize) -> (String, &'static str) {
+    let uint = format!("uint{}", 8 * width);
+    match kind {
+        Kind::Number | Kind::Count(_) | Kind::RawAddressSize => (uint, "base.DEC"),
+        Kind::Bits | Kind::Flags => (uint, "base.HEX"),
+        Kind::PacketType => (uint, "base.DEC, TYPES"),
+        Kind::AtomicDatatype => (uint, "base.DEC, DATATYPES"),
+        Kind::AtomicOp => (uint, "base.DEC, ATOMIC_OPS"),
+        Kind::Gid => ("ipv6".into(), ""),
+        Kind::Padding | Kind::Data | Kind::Unknown => ("bytes".into(), ""),
+    }
+}
+
+fn table<K: std::fmt::Display>(
+    out: &mut String,
+    name: &str,
+    entries: impl IntoIterator<Item = (K, String)>,
+) {
+    writeln!(out, "local {name} = {{").unwrap();
+    for (key, value) in entries {
+        writeln!(out, "    [{key}] = \"{value}\",").unwrap();
+    }
+    out.push_str("}\n");
+}
+
+fn flags<F: Flags>(out: &mut String, name: &str)
+where
+    F::Bits: Into<u64> + Copy,
+{
+    let named = F::FLAGS.iter().filter(|flag| !flag.name().is_empty());
+    let bits = named.map(|flag| {
+        let value: u64 = flag.value().bits().into();
+        (value.trailing_zeros(), flag.name().to_lowercase())
+    });
+    table(out, name, bits.collect::<BTreeMap<_, _>>());
+}
+
+fn field(out: &mut String, field: &FieldDescriptor) {
+    let width = match field.width {
+        Width::Fixed(width) => width.to_string(),
+        Width::RawAddressSurplus => "\"surplus\"".into(),
+        Width::Rest => "\"rest\"".into(),
+    };
+    let bit = |flag: u16| flag.trailing_zeros();
+    let presence = match field.presence {
+        Presence::Always => String::new(),
+        Presence::IfFlag(flag) | Presence::IfFlagElseNext(flag) => {
+            format!(", when = {}", bit(flag))
+        }
+        Presence::UnlessFlag(flag) => format!(", unless = {}", bit(flag)),
+        Presence::UnlessFlagIfRoom(flag) => format!(", unless = {}, if_room = true", bit(flag)),
+    };
+    let kind = match field.kind {
+        Kind::Count(counted) => format!(", counts = \"{}\"", array(counted)),
+        _ => String::new(),
+    };
+    writeln!(
+        out,
+        "        {{ \"{}\", {width}{presence}{kind} }},",
+        field.name
+    )
+    .unwrap();
+}
+
+fn generated() -> String {
+    let mut out = String::from(BEGIN);
+
+    writeln!(out, "local UDP_PORT = {}", frame::UDP_PORT).unwrap();
+    writeln!(out, "local HEADER_LENGTH = {}", frame::header::HEADER_LEN).unwrap();
+    writeln!(
+        out,
+        "local RDMA_HEADER_LENGTH = {}",
+        frame::header::RDMA_HEADER_LEN
+    )
+    .unwrap();
+    table(
+        &mut out,
+        "OPCODES",
+        Opcode::ALL.map(|opcode| (opcode as u8, opcode.to_string())),
+    );
+    let statuses = Status::ALL.map(|status| (status.code(), upper_snake(&format!("{status:?}"))));
+    table(&mut out, "STATUSES", statuses);
+    let statuses = Status::ALL.map(|status| (status.code(), status.describe().to_string()));
+    table(&mut out, "STATUS_MEANINGS", statuses);
+
+    let names = |name: fn(u32) -> Option<&'static str>| {
+        (0..64).filter_map(move |code| Some((code, name(code)?.to_string())))
+    };
+    table(
+        &mut out,
+        "DATATYPES",
+        names(|code| AtomicDatatype(code).name()),
+    );
+    table(&mut out, "ATOMIC_OPS", names(|code| AtomicOp(code).name()));
+    let types = PacketType::ALL
+        .iter()
+        .map(|packet_type| (packet_type.code(), packet_type.name().to_string()));
+    table(&mut out, "TYPES", types);
+    flags::<ReqFlags>(&mut out, "REQ_FLAGS");
+    flags::<CtsFlags>(&mut out, "CTS_FLAGS");
+    flags::<HandshakeFlags>(&mut out, "HANDSHAKE_FLAGS");
+    flags::<UniversalFlags>(&mut out, "UNIVERSAL_FLAGS");
+    flags::<ExtraFeatures>(&mut out, "FEATURES");
+
+    // Fields of one name may differ in width (recv_length): the declaration has the widest.
+    let mut fields: BTreeMap<&str, (Kind, usize, String)> = BTreeMap::new();
+    let mut distinct: Vec<&Section> = Vec::new();
+    for packet_type in PacketType::ALL {
+        for section in sections(*packet_type) {
+            if !distinct.contains(section) {
+                distinct.push(section);
+            }
+            for field in section.fields {
+                let width = match field.width {
+                    Width::Fixed(width) => width,
+                    Width::RawAddressSurplus | Width::Rest => 0,
+                };
+                let text = format!("{} ({})", field.description, field.source);
+                let entry = fields
+                    .entry(field.name)
+                    .or_insert((field.kind, width, text));
+                entry.1 = entry.1.max(width);
+            }
+        }
+    }
+    out.push_str("-- {name, kind of ProtoField, base and value strings, description}\n");
+    out.push_str("local FIELDS = {\n");
+    for (name, (kind, width, text)) in fields {
+        let (kind, base) = proto_field(kind, width);
+        let base = if base.is_empty() {
+            String::new()
+        } else {
+            format!(", {base}")
+        };
+        writeln!(out, "    {{ \"{name}\", \"{kind}\", \"{text}\"{base} }},").unwrap();
+    }
+    out.push_str("}\n");
+
+    out.push_str("-- {name, bytes, when/unless = bit of the flags, counts = array}\n");
+    out.push_str("local SECTIONS = {\n");
+    for section in &distinct {
+        match section.array {
+            Some(counted) => writeln!(out, "    {{\n        array = \"{}\",", array(counted)),
+            None => writeln!(out, "    {{"),
+        }
+        .unwrap();
+        for descriptor in section.fields {
+            field(&mut out, descriptor);
+        }
+        out.push_str("    },\n");
+    }
+    out.push_str("}\n");
+
+    out.push_str("local PACKETS = {\n");
+    for packet_type in PacketType::ALL {
+        let sections: Vec<_> = sections(*packet_type)
+            .iter()
+            .map(|section| distinct.iter().position(|other| other == section).unwrap() + 1)
+            .map(|index| index.to_string())
+            .collect();
+        let mut more = String::new();
+        if packet_type.is_tagged() {
+            more.push_str(", tagged = true");
+        }
+        if packet_type.is_delivery_complete() {
+            more.push_str(", dc = true");
+        }
+        writeln!(
+            out,
+            "    [{}] = {{ name = \"{}\", family = \"{}\"{more}, {} }},",
+            packet_type.code(),
+            packet_type.name(),
+            family(packet_type.family()),
+            sections.join(", ")
+        )
+        .unwrap();
+    }
+    out.push_str("}\n");
+    out.push_str(END);
+    out
+}
+
+#[test]
+fn the_dissector_has_the_tables_of_the_codec() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wireshark/efa.lua");
+    let dissector = std::fs::read_to_string(&path).unwrap();
+    let begin = dissector
+        .find(BEGIN)
+        .expect("the marker line that begins the generated part");
+    let end = dissector
+        .find(END)
+        .expect("the marker line that ends the generated part");
+    let generated = generated();
+    if dissector[begin..end + END.len()] == generated {
+        return;
+    }
+    if std::env::var_os("EFA_UPDATE").is_some() {
+        let updated = [
+            &dissector[..begin],
+            &generated,
+            &dissector[end + END.len()..],
+        ]
+        .concat();
+        std::fs::write(&path, updated).unwrap();
+        return;
+    }
+    panic!(
+        "the tables in wireshark/efa.lua are not those of the code; rewrite them with\n    \
+         EFA_UPDATE=1 cargo test -p efa-emu --test wireshark_tables"
+    );
+}
