@@ -2,6 +2,9 @@
 
 use core::fmt;
 
+use crate::nic::{NicError, Status};
+use crate::wire::ParseError;
+
 use super::error::Failure;
 use super::ids::PeerId;
 
@@ -105,6 +108,12 @@ pub enum Event {
         /// Why.
         failure: Failure,
     },
+    /// The device refused to take a receive buffer; there is one less.
+    ReceivePostFailed(NicError),
+    /// The device gave a receive buffer back without a packet.
+    ReceiveFailed(Status),
+    /// A registration that the endpoint had made could not be ended.
+    DeregistrationFailed(NicError),
     /// A one-sided operation of a peer named memory that could not be reached, or was malformed.
     RemoteOperationFailed {
         /// Who asked.
@@ -121,7 +130,7 @@ pub enum Event {
 #[non_exhaustive]
 pub enum PacketError {
     /// It does not parse.
-    Malformed,
+    Malformed(ParseError),
     /// Its type is retired, unassigned or reserved.
     InvalidType,
     /// Its type is known, but this endpoint has no operation that answers it.
@@ -152,7 +161,7 @@ pub enum PacketError {
 impl fmt::Display for PacketError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PacketError::Malformed => f.write_str("malformed"),
+            PacketError::Malformed(error) => error.fmt(f),
             PacketError::InvalidType => f.write_str("retired, unassigned or reserved packet type"),
             PacketError::UnsupportedType => f.write_str("packet type not supported here"),
             PacketError::StaleOperation { id } => write!(f, "operation {id:#x} does not exist"),

@@ -3,6 +3,7 @@
 use core::fmt;
 
 use crate::nic::{NicError, Status};
+use crate::wire::PacketType;
 
 /// A libfabric error number (`fi_errno`): Linux errno values below 256, libfabric's own above.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -168,6 +169,14 @@ impl ProviderError {
     pub const fn code(self) -> u32 {
         self as u32
     }
+
+    /// The detail for a request of this type that could not be processed.
+    pub(crate) const fn for_request(packet_type: PacketType) -> Self {
+        match packet_type.is_tagged() {
+            true => ProviderError::TaggedProcessing,
+            false => ProviderError::MessageProcessing,
+        }
+    }
 }
 
 impl From<Status> for ProviderError {
@@ -243,6 +252,9 @@ pub enum EndpointError {
     /// The peer is not in the address vector.
     #[error("peer {0} is not in the address vector")]
     UnknownPeer(super::PeerId),
+    /// The conversation with the peer cannot go on ([`Event::PeerFailed`](super::Event::PeerFailed)).
+    #[error("the conversation with peer {0} was given up: remove and insert its address")]
+    PeerFailed(super::PeerId),
     /// An argument is out of range.
     #[error("{what} is {value}, the limit is {limit}")]
     OutOfRange {
@@ -267,6 +279,7 @@ impl EndpointError {
         match self {
             EndpointError::TryAgain => Errno::EAGAIN,
             EndpointError::UnknownPeer(_) | EndpointError::OutOfRange { .. } => Errno::EINVAL,
+            EndpointError::PeerFailed(_) => Errno::ECONNABORTED,
             EndpointError::Unsupported(_) => Errno::EOPNOTSUPP,
             EndpointError::Nic(error) => match error {
                 NicError::QueueFull => Errno::EAGAIN,

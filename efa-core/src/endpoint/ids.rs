@@ -109,9 +109,11 @@ macro_rules! operation_id {
     };
 }
 
+pub(crate) use operation_id;
+
 operation_id! {
     /// An operation in which this endpoint is the source of the data: the protocol's `send_id`.
-    pub(crate) SendId
+    pub(crate) OutboundId
 }
 
 operation_id! {
@@ -227,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_stale_id_never_reaches_the_next_occupant() {
-        let mut arena = Arena::<_, SendId>::new(4);
+        let mut arena = Arena::<_, OutboundId>::new(4);
         let first = arena.insert("first").unwrap();
         assert_eq!(arena.remove(first), Some("first"));
         let second = arena.insert("second").unwrap();
@@ -254,17 +256,17 @@ mod tests {
 
     #[test]
     fn any_number_from_the_wire_is_looked_up_without_panic() {
-        let mut arena = Arena::<_, SendId>::new(usize::MAX);
+        let mut arena = Arena::<_, OutboundId>::new(usize::MAX);
         let id = arena.insert(()).unwrap();
         for bits in [id.to_wire() ^ 1 << 20, 1, 0xFFFF_FFFF, 0x000F_FFFF] {
-            assert!(arena.get_mut(SendId::from_wire(bits)).is_none());
+            assert!(arena.get_mut(OutboundId::from_wire(bits)).is_none());
         }
-        assert!(arena.get_mut(SendId::from_wire(id.to_wire())).is_some());
+        assert!(arena.get_mut(OutboundId::from_wire(id.to_wire())).is_some());
     }
 
     #[test]
     fn generations_wrap_inside_their_bits() {
-        let mut arena = Arena::<_, SendId>::new(1);
+        let mut arena = Arena::<_, OutboundId>::new(1);
         for _ in 0..5000 {
             let id = arena.insert(()).unwrap();
             assert_eq!(id.index(), 0);

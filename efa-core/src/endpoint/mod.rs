@@ -1,17 +1,70 @@
-//! The protocol engine: one RDM endpoint over one [`Nic`](crate::nic::Nic).
+//! The protocol engine: one RDM endpoint over one [`Nic`].
 //!
 //! An [`Endpoint`] does no I/O by itself and reads no clock. The application hands in operations
 //! ([`Endpoint::send`], [`Endpoint::recv`], ...); [`Endpoint::progress`] takes completions from the
 //! device and the time, and posts what there is to post; [`Endpoint::poll_completion`] and
 //! [`Endpoint::poll_event`] say what happened. [`Endpoint::next_timeout`] says when `progress` has
 //! something to do although the device is silent.
+//!
+//! # Map
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `operation`, `completion`, `error`, `config`, `statistics`, `time` | the vocabulary of the API |
+//! | `receive` | from a device completion to the handler of a packet |
+//! | `transmit` | posting, send completions, receiver-not-ready, work that waits |
+//! | `peers`, `peer` | address vector, who sent a packet; the state of one conversation |
+//! | `handshake` | HANDSHAKE, and how requests name their sender |
+//! | `reorder`, `held` | the order of messages; packets that wait |
+//! | `matching` | receives and unexpected messages |
+//! | `choice` | which subprotocol an operation uses |
+//! | `message` | two-sided operations up to their subprotocol |
+//! | `eager`, `medium`, `long_cts` | the subprotocols |
+//! | `write` | one-sided operations |
+//! | `outbound`, `inbound` | operations in flight, as source and as destination of the data |
+//! | `ids`, `iov`, `list`, `hash`, `random`, `incoming` | their parts |
+//!
+//! # What is promised
+//!
+//! * Each message is received once, in the order in which its sender sent it, as far as matching can
+//!   tell: messages of one sender that a receive accepts are taken in that order (`FI_ORDER_SAS`).
+//! * A send is reported when the device says that its packets arrived; with
+//!   [`OperationFlags::DELIVERY_COMPLETE`], when the receiver has the data in its buffer.
+//! * Memory of the application is not touched after its operation was reported.
+//! * Nothing that a peer sends makes the endpoint panic, affects other peers, or makes it keep more
+//!   than [`EndpointConfig::held_bytes`] of packets.
 
+mod choice;
 mod completion;
 mod config;
+mod eager;
 mod error;
+mod handshake;
+mod hash;
+mod held;
 mod ids;
+mod inbound;
+mod incoming;
+mod iov;
+mod list;
+mod long_cts;
+mod matching;
+mod medium;
+mod message;
 mod operation;
+mod outbound;
+mod peer;
+mod peers;
+mod random;
+mod receive;
+mod reorder;
+mod statistics;
 mod time;
+mod transmit;
+mod write;
+
+use core::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 
 pub use completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event, PacketError};
 pub use config::EndpointConfig;
@@ -21,16 +74,69 @@ pub use operation::{
     IOV_LIMIT, IoVec, OperationFlags, ReadArgs, RecvArgs, RemoteIoVec, SendArgs, SourceFilter,
     TagFilter, WriteArgs,
 };
+pub use statistics::Statistics;
 pub use time::Instant;
 
 use crate::address::RawAddress;
-use crate::nic::Nic;
+use crate::nic::{BufferId, Completion, DeviceCaps, Nic, Region};
+use crate::wire::MsgId;
+
+use choice::Local;
+use hash::Mixer;
+use held::Held;
+use ids::{Arena, OutboundId, PacketId};
+use inbound::{Inbound, Posted};
+use matching::Matcher;
+use message::{Assemblies, MessageMatcher};
+use outbound::Outbound;
+use peers::Peers;
+use random::Random;
+use transmit::{InFlight, Work};
 
 /// One RDM endpoint.
 pub struct Endpoint<N: Nic> {
     nic: N,
     config: EndpointConfig,
+    address: RawAddress,
+    mtu: usize,
+    local: Local,
+
+    peers: Peers,
+    untagged: MessageMatcher,
+    tagged: MessageMatcher,
+    assemblies: Assemblies,
+    held: Held,
+
+    outbound: Arena<Outbound, OutboundId>,
+    inbound: Arena<Inbound, ReceiveId>,
+    packets: Arena<InFlight, PacketId>,
+
+    /// Work for when the device has room.
+    ready: VecDeque<Work>,
+    /// Work that waits for the end of a back-off, of all peers together.
+    parked: usize,
+    /// Ends of back-offs.
+    timers: BinaryHeap<Reverse<(Instant, PeerId)>>,
+    /// Peers whose last packet found no receive buffer.
+    waiting_peers: usize,
+
+    /// Receive buffers that the device has, and should have.
+    posted_receives: usize,
+    wanted_receives: usize,
+    to_post: Vec<BufferId>,
+
+    completions: VecDeque<Result<CompletionEntry, ErrorEntry>>,
+    events: VecDeque<Event>,
+    /// Completions of the device, of one poll.
+    batch: Vec<Completion>,
+    now: Instant,
+    random: Random,
+    statistics: Statistics,
 }
+
+/// The longest headers that a request can have, in bytes (stock libfabric since 1.17): 24 fixed, four
+/// iovs, raw address, CQ data.
+const MAX_REQUEST_HEADER: usize = 24 + 4 * 24 + 40 + 8;
 
 impl<N: Nic> Endpoint<N> {
     /// Opens an endpoint on a queue pair and posts its receive buffers.
@@ -38,12 +144,72 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// The settings contradict each other or the device, or the device refuses a buffer.
     pub fn new(nic: N, config: EndpointConfig) -> Result<Self, EndpointError> {
-        Ok(Endpoint { nic, config })
+        let attributes = nic.attributes();
+        let mtu = attributes.mtu;
+        if mtu <= MAX_REQUEST_HEADER {
+            return Err(EndpointError::Unsupported(
+                "an MTU that leaves no room for data behind the headers",
+            ));
+        }
+        if config.reorder_window == 0 || config.reorder_window > 1 << 20 {
+            return Err(EndpointError::OutOfRange {
+                what: "reorder_window",
+                value: u64::from(config.reorder_window),
+                limit: 1 << 20,
+            });
+        }
+        let wanted_receives = config.recv_buffers.clamp(1, attributes.recv_queue_depth);
+        let has = |caps| config.use_device_rdma && attributes.caps.contains(caps);
+        let local = Local {
+            rdma_read: has(DeviceCaps::RDMA_READ),
+            rdma_write: has(DeviceCaps::RDMA_WRITE),
+            unsolicited_write_recv: has(DeviceCaps::UNSOLICITED_WRITE_RECV),
+            part_id: attributes.vendor_part_id,
+            max_medium_size: config.max_medium_size as u64,
+            min_read_message_size: config.min_read_message_size as u64,
+            min_read_write_size: config.min_read_write_size as u64,
+        };
+        let address = nic.local_address();
+        let mixer = Mixer::new(config.seed ^ u64::from(address.qkey.0));
+        let mut endpoint = Endpoint {
+            address,
+            mtu,
+            local,
+            peers: Peers::new(mixer, MsgId(config.first_msg_id)),
+            untagged: Matcher::new(mixer),
+            tagged: Matcher::new(mixer),
+            assemblies: Assemblies::new(mixer),
+            held: Held::new(wanted_receives / 4, config.held_bytes),
+            outbound: Arena::new(config.max_operations),
+            inbound: Arena::new(config.max_operations),
+            packets: Arena::new(usize::MAX),
+            ready: VecDeque::new(),
+            parked: 0,
+            timers: BinaryHeap::new(),
+            waiting_peers: 0,
+            posted_receives: 0,
+            wanted_receives,
+            to_post: Vec::with_capacity(wanted_receives),
+            completions: VecDeque::new(),
+            events: VecDeque::new(),
+            batch: Vec::with_capacity(config.poll_batch),
+            now: Instant::START,
+            random: Random::new(config.seed),
+            statistics: Statistics::default(),
+            nic,
+            config,
+        };
+        for _ in 0..wanted_receives {
+            let buffer = endpoint.nic.acquire_buffer();
+            endpoint.to_post.extend(buffer);
+        }
+        endpoint.post_receives();
+        Ok(endpoint)
     }
 
     /// The endpoint's raw address, for the address vectors of others.
     pub fn address(&self) -> RawAddress {
-        self.nic.local_address()
+        self.address
     }
 
     /// The settings.
@@ -62,13 +228,29 @@ impl<N: Nic> Endpoint<N> {
         &mut self.nic
     }
 
-    /// Puts an address into the address vector; an address that is there already keeps its id.
+    /// Most bytes that a send with [`OperationFlags::INJECT`] may have.
+    pub fn inject_size(&self) -> usize {
+        self.mtu - MAX_REQUEST_HEADER
+    }
+
+    /// Counters of what happened so far.
+    pub fn statistics(&self) -> &Statistics {
+        &self.statistics
+    }
+
+    /// Puts an address into the address vector; an address that is there already keeps its id, also
+    /// if only a packet introduced it.
     ///
     /// # Errors
     /// The device's address book is full.
     pub fn insert_address(&mut self, address: RawAddress) -> Result<PeerId, EndpointError> {
-        let _ = address;
-        Err(EndpointError::TryAgain)
+        match self.peers.find(&address) {
+            Some(peer) => {
+                self.peers.make_explicit(peer);
+                Ok(peer)
+            }
+            None => self.add_peer(address, true),
+        }
     }
 
     /// Takes an address out of the address vector. Operations with the peer fail with
@@ -78,19 +260,31 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// The peer is not in the address vector.
     pub fn remove_address(&mut self, peer: PeerId) -> Result<(), EndpointError> {
-        Err(EndpointError::UnknownPeer(peer))
+        if !self.peers.contains(peer) {
+            return Err(EndpointError::UnknownPeer(peer));
+        }
+        self.end_operations_with(peer, Failure::new(Errno::ECANCELED, ProviderError::None));
+        if let Some((ahn, state)) = self.peers.remove(peer) {
+            if let Some(state) = state {
+                self.parked -= state.parked.len();
+                self.waiting_peers -= usize::from(!state.last_wait.is_zero());
+                // Packets that wait to be sent again end now; the others with their completions.
+                self.ready.extend(state.parked);
+            }
+            self.nic.destroy_address_handle(ahn)?;
+        }
+        self.do_ready_work();
+        Ok(())
     }
 
     /// The address of a peer.
     pub fn lookup_address(&self, peer: PeerId) -> Option<RawAddress> {
-        let _ = peer;
-        None
+        self.peers.address(peer)
     }
 
     /// The peer with an address, whether it was inserted or introduced itself.
     pub fn find_address(&self, address: &RawAddress) -> Option<PeerId> {
-        let _ = address;
-        None
+        self.peers.find(address)
     }
 
     /// Starts to send a message.
@@ -98,8 +292,7 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// Nothing was sent and no completion follows; see [`EndpointError`].
     pub fn send(&mut self, args: SendArgs<'_>) -> Result<(), EndpointError> {
-        let _ = args;
-        Err(EndpointError::TryAgain)
+        self.start_send(&args)
     }
 
     /// Posts a receive. If a matching message is already here it completes at once, in the
@@ -108,56 +301,155 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// Nothing was posted; see [`EndpointError`].
     pub fn recv(&mut self, args: RecvArgs<'_>) -> Result<ReceiveId, EndpointError> {
-        let _ = args;
-        Err(EndpointError::TryAgain)
+        self.start_recv(&args)
     }
 
     /// Cancels a receive that no message has matched yet; it completes with `FI_ECANCELED`.
     /// Returns whether there was such a receive.
     pub fn cancel(&mut self, receive: ReceiveId) -> bool {
-        let _ = receive;
-        false
+        self.cancel_receive(receive)
     }
 
     /// As [`Endpoint::cancel`], for the oldest receive posted with this context; linear in the
     /// number of posted receives.
     pub fn cancel_context(&mut self, context: u64) -> bool {
-        let _ = context;
-        false
+        let inbound = &self.inbound;
+        let has_context = |id| match inbound.get(id) {
+            Some(Inbound::Posted(Posted { context: other, .. })) => *other == context,
+            _ => false,
+        };
+        let found = self
+            .untagged
+            .find_posted(has_context)
+            .or_else(|| self.tagged.find_posted(has_context));
+        found.is_some_and(|id| self.cancel_receive(id))
     }
 
-    /// Does whatever can be done at time `now`: takes completions from the device, handles
-    /// packets, posts what waits, resends. Returns the number of device completions taken.
+    /// Does whatever can be done at time `now`: takes completions from the device (one poll of
+    /// [`EndpointConfig::poll_batch`]), handles packets, posts what waits, resends. Returns the
+    /// number of device completions taken; if that is the whole batch, there may be more.
     pub fn progress(&mut self, now: Instant) -> usize {
-        let _ = now;
-        0
+        self.now = now;
+        let mut taken = 0;
+        if self.completions.len() < self.config.completion_queue {
+            let mut batch = core::mem::take(&mut self.batch);
+            taken = self.nic.poll(&mut batch, self.config.poll_batch);
+            for completion in batch.drain(..) {
+                self.on_completion(&completion);
+            }
+            self.batch = batch;
+        }
+        self.end_backoffs();
+        self.do_ready_work();
+        self.post_receives();
+        taken
     }
 
     /// When `progress` has to be called even if the device stays silent.
     pub fn next_timeout(&self) -> Option<Instant> {
-        None
+        self.timers.peek().map(|Reverse((until, _))| *until)
     }
 
     /// The next completion, in the order in which operations ended.
     pub fn poll_completion(&mut self) -> Option<Result<CompletionEntry, ErrorEntry>> {
-        None
+        self.completions.pop_front()
     }
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        None
+        self.events.pop_front()
     }
 
-    /// Whether work is left that the application does not see: control packets (handshake, EOR,
-    /// receipt, ...) not yet taken by the network. An orderly end calls `progress` until this is
-    /// false.
-    pub fn has_unsent_control_packets(&self) -> bool {
-        false
+    /// Whether there is work that needs `progress`: packets that the device has or that wait to be
+    /// posted, those that the application does not know of (handshake, EOR, receipt, ...) included.
+    /// An orderly end calls `progress` until this is false.
+    pub fn has_packets_in_flight(&self) -> bool {
+        self.packets.len() > 0 || !self.ready.is_empty() || self.parked > 0
     }
 
     /// Closes the endpoint and gives the device back, to be closed as well. Operations in flight
-    /// end without a completion.
-    pub fn close(self) -> N {
+    /// end without a completion; the device still owns the memory and the buffers of what it has
+    /// not completed.
+    pub fn close(mut self) -> N {
+        let peers: Vec<PeerId> = self.peers.ids().collect();
+        for peer in peers {
+            if let Some(ahn) = self.peers.ahn(peer) {
+                // The queue pair is about to go; an error has no one to be told to.
+                let _ = self.nic.destroy_address_handle(ahn);
+            }
+        }
+        let regions: Vec<Region> = self
+            .outbound
+            .iter()
+            .filter_map(|(_, outbound)| outbound.own_region)
+            .collect();
+        for region in regions {
+            self.deregister_own(region);
+        }
         self.nic
+    }
+
+    /// Ends everything that depends on a peer.
+    fn end_operations_with(&mut self, peer: PeerId, failure: Failure) {
+        let outbound: Vec<OutboundId> = self
+            .outbound
+            .iter()
+            .filter(|(_, outbound)| outbound.peer == peer)
+            .map(|(id, _)| id)
+            .collect();
+        for id in outbound {
+            self.fail_outbound(id, failure);
+        }
+        let inbound: Vec<ReceiveId> = self
+            .inbound
+            .iter()
+            .filter(|(_, inbound)| {
+                matches!(inbound, Inbound::Active(transfer) if transfer.peer == peer)
+            })
+            .map(|(id, _)| id)
+            .collect();
+        for id in inbound {
+            self.fail_inbound(id, failure);
+        }
+        for tagged in [false, true] {
+            for key in self.matcher(tagged).posted_for(peer) {
+                let id = self.matcher(tagged).remove_receive(key);
+                self.end_posted(id, failure);
+            }
+            for key in self.matcher(tagged).unexpected_from(peer) {
+                let (.., message) = self.matcher(tagged).remove_unexpected(key);
+                self.drop_unexpected(peer, &message);
+            }
+        }
+        if let Some(state) = self.peers.state_mut(peer) {
+            for head in state.window.drain() {
+                self.drop_held(head);
+            }
+        }
+    }
+
+    fn report(&mut self, entry: CompletionEntry) {
+        self.completions.push_back(Ok(entry));
+    }
+
+    #[cold]
+    fn report_error(&mut self, entry: ErrorEntry) {
+        self.completions.push_back(Err(entry));
+    }
+
+    #[cold]
+    fn push_event(&mut self, event: Event) {
+        if self.events.len() >= self.config.max_events {
+            self.events.pop_front();
+            self.statistics.events_dropped += 1;
+        }
+        self.events.push_back(event);
+    }
+
+    /// Ends a registration that was made for one operation.
+    fn deregister_own(&mut self, region: Region) {
+        if let Err(error) = self.nic.deregister(region) {
+            self.push_event(Event::DeregistrationFailed(error));
+        }
     }
 }

@@ -1,0 +1,227 @@
+//! Which subprotocol an operation uses: pure functions of what is known about it.
+//!
+//! The thresholds and the order of the tests are those of stock libfabric 2.x (two-sided
+//! operations, writes and reads alike), except that a peer without a feature is served by the
+//! baseline protocols wherever they can do the work (spec section 2.1, case a).
+
+use crate::wire::ExtraFeatures;
+
+use super::peer::PeerFeatures;
+
+/// What the endpoint itself can do, and its settings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Local {
+    /// The device reads by RDMA, and the settings allow it.
+    pub(super) rdma_read: bool,
+    /// The device writes by RDMA, and the settings allow it.
+    pub(super) rdma_write: bool,
+    /// The device takes writes with immediate without a receive.
+    pub(super) unsolicited_write_recv: bool,
+    /// PCI part id of the device.
+    pub(super) part_id: u32,
+    pub(super) max_medium_size: u64,
+    pub(super) min_read_message_size: u64,
+    pub(super) min_read_write_size: u64,
+}
+
+/// The part id of the first generation of the device, whose RDMA read does not work with others'.
+const FIRST_GENERATION: u32 = 0xEFA0;
+
+impl Local {
+    /// Whether the two devices can read from each other: both know how, and both are of the first
+    /// generation or neither is (stock libfabric since 2.0). A peer that does not name its device
+    /// (before 1.20) is believed.
+    fn can_read(&self, peer: &PeerFeatures) -> bool {
+        let same_generation = peer.device_version.is_none_or(|version| {
+            (version == FIRST_GENERATION) == (self.part_id == FIRST_GENERATION)
+        });
+        self.rdma_read && peer.extra.contains(ExtraFeatures::RDMA_READ) && same_generation
+    }
+}
+
+/// A message to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct MessageQuery {
+    /// Its length in bytes.
+    pub(super) length: u64,
+    /// The largest message that fits a single packet with the headers it would have.
+    pub(super) eager_capacity: u64,
+    /// Bytes that may travel ahead of an RDMA read to this peer now.
+    pub(super) runt_budget: u64,
+    pub(super) delivery_complete: bool,
+    /// The memory is registered, or may be registered for the operation.
+    pub(super) readable: bool,
+}
+
+/// How a message travels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum MessageProtocol {
+    Eager,
+    Medium,
+    LongCts,
+    LongRead,
+    /// With this many bytes in packets.
+    RuntRead(u64),
+}
+
+/// Why there is no protocol for an operation, or not yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NoProtocol {
+    /// It depends on the peer's handshake, which has not arrived.
+    AwaitHandshake,
+    /// The peer lacks the feature.
+    Unsupported(&'static str),
+}
+
+/// Chooses the subprotocol of a message. `peer` is `None` before its handshake; a message that
+/// could be read by RDMA does not wait for it, it goes as long-CTS.
+pub(super) fn message(
+    local: &Local,
+    peer: Option<&PeerFeatures>,
+    query: &MessageQuery,
+) -> Result<MessageProtocol, NoProtocol> {
+    let MessageQuery { length, .. } = *query;
+    if let Some(peer) = peer
+        && query.readable
+        && length > 0
+        && length >= local.min_read_message_size
+        && local.can_read(peer)
+    {
+        // EOR implies delivery, so there is no DC form; but runts would end before it.
+        let runts = peer.extra.contains(ExtraFeatures::RUNTING_READ) && !query.delivery_complete;
+        return Ok(match query.runt_budget.min(length) {
+            runt if runts && runt > 0 => MessageProtocol::RuntRead(runt),
+            _ => MessageProtocol::LongRead,
+        });
+    }
+    if query.delivery_complete {
+        require(peer, ExtraFeatures::DELIVERY_COMPLETE, "delivery complete")?;
+    }
+    Ok(if length <= query.eager_capacity {
+        MessageProtocol::Eager
+    } else if length <= local.max_medium_size {
+        MessageProtocol::Medium
+    } else {
+        MessageProtocol::LongCts
+    })
+}
+
+fn require(
+    peer: Option<&PeerFeatures>,
+    feature: ExtraFeatures,
+    name: &'static str,
+) -> Result<(), NoProtocol> {
+    match peer {
+        None => Err(NoProtocol::AwaitHandshake),
+        Some(peer) if peer.extra.contains(feature) => Ok(()),
+        Some(_) => Err(NoProtocol::Unsupported(name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCAL: Local = Local {
+        rdma_read: true,
+        rdma_write: true,
+        unsolicited_write_recv: true,
+        part_id: 0xEFA1,
+        max_medium_size: 65_536,
+        min_read_message_size: 1 << 20,
+        min_read_write_size: 65_536,
+    };
+
+    const NO_READ: Local = Local {
+        rdma_read: false,
+        ..LOCAL
+    };
+
+    fn peer(extra: ExtraFeatures, device_version: Option<u32>) -> Option<PeerFeatures> {
+        Some(PeerFeatures {
+            extra,
+            device_version,
+        })
+    }
+
+    #[test]
+    fn table_of_messages() {
+        use MessageProtocol::*;
+        use NoProtocol::*;
+        let baseline = peer(ExtraFeatures::empty(), None);
+        let dc = peer(ExtraFeatures::DELIVERY_COMPLETE, Some(0xEFA1));
+        let reads = peer(ExtraFeatures::RDMA_READ, Some(0xEFA2));
+        let old_reads = peer(ExtraFeatures::RDMA_READ, None);
+        let first = peer(ExtraFeatures::RDMA_READ, Some(0xEFA0));
+        let runts = peer(
+            ExtraFeatures::RDMA_READ | ExtraFeatures::RUNTING_READ,
+            Some(0xEFA1),
+        );
+        let only_runts = peer(ExtraFeatures::RUNTING_READ, Some(0xEFA1));
+        const MIB: u64 = 1 << 20;
+        #[rustfmt::skip]
+        let table = [
+            // local    peer      length    runt  dc     readable  expected
+            (&LOCAL,   None,       0,         0,   false, true,  Ok(Eager)),
+            (&LOCAL,   None,       8000,      0,   false, true,  Ok(Eager)),
+            (&LOCAL,   None,       8001,      0,   false, true,  Ok(Medium)),
+            (&LOCAL,   None,       65_536,    0,   false, true,  Ok(Medium)),
+            (&LOCAL,   None,       65_537,    0,   false, true,  Ok(LongCts)),
+            (&LOCAL,   None,       MIB,       0,   false, true,  Ok(LongCts)),
+            (&LOCAL,   baseline,   MIB,       0,   false, true,  Ok(LongCts)),
+            (&LOCAL,   reads,      MIB - 1,   0,   false, true,  Ok(LongCts)),
+            (&LOCAL,   reads,      MIB,       0,   false, true,  Ok(LongRead)),
+            (&LOCAL,   old_reads,  MIB,       0,   false, true,  Ok(LongRead)),
+            (&LOCAL,   reads,      MIB,       0,   false, false, Ok(LongCts)),
+            (&LOCAL,   reads,      MIB,       0,   true,  true,  Ok(LongRead)),
+            (&NO_READ, reads,      MIB,       0,   false, true,  Ok(LongCts)),
+            (&LOCAL,   first,      MIB,       0,   false, true,  Ok(LongCts)),
+            (&LOCAL,   runts,      MIB,       0,   false, true,  Ok(LongRead)),
+            (&LOCAL,   runts,      MIB,       300, false, true,  Ok(RuntRead(300))),
+            (&LOCAL,   runts,      MIB,   2 * MIB, false, true,  Ok(RuntRead(MIB))),
+            (&LOCAL,   runts,      MIB,       300, true,  true,  Ok(LongRead)),
+            (&LOCAL,   reads,      MIB,       300, false, true,  Ok(LongRead)),
+            (&LOCAL,   only_runts, MIB,       300, false, true,  Ok(LongCts)),
+            (&LOCAL,   dc,         8000,      0,   true,  true,  Ok(Eager)),
+            (&LOCAL,   dc,         8001,      0,   true,  true,  Ok(Medium)),
+            (&LOCAL,   dc,         65_537,    0,   true,  true,  Ok(LongCts)),
+            (&LOCAL,   None,       8,         0,   true,  true,  Err(AwaitHandshake)),
+            (&LOCAL,   baseline,   8,         0,   true,  true,  Err(Unsupported("delivery complete"))),
+        ];
+        for (local, peer, length, runt_budget, delivery_complete, readable, expected) in table {
+            let query = MessageQuery {
+                length,
+                eager_capacity: 8000,
+                runt_budget,
+                delivery_complete,
+                readable,
+            };
+            assert_eq!(
+                message(local, peer.as_ref(), &query),
+                expected,
+                "{query:?} to {peer:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn devices_of_the_first_generation_read_among_themselves_only() {
+        let local = |part_id| Local { part_id, ..LOCAL };
+        let peer = |version| PeerFeatures {
+            extra: ExtraFeatures::RDMA_READ,
+            device_version: Some(version),
+        };
+        for (own, others, expected) in [
+            (0xEFA0, 0xEFA0, true),
+            (0xEFA0, 0xEFA1, false),
+            (0xEFA1, 0xEFA0, false),
+            (0xEFA1, 0xEFA2, true),
+        ] {
+            assert_eq!(
+                local(own).can_read(&peer(others)),
+                expected,
+                "{own:#x} and {others:#x}"
+            );
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Eager messages (spec section 3.2): the whole message in one packet.
+
+use crate::nic::Nic;
+use crate::wire::{EagerRtm, MsgId, Repr, ReqOptions, SendId};
+
+use super::Endpoint;
+use super::error::{EndpointError, Errno, Failure, ProviderError};
+use super::held::ReceivedPacket;
+use super::ids::{PeerId, ReceiveId};
+use super::inbound::{Ending, Inbound};
+use super::incoming::{Payload, Rtm};
+use super::iov::{Iov, attach, copy_out};
+use super::message::receive_flags;
+use super::operation::{OperationFlags, SendArgs};
+use super::outbound::{Awaited, Outbound};
+use super::transmit::{Owner, Work};
+
+/// Length in bytes of the header that an eager message would have.
+pub(super) fn header_length(tagged: bool, delivery_complete: bool, options: &ReqOptions) -> usize {
+    EagerRtm {
+        msg_id: MsgId(0),
+        tag: tagged.then_some(0),
+        receipt: delivery_complete.then_some(SendId(0)),
+        options: *options,
+    }
+    .header_len()
+}
+
+impl<N: Nic> Endpoint<N> {
+    /// Sends a message of `length` bytes, which fit.
+    pub(super) fn send_eager(
+        &mut self,
+        args: &SendArgs<'_>,
+        length: u64,
+        options: ReqOptions,
+        delivery_complete: bool,
+    ) -> Result<(), EndpointError> {
+        // The data goes into the packet, or is gathered from it: nothing looks at it later.
+        let mut outbound =
+            Outbound::single_packet(args.peer, Self::send_report(args), Iov::NONE, length);
+        if delivery_complete {
+            outbound.awaited = Awaited::Receipt;
+        }
+        outbound.outstanding = 1;
+        let Ok(id) = self.outbound.insert(outbound) else {
+            return Err(EndpointError::TryAgain);
+        };
+        let header = EagerRtm {
+            msg_id: self.next_msg_id(args.peer),
+            tag: args.tag,
+            receipt: delivery_complete.then_some(SendId(id.to_wire())),
+            options,
+        };
+        let posted = self.start_packet(&header).and_then(|mut packet| {
+            let attached = attach(
+                &mut self.nic,
+                packet.buffer,
+                packet.in_buffer,
+                args.data,
+                0,
+                length as usize,
+                !args.flags.contains(OperationFlags::INJECT),
+            );
+            match attached {
+                Ok(attached) => {
+                    packet.in_buffer = attached.in_buffer;
+                    packet.gathered = attached.gathered;
+                    self.post_packet(args.peer, Owner::Outbound(id), packet)
+                }
+                Err(error) => {
+                    self.nic.release_buffer(packet.buffer);
+                    Err(error.into())
+                }
+            }
+        });
+        if posted.is_err() {
+            self.outbound.remove(id);
+        }
+        posted
+    }
+
+    /// Takes a message for a receive that was posted for it.
+    #[inline]
+    pub(super) fn receive_eager(
+        &mut self,
+        id: ReceiveId,
+        peer: PeerId,
+        packet: &ReceivedPacket,
+        payload: Payload,
+        rtm: &Rtm,
+        receipt: Option<SendId>,
+    ) {
+        let Some(Inbound::Posted(posted)) = self.inbound.remove(id) else {
+            return;
+        };
+        let length = payload.length as u64;
+        let copied = copy_out(
+            &mut self.nic,
+            packet,
+            payload.offset,
+            payload.length,
+            posted.target.as_slice(),
+            0,
+        );
+        self.statistics.copied_bytes += length.min(posted.capacity);
+        let failure = match copied {
+            Ok(()) => None,
+            Err(_) => Some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy)),
+        };
+        if let Some(send_id) = receipt
+            && failure.is_none()
+        {
+            self.queue_work(Work::Receipt {
+                peer,
+                send_id,
+                msg_id: rtm.msg_id,
+            });
+        }
+        let ending = Ending {
+            context: posted.context,
+            report_success: posted.report_success,
+            flags: receive_flags(rtm.tag.is_some(), rtm.cq_data),
+            tag: rtm.tag.unwrap_or(0),
+            cq_data: rtm.cq_data,
+        };
+        self.end_inbound(&ending, peer, length, posted.capacity, failure);
+    }
+}

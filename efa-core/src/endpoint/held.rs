@@ -1,0 +1,190 @@
+//! Received packets and where their bytes are; packets that have to wait.
+//!
+//! A packet that waits (it came too early, or no receive matches it yet) stays in its device buffer
+//! as long as few do, so that nothing is copied. Beyond that it is copied to memory of the engine
+//! and the buffer goes back to the device: waiting packets must never keep the one that they wait
+//! for from arriving.
+
+use crate::nic::{BufferId, Nic};
+
+use super::ids::{Arena, Id, operation_id};
+
+operation_id! {
+    /// A packet that waits.
+    pub(crate) HeldId
+}
+
+/// A received packet. Whoever has it must give it to [`Held::release`] in the end.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct ReceivedPacket {
+    storage: Storage,
+    length: usize,
+}
+
+#[derive(Debug)]
+enum Storage {
+    Device(BufferId),
+    Copy(Box<[u8]>),
+}
+
+impl ReceivedPacket {
+    /// A packet in a device buffer.
+    pub(super) fn in_buffer(buffer: BufferId, length: usize) -> Self {
+        ReceivedPacket {
+            storage: Storage::Device(buffer),
+            length,
+        }
+    }
+
+    /// Its device buffer, if it is in one.
+    pub(super) fn buffer(&self) -> Option<BufferId> {
+        match self.storage {
+            Storage::Device(buffer) => Some(buffer),
+            Storage::Copy(_) => None,
+        }
+    }
+
+    /// Its bytes if they were copied; none if it is in a device buffer.
+    pub(super) fn copied_bytes(&self) -> &[u8] {
+        match &self.storage {
+            Storage::Device(_) => &[],
+            Storage::Copy(bytes) => &bytes[..self.length],
+        }
+    }
+
+    /// All its bytes.
+    pub(super) fn bytes<'a, N: Nic>(&'a self, nic: &'a N) -> &'a [u8] {
+        let bytes = match &self.storage {
+            Storage::Device(buffer) => nic.buffer(*buffer),
+            Storage::Copy(bytes) => bytes,
+        };
+        &bytes[..self.length]
+    }
+}
+
+struct HeldPacket {
+    packet: ReceivedPacket,
+    next: Option<HeldId>,
+}
+
+/// The packets that wait.
+pub(super) struct Held {
+    packets: Arena<HeldPacket, HeldId>,
+    /// How many of them are in device buffers, and how many may be.
+    in_buffers: usize,
+    max_in_buffers: usize,
+    /// Bytes of all copies, and how many there may be.
+    copied_bytes: usize,
+    max_copied_bytes: usize,
+    /// Memory of earlier copies, by the sizes of [`CLASSES`].
+    free: [Vec<Box<[u8]>>; CLASSES.len()],
+}
+
+/// Sizes of copies in bytes; larger packets have memory of exactly their size.
+const CLASSES: [usize; 3] = [256, 2048, 9216];
+
+/// Free copies kept per class.
+const MAX_FREE: usize = 1024;
+
+impl Held {
+    /// Keeps at most `max_in_buffers` packets in device buffers and `max_copied_bytes` elsewhere.
+    pub(super) fn new(max_in_buffers: usize, max_copied_bytes: usize) -> Self {
+        Held {
+            packets: Arena::new(usize::MAX),
+            in_buffers: 0,
+            max_in_buffers,
+            copied_bytes: 0,
+            max_copied_bytes,
+            free: Default::default(),
+        }
+    }
+
+    /// Makes a packet wait in front of the chain `next`. Gives its device buffer back if it was
+    /// copied. The packet comes back if too many wait.
+    pub(super) fn hold<N: Nic>(
+        &mut self,
+        nic: &N,
+        packet: ReceivedPacket,
+        next: Option<HeldId>,
+    ) -> Result<(HeldId, Option<BufferId>), ReceivedPacket> {
+        if self.packets.is_full() {
+            return Err(packet);
+        }
+        let mut packet = packet;
+        let mut freed = None;
+        if let Storage::Device(buffer) = packet.storage {
+            let copy = if self.in_buffers < self.max_in_buffers {
+                None
+            } else {
+                self.copy(&nic.buffer(buffer)[..packet.length])
+            };
+            match copy {
+                Some(copy) => {
+                    packet.storage = Storage::Copy(copy);
+                    freed = Some(buffer);
+                }
+                None => self.in_buffers += 1,
+            }
+        }
+        match self.packets.insert(HeldPacket { packet, next }) {
+            Ok(id) => Ok((id, freed)),
+            Err(held) => Err(held.packet),
+        }
+    }
+
+    fn copy(&mut self, bytes: &[u8]) -> Option<Box<[u8]>> {
+        let class = CLASSES.iter().position(|size| bytes.len() <= *size);
+        let size = class.map_or(bytes.len(), |class| CLASSES[class]);
+        if self.copied_bytes + size > self.max_copied_bytes {
+            // The device runs out of buffers, and senders are told that the receiver is not ready.
+            return None;
+        }
+        self.copied_bytes += size;
+        let mut copy = class
+            .and_then(|class| self.free[class].pop())
+            .unwrap_or_else(|| vec![0; size].into_boxed_slice());
+        copy[..bytes.len()].copy_from_slice(bytes);
+        Some(copy)
+    }
+
+    /// Puts another head in front of a chain's packets: links `id` to `next`.
+    pub(super) fn set_next(&mut self, id: HeldId, next: Option<HeldId>) {
+        if let Some(held) = self.packets.get_mut(id) {
+            held.next = next;
+        }
+    }
+
+    /// Looks at a waiting packet.
+    pub(super) fn get(&self, id: HeldId) -> Option<&ReceivedPacket> {
+        self.packets.get(id).map(|held| &held.packet)
+    }
+
+    /// Ends a packet's wait, and names the next of its chain.
+    pub(super) fn take(&mut self, id: HeldId) -> Option<(ReceivedPacket, Option<HeldId>)> {
+        let HeldPacket { packet, next } = self.packets.remove(id)?;
+        self.in_buffers -= usize::from(packet.buffer().is_some());
+        Some((packet, next))
+    }
+
+    /// Gives up a packet that does not wait. Its device buffer, if it is in one, is the caller's.
+    pub(super) fn release(&mut self, packet: ReceivedPacket) -> Option<BufferId> {
+        match packet.storage {
+            Storage::Device(buffer) => Some(buffer),
+            Storage::Copy(copy) => {
+                self.copied_bytes -= copy.len();
+                if let Some(class) = CLASSES.iter().position(|size| copy.len() == *size)
+                    && self.free[class].len() < MAX_FREE
+                {
+                    self.free[class].push(copy);
+                }
+                None
+            }
+        }
+    }
+
+    /// Packets that wait.
+    pub(super) fn len(&self) -> usize {
+        self.packets.len()
+    }
+}

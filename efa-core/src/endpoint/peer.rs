@@ -1,0 +1,80 @@
+//! What an endpoint keeps about one peer that it talks to.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use crate::wire::{ExtraFeatures, Handshake, MsgId};
+
+use super::reorder::ReorderWindow;
+use super::time::Instant;
+use super::transmit::Work;
+
+/// The state of the conversation with one peer.
+pub(super) struct PeerState {
+    /// The id of the next message or atomic to the peer.
+    pub(super) next_msg_id: MsgId,
+    /// What came from the peer before its turn.
+    pub(super) window: ReorderWindow,
+    /// Our HANDSHAKE.
+    pub(super) handshake_sent: bool,
+    /// The peer's HANDSHAKE.
+    pub(super) features: Option<PeerFeatures>,
+    /// A request was sent, so the peer's HANDSHAKE can be expected.
+    pub(super) request_sent: bool,
+    /// The conversation cannot go on; packets of the peer are dropped.
+    pub(super) failed: bool,
+    /// The wait after receiver-not-ready answers.
+    pub(super) backoff: Option<Backoff>,
+    /// The length of the last such wait; zero once a packet got through.
+    pub(super) last_wait: Duration,
+    /// What is to be done for the peer when the wait is over.
+    pub(super) parked: VecDeque<Work>,
+}
+
+/// A wait in which nothing is sent to a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Backoff {
+    /// Its end.
+    pub(super) until: Instant,
+}
+
+/// What a peer said about itself in its HANDSHAKE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct PeerFeatures {
+    /// Extra features and requests 0 to 63.
+    pub(super) extra: ExtraFeatures,
+    /// PCI part id of its device; libfabric before 1.20 does not send it.
+    pub(super) device_version: Option<u32>,
+}
+
+impl From<&Handshake<'_>> for PeerFeatures {
+    fn from(handshake: &Handshake<'_>) -> Self {
+        PeerFeatures {
+            extra: handshake.extra_info.features(),
+            device_version: handshake.device_version,
+        }
+    }
+}
+
+impl PeerState {
+    /// The state at the start of a conversation.
+    pub(super) fn new(first_msg_id: MsgId) -> Self {
+        PeerState {
+            next_msg_id: first_msg_id,
+            window: ReorderWindow::new(first_msg_id),
+            handshake_sent: false,
+            features: None,
+            request_sent: false,
+            failed: false,
+            backoff: None,
+            last_wait: Duration::ZERO,
+            parked: VecDeque::new(),
+        }
+    }
+
+    /// Whether the peer said that it has a feature or makes a request.
+    pub(super) fn has(&self, feature: ExtraFeatures) -> bool {
+        self.features
+            .is_some_and(|features| features.extra.contains(feature))
+    }
+}

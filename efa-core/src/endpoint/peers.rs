@@ -1,0 +1,392 @@
+//! Peers: the address vector, and who sent a packet.
+//!
+//! An address is a GID, a queue pair number and a connection id (the Q-key). The device tells
+//! senders apart by the first two only, so a queue pair that was destroyed and whose number was
+//! taken again looks the same. The connection id in packets tells the *incarnations* apart: every
+//! address is a peer of its own, and peers with the same AHN and QPN form a chain that starts with
+//! the one that was inserted last. A packet belongs to the peer of the chain that has its
+//! connection id, so a stale packet can never reach the successor.
+
+use hashbrown::HashTable;
+
+use crate::address::{Ahn, Gid, Qpn, RawAddress};
+use crate::nic::{Destination, Source};
+use crate::wire::{Connid, MsgId};
+
+use super::hash::Mixer;
+use super::ids::{Arena, PeerId};
+use super::peer::PeerState;
+
+/// An entry of the address vector.
+pub(super) struct Peer {
+    address: RawAddress,
+    ahn: Ahn,
+    /// Inserted by the application, not only by a packet.
+    explicit: bool,
+    /// The next older peer with the same AHN and QPN.
+    older: Option<PeerId>,
+    /// Made with the first packet in either direction, so that idle entries stay small.
+    state: Option<Box<PeerState>>,
+}
+
+/// The address vector.
+pub(super) struct Peers {
+    peers: Arena<Peer, PeerId>,
+    by_address: HashTable<PeerId>,
+    /// The newest peer of each AHN and QPN.
+    by_sender: HashTable<(u32, PeerId)>,
+    /// The GID of each AHN in use, and by how many peers.
+    gids: Vec<Option<(Gid, usize)>>,
+    implicit: usize,
+    mixer: Mixer,
+    first_msg_id: MsgId,
+}
+
+fn sender_key(ahn: Ahn, qpn: Qpn) -> u32 {
+    u32::from(ahn.0) << 16 | u32::from(qpn.0)
+}
+
+fn sender_hash(key: u32) -> u64 {
+    // Device-made numbers need no seed: a multiplication spreads them.
+    u64::from(key).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl Peers {
+    pub(super) fn new(mixer: Mixer, first_msg_id: MsgId) -> Self {
+        Peers {
+            peers: Arena::new(usize::MAX),
+            by_address: HashTable::new(),
+            by_sender: HashTable::new(),
+            gids: Vec::new(),
+            implicit: 0,
+            mixer,
+            first_msg_id,
+        }
+    }
+
+    fn address_hash(&self, address: &RawAddress) -> u64 {
+        address_hash(self.mixer, address)
+    }
+
+    /// The peer with an address.
+    pub(super) fn find(&self, address: &RawAddress) -> Option<PeerId> {
+        self.by_address
+            .find(self.address_hash(address), |id| {
+                self.peers
+                    .get(*id)
+                    .is_some_and(|peer| peer.address == *address)
+            })
+            .copied()
+    }
+
+    /// The peer that sent a packet: the incarnation of (AHN, QPN) that has the packet's connection
+    /// id, or the newest one if the packet has none. `None` if it is not in the address vector.
+    #[inline]
+    pub(super) fn identify(&self, source: &Source, connid: Option<Connid>) -> Option<PeerId> {
+        let Some(ahn) = source.ahn else {
+            // The device did not know the sender when the packet came. It may since have been
+            // inserted, so that a device that reports the GID lets us find it.
+            return self.find(&RawAddress {
+                gid: source.gid?,
+                qpn: source.qpn,
+                qkey: connid?.into(),
+            });
+        };
+        let mut candidate = self.current(ahn, source.qpn);
+        let Some(connid) = connid else {
+            return candidate;
+        };
+        while let Some(id) = candidate {
+            let peer = self.peers.get(id)?;
+            if peer.address.qkey.0 == connid.0 {
+                return Some(id);
+            }
+            candidate = peer.older;
+        }
+        None
+    }
+
+    fn current(&self, ahn: Ahn, qpn: Qpn) -> Option<PeerId> {
+        let key = sender_key(ahn, qpn);
+        self.by_sender
+            .find(sender_hash(key), |(other, _)| *other == key)
+            .map(|(_, id)| *id)
+    }
+
+    /// Whether an address that a packet states can be that of its sender.
+    pub(super) fn is_plausible(&self, source: &Source, address: &RawAddress) -> bool {
+        let known_gid = match source.ahn {
+            Some(ahn) => self
+                .gids
+                .get(usize::from(ahn.0))
+                .copied()
+                .flatten()
+                .map(|(gid, _)| gid),
+            None => source.gid,
+        };
+        address.qpn == source.qpn && known_gid.is_none_or(|gid| gid == address.gid)
+    }
+
+    /// Adds an address that is not there yet, as the newest peer of its AHN and QPN.
+    pub(super) fn insert(
+        &mut self,
+        address: RawAddress,
+        ahn: Ahn,
+        explicit: bool,
+    ) -> Option<PeerId> {
+        let key = sender_key(ahn, address.qpn);
+        let current = self
+            .by_sender
+            .find_entry(sender_hash(key), |(other, _)| *other == key);
+        let older = current.as_ref().ok().map(|entry| entry.get().1);
+        let peer = Peer {
+            address,
+            ahn,
+            explicit,
+            older,
+            state: None,
+        };
+        let id = self.peers.insert(peer).ok()?;
+        match current {
+            Ok(mut entry) => entry.get_mut().1 = id,
+            Err(absent) => {
+                absent
+                    .into_table()
+                    .insert_unique(sender_hash(key), (key, id), |(key, _)| sender_hash(*key));
+            }
+        }
+        let hash = self.address_hash(&address);
+        let (peers, mixer) = (&self.peers, self.mixer);
+        self.by_address.insert_unique(hash, id, |id| {
+            peers
+                .get(*id)
+                .map_or(0, |peer| address_hash(mixer, &peer.address))
+        });
+        let index = usize::from(ahn.0);
+        if self.gids.len() <= index {
+            self.gids.resize(index + 1, None);
+        }
+        match &mut self.gids[index] {
+            Some((_, uses)) => *uses += 1,
+            unused => *unused = Some((address.gid, 1)),
+        }
+        self.implicit += usize::from(!explicit);
+        Some(id)
+    }
+
+    /// Notes that the application inserted a peer that had introduced itself.
+    pub(super) fn make_explicit(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.get_mut(id)
+            && !peer.explicit
+        {
+            peer.explicit = true;
+            self.implicit -= 1;
+        }
+    }
+
+    /// Takes a peer out, with the AHN to give back to the device.
+    pub(super) fn remove(&mut self, id: PeerId) -> Option<(Ahn, Option<Box<PeerState>>)> {
+        let peer = self.peers.get(id)?;
+        let (address, ahn, older) = (peer.address, peer.ahn, peer.older);
+        if let Ok(entry) = self
+            .by_address
+            .find_entry(self.address_hash(&address), |other| *other == id)
+        {
+            entry.remove();
+        }
+        let key = sender_key(ahn, address.qpn);
+        if let Ok(mut entry) = self
+            .by_sender
+            .find_entry(sender_hash(key), |(other, _)| *other == key)
+        {
+            match (entry.get().1 == id, older) {
+                (true, Some(older)) => entry.get_mut().1 = older,
+                (true, None) => {
+                    entry.remove();
+                }
+                (false, _) => {
+                    let newest = entry.get().1;
+                    self.unchain(newest, id, older);
+                }
+            }
+        }
+        let gid = &mut self.gids[usize::from(ahn.0)];
+        *gid = gid.and_then(|(gid, uses)| (uses > 1).then_some((gid, uses - 1)));
+        let peer = self.peers.remove(id)?;
+        self.implicit -= usize::from(!peer.explicit);
+        Some((ahn, peer.state))
+    }
+
+    fn unchain(&mut self, newest: PeerId, victim: PeerId, older: Option<PeerId>) {
+        let mut next = Some(newest);
+        while let Some(peer) = next.and_then(|id| self.peers.get_mut(id)) {
+            if peer.older == Some(victim) {
+                peer.older = older;
+                return;
+            }
+            next = peer.older;
+        }
+    }
+
+    /// Peers that were not inserted by the application.
+    pub(super) fn implicit_len(&self) -> usize {
+        self.implicit
+    }
+
+    pub(super) fn contains(&self, id: PeerId) -> bool {
+        self.peers.get(id).is_some()
+    }
+
+    pub(super) fn address(&self, id: PeerId) -> Option<RawAddress> {
+        self.peers.get(id).map(|peer| peer.address)
+    }
+
+    /// Where packets for a peer go.
+    #[inline]
+    pub(super) fn destination(&self, id: PeerId) -> Option<Destination> {
+        self.peers.get(id).map(|peer| Destination {
+            ahn: peer.ahn,
+            qpn: peer.address.qpn,
+            qkey: peer.address.qkey,
+        })
+    }
+
+    /// The state of a peer, if there ever was a packet to or from it.
+    #[inline]
+    pub(super) fn state(&self, id: PeerId) -> Option<&PeerState> {
+        self.peers.get(id)?.state.as_deref()
+    }
+
+    /// The state of a peer, made if need be.
+    #[inline]
+    pub(super) fn state_mut(&mut self, id: PeerId) -> Option<&mut PeerState> {
+        let first_msg_id = self.first_msg_id;
+        let peer = self.peers.get_mut(id)?;
+        Some(
+            peer.state
+                .get_or_insert_with(|| Box::new(PeerState::new(first_msg_id))),
+        )
+    }
+
+    /// All peers.
+    pub(super) fn ids(&self) -> impl Iterator<Item = PeerId> {
+        self.peers.iter().map(|(id, _)| id)
+    }
+
+    /// The AHN of a peer.
+    pub(super) fn ahn(&self, id: PeerId) -> Option<Ahn> {
+        self.peers.get(id).map(|peer| peer.ahn)
+    }
+}
+
+fn address_hash(mixer: Mixer, address: &RawAddress) -> u64 {
+    let gid = u128::from_le_bytes(address.gid.0);
+    let endpoint = u64::from(address.qpn.0) << 32 | u64::from(address.qkey.0);
+    mixer.hash(gid as u64 ^ endpoint.rotate_left(24), (gid >> 64) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::Qkey;
+
+    fn address(host: u8, qpn: u16, qkey: u32) -> RawAddress {
+        let mut gid = [0; 16];
+        gid[15] = host;
+        RawAddress {
+            gid: Gid(gid),
+            qpn: Qpn(qpn),
+            qkey: Qkey(qkey),
+        }
+    }
+
+    fn from(ahn: u16, qpn: u16) -> Source {
+        Source {
+            ahn: Some(Ahn(ahn)),
+            qpn: Qpn(qpn),
+            gid: None,
+        }
+    }
+
+    fn peers() -> Peers {
+        Peers::new(Mixer::new(3), MsgId(0))
+    }
+
+    #[test]
+    fn incarnations_of_a_queue_pair_are_told_apart_by_connid() {
+        let mut peers = peers();
+        let old = peers.insert(address(1, 7, 100), Ahn(4), true).unwrap();
+        let new = peers.insert(address(1, 7, 200), Ahn(4), true).unwrap();
+        assert_eq!(peers.identify(&from(4, 7), Some(Connid(100))), Some(old));
+        assert_eq!(peers.identify(&from(4, 7), Some(Connid(200))), Some(new));
+        assert_eq!(peers.identify(&from(4, 7), None), Some(new));
+        assert_eq!(peers.identify(&from(4, 7), Some(Connid(300))), None);
+        assert_eq!(peers.identify(&from(4, 8), Some(Connid(100))), None);
+        assert_eq!(peers.identify(&from(5, 7), None), None);
+    }
+
+    #[test]
+    fn any_incarnation_can_be_removed() {
+        for victim in 0..3 {
+            let mut peers = peers();
+            let ids: Vec<PeerId> = (0..3)
+                .map(|qkey| peers.insert(address(1, 7, qkey), Ahn(4), false).unwrap())
+                .collect();
+            let (ahn, _) = peers.remove(ids[victim]).unwrap();
+            assert_eq!(ahn, Ahn(4));
+            for (qkey, id) in ids.iter().enumerate() {
+                let expected = (qkey != victim).then_some(*id);
+                let found = peers.identify(&from(4, 7), Some(Connid(qkey as u32)));
+                assert_eq!(found, expected, "qkey {qkey} without {victim}");
+                assert_eq!(peers.find(&address(1, 7, qkey as u32)), expected);
+            }
+            let newest = if victim == 2 { ids[1] } else { ids[2] };
+            assert_eq!(peers.identify(&from(4, 7), None), Some(newest));
+            assert_eq!(peers.implicit_len(), 2);
+            assert!(peers.remove(ids[victim]).is_none());
+        }
+    }
+
+    #[test]
+    fn a_sender_without_ahn_is_found_by_gid_and_connid() {
+        let mut peers = peers();
+        let id = peers.insert(address(1, 7, 100), Ahn(0), true).unwrap();
+        let source = Source {
+            ahn: None,
+            qpn: Qpn(7),
+            gid: Some(address(1, 0, 0).gid),
+        };
+        assert_eq!(peers.identify(&source, Some(Connid(100))), Some(id));
+        assert_eq!(peers.identify(&source, Some(Connid(101))), None);
+        assert_eq!(peers.identify(&source, None), None);
+        let anonymous = Source {
+            gid: None,
+            ..source
+        };
+        assert_eq!(peers.identify(&anonymous, Some(Connid(100))), None);
+    }
+
+    #[test]
+    fn an_address_that_contradicts_the_device_is_not_plausible() {
+        let mut peers = peers();
+        peers.insert(address(1, 7, 100), Ahn(4), true).unwrap();
+        assert!(peers.is_plausible(&from(4, 8), &address(1, 8, 5)));
+        assert!(!peers.is_plausible(&from(4, 8), &address(1, 9, 5)));
+        assert!(!peers.is_plausible(&from(4, 8), &address(2, 8, 5)));
+        let unknown = Source {
+            ahn: None,
+            qpn: Qpn(8),
+            gid: None,
+        };
+        assert!(peers.is_plausible(&unknown, &address(2, 8, 5)));
+    }
+
+    #[test]
+    fn idle_peers_are_small() {
+        assert!(
+            size_of::<(u32, Peer)>() <= 64,
+            "{}",
+            size_of::<(u32, Peer)>()
+        );
+    }
+}

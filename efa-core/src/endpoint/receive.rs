@@ -1,0 +1,194 @@
+//! From a device completion to the subprotocol that a packet belongs to: parse, find out who sent
+//! it, answer a first packet with a handshake, dispatch.
+
+use crate::address::RawAddress;
+use crate::nic::{BufferId, Completion, CompletionKind, Nic, Source, Status};
+use crate::wire::{Packet, PacketType};
+
+use super::Endpoint;
+use super::completion::{Event, PacketError};
+use super::error::{Errno, Failure, ProviderError};
+use super::held::ReceivedPacket;
+use super::ids::PeerId;
+use super::incoming::{Body, Incoming};
+
+impl<N: Nic> Endpoint<N> {
+    /// Handles one completion of the device.
+    #[inline]
+    pub(super) fn on_completion(&mut self, completion: &Completion) {
+        let Completion {
+            context, status, ..
+        } = *completion;
+        match completion.kind {
+            CompletionKind::Send { .. } => self.on_sent(context, status),
+            CompletionKind::Recv {
+                buffer,
+                length,
+                source,
+                immediate: _,
+            } => {
+                self.posted_receives = self.posted_receives.saturating_sub(1);
+                if status == Status::Ok {
+                    self.on_packet(buffer, length, &source);
+                } else {
+                    self.on_receive_failed(buffer, status);
+                }
+            }
+            CompletionKind::RecvRdmaWithImmediate { buffer, .. } => {
+                if let Some(buffer) = buffer {
+                    self.posted_receives = self.posted_receives.saturating_sub(1);
+                    self.recycle(buffer);
+                }
+            }
+            CompletionKind::RdmaRead | CompletionKind::RdmaWrite => {
+                self.statistics.stray_completions += 1;
+            }
+        }
+    }
+
+    /// A receive buffer came back empty: the queue pair is going away, or refused it.
+    fn on_receive_failed(&mut self, buffer: BufferId, status: Status) {
+        self.wanted_receives -= 1;
+        self.nic.release_buffer(buffer);
+        if status != Status::Flushed {
+            self.push_event(Event::ReceiveFailed(status));
+        }
+    }
+
+    fn on_packet(&mut self, buffer: BufferId, length: usize, source: &Source) {
+        self.statistics.packets_received += 1;
+        let bytes = self.nic.buffer(buffer);
+        let length = length.min(bytes.len());
+        let bytes = &bytes[..length];
+        let packet_type = bytes.first().copied().unwrap_or(0);
+        let incoming = match Packet::parse(bytes) {
+            Ok(parsed) => Incoming::new(&parsed, length),
+            Err(error) => {
+                // The connection id is unknown, so the sender may be an older incarnation: good
+                // enough for a report.
+                let peer = self.peers.identify(source, None);
+                self.refuse(peer, packet_type, PacketError::Malformed(error));
+                return self.recycle(buffer);
+            }
+        };
+        let packet = ReceivedPacket::in_buffer(buffer, length);
+        let peer = match self.peers.identify(source, incoming.connid) {
+            Some(peer) => peer,
+            None => match self.introduce(source, &incoming) {
+                Some(peer) => peer,
+                None => return self.release(packet),
+            },
+        };
+        let Some(state) = self.peers.state_mut(peer) else {
+            return self.release(packet);
+        };
+        if state.failed {
+            self.statistics.from_failed_peers += 1;
+            return self.release(packet);
+        }
+        if !state.handshake_sent {
+            self.greet(peer);
+        }
+        self.dispatch(peer, packet, &incoming);
+    }
+
+    /// Finds or makes the peer of a packet whose sender is not in the address vector, by the address
+    /// that the packet states.
+    #[cold]
+    fn introduce(&mut self, source: &Source, incoming: &Incoming) -> Option<PeerId> {
+        let Some(address) = incoming.raw_address else {
+            self.statistics.unknown_senders += 1;
+            return None;
+        };
+        if !self.peers.is_plausible(source, &address) {
+            self.refuse(
+                None,
+                incoming.packet_type.code(),
+                PacketError::ForeignAddress,
+            );
+            return None;
+        }
+        if let Some(peer) = self.peers.find(&address) {
+            return Some(peer);
+        }
+        if self.peers.implicit_len() >= self.config.max_implicit_peers {
+            self.statistics.unknown_senders += 1;
+            return None;
+        }
+        self.add_peer(address, false)
+            .inspect_err(|_| self.statistics.unknown_senders += 1)
+            .ok()
+    }
+
+    /// Adds a peer that is not in the address vector.
+    pub(super) fn add_peer(
+        &mut self,
+        address: RawAddress,
+        explicit: bool,
+    ) -> Result<PeerId, super::EndpointError> {
+        let ahn = self.nic.create_address_handle(address.gid)?;
+        match self.peers.insert(address, ahn, explicit) {
+            Some(peer) => Ok(peer),
+            None => {
+                self.nic.destroy_address_handle(ahn)?;
+                Err(super::EndpointError::TryAgain)
+            }
+        }
+    }
+
+    #[inline]
+    fn dispatch(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Incoming) {
+        match &incoming.body {
+            Body::Message(rtm) => return self.in_turn(peer, rtm.msg_id, packet, incoming),
+            Body::Atomic(rta) => return self.in_turn(peer, rta.msg_id, packet, incoming),
+            Body::Handshake(features) => self.on_handshake(peer, *features),
+            Body::Cts(cts) => self.on_cts(peer, cts),
+            Body::CtsData(data) => self.on_cts_data(peer, data, &packet, incoming.payload),
+            Body::Receipt(receipt) => self.on_receipt(peer, receipt),
+            Body::Write(rtw) => self.on_write(peer, rtw, &packet, incoming),
+            Body::Read(_)
+            | Body::ReadRsp(_)
+            | Body::Eor(_)
+            | Body::AtomRsp(_)
+            | Body::ReadNack(_)
+            | Body::Unsupported => {
+                self.refuse(
+                    Some(peer),
+                    incoming.packet_type.code(),
+                    PacketError::UnsupportedType,
+                );
+            }
+        }
+        self.release(packet);
+    }
+
+    /// Gives up a packet that was handled.
+    #[inline]
+    pub(super) fn release(&mut self, packet: ReceivedPacket) {
+        if let Some(buffer) = self.held.release(packet) {
+            self.recycle(buffer);
+        }
+    }
+
+    /// Reports a packet that was not accepted.
+    #[cold]
+    pub(super) fn refuse(&mut self, peer: Option<PeerId>, packet_type: u8, reason: PacketError) {
+        self.statistics.packets_refused += 1;
+        self.push_event(Event::PacketRefused {
+            peer,
+            packet_type,
+            reason,
+        });
+    }
+
+    /// Gives up a peer that broke the protocol in a way that cannot be mended.
+    #[cold]
+    pub(super) fn give_up_peer(&mut self, peer: PeerId, packet_type: PacketType) {
+        let failure = Failure::new(Errno::EIO, ProviderError::for_request(packet_type));
+        if let Some(state) = self.peers.state_mut(peer) {
+            state.failed = true;
+        }
+        self.push_event(Event::PeerFailed { peer, failure });
+        self.end_operations_with(peer, failure);
+    }
+}

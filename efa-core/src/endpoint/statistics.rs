@@ -1,0 +1,31 @@
+//! Counters of what an endpoint did and saw.
+
+/// Counters since the endpoint was opened. They wrap around.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Packets that the device took, those sent again included.
+    pub packets_sent: u64,
+    /// Packets that arrived.
+    pub packets_received: u64,
+    /// Packets whose sender could not be found out; they were dropped.
+    pub unknown_senders: u64,
+    /// Packets that were refused; each is an event too.
+    pub packets_refused: u64,
+    /// Packets of peers that were given up; they were dropped.
+    pub from_failed_peers: u64,
+    /// Packets that came before their turn.
+    pub out_of_order: u64,
+    /// Messages that no receive was waiting for.
+    pub unexpected_messages: u64,
+    /// Packets that found no receive buffer at the peer; each was sent again.
+    pub receiver_not_ready: u64,
+    /// Control packets that were lost because the peer was gone.
+    pub control_packets_lost: u64,
+    /// Completions of the device for work that it does not have.
+    pub stray_completions: u64,
+    /// Events that were dropped because the application did not take them.
+    pub events_dropped: u64,
+    /// Bytes of user data copied from packet buffers to user memory.
+    pub copied_bytes: u64,
+}

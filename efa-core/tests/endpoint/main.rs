@@ -1,0 +1,4 @@
+//! The protocol engine on mock devices.
+
+mod messages;
+mod mock;
