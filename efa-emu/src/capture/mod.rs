@@ -8,6 +8,8 @@
 //! * [`SharedFile`] appends to a file that several processes of one host write at once, each frame
 //!   whole or not at all: the captures of `efa-emu run --pcap`.
 //!
+//! [`SimulationCapture`] records a whole simulated fabric with the first of them.
+//!
 //! [`Reader`] reads captures of either kind, and what `mergecap` or `editcap` made of them. Times are
 //! nanoseconds since the Unix epoch, or since the start of a simulation.
 
@@ -15,6 +17,7 @@ mod block;
 mod reader;
 mod recorder;
 mod shared;
+mod simulation;
 mod writer;
 
 use std::time::Duration;
@@ -24,6 +27,7 @@ use efa_core::address::Gid;
 pub use reader::{CapturedFrame, CapturedInterface, ReadError, Reader, Truncation};
 pub use recorder::{Moment, Recorder, RequestData, Route};
 pub use shared::{ENVIRONMENT, SharedFile, create_shared};
+pub use simulation::SimulationCapture;
 pub use writer::Writer;
 
 use crate::frame::Frame;
