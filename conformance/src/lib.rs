@@ -9,6 +9,7 @@
 
 pub mod application;
 pub mod cli;
+pub mod compare;
 pub mod conduct;
 pub mod drive;
 pub mod libfabric;
@@ -16,4 +17,5 @@ pub mod merge;
 pub mod player;
 pub mod record;
 pub mod scenario;
+pub mod trace;
 pub mod verify;

@@ -1,6 +1,7 @@
 //! Reading captures. The bytes are not trusted: nothing here panics, and memory is bounded by the
 //! longest block that is allowed.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -139,6 +140,8 @@ pub struct CapturedFrame<'a> {
     pub time: Duration,
     /// Whether the interface's host sent or received it, if the capture says so.
     pub direction: Option<Direction>,
+    /// `opt_comment`: what whoever made the capture says about the frame.
+    pub comments: Vec<Cow<'a, str>>,
     /// The bytes, Ethernet header first.
     pub bytes: &'a [u8],
     /// The bytes as a frame of the emulated wire, or why they are none.
@@ -440,13 +443,18 @@ impl<R: Read> Reader<R> {
                 problem,
             });
         }
-        let std::borrow::Cow::Borrowed(bytes) = block.data else {
+        let Cow::Borrowed(bytes) = block.data else {
             return Err(this.malformed(offset, ENHANCED_PACKET_BLOCK, "no data".into()));
         };
-        let flags = block.options.iter().find_map(|option| match option {
-            EnhancedPacketOption::Flags(flags) => Some(*flags),
-            _ => None,
-        });
+        let mut flags = None;
+        let mut comments = Vec::new();
+        for option in block.options {
+            match option {
+                EnhancedPacketOption::Flags(word) => flags = Some(word),
+                EnhancedPacketOption::Comment(text) => comments.push(text),
+                _ => {}
+            }
+        }
         Ok(CapturedFrame {
             number: this.frames,
             offset,
@@ -454,6 +462,7 @@ impl<R: Read> Reader<R> {
             // `pcap-file` hands out the raw units as if they were nanoseconds.
             time: interface.time.duration(block.timestamp.as_nanos() as u64),
             direction: flags.and_then(block::direction),
+            comments,
             bytes,
             frame: Frame::parse(bytes),
         })

@@ -1,0 +1,301 @@
+//! Captures, and captures with their scenario: traces.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use efa_core::address::Gid;
+use efa_core::wire::PacketType;
+use efa_emu::capture::{Direction, ReadError, Reader};
+use efa_emu::frame::{self, Frame, OUTER_LEN, Repr};
+
+use crate::scenario::{EndpointIndex, Scenario, ScenarioError};
+
+/// Where the UDP checksum is in a frame: the last two bytes in front of the transport header.
+const CHECKSUM: std::ops::Range<usize> = OUTER_LEN - 2..OUTER_LEN;
+
+/// A capture whose frames are all in memory.
+#[derive(Clone, Debug)]
+pub struct Capture {
+    /// Where it was read from.
+    pub path: PathBuf,
+    /// The hosts' names, by interface.
+    pub interfaces: Vec<String>,
+    /// The frames, in file order.
+    pub frames: Vec<CapturedPacket>,
+    /// What is wrong with the file short of making it unreadable.
+    pub damage: Vec<String>,
+}
+
+/// One frame of a capture.
+#[derive(Clone, Debug)]
+pub struct CapturedPacket {
+    /// The frame's number in the capture, from 1 as in Wireshark.
+    pub number: u64,
+    /// Index of the interface that recorded it.
+    pub interface: usize,
+    /// Since the Unix epoch or the start of a simulation.
+    pub time: Duration,
+    /// Seen from the interface.
+    pub direction: Option<Direction>,
+    /// Comments.
+    pub comments: Vec<String>,
+    /// The sender's GID.
+    pub source: Gid,
+    /// The receiver's GID.
+    pub destination: Gid,
+    /// The transport header.
+    pub header: Repr,
+    /// What the transport header carries.
+    pub payload: Vec<u8>,
+}
+
+impl CapturedPacket {
+    /// The RDM packet that it carries, if it is a send.
+    pub fn rdm(&self) -> Option<&[u8]> {
+        matches!(self.header.kind, frame::Kind::Send).then_some(&self.payload[..])
+    }
+
+    /// The type of the RDM packet, if it is one of an assigned type.
+    pub fn packet_type(&self) -> Option<PacketType> {
+        PacketType::peek(self.rdm()?)
+    }
+
+    /// What it is: the RDM packet's type, or the transport's operation.
+    pub fn kind(&self) -> String {
+        match (self.rdm(), self.packet_type()) {
+            (Some(_), Some(packet_type)) => packet_type.to_string(),
+            (Some(packet), None) => match packet.first() {
+                Some(code) => format!("packet of unassigned type {code}"),
+                None => "empty packet".into(),
+            },
+            (None, _) => self.header.kind.opcode().to_string(),
+        }
+    }
+}
+
+/// Why a capture or trace cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The capture cannot be read.
+    #[error(transparent)]
+    Capture(#[from] ReadError),
+    /// The scenario beside it cannot be used.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// The scenario beside it is missing.
+    #[error(
+        "{trace} has no scenario: {scenario} is missing; a trace is a capture with its scenario"
+    )]
+    NoScenario {
+        /// The trace.
+        trace: PathBuf,
+        /// Where its scenario should be.
+        scenario: PathBuf,
+    },
+    /// The capture does not belong to the scenario.
+    #[error("{trace}: {problem}; record it again with `efa-conformance record`")]
+    Foreign {
+        /// The trace.
+        trace: PathBuf,
+        /// What does not fit.
+        problem: String,
+    },
+}
+
+impl Capture {
+    /// Reads a whole capture. Frames that are not of the emulated wire are damage.
+    pub fn load(path: &Path) -> Result<Self, ReadError> {
+        let mut reader = Reader::open(path)?;
+        let mut frames = Vec::new();
+        let mut damage = Vec::new();
+        while let Some(captured) = reader.next_frame()? {
+            let number = captured.number;
+            let mut repaired = Vec::new();
+            let frame = match captured.frame {
+                Ok(frame) => frame,
+                // The checksum says that something was changed; the fields will say what.
+                Err(error @ frame::Error::Checksum { .. }) => {
+                    damage.push(format!("packet {number}: {error}"));
+                    repaired.extend_from_slice(captured.bytes);
+                    // Zero stands for "no checksum".
+                    repaired[CHECKSUM].fill(0);
+                    match Frame::parse(&repaired) {
+                        Ok(frame) => frame,
+                        Err(error) => {
+                            damage.push(format!("packet {number}: {error}"));
+                            continue;
+                        }
+                    }
+                }
+                Err(error) => {
+                    damage.push(format!("packet {number}: {error}"));
+                    continue;
+                }
+            };
+            frames.push(CapturedPacket {
+                number,
+                interface: captured.interface.0 as usize,
+                time: captured.time,
+                direction: captured.direction,
+                comments: captured.comments.iter().map(|c| c.to_string()).collect(),
+                source: frame.source,
+                destination: frame.destination,
+                header: frame.header,
+                payload: frame.payload.to_vec(),
+            });
+        }
+        if let Some(truncation) = reader.truncation() {
+            damage.push(truncation.to_string());
+        }
+        let mut interfaces = Vec::new();
+        for (index, interface) in reader.interfaces().iter().enumerate() {
+            let name = interface.name.clone();
+            interfaces.push(name.unwrap_or_else(|| format!("interface {index}")));
+            if let Some(counts) = interface.counts
+                && counts.dropped > 0
+            {
+                damage.push(format!(
+                    "host {}: {} of {} frames were not captured",
+                    interfaces[index], counts.dropped, counts.seen
+                ));
+            }
+        }
+        Ok(Capture {
+            path: path.to_owned(),
+            interfaces,
+            frames,
+            damage,
+        })
+    }
+
+    /// The frames that hosts sent, each once: the outbound ones, or all if no direction is known.
+    pub fn sent(&self) -> impl Iterator<Item = &CapturedPacket> {
+        self.frames
+            .iter()
+            .filter(|frame| frame.direction != Some(Direction::Inbound))
+    }
+}
+
+/// A capture with the scenario that was played.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// The scenario.
+    pub scenario: Scenario,
+    /// The capture.
+    pub capture: Capture,
+    /// The endpoint behind each interface.
+    pub endpoint_of: Vec<EndpointIndex>,
+    /// The step during which each frame was captured; the number of steps stands for "afterwards".
+    pub step_of: Vec<usize>,
+}
+
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.scenario.name)
+    }
+}
+
+impl Trace {
+    /// Reads a trace: the capture at `path` and the scenario beside it, `NAME.toml`.
+    pub fn load(path: &Path) -> Result<Self, TraceError> {
+        let capture = Capture::load(path)?;
+        let beside = path.with_extension("toml");
+        if !beside.is_file() {
+            return Err(TraceError::NoScenario {
+                trace: path.to_owned(),
+                scenario: beside,
+            });
+        }
+        Self::new(Scenario::load(&beside)?, capture)
+    }
+
+    /// Joins a capture with its scenario.
+    pub fn new(scenario: Scenario, capture: Capture) -> Result<Self, TraceError> {
+        let foreign = |problem| TraceError::Foreign {
+            trace: capture.path.clone(),
+            problem,
+        };
+        let endpoint_of = capture
+            .interfaces
+            .iter()
+            .map(|name| {
+                scenario
+                    .endpoint(name)
+                    .ok_or_else(|| foreign(format!("the scenario has no endpoint `{name}`")))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut step_of = Vec::new();
+        let mut current = None;
+        for frame in &capture.frames {
+            for comment in &frame.comments {
+                match step_named(comment, &scenario) {
+                    Ok(None) => {}
+                    Ok(Some(step)) => current = Some(step),
+                    Err(problem) => {
+                        return Err(foreign(format!("packet {}: {problem}", frame.number)));
+                    }
+                }
+            }
+            let Some(step) = current else {
+                return Err(foreign(format!(
+                    "packet {} belongs to no step: the capture has no step comments",
+                    frame.number
+                )));
+            };
+            step_of.push(step);
+        }
+        Ok(Trace {
+            scenario,
+            capture,
+            endpoint_of,
+            step_of,
+        })
+    }
+
+    /// The name of the endpoint behind a frame's interface.
+    pub fn recorder(&self, frame: &CapturedPacket) -> &str {
+        &self.scenario.endpoints[self.endpoint_of[frame.interface]].name
+    }
+
+    /// Places of the frames that an endpoint's host recorded in one direction.
+    pub fn recorded(
+        &self,
+        endpoint: EndpointIndex,
+        direction: Direction,
+    ) -> impl Iterator<Item = usize> + '_ {
+        self.capture
+            .frames
+            .iter()
+            .enumerate()
+            .filter(move |(_, frame)| {
+                self.endpoint_of[frame.interface] == endpoint && frame.direction == Some(direction)
+            })
+            .map(|(place, _)| place)
+    }
+}
+
+/// The step that a frame's comment names, if it names one; the scenario must describe the step in
+/// the same words.
+fn step_named(comment: &str, scenario: &Scenario) -> Result<Option<usize>, String> {
+    if comment == crate::record::END_OF_STEPS {
+        return Ok(Some(scenario.steps.len()));
+    }
+    let Some(rest) = comment.strip_prefix("step ") else {
+        return Ok(None);
+    };
+    let number = rest
+        .split_once(':')
+        .and_then(|(number, _)| number.parse().ok());
+    let Some(number) = number.filter(|number| (1..=scenario.steps.len()).contains(number)) else {
+        return Err(format!("`{comment}` is no step of the scenario"));
+    };
+    let index: usize = number - 1;
+    let described = scenario.steps[index].describe(index, scenario);
+    if described != comment {
+        return Err(format!(
+            "it was recorded in `{comment}`, but the scenario says `{described}`"
+        ));
+    }
+    Ok(Some(index))
+}
