@@ -35,8 +35,11 @@ pub struct Frame<'a> {
     pub responder: Gid,
     /// The request.
     pub header: &'a RequestHeader,
-    /// How often this request was put on the wire before, 0 for the first time.
+    /// How often this request was put on the wire before because a frame was lost, 0 for the first
+    /// time.
     pub retransmissions: u32,
+    /// The request goes again because the receiver was not ready.
+    pub rnr_retry: bool,
     /// The outcome; `Some` exactly for answers.
     pub status: Option<Status>,
     /// The data of a send or write; empty for a read.
@@ -44,6 +47,11 @@ pub struct Frame<'a> {
 }
 
 impl Frame<'_> {
+    /// Whether the request was on the wire before.
+    pub fn is_repeated(&self) -> bool {
+        self.retransmissions > 0 || self.rnr_retry
+    }
+
     /// The type byte of the RDM packet that a send carries.
     pub fn rdm_packet_type(&self) -> Option<u8> {
         match self.header.operation {
@@ -139,7 +147,8 @@ pub enum Action {
     /// Lose it once; the reliability layer sends it again.
     Drop,
     /// For a request: the responder's device does not see it, and this is the answer.
-    /// For an answer: replace the status.
+    /// For an answer: replace the status. The initiating device takes a status that no peer can
+    /// give, such as [`Status::Flushed`], for [`Status::RemoteBadStatus`].
     Answer(Status),
 }
 
@@ -267,6 +276,7 @@ mod tests {
             responder: Gid([2; 16]),
             header: &HEADER,
             retransmissions: 0,
+            rnr_retry: false,
             status: None,
             data,
         }

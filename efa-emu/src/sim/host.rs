@@ -4,6 +4,7 @@ use efa_core::address::{Gid, Qpn};
 use efa_core::nic::{NicError, UserSlice};
 
 use super::nic::{NicConfig, SimNic};
+use super::world::RegistrationFaults;
 use super::{Fabric, HostId, MemoryFault, OutOfMemory};
 
 /// A host of a fabric: memory, and a device to open queue pairs on. A handle: clones name the same
@@ -45,6 +46,13 @@ impl SimHost {
     /// then.
     pub fn prefer_qpn(&self, qpn: Qpn) {
         self.fabric.0.borrow_mut().host(self.id).preferred_qpn = Some(qpn);
+    }
+
+    /// Makes memory registrations on this host fail as if the device had no regions left: `times` of
+    /// them, after the next `skip` ones. Replaces what was asked for before.
+    pub fn fail_registrations(&self, skip: u64, times: u64) {
+        let mut world = self.fabric.0.borrow_mut();
+        world.host(self.id).registration_faults = RegistrationFaults { skip, times };
     }
 
     /// Allocates memory, all zero. Addresses are never used twice.

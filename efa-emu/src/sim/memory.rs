@@ -57,14 +57,23 @@ enum Block {
 }
 
 impl AddressSpace {
-    /// An empty address space that starts at `base` and holds at most `limit` bytes. Hosts get
-    /// different bases so that an address of one is not an address of another.
+    /// An empty address space that starts at `base` and holds at most `limit` bytes.
     pub(crate) fn new(base: u64, limit: u64) -> Self {
         AddressSpace {
             blocks: BTreeMap::new(),
             next: base + GUARD,
             used: 0,
             limit,
+        }
+    }
+
+    /// An empty address space without any address of this one.
+    pub(crate) fn successor(&self) -> Self {
+        AddressSpace {
+            blocks: BTreeMap::new(),
+            next: self.next,
+            used: 0,
+            limit: self.limit,
         }
     }
 

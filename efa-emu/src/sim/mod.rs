@@ -54,12 +54,15 @@ mod nic;
 mod objects;
 mod packet_buffers;
 mod random;
+mod recording;
+mod scripted;
 mod tap;
 mod wire;
 mod world;
 
 use std::cell::{Ref, RefCell};
 use std::fmt;
+use std::io::{self, Write};
 use std::net::Ipv6Addr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -73,12 +76,13 @@ pub use self::memory::{MemoryFault, OutOfMemory};
 pub use self::network::NetworkConfig;
 pub use self::nic::{NicConfig, SimNic};
 pub use self::random::Probability;
-pub use self::tap::{Direction, TappedFrame};
+pub use self::recording::{CaptureConfig, Recording};
+pub use self::scripted::{FinishedRequest, ReceivedPacket, ScriptedPeer};
+pub use self::tap::{TapId, TappedFrame};
 pub use crate::device::QpnPolicy;
 
 use self::network::Network;
 use self::random::{Purpose, Random};
-use self::tap::FrameTap;
 use self::wire::Wire;
 use self::world::World;
 use crate::profile::Profile;
@@ -125,6 +129,8 @@ impl FabricConfig {
 /// How a host is made.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
+    /// Its name in captures, `None` for `host0`, `host1`, ...
+    pub name: Option<String>,
     /// The GID of its device, `None` for the next unused one of `fe80::efa:0:0/96`.
     pub gid: Option<Gid>,
     /// The generation of its device.
@@ -138,6 +144,7 @@ impl Default for HostConfig {
     fn default() -> Self {
         let profile = Profile::by_name(Profile::DEFAULT).expect("the default profile exists");
         HostConfig {
+            name: None,
             gid: None,
             profile: profile.clone(),
             memory: 4 << 30,
@@ -343,10 +350,29 @@ impl Fabric {
         self.0.borrow().wire.faults.applied(fault)
     }
 
-    /// Calls `tap` for every frame that a host sends or receives from now on, instead of the tap
-    /// that was set before.
-    pub fn set_tap(&self, tap: impl FnMut(&TappedFrame<'_>) + 'static) {
-        self.0.borrow_mut().wire.tap = Some(FrameTap::new(tap));
+    /// Calls `tap` for every frame that a host sends or receives from now on.
+    pub fn add_tap(&self, tap: impl FnMut(&TappedFrame<'_>) + 'static) -> TapId {
+        self.0.borrow_mut().wire.taps.add(tap)
+    }
+
+    /// Ends a tap.
+    pub fn remove_tap(&self, tap: TapId) {
+        self.0.borrow_mut().wire.taps.remove(tap);
+    }
+
+    /// Captures all traffic from now on into `sink`, as pcapng with an interface per host.
+    pub fn capture<W: Write + 'static>(
+        &self,
+        sink: W,
+        config: CaptureConfig,
+    ) -> io::Result<Recording<W>> {
+        Recording::start(self, sink, config)
+    }
+
+    fn largest_mtu(&self) -> usize {
+        let world = self.0.borrow();
+        let mtus = world.hosts.iter().map(|host| host.config.profile.mtu);
+        mtus.max().unwrap_or(HostConfig::default().profile.mtu) as usize
     }
 
     /// The GIDs of all hosts, by host number.

@@ -311,6 +311,12 @@ impl Nic for SimNic {
         self.objects
             .with_memory(|memory| memory.check(address, length))
             .map_err(|_| fault(memory))?;
+        if self
+            .objects
+            .with_host(|host| Ok(host.registration_faults.strike()))?
+        {
+            return Err(NicError::Exhausted("memory region"));
+        }
         let keys = self.objects.register(MemoryRegion {
             address,
             length,

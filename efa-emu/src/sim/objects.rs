@@ -275,8 +275,7 @@ impl Drop for Objects {
         }
         if let Some(qpn) = self.number {
             host.qpns.release(qpn);
-            let (id, wire) = (self.host.id(), &mut world.wire);
-            wire.log.add(wire.now, format_args!("close {id}:{qpn}"));
+            world.wire.close(self.host.id(), qpn);
         }
     }
 }

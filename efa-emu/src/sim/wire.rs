@@ -4,11 +4,11 @@
 //! most one frame or timer of it, so an event never refers to a request that is gone. The wire never
 //! calls a device; [`super::world`] does when an event says so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use efa_core::address::Gid;
+use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
 use slab::Slab;
 
@@ -18,7 +18,8 @@ use super::fault::{Action, FaultId, Faults, Frame, Stage};
 use super::log::EventLog;
 use super::memory::AddressSpace;
 use super::network::Network;
-use super::tap::{Direction, FrameTap, TappedFrame};
+use super::tap::{FrameTaps, TappedFrame};
+use crate::capture::{Direction, Interface};
 use crate::link::{
     HostSegment, Link, LinkBusy, LocalData, Operation, RequestHeader, Token, Transfer,
 };
@@ -62,6 +63,8 @@ pub(super) struct Flight {
     pub(super) data: Vec<u8>,
     /// How often the request was put on the wire.
     attempts: u32,
+    /// The receiver was not ready for this request before.
+    rnr_retry: bool,
     /// The answer that a fault prescribes instead of the responder's.
     prescribed: Option<Status>,
     /// The answer, once the responder has seen the request.
@@ -80,6 +83,13 @@ pub(super) struct Port {
     in_flight: usize,
 }
 
+/// Initiator, its queue pair number and the request's sequence number.
+type RequestKey = (HostId, u16, u32);
+
+fn request_key(initiator: HostId, header: &RequestHeader) -> RequestKey {
+    (initiator, header.source_qpn.0, header.sequence)
+}
+
 /// A frame that a fault keeps.
 #[derive(Clone, Copy, Debug)]
 struct Held {
@@ -96,11 +106,15 @@ pub(super) struct Wire {
     pub(super) network: Network,
     pub(super) faults: Faults,
     pub(super) log: EventLog,
-    pub(super) tap: Option<FrameTap>,
+    pub(super) taps: FrameTaps,
     pub(super) ports: Vec<Port>,
+    /// The hosts as captures name them, by host number.
+    interfaces: Vec<Interface>,
     pub(super) hosts_by_gid: BTreeMap<Gid, HostId>,
     flights: Slab<Flight>,
     held: Vec<Held>,
+    /// Requests that found their receiver not ready: if they come again, that is a retry.
+    refused: BTreeSet<RequestKey>,
     /// Data buffers of finished requests, to be used again.
     spare: Vec<Vec<u8>>,
 }
@@ -117,17 +131,21 @@ impl Wire {
             network,
             faults: Faults::default(),
             log,
-            tap: None,
+            taps: FrameTaps::default(),
             ports: Vec::new(),
+            interfaces: Vec::new(),
             hosts_by_gid: BTreeMap::new(),
             flights: Slab::new(),
             held: Vec::new(),
+            refused: BTreeSet::new(),
             spare: Vec::new(),
         }
     }
 
-    pub(super) fn connect(&mut self, gid: Gid) -> HostId {
+    pub(super) fn connect(&mut self, interface: Interface) -> HostId {
         let id = HostId(self.ports.len() as u32);
+        let gid = interface.gid;
+        self.interfaces.push(interface);
         self.ports.push(Port {
             gid,
             alive: true,
@@ -172,6 +190,8 @@ impl Wire {
         }
         port.in_flight += 1;
         let life = port.life;
+        let rnr_retry =
+            !self.refused.is_empty() && self.refused.remove(&request_key(initiator, header));
         let mut data = self.spare.pop().unwrap_or_default();
         let mut reachable = true;
         match (header.operation, local) {
@@ -198,6 +218,7 @@ impl Wire {
             header: *header,
             data,
             attempts: 0,
+            rnr_retry,
             prescribed: None,
             outcome: None,
             path: 0,
@@ -232,17 +253,29 @@ impl Wire {
             self.spare.push(data);
         }
         let status = flight.outcome.filter(|_| waiting)?;
+        if status == Status::RemoteRnr {
+            let key = request_key(flight.initiator, &flight.header);
+            self.refused.insert(key);
+        }
         Some((flight.initiator, flight.token, status))
     }
 
     /// The host loses power. What it has on the wire travels on, and nobody waits for it.
     pub(super) fn kill(&mut self, host: HostId) {
+        self.refused.retain(|(other, _, _)| *other != host);
         let port = self.port_mut(host);
         port.alive = false;
         port.life += 1;
         port.in_flight = 0;
         port.busy_until = Duration::ZERO;
         self.log.add(self.now, format_args!("kill {host}"));
+    }
+
+    /// Forgets what a queue pair left behind, before its number is used again.
+    pub(super) fn close(&mut self, host: HostId, qpn: Qpn) {
+        let of = |(other, number, _): &RequestKey| (*other, *number) == (host, qpn.0);
+        self.refused.retain(|key| !of(key));
+        self.log.add(self.now, format_args!("close {host}:{qpn}"));
     }
 
     /// Notes an event of a request.
@@ -297,7 +330,7 @@ impl Wire {
             (Stage::Answer, _) => "answer",
         };
         self.log.add(self.now, format_args!("{event} {flight}"));
-        self.observe(id, stage, Direction::Sent);
+        self.observe(id, stage, Direction::Outbound);
         let action = self.fault(id, stage);
         let flight = &mut self.flights[id.0];
         let mut latency = route.latency;
@@ -387,16 +420,19 @@ impl Wire {
     }
 
     pub(super) fn observe(&mut self, id: FlightId, stage: Stage, direction: Direction) {
-        let Some(tap) = &mut self.tap else { return };
+        if self.taps.is_empty() {
+            return;
+        }
         let flight = &self.flights[id.0];
         let host = match direction {
-            Direction::Sent => flight.sender(stage),
-            Direction::Received => flight.receiver(stage),
+            Direction::Outbound => flight.sender(stage),
+            Direction::Inbound => flight.receiver(stage),
         };
-        tap.call(&TappedFrame {
+        self.taps.call(&TappedFrame {
             time: self.now,
             host,
             direction,
+            interfaces: &self.interfaces,
             path: flight.path,
             frame: frame(&self.ports, flight, stage),
         });
@@ -444,6 +480,7 @@ fn frame<'a>(ports: &[Port], flight: &'a Flight, stage: Stage) -> Frame<'a> {
         responder: flight.to,
         header: &flight.header,
         retransmissions: flight.attempts.saturating_sub(1),
+        rnr_retry: flight.rnr_retry,
         status: match stage {
             Stage::Request => None,
             Stage::Answer => flight.outcome,

@@ -8,9 +8,9 @@ use efa_core::nic::Status;
 use super::fault::Stage;
 use super::memory::AddressSpace;
 use super::random::Random;
-use super::tap::Direction;
 use super::wire::{Dma, Event, FlightId, Uplink, Wire};
 use super::{HostConfig, HostId, Step};
+use crate::capture::{Direction, Interface};
 use crate::device::{Device, QpnAllocator, QpnPolicy};
 use crate::link::{Operation, Token};
 
@@ -23,8 +23,31 @@ pub(super) struct Host {
     /// The number that the next queue pair gets if it is free.
     pub(super) preferred_qpn: Option<Qpn>,
     generation: u32,
+    pub(super) registration_faults: RegistrationFaults,
     /// The earliest timer event of the device on the agenda.
     timer: Option<Duration>,
+}
+
+/// Which of the coming memory registrations fail.
+#[derive(Clone, Copy, Default)]
+pub(super) struct RegistrationFaults {
+    pub(super) skip: u64,
+    pub(super) times: u64,
+}
+
+impl RegistrationFaults {
+    /// Whether the registration that is asked for now fails.
+    pub(super) fn strike(&mut self) -> bool {
+        if self.times == 0 {
+            return false;
+        }
+        if self.skip > 0 {
+            self.skip -= 1;
+            return false;
+        }
+        self.times -= 1;
+        true
+    }
 }
 
 impl Host {
@@ -46,14 +69,19 @@ pub(super) struct World {
     pub(super) completion_window: usize,
 }
 
-/// Distance of the address spaces of two hosts.
-const ADDRESS_SPACE: u64 = 1 << 44;
-
 impl World {
     /// Adds a host that has `gid`, which no other host may have.
     pub(super) fn add_host(&mut self, gid: Gid, config: HostConfig) -> HostId {
-        let id = self.wire.connect(gid);
-        let host = self.new_host(id, gid, config);
+        let number = self.hosts.len();
+        let id = self.wire.connect(Interface {
+            host: config.name.clone().unwrap_or(format!("host{number}")),
+            profile: config.profile.name.to_owned(),
+            gid,
+        });
+        // Far apart, so that an address of one host is not an address of another.
+        let base = (number as u64 + 1) << 44;
+        let memory = AddressSpace::new(base, config.memory);
+        let host = self.new_host(gid, config, memory);
         self.hosts.push(host);
         self.wire
             .log
@@ -61,29 +89,27 @@ impl World {
         id
     }
 
-    fn new_host(&self, id: HostId, gid: Gid, config: HostConfig) -> Host {
+    fn new_host(&self, gid: Gid, config: HostConfig, memory: AddressSpace) -> Host {
         let numbers = config.profile.max_qp.min(u32::from(u16::MAX)) as u16;
-        // Every life of a host has its own addresses as well: a pointer from before a crash is bad.
-        let life = u64::from(self.wire.port(id).life) << 60;
-        let base = (u64::from(id.0) + 1) * ADDRESS_SPACE | life;
         Host {
             device: Device::new(config.profile.clone(), gid),
-            memory: AddressSpace::new(base, config.memory),
+            memory,
             qpns: QpnAllocator::new(self.qpn_policy, numbers),
             preferred_qpn: None,
             generation: 0,
+            registration_faults: RegistrationFaults::default(),
             timer: None,
             config,
         }
     }
 
     pub(super) fn host(&mut self, id: HostId) -> &mut Host {
-        &mut self.hosts[id.0 as usize]
+        &mut self.hosts[id.index()]
     }
 
     /// A free queue pair number of a host.
     pub(super) fn take_qpn(&mut self, id: HostId) -> Option<Qpn> {
-        let host = &mut self.hosts[id.0 as usize];
+        let host = &mut self.hosts[id.index()];
         let preferred = host.preferred_qpn.take();
         let qpn = preferred
             .filter(|qpn| host.qpns.take(*qpn))
@@ -101,8 +127,9 @@ impl World {
         }
         self.wire.kill(id);
         let gid = self.wire.port(id).gid;
-        let config = self.host(id).config.clone();
-        self.hosts[id.0 as usize] = self.new_host(id, gid, config);
+        let host = self.host(id);
+        let (config, memory) = (host.config.clone(), host.memory.successor());
+        self.hosts[id.index()] = self.new_host(gid, config, memory);
     }
 
     /// A killed host comes back, with nothing left of its former life.
@@ -117,7 +144,7 @@ impl World {
 
     /// Lets a host's device send what it has, and notes when it wants to be called again.
     pub(super) fn drive(&mut self, id: HostId) {
-        let host = &mut self.hosts[id.0 as usize];
+        let host = &mut self.hosts[id.index()];
         let now = self.wire.now;
         let mut uplink = Uplink {
             wire: &mut self.wire,
@@ -180,7 +207,7 @@ impl World {
     }
 
     fn request_arrives(&mut self, id: FlightId) -> HostId {
-        self.wire.observe(id, Stage::Request, Direction::Received);
+        self.wire.observe(id, Stage::Request, Direction::Inbound);
         let known = self.wire.flight(id).outcome.is_some();
         if !known {
             let status = match self.wire.verdict(id) {
@@ -221,7 +248,7 @@ impl World {
     }
 
     fn answer_arrives(&mut self, id: FlightId) -> HostId {
-        self.wire.observe(id, Stage::Answer, Direction::Received);
+        self.wire.observe(id, Stage::Answer, Direction::Inbound);
         let flight = self.wire.flight(id);
         let (initiator, token) = (flight.initiator, flight.token);
         let is_read = flight.header.operation == Operation::RdmaRead;
@@ -239,12 +266,12 @@ impl World {
         self.finish(id)
     }
 
-    /// Writes the data of an RDMA read into the initiator's memory. Nothing is written for a request
-    /// that the device has given up, and that counts as done.
+    /// Writes the data of an RDMA read into the initiator's memory. Fails, and writes nothing, if
+    /// that is no longer registered or the device has given the request up.
     fn scatter(&mut self, initiator: HostId, token: Token, data: &[u8]) -> bool {
         let host = self.host(initiator);
         let Some(segments) = host.device.local_memory(token) else {
-            return true;
+            return false;
         };
         let mut rest = data;
         for segment in segments {
