@@ -4,11 +4,9 @@
 //! ([`crate::frame`]) and hands them to a [`CaptureTap`]:
 //!
 //! * [`Writer`] writes to any `std::io::Write`, with one pcapng interface per emulated host: the
-//!   deterministic network's captures.
+//!   deterministic network's captures ([`crate::sim::Fabric::capture`]).
 //! * [`SharedFile`] appends to a file that several processes of one host write at once, each frame
 //!   whole or not at all: the captures of `efa-emu run --pcap`.
-//!
-//! [`SimulationCapture`] records a whole simulated fabric with the first of them.
 //!
 //! [`Reader`] reads captures of either kind, and what `mergecap` or `editcap` made of them. Times are
 //! nanoseconds since the Unix epoch, or since the start of a simulation.
@@ -17,7 +15,6 @@ mod block;
 mod reader;
 mod recorder;
 mod shared;
-mod simulation;
 mod writer;
 
 use std::time::Duration;
@@ -27,7 +24,6 @@ use efa_core::address::Gid;
 pub use reader::{CapturedFrame, CapturedInterface, ReadError, Reader, Truncation};
 pub use recorder::{Moment, Recorder, RequestData, Route};
 pub use shared::{ENVIRONMENT, SharedFile, create_shared};
-pub use simulation::SimulationCapture;
 pub use writer::Writer;
 
 use crate::frame::Frame;
