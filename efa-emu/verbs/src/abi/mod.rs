@@ -1,0 +1,27 @@
+//! The C structures of `<infiniband/verbs.h>` and `<infiniband/efadv.h>`, for 64-bit Linux.
+//!
+//! Names and field names are those of the headers, so that a reader can put the two side by side.
+//! C enumerations are plain integers here: their values come from programs, and a value that the
+//! headers do not know must not be undefined behaviour. Fields that the device does not use are kept
+//! for the layout. The tests of this module hold every offset that clients rely on.
+
+#![allow(
+    non_camel_case_types,
+    missing_docs,
+    reason = "the names are the C headers' own, and the headers document them"
+)]
+
+mod context;
+mod efadv;
+mod objects;
+mod requests;
+mod values;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use context::*;
+pub(crate) use efadv::*;
+pub(crate) use objects::*;
+pub(crate) use requests::*;
+pub(crate) use values::*;
