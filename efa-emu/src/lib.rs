@@ -6,4 +6,5 @@ pub mod link;
 pub mod profile;
 pub mod provider;
 pub mod sim;
+pub mod sysfs;
 pub mod transport;

@@ -1,2 +1,7 @@
-//! The `efa-emu` command.
-fn main() {}
+//! The `efa-emu` command: runs programs on emulated hosts with an EFA device, and shows what runs.
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

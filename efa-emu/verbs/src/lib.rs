@@ -1,1 +1,39 @@
-//! The libibverbs.so.1 and libefa.so.1 ABI over the emulated EFA device.
+//! The ABI of libibverbs and libefa over the emulated EFA device.
+//!
+//! The package builds a shared library with the SONAME `libibverbs.so.1` and all its symbol versions
+//! ([`exports`]); `efa-emu-efadv` builds the one with the SONAME `libefa.so.1`, a front for this one.
+//! `efa-emu run` preloads both.
+//!
+//! Every function here is a thin shell: it checks and converts what a program passes, and calls safe
+//! code. What the hardware and the kernel driver would do is in [`efa_emu::device`], what rdma-core's
+//! user-space driver would do in [`efa_emu::provider`], and how requests reach other processes in
+//! [`efa_emu::transport`]. The contract of each function is that of the verb in rdma-core's manual
+//! pages; what a `# Safety` section adds is what this library relies on.
+
+mod abi;
+mod address_handle;
+mod async_event;
+mod builder;
+mod channel;
+mod comp_queue;
+mod context;
+mod device;
+mod domain;
+mod efadv;
+mod errno;
+// Symbol versions exist in the shared library only.
+#[cfg(not(test))]
+mod exports;
+mod handles;
+mod hardware;
+mod memory_region;
+mod poll;
+mod post;
+mod qp_plan;
+mod query;
+mod queue_pair;
+mod queues;
+mod spin;
+mod strings;
+mod sysfs_files;
+mod unsupported;

@@ -3,8 +3,9 @@
 use core::ffi::{c_char, c_int, c_void};
 
 use super::{
-    Absent, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr_ex, ibv_parent_domain_init_attr,
-    ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_td, ibv_wc,
+    Absent, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr_ex,
+    ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_recv_wr,
+    ibv_send_wr, ibv_td, ibv_wc,
 };
 
 pub(crate) const IBV_SYSFS_NAME_MAX: usize = 64;
@@ -34,16 +35,13 @@ pub(crate) struct ibv_context_ops {
     pub(crate) poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
     pub(crate) req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
     pub(crate) compat_cq: [Absent; 7],
-    pub(crate) post_srq_recv: Option<
-        unsafe extern "C" fn(*mut c_void, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
-    >,
+    pub(crate) post_srq_recv:
+        Option<unsafe extern "C" fn(*mut c_void, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
     pub(crate) compat_qp: [Absent; 4],
-    pub(crate) post_send: Option<
-        unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
-    >,
-    pub(crate) post_recv: Option<
-        unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
-    >,
+    pub(crate) post_send:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
+    pub(crate) post_recv:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
     pub(crate) compat_ah: [Absent; 5],
 }
 
@@ -75,9 +73,8 @@ pub(crate) struct verbs_context {
     pub(crate) alloc_td: Option<unsafe extern "C" fn(*mut ibv_context, *mut c_void) -> *mut ibv_td>,
     /// `modify_cq` down to `query_rt_values`.
     pub(crate) work_queues: [Absent; 8],
-    pub(crate) create_cq_ex: Option<
-        unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex,
-    >,
+    pub(crate) create_cq_ex:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
     pub(crate) private: *mut c_void,
     pub(crate) query_device_ex: Option<
         unsafe extern "C" fn(

@@ -110,7 +110,8 @@ pub(crate) struct ibv_port_attr {
 
 /// The port attributes of clients that do not look into `verbs_context` (rdma-core's
 /// `_compat_ibv_port_attr`): up to and including `flags`.
-pub(crate) const COMPAT_PORT_ATTR_SIZE: usize = core::mem::offset_of!(ibv_port_attr, port_cap_flags2);
+pub(crate) const COMPAT_PORT_ATTR_SIZE: usize =
+    core::mem::offset_of!(ibv_port_attr, port_cap_flags2);
 
 #[repr(C)]
 pub(crate) struct ibv_pd {
@@ -291,8 +292,7 @@ pub(crate) struct ibv_qp_ex {
     pub(crate) wr_send_tso: Absent,
     pub(crate) wr_set_ud_addr: Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_ah, u32, u32)>,
     pub(crate) wr_set_xrc_srqn: Absent,
-    pub(crate) wr_set_inline_data:
-        Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, usize)>,
+    pub(crate) wr_set_inline_data: Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, usize)>,
     pub(crate) wr_set_inline_data_list:
         Option<unsafe extern "C" fn(*mut ibv_qp_ex, usize, *const ibv_data_buf)>,
     pub(crate) wr_set_sge: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32)>,

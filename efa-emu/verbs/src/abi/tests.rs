@@ -31,7 +31,10 @@ fn slots_of_verbs_context_by_distance_from_the_end() {
     assert_eq!(size_of::<verbs_context>(), 696);
     let from_end = |offset: usize| size_of::<verbs_context>() - offset;
     assert_eq!(from_end(offset_of!(verbs_context, query_port)), 648);
-    assert_eq!(from_end(offset_of!(verbs_context, alloc_parent_domain)), 536);
+    assert_eq!(
+        from_end(offset_of!(verbs_context, alloc_parent_domain)),
+        536
+    );
     assert_eq!(from_end(offset_of!(verbs_context, alloc_td)), 520);
     assert_eq!(from_end(offset_of!(verbs_context, create_cq_ex)), 448);
     assert_eq!(from_end(offset_of!(verbs_context, query_device_ex)), 432);
@@ -43,8 +46,8 @@ fn slots_of_verbs_context_by_distance_from_the_end() {
 #[test]
 fn attributes() {
     layout!(ibv_gid_entry, 32, gid_index: 16, ndev_ifindex: 28);
-    layout!(ibv_device_attr, 232, node_guid: 64, vendor_id: 96, max_qp: 108, max_pkeys: 226,
-        phys_port_cnt: 229);
+    layout!(ibv_device_attr, 232, node_guid: 64, vendor_id: 96, max_qp: 108, max_pkeys: 224,
+        phys_port_cnt: 227);
     layout!(ibv_device_attr_ex, 400, comp_mask: 232, phys_port_cnt_ex: 396);
     layout!(ibv_port_attr, 56, max_msg_sz: 20, pkey_tbl_len: 32, lmc: 38, link_layer: 46,
         flags: 47, port_cap_flags2: 48, active_speed_ex: 52);

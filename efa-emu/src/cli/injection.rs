@@ -1,0 +1,134 @@
+//! How the emulated libraries get into the program: `LD_PRELOAD` of a pair of libraries that carry
+//! the SONAMEs `libibverbs.so.1` and `libefa.so.1`.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use super::Failure;
+
+/// Directory in which the libraries are, instead of the usual places.
+const ENV_LIBRARIES: &str = "EFA_EMU_LIB";
+
+const LD_PRELOAD: &str = "LD_PRELOAD";
+
+/// File name of the library with the SONAME `libibverbs.so.1`.
+const VERBS: &str = "libefa_emu_verbs.so";
+
+/// File name of the library with the SONAME `libefa.so.1`. It needs the other one.
+const EFADV: &str = "libefa_emu_efadv.so";
+
+/// Where distributions install rdma-core's libibverbs.
+const SYSTEM_VERBS: [&str; 5] = [
+    "/usr/lib/x86_64-linux-gnu/libibverbs.so.1",
+    "/lib/x86_64-linux-gnu/libibverbs.so.1",
+    "/usr/lib64/libibverbs.so.1",
+    "/lib64/libibverbs.so.1",
+    "/usr/lib/libibverbs.so.1",
+];
+
+/// The libraries to preload.
+pub(super) struct Libraries {
+    verbs: PathBuf,
+    efadv: PathBuf,
+    /// rdma-core's own library, if it is installed. Providers of other vendors' devices are linked
+    /// to programs such as perftest; they need rdma-core's private symbols, which the emulated
+    /// library does not define. As it comes last, no public call ever reaches it.
+    system: Option<PathBuf>,
+}
+
+impl Libraries {
+    /// Finds the libraries where [`ENV_LIBRARIES`] says, else beside this executable or in
+    /// `../lib/efa-emu` from there.
+    pub(super) fn find() -> Result<Libraries, Failure> {
+        let directories = match env::var_os(ENV_LIBRARIES) {
+            Some(directory) => vec![PathBuf::from(directory)],
+            None => {
+                let executable =
+                    env::current_exe()
+                        .and_then(std::fs::canonicalize)
+                        .map_err(|error| {
+                            Failure(format!(
+                                "cannot find my own path ({error}): set {ENV_LIBRARIES} to the \
+                             directory of {VERBS}"
+                            ))
+                        })?;
+                let beside = executable.parent().unwrap_or(Path::new("/"));
+                vec![beside.to_owned(), beside.join("../lib/efa-emu")]
+            }
+        };
+        let found = directories
+            .iter()
+            .find(|directory| directory.join(VERBS).is_file() && directory.join(EFADV).is_file())
+            .ok_or_else(|| {
+                let searched: Vec<_> = directories
+                    .iter()
+                    .map(|directory| directory.display().to_string())
+                    .collect();
+                Failure(format!(
+                    "cannot find {VERBS} and {EFADV} in {}: build them with `cargo build \
+                     --workspace`, or set {ENV_LIBRARIES} to their directory",
+                    searched.join(" or ")
+                ))
+            })?;
+        let found = std::fs::canonicalize(found)?;
+        // The dynamic linker splits LD_PRELOAD at these and knows no escape.
+        if found.to_string_lossy().contains([' ', ':']) {
+            return Err(Failure(format!(
+                "{} contains a space or a colon, which LD_PRELOAD cannot carry: copy {VERBS} and \
+                 {EFADV} elsewhere and set {ENV_LIBRARIES} to that directory",
+                found.display()
+            )));
+        }
+        Ok(Libraries {
+            verbs: found.join(VERBS),
+            efadv: found.join(EFADV),
+            system: SYSTEM_VERBS
+                .iter()
+                .map(PathBuf::from)
+                .find(|path| path.is_file()),
+        })
+    }
+
+    /// `LD_PRELOAD` for the program. What the user preloads stays, and stays first: some libraries
+    /// (sanitizers) insist on it.
+    pub(super) fn preload(&self) -> (&'static str, OsString) {
+        let inherited = env::var_os(LD_PRELOAD).unwrap_or_default();
+        (LD_PRELOAD, self.join(&inherited))
+    }
+
+    fn join(&self, inherited: &OsStr) -> OsString {
+        let ours = [Some(&self.verbs), Some(&self.efadv), self.system.as_ref()];
+        let ours: Vec<_> = ours.into_iter().flatten().collect();
+        let inherited = inherited.to_string_lossy();
+        let kept = inherited
+            .split([' ', ':'])
+            .filter(|entry| !entry.is_empty() && !ours.iter().any(|our| our.as_os_str() == *entry))
+            .map(OsString::from);
+        let entries: Vec<_> = kept
+            .chain(ours.iter().map(|our| OsString::from(*our)))
+            .collect();
+        entries.join(OsStr::new(":"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn preload_keeps_the_users_entries_first_and_ours_once() {
+        let libraries = Libraries {
+            verbs: "/o/v.so".into(),
+            efadv: "/o/e.so".into(),
+            system: Some("/usr/lib/libibverbs.so.1".into()),
+        };
+        let ours = "/o/v.so:/o/e.so:/usr/lib/libibverbs.so.1";
+        assert_eq!(libraries.join(OsStr::new("")), ours);
+        assert_eq!(
+            libraries.join(OsStr::new("/a.so  b.so:/o/v.so")),
+            OsStr::new(&format!("/a.so:b.so:{ours}"))
+        );
+        assert_eq!(libraries.join(OsStr::new(ours)), ours);
+    }
+}

@@ -1,0 +1,71 @@
+//! Command line of `efa-emu`.
+//!
+//! Exit status: that of the program for `run` (128 + n if signal n ended it), else 0; 2 for wrong
+//! usage or an environment that does not allow the command, with one line that says why.
+
+mod child;
+mod injection;
+mod profiles;
+mod ps;
+mod run;
+mod state;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// A software EFA device for unmodified programs.
+#[derive(Parser)]
+#[command(name = "efa-emu", version, about, propagate_version = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a program on an emulated host that has an EFA device.
+    ///
+    /// Each `run` is one host with its own GID, unless --host names a host that runs already.
+    /// Programs meet if they run in the same fabric. The exit status is the program's.
+    Run(run::RunArguments),
+    /// List the device generations that can be emulated, with the source of every number.
+    Profiles(profiles::ProfilesArguments),
+    /// List the emulated hosts of a fabric and their processes.
+    Ps(ps::PsArguments),
+}
+
+/// Why a command could not do its work: one line with the thing, its value and the remedy.
+#[derive(Debug)]
+struct Failure(String);
+
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure(error.to_string())
+    }
+}
+
+/// Exit status for wrong usage and environments that do not allow the command.
+const USAGE: u8 = 2;
+
+/// Parses the command line and runs the command.
+pub(crate) fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Run(arguments) => arguments.execute(),
+        Command::Profiles(arguments) => arguments.execute(),
+        Command::Ps(arguments) => arguments.execute(),
+    };
+    match outcome {
+        Ok(status) => status,
+        Err(Failure(reason)) => {
+            eprintln!("efa-emu: {reason}");
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+/// Writes to standard output; a reader that went away (`| head`) is no failure.
+fn print(text: &str) {
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+}

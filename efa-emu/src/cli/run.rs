@@ -1,0 +1,181 @@
+//! `efa-emu run`.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use clap::Args;
+use efa_emu::capture;
+use efa_emu::profile::Profile;
+use efa_emu::sysfs;
+use efa_emu::transport::{
+    DEFAULT_FABRIC, Fabric, Host, HostConfig, NetworkOptions, QpnReuse, parse_duration,
+};
+
+use super::injection::Libraries;
+use super::state::RunDirectory;
+use super::{Failure, child, profiles};
+
+/// `ibv_device` has room for paths of this length.
+const LONGEST_DEVICE_PATH: usize = 255;
+
+#[derive(Args)]
+pub(super) struct RunArguments {
+    /// Join this host, or be the first on it. Without it, every run is a host of its own.
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    /// The network that the host is on.
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_FABRIC)]
+    fabric: String,
+    /// The generation of the device; `efa-emu profiles` lists them.
+    #[arg(long, value_name = "NAME", default_value = Profile::DEFAULT)]
+    profile: String,
+    /// Write what the host's devices send and receive to this file (pcapng).
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    #[command(flatten)]
+    network: NetworkArguments,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Network options")]
+struct NetworkArguments {
+    /// Seed of every random choice of this host.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Time that every packet takes: 500ns, 10us, 1.5ms, 1s.
+    #[arg(long, value_name = "DUR", default_value = "0ns", value_parser = duration("latency"))]
+    latency: Duration,
+    /// Upper bound of a random time on top of the latency.
+    #[arg(long, value_name = "DUR", default_value = "0ns", value_parser = duration("jitter"))]
+    jitter: Duration,
+    /// Paths that packets are spread over; with more than one they arrive out of order.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    paths: u16,
+    /// Probability that a packet is lost and sent again below the reliability layer.
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    loss: f64,
+    /// Probability that a send finds the receiver not ready.
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    rnr: f64,
+    /// Which free queue pair number the next queue pair gets.
+    #[arg(long, value_name = "lowest|oldest|random", default_value_t = QpnReuse::default())]
+    qpn_reuse: QpnReuse,
+}
+
+/// A parser whose errors name the option.
+fn duration(
+    option: &'static str,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
+    move |text| parse_duration(option, text).map_err(|error| error.to_string())
+}
+
+impl NetworkArguments {
+    /// Goes through the options' text form, which checks their ranges.
+    fn options(&self) -> Result<NetworkOptions, Failure> {
+        let options = NetworkOptions {
+            seed: self.seed,
+            latency: self.latency,
+            jitter: self.jitter,
+            paths: self.paths,
+            loss: self.loss,
+            rnr: self.rnr,
+            qpn_reuse: self.qpn_reuse,
+        };
+        Ok(options.to_string().parse()?)
+    }
+}
+
+impl RunArguments {
+    pub(super) fn execute(self) -> Result<ExitCode, Failure> {
+        let profile = profiles::by_name(&self.profile)?;
+        let network = self.network.options()?;
+        let libraries = Libraries::find()?;
+        let host =
+            Fabric::open(&self.fabric)?.enter_host(self.host.as_deref(), None, profile.max_qp)?;
+        let mut config = HostConfig::new(&self.fabric, host.name());
+        config.gid = Some(host.gid());
+        config.profile = profile.name.to_owned();
+        config.network = network;
+
+        let directory = RunDirectory::create()?;
+        let sysfs_root = directory.subdirectory("sysfs")?;
+        generate_sysfs(&sysfs_root, profile, &host)?;
+
+        let (program, arguments) = self.command.split_first().expect("clap requires a command");
+        let mut command = Command::new(program);
+        let (variable, preload) = libraries.preload();
+        command
+            .args(arguments)
+            .envs(config.to_env())
+            .env(sysfs::ENV_SYSFS_PATH, &sysfs_root)
+            .env(variable, preload);
+        match &self.pcap {
+            Some(file) => {
+                command.env(capture::ENVIRONMENT, create_capture(file, profile, &host)?);
+            }
+            // A run inside a run is a host of its own.
+            None => {
+                command.env_remove(capture::ENVIRONMENT);
+            }
+        }
+        let status = child::run(&mut command).map_err(|error| cannot_start(program, &error))?;
+        Ok(ExitCode::from(child::shell_status(status)))
+    }
+}
+
+fn generate_sysfs(root: &Path, profile: &Profile, host: &Host) -> Result<(), Failure> {
+    let longest = [
+        sysfs::verbs_class_path(root),
+        sysfs::infiniband_class_path(root),
+    ]
+    .iter()
+    .map(|path| path.as_os_str().len())
+    .max()
+    .unwrap_or(0);
+    if longest > LONGEST_DEVICE_PATH {
+        return Err(Failure(format!(
+            "{} is too long for a device path, which has room for {LONGEST_DEVICE_PATH} bytes: set \
+             TMPDIR to a shorter directory",
+            root.display()
+        )));
+    }
+    sysfs::generate(root, profile, host.gid())
+        .map_err(|error| Failure(format!("cannot write below {}: {error}", root.display())))
+}
+
+fn create_capture(file: &Path, profile: &Profile, host: &Host) -> Result<PathBuf, Failure> {
+    let interface = capture::Interface {
+        host: host.name().to_owned(),
+        profile: profile.name.to_owned(),
+        gid: host.gid(),
+    };
+    capture::create_shared(file, &interface).map_err(|error| {
+        Failure(format!(
+            "cannot create the capture {}: {error}",
+            file.display()
+        ))
+    })
+}
+
+fn cannot_start(program: &OsString, error: &std::io::Error) -> Failure {
+    let name = program.to_string_lossy();
+    let by_path = program.as_bytes().contains(&b'/');
+    Failure(match error.kind() {
+        std::io::ErrorKind::NotFound if by_path => {
+            format!("cannot run {name}: there is no such file: check the path")
+        }
+        std::io::ErrorKind::NotFound => {
+            format!("cannot run {name}: no directory of PATH has it: install it, or give its path")
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            format!("cannot run {name}: it is not an executable file: check it with `ls -l`")
+        }
+        _ => format!("cannot run {name}: {error}"),
+    })
+}

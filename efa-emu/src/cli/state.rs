@@ -1,0 +1,154 @@
+//! The directory of one `run`: it holds the generated sysfs tree and goes away with the run.
+//!
+//! A run that is killed cannot remove its directory. So each holds a lock on a file in it, which the
+//! program inherits; the next run removes the directories whose lock nobody holds any more.
+
+use std::env;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+
+use super::Failure;
+
+const LOCK: &str = "lock";
+const PREFIX: &str = "run-";
+
+/// A directory of this run's own.
+pub(super) struct RunDirectory {
+    path: PathBuf,
+    /// Kept open, and open in the program too.
+    _lock: OwnedFd,
+}
+
+impl RunDirectory {
+    /// Makes a new directory below the user's own, removing those of dead runs.
+    pub(super) fn create() -> Result<RunDirectory, Failure> {
+        RunDirectory::create_below(&env::temp_dir())
+    }
+
+    fn create_below(temporary: &Path) -> Result<RunDirectory, Failure> {
+        let user = rustix::process::geteuid().as_raw();
+        let parent = temporary.join(format!("efa-emu-{user}"));
+        private_directory(&parent, user)?;
+        let failed = |action: &'static str, path: &Path| {
+            let path = path.display().to_string();
+            move |error: io::Error| Failure(format!("cannot {action} {path}: {error}"))
+        };
+        // Held while directories come and go: a new one must not be taken for a dead one before it
+        // is locked.
+        let guard = File::create(parent.join(LOCK)).map_err(failed("create a file in", &parent))?;
+        flock(&guard, FlockOperation::LockExclusive)?;
+        remove_dead(&parent);
+        let path = (0..u32::MAX)
+            .map(|attempt| parent.join(format!("{PREFIX}{}-{attempt}", std::process::id())))
+            .find_map(|path| match fs::create_dir(&path) {
+                Ok(()) => Some(Ok(path)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
+                Err(error) => Some(Err(failed("create", &path)(error))),
+            })
+            .ok_or_else(|| Failure(format!("{} is full", parent.display())))??;
+        // Not close-on-exec: the lock lives as long as anything that the run started.
+        let lock = open(
+            path.join(LOCK),
+            OFlags::CREATE | OFlags::RDWR,
+            Mode::RUSR | Mode::WUSR,
+        )?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(RunDirectory { path, _lock: lock })
+    }
+
+    /// Makes an empty directory in it.
+    pub(super) fn subdirectory(&self, name: &str) -> Result<PathBuf, Failure> {
+        let path = self.path.join(name);
+        fs::create_dir(&path)?;
+        Ok(path)
+    }
+}
+
+impl Drop for RunDirectory {
+    fn drop(&mut self) {
+        // What cannot be removed now, the next run removes.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Makes sure that `path` is a directory of this user that nobody else can change.
+fn private_directory(path: &Path, user: u32) -> Result<(), Failure> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(Failure(format!(
+                "cannot create {}: {error}: set TMPDIR to a directory that you can write to",
+                path.display()
+            )));
+        }
+        _ => {}
+    }
+    let metadata = fs::symlink_metadata(path)?;
+    if !metadata.is_dir() || metadata.uid() != user || metadata.mode() & 0o022 != 0 {
+        return Err(Failure(format!(
+            "{} is not a directory that only user {user} can write to: remove it, or set TMPDIR to \
+             another directory",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+/// Removes the directories of runs that have ended without removing them.
+fn remove_dead(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            continue;
+        }
+        let path = entry.path();
+        let alive = File::open(path.join(LOCK))
+            .is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err());
+        if !alive {
+            let _ = fs::remove_dir_all(&path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_go_with_their_run_and_dead_ones_with_the_next() {
+        let temporary = tempfile::tempdir().unwrap();
+        let first = RunDirectory::create_below(temporary.path()).unwrap();
+        let parent = first.path.parent().unwrap().to_owned();
+        fs::write(first.subdirectory("sysfs").unwrap().join("file"), "").unwrap();
+        let dead = parent.join("run-1-0");
+        fs::create_dir(&dead).unwrap();
+        fs::write(dead.join(LOCK), "").unwrap();
+
+        let second = RunDirectory::create_below(temporary.path()).unwrap();
+        assert!(first.path.is_dir() && second.path.is_dir() && first.path != second.path);
+        assert!(!dead.exists());
+        let path = first.path.clone();
+        drop(first);
+        assert!(!path.exists() && second.path.is_dir());
+    }
+
+    #[test]
+    fn a_directory_that_others_can_write_to_is_refused() {
+        let temporary = tempfile::tempdir().unwrap();
+        let user = rustix::process::geteuid().as_raw();
+        let parent = temporary.path().join(format!("efa-emu-{user}"));
+        fs::create_dir(&parent).unwrap();
+        let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(&parent, open_to_all).unwrap();
+        let Err(Failure(reason)) = RunDirectory::create_below(temporary.path()) else {
+            panic!("a directory that others can write to was used");
+        };
+        assert!(reason.contains("TMPDIR"), "{reason}");
+    }
+}

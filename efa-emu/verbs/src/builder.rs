@@ -1,0 +1,272 @@
+//! Building work requests with the calls of `ibv_qp_ex`.
+//!
+//! A session holds the send queue's lock from `wr_start` to `wr_complete` or `wr_abort`. Calls outside
+//! of a session do nothing.
+
+use core::ffi::{c_int, c_uint, c_void};
+use core::mem::offset_of;
+
+use efa_emu::provider::SendQueue;
+
+use crate::abi::{
+    IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, efadv_qp, ibv_ah, ibv_data_buf, ibv_qp,
+    ibv_qp_ex, ibv_sge,
+};
+use crate::errno::Errno;
+use crate::post::{BufferList, InlineCopy, peer};
+use crate::qp_plan::QpPlan;
+use crate::queue_pair::QueuePair;
+
+/// The C structure of a queue pair, with the builders that were asked for.
+pub(crate) fn extended(base: ibv_qp, plan: &QpPlan) -> ibv_qp_ex {
+    let ops = plan.send_ops;
+    let asked = |bit: u64| ops.is_some_and(|ops| ops & bit != 0);
+    let any = ops.is_some();
+    ibv_qp_ex {
+        qp_base: base,
+        comp_mask: 0,
+        wr_id: 0,
+        wr_flags: 0,
+        wr_atomic_cmp_swp: None,
+        wr_atomic_fetch_add: None,
+        wr_bind_mw: None,
+        wr_local_inv: None,
+        wr_rdma_read: asked(IBV_QP_EX_WITH_RDMA_READ).then_some(wr_rdma_read),
+        wr_rdma_write: asked(IBV_QP_EX_WITH_RDMA_WRITE).then_some(wr_rdma_write),
+        wr_rdma_write_imm: asked(IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM).then_some(wr_rdma_write_imm),
+        wr_send: asked(IBV_QP_EX_WITH_SEND).then_some(wr_send),
+        wr_send_imm: asked(IBV_QP_EX_WITH_SEND_WITH_IMM).then_some(wr_send_imm),
+        wr_send_inv: None,
+        wr_send_tso: None,
+        wr_set_ud_addr: any.then_some(wr_set_ud_addr),
+        wr_set_xrc_srqn: None,
+        wr_set_inline_data: any.then_some(wr_set_inline_data),
+        wr_set_inline_data_list: any.then_some(wr_set_inline_data_list),
+        wr_set_sge: any.then_some(wr_set_sge),
+        wr_set_sge_list: any.then_some(wr_set_sge_list),
+        wr_start: any.then_some(wr_start),
+        wr_complete: any.then_some(wr_complete),
+        wr_abort: any.then_some(wr_abort),
+        wr_atomic_write: None,
+        wr_flush: None,
+    }
+}
+
+/// The part of the C structure that only EFA has.
+pub(crate) fn efa_extension(plan: &QpPlan) -> efadv_qp {
+    efadv_qp {
+        comp_mask: 0,
+        wr_set_processing_hints: plan.processing_hints.then_some(wr_set_processing_hints),
+    }
+}
+
+/// Where [`efa_extension`] lies in the handle.
+pub(crate) const EFA_EXTENSION: usize = offset_of!(crate::queue_pair::QueuePairC, efa);
+
+/// Runs `step` on the send queue of the session, with the program's `wr_id` and `wr_flags`.
+///
+/// # Safety
+/// `pair` is null or a queue pair of this library.
+#[inline]
+unsafe fn step(pair: *mut ibv_qp_ex, step: impl FnOnce(&mut SendQueue, u64, c_uint)) {
+    // SAFETY: by contract.
+    let Some(handle) = (unsafe { QueuePair::from_pointer(pair.cast()) }) else {
+        return;
+    };
+    if let Some(mut queue) = handle.queues.send.resume() {
+        // SAFETY: the program writes these fields between its calls, not during one.
+        let (wr_id, flags) = unsafe { ((*pair).wr_id, (*pair).wr_flags) };
+        step(&mut queue, wr_id, flags);
+        queue.hold();
+    }
+}
+
+/// Begins a session.
+///
+/// # Safety
+/// `pair` is null or a queue pair of this library.
+unsafe extern "C" fn wr_start(pair: *mut ibv_qp_ex) {
+    // SAFETY: by contract.
+    if let Some(handle) = unsafe { QueuePair::from_pointer(pair.cast()) } {
+        let mut queue = handle.queues.send.lock();
+        queue.start();
+        queue.hold();
+    }
+}
+
+/// Ends the session: posts its requests, or, if anything in it was wrong, returns a positive errno
+/// and posts nothing.
+///
+/// # Safety
+/// `pair` is null or a queue pair of this library.
+unsafe extern "C" fn wr_complete(pair: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: by contract.
+    let Some(handle) = (unsafe { QueuePair::from_pointer(pair.cast()) }) else {
+        return libc::EINVAL;
+    };
+    let Some(mut queue) = handle.queues.send.resume() else {
+        return libc::EINVAL;
+    };
+    let completed = queue.complete();
+    drop(queue);
+    let result = completed
+        .map_err(Errno::from)
+        .and_then(|()| handle.context.hardware.ring_send_doorbell(handle.qpn));
+    match result {
+        Ok(()) => 0,
+        Err(errno) => errno.number(),
+    }
+}
+
+/// Drops the session.
+///
+/// # Safety
+/// `pair` is null or a queue pair of this library.
+unsafe extern "C" fn wr_abort(pair: *mut ibv_qp_ex) {
+    // SAFETY: by contract.
+    let handle = unsafe { QueuePair::from_pointer(pair.cast()) };
+    if let Some(mut queue) = handle.and_then(|handle| handle.queues.send.resume()) {
+        queue.abort();
+    }
+}
+
+/// # Safety
+/// `pair` is null or a queue pair of this library.
+unsafe extern "C" fn wr_send(pair: *mut ibv_qp_ex) {
+    // SAFETY: by contract.
+    unsafe { step(pair, |queue, wr_id, flags| queue.send(wr_id, flags)) };
+}
+
+/// # Safety
+/// `pair` is null or a queue pair of this library.
+unsafe extern "C" fn wr_send_imm(pair: *mut ibv_qp_ex, immediate: u32) {
+    let immediate = u32::from_be(immediate);
+    // SAFETY: by contract.
+    unsafe {
+        step(pair, |queue, wr_id, flags| {
+            queue.send_with_immediate(wr_id, flags, immediate)
+        });
+    }
+}
+
+/// # Safety
+/// `pair` is null or a queue pair of this library.
+unsafe extern "C" fn wr_rdma_read(pair: *mut ibv_qp_ex, rkey: u32, address: u64) {
+    // SAFETY: by contract.
+    unsafe {
+        step(pair, |queue, wr_id, flags| {
+            queue.rdma_read(wr_id, flags, rkey, address)
+        })
+    };
+}
+
+/// # Safety
+/// `pair` is null or a queue pair of this library.
+unsafe extern "C" fn wr_rdma_write(pair: *mut ibv_qp_ex, rkey: u32, address: u64) {
+    // SAFETY: by contract.
+    unsafe {
+        step(pair, |queue, wr_id, flags| {
+            queue.rdma_write(wr_id, flags, rkey, address, None)
+        });
+    }
+}
+
+/// # Safety
+/// `pair` is null or a queue pair of this library.
+unsafe extern "C" fn wr_rdma_write_imm(
+    pair: *mut ibv_qp_ex,
+    rkey: u32,
+    address: u64,
+    immediate: u32,
+) {
+    let immediate = Some(u32::from_be(immediate));
+    // SAFETY: by contract.
+    unsafe {
+        step(pair, |queue, wr_id, flags| {
+            queue.rdma_write(wr_id, flags, rkey, address, immediate);
+        });
+    }
+}
+
+/// # Safety
+/// `pair` is null or a queue pair of this library, `handle` null or an address handle of it.
+unsafe extern "C" fn wr_set_ud_addr(
+    pair: *mut ibv_qp_ex,
+    handle: *mut ibv_ah,
+    qpn: u32,
+    qkey: u32,
+) {
+    // SAFETY: by contract.
+    let to = unsafe { peer(handle, qpn, qkey) };
+    // SAFETY: by contract.
+    unsafe { step(pair, |queue, _, _| queue.set_ud_addr(to)) };
+}
+
+/// # Safety
+/// `pair` is null or a queue pair of this library; `address` is valid for reads of `length` bytes.
+unsafe extern "C" fn wr_set_inline_data(pair: *mut ibv_qp_ex, address: *mut c_void, length: usize) {
+    let list = ibv_data_buf {
+        addr: address,
+        length,
+    };
+    // SAFETY: by contract.
+    unsafe { wr_set_inline_data_list(pair, 1, &raw const list) };
+}
+
+/// # Safety
+/// `pair` is null or a queue pair of this library; `list` is valid for reads of `count` entries,
+/// which name memory that can be read.
+unsafe extern "C" fn wr_set_inline_data_list(
+    pair: *mut ibv_qp_ex,
+    count: usize,
+    list: *const ibv_data_buf,
+) {
+    let mut copy = InlineCopy::EMPTY;
+    // SAFETY: by contract.
+    let fits = (0..count).all(|index| unsafe {
+        let part = list.add(index).read();
+        copy.push(part.addr.cast(), part.length)
+    });
+    // SAFETY: by contract.
+    unsafe {
+        step(pair, |queue, _, _| match fits {
+            true => queue.set_inline_data_list(&[copy.as_slice()]),
+            // Longer than what fits any work request: refused like what is too long for this one.
+            false => queue.set_inline_data_list(&[copy.as_slice(), &[0; 128]]),
+        });
+    }
+}
+
+/// # Safety
+/// `pair` is null or a queue pair of this library.
+unsafe extern "C" fn wr_set_sge(pair: *mut ibv_qp_ex, lkey: u32, address: u64, length: u32) {
+    let list = ibv_sge {
+        addr: address,
+        length,
+        lkey,
+    };
+    // SAFETY: one entry, on the stack.
+    unsafe { wr_set_sge_list(pair, 1, &raw const list) };
+}
+
+/// # Safety
+/// `pair` is null or a queue pair of this library; `list` is valid for reads of `count` entries.
+unsafe extern "C" fn wr_set_sge_list(pair: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+    // SAFETY: by contract.
+    let copy = unsafe { BufferList::copy(list, count) };
+    // SAFETY: by contract.
+    unsafe {
+        step(pair, |queue, _, _| match &copy {
+            Some(copy) => queue.set_sge_list(copy.as_slice()),
+            // More entries than any device has: refused like one too many for this one.
+            None => queue.set_sge_list(&[Default::default(); crate::post::LIST_ROOM]),
+        });
+    }
+}
+
+/// A hint how the request will be used, which the emulated device takes and needs not.
+///
+/// # Safety
+/// None.
+unsafe extern "C" fn wr_set_processing_hints(_pair: *mut efadv_qp, _hints: u32) {}

@@ -1,0 +1,194 @@
+//! Completion channels: where a program waits for completion queues that have something.
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicI32, Ordering};
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq};
+use crate::async_event::take_one;
+use crate::comp_queue::{CompQueue, QUEUES};
+use crate::context::{CONTEXTS, Context, event_fd};
+use crate::errno::{self, Errno};
+use crate::handles::{Handle, Registry};
+
+pub(crate) static CHANNELS: Registry<Channel> = Registry::new();
+
+/// The completion queue that raised an event: its address, as the program knows it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RaisedBy(*mut ibv_cq);
+
+// SAFETY: only an address here.
+unsafe impl Send for RaisedBy {}
+// SAFETY: as above.
+unsafe impl Sync for RaisedBy {}
+
+impl RaisedBy {
+    pub(crate) fn new(queue: &CompQueue) -> RaisedBy {
+        RaisedBy(queue.c_pointer())
+    }
+}
+
+/// Events that the program has not taken yet.
+///
+/// The descriptor counts them, the list says whose they are. A count without an entry is an event of
+/// a completion queue that was destroyed before the program took it.
+pub(crate) struct EventQueue {
+    descriptor: OwnedFd,
+    events: Mutex<VecDeque<RaisedBy>>,
+}
+
+impl EventQueue {
+    fn events(&self) -> MutexGuard<'_, VecDeque<RaisedBy>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an event. Called by the device, under its lock.
+    pub(crate) fn raise(&self, by: RaisedBy) {
+        self.events().push_back(by);
+        let one = 1u64;
+        // SAFETY: 8 readable bytes. The counter cannot overflow: each event needs a request for it.
+        unsafe {
+            libc::write(
+                self.descriptor.as_raw_fd(),
+                (&raw const one).cast(),
+                size_of::<u64>(),
+            )
+        };
+    }
+
+    /// Drops the events of a completion queue that goes away.
+    fn discard(&self, of: RaisedBy) {
+        self.events().retain(|event| *event != of);
+    }
+
+    /// Takes the oldest event. It is counted under the lock of the list, so that a completion queue
+    /// that is being destroyed finds it in the list or in its count.
+    fn take(&self) -> Option<Arc<CompQueue>> {
+        let mut events = self.events();
+        let RaisedBy(pointer) = events.pop_front()?;
+        let queue = QUEUES.get(pointer).ok()?;
+        queue.count_event();
+        Some(queue)
+    }
+}
+
+/// A completion channel.
+pub(crate) struct Channel {
+    c: UnsafeCell<ibv_comp_channel>,
+    context: Arc<Context>,
+    events: Arc<EventQueue>,
+}
+
+// SAFETY: of the C structure only `refcnt` changes, which is accessed atomically here.
+unsafe impl Send for Channel {}
+// SAFETY: as above.
+unsafe impl Sync for Channel {}
+
+// SAFETY: the structure is inside the cell.
+unsafe impl Handle for Channel {
+    type C = ibv_comp_channel;
+
+    fn c_pointer(&self) -> *mut ibv_comp_channel {
+        self.c.get()
+    }
+}
+
+impl Channel {
+    /// How many completion queues use the channel; programs may read the field.
+    fn users(&self) -> &AtomicI32 {
+        // SAFETY: the field is aligned, lives as long as the channel and is accessed only through
+        // this atomic by the library.
+        unsafe { AtomicI32::from_ptr(&raw mut (*self.c.get()).refcnt) }
+    }
+
+    pub(crate) fn belongs_to(&self, context: &Arc<Context>) -> bool {
+        Arc::ptr_eq(&self.context, context)
+    }
+
+    /// A completion queue begins to send its events here.
+    pub(crate) fn attach(&self, queue: &CompQueue) {
+        self.users().fetch_add(1, Ordering::Relaxed);
+        let events = Arc::clone(&self.events);
+        queue
+            .context
+            .hardware
+            .listen(queue.id, events, RaisedBy::new(queue));
+    }
+
+    /// No event of the completion queue will come any more, and those that came are dropped.
+    pub(crate) fn silence(&self, queue: &CompQueue) {
+        queue.context.hardware.unlisten(queue.id);
+        self.events.discard(RaisedBy::new(queue));
+    }
+
+    /// The completion queue is gone.
+    pub(crate) fn detach(&self) {
+        self.users().fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+pub(crate) extern "C" fn ibv_create_comp_channel(
+    context: *mut ibv_context,
+) -> *mut ibv_comp_channel {
+    errno::pointer(CONTEXTS.get(context).and_then(|owner| {
+        let descriptor = event_fd()?;
+        let c = ibv_comp_channel {
+            context,
+            fd: descriptor.as_raw_fd(),
+            refcnt: 0,
+        };
+        Ok(CHANNELS.insert(Arc::new(Channel {
+            c: UnsafeCell::new(c),
+            context: owner,
+            events: Arc::new(EventQueue {
+                descriptor,
+                events: Mutex::default(),
+            }),
+        })))
+    }))
+}
+
+/// `EBUSY` while completion queues use the channel.
+pub(crate) extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    let removed = CHANNELS.remove(channel, |channel| {
+        match channel.users().load(Ordering::Relaxed) {
+            0 => Ok(()),
+            _ => Err(Errno::BUSY),
+        }
+    });
+    errno::status(removed.map(drop))
+}
+
+/// Waits for the next event of the channel, unless its descriptor is non-blocking. Each event taken
+/// has to be acknowledged before its completion queue can be destroyed.
+///
+/// # Safety
+/// `queue` and `queue_context` are null or valid for writes.
+pub(crate) unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    queue: *mut *mut ibv_cq,
+    queue_context: *mut *mut c_void,
+) -> c_int {
+    let result = CHANNELS.get(channel).and_then(|channel| {
+        if queue.is_null() || queue_context.is_null() {
+            return Err(Errno::INVAL);
+        }
+        loop {
+            take_one(&channel.events.descriptor)?;
+            if let Some(queue) = channel.events.take() {
+                queue.catch_up();
+                return Ok((queue.c_pointer(), queue.program_context()));
+            }
+        }
+    });
+    errno::zero_or_minus_one(result.map(|(of, context)| {
+        // SAFETY: valid by contract.
+        unsafe {
+            queue.write(of);
+            queue_context.write(context);
+        }
+    }))
+}

@@ -1,0 +1,353 @@
+//! Completion queues: making, arming, acknowledging and destroying them. Polling is in
+//! [`crate::poll`].
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use efa_core::nic::DeviceCaps;
+use efa_emu::device::CqId;
+use efa_emu::provider::CompletionQueue;
+
+use crate::abi::{
+    EFADV_WC_EX_WITH_IS_UNSOLICITED, EFADV_WC_EX_WITH_SGID, IBV_CQ_INIT_ATTR_MASK_FLAGS,
+    IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_STANDARD_FLAGS, efadv_cq,
+    efadv_cq_init_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
+};
+use crate::channel::{CHANNELS, Channel};
+use crate::context::{CONTEXTS, Context};
+use crate::domain::{DOMAINS, Domain};
+use crate::errno::{self, Errno};
+use crate::handles::{Handle, Registry};
+use crate::poll;
+use crate::queues::{Polled, QueueIndex};
+use crate::spin::SpinCell;
+
+pub(crate) static QUEUES: Registry<CompQueue> = Registry::new();
+
+/// What programs see of a completion queue.
+#[repr(C)]
+pub(crate) struct CompQueueC {
+    pub(crate) ex: ibv_cq_ex,
+    pub(crate) efa: efadv_cq,
+}
+
+/// A completion queue. It starts with its C structure, so that a program's pointer is one to it.
+#[repr(C)]
+pub(crate) struct CompQueue {
+    pub(crate) c: UnsafeCell<CompQueueC>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) id: CqId,
+    /// `None` once the queue was destroyed.
+    pub(crate) polled: SpinCell<Option<Polled>>,
+    /// The program asked for an event; done by [`CompQueue::catch_up`].
+    arm_pending: AtomicBool,
+    /// Events that the program took and that the queue does not know of yet; likewise.
+    taken_pending: AtomicU32,
+    channel: Option<Arc<Channel>>,
+    parent_domain: Option<Arc<Domain>>,
+    /// Events taken and events acknowledged.
+    events: Mutex<Events>,
+    acknowledged: Condvar,
+}
+
+#[derive(Default)]
+struct Events {
+    taken: u64,
+    acknowledged: u64,
+}
+
+// SAFETY: the C structure is written while it is made and by the polling session, which holds the
+// lock of `polled`; what the program does with it is the program's.
+unsafe impl Send for CompQueue {}
+// SAFETY: as above.
+unsafe impl Sync for CompQueue {}
+
+// SAFETY: `ibv_cq_ex` starts with the fields of `ibv_cq`, and it is inside the cell.
+unsafe impl Handle for CompQueue {
+    type C = ibv_cq;
+
+    fn c_pointer(&self) -> *mut ibv_cq {
+        self.c.get().cast()
+    }
+}
+
+impl CompQueue {
+    /// The completion queue behind a pointer of the data path.
+    ///
+    /// # Safety
+    /// `pointer` is null or a completion queue of this library that was not destroyed long ago.
+    #[inline]
+    pub(crate) unsafe fn from_pointer<'a>(pointer: *const ibv_cq) -> Option<&'a CompQueue> {
+        // SAFETY: the C structure is at the start of the `repr(C)` handle, which lives by contract.
+        unsafe { pointer.cast::<CompQueue>().as_ref() }
+    }
+
+    /// The program takes an event, and from now on owes an acknowledgement for it.
+    pub(crate) fn count_event(&self) {
+        self.events
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .taken += 1;
+        self.taken_pending.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What the program gave as `cq_context`.
+    pub(crate) fn program_context(&self) -> *mut c_void {
+        // SAFETY: the field is never written by the library after the queue was made.
+        unsafe { (*self.c_pointer()).cq_context }
+    }
+
+    /// Does what other calls could not do because the lock may have been held, even by a polling
+    /// session of their own thread: notes events that were taken, and asks the device for another.
+    /// To be called after leaving such notes and after releasing the lock.
+    #[inline]
+    pub(crate) fn catch_up(&self) {
+        while self.arm_pending.load(Ordering::Relaxed)
+            || self.taken_pending.load(Ordering::Relaxed) != 0
+        {
+            let Some(mut guard) = self.polled.try_lock() else {
+                // Who has it catches up.
+                return;
+            };
+            let taken = self.taken_pending.swap(0, Ordering::Relaxed);
+            let arm = self.arm_pending.swap(false, Ordering::Relaxed);
+            if let Some(polled) = guard.as_mut() {
+                for _ in 0..taken {
+                    polled.completions.event_received();
+                }
+                if arm {
+                    polled.completions.request_notification();
+                    self.context.hardware.arm_cq(self.id);
+                }
+            }
+        }
+    }
+}
+
+/// What the two ways to make a completion queue have in common, checked.
+struct Options {
+    entries: u32,
+    context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    vector: u32,
+    parent_domain: Option<Arc<Domain>>,
+    efa_flags: u64,
+}
+
+fn create(owner: Arc<Context>, options: Options) -> Result<Arc<CompQueue>, Errno> {
+    let profile = &owner.device.profile;
+    if options.vector >= profile.comp_vectors {
+        return Err(Errno::INVAL);
+    }
+    let channel = match options.channel.is_null() {
+        true => None,
+        false => {
+            let channel = CHANNELS.get(options.channel)?;
+            if !channel.belongs_to(&owner) {
+                return Err(Errno::INVAL);
+            }
+            if !profile.cq_notifications {
+                return Err(Errno::OPNOTSUPP);
+            }
+            Some(channel)
+        }
+    };
+    let (id, ring) = owner
+        .hardware
+        .with_device(|device| device.create_cq(options.entries))??;
+    let base = ibv_cq {
+        context: owner.c_pointer(),
+        channel: options.channel,
+        cq_context: options.context,
+        handle: id.0,
+        cqe: ring.entries() as c_int,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        comp_events_completed: 0,
+        async_events_completed: 0,
+    };
+    if let Some(domain) = &options.parent_domain {
+        domain.retain();
+    }
+    let queue = Arc::new(CompQueue {
+        c: UnsafeCell::new(CompQueueC {
+            ex: poll::extended(base),
+            efa: efadv_cq {
+                comp_mask: 0,
+                wc_read_sgid: (options.efa_flags & EFADV_WC_EX_WITH_SGID != 0)
+                    .then_some(poll::wc_read_sgid),
+                wc_is_unsolicited: (options.efa_flags & EFADV_WC_EX_WITH_IS_UNSOLICITED != 0)
+                    .then_some(poll::wc_is_unsolicited),
+            },
+        }),
+        context: owner,
+        id,
+        polled: SpinCell::new(Some(Polled {
+            completions: CompletionQueue::new(ring),
+            owners: QueueIndex::default(),
+        })),
+        arm_pending: AtomicBool::new(false),
+        taken_pending: AtomicU32::new(0),
+        channel,
+        parent_domain: options.parent_domain,
+        events: Mutex::default(),
+        acknowledged: Condvar::new(),
+    });
+    if let Some(channel) = &queue.channel {
+        channel.attach(&queue);
+    }
+    Ok(queue)
+}
+
+pub(crate) extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    entries: c_int,
+    queue_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    vector: c_int,
+) -> *mut ibv_cq {
+    errno::pointer(CONTEXTS.get(context).and_then(|owner| {
+        let queue = create(
+            owner,
+            Options {
+                entries: u32::try_from(entries).map_err(|_| Errno::INVAL)?,
+                context: queue_context,
+                channel,
+                vector: u32::try_from(vector).map_err(|_| Errno::INVAL)?,
+                parent_domain: None,
+                efa_flags: 0,
+            },
+        )?;
+        Ok(QUEUES.insert(queue))
+    }))
+}
+
+/// Slot of `verbs_context`.
+///
+/// # Safety
+/// `attributes` is null or valid for reads and writes.
+pub(crate) unsafe extern "C" fn create_cq_ex(
+    context: *mut ibv_context,
+    attributes: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    // SAFETY: valid by contract.
+    let attributes = unsafe { attributes.as_mut() };
+    errno::pointer(create_extended(
+        context,
+        attributes,
+        &efadv_cq_init_attr::default(),
+    ))
+}
+
+/// Makes a completion queue with EFA's own options.
+pub(crate) fn create_extended(
+    context: *mut ibv_context,
+    attributes: Option<&mut ibv_cq_init_attr_ex>,
+    efa: &efadv_cq_init_attr,
+) -> Result<*mut ibv_cq_ex, Errno> {
+    let owner = CONTEXTS.get(context)?;
+    let attributes = attributes.ok_or(Errno::INVAL)?;
+    let caps = owner.device.profile.caps;
+    let mut supported = 0;
+    if caps.contains(DeviceCaps::CQ_WITH_SGID) {
+        supported |= EFADV_WC_EX_WITH_SGID;
+    }
+    if caps.contains(DeviceCaps::UNSOLICITED_WRITE_RECV) {
+        supported |= EFADV_WC_EX_WITH_IS_UNSOLICITED;
+    }
+    let with_flags = attributes.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0;
+    if efa.wc_flags & !supported != 0
+        || efa.flags != 0
+        || attributes.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0
+        || attributes.wc_flags & !IBV_WC_STANDARD_FLAGS != 0
+        || (with_flags && attributes.flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0)
+    {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let parent_domain = match attributes.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD {
+        0 => None,
+        _ => Some(DOMAINS.get(attributes.parent_domain)?),
+    };
+    if parent_domain
+        .as_ref()
+        .is_some_and(|domain| !domain.is_parent())
+    {
+        return Err(Errno::INVAL);
+    }
+    let queue = create(
+        owner,
+        Options {
+            entries: attributes.cqe,
+            context: attributes.cq_context,
+            channel: attributes.channel,
+            vector: attributes.comp_vector,
+            parent_domain,
+            efa_flags: efa.wc_flags,
+        },
+    )?;
+    let pointer = QUEUES.insert(queue);
+    // SAFETY: just made, and not known to the program yet.
+    attributes.cqe = unsafe { (*pointer).cqe } as u32;
+    Ok(pointer.cast())
+}
+
+/// Asks for one event as soon as there is a completion that was not polled yet. Through the context's
+/// table.
+///
+/// # Safety
+/// `queue` is null or a completion queue of this library.
+pub(crate) unsafe extern "C" fn req_notify_cq(queue: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: by contract.
+    let Some(queue) = (unsafe { CompQueue::from_pointer(queue) }) else {
+        return libc::EINVAL;
+    };
+    if solicited_only != 0 {
+        return libc::EOPNOTSUPP;
+    }
+    // The calling thread may be inside a polling session of this queue.
+    queue.arm_pending.store(true, Ordering::Relaxed);
+    queue.catch_up();
+    0
+}
+
+/// The program is done with events that it took.
+pub(crate) extern "C" fn ibv_ack_cq_events(queue: *mut ibv_cq, events: c_uint) {
+    if let Ok(queue) = QUEUES.get(queue) {
+        let mut counts = queue.events.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.acknowledged += u64::from(events);
+        queue.acknowledged.notify_all();
+    }
+}
+
+/// `EBUSY` while queue pairs use the queue. Waits until all events that were taken are acknowledged.
+pub(crate) extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
+    errno::status(destroy(queue))
+}
+
+fn destroy(queue: *mut ibv_cq) -> Result<(), Errno> {
+    let queue = QUEUES.get(queue)?;
+    queue
+        .context
+        .hardware
+        .forget(|device| device.destroy_cq(queue.id))?;
+    if let Some(channel) = &queue.channel {
+        channel.silence(&queue);
+    }
+    let counts = queue.events.lock().unwrap_or_else(PoisonError::into_inner);
+    drop(
+        queue
+            .acknowledged
+            .wait_while(counts, |counts| counts.acknowledged < counts.taken),
+    );
+    let queue = QUEUES.remove(queue.c_pointer(), |_| Ok(()))?;
+    *queue.polled.lock_or_break_session() = None;
+    if let Some(channel) = &queue.channel {
+        channel.detach();
+    }
+    if let Some(domain) = &queue.parent_domain {
+        domain.release();
+    }
+    Ok(())
+}

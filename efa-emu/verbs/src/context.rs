@@ -1,0 +1,130 @@
+//! Opened devices.
+
+use core::cell::UnsafeCell;
+use core::ffi::c_int;
+use core::ptr::null_mut;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::abi::{ibv_context, ibv_context_ops, ibv_device, verbs_context};
+use crate::device::Device;
+use crate::errno::{self, Errno};
+use crate::handles::{Handle, Registry};
+use crate::hardware::Hardware;
+use crate::{comp_queue, domain, poll, post, query, queue_pair};
+
+/// `ibv_context.abi_compat` of contexts that lie in a `verbs_context`.
+const EXTENDED: usize = usize::MAX;
+
+pub(crate) static CONTEXTS: Registry<Context> = Registry::new();
+
+/// An opened device.
+pub(crate) struct Context {
+    c: UnsafeCell<verbs_context>,
+    /// What the context was opened on.
+    pub(crate) device: &'static Device,
+    /// The hardware half and the way to the other hosts.
+    pub(crate) hardware: Hardware,
+    /// Never becomes readable, because the device raises no asynchronous events.
+    async_fd: OwnedFd,
+}
+
+// SAFETY: the C structure is written only while it is made; programs read it.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+// SAFETY: the context is inside the cell, and its place does not change.
+unsafe impl Handle for Context {
+    type C = ibv_context;
+
+    fn c_pointer(&self) -> *mut ibv_context {
+        // SAFETY: the cell's pointer is valid; only an address is computed.
+        unsafe { &raw mut (*self.c.get()).context }
+    }
+}
+
+impl Context {
+    fn open(device: &'static Device) -> Result<Arc<Context>, Errno> {
+        let async_fd = event_fd()?;
+        let c = verbs_context {
+            since_59: [None; 6],
+            query_port: Some(query::query_port),
+            memory_and_flow_actions: [None; 13],
+            alloc_parent_domain: Some(domain::alloc_parent_domain),
+            dealloc_td: Some(domain::dealloc_td),
+            alloc_td: Some(domain::alloc_td),
+            work_queues: [None; 8],
+            create_cq_ex: Some(comp_queue::create_cq_ex),
+            private: null_mut(),
+            query_device_ex: Some(query::query_device_ex),
+            flows: [None; 5],
+            create_qp_ex: Some(queue_pair::create_qp_ex),
+            shared_queues: [None; 4],
+            abi_placeholder: 0,
+            sz: size_of::<verbs_context>(),
+            context: ibv_context {
+                device: device.c_pointer(),
+                ops: ibv_context_ops {
+                    compat_query: [None; 7],
+                    alloc_mw: Some(post::alloc_mw),
+                    bind_mw: Some(post::bind_mw),
+                    dealloc_mw: Some(post::dealloc_mw),
+                    compat_create_cq: None,
+                    poll_cq: Some(poll::poll_cq),
+                    req_notify_cq: Some(comp_queue::req_notify_cq),
+                    compat_cq: [None; 7],
+                    post_srq_recv: Some(post::post_srq_recv),
+                    compat_qp: [None; 4],
+                    post_send: Some(post::post_send),
+                    post_recv: Some(post::post_recv),
+                    compat_ah: [None; 5],
+                },
+                cmd_fd: -1,
+                async_fd: async_fd.as_raw_fd(),
+                num_comp_vectors: device.profile.comp_vectors as c_int,
+                mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+                abi_compat: core::ptr::without_provenance_mut(EXTENDED),
+            },
+        };
+        Ok(Arc::new(Context {
+            c: UnsafeCell::new(c),
+            device,
+            hardware: Hardware::open(device)?,
+            async_fd,
+        }))
+    }
+
+    /// The descriptor on which asynchronous events would arrive.
+    pub(crate) fn async_fd(&self) -> &OwnedFd {
+        &self.async_fd
+    }
+}
+
+/// A new counter with the semantics of a semaphore: every read takes one event.
+pub(crate) fn event_fd() -> Result<OwnedFd, Errno> {
+    // SAFETY: takes no pointers.
+    let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
+    if descriptor < 0 {
+        return Err(Errno::last());
+    }
+    // SAFETY: new, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Opens the device and starts what serves it. Each call makes a context of its own.
+pub(crate) extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    errno::pointer(
+        Device::find(device)
+            .and_then(Context::open)
+            .map(|context| CONTEXTS.insert(context)),
+    )
+}
+
+/// Closes the context. Objects made from it go on existing until they are destroyed, but do nothing.
+pub(crate) extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    errno::status(CONTEXTS.remove(context, |_| Ok(())).map(|context| {
+        queue_pair::end_all(&context);
+        context.hardware.close();
+    }))
+}

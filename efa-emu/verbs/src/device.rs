@@ -1,0 +1,155 @@
+//! The device list.
+//!
+//! There is one device, if `efa-emu run` started the process, else none. Listing opens no file and
+//! starts no thread: the library gets into shells, launchers and debuggers too.
+
+use core::ffi::{c_char, c_int};
+use core::ptr::null_mut;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use efa_core::address::Gid;
+use efa_emu::profile::Profile;
+use efa_emu::sysfs;
+use efa_emu::transport::HostConfig;
+
+use crate::abi::{IBV_FORK_UNNEEDED, IBV_NODE_UNSPECIFIED, IBV_TRANSPORT_UNSPECIFIED, ibv_device};
+use crate::errno::{self, Errno};
+use crate::sysfs_files;
+
+/// The device of this process.
+pub(crate) struct Device {
+    c: ibv_device,
+    /// The host that the device belongs to.
+    pub(crate) config: HostConfig,
+    /// The device's generation.
+    pub(crate) profile: Profile,
+    /// The GID of the port.
+    pub(crate) gid: Gid,
+}
+
+// SAFETY: the C structure is never written after it was made; its pointers are null.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// The device, or `None` if the environment names no host.
+    pub(crate) fn get() -> Option<&'static Device> {
+        static DEVICE: OnceLock<Option<Device>> = OnceLock::new();
+        DEVICE.get_or_init(Device::from_environment).as_ref()
+    }
+
+    /// The device behind a program's pointer.
+    pub(crate) fn find(pointer: *const ibv_device) -> Result<&'static Device, Errno> {
+        Device::get()
+            .filter(|device| core::ptr::eq(&raw const device.c, pointer))
+            .ok_or(Errno::NODEV)
+    }
+
+    fn from_environment() -> Option<Device> {
+        let config = HostConfig::from_env().ok()?;
+        let gid = config.gid?;
+        let profile = Profile::by_name(&config.profile)?.clone();
+        let root = sysfs_files::root_path();
+        let c = ibv_device {
+            ops: [core::ptr::null(); 2],
+            node_type: IBV_NODE_UNSPECIFIED,
+            transport_type: IBV_TRANSPORT_UNSPECIFIED,
+            name: c_field(Path::new(sysfs::DEVICE_NAME))?,
+            dev_name: c_field(Path::new(sysfs::UVERBS_NAME))?,
+            dev_path: c_field(&sysfs::verbs_class_path(root))?,
+            ibdev_path: c_field(&sysfs::infiniband_class_path(root))?,
+        };
+        Some(Device {
+            c,
+            config,
+            profile,
+            gid,
+        })
+    }
+
+    /// What programs get. They must not write to it.
+    pub(crate) fn c_pointer(&self) -> *mut ibv_device {
+        (&raw const self.c).cast_mut()
+    }
+
+    /// The node GUID, big endian.
+    pub(crate) fn guid(&self) -> u64 {
+        sysfs::node_guid(self.gid).to_be()
+    }
+}
+
+/// The text in a fixed-size field, or `None` if it does not fit with its final zero.
+fn c_field<const SIZE: usize>(text: &Path) -> Option<[c_char; SIZE]> {
+    let text = CString::new(text.as_os_str().as_bytes()).ok()?;
+    let mut field = [0; SIZE];
+    let bytes = text.as_bytes_with_nul();
+    for (slot, byte) in field.get_mut(..bytes.len())?.iter_mut().zip(bytes) {
+        *slot = *byte as c_char;
+    }
+    Some(field)
+}
+
+/// Returns an array of devices that ends with a null pointer; its owner frees it with
+/// [`ibv_free_device_list`].
+///
+/// # Safety
+/// `count` is null or valid for a write.
+pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    let devices: Vec<_> = Device::get().map(Device::c_pointer).into_iter().collect();
+    // SAFETY: allocates zeroed memory, or returns null.
+    let list: *mut *mut ibv_device =
+        unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_device>()) }.cast();
+    if list.is_null() {
+        errno::set(libc::ENOMEM);
+        return list;
+    }
+    for (index, device) in devices.iter().enumerate() {
+        // SAFETY: the array has room for all devices and the final null.
+        unsafe { list.add(index).write(*device) };
+    }
+    if !count.is_null() {
+        // SAFETY: valid by contract.
+        unsafe { count.write(devices.len() as c_int) };
+    }
+    // Clients tell "no devices" and "failed" apart by it.
+    errno::set(0);
+    list
+}
+
+/// Frees the array; the device itself stays.
+///
+/// # Safety
+/// `list` is null or comes from [`ibv_get_device_list`], and is not used any more.
+pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    // SAFETY: from `calloc`, or null.
+    unsafe { libc::free(list.cast()) };
+}
+
+pub(crate) extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    match Device::find(device) {
+        Ok(device) => device.c.name.as_ptr(),
+        Err(errno) => {
+            errno::set(errno.number());
+            null_mut()
+        }
+    }
+}
+
+/// Big endian; 0 for what is no device.
+pub(crate) extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    Device::find(device).map_or(0, Device::guid)
+}
+
+/// The kernel's index of the device: -1, because no kernel knows it. Clients then leave out what
+/// they would ask of the kernel by this number.
+pub(crate) extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> c_int {
+    -1
+}
+
+pub(crate) extern "C" fn ibv_is_fork_initialized() -> c_int {
+    IBV_FORK_UNNEEDED
+}

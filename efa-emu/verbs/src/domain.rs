@@ -1,0 +1,214 @@
+//! Protection domains, parent domains and thread domains.
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use efa_emu::device::PdId;
+
+use crate::abi::{
+    IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_context, ibv_parent_domain_init_attr, ibv_pd,
+    ibv_td,
+};
+use crate::context::{CONTEXTS, Context};
+use crate::errno::{self, Errno};
+use crate::handles::{Handle, Registry};
+
+pub(crate) static DOMAINS: Registry<Domain> = Registry::new();
+static THREAD_DOMAINS: Registry<ThreadDomain> = Registry::new();
+
+/// A protection domain, or a parent domain, which is another name for one.
+pub(crate) struct Domain {
+    c: UnsafeCell<ibv_pd>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) id: PdId,
+    /// Objects of this library that use the domain; the device counts its own.
+    users: AtomicU32,
+    kind: Kind,
+}
+
+enum Kind {
+    Protection,
+    Parent {
+        original: Arc<Domain>,
+        thread_domain: Option<Arc<ThreadDomain>>,
+    },
+}
+
+// SAFETY: the C structure is written only while it is made; programs read it.
+unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
+
+// SAFETY: the structure is inside the cell.
+unsafe impl Handle for Domain {
+    type C = ibv_pd;
+
+    fn c_pointer(&self) -> *mut ibv_pd {
+        self.c.get()
+    }
+}
+
+impl Domain {
+    fn new(context: Arc<Context>, id: PdId, kind: Kind) -> Arc<Domain> {
+        let c = ibv_pd {
+            context: context.c_pointer(),
+            handle: id.0,
+        };
+        Arc::new(Domain {
+            c: UnsafeCell::new(c),
+            context,
+            id,
+            users: AtomicU32::new(0),
+            kind,
+        })
+    }
+
+    pub(crate) fn is_parent(&self) -> bool {
+        matches!(self.kind, Kind::Parent { .. })
+    }
+
+    /// An object begins to use the domain.
+    pub(crate) fn retain(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An object that used the domain is gone.
+    pub(crate) fn release(&self) {
+        self.users.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A promise of the program to use objects in one thread only. There are no locks to save here.
+pub(crate) struct ThreadDomain {
+    c: UnsafeCell<ibv_td>,
+    users: AtomicU32,
+}
+
+// SAFETY: as for `Domain`.
+unsafe impl Send for ThreadDomain {}
+// SAFETY: as above.
+unsafe impl Sync for ThreadDomain {}
+
+// SAFETY: the structure is inside the cell.
+unsafe impl Handle for ThreadDomain {
+    type C = ibv_td;
+
+    fn c_pointer(&self) -> *mut ibv_td {
+        self.c.get()
+    }
+}
+
+fn unused(users: &AtomicU32) -> Result<(), Errno> {
+    match users.load(Ordering::Relaxed) {
+        0 => Ok(()),
+        _ => Err(Errno::BUSY),
+    }
+}
+
+pub(crate) extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    errno::pointer(CONTEXTS.get(context).and_then(|context| {
+        let id = context.hardware.with_device(|device| device.alloc_pd())??;
+        Ok(DOMAINS.insert(Domain::new(context, id, Kind::Protection)))
+    }))
+}
+
+/// `EBUSY` while anything uses the domain.
+pub(crate) extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    errno::status(dealloc(pd))
+}
+
+fn dealloc(pd: *mut ibv_pd) -> Result<(), Errno> {
+    let domain = DOMAINS.remove(pd, |domain| {
+        unused(&domain.users)?;
+        match domain.kind {
+            Kind::Parent { .. } => Ok(()),
+            Kind::Protection => domain
+                .context
+                .hardware
+                .forget(|device| device.dealloc_pd(domain.id)),
+        }
+    })?;
+    if let Kind::Parent {
+        original,
+        thread_domain,
+    } = &domain.kind
+    {
+        original.release();
+        if let Some(thread_domain) = thread_domain {
+            thread_domain.users.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    Ok(())
+}
+
+/// Slot of `verbs_context`. Custom allocators are refused, and a parent domain has no parent.
+///
+/// # Safety
+/// `attributes` is null or valid for a read.
+pub(crate) unsafe extern "C" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    attributes: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    errno::pointer(CONTEXTS.get(context).and_then(|context| {
+        // SAFETY: valid by contract.
+        let attributes = unsafe { attributes.as_ref() }.ok_or(Errno::INVAL)?;
+        let original = DOMAINS.get(attributes.pd)?;
+        if attributes.comp_mask & !IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if original.is_parent() {
+            return Err(Errno::INVAL);
+        }
+        let thread_domain = match attributes.td.is_null() {
+            true => None,
+            false => Some(THREAD_DOMAINS.get(attributes.td)?),
+        };
+        original.retain();
+        if let Some(thread_domain) = &thread_domain {
+            thread_domain.users.fetch_add(1, Ordering::Relaxed);
+        }
+        let id = original.id;
+        let kind = Kind::Parent {
+            original,
+            thread_domain,
+        };
+        Ok(DOMAINS.insert(Domain::new(context, id, kind)))
+    }))
+}
+
+/// Slot of `verbs_context`.
+///
+/// # Safety
+/// `attributes` is null or a structure that starts with 32 bits of `comp_mask`.
+pub(crate) unsafe extern "C" fn alloc_td(
+    context: *mut ibv_context,
+    attributes: *mut c_void,
+) -> *mut ibv_td {
+    errno::pointer(CONTEXTS.get(context).and_then(|context| {
+        if attributes.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: valid by contract.
+        if unsafe { attributes.cast::<u32>().read() } != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let c = ibv_td {
+            context: context.c_pointer(),
+        };
+        Ok(THREAD_DOMAINS.insert(Arc::new(ThreadDomain {
+            c: UnsafeCell::new(c),
+            users: AtomicU32::new(0),
+        })))
+    }))
+}
+
+/// Slot of `verbs_context`; `EBUSY` while a parent domain uses the thread domain.
+pub(crate) unsafe extern "C" fn dealloc_td(thread_domain: *mut ibv_td) -> c_int {
+    errno::status(
+        THREAD_DOMAINS
+            .remove(thread_domain, |thread_domain| unused(&thread_domain.users))
+            .map(drop),
+    )
+}

@@ -1,0 +1,151 @@
+//! Handles: objects whose first part is the C structure that programs see.
+//!
+//! Programs hand back pointers. For calls off the data path every pointer is looked up in the
+//! registry of its kind, so that a null, freed or foreign one is `EINVAL` instead of a wild access.
+//!
+//! Calls of the data path have no time for that: they follow the pointer. So that a freed one leads
+//! to an object that says that it is dead, the memory of freed handles is kept for a while.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::errno::Errno;
+
+/// A type that programs see as a `C`.
+///
+/// # Safety
+/// [`Handle::c_pointer`] must return the address of a `C` inside `self` that stays valid and at the
+/// same place as long as `self` does not move, and that may be written through (it is in an
+/// `UnsafeCell`).
+pub(crate) unsafe trait Handle {
+    /// The C structure.
+    type C;
+
+    /// What the program gets.
+    fn c_pointer(&self) -> *mut Self::C;
+}
+
+/// How many freed handles of a kind keep their memory. What is large in them they drop when they
+/// are freed.
+const KEPT: usize = 1024;
+
+/// The live handles of one kind.
+pub(crate) struct Registry<T> {
+    handles: Mutex<Handles<T>>,
+}
+
+struct Handles<T> {
+    live: BTreeMap<usize, Arc<T>>,
+    freed: VecDeque<Arc<T>>,
+}
+
+impl<T> Handles<T> {
+    fn keep(&mut self, freed: &Arc<T>) {
+        self.freed.push_back(Arc::clone(freed));
+        if self.freed.len() > KEPT {
+            self.freed.pop_front();
+        }
+    }
+}
+
+impl<T: Handle> Registry<T> {
+    pub(crate) const fn new() -> Self {
+        Registry {
+            handles: Mutex::new(Handles {
+                live: BTreeMap::new(),
+                freed: VecDeque::new(),
+            }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Handles<T>> {
+        // Nothing panics while it is locked; a poisoned map would still be a whole one.
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a handle known to programs.
+    pub(crate) fn insert(&self, handle: Arc<T>) -> *mut T::C {
+        let pointer = handle.c_pointer();
+        self.lock().live.insert(pointer.addr(), handle);
+        pointer
+    }
+
+    /// The handle behind a program's pointer, `EINVAL` if there is none.
+    pub(crate) fn get(&self, pointer: *const T::C) -> Result<Arc<T>, Errno> {
+        let handles = self.lock();
+        handles
+            .live
+            .get(&pointer.addr())
+            .cloned()
+            .ok_or(Errno::INVAL)
+    }
+
+    /// Takes a handle away from programs, if `allowed` says so. It runs under the registry's lock,
+    /// so two threads that free the same handle do not both succeed.
+    pub(crate) fn remove(
+        &self,
+        pointer: *const T::C,
+        allowed: impl FnOnce(&T) -> Result<(), Errno>,
+    ) -> Result<Arc<T>, Errno> {
+        let mut handles = self.lock();
+        allowed(handles.live.get(&pointer.addr()).ok_or(Errno::INVAL)?)?;
+        let handle = handles.live.remove(&pointer.addr()).ok_or(Errno::INVAL)?;
+        handles.keep(&handle);
+        Ok(handle)
+    }
+
+    /// Takes all handles away that `chosen` says.
+    pub(crate) fn remove_all(&self, chosen: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+        let mut handles = self.lock();
+        let removed: Vec<_> = handles
+            .live
+            .values()
+            .filter(|handle| chosen(handle))
+            .cloned()
+            .collect();
+        for handle in &removed {
+            handles.live.remove(&handle.c_pointer().addr());
+            handles.keep(handle);
+        }
+        removed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::cell::UnsafeCell;
+
+    use super::*;
+
+    struct Thing(UnsafeCell<u32>);
+
+    // SAFETY: the tests only compare addresses.
+    unsafe impl Send for Thing {}
+    // SAFETY: as above.
+    unsafe impl Sync for Thing {}
+    // SAFETY: the cell is inside the value.
+    unsafe impl Handle for Thing {
+        type C = u32;
+        fn c_pointer(&self) -> *mut u32 {
+            self.0.get()
+        }
+    }
+
+    #[test]
+    fn null_foreign_and_freed_pointers_are_einval() {
+        let registry = Registry::new();
+        let pointer = registry.insert(Arc::new(Thing(UnsafeCell::new(7))));
+        assert!(registry.get(pointer).is_ok());
+        let foreign = 7;
+        assert_eq!(registry.get(core::ptr::null()).err(), Some(Errno::INVAL));
+        assert_eq!(registry.get(&raw const foreign).err(), Some(Errno::INVAL));
+        let busy = registry.remove(pointer, |_| Err(Errno::BUSY));
+        assert_eq!(busy.err(), Some(Errno::BUSY));
+        assert!(registry.remove(pointer, |_| Ok(())).is_ok());
+        assert_eq!(registry.get(pointer).err(), Some(Errno::INVAL));
+        assert_eq!(
+            registry.remove(pointer, |_| Ok(())).err(),
+            Some(Errno::INVAL)
+        );
+    }
+}

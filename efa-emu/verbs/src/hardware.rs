@@ -1,0 +1,129 @@
+//! The hardware half of an opened device, as the verbs use it: one engine, until the device is closed.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use efa_core::address::Qpn;
+use efa_emu::device::{self, CqId, QpConfig, QpRings};
+use efa_emu::transport::{Engine, EngineError, FabricError};
+
+use crate::channel::{EventQueue, RaisedBy};
+use crate::device::Device;
+use crate::errno::Errno;
+
+/// Where the events of completion queues go.
+type Listeners = Mutex<HashMap<CqId, (Arc<EventQueue>, RaisedBy)>>;
+
+/// The engine of an opened device.
+pub(crate) struct Hardware {
+    engine: Engine,
+    listeners: Arc<Listeners>,
+    closed: AtomicBool,
+}
+
+fn lock(listeners: &Listeners) -> MutexGuard<'_, HashMap<CqId, (Arc<EventQueue>, RaisedBy)>> {
+    listeners.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Hardware {
+    pub(crate) fn open(device: &Device) -> Result<Hardware, Errno> {
+        let engine = Engine::open(&device.config).inspect_err(|error| {
+            // Verbs have no other place for a reason.
+            eprintln!("efa-emu: cannot open the device: {error}");
+        })?;
+        let listeners = Arc::new(Listeners::default());
+        let told = Arc::clone(&listeners);
+        engine.set_event_handler(Some(Box::new(move |queue| {
+            if let Some((events, raised_by)) = lock(&told).get(&queue) {
+                events.raise(*raised_by);
+            }
+        })))?;
+        Ok(Hardware {
+            engine,
+            listeners,
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Runs a verb that makes or changes an object. `EBADF` after the device was closed, as a system
+    /// call on its descriptor would be.
+    pub(crate) fn with_device<R>(
+        &self,
+        verb: impl FnOnce(&mut device::Device) -> R,
+    ) -> Result<R, Errno> {
+        self.check_open()?;
+        Ok(self.engine.with_device(verb)?)
+    }
+
+    /// Runs a verb that ends an object. There is nothing to end, and no error, after the device was
+    /// closed, and in a forked child, which has no device.
+    pub(crate) fn forget(
+        &self,
+        verb: impl FnOnce(&mut device::Device) -> Result<(), device::Error>,
+    ) -> Result<(), Errno> {
+        if self.check_open().is_err() {
+            return Ok(());
+        }
+        match self.engine.with_device(verb) {
+            Ok(result) => Ok(result?),
+            Err(FabricError::Forked) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(crate) fn create_qp(&self, config: QpConfig) -> Result<(Qpn, QpRings), Errno> {
+        self.check_open()?;
+        Ok(self.engine.create_qp(config)?)
+    }
+
+    /// As [`Hardware::forget`].
+    pub(crate) fn destroy_qp(&self, qpn: Qpn) -> Result<(), Errno> {
+        if self.check_open().is_err() {
+            return Ok(());
+        }
+        match self.engine.destroy_qp(qpn) {
+            Err(EngineError::Fabric(FabricError::Forked)) => Ok(()),
+            result => Ok(result?),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn ring_send_doorbell(&self, qpn: Qpn) -> Result<(), Errno> {
+        Ok(self.engine.ring_send_doorbell(qpn)?)
+    }
+
+    /// What a doorbell of a completion queue asks for.
+    pub(crate) fn arm_cq(&self, queue: CqId) {
+        // It fails for a queue that is being destroyed, which raises no events any more.
+        let _ = self.engine.arm_cq(queue);
+    }
+
+    /// Lets the device work in the calling thread, unless another thread is at it.
+    #[inline]
+    pub(crate) fn progress(&self) {
+        self.engine.progress();
+    }
+
+    /// Sends the events of a completion queue to `events`.
+    pub(crate) fn listen(&self, queue: CqId, events: Arc<EventQueue>, raised_by: RaisedBy) {
+        lock(&self.listeners).insert(queue, (events, raised_by));
+    }
+
+    /// Stops the events of a completion queue.
+    pub(crate) fn unlisten(&self, queue: CqId) {
+        lock(&self.listeners).remove(&queue);
+    }
+
+    /// Closes the device. The caller has ended what would go on by itself: queue pairs.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    fn check_open(&self) -> Result<(), Errno> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Errno::BADF);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,221 @@
+//! Memory regions.
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_uint, c_void};
+use core::ptr::null_mut;
+use std::sync::Arc;
+
+use efa_core::nic::Access;
+use efa_emu::device::{Lkey, MemoryRegion as Registration};
+
+use crate::abi::{
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_OPTIONAL_RANGE, IBV_ACCESS_REMOTE_READ,
+    IBV_ACCESS_REMOTE_WRITE, ibv_mr, ibv_mr_init_attr, ibv_pd,
+};
+use crate::domain::{DOMAINS, Domain};
+use crate::errno::{self, Errno};
+use crate::handles::{Handle, Registry};
+
+pub(crate) static REGIONS: Registry<MemoryRegion> = Registry::new();
+
+/// `comp_mask` bits of `ibv_reg_mr_ex` for ordinary memory.
+const MASK_IOVA: u64 = 1 << 0;
+const MASK_ADDR: u64 = 1 << 1;
+
+/// A registered region.
+pub(crate) struct MemoryRegion {
+    c: UnsafeCell<ibv_mr>,
+    domain: Arc<Domain>,
+    lkey: Lkey,
+}
+
+// SAFETY: the C structure is written only while it is made; programs read it.
+unsafe impl Send for MemoryRegion {}
+// SAFETY: as above.
+unsafe impl Sync for MemoryRegion {}
+
+// SAFETY: the structure is inside the cell.
+unsafe impl Handle for MemoryRegion {
+    type C = ibv_mr;
+
+    fn c_pointer(&self) -> *mut ibv_mr {
+        self.c.get()
+    }
+}
+
+/// Access flags that the device understands; flags that a device may ignore are ignored.
+fn access_flags(flags: u32) -> Result<Access, Errno> {
+    let flags = flags & !IBV_ACCESS_OPTIONAL_RANGE;
+    let known = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+    if flags & !known != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let mut access = Access::empty();
+    access.set(Access::LOCAL_WRITE, flags & IBV_ACCESS_LOCAL_WRITE != 0);
+    access.set(Access::REMOTE_WRITE, flags & IBV_ACCESS_REMOTE_WRITE != 0);
+    access.set(Access::REMOTE_READ, flags & IBV_ACCESS_REMOTE_READ != 0);
+    Ok(access)
+}
+
+fn register(
+    pd: *mut ibv_pd,
+    address: *mut c_void,
+    length: usize,
+    iova: u64,
+    flags: u32,
+) -> Result<*mut ibv_mr, Errno> {
+    let domain = DOMAINS.get(pd)?;
+    let registration = Registration {
+        address: address.addr() as u64,
+        length: length as u64,
+        iova,
+        access: access_flags(flags)?,
+    };
+    let keys = domain
+        .context
+        .hardware
+        .with_device(|device| device.register_memory(domain.id, registration))??;
+    let c = ibv_mr {
+        context: domain.context.c_pointer(),
+        pd,
+        addr: address,
+        length,
+        handle: keys.lkey.0,
+        lkey: keys.lkey.0,
+        rkey: keys.rkey.0,
+    };
+    domain.retain();
+    Ok(REGIONS.insert(Arc::new(MemoryRegion {
+        c: UnsafeCell::new(c),
+        domain,
+        lkey: keys.lkey,
+    })))
+}
+
+/// Registers memory under its own address. The memory is touched only by work requests, so a range
+/// that is not mapped is noticed then.
+pub(crate) extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    address: *mut c_void,
+    length: usize,
+    flags: c_int,
+) -> *mut ibv_mr {
+    errno::pointer(register(
+        pd,
+        address,
+        length,
+        address.addr() as u64,
+        flags as u32,
+    ))
+}
+
+/// Registers memory under another address, `iova`.
+pub(crate) extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    address: *mut c_void,
+    length: usize,
+    iova: u64,
+    flags: c_int,
+) -> *mut ibv_mr {
+    errno::pointer(register(pd, address, length, iova, flags as u32))
+}
+
+/// As [`ibv_reg_mr_iova`], for clients that may pass flags which a device may ignore.
+pub(crate) extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    address: *mut c_void,
+    length: usize,
+    iova: u64,
+    flags: c_uint,
+) -> *mut ibv_mr {
+    errno::pointer(register(pd, address, length, iova, flags))
+}
+
+/// The device reaches no memory through file descriptors.
+pub(crate) extern "C" fn ibv_reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    _offset: u64,
+    _length: usize,
+    _iova: u64,
+    descriptor: c_int,
+    _flags: c_int,
+) -> *mut ibv_mr {
+    let reason = match DOMAINS.get(pd) {
+        Err(errno) => errno,
+        // Clients probe with -1 and take `EBADF` to mean that the call exists.
+        Ok(_) if descriptor < 0 => Errno::BADF,
+        Ok(_) => Errno::OPNOTSUPP,
+    };
+    errno::pointer(Err(reason))
+}
+
+/// # Safety
+/// `attributes` is null or valid for a read.
+pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
+    pd: *mut ibv_pd,
+    attributes: *mut ibv_mr_init_attr,
+) -> *mut ibv_mr {
+    // SAFETY: valid by contract.
+    let Some(attributes) = (unsafe { attributes.as_ref() }) else {
+        errno::set(libc::EINVAL);
+        return null_mut();
+    };
+    let mask = attributes.comp_mask;
+    if mask & !(MASK_IOVA | MASK_ADDR) != 0 {
+        errno::set(libc::EOPNOTSUPP);
+        return null_mut();
+    }
+    if mask & MASK_ADDR == 0 {
+        errno::set(libc::EINVAL);
+        return null_mut();
+    }
+    let iova = match mask & MASK_IOVA {
+        0 => attributes.addr.addr() as u64,
+        _ => attributes.iova,
+    };
+    errno::pointer(register(
+        pd,
+        attributes.addr,
+        attributes.length,
+        iova,
+        attributes.access as u32,
+    ))
+}
+
+pub(crate) extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    errno::status(REGIONS.remove(mr, |_| Ok(())).and_then(|region| {
+        region.domain.release();
+        region
+            .domain
+            .context
+            .hardware
+            .forget(|device| device.deregister_memory(region.lkey))
+    }))
+}
+
+/// Not on EFA. `IBV_REREG_MR_ERR_INPUT` (-1) says that the region is as it was.
+pub(crate) extern "C" fn ibv_rereg_mr(
+    _mr: *mut ibv_mr,
+    _flags: c_int,
+    _pd: *mut ibv_pd,
+    _address: *mut c_void,
+    _length: usize,
+    _access: c_int,
+) -> c_int {
+    errno::set(libc::EOPNOTSUPP);
+    -1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn optional_access_is_ignored_and_unknown_access_refused() {
+        assert_eq!(access_flags(0), Ok(Access::empty()));
+        assert_eq!(access_flags(7), Ok(Access::all()));
+        assert_eq!(access_flags(0x10_0001), Ok(Access::LOCAL_WRITE));
+        assert_eq!(access_flags(1 << 3), Err(Errno::OPNOTSUPP), "atomics");
+        assert_eq!(access_flags(1 << 6), Err(Errno::OPNOTSUPP), "on demand");
+    }
+}

@@ -1,0 +1,296 @@
+//! Reading completions: the classic call and the session of several calls.
+
+use core::ffi::{c_int, c_uint, c_void};
+
+use efa_core::address::Ahn;
+use efa_emu::provider::WorkCompletion;
+
+use crate::abi::{efadv_cq, ibv_cq, ibv_cq_ex, ibv_gid, ibv_wc};
+use crate::comp_queue::{CompQueue, CompQueueC};
+use crate::queues::Polled;
+
+/// The C structure of a completion queue that both pollers work on.
+pub(crate) fn extended(base: ibv_cq) -> ibv_cq_ex {
+    ibv_cq_ex {
+        base,
+        comp_mask: 0,
+        status: 0,
+        wr_id: 0,
+        start_poll: Some(start_poll),
+        next_poll: Some(next_poll),
+        end_poll: Some(end_poll),
+        read_opcode: Some(read_opcode),
+        read_vendor_err: Some(read_vendor_err),
+        read_byte_len: Some(read_byte_len),
+        read_imm_data: Some(read_imm_data),
+        read_qp_num: Some(read_qp_num),
+        read_src_qp: Some(read_src_qp),
+        read_wc_flags: Some(read_wc_flags),
+        read_slid: Some(read_slid),
+        read_sl: Some(read_zero),
+        read_dlid_path_bits: Some(read_zero),
+        read_completion_ts: None,
+        read_cvlan: None,
+        read_flow_tag: None,
+        read_tm_info: None,
+        read_completion_wallclock_ns: None,
+    }
+}
+
+/// The sender's address handle number as the verbs report it.
+fn slid(completion: &WorkCompletion) -> u16 {
+    completion.ahn.map_or(Ahn::UNKNOWN, |ahn| ahn.0)
+}
+
+fn to_wc(completion: &WorkCompletion) -> ibv_wc {
+    ibv_wc {
+        wr_id: completion.wr_id,
+        status: completion.ibv_wc_status() as c_int,
+        opcode: completion.opcode.ibv_wc_opcode() as c_int,
+        vendor_err: completion.code.into(),
+        byte_len: completion.byte_len,
+        imm_data: completion.immediate.unwrap_or(0).to_be(),
+        qp_num: completion.qp_num.0.into(),
+        src_qp: completion.src_qp.0.into(),
+        wc_flags: completion.flags().bits(),
+        slid: slid(completion),
+        ..ibv_wc::default()
+    }
+}
+
+/// Takes the next completion. If there is none, lets the device work for this thread: on a busy
+/// machine that is faster than waiting for the device's own thread.
+#[inline]
+fn next(queue: &CompQueue, polled: &mut Polled) -> Option<WorkCompletion> {
+    let mut owner = &polled.owners;
+    if let Some(completion) = polled.completions.next(&mut owner) {
+        return Some(completion);
+    }
+    queue.context.hardware.progress();
+    polled.completions.next(&mut owner)
+}
+
+/// Takes up to `limit` completions; returns how many there were, or a negative errno. Through the
+/// context's table.
+///
+/// # Safety
+/// `queue` is null or a completion queue of this library; `completions` is valid for writes of `limit`
+/// entries.
+pub(crate) unsafe extern "C" fn poll_cq(
+    queue: *mut ibv_cq,
+    limit: c_int,
+    completions: *mut ibv_wc,
+) -> c_int {
+    // SAFETY: by contract.
+    let Some(queue) = (unsafe { CompQueue::from_pointer(queue) }) else {
+        return -libc::EINVAL;
+    };
+    let Ok(limit) = usize::try_from(limit) else {
+        return -libc::EINVAL;
+    };
+    let mut guard = queue.polled.lock();
+    let Some(polled) = guard.as_mut() else {
+        return -libc::EINVAL;
+    };
+    let mut count = 0;
+    while count < limit {
+        let completion = match count {
+            0 => next(queue, polled),
+            _ => polled.completions.next(&mut &polled.owners),
+        };
+        let Some(completion) = completion else {
+            break;
+        };
+        // SAFETY: `count < limit`, for which there is room by contract.
+        unsafe { completions.add(count).write(to_wc(&completion)) };
+        count += 1;
+    }
+    drop(guard);
+    queue.catch_up();
+    count as c_int
+}
+
+/// Shows a completion in the fields that programs read without a call.
+///
+/// # Safety
+/// `queue` is valid, and the caller holds its lock.
+#[inline]
+unsafe fn show(queue: *mut ibv_cq_ex, completion: &WorkCompletion) {
+    // SAFETY: by contract.
+    unsafe {
+        (*queue).wr_id = completion.wr_id;
+        (*queue).status = completion.ibv_wc_status() as c_int;
+    }
+}
+
+/// Begins a session: 0 with the first completion, or `ENOENT`, and then there is no session.
+///
+/// # Safety
+/// `queue` is null or a completion queue of this library; `attributes` is null or starts with 32 bits
+/// of `comp_mask`.
+unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut c_void) -> c_int {
+    // SAFETY: by contract.
+    let Some(cq) = (unsafe { CompQueue::from_pointer(queue.cast()) }) else {
+        return libc::EINVAL;
+    };
+    // SAFETY: by contract.
+    if !attributes.is_null() && unsafe { attributes.cast::<u32>().read() } != 0 {
+        return libc::EINVAL;
+    }
+    let mut guard = cq.polled.lock();
+    let Some(polled) = guard.as_mut() else {
+        return libc::EINVAL;
+    };
+    let mut found = polled.completions.start_poll(&mut &polled.owners);
+    if !found {
+        cq.context.hardware.progress();
+        found = polled.completions.start_poll(&mut &polled.owners);
+    }
+    match polled.completions.current().filter(|_| found) {
+        Some(completion) => {
+            // SAFETY: `guard` is the lock.
+            unsafe { show(queue, completion) };
+            guard.hold();
+            0
+        }
+        None => {
+            drop(guard);
+            cq.catch_up();
+            libc::ENOENT
+        }
+    }
+}
+
+/// Moves the session to the next completion, or `ENOENT`.
+///
+/// # Safety
+/// `queue` is a completion queue of this library in a session of the caller.
+unsafe extern "C" fn next_poll(queue: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: by contract.
+    let session =
+        unsafe { CompQueue::from_pointer(queue.cast()) }.and_then(|cq| cq.polled.resume());
+    let Some(mut guard) = session else {
+        return libc::EINVAL;
+    };
+    let Some(polled) = guard.as_mut() else {
+        return libc::EINVAL;
+    };
+    let found = polled.completions.next_poll(&mut &polled.owners);
+    let result = match polled.completions.current().filter(|_| found) {
+        Some(completion) => {
+            // SAFETY: `guard` is the lock.
+            unsafe { show(queue, completion) };
+            0
+        }
+        None => libc::ENOENT,
+    };
+    guard.hold();
+    result
+}
+
+/// Ends the session.
+///
+/// # Safety
+/// As [`next_poll`].
+unsafe extern "C" fn end_poll(queue: *mut ibv_cq_ex) {
+    // SAFETY: by contract.
+    let Some(cq) = (unsafe { CompQueue::from_pointer(queue.cast()) }) else {
+        return;
+    };
+    if let Some(mut guard) = cq.polled.resume() {
+        if let Some(polled) = guard.as_mut() {
+            polled.completions.end_poll();
+        }
+        drop(guard);
+        cq.catch_up();
+    }
+}
+
+/// Reads something of the session's current completion; `absent` without a session.
+///
+/// # Safety
+/// `queue` is null or a completion queue of this library.
+#[inline]
+unsafe fn read<T>(queue: *mut ibv_cq_ex, absent: T, get: impl FnOnce(&WorkCompletion) -> T) -> T {
+    // SAFETY: by contract.
+    let session =
+        unsafe { CompQueue::from_pointer(queue.cast()) }.and_then(|cq| cq.polled.resume());
+    let Some(guard) = session else {
+        return absent;
+    };
+    let current = guard
+        .as_ref()
+        .and_then(|polled| polled.completions.current());
+    let value = current.map_or(absent, get);
+    guard.hold();
+    value
+}
+
+/// Defines a reader of the current completion for the table of `ibv_cq_ex`.
+macro_rules! reader {
+    ($name:ident, $type:ty, $get:expr) => {
+        /// # Safety
+        /// `queue` is null or a completion queue of this library, in a session of the caller.
+        unsafe extern "C" fn $name(queue: *mut ibv_cq_ex) -> $type {
+            // SAFETY: by contract.
+            unsafe { read(queue, 0, $get) }
+        }
+    };
+}
+
+reader!(
+    read_opcode,
+    c_int,
+    |completion| completion.opcode.ibv_wc_opcode() as c_int
+);
+reader!(read_vendor_err, u32, |completion| completion.code.into());
+reader!(read_byte_len, u32, |completion| completion.byte_len);
+reader!(read_imm_data, u32, |completion| completion
+    .immediate
+    .unwrap_or(0)
+    .to_be());
+reader!(read_qp_num, u32, |completion| completion.qp_num.0.into());
+reader!(read_src_qp, u32, |completion| completion.src_qp.0.into());
+reader!(read_wc_flags, c_uint, |completion| completion
+    .flags()
+    .bits());
+reader!(read_slid, u32, |completion| slid(completion).into());
+reader!(read_zero, u8, |_| 0);
+
+/// The `ibv_cq_ex` that an `efadv_cq` lies behind.
+fn behind(efa: *mut efadv_cq) -> *mut ibv_cq_ex {
+    if efa.is_null() {
+        return core::ptr::null_mut();
+    }
+    efa.wrapping_byte_sub(core::mem::offset_of!(CompQueueC, efa))
+        .cast()
+}
+
+/// The GID of a sender that has no address handle here: 0, or a negative errno if it has one or the
+/// device did not say.
+///
+/// # Safety
+/// `efa` comes from `efadv_cq_from_ibv_cq_ex`, in a session of the caller; `gid` is null or valid for
+/// a write.
+pub(crate) unsafe extern "C" fn wc_read_sgid(efa: *mut efadv_cq, gid: *mut ibv_gid) -> c_int {
+    // SAFETY: by contract.
+    let sender = unsafe { read(behind(efa), None, |completion| completion.sgid) };
+    match sender {
+        Some(sender) if !gid.is_null() => {
+            // SAFETY: by contract.
+            unsafe { gid.write(ibv_gid { raw: sender.0 }) };
+            0
+        }
+        Some(_) => -libc::EINVAL,
+        None => -libc::ENOENT,
+    }
+}
+
+/// Whether the completion is a write with immediate that consumed no receive.
+///
+/// # Safety
+/// As [`wc_read_sgid`].
+pub(crate) unsafe extern "C" fn wc_is_unsolicited(efa: *mut efadv_cq) -> bool {
+    // SAFETY: by contract.
+    unsafe { read(behind(efa), false, |completion| completion.unsolicited) }
+}

@@ -1,0 +1,285 @@
+//! Posting work requests with the classic calls, which programs reach through the context's table.
+
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+
+use efa_core::address::{Qkey, Qpn};
+use efa_emu::device::Error;
+use efa_emu::device::queue::Buffer;
+use efa_emu::profile::INLINE_SIZE_WIDE;
+use efa_emu::provider::{SendData, SendFlags, SendOpcode, SendQueue, SendRequest, UdAddress};
+
+use crate::abi::{
+    IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_ah, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge,
+};
+use crate::address_handle;
+use crate::errno::{self, Errno};
+use crate::queue_pair::QueuePair;
+
+/// More than any device has; longer lists are refused without reading them.
+pub(crate) const LIST_ROOM: usize = 4;
+
+/// A gather or scatter list, copied out of the program's memory.
+pub(crate) struct BufferList {
+    buffers: [Buffer; LIST_ROOM],
+    count: usize,
+}
+
+impl BufferList {
+    /// Copies `count` entries; `None` if they are more than any device takes.
+    ///
+    /// # Safety
+    /// `list` is valid for reads of `count` entries.
+    #[inline]
+    pub(crate) unsafe fn copy(list: *const ibv_sge, count: usize) -> Option<BufferList> {
+        let mut copy = BufferList {
+            buffers: [Buffer::default(); LIST_ROOM],
+            count,
+        };
+        for (index, buffer) in copy.buffers.get_mut(..count)?.iter_mut().enumerate() {
+            // SAFETY: `index < count`.
+            let sge = unsafe { list.add(index).read() };
+            *buffer = Buffer {
+                address: sge.addr,
+                length: sge.length,
+                lkey: sge.lkey,
+            };
+        }
+        Some(copy)
+    }
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[Buffer] {
+        &self.buffers[..self.count]
+    }
+}
+
+/// Inline data, copied out of the program's memory.
+pub(crate) struct InlineCopy {
+    bytes: [u8; INLINE_SIZE_WIDE as usize],
+    length: usize,
+}
+
+impl InlineCopy {
+    pub(crate) const EMPTY: InlineCopy = InlineCopy {
+        bytes: [0; INLINE_SIZE_WIDE as usize],
+        length: 0,
+    };
+
+    /// Appends memory; false if that is more than fits any work request, and then nothing is read.
+    ///
+    /// # Safety
+    /// `address` is valid for reads of `length` bytes.
+    #[must_use]
+    pub(crate) unsafe fn push(&mut self, address: *const u8, length: usize) -> bool {
+        if length > self.bytes.len() - self.length {
+            return false;
+        }
+        if length > 0 {
+            // SAFETY: readable by contract, and there is room.
+            unsafe {
+                core::ptr::copy_nonoverlapping(
+                    address,
+                    self.bytes.as_mut_ptr().add(self.length),
+                    length,
+                );
+            }
+        }
+        self.length += length;
+        true
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// The peer of a work request. Queue pair numbers have 16 bits on this device.
+///
+/// # Safety
+/// `handle` is null or an address handle of this library.
+#[inline]
+pub(crate) unsafe fn peer(handle: *const ibv_ah, qpn: u32, qkey: u32) -> UdAddress {
+    UdAddress {
+        // SAFETY: by contract.
+        ahn: unsafe { address_handle::number(handle) },
+        qpn: Qpn(qpn as u16),
+        qkey: Qkey(qkey),
+    }
+}
+
+/// Posts a list of sends. On an error `*bad` is the first one that was not posted; those before it
+/// were.
+///
+/// # Safety
+/// `pair` is null or a queue pair of this library. `requests` is null or a valid list, with gather
+/// lists and address handles that are valid for as long as the call takes, and inline data that can
+/// be read. `bad` is null or valid for a write.
+pub(crate) unsafe extern "C" fn post_send(
+    pair: *mut ibv_qp,
+    requests: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: by contract.
+    let Some(pair) = (unsafe { QueuePair::from_pointer(pair) }) else {
+        return libc::EINVAL;
+    };
+    let mut next = requests;
+    let mut result = Ok(());
+    let mut queue = pair.queues.send.lock();
+    // SAFETY: the list is valid by contract.
+    while let Some(request) = unsafe { next.as_ref() } {
+        // SAFETY: by contract.
+        result = unsafe { write_send(&mut queue, request) };
+        if result.is_err() {
+            break;
+        }
+        next = request.next;
+    }
+    let posted = !core::ptr::eq(next, requests);
+    if posted {
+        queue.ring_doorbell();
+    }
+    drop(queue);
+    if posted && let Err(errno) = pair.context.hardware.ring_send_doorbell(pair.qpn) {
+        result = Err(errno);
+        next = requests;
+    }
+    // SAFETY: by contract.
+    unsafe { report(result, next, bad) }
+}
+
+/// Writes one request into the ring.
+///
+/// # Safety
+/// As for [`post_send`].
+#[inline]
+unsafe fn write_send(queue: &mut SendQueue, request: &ibv_send_wr) -> Result<(), Errno> {
+    let opcode = match request.opcode {
+        IBV_WR_SEND => SendOpcode::Send,
+        IBV_WR_SEND_WITH_IMM => SendOpcode::SendWithImmediate(u32::from_be(request.imm_data)),
+        _ => return Err(Errno::INVAL),
+    };
+    let count = usize::try_from(request.num_sge).map_err(|_| Errno::INVAL)?;
+    let mut request_to_write = SendRequest {
+        wr_id: request.wr_id,
+        opcode,
+        flags: request.send_flags,
+        // SAFETY: by contract.
+        to: unsafe { peer(request.ud.ah, request.ud.remote_qpn, request.ud.remote_qkey) },
+        data: SendData::Buffers(&[]),
+    };
+    if request.send_flags & SendFlags::INLINE.bits() != 0 {
+        let mut copy = InlineCopy::EMPTY;
+        for index in 0..count {
+            // SAFETY: the list has `count` entries, whose memory can be read, by contract.
+            let fits = unsafe {
+                let sge = request.sg_list.add(index).read();
+                copy.push(
+                    core::ptr::with_exposed_provenance(sge.addr as usize),
+                    sge.length as usize,
+                )
+            };
+            if !fits {
+                return Err(Errno::INVAL);
+            }
+        }
+        let parts = [copy.as_slice()];
+        request_to_write.data = SendData::Inline(&parts);
+        return Ok(queue.write(&request_to_write)?);
+    }
+    // SAFETY: the list has `count` entries by contract.
+    let list = unsafe { BufferList::copy(request.sg_list, count) }.ok_or(Errno::INVAL)?;
+    request_to_write.data = SendData::Buffers(list.as_slice());
+    Ok(queue.write(&request_to_write)?)
+}
+
+/// Posts a list of receives; errors as for [`post_send`].
+///
+/// # Safety
+/// `pair` is null or a queue pair of this library. `requests` is null or a valid list with valid
+/// scatter lists. `bad` is null or valid for a write.
+pub(crate) unsafe extern "C" fn post_recv(
+    pair: *mut ibv_qp,
+    requests: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: by contract.
+    let Some(pair) = (unsafe { QueuePair::from_pointer(pair) }) else {
+        return libc::EINVAL;
+    };
+    let mut next = requests;
+    let mut result = Ok(());
+    let mut queue = pair.queues.recv.lock();
+    // SAFETY: the list is valid by contract.
+    while let Some(request) = unsafe { next.as_ref() } {
+        // SAFETY: the scatter list has `num_sge` entries by contract.
+        let list = usize::try_from(request.num_sge)
+            .ok()
+            .and_then(|count| unsafe { BufferList::copy(request.sg_list, count) });
+        result = match list {
+            Some(list) => queue
+                .write(request.wr_id, list.as_slice())
+                .map_err(Error::into),
+            None => Err(Errno::INVAL),
+        };
+        if result.is_err() {
+            break;
+        }
+        next = request.next;
+    }
+    if !core::ptr::eq(next, requests) {
+        queue.ring_doorbell();
+    }
+    drop(queue);
+    // SAFETY: by contract.
+    unsafe { report(result, next, bad) }
+}
+
+/// # Safety
+/// `bad` is null or valid for a write.
+unsafe fn report<T>(result: Result<(), Errno>, next: *mut T, bad: *mut *mut T) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(errno) => {
+            if !bad.is_null() {
+                // SAFETY: by contract.
+                unsafe { bad.write(next) };
+            }
+            errno.number()
+        }
+    }
+}
+
+/// There are no shared receive queues.
+///
+/// # Safety
+/// `bad` is null or valid for a write.
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    _queue: *mut c_void,
+    requests: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: by contract.
+    unsafe { report(Err(Errno::OPNOTSUPP), requests, bad) }
+}
+
+/// There are no memory windows.
+pub(crate) unsafe extern "C" fn alloc_mw(_pd: *mut c_void, _kind: c_int) -> *mut c_void {
+    errno::set(libc::EOPNOTSUPP);
+    null_mut()
+}
+
+/// There are no memory windows.
+pub(crate) unsafe extern "C" fn bind_mw(
+    _pair: *mut ibv_qp,
+    _window: *mut c_void,
+    _bind: *mut c_void,
+) -> c_int {
+    libc::EOPNOTSUPP
+}
+
+/// There are no memory windows.
+pub(crate) unsafe extern "C" fn dealloc_mw(_window: *mut c_void) -> c_int {
+    libc::EOPNOTSUPP
+}

@@ -1,0 +1,369 @@
+//! Attributes of the device and its port.
+
+use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::mem::MaybeUninit;
+use core::ptr::copy_nonoverlapping;
+use std::sync::Arc;
+
+use efa_emu::profile::VENDOR_ID;
+
+use crate::abi::{
+    COMPAT_PORT_ATTR_SIZE, IBV_GID_TYPE_IB, IBV_PORT_ACTIVE, PHYS_STATE_LINK_UP, ibv_context,
+    ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
+};
+use crate::context::{CONTEXTS, Context};
+use crate::errno::{self, Errno};
+
+/// The device's only port.
+const PORT: u32 = 1;
+
+/// The default partition, with full membership.
+const DEFAULT_PKEY: u16 = 0xffff;
+
+/// Memory of 4 KiB and more can be registered, whatever its alignment.
+const PAGE_SIZES: u64 = !0xfff;
+
+/// `IBV_MTU_4096`: the largest value of an enumeration that ends below the device's MTU.
+const MTU_4096: c_int = 5;
+
+/// Four lanes.
+const WIDTH_4X: u8 = 2;
+
+/// EDR, 25 Gbit/s a lane.
+const SPEED_EDR: u8 = 32;
+
+/// [`WIDTH_4X`] lanes of [`SPEED_EDR`], in units of 100 Mbit/s.
+const SPEED_100G: u64 = 1000;
+
+/// Copies as much of `value` as the caller's structure of `size` bytes has room for, and zeroes what
+/// the caller has and we do not know.
+///
+/// # Safety
+/// `to` is valid for writes of `size` bytes.
+pub(crate) unsafe fn copy_out<T: Copy>(value: &T, to: *mut T, size: usize) {
+    let known = size.min(size_of::<T>());
+    // SAFETY: `known` bytes are readable in `value` and writable at `to`; the rest up to `size` is
+    // writable by contract.
+    unsafe {
+        copy_nonoverlapping((&raw const *value).cast::<u8>(), to.cast::<u8>(), known);
+        to.cast::<u8>().add(known).write_bytes(0, size - known);
+    }
+}
+
+/// A C structure of numbers, all zero.
+///
+/// # Safety
+/// Zero bytes must be a valid `T`.
+pub(crate) unsafe fn zeroed<T>() -> T {
+    // SAFETY: by contract.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+fn device_attributes(context: &Context) -> ibv_device_attr {
+    let profile = &context.device.profile;
+    // SAFETY: the structure consists of integers.
+    let mut attributes: ibv_device_attr = unsafe { zeroed() };
+    let room = attributes.fw_ver.len() - 1;
+    for (slot, byte) in attributes.fw_ver[..room]
+        .iter_mut()
+        .zip(profile.firmware.bytes())
+    {
+        *slot = byte as c_char;
+    }
+    attributes.node_guid = context.device.guid();
+    attributes.max_mr_size = profile.max_mr_size;
+    attributes.page_size_cap = PAGE_SIZES;
+    attributes.vendor_id = VENDOR_ID;
+    attributes.vendor_part_id = profile.part_id;
+    attributes.hw_ver = profile.hw_version;
+    attributes.max_qp = profile.max_qp as c_int;
+    attributes.max_qp_wr = profile.max_sq_wr.min(profile.max_rq_wr) as c_int;
+    attributes.max_sge = profile.max_sq_sge.min(profile.max_rq_sge) as c_int;
+    attributes.max_sge_rd = profile.max_rdma_sge as c_int;
+    attributes.max_cq = profile.max_cq as c_int;
+    attributes.max_cqe = profile.max_cqe as c_int;
+    attributes.max_mr = profile.max_mr as c_int;
+    attributes.max_pd = profile.max_pd as c_int;
+    attributes.max_ah = profile.max_ah as c_int;
+    attributes.max_pkeys = 1;
+    attributes.phys_port_cnt = 1;
+    attributes
+}
+
+fn port_attributes(context: &Context) -> ibv_port_attr {
+    ibv_port_attr {
+        state: IBV_PORT_ACTIVE,
+        max_mtu: MTU_4096,
+        active_mtu: MTU_4096,
+        gid_tbl_len: 1,
+        max_msg_sz: context.device.profile.mtu,
+        pkey_tbl_len: 1,
+        lmc: 1,
+        max_vl_num: 1,
+        active_width: WIDTH_4X,
+        active_speed: SPEED_EDR,
+        active_speed_ex: u32::from(SPEED_EDR),
+        phys_state: PHYS_STATE_LINK_UP,
+        ..ibv_port_attr::default()
+    }
+}
+
+fn check_port(port: u32) -> Result<(), Errno> {
+    if port == PORT {
+        Ok(())
+    } else {
+        Err(Errno::INVAL)
+    }
+}
+
+/// The context, if port and table index are those that exist.
+fn entry(context: *mut ibv_context, port: u32, index: u32) -> Result<Arc<Context>, Errno> {
+    let context = CONTEXTS.get(context)?;
+    check_port(port)?;
+    if index != 0 {
+        return Err(Errno::INVAL);
+    }
+    Ok(context)
+}
+
+/// # Safety
+/// `attributes` is null or valid for a write.
+pub(crate) unsafe extern "C" fn ibv_query_device(
+    context: *mut ibv_context,
+    attributes: *mut ibv_device_attr,
+) -> c_int {
+    errno::status(CONTEXTS.get(context).and_then(|context| {
+        if attributes.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: valid by contract.
+        unsafe { attributes.write(device_attributes(&context)) };
+        Ok(())
+    }))
+}
+
+/// Slot of `verbs_context`. Of the extensions, EFA reports only the number of ports.
+///
+/// # Safety
+/// `attributes` is null or valid for writes of `size` bytes; `input` is null or a structure that
+/// starts with 32 bits of `comp_mask`.
+pub(crate) unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const c_void,
+    attributes: *mut ibv_device_attr_ex,
+    size: usize,
+) -> c_int {
+    errno::status(CONTEXTS.get(context).and_then(|context| {
+        // SAFETY: valid by contract.
+        if !input.is_null() && unsafe { input.cast::<u32>().read() } != 0 {
+            return Err(Errno::INVAL);
+        }
+        if attributes.is_null() || size < size_of::<ibv_device_attr>() {
+            return Err(Errno::INVAL);
+        }
+        let extended = ibv_device_attr_ex {
+            orig_attr: device_attributes(&context),
+            comp_mask: 0,
+            unreported: [0; 20],
+            phys_port_cnt_ex: 1,
+        };
+        // SAFETY: valid by contract.
+        unsafe { copy_out(&extended, attributes, size) };
+        Ok(())
+    }))
+}
+
+/// Slot of `verbs_context`; `size` is that of the caller's structure.
+///
+/// # Safety
+/// `attributes` is null or valid for writes of `size` bytes.
+pub(crate) unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attributes: *mut ibv_port_attr,
+    size: usize,
+) -> c_int {
+    errno::status(CONTEXTS.get(context).and_then(|context| {
+        check_port(port.into())?;
+        if attributes.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: valid by contract.
+        unsafe { copy_out(&port_attributes(&context), attributes, size) };
+        Ok(())
+    }))
+}
+
+/// For clients that know nothing of the slot, and whose structure is shorter.
+///
+/// # Safety
+/// `attributes` is null or valid for writes of [`COMPAT_PORT_ATTR_SIZE`] bytes.
+pub(crate) unsafe extern "C" fn ibv_query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attributes: *mut ibv_port_attr,
+) -> c_int {
+    // SAFETY: passed on.
+    unsafe { query_port(context, port, attributes, COMPAT_PORT_ATTR_SIZE) }
+}
+
+/// The port's speed in units of 100 Mbit/s.
+///
+/// # Safety
+/// `speed` is null or valid for a write.
+pub(crate) unsafe extern "C" fn ibv_query_port_speed(
+    context: *mut ibv_context,
+    port: u32,
+    speed: *mut u64,
+) -> c_int {
+    errno::status(CONTEXTS.get(context).and_then(|_| {
+        check_port(port)?;
+        if speed.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: valid by contract.
+        unsafe { speed.write(SPEED_100G) };
+        Ok(())
+    }))
+}
+
+/// # Safety
+/// `gid` is null or valid for a write.
+pub(crate) unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
+    let index = u32::try_from(index).unwrap_or(u32::MAX);
+    errno::zero_or_minus_one(entry(context, port.into(), index).and_then(|context| {
+        if gid.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: valid by contract.
+        unsafe {
+            gid.write(ibv_gid {
+                raw: context.device.gid.0,
+            })
+        };
+        Ok(())
+    }))
+}
+
+/// A row of the GID table.
+///
+/// # Safety
+/// `row` is null or valid for writes of `size` bytes.
+pub(crate) unsafe extern "C" fn ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port: u32,
+    index: u32,
+    row: *mut ibv_gid_entry,
+    flags: u32,
+    size: usize,
+) -> c_int {
+    errno::status(entry(context, port, index).and_then(|context| {
+        if row.is_null() || flags != 0 {
+            return Err(if flags != 0 {
+                Errno::OPNOTSUPP
+            } else {
+                Errno::INVAL
+            });
+        }
+        // SAFETY: valid by contract.
+        unsafe { copy_out(&gid_row(&context), row, size) };
+        Ok(())
+    }))
+}
+
+fn gid_row(context: &Context) -> ibv_gid_entry {
+    ibv_gid_entry {
+        gid: ibv_gid {
+            raw: context.device.gid.0,
+        },
+        gid_index: 0,
+        port_num: PORT,
+        gid_type: IBV_GID_TYPE_IB,
+        ndev_ifindex: 0,
+    }
+}
+
+/// The GID tables of all ports: returns the number of rows, or a negative errno.
+///
+/// # Safety
+/// `rows` is null or valid for writes of `max_rows` rows of `row_size` bytes.
+pub(crate) unsafe extern "C" fn ibv_query_gid_table(
+    context: *mut ibv_context,
+    rows: *mut ibv_gid_entry,
+    max_rows: usize,
+    flags: u32,
+    row_size: usize,
+) -> isize {
+    let result = CONTEXTS
+        .get(context)
+        .and_then(|context| match (flags, max_rows) {
+            (0, 0) => Err(Errno::INVAL),
+            (0, _) if rows.is_null() => Err(Errno::INVAL),
+            (0, _) => {
+                // SAFETY: there is room for one row by contract.
+                unsafe { copy_out(&gid_row(&context), rows, row_size) };
+                Ok(1)
+            }
+            _ => Err(Errno::OPNOTSUPP),
+        });
+    result.unwrap_or_else(|errno| -(errno.number() as isize))
+}
+
+/// The type of a GID: all are InfiniBand's, because the port has no Ethernet network device.
+///
+/// # Safety
+/// `gid_type` is null or valid for a write.
+pub(crate) unsafe extern "C" fn ibv_query_gid_type(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_uint,
+    gid_type: *mut c_int,
+) -> c_int {
+    errno::zero_or_minus_one(entry(context, port.into(), index).and_then(|_| {
+        if gid_type.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: valid by contract.
+        unsafe { gid_type.write(IBV_GID_TYPE_IB as c_int) };
+        Ok(())
+    }))
+}
+
+/// # Safety
+/// `pkey` is null or valid for a write.
+pub(crate) unsafe extern "C" fn ibv_query_pkey(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    let index = u32::try_from(index).unwrap_or(u32::MAX);
+    errno::zero_or_minus_one(entry(context, port.into(), index).and_then(|_| {
+        if pkey.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: valid by contract.
+        unsafe { pkey.write(DEFAULT_PKEY.to_be()) };
+        Ok(())
+    }))
+}
+
+/// The index of a partition key (big endian), or -1.
+pub(crate) extern "C" fn ibv_get_pkey_index(
+    context: *mut ibv_context,
+    port: u8,
+    pkey: u16,
+) -> c_int {
+    errno::zero_or_minus_one(entry(context, port.into(), 0).and_then(|_| {
+        if pkey == DEFAULT_PKEY.to_be() {
+            Ok(())
+        } else {
+            Err(Errno::INVAL)
+        }
+    }))
+}

@@ -1,0 +1,470 @@
+//! Queue pairs: making, changing, querying and destroying them. Posting is in [`crate::post`] and
+//! [`crate::builder`].
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_uint};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use efa_core::address::{Qkey, Qpn};
+use efa_emu::device::{QpAttributes, QpChange, QpConfig, QpState};
+use efa_emu::provider::{RecvQueue, RecvQueueConfig, SendQueue, SendQueueConfig};
+
+use crate::abi::{
+    IBV_QP_CAP, IBV_QP_CUR_STATE, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_INIT_ATTR_PD,
+    IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RNR_RETRY, IBV_QP_SQ_PSN, IBV_QP_STATE,
+    IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPT_UD,
+    IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS, efadv_qp, efadv_qp_init_attr, ibv_context, ibv_ece,
+    ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+};
+use crate::builder;
+use crate::comp_queue::{CompQueue, QUEUES};
+use crate::context::{CONTEXTS, Context};
+use crate::domain::{DOMAINS, Domain};
+use crate::errno::{self, Errno};
+use crate::handles::{Handle, Registry};
+use crate::qp_plan::{QpPlan, plan};
+use crate::query::zeroed;
+use crate::queues::Queues;
+use crate::spin::SpinCell;
+
+pub(crate) static PAIRS: Registry<QueuePair> = Registry::new();
+
+/// Aligned writes of 128 bytes become visible in order.
+const DATA_IN_ORDER_ALIGNED_128_BYTES: c_int = 1 << 1;
+
+/// What programs see of a queue pair.
+#[repr(C)]
+pub(crate) struct QueuePairC {
+    pub(crate) ex: ibv_qp_ex,
+    pub(crate) efa: efadv_qp,
+}
+
+/// A queue pair. It starts with its C structure, so that a program's pointer is one to it.
+#[repr(C)]
+pub(crate) struct QueuePair {
+    pub(crate) c: UnsafeCell<QueuePairC>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) qpn: Qpn,
+    pub(crate) queues: Arc<Queues>,
+    domain: Arc<Domain>,
+    send_cq: Arc<CompQueue>,
+    recv_cq: Arc<CompQueue>,
+    plan: QpPlan,
+    signal_all: bool,
+}
+
+// SAFETY: of the C structure the library writes only `state`, in `ibv_modify_qp`, which programs do
+// not call for one queue pair in two threads at once; the rest is the program's.
+unsafe impl Send for QueuePair {}
+// SAFETY: as above.
+unsafe impl Sync for QueuePair {}
+
+// SAFETY: `ibv_qp_ex` starts with `ibv_qp`, and it is inside the cell.
+unsafe impl Handle for QueuePair {
+    type C = ibv_qp;
+
+    fn c_pointer(&self) -> *mut ibv_qp {
+        self.c.get().cast()
+    }
+}
+
+impl QueuePair {
+    /// The queue pair behind a pointer of the data path.
+    ///
+    /// # Safety
+    /// `pointer` is null or a queue pair of this library that was not destroyed long ago.
+    #[inline]
+    pub(crate) unsafe fn from_pointer<'a>(pointer: *const ibv_qp) -> Option<&'a QueuePair> {
+        // SAFETY: the C structure is at the start of the `repr(C)` handle, which lives by contract.
+        unsafe { pointer.cast::<QueuePair>().as_ref() }
+    }
+
+    /// Tells both queues, and the program, of a new state.
+    fn set_state(&self, state: QpState) {
+        self.queues.send.lock().set_state(state);
+        self.queues.recv.lock().set_state(state);
+        // SAFETY: see `Sync`.
+        unsafe { (*self.c_pointer()).state = state_number(state) };
+    }
+}
+
+fn state_number(state: QpState) -> c_int {
+    match state {
+        QpState::Reset => IBV_QPS_RESET,
+        QpState::Init => IBV_QPS_INIT,
+        QpState::ReadyToReceive => IBV_QPS_RTR,
+        QpState::ReadyToSend => IBV_QPS_RTS,
+        QpState::SendQueueDrained => IBV_QPS_SQD,
+        QpState::Error => IBV_QPS_ERR,
+    }
+}
+
+fn state_from_number(number: c_int) -> Result<QpState, Errno> {
+    match number {
+        IBV_QPS_RESET => Ok(QpState::Reset),
+        IBV_QPS_INIT => Ok(QpState::Init),
+        IBV_QPS_RTR => Ok(QpState::ReadyToReceive),
+        IBV_QPS_RTS => Ok(QpState::ReadyToSend),
+        IBV_QPS_SQD => Ok(QpState::SendQueueDrained),
+        IBV_QPS_ERR => Ok(QpState::Error),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// Distinguishes the request ids of queue pairs that get the same number one after the other.
+fn next_generation() -> u32 {
+    static GENERATION: AtomicU32 = AtomicU32::new(1);
+    GENERATION.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Makes a queue pair and writes the sizes that it really has into the request.
+pub(crate) fn create(
+    context: &Arc<Context>,
+    attributes: &mut ibv_qp_init_attr_ex,
+    efa: &efadv_qp_init_attr,
+) -> Result<*mut ibv_qp, Errno> {
+    let profile = &context.device.profile;
+    let plan = plan(profile, attributes, efa)?;
+    let domain = DOMAINS.get(attributes.pd)?;
+    let send_cq = QUEUES.get(attributes.base.send_cq)?;
+    let recv_cq = QUEUES.get(attributes.base.recv_cq)?;
+    let owners = [&domain.context, &send_cq.context, &recv_cq.context];
+    if owners.iter().any(|owner| !Arc::ptr_eq(owner, context)) {
+        return Err(Errno::INVAL);
+    }
+    let (qpn, rings) = context.hardware.create_qp(QpConfig {
+        service: plan.service,
+        pd: domain.id,
+        send_cq: send_cq.id,
+        recv_cq: recv_cq.id,
+        send_entries: plan.send_entries,
+        wqe_size: plan.wqe_size,
+        recv_descriptors: plan.recv_descriptors,
+        unsolicited_write_recv: plan.unsolicited_write_recv,
+    })?;
+    let generation = next_generation();
+    let signal_all = attributes.base.sq_sig_all != 0;
+    let queues = Arc::new(Queues {
+        send: SpinCell::new(SendQueue::new(
+            rings.send,
+            SendQueueConfig {
+                max_sge: plan.cap.max_send_sge,
+                max_rdma_sge: profile.max_rdma_sge,
+                max_inline: plan.cap.max_inline_data,
+                inline_write: plan.inline_write,
+                signal_all,
+                generation,
+            },
+        )),
+        recv: SpinCell::new(RecvQueue::new(
+            rings.recv,
+            RecvQueueConfig {
+                max_sge: plan.cap.max_recv_sge,
+                generation,
+            },
+        )),
+    });
+    for queue in [&send_cq, &recv_cq] {
+        if let Some(polled) = queue.polled.lock().as_mut() {
+            polled.owners.insert(qpn, Arc::clone(&queues));
+        }
+    }
+    domain.retain();
+    let base = base_structure(context, attributes, qpn);
+    attributes.base.cap = plan.cap.into();
+    Ok(PAIRS.insert(Arc::new(QueuePair {
+        c: UnsafeCell::new(QueuePairC {
+            ex: builder::extended(base, &plan),
+            efa: builder::efa_extension(&plan),
+        }),
+        context: Arc::clone(context),
+        qpn,
+        queues,
+        domain,
+        send_cq,
+        recv_cq,
+        plan,
+        signal_all,
+    })))
+}
+
+fn base_structure(context: &Context, attributes: &ibv_qp_init_attr_ex, qpn: Qpn) -> ibv_qp {
+    ibv_qp {
+        context: context.c_pointer(),
+        qp_context: attributes.base.qp_context,
+        pd: attributes.pd,
+        send_cq: attributes.base.send_cq,
+        recv_cq: attributes.base.recv_cq,
+        srq: null_mut(),
+        handle: u32::from(qpn.0),
+        qp_num: u32::from(qpn.0),
+        state: IBV_QPS_RESET,
+        qp_type: attributes.base.qp_type,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        events_completed: 0,
+    }
+}
+
+/// Makes a queue pair for a program that knows only the basic attributes.
+pub(crate) fn create_basic(
+    pd: *mut ibv_pd,
+    attributes: Option<&mut ibv_qp_init_attr>,
+    efa: &efadv_qp_init_attr,
+) -> Result<*mut ibv_qp, Errno> {
+    let context = Arc::clone(&DOMAINS.get(pd)?.context);
+    let attributes = attributes.ok_or(Errno::INVAL)?;
+    // SAFETY: integers, and pointers that may be null.
+    let mut extended: ibv_qp_init_attr_ex = unsafe { zeroed() };
+    extended.base = *attributes;
+    extended.comp_mask = IBV_QP_INIT_ATTR_PD;
+    extended.pd = pd;
+    let pair = create(&context, &mut extended, efa)?;
+    *attributes = extended.base;
+    Ok(pair)
+}
+
+/// Makes a UD queue pair; the others have calls of their own.
+///
+/// # Safety
+/// `attributes` is null or valid for reads and writes.
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    attributes: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    // SAFETY: valid by contract.
+    let attributes = unsafe { attributes.as_mut() };
+    if attributes
+        .as_ref()
+        .is_some_and(|attributes| attributes.qp_type != IBV_QPT_UD)
+    {
+        return errno::pointer(Err(Errno::OPNOTSUPP));
+    }
+    errno::pointer(create_basic(pd, attributes, &efadv_qp_init_attr::default()))
+}
+
+/// Slot of `verbs_context`; as [`ibv_create_qp`].
+///
+/// # Safety
+/// `attributes` is null or valid for reads and writes.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    attributes: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    errno::pointer(CONTEXTS.get(context).and_then(|context| {
+        // SAFETY: valid by contract.
+        let attributes = unsafe { attributes.as_mut() }.ok_or(Errno::INVAL)?;
+        if attributes.base.qp_type != IBV_QPT_UD {
+            return Err(Errno::OPNOTSUPP);
+        }
+        create(&context, attributes, &efadv_qp_init_attr::default())
+    }))
+}
+
+/// The attributes that `mask` selects. Those that EFA does not have are `EOPNOTSUPP`.
+fn change(attributes: &ibv_qp_attr, mask: u32) -> Result<QpChange, Errno> {
+    let known = IBV_QP_STATE
+        | IBV_QP_CUR_STATE
+        | IBV_QP_EN_SQD_ASYNC_NOTIFY
+        | IBV_QP_PKEY_INDEX
+        | IBV_QP_PORT
+        | IBV_QP_QKEY
+        | IBV_QP_SQ_PSN
+        | IBV_QP_RNR_RETRY;
+    if mask & !known != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let given = |bit: u32| mask & bit != 0;
+    let state = |bit: u32, number: c_int| given(bit).then(|| state_from_number(number)).transpose();
+    Ok(QpChange {
+        state: state(IBV_QP_STATE, attributes.qp_state)?,
+        current_state: state(IBV_QP_CUR_STATE, attributes.cur_qp_state)?,
+        pkey_index: given(IBV_QP_PKEY_INDEX).then_some(attributes.pkey_index),
+        port: given(IBV_QP_PORT).then_some(attributes.port_num),
+        qkey: given(IBV_QP_QKEY).then_some(Qkey(attributes.qkey)),
+        sq_psn: given(IBV_QP_SQ_PSN).then_some(attributes.sq_psn),
+        rnr_retry: given(IBV_QP_RNR_RETRY).then_some(attributes.rnr_retry),
+        drained_event: given(IBV_QP_EN_SQD_ASYNC_NOTIFY),
+    })
+}
+
+/// # Safety
+/// `attributes` is null or valid for a read.
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    pair: *mut ibv_qp,
+    attributes: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    errno::status(PAIRS.get(pair).and_then(|pair| {
+        // SAFETY: valid by contract.
+        let attributes = unsafe { attributes.as_ref() }.ok_or(Errno::INVAL)?;
+        let change = change(attributes, mask as u32)?;
+        pair.context
+            .hardware
+            .with_device(|device| device.modify_qp(pair.qpn, &change))??;
+        if let Some(state) = change.state {
+            pair.set_state(state);
+        }
+        Ok(())
+    }))
+}
+
+/// All attributes that EFA has are answered, whatever the mask selects; a mask with others is
+/// `EOPNOTSUPP`.
+///
+/// # Safety
+/// `attributes` and `initial` are null or valid for writes.
+pub(crate) unsafe extern "C" fn ibv_query_qp(
+    pair: *mut ibv_qp,
+    attributes: *mut ibv_qp_attr,
+    mask: c_int,
+    initial: *mut ibv_qp_init_attr,
+) -> c_int {
+    let known = IBV_QP_STATE
+        | IBV_QP_CUR_STATE
+        | IBV_QP_PKEY_INDEX
+        | IBV_QP_PORT
+        | IBV_QP_QKEY
+        | IBV_QP_SQ_PSN
+        | IBV_QP_CAP
+        | IBV_QP_RNR_RETRY;
+    errno::status(PAIRS.get(pair).and_then(|pair| {
+        if attributes.is_null() || initial.is_null() {
+            return Err(Errno::INVAL);
+        }
+        if mask as u32 & !known != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let found = pair
+            .context
+            .hardware
+            .with_device(|device| device.query_qp(pair.qpn))??;
+        // SAFETY: valid by contract.
+        unsafe {
+            attributes.write(current_attributes(&pair, &found));
+            initial.write(initial_attributes(&pair));
+        }
+        Ok(())
+    }))
+}
+
+fn current_attributes(pair: &QueuePair, found: &QpAttributes) -> ibv_qp_attr {
+    // SAFETY: the structure consists of integers.
+    let mut attributes: ibv_qp_attr = unsafe { zeroed() };
+    attributes.qp_state = state_number(found.state);
+    attributes.cur_qp_state = attributes.qp_state;
+    attributes.qkey = found.qkey.0;
+    attributes.sq_psn = found.sq_psn;
+    attributes.cap = pair.plan.cap.into();
+    attributes.pkey_index = found.pkey_index;
+    attributes.port_num = found.port;
+    attributes.rnr_retry = found.rnr_retry;
+    attributes
+}
+
+fn initial_attributes(pair: &QueuePair) -> ibv_qp_init_attr {
+    let pointer = pair.c_pointer();
+    // SAFETY: the fields are not written by the library after the queue pair was made.
+    let (qp_context, qp_type) = unsafe { ((*pointer).qp_context, (*pointer).qp_type) };
+    ibv_qp_init_attr {
+        qp_context,
+        send_cq: pair.send_cq.c_pointer(),
+        recv_cq: pair.recv_cq.c_pointer(),
+        srq: null_mut(),
+        cap: pair.plan.cap.into(),
+        qp_type,
+        sq_sig_all: c_int::from(pair.signal_all),
+    }
+}
+
+pub(crate) extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
+    errno::status(PAIRS.remove(pair, |_| Ok(())).and_then(|pair| end(&pair)))
+}
+
+/// Ends a queue pair that programs do not know any more.
+fn end(pair: &QueuePair) -> Result<(), Errno> {
+    let destroyed = pair.context.hardware.destroy_qp(pair.qpn);
+    for queue in [&pair.send_cq, &pair.recv_cq] {
+        if let Some(polled) = queue.polled.lock_or_break_session().as_mut() {
+            polled.owners.remove(pair.qpn);
+        }
+    }
+    // Whoever still has the pointer finds queues that take nothing.
+    pair.queues
+        .send
+        .lock_or_break_session()
+        .set_state(QpState::Reset);
+    pair.queues
+        .recv
+        .lock_or_break_session()
+        .set_state(QpState::Reset);
+    pair.domain.release();
+    destroyed
+}
+
+/// Ends the queue pairs of a context that is being closed.
+pub(crate) fn end_all(context: &Arc<Context>) {
+    for pair in PAIRS.remove_all(|pair| Arc::ptr_eq(&pair.context, context)) {
+        // It is on its way out; there is nobody to tell.
+        let _ = end(&pair);
+    }
+}
+
+/// `NULL` for a queue pair that was made without builders.
+pub(crate) extern "C" fn ibv_qp_to_qp_ex(pair: *mut ibv_qp) -> *mut ibv_qp_ex {
+    match PAIRS.get(pair) {
+        Ok(found) if found.plan.send_ops.is_some() => pair.cast(),
+        _ => null_mut(),
+    }
+}
+
+/// What is guaranteed about the order in which the bytes of a message become visible.
+pub(crate) extern "C" fn ibv_query_qp_data_in_order(
+    pair: *mut ibv_qp,
+    _operation: c_uint,
+    flags: u32,
+) -> c_int {
+    let Ok(pair) = PAIRS.get(pair) else {
+        return 0;
+    };
+    // Without the flag the question is whether whole messages arrive in order: they do not.
+    if flags & IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS != 0
+        && pair.context.device.profile.data_polling_128
+    {
+        DATA_IN_ORDER_ALIGNED_128_BYTES
+    } else {
+        0
+    }
+}
+
+/// There are no connection establishment options, and asking for none is fine.
+///
+/// # Safety
+/// `options` is null or valid for a read.
+pub(crate) unsafe extern "C" fn ibv_set_ece(pair: *mut ibv_qp, options: *mut ibv_ece) -> c_int {
+    errno::status(PAIRS.get(pair).and_then(|_| {
+        // SAFETY: valid by contract.
+        let options = unsafe { options.as_ref() }.ok_or(Errno::INVAL)?;
+        match options.vendor_id {
+            0 => Ok(()),
+            _ => Err(Errno::OPNOTSUPP),
+        }
+    }))
+}
+
+/// Answers that there are no options.
+///
+/// # Safety
+/// `options` is null or valid for a write.
+pub(crate) unsafe extern "C" fn ibv_query_ece(pair: *mut ibv_qp, options: *mut ibv_ece) -> c_int {
+    errno::status(PAIRS.get(pair).and_then(|_| {
+        if options.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: valid by contract.
+        unsafe { options.write(ibv_ece::default()) };
+        Ok(())
+    }))
+}

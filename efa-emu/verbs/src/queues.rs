@@ -1,0 +1,80 @@
+//! The queues of a queue pair, and how a completion queue finds them.
+
+use std::sync::Arc;
+
+use efa_core::address::Qpn;
+use efa_emu::provider::{CompletionQueue, QueueOwner, RecvQueue, Retired, SendQueue};
+
+use crate::spin::SpinCell;
+
+/// Both queues of a queue pair, each behind its own lock.
+pub(crate) struct Queues {
+    pub(crate) send: SpinCell<SendQueue>,
+    pub(crate) recv: SpinCell<RecvQueue>,
+}
+
+const PAGE_BITS: u32 = 8;
+const PAGE: usize = 1 << PAGE_BITS;
+
+/// Queue pairs by number.
+#[derive(Default)]
+pub(crate) struct QueueIndex {
+    pages: Vec<Option<Box<[Option<Arc<Queues>>; PAGE]>>>,
+}
+
+impl QueueIndex {
+    fn place(qpn: Qpn) -> (usize, usize) {
+        (usize::from(qpn.0 >> PAGE_BITS), usize::from(qpn.0) % PAGE)
+    }
+
+    pub(crate) fn insert(&mut self, qpn: Qpn, queues: Arc<Queues>) {
+        let (page, slot) = Self::place(qpn);
+        if self.pages.len() <= page {
+            self.pages.resize_with(page + 1, || None);
+        }
+        let page = self.pages[page].get_or_insert_with(|| Box::new([const { None }; PAGE]));
+        page[slot] = Some(queues);
+    }
+
+    pub(crate) fn remove(&mut self, qpn: Qpn) {
+        let (page, slot) = Self::place(qpn);
+        if let Some(Some(page)) = self.pages.get_mut(page) {
+            page[slot] = None;
+        }
+    }
+
+    #[inline]
+    fn get(&self, qpn: Qpn) -> Option<&Queues> {
+        let (page, slot) = Self::place(qpn);
+        self.pages.get(page)?.as_ref()?[slot].as_deref()
+    }
+}
+
+impl QueueOwner for &QueueIndex {
+    #[inline]
+    fn retire_send(&mut self, qpn: Qpn, request_id: u16) -> Retired {
+        match self.get(qpn) {
+            Some(queues) => queues.send.lock().retire(request_id),
+            None => Retired::Stale,
+        }
+    }
+
+    #[inline]
+    fn retire_recv(&mut self, qpn: Qpn, request_id: u16) -> Retired {
+        match self.get(qpn) {
+            Some(queues) => queues.recv.lock().retire(request_id),
+            None => Retired::Stale,
+        }
+    }
+
+    fn owns(&mut self, qpn: Qpn) -> bool {
+        self.get(qpn).is_some()
+    }
+}
+
+/// A completion queue together with the queue pairs that complete into it. They are entered and
+/// removed under the completion queue's lock, so that polling meets whole queue pairs only.
+pub(crate) struct Polled {
+    pub(crate) completions: CompletionQueue,
+    pub(crate) owners: QueueIndex,
+}

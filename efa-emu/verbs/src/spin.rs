@@ -1,0 +1,170 @@
+//! A lock that may stay held from one verbs call to a later one.
+//!
+//! Polling a completion queue and building work requests are sessions of several calls, between
+//! which other threads must stay out; a guard's lifetime cannot say that.
+
+use core::cell::UnsafeCell;
+use core::hint::spin_loop;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+const FREE: u32 = 0;
+/// Held by a call that is running.
+const CALL: u32 = 1;
+/// Held by a session whose next call has not come yet.
+const SESSION: u32 = 2;
+
+/// Attempts before a waiter gives its processor away. The lock is held for some hundred
+/// nanoseconds, unless its holder was preempted or is inside a session.
+const SPINS: u32 = 64;
+
+/// A value behind a lock with sessions.
+pub(crate) struct SpinCell<T> {
+    state: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: a guard is the only way to the value, and there is one guard at a time.
+unsafe impl<T: Send> Sync for SpinCell<T> {}
+
+impl<T> SpinCell<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        SpinCell {
+            state: AtomicU32::new(FREE),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Waits for the lock.
+    #[inline]
+    pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
+        loop {
+            if let Some(guard) = self.try_lock() {
+                return guard;
+            }
+            for _ in 0..SPINS {
+                spin_loop();
+                if self.state.load(Ordering::Relaxed) == FREE {
+                    break;
+                }
+            }
+            if self.state.load(Ordering::Relaxed) != FREE {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
+        self.take(FREE)
+    }
+
+    /// Continues the session that holds the lock; `None` if there is none. Which session that is,
+    /// only its owner knows: two threads that both believe it to be theirs take turns call by call.
+    #[inline]
+    pub(crate) fn resume(&self) -> Option<SpinGuard<'_, T>> {
+        self.take(SESSION)
+    }
+
+    /// For the end of the object: nobody may be inside a call, and a session is abandoned.
+    pub(crate) fn lock_or_break_session(&self) -> SpinGuard<'_, T> {
+        loop {
+            if let Some(guard) = self.try_lock().or_else(|| self.resume()) {
+                return guard;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[inline]
+    fn take(&self, from: u32) -> Option<SpinGuard<'_, T>> {
+        self.state
+            .compare_exchange(from, CALL, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then(|| SpinGuard { cell: self })
+    }
+}
+
+/// The lock, held by the running call.
+pub(crate) struct SpinGuard<'a, T> {
+    cell: &'a SpinCell<T>,
+}
+
+impl<T> SpinGuard<'_, T> {
+    /// Ends the call, not the session: the lock stays held until a [`SpinCell::resume`] and the end
+    /// of its guard.
+    #[inline]
+    pub(crate) fn hold(self) {
+        self.cell.state.store(SESSION, Ordering::Release);
+        core::mem::forget(self);
+    }
+}
+
+impl<T> Deref for SpinGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the state is `CALL`, set by the making of this guard, which nobody else has.
+        unsafe { &*self.cell.value.get() }
+    }
+}
+
+impl<T> DerefMut for SpinGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`.
+        unsafe { &mut *self.cell.value.get() }
+    }
+}
+
+impl<T> Drop for SpinGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.cell.state.store(FREE, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn threads_take_turns() {
+        let cell = Arc::new(SpinCell::new(0u64));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let cell = Arc::clone(&cell);
+                std::thread::spawn(move || {
+                    for _ in 0..2000 {
+                        *cell.lock() += 1;
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(*cell.lock(), 8000);
+    }
+
+    #[test]
+    fn a_session_keeps_others_out_until_its_end() {
+        let cell = SpinCell::new(1);
+        assert!(cell.resume().is_none(), "no session yet");
+        cell.lock().hold();
+        assert!(cell.try_lock().is_none());
+        let mut guard = cell.resume().unwrap();
+        assert!(cell.resume().is_none(), "its call is running");
+        *guard += 1;
+        guard.hold();
+        drop(cell.resume().unwrap());
+        assert_eq!(*cell.try_lock().unwrap(), 2);
+        cell.lock().hold();
+        drop(cell.lock_or_break_session());
+        assert!(cell.try_lock().is_some());
+    }
+}
