@@ -41,6 +41,10 @@ impl<'a> Cursor<'a> {
         Cursor { base, packet, rest }
     }
 
+    pub(super) fn base(&self) -> BaseHeader {
+        self.base
+    }
+
     pub(super) fn packet_type(&self) -> PacketType {
         self.base.packet_type
     }

@@ -18,7 +18,7 @@ const TYPE_IDS: Source = Source::Spec {
 pub struct ParseError {
     /// The packet's type, `None` if that is what is wrong.
     pub packet_type: Option<PacketType>,
-    /// The field in which parsing stopped, by its name in [`fields`](super::fields).
+    /// The field in which parsing stopped, by its name in [`fields`].
     pub field: &'static str,
     /// Where the field starts, in bytes from the start of the packet.
     pub offset: usize,

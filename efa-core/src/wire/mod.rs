@@ -222,7 +222,15 @@ impl<'a> Packet<'a> {
             return Err(unsupported_version(base));
         }
         let mut cursor = Cursor::new(base, packet, rest);
-        let header = Header::parse(&mut cursor)?;
+        // The two types of which there are the most are parsed here, with a cursor that lives in
+        // registers; the others by a function of their own.
+        let header = match base.packet_type {
+            PacketType::EagerMsgRtm | PacketType::EagerTagRtm => {
+                Header::EagerRtm(EagerRtm::parse(&mut cursor)?)
+            }
+            PacketType::CtsData => Header::CtsData(CtsData::parse(&mut cursor)?),
+            _ => return Header::parse(cursor),
+        };
         Ok(Packet {
             base,
             header,
@@ -232,8 +240,18 @@ impl<'a> Packet<'a> {
 }
 
 impl<'a> Header<'a> {
-    #[inline]
-    fn parse(cursor: &mut Cursor<'a>) -> Result<Header<'a>, ParseError> {
+    #[inline(never)]
+    fn parse(mut cursor: Cursor<'a>) -> Result<Packet<'a>, ParseError> {
+        let header = Header::parse_fields(&mut cursor)?;
+        Ok(Packet {
+            base: cursor.base(),
+            header,
+            payload: cursor.rest(),
+        })
+    }
+
+    #[inline(always)]
+    fn parse_fields(cursor: &mut Cursor<'a>) -> Result<Header<'a>, ParseError> {
         use PacketType as T;
         Ok(match cursor.packet_type() {
             T::EagerMsgRtm | T::EagerTagRtm | T::DcEagerMsgRtm | T::DcEagerTagRtm => {

@@ -18,11 +18,16 @@ macro_rules! packet_types {
             pub const ALL: &'static [PacketType] = &[$(PacketType::$variant,)*];
 
             /// The type with this code, `None` if the code is not assigned.
+            #[inline]
             pub const fn from_code(code: u8) -> Option<PacketType> {
-                match code {
-                    $($code => Some(PacketType::$variant),)*
-                    _ => None,
-                }
+                // A table, because this is on the path of every packet: the jumps into which a
+                // match over the codes is compiled are predicted badly when types alternate.
+                const BY_CODE: [Option<PacketType>; 256] = {
+                    let mut by_code = [None; 256];
+                    $(by_code[$code] = Some(PacketType::$variant);)*
+                    by_code
+                };
+                BY_CODE[code as usize]
             }
 
             /// The nickname in the spelling of spec table 1.2.

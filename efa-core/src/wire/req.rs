@@ -6,7 +6,6 @@ use super::codec::{Cursor, Writer};
 use super::error::{ParseError, Reason};
 use super::flags::ReqFlags;
 use super::ids::Connid;
-use super::packet_type::{Family, PacketType};
 use crate::address::RawAddress;
 
 /// The optional raw address header (spec table 3.2).
@@ -86,17 +85,21 @@ impl ReqOptions {
         raw_address.saturating_add(cq_data + connid)
     }
 
-    /// The flags of the base header for a request of `packet_type`.
-    pub(super) fn wire_flags(&self, packet_type: PacketType) -> u16 {
-        let mut flags = self.flags.difference(ReqFlags::OPTIONAL_HEADERS) | type_flags(packet_type);
+    /// The flags of the base header for a request whose type has the flags `implied`.
+    pub(super) fn wire_flags(&self, implied: ReqFlags) -> u16 {
+        let mut flags = self.flags | implied;
         flags.set(ReqFlags::RAW_ADDR_HDR, self.raw_address.is_some());
         flags.set(ReqFlags::CQ_DATA_HDR, self.cq_data.is_some());
         flags.set(ReqFlags::CONNID_HDR, self.connid.is_some());
         flags.bits()
     }
 
-    #[inline]
-    pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<ReqOptions, ParseError> {
+    /// Reads the optional headers of a request whose type has the flags `implied`.
+    #[inline(always)]
+    pub(super) fn parse(
+        cursor: &mut Cursor<'_>,
+        implied: ReqFlags,
+    ) -> Result<ReqOptions, ParseError> {
         let flags = ReqFlags::from_bits_retain(cursor.flags());
         let raw_address = if flags.contains(ReqFlags::RAW_ADDR_HDR) {
             Some(parse_raw_address(cursor)?)
@@ -113,12 +116,11 @@ impl ReqOptions {
         } else {
             None
         };
-        let derived = ReqFlags::OPTIONAL_HEADERS.union(type_flags(cursor.packet_type()));
         Ok(ReqOptions {
             raw_address,
             cq_data,
             connid,
-            flags: flags.difference(derived),
+            flags: flags.difference(ReqFlags::OPTIONAL_HEADERS | implied),
         })
     }
 
@@ -148,20 +150,5 @@ fn parse_raw_address(cursor: &mut Cursor<'_>) -> Result<RawAddressHeader, ParseE
             size,
         }),
         None => Err(cursor.error("raw_addr.size", offset, Reason::RawAddressTooShort { size })),
-    }
-}
-
-/// The flags that stock libfabric sets by packet type alone.
-///
-/// Every RTM has MSG, tagged ones TAGGED too, every RTA has ATOMIC. RTW and RTR have none: the spec
-/// gives them RMA, which no stock sender sets.
-const fn type_flags(packet_type: PacketType) -> ReqFlags {
-    match packet_type.family() {
-        Family::Rtm if packet_type.is_tagged() => ReqFlags::MSG.union(ReqFlags::TAGGED),
-        Family::Rtm => ReqFlags::MSG,
-        Family::Rta => ReqFlags::ATOMIC,
-        Family::Rtw | Family::Rtr | Family::Control | Family::Retired | Family::Local => {
-            ReqFlags::empty()
-        }
     }
 }

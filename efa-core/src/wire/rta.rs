@@ -6,6 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::atomic::{AtomicDatatype, AtomicOp};
 use super::codec::{Cursor, Repr, Writer, sealed};
 use super::error::ParseError;
+use super::flags::ReqFlags;
 use super::ids::{MsgId, RecvId, SendId};
 use super::iov::RmaIovs;
 use super::packet_type::PacketType;
@@ -82,7 +83,7 @@ impl<'a> Rta<'a> {
                 RMA_IOV_COUNT_OFFSET,
                 raw.rma_iov_count.get(),
             )?,
-            options: ReqOptions::parse(cursor)?,
+            options: ReqOptions::parse(cursor, ReqFlags::IMPLIED_BY_RTA)?,
         })
     }
 }
@@ -98,7 +99,7 @@ impl Repr for Rta<'_> {
     }
 
     fn wire_flags(&self) -> u16 {
-        self.options.wire_flags(self.packet_type())
+        self.options.wire_flags(ReqFlags::IMPLIED_BY_RTA)
     }
 
     fn header_len(&self) -> usize {

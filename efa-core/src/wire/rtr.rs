@@ -7,6 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::codec::{Cursor, Repr, Writer, sealed};
 use super::error::ParseError;
+use super::flags::ReqFlags;
 use super::ids::RecvId;
 use super::iov::RmaIovs;
 use super::packet_type::PacketType;
@@ -82,7 +83,7 @@ impl<'a> Rtr<'a> {
             msg_length: raw.msg_length.get(),
             recv_id: RecvId(raw.recv_id.get()),
             recv_length: raw.recv_length.get(),
-            options: ReqOptions::parse(cursor)?,
+            options: ReqOptions::parse(cursor, ReqFlags::IMPLIED_BY_RMA)?,
         })
     }
 }
@@ -90,7 +91,7 @@ impl<'a> Rtr<'a> {
 impl ReadRtr {
     pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<ReadRtr, ParseError> {
         Ok(ReadRtr {
-            options: ReqOptions::parse(cursor)?,
+            options: ReqOptions::parse(cursor, ReqFlags::IMPLIED_BY_RMA)?,
         })
     }
 }
@@ -104,7 +105,7 @@ impl Repr for Rtr<'_> {
     }
 
     fn wire_flags(&self) -> u16 {
-        self.options.wire_flags(self.packet_type())
+        self.options.wire_flags(ReqFlags::IMPLIED_BY_RMA)
     }
 
     fn header_len(&self) -> usize {
@@ -131,7 +132,7 @@ impl Repr for ReadRtr {
     }
 
     fn wire_flags(&self) -> u16 {
-        self.options.wire_flags(self.packet_type())
+        self.options.wire_flags(ReqFlags::IMPLIED_BY_RMA)
     }
 
     fn header_len(&self) -> usize {

@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::codec::{Cursor, Repr, Writer, sealed};
 use super::error::ParseError;
+use super::flags::ReqFlags;
 use super::ids::SendId;
 use super::iov::RmaIovs;
 use super::packet_type::PacketType;
@@ -185,7 +186,7 @@ impl<'a> EagerRtw<'a> {
         Ok(EagerRtw {
             rma_iov: parse_rma_iov(cursor, count)?,
             receipt,
-            options: ReqOptions::parse(cursor)?,
+            options: ReqOptions::parse(cursor, ReqFlags::IMPLIED_BY_RMA)?,
         })
     }
 }
@@ -199,7 +200,7 @@ impl<'a> LongctsRtw<'a> {
             send_id: SendId(raw.send_id.get()),
             credit_request: raw.count.get(),
             delivery_complete: cursor.packet_type().is_delivery_complete(),
-            options: ReqOptions::parse(cursor)?,
+            options: ReqOptions::parse(cursor, ReqFlags::IMPLIED_BY_RMA)?,
         })
     }
 }
@@ -208,7 +209,7 @@ impl<'a> LongreadRtw<'a> {
     pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<LongreadRtw<'a>, ParseError> {
         let raw: &RawLong = cursor.take()?;
         let rma_iov = parse_rma_iov(cursor, raw.rma_iov_count.get())?;
-        let options = ReqOptions::parse(cursor)?;
+        let options = ReqOptions::parse(cursor, ReqFlags::IMPLIED_BY_RMA)?;
         Ok(LongreadRtw {
             rma_iov,
             msg_length: raw.msg_length.get(),
@@ -229,7 +230,7 @@ impl<'a> RuntctsRtw<'a> {
             credit_request: raw.long.count.get(),
             seg_offset: raw.seg_offset.get(),
             runt_length: raw.runt_length.get(),
-            options: ReqOptions::parse(cursor)?,
+            options: ReqOptions::parse(cursor, ReqFlags::IMPLIED_BY_RMA)?,
         })
     }
 }
@@ -238,7 +239,7 @@ impl<'a> RuntreadRtw<'a> {
     pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<RuntreadRtw<'a>, ParseError> {
         let raw: &RawRunt = cursor.take()?;
         let rma_iov = parse_rma_iov(cursor, raw.long.rma_iov_count.get())?;
-        let options = ReqOptions::parse(cursor)?;
+        let options = ReqOptions::parse(cursor, ReqFlags::IMPLIED_BY_RMA)?;
         Ok(RuntreadRtw {
             rma_iov,
             msg_length: raw.long.msg_length.get(),
@@ -260,7 +261,7 @@ impl Repr for EagerRtw<'_> {
     }
 
     fn wire_flags(&self) -> u16 {
-        self.options.wire_flags(self.packet_type())
+        self.options.wire_flags(ReqFlags::IMPLIED_BY_RMA)
     }
 
     fn header_len(&self) -> usize {
@@ -293,7 +294,7 @@ impl Repr for LongctsRtw<'_> {
     }
 
     fn wire_flags(&self) -> u16 {
-        self.options.wire_flags(self.packet_type())
+        self.options.wire_flags(ReqFlags::IMPLIED_BY_RMA)
     }
 
     fn header_len(&self) -> usize {
@@ -320,7 +321,7 @@ impl Repr for LongreadRtw<'_> {
     }
 
     fn wire_flags(&self) -> u16 {
-        self.options.wire_flags(self.packet_type())
+        self.options.wire_flags(ReqFlags::IMPLIED_BY_RMA)
     }
 
     fn header_len(&self) -> usize {
@@ -349,7 +350,7 @@ impl Repr for RuntctsRtw<'_> {
     }
 
     fn wire_flags(&self) -> u16 {
-        self.options.wire_flags(self.packet_type())
+        self.options.wire_flags(ReqFlags::IMPLIED_BY_RMA)
     }
 
     fn header_len(&self) -> usize {
@@ -380,7 +381,7 @@ impl Repr for RuntreadRtw<'_> {
     }
 
     fn wire_flags(&self) -> u16 {
-        self.options.wire_flags(self.packet_type())
+        self.options.wire_flags(ReqFlags::IMPLIED_BY_RMA)
     }
 
     fn header_len(&self) -> usize {

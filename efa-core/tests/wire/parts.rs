@@ -42,7 +42,7 @@ pub(crate) fn wire_types() -> impl Iterator<Item = PacketType> {
 
 impl Parts {
     /// A header with every optional part.
-    pub fn full(packet_type: PacketType) -> Parts {
+    pub(crate) fn full(packet_type: PacketType) -> Parts {
         let address = RawAddress {
             gid: Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]),
             qpn: Qpn(0x0123),
@@ -72,7 +72,7 @@ impl Parts {
         }
     }
 
-    pub fn header(&self) -> Header<'_> {
+    pub(crate) fn header(&self) -> Header<'_> {
         use PacketType as T;
         let [word_a, word_b, word_c, word_d] = self.words;
         let [long_a, long_b, long_c, long_d] = self.longs;
