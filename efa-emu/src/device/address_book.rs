@@ -160,6 +160,17 @@ mod tests {
     }
 
     #[test]
+    fn a_number_that_is_used_again_is_not_the_old_senders() {
+        let mut book = AddressBook::new(10);
+        let ahn = book.create(UCX, gid(1)).unwrap();
+        assert_eq!(book.sender(UCX, gid(1)), Some(ahn));
+        book.destroy(UCX, ahn).unwrap();
+        assert_eq!(book.create(UCX, gid(2)), Ok(ahn));
+        assert_eq!(book.sender(UCX, gid(1)), None);
+        assert_eq!(book.sender(UCX, gid(2)), Some(ahn));
+    }
+
+    #[test]
     fn the_limit_counts_destinations() {
         let mut book = AddressBook::new(2);
         for host in [1, 2, 1, 2] {

@@ -1,0 +1,229 @@
+//! Clients that write queues and doorbells by themselves: rightly, and wrongly.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use efa_core::nic::Status;
+use efa_emu::device::QpState;
+use efa_emu::device::queue::{RingMemory, WqeSize};
+use proptest::prelude::*;
+
+use crate::harness::{MEMORY, Net, QKEY, Setup};
+
+/// Stores a word as a client does that maps the ring.
+fn store(memory: &RingMemory, offset: usize, value: u64) {
+    assert!(offset.is_multiple_of(8) && offset < memory.len());
+    // SAFETY: the word is inside the ring's memory, aligned, and alive as long as `memory`; all
+    // access to it is atomic.
+    let word = unsafe { AtomicU64::from_ptr(memory.as_ptr().add(offset).cast()) };
+    word.store(value, Ordering::Relaxed);
+}
+
+fn load(memory: &RingMemory, offset: usize) -> u64 {
+    assert!(offset.is_multiple_of(8) && offset < memory.len());
+    // SAFETY: as in `store`.
+    let word = unsafe { AtomicU64::from_ptr(memory.as_ptr().add(offset).cast()) };
+    word.load(Ordering::Relaxed)
+}
+
+/// Overwrites one byte of a ring.
+pub(crate) fn corrupt(memory: &RingMemory, offset: usize, value: u8) {
+    let word = offset / 8 * 8;
+    let mut bytes = load(memory, word).to_le_bytes();
+    bytes[offset % 8] = value;
+    store(memory, word, u64::from_le_bytes(bytes));
+}
+
+/// What a client with direct access does: no call of the library but the making of the objects.
+#[test]
+fn a_client_may_write_queues_and_doorbells_by_itself() {
+    for wqe_size in [WqeSize::Bytes64, WqeSize::Bytes128] {
+        let mut net = Net::pair(Setup {
+            wqe_size,
+            send_entries: 4,
+            recv_descriptors: 4,
+            ..Setup::default()
+        });
+        let to = net.address(0, 1);
+        for host in &mut net.hosts {
+            host.device.watch_qp(host.client.qpn, true).unwrap();
+        }
+        for round in 0..10u16 {
+            // Receive descriptor: address; request id, length, lkey with first and last.
+            let receive = net.hosts[1].client.recv.ring().clone();
+            let at = usize::from(round % 4) * 16;
+            store(receive.memory(), at, MEMORY + 1000);
+            let lkey = u64::from(net.hosts[1].keys.lkey.0 | 0xc000_0000);
+            let second = u64::from(round) | 64 << 16 | lkey << 32;
+            store(receive.memory(), at + 8, second);
+            receive.doorbell().write(u32::from(round + 1));
+
+            // Work request: send with completion, one buffer.
+            let send = net.hosts[0].client.send.ring().clone();
+            let at = usize::from(round % 4) * wqe_size.bytes();
+            let phase = u64::from(round / 4 % 2);
+            let control = 0x80 << 16 | (0x1c | phase) << 24;
+            let first = 0x4000 | u64::from(round) | control | u64::from(to.qpn.0) << 32 | 1 << 48;
+            store(send.memory(), at, first);
+            store(send.memory(), at + 8, u64::from(to.ahn) << 32);
+            store(send.memory(), at + 16, u64::from(QKEY.0));
+            store(send.memory(), at + 24, 0);
+            let lkey = u64::from(net.hosts[0].keys.lkey.0);
+            store(send.memory(), at + 32, 5 | lkey << 32);
+            store(send.memory(), at + 40, MEMORY);
+            net.hosts[0].bytes(0, 5).copy_from_slice(b"bytes");
+            send.doorbell().write(u32::from(round + 1));
+
+            net.hosts[0].device.poll_doorbells();
+            net.settle();
+            for host in 0..2 {
+                let ring = net.hosts[host].completions.ring().clone();
+                let head = load(ring.memory(), usize::from(round % 64) * 32);
+                assert_eq!(head as u16, if host == 0 { 0x4000 | round } else { round });
+                assert_eq!((head >> 16) as u8, Status::Ok.code());
+                let queue = if host == 0 { 1 } else { 2 };
+                assert_eq!((head >> 24) as u8 & 0b111, 1 | queue << 1);
+            }
+            assert_eq!(net.hosts[1].bytes(1000, 5), b"bytes");
+        }
+    }
+}
+
+#[test]
+fn a_doorbell_beyond_the_ring_fails_the_queue_pair() {
+    let mut net = Net::pair(Setup::default());
+    let qpn = net.hosts[0].client.qpn;
+    net.hosts[0].client.send.ring().doorbell().write(17);
+    net.hosts[0].doorbell();
+    let attributes = net.hosts[0].device.query_qp(qpn).unwrap();
+    assert_eq!(attributes.state, QpState::Error);
+
+    let to = net.address(0, 1);
+    net.hosts[1].client.recv.ring().doorbell().write(65);
+    net.hosts[0].set_state(QpState::Reset);
+    net.hosts[0].ready();
+    net.hosts[0].post_send(1, to, &[(0, 1)]);
+    net.settle();
+    assert_eq!(net.hosts[0].outcome(), Some((1, Status::RemoteAbort)));
+    let attributes = net.hosts[1].device.query_qp(net.hosts[1].client.qpn);
+    assert_eq!(attributes.unwrap().state, QpState::Error);
+}
+
+#[test]
+fn a_client_that_posts_without_polling_is_held_back() {
+    let mut net = Net::pair(Setup::default());
+    let to = net.address(0, 1);
+    net.hosts[0].post_send(1, to, &[(0, 1)]);
+    let ring = net.hosts[0].client.send.ring().clone();
+    let entry = ring.read(0).unwrap();
+    // As many again as the queue is long stay in the ring.
+    for counter in 0..32 {
+        ring.write(counter, &entry);
+        ring.doorbell().write(u32::from(counter + 1));
+        net.hosts[0].doorbell();
+        net.transmit(0);
+        assert_eq!(net.packets.len(), 16.min(usize::from(counter) + 1));
+    }
+    // Each answer makes room for one more.
+    let packet = net.packets.pop_front().unwrap();
+    net.answer(&packet, Status::Ok);
+    net.transmit(0);
+    assert_eq!(net.packets.len(), 16);
+}
+
+#[test]
+fn receives_that_never_end_or_begin_fail_the_queue_pair() {
+    // The bytes with the first (0x40) and last (0x80) bits of the receive's two descriptors.
+    for (first, second) in [
+        (0x80, 0x80),
+        (0, 0x80),
+        (0x40, 0),
+        (0x40, 0x40),
+        (0x40, 0xc0),
+    ] {
+        let mut net = Net::pair(Setup::default());
+        let to = net.address(0, 1);
+        net.hosts[1].post_recv(1, &[(0, 8), (8, 8)]);
+        let ring = net.hosts[1].client.recv.ring().clone();
+        corrupt(ring.memory(), 15, first);
+        corrupt(ring.memory(), 31, second);
+        net.hosts[0].post_send(1, to, &[(0, 1)]);
+        net.settle();
+        let outcome = net.hosts[0].outcome();
+        let context = format!("{first:#x} {second:#x}");
+        assert_eq!(outcome, Some((1, Status::RemoteAbort)), "{context}");
+        let attributes = net.hosts[1].device.query_qp(net.hosts[1].client.qpn);
+        assert_eq!(attributes.unwrap().state, QpState::Error, "{context}");
+    }
+}
+
+#[test]
+fn a_completion_queue_that_is_too_small_loses_completions_and_nothing_else() {
+    let mut net = Net::pair(Setup {
+        cq_entries: 4,
+        ..Setup::default()
+    });
+    let to = net.address(0, 1);
+    for wr_id in 0..12 {
+        net.hosts[1].post_recv(wr_id, &[(0, 8)]);
+        net.hosts[0].post_send(wr_id, to, &[(0, 8)]);
+    }
+    net.settle();
+    let mut seen = Vec::new();
+    while let Some((wr_id, status)) = net.hosts[0].outcome() {
+        assert_eq!(status, Status::Ok);
+        seen.push(wr_id);
+    }
+    // Three laps: the device is where it began, with the phase of the third, which the client takes
+    // for its first.
+    assert_eq!(seen, [8, 9, 10, 11]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Whatever bytes are in the rings and doorbells: no panic, and every packet that leaves keeps to
+    /// the device's limits.
+    #[test]
+    fn random_rings_do_no_harm(
+        wide in any::<bool>(),
+        words in prop::collection::vec((any::<u16>(), any::<u64>(), 0u8..4), 1..200),
+        doorbells in prop::collection::vec((any::<bool>(), any::<u8>()), 1..20),
+    ) {
+        let wqe_size = if wide { WqeSize::Bytes128 } else { WqeSize::Bytes64 };
+        let mut net = Net::pair(Setup { wqe_size, ..Setup::default() });
+        for (place, mut word, likely) in words {
+            let send = net.hosts[0].client.send.ring().clone();
+            let receive = net.hosts[1].client.recv.ring().clone();
+            let offset = usize::from(place) * 8;
+            let in_send = offset % send.memory().len();
+            // Make it likely that requests get further than the first check.
+            match (likely, in_send % wqe_size.bytes()) {
+                (1.., 0) => word = word & 0x0003_0065_0033_ffff | 0x1c80_0000 | 0x65 << 32,
+                (1.., 8) => word &= 0xffff,
+                (1.., 16) => word = u64::from(QKEY.0),
+                (1.., _) => {
+                    word = word & 0xff | u64::from(net.hosts[0].keys.lkey.0) << 32;
+                    if likely > 2 {
+                        word = MEMORY + (word & 0xff);
+                    }
+                }
+                _ => {}
+            }
+            store(send.memory(), in_send, word);
+            store(receive.memory(), offset % receive.memory().len(), word);
+        }
+        for (which, value) in doorbells {
+            if which {
+                net.hosts[0].client.send.ring().doorbell().write(u32::from(value));
+                net.hosts[0].doorbell();
+            } else {
+                net.hosts[1].client.recv.ring().doorbell().write(u32::from(value));
+            }
+            net.settle();
+            net.advance();
+            net.settle();
+            while net.hosts[0].poll().is_some() {}
+            while net.hosts[1].poll().is_some() {}
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! The device model, driven through its rings by the user-space half: two or more devices on a
+//! network that holds every request until the test lets it through.
+
+mod events;
+mod harness;
+mod hostile;
+mod lifecycle;
+mod properties;
+mod session;
+mod statuses;
+mod transfers;
