@@ -373,22 +373,8 @@ pub trait Nic {
     ) -> Result<(), NicError>;
 
     /// Copies `source` to user memory at `address`: for data that the engine had to keep outside of
-    /// packet buffers. The default takes the way through a packet buffer, a second copy that a
-    /// device with direct access to user memory avoids.
-    fn write_user(&mut self, address: u64, source: &[u8]) -> Result<(), NicError> {
-        let buffer = self.acquire_buffer().ok_or(NicError::QueueFull)?;
-        let mut result = Ok(());
-        let mut done = 0;
-        while result.is_ok() && done < source.len() {
-            let bytes = self.buffer_mut(buffer);
-            let length = bytes.len().min(source.len() - done);
-            bytes[..length].copy_from_slice(&source[done..done + length]);
-            result = self.copy_to_user(buffer, 0, length, address.wrapping_add(done as u64));
-            done += length;
-        }
-        self.release_buffer(buffer);
-        result
-    }
+    /// packet buffers. It must not need a packet buffer, as it may be called when there is none.
+    fn write_user(&mut self, address: u64, source: &[u8]) -> Result<(), NicError>;
 
     /// Queues a packet. On success the buffer is the device's until the completion.
     fn post_send(&mut self, request: &SendRequest) -> Result<(), NicError>;

@@ -351,6 +351,10 @@ impl Nic for HwNic {
         Ok(())
     }
 
+    fn write_user(&mut self, address: u64, source: &[u8]) -> Result<(), NicError> {
+        HwNic::write_user(self, address, source)
+    }
+
     fn post_send(&mut self, request: &SendRequest) -> Result<(), NicError> {
         let payload_length = request.payload.map_or(0, |(slice, _)| slice.length);
         let length = request.header_length.saturating_add(payload_length);

@@ -183,6 +183,11 @@ impl Held {
         }
     }
 
+    /// Packets that wait in device buffers.
+    pub(super) fn in_buffers(&self) -> usize {
+        self.in_buffers
+    }
+
     /// Packets that wait.
     pub(super) fn len(&self) -> usize {
         self.packets.len()

@@ -320,6 +320,11 @@ impl<M> Matcher<M> {
         UnexpectedKey(node)
     }
 
+    /// Unexpected messages.
+    pub(crate) fn unexpected_len(&self) -> usize {
+        self.unexpected.len()
+    }
+
     /// The first message to have arrived that a receive accepts.
     pub(crate) fn find_unexpected(&self, filter: &Filter) -> Option<UnexpectedKey> {
         let tag = filter.tag.tag;

@@ -62,6 +62,10 @@ impl Assemblies {
         self.mixer.hash(peer.to_bits(), u64::from(msg_id.0))
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
     pub(super) fn get(&self, peer: PeerId, msg_id: MsgId) -> Option<Assembly> {
         self.table
             .find(self.hash(peer, msg_id), |(other, id, _)| {

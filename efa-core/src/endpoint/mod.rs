@@ -74,7 +74,7 @@ pub use operation::{
     IOV_LIMIT, IoVec, OperationFlags, ReadArgs, RecvArgs, RemoteIoVec, SendArgs, SourceFilter,
     TagFilter, WriteArgs,
 };
-pub use statistics::Statistics;
+pub use statistics::{Statistics, Usage};
 pub use time::Instant;
 
 use crate::address::RawAddress;
@@ -111,7 +111,8 @@ pub struct Endpoint<N: Nic> {
     inbound: Arena<Inbound, ReceiveId>,
     packets: Arena<InFlight, PacketId>,
 
-    /// Work for when the device has room.
+    /// Packets to be posted again, and other work, for when the device has room.
+    resend: VecDeque<Work>,
     ready: VecDeque<Work>,
     /// Work that waits for the end of a back-off, of all peers together.
     parked: usize,
@@ -183,6 +184,7 @@ impl<N: Nic> Endpoint<N> {
             outbound: Arena::new(config.max_operations),
             inbound: Arena::new(config.max_operations),
             packets: Arena::new(usize::MAX),
+            resend: VecDeque::new(),
             ready: VecDeque::new(),
             parked: 0,
             timers: BinaryHeap::new(),
@@ -238,6 +240,19 @@ impl<N: Nic> Endpoint<N> {
         &self.statistics
     }
 
+    /// What the endpoint holds now.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            peers: self.peers.len(),
+            outbound: self.outbound.len(),
+            inbound: self.inbound.len(),
+            unexpected: self.untagged.unexpected_len() + self.tagged.unexpected_len(),
+            held_packets: self.held.len(),
+            packets: self.packets.len(),
+            assemblies: self.assemblies.len(),
+        }
+    }
+
     /// Puts an address into the address vector; an address that is there already keeps its id, also
     /// if only a packet introduced it.
     ///
@@ -269,7 +284,9 @@ impl<N: Nic> Endpoint<N> {
                 self.parked -= state.parked.len();
                 self.waiting_peers -= usize::from(!state.last_wait.is_zero());
                 // Packets that wait to be sent again end now; the others with their completions.
-                self.ready.extend(state.parked);
+                for work in state.parked {
+                    self.queue_work(work);
+                }
             }
             self.nic.destroy_address_handle(ahn)?;
         }

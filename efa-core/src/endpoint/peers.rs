@@ -233,6 +233,10 @@ impl Peers {
         self.implicit
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.peers.len()
+    }
+
     pub(super) fn contains(&self, id: PeerId) -> bool {
         self.peers.get(id).is_some()
     }

@@ -29,3 +29,22 @@ pub struct Statistics {
     /// Bytes of user data copied from packet buffers to user memory.
     pub copied_bytes: u64,
 }
+
+/// What an endpoint holds at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Entries of the address vector, those that introduced themselves included.
+    pub peers: usize,
+    /// Operations in flight that send data.
+    pub outbound: usize,
+    /// Receives posted, and operations in flight that take data.
+    pub inbound: usize,
+    /// Messages that no receive has taken.
+    pub unexpected: usize,
+    /// Packets that wait: for their turn, or for a receive.
+    pub held_packets: usize,
+    /// Packets that the device has, or that wait to be posted again.
+    pub packets: usize,
+    /// Messages of which some packets have not come.
+    pub assemblies: usize,
+}

@@ -183,14 +183,29 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Queues work and does it as soon as there is room.
+    /// Queues work and does it as soon as there is room. Packets that are to be posted again go
+    /// first: they hold buffers that the others may be waiting for.
     pub(super) fn queue_work(&mut self, work: Work) {
-        self.ready.push_back(work);
+        match work {
+            Work::Resend(_) => self.resend.push_back(work),
+            _ => self.ready.push_back(work),
+        }
+    }
+
+    fn next_work(&mut self) -> Option<Work> {
+        self.resend.pop_front().or_else(|| self.ready.pop_front())
+    }
+
+    fn take_back(&mut self, work: Work) {
+        match work {
+            Work::Resend(_) => self.resend.push_front(work),
+            _ => self.ready.push_front(work),
+        }
     }
 
     /// Does what waits, as far as the device has room.
     pub(super) fn do_ready_work(&mut self) {
-        while let Some(work) = self.ready.pop_front() {
+        while let Some(work) = self.next_work() {
             if let Some(peer) = self.peer_of(work)
                 && let Some(state) = self.peers.state(peer)
                 && state.backoff.is_some()
@@ -203,9 +218,9 @@ impl<N: Nic> Endpoint<N> {
             }
             match self.do_work(work) {
                 Outcome::Done => {}
-                Outcome::Again => self.ready.push_back(work),
+                Outcome::Again => self.queue_work(work),
                 Outcome::Blocked => {
-                    self.ready.push_front(work);
+                    self.take_back(work);
                     return;
                 }
             }
@@ -396,7 +411,7 @@ impl<N: Nic> Endpoint<N> {
             state.parked.push_back(work);
             self.parked += 1;
         } else if first {
-            self.ready.push_back(work);
+            self.resend.push_back(work);
         } else {
             let (shortest, longest) = self.config.backoff_first_micros;
             let wait = if state.last_wait.is_zero() {
@@ -439,16 +454,26 @@ impl<N: Nic> Endpoint<N> {
                 && state.backoff == Some(Backoff { until })
             {
                 state.backoff = None;
-                self.parked -= state.parked.len();
-                self.ready.extend(state.parked.drain(..));
+                let mut parked = core::mem::take(&mut state.parked);
+                self.parked -= parked.len();
+                for work in parked.drain(..) {
+                    self.queue_work(work);
+                }
+                // Its memory serves the next wait.
+                if let Some(state) = self.peers.state_mut(peer) {
+                    state.parked = parked;
+                }
             }
         }
     }
 
-    /// Gives a buffer back: to the receive queue if that lacks one, else to the pool.
+    /// Gives a buffer back: to the receive queue if that lacks one, else to the pool. Buffers of
+    /// packets that wait count as those of the receive queue, so that they never eat into those
+    /// for sending.
     #[inline]
     pub(super) fn recycle(&mut self, buffer: BufferId) {
-        if self.posted_receives + self.to_post.len() < self.wanted_receives {
+        let receiving = self.posted_receives + self.to_post.len() + self.held.in_buffers();
+        if receiving < self.wanted_receives {
             self.to_post.push(buffer);
         } else {
             self.nic.release_buffer(buffer);

@@ -2,3 +2,4 @@
 
 mod messages;
 mod mock;
+mod random;

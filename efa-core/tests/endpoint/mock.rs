@@ -380,6 +380,14 @@ impl MockNic {
         self.index
     }
 
+    /// Of the send queue and of the receive queue.
+    pub(crate) fn depths(&self) -> (usize, usize) {
+        (
+            self.attributes.send_queue_depth,
+            self.attributes.recv_queue_depth,
+        )
+    }
+
     pub(crate) fn free_buffers(&self) -> usize {
         self.free.len()
     }
@@ -544,6 +552,13 @@ impl Nic for MockNic {
         address: u64,
     ) -> Result<(), NicError> {
         let source = &self.buffers[buffer.0 as usize][offset..offset + length];
+        self.user(UserSlice { address, length }, |user| {
+            user.copy_from_slice(source)
+        })
+    }
+
+    fn write_user(&mut self, address: u64, source: &[u8]) -> Result<(), NicError> {
+        let length = source.len();
         self.user(UserSlice { address, length }, |user| {
             user.copy_from_slice(source)
         })

@@ -390,6 +390,17 @@ impl Nic for SimNic {
             .map_err(|_: MemoryFault| fault(UserSlice { address, length }))
     }
 
+    fn write_user(&mut self, address: u64, source: &[u8]) -> Result<(), NicError> {
+        self.objects.check_alive()?;
+        let length = source.len();
+        self.objects
+            .with_memory(|memory| {
+                memory.bytes_mut(address, length)?.copy_from_slice(source);
+                Ok(())
+            })
+            .map_err(|_: MemoryFault| fault(UserSlice { address, length }))
+    }
+
     fn post_send(&mut self, request: &SendRequest) -> Result<(), NicError> {
         self.objects.check_alive()?;
         let length = request.header_length;
