@@ -216,10 +216,7 @@ pub(crate) unsafe extern "C" fn efadv_create_qp_ex(
         let options = unsafe { copy_in(efa, size, shortest) }?;
         // SAFETY: by contract.
         let attributes = unsafe { attributes.as_mut() }.ok_or(Errno::INVAL)?;
-        if attributes.base.qp_type != IBV_QPT_DRIVER
-            || options.comp_mask != 0
-            || options.reserved != 0
-        {
+        if attributes.qp_type != IBV_QPT_DRIVER || options.comp_mask != 0 || options.reserved != 0 {
             return Err(Errno::INVAL);
         }
         queue_pair::create(&context, attributes, &options)

@@ -21,8 +21,6 @@ mod device;
 mod domain;
 mod efadv;
 mod errno;
-// Symbol versions exist in the shared library only.
-#[cfg(not(test))]
 mod exports;
 mod handles;
 mod hardware;

@@ -98,7 +98,7 @@ fn service(
     attributes: &ibv_qp_init_attr_ex,
     efa: &efadv_qp_init_attr,
 ) -> Result<Service, Errno> {
-    let service = match attributes.base.qp_type {
+    let service = match attributes.qp_type {
         IBV_QPT_UD => Service::Ud,
         IBV_QPT_DRIVER if efa.driver_qp_type == EFADV_QP_DRIVER_TYPE_SRD => Service::Srd,
         _ => return Err(Errno::OPNOTSUPP),
@@ -124,8 +124,7 @@ fn service(
     if efa.wr_flags & !EFADV_WR_EX_WITH_PROCESSING_HINTS != 0 {
         return Err(Errno::OPNOTSUPP);
     }
-    let base = &attributes.base;
-    if base.recv_cq.is_null() || base.send_cq.is_null() || !base.srq.is_null() {
+    if attributes.recv_cq.is_null() || attributes.send_cq.is_null() || !attributes.srq.is_null() {
         return Err(Errno::INVAL);
     }
     Ok(service)
@@ -139,7 +138,7 @@ pub(crate) fn plan(
 ) -> Result<QpPlan, Errno> {
     let service = service(profile, attributes, efa)?;
     let inline_write = efa.flags & EFADV_QP_FLAGS_INLINE_WRITE != 0;
-    let wanted = &attributes.base.cap;
+    let wanted = &attributes.cap;
     let wqe_size = wqe_size(profile, wanted.max_inline_data, inline_write);
     if wanted.max_send_sge > profile.max_sq_sge
         || wanted.max_recv_sge > profile.max_rq_sge
@@ -184,11 +183,11 @@ mod tests {
     fn request() -> (ibv_qp_init_attr_ex, efadv_qp_init_attr) {
         // SAFETY: integers, and pointers that may be null.
         let mut attributes: ibv_qp_init_attr_ex = unsafe { zeroed() };
-        attributes.base.send_cq = core::ptr::dangling_mut();
-        attributes.base.recv_cq = core::ptr::dangling_mut();
-        attributes.base.qp_type = IBV_QPT_DRIVER;
-        attributes.base.sq_sig_all = 1;
-        attributes.base.cap = ibv_qp_cap {
+        attributes.send_cq = core::ptr::dangling_mut();
+        attributes.recv_cq = core::ptr::dangling_mut();
+        attributes.qp_type = IBV_QPT_DRIVER;
+        attributes.sq_sig_all = 1;
+        attributes.cap = ibv_qp_cap {
             max_send_wr: 4096,
             max_recv_wr: 8192,
             max_send_sge: 2,
@@ -221,7 +220,7 @@ mod tests {
     fn requests_beyond_the_device_are_refused() {
         type Change = fn(&mut ibv_qp_init_attr_ex, &mut efadv_qp_init_attr);
         let cases: [(&str, Change, Errno); 16] = [
-            ("RC", |a, _| a.base.qp_type = 2, Errno::OPNOTSUPP),
+            ("RC", |a, _| a.qp_type = 2, Errno::OPNOTSUPP),
             ("driver type", |_, e| e.driver_qp_type = 1, Errno::OPNOTSUPP),
             ("comp_mask", |a, _| a.comp_mask |= 1 << 1, Errno::OPNOTSUPP),
             (
@@ -238,39 +237,27 @@ mod tests {
             ("wr_flags", |_, e| e.wr_flags = 1 << 1, Errno::OPNOTSUPP),
             (
                 "no CQ",
-                |a, _| a.base.send_cq = core::ptr::null_mut(),
+                |a, _| a.send_cq = core::ptr::null_mut(),
                 Errno::INVAL,
             ),
             (
                 "SRQ",
-                |a, _| a.base.srq = core::ptr::dangling_mut(),
+                |a, _| a.srq = core::ptr::dangling_mut(),
                 Errno::INVAL,
             ),
-            ("send sge", |a, _| a.base.cap.max_send_sge = 3, Errno::INVAL),
-            ("recv sge", |a, _| a.base.cap.max_recv_sge = 4, Errno::INVAL),
-            (
-                "send depth",
-                |a, _| a.base.cap.max_send_wr = 4097,
-                Errno::INVAL,
-            ),
-            (
-                "recv depth",
-                |a, _| a.base.cap.max_recv_wr = 10923,
-                Errno::INVAL,
-            ),
-            (
-                "inline",
-                |a, _| a.base.cap.max_inline_data = 81,
-                Errno::INVAL,
-            ),
+            ("send sge", |a, _| a.cap.max_send_sge = 3, Errno::INVAL),
+            ("recv sge", |a, _| a.cap.max_recv_sge = 4, Errno::INVAL),
+            ("send depth", |a, _| a.cap.max_send_wr = 4097, Errno::INVAL),
+            ("recv depth", |a, _| a.cap.max_recv_wr = 10923, Errno::INVAL),
+            ("inline", |a, _| a.cap.max_inline_data = 81, Errno::INVAL),
             (
                 "depth of large entries",
-                |a, _| a.base.cap.max_inline_data = 33,
+                |a, _| a.cap.max_inline_data = 33,
                 Errno::INVAL,
             ),
             (
                 "UD with RDMA",
-                |a, _| a.base.qp_type = IBV_QPT_UD,
+                |a, _| a.qp_type = IBV_QPT_UD,
                 Errno::OPNOTSUPP,
             ),
         ];
@@ -299,7 +286,7 @@ mod tests {
             plan(&profile("efa1"), &attributes, &efa).err(),
             Some(Errno::OPNOTSUPP)
         );
-        attributes.base.cap.max_send_wr = 2048;
+        attributes.cap.max_send_wr = 2048;
         let wide = plan(&profile("efa2"), &attributes, &efa).unwrap();
         assert_eq!(
             (wide.wqe_size, wide.inline_write),

@@ -164,7 +164,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         let extended = ibv_device_attr_ex {
             orig_attr: device_attributes(&context),
             comp_mask: 0,
-            unreported: [0; 20],
+            unreported: [0; 40],
             phys_port_cnt_ex: 1,
         };
         // SAFETY: valid by contract.

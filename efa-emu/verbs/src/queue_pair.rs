@@ -128,8 +128,8 @@ pub(crate) fn create(
     let profile = &context.device.profile;
     let plan = plan(profile, attributes, efa)?;
     let domain = DOMAINS.get(attributes.pd)?;
-    let send_cq = QUEUES.get(attributes.base.send_cq)?;
-    let recv_cq = QUEUES.get(attributes.base.recv_cq)?;
+    let send_cq = QUEUES.get(attributes.send_cq)?;
+    let recv_cq = QUEUES.get(attributes.recv_cq)?;
     let owners = [&domain.context, &send_cq.context, &recv_cq.context];
     if owners.iter().any(|owner| !Arc::ptr_eq(owner, context)) {
         return Err(Errno::INVAL);
@@ -145,7 +145,7 @@ pub(crate) fn create(
         unsolicited_write_recv: plan.unsolicited_write_recv,
     })?;
     let generation = next_generation();
-    let signal_all = attributes.base.sq_sig_all != 0;
+    let signal_all = attributes.sq_sig_all != 0;
     let queues = Arc::new(Queues {
         send: SpinCell::new(SendQueue::new(
             rings.send,
@@ -173,7 +173,7 @@ pub(crate) fn create(
     }
     domain.retain();
     let base = base_structure(context, attributes, qpn);
-    attributes.base.cap = plan.cap.into();
+    attributes.cap = plan.cap.into();
     Ok(PAIRS.insert(Arc::new(QueuePair {
         c: UnsafeCell::new(QueuePairC {
             ex: builder::extended(base, &plan),
@@ -193,15 +193,15 @@ pub(crate) fn create(
 fn base_structure(context: &Context, attributes: &ibv_qp_init_attr_ex, qpn: Qpn) -> ibv_qp {
     ibv_qp {
         context: context.c_pointer(),
-        qp_context: attributes.base.qp_context,
+        qp_context: attributes.qp_context,
         pd: attributes.pd,
-        send_cq: attributes.base.send_cq,
-        recv_cq: attributes.base.recv_cq,
+        send_cq: attributes.send_cq,
+        recv_cq: attributes.recv_cq,
         srq: null_mut(),
         handle: u32::from(qpn.0),
         qp_num: u32::from(qpn.0),
         state: IBV_QPS_RESET,
-        qp_type: attributes.base.qp_type,
+        qp_type: attributes.qp_type,
         mutex: libc::PTHREAD_MUTEX_INITIALIZER,
         cond: libc::PTHREAD_COND_INITIALIZER,
         events_completed: 0,
@@ -217,12 +217,21 @@ pub(crate) fn create_basic(
     let context = Arc::clone(&DOMAINS.get(pd)?.context);
     let attributes = attributes.ok_or(Errno::INVAL)?;
     // SAFETY: integers, and pointers that may be null.
-    let mut extended: ibv_qp_init_attr_ex = unsafe { zeroed() };
-    extended.base = *attributes;
-    extended.comp_mask = IBV_QP_INIT_ATTR_PD;
-    extended.pd = pd;
+    let none: ibv_qp_init_attr_ex = unsafe { zeroed() };
+    let mut extended = ibv_qp_init_attr_ex {
+        qp_context: attributes.qp_context,
+        send_cq: attributes.send_cq,
+        recv_cq: attributes.recv_cq,
+        srq: attributes.srq,
+        cap: attributes.cap,
+        qp_type: attributes.qp_type,
+        sq_sig_all: attributes.sq_sig_all,
+        comp_mask: IBV_QP_INIT_ATTR_PD,
+        pd,
+        ..none
+    };
     let pair = create(&context, &mut extended, efa)?;
-    *attributes = extended.base;
+    attributes.cap = extended.cap;
     Ok(pair)
 }
 
@@ -256,7 +265,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     errno::pointer(CONTEXTS.get(context).and_then(|context| {
         // SAFETY: valid by contract.
         let attributes = unsafe { attributes.as_mut() }.ok_or(Errno::INVAL)?;
-        if attributes.base.qp_type != IBV_QPT_UD {
+        if attributes.qp_type != IBV_QPT_UD {
             return Err(Errno::OPNOTSUPP);
         }
         create(&context, attributes, &efadv_qp_init_attr::default())

@@ -75,7 +75,7 @@ pub(crate) struct ibv_device_attr {
 pub(crate) struct ibv_device_attr_ex {
     pub(crate) orig_attr: ibv_device_attr,
     pub(crate) comp_mask: u32,
-    pub(crate) unreported: [u64; 20],
+    pub(crate) unreported: [u32; 40],
     pub(crate) phys_port_cnt_ex: u32,
 }
 
@@ -208,10 +208,17 @@ pub(crate) struct ibv_qp_init_attr {
     pub(crate) sq_sig_all: c_int,
 }
 
+/// Starts with the fields of [`ibv_qp_init_attr`], without that structure's padding at the end.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ibv_qp_init_attr_ex {
-    pub(crate) base: ibv_qp_init_attr,
+    pub(crate) qp_context: *mut c_void,
+    pub(crate) send_cq: *mut ibv_cq,
+    pub(crate) recv_cq: *mut ibv_cq,
+    pub(crate) srq: *mut c_void,
+    pub(crate) cap: ibv_qp_cap,
+    pub(crate) qp_type: u32,
+    pub(crate) sq_sig_all: c_int,
     pub(crate) comp_mask: u32,
     pub(crate) pd: *mut ibv_pd,
     pub(crate) xrcd: *mut c_void,
