@@ -1,10 +1,12 @@
 //! The formats of all packet types, from outside the crate: literal bytes, round trips, hostile
 //! bytes, and the agreement of the typed parser with the tables of fields.
 
-mod agreement;
 mod errors;
 mod hostile;
+mod invariants;
 mod literal;
 mod parts;
 mod round_trip;
 mod strategy;
+mod tables;
+mod typed;

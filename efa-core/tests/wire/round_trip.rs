@@ -3,6 +3,7 @@
 use efa_core::wire::{BaseHeader, EmitError, Packet, PacketType, Repr};
 use proptest::prelude::*;
 
+use crate::invariants;
 use crate::parts::{Parts, wire_types};
 use crate::strategy::parts;
 
@@ -24,6 +25,7 @@ fn check(parts: &Parts) {
     );
     assert_eq!(BaseHeader::parse(&packet), Ok(parsed.base));
     assert_eq!(PacketType::peek(&packet), Some(parts.packet_type));
+    invariants::check(&packet);
 }
 
 #[test]

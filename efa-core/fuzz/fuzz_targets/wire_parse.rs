@@ -1,0 +1,10 @@
+//! Any bytes as a packet: the parser, the walk along the field tables, and their agreement.
+
+#![no_main]
+
+#[path = "../../tests/wire/invariants.rs"]
+mod invariants;
+#[path = "../../tests/wire/typed.rs"]
+mod typed;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| invariants::check(bytes));

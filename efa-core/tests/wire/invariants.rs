@@ -1,0 +1,151 @@
+//! What must hold for any bytes. Property tests and the fuzzer check it.
+
+use std::collections::BTreeMap;
+
+use efa_core::wire::fields::{Kind, Value, fields_of};
+use efa_core::wire::{Header, Packet, ParseError, Reason, Repr};
+
+use crate::typed::Typed;
+
+/// Panics if `part` is not inside `whole`. Empty parts may be anywhere.
+fn assert_inside<T>(part: &[T], whole: &[u8]) {
+    let (part, whole_range) = (part.as_ptr_range(), whole.as_ptr_range());
+    let inside = part.start.cast() >= whole_range.start && part.end.cast() <= whole_range.end;
+    assert!(
+        part.start == part.end || inside,
+        "a slice leaves the packet"
+    );
+}
+
+/// Parses and walks a packet, and checks what must hold for any bytes.
+pub(crate) fn check(bytes: &[u8]) {
+    check_agreement(bytes);
+    let mut end = 0;
+    if let Some(mut fields) = fields_of(bytes) {
+        for field in fields.by_ref() {
+            assert_eq!(field.offset, end, "fields leave no gap");
+            assert_inside(field.bytes, bytes);
+            end += field.bytes.len();
+            let _ = field.to_string();
+        }
+        let cut = fields.missing().map_or(0, |missing| missing.available);
+        assert_eq!(end + cut, bytes.len(), "nothing is left over");
+        assert_eq!(fields.rest().len(), bytes.len() - end);
+    }
+    match Packet::parse(bytes) {
+        Ok(packet) => {
+            let missing = fields_of(bytes).and_then(|mut fields| {
+                fields.by_ref().for_each(drop);
+                fields.missing()
+            });
+            assert_eq!(missing, None, "the walk covers what the parser accepts");
+            assert_inside(packet.payload, bytes);
+            check_arrays(&packet.header, bytes);
+            // Emitting what was understood gives a packet that is understood in the same way.
+            let again = packet.header.to_packet(packet.payload);
+            let again = Packet::parse(&again).expect("what was emitted parses");
+            assert_eq!(again.header, packet.header);
+            assert_eq!(again.payload, packet.payload);
+        }
+        Err(error) => {
+            assert!(error.offset <= bytes.len());
+            assert!(!error.to_string().is_empty());
+            if let Reason::Truncated { needed, available } = error.reason {
+                assert_eq!(error.offset + available, bytes.len());
+                assert!(needed > available);
+            }
+        }
+    }
+}
+
+fn check_arrays(header: &Header<'_>, bytes: &[u8]) {
+    let iovs = match header {
+        Header::LongreadRtm(repr) => [Some(repr.read_iov), None],
+        Header::RuntreadRtm(repr) => [Some(repr.read_iov), None],
+        Header::EagerRtw(repr) => [Some(repr.rma_iov), None],
+        Header::LongctsRtw(repr) => [Some(repr.rma_iov), None],
+        Header::LongreadRtw(repr) => [Some(repr.rma_iov), Some(repr.read_iov)],
+        Header::RuntctsRtw(repr) => [Some(repr.rma_iov), None],
+        Header::RuntreadRtw(repr) => [Some(repr.rma_iov), Some(repr.read_iov)],
+        Header::Rtr(repr) => [Some(repr.rma_iov), None],
+        Header::Rta(repr) => [Some(repr.rma_iov), None],
+        Header::Handshake(repr) => {
+            assert_inside(repr.extra_info.as_slice(), bytes);
+            [None, None]
+        }
+        _ => [None, None],
+    };
+    for iov in iovs.into_iter().flatten() {
+        assert_inside(iov.as_slice(), bytes);
+    }
+}
+
+/// The same from the walk along the tables.
+fn walked(packet: &[u8]) -> BTreeMap<String, u64> {
+    let base = ["type", "version", "flags"];
+    fields_of(packet)
+        .expect("an assigned type")
+        .filter(|field| !base.contains(&field.descriptor.name))
+        .filter_map(|field| {
+            let value = match field.value {
+                Value::Unsigned(number) => number,
+                Value::Gid(gid) => u64::from_be_bytes(*gid.0.last_chunk().expect("16 bytes")),
+                Value::Bytes(_) => return None,
+            };
+            // The typed parser reads this byte as a truth value.
+            let is_truth = field.descriptor.name == "hmem_p2p.p2p_supported";
+            Some((
+                field.name().to_string(),
+                if is_truth {
+                    u64::from(value != 0)
+                } else {
+                    value
+                },
+            ))
+        })
+        .collect()
+}
+
+/// The typed parser and the tables say the same about any bytes.
+fn check_agreement(bytes: &[u8]) {
+    match Packet::parse(bytes) {
+        Ok(packet) => {
+            assert_eq!(Typed::of(&packet.header).0, walked(bytes), "{packet:?}");
+            let data = fields_of(bytes)
+                .into_iter()
+                .flatten()
+                .find(|field| matches!(field.descriptor.kind, Kind::Data | Kind::Unknown));
+            assert_eq!(packet.payload, data.map_or(&[][..], |field| field.bytes));
+            let has_data = data.is_some_and(|field| field.descriptor.kind == Kind::Data);
+            assert!(!has_data || packet.base.packet_type.carries_data());
+        }
+        Err(error) => check_error(bytes, &error),
+    }
+}
+
+/// An error names a field that the tables have in that place.
+fn check_error(bytes: &[u8], error: &ParseError) {
+    let Some(mut walk) = fields_of(bytes) else {
+        assert_eq!(error.field, "type");
+        return;
+    };
+    let here = walk
+        .by_ref()
+        .find(|field| field.descriptor.name == error.field && field.offset == error.offset);
+    if let Reason::Truncated { needed, available } = error.reason {
+        walk.by_ref().for_each(drop);
+        let missing = walk.missing().expect("a field is missing");
+        assert_eq!(here, None);
+        assert_eq!(
+            (
+                missing.descriptor.name,
+                missing.offset,
+                missing.needed,
+                missing.available
+            ),
+            (error.field, error.offset, needed, available)
+        );
+    } else {
+        assert!(here.is_some(), "{error}");
+    }
+}
