@@ -5,8 +5,8 @@
 -- (Wireshark 4.4). Install it with `make wireshark-install`, or load it once with
 -- `tshark -X lua_script:wireshark/efa.lua`; docs/wireshark.md tells what to do with it.
 --
--- In this order: tables of the protocol, fields, rules, reading packets, showing packets, the two
--- dissectors.
+-- In this order: tables of the protocol, fields, rules, reading packets, following transfers,
+-- showing packets, the two dissectors, statistics.
 
 set_plugin_info({
     version = "0.1.0",
@@ -531,6 +531,11 @@ local PACKETS = {
 local efa = Proto("efa", "EFA Emulated Transport")
 local efa_rdm = Proto("efa_rdm", "EFA RDM Protocol v4")
 
+efa.prefs.reassemble = Pref.bool("Reassemble messages", true,
+    "Show a message that came in several packets as one piece of data, at its last packet")
+efa.prefs.longest_message = Pref.uint("Longest message to reassemble, in bytes", 1048576,
+    "Longer messages are followed, but their data is not kept")
+
 local format = string.format
 local floor = math.floor
 
@@ -575,6 +580,11 @@ efa_field("bytes", "data", "Data")
 efa_field("string", "source", "Source endpoint")
 efa_field("string", "destination", "Destination endpoint")
 efa_field("string", "endpoint", "Endpoint")
+efa_field("uint32", "conversation", "Conversation")
+efa_field("framenum", "request_in", "Request in", base.NONE, frametype.REQUEST)
+efa_field("framenum", "response_in", "Answer in", base.NONE, frametype.RESPONSE)
+efa_field("framenum", "retry_of", "Earlier attempt in", base.NONE, frametype.RETRANS_PREV)
+efa_field("relative_time", "response_time", "Time since request")
 
 local LABELS = {
     ["raw_addr.connid"] = "Connection id (Q-key)", ["connid"] = "Connection id",
@@ -630,6 +640,25 @@ for bit, name in pairs(FEATURES) do
 end
 rdm_field("uint32", "data_length", "Data length")
 rdm_field("bool", "malformed", "Malformed")
+rdm_field("string", "sender_version", "Sender")
+
+-- What a packet is part of. A transfer is one run of a subprotocol: a message, a write, a read, an
+-- atomic operation, a handshake; with all packets and RDMA operations that belong to it.
+rdm_field("uint32", "transfer", "Transfer")
+rdm_field("string", "transfer.subprotocol", "Subprotocol")
+rdm_field("uint64", "transfer.length", "Length")
+rdm_field("uint64", "transfer.order", "Place in the order of messages")
+rdm_field("framenum", "transfer.first_in", "First frame")
+rdm_field("framenum", "transfer.previous_in", "Previous frame")
+rdm_field("framenum", "transfer.next_in", "Next frame")
+rdm_field("framenum", "transfer.last_in", "Last frame")
+rdm_field("framenum", "transfer.request_in", "Request in", base.NONE, frametype.REQUEST)
+rdm_field("framenum", "transfer.response_in", "Response in", base.NONE, frametype.RESPONSE)
+rdm_field("framenum", "transfer.delivered_in", "In order since frame")
+rdm_field("relative_time", "transfer.response_time", "Time since request")
+rdm_field("relative_time", "transfer.duration", "Duration")
+rdm_field("uint32", "transfer.retries", "Retries")
+rdm_field("bytes", "transfer.data", "Reassembled data")
 
 local function values(fields)
     local list = {}
@@ -645,45 +674,60 @@ efa_rdm.fields = values(F)
 -- Rules: what is wrong with a packet, or worth a look
 -- ------------------------------------------------------------------------------------------------
 
-local RULES = {} -- by id: the protocol and the expert info
-
-local function rule(proto, id, group, severity, summary)
-    local name = proto == efa and "efa" or "efa_rdm"
-    RULES[id] = ProtoExpert.new(name .. ".rule." .. id, summary, group, severity)
-end
-
-local MALFORMED, PROTOCOL = expert.group.MALFORMED, expert.group.PROTOCOL
+local MALFORMED, PROTOCOL, SEQUENCE =
+    expert.group.MALFORMED, expert.group.PROTOCOL, expert.group.SEQUENCE
 local ERROR, WARN, NOTE = expert.severity.ERROR, expert.severity.WARN, expert.severity.NOTE
 
-rule(efa, "transport_malformed", MALFORMED, ERROR, "The transport header is malformed")
-rule(efa, "device_error", PROTOCOL, WARN, "The device reports an error")
-rule(efa, "receiver_not_ready", PROTOCOL, NOTE, "The receiver had no buffer")
-rule(efa_rdm, "truncated", MALFORMED, ERROR, "The packet ends inside its header")
-rule(efa_rdm, "unknown_type", MALFORMED, ERROR, "The packet type is not assigned")
-rule(efa_rdm, "retired_type", PROTOCOL, ERROR, "The packet type must not be on the wire")
-rule(efa_rdm, "wrong_version", PROTOCOL, ERROR, "The protocol version is not 4")
-rule(efa_rdm, "too_many_entries", MALFORMED, ERROR, "An array is longer than receivers can take")
-rule(efa_rdm, "short_raw_address", MALFORMED, ERROR, "The raw address header is too short")
-rule(efa_rdm, "bad_nextra", MALFORMED, ERROR, "nextra_p3 is less than 3")
-rule(efa_rdm, "length_mismatch", MALFORMED, ERROR, "A stated length is not the true one")
-rule(efa_rdm, "unknown_flags", PROTOCOL, NOTE, "Flags that the protocol does not define")
-rule(efa_rdm, "missing_type_flags", PROTOCOL, WARN, "Flags that every packet of the type has")
-rule(efa_rdm, "two_identities", PROTOCOL, NOTE, "Both raw address and connid header")
-rule(efa_rdm, "trailing_bytes", PROTOCOL, NOTE, "Bytes behind the end of the packet's format")
+-- docs/rules.md explains them; a test compares the two lists.
+local TRANSPORT_RULES = {
+    { "transport_malformed", MALFORMED, ERROR, "The transport header is malformed" },
+    { "device_error", PROTOCOL, WARN, "The device reports an error" },
+    { "receiver_not_ready", PROTOCOL, NOTE, "The receiver had no buffer" },
+    { "retransmission", SEQUENCE, NOTE, "Not the first attempt" },
+}
+local PACKET_RULES = {
+    { "truncated", MALFORMED, ERROR, "The packet ends inside its header" },
+    { "unknown_type", MALFORMED, ERROR, "The packet type is not assigned" },
+    { "retired_type", PROTOCOL, ERROR, "The packet type must not be on the wire" },
+    { "wrong_version", PROTOCOL, ERROR, "The protocol version is not 4" },
+    { "too_many_entries", MALFORMED, ERROR, "An array is longer than receivers can take" },
+    { "short_raw_address", MALFORMED, ERROR, "The raw address header is too short" },
+    { "bad_nextra", MALFORMED, ERROR, "nextra_p3 is less than 3" },
+    { "length_mismatch", MALFORMED, ERROR, "A stated length is not the true one" },
+    { "unknown_flags", PROTOCOL, NOTE, "Flags that the protocol does not define" },
+    { "missing_type_flags", PROTOCOL, WARN, "Without flags that the packet type implies" },
+    { "two_identities", PROTOCOL, NOTE, "Both raw address and connid header" },
+    { "trailing_bytes", PROTOCOL, NOTE, "Bytes behind the end of the packet's format" },
+    { "missing_raw_address", PROTOCOL, WARN, "No raw address before the handshake" },
+    { "missing_device_version", PROTOCOL, WARN, "Handshake without device version" },
+    { "handshake_repeated", SEQUENCE, WARN, "A second handshake" },
+    { "feature_before_handshake", SEQUENCE, NOTE, "A feature is used before the handshake" },
+    { "feature_not_announced", PROTOCOL, WARN, "A feature is used that the peer lacks" },
+    { "stale_connid", PROTOCOL, WARN, "The connection id is of another endpoint" },
+    { "qpn_reused", SEQUENCE, NOTE, "Another endpoint has taken over the queue pair number" },
+    { "id_never_granted", SEQUENCE, WARN, "The id names no operation" },
+    { "duplicate_segment", SEQUENCE, WARN, "This part of the message was sent before" },
+    { "segment_outside", PROTOCOL, ERROR, "The data lies outside of the message" },
+    { "window_exceeded", SEQUENCE, WARN, "More data than was granted" },
+    { "msg_id_gap", SEQUENCE, NOTE, "Earlier messages are missing so far" },
+    { "msg_id_window", SEQUENCE, WARN, "Too far ahead of the messages that are missing" },
+    { "msg_id_repeated", SEQUENCE, WARN, "The message id was used before" },
+    { "read_refused", PROTOCOL, NOTE, "The receiver cannot read by RDMA" },
+    { "peer_error", PROTOCOL, WARN, "The peer abandons an operation" },
+}
 
-local function experts_of(prefix)
-    local list = {}
-    for id, rule_expert in pairs(RULES) do
-        local is_transport = id == "transport_malformed" or id == "device_error"
-            or id == "receiver_not_ready"
-        if is_transport == (prefix == "efa") then
-            list[#list + 1] = rule_expert
-        end
+local RULES = {}
+local function declare_rules(proto, prefix, rules)
+    local experts = {}
+    for index, rule in ipairs(rules) do
+        local id, group, severity, summary = table.unpack(rule)
+        experts[index] = ProtoExpert.new(prefix .. ".rule." .. id, summary, group, severity)
+        RULES[id] = experts[index]
     end
-    return list
+    proto.experts = experts
 end
-efa.experts = experts_of("efa")
-efa_rdm.experts = experts_of("efa_rdm")
+declare_rules(efa, "efa", TRANSPORT_RULES)
+declare_rules(efa_rdm, "efa_rdm", PACKET_RULES)
 
 -- ------------------------------------------------------------------------------------------------
 -- Reading packets
@@ -801,9 +845,14 @@ local function issue(p, id, text)
     p.issues[#p.issues + 1] = { RULES[id], text }
 end
 
+-- Where Lua has 64-bit integers, large unsigned ones may come out negative.
+local function unsigned(value)
+    return value < 0 and value + 2 ^ 64 or value
+end
+
 local function number_at(p, offset, width)
     if offset + width <= #p.raw then
-        return (Struct.unpack("<" .. STRUCT_CODES[width], p.raw, offset + 1))
+        return unsigned((Struct.unpack("<" .. STRUCT_CODES[width], p.raw, offset + 1)))
     end
     local range = p.tvb(offset, width)
     if width == 8 then
@@ -816,6 +865,11 @@ local function is_truncated(p, name, offset, width)
     if offset + width <= p.length then
         return false
     end
+    if p.cut then
+        p.truncated = true
+        return true
+    end
+    p.truncated, p.malformed = true, true
     issue(p, "truncated", format("%s: field %s at byte %d needs %.0f bytes, but the packet ends after %d",
         p.name, name, offset, width, p.length - offset))
     return true
@@ -830,7 +884,8 @@ local function walk(p, plan, add)
         local values_read = { Struct.unpack(plan.format, p.raw) }
         local names = plan.names
         for i = 1, plan.prefix do
-            p[names[i]] = values_read[i]
+            local value = values_read[i]
+            p[names[i]] = steps[i][2] == 8 and unsigned(value) or value
         end
         if add then
             for i = 1, plan.prefix do
@@ -948,7 +1003,6 @@ local function check(p, plan)
     if p.trailing_length then
         issue(p, "trailing_bytes", format("%d bytes behind the end of %s", p.trailing_length, p.name))
     end
-    p.data_length = p.data_length or 0
     if not p.cut and p.seg_length and p.seg_length ~= p.data_length then
         issue(p, "length_mismatch", format("seg_length is %.0f, but %d bytes of data follow",
             p.seg_length, p.data_length))
@@ -966,7 +1020,8 @@ end
 -- Reads an RDM packet. With `add`, its fields are shown as they are read.
 local function read_packet(tvb, make_add)
     local length = tvb:len()
-    local p = { tvb = tvb, length = length, cut = tvb:reported_len() > length }
+    -- What the capture cut off is not what the sender left out.
+    local p = { tvb = tvb, length = length, cut = tvb:reported_len() > length, data_length = 0 }
     p.raw = tvb:raw(0, math.min(length, HEADER_WINDOW))
     p.code = length > 0 and p.raw:byte(1) or nil
     local packet = PACKETS[p.code]
@@ -992,11 +1047,693 @@ local function read_packet(tvb, make_add)
         issue(p, "retired_type", p.name .. " must not be on the wire")
         p.malformed = true
     end
-    if p.issues and p.issues[#p.issues][1] == RULES.truncated then
-        p.malformed = true
+    if p.code == 9 then
+        -- Half of the word: a Lua number does not hold 64 bits.
+        p.features = p.extra_info and p.extra_info[1] and number_at(p, plan.size, 4) or 0
     end
-    check(p, plan)
+    if not p.truncated then
+        check(p, plan)
+    end
     return p
+end
+
+-- ------------------------------------------------------------------------------------------------
+-- Following transfers
+-- ------------------------------------------------------------------------------------------------
+--
+-- Done once, when a capture is loaded, frame by frame. Everything is kept per view and pair of
+-- endpoints: a view is one end's sight of the conversation. A capture that has both ends contains
+-- each frame twice, as sent and as received; the two sights are followed separately, because they
+-- differ in order.
+
+local SUBPROTOCOLS = {
+    [64] = "Eager message", [65] = "Eager message", [66] = "Medium message",
+    [67] = "Medium message", [68] = "Long-CTS message", [69] = "Long-CTS message",
+    [70] = "Emulated eager write", [71] = "Emulated long-CTS write", [72] = "Emulated short read",
+    [73] = "Emulated long-CTS read", [74] = "Emulated atomic", [75] = "Emulated fetch atomic",
+    [76] = "Emulated compare atomic", [128] = "Long READ message", [129] = "Long READ message",
+    [130] = "Emulated long-read write", [133] = "DC Eager message", [134] = "DC Eager message",
+    [135] = "DC Medium message", [136] = "DC Medium message", [137] = "DC Long-CTS message",
+    [138] = "DC Long-CTS message", [139] = "Emulated DC eager write",
+    [140] = "Emulated DC long-CTS write", [141] = "Emulated DC atomic",
+    [142] = "Runting CTS message", [143] = "Runting CTS message", [144] = "Runting CTS write",
+    [145] = "Runting read message", [146] = "Runting read message", [147] = "Runting read write",
+}
+-- REQ packets of which several make up one message.
+local IN_SEGMENTS = {
+    [66] = true, [67] = true, [135] = true, [136] = true, [142] = true, [143] = true,
+    [145] = true, [146] = true,
+}
+local LONGREAD = { [128] = true, [129] = true, [130] = true, [145] = true, [146] = true }
+local LONGCTS = { [68] = true, [69] = true, [71] = true, [137] = true, [138] = true, [140] = true }
+-- The capability bits of which the peer must have announced one before it gets such a packet.
+local NEEDS = {
+    [11] = { 6 }, [128] = { 0 }, [129] = { 0 }, [130] = { 0 }, [133] = { 1 }, [134] = { 1 },
+    [135] = { 1 }, [136] = { 1 }, [137] = { 1 }, [138] = { 1 }, [139] = { 1 }, [140] = { 1 },
+    [141] = { 1 }, [145] = { 0, 4 }, [146] = { 0, 4 },
+}
+-- What shows that the sender of a handshake is at least so old, newest first.
+local VERSION_OF_FEATURE = {
+    { 9, "after 2.6.0" }, { 8, "2.1 or later" }, { 7, "1.22 or later" }, { 6, "1.20 or later" },
+    { 5, "1.18 or later" }, { 4, "1.16 or later" }, { 3, "1.14 or later" }, { 1, "1.12 or later" },
+}
+local MSG_IDS = 2 ^ 32
+-- Receivers of libfabric 1.17 and older abort when a message is so far ahead.
+local REORDER_WINDOW = 16384
+-- Data kept for reassembly, in all messages together.
+local MOST_KEPT_BYTES = 256 * 1024 * 1024
+
+local READ_NACK_FLAG, RAW_ADDRESS_FLAG = 13, 0
+local P2P_RECEIVED, P2P_SENT = 1, 0
+
+local state
+
+local function reset_state()
+    state = {
+        views = {}, -- views[local endpoint][remote endpoint] = conversation
+        undirected = {}, -- the same for captures without directions
+        pairs = {}, pair_count = 0, -- numbers of conversations, whichever end saw them
+        transfers = {},
+        transfer_of = {}, -- by frame, like all the following
+        issues_of = {}, request_of = {}, response_of = {}, response_time_of = {}, retry_of = {},
+        transfer_response_time_of = {},
+        without_header = {}, -- frames to a queue pair for headerless messages
+        user_recv_qps = {}, -- those queue pairs
+        counts = {}, -- by type: packets and bytes
+        kept_bytes = 0,
+    }
+end
+reset_state()
+
+function efa.init()
+    reset_state()
+end
+
+local function note(frame, id, text)
+    local issues = state.issues_of[frame]
+    if not issues then
+        issues = {}
+        state.issues_of[frame] = issues
+    end
+    issues[#issues + 1] = { RULES[id], text }
+end
+
+-- One end of a conversation, with everything whose numbers it gave out.
+local function new_side(endpoint)
+    return {
+        endpoint = endpoint,
+        send_ops = {}, recv_ops = {}, -- transfers by send_id and recv_id
+        messages = {}, -- transfers by msg_id
+        ahead = {}, -- messages that came before their turn, by msg_id
+        epoch = 0, -- how often msg_id wrapped
+        long_reads = {}, -- transfers whose memory the peer is going to read
+        former_connids = {},
+        -- by sequence number, the last one where the data of an RDMA read belongs in its transfer
+        requests = {}, request_times = {}, refused = {}, rdma = {}, rdma_base = {},
+    }
+end
+
+local function pair_number(source, destination)
+    local first, second = source, destination
+    if second < first then
+        first, second = second, first
+    end
+    local key = first .. " " .. second
+    local number = state.pairs[key]
+    if not number then
+        number = state.pair_count
+        state.pairs[key], state.pair_count = number, number + 1
+    end
+    return number
+end
+
+-- The conversation in the view of the end that recorded the frame, and its sides: who sent the
+-- frame, and who gets it.
+local function conversation_of(direction, source, destination)
+    local root, near, far = state.views, source, destination
+    if direction == P2P_RECEIVED then
+        near, far = destination, source
+    elseif direction ~= P2P_SENT then
+        root = state.undirected
+        if far < near then
+            near, far = far, near
+        end
+    end
+    local peers = root[near]
+    if not peers then
+        peers = {}
+        root[near] = peers
+    end
+    local conversation = peers[far]
+    if not conversation then
+        conversation = { number = pair_number(near, far), near = new_side(near) }
+        conversation.far = far == near and conversation.near or new_side(far)
+        peers[far] = conversation
+    end
+    if conversation.near.endpoint == source then
+        return conversation, conversation.near, conversation.far
+    end
+    return conversation, conversation.far, conversation.near
+end
+
+local function new_transfer(c, subprotocol, initiator, length, now)
+    local transfer = {
+        id = #state.transfers, subprotocol = subprotocol, initiator = initiator.endpoint,
+        conversation = c.number, length = length, frames = {}, started = now, bytes = 0,
+        retries = 0, segments = {},
+    }
+    state.transfers[#state.transfers + 1] = transfer
+    return transfer
+end
+
+local function join(transfer, frame, now)
+    transfer.frames[#transfer.frames + 1] = frame
+    transfer.last_time = now
+    state.transfer_of[frame] = transfer
+end
+
+local function finish(transfer, frame, now)
+    if not transfer.done then
+        transfer.done, transfer.done_time = frame, now
+    end
+end
+
+-- The packet answers the request that began the transfer.
+local function respond(transfer, frame, now)
+    if not transfer.response then
+        transfer.response, transfer.response_time = frame, now - transfer.started
+    end
+    state.transfer_response_time_of[frame] = now - transfer.started
+end
+
+-- Keeps a piece of the data, for reassembly.
+local function keep(transfer, offset, tvb_range)
+    if not efa.prefs.reassemble or not transfer.length
+        or transfer.length > efa.prefs.longest_message
+        or offset + tvb_range:len() > transfer.length
+        or state.kept_bytes + tvb_range:len() > MOST_KEPT_BYTES then
+        return
+    end
+    state.kept_bytes = state.kept_bytes + tvb_range:len()
+    transfer.pieces = transfer.pieces or {}
+    transfer.pieces[#transfer.pieces + 1] = { offset, tvb_range:raw() }
+end
+
+-- The whole data of a transfer, nil if a piece is missing.
+local function reassemble(transfer)
+    if not transfer.pieces or #transfer.pieces < 2 then
+        return nil
+    end
+    table.sort(transfer.pieces, function(a, b) return a[1] < b[1] end)
+    local data, offset = {}, 0
+    for i, piece in ipairs(transfer.pieces) do
+        if piece[1] ~= offset then
+            return nil
+        end
+        data[i] = piece[2]
+        offset = offset + #piece[2]
+    end
+    return offset == transfer.length and table.concat(data) or nil
+end
+
+-- Data of the transfer at `offset`, in packet `p`.
+local function add_segment(transfer, p, offset, frame)
+    local length = p.data_length
+    if length == 0 then
+        return
+    end
+    if transfer.length and offset + length > transfer.length then
+        note(frame, "segment_outside", format("bytes %.0f to %.0f of a message of %.0f bytes",
+            offset, offset + length, transfer.length))
+    end
+    if transfer.segments[offset] then
+        note(frame, "duplicate_segment", format("the data at offset %.0f came in frame %d",
+            offset, transfer.segments[offset]))
+        return
+    end
+    transfer.segments[offset] = frame
+    transfer.bytes = transfer.bytes + length
+    if p.data_offset then
+        keep(transfer, offset, p.tvb(p.data_offset, length))
+    end
+end
+
+-- Messages and atomic operations are numbered; receivers handle them in that order.
+local function put_in_order(me, transfer, p, frame, from_start)
+    local id = p.msg_id
+    if not me.expected then
+        me.expected = from_start and id < REORDER_WINDOW and 0 or id
+    end
+    local distance = (id - me.expected) % MSG_IDS
+    if distance >= MSG_IDS / 2 then
+        note(frame, "msg_id_repeated", format("message id %.0f, but %.0f is next", id, me.expected))
+        return
+    end
+    local wraps = me.expected + distance >= MSG_IDS and 1 or 0
+    transfer.order = (me.epoch + wraps) * MSG_IDS + id
+    me.messages[id] = transfer
+    if distance > 0 then
+        me.ahead[id] = transfer
+        note(frame, "msg_id_gap", format("%.0f earlier messages are missing, %.0f is next",
+            distance, me.expected))
+        if distance >= REORDER_WINDOW then
+            note(frame, "msg_id_window", format("%.0f messages ahead, a receiver keeps %d",
+                distance, REORDER_WINDOW))
+        end
+        return
+    end
+    local next_transfer = transfer
+    while next_transfer do
+        next_transfer.delivered = frame
+        me.ahead[me.expected] = nil
+        me.expected = me.expected + 1
+        if me.expected == MSG_IDS then
+            me.expected, me.epoch = 0, me.epoch + 1
+        end
+        next_transfer = me.ahead[me.expected]
+    end
+end
+
+local function check_identity(c, me, you, p, frame)
+    local connid = p.connid or p["raw_addr.connid"]
+    if not connid or connid == me.connid then
+        return me, you
+    end
+    if not me.connid then
+        me.connid = connid
+    elseif p["raw_addr.connid"] and not me.former_connids[connid] then
+        note(frame, "qpn_reused", format("connection id 0x%08x instead of 0x%08x", connid, me.connid))
+        -- All numbers are given out anew, by both ends.
+        local former = me.former_connids
+        former[me.connid] = true
+        local fresh, peer = new_side(me.endpoint), new_side(you.endpoint)
+        fresh.connid, fresh.former_connids = connid, former
+        peer.connid, peer.former_connids = you.connid, you.former_connids
+        for _, name in ipairs({ "requests", "request_times", "refused", "rdma", "rdma_base" }) do
+            fresh[name], peer[name] = me[name], you[name]
+        end
+        if c.near == me then
+            c.near, c.far = fresh, peer
+        else
+            c.near, c.far = peer, fresh
+        end
+        return fresh, peer
+    else
+        note(frame, "stale_connid", format("connection id 0x%08x%s, the endpoint's is 0x%08x", connid,
+            me.former_connids[connid] and " of an earlier endpoint" or "", me.connid))
+    end
+    return me, you
+end
+
+local function has_any_bit(value, bits)
+    for _, bit in ipairs(bits) do
+        if has_bit(value, bit) then
+            return true
+        end
+    end
+    return false
+end
+
+local function check_features(c, you, p, frame)
+    local needed = NEEDS[p.code]
+    if not needed then
+        return
+    end
+    local name = FEATURES[needed[1]]
+    if you.handshake then
+        if not has_any_bit(you.features, needed) then
+            note(frame, "feature_not_announced", format("%s needs %s, which the peer's handshake in frame %d lacks",
+                p.name, name, you.handshake))
+        end
+    elseif c.from_start then
+        note(frame, "feature_before_handshake", format("%s needs %s, and the peer has not announced anything yet",
+            p.name, name))
+    end
+end
+
+local function sender_version(p)
+    local features = p.features or 0
+    for _, entry in ipairs(VERSION_OF_FEATURE) do
+        if has_bit(features, entry[1]) then
+            return "as libfabric " .. entry[2]
+        end
+    end
+    return "as libfabric 1.10 or later"
+end
+
+local FOLLOW = {} -- by packet type: how the packet continues or begins a transfer
+
+local function never_granted(c, p, name, id, frame)
+    if c.from_start then
+        note(frame, "id_never_granted", format("%s %.0f names no operation of the receiver", name, id))
+    end
+end
+
+local function begin(c, me, p, frame, now, length)
+    local transfer = new_transfer(c, SUBPROTOCOLS[p.code] or p.name, me, length, now)
+    transfer.kind = p.packet.family
+    join(transfer, frame, now)
+    if p.send_id then
+        me.send_ops[p.send_id] = transfer
+    end
+    if p.recv_id then
+        me.recv_ops[p.recv_id] = transfer
+    end
+    transfer.dc = p.packet.dc
+    transfer.target_length = p.msg_length
+    return transfer
+end
+
+local function follow_message(c, me, you, p, frame, now)
+    local id = p.msg_id
+    local known = me.messages[id]
+    if known and has_bit(p.flags, READ_NACK_FLAG) then
+        known.subprotocol = known.subprotocol .. ", continued as long-CTS"
+        known.granted = 0
+        me.send_ops[p.send_id] = known
+        join(known, frame, now)
+        return
+    end
+    if known and IN_SEGMENTS[p.code] and known.length == p.msg_length
+        and not known.done and known.kind == "rtm" then
+        join(known, frame, now)
+        add_segment(known, p, p.seg_offset, frame)
+        if known.bytes >= (p.runt_length or known.length) and not known.dc
+            and (not p.runt_length or p.runt_length >= known.length) then
+            finish(known, frame, now)
+        end
+        return
+    end
+    local transfer = begin(c, me, p, frame, now, p.msg_length or p.data_length)
+    put_in_order(me, transfer, p, frame, c.from_start)
+    if LONGREAD[p.code] then
+        transfer.iovs = p.read_iov
+        table.insert(me.long_reads, transfer)
+    end
+    if LONGCTS[p.code] then
+        transfer.granted, transfer.streamed = 0, 0
+    end
+    add_segment(transfer, p, p.seg_offset or 0, frame)
+    local whole = transfer.bytes >= transfer.length
+    if whole and not transfer.dc and not LONGREAD[p.code] then
+        finish(transfer, frame, now)
+    elseif p.runt_length and whole then
+        finish(transfer, frame, now)
+    end
+end
+
+local function follow_write(c, me, you, p, frame, now)
+    local transfer = begin(c, me, p, frame, now, p.msg_length or p.data_length)
+    if p.code == 70 and p.rma_iov_count == 0 then
+        transfer.subprotocol = "Request for a handshake"
+    end
+    if LONGREAD[p.code] then
+        transfer.iovs = p.read_iov
+        table.insert(me.long_reads, transfer)
+    end
+    if LONGCTS[p.code] then
+        transfer.granted, transfer.streamed = 0, 0
+    end
+    add_segment(transfer, p, p.seg_offset or 0, frame)
+    if not transfer.dc and not LONGREAD[p.code] and transfer.bytes >= transfer.length then
+        finish(transfer, frame, now)
+    end
+end
+
+local function follow_read(c, me, you, p, frame, now)
+    local transfer = begin(c, me, p, frame, now, p.msg_length)
+    transfer.granted, transfer.streamed = p.recv_length, 0
+end
+
+local function follow_atomic(c, me, you, p, frame, now)
+    local transfer = begin(c, me, p, frame, now, iov_total(p.rma_iov, "rma_iov"))
+    put_in_order(me, transfer, p, frame, c.from_start)
+    if p.code == 74 then
+        finish(transfer, frame, now)
+    end
+end
+
+for code, packet in pairs(PACKETS) do
+    FOLLOW[code] = ({
+        rtm = follow_message, rtw = follow_write, rtr = follow_read, rta = follow_atomic,
+    })[packet.family]
+end
+
+-- CTS: the owner of send_id may send recv_length bytes and name recv_id with them.
+FOLLOW[3] = function(c, me, you, p, frame, now)
+    local transfer = you.send_ops[p.send_id]
+    if not transfer then
+        return never_granted(c, p, "send_id", p.send_id, frame)
+    end
+    join(transfer, frame, now)
+    respond(transfer, frame, now)
+    transfer.granted = (transfer.granted or 0) + p.recv_length
+    me.recv_ops[p.recv_id] = transfer
+end
+
+local function stream(transfer, p, offset, frame, now)
+    add_segment(transfer, p, offset, frame)
+    transfer.streamed = (transfer.streamed or 0) + p.data_length
+    if transfer.granted and transfer.streamed > transfer.granted then
+        note(frame, "window_exceeded", format("%.0f bytes were sent, but only %.0f granted",
+            transfer.streamed, transfer.granted))
+    end
+    if transfer.length and transfer.bytes >= transfer.length and not transfer.dc then
+        finish(transfer, frame, now)
+    end
+end
+
+-- CTSDATA
+FOLLOW[4] = function(c, me, you, p, frame, now)
+    local transfer = you.recv_ops[p.recv_id]
+    if not transfer then
+        return never_granted(c, p, "recv_id", p.recv_id, frame)
+    end
+    join(transfer, frame, now)
+    stream(transfer, p, p.seg_offset, frame, now)
+end
+
+-- READRSP
+FOLLOW[5] = function(c, me, you, p, frame, now)
+    local transfer = you.recv_ops[p.recv_id]
+    if not transfer then
+        return never_granted(c, p, "recv_id", p.recv_id, frame)
+    end
+    join(transfer, frame, now)
+    respond(transfer, frame, now)
+    me.send_ops[p.send_id] = transfer
+    stream(transfer, p, 0, frame, now)
+end
+
+local function follow_acknowledgement(table_name, id_name)
+    return function(c, me, you, p, frame, now)
+        local transfer = you[table_name][p[id_name]]
+        if not transfer then
+            return never_granted(c, p, id_name, p[id_name], frame)
+        end
+        join(transfer, frame, now)
+        respond(transfer, frame, now)
+        finish(transfer, frame, now)
+    end
+end
+FOLLOW[7] = follow_acknowledgement("send_ops", "send_id")
+FOLLOW[8] = follow_acknowledgement("recv_ops", "recv_id")
+FOLLOW[10] = FOLLOW[7]
+
+-- HANDSHAKE
+FOLLOW[9] = function(c, me, you, p, frame, now)
+    if me.handshake then
+        note(frame, "handshake_repeated", format("the first was in frame %d", me.handshake))
+    else
+        me.handshake = frame
+    end
+    me.features = p.features
+    if you.handshake and you.features and has_bit(you.features, 6) and not p.device_version then
+        note(frame, "missing_device_version",
+            "receivers of libfabric 1.20 and later read the field without looking whether it is there")
+    end
+    if p["user_recv_qp.qpn"] then
+        local gid = me.endpoint:match("^%[.*%]")
+        state.user_recv_qps[format("%s:%d", gid, p["user_recv_qp.qpn"])] = true
+    end
+    local transfer = c.handshake
+    if not transfer or #transfer.frames >= 2 then
+        transfer = new_transfer(c, "Handshake", me, nil, now)
+        c.handshake = transfer
+    else
+        respond(transfer, frame, now)
+        finish(transfer, frame, now)
+    end
+    join(transfer, frame, now)
+end
+
+-- READ_NACK
+FOLLOW[11] = function(c, me, you, p, frame, now)
+    local transfer = you.send_ops[p.send_id]
+    note(frame, "read_refused", "the sender has to send the data in packets instead")
+    if not transfer then
+        return never_granted(c, p, "send_id", p.send_id, frame)
+    end
+    join(transfer, frame, now)
+    respond(transfer, frame, now)
+end
+
+-- PEER_ERROR
+FOLLOW[12] = function(c, me, you, p, frame, now)
+    note(frame, "peer_error", format("provider error %.0f", p.prov_errno))
+    local transfer
+    if p.ref_kind == 0 then
+        transfer = you.send_ops[p.op_id] or you.recv_ops[p.op_id]
+    else
+        transfer = me.messages[p.op_id] or you.messages[p.op_id]
+    end
+    if transfer then
+        join(transfer, frame, now)
+        finish(transfer, frame, now)
+    end
+end
+
+local function count(name, bytes)
+    local entry = state.counts[name]
+    if not entry then
+        entry = { packets = 0, bytes = 0 }
+        state.counts[name] = entry
+    end
+    entry.packets = entry.packets + 1
+    entry.bytes = entry.bytes + bytes
+end
+
+local function follow_packet(context, p)
+    local c, me, you = context.conversation, context.me, context.you
+    local frame, now = context.frame, context.now
+    count(p.name, p.length)
+    if p.malformed or p.cut then
+        return
+    end
+    if c.from_start == nil then
+        c.from_start = p.code == 9 or (p.packet.is_req and has_bit(p.flags, RAW_ADDRESS_FLAG))
+    end
+    if context.retry_of then
+        local transfer = state.transfer_of[context.retry_of]
+        if transfer then
+            transfer.retries = transfer.retries + 1
+            join(transfer, frame, now)
+        end
+        return
+    end
+    me, you = check_identity(c, me, you, p, frame)
+    check_features(c, you, p, frame)
+    if p.packet.is_req and c.from_start and not you.handshake
+        and not has_bit(p.flags, RAW_ADDRESS_FLAG) then
+        note(frame, "missing_raw_address",
+            "the peer has sent no handshake yet, so it may not know who sends this")
+    end
+    local follow = FOLLOW[p.code]
+    if follow then
+        follow(c, me, you, p, frame, now)
+    end
+end
+
+-- The long-read transfer whose memory an RDMA read of the peer is about, and where in its message.
+local function long_read_of(owner, h)
+    local long_reads = owner.long_reads
+    for i = #long_reads, math.max(1, #long_reads - 255), -1 do
+        local transfer = long_reads[i]
+        if transfer.done then
+            table.remove(long_reads, i)
+        else
+            local before = 0
+            for _, iov in ipairs(transfer.iovs or {}) do
+                local first, length = iov["read_iov.addr"], iov["read_iov.len"]
+                if iov["read_iov.key"] % 2 ^ 32 == h.remote_key and h.remote_address >= first
+                    and h.remote_address + h.total_length <= first + length then
+                    return transfer, before + h.remote_address - first
+                end
+                before = before + length
+            end
+        end
+    end
+end
+
+-- Links the frames of one request by its sequence number, and finds transfers of RDMA.
+local function follow_frame(context, h, tvb)
+    local c, me, you = context.conversation, context.me, context.you
+    local frame, now, sequence = context.frame, context.now, h.sequence
+    local name = OPCODES[h.opcode]
+    count(name, tvb:reported_len())
+    if name == "RESPONSE" or name == "RDMA_READ_RESPONSE" then
+        local request = you.requests[sequence]
+        if request then
+            state.request_of[frame] = request
+            state.response_time_of[frame] = now - you.request_times[sequence]
+            if not state.response_of[request] then
+                state.response_of[request] = frame
+            end
+        end
+        you.refused[sequence] = name == "RESPONSE" and h.status ~= 0 or nil
+        local transfer = you.rdma[sequence]
+        if not transfer and request then
+            transfer = state.transfer_of[request]
+        end
+        if transfer then
+            join(transfer, frame, now)
+            if name == "RDMA_READ_RESPONSE" then
+                transfer.bytes = transfer.bytes + h.payload_length
+                if transfer.kind == "rdma" then
+                    respond(transfer, frame, now)
+                end
+                if h.data_length > 0 and tvb:len() == tvb:reported_len() then
+                    keep(transfer, you.rdma_base[sequence] + h.offset, tvb(h.header_length))
+                end
+                if transfer.kind == "rdma" and transfer.bytes >= transfer.length then
+                    finish(transfer, frame, now)
+                end
+            end
+        end
+        return
+    end
+    local earlier = me.requests[sequence]
+    local continues = name == "RDMA_WRITE" and h.offset > 0
+    if earlier and not continues and (h.retransmission or me.refused[sequence]) then
+        state.retry_of[frame] = earlier
+        context.retry_of = earlier
+        me.refused[sequence] = nil
+    elseif not continues then
+        me.requests[sequence], me.request_times[sequence] = frame, now
+        me.rdma[sequence] = nil
+    end
+    if h.retransmission then
+        note(frame, "retransmission", earlier and earlier ~= frame
+            and format("first sent in frame %d", earlier) or "the first attempt is not in the capture")
+    end
+    if name == "RDMA_READ_REQUEST" or name == "RDMA_WRITE" then
+        local transfer, base = me.rdma[sequence], 0
+        if not transfer and name == "RDMA_READ_REQUEST" then
+            transfer, base = long_read_of(you, h)
+            me.rdma_base[sequence] = base or 0
+        end
+        if not transfer then
+            transfer = new_transfer(c, name == "RDMA_WRITE" and "Direct write" or "Direct read", me,
+                h.total_length, now)
+            transfer.kind = "rdma"
+        end
+        me.rdma[sequence] = transfer
+        join(transfer, frame, now)
+        if name == "RDMA_WRITE" and not context.retry_of then
+            transfer.bytes = transfer.bytes + h.payload_length
+            if transfer.bytes >= transfer.length then
+                finish(transfer, frame, now)
+            end
+            if h.data_length > 0 and tvb:len() == tvb:reported_len() then
+                keep(transfer, h.offset, tvb(h.header_length))
+            end
+        end
+    elseif name == "SEND" and state.user_recv_qps[you.endpoint] then
+        state.without_header[frame] = true
+        local transfer = new_transfer(c, "Message without header", me, h.payload_length, now)
+        join(transfer, frame, now)
+        finish(transfer, frame, now)
+    end
 end
 
 -- ------------------------------------------------------------------------------------------------
@@ -1033,7 +1770,7 @@ local function summary(p)
             DATATYPES[p.atomic_datatype] or p.atomic_datatype or "?")
     end
     if p.code == 9 and p.extra_info and p.extra_info[1] then
-        parts[#parts + 1] = format("features=0x%x", p.extra_info[1].extra_info)
+        parts[#parts + 1] = "features=" .. hex64(p.tvb, p.plan.size)
     end
     if p.device_version then
         parts[#parts + 1] = format("device=0x%x", p.device_version)
@@ -1119,11 +1856,93 @@ local HAS_RDMA = {
     [OPCODE.RDMA_WRITE] = true,
 }
 local STATUS_OK, STATUS_RNR = 0, 10
+local HANDSHAKE = 9
 
 local function show_issues(item, issues)
     for _, found in ipairs(issues or {}) do
         item:add_proto_expert_info(found[1], found[2])
     end
+end
+
+local function nstime(seconds)
+    local whole = floor(seconds)
+    return NSTime.new(whole, floor((seconds - whole) * 1e9 + 0.5))
+end
+
+local function add_generated(tree, field, value)
+    if value ~= nil then
+        tree:add(field, value):set_generated()
+    end
+end
+
+-- The frames of the transfer before and behind this one.
+local function neighbours(frames, frame)
+    local low, high = 1, #frames
+    while low < high do
+        local middle = floor((low + high) / 2)
+        if frames[middle] < frame then
+            low = middle + 1
+        else
+            high = middle
+        end
+    end
+    return frames[low - 1], frames[low + 1]
+end
+
+local function show_transfer(tree, frame)
+    local transfer = state.transfer_of[frame]
+    if not transfer then
+        return
+    end
+    local item = tree:add(F["transfer"], transfer.id)
+    item:set_generated()
+    item:append_text(": " .. transfer.subprotocol)
+    local first, last = transfer.frames[1], transfer.frames[#transfer.frames]
+    local previous, following = neighbours(transfer.frames, frame)
+    add_generated(item, F["transfer.subprotocol"], transfer.subprotocol)
+    if transfer.length then
+        add_generated(item, F["transfer.length"], UInt64(transfer.length % 2 ^ 32,
+            floor(transfer.length / 2 ^ 32) % 2 ^ 32))
+    end
+    if transfer.order then
+        add_generated(item, F["transfer.order"], UInt64(transfer.order % 2 ^ 32,
+            floor(transfer.order / 2 ^ 32)))
+    end
+    add_generated(item, F["transfer.first_in"], frame ~= first and first or nil)
+    add_generated(item, F["transfer.previous_in"], previous)
+    add_generated(item, F["transfer.next_in"], following)
+    add_generated(item, F["transfer.last_in"], frame ~= last and last or nil)
+    local response_time = state.transfer_response_time_of[frame]
+    if response_time then
+        add_generated(item, F["transfer.request_in"], first)
+        add_generated(item, F["transfer.response_time"], nstime(response_time))
+    elseif frame == first then
+        add_generated(item, F["transfer.response_in"], transfer.response)
+    end
+    if transfer.delivered ~= frame then
+        add_generated(item, F["transfer.delivered_in"], transfer.delivered)
+    end
+    if frame == last then
+        add_generated(item, F["transfer.duration"], nstime(transfer.last_time - transfer.started))
+    end
+    if transfer.retries > 0 then
+        add_generated(item, F["transfer.retries"], transfer.retries)
+    end
+    if transfer.done == frame then
+        local data = reassemble(transfer)
+        if data then
+            local tvb = ByteArray.new(data, true):tvb("Reassembled data")
+            tree:add(F["transfer.data"], tvb()):set_generated()
+        end
+    end
+end
+
+local function show_frame_links(tree, frame)
+    add_generated(tree, EFA["retry_of"], state.retry_of[frame])
+    add_generated(tree, EFA["request_in"], state.request_of[frame])
+    add_generated(tree, EFA["response_in"], state.response_of[frame])
+    local response_time = state.response_time_of[frame]
+    add_generated(tree, EFA["response_time"], response_time and nstime(response_time))
 end
 
 -- Nobody looks at the tree of most packets when a capture is loaded, and building it is most of
@@ -1133,20 +1952,34 @@ local function is_tree_wanted(tree, handle)
     return tree.visible or tree:referenced(handle)
 end
 
+-- What the transport header says of the packet behind it, while that is dissected.
+local current
+
 function efa_rdm.dissector(tvb, pinfo, tree)
-    local length = tvb:len()
+    local length, context = tvb:len(), current
+    current = nil
     local item = tree:add(efa_rdm, tvb())
     local wanted = is_tree_wanted(tree, rdm_handle)
     local p = read_packet(tvb, wanted and function(p) return tree_adder(p, tvb, item) end)
+    if context and context.conversation then
+        follow_packet(context, p)
+    end
     local text = summary(p)
     if wanted then
         item:set_text("EFA RDM Protocol v4, " .. text)
-        item:add(F.data_length, p.data_length or 0):set_generated()
+        add_generated(item, F.data_length, p.data_length or 0)
         if p.malformed then
-            item:add(F.malformed, true):set_generated()
+            add_generated(item, F.malformed, true)
         end
+        if p.code == HANDSHAKE and not p.malformed then
+            add_generated(item, F.sender_version, sender_version(p))
+        end
+        show_transfer(item, pinfo.number)
     end
     show_issues(item, p.issues)
+    if context then
+        show_issues(item, state.issues_of[pinfo.number])
+    end
     pinfo.cols.protocol:set("EFA RDM")
     pinfo.cols.info:set(text)
     return length
@@ -1183,7 +2016,9 @@ local function read_header(tvb)
     h.has_immediate, h.retransmission, h.not_captured =
         has_bit(h.flags, 0), has_bit(h.flags, 1), has_bit(h.flags, 2)
     if HAS_RDMA[h.opcode] then
-        h.remote_key, h.total_length, h.offset = Struct.unpack("<I4I4I4", raw, 41)
+        h.remote_address, h.remote_key, h.total_length, h.offset =
+            Struct.unpack("<I8I4I4I4", raw, 33)
+        h.remote_address = unsigned(h.remote_address)
     end
     h.data_length = tvb:reported_len() - h.header_length
     local announced = h.not_captured and 0 or h.payload_length
@@ -1249,17 +2084,18 @@ local function show_header(tvb, tree, h)
     end
 end
 
-local function show_endpoints(tree, pinfo, h)
-    local source = format("[%s]:%d", tostring(pinfo.src), h.source_qpn)
-    local destination = format("[%s]:%d", tostring(pinfo.dst), h.destination_qpn)
-    tree:add(EFA["source"], source):set_generated()
-    tree:add(EFA["destination"], destination):set_generated()
-    local either = tree:add(EFA["endpoint"], source)
-    either:set_generated()
-    either:set_hidden()
-    either = tree:add(EFA["endpoint"], destination)
-    either:set_generated()
-    either:set_hidden()
+local function add_hidden(tree, field, value)
+    local item = tree:add(field, value)
+    item:set_generated()
+    item:set_hidden()
+end
+
+local function show_endpoints(tree, source, destination)
+    add_generated(tree, EFA["source"], source)
+    add_generated(tree, EFA["destination"], destination)
+    add_hidden(tree, EFA["endpoint"], source)
+    add_hidden(tree, EFA["endpoint"], destination)
+    add_generated(tree, EFA["conversation"], pair_number(source, destination))
 end
 
 function efa.dissector(tvb, pinfo, tree)
@@ -1272,12 +2108,31 @@ function efa.dissector(tvb, pinfo, tree)
         pinfo.cols.info:set("[malformed] " .. reason)
         return length
     end
+    local frame = pinfo.number
+    local source = format("[%s]:%d", tostring(pinfo.src), h.source_qpn)
+    local destination = format("[%s]:%d", tostring(pinfo.dst), h.destination_qpn)
+    local context = { frame = frame, now = pinfo.rel_ts }
+    if not pinfo.visited then
+        context.conversation, context.me, context.you =
+            conversation_of(pinfo.p2p_dir, source, destination)
+        follow_frame(context, h, tvb)
+    end
+
     local item = tree:add(efa, tvb(0, h.header_length))
     local text = header_summary(h)
+    local is_packet = h.opcode == OPCODE.SEND and not state.without_header[frame]
+    local has_data = length > h.header_length
     if is_tree_wanted(tree, efa_handle) then
         item:set_text("EFA Emulated Transport v1, " .. text)
         show_header(tvb, item, h)
-        show_endpoints(item, pinfo, h)
+        show_endpoints(item, source, destination)
+        show_frame_links(item, frame)
+        if has_data and not is_packet then
+            item:add(EFA["data"], tvb(h.header_length))
+        end
+        if not (has_data and is_packet) then
+            show_transfer(item, frame)
+        end
     end
     if h.opcode == OPCODE.RESPONSE and h.status ~= STATUS_OK then
         local id = h.status == STATUS_RNR and "receiver_not_ready" or "device_error"
@@ -1286,18 +2141,19 @@ function efa.dissector(tvb, pinfo, tree)
             or format("completion status %d", h.status) }
     end
     show_issues(item, h.issues)
-    pinfo.cols.info:set(text)
-    if length > h.header_length then
-        local data = tvb(h.header_length)
-        if h.opcode == OPCODE.SEND then
-            rdm_handle:call(data:tvb(), pinfo, tree)
-        else
-            item:add(EFA["data"], data)
+    if has_data and is_packet then
+        current = context
+        rdm_handle:call(tvb(h.header_length):tvb(), pinfo, tree)
+    else
+        show_issues(item, state.issues_of[frame])
+        if state.without_header[frame] then
+            text = "message without header, " .. text
+        elseif h.not_captured then
+            text = text .. " (data not captured)"
         end
-    elseif h.opcode == OPCODE.SEND then
-        pinfo.cols.info:set(text .. (h.not_captured and " (payload not captured)" or ""))
+        pinfo.cols.info:set(text)
     end
-    if h.retransmission then
+    if h.retransmission or state.retry_of[frame] then
         pinfo.cols.info:prepend("[retry] ")
     end
     return length

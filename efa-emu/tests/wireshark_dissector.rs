@@ -171,7 +171,10 @@ fn shown_fields(shown: &Shown, packet: &[u8]) -> BTreeMap<String, Vec<String>> {
                 last,
                 "data_length" | "raw_addr" | "user_recv_qp" | "hmem_p2p"
             )
-            || matches!(last, "rma_iov" | "read_iov" | "malformed")
+            || matches!(
+                last,
+                "rma_iov" | "read_iov" | "malformed" | "sender_version"
+            )
     };
     let mut fields = BTreeMap::new();
     for (name, values) in shown.fields("efa_rdm.") {
@@ -213,12 +216,12 @@ fn corpus(rng: &mut StdRng) -> Vec<Vec<u8>> {
     for packet_type in PacketType::ALL {
         let flags: Vec<u16> = match (packet_type, packet_type.family()) {
             (PacketType::Handshake, _) => (0..32)
-                .map(|bits| bits & 0xf | (bits & 0x10) << 11)
+                .map(|bits| (bits & 0xf) | ((bits & 0x10) << 11))
                 .collect(),
             (_, Family::Control) => vec![0, 0x8000, 0x80],
             (_, Family::Retired | Family::Local) => vec![0],
             _ => (0..8)
-                .map(|bits| bits & 3 | (bits & 4) << 13 | 0x2c)
+                .map(|bits| (bits & 3) | ((bits & 4) << 13) | 0x2c)
                 .collect(),
         };
         for flags in flags {

@@ -1,47 +1,91 @@
 //! Runs `tshark` with the dissector and reads what it prints.
 
+#![allow(dead_code, reason = "every test binary uses a part of it")]
+
+pub(crate) mod talk;
+
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::time::Duration;
 
+use efa_emu::capture::Writer;
 use serde_json::Value;
 
-/// A `tshark` that is installed.
-pub struct Tshark {
+/// A `tshark` that is installed: the one that the environment variable `TSHARK` names, or else the
+/// one in the path.
+pub(crate) struct Tshark {
+    program: OsString,
     dissector: PathBuf,
     /// An empty configuration, so that the user's own profile and plugins do not matter.
     home: tempfile::TempDir,
 }
 
 impl Tshark {
-    /// `None`, and a line that says so, if there is none.
-    pub fn find() -> Option<Tshark> {
-        if Command::new("tshark").arg("--version").output().is_err() {
-            eprintln!("skipped: tshark is not installed (apt-get install tshark)");
-            return None;
-        }
+    /// `None`, and a line that says why, if there is none that runs the dissector.
+    pub(crate) fn find() -> Option<Tshark> {
+        let program = std::env::var_os("TSHARK").unwrap_or_else(|| "tshark".into());
         let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         let dissector = root.join("../wireshark/efa.lua").canonicalize().unwrap();
-        Some(Tshark {
+        let tshark = Tshark {
+            program,
             dissector,
             home: tempfile::tempdir().unwrap(),
-        })
+        };
+        // A filter on an unknown protocol is an error.
+        let mut empty = tempfile::NamedTempFile::new().unwrap();
+        let section = Writer::new(Vec::new()).unwrap();
+        empty
+            .write_all(&section.finish(Duration::ZERO).unwrap())
+            .unwrap();
+        let probe = tshark
+            .command()
+            .arg("-r")
+            .arg(empty.path())
+            .args(["-Y", "efa_rdm"])
+            .output();
+        let Ok(probe) = probe else {
+            eprintln!("skipped: tshark is not installed (apt-get install tshark)");
+            return None;
+        };
+        if probe.status.success() {
+            return Some(tshark);
+        }
+        // Wireshark 4.4 runs no scripts for root unless its own configuration says so.
+        assert!(
+            rustix::process::geteuid().is_root(),
+            "tshark does not load wireshark/efa.lua"
+        );
+        eprintln!(
+            "skipped: this tshark runs no Lua scripts for root; run the test as another user, or \
+             put `run_user_scripts_when_superuser = true` into init.lua in Wireshark's global Lua \
+             plugin directory (tshark -G folders)"
+        );
+        None
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .env("HOME", self.home.path())
+            .env("XDG_CONFIG_HOME", self.home.path())
+            .arg("-X")
+            .arg(format!("lua_script:{}", self.dissector.display()));
+        command
     }
 
     /// Runs it on a capture. Fails if Lua reported an error, wherever it did.
-    pub fn run(&self, capture: &[u8], arguments: &[&str]) -> String {
+    pub(crate) fn run(&self, capture: &[u8], arguments: &[&str]) -> String {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(capture).unwrap();
         let Output {
             status,
             stdout,
             stderr,
-        } = Command::new("tshark")
-            .env("HOME", self.home.path())
-            .env("XDG_CONFIG_HOME", self.home.path())
-            .arg("-X")
-            .arg(format!("lua_script:{}", self.dissector.display()))
+        } = self
+            .command()
             .arg("-r")
             .arg(file.path())
             .args([
@@ -72,8 +116,17 @@ impl Tshark {
     }
 
     /// All fields of all frames.
-    pub fn dissect(&self, capture: &[u8]) -> Vec<Shown> {
-        let json = self.run(capture, &["-T", "json", "--no-duplicate-keys"]);
+    pub(crate) fn dissect(&self, capture: &[u8]) -> Vec<Shown> {
+        self.json(capture, &["-T", "json", "--no-duplicate-keys"])
+    }
+
+    /// The same in a second pass, when each frame knows of those behind it.
+    pub(crate) fn dissect_twice(&self, capture: &[u8]) -> Vec<Shown> {
+        self.json(capture, &["-2", "-T", "json", "--no-duplicate-keys"])
+    }
+
+    fn json(&self, capture: &[u8], arguments: &[&str]) -> Vec<Shown> {
+        let json = self.run(capture, arguments);
         let frames: Vec<Value> = serde_json::from_str(&json).unwrap();
         frames
             .iter()
@@ -82,8 +135,7 @@ impl Tshark {
     }
 
     /// `PROTOCOL|INFO` of all frames, as in the packet list.
-    #[allow(dead_code, reason = "not every test uses everything")]
-    pub fn lines(&self, capture: &[u8]) -> Vec<String> {
+    pub(crate) fn lines(&self, capture: &[u8]) -> Vec<String> {
         let fields = [
             "-T",
             "fields",
@@ -100,7 +152,7 @@ impl Tshark {
 
 /// What `tshark` shows of one frame: the values of each field, in the order of the frame.
 #[derive(Debug)]
-pub struct Shown {
+pub(crate) struct Shown {
     fields: BTreeMap<String, Vec<String>>,
 }
 
@@ -138,7 +190,7 @@ impl Shown {
     }
 
     /// The fields whose name begins so.
-    pub fn fields(&self, prefix: &str) -> impl Iterator<Item = (String, &Vec<String>)> {
+    pub(crate) fn fields(&self, prefix: &str) -> impl Iterator<Item = (String, &Vec<String>)> {
         let of_prefix = self
             .fields
             .iter()
@@ -147,12 +199,12 @@ impl Shown {
     }
 
     /// Whether the frame has the field.
-    pub fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.fields.contains_key(name)
     }
 
     /// The value of a field that the frame has once.
-    pub fn one(&self, name: &str) -> &str {
+    pub(crate) fn one(&self, name: &str) -> &str {
         match self.fields.get(name).map(Vec::as_slice) {
             Some([value]) => value,
             other => panic!("{name}: {other:?}"),
@@ -161,8 +213,7 @@ impl Shown {
 }
 
 /// The blocks of a little-endian pcapng file.
-#[allow(dead_code, reason = "not every test uses everything")]
-pub fn blocks(mut capture: &[u8]) -> Vec<&[u8]> {
+pub(crate) fn blocks(mut capture: &[u8]) -> Vec<&[u8]> {
     let mut blocks = Vec::new();
     while !capture.is_empty() {
         let length = u32::from_le_bytes(capture[4..8].try_into().unwrap()) as usize;

@@ -1,0 +1,177 @@
+//! Conversations made by hand: captures as one of two endpoints sees them.
+
+use std::time::Duration;
+
+use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
+use efa_core::nic::Status;
+use efa_core::wire::{
+    Connid, ExtraFeatures, ExtraInfo, ExtraInfoWord, Handshake, RawAddressHeader, Repr as _,
+    ReqOptions,
+};
+use efa_emu::capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
+use efa_emu::frame::{Frame, Kind, Repr};
+
+/// One of the two endpoints. The capture is that of `A`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    A,
+    B,
+}
+
+impl End {
+    pub(crate) fn address(self) -> RawAddress {
+        let last = if self == End::A { 1 } else { 2 };
+        RawAddress {
+            gid: Gid([
+                0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, last,
+            ]),
+            qpn: Qpn(u16::from(last) * 10),
+            qkey: Qkey(u32::from(last) * 0x1111),
+        }
+    }
+
+    pub(crate) fn connid(self) -> Connid {
+        Connid(self.address().qkey.0)
+    }
+
+    fn other(self) -> End {
+        if self == End::A { End::B } else { End::A }
+    }
+
+    /// The options of a request before the peer's handshake has come.
+    pub(crate) fn unknown(self) -> ReqOptions {
+        ReqOptions {
+            raw_address: Some(RawAddressHeader::new(self.address())),
+            ..ReqOptions::default()
+        }
+    }
+
+    /// The options of a request afterwards.
+    pub(crate) fn known(self) -> ReqOptions {
+        ReqOptions {
+            connid: Some(self.connid()),
+            ..ReqOptions::default()
+        }
+    }
+}
+
+/// A capture in the making. A frame every microsecond.
+pub(crate) struct Talk {
+    writer: Writer<Vec<u8>>,
+    interface: InterfaceId,
+    frames: u32,
+    sequence: [u32; 2],
+}
+
+impl Talk {
+    pub(crate) fn new() -> Talk {
+        let mut writer = Writer::new(Vec::new()).unwrap();
+        let interface = Interface {
+            host: "a".into(),
+            profile: "test".into(),
+            gid: End::A.address().gid,
+        };
+        let interface = writer.add_interface(&interface).unwrap();
+        Talk {
+            writer,
+            interface,
+            frames: 0,
+            sequence: [0; 2],
+        }
+    }
+
+    /// Both ends know each other: one message and a handshake each way.
+    pub(crate) fn acquainted(features: ExtraFeatures) -> Talk {
+        let mut talk = Talk::new();
+        talk.handshake(End::B, features);
+        talk.handshake(End::A, features);
+        talk
+    }
+
+    pub(crate) fn handshake(&mut self, from: End, features: ExtraFeatures) -> u32 {
+        let word = ExtraInfoWord::from(features);
+        let handshake = Handshake {
+            extra_info: ExtraInfo::one(&word),
+            connid: Some(from.connid()),
+            device_version: Some(0xefa1),
+            ..Handshake::default()
+        };
+        self.packet(from, &handshake.into(), b"")
+    }
+
+    /// Sends a packet and returns the frame's number.
+    pub(crate) fn packet(
+        &mut self,
+        from: End,
+        header: &efa_core::wire::Header<'_>,
+        data: &[u8],
+    ) -> u32 {
+        let mut bytes = vec![0; header.header_len() + data.len()];
+        header.emit(&mut bytes).unwrap();
+        bytes[header.header_len()..].copy_from_slice(data);
+        self.bytes(from, &bytes)
+    }
+
+    /// Sends any bytes as a packet.
+    pub(crate) fn bytes(&mut self, from: End, packet: &[u8]) -> u32 {
+        let sequence = self.next_sequence(from);
+        self.request(from, Kind::Send, sequence, false, packet)
+    }
+
+    /// The number of the next request.
+    pub(crate) fn next_sequence(&mut self, from: End) -> u32 {
+        let next = &mut self.sequence[from as usize];
+        *next += 1;
+        *next - 1
+    }
+
+    /// A frame of a request, or the data that answers one.
+    pub(crate) fn request(
+        &mut self,
+        from: End,
+        kind: Kind,
+        sequence: u32,
+        retransmission: bool,
+        payload: &[u8],
+    ) -> u32 {
+        let header = Repr {
+            kind,
+            source_qpn: from.address().qpn,
+            destination_qpn: from.other().address().qpn,
+            qkey: from.other().address().qkey,
+            sequence,
+            immediate: None,
+            retransmission,
+            path: 0,
+            payload_length: payload.len() as u32,
+            payload_captured: true,
+        };
+        self.frame(from, header, payload)
+    }
+
+    pub(crate) fn answer(&mut self, from: End, sequence: u32, status: Status) -> u32 {
+        self.request(from, Kind::Response(status), sequence, false, b"")
+    }
+
+    pub(crate) fn frame(&mut self, from: End, header: Repr, payload: &[u8]) -> u32 {
+        let frame = Frame {
+            source: from.address().gid,
+            destination: from.other().address().gid,
+            header,
+            payload,
+        };
+        let direction = if from == End::A {
+            Direction::Outbound
+        } else {
+            Direction::Inbound
+        };
+        self.frames += 1;
+        let time = Duration::from_micros(self.frames.into());
+        self.writer.frame(self.interface, time, direction, &frame);
+        self.frames
+    }
+
+    pub(crate) fn capture(self) -> Vec<u8> {
+        self.writer.finish(Duration::ZERO).unwrap()
+    }
+}
