@@ -113,8 +113,11 @@ impl SimNic {
         let pd = objects.create_pd()?;
         let stride = PacketBuffers::stride_for(profile.mtu as usize);
         let pool = objects.create_pool(pd, config.packet_buffers, stride)?;
-        // Room for everything that can be outstanding; unsolicited writes come on top.
-        let entries = (config.send_depth.saturating_add(config.recv_depth)).saturating_mul(2);
+        // Room for everything that can be outstanding. Unsolicited writes come on top, and nothing
+        // bounds them: a program that does not poll loses completions, as on the real device.
+        let unsolicited = if config.unsolicited_write_recv { 2 } else { 1 };
+        let entries =
+            (config.send_depth.saturating_add(config.recv_depth)).saturating_mul(unsolicited);
         let (cq, ring) = objects.create_cq(entries.min(profile.max_cqe))?;
         let qp = QpConfig {
             service: Service::Srd,
