@@ -45,7 +45,9 @@
 //! ```
 
 mod agenda;
+mod attachment;
 mod fault;
+mod flight;
 mod host;
 mod log;
 mod memory;

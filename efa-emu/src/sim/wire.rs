@@ -5,7 +5,6 @@
 //! calls a device; [`super::world`] does when an event says so.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::time::Duration;
 
 use efa_core::address::{Gid, Qpn};
@@ -14,15 +13,14 @@ use slab::Slab;
 
 use super::HostId;
 use super::agenda::Agenda;
-use super::fault::{Action, FaultId, Faults, Frame, Stage};
+use super::fault::{Action, FaultId, Faults, Stage};
+use super::flight::{Flight, FlightId};
 use super::log::EventLog;
 use super::memory::AddressSpace;
 use super::network::Network;
 use super::tap::{FrameTaps, TappedFrame};
 use crate::capture::{Direction, Interface};
-use crate::link::{
-    HostSegment, Link, LinkBusy, LocalData, Operation, RequestHeader, Token, Transfer,
-};
+use crate::link::{LinkBusy, LocalData, Operation, RequestHeader, Token};
 
 /// What happens at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,33 +41,6 @@ pub(super) enum Event {
     },
     /// A device asked to be called.
     Timer(HostId),
-}
-
-/// Names a request on the wire.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct FlightId(usize);
-
-/// A request on its way.
-#[derive(Debug)]
-pub(super) struct Flight {
-    pub(super) initiator: HostId,
-    /// Which life of the initiator made the request.
-    life: u32,
-    pub(super) responder: HostId,
-    pub(super) to: Gid,
-    pub(super) token: Token,
-    pub(super) header: RequestHeader,
-    /// The data of a send or write from the start; that of a read from its delivery on.
-    pub(super) data: Vec<u8>,
-    /// How often the request was put on the wire.
-    attempts: u32,
-    /// The receiver was not ready for this request before.
-    rnr_retry: bool,
-    /// The answer that a fault prescribes instead of the responder's.
-    prescribed: Option<Status>,
-    /// The answer, once the responder has seen the request.
-    pub(super) outcome: Option<Status>,
-    path: u16,
 }
 
 /// A host's connection to the network.
@@ -174,7 +145,8 @@ impl Wire {
         self.flights.len()
     }
 
-    fn accept(
+    /// Takes a request of a device; see [`crate::link::Link::try_send`].
+    pub(super) fn accept(
         &mut self,
         initiator: HostId,
         memory: &AddressSpace,
@@ -287,7 +259,7 @@ impl Wire {
     /// Queues a frame at its sender's port.
     pub(super) fn queue(&mut self, id: FlightId, stage: Stage) {
         let flight = &self.flights[id.0];
-        let time = self.network.wire_time(flight.data_on_wire(stage));
+        let time = self.network.wire_time(flight.data_length(stage));
         let sender = flight.sender(stage);
         let now = self.now;
         let port = self.port_mut(sender);
@@ -353,7 +325,7 @@ impl Wire {
             },
         }
         let (from, to) = (flight.sender(stage), flight.receiver(stage));
-        let length = flight.data_on_wire(stage);
+        let length = flight.data_length(stage);
         if self.network.loses(from, to) {
             return self.lose(id, stage);
         }
@@ -411,12 +383,8 @@ impl Wire {
         if let Some(status) = flight.prescribed.take() {
             return Some(status);
         }
-        let consumes_receive = match flight.header.operation {
-            Operation::Send => true,
-            Operation::RdmaWrite => flight.header.immediate.is_some(),
-            Operation::Datagram | Operation::RdmaRead => false,
-        };
-        (consumes_receive && self.network.refuses()).then_some(Status::RemoteRnr)
+        let is_send = flight.header.operation == Operation::Send;
+        (is_send && self.network.refuses()).then_some(Status::RemoteRnr)
     }
 
     pub(super) fn observe(&mut self, id: FlightId, stage: Stage, direction: Direction) {
@@ -424,6 +392,7 @@ impl Wire {
             return;
         }
         let flight = &self.flights[id.0];
+        let initiator = self.port(flight.initiator).gid;
         let host = match direction {
             Direction::Outbound => flight.sender(stage),
             Direction::Inbound => flight.receiver(stage),
@@ -434,7 +403,7 @@ impl Wire {
             direction,
             interfaces: &self.interfaces,
             path: flight.path,
-            frame: frame(&self.ports, flight, stage),
+            frame: flight.frame(stage, initiator),
         });
     }
 
@@ -442,8 +411,9 @@ impl Wire {
         if self.faults.is_empty() {
             return None;
         }
-        let frame = frame(&self.ports, &self.flights[id.0], stage);
-        self.faults.apply(&frame)
+        let flight = &self.flights[id.0];
+        let initiator = self.port(flight.initiator).gid;
+        self.faults.apply(&flight.frame(stage, initiator))
     }
 
     /// How many frames a fault keeps.
@@ -470,137 +440,5 @@ impl Wire {
             self.agenda.add(self.now + latency, arrival);
         }
         released.len()
-    }
-}
-
-fn frame<'a>(ports: &[Port], flight: &'a Flight, stage: Stage) -> Frame<'a> {
-    Frame {
-        stage,
-        initiator: ports[flight.initiator.0 as usize].gid,
-        responder: flight.to,
-        header: &flight.header,
-        retransmissions: flight.attempts.saturating_sub(1),
-        rnr_retry: flight.rnr_retry,
-        status: match stage {
-            Stage::Request => None,
-            Stage::Answer => flight.outcome,
-        },
-        data: match (stage, flight.header.operation) {
-            (Stage::Request, Operation::RdmaRead) => &[],
-            (Stage::Answer, Operation::RdmaRead) | (Stage::Request, _) => &flight.data,
-            (Stage::Answer, _) => &[],
-        },
-    }
-}
-
-impl Flight {
-    pub(super) fn sender(&self, stage: Stage) -> HostId {
-        match stage {
-            Stage::Request => self.initiator,
-            Stage::Answer => self.responder,
-        }
-    }
-
-    pub(super) fn receiver(&self, stage: Stage) -> HostId {
-        match stage {
-            Stage::Request => self.responder,
-            Stage::Answer => self.initiator,
-        }
-    }
-
-    fn data_on_wire(&self, stage: Stage) -> usize {
-        match (stage, self.header.operation) {
-            (Stage::Request, Operation::RdmaRead) => 0,
-            (Stage::Request, _) | (Stage::Answer, Operation::RdmaRead) => self.data.len(),
-            (Stage::Answer, _) => 0,
-        }
-    }
-}
-
-impl fmt::Display for Flight {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let operation = match self.header.operation {
-            Operation::Send => "SEND",
-            Operation::Datagram => "DATAGRAM",
-            Operation::RdmaRead => "RDMA_READ",
-            Operation::RdmaWrite => "RDMA_WRITE",
-        };
-        write!(
-            f,
-            "{}:{} -> {}:{} {operation} length={} sequence={} path={}",
-            self.initiator,
-            self.header.source_qpn,
-            self.responder,
-            self.header.destination_qpn,
-            self.header.length,
-            self.header.sequence,
-            self.path
-        )?;
-        match self.outcome {
-            Some(status) => write!(f, " {status:?}"),
-            None => Ok(()),
-        }
-    }
-}
-
-/// The wire as one host's device sees it.
-pub(super) struct Uplink<'a> {
-    pub(super) wire: &'a mut Wire,
-    pub(super) host: HostId,
-    pub(super) memory: &'a AddressSpace,
-}
-
-impl Link for Uplink<'_> {
-    fn try_send(
-        &mut self,
-        to: Gid,
-        token: Token,
-        header: &RequestHeader,
-        data: LocalData<'_>,
-    ) -> Result<(), LinkBusy> {
-        self.wire
-            .accept(self.host, self.memory, to, token, header, data)
-    }
-}
-
-/// Moves a request's data between the wire and the responder's memory.
-pub(super) struct Dma<'a> {
-    pub(super) data: &'a mut Vec<u8>,
-    pub(super) memory: &'a mut AddressSpace,
-}
-
-impl Transfer for Dma<'_> {
-    fn fetch(&mut self, offset: u32, to: HostSegment) -> Result<(), Status> {
-        let length = to.length as usize;
-        let source = (offset as usize)
-            .checked_add(length)
-            .and_then(|end| self.data.get(offset as usize..end))
-            .ok_or(Status::LocalBadLength)?;
-        let target = self.memory.bytes_mut(to.address, length);
-        target
-            .map_err(|_| Status::LocalInvalidLkey)?
-            .copy_from_slice(source);
-        Ok(())
-    }
-
-    fn store(&mut self, offset: u32, from: HostSegment) -> Result<(), Status> {
-        let length = from.length as usize;
-        let source = self.memory.bytes(from.address, length);
-        let source = source.map_err(|_| Status::LocalInvalidLkey)?;
-        let start = offset as usize;
-        let end = start.checked_add(length).ok_or(Status::LocalBadLength)?;
-        if self.data.len() < end {
-            self.data.resize(end, 0);
-        }
-        self.data[start..end].copy_from_slice(source);
-        Ok(())
-    }
-
-    fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status> {
-        let target = self.memory.bytes_mut(to, bytes.len());
-        target
-            .map_err(|_| Status::LocalInvalidLkey)?
-            .copy_from_slice(bytes);
-        Ok(())
     }
 }

@@ -5,10 +5,12 @@ use std::time::Duration;
 use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
 
+use super::attachment::{Dma, Uplink};
 use super::fault::Stage;
+use super::flight::FlightId;
 use super::memory::AddressSpace;
 use super::random::Random;
-use super::wire::{Dma, Event, FlightId, Uplink, Wire};
+use super::wire::{Event, Wire};
 use super::{HostConfig, HostId, Step};
 use crate::capture::{Direction, Interface};
 use crate::device::{Device, QpnAllocator, QpnPolicy};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use efa_core::nic::Status;
+use efa_core::nic::{NicError, Status};
 use efa_emu::sim::{
     Fabric, FabricConfig, HostConfig, NetworkConfig, NicConfig, Probability, ScriptedPeer,
 };
@@ -251,6 +251,32 @@ fn injected_rnr_delays_and_loses_nothing_when_retries_are_unlimited() {
     let arrived = stream(&mut pair, 500);
     assert_each_once(&arrived, 500);
     assert!(count(&pair.fabric, "RemoteRnr") > 200);
+}
+
+#[test]
+fn full_queues_refuse_and_take_again_after_a_poll() {
+    let nic = NicConfig {
+        send_depth: 4,
+        recv_depth: 4,
+        packet_buffers: 16,
+        ..NicConfig::default()
+    };
+    let mut pair = Pair::with(orderly(), nic);
+    let to = pair.bob.address();
+    for _ in 0..4 {
+        pair.alice.send(to, b"x").unwrap();
+    }
+    assert_eq!(pair.alice.send(to, b"x"), Err(NicError::QueueFull));
+    assert_eq!(pair.bob.post_receives(1), Err(NicError::QueueFull));
+    pair.fabric.run_until_idle();
+    assert_eq!(
+        pair.alice.send(to, b"x"),
+        Err(NicError::QueueFull),
+        "room comes from polling"
+    );
+    assert_eq!(finished(&mut pair.alice).len(), 4);
+    assert_eq!(packets(&mut pair.bob).len(), 4);
+    assert!(pair.alice.send(to, b"x").is_ok());
 }
 
 #[test]

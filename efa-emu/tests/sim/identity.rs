@@ -2,6 +2,7 @@
 
 use efa_core::address::{Gid, Qpn};
 use efa_core::nic::{Nic, Status};
+use efa_emu::profile::Profile;
 use efa_emu::sim::{
     Action, Fabric, FabricConfig, Fault, HostConfig, Match, NicConfig, QpnPolicy, ScriptedPeer,
     Stage,
@@ -35,6 +36,48 @@ fn a_sender_is_unknown_until_it_has_an_address_handle() {
     pair.alice.send(to, b"third").unwrap();
     pair.fabric.run_until_idle();
     assert_eq!(packets(&mut pair.bob).remove(0).source.ahn, None);
+}
+
+#[test]
+fn the_first_generation_does_not_report_gids() {
+    let fabric = Fabric::new(orderly());
+    let host = || {
+        fabric.add_host(HostConfig {
+            profile: Profile::by_name("efa0").unwrap().clone(),
+            ..HostConfig::default()
+        })
+    };
+    let mut alice = ScriptedPeer::open(&host(), NicConfig::default()).unwrap();
+    let mut bob = ScriptedPeer::open(&host(), NicConfig::default()).unwrap();
+    alice.send(bob.address(), b"x").unwrap();
+    fabric.run_until_idle();
+    let source = packets(&mut bob).remove(0).source;
+    assert_eq!((source.ahn, source.gid), (None, None));
+    assert_eq!(source.qpn, alice.address().qpn);
+}
+
+#[test]
+fn queue_pairs_of_one_host_have_numbers_and_address_books_of_their_own() {
+    let fabric = Fabric::new(orderly());
+    let host = fabric.add_host(HostConfig::default());
+    let mut peers = [0; 3].map(|_| ScriptedPeer::open(&host, NicConfig::default()).unwrap());
+    let addresses = peers.each_ref().map(ScriptedPeer::address);
+    assert_eq!(addresses.map(|one| one.qpn.0), [1, 2, 3]);
+    peers[1].know(host.gid()).unwrap();
+    for to in addresses {
+        peers[0].send(to, &[to.qpn.0 as u8]).unwrap();
+    }
+    fabric.run_until_idle();
+    let knows = peers.each_mut().map(|peer| {
+        let number = peer.address().qpn.0 as u8;
+        let arrived = packets(peer);
+        assert_eq!(arrived.len(), 1);
+        assert_eq!(arrived[0].bytes, [number]);
+        assert_eq!(arrived[0].source.qpn, Qpn(1));
+        arrived[0].source.ahn.is_some()
+    });
+    // The sender has a handle of its own host, the second one made one, the third did not.
+    assert_eq!(knows, [true, true, false]);
 }
 
 #[test]

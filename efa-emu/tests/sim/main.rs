@@ -3,6 +3,7 @@
 mod capture;
 mod delivery;
 mod determinism;
+mod engine;
 mod faults;
 mod identity;
 mod memory;
