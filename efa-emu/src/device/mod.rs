@@ -1,6 +1,6 @@
 //! The hardware half of the device: objects, keys, queues and the rules between them.
 //!
-//! [`Device`] does no I/O, starts no thread and reads no clock; times are [`Duration`]s since a
+//! [`Device`] does no I/O, starts no thread and reads no clock; times are `Duration`s since a
 //! start that the owner chooses. It is driven from four sides:
 //!
 //! * verbs that manage objects (`create_qp`, `register_memory`, ...) are calls;

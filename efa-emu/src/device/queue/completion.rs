@@ -238,7 +238,7 @@ impl CompletionRing {
 
     /// The phase bit of the lap that `counter` is in: true in the first.
     fn phase(&self, counter: u16) -> bool {
-        (u32::from(counter) / self.entries) & 1 == 0
+        super::lap(counter, self.entries) & 1 == 0
     }
 
     fn first_word(&self, counter: u16) -> usize {

@@ -36,3 +36,9 @@ fn check_entries(what: &'static str, entries: u32) -> Result<(), Error> {
         Err(Error::invalid(what, entries))
     }
 }
+
+/// How often the ring was filled before the entry with this counter. `entries` is a power of two.
+#[inline]
+fn lap(counter: u16, entries: u32) -> u32 {
+    u32::from(counter) >> entries.trailing_zeros()
+}

@@ -421,8 +421,7 @@ impl SendRing {
     /// If the ring has no entries.
     #[inline]
     pub fn write(&self, counter: u16, request: &WorkRequest) {
-        let lap = u32::from(counter) / self.entries;
-        let (words, used) = request.encode(lap & 1 != 0);
+        let (words, used) = request.encode(super::lap(counter, self.entries) & 1 != 0);
         let lines = self.size.bytes() / 64;
         let first = (u32::from(counter) & (self.entries - 1)) as usize * lines;
         for (offset, chunk) in words[..used].chunks(8).take(lines).enumerate() {
