@@ -113,4 +113,13 @@ pub trait Transfer {
 
     /// Writes bytes that the device itself makes (a UD receive's GRH) into the responder's memory.
     fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status>;
+
+    /// Whether the request's data is complete once this transfer has moved its part.
+    ///
+    /// A link may bring a long RDMA request in parts: it delivers the same request several times,
+    /// and every time moves another part of what the device names. The device checks the request
+    /// each time, and counts and completes it only the last time.
+    fn is_last(&self) -> bool {
+        true
+    }
 }

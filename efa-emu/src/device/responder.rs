@@ -131,7 +131,7 @@ impl Device {
     ) -> Status {
         let status = self.respond(from, header, transfer);
         if status == Status::Ok {
-            self.counters.rx_pkts += 1;
+            self.counters.rx_pkts += u64::from(transfer.is_last());
         } else {
             self.counters.rx_drops += 1;
         }
@@ -199,13 +199,13 @@ impl Device {
                 };
                 if header.operation == Operation::RdmaRead {
                     let status = responder.read(header, remote, transfer);
-                    if status == Ok(()) {
+                    if status == Ok(()) && transfer.is_last() {
                         self.counters.rdma_read_resp_bytes += length;
                     }
                     status
                 } else {
                     let status = responder.write(header, remote, transfer);
-                    if status == Ok(()) {
+                    if status == Ok(()) && transfer.is_last() {
                         self.counters.rx_bytes += length;
                         self.counters.rdma_write_recv_bytes += length;
                     }
@@ -377,6 +377,9 @@ impl Responder<'_> {
         };
         if let Some(segment) = segment {
             transfer.fetch(0, segment).map_err(remote_status)?;
+        }
+        if !transfer.is_last() {
+            return Ok(());
         }
         let Some(immediate) = header.immediate else {
             return Ok(());

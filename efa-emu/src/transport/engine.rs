@@ -1,7 +1,8 @@
 //! One opened device of one process.
 
-use std::sync::{Mutex, MutexGuard, TryLockError};
-use std::time::Instant;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use efa_core::address::{Gid, Qpn};
 
@@ -9,9 +10,9 @@ use super::config::HostConfig;
 use super::error::{EngineError, FabricError};
 use super::fabric::Fabric;
 use super::fork::HomeProcess;
-use super::host::Host;
-use super::outbound::Outbound;
-use super::qpn::QpnChoice;
+use super::segment::Segment;
+use super::state::{Shared, State};
+use super::worker;
 use crate::device::{CqId, Device, QpConfig, QpRings};
 use crate::profile::Profile;
 
@@ -24,19 +25,14 @@ pub type EventHandler = Box<dyn FnMut(CqId) + Send>;
 ///
 /// All methods may be called from any thread. In a forked child of the process that opened the
 /// engine they fail with [`FabricError::Forked`] or do nothing.
+///
+/// The application drives the device by [`Engine::progress`], and then no other thread does and no
+/// system call is made. Once it has stopped for about a millisecond, the engine's thread takes over;
+/// with nothing to do it sleeps until a peer wakes it.
 pub struct Engine {
-    home: HomeProcess,
-    host: Host,
+    shared: Arc<Shared>,
     profile: Profile,
-    started: Instant,
-    state: Mutex<State>,
-}
-
-struct State {
-    device: Device,
-    outbound: Outbound,
-    qpns: QpnChoice,
-    events: Option<EventHandler>,
+    worker: Option<JoinHandle<()>>,
 }
 
 impl Engine {
@@ -57,30 +53,31 @@ impl Engine {
         config: &HostConfig,
         profile: Profile,
     ) -> Result<Engine, FabricError> {
+        let home = HomeProcess::current();
         let host = fabric.enter_host(Some(&config.host), config.gid, profile.max_qp)?;
-        let state = State {
-            device: Device::new(profile.clone(), host.gid()),
-            outbound: Outbound::default(),
-            qpns: QpnChoice::new(config.network.qpn_reuse, config.network.seed),
-            events: None,
-        };
+        let segment = Arc::new(Segment::create(&host.device_path(), host.address())?);
+        let device = Device::new(profile.clone(), host.gid());
+        let state = State::new(device, &host, Arc::clone(&segment), config);
+        let shared = Arc::new(Shared::new(home, host, segment, state));
+        let worker = worker::start(Arc::clone(&shared)).map_err(FabricError::io(
+            "start the progress thread of",
+            fabric.directory(),
+        ))?;
         Ok(Engine {
-            home: HomeProcess::current(),
-            host,
+            shared,
             profile,
-            started: Instant::now(),
-            state: Mutex::new(state),
+            worker: Some(worker),
         })
     }
 
     /// The GID of the device's port.
     pub fn gid(&self) -> Gid {
-        self.host.gid()
+        self.shared.host.gid()
     }
 
     /// The name of the emulated host.
     pub fn host_name(&self) -> &str {
-        self.host.name()
+        self.shared.host.name()
     }
 
     /// The generation of the device.
@@ -90,12 +87,12 @@ impl Engine {
 
     /// Whether this is a forked child of the process that opened the engine.
     pub fn is_forked(&self) -> bool {
-        !self.home.is_current()
+        !self.shared.home.is_current()
     }
 
     /// Who is told about completion events from now on.
     pub fn set_event_handler(&self, handler: Option<EventHandler>) -> Result<(), FabricError> {
-        self.lock()?.events = handler;
+        self.shared.lock()?.set_event_handler(handler);
         Ok(())
     }
 
@@ -105,21 +102,23 @@ impl Engine {
     /// When this returns, memory that the verb took from the device (by deregistration, or by
     /// resetting a queue pair with requests in flight) is no longer touched by anybody.
     pub fn with_device<R>(&self, verb: impl FnOnce(&mut Device) -> R) -> Result<R, FabricError> {
-        let mut state = self.lock()?;
-        let result = verb(&mut state.device);
-        state.pass(self.started);
+        let mut state = self.shared.lock()?;
+        let result = verb(state.device());
+        state.withdraw_lost_memory();
+        state.send();
+        self.shared.keep_worker_in_time(&state);
         Ok(result)
     }
 
     /// Makes a queue pair with a number that no live queue pair of the host has.
     pub fn create_qp(&self, config: QpConfig) -> Result<(Qpn, QpRings), EngineError> {
-        let mut state = self.lock()?;
-        let State { device, qpns, .. } = &mut *state;
-        let qpn = self.host.take_qpn(qpns)?;
-        match device.create_qp(qpn, config) {
+        let mut state = self.shared.lock()?;
+        let host = &self.shared.host;
+        let qpn = host.take_qpn(state.qpn_choice())?;
+        match state.device().create_qp(qpn, config) {
             Ok(rings) => Ok((qpn, rings)),
             Err(error) => {
-                self.host.release_qpn(qpn);
+                host.release_qpn(qpn);
                 Err(error.into())
             }
         }
@@ -127,26 +126,48 @@ impl Engine {
 
     /// Ends a queue pair. When this returns, its memory is no longer touched by anybody.
     pub fn destroy_qp(&self, qpn: Qpn) -> Result<(), EngineError> {
-        let mut state = self.lock()?;
-        state.device.destroy_qp(qpn)?;
-        self.host.release_qpn(qpn);
-        state.pass(self.started);
+        let mut state = self.shared.lock()?;
+        state.device().destroy_qp(qpn)?;
+        self.shared.host.release_qpn(qpn);
+        state.withdraw_lost_memory();
         Ok(())
     }
 
     /// Tells the device that a send queue's doorbell was written, and sends what can be sent.
+    #[inline]
     pub fn ring_send_doorbell(&self, qpn: Qpn) -> Result<(), EngineError> {
-        let mut state = self.lock()?;
-        state.device.ring_send_doorbell(qpn)?;
-        state.pass(self.started);
+        let mut state = self.shared.lock()?;
+        state.device().ring_send_doorbell(qpn)?;
+        state.send();
+        self.shared.keep_worker_in_time(&state);
         Ok(())
     }
 
     /// Tells the device that a completion queue's doorbell was written.
     pub fn arm_cq(&self, cq: CqId) -> Result<(), EngineError> {
-        let mut state = self.lock()?;
-        state.device.arm_cq(cq)?;
-        state.pass(self.started);
+        let mut state = self.shared.lock()?;
+        state.device().arm_cq(cq)?;
+        state.raise_events();
+        Ok(())
+    }
+
+    /// Lets the engine look at a queue pair's send doorbell by itself, or stops that. For clients
+    /// that write doorbells without a call; as long as there is one, the engine's thread does not
+    /// sleep long.
+    pub fn watch_qp(&self, qpn: Qpn, watched: bool) -> Result<(), EngineError> {
+        let mut state = self.shared.lock()?;
+        state.watch_qp(qpn, watched)?;
+        drop(state);
+        self.shared.segment.interrupt();
+        Ok(())
+    }
+
+    /// As [`Engine::watch_qp`], for a completion queue's doorbell.
+    pub fn watch_cq(&self, cq: CqId, watched: bool) -> Result<(), EngineError> {
+        let mut state = self.shared.lock()?;
+        state.watch_cq(cq, watched)?;
+        drop(state);
+        self.shared.segment.interrupt();
         Ok(())
     }
 
@@ -155,39 +176,37 @@ impl Engine {
     /// at it.
     #[inline]
     pub fn progress(&self) {
-        if !self.home.is_current() {
+        if !self.shared.home.is_current() {
             return;
         }
-        let mut state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        state.pass(self.started);
+        self.shared.note_poll();
+        if let Some(mut state) = self.shared.try_lock() {
+            state.pass();
+            self.shared.keep_worker_in_time(&state);
+        }
     }
 
-    fn lock(&self) -> Result<MutexGuard<'_, State>, FabricError> {
-        if !self.home.is_current() {
-            return Err(FabricError::Forked);
-        }
-        Ok(self
-            .state
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner()))
+    /// Time since the engine was opened: the device's clock.
+    pub fn uptime(&self) -> Duration {
+        self.shared.uptime()
     }
 }
 
-impl State {
-    fn pass(&mut self, started: Instant) {
-        let now = started.elapsed();
-        self.device.transmit(now, &mut self.outbound);
-        while let Some((token, status)) = self.outbound.next_failed() {
-            self.device.complete(now, token, status);
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let worker = self.worker.take();
+        if self.is_forked() {
+            // The thread does not exist here, and everything shared is the parent's.
+            std::mem::forget(worker);
+            return;
         }
-        for cq in self.device.take_events() {
-            if let Some(handler) = &mut self.events {
-                handler(cq);
-            }
+        self.shared.stop();
+        if let Some(worker) = worker {
+            // A worker that panicked has nothing more to say.
+            let _ = worker.join();
+        }
+        if let Ok(mut state) = self.shared.lock() {
+            state.close();
         }
     }
 }

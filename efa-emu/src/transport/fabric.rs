@@ -23,6 +23,7 @@ use efa_core::address::Gid;
 use super::error::FabricError;
 use super::host::{self, Host, HostStatus};
 use super::lock::RegistryLock;
+use super::qpn::ParticipantId;
 
 /// First line of the registry file; another layout of anything below the fabric's directory gets
 /// another number.
@@ -111,6 +112,11 @@ impl Fabric {
             list.sort_by(|a, b| a.name.cmp(&b.name));
             Ok(list)
         })
+    }
+
+    /// All live participants.
+    pub(super) fn participants(&self) -> Result<Vec<(Gid, ParticipantId)>, FabricError> {
+        self.with_registry(host::live_participants)
     }
 
     /// The directory of the host with the GID `gid`, whether or not there is one.

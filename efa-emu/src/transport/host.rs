@@ -11,6 +11,7 @@ use super::fabric::{Fabric, gid_from_name};
 use super::fork::HomeProcess;
 use super::lock::{Liveness, OwnLock};
 use super::qpn::{HostTable, ParticipantId, QpnChoice};
+use super::segment::Address;
 
 /// This process's participation in a host. The host exists as long as any process takes part in it;
 /// dropping this value ends the participation, as the end of the process does.
@@ -154,8 +155,11 @@ impl Host {
     }
 
     /// This participation.
-    pub(super) fn id(&self) -> ParticipantId {
-        self.id
+    pub(super) fn address(&self) -> Address {
+        Address {
+            gid: self.gid,
+            id: self.id,
+        }
     }
 
     /// Where this participant's shared segment belongs.
@@ -264,6 +268,15 @@ fn participants(host: &Path) -> Result<BTreeMap<ParticipantId, i32>, FabricError
         }
     }
     Ok(alive)
+}
+
+/// The live participants of all hosts. The registry is locked, and the dead are removed.
+pub(super) fn live_participants(hosts: &Path) -> Result<Vec<(Gid, ParticipantId)>, FabricError> {
+    let mut all = Vec::new();
+    for (gid, directory) in directories(hosts)? {
+        all.extend(participants(&directory)?.into_keys().map(|id| (gid, id)));
+    }
+    Ok(all)
 }
 
 fn file_names(directory: &Path) -> Result<Vec<String>, FabricError> {

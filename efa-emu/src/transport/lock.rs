@@ -80,7 +80,7 @@ fn holder(file: &File) -> io::Result<Option<i32>> {
 #[derive(Debug)]
 pub(super) struct OwnLock {
     /// Kept open, since closing it gives up the lock.
-    file: File,
+    _file: File,
     path: PathBuf,
     id: FileId,
 }
@@ -111,7 +111,7 @@ impl OwnLock {
         }
         HELD.lock().push((std::process::id(), id));
         Ok(OwnLock {
-            file,
+            _file: file,
             path: path.to_owned(),
             id,
         })
@@ -177,11 +177,6 @@ impl Liveness {
             // live peer dead would lose its memory.
             Watch::Other(file) => holder(file).unwrap_or(Some(0)),
         }
-    }
-
-    /// Whether the lock is held by this very process.
-    pub(super) fn is_own(&self) -> bool {
-        matches!(self.0, Watch::Own(_))
     }
 }
 

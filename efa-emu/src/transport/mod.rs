@@ -9,10 +9,19 @@ mod error;
 mod fabric;
 mod fork;
 mod host;
+mod inbound;
 mod lock;
+mod memory;
 mod outbound;
+mod peer;
 mod qpn;
+mod record;
+mod ring;
+mod schedule;
+mod segment;
 mod shared;
+mod state;
+mod worker;
 
 pub use config::{
     DEFAULT_FABRIC, DEFAULT_PROFILE, ENV_FABRIC, ENV_GID, ENV_HOST, ENV_NETWORK, ENV_PROFILE,

@@ -1,0 +1,589 @@
+//! Requests of peers on their way into this device.
+
+mod pulls;
+mod transfers;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use efa_core::nic::Status;
+
+use super::memory::{self, Window};
+use super::outbound::{BulkName, Outbound, PullName};
+use super::peer::Peer;
+use super::record::{self, Answer, Kind};
+use super::ring::{Consumer, Incoming};
+use super::schedule::{Agenda, monotonic_now};
+use super::segment::{Address, SLOTS, Segment, SlotContent};
+use crate::device::Device;
+use pulls::{Pull, PullTable};
+use transfers::{BetweenProcesses, FromRing, IntoRing, Outcome};
+
+/// Records of one ring that are handled before the next ring's turn.
+const RECORDS_PER_TURN: usize = 32;
+
+/// Rings that are polled without a doorbell even if nothing came for a while.
+const ALWAYS_POLLED: usize = 4;
+
+/// Polls without a record after which further rings go back to the doorbell.
+const IDLE_POLLS: u32 = 1024;
+
+/// Bytes that one copy between processes moves before others have their turn, and before the memory
+/// is checked again.
+const COPY: u32 = 1 << 20;
+
+/// A ring from a peer.
+struct InRing {
+    consumer: Consumer,
+    peer: Arc<Peer>,
+    /// Tells this ring from an earlier one in the same slot.
+    serial: u64,
+    polled: bool,
+    idle_polls: u32,
+    /// The slot is in the list of those with answers that the sender was not woken for.
+    answered: bool,
+}
+
+/// A record that is handled later: its ring may have gone by then.
+#[derive(Clone, Copy, Debug)]
+struct Later {
+    slot: usize,
+    serial: u64,
+    incoming: Incoming,
+}
+
+/// A copy between processes under way.
+#[derive(Clone, Copy, Debug)]
+struct Copying {
+    of: Later,
+    /// Bytes copied so far.
+    done: u32,
+}
+
+/// The receiving half of a device's link.
+pub(super) struct Inbound {
+    segment: Arc<Segment>,
+    rings: Vec<Option<Box<InRing>>>,
+    /// Slots whose rings are polled.
+    polled: Vec<usize>,
+    serials: u64,
+    /// Records whose delivery time has not come.
+    scheduled: Agenda<Later>,
+    copies: VecDeque<Copying>,
+    pulls: PullTable,
+    /// Slots whose senders have answers that they were not woken for.
+    answered: Vec<usize>,
+}
+
+impl Inbound {
+    pub(super) fn new(segment: Arc<Segment>) -> Inbound {
+        Inbound {
+            segment,
+            rings: (0..SLOTS).map(|_| None).collect(),
+            polled: Vec::new(),
+            serials: 0,
+            scheduled: Agenda::default(),
+            copies: VecDeque::new(),
+            pulls: PullTable::default(),
+            answered: Vec::new(),
+        }
+    }
+
+    /// Handles what has come. Answers whether there was anything to do.
+    #[inline]
+    pub(super) fn poll(&mut self, device: &mut Device, outbound: &mut Outbound) -> bool {
+        let mut busy = false;
+        if self.segment.doorbell_rung() {
+            busy = true;
+            self.answer_doorbells(outbound);
+        }
+        let mut position = 0;
+        while let Some(slot) = self.polled.get(position).copied() {
+            busy |= self.drain(slot, device, outbound);
+            // The ring may have gone, and the list with it.
+            if self.polled.get(position) == Some(&slot) {
+                position += 1;
+            }
+        }
+        if !self.scheduled.is_empty() {
+            busy |= self.deliver_due(device, outbound);
+        }
+        if !self.copies.is_empty() {
+            busy |= self.copy_some(device);
+        }
+        if !self.pulls.is_empty() {
+            busy |= self.serve_pulls(device, outbound);
+        }
+        if !self.answered.is_empty() {
+            self.wake_senders();
+        }
+        busy
+    }
+
+    /// The time of the next scheduled delivery, in nanoseconds of the monotonic clock.
+    pub(super) fn next_due(&self) -> Option<u64> {
+        self.scheduled.next_due()
+    }
+
+    /// Makes every sender ring the doorbell from now on. Answers whether nothing had come before that
+    /// took effect.
+    pub(super) fn prepare_to_sleep(&mut self) -> bool {
+        for slot in &self.polled {
+            self.segment.stop_polling(*slot);
+        }
+        let rings = &mut self.rings;
+        self.polled.retain(|slot| {
+            let Some(ring) = rings[*slot].as_mut() else {
+                return false;
+            };
+            ring.polled = ring.consumer.has_record();
+            if ring.polled {
+                self.segment.start_polling(*slot);
+            }
+            ring.polled
+        });
+        self.polled.is_empty() && !self.segment.doorbell_rung()
+    }
+
+    /// Frees the slots of dead senders.
+    pub(super) fn check_peers(&mut self) {
+        for slot in 0..SLOTS {
+            let is_over = self.rings[slot].as_ref().is_some_and(|ring| {
+                // What a process sent before it was killed had left it.
+                !ring.consumer.has_record()
+                    && ring.consumer.unanswered() == 0
+                    && !ring.peer.is_alive()
+            });
+            if is_over {
+                self.drop_ring(slot);
+                self.segment.free(slot);
+            }
+        }
+    }
+
+    fn answer_doorbells(&mut self, outbound: &mut Outbound) {
+        let segment = Arc::clone(&self.segment);
+        let mut adopted = false;
+        let is_full = segment.take_doorbells(|slot| {
+            adopted |= self.look_at(slot, outbound);
+        });
+        if adopted || is_full {
+            self.check_peers();
+        }
+        if is_full {
+            self.free_abandoned_claims(outbound);
+        }
+    }
+
+    /// Looks at a slot whose doorbell was rung. Answers whether it holds a new ring.
+    fn look_at(&mut self, slot: usize, outbound: &mut Outbound) -> bool {
+        match self.segment.inspect(slot) {
+            SlotContent::Free | SlotContent::Pending { .. } => false,
+            SlotContent::GivenUp => {
+                self.drop_ring(slot);
+                self.segment.free(slot);
+                false
+            }
+            SlotContent::Nonsense => {
+                self.refuse(slot, &"the slot's descriptor makes no sense");
+                false
+            }
+            SlotContent::InUse { sender, capacity } => {
+                let is_new = self.rings[slot].is_none();
+                if is_new && !self.adopt(slot, sender, capacity, outbound) {
+                    return false;
+                }
+                if let Some(ring) = &mut self.rings[slot]
+                    && !ring.polled
+                {
+                    ring.polled = true;
+                    ring.idle_polls = 0;
+                    self.polled.push(slot);
+                    // Records that were committed before are found by the poll that follows.
+                    self.segment.start_polling(slot);
+                }
+                is_new
+            }
+        }
+    }
+
+    fn adopt(
+        &mut self,
+        slot: usize,
+        sender: Address,
+        capacity: usize,
+        outbound: &mut Outbound,
+    ) -> bool {
+        let peer = match outbound.peers().find(sender) {
+            Ok(Some(peer)) => peer,
+            // The sender has died already.
+            Ok(None) => {
+                self.segment.free(slot);
+                return false;
+            }
+            Err(error) => {
+                self.refuse(slot, &error);
+                return false;
+            }
+        };
+        let memory = match self.segment.adopt_ring(slot, capacity) {
+            Ok(memory) => memory,
+            Err(error) => {
+                self.refuse(slot, &error);
+                return false;
+            }
+        };
+        self.serials += 1;
+        self.rings[slot] = Some(Box::new(InRing {
+            consumer: Consumer::new(memory),
+            peer,
+            serial: self.serials,
+            polled: false,
+            idle_polls: 0,
+            answered: false,
+        }));
+        true
+    }
+
+    fn refuse(&mut self, slot: usize, reason: &dyn std::fmt::Display) {
+        tracing::warn!(slot, %reason, "refusing a peer's ring");
+        self.segment.refuse(slot);
+        if let Some(ring) = &self.rings[slot] {
+            ring.peer.segment.wake();
+        }
+        self.drop_ring(slot);
+    }
+
+    fn drop_ring(&mut self, slot: usize) {
+        self.rings[slot] = None;
+        self.polled.retain(|polled| *polled != slot);
+        self.scheduled.retain(|later| later.slot != slot);
+        self.copies.retain(|copying| copying.of.slot != slot);
+        self.pulls.retain(|pull| pull.of.slot != slot);
+    }
+
+    /// Frees slots whose claimants died before or after they used them.
+    fn free_abandoned_claims(&mut self, outbound: &mut Outbound) {
+        let Ok(participants) = outbound.peers().fabric().participants() else {
+            return;
+        };
+        for slot in 0..SLOTS {
+            if let SlotContent::Pending { claim } = self.segment.inspect(slot)
+                && !participants
+                    .iter()
+                    .any(|(gid, id)| Address { gid: *gid, id: *id }.claim() == claim)
+            {
+                self.drop_ring(slot);
+                self.segment.free(slot);
+            }
+        }
+    }
+
+    #[inline]
+    fn drain(&mut self, slot: usize, device: &mut Device, outbound: &mut Outbound) -> bool {
+        for turn in 0..RECORDS_PER_TURN {
+            let Some(ring) = &mut self.rings[slot] else {
+                return true;
+            };
+            match ring.consumer.take() {
+                Ok(Some(incoming)) => {
+                    ring.idle_polls = 0;
+                    let later = Later {
+                        slot,
+                        serial: ring.serial,
+                        incoming,
+                    };
+                    if incoming.record.due != 0 {
+                        let now = monotonic_now();
+                        if incoming.record.due > now {
+                            self.scheduled.enter(now, incoming.record.due, later);
+                            continue;
+                        }
+                    }
+                    self.handle(later, device, outbound);
+                }
+                Ok(None) => {
+                    if turn == 0 {
+                        self.count_idle(slot);
+                    }
+                    return turn > 0;
+                }
+                Err(error) => {
+                    self.refuse(slot, &error);
+                    return true;
+                }
+            }
+        }
+        true
+    }
+
+    fn count_idle(&mut self, slot: usize) {
+        let is_many = self.polled.len() > ALWAYS_POLLED;
+        let Some(ring) = &mut self.rings[slot] else {
+            return;
+        };
+        ring.idle_polls = ring.idle_polls.saturating_add(1);
+        if is_many && ring.idle_polls > IDLE_POLLS {
+            self.segment.stop_polling(slot);
+            if ring.consumer.has_record() {
+                self.segment.start_polling(slot);
+                ring.idle_polls = 0;
+            } else {
+                ring.polled = false;
+                self.polled.retain(|polled| *polled != slot);
+            }
+        }
+    }
+
+    fn deliver_due(&mut self, device: &mut Device, outbound: &mut Outbound) -> bool {
+        let mut busy = false;
+        let now = monotonic_now();
+        while let Some(later) = self.scheduled.take_due(now) {
+            busy = true;
+            self.handle(later, device, outbound);
+        }
+        busy
+    }
+
+    #[inline]
+    fn ring(&mut self, of: &Later) -> Option<&mut InRing> {
+        self.rings[of.slot]
+            .as_deref_mut()
+            .filter(|ring| ring.serial == of.serial)
+    }
+
+    #[inline]
+    fn answer(&mut self, of: &Later, answer: Answer) {
+        if let Some(ring) = self.ring(of) {
+            ring.consumer.answer(&of.incoming, answer);
+            if !std::mem::replace(&mut ring.answered, true) {
+                self.answered.push(of.slot);
+            }
+        }
+    }
+
+    /// Handles a record whose time has come.
+    #[inline]
+    fn handle(&mut self, later: Later, device: &mut Device, outbound: &mut Outbound) {
+        let record = &later.incoming.record;
+        if record.not_ready {
+            return self.answer(&later, Answer::Status(Status::RemoteRnr));
+        }
+        match record.kind {
+            Kind::Data => {
+                let Some(ring) = self.ring(&later) else {
+                    return;
+                };
+                let from = ring.peer.address().gid;
+                let mut transfer = FromRing {
+                    consumer: &ring.consumer,
+                    incoming: &later.incoming,
+                };
+                let status = device.deliver(from, &record.header, &mut transfer);
+                self.answer(&later, Answer::Status(status));
+            }
+            Kind::Direct => self.copies.push_back(Copying { of: later, done: 0 }),
+            Kind::Pull => {
+                self.pulls.insert(Pull::new(later));
+            }
+            Kind::ReadData => self.take_read_data(later, device, outbound),
+            // Rings skip the padding.
+            Kind::Pad => {}
+        }
+    }
+
+    /// Data for a read of this device's own.
+    fn take_read_data(&mut self, later: Later, device: &Device, outbound: &Outbound) {
+        let Some(ring) = self.ring(&later) else {
+            return;
+        };
+        let record = &later.incoming.record;
+        let segments = outbound
+            .read_target(ring.peer.address(), record)
+            .and_then(|token| device.local_memory(token));
+        let status = match segments {
+            None => Status::LocalInvalidLkey,
+            Some(segments) => {
+                let window = Window {
+                    offset: record.offset,
+                    length: record.payload,
+                };
+                if let Some((memory, at)) =
+                    ring.consumer.payload(&later.incoming, 0, record.payload)
+                {
+                    memory::scatter(memory, at, segments, window);
+                }
+                Status::Ok
+            }
+        };
+        self.answer(&later, Answer::Status(status));
+    }
+
+    /// Moves pieces of copies, each copy in its turn.
+    fn copy_some(&mut self, device: &mut Device) -> bool {
+        let mut budget = i64::from(COPY);
+        while budget > 0
+            && let Some(mut copying) = self.copies.pop_front()
+        {
+            let before = copying.done;
+            match self.copy_piece(&mut copying, device) {
+                Some(answer) => {
+                    self.answer(&copying.of, answer);
+                    budget -= i64::from(copying.of.incoming.record.header.length - before);
+                }
+                None => {
+                    budget = 0;
+                    self.copies.push_back(copying);
+                }
+            }
+            // What a copy costs besides its bytes.
+            budget -= 4096;
+        }
+        true
+    }
+
+    /// One piece of a copy; the answer if it was the last.
+    fn copy_piece(&mut self, copying: &mut Copying, device: &mut Device) -> Option<Answer> {
+        // The copies of a ring go with it.
+        let Some(ring) = self.ring(&copying.of) else {
+            return Some(Answer::Withdrawn);
+        };
+        let incoming = &copying.of.incoming;
+        let header = &incoming.record.header;
+        let mut bytes = [0; record::MAX_SEGMENTS * record::SEGMENT];
+        let length = incoming.record.payload;
+        let list = ring.consumer.payload(incoming, 0, length);
+        let segments = list
+            .and_then(|(memory, at)| {
+                let bytes = bytes.get_mut(..length as usize)?;
+                memory.read(at, bytes);
+                record::segments_from_bytes(bytes, header.length).ok()
+            })
+            .filter(|_| header.remote.is_some());
+        let Some((segments, count)) = segments else {
+            return Some(Answer::Status(Status::RemoteBadAddress));
+        };
+        if !ring.consumer.begin_copy(incoming) {
+            return Some(Answer::Withdrawn);
+        }
+        // After the claim: the initiator may take its memory back any time before, also by dying.
+        let Some(pid) = ring.peer.process() else {
+            ring.consumer.end_copy(incoming);
+            return Some(Answer::Status(Status::RemoteAbort));
+        };
+        let window = Window {
+            offset: copying.done,
+            length: COPY.min(header.length - copying.done),
+        };
+        let mut transfer = BetweenProcesses {
+            pid,
+            theirs: &segments[..count],
+            window,
+            is_last: window.end() == header.length,
+            outcome: Outcome::Moved,
+        };
+        let status = device.deliver(ring.peer.address().gid, header, &mut transfer);
+        ring.consumer.end_copy(incoming);
+        match (transfer.outcome, status) {
+            (Outcome::Answer(answer), _) => Some(answer),
+            (Outcome::Moved, Status::Ok) if !transfer.is_last => {
+                copying.done = window.end();
+                None
+            }
+            (Outcome::Moved, status) => Some(Answer::Status(status)),
+        }
+    }
+
+    /// Sends data for peers' reads, and ends those that are through.
+    fn serve_pulls(&mut self, device: &mut Device, outbound: &mut Outbound) -> bool {
+        let mut busy = false;
+        while let Some((name, status)) = outbound.next_read_data() {
+            busy = true;
+            self.pulls.settle(name, status);
+        }
+        for name in self.pulls.names() {
+            let Some(pull) = self.pulls.get_mut(name) else {
+                continue;
+            };
+            let of = pull.of;
+            let before = pull.sent;
+            if !pull.is_over() {
+                match self.ring(&of).map(|ring| ring.peer.address()) {
+                    Some(from) => self.send_read_data(name, from, device, outbound),
+                    None => {
+                        self.pulls.remove(name);
+                        continue;
+                    }
+                }
+            }
+            let Some(pull) = self.pulls.get_mut(name) else {
+                continue;
+            };
+            busy |= pull.sent != before;
+            if pull.is_over() && pull.in_flight == 0 {
+                busy = true;
+                let status = pull.failed.unwrap_or(Status::Ok);
+                self.answer(&of, Answer::Status(status));
+                self.pulls.remove(name);
+            }
+        }
+        busy
+    }
+
+    /// Sends parts of one read's data until the ring is full or others should have their turn.
+    fn send_read_data(
+        &mut self,
+        name: PullName,
+        to: Address,
+        device: &mut Device,
+        outbound: &mut Outbound,
+    ) {
+        let Some(pull) = self.pulls.get_mut(name) else {
+            return;
+        };
+        let record = &pull.of.incoming.record;
+        for _ in 0..pulls::PARTS_PER_TURN {
+            if pull.is_over() {
+                return;
+            }
+            let rest = record.header.length - pull.sent;
+            let window = Window {
+                offset: pull.sent,
+                length: rest.min(pulls::PART),
+            };
+            let mut transfer = IntoRing {
+                outbound,
+                to,
+                read: BulkName(record.offset),
+                pull: name,
+                total: record.header.length,
+                window,
+                is_last: window.length == rest,
+                pushed: Ok(false),
+            };
+            let status = device.deliver(to.gid, &record.header, &mut transfer);
+            match (transfer.pushed, status) {
+                (Err(super::outbound::PushError::Full), _) => return,
+                (Err(super::outbound::PushError::Gone), _) => {
+                    pull.failed = Some(Status::RemoteAbort);
+                }
+                (Ok(pushed), Status::Ok) => {
+                    pull.sent = window.end();
+                    pull.is_delivered = transfer.is_last;
+                    pull.in_flight += u32::from(pushed);
+                }
+                (Ok(_), status) => pull.failed = Some(status),
+            }
+        }
+    }
+
+    #[inline]
+    fn wake_senders(&mut self) {
+        for slot in self.answered.drain(..) {
+            if let Some(ring) = &mut self.rings[slot] {
+                ring.answered = false;
+                ring.peer.segment.wake();
+            }
+        }
+    }
+}

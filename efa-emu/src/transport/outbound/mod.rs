@@ -1,0 +1,587 @@
+//! Requests on their way from this device to its peers, and the answers to them.
+
+mod bulk;
+mod routes;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use efa_core::address::{Gid, Qkey, Qpn};
+use efa_core::nic::Status;
+
+use crate::device::Device;
+use crate::link::{
+    HostSegment, Link, LinkBusy, LocalData, Operation, RemoteRange, RequestHeader, Token,
+};
+use bulk::{Bulk, BulkTable, Stage};
+use routes::{NoRoute, Routes};
+
+pub(super) use bulk::BulkName;
+
+use super::config::{HostConfig, RdmaPath};
+use super::memory::{self, Window};
+use super::peer::{Peer, Peers};
+use super::record::{self, Answer, Kind, Record, record_length};
+use super::ring::{Full, Producer};
+use super::schedule::{Network, Passage, monotonic_now};
+use super::segment::Address;
+use super::shared::SharedMemory;
+
+/// Longest RDMA write that travels in one record like a send. Beyond, one copy by the target costs
+/// less than two through the ring.
+const SHORT_WRITE: u32 = 8 << 10;
+
+/// Bytes of data in one part of an RDMA request whose data goes through the rings. A ring of the
+/// smallest size holds three.
+const PART: u32 = 16 << 10;
+
+/// Parts of one request that are sent before the next request's turn.
+const PARTS_PER_TURN: u32 = 8;
+
+/// How long a target may keep its hold of an initiator's memory. It copies 1 MiB at a time, so a
+/// longer hold means that it was stopped after the copy.
+const WITHDRAWAL_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a record without an answer stands for.
+#[derive(Clone, Copy, Debug)]
+enum Pending {
+    /// A whole request.
+    Request(Token),
+    /// A bulk request, or a part of one.
+    Bulk(BulkName),
+    /// Data for a read by the peer.
+    ReadData(PullName),
+}
+
+/// Names an RDMA read that this device serves through the rings.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct PullName(pub(super) u64);
+
+/// A ring to a peer.
+struct OutRing {
+    producer: Producer<Pending>,
+    peer: Arc<Peer>,
+    /// The target has said that it cannot copy by itself.
+    rings_only: bool,
+    /// The ring is in the list of those that wait for answers.
+    listed: bool,
+    /// Some answer came since the last look at the peer's life.
+    progressed: bool,
+}
+
+/// Why data for a peer's read could not be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum PushError {
+    /// Later.
+    Full,
+    /// Never.
+    Gone,
+}
+
+/// The sending half of a device's link.
+pub(super) struct Outbound {
+    routes: Routes,
+    rings: slab::Slab<OutRing>,
+    /// Rings with records that are not answered.
+    waiting: Vec<usize>,
+    network: Option<Network>,
+    rdma: RdmaPath,
+    bulks: BulkTable,
+    /// Bulk requests that have something to send.
+    working: VecDeque<BulkName>,
+    /// Requests with their outcome, to be handed to the device.
+    completed: Vec<(Token, Status)>,
+    /// Answers to data for peers' reads.
+    read_data: Vec<(PullName, Status)>,
+}
+
+impl Outbound {
+    pub(super) fn new(config: &HostConfig, peers: Peers) -> Outbound {
+        let own = peers.own_address();
+        Outbound {
+            network: Network::new(&config.network, own.gid, own.id.0),
+            rdma: config.rdma,
+            routes: Routes::new(peers, config.ring_bytes),
+            rings: slab::Slab::new(),
+            waiting: Vec::new(),
+            bulks: BulkTable::default(),
+            working: VecDeque::new(),
+            completed: Vec::new(),
+            read_data: Vec::new(),
+        }
+    }
+
+    /// The peers that this device knows.
+    pub(super) fn peers(&mut self) -> &mut Peers {
+        self.routes.peers()
+    }
+
+    /// Whether any record is without an answer.
+    #[inline]
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Takes the answers that have come. Answers whether there were any.
+    #[inline]
+    pub(super) fn reap(&mut self) -> bool {
+        if self.waiting.is_empty() {
+            return false;
+        }
+        let mut any = false;
+        let Outbound {
+            rings,
+            waiting,
+            bulks,
+            working,
+            completed,
+            read_data,
+            ..
+        } = self;
+        waiting.retain(|index| {
+            let ring = &mut rings[*index];
+            let rings_only = &mut ring.rings_only;
+            let before = ring.producer.waiting();
+            ring.producer.reap(|pending, answer| match pending {
+                Pending::Request(token) => completed.push((token, status_of(answer))),
+                Pending::ReadData(pull) => read_data.push((pull, status_of(answer))),
+                Pending::Bulk(name) => {
+                    if answer == Answer::UseRings {
+                        *rings_only = true;
+                    }
+                    settle(bulks, working, completed, name, answer);
+                }
+            });
+            if ring.producer.waiting() != before {
+                any = true;
+                ring.progressed = true;
+            }
+            ring.listed = ring.producer.waiting() > 0;
+            ring.listed
+        });
+        any
+    }
+
+    /// The requests with an outcome, to be handed to the device.
+    #[inline]
+    pub(super) fn take_completed(&mut self) -> impl Iterator<Item = (Token, Status)> {
+        self.completed.drain(..)
+    }
+
+    /// The next answer to data for a peer's read.
+    #[inline]
+    pub(super) fn next_read_data(&mut self) -> Option<(PullName, Status)> {
+        self.read_data.pop()
+    }
+
+    /// Sends what is left to send of bulk requests. Answers whether anything was sent.
+    #[inline]
+    pub(super) fn advance(&mut self, device: &Device) -> bool {
+        let mut any = false;
+        for _ in 0..self.working.len() {
+            let Some(name) = self.working.pop_front() else {
+                break;
+            };
+            match self.step(name, device) {
+                Step::Sent => {
+                    any = true;
+                    self.working.push_back(name);
+                }
+                Step::Blocked => self.working.push_back(name),
+                Step::Finished => any = true,
+            }
+        }
+        any
+    }
+
+    fn step(&mut self, name: BulkName, device: &Device) -> Step {
+        let Some(bulk) = self.bulks.get_mut(name) else {
+            return Step::Finished;
+        };
+        let Some(ring) = self.rings.get_mut(bulk.ring) else {
+            return Step::Finished;
+        };
+        match &mut bulk.stage {
+            Stage::Direct(_) | Stage::Read => Step::Finished,
+            Stage::ReadUnsent => {
+                let mut record = Record::whole(Kind::Pull, bulk.header, 0);
+                record.offset = name.0;
+                record.pass(bulk.passage);
+                match ring.push(&record, Pending::Bulk(name), |_, _| {}) {
+                    Ok(_) => {
+                        bulk.stage = Stage::Read;
+                        list(&mut self.waiting, ring, bulk.ring);
+                        Step::Finished
+                    }
+                    Err(Full) => Step::Blocked,
+                }
+            }
+            Stage::Write {
+                next,
+                in_flight,
+                failed,
+            } => {
+                let mut sent = Step::Blocked;
+                for _ in 0..PARTS_PER_TURN {
+                    let rest = bulk.header.length - *next;
+                    if failed.is_some() || rest == 0 {
+                        return Step::Finished;
+                    }
+                    let is_last = rest <= PART;
+                    if is_last && *in_flight > 0 {
+                        break;
+                    }
+                    // The memory may have been deregistered since the last part.
+                    let Some(segments) = device.local_memory(bulk.token) else {
+                        *failed = Some(Status::LocalInvalidLkey);
+                        if *in_flight == 0 {
+                            let token = bulk.token;
+                            self.bulks.remove(name);
+                            self.completed.push((token, Status::LocalInvalidLkey));
+                        }
+                        return Step::Finished;
+                    };
+                    let window = Window {
+                        offset: *next,
+                        length: rest.min(PART),
+                    };
+                    let mut record = Record::whole(Kind::Data, bulk.header, window.length);
+                    record.offset = window.offset;
+                    record.last = is_last;
+                    record.pass(bulk.passage);
+                    let data = LocalData::Segments(segments);
+                    let pushed = ring.push(&record, Pending::Bulk(name), |memory, at| {
+                        memory::gather(memory, at, data, window);
+                    });
+                    if pushed.is_err() {
+                        break;
+                    }
+                    *next += window.length;
+                    *in_flight += 1;
+                    sent = Step::Sent;
+                    list(&mut self.waiting, ring, bulk.ring);
+                }
+                sent
+            }
+        }
+    }
+
+    /// The request behind a peer's data for a read: what the device knows it by. `None` if `from`
+    /// has no business with it, or if the part lies outside.
+    pub(super) fn read_target(&self, from: Address, record: &Record) -> Option<Token> {
+        let bulk = self.bulks.get(BulkName(record.header.sequence))?;
+        let end = record.offset.checked_add(record.payload)?;
+        let is_its = matches!(bulk.stage, Stage::Read)
+            && self.rings.get(bulk.ring)?.peer.address() == from
+            && end <= bulk.header.length;
+        is_its.then_some(bulk.token)
+    }
+
+    /// Sends data for a peer's read: the bytes of `window`, which `fill` writes.
+    pub(super) fn push_read_data(
+        &mut self,
+        to: Address,
+        read: BulkName,
+        total: u32,
+        window: Window,
+        pull: PullName,
+        fill: impl FnOnce(&SharedMemory, usize),
+    ) -> Result<(), PushError> {
+        let index = match self.routes.ring_to(to, &mut self.rings) {
+            Ok(index) => index,
+            Err(NoRoute::Busy) => return Err(PushError::Full),
+            Err(NoRoute::Failed(_)) => return Err(PushError::Gone),
+        };
+        let header = RequestHeader {
+            operation: Operation::RdmaRead,
+            source_qpn: Qpn(0),
+            destination_qpn: Qpn(0),
+            qkey: Qkey(0),
+            sequence: read.0,
+            immediate: None,
+            remote: Some(RemoteRange { address: 0, key: 0 }),
+            length: total,
+        };
+        let mut record = Record::whole(Kind::ReadData, header, window.length);
+        record.offset = window.offset;
+        let ring = &mut self.rings[index];
+        ring.push(&record, Pending::ReadData(pull), fill)
+            .map_err(|Full| PushError::Full)?;
+        list(&mut self.waiting, ring, index);
+        Ok(())
+    }
+
+    /// Takes memory back from requests whose memory the device no longer vouches for: when this
+    /// returns, no target copies from or to it any more.
+    pub(super) fn withdraw_lost_memory(&mut self, device: &Device) {
+        if self.bulks.is_empty() {
+            return;
+        }
+        for (_, bulk) in self.bulks.iter() {
+            let Stage::Direct(position) = bulk.stage else {
+                continue;
+            };
+            if device.local_memory(bulk.token).is_some() {
+                continue;
+            }
+            let ring = &self.rings[bulk.ring];
+            let started = Instant::now();
+            while !ring.producer.try_withdraw(position)
+                && started.elapsed() < WITHDRAWAL_PATIENCE
+                && ring.peer.is_alive()
+            {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Gives up rings whose receiver is dead or refuses them, and ends the requests in them. Looks
+    /// only at rings where answers are waited for and none came since the last look; and at all, if
+    /// rings were added since then, so that those to the dead do not add up.
+    pub(super) fn check_peers(&mut self) -> bool {
+        let all = std::mem::take(&mut self.routes.has_new_rings);
+        let mut dead = Vec::new();
+        for (index, ring) in &mut self.rings {
+            let progressed = std::mem::take(&mut ring.progressed);
+            if (all || (ring.listed && !progressed))
+                && (ring.producer.is_refused() || !ring.peer.is_alive())
+            {
+                dead.push(index);
+            }
+        }
+        for index in &dead {
+            self.abandon(*index);
+        }
+        !dead.is_empty()
+    }
+
+    fn abandon(&mut self, index: usize) {
+        // A process that is gone has no queue pairs: the answer that its host's device would give.
+        const GONE: Status = Status::RemoteBadDestQpn;
+        self.waiting.retain(|other| *other != index);
+        let ring = self.rings.remove(index);
+        self.routes.forget_ring(ring.peer.address());
+        let Outbound {
+            bulks,
+            completed,
+            read_data,
+            ..
+        } = self;
+        ring.producer.abandon(|pending| match pending {
+            Pending::Request(token) => completed.push((token, GONE)),
+            Pending::ReadData(pull) => read_data.push((pull, GONE)),
+            // Below, once per request and not once per part.
+            Pending::Bulk(_) => {}
+        });
+        let lost: Vec<_> = bulks
+            .iter()
+            .filter(|(_, bulk)| bulk.ring == index)
+            .map(|(name, _)| name)
+            .collect();
+        for name in lost {
+            if let Some(bulk) = bulks.remove(name) {
+                completed.push((bulk.token, GONE));
+            }
+        }
+    }
+
+    /// Gives up all rings.
+    pub(super) fn close(&mut self) {
+        for ring in self.rings.drain() {
+            ring.producer.abandon(|_| {});
+        }
+    }
+}
+
+/// What sending more of a bulk request came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Sent,
+    Blocked,
+    /// Nothing is left to send.
+    Finished,
+}
+
+impl OutRing {
+    #[inline]
+    fn push(
+        &mut self,
+        record: &Record,
+        pending: Pending,
+        fill: impl FnOnce(&SharedMemory, usize),
+    ) -> Result<super::ring::Position, Full> {
+        self.producer.push(record, pending, fill)
+    }
+}
+
+impl Record {
+    fn pass(&mut self, passage: Passage) {
+        self.due = passage.due;
+        self.path = passage.path;
+        self.not_ready = passage.not_ready;
+    }
+}
+
+#[inline]
+fn list(waiting: &mut Vec<usize>, ring: &mut OutRing, index: usize) {
+    if !ring.listed {
+        ring.listed = true;
+        ring.progressed = true;
+        waiting.push(index);
+    }
+}
+
+/// The device's status for an answer to a record that carries a whole request, or data for a read.
+fn status_of(answer: Answer) -> Status {
+    match answer {
+        Answer::Status(status) => status,
+        // Nobody is asked for these answers.
+        Answer::UseRings | Answer::Withdrawn => Status::RemoteBadStatus,
+    }
+}
+
+/// Applies an answer to a bulk request.
+fn settle(
+    bulks: &mut BulkTable,
+    working: &mut VecDeque<BulkName>,
+    completed: &mut Vec<(Token, Status)>,
+    name: BulkName,
+    answer: Answer,
+) {
+    let Some(bulk) = bulks.get_mut(name) else {
+        return;
+    };
+    let outcome = match (&mut bulk.stage, answer) {
+        (Stage::Direct(_), Answer::UseRings) => {
+            bulk.stage = match bulk.header.operation {
+                Operation::RdmaRead => Stage::ReadUnsent,
+                _ => Stage::WRITE,
+            };
+            working.push_back(name);
+            return;
+        }
+        // The device has given the request up, or else it fails.
+        (Stage::Direct(_), Answer::Withdrawn) => Status::LocalInvalidLkey,
+        (
+            Stage::Write {
+                next,
+                in_flight,
+                failed,
+            },
+            answer,
+        ) => {
+            *in_flight = in_flight.saturating_sub(1);
+            let status = status_of(answer);
+            if status != Status::Ok {
+                failed.get_or_insert(status);
+            }
+            let is_over = failed.is_some() || *next == bulk.header.length;
+            if *in_flight > 0 || !is_over {
+                return;
+            }
+            failed.unwrap_or(Status::Ok)
+        }
+        (_, answer) => status_of(answer),
+    };
+    if let Some(bulk) = bulks.remove(name) {
+        completed.push((bulk.token, outcome));
+    }
+}
+
+impl Link for Outbound {
+    #[inline]
+    fn try_send(
+        &mut self,
+        to: Gid,
+        token: Token,
+        header: &RequestHeader,
+        data: LocalData<'_>,
+    ) -> Result<(), LinkBusy> {
+        let index = match self
+            .routes
+            .find(to, header.destination_qpn, &mut self.rings)
+        {
+            Ok(index) => index,
+            Err(NoRoute::Busy) => return Err(LinkBusy),
+            Err(NoRoute::Failed(status)) => {
+                self.completed.push((token, status));
+                return Ok(());
+            }
+        };
+        let ring = &mut self.rings[index];
+        let passage = match &mut self.network {
+            Some(network) => network.pass(monotonic_now(), header.operation),
+            None => Passage::default(),
+        };
+        let in_one_record = match header.operation {
+            Operation::Send | Operation::Datagram => true,
+            Operation::RdmaWrite => {
+                header.length <= SHORT_WRITE || matches!(data, LocalData::Inline(_))
+            }
+            Operation::RdmaRead => false,
+        };
+        if in_one_record {
+            if 2 * record_length(header.length as usize) > ring.producer.capacity() {
+                self.completed.push((token, Status::RemoteBadLength));
+                return Ok(());
+            }
+            let mut record = Record::whole(Kind::Data, *header, header.length);
+            record.pass(passage);
+            let window = Window {
+                offset: 0,
+                length: header.length,
+            };
+            ring.push(&record, Pending::Request(token), |memory, at| {
+                memory::gather(memory, at, data, window);
+            })
+            .map_err(|Full| LinkBusy)?;
+            list(&mut self.waiting, ring, index);
+            return Ok(());
+        }
+        if self.bulks.is_full() {
+            return Err(LinkBusy);
+        }
+        let segments: &[HostSegment] = match data {
+            LocalData::Segments(segments) => segments,
+            LocalData::Inline(_) => &[],
+        };
+        let mut bulk = Bulk {
+            token,
+            header: *header,
+            ring: index,
+            passage,
+            stage: match header.operation {
+                Operation::RdmaRead => Stage::ReadUnsent,
+                _ => Stage::WRITE,
+            },
+        };
+        let through_rings = self.rdma == RdmaPath::Rings || ring.rings_only;
+        if through_rings || segments.len() > record::MAX_SEGMENTS {
+            let name = self.bulks.insert(bulk);
+            self.working.push_back(name);
+            return Ok(());
+        }
+        let (list_bytes, length) = record::segments_to_bytes(segments);
+        let mut record = Record::whole(Kind::Direct, *header, length as u32);
+        record.pass(passage);
+        let name = self.bulks.insert(bulk);
+        let pushed = ring.push(&record, Pending::Bulk(name), |memory, at| {
+            memory.write(at, &list_bytes[..length]);
+        });
+        match pushed {
+            Ok(position) => {
+                bulk.stage = Stage::Direct(position);
+                if let Some(entry) = self.bulks.get_mut(name) {
+                    *entry = bulk;
+                }
+                list(&mut self.waiting, ring, index);
+                Ok(())
+            }
+            Err(Full) => {
+                self.bulks.remove(name);
+                Err(LinkBusy)
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! From a destination (GID and QPN) to the ring of the process that has the queue pair.
+
+use std::sync::Arc;
+
+use efa_core::address::{Gid, Qpn};
+use efa_core::nic::Status;
+use hashbrown::HashMap;
+use slab::Slab;
+
+use super::OutRing;
+use crate::transport::host::table_path;
+use crate::transport::peer::Peers;
+use crate::transport::qpn::{HostTable, Tenancy};
+use crate::transport::ring::Producer;
+use crate::transport::segment::Address;
+
+/// Destinations that are remembered; the memory is cleared when it would grow beyond.
+const REMEMBERED: usize = 1 << 16;
+
+/// Why there is no ring for a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NoRoute {
+    /// The receiver has no slot free at the moment.
+    Busy,
+    /// There is nobody.
+    Failed(Status),
+}
+
+/// A destination that was found, valid as long as the queue pair number does not change hands.
+#[derive(Clone)]
+struct Route {
+    table: Arc<HostTable>,
+    tenancy: Tenancy,
+    ring: usize,
+}
+
+impl Route {
+    #[inline]
+    fn is_valid(&self, qpn: Qpn) -> bool {
+        self.table.tenancy(qpn) == Some(self.tenancy) && !self.table.is_retired()
+    }
+}
+
+/// Finds and remembers routes.
+pub(super) struct Routes {
+    peers: Peers,
+    ring_bytes: usize,
+    hosts: HashMap<Gid, Arc<HostTable>>,
+    rings: HashMap<Address, usize>,
+    routes: HashMap<(Gid, Qpn), Route>,
+    last: Option<((Gid, Qpn), Route)>,
+    /// A ring was set up; reset by who takes notice.
+    pub(super) has_new_rings: bool,
+}
+
+impl Routes {
+    pub(super) fn new(peers: Peers, ring_bytes: usize) -> Routes {
+        Routes {
+            peers,
+            ring_bytes,
+            hosts: HashMap::new(),
+            rings: HashMap::new(),
+            routes: HashMap::new(),
+            last: None,
+            has_new_rings: false,
+        }
+    }
+
+    pub(super) fn peers(&mut self) -> &mut Peers {
+        &mut self.peers
+    }
+
+    /// The ring for a destination, set up if need be.
+    #[inline]
+    pub(super) fn find(
+        &mut self,
+        gid: Gid,
+        qpn: Qpn,
+        rings: &mut Slab<OutRing>,
+    ) -> Result<usize, NoRoute> {
+        let key = (gid, qpn);
+        if let Some((last, route)) = &self.last
+            && *last == key
+            && route.is_valid(qpn)
+        {
+            return Ok(route.ring);
+        }
+        self.find_other(key, rings)
+    }
+
+    fn find_other(&mut self, key: (Gid, Qpn), rings: &mut Slab<OutRing>) -> Result<usize, NoRoute> {
+        let (gid, qpn) = key;
+        if let Some(route) = self.routes.get(&key)
+            && route.is_valid(qpn)
+        {
+            let ring = route.ring;
+            self.last = Some((key, route.clone()));
+            return Ok(ring);
+        }
+        let table = self.host(gid)?;
+        let tenancy = table
+            .tenancy(qpn)
+            .ok_or(NoRoute::Failed(Status::RemoteBadDestQpn))?;
+        let id = tenancy.owner();
+        let ring = self.ring_to(Address { gid, id }, rings)?;
+        let route = Route {
+            table,
+            tenancy,
+            ring,
+        };
+        if self.routes.len() >= REMEMBERED {
+            self.routes.clear();
+        }
+        self.routes.insert(key, route.clone());
+        self.last = Some((key, route));
+        Ok(ring)
+    }
+
+    fn host(&mut self, gid: Gid) -> Result<Arc<HostTable>, NoRoute> {
+        let known = self.hosts.get(&gid);
+        if let Some(table) = known
+            && !table.is_retired()
+        {
+            return Ok(Arc::clone(table));
+        }
+        let path = table_path(&self.peers.fabric().host_directory(gid));
+        match HostTable::open(&path) {
+            Ok(Some(table)) => {
+                let table = Arc::new(table);
+                self.hosts.insert(gid, Arc::clone(&table));
+                Ok(table)
+            }
+            // A host that was there is taken for one that still is, without any queue pair: an
+            // emulated host ends with its last process, a real one seldom does.
+            Ok(None) if known.is_some() => Err(NoRoute::Failed(Status::RemoteBadDestQpn)),
+            Ok(None) => Err(NoRoute::Failed(Status::LocalUnreachableRemote)),
+            Err(error) => {
+                tracing::warn!(%gid, %error, "cannot reach a host");
+                Err(NoRoute::Failed(Status::LocalUnreachableRemote))
+            }
+        }
+    }
+
+    /// The ring to a process, set up if need be.
+    pub(super) fn ring_to(
+        &mut self,
+        to: Address,
+        rings: &mut Slab<OutRing>,
+    ) -> Result<usize, NoRoute> {
+        if let Some(index) = self.rings.get(&to) {
+            return Ok(*index);
+        }
+        let unreachable = |error: &dyn std::fmt::Display| {
+            tracing::warn!(gid = %to.gid, %error, "cannot set up a ring to a process");
+            NoRoute::Failed(Status::LocalUnreachableRemote)
+        };
+        let peer = match self.peers.find(to) {
+            Ok(Some(peer)) => peer,
+            Ok(None) => return Err(NoRoute::Failed(Status::RemoteBadDestQpn)),
+            Err(error) => return Err(unreachable(&error)),
+        };
+        let own = self.peers.own_address();
+        match peer.segment.claim_ring(own, self.ring_bytes) {
+            Ok(Some((slot, memory))) => {
+                let segment = Arc::clone(&peer.segment);
+                let index = rings.insert(OutRing {
+                    producer: Producer::new(segment, slot, memory),
+                    peer,
+                    rings_only: false,
+                    listed: false,
+                    progressed: false,
+                });
+                self.rings.insert(to, index);
+                self.has_new_rings = true;
+                Ok(index)
+            }
+            Ok(None) => Err(NoRoute::Busy),
+            Err(error) => Err(unreachable(&error)),
+        }
+    }
+
+    /// Forgets everything that leads to the ring to `to`.
+    pub(super) fn forget_ring(&mut self, to: Address) {
+        self.rings.remove(&to);
+        self.last = None;
+        self.routes
+            .retain(|(gid, _), route| *gid != to.gid || route.tenancy.owner() != to.id);
+    }
+}

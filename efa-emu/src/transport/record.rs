@@ -1,0 +1,546 @@
+//! Records: what travels in a ring, in the byte layout that sender and receiver agree on.
+//!
+//! A record is a header of one cache line and a payload padded to whole cache lines.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 8 | commit: sequence number of the record in its ring plus 1; written last |
+//! | 8 | 4 | length of the record in bytes, header and padding included |
+//! | 12 | 1 | kind (low 4 bits), operation (high 4 bits) |
+//! | 13 | 1 | flags: 1 immediate, 2 retry, 4 answer "receiver not ready", 8 last part |
+//! | 14 | 2 | path |
+//! | 16 / 18 | 2 / 2 | source / destination QPN |
+//! | 20 | 4 | Q-key |
+//! | 24 | 4 | sequence number of the request in its queue pair |
+//! | 28 | 4 | immediate |
+//! | 32 / 40 | 8 / 4 | RDMA: remote address / remote key |
+//! | 44 | 4 | bytes of data of the whole request |
+//! | 48 | 8 | delivery time, nanoseconds of `CLOCK_MONOTONIC`, 0 for at once |
+//! | 56 | 4 | offset of the payload in the request's data; for kind "direct" the claim word |
+//! | 60 | 4 | payload length in bytes |
+
+use efa_core::address::{Qkey, Qpn};
+use efa_core::nic::Status;
+
+use crate::link::{HostSegment, Operation, RemoteRange, RequestHeader};
+
+/// Length of the header, and the unit of record lengths.
+pub(super) const LINE: usize = 64;
+
+/// Offsets of the words that are accessed apart from the rest of the header.
+pub(super) const AT_COMMIT: usize = 0;
+/// As [`AT_COMMIT`]: see [`claim`].
+pub(super) const AT_CLAIM: usize = 56;
+
+/// Start of the part of the header that is copied as a whole, and its length.
+pub(super) const AT_FIELDS: usize = 8;
+pub(super) const FIELDS: usize = LINE - AT_FIELDS;
+
+/// Values of the claim word of a direct RDMA record: who may touch the initiator's memory.
+pub(super) mod claim {
+    /// Nobody at the moment.
+    pub(in crate::transport) const OPEN: u32 = 0;
+    /// The target is copying.
+    pub(in crate::transport) const COPYING: u32 = 1;
+    /// The initiator has taken its memory back.
+    pub(in crate::transport) const WITHDRAWN: u32 = 2;
+}
+
+/// What a record is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// Fills the rest of the ring up to its end. The receiver skips it.
+    Pad,
+    /// A request whose data, or a part of it, is the payload: sends, datagrams and RDMA writes.
+    Data,
+    /// An RDMA request for which the target copies between the two processes by itself. The payload
+    /// lists the initiator's memory.
+    Direct,
+    /// An RDMA read whose data comes back in records of the kind `ReadData`. `offset` is the
+    /// initiator's name for the read.
+    Pull,
+    /// Data for an RDMA read of the receiver of this record. The sequence number is the receiver's
+    /// name for the read.
+    ReadData,
+}
+
+impl Kind {
+    const ALL: [Kind; 5] = [
+        Kind::Pad,
+        Kind::Data,
+        Kind::Direct,
+        Kind::Pull,
+        Kind::ReadData,
+    ];
+}
+
+const OPERATIONS: [Operation; 4] = [
+    Operation::Send,
+    Operation::Datagram,
+    Operation::RdmaRead,
+    Operation::RdmaWrite,
+];
+
+const FLAG_IMMEDIATE: u8 = 1;
+const FLAG_RETRY: u8 = 2;
+const FLAG_NOT_READY: u8 = 4;
+const FLAG_LAST: u8 = 8;
+
+/// A record's header without its commit word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Record {
+    pub(super) kind: Kind,
+    pub(super) header: RequestHeader,
+    /// The request was refused before with "receiver not ready" and comes again.
+    pub(super) retry: bool,
+    /// The network model wants this attempt to be refused with "receiver not ready".
+    pub(super) not_ready: bool,
+    /// The payload ends the request's data.
+    pub(super) last: bool,
+    pub(super) path: u16,
+    /// Delivery time in nanoseconds of `CLOCK_MONOTONIC`; 0 for at once.
+    pub(super) due: u64,
+    /// Where the payload belongs in the request's data.
+    pub(super) offset: u32,
+    /// Bytes of payload.
+    pub(super) payload: u32,
+}
+
+/// A header that no honest sender writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("record field {field} has the impossible value {value:#x}")]
+pub(super) struct BadRecord {
+    pub(super) field: &'static str,
+    pub(super) value: u64,
+}
+
+fn bad(field: &'static str, value: impl Into<u64>) -> BadRecord {
+    BadRecord {
+        field,
+        value: value.into(),
+    }
+}
+
+/// Length in bytes of a record with `payload` bytes of payload.
+pub(super) const fn record_length(payload: usize) -> usize {
+    LINE + payload.next_multiple_of(LINE)
+}
+
+impl Record {
+    /// A record that brings a request and all of its data, or the list of where its data is.
+    pub(super) fn whole(kind: Kind, header: RequestHeader, payload: u32) -> Record {
+        Record {
+            kind,
+            header,
+            retry: false,
+            not_ready: false,
+            last: true,
+            path: 0,
+            due: 0,
+            offset: 0,
+            payload,
+        }
+    }
+
+    /// The filler for `length` bytes at the end of a ring.
+    pub(super) fn pad(length: usize) -> Record {
+        let header = RequestHeader {
+            operation: Operation::Send,
+            source_qpn: Qpn(0),
+            destination_qpn: Qpn(0),
+            qkey: Qkey(0),
+            sequence: 0,
+            immediate: None,
+            remote: None,
+            length: 0,
+        };
+        Record::whole(Kind::Pad, header, (length - LINE) as u32)
+    }
+
+    /// Length of the record in bytes.
+    pub(super) fn length(&self) -> usize {
+        record_length(self.payload as usize)
+    }
+
+    /// The header's bytes from [`AT_FIELDS`] on.
+    pub(super) fn to_bytes(self) -> [u8; FIELDS] {
+        let mut bytes = [0; FIELDS];
+        let mut put = |at: usize, value: &[u8]| {
+            bytes[at - AT_FIELDS..][..value.len()].copy_from_slice(value);
+        };
+        let kind = Kind::ALL.iter().position(|kind| *kind == self.kind);
+        let operation = OPERATIONS
+            .iter()
+            .position(|operation| *operation == self.header.operation);
+        let code = kind.unwrap_or(0) | operation.unwrap_or(0) << 4;
+        let mut flags = 0;
+        if self.header.immediate.is_some() {
+            flags |= FLAG_IMMEDIATE;
+        }
+        if self.retry {
+            flags |= FLAG_RETRY;
+        }
+        if self.not_ready {
+            flags |= FLAG_NOT_READY;
+        }
+        if self.last {
+            flags |= FLAG_LAST;
+        }
+        put(8, &(self.length() as u32).to_le_bytes());
+        put(12, &[code as u8, flags]);
+        put(14, &self.path.to_le_bytes());
+        put(16, &self.header.source_qpn.0.to_le_bytes());
+        put(18, &self.header.destination_qpn.0.to_le_bytes());
+        put(20, &self.header.qkey.0.to_le_bytes());
+        put(24, &self.header.sequence.to_le_bytes());
+        put(28, &self.header.immediate.unwrap_or(0).to_le_bytes());
+        let remote = self
+            .header
+            .remote
+            .unwrap_or(RemoteRange { address: 0, key: 0 });
+        put(32, &remote.address.to_le_bytes());
+        put(40, &remote.key.to_le_bytes());
+        put(44, &self.header.length.to_le_bytes());
+        put(48, &self.due.to_le_bytes());
+        put(56, &self.offset.to_le_bytes());
+        put(60, &self.payload.to_le_bytes());
+        bytes
+    }
+
+    /// Reads and checks a header. What it answers is consistent in itself: the payload fits the
+    /// record's length, which is the length that a record with this payload has; RDMA has a remote
+    /// range and nothing else has; the part lies within the request's data.
+    pub(super) fn from_bytes(bytes: &[u8; FIELDS]) -> Result<Record, BadRecord> {
+        let u16_at = |at: usize| u16::from_le_bytes(field(bytes, at));
+        let u32_at = |at: usize| u32::from_le_bytes(field(bytes, at));
+        let u64_at = |at: usize| u64::from_le_bytes(field(bytes, at));
+        let [code] = field(bytes, 12);
+        let [flags] = field(bytes, 13);
+        let kind = *Kind::ALL
+            .get(usize::from(code & 15))
+            .ok_or_else(|| bad("kind", code))?;
+        let operation = *OPERATIONS
+            .get(usize::from(code >> 4))
+            .ok_or_else(|| bad("operation", code))?;
+        let is_rdma = matches!(operation, Operation::RdmaRead | Operation::RdmaWrite);
+        let record = Record {
+            kind,
+            header: RequestHeader {
+                operation,
+                source_qpn: Qpn(u16_at(16)),
+                destination_qpn: Qpn(u16_at(18)),
+                qkey: Qkey(u32_at(20)),
+                sequence: u32_at(24),
+                immediate: (flags & FLAG_IMMEDIATE != 0).then_some(u32_at(28)),
+                remote: is_rdma.then_some(RemoteRange {
+                    address: u64_at(32),
+                    key: u32_at(40),
+                }),
+                length: u32_at(44),
+            },
+            retry: flags & FLAG_RETRY != 0,
+            not_ready: flags & FLAG_NOT_READY != 0,
+            last: flags & FLAG_LAST != 0,
+            path: u16_at(14),
+            due: u64_at(48),
+            offset: u32_at(56),
+            payload: u32_at(60),
+        };
+        let length = u32_at(8);
+        if u64::from(length) != record_length(record.payload as usize) as u64 {
+            return Err(bad("length", length));
+        }
+        let allowed = match kind {
+            Kind::Pad => true,
+            Kind::Data => operation != Operation::RdmaRead,
+            Kind::Direct => is_rdma,
+            Kind::Pull | Kind::ReadData => operation == Operation::RdmaRead,
+        };
+        if !allowed {
+            return Err(bad("operation", code));
+        }
+        if matches!(kind, Kind::Data | Kind::ReadData) {
+            let end = u64::from(record.offset) + u64::from(record.payload);
+            let whole = u64::from(record.header.length);
+            if end > whole || (record.last && kind == Kind::Data && end != whole) {
+                return Err(bad("payload length", record.payload));
+            }
+            if operation != Operation::RdmaWrite
+                && kind == Kind::Data
+                && !(record.offset == 0 && record.last)
+            {
+                return Err(bad("offset", record.offset));
+            }
+        }
+        Ok(record)
+    }
+}
+
+fn field<const N: usize>(bytes: &[u8; FIELDS], at: usize) -> [u8; N] {
+    let mut value = [0; N];
+    value.copy_from_slice(&bytes[at - AT_FIELDS..][..N]);
+    value
+}
+
+/// Most pieces of initiator memory that a direct RDMA record lists.
+pub(super) const MAX_SEGMENTS: usize = 4;
+/// Bytes of one piece in the list: address 8, length 4, zero 4.
+pub(super) const SEGMENT: usize = 16;
+
+/// The payload of a direct RDMA record, in a buffer and its used length.
+pub(super) fn segments_to_bytes(segments: &[HostSegment]) -> ([u8; MAX_SEGMENTS * SEGMENT], usize) {
+    let mut bytes = [0; MAX_SEGMENTS * SEGMENT];
+    for (segment, bytes) in segments.iter().zip(bytes.chunks_exact_mut(SEGMENT)) {
+        bytes[..8].copy_from_slice(&segment.address.to_le_bytes());
+        bytes[8..12].copy_from_slice(&segment.length.to_le_bytes());
+    }
+    (bytes, segments.len().min(MAX_SEGMENTS) * SEGMENT)
+}
+
+/// The inverse of [`segments_to_bytes`]. The pieces have to make up `total` bytes.
+pub(super) fn segments_from_bytes(
+    bytes: &[u8],
+    total: u32,
+) -> Result<([HostSegment; MAX_SEGMENTS], usize), BadRecord> {
+    let empty = HostSegment {
+        address: 0,
+        length: 0,
+    };
+    let mut segments = [empty; MAX_SEGMENTS];
+    let count = bytes.len() / SEGMENT;
+    if bytes.len() % SEGMENT != 0 || count > MAX_SEGMENTS {
+        return Err(bad("payload length", bytes.len() as u64));
+    }
+    let mut sum = 0u64;
+    for (segment, bytes) in segments.iter_mut().zip(bytes.chunks_exact(SEGMENT)) {
+        let mut address = [0; 8];
+        address.copy_from_slice(&bytes[..8]);
+        let mut length = [0; 4];
+        length.copy_from_slice(&bytes[8..12]);
+        *segment = HostSegment {
+            address: u64::from_le_bytes(address),
+            length: u32::from_le_bytes(length),
+        };
+        if segment
+            .address
+            .checked_add(u64::from(segment.length))
+            .is_none()
+        {
+            return Err(bad("segment address", segment.address));
+        }
+        sum += u64::from(segment.length);
+    }
+    if sum != u64::from(total) {
+        return Err(bad("segment lengths", sum));
+    }
+    Ok((segments, count))
+}
+
+/// How a record ended, as the receiver tells the sender.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Answer {
+    /// The status of the request.
+    Status(Status),
+    /// The target may not reach into the initiator's memory: the request has to be made again with
+    /// its data in the rings.
+    UseRings,
+    /// The initiator withdrew the request.
+    Withdrawn,
+}
+
+impl Answer {
+    const USE_RINGS: u8 = 0x3e;
+    const WITHDRAWN: u8 = 0x3f;
+
+    /// A code below 0x40.
+    pub(super) fn to_code(self) -> u8 {
+        match self {
+            Answer::Status(status) => status.code(),
+            Answer::UseRings => Self::USE_RINGS,
+            Answer::Withdrawn => Self::WITHDRAWN,
+        }
+    }
+
+    /// The inverse; codes that nobody writes are a bad status of the remote side.
+    pub(super) fn from_code(code: u8) -> Answer {
+        match code {
+            Self::USE_RINGS => Answer::UseRings,
+            Self::WITHDRAWN => Answer::Withdrawn,
+            code => Answer::Status(Status::from_code(code).unwrap_or(Status::RemoteBadStatus)),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    prop_compose! {
+        pub(in crate::transport) fn any_record()(
+            kind in prop::sample::select(vec![Kind::Data, Kind::Direct, Kind::Pull, Kind::ReadData]),
+            is_write in any::<bool>(),
+            send in prop::sample::select(vec![Operation::Send, Operation::Datagram, Operation::RdmaWrite]),
+            qpns in any::<(u16, u16)>(), qkey in any::<u32>(), sequence in any::<u32>(),
+            immediate in any::<Option<u32>>(), address in any::<u64>(), key in any::<u32>(),
+            length in 0u32..20_000, cut in any::<(u16, u16)>(),
+            retry in any::<bool>(), not_ready in any::<bool>(), path in any::<u16>(), due in any::<u64>(),
+        ) -> Record {
+            let operation = match kind {
+                Kind::Data => send,
+                Kind::Direct if is_write => Operation::RdmaWrite,
+                _ => Operation::RdmaRead,
+            };
+            let is_rdma = matches!(operation, Operation::RdmaRead | Operation::RdmaWrite);
+            let parts = is_rdma && matches!(kind, Kind::Data | Kind::ReadData);
+            let offset = if parts { u32::from(cut.0) % (length + 1) } else { 0 };
+            let payload = match kind {
+                Kind::Direct => SEGMENT as u32,
+                Kind::Pull => 0,
+                _ if parts => u32::from(cut.1) % (length - offset + 1),
+                _ => length,
+            };
+            Record {
+                kind,
+                header: RequestHeader {
+                    operation,
+                    source_qpn: Qpn(qpns.0),
+                    destination_qpn: Qpn(qpns.1),
+                    qkey: Qkey(qkey),
+                    sequence,
+                    immediate,
+                    remote: is_rdma.then_some(RemoteRange { address, key }),
+                    length,
+                },
+                retry,
+                not_ready,
+                last: offset + payload == length || !parts,
+                path,
+                due,
+                offset,
+                payload,
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn records_round_trip(record in any_record()) {
+            prop_assert_eq!(Record::from_bytes(&record.to_bytes()), Ok(record));
+        }
+
+        #[test]
+        fn hostile_headers_are_refused_or_consistent(
+            bytes in prop::array::uniform28(any::<u16>()),
+            record in any_record(),
+            damage in prop::collection::vec((0..FIELDS, any::<u8>()), 0..4),
+        ) {
+            let mut random = [0; FIELDS];
+            for (pair, value) in random.chunks_exact_mut(2).zip(bytes) {
+                pair.copy_from_slice(&value.to_le_bytes());
+            }
+            let mut mutated = record.to_bytes();
+            for (at, value) in damage {
+                mutated[at] = value;
+            }
+            for bytes in [random, mutated] {
+                if let Ok(record) = Record::from_bytes(&bytes) {
+                    if record.kind == Kind::Data {
+                        prop_assert!(record.offset as u64 + record.payload as u64 <= record.header.length as u64);
+                    }
+                    prop_assert_eq!(record.length() % LINE, 0);
+                    prop_assert!(record.length() >= LINE + record.payload as usize);
+                }
+            }
+        }
+
+        #[test]
+        fn hostile_segment_lists_never_exceed_the_request(
+            bytes in prop::collection::vec(any::<u8>(), 0..100), total in any::<u32>(),
+        ) {
+            if let Ok((segments, count)) = segments_from_bytes(&bytes, total) {
+                let sum: u64 = segments[..count].iter().map(|s| u64::from(s.length)).sum();
+                prop_assert_eq!(sum, u64::from(total));
+            }
+        }
+    }
+
+    #[test]
+    fn header_has_the_documented_layout() {
+        let record = Record {
+            kind: Kind::Data,
+            header: RequestHeader {
+                operation: Operation::RdmaWrite,
+                source_qpn: Qpn(0x0102),
+                destination_qpn: Qpn(0x0304),
+                qkey: Qkey(0x0506_0708),
+                sequence: 9,
+                immediate: Some(0x0a0b_0c0d),
+                remote: Some(RemoteRange {
+                    address: 0x1112_1314_1516_1718,
+                    key: 0x2122_2324,
+                }),
+                length: 0x70,
+            },
+            retry: true,
+            not_ready: false,
+            last: true,
+            path: 3,
+            due: 0x31,
+            offset: 0x20,
+            payload: 0x50,
+        };
+        #[rustfmt::skip]
+        let bytes = [
+            0xc0, 0, 0, 0,                                  // record length: 64 + 128
+            0x31, 0x0b, 3, 0,                               // kind and operation, flags, path
+            2, 1, 4, 3,                                     // QPNs
+            8, 7, 6, 5,                                     // Q-key
+            9, 0, 0, 0,                                     // sequence
+            0x0d, 0x0c, 0x0b, 0x0a,                         // immediate
+            0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, // remote address
+            0x24, 0x23, 0x22, 0x21,                         // remote key
+            0x70, 0, 0, 0,                                  // request length
+            0x31, 0, 0, 0, 0, 0, 0, 0,                      // due
+            0x20, 0, 0, 0,                                  // offset
+            0x50, 0, 0, 0,                                  // payload length
+        ];
+        assert_eq!(record.to_bytes(), bytes);
+    }
+
+    #[test]
+    fn answers_round_trip() {
+        let statuses = Status::ALL.map(Answer::Status);
+        for answer in statuses
+            .into_iter()
+            .chain([Answer::UseRings, Answer::Withdrawn])
+        {
+            assert!(answer.to_code() < 0x40);
+            assert_eq!(Answer::from_code(answer.to_code()), answer);
+        }
+        assert_eq!(
+            Answer::from_code(0x30),
+            Answer::Status(Status::RemoteBadStatus)
+        );
+    }
+
+    #[test]
+    fn segments_round_trip() {
+        let list = [
+            HostSegment {
+                address: 0x1000,
+                length: 5,
+            },
+            HostSegment {
+                address: u64::MAX - 7,
+                length: 7,
+            },
+        ];
+        let (bytes, length) = segments_to_bytes(&list);
+        let (found, count) = segments_from_bytes(&bytes[..length], 12).unwrap();
+        assert_eq!(&found[..count], list);
+        assert!(segments_from_bytes(&bytes[..length], 13).is_err());
+        assert!(segments_from_bytes(&bytes[..length - 1], 12).is_err());
+        assert!(segments_from_bytes(&[0; 80], 0).is_err());
+    }
+}

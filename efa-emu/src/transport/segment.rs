@@ -1,0 +1,515 @@
+//! A device's shared segment: how its peers reach it.
+//!
+//! A process that opens a device creates one file. It holds a wake word, a doorbell, and room for one
+//! ring from each process that sends to it. A sender claims a slot and writes its records there; the
+//! file belongs to the receiver, so that everything meant for a process goes away with it.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 8 | magic `EFAEMUDV` |
+//! | 8 | 4 | layout version |
+//! | 12 | 4 | number of slots |
+//! | 16 | 16 | GID |
+//! | 32 | 4 | participant number |
+//! | 36 | 4 | process id as the owner sees it (for people) |
+//! | 64 | 4 | wake word: 1 while the owner sleeps on it |
+//! | 128 | 8 | doorbell summary: bit w is set when doorbell word w may have bits; bit 63: no slot is free |
+//! | 192 | 128 | doorbell words: bit s of word w asks for a look at slot 64 w + s |
+//! | 4096 | 64 each | slot descriptors |
+//! | 69632 | | rings, [`SLOT_STRIDE`] bytes apart: a page of answers, then the records |
+//!
+//! | offset in a slot descriptor | size | field |
+//! |---|---|---|
+//! | 0 | 8 | claim: participant number (low 32 bits) and a digest of the GID of who has it, 0 = free |
+//! | 8 | 4 | state: 0 being set up, 1 in use, 2 refused by the owner, 3 given up by the sender |
+//! | 12 | 4 | bytes for records |
+//! | 16 | 16 | GID of the sender |
+//! | 32 | 4 | attention: 1 while the owner polls this ring, 0 when it wants the doorbell |
+//!
+//! Only senders claim slots and only the owner frees them.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use efa_core::address::Gid;
+
+use super::error::FabricError;
+use super::qpn::ParticipantId;
+use super::shared::{self, PAGE, SharedMemory, futex};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUDV");
+const VERSION: u32 = 1;
+
+const AT_MAGIC: usize = 0;
+const AT_VERSION: usize = 8;
+const AT_SLOT_COUNT: usize = 12;
+const AT_GID: usize = 16;
+const AT_PARTICIPANT: usize = 32;
+const AT_PID: usize = 36;
+const AT_WAKE: usize = 64;
+const AT_SUMMARY: usize = 128;
+const AT_DOORBELLS: usize = 192;
+const AT_SLOTS: usize = PAGE;
+
+/// Ring slots of a segment: processes that can send to one process at a time.
+pub(super) const SLOTS: usize = 1024;
+const DOORBELL_WORDS: usize = SLOTS / 64;
+const SLOT_BYTES: usize = 64;
+const HEADER_BYTES: usize = AT_SLOTS + SLOTS * SLOT_BYTES;
+
+/// Most bytes of records in a ring.
+pub(super) const MAX_RING: usize = 1 << 20;
+/// Fewest bytes of records in a ring: several of the longest records.
+pub(super) const MIN_RING: usize = 1 << 16;
+/// Distance between the rings of neighbouring slots.
+pub(super) const SLOT_STRIDE: usize = PAGE + MAX_RING;
+
+/// Doorbell summary bit by which a sender asks the owner to free the slots of dead senders.
+const SUMMARY_FULL: u64 = 1 << 63;
+
+const ASLEEP: u32 = 1;
+const AWAKE: u32 = 0;
+
+/// Whether the owner looks at a ring by itself.
+mod attention {
+    pub(super) const DOORBELL: u32 = 0;
+    pub(super) const POLLED: u32 = 1;
+}
+
+/// State of a slot.
+mod state {
+    pub(super) const SETTING_UP: u32 = 0;
+    pub(super) const IN_USE: u32 = 1;
+    pub(super) const REFUSED: u32 = 2;
+    pub(super) const GIVEN_UP: u32 = 3;
+}
+
+/// Who sends: the process that has a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(super) struct Address {
+    pub(super) gid: Gid,
+    pub(super) id: ParticipantId,
+}
+
+impl Address {
+    /// The claim word of a slot. The digest only has to tell the hosts of one fabric apart well
+    /// enough to find whose claim it is if the claimant died before it wrote its whole GID.
+    pub(super) fn claim(self) -> u64 {
+        let digest = self.gid.0.chunks_exact(4).fold(0u32, |digest, bytes| {
+            let word = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            digest.rotate_left(5) ^ word
+        });
+        (u64::from(digest) << 32) | u64::from(self.id.0)
+    }
+}
+
+/// The part of a segment that is not rings, mapped by its owner and by its peers.
+#[derive(Debug)]
+pub(super) struct Segment {
+    file: File,
+    header: SharedMemory,
+    address: Address,
+}
+
+impl Segment {
+    /// Creates the calling process's own segment.
+    pub(super) fn create(path: &Path, address: Address) -> Result<Segment, FabricError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
+            .open(path)
+            .map_err(FabricError::io("create", path))?;
+        // Sparse: a ring takes memory when somebody claims its slot.
+        file.set_len((HEADER_BYTES + SLOTS * SLOT_STRIDE) as u64)
+            .map_err(FabricError::io("resize", path))?;
+        shared::reserve(&file, 0, HEADER_BYTES)
+            .map_err(FabricError::io("reserve memory for", path))?;
+        let header =
+            SharedMemory::map(&file, 0, HEADER_BYTES).map_err(FabricError::io("map", path))?;
+        header.u32(AT_VERSION).store(VERSION, Ordering::Relaxed);
+        header
+            .u32(AT_SLOT_COUNT)
+            .store(SLOTS as u32, Ordering::Relaxed);
+        header.write(AT_GID, &address.gid.0);
+        header
+            .u32(AT_PARTICIPANT)
+            .store(address.id.0, Ordering::Relaxed);
+        header
+            .u32(AT_PID)
+            .store(std::process::id(), Ordering::Relaxed);
+        header.u64(AT_MAGIC).store(MAGIC, Ordering::Release);
+        Ok(Segment {
+            file,
+            header,
+            address,
+        })
+    }
+
+    /// Maps the segment of the participant `address`; `None` if there is no such file.
+    pub(super) fn open(path: &Path, address: Address) -> Result<Option<Segment>, FabricError> {
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
+            .open(path);
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(FabricError::io("open", path)(error)),
+        };
+        let damaged = |what| FabricError::Damaged {
+            path: path.to_owned(),
+            what,
+        };
+        let length = file
+            .metadata()
+            .map_err(FabricError::io("stat", path))?
+            .len();
+        if length < (HEADER_BYTES + SLOTS * SLOT_STRIDE) as u64 {
+            return Err(damaged("it is too short"));
+        }
+        let header =
+            SharedMemory::map(&file, 0, HEADER_BYTES).map_err(FabricError::io("map", path))?;
+        if header.u64(AT_MAGIC).load(Ordering::Acquire) != MAGIC {
+            return Err(damaged(
+                "it does not start with the magic number of a device segment",
+            ));
+        }
+        let version = header.u32(AT_VERSION).load(Ordering::Relaxed);
+        let slots = header.u32(AT_SLOT_COUNT).load(Ordering::Relaxed);
+        if version != VERSION || slots != SLOTS as u32 {
+            return Err(FabricError::UnknownLayout {
+                path: path.to_owned(),
+                found: format!("version {version}, {slots} slots"),
+                expected: format!("version {VERSION}, {SLOTS} slots"),
+            });
+        }
+        let mut gid = [0; 16];
+        header.read(AT_GID, &mut gid);
+        let id = ParticipantId(header.u32(AT_PARTICIPANT).load(Ordering::Relaxed));
+        if (Address { gid: Gid(gid), id }) != address {
+            return Err(damaged("it names another owner"));
+        }
+        Ok(Some(Segment {
+            file,
+            header,
+            address,
+        }))
+    }
+
+    /// Whose segment it is.
+    pub(super) fn address(&self) -> Address {
+        self.address
+    }
+
+    fn slot(&self, slot: usize) -> Slot<'_> {
+        assert!(slot < SLOTS);
+        Slot {
+            header: &self.header,
+            at: AT_SLOTS + slot * SLOT_BYTES,
+        }
+    }
+
+    /// Maps the ring of a slot with `capacity` bytes of records.
+    fn map_ring(&self, slot: usize, capacity: usize) -> std::io::Result<SharedMemory> {
+        SharedMemory::map(&self.file, ring_offset(slot), PAGE + capacity)
+    }
+
+    // --- the sender's side ---
+
+    /// Claims a slot and sets up a ring of at most `capacity` bytes in it. `Ok(None)` if all slots
+    /// are taken; then the owner is asked to look for dead senders.
+    pub(super) fn claim_ring(
+        &self,
+        sender: Address,
+        capacity: usize,
+    ) -> std::io::Result<Option<(usize, SharedMemory)>> {
+        let mut capacity = capacity.clamp(MIN_RING, MAX_RING).next_multiple_of(PAGE);
+        let claimed = (0..SLOTS).find(|slot| {
+            let claim = self.slot(*slot).claim();
+            claim.load(Ordering::Relaxed) == 0
+                && claim
+                    .compare_exchange(0, sender.claim(), Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+        });
+        let Some(index) = claimed else {
+            self.header
+                .u64(AT_SUMMARY)
+                .fetch_or(SUMMARY_FULL, Ordering::SeqCst);
+            self.wake();
+            return Ok(None);
+        };
+        let slot = self.slot(index);
+        let mut set_up = || {
+            loop {
+                // Fresh zeroes, whatever an earlier sender left.
+                shared::discard(&self.file, ring_offset(index), SLOT_STRIDE)?;
+                match shared::reserve(&self.file, ring_offset(index), PAGE + capacity) {
+                    Ok(()) => break,
+                    Err(error)
+                        if error.raw_os_error() == Some(libc::ENOSPC) && capacity > MIN_RING =>
+                    {
+                        capacity = (capacity / 2).next_multiple_of(PAGE).max(MIN_RING);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            let ring = self.map_ring(index, capacity)?;
+            Ok((ring, capacity))
+        };
+        match set_up() {
+            Ok((ring, capacity)) => {
+                slot.capacity().store(capacity as u32, Ordering::Relaxed);
+                self.header.write(slot.at + Slot::GID, &sender.gid.0);
+                slot.state().store(state::IN_USE, Ordering::Release);
+                self.ring_doorbell(index);
+                Ok(Some((index, ring)))
+            }
+            Err(error) => {
+                slot.state().store(state::GIVEN_UP, Ordering::Release);
+                self.ring_doorbell(index);
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells the owner, after a record was committed to the ring of `slot`, unless it sees that by
+    /// itself.
+    #[inline]
+    pub(super) fn announce(&self, slot: usize) {
+        // Between the commit and the look at the attention word: the owner does the same two steps
+        // the other way around, so at least one of both sees the other's.
+        fence(Ordering::SeqCst);
+        if self.slot(slot).attention().load(Ordering::Relaxed) != attention::POLLED {
+            self.ring_doorbell(slot);
+        }
+    }
+
+    fn ring_doorbell(&self, slot: usize) {
+        self.doorbell(slot / 64)
+            .fetch_or(1 << (slot % 64), Ordering::SeqCst);
+        self.header
+            .u64(AT_SUMMARY)
+            .fetch_or(1 << (slot / 64), Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Wakes the owner if it sleeps. For use after a change that the owner looks for before it
+    /// sleeps.
+    #[inline]
+    pub(super) fn wake(&self) {
+        fence(Ordering::SeqCst);
+        let word = self.wake_word();
+        if word.load(Ordering::Relaxed) == ASLEEP && word.swap(AWAKE, Ordering::SeqCst) == ASLEEP {
+            futex::wake(word);
+        }
+    }
+
+    /// Whether the owner has refused the ring of `slot`, because its records made no sense.
+    pub(super) fn is_refused(&self, slot: usize) -> bool {
+        self.slot(slot).state().load(Ordering::Acquire) == state::REFUSED
+    }
+
+    /// The sender's last step with a slot.
+    pub(super) fn give_up(&self, slot: usize) {
+        self.slot(slot)
+            .state()
+            .store(state::GIVEN_UP, Ordering::Release);
+        self.ring_doorbell(slot);
+    }
+
+    // --- the owner's side ---
+
+    fn doorbell(&self, word: usize) -> &AtomicU64 {
+        self.header.u64(AT_DOORBELLS + 8 * word)
+    }
+
+    fn wake_word(&self) -> &AtomicU32 {
+        self.header.u32(AT_WAKE)
+    }
+
+    /// Whether any doorbell was rung: one look at one cache line.
+    #[inline]
+    pub(super) fn doorbell_rung(&self) -> bool {
+        self.header.u64(AT_SUMMARY).load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes all rung doorbells and calls `look` for each slot. Answers whether a sender found no
+    /// free slot.
+    pub(super) fn take_doorbells(&self, mut look: impl FnMut(usize)) -> bool {
+        let summary = self.header.u64(AT_SUMMARY).swap(0, Ordering::SeqCst);
+        for word in 0..DOORBELL_WORDS {
+            if summary & (1 << word) == 0 {
+                continue;
+            }
+            let mut bits = self.doorbell(word).swap(0, Ordering::SeqCst);
+            while bits != 0 {
+                look(64 * word + bits.trailing_zeros() as usize);
+                bits &= bits - 1;
+            }
+        }
+        summary & SUMMARY_FULL != 0
+    }
+
+    /// From now on the owner polls the ring of `slot`, and need not be told of records. Records from
+    /// before have to be looked for after this.
+    pub(super) fn start_polling(&self, slot: usize) {
+        self.slot(slot)
+            .attention()
+            .store(attention::POLLED, Ordering::SeqCst);
+    }
+
+    /// From now on the owner wants the doorbell for the ring of `slot`. Records from before have to be
+    /// looked for after this.
+    pub(super) fn stop_polling(&self, slot: usize) {
+        self.slot(slot)
+            .attention()
+            .store(attention::DOORBELL, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Announces that the owner is going to sleep. It then has to look for everything once more, and
+    /// call either [`Segment::sleep`] or [`Segment::stay_awake`].
+    pub(super) fn fall_asleep(&self) {
+        self.wake_word().store(ASLEEP, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes [`Segment::fall_asleep`] back.
+    pub(super) fn stay_awake(&self) {
+        self.wake_word().store(AWAKE, Ordering::SeqCst);
+    }
+
+    /// Whether the owner announced that it sleeps and nobody has woken it since.
+    #[inline]
+    pub(super) fn is_asleep(&self) -> bool {
+        self.wake_word().load(Ordering::Relaxed) == ASLEEP
+    }
+
+    /// Sleeps until woken or until the time is over.
+    pub(super) fn sleep(&self, timeout: Option<std::time::Duration>) {
+        futex::wait(self.wake_word(), ASLEEP, timeout);
+    }
+
+    /// Sleeps for `time` without having announced it: only [`Segment::interrupt`] wakes.
+    pub(super) fn nap(&self, time: std::time::Duration) {
+        futex::wait(self.wake_word(), AWAKE, Some(time));
+    }
+
+    /// Wakes the owner's thread from its own process, asleep or napping.
+    pub(super) fn interrupt(&self) {
+        self.wake_word().store(AWAKE, Ordering::SeqCst);
+        futex::wake(self.wake_word());
+    }
+
+    /// What is in a slot, as far as its sender is to be believed.
+    pub(super) fn inspect(&self, index: usize) -> SlotContent {
+        let slot = self.slot(index);
+        let claim = slot.claim().load(Ordering::Acquire);
+        if claim == 0 {
+            return SlotContent::Free;
+        }
+        match slot.state().load(Ordering::Acquire) {
+            state::SETTING_UP => SlotContent::Pending { claim },
+            state::IN_USE => {
+                let mut gid = [0; 16];
+                self.header.read(slot.at + Slot::GID, &mut gid);
+                let sender = Address {
+                    gid: Gid(gid),
+                    id: ParticipantId(claim as u32),
+                };
+                let capacity = slot.capacity().load(Ordering::Relaxed) as usize;
+                let plausible = sender.claim() == claim
+                    && (MIN_RING..=MAX_RING).contains(&capacity)
+                    && capacity.is_multiple_of(PAGE);
+                if plausible {
+                    SlotContent::InUse { sender, capacity }
+                } else {
+                    SlotContent::Nonsense
+                }
+            }
+            state::GIVEN_UP => SlotContent::GivenUp,
+            _ => SlotContent::Pending { claim },
+        }
+    }
+
+    /// Maps the ring of a slot whose content was inspected.
+    pub(super) fn adopt_ring(&self, slot: usize, capacity: usize) -> std::io::Result<SharedMemory> {
+        self.map_ring(slot, capacity)
+    }
+
+    /// Refuses to read the ring of `slot` any further.
+    pub(super) fn refuse(&self, slot: usize) {
+        self.slot(slot)
+            .state()
+            .store(state::REFUSED, Ordering::Release);
+    }
+
+    /// Makes a slot free for another sender. The caller no longer uses its ring, and the sender is
+    /// dead or has given it up.
+    pub(super) fn free(&self, index: usize) {
+        // Memory that cannot be given back now is given back by the next claimant, or with the file.
+        let _ = shared::discard(&self.file, ring_offset(index), SLOT_STRIDE);
+        let slot = self.slot(index);
+        slot.state().store(state::SETTING_UP, Ordering::Relaxed);
+        slot.capacity().store(0, Ordering::Relaxed);
+        slot.attention()
+            .store(attention::DOORBELL, Ordering::Relaxed);
+        self.header.write(slot.at + Slot::GID, &[0; 16]);
+        slot.claim().store(0, Ordering::Release);
+    }
+}
+
+const fn ring_offset(slot: usize) -> usize {
+    HEADER_BYTES + slot * SLOT_STRIDE
+}
+
+/// What the owner of a segment finds in a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SlotContent {
+    Free,
+    /// Being set up, or refused and not yet given up; unless the claimant is dead.
+    Pending {
+        claim: u64,
+    },
+    /// A ring.
+    InUse {
+        sender: Address,
+        capacity: usize,
+    },
+    /// Said to be a ring, but none that a sender of ours would make.
+    Nonsense,
+    /// Given up by its sender.
+    GivenUp,
+}
+
+struct Slot<'a> {
+    header: &'a SharedMemory,
+    at: usize,
+}
+
+impl<'a> Slot<'a> {
+    const GID: usize = 16;
+
+    fn claim(&self) -> &'a AtomicU64 {
+        self.header.u64(self.at)
+    }
+
+    fn state(&self) -> &'a AtomicU32 {
+        self.header.u32(self.at + 8)
+    }
+
+    fn capacity(&self) -> &'a AtomicU32 {
+        self.header.u32(self.at + 12)
+    }
+
+    #[inline]
+    fn attention(&self) -> &'a AtomicU32 {
+        self.header.u32(self.at + 32)
+    }
+}

@@ -1,0 +1,311 @@
+//! What the application's threads and the engine's thread share, and one turn of work on it.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
+
+use efa_core::address::Qpn;
+use efa_core::nic::Status;
+
+use super::config::HostConfig;
+use super::engine::EventHandler;
+use super::error::FabricError;
+use super::fork::HomeProcess;
+use super::host::Host;
+use super::inbound::Inbound;
+use super::outbound::Outbound;
+use super::peer::Peers;
+use super::qpn::QpnChoice;
+use super::schedule::monotonic_now;
+use super::segment::Segment;
+use crate::device::{CqId, Device, Error};
+
+/// How often the life of peers is looked at while something is expected of them.
+pub(super) const CHECK_PEERS: Duration = Duration::from_millis(5);
+
+/// How soon to try again what a peer without a free slot refused.
+const RETRY_BUSY: Duration = Duration::from_millis(1);
+
+/// No time at all.
+const NEVER: u64 = u64::MAX;
+
+/// One opened device, as its threads share it.
+pub(super) struct Shared {
+    pub(super) home: HomeProcess,
+    pub(super) host: Host,
+    pub(super) segment: Arc<Segment>,
+    state: Mutex<State>,
+    started: Instant,
+    /// Counts the application's polls, so that the worker sees whether there are any.
+    polls: AtomicU32,
+    stop: AtomicBool,
+    /// When the sleeping worker wakes by itself, in nanoseconds since `started`.
+    worker_wakes_at: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(
+        home: HomeProcess,
+        host: Host,
+        segment: Arc<Segment>,
+        state: State,
+    ) -> Shared {
+        Shared {
+            home,
+            host,
+            segment,
+            started: state.started,
+            state: Mutex::new(state),
+            polls: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+            worker_wakes_at: AtomicU64::new(NEVER),
+        }
+    }
+
+    pub(super) fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    pub(super) fn lock(&self) -> Result<MutexGuard<'_, State>, FabricError> {
+        if !self.home.is_current() {
+            return Err(FabricError::Forked);
+        }
+        Ok(self
+            .state
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+
+    #[inline]
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn note_poll(&self) {
+        // Not an atomic increment: polls that get lost among many do not matter.
+        let polls = self.polls.load(Ordering::Relaxed);
+        self.polls.store(polls.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    pub(super) fn polls(&self) -> u32 {
+        self.polls.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.segment.interrupt();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Notes, with the state locked, until when the worker is going to sleep; answers how long that is.
+    pub(super) fn plan_sleep(&self, state: &State) -> Option<Duration> {
+        let wake_at = state.next_deadline();
+        let nanos = wake_at.map_or(NEVER, |time| time.as_nanos() as u64);
+        self.worker_wakes_at.store(nanos, Ordering::Relaxed);
+        wake_at.map(|time| time.saturating_sub(self.uptime()))
+    }
+
+    /// Wakes the worker if it would sleep past something that the application's call has just made
+    /// necessary. With the state locked.
+    #[inline]
+    pub(super) fn keep_worker_in_time(&self, state: &State) {
+        if self.segment.is_asleep() && state.has_deadlines() {
+            self.shorten_sleep(state);
+        }
+    }
+
+    #[cold]
+    fn shorten_sleep(&self, state: &State) {
+        let wakes_at = self.worker_wakes_at.load(Ordering::Relaxed);
+        let needed = state.next_deadline().map(|time| time.as_nanos() as u64);
+        if needed.is_some_and(|needed| needed < wakes_at) {
+            self.segment.interrupt();
+        }
+    }
+}
+
+/// The device and its link, behind the engine's lock.
+pub(super) struct State {
+    device: Device,
+    inbound: Inbound,
+    outbound: Outbound,
+    qpns: QpnChoice,
+    events: Option<EventHandler>,
+    started: Instant,
+    /// Queues whose doorbells are not announced by calls.
+    watched: usize,
+}
+
+impl State {
+    pub(super) fn new(
+        device: Device,
+        host: &Host,
+        segment: Arc<Segment>,
+        config: &HostConfig,
+    ) -> State {
+        let peers = Peers::new(host.fabric().clone(), Arc::clone(&segment));
+        let id = host.address().id;
+        State {
+            device,
+            inbound: Inbound::new(segment),
+            outbound: Outbound::new(config, peers),
+            qpns: QpnChoice::new(
+                config.network.qpn_reuse,
+                config.network.seed ^ u64::from(id.0) << 32,
+            ),
+            events: None,
+            started: Instant::now(),
+            watched: 0,
+        }
+    }
+
+    pub(super) fn device(&mut self) -> &mut Device {
+        &mut self.device
+    }
+
+    pub(super) fn qpn_choice(&mut self) -> &mut QpnChoice {
+        &mut self.qpns
+    }
+
+    pub(super) fn set_event_handler(&mut self, handler: Option<EventHandler>) {
+        self.events = handler;
+    }
+
+    pub(super) fn watch_qp(&mut self, qpn: Qpn, watched: bool) -> Result<(), Error> {
+        self.device.watch_qp(qpn, watched)?;
+        self.count_watched(watched);
+        Ok(())
+    }
+
+    pub(super) fn watch_cq(&mut self, cq: CqId, watched: bool) -> Result<(), Error> {
+        self.device.watch_cq(cq, watched)?;
+        self.count_watched(watched);
+        Ok(())
+    }
+
+    fn count_watched(&mut self, watched: bool) {
+        self.watched = if watched {
+            self.watched + 1
+        } else {
+            self.watched.saturating_sub(1)
+        };
+    }
+
+    /// Whether doorbells have to be looked at without being told.
+    pub(super) fn is_watching(&self) -> bool {
+        self.watched > 0
+    }
+
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// One turn: takes what has come, sends what can be sent. Answers whether there was anything.
+    #[inline]
+    pub(super) fn pass(&mut self) -> bool {
+        if self.watched > 0 {
+            self.device.poll_doorbells();
+        }
+        let mut busy = self.inbound.poll(&mut self.device, &mut self.outbound);
+        busy |= self.outbound.reap();
+        busy |= self.complete();
+        busy |= self.send();
+        busy
+    }
+
+    /// Sends what can be sent, and raises the events that are due.
+    #[inline]
+    pub(super) fn send(&mut self) -> bool {
+        let mut busy = false;
+        let has_timers = self.device.next_timeout().is_some();
+        if has_timers || self.device.has_unsent() {
+            // The time matters only to timers.
+            let now = if has_timers {
+                self.now()
+            } else {
+                Duration::ZERO
+            };
+            busy |= self.device.transmit(now, &mut self.outbound) > 0;
+        }
+        busy |= self.outbound.advance(&self.device);
+        busy |= self.complete();
+        self.raise_events();
+        busy
+    }
+
+    #[inline]
+    fn complete(&mut self) -> bool {
+        let mut busy = false;
+        let started = self.started;
+        for (token, status) in self.outbound.take_completed() {
+            busy = true;
+            // Only this status starts a timer.
+            let now = match status {
+                Status::RemoteRnr => started.elapsed(),
+                _ => Duration::ZERO,
+            };
+            self.device.complete(now, token, status);
+        }
+        busy
+    }
+
+    #[inline]
+    pub(super) fn raise_events(&mut self) {
+        for cq in self.device.take_events() {
+            if let Some(handler) = &mut self.events {
+                handler(cq);
+            }
+        }
+    }
+
+    pub(super) fn withdraw_lost_memory(&mut self) {
+        self.outbound.withdraw_lost_memory(&self.device);
+    }
+
+    /// Looks after peers that may have died.
+    pub(super) fn check_peers(&mut self) -> bool {
+        self.outbound.check_peers() && self.pass()
+    }
+
+    /// Whether nothing had come before senders were made to ring the doorbell.
+    pub(super) fn prepare_to_sleep(&mut self) -> bool {
+        self.inbound.prepare_to_sleep() && !self.pass()
+    }
+
+    /// Whether anything has to be done at some time without being woken for it.
+    #[inline]
+    fn has_deadlines(&self) -> bool {
+        self.outbound.is_waiting()
+            || self.device.next_timeout().is_some()
+            || self.device.has_unsent()
+            || self.inbound.next_due().is_some()
+    }
+
+    /// The time, since the start, at which something has to be done without being woken for it.
+    fn next_deadline(&self) -> Option<Duration> {
+        let now = self.now();
+        let due = self
+            .inbound
+            .next_due()
+            .map(|due| now + Duration::from_nanos(due.saturating_sub(monotonic_now())));
+        let alive = self.outbound.is_waiting().then(|| now + CHECK_PEERS);
+        let busy = self.device.has_unsent().then(|| now + RETRY_BUSY);
+        [due, alive, busy, self.device.next_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// The last step: peers see the device go.
+    pub(super) fn close(&mut self) {
+        self.outbound.close();
+    }
+}

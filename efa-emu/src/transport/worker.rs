@@ -1,0 +1,98 @@
+//! The thread that serves a device while the application does not.
+
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::state::{CHECK_PEERS, Shared};
+
+/// How often the worker looks whether the application still polls: the time after which it takes
+/// over is between once and twice this.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// How long the worker goes on looking for work before it sleeps: somewhat longer than a peer takes
+/// to answer, so that a dialogue does not cost a wake-up per message.
+const LINGER: Duration = Duration::from_micros(30);
+
+/// Longest pause between two looks at doorbells that nobody announces, while they are in use and
+/// after they have been silent for [`WATCH_ACTIVE`].
+const WATCH_PAUSE: Duration = Duration::from_micros(50);
+const WATCH_PAUSE_IDLE: Duration = Duration::from_millis(1);
+const WATCH_ACTIVE: Duration = Duration::from_millis(20);
+
+/// Starts the thread. It takes no signals: those are for the application's threads.
+pub(super) fn start(shared: Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigfillset` initialises `all`, `pthread_sigmask` reads it and initialises `before`.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let thread = std::thread::Builder::new()
+        .name("efa-emu".to_owned())
+        .spawn(move || run(&shared));
+    // SAFETY: `before` was initialised above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    thread
+}
+
+fn run(shared: &Shared) {
+    let mut polls = shared.polls();
+    let mut last_work = Instant::now();
+    let mut last_check = last_work;
+    while !shared.is_stopped() {
+        let polls_now = shared.polls();
+        if polls_now != polls {
+            polls = polls_now;
+            if last_check.elapsed() >= CHECK_PEERS
+                && let Some(mut state) = shared.try_lock()
+            {
+                last_check = Instant::now();
+                state.check_peers();
+            }
+            shared.segment.nap(LOOK);
+            continue;
+        }
+        let Some(mut state) = shared.try_lock() else {
+            std::thread::yield_now();
+            continue;
+        };
+        let mut busy = state.pass();
+        let now = Instant::now();
+        if now - last_check >= CHECK_PEERS {
+            last_check = now;
+            busy |= state.check_peers();
+        }
+        if busy {
+            last_work = now;
+        }
+        if now - last_work < LINGER {
+            drop(state);
+            std::thread::yield_now();
+            continue;
+        }
+        if state.is_watching() {
+            drop(state);
+            let pause = if now - last_work < WATCH_ACTIVE {
+                WATCH_PAUSE
+            } else {
+                WATCH_PAUSE_IDLE
+            };
+            shared.segment.nap(pause);
+            continue;
+        }
+        shared.segment.fall_asleep();
+        if !state.prepare_to_sleep() {
+            shared.segment.stay_awake();
+            continue;
+        }
+        let time = shared.plan_sleep(&state);
+        drop(state);
+        if !shared.is_stopped() {
+            shared.segment.sleep(time);
+        }
+        shared.segment.stay_awake();
+    }
+}

@@ -1,0 +1,340 @@
+//! A small verbs client on an engine: one queue pair, one completion queue.
+
+use std::path::Path;
+
+use efa_core::address::{Gid, Qkey, Qpn};
+use efa_core::nic::{Access, Status};
+use efa_emu::device::queue::{Buffer, WqeSize};
+use efa_emu::device::{
+    CqId, Lkey, MemoryRegion, PdId, QpChange, QpConfig, QpState, RegionKeys, Service,
+};
+use efa_emu::profile::Profile;
+use efa_emu::provider::{
+    CompletionQueue, QueueOwner, RecvQueue, RecvQueueConfig, Retired, SendData, SendOpcode,
+    SendQueue, SendQueueConfig, SendRequest, UdAddress, WorkCompletion,
+};
+use efa_emu::transport::{Engine, Fabric, HostConfig};
+
+/// Name of the fabric of all tests; each test has its own directory for it.
+pub const FABRIC: &str = "test";
+
+/// Where a client can be reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Address {
+    pub gid: Gid,
+    pub qpn: Qpn,
+    pub qkey: Qkey,
+}
+
+impl Address {
+    pub fn to_text(self) -> String {
+        format!("{} {} {}", self.gid, self.qpn, self.qkey.0)
+    }
+
+    pub fn from_text(text: &str) -> Address {
+        let mut fields = text.split_whitespace();
+        let mut next = || fields.next().expect("an address has three fields");
+        Address {
+            gid: Gid::from(next().parse::<std::net::Ipv6Addr>().unwrap()),
+            qpn: Qpn(next().parse().unwrap()),
+            qkey: Qkey(next().parse().unwrap()),
+        }
+    }
+}
+
+struct Queues {
+    qpn: Qpn,
+    send: SendQueue,
+    recv: RecvQueue,
+}
+
+impl QueueOwner for Queues {
+    fn retire_send(&mut self, qpn: Qpn, request_id: u16) -> Retired {
+        assert_eq!(qpn, self.qpn);
+        self.send.retire(request_id)
+    }
+
+    fn retire_recv(&mut self, qpn: Qpn, request_id: u16) -> Retired {
+        assert_eq!(qpn, self.qpn);
+        self.recv.retire(request_id)
+    }
+
+    fn owns(&mut self, qpn: Qpn) -> bool {
+        qpn == self.qpn
+    }
+}
+
+/// An opened device with one queue pair that is ready to send.
+pub struct Client {
+    pub engine: Engine,
+    pub pd: PdId,
+    pub cq: CqId,
+    completions: CompletionQueue,
+    queues: Queues,
+    qkey: Qkey,
+}
+
+/// Registered memory.
+pub struct Memory {
+    pub bytes: Box<[u8]>,
+    pub keys: RegionKeys,
+}
+
+impl Memory {
+    pub fn address(&self) -> u64 {
+        self.bytes.as_ptr() as u64
+    }
+
+    pub fn buffer(&self, offset: usize, length: usize) -> Buffer {
+        assert!(offset + length <= self.bytes.len());
+        Buffer {
+            address: self.address() + offset as u64,
+            length: length as u32,
+            lkey: self.keys.lkey.0,
+        }
+    }
+}
+
+pub fn fabric(root: &Path) -> Fabric {
+    Fabric::open_below(root, FABRIC).unwrap()
+}
+
+pub fn config(host: &str) -> HostConfig {
+    HostConfig::new(FABRIC, host)
+}
+
+impl Client {
+    pub fn open(root: &Path, config: &HostConfig) -> Client {
+        Client::open_with(root, config, Qkey(std::process::id()), |_| {})
+    }
+
+    pub fn open_with(
+        root: &Path,
+        config: &HostConfig,
+        qkey: Qkey,
+        change: impl FnOnce(&mut Profile),
+    ) -> Client {
+        let mut profile = Profile::by_name("efa2").unwrap().clone();
+        change(&mut profile);
+        let engine = Engine::open_in(&fabric(root), config, profile).unwrap();
+        let (pd, cq, ring) = engine
+            .with_device(|device| {
+                let pd = device.alloc_pd().unwrap();
+                let (cq, ring) = device.create_cq(16384).unwrap();
+                (pd, cq, ring)
+            })
+            .unwrap();
+        let (qpn, rings) = engine
+            .create_qp(QpConfig {
+                service: Service::Srd,
+                pd,
+                send_cq: cq,
+                recv_cq: cq,
+                send_entries: 1024,
+                wqe_size: WqeSize::Bytes64,
+                recv_descriptors: 1024,
+                unsolicited_write_recv: false,
+            })
+            .unwrap();
+        let send = SendQueue::new(
+            rings.send,
+            SendQueueConfig {
+                max_sge: 2,
+                max_rdma_sge: 1,
+                max_inline: 32,
+                inline_write: false,
+                signal_all: true,
+                generation: qpn.0.into(),
+            },
+        );
+        let recv = RecvQueue::new(
+            rings.recv,
+            RecvQueueConfig {
+                max_sge: 1,
+                generation: qpn.0.into(),
+            },
+        );
+        let mut client = Client {
+            engine,
+            pd,
+            cq,
+            completions: CompletionQueue::new(ring),
+            queues: Queues { qpn, send, recv },
+            qkey,
+        };
+        client.ready();
+        client
+    }
+
+    fn ready(&mut self) {
+        let steps = [
+            QpChange {
+                state: Some(QpState::Init),
+                pkey_index: Some(0),
+                port: Some(1),
+                qkey: Some(self.qkey),
+                ..QpChange::default()
+            },
+            QpChange {
+                state: Some(QpState::ReadyToReceive),
+                ..QpChange::default()
+            },
+            QpChange {
+                state: Some(QpState::ReadyToSend),
+                sq_psn: Some(0),
+                ..QpChange::default()
+            },
+        ];
+        for change in steps {
+            self.modify(&change);
+        }
+    }
+
+    pub fn modify(&mut self, change: &QpChange) {
+        let qpn = self.queues.qpn;
+        self.engine
+            .with_device(|device| device.modify_qp(qpn, change))
+            .unwrap()
+            .unwrap();
+        if let Some(state) = change.state {
+            self.queues.send.set_state(state);
+            self.queues.recv.set_state(state);
+        }
+    }
+
+    pub fn address(&self) -> Address {
+        Address {
+            gid: self.engine.gid(),
+            qpn: self.queues.qpn,
+            qkey: self.qkey,
+        }
+    }
+
+    /// The raw address handle of a peer, with the other fields that a work request needs.
+    pub fn connect(&self, to: Address) -> UdAddress {
+        let ahn = self
+            .engine
+            .with_device(|device| device.create_ah(self.pd, to.gid))
+            .unwrap()
+            .unwrap();
+        UdAddress {
+            ahn: ahn.0,
+            qpn: to.qpn,
+            qkey: to.qkey,
+        }
+    }
+
+    pub fn register(&self, bytes: Vec<u8>) -> Memory {
+        let bytes = bytes.into_boxed_slice();
+        let region = MemoryRegion {
+            address: bytes.as_ptr() as u64,
+            length: bytes.len() as u64,
+            iova: bytes.as_ptr() as u64,
+            access: Access::all(),
+        };
+        let keys = self
+            .engine
+            .with_device(|device| device.register_memory(self.pd, region))
+            .unwrap()
+            .unwrap();
+        Memory { bytes, keys }
+    }
+
+    pub fn deregister(&self, lkey: Lkey) {
+        self.engine
+            .with_device(|device| device.deregister_memory(lkey))
+            .unwrap()
+            .unwrap();
+    }
+
+    pub fn post_recv(&mut self, wr_id: u64, buffer: Buffer) {
+        self.queues.recv.post(wr_id, &[buffer]).unwrap();
+    }
+
+    /// Posts a send; false if the queue is full.
+    pub fn post_send(&mut self, wr_id: u64, to: UdAddress, data: SendData<'_>) -> bool {
+        let request = SendRequest {
+            wr_id,
+            opcode: SendOpcode::Send,
+            flags: match data {
+                SendData::Inline(_) => 1 << 3,
+                SendData::Buffers(_) => 0,
+            },
+            to,
+            data,
+        };
+        match self.queues.send.post(&request) {
+            Ok(()) => {}
+            Err(efa_emu::device::Error::QueueFull(_)) => return false,
+            Err(error) => panic!("{error}"),
+        }
+        self.engine.ring_send_doorbell(self.queues.qpn).unwrap();
+        true
+    }
+
+    pub fn post_read(&mut self, wr_id: u64, to: UdAddress, local: Buffer, remote: (u64, u32)) {
+        self.queues.send.start();
+        self.queues.send.rdma_read(wr_id, 0, remote.1, remote.0);
+        self.finish_rdma(to, local);
+    }
+
+    pub fn post_write(
+        &mut self,
+        wr_id: u64,
+        to: UdAddress,
+        local: Buffer,
+        remote: (u64, u32),
+        immediate: Option<u32>,
+    ) {
+        self.queues.send.start();
+        self.queues
+            .send
+            .rdma_write(wr_id, 0, remote.1, remote.0, immediate);
+        self.finish_rdma(to, local);
+    }
+
+    fn finish_rdma(&mut self, to: UdAddress, local: Buffer) {
+        self.queues.send.set_ud_addr(to);
+        self.queues.send.set_sge_list(&[local]);
+        self.queues.send.complete().unwrap();
+        self.queues.send.ring_doorbell();
+        self.engine.ring_send_doorbell(self.queues.qpn).unwrap();
+    }
+
+    /// The next completion, if there is one now. Lets the engine work if there is none yet.
+    pub fn poll(&mut self) -> Option<WorkCompletion> {
+        let found = self.completions.next(&mut self.queues);
+        if found.is_some() {
+            return found;
+        }
+        self.engine.progress();
+        self.completions.next(&mut self.queues)
+    }
+
+    /// The next completion that is there without the engine being asked to work.
+    pub fn glance(&mut self) -> Option<WorkCompletion> {
+        self.completions.next(&mut self.queues)
+    }
+
+    /// Waits for the next completion.
+    pub fn wait(&mut self) -> WorkCompletion {
+        loop {
+            if let Some(completion) = self.poll() {
+                return completion;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits for the next completion, which has to be a success.
+    pub fn wait_ok(&mut self) -> WorkCompletion {
+        let completion = self.wait();
+        assert_eq!(completion.status(), Some(Status::Ok), "{completion:?}");
+        completion
+    }
+
+    /// Destroys the queue pair.
+    pub fn destroy_qp(&mut self) {
+        self.engine.destroy_qp(self.queues.qpn).unwrap();
+    }
+}

@@ -1,0 +1,5 @@
+//! The shared memory fabric, used as clients of the device use it: within one process, and between
+//! processes that are killed.
+
+mod client;
+mod inside;
