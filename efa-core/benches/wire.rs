@@ -229,8 +229,8 @@ fn main() {
     }
     criterion.final_summary();
 
-    // `cargo test --benches` only wants to know whether it runs.
-    if std::env::args().any(|argument| argument == "--test") {
+    // Without this argument of `cargo bench` it is `cargo test`, which only asks whether it runs.
+    if !std::env::args().any(|argument| argument == "--bench") {
         return;
     }
     println!(
