@@ -265,23 +265,16 @@ impl Responder<'_> {
             .qp
             .next_receive(self.max_sge)?
             .ok_or(Status::RemoteRnr)?;
-        let prefix = match self.qp.config.service {
-            Service::Srd => 0,
-            Service::Ud => GRH_LENGTH as u32,
+        let grh = match self.qp.config.service {
+            Service::Srd => None,
+            Service::Ud => Some(global_route_header(self.from, self.own_gid, header.length)),
         };
-        let length = prefix + header.length;
+        let prefix = grh.as_ref().map_or(&[][..], |grh| &grh[..]);
+        let length = prefix.len() as u32 + header.length;
         if u64::from(length) > receive.capacity() {
             self.fail_receive(&receive, Status::LocalBadLength);
             return Err(Status::RemoteBadLength.into());
         }
-        let grh;
-        let prefix = match self.qp.config.service {
-            Service::Srd => &[][..],
-            Service::Ud => {
-                grh = global_route_header(self.from, self.own_gid, header.length);
-                &grh[..]
-            }
-        };
         match self.scatter(&receive, prefix, length, transfer) {
             Ok(()) => {}
             Err(Status::LocalInvalidLkey) => {

@@ -1,6 +1,7 @@
 //! The device model, driven through its rings by the user-space half: two or more devices on a
 //! network that holds every request until the test lets it through.
 
+mod delivery;
 mod events;
 mod harness;
 mod hostile;
