@@ -187,12 +187,10 @@ impl<'a> Conductor<'a> {
             });
             addresses.push(address);
         }
-        for at in 0..addresses.len() {
-            for (peer, address) in addresses.iter().enumerate() {
-                if peer != at {
-                    let address = address.clone();
-                    self.ask(at, &Command::Insert { peer, address })?;
-                }
+        for (at, endpoint) in self.scenario.endpoints.iter().enumerate() {
+            for &peer in &endpoint.address_vector {
+                let address = addresses[peer].clone();
+                self.ask(at, &Command::Insert { peer, address })?;
             }
         }
         Ok(())

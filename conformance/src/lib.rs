@@ -16,6 +16,7 @@ pub mod libfabric;
 pub mod merge;
 pub mod player;
 pub mod record;
+pub mod replay;
 pub mod scenario;
 pub mod trace;
 pub mod verify;

@@ -27,6 +27,7 @@ pub(super) struct Endpoint {
     pub(super) profile: Option<String>,
     #[serde(default)]
     pub(super) register_local: bool,
+    pub(super) address_vector: Option<Vec<Spanned<String>>>,
     #[serde(default)]
     pub(super) environment: BTreeMap<String, String>,
     #[serde(default)]

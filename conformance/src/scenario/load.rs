@@ -27,9 +27,12 @@ pub(super) fn scenario(path: &Path, text: &str) -> Result<Scenario> {
         |stem| stem.to_string_lossy().into_owned(),
     );
     let mut endpoints: Vec<EndpointSpec> = Vec::new();
+    let mut address_vectors = Vec::new();
     for raw in file.endpoint {
         let line = source.line(raw.span().start);
-        let endpoint = endpoint(&source, raw.into_inner())?;
+        let mut raw = raw.into_inner();
+        address_vectors.push(raw.address_vector.take());
+        let endpoint = endpoint(&source, raw)?;
         if endpoints.iter().any(|e| e.name == endpoint.name) {
             return Err(source.error(
                 line,
@@ -47,6 +50,15 @@ pub(super) fn scenario(path: &Path, text: &str) -> Result<Scenario> {
             format!("{} endpoints", endpoints.len()),
             "add [[endpoint]] tables until there are at least two",
         ));
+    }
+    for (at, names) in address_vectors.into_iter().enumerate() {
+        endpoints[at].address_vector = match names {
+            None => (0..endpoints.len()).filter(|&peer| peer != at).collect(),
+            Some(names) => names
+                .iter()
+                .map(|name| endpoint_named(&source, &endpoints, "address_vector", name))
+                .collect::<Result<_>>()?,
+        };
     }
     let mut reader = Steps {
         source: &source,
@@ -148,8 +160,27 @@ fn endpoint(source: &Source<'_>, raw: file::Endpoint) -> Result<EndpointSpec> {
         capabilities,
         profile: raw.profile,
         register_local: raw.register_local,
+        address_vector: Vec::new(),
         environment: raw.environment,
         settings,
+    })
+}
+
+fn endpoint_named(
+    source: &Source<'_>,
+    endpoints: &[EndpointSpec],
+    key: &str,
+    given: &Spanned<String>,
+) -> Result<EndpointIndex> {
+    let name = given.as_ref().as_str();
+    let found = endpoints.iter().position(|endpoint| endpoint.name == name);
+    found.ok_or_else(|| {
+        source.error(
+            source.line(given.span().start),
+            key,
+            format!("there is no endpoint `{name}`"),
+            suggest(name, endpoints.iter().map(|e| e.name.as_str())),
+        )
     })
 }
 
@@ -440,18 +471,7 @@ impl Steps<'_> {
     }
 
     fn endpoint(&self, key: &str, given: &Spanned<String>) -> Result<EndpointIndex> {
-        let name = given.as_ref().as_str();
-        self.endpoints
-            .iter()
-            .position(|endpoint| endpoint.name == name)
-            .ok_or_else(|| {
-                self.source.error(
-                    self.source.line(given.span().start),
-                    key,
-                    format!("there is no endpoint `{name}`"),
-                    suggest(name, self.endpoints.iter().map(|e| e.name.as_str())),
-                )
-            })
+        endpoint_named(self.source, self.endpoints, key, given)
     }
 
     fn progress(&self, given: Option<Spanned<Vec<Spanned<String>>>>) -> Result<Vec<EndpointIndex>> {

@@ -72,6 +72,9 @@ pub struct EndpointSpec {
     pub profile: Option<String>,
     /// Whether its application registers every buffer (`FI_MR_LOCAL`).
     pub register_local: bool,
+    /// The endpoints that its application knows from the start; by default all others. An endpoint
+    /// that is not known is met through the raw address in its first packet.
+    pub address_vector: Vec<EndpointIndex>,
     /// Environment variables of its process.
     pub environment: BTreeMap<String, String>,
     /// What the protocol engine must be set to in order to choose like this endpoint.

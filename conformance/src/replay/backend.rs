@@ -1,0 +1,52 @@
+//! Where the endpoint under test and the scripted endpoints meet.
+
+use efa_core::endpoint::Instant;
+use efa_core::nic::NicError;
+
+use super::Clock;
+use crate::application::RequestError;
+use crate::application::engine::HostNic;
+use crate::scenario::Scenario;
+
+/// Why a backend cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// There is no device, or it lacks something.
+    #[error("{0}")]
+    Unfit(String),
+    /// The device refused what every device should do.
+    #[error("the device refused to {what}: {source}")]
+    Nic {
+        /// What.
+        what: &'static str,
+        /// Why.
+        source: NicError,
+    },
+}
+
+impl BackendError {
+    /// The endpoint under test could not be opened.
+    pub fn endpoint(error: RequestError) -> Self {
+        BackendError::Unfit(format!("the endpoint under test cannot be opened: {error}"))
+    }
+}
+
+/// Devices and the network between them.
+pub trait Backend {
+    /// A device.
+    type Nic: HostNic;
+
+    /// The name, as `--backend` takes it.
+    fn name(&self) -> &'static str;
+
+    /// Opens a device for each endpoint of the scenario, in its order.
+    fn open(&mut self, scenario: &Scenario) -> Result<Vec<Self::Nic>, BackendError>;
+
+    /// The time.
+    fn clock(&self) -> Clock;
+
+    /// Nobody has anything to do: lets time pass until something may have happened, or until
+    /// `timeout`. `rounds` counts the calls since something last happened. Returns `false` if
+    /// waiting any longer is pointless.
+    fn idle(&mut self, rounds: u32, timeout: Option<Instant>) -> bool;
+}

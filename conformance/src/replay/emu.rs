@@ -1,0 +1,143 @@
+//! The deterministic emulator as a backend.
+
+use std::time::Duration;
+
+use efa_core::endpoint::Instant;
+use efa_core::nic::{NicError, UserSlice};
+use efa_emu::profile::Profile;
+use efa_emu::sim::{
+    Fabric, FabricConfig, HostConfig, NetworkConfig, NicConfig, Probability, SimNic,
+};
+
+use super::Clock;
+use super::backend::{Backend, BackendError};
+use crate::application::engine::HostNic;
+use crate::scenario::Scenario;
+
+impl HostNic for SimNic {
+    fn allocate_user(&mut self, length: usize) -> Result<UserSlice, NicError> {
+        self.host()
+            .allocate(length)
+            .map_err(|_| NicError::Exhausted("memory of the simulated host"))
+    }
+
+    fn fill_user(&mut self, address: u64, bytes: &[u8]) -> Result<(), NicError> {
+        let fault = |_| NicError::MemoryFault {
+            address,
+            length: bytes.len(),
+        };
+        self.host().write(address, bytes).map_err(fault)
+    }
+
+    fn dump_user(&mut self, source: UserSlice) -> Result<Vec<u8>, NicError> {
+        let fault = |_| NicError::MemoryFault {
+            address: source.address,
+            length: source.length,
+        };
+        self.host().read(source).map_err(fault)
+    }
+}
+
+/// A fresh fabric for every replay.
+pub struct Emu {
+    config: FabricConfig,
+    fabric: Fabric,
+}
+
+/// Latency of the orderly network.
+const LATENCY: Duration = Duration::from_micros(5);
+/// How much virtual time passes when nothing at all is due.
+const IDLE_TIME: Duration = Duration::from_millis(1);
+/// How often that is tried before nothing is expected any more.
+const IDLE_ROUNDS: u32 = 5;
+
+impl Emu {
+    /// A network that keeps the order of packets, as a recording has it.
+    pub fn orderly() -> Self {
+        Self::with(FabricConfig {
+            network: NetworkConfig::orderly(LATENCY),
+            completion_window: 1,
+            log: false,
+            ..FabricConfig::default()
+        })
+    }
+
+    /// A network that reorders packets and completions, loses frames and finds receivers not ready,
+    /// all decided by `seed`.
+    pub fn disorderly(seed: u64) -> Self {
+        Self::with(FabricConfig {
+            seed,
+            network: NetworkConfig {
+                path_spread: Duration::from_micros(50),
+                jitter: Duration::from_micros(50),
+                loss: Probability::new(0.02).unwrap_or(Probability::NEVER),
+                rnr: Probability::new(0.05).unwrap_or(Probability::NEVER),
+                ..NetworkConfig::default()
+            },
+            log: false,
+            ..FabricConfig::default()
+        })
+    }
+
+    fn with(config: FabricConfig) -> Self {
+        let fabric = Fabric::new(config.clone());
+        Emu { config, fabric }
+    }
+}
+
+impl Backend for Emu {
+    type Nic = SimNic;
+
+    fn name(&self) -> &'static str {
+        "emu"
+    }
+
+    fn open(&mut self, scenario: &Scenario) -> Result<Vec<SimNic>, BackendError> {
+        self.fabric = Fabric::new(self.config.clone());
+        scenario
+            .endpoints
+            .iter()
+            .map(|endpoint| {
+                let name = endpoint.profile.as_deref().unwrap_or(Profile::DEFAULT);
+                let profile = Profile::by_name(name).ok_or_else(|| {
+                    BackendError::Unfit(format!(
+                        "endpoint `{}`: there is no device profile `{name}`; `efa-emu profiles` \
+                         lists them",
+                        endpoint.name
+                    ))
+                })?;
+                let host = self.fabric.add_host(HostConfig {
+                    profile: profile.clone(),
+                    ..HostConfig::default()
+                });
+                host.open(NicConfig::default())
+                    .map_err(|source| BackendError::Nic {
+                        what: "make a queue pair",
+                        source,
+                    })
+            })
+            .collect()
+    }
+
+    fn clock(&self) -> Clock {
+        let fabric = self.fabric.clone();
+        Box::new(move || Instant(fabric.now()))
+    }
+
+    fn idle(&mut self, rounds: u32, timeout: Option<Instant>) -> bool {
+        let next = self.fabric.next_event_time();
+        if let Some(Instant(time)) = timeout
+            && time > self.fabric.now()
+            && next.is_none_or(|next| time < next)
+        {
+            self.fabric.run_until(time);
+            return true;
+        }
+        if next.is_some() {
+            self.fabric.step();
+            return true;
+        }
+        self.fabric.advance(IDLE_TIME);
+        rounds <= IDLE_ROUNDS
+    }
+}

@@ -1,0 +1,66 @@
+//! Real verbs as a backend: an EFA device, or whatever is behind the same ABI.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use efa_core::endpoint::Instant;
+use efa_hw::{DeviceName, HwDevice, HwNic, NicConfig};
+
+use super::Clock;
+use super::backend::{Backend, BackendError};
+use crate::scenario::Scenario;
+
+/// All endpoints on one device of this host; their packets go through the device.
+pub struct Hw {
+    device: Arc<HwDevice>,
+    start: std::time::Instant,
+}
+
+/// How long to sleep when nothing happens, and how often before giving up: two seconds in all.
+const IDLE_SLEEP: Duration = Duration::from_micros(100);
+const IDLE_ROUNDS: u32 = 20_000;
+
+impl Hw {
+    /// Opens the first EFA device.
+    pub fn open_device() -> Result<Self, BackendError> {
+        let device = HwDevice::open(&DeviceName::First)
+            .map_err(|error| BackendError::Unfit(error.to_string()))?;
+        Ok(Hw {
+            device,
+            start: std::time::Instant::now(),
+        })
+    }
+}
+
+impl Backend for Hw {
+    type Nic = HwNic;
+
+    fn name(&self) -> &'static str {
+        "hw"
+    }
+
+    fn open(&mut self, scenario: &Scenario) -> Result<Vec<HwNic>, BackendError> {
+        scenario
+            .endpoints
+            .iter()
+            .map(|_| {
+                HwNic::open(self.device.clone(), NicConfig::default())
+                    .map_err(|error| BackendError::Unfit(error.to_string()))
+            })
+            .collect()
+    }
+
+    fn clock(&self) -> Clock {
+        let start = self.start;
+        Box::new(move || Instant(start.elapsed()))
+    }
+
+    fn idle(&mut self, rounds: u32, _timeout: Option<Instant>) -> bool {
+        if rounds > 100 {
+            std::thread::sleep(IDLE_SLEEP);
+        } else {
+            std::thread::yield_now();
+        }
+        rounds < IDLE_ROUNDS
+    }
+}
