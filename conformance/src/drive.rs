@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::application::engine::{CoreApplication, configuration};
 use crate::application::stock::StockApplication;
+use crate::application::subject::{Local, Subject};
 use crate::application::{Application, Report, Request, RequestError, Started, Token};
 use crate::libfabric::{self, Library, Version};
 use crate::scenario::{EndpointIndex, Settings, pattern};
@@ -69,6 +70,8 @@ pub enum Command {
         /// The message.
         seed: u64,
     },
+    /// Make progress once and report completions. Answer: [`Event::Done`], after them.
+    Poll,
     /// Make progress and report completions until `pause`. Answer: [`Event::Done`].
     Progress,
     /// Stop making progress. Answer: [`Event::Done`], after which no completion follows.
@@ -130,8 +133,7 @@ pub fn run(input: impl BufRead + Send + 'static, mut output: impl Write) -> io::
         }
     });
     let mut driver = Driver {
-        application: None,
-        seeds: Vec::new(),
+        subject: None,
         progressing: false,
     };
     loop {
@@ -156,9 +158,7 @@ fn say(output: &mut impl Write, event: &Event) -> io::Result<()> {
 }
 
 struct Driver {
-    application: Option<Box<dyn Application>>,
-    /// The message that each operation expects.
-    seeds: Vec<(Token, u64)>,
+    subject: Option<Local>,
     progressing: bool,
 }
 
@@ -191,11 +191,11 @@ impl Driver {
 
     /// Polls once; returns whether anything completed.
     fn progress(&mut self, output: &mut impl Write) -> io::Result<bool> {
-        let Some(application) = &mut self.application else {
+        let Some(subject) = &mut self.subject else {
             return Ok(false);
         };
-        let outcomes = match application.poll() {
-            Ok(outcomes) => outcomes,
+        let reports = match subject.poll() {
+            Ok(reports) => reports,
             Err(error) => {
                 self.progressing = false;
                 let text = format!("polling failed: {error}");
@@ -203,17 +203,10 @@ impl Driver {
                 return Ok(false);
             }
         };
-        let events = application
-            .events()
-            .unwrap_or_else(|error| vec![error.to_string()]);
-        let busy = !outcomes.is_empty() || !events.is_empty();
-        for outcome in outcomes {
-            let seed = self
-                .seeds
-                .iter()
-                .find(|(token, _)| Some(*token) == outcome.token)
-                .map(|(_, seed)| *seed);
-            let report = outcome.report(seed);
+        let events = subject.events();
+        let events = events.unwrap_or_else(|error| vec![error.to_string()]);
+        let busy = !reports.is_empty() || !events.is_empty();
+        for report in reports {
             say(output, &Event::Completed { report })?;
         }
         for text in events {
@@ -224,6 +217,10 @@ impl Driver {
 
     fn obey(&mut self, command: Command, output: &mut impl Write) -> io::Result<Event> {
         let result = match command {
+            Command::Poll => {
+                self.progress(output)?;
+                Ok(Event::Done)
+            }
             Command::Progress => {
                 self.progressing = true;
                 Ok(Event::Done)
@@ -270,17 +267,17 @@ impl Driver {
             command => return self.use_application(command),
         };
         let address = opened.address()?;
-        self.application = Some(opened);
+        self.subject = Some(Local::new(opened));
         Ok(Event::Opened { address, version })
     }
 
     fn use_application(&mut self, command: Command) -> Result<Event, RequestError> {
-        let Some(application) = &mut self.application else {
+        let Some(subject) = &mut self.subject else {
             return Err(RequestError::Refused("no endpoint is open".into()));
         };
         match command {
             Command::Insert { peer, address } => {
-                application.insert(peer, &address)?;
+                subject.insert(peer, &address)?;
                 Ok(Event::Done)
             }
             Command::Start {
@@ -288,8 +285,7 @@ impl Driver {
                 request,
                 seed,
             } => {
-                let started = application.start(token, &request)?;
-                self.seeds.extend(seed.map(|seed| (token, seed)));
+                let started = subject.start(token, &request, seed)?;
                 Ok(Event::Started { started })
             }
             Command::Check {
@@ -298,7 +294,7 @@ impl Driver {
                 length,
                 seed,
             } => {
-                let bytes = application.region(token)?;
+                let bytes = subject.region(token)?;
                 let range = offset..offset.saturating_add(length);
                 let difference = match bytes.get(range) {
                     Some(bytes) => pattern::compare(seed, bytes).err(),
@@ -308,6 +304,7 @@ impl Driver {
             }
             Command::OpenLibfabric { .. }
             | Command::OpenCore { .. }
+            | Command::Poll
             | Command::Progress
             | Command::Pause => Err(RequestError::Refused("an endpoint is open already".into())),
         }

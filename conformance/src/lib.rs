@@ -8,6 +8,7 @@
 //! * [`libfabric`]: stock libfabric, loaded at run time.
 
 pub mod application;
+pub mod check;
 pub mod cli;
 pub mod compare;
 pub mod conduct;
@@ -18,5 +19,7 @@ pub mod player;
 pub mod record;
 pub mod replay;
 pub mod scenario;
+pub mod show;
+pub mod suite;
 pub mod trace;
 pub mod verify;

@@ -105,16 +105,6 @@ impl<N: HostNic> CoreApplication<N> {
         })
     }
 
-    /// The endpoint.
-    pub fn endpoint(&self) -> &Endpoint<N> {
-        &self.endpoint
-    }
-
-    /// The endpoint, for whatever moves a simulated device along.
-    pub fn endpoint_mut(&mut self) -> &mut Endpoint<N> {
-        &mut self.endpoint
-    }
-
     fn peer(&self, index: EndpointIndex) -> Result<PeerId, RequestError> {
         self.peers.get(&index).copied().ok_or_else(|| {
             RequestError::Refused(format!("endpoint {index} is not in the address vector"))
@@ -294,5 +284,9 @@ impl<N: HostNic> Application for CoreApplication<N> {
                 "operation {token} registered no memory"
             ))),
         }
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.endpoint.next_timeout()
     }
 }

@@ -6,7 +6,9 @@
 
 pub mod engine;
 pub mod stock;
+pub mod subject;
 
+use efa_core::endpoint::Instant;
 use serde::{Deserialize, Serialize};
 
 use crate::scenario::{EndpointIndex, Payload, RegionAccess, SendMode, TagMatch, pattern};
@@ -151,6 +153,12 @@ pub trait Application {
 
     /// The present bytes of memory that [`Request::Register`] registered.
     fn region(&mut self, token: Token) -> Result<Vec<u8>, RequestError>;
+
+    /// When progress is due although nothing arrives; `None` if the application looks after its own
+    /// time.
+    fn next_timeout(&self) -> Option<Instant> {
+        None
+    }
 }
 
 /// An [`Outcome`] without its bytes: they have been compared with what was expected.

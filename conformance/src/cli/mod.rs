@@ -3,16 +3,17 @@
 //! Exit status: 0 if everything passed, 1 if something failed, 2 for wrong usage or an unfit
 //! environment, with one line on what is wrong and how to mend it.
 
+mod look;
+mod record;
+mod run;
+
 use std::fmt::Display;
 use std::io;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::drive;
-use crate::player::Launcher;
-use crate::record::{self, RecordError};
 
 /// Checks implementations of the EFA RDM protocol against recorded traces and the specification.
 #[derive(Parser)]
@@ -24,29 +25,26 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Replay traces: each endpoint in turn is played by the implementation under test, the others
+    /// send what was recorded.
+    Run(run::Run),
     /// Record a trace: stock libfabric on both sides, each on an emulated host of its own.
-    Record(Record),
+    Record(record::Record),
+    /// Check a capture against the rules of the protocol.
+    Check(look::Check),
+    /// Show every field of every packet of a capture.
+    Show(look::Show),
+    /// List traces and what they are about.
+    List(look::List),
+    /// Play scenarios between the protocol engine and stock libfabric, live.
+    Interop(record::Interop),
     /// Run one side of a scenario, driven over standard input and output.
     #[command(hide = true)]
     Drive,
 }
 
-#[derive(clap::Args)]
-struct Record {
-    /// What to play.
-    scenario: PathBuf,
-    /// Where the trace goes.
-    #[arg(short, long, value_name = "TRACE.pcapng")]
-    output: PathBuf,
-    /// The libfabric to load.
-    #[arg(long, value_name = "PATH", help_heading = "Software")]
-    libfabric: Option<PathBuf>,
-    /// The efa-emu program; the default is the one beside this program, then the one in PATH.
-    #[arg(long, value_name = "PATH", help_heading = "Software")]
-    efa_emu: Option<PathBuf>,
-}
-
 /// How a command ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
     Passed,
     Failed,
@@ -64,6 +62,7 @@ impl From<Outcome> for ExitCode {
     }
 }
 
+/// Says what is wrong, in one line unless there is more to it.
 fn complain(error: impl Display, outcome: Outcome) -> Outcome {
     eprintln!("efa-conformance: {error}");
     outcome
@@ -71,8 +70,14 @@ fn complain(error: impl Display, outcome: Outcome) -> Outcome {
 
 /// Runs the command that the process's arguments name.
 pub fn main() -> ExitCode {
+    // A reader that went away (`| head`) is no error of ours.
     let outcome = match Arguments::parse().command {
-        Command::Record(arguments) => record(&arguments),
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Record(arguments) => record::record(&arguments),
+        Command::Interop(arguments) => record::interop(&arguments),
+        Command::Check(arguments) => look::check(&arguments),
+        Command::Show(arguments) => look::show(&arguments),
+        Command::List(arguments) => look::list(&arguments),
         Command::Drive => match drive::run(io::BufReader::new(io::stdin()), io::stdout()) {
             Ok(()) => Outcome::Passed,
             // Whoever drove is gone.
@@ -81,31 +86,4 @@ pub fn main() -> ExitCode {
         },
     };
     outcome.into()
-}
-
-fn record(arguments: &Record) -> Outcome {
-    let launcher = match Launcher::new(arguments.efa_emu.clone()) {
-        Ok(launcher) => launcher,
-        Err(problem) => return complain(problem, Outcome::Unfit),
-    };
-    let library = arguments.libfabric.as_deref();
-    match record::record(&arguments.scenario, &arguments.output, &launcher, library) {
-        Ok(recording) => {
-            println!(
-                "{}: {} frames of {}",
-                arguments.output.display(),
-                recording.frames,
-                recording.versions.join(" and ")
-            );
-            Outcome::Passed
-        }
-        Err(error) => {
-            let outcome = match error {
-                ref error if error.is_environment() => Outcome::Unfit,
-                RecordError::Conduct(_) | RecordError::Different { .. } => Outcome::Failed,
-                _ => Outcome::Unfit,
-            };
-            complain(error, outcome)
-        }
-    }
 }

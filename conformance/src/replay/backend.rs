@@ -6,7 +6,7 @@ use efa_core::nic::NicError;
 use super::Clock;
 use crate::application::RequestError;
 use crate::application::engine::HostNic;
-use crate::scenario::Scenario;
+use crate::scenario::EndpointSpec;
 
 /// Why a backend cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -39,8 +39,11 @@ pub trait Backend {
     /// The name, as `--backend` takes it.
     fn name(&self) -> &'static str;
 
-    /// Opens a device for each endpoint of the scenario, in its order.
-    fn open(&mut self, scenario: &Scenario) -> Result<Vec<Self::Nic>, BackendError>;
+    /// Forgets everything: another replay begins.
+    fn reset(&mut self);
+
+    /// Opens a device for an endpoint of the scenario.
+    fn open(&mut self, endpoint: &EndpointSpec) -> Result<Self::Nic, BackendError>;
 
     /// The time.
     fn clock(&self) -> Clock;

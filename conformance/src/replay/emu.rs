@@ -12,7 +12,7 @@ use efa_emu::sim::{
 use super::Clock;
 use super::backend::{Backend, BackendError};
 use crate::application::engine::HostNic;
-use crate::scenario::Scenario;
+use crate::scenario::EndpointSpec;
 
 impl HostNic for SimNic {
     fn allocate_user(&mut self, length: usize) -> Result<UserSlice, NicError> {
@@ -92,31 +92,27 @@ impl Backend for Emu {
         "emu"
     }
 
-    fn open(&mut self, scenario: &Scenario) -> Result<Vec<SimNic>, BackendError> {
+    fn reset(&mut self) {
         self.fabric = Fabric::new(self.config.clone());
-        scenario
-            .endpoints
-            .iter()
-            .map(|endpoint| {
-                let name = endpoint.profile.as_deref().unwrap_or(Profile::DEFAULT);
-                let profile = Profile::by_name(name).ok_or_else(|| {
-                    BackendError::Unfit(format!(
-                        "endpoint `{}`: there is no device profile `{name}`; `efa-emu profiles` \
-                         lists them",
-                        endpoint.name
-                    ))
-                })?;
-                let host = self.fabric.add_host(HostConfig {
-                    profile: profile.clone(),
-                    ..HostConfig::default()
-                });
-                host.open(NicConfig::default())
-                    .map_err(|source| BackendError::Nic {
-                        what: "make a queue pair",
-                        source,
-                    })
+    }
+
+    fn open(&mut self, endpoint: &EndpointSpec) -> Result<SimNic, BackendError> {
+        let name = endpoint.profile.as_deref().unwrap_or(Profile::DEFAULT);
+        let profile = Profile::by_name(name).ok_or_else(|| {
+            BackendError::Unfit(format!(
+                "endpoint `{}`: there is no device profile `{name}`; `efa-emu profiles` lists them",
+                endpoint.name
+            ))
+        })?;
+        let host = self.fabric.add_host(HostConfig {
+            profile: profile.clone(),
+            ..HostConfig::default()
+        });
+        host.open(NicConfig::default())
+            .map_err(|source| BackendError::Nic {
+                what: "make a queue pair",
+                source,
             })
-            .collect()
     }
 
     fn clock(&self) -> Clock {

@@ -8,7 +8,7 @@ use efa_hw::{DeviceName, HwDevice, HwNic, NicConfig};
 
 use super::Clock;
 use super::backend::{Backend, BackendError};
-use crate::scenario::Scenario;
+use crate::scenario::EndpointSpec;
 
 /// All endpoints on one device of this host; their packets go through the device.
 pub struct Hw {
@@ -39,15 +39,11 @@ impl Backend for Hw {
         "hw"
     }
 
-    fn open(&mut self, scenario: &Scenario) -> Result<Vec<HwNic>, BackendError> {
-        scenario
-            .endpoints
-            .iter()
-            .map(|_| {
-                HwNic::open(self.device.clone(), NicConfig::default())
-                    .map_err(|error| BackendError::Unfit(error.to_string()))
-            })
-            .collect()
+    fn reset(&mut self) {}
+
+    fn open(&mut self, _endpoint: &EndpointSpec) -> Result<HwNic, BackendError> {
+        HwNic::open(self.device.clone(), NicConfig::default())
+            .map_err(|error| BackendError::Unfit(error.to_string()))
     }
 
     fn clock(&self) -> Clock {

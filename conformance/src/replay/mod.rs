@@ -20,14 +20,15 @@ pub mod script;
 use std::collections::HashMap;
 
 use efa_core::address::RawAddress;
-use efa_core::endpoint::Instant;
-use efa_core::nic::Status;
+use efa_core::endpoint::{EndpointConfig, Instant};
+use efa_core::nic::{Nic, Status};
 
 use crate::application::engine::{CoreApplication, configuration};
-use crate::application::{Application, Report, RequestError, Token};
+use crate::application::subject::{Local, Subject};
+use crate::application::{Report, RequestError, Token};
 use crate::compare::{Bindings, Mismatch, Recorded};
 use crate::conduct::request;
-use crate::scenario::{Action, Capability, EndpointIndex, Operation};
+use crate::scenario::{Action, Capability, EndpointIndex, EndpointSpec, Operation};
 use crate::trace::Trace;
 use crate::verify;
 use backend::{Backend, BackendError};
@@ -79,7 +80,7 @@ struct Replay<'t, B: Backend> {
     dut: EndpointIndex,
     strictness: Strictness,
     backend: &'t mut B,
-    application: CoreApplication<B::Nic>,
+    subject: Box<dyn Subject>,
     peers: Vec<Peer<B::Nic>>,
     script: Script<'t>,
     bindings: Bindings,
@@ -91,12 +92,54 @@ struct Replay<'t, B: Backend> {
 /// The replay cannot go on: what it waits for does not come, or enough went wrong.
 struct Stopped;
 
-/// Replays `trace` with the engine as endpoint `dut`.
+/// How the endpoint under test is opened.
+pub trait Opener<B: Backend> {
+    /// Opens it in the place of `endpoint`.
+    fn open(
+        &mut self,
+        backend: &mut B,
+        endpoint: &EndpointSpec,
+    ) -> Result<Box<dyn Subject>, BackendError>;
+}
+
+/// Opens the protocol engine in this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Engine {
+    /// Decides what the engine leaves to chance.
+    pub seed: u64,
+}
+
+impl<B: Backend> Opener<B> for Engine
+where
+    B::Nic: 'static,
+{
+    fn open(
+        &mut self,
+        backend: &mut B,
+        endpoint: &EndpointSpec,
+    ) -> Result<Box<dyn Subject>, BackendError> {
+        let config = EndpointConfig {
+            seed: self.seed,
+            ..configuration(&endpoint.settings)
+        };
+        let application = CoreApplication::open(
+            backend.open(endpoint)?,
+            config,
+            endpoint.has(Capability::Source),
+            backend.clock(),
+        );
+        let application = application.map_err(BackendError::endpoint)?;
+        Ok(Box::new(Local::new(Box::new(application))))
+    }
+}
+
+/// Replays `trace` with what `opener` opens as endpoint `dut`.
 pub fn replay<B: Backend>(
     trace: &Trace,
     dut: EndpointIndex,
     strictness: Strictness,
     backend: &mut B,
+    opener: &mut dyn Opener<B>,
 ) -> Result<Verdict, BackendError> {
     let cast = match Cast::of(trace) {
         Ok(cast) => cast,
@@ -107,33 +150,35 @@ pub fn replay<B: Backend>(
             });
         }
     };
-    let mut nics = backend.open(&trace.scenario)?;
-    let actual: Vec<RawAddress> = nics.iter().map(efa_core::nic::Nic::local_address).collect();
-    let own = nics.remove(dut);
-    let spec = &trace.scenario.endpoints[dut];
-    let mut application = CoreApplication::open(
-        own,
-        configuration(&spec.settings),
-        spec.has(Capability::Source),
-        backend.clock(),
-    )
-    .map_err(BackendError::endpoint)?;
-    for &known in &spec.address_vector {
-        application
+    backend.reset();
+    let mut subject = opener.open(backend, &trace.scenario.endpoints[dut])?;
+    let address = subject.address().map_err(BackendError::endpoint)?;
+    let address = address
+        .first_chunk()
+        .map(RawAddress::from_bytes)
+        .ok_or_else(|| BackendError::Unfit("the endpoint under test has no raw address".into()))?;
+    let mut peers = Vec::new();
+    let mut actual = Vec::new();
+    for (at, endpoint) in trace.scenario.endpoints.iter().enumerate() {
+        if at == dut {
+            actual.push(address);
+            continue;
+        }
+        let nic = backend.open(endpoint)?;
+        actual.push(nic.local_address());
+        peers.push(Peer::new(at, nic, address)?);
+    }
+    for &known in &trace.scenario.endpoints[dut].address_vector {
+        subject
             .insert(known, &actual[known].to_bytes())
             .map_err(BackendError::endpoint)?;
     }
-    let others = (0..actual.len()).filter(|&at| at != dut);
-    let peers = others
-        .zip(nics)
-        .map(|(at, nic)| Peer::new(at, nic, actual[dut]))
-        .collect::<Result<_, _>>()?;
     let mut replay = Replay {
         trace,
         dut,
         strictness,
         backend,
-        application,
+        subject,
         peers,
         script: Script::new(trace, dut),
         bindings: Bindings::new(cast.addresses, actual, &trace.scenario.policies),
@@ -225,12 +270,13 @@ impl<'t, B: Backend> Replay<'t, B> {
         });
         let mut rounds = 0;
         loop {
-            match self.application.start(self.tokens[id], &request) {
+            let seed = verify::expected_seed(&self.trace.scenario, id);
+            match self.subject.start(self.tokens[id], &request, seed) {
                 Ok(_) => return Ok(()),
                 Err(RequestError::TryAgain) => {
                     self.round(index, true)?;
                     rounds += 1;
-                    let timeout = self.application.endpoint().next_timeout();
+                    let timeout = self.subject.next_timeout();
                     if !self.backend.idle(rounds, timeout) {
                         self.problem(format!("`{id}`: resources stayed short"))?;
                         return Err(Stopped);
@@ -272,7 +318,7 @@ impl<'t, B: Backend> Replay<'t, B> {
                 continue;
             }
             idle += 1;
-            let timeout = self.application.endpoint().next_timeout();
+            let timeout = self.subject.next_timeout();
             if !self.backend.idle(idle, timeout.filter(|_| progress)) {
                 return self.stalled(step, own);
             }
@@ -302,28 +348,27 @@ impl<'t, B: Backend> Replay<'t, B> {
     }
 
     fn poll_application(&mut self) -> Result<bool, Stopped> {
-        let outcomes = match self.application.poll() {
-            Ok(outcomes) => outcomes,
+        let reports = match self.subject.poll() {
+            Ok(reports) => reports,
             Err(error) => {
                 self.problem(format!("polling failed: {error}"))?;
                 return Err(Stopped);
             }
         };
-        let events = self.application.events().unwrap_or_default();
-        let busy = !outcomes.is_empty() || !events.is_empty();
+        let events = self.subject.events().unwrap_or_default();
+        let busy = !reports.is_empty() || !events.is_empty();
         for event in events {
             self.problem(format!("the endpoint under test reported {event}"))?;
         }
-        for outcome in outcomes {
-            let id = outcome.token.and_then(|token| {
+        for report in reports {
+            let id = report.token.and_then(|token| {
                 let found = self.tokens.iter().find(|(_, known)| **known == token);
                 found.map(|(id, _)| *id)
             });
             let Some(id) = id else {
-                self.problem(format!("a completion that belongs to nothing: {outcome:?}"))?;
+                self.problem(format!("a completion that belongs to nothing: {report:?}"))?;
                 continue;
             };
-            let report = outcome.report(verify::expected_seed(&self.trace.scenario, id));
             let token = self.tokens[id];
             if self.reports.insert(token, report).is_some() {
                 self.problem(format!("`{id}` completed twice"))?;

@@ -1,0 +1,87 @@
+//! The results as JSON, for programs.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::{Case, Outcome, Summary};
+
+#[derive(Serialize)]
+struct Report<'a> {
+    summary: Counts,
+    cases: Vec<Entry<'a>>,
+}
+
+#[derive(Serialize)]
+struct Counts {
+    passed: usize,
+    codec_only: usize,
+    failed: usize,
+}
+
+#[derive(Serialize)]
+struct Entry<'a> {
+    trace: &'a str,
+    backend: &'a str,
+    dut: &'a str,
+    role: &'a str,
+    result: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    problems: &'a [String],
+    packets_compared: usize,
+    packets_played: usize,
+    seeds: usize,
+    seconds: f64,
+}
+
+/// Writes all cases to `path`.
+pub fn write(cases: &[Case], path: &Path) -> std::io::Result<()> {
+    let summary = Summary::of(cases);
+    let entries = cases.iter().map(|case| {
+        let mut entry = Entry {
+            trace: &case.trace,
+            backend: &case.backend,
+            dut: &case.dut,
+            role: &case.role,
+            result: "",
+            reason: None,
+            problems: &[],
+            packets_compared: 0,
+            packets_played: 0,
+            seeds: 0,
+            seconds: case.duration.as_secs_f64(),
+        };
+        match &case.outcome {
+            Outcome::Passed {
+                compared,
+                played,
+                seeds,
+            } => {
+                entry.result = "passed";
+                entry.packets_compared = *compared;
+                entry.packets_played = *played;
+                entry.seeds = *seeds;
+            }
+            Outcome::CodecOnly { reason, .. } => {
+                entry.result = "codec-only";
+                entry.reason = Some(reason);
+            }
+            Outcome::Failed { problems } => {
+                entry.result = "failed";
+                entry.problems = problems;
+            }
+        }
+        entry
+    });
+    let report = Report {
+        summary: Counts {
+            passed: summary.passed,
+            codec_only: summary.codec_only,
+            failed: summary.failed,
+        },
+        cases: entries.collect(),
+    };
+    let text = serde_json::to_string_pretty(&report)?;
+    std::fs::write(path, text + "\n")
+}

@@ -1,0 +1,43 @@
+//! JUnit XML, as CI systems read it.
+
+use std::path::Path;
+
+use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
+
+use super::{Case, Outcome};
+
+/// Writes a report: one test suite for each backend. A case that was only looked at is `skipped`,
+/// so that nobody takes it for a pass.
+pub fn write(cases: &[Case], path: &Path) -> std::io::Result<()> {
+    let mut report = Report::new("efa-conformance");
+    let mut backends: Vec<&str> = cases.iter().map(|case| case.backend.as_str()).collect();
+    backends.sort_unstable();
+    backends.dedup();
+    for backend in backends {
+        let mut suite = TestSuite::new(backend);
+        for case in cases.iter().filter(|case| case.backend == backend) {
+            let status = match &case.outcome {
+                Outcome::Passed { .. } => TestCaseStatus::success(),
+                Outcome::CodecOnly { reason, .. } => {
+                    let mut status = TestCaseStatus::skipped();
+                    status.set_message(format!("codec only: {reason}"));
+                    status
+                }
+                Outcome::Failed { problems } => {
+                    let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
+                    status.set_message(problems.first().cloned().unwrap_or_default());
+                    status.set_description(problems.join("\n"));
+                    status
+                }
+            };
+            let name = format!("{} ({} as {})", case.trace, case.dut, case.role);
+            let mut test = TestCase::new(name, status);
+            test.set_classname(format!("efa-conformance.{backend}"));
+            test.set_time(case.duration);
+            suite.add_test_case(test);
+        }
+        report.add_test_suite(suite);
+    }
+    let text = report.to_string().map_err(std::io::Error::other)?;
+    std::fs::write(path, text)
+}
