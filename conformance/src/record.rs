@@ -115,6 +115,12 @@ pub fn record(
         comments.push(format!("endpoint {}: {version}", endpoint.name));
     }
     let frames = merge(&captures, &comments, &annotations, output)?;
+    if frames == 0 {
+        return Err(RecordError::Environment(format!(
+            "{}: nothing was captured; does this efa-emu write captures (--pcap)?",
+            output.display()
+        )));
+    }
     Ok(Recording {
         frames,
         versions: transcript.versions,
