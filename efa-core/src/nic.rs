@@ -376,6 +376,10 @@ pub trait Nic {
     /// packet buffers. It must not need a packet buffer, as it may be called when there is none.
     fn write_user(&mut self, address: u64, source: &[u8]) -> Result<(), NicError>;
 
+    /// Copies user memory from `address` on to `target`, for small values that the engine computes
+    /// with. It must not need a packet buffer either.
+    fn read_user(&mut self, address: u64, target: &mut [u8]) -> Result<(), NicError>;
+
     /// Queues a packet. On success the buffer is the device's until the completion.
     fn post_send(&mut self, request: &SendRequest) -> Result<(), NicError>;
 

@@ -351,6 +351,17 @@ impl Nic for HwNic {
         Ok(())
     }
 
+    fn read_user(&mut self, address: u64, target: &mut [u8]) -> Result<(), NicError> {
+        let from = self.address_space.resolve(UserSlice {
+            address,
+            length: target.len(),
+        })?;
+        // SAFETY: `resolve` found the whole source in memory that is allocated here or that the
+        // caller of `allow_user` vouched for; `target` is a unique reference, so they do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from, target.as_mut_ptr(), target.len()) };
+        Ok(())
+    }
+
     fn write_user(&mut self, address: u64, source: &[u8]) -> Result<(), NicError> {
         HwNic::write_user(self, address, source)
     }

@@ -49,8 +49,8 @@ pub(super) struct MessageQuery {
     /// Bytes that may travel ahead of an RDMA read to this peer now.
     pub(super) runt_budget: u64,
     pub(super) delivery_complete: bool,
-    /// The memory is registered, or may be registered for the operation.
-    pub(super) readable: bool,
+    /// The data leaves with the call; it is short enough for a single packet.
+    pub(super) inject: bool,
 }
 
 /// How a message travels.
@@ -81,8 +81,10 @@ pub(super) fn message(
     query: &MessageQuery,
 ) -> Result<MessageProtocol, NoProtocol> {
     let MessageQuery { length, .. } = *query;
+    if query.inject {
+        return Ok(MessageProtocol::Eager);
+    }
     if let Some(peer) = peer
-        && query.readable
         && length > 0
         && length >= local.min_read_message_size
         && local.can_read(peer)
@@ -104,6 +106,124 @@ pub(super) fn message(
     } else {
         MessageProtocol::LongCts
     })
+}
+
+/// A write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct WriteQuery {
+    /// Its length in bytes.
+    pub(super) length: u64,
+    /// The largest write that fits a single packet with the headers it would have.
+    pub(super) eager_capacity: u64,
+    pub(super) delivery_complete: bool,
+    /// The data leaves with the call; it is short enough for a single packet.
+    pub(super) inject: bool,
+    /// It has CQ data that an immediate can hold, if any, and if so is one RDMA request.
+    pub(super) fits_rdma: FitsRdma,
+}
+
+/// Whether the device can do a write by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum FitsRdma {
+    /// It has no CQ data.
+    Plain,
+    /// Its CQ data fits 32 bits, and its data one request between two pieces of memory.
+    WithImmediate,
+    /// Its CQ data or its shape does not fit.
+    No,
+}
+
+/// How a write travels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum WriteProtocol {
+    /// By the device (spec section 4.6).
+    Direct,
+    Eager,
+    LongCts,
+    LongRead,
+}
+
+/// Chooses the subprotocol of a write. It waits for the peer's handshake, as in stock libfabric
+/// since 2.0: emulating what the device could do would be a waste.
+pub(super) fn write(
+    local: &Local,
+    peer: Option<&PeerFeatures>,
+    query: &WriteQuery,
+) -> Result<WriteProtocol, NoProtocol> {
+    if query.inject {
+        return Ok(WriteProtocol::Eager);
+    }
+    let Some(peer) = peer else {
+        return Err(NoProtocol::AwaitHandshake);
+    };
+    let same_immediates =
+        local.unsolicited_write_recv == peer.extra.contains(ExtraFeatures::UNSOLICITED_WRITE_RECV);
+    let fits = match query.fits_rdma {
+        FitsRdma::Plain => true,
+        FitsRdma::WithImmediate => same_immediates,
+        FitsRdma::No => false,
+    };
+    if fits
+        && query.length > 0
+        && local.rdma_write
+        && peer.extra.contains(ExtraFeatures::RDMA_WRITE)
+    {
+        return Ok(WriteProtocol::Direct);
+    }
+    if query.length > 0 && query.length >= local.min_read_write_size && local.can_read(peer) {
+        return Ok(WriteProtocol::LongRead);
+    }
+    if query.delivery_complete {
+        require(
+            Some(peer),
+            ExtraFeatures::DELIVERY_COMPLETE,
+            "delivery complete",
+        )?;
+    }
+    Ok(if query.length <= query.eager_capacity {
+        WriteProtocol::Eager
+    } else {
+        WriteProtocol::LongCts
+    })
+}
+
+/// How a read travels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ReadProtocol {
+    /// By the device (spec section 4.1).
+    Direct,
+    /// In one READRSP.
+    Short,
+    /// In READRSP and CTSDATA.
+    LongCts,
+}
+
+/// Chooses the subprotocol of a read of `length` bytes, of which one READRSP holds up to `capacity`.
+/// It waits for the peer's handshake as a write does.
+pub(super) fn read(
+    local: &Local,
+    peer: Option<&PeerFeatures>,
+    length: u64,
+    capacity: u64,
+) -> Result<ReadProtocol, NoProtocol> {
+    match peer {
+        None => Err(NoProtocol::AwaitHandshake),
+        Some(peer) if length > 0 && local.can_read(peer) => Ok(ReadProtocol::Direct),
+        // Strictly less, as in every stock libfabric.
+        Some(_) if length < capacity => Ok(ReadProtocol::Short),
+        Some(_) => Ok(ReadProtocol::LongCts),
+    }
+}
+
+/// Chooses whether an atomic can be sent with delivery complete.
+pub(super) fn atomic(
+    peer: Option<&PeerFeatures>,
+    delivery_complete: bool,
+) -> Result<(), NoProtocol> {
+    if delivery_complete {
+        require(peer, ExtraFeatures::DELIVERY_COMPLETE, "delivery complete")?;
+    }
+    Ok(())
 }
 
 fn require(
@@ -161,45 +281,122 @@ mod tests {
         const MIB: u64 = 1 << 20;
         #[rustfmt::skip]
         let table = [
-            // local    peer      length    runt  dc     readable  expected
-            (&LOCAL,   None,       0,         0,   false, true,  Ok(Eager)),
-            (&LOCAL,   None,       8000,      0,   false, true,  Ok(Eager)),
-            (&LOCAL,   None,       8001,      0,   false, true,  Ok(Medium)),
-            (&LOCAL,   None,       65_536,    0,   false, true,  Ok(Medium)),
-            (&LOCAL,   None,       65_537,    0,   false, true,  Ok(LongCts)),
-            (&LOCAL,   None,       MIB,       0,   false, true,  Ok(LongCts)),
-            (&LOCAL,   baseline,   MIB,       0,   false, true,  Ok(LongCts)),
-            (&LOCAL,   reads,      MIB - 1,   0,   false, true,  Ok(LongCts)),
-            (&LOCAL,   reads,      MIB,       0,   false, true,  Ok(LongRead)),
-            (&LOCAL,   old_reads,  MIB,       0,   false, true,  Ok(LongRead)),
-            (&LOCAL,   reads,      MIB,       0,   false, false, Ok(LongCts)),
-            (&LOCAL,   reads,      MIB,       0,   true,  true,  Ok(LongRead)),
-            (&NO_READ, reads,      MIB,       0,   false, true,  Ok(LongCts)),
-            (&LOCAL,   first,      MIB,       0,   false, true,  Ok(LongCts)),
-            (&LOCAL,   runts,      MIB,       0,   false, true,  Ok(LongRead)),
-            (&LOCAL,   runts,      MIB,       300, false, true,  Ok(RuntRead(300))),
-            (&LOCAL,   runts,      MIB,   2 * MIB, false, true,  Ok(RuntRead(MIB))),
-            (&LOCAL,   runts,      MIB,       300, true,  true,  Ok(LongRead)),
-            (&LOCAL,   reads,      MIB,       300, false, true,  Ok(LongRead)),
-            (&LOCAL,   only_runts, MIB,       300, false, true,  Ok(LongCts)),
-            (&LOCAL,   dc,         8000,      0,   true,  true,  Ok(Eager)),
-            (&LOCAL,   dc,         8001,      0,   true,  true,  Ok(Medium)),
-            (&LOCAL,   dc,         65_537,    0,   true,  true,  Ok(LongCts)),
-            (&LOCAL,   None,       8,         0,   true,  true,  Err(AwaitHandshake)),
-            (&LOCAL,   baseline,   8,         0,   true,  true,  Err(Unsupported("delivery complete"))),
+            // local    peer      length    runt  dc     expected
+            (&LOCAL,   None,       0,         0,   false, Ok(Eager)),
+            (&LOCAL,   None,       8000,      0,   false, Ok(Eager)),
+            (&LOCAL,   None,       8001,      0,   false, Ok(Medium)),
+            (&LOCAL,   None,       65_536,    0,   false, Ok(Medium)),
+            (&LOCAL,   None,       65_537,    0,   false, Ok(LongCts)),
+            (&LOCAL,   None,       MIB,       0,   false, Ok(LongCts)),
+            (&LOCAL,   baseline,   MIB,       0,   false, Ok(LongCts)),
+            (&LOCAL,   reads,      MIB - 1,   0,   false, Ok(LongCts)),
+            (&LOCAL,   reads,      MIB,       0,   false, Ok(LongRead)),
+            (&LOCAL,   old_reads,  MIB,       0,   false, Ok(LongRead)),
+            (&LOCAL,   reads,      MIB,       0,   true, Ok(LongRead)),
+            (&NO_READ, reads,      MIB,       0,   false, Ok(LongCts)),
+            (&LOCAL,   first,      MIB,       0,   false, Ok(LongCts)),
+            (&LOCAL,   runts,      MIB,       0,   false, Ok(LongRead)),
+            (&LOCAL,   runts,      MIB,       300, false, Ok(RuntRead(300))),
+            (&LOCAL,   runts,      MIB,   2 * MIB, false, Ok(RuntRead(MIB))),
+            (&LOCAL,   runts,      MIB,       300, true, Ok(LongRead)),
+            (&LOCAL,   reads,      MIB,       300, false, Ok(LongRead)),
+            (&LOCAL,   only_runts, MIB,       300, false, Ok(LongCts)),
+            (&LOCAL,   dc,         8000,      0,   true, Ok(Eager)),
+            (&LOCAL,   dc,         8001,      0,   true, Ok(Medium)),
+            (&LOCAL,   dc,         65_537,    0,   true, Ok(LongCts)),
+            (&LOCAL,   None,       8,         0,   true, Err(AwaitHandshake)),
+            (&LOCAL,   baseline,   8,         0,   true, Err(Unsupported("delivery complete"))),
         ];
-        for (local, peer, length, runt_budget, delivery_complete, readable, expected) in table {
+        for (local, peer, length, runt_budget, delivery_complete, expected) in table {
             let query = MessageQuery {
                 length,
                 eager_capacity: 8000,
                 runt_budget,
                 delivery_complete,
-                readable,
+                inject: false,
             };
             assert_eq!(
                 message(local, peer.as_ref(), &query),
                 expected,
                 "{query:?} to {peer:?}"
+            );
+            let inject = MessageQuery {
+                inject: true,
+                ..query
+            };
+            assert_eq!(message(local, peer.as_ref(), &inject), Ok(Eager));
+        }
+    }
+
+    #[test]
+    fn table_of_writes() {
+        use FitsRdma::*;
+        use NoProtocol::*;
+        use WriteProtocol::*;
+        let baseline = peer(ExtraFeatures::empty(), None);
+        let reads = peer(ExtraFeatures::RDMA_READ, Some(0xEFA1));
+        let writes = peer(
+            ExtraFeatures::RDMA_READ | ExtraFeatures::RDMA_WRITE,
+            Some(0xEFA2),
+        );
+        let unsolicited = peer(
+            ExtraFeatures::RDMA_WRITE | ExtraFeatures::UNSOLICITED_WRITE_RECV,
+            Some(0xEFA2),
+        );
+        #[rustfmt::skip]
+        let table = [
+            // local    peer         length  dc     fits           expected
+            (&LOCAL,   None,        100,    false, Plain,         Err(AwaitHandshake)),
+            (&LOCAL,   baseline,    0,      false, Plain,         Ok(Eager)),
+            (&LOCAL,   baseline,    8000,   false, Plain,         Ok(Eager)),
+            (&LOCAL,   baseline,    8001,   false, Plain,         Ok(LongCts)),
+            (&LOCAL,   baseline,    8001,   true,  Plain,         Err(Unsupported("delivery complete"))),
+            (&LOCAL,   baseline,    65_536, false, Plain,         Ok(LongCts)),
+            (&LOCAL,   reads,       65_535, false, Plain,         Ok(LongCts)),
+            (&LOCAL,   reads,       65_536, false, Plain,         Ok(LongRead)),
+            (&LOCAL,   reads,       65_536, true,  Plain,         Ok(LongRead)),
+            (&NO_READ, reads,       65_536, false, Plain,         Ok(LongCts)),
+            (&LOCAL,   writes,      1,      false, Plain,         Ok(Direct)),
+            (&LOCAL,   writes,      0,      false, Plain,         Ok(Eager)),
+            (&LOCAL,   writes,      65_536, true,  Plain,         Ok(Direct)),
+            (&LOCAL,   writes,      100,    false, No,            Ok(Eager)),
+            (&LOCAL,   writes,      100,    false, WithImmediate, Ok(Eager)),
+            (&LOCAL,   unsolicited, 100,    false, WithImmediate, Ok(Direct)),
+        ];
+        for (local, peer, length, delivery_complete, fits_rdma, expected) in table {
+            let query = WriteQuery {
+                length,
+                eager_capacity: 8000,
+                delivery_complete,
+                inject: false,
+                fits_rdma,
+            };
+            assert_eq!(
+                write(local, peer.as_ref(), &query),
+                expected,
+                "{query:?} to {peer:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn table_of_reads() {
+        use ReadProtocol::*;
+        let baseline = peer(ExtraFeatures::empty(), None);
+        let reads = peer(ExtraFeatures::RDMA_READ, Some(0xEFA1));
+        for (local, peer, length, expected) in [
+            (&LOCAL, None, 100, Err(NoProtocol::AwaitHandshake)),
+            (&LOCAL, baseline, 0, Ok(Short)),
+            (&LOCAL, baseline, 999, Ok(Short)),
+            (&LOCAL, baseline, 1000, Ok(LongCts)),
+            (&LOCAL, reads, 1, Ok(Direct)),
+            (&LOCAL, reads, 0, Ok(Short)),
+            (&NO_READ, reads, 1, Ok(Short)),
+        ] {
+            assert_eq!(
+                read(local, peer.as_ref(), length, 1000),
+                expected,
+                "{length} from {peer:?}"
             );
         }
     }

@@ -9,10 +9,11 @@ use super::held::ReceivedPacket;
 use super::ids::{PeerId, ReceiveId};
 use super::inbound::{Ending, Inbound};
 use super::incoming::{Payload, Rtm};
-use super::iov::{Iov, attach, copy_out};
+use super::iov::{attach, copy_out};
 use super::message::receive_flags;
 use super::operation::{OperationFlags, SendArgs};
 use super::outbound::{Awaited, Outbound};
+use super::stream::MessageHead;
 use super::transmit::{Owner, Work};
 
 /// Length in bytes of the header that an eager message would have.
@@ -32,24 +33,25 @@ impl<N: Nic> Endpoint<N> {
         &mut self,
         args: &SendArgs<'_>,
         length: u64,
-        options: ReqOptions,
-        delivery_complete: bool,
+        head: &MessageHead,
     ) -> Result<(), EndpointError> {
-        // The data goes into the packet, or is gathered from it: nothing looks at it later.
-        let mut outbound =
-            Outbound::single_packet(args.peer, Self::send_report(args), Iov::NONE, length);
-        if delivery_complete {
-            outbound.awaited = Awaited::Receipt;
-        }
-        outbound.outstanding = 1;
+        let outbound = Outbound {
+            peer: args.peer,
+            report: Some(Self::send_report(args)),
+            length,
+            awaited: Awaited::for_packets(head.delivery_complete),
+            outstanding: 1,
+            failure: None,
+            bulk: None,
+        };
         let Ok(id) = self.outbound.insert(outbound) else {
             return Err(EndpointError::TryAgain);
         };
         let header = EagerRtm {
-            msg_id: self.next_msg_id(args.peer),
-            tag: args.tag,
-            receipt: delivery_complete.then_some(SendId(id.to_wire())),
-            options,
+            msg_id: head.msg_id,
+            tag: head.tag,
+            receipt: head.delivery_complete.then(|| SendId(id.to_wire())),
+            options: head.options,
         };
         let posted = self.start_packet(&header).and_then(|mut packet| {
             let attached = attach(
@@ -122,6 +124,7 @@ impl<N: Nic> Endpoint<N> {
             flags: receive_flags(rtm.tag.is_some(), rtm.cq_data),
             tag: rtm.tag.unwrap_or(0),
             cq_data: rtm.cq_data,
+            request: None,
         };
         self.end_inbound(&ending, peer, length, posted.capacity, failure);
     }

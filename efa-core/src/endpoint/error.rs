@@ -265,6 +265,14 @@ pub enum EndpointError {
         /// The largest value allowed.
         limit: u64,
     },
+    /// The two sides of an operation differ in length.
+    #[error("local pieces of {local} bytes in all, the others of {remote} bytes")]
+    LengthMismatch {
+        /// Bytes of the local data.
+        local: u64,
+        /// Bytes of the remote memory, or of the other operand.
+        remote: u64,
+    },
     /// The peer or the local device lacks what the operation needs.
     #[error("not supported: {0}")]
     Unsupported(&'static str),
@@ -278,7 +286,9 @@ impl EndpointError {
     pub const fn errno(self) -> Errno {
         match self {
             EndpointError::TryAgain => Errno::EAGAIN,
-            EndpointError::UnknownPeer(_) | EndpointError::OutOfRange { .. } => Errno::EINVAL,
+            EndpointError::UnknownPeer(_)
+            | EndpointError::OutOfRange { .. }
+            | EndpointError::LengthMismatch { .. } => Errno::EINVAL,
             EndpointError::PeerFailed(_) => Errno::ECONNABORTED,
             EndpointError::Unsupported(_) => Errno::EOPNOTSUPP,
             EndpointError::Nic(error) => match error {

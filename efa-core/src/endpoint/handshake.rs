@@ -56,8 +56,19 @@ impl Identity {
 
 /// The capabilities to announce: what the engine implements and the device can do.
 pub(super) fn own_features(attributes: &NicAttributes, config: &EndpointConfig) -> ExtraFeatures {
-    let _ = (attributes, config, DeviceCaps::empty());
-    ExtraFeatures::CONNID_HEADER | ExtraFeatures::DELIVERY_COMPLETE
+    let has = |cap| config.use_device_rdma && attributes.caps.contains(cap);
+    // Without the bits 1 and 4 libfabric 1.17 refuses operations instead of falling back.
+    let mut features = ExtraFeatures::CONNID_HEADER
+        | ExtraFeatures::DELIVERY_COMPLETE
+        | ExtraFeatures::RUNTING_READ
+        | ExtraFeatures::READ_NACK;
+    features.set(ExtraFeatures::RDMA_READ, has(DeviceCaps::RDMA_READ));
+    features.set(ExtraFeatures::RDMA_WRITE, has(DeviceCaps::RDMA_WRITE));
+    features.set(
+        ExtraFeatures::UNSOLICITED_WRITE_RECV,
+        has(DeviceCaps::UNSOLICITED_WRITE_RECV),
+    );
+    features
 }
 
 impl<N: Nic> Endpoint<N> {
@@ -97,6 +108,9 @@ impl<N: Nic> Endpoint<N> {
         if let Some(state) = self.peers.state_mut(peer) {
             // Peers send one. Should another come, the first one stands: operations were chosen by it.
             state.features.get_or_insert(features);
+            for id in core::mem::take(&mut state.await_features) {
+                self.refuse_read(peer, id);
+            }
         }
     }
 

@@ -155,11 +155,6 @@ impl Held {
         }
     }
 
-    /// Looks at a waiting packet.
-    pub(super) fn get(&self, id: HeldId) -> Option<&ReceivedPacket> {
-        self.packets.get(id).map(|held| &held.packet)
-    }
-
     /// Ends a packet's wait, and names the next of its chain.
     pub(super) fn take(&mut self, id: HeldId) -> Option<(ReceivedPacket, Option<HeldId>)> {
         let HeldPacket { packet, next } = self.packets.remove(id)?;

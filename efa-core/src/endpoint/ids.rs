@@ -79,6 +79,7 @@ macro_rules! operation_id {
 
         impl $name {
             /// The id as it travels in packets.
+            #[allow(dead_code, reason = "not every kind of id travels")]
             $vis const fn to_wire(self) -> u32 {
                 self.0
             }

@@ -2,17 +2,18 @@
 //! responder's side of emulated writes.
 
 use crate::nic::Nic;
-use crate::wire::{MsgId, SendId};
+use crate::wire::{MsgId, PacketType, ReadNack, RecvId, SendId};
 
 use super::Endpoint;
-use super::completion::{CompletionEntry, CompletionFlags, ErrorEntry};
-use super::error::{Errno, Failure, ProviderError};
+use super::completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event};
+use super::error::{EndpointError, Errno, Failure, ProviderError};
 use super::held::ReceivedPacket;
 use super::ids::{PeerId, ReceiveId};
 use super::incoming::Payload;
 use super::iov::{Iov, copy_out};
 use super::matching::PostedKey;
-use super::transmit::Work;
+use super::rdma::PlanKey;
+use super::transmit::{Owner, Work};
 
 /// A receive that the application posted, or an operation that a peer's data goes to.
 pub(super) enum Inbound {
@@ -44,23 +45,52 @@ pub(super) struct Transfer {
     pub(super) length: u64,
     /// Bytes that have arrived, those beyond the capacity included.
     pub(super) received: u64,
-    /// Bytes that the peer was allowed to send and that have not arrived.
-    pub(super) granted: u64,
+    pub(super) supply: Supply,
+    /// The RDMA reads of the transfer, if there are any.
+    pub(super) plan: Option<PlanKey>,
+    /// What is to be sent to the peer next.
+    ask: Ask,
+    /// In the queue of work.
+    queued: bool,
     /// The message, for segments that come later and for RECEIPT.
     pub(super) msg_id: MsgId,
-    /// The peer's operation, for CTS and EOR.
+    /// Further packets find the transfer by `msg_id`.
+    pub(super) assembled: bool,
+    /// The peer's operation, for CTS, EOR and RECEIPT.
     pub(super) send_id: SendId,
+    /// READRSP has come, which CTSDATA may overtake.
+    pub(super) responded: bool,
     /// The peer wants RECEIPT.
     pub(super) wants_receipt: bool,
-    /// It comes in several packets of the same `msg_id`, which find it by that.
-    pub(super) segmented: bool,
-    /// In the queue of work: a CTS is to be sent.
-    pub(super) queued: bool,
     pub(super) failure: Option<Failure>,
+    /// It ends although data is missing, when the device is done with its memory.
+    aborted: bool,
     pub(super) ending: Ending,
 }
 
-/// What the application is told in the end.
+/// How the data comes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Supply {
+    /// The peer sends it without being asked, or it is read by RDMA.
+    Unasked,
+    /// The peer sends what it was granted; this many bytes of that are still to come.
+    Windows { granted: u64 },
+    /// It was to be read by RDMA, but the memory cannot be registered: when this many bytes have
+    /// come in packets, READ_NACK makes the peer send the rest.
+    Refused { in_packets: u64 },
+    /// READ_NACK was sent.
+    Nacked,
+}
+
+/// What is to be sent to the peer of a transfer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ask {
+    Nothing,
+    Cts,
+    ReadNack,
+}
+
+/// Who is told of a transfer's end, and what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Ending {
     pub(super) context: u64,
@@ -68,13 +98,14 @@ pub(super) struct Ending {
     pub(super) flags: CompletionFlags,
     pub(super) tag: u64,
     pub(super) cq_data: Option<u64>,
+    /// It is a peer's operation, started by a request of this type: a failure is an event.
+    pub(super) request: Option<PacketType>,
 }
 
 impl Transfer {
     /// A transfer of which nothing has arrived.
     pub(super) fn new(
         peer: PeerId,
-        msg_id: MsgId,
         length: u64,
         target: Iov,
         capacity: u64,
@@ -86,13 +117,17 @@ impl Transfer {
             capacity,
             length,
             received: 0,
-            granted: 0,
-            msg_id,
-            send_id: SendId(0),
-            wants_receipt: false,
-            segmented: false,
+            supply: Supply::Unasked,
+            plan: None,
+            ask: Ask::Nothing,
             queued: false,
+            msg_id: MsgId(0),
+            assembled: false,
+            send_id: SendId(0),
+            responded: false,
+            wants_receipt: false,
             failure: None,
+            aborted: false,
             ending,
         }
     }
@@ -100,6 +135,11 @@ impl Transfer {
     /// Whether all data has arrived.
     pub(super) fn is_complete(&self) -> bool {
         self.received == self.length
+    }
+
+    /// Whether it is a read of this endpoint's application.
+    pub(super) fn is_read(&self) -> bool {
+        self.ending.flags.contains(CompletionFlags::READ)
     }
 }
 
@@ -111,6 +151,14 @@ impl<N: Nic> Endpoint<N> {
             Some(Inbound::Active(transfer)) => Some(transfer),
             _ => None,
         }
+    }
+
+    /// An active transfer with a peer: what a packet of that peer may name.
+    pub(super) fn transfer_with(&mut self, peer: PeerId, id: RecvId) -> Option<ReceiveId> {
+        let id = ReceiveId::from_wire(id.0);
+        self.transfer_mut(id)
+            .is_some_and(|transfer| transfer.peer == peer)
+            .then_some(id)
     }
 
     /// Takes a piece of a transfer's data out of a packet. Returns whether the piece fits what is
@@ -129,7 +177,7 @@ impl<N: Nic> Endpoint<N> {
         let fits = offset
             .checked_add(length)
             .is_some_and(|end| end <= transfer.length)
-            && transfer.received + length <= transfer.length;
+            && length <= transfer.length - transfer.received;
         if !fits {
             return false;
         }
@@ -143,7 +191,7 @@ impl<N: Nic> Endpoint<N> {
                 transfer.target.as_slice(),
                 offset,
             );
-            self.statistics.copied_bytes += length;
+            self.statistics.copied_bytes += length.min(transfer.capacity.saturating_sub(offset));
             if copied.is_err() {
                 transfer.failure = Some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy));
             }
@@ -151,15 +199,138 @@ impl<N: Nic> Endpoint<N> {
         true
     }
 
-    /// Ends a transfer that is complete or has failed.
-    pub(super) fn finish_inbound(&mut self, id: ReceiveId) {
+    /// Goes on with a transfer after something arrived: ends it, or asks for more if the peer waits
+    /// to be asked.
+    pub(super) fn go_on_with(&mut self, id: ReceiveId) {
+        let Some(Inbound::Active(transfer)) = self.inbound.get(id) else {
+            return;
+        };
+        if transfer.aborted || transfer.is_complete() {
+            if !self.has_reads_in_flight(transfer) {
+                self.finish_inbound(id);
+            }
+            return;
+        }
+        match transfer.supply {
+            Supply::Windows { granted: 0 } => self.ask(id, Ask::Cts),
+            Supply::Refused { in_packets } if transfer.received >= in_packets => {
+                let known = self.peers.state(transfer.peer);
+                if known.is_some_and(|state| state.features.is_some()) {
+                    self.ask(id, Ask::ReadNack);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn ask(&mut self, id: ReceiveId, ask: Ask) {
+        if let Some(transfer) = self.transfer_mut(id) {
+            transfer.ask = ask;
+            self.queue_inbound(id);
+        }
+    }
+
+    /// Queues a transfer for which there is something to send or to post.
+    pub(super) fn queue_inbound(&mut self, id: ReceiveId) {
+        if let Some(transfer) = self.transfer_mut(id)
+            && !transfer.queued
+        {
+            transfer.queued = true;
+            self.queue_work(Work::Inbound(id));
+        }
+    }
+
+    /// Sends and posts what a transfer needs. Returns whether there is more.
+    ///
+    /// # Errors
+    /// Only [`EndpointError::TryAgain`].
+    pub(super) fn serve_inbound(&mut self, id: ReceiveId) -> Result<bool, EndpointError> {
+        let Some(transfer) = self.transfer_mut(id) else {
+            return Ok(false);
+        };
+        if !transfer.aborted {
+            match transfer.ask {
+                Ask::Nothing => {}
+                Ask::Cts => self.send_cts(id)?,
+                Ask::ReadNack => self.send_read_nack(id)?,
+            }
+        }
+        let more = self.post_reads(id)?;
+        if let Some(transfer) = self.transfer_mut(id) {
+            transfer.ask = Ask::Nothing;
+            transfer.queued = more;
+        }
+        Ok(more)
+    }
+
+    fn send_read_nack(&mut self, id: ReceiveId) -> Result<(), EndpointError> {
+        let Some(transfer) = self.transfer_mut(id) else {
+            return Ok(());
+        };
+        let (peer, send_id) = (transfer.peer, transfer.send_id);
+        let is_write = transfer.ending.request.is_some();
+        let nack = ReadNack {
+            send_id,
+            recv_id: RecvId(id.to_wire()),
+            connid: Some(self.address.qkey.into()),
+            ..ReadNack::default()
+        };
+        let owner = if is_write {
+            Owner::Nobody
+        } else {
+            Owner::Inbound(id)
+        };
+        self.send_for(id, peer, owner, &nack)?;
+        if let Some(transfer) = self.transfer_mut(id) {
+            transfer.supply = Supply::Nacked;
+        }
+        if is_write {
+            // The peer starts the write afresh, with a request of another kind.
+            self.inbound.remove(id);
+        }
+        Ok(())
+    }
+
+    /// Sends a packet for a transfer; an error other than want of room ends the transfer.
+    ///
+    /// # Errors
+    /// Only [`EndpointError::TryAgain`].
+    pub(super) fn send_for(
+        &mut self,
+        id: ReceiveId,
+        peer: PeerId,
+        owner: Owner,
+        header: &impl crate::wire::Repr,
+    ) -> Result<(), EndpointError> {
+        let posted = self
+            .start_packet(header)
+            .and_then(|packet| self.post_packet(peer, owner, packet));
+        match posted {
+            Ok(()) => Ok(()),
+            Err(EndpointError::TryAgain) => Err(EndpointError::TryAgain),
+            Err(error) => {
+                self.fail_inbound(id, super::transmit::failure_of(&error));
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends a transfer that is complete or was aborted, and of which the device has nothing.
+    fn finish_inbound(&mut self, id: ReceiveId) {
         let Some(Inbound::Active(transfer)) = self.inbound.remove(id) else {
             return;
         };
-        if transfer.segmented {
+        if transfer.assembled {
             self.assemblies.remove(transfer.peer, transfer.msg_id);
         }
-        if transfer.wants_receipt && transfer.is_complete() && transfer.failure.is_none() {
+        let delivered = transfer.is_complete() && transfer.failure.is_none();
+        if let Some(plan) = transfer.plan
+            && self.end_reads(plan)
+            && delivered
+        {
+            self.queue_eor(transfer.peer, transfer.send_id, id);
+        }
+        if transfer.wants_receipt && delivered {
             self.queue_work(Work::Receipt {
                 peer: transfer.peer,
                 send_id: transfer.send_id,
@@ -175,7 +346,7 @@ impl<N: Nic> Endpoint<N> {
         );
     }
 
-    /// Tells the application how a message of `length` bytes for a buffer of `capacity` bytes ended.
+    /// Tells how a message of `length` bytes for a buffer of `capacity` bytes ended.
     #[inline]
     pub(super) fn end_inbound(
         &mut self,
@@ -187,17 +358,23 @@ impl<N: Nic> Endpoint<N> {
     ) {
         let truncated =
             (length > capacity).then_some(Failure::new(Errno::ETRUNC, ProviderError::None));
-        match failure.or(truncated) {
-            None if ending.report_success => self.report(CompletionEntry {
+        let is_own = ending.flags.contains(CompletionFlags::READ);
+        match (failure.or(truncated), ending.request) {
+            (None, _) if ending.report_success => self.report(CompletionEntry {
                 context: ending.context,
                 flags: ending.flags,
                 length,
                 data: ending.cq_data.unwrap_or(0),
                 tag: ending.tag,
-                source: Some(peer),
+                source: (!is_own).then_some(peer),
             }),
-            None => {}
-            Some(failure) => self.report_error(ErrorEntry {
+            (None, _) => {}
+            (Some(failure), Some(request)) => self.push_event(Event::RemoteOperationFailed {
+                peer,
+                packet_type: request.code(),
+                failure,
+            }),
+            (Some(failure), None) => self.report_error(ErrorEntry {
                 context: ending.context,
                 flags: ending.flags,
                 length: length.min(capacity),
@@ -210,11 +387,12 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Ends a transfer with a failure.
+    /// Ends a transfer with a failure, as soon as the device is done with its memory.
     pub(super) fn fail_inbound(&mut self, id: ReceiveId, failure: Failure) {
         if let Some(transfer) = self.transfer_mut(id) {
             transfer.failure.get_or_insert(failure);
-            self.finish_inbound(id);
+            transfer.aborted = true;
+            self.go_on_with(id);
         }
     }
 }

@@ -3,8 +3,6 @@
 //! The wire formats borrow from the packet. The engine's handlers change the engine that owns the
 //! packet's buffer, so what they need is copied out here: a few words, and the arrays of iovs.
 
-use core::ops::Range;
-
 use crate::address::RawAddress;
 use crate::wire::{
     AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, Eor, Header, LongctsRtm, MsgId,
@@ -32,12 +30,6 @@ pub(super) struct Incoming {
 pub(super) struct Payload {
     pub(super) offset: usize,
     pub(super) length: usize,
-}
-
-impl Payload {
-    pub(super) fn range(self) -> Range<usize> {
-        self.offset..self.offset + self.length
-    }
 }
 
 /// What a packet asks for.
@@ -114,6 +106,17 @@ impl Rtm {
         }
     }
 
+    /// Whether it continues a message whose RDMA read was refused.
+    pub(super) fn answers_nack(&self) -> bool {
+        matches!(
+            self.protocol,
+            RtmProtocol::LongCts {
+                answers_nack: true,
+                ..
+            }
+        )
+    }
+
     /// Whether other packets of the same `msg_id` may follow.
     pub(super) fn is_segment(&self) -> bool {
         matches!(
@@ -179,6 +182,38 @@ pub(super) struct Iovs {
 impl Iovs {
     pub(super) fn as_slice(&self) -> &[RmaIov] {
         &self.entries[..self.count]
+    }
+
+    /// The pieces as a packet takes them.
+    pub(super) fn wire(&self) -> RmaIovs<'_> {
+        // There are never more than a packet may have.
+        RmaIovs::new(self.as_slice()).unwrap_or(RmaIovs::EMPTY)
+    }
+
+    /// At most four pieces.
+    pub(super) fn new(pieces: impl Iterator<Item = RmaIov>) -> Self {
+        let mut iovs = Iovs::from(RmaIovs::EMPTY);
+        for (entry, piece) in iovs.entries.iter_mut().zip(pieces) {
+            *entry = piece;
+            iovs.count += 1;
+        }
+        iovs
+    }
+
+    /// The address, key and length of what follows byte `offset` within one piece.
+    pub(super) fn part_at(&self, offset: u64) -> Option<RmaIov> {
+        let mut skip = offset;
+        for piece in self.as_slice() {
+            if skip < piece.len() {
+                return Some(RmaIov::new(
+                    piece.addr().wrapping_add(skip),
+                    piece.len() - skip,
+                    piece.key(),
+                ));
+            }
+            skip -= piece.len();
+        }
+        None
     }
 
     /// The sum of the lengths, `None` if it does not fit 64 bits.

@@ -41,6 +41,13 @@ impl Iov {
             Iov::Many(pieces) => pieces,
         }
     }
+
+    pub(super) fn as_mut_slice(&mut self) -> &mut [IoVec] {
+        match self {
+            Iov::One(piece) => core::slice::from_mut(piece),
+            Iov::Many(pieces) => pieces,
+        }
+    }
 }
 
 /// The length of all pieces in bytes.

@@ -4,21 +4,23 @@
 use hashbrown::HashTable;
 
 use crate::nic::Nic;
-use crate::wire::{MsgId, Packet, PacketType, SendId};
+use crate::wire::{MsgId, Packet, PacketType, Repr, SendId};
 
 use super::choice::{self, MessageProtocol, MessageQuery, NoProtocol};
 use super::completion::{CompletionFlags, ErrorEntry, PacketError};
 use super::error::{EndpointError, Errno, Failure, ProviderError};
 use super::hash::Mixer;
 use super::held::{HeldId, ReceivedPacket};
-use super::ids::{PeerId, ReceiveId};
-use super::inbound::{Ending, Inbound, Posted, Transfer};
-use super::incoming::{Body, Incoming, Payload, Rtm, RtmProtocol};
+use super::ids::{OutboundId, PeerId, ReceiveId};
+use super::inbound::{Ending, Inbound, Posted, Supply, Transfer};
+use super::incoming::{Body, Incoming, Iovs, Payload, Rtm, RtmProtocol};
 use super::iov::{Iov, total_length};
+use super::long_cts::SIZE_MISMATCH;
 use super::matching::{Filter, Matcher, UnexpectedKey};
 use super::operation::{OperationFlags, RecvArgs, SendArgs, TagFilter};
-use super::outbound::Report;
+use super::outbound::{Awaited, Bulk, Report};
 use super::reorder::Position;
+use super::stream::{MessageHead, Request, Stream, segment_size};
 use super::{Endpoint, IOV_LIMIT};
 
 /// A message that no receive has taken yet.
@@ -117,13 +119,7 @@ impl<N: Nic> Endpoint<N> {
         let length = total_length(args.data);
         let inject = args.flags.contains(OperationFlags::INJECT);
         check_pieces(args.data.len())?;
-        if inject && length > self.inject_size() as u64 {
-            return Err(EndpointError::OutOfRange {
-                what: "length of injected data",
-                value: length,
-                limit: self.inject_size() as u64,
-            });
-        }
+        self.check_inject(inject, length)?;
         self.check_peer(args.peer)?;
         let options = self.request_options(args.peer, args.cq_data);
         // Stock libfabric keeps injected data out of delivery complete: nobody hears of its end.
@@ -132,38 +128,104 @@ impl<N: Nic> Endpoint<N> {
         let query = MessageQuery {
             length,
             eager_capacity: self.mtu.saturating_sub(header) as u64,
-            runt_budget: 0,
+            runt_budget: self.runt_budget(args.peer),
             delivery_complete,
-            readable: false,
+            inject,
         };
         let features = self.peers.state(args.peer).and_then(|state| state.features);
-        match choice::message(&self.local, features.as_ref(), &query) {
-            Ok(protocol) => {
-                match protocol {
-                    MessageProtocol::Eager => {
-                        self.send_eager(args, length, options, delivery_complete)?;
-                    }
-                    MessageProtocol::Medium => {
-                        self.send_medium(args, length, options, delivery_complete)?;
-                    }
-                    MessageProtocol::LongCts
-                    | MessageProtocol::LongRead
-                    | MessageProtocol::RuntRead(_) => {
-                        self.send_long_cts(args, length, options, delivery_complete)?;
-                    }
+        let protocol = match choice::message(&self.local, features.as_ref(), &query) {
+            Ok(protocol) => protocol,
+            Err(reason) => return self.no_protocol(args.peer, reason),
+        };
+        let head = MessageHead {
+            msg_id: self.next_msg_id(args.peer),
+            tag: args.tag,
+            delivery_complete,
+            options,
+        };
+        if protocol == MessageProtocol::Eager {
+            self.send_eager(args, length, &head)?;
+        } else {
+            let report = Self::send_report(args);
+            let source = Iov::new(args.data)?;
+            let request = Request::Message(head);
+            let peer = args.peer;
+            match protocol {
+                MessageProtocol::Eager | MessageProtocol::Medium => {
+                    self.send_medium(peer, report, source, length, head)?;
                 }
-                // Only now: an id that was not used would be a gap that stalls the peer for good.
-                if let Some(state) = self.peers.state_mut(args.peer) {
-                    state.next_msg_id = state.next_msg_id.next();
-                    state.request_sent = true;
+                MessageProtocol::LongCts => {
+                    self.start_long_cts(peer, report, source, length, request)?;
                 }
-                Ok(())
+                MessageProtocol::LongRead => {
+                    self.start_long_read(peer, report, source, length, request)?;
+                }
+                MessageProtocol::RuntRead(runt) => {
+                    self.start_runt_read(peer, report, source, length, head, runt)?;
+                }
             }
-            Err(NoProtocol::AwaitHandshake) => {
-                self.provoke_handshake(args.peer)?;
+        }
+        // Only now: an id that was not used would be a gap that stalls the peer for good.
+        if let Some(state) = self.peers.state_mut(args.peer) {
+            state.next_msg_id = state.next_msg_id.next();
+            state.request_sent = true;
+        }
+        Ok(())
+    }
+
+    /// Sends a message as segments, without flow control (spec section 3.2, medium message).
+    fn send_medium(
+        &mut self,
+        peer: PeerId,
+        report: Report,
+        source: Iov,
+        length: u64,
+        head: MessageHead,
+    ) -> Result<(), EndpointError> {
+        // The id has a fixed width, so any serves to measure the header.
+        let header = head.medium(OutboundId::from_wire(0), length, 0);
+        let size = segment_size(length, self.mtu.saturating_sub(header.header_len()));
+        let awaited = Awaited::for_packets(head.delivery_complete);
+        let bulk = Bulk::new(source, length, Stream::Medium(head, size));
+        let id = self.new_bulk(peer, Some(report), length, awaited, bulk)?;
+        self.start_stream(id)
+    }
+
+    /// Starts an operation whose data the peer asks for, window by window.
+    pub(super) fn start_long_cts(
+        &mut self,
+        peer: PeerId,
+        report: Report,
+        source: Iov,
+        length: u64,
+        request: Request,
+    ) -> Result<OutboundId, EndpointError> {
+        let delivery_complete = match request {
+            Request::Message(head) => head.delivery_complete,
+            Request::Write(head) => head.delivery_complete,
+        };
+        let bulk = Bulk {
+            allowed: 0,
+            ..Bulk::new(source, length, Stream::LongCts(request))
+        };
+        let awaited = Awaited::for_packets(delivery_complete);
+        let id = self.new_bulk(peer, Some(report), length, awaited, bulk)?;
+        self.start_stream(id)?;
+        Ok(id)
+    }
+
+    /// Refuses an operation for which there is no protocol, now or at all.
+    pub(super) fn no_protocol(
+        &mut self,
+        peer: PeerId,
+        reason: NoProtocol,
+    ) -> Result<(), EndpointError> {
+        match reason {
+            NoProtocol::AwaitHandshake => {
+                self.provoke_handshake(peer)?;
                 Err(EndpointError::TryAgain)
             }
-            Err(NoProtocol::Unsupported(what)) => Err(EndpointError::Unsupported(what)),
+            NoProtocol::Unsupported(what) => Err(EndpointError::Unsupported(what)),
         }
     }
 
@@ -243,18 +305,11 @@ impl<N: Nic> Endpoint<N> {
                 flags: receive_flags(tagged, message.cq_data),
                 tag,
                 cq_data: message.cq_data,
+                request: None,
             };
-            let transfer = Transfer {
-                segmented: message.segmented,
-                ..Transfer::new(
-                    peer,
-                    message.msg_id,
-                    message.length,
-                    target,
-                    capacity,
-                    ending,
-                )
-            };
+            let mut transfer = Transfer::new(peer, message.length, target, capacity, ending);
+            transfer.msg_id = message.msg_id;
+            transfer.assembled = message.segmented;
             let Ok(id) = self.inbound.insert(Inbound::Active(transfer)) else {
                 return Err(EndpointError::TryAgain);
             };
@@ -446,14 +501,8 @@ impl<N: Nic> Endpoint<N> {
     fn first_packet(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Incoming) {
         match &incoming.body {
             Body::Message(rtm) => self.match_message(peer, packet, incoming, rtm),
-            _ => {
-                self.refuse(
-                    Some(peer),
-                    incoming.packet_type.code(),
-                    PacketError::UnsupportedType,
-                );
-                self.release(packet);
-            }
+            Body::Atomic(rta) => self.on_atomic(peer, packet, incoming, rta),
+            _ => self.release(packet),
         }
     }
 
@@ -531,14 +580,14 @@ impl<N: Nic> Endpoint<N> {
             flags: receive_flags(tagged, rtm.cq_data),
             tag,
             cq_data: rtm.cq_data,
+            request: None,
         };
         let capacity = posted.capacity;
         let target = posted.target.clone();
         let length = rtm.length(incoming.payload);
-        let transfer = Transfer {
-            segmented: rtm.is_segment(),
-            ..Transfer::new(peer, rtm.msg_id, length, target, capacity, ending)
-        };
+        let mut transfer = Transfer::new(peer, length, target, capacity, ending);
+        transfer.msg_id = rtm.msg_id;
+        transfer.assembled = rtm.is_segment();
         if let Some(slot) = self.inbound.get_mut(id) {
             *slot = Inbound::Active(transfer);
         }
@@ -622,21 +671,59 @@ impl<N: Nic> Endpoint<N> {
                 ..
             } => {
                 self.note_receipt(id, delivery_complete.then_some(send_id));
-                self.note_sender(id, send_id);
+                if let Some(transfer) = self.transfer_mut(id) {
+                    transfer.send_id = send_id;
+                    transfer.supply = Supply::Windows { granted: 0 };
+                }
                 self.take_data(id, packet, payload, 0)
             }
-            RtmProtocol::LongRead { .. } | RtmProtocol::RuntRead { .. } => {
-                let failure = Failure::new(Errno::EOPNOTSUPP, ProviderError::InvalidPacketType);
-                return self.fail_inbound(id, failure);
+            RtmProtocol::LongRead {
+                send_id, read_iov, ..
+            } => self.start_message_read(id, send_id, read_iov, 0),
+            RtmProtocol::RuntRead {
+                msg_length,
+                send_id,
+                seg_offset,
+                runt_length,
+                read_iov,
+            } => {
+                self.same_length(id, msg_length)
+                    && self.start_message_read(id, send_id, read_iov, runt_length)
+                    && self.take_data(id, packet, payload, seg_offset)
             }
         };
         if taken {
             self.go_on_with(id);
         } else {
             self.refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
-            let failure = Failure::new(Errno::EIO, ProviderError::RequestSizeMismatch);
-            self.fail_inbound(id, failure);
+            self.fail_inbound(id, SIZE_MISMATCH);
         }
+    }
+
+    /// Starts to read a message's data, with the first packet that says where it is. Returns false
+    /// if the sizes contradict each other.
+    fn start_message_read(
+        &mut self,
+        id: ReceiveId,
+        send_id: SendId,
+        read_iov: Iovs,
+        in_packets: u64,
+    ) -> bool {
+        let Some(transfer) = self.transfer_mut(id) else {
+            return false;
+        };
+        let started = transfer.plan.is_some()
+            || matches!(transfer.supply, Supply::Refused { .. } | Supply::Nacked)
+            || transfer.failure.is_some();
+        if started || in_packets == transfer.length {
+            return true;
+        }
+        if in_packets > transfer.length || read_iov.total_length() != Some(transfer.length) {
+            return false;
+        }
+        transfer.send_id = send_id;
+        self.start_reads(id, read_iov, in_packets);
+        true
     }
 
     fn same_length(&mut self, id: ReceiveId, length: u64) -> bool {
@@ -645,30 +732,11 @@ impl<N: Nic> Endpoint<N> {
     }
 
     fn note_receipt(&mut self, id: ReceiveId, receipt: Option<SendId>) {
-        if let Some(send_id) = receipt {
-            self.note_sender(id, send_id);
-            if let Some(transfer) = self.transfer_mut(id) {
-                transfer.wants_receipt = true;
-            }
-        }
-    }
-
-    /// Remembers the peer's operation, to name it in answers.
-    fn note_sender(&mut self, id: ReceiveId, send_id: SendId) {
-        if let Some(transfer) = self.transfer_mut(id) {
+        if let Some(send_id) = receipt
+            && let Some(transfer) = self.transfer_mut(id)
+        {
             transfer.send_id = send_id;
-        }
-    }
-
-    /// Ends a transfer whose data is complete, or asks for more if the peer waits to be asked.
-    pub(super) fn go_on_with(&mut self, id: ReceiveId) {
-        let Some(transfer) = self.transfer_mut(id) else {
-            return;
-        };
-        if transfer.is_complete() {
-            self.finish_inbound(id);
-        } else {
-            self.grant(id);
+            transfer.wants_receipt = true;
         }
     }
 }

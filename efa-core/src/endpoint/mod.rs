@@ -18,10 +18,11 @@
 //! | `reorder`, `held` | the order of messages; packets that wait |
 //! | `matching` | receives and unexpected messages |
 //! | `choice` | which subprotocol an operation uses |
-//! | `message` | two-sided operations up to their subprotocol |
-//! | `eager`, `medium`, `long_cts` | the subprotocols |
-//! | `write` | one-sided operations |
+//! | `message` | two-sided operations up to their subprotocol; medium messages |
+//! | `eager`, `long_cts`, `long_read` | the other subprotocols, with runting read and READ_NACK |
+//! | `write`, `read`, `atomic`, `arithmetic` | one-sided operations |
 //! | `outbound`, `inbound` | operations in flight, as source and as destination of the data |
+//! | `stream`, `rdma` | the packets and the RDMA requests that they consist of |
 //! | `ids`, `iov`, `list`, `hash`, `random`, `incoming` | their parts |
 //!
 //! # What is promised
@@ -34,6 +35,8 @@
 //! * Nothing that a peer sends makes the endpoint panic, affects other peers, or makes it keep more
 //!   than [`EndpointConfig::held_bytes`] of packets.
 
+mod arithmetic;
+mod atomic;
 mod choice;
 mod completion;
 mod config;
@@ -48,17 +51,20 @@ mod incoming;
 mod iov;
 mod list;
 mod long_cts;
+mod long_read;
 mod matching;
-mod medium;
 mod message;
 mod operation;
 mod outbound;
 mod peer;
 mod peers;
 mod random;
+mod rdma;
+mod read;
 mod receive;
 mod reorder;
 mod statistics;
+mod stream;
 mod time;
 mod transmit;
 mod write;
@@ -71,15 +77,19 @@ pub use config::EndpointConfig;
 pub use error::{EndpointError, Errno, Failure, ProviderError};
 pub use ids::{PeerId, ReceiveId};
 pub use operation::{
-    IOV_LIMIT, IoVec, OperationFlags, ReadArgs, RecvArgs, RemoteIoVec, SendArgs, SourceFilter,
-    TagFilter, WriteArgs,
+    AtomicArgs, AtomicKind, IOV_LIMIT, IoVec, OperationFlags, ReadArgs, RecvArgs, RemoteIoVec,
+    SendArgs, SourceFilter, TagFilter, WriteArgs,
 };
 pub use statistics::{Statistics, Usage};
 pub use time::Instant;
 
 use crate::address::RawAddress;
-use crate::nic::{BufferId, Completion, DeviceCaps, Nic, Region};
+use slab::Slab;
+
+use crate::nic::{Access, BufferId, Completion, DeviceCaps, Nic, Region, UserSlice};
 use crate::wire::MsgId;
+
+use atomic::AtomicResponse;
 
 use choice::Local;
 use hash::Mixer;
@@ -88,9 +98,10 @@ use ids::{Arena, OutboundId, PacketId};
 use inbound::{Inbound, Posted};
 use matching::Matcher;
 use message::{Assemblies, MessageMatcher};
-use outbound::Outbound;
+use outbound::{Bulk, Outbound};
 use peers::Peers;
 use random::Random;
+use rdma::{Exposed, ReadPlan};
 use transmit::{InFlight, Work};
 
 /// One RDM endpoint.
@@ -108,6 +119,14 @@ pub struct Endpoint<N: Nic> {
     held: Held,
 
     outbound: Arena<Outbound, OutboundId>,
+    /// The parts of operations that take more than one packet, and of transfers that are read.
+    bulks: Slab<Bulk>,
+    read_plans: Slab<ReadPlan>,
+    atomic_responses: Slab<AtomicResponse>,
+    /// What peers may access.
+    exposed: Exposed,
+    /// The values of one atomic.
+    scratch: Vec<u8>,
     inbound: Arena<Inbound, ReceiveId>,
     packets: Arena<InFlight, PacketId>,
 
@@ -182,6 +201,11 @@ impl<N: Nic> Endpoint<N> {
             assemblies: Assemblies::new(mixer),
             held: Held::new(wanted_receives / 4, config.held_bytes),
             outbound: Arena::new(config.max_operations),
+            bulks: Slab::new(),
+            read_plans: Slab::new(),
+            atomic_responses: Slab::new(),
+            exposed: Exposed::new(),
+            scratch: Vec::new(),
             inbound: Arena::new(config.max_operations),
             packets: Arena::new(usize::MAX),
             resend: VecDeque::new(),
@@ -233,6 +257,31 @@ impl<N: Nic> Endpoint<N> {
     /// Most bytes that a send with [`OperationFlags::INJECT`] may have.
     pub fn inject_size(&self) -> usize {
         self.mtu - MAX_REQUEST_HEADER
+    }
+
+    /// Most bytes that an operand of an atomic may have.
+    pub fn atomic_size(&self, kind: AtomicKind<'_>) -> usize {
+        self.max_atomic_size(kind)
+    }
+
+    /// Registers memory, for use as [`IoVec::region`] and, as far as `access` allows it, by peers.
+    ///
+    /// # Errors
+    /// The device refuses.
+    pub fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, EndpointError> {
+        let region = self.nic.register(memory, access)?;
+        self.exposed
+            .insert(region.remote_key.0, (memory, access, region));
+        Ok(region)
+    }
+
+    /// Ends a registration of [`Endpoint::register`]. No operation may be using it.
+    ///
+    /// # Errors
+    /// The region is not registered.
+    pub fn deregister(&mut self, region: Region) -> Result<(), EndpointError> {
+        self.exposed.remove(&region.remote_key.0);
+        Ok(self.nic.deregister(region)?)
     }
 
     /// Counters of what happened so far.
@@ -310,6 +359,34 @@ impl<N: Nic> Endpoint<N> {
     /// Nothing was sent and no completion follows; see [`EndpointError`].
     pub fn send(&mut self, args: SendArgs<'_>) -> Result<(), EndpointError> {
         self.start_send(&args)
+    }
+
+    /// Starts to write a peer's memory. The completion says that the data has arrived there, or has
+    /// been sent, depending on how it travels; with [`OperationFlags::DELIVERY_COMPLETE`] it is in
+    /// the memory.
+    ///
+    /// # Errors
+    /// Nothing was written and no completion follows; [`EndpointError::TryAgain`] until the peer's
+    /// handshake has arrived.
+    pub fn write(&mut self, args: WriteArgs<'_>) -> Result<(), EndpointError> {
+        self.start_write(&args)
+    }
+
+    /// Starts to read a peer's memory.
+    ///
+    /// # Errors
+    /// As for [`Endpoint::write`].
+    pub fn read(&mut self, args: ReadArgs<'_>) -> Result<(), EndpointError> {
+        self.start_read(&args)
+    }
+
+    /// Starts an atomic operation on a peer's memory. Atomics take their turn among the messages to
+    /// the peer.
+    ///
+    /// # Errors
+    /// Nothing was sent and no completion follows; see [`EndpointError`].
+    pub fn atomic(&mut self, args: AtomicArgs<'_>) -> Result<(), EndpointError> {
+        self.start_atomic(&args)
     }
 
     /// Posts a receive. If a matching message is already here it completes at once, in the
@@ -395,13 +472,11 @@ impl<N: Nic> Endpoint<N> {
                 let _ = self.nic.destroy_address_handle(ahn);
             }
         }
-        let regions: Vec<Region> = self
-            .outbound
-            .iter()
-            .filter_map(|(_, outbound)| outbound.own_region)
-            .collect();
-        for region in regions {
-            self.deregister_own(region);
+        for bulk in core::mem::take(&mut self.bulks).drain() {
+            self.deregister_own(bulk.own_regions);
+        }
+        for plan in core::mem::take(&mut self.read_plans).drain() {
+            self.deregister_own(plan.own_regions);
         }
         self.nic
     }
@@ -463,10 +538,16 @@ impl<N: Nic> Endpoint<N> {
         self.events.push_back(event);
     }
 
-    /// Ends a registration that was made for one operation.
-    fn deregister_own(&mut self, region: Region) {
-        if let Err(error) = self.nic.deregister(region) {
-            self.push_event(Event::DeregistrationFailed(error));
+    /// Whether so much data may be injected.
+    fn check_inject(&self, inject: bool, length: u64) -> Result<(), EndpointError> {
+        let limit = self.inject_size() as u64;
+        if inject && length > limit {
+            return Err(EndpointError::OutOfRange {
+                what: "length of injected data",
+                value: length,
+                limit,
+            });
         }
+        Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! What the application asks for: the arguments of sends, receives and one-sided operations.
 
 use crate::nic::{Region, RemoteKey, UserSlice};
+use crate::wire::{AtomicDatatype, AtomicOp};
 
 use super::PeerId;
 
@@ -149,4 +150,52 @@ pub struct ReadArgs<'a> {
     pub flags: OperationFlags,
     /// Returned in the completion (`op_context`).
     pub context: u64,
+}
+
+/// An atomic operation on a peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct AtomicArgs<'a> {
+    /// Whose memory.
+    pub peer: PeerId,
+    /// The type of the elements.
+    pub datatype: AtomicDatatype,
+    /// What to do with each element.
+    pub operation: AtomicOp,
+    /// The operands: at most [`IOV_LIMIT`] pieces. The length counts also where the operation does not
+    /// look at them ([`AtomicOp::ATOMIC_READ`]).
+    pub operand: &'a [IoVec],
+    /// Whether the old values are wanted, and with what to compare them.
+    pub kind: AtomicKind<'a>,
+    /// The elements; as long as `operand`. Stock libfabric 2.x handles several pieces of a compare
+    /// wrongly: use one.
+    pub remote: &'a [RemoteIoVec],
+    /// How to do it.
+    pub flags: OperationFlags,
+    /// Returned in the completion (`op_context`).
+    pub context: u64,
+}
+
+/// The three calls for atomics: `fi_atomic`, `fi_fetch_atomic`, `fi_compare_atomic`.
+#[derive(Clone, Copy, Debug)]
+pub enum AtomicKind<'a> {
+    /// Only changes the elements.
+    Write,
+    /// Changes the elements and fetches the old ones.
+    Fetch {
+        /// Where the old elements go; as long as the operand.
+        result: &'a [IoVec],
+    },
+    /// Changes the elements depending on a comparison, and fetches the old ones.
+    Compare {
+        /// Where the old elements go; as long as the operand.
+        result: &'a [IoVec],
+        /// What to compare the old elements with; as long as the operand.
+        comparand: &'a [IoVec],
+    },
+}
+
+impl AtomicKind<'_> {
+    pub(crate) const fn is_compare(self) -> bool {
+        matches!(self, AtomicKind::Compare { .. })
+    }
 }

@@ -2,13 +2,13 @@
 //! responder's side of emulated reads.
 
 use crate::nic::{Nic, Region};
-use crate::wire::RecvId;
 
 use super::Endpoint;
 use super::completion::{CompletionEntry, CompletionFlags, ErrorEntry};
-use super::error::Failure;
+use super::error::{EndpointError, Failure};
 use super::ids::{OutboundId, PeerId};
 use super::iov::Iov;
+use super::stream::Stream;
 use super::transmit::Work;
 
 /// One operation.
@@ -16,27 +16,38 @@ pub(super) struct Outbound {
     pub(super) peer: PeerId,
     /// What to tell the application in the end; `None` for what it does not see.
     pub(super) report: Option<Report>,
-    /// The data.
-    pub(super) source: Iov,
-    /// Length of all of it in bytes.
+    /// Length of the data in bytes.
     pub(super) length: u64,
-    /// Bytes that packets carry; the rest is read or written by RDMA.
-    pub(super) by_packets: u64,
-    /// Bytes that are in packets already; they are the first ones.
-    pub(super) sent: u64,
-    /// Bytes that may be in packets by now.
-    pub(super) allowed: u64,
-    /// What the packets behind the first look like.
-    pub(super) stream: Stream,
     /// What the peer still has to say before the operation is done.
     pub(super) awaited: Awaited,
     /// Packets and RDMA requests that the device has.
     pub(super) outstanding: u32,
+    pub(super) failure: Option<Failure>,
+    /// The part of an operation that does not end with its first packet, in [`Endpoint::bulks`].
+    pub(super) bulk: Option<BulkKey>,
+}
+
+/// Names a [`Bulk`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct BulkKey(pub(super) u32);
+
+/// The data of an operation that takes more than one packet.
+pub(super) struct Bulk {
+    pub(super) source: Iov,
+    /// Bytes that this side moves, in packets or by RDMA writes; the rest is read by the peer.
+    pub(super) to_move: u64,
+    /// Bytes moved so far; they are the first ones.
+    pub(super) moved: u64,
+    /// Bytes that may be moved by now.
+    pub(super) allowed: u64,
+    /// What the next packet looks like.
+    pub(super) stream: Stream,
     /// In the queue of work.
     pub(super) queued: bool,
-    pub(super) failure: Option<Failure>,
-    /// A registration made for the operation.
-    pub(super) own_region: Option<Region>,
+    /// Registrations made for the operation.
+    pub(super) own_regions: Option<Box<[Region]>>,
+    /// It counts as a read-based message to the peer, with this many bytes in packets.
+    pub(super) runt: Option<u64>,
 }
 
 /// How the application wants to hear of the end of an operation.
@@ -48,71 +59,133 @@ pub(super) struct Report {
     pub(super) success: bool,
 }
 
-/// What the packets behind the first of an operation look like.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Stream {
-    /// There are none.
-    None,
-    /// MEDIUM segments.
-    Medium(super::medium::Segments),
-    /// CTSDATA for the peer's operation; `None` before the first CTS.
-    CtsData(Option<RecvId>),
-}
-
 /// A packet of the peer that ends an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Awaited {
     Nothing,
     /// RECEIPT: the data is where the application wants it.
     Receipt,
+    /// EOR: the peer has read the data.
+    Eor,
 }
 
-impl Outbound {
-    /// An operation of one packet that carries all the data.
-    pub(super) fn single_packet(peer: PeerId, report: Report, source: Iov, length: u64) -> Self {
-        Outbound {
-            peer,
-            report: Some(report),
+impl Awaited {
+    /// What ends an operation whose data travels in packets.
+    pub(super) fn for_packets(delivery_complete: bool) -> Self {
+        if delivery_complete {
+            Awaited::Receipt
+        } else {
+            Awaited::Nothing
+        }
+    }
+}
+
+impl Bulk {
+    /// Data that all moves in one go, without being granted.
+    pub(super) fn new(source: Iov, length: u64, stream: Stream) -> Self {
+        Bulk {
             source,
-            length,
-            by_packets: length,
-            sent: length,
+            to_move: length,
+            moved: 0,
             allowed: length,
-            stream: Stream::None,
-            awaited: Awaited::Nothing,
-            outstanding: 0,
+            stream,
             queued: false,
-            failure: None,
-            own_region: None,
+            own_regions: None,
+            runt: None,
         }
     }
 
-    /// Whether there are packets to send now.
-    pub(super) fn has_packets_to_send(&self) -> bool {
-        self.failure.is_none() && self.sent < self.allowed
+    /// Whether there is something to post now.
+    pub(super) fn has_work(&self) -> bool {
+        self.moved < self.allowed || self.stream.is_request()
     }
 
-    fn is_finished(&self) -> bool {
-        // User memory belongs to the application again only when the device is done with it.
-        self.outstanding == 0
-            && (self.failure.is_some()
-                || self.sent == self.by_packets && self.awaited == Awaited::Nothing)
+    fn is_moved(&self) -> bool {
+        self.moved == self.to_move && !self.stream.is_request()
     }
 }
 
 impl<N: Nic> Endpoint<N> {
+    /// Makes an operation with the rest of its data.
+    ///
+    /// # Errors
+    /// [`EndpointError::TryAgain`] if there are too many operations.
+    pub(super) fn new_bulk(
+        &mut self,
+        peer: PeerId,
+        report: Option<Report>,
+        length: u64,
+        awaited: Awaited,
+        bulk: Bulk,
+    ) -> Result<OutboundId, EndpointError> {
+        if self.outbound.is_full() {
+            return Err(EndpointError::TryAgain);
+        }
+        let key = BulkKey(self.bulks.insert(bulk) as u32);
+        let outbound = Outbound {
+            peer,
+            report,
+            length,
+            awaited,
+            outstanding: 0,
+            failure: None,
+            bulk: Some(key),
+        };
+        self.outbound
+            .insert(outbound)
+            .map_err(|_| EndpointError::TryAgain)
+    }
+
+    /// Undoes [`Endpoint::new_bulk`] for an operation that could not be started.
+    pub(super) fn discard_outbound(&mut self, id: OutboundId) {
+        if let Some(outbound) = self.outbound.remove(id) {
+            self.drop_bulk(&outbound);
+        }
+    }
+
+    /// The data of an operation that takes more than one packet.
+    pub(super) fn bulk_mut(&mut self, id: OutboundId) -> Option<&mut Bulk> {
+        let BulkKey(key) = self.outbound.get(id)?.bulk?;
+        self.bulks.get_mut(key as usize)
+    }
+
+    fn drop_bulk(&mut self, outbound: &Outbound) {
+        let Some(BulkKey(key)) = outbound.bulk else {
+            return;
+        };
+        let bulk = self.bulks.remove(key as usize);
+        self.deregister_own(bulk.own_regions);
+        if let Some(runt) = bulk.runt
+            && let Some(state) = self.peers.state_mut(outbound.peer)
+        {
+            state.reads_in_flight -= 1;
+            state.runt_in_flight -= runt;
+        }
+    }
+
     /// Ends an operation if everything about it has happened.
     #[inline]
     pub(super) fn finish_outbound(&mut self, id: OutboundId) {
-        if !self.outbound.get(id).is_some_and(Outbound::is_finished) {
+        let Some(outbound) = self.outbound.get(id) else {
             return;
+        };
+        // User memory belongs to the application again only when the device is done with it.
+        if outbound.outstanding > 0 {
+            return;
+        }
+        if outbound.failure.is_none() {
+            let moved = match outbound.bulk {
+                None => true,
+                Some(BulkKey(key)) => self.bulks[key as usize].is_moved(),
+            };
+            if !moved || outbound.awaited != Awaited::Nothing {
+                return;
+            }
         }
         let Some(outbound) = self.outbound.remove(id) else {
             return;
         };
-        if let Some(region) = outbound.own_region {
-            self.deregister_own(region);
-        }
+        self.drop_bulk(&outbound);
         let Some(report) = outbound.report else {
             return;
         };
@@ -147,14 +220,19 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Queues an operation that has packets to send.
+    /// Queues an operation that has something to post.
     pub(super) fn queue_outbound(&mut self, id: OutboundId) {
-        if let Some(outbound) = self.outbound.get_mut(id)
-            && !outbound.queued
-            && outbound.has_packets_to_send()
+        let failed = self
+            .outbound
+            .get(id)
+            .is_none_or(|outbound| outbound.failure.is_some());
+        if let Some(bulk) = self.bulk_mut(id)
+            && !failed
+            && !bulk.queued
+            && bulk.has_work()
         {
-            outbound.queued = true;
-            self.ready.push_back(Work::Outbound(id));
+            bulk.queued = true;
+            self.queue_work(Work::Outbound(id));
         }
     }
 }

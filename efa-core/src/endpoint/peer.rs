@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use crate::wire::{ExtraFeatures, Handshake, MsgId};
 
+use super::ids::ReceiveId;
 use super::reorder::ReorderWindow;
 use super::time::Instant;
 use super::transmit::Work;
@@ -19,8 +20,13 @@ pub(super) struct PeerState {
     pub(super) handshake_sent: bool,
     /// The peer's HANDSHAKE.
     pub(super) features: Option<PeerFeatures>,
+    /// Transfers whose data cannot be read, until the peer's HANDSHAKE says whether it knows READ_NACK.
+    pub(super) await_features: Vec<ReceiveId>,
     /// A request was sent, so the peer's HANDSHAKE can be expected.
     pub(super) request_sent: bool,
+    /// Messages to the peer of which it reads a part by RDMA, and their bytes in packets.
+    pub(super) reads_in_flight: u32,
+    pub(super) runt_in_flight: u64,
     /// The conversation cannot go on; packets of the peer are dropped.
     pub(super) failed: bool,
     /// The wait after receiver-not-ready answers.
@@ -64,7 +70,10 @@ impl PeerState {
             window: ReorderWindow::new(first_msg_id),
             handshake_sent: false,
             features: None,
+            await_features: Vec::new(),
             request_sent: false,
+            reads_in_flight: 0,
+            runt_in_flight: 0,
             failed: false,
             backoff: None,
             last_wait: Duration::ZERO,

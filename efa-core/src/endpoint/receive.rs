@@ -20,7 +20,9 @@ impl<N: Nic> Endpoint<N> {
             context, status, ..
         } = *completion;
         match completion.kind {
-            CompletionKind::Send { .. } => self.on_sent(context, status),
+            CompletionKind::Send { .. } | CompletionKind::RdmaRead | CompletionKind::RdmaWrite => {
+                self.on_done(context, status);
+            }
             CompletionKind::Recv {
                 buffer,
                 length,
@@ -34,14 +36,19 @@ impl<N: Nic> Endpoint<N> {
                     self.on_receive_failed(buffer, status);
                 }
             }
-            CompletionKind::RecvRdmaWithImmediate { buffer, .. } => {
+            CompletionKind::RecvRdmaWithImmediate {
+                buffer,
+                length,
+                source,
+                immediate,
+            } => {
                 if let Some(buffer) = buffer {
                     self.posted_receives = self.posted_receives.saturating_sub(1);
                     self.recycle(buffer);
                 }
-            }
-            CompletionKind::RdmaRead | CompletionKind::RdmaWrite => {
-                self.statistics.stray_completions += 1;
+                if status == Status::Ok {
+                    self.on_written(&source, length, immediate);
+                }
             }
         }
     }
@@ -138,26 +145,28 @@ impl<N: Nic> Endpoint<N> {
 
     #[inline]
     fn dispatch(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Incoming) {
+        let payload = incoming.payload;
         match &incoming.body {
+            Body::Message(rtm) if rtm.answers_nack() => {
+                return self.on_nack_answer(peer, packet, incoming, rtm);
+            }
             Body::Message(rtm) => return self.in_turn(peer, rtm.msg_id, packet, incoming),
             Body::Atomic(rta) => return self.in_turn(peer, rta.msg_id, packet, incoming),
             Body::Handshake(features) => self.on_handshake(peer, *features),
             Body::Cts(cts) => self.on_cts(peer, cts),
-            Body::CtsData(data) => self.on_cts_data(peer, data, &packet, incoming.payload),
+            Body::CtsData(data) => self.on_cts_data(peer, data, &packet, payload),
             Body::Receipt(receipt) => self.on_receipt(peer, receipt),
+            Body::Eor(eor) => self.on_eor(peer, eor),
+            Body::ReadNack(nack) => self.on_read_nack(peer, nack),
             Body::Write(rtw) => self.on_write(peer, rtw, &packet, incoming),
-            Body::Read(_)
-            | Body::ReadRsp(_)
-            | Body::Eor(_)
-            | Body::AtomRsp(_)
-            | Body::ReadNack(_)
-            | Body::Unsupported => {
-                self.refuse(
-                    Some(peer),
-                    incoming.packet_type.code(),
-                    PacketError::UnsupportedType,
-                );
-            }
+            Body::Read(rtr) => self.on_read(peer, rtr, incoming.packet_type),
+            Body::ReadRsp(response) => self.on_read_response(peer, response, &packet, payload),
+            Body::AtomRsp(response) => self.on_atomic_response(peer, response, &packet, payload),
+            Body::Unsupported => self.refuse(
+                Some(peer),
+                incoming.packet_type.code(),
+                PacketError::UnsupportedType,
+            ),
         }
         self.release(packet);
     }

@@ -9,7 +9,9 @@
 use core::cmp::Reverse;
 use core::time::Duration;
 
-use crate::nic::{BufferId, LocalKey, Nic, NicError, SendRequest, Status, UserSlice};
+use crate::nic::{
+    BufferId, LocalKey, Nic, NicError, RdmaRequest, RemoteKey, SendRequest, Status, UserSlice,
+};
 use crate::wire::{Eor, MsgId, PacketType, Receipt, RecvId, Repr, ReqOptions, SendId};
 
 use super::Endpoint;
@@ -25,9 +27,9 @@ pub(super) enum Work {
     Handshake(PeerId),
     /// Post a packet again.
     Resend(PacketId),
-    /// Send data packets of an operation.
+    /// Send packets, or post RDMA writes, of an operation.
     Outbound(OutboundId),
-    /// Send a CTS.
+    /// Send a CTS or READ_NACK, or post RDMA reads.
     Inbound(ReceiveId),
     /// Send RECEIPT.
     Receipt {
@@ -35,6 +37,8 @@ pub(super) enum Work {
         send_id: SendId,
         msg_id: MsgId,
     },
+    /// Send ATOMRSP.
+    AtomicResponse(u32),
     /// Send EOR.
     Eor {
         peer: PeerId,
@@ -43,17 +47,37 @@ pub(super) enum Work {
     },
 }
 
-/// A packet that the device has, or that waits to be posted again.
+/// A packet or RDMA request that the device has, or that waits to be posted again.
 pub(super) struct InFlight {
     pub(super) peer: PeerId,
     owner: Owner,
-    packet_type: PacketType,
-    buffer: BufferId,
-    /// Bytes of the packet that are in the buffer.
-    in_buffer: usize,
-    gathered: Option<(UserSlice, LocalKey)>,
+    request: Request,
     /// The receiver was not ready, this many times.
     refusals: u32,
+}
+
+/// What was posted.
+#[derive(Clone, Copy, Debug)]
+enum Request {
+    Packet(Outgoing),
+    Rdma(RdmaPart, Rdma),
+}
+
+/// Which way an RDMA request moves data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rdma {
+    Read,
+    /// With immediate data.
+    Write(Option<u32>),
+}
+
+/// The memory of one RDMA request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RdmaPart {
+    pub(super) local: UserSlice,
+    pub(super) local_key: LocalKey,
+    pub(super) remote_address: u64,
+    pub(super) remote_key: RemoteKey,
 }
 
 /// The operation that a packet belongs to.
@@ -119,47 +143,81 @@ impl<N: Nic> Endpoint<N> {
         owner: Owner,
         packet: Outgoing,
     ) -> Result<(), EndpointError> {
+        self.post_new(peer, owner, Request::Packet(packet))
+            .inspect_err(|_| self.nic.release_buffer(packet.buffer))
+    }
+
+    /// Posts an RDMA request.
+    pub(super) fn post_rdma(
+        &mut self,
+        peer: PeerId,
+        owner: Owner,
+        part: RdmaPart,
+        rdma: Rdma,
+    ) -> Result<(), EndpointError> {
+        self.post_new(peer, owner, Request::Rdma(part, rdma))
+    }
+
+    #[inline]
+    fn post_new(
+        &mut self,
+        peer: PeerId,
+        owner: Owner,
+        request: Request,
+    ) -> Result<(), EndpointError> {
         let in_flight = InFlight {
             peer,
             owner,
-            packet_type: packet.packet_type,
-            buffer: packet.buffer,
-            in_buffer: packet.in_buffer,
-            gathered: packet.gathered,
+            request,
             refusals: 0,
         };
         let Ok(id) = self.packets.insert(in_flight) else {
-            self.nic.release_buffer(packet.buffer);
             return Err(EndpointError::TryAgain);
         };
-        match self.post(id) {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                self.packets.remove(id);
-                self.nic.release_buffer(packet.buffer);
-                Err(error)
-            }
-        }
+        self.post(id).inspect_err(|_| {
+            self.packets.remove(id);
+        })
     }
 
     /// Posts what is remembered under `id`.
     fn post(&mut self, id: PacketId) -> Result<(), EndpointError> {
-        let Some(packet) = self.packets.get(id) else {
+        let Some(in_flight) = self.packets.get(id) else {
             return Ok(());
         };
         let destination = self
             .peers
-            .destination(packet.peer)
-            .ok_or(EndpointError::UnknownPeer(packet.peer))?;
-        let request = SendRequest {
-            destination,
-            buffer: packet.buffer,
-            header_length: packet.in_buffer,
-            payload: packet.gathered,
-            immediate: None,
-            context: u64::from(id.to_wire()),
+            .destination(in_flight.peer)
+            .ok_or(EndpointError::UnknownPeer(in_flight.peer))?;
+        let context = u64::from(id.to_wire());
+        let posted = match &in_flight.request {
+            Request::Packet(packet) => self.nic.post_send(&SendRequest {
+                destination,
+                buffer: packet.buffer,
+                header_length: packet.in_buffer,
+                payload: packet.gathered,
+                immediate: None,
+                context,
+            }),
+            Request::Rdma(part, rdma) => {
+                let mut request = RdmaRequest {
+                    destination,
+                    local: part.local,
+                    local_key: part.local_key,
+                    remote_address: part.remote_address,
+                    remote_key: part.remote_key,
+                    immediate: None,
+                    context,
+                };
+                match rdma {
+                    Rdma::Read => self.nic.post_read(&request),
+                    Rdma::Write(immediate) => {
+                        request.immediate = *immediate;
+                        self.nic.post_write(&request)
+                    }
+                }
+            }
         };
-        match self.nic.post_send(&request) {
+        match posted {
             Ok(()) => {
                 self.statistics.packets_sent += 1;
                 Ok(())
@@ -232,6 +290,7 @@ impl<N: Nic> Endpoint<N> {
             Work::Handshake(peer) | Work::Receipt { peer, .. } | Work::Eor { peer, .. } => {
                 Some(peer)
             }
+            Work::AtomicResponse(key) => self.atomic_response_peer(key),
             Work::Resend(id) => self.packets.get(id).map(|packet| packet.peer),
             Work::Outbound(id) => self.outbound.get(id).map(|outbound| outbound.peer),
             Work::Inbound(id) => match self.inbound.get(id) {
@@ -257,7 +316,12 @@ impl<N: Nic> Endpoint<N> {
                 Ok(false) => Ok(()),
                 Err(error) => Err(error),
             },
-            Work::Inbound(id) => self.send_cts(id),
+            Work::Inbound(id) => match self.serve_inbound(id) {
+                Ok(true) => return Outcome::Again,
+                Ok(false) => Ok(()),
+                Err(error) => Err(error),
+            },
+            Work::AtomicResponse(key) => self.send_atomic_response(key),
             Work::Receipt {
                 peer,
                 send_id,
@@ -321,26 +385,35 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// The device is done with a packet.
+    /// The device is done with a packet or an RDMA request.
     #[inline]
-    pub(super) fn on_sent(&mut self, context: u64, status: Status) {
+    pub(super) fn on_done(&mut self, context: u64, status: Status) {
         let id = PacketId::from_wire(context as u32);
         if status == Status::RemoteRnr {
             return self.on_receiver_not_ready(id);
         }
         // A completion that comes twice finds nothing.
-        let Some(packet) = self.packets.remove(id) else {
+        let Some(done) = self.packets.remove(id) else {
             self.statistics.stray_completions += 1;
             return;
         };
-        self.recycle(packet.buffer);
         if status != Status::Ok {
-            return self.on_send_failed(&packet, self.refine(packet.peer, status));
+            let failure = self.refine(done.peer, status);
+            return self.on_lost(&done, failure);
         }
         if self.waiting_peers > 0 {
-            self.end_backoff_series(packet.peer);
+            self.end_backoff_series(done.peer);
         }
-        if let Owner::Outbound(id) = packet.owner
+        match done.request {
+            Request::Packet(packet) => self.recycle(packet.buffer),
+            Request::Rdma(part, Rdma::Read) => {
+                if let Owner::Inbound(id) = done.owner {
+                    self.on_read_done(id, part.local.length as u64, None);
+                }
+            }
+            Request::Rdma(_, Rdma::Write(_)) => {}
+        }
+        if let Owner::Outbound(id) = done.owner
             && let Some(outbound) = self.outbound.get_mut(id)
         {
             outbound.outstanding -= 1;
@@ -350,29 +423,36 @@ impl<N: Nic> Endpoint<N> {
 
     /// Gives up a packet that waited to be posted again.
     fn lose_packet(&mut self, id: PacketId, failure: Failure) {
-        if let Some(packet) = self.packets.remove(id) {
-            self.recycle(packet.buffer);
-            self.on_send_failed(&packet, failure);
+        if let Some(lost) = self.packets.remove(id) {
+            self.on_lost(&lost, failure);
         }
     }
 
-    fn on_send_failed(&mut self, packet: &InFlight, failure: Failure) {
-        match packet.owner {
-            Owner::Outbound(id) => {
+    fn on_lost(&mut self, lost: &InFlight, failure: Failure) {
+        let packet_type = match lost.request {
+            Request::Packet(packet) => {
+                self.recycle(packet.buffer);
+                Some(packet.packet_type)
+            }
+            Request::Rdma(..) => None,
+        };
+        match (lost.owner, packet_type) {
+            (Owner::Outbound(id), _) => {
                 if let Some(outbound) = self.outbound.get_mut(id) {
                     outbound.outstanding -= 1;
                     self.fail_outbound(id, failure);
                 }
             }
-            Owner::Inbound(id) => self.fail_inbound(id, failure),
-            Owner::Nobody if is_peer_gone(failure) => {
+            (Owner::Inbound(id), None) => self.on_read_done(id, 0, Some(failure)),
+            (Owner::Inbound(id), Some(_)) => self.fail_inbound(id, failure),
+            (Owner::Nobody, _) if is_peer_gone(failure) => {
                 // Normal at the end of a program: the peer closed its endpoint without waiting for
                 // what the application does not know of (spec section 2.3).
                 self.statistics.control_packets_lost += 1;
             }
-            Owner::Nobody => self.push_event(Event::ControlSendFailed {
-                peer: packet.peer,
-                packet_type: packet.packet_type.code(),
+            (Owner::Nobody, packet_type) => self.push_event(Event::ControlSendFailed {
+                peer: lost.peer,
+                packet_type: packet_type.map_or(0, PacketType::code),
                 failure,
             }),
         }

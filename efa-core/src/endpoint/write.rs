@@ -1,31 +1,322 @@
-//! Writes of a peer's memory.
+//! Writes of a peer's memory: by the device (spec section 4.6), or emulated, in one packet, in
+//! windows (spec section 3.3) or by an RDMA read of the target (spec section 4.1).
 
-use crate::nic::Nic;
+use crate::nic::{Access, Nic, Source};
+use crate::wire::{EagerRtw, PacketType, Repr, ReqOptions, RmaIov, SendId};
 
-use super::Endpoint;
-use super::completion::PacketError;
+use super::choice::{self, FitsRdma, WriteProtocol, WriteQuery};
+use super::completion::{CompletionEntry, CompletionFlags, Event, PacketError};
+use super::error::{EndpointError, Errno, Failure, ProviderError};
 use super::held::ReceivedPacket;
 use super::ids::PeerId;
-use super::incoming::{Incoming, Rtw, RtwProtocol};
+use super::inbound::{Ending, Inbound, Supply, Transfer};
+use super::incoming::{Incoming, Iovs, Rtw, RtwProtocol};
+use super::iov::{Iov, attach, copy_out, total_length};
+use super::long_cts::SIZE_MISMATCH;
+use super::message::check_pieces;
+use super::operation::{OperationFlags, RemoteIoVec, WriteArgs};
+use super::outbound::{Awaited, Bulk, Outbound, Report};
+use super::stream::{Request, Stream, WriteHead};
+use super::transmit::{Owner, Work};
+use super::{Endpoint, IOV_LIMIT};
 
+/// The memory of a peer that an operation of `length` bytes names.
+pub(super) fn remote_pieces(remote: &[RemoteIoVec], length: u64) -> Result<Iovs, EndpointError> {
+    if remote.len() > IOV_LIMIT {
+        return Err(EndpointError::OutOfRange {
+            what: "number of remote pieces",
+            value: remote.len() as u64,
+            limit: IOV_LIMIT as u64,
+        });
+    }
+    let pieces = Iovs::new(
+        remote
+            .iter()
+            .map(|piece| RmaIov::new(piece.address, piece.length, piece.key.0)),
+    );
+    match pieces.total_length() {
+        Some(total) if total == length => Ok(pieces),
+        total => Err(EndpointError::LengthMismatch {
+            local: length,
+            remote: total.unwrap_or(u64::MAX),
+        }),
+    }
+}
+
+// The requester's side.
+impl<N: Nic> Endpoint<N> {
+    pub(super) fn start_write(&mut self, args: &WriteArgs<'_>) -> Result<(), EndpointError> {
+        let length = total_length(args.data);
+        check_pieces(args.data.len())?;
+        let target = remote_pieces(args.remote, length)?;
+        let inject = args.flags.contains(OperationFlags::INJECT);
+        self.check_inject(inject, length)?;
+        self.check_peer(args.peer)?;
+        let delivery_complete = args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject;
+        let options = self.request_options(args.peer, args.cq_data);
+        let head = WriteHead {
+            target,
+            delivery_complete,
+            options,
+        };
+        let report = Report {
+            context: args.context,
+            flags: CompletionFlags::RMA | CompletionFlags::WRITE,
+            success: args.flags.contains(OperationFlags::COMPLETION) && !inject,
+        };
+        let header = eager_header(&head, SendId(0)).header_len();
+        let query = WriteQuery {
+            length,
+            eager_capacity: self.mtu.saturating_sub(header) as u64,
+            delivery_complete,
+            inject,
+            fits_rdma: self.fits_rdma(args, length),
+        };
+        let features = self.peers.state(args.peer).and_then(|state| state.features);
+        let protocol = match choice::write(&self.local, features.as_ref(), &query) {
+            Ok(protocol) => protocol,
+            Err(reason) => return self.no_protocol(args.peer, reason),
+        };
+        let request = Request::Write(head);
+        match protocol {
+            WriteProtocol::Eager => self.write_eager(args, length, &head, report)?,
+            WriteProtocol::LongCts => {
+                let source = Iov::new(args.data)?;
+                self.start_long_cts(args.peer, report, source, length, request)?;
+            }
+            WriteProtocol::LongRead => {
+                let source = Iov::new(args.data)?;
+                self.start_long_read(args.peer, report, source, length, request)?;
+            }
+            WriteProtocol::Direct => {
+                return self.write_direct(args, length, target, report, request);
+            }
+        }
+        if let Some(state) = self.peers.state_mut(args.peer) {
+            state.request_sent = true;
+        }
+        Ok(())
+    }
+
+    /// Whether the device can do a write by itself.
+    fn fits_rdma(&self, args: &WriteArgs<'_>, length: u64) -> FitsRdma {
+        let Some(data) = args.cq_data else {
+            return FitsRdma::Plain;
+        };
+        let one_request = args.data.len() == 1
+            && args.remote.len() == 1
+            && length <= self.nic.attributes().max_rdma_size as u64;
+        match u32::try_from(data) {
+            Ok(_) if one_request => FitsRdma::WithImmediate,
+            _ => FitsRdma::No,
+        }
+    }
+
+    fn write_eager(
+        &mut self,
+        args: &WriteArgs<'_>,
+        length: u64,
+        head: &WriteHead,
+        report: Report,
+    ) -> Result<(), EndpointError> {
+        let outbound = Outbound {
+            peer: args.peer,
+            report: Some(report),
+            length,
+            awaited: Awaited::for_packets(head.delivery_complete),
+            outstanding: 1,
+            failure: None,
+            bulk: None,
+        };
+        let Ok(id) = self.outbound.insert(outbound) else {
+            return Err(EndpointError::TryAgain);
+        };
+        let may_gather = !args.flags.contains(OperationFlags::INJECT);
+        let header = eager_header(head, SendId(id.to_wire()));
+        let posted = self.start_packet(&header).and_then(|mut packet| {
+            let attached = attach(
+                &mut self.nic,
+                packet.buffer,
+                packet.in_buffer,
+                args.data,
+                0,
+                length as usize,
+                may_gather,
+            );
+            match attached {
+                Ok(attached) => {
+                    packet.in_buffer = attached.in_buffer;
+                    packet.gathered = attached.gathered;
+                    self.post_packet(args.peer, Owner::Outbound(id), packet)
+                }
+                Err(error) => {
+                    self.nic.release_buffer(packet.buffer);
+                    Err(error.into())
+                }
+            }
+        });
+        if posted.is_err() {
+            self.outbound.remove(id);
+        }
+        posted
+    }
+
+    /// Writes by RDMA; emulates it if the memory cannot be registered.
+    fn write_direct(
+        &mut self,
+        args: &WriteArgs<'_>,
+        length: u64,
+        target: Iovs,
+        report: Report,
+        request: Request,
+    ) -> Result<(), EndpointError> {
+        let mut source = Iov::new(args.data)?;
+        let Ok(own_regions) = self.register_pieces(&mut source, Access::empty()) else {
+            self.start_long_cts(args.peer, report, source, length, request)?;
+            return Ok(());
+        };
+        let immediate = args.cq_data.map(|data| data as u32);
+        let bulk = Bulk {
+            own_regions,
+            ..Bulk::new(source, length, Stream::RdmaWrite(target, immediate))
+        };
+        let id = self.new_bulk(args.peer, Some(report), length, Awaited::Nothing, bulk)?;
+        self.start_stream(id)
+    }
+}
+
+fn eager_header(head: &WriteHead, send_id: SendId) -> EagerRtw<'_> {
+    EagerRtw {
+        rma_iov: head.target.wire(),
+        receipt: head.delivery_complete.then_some(send_id),
+        options: ReqOptions { ..head.options },
+    }
+}
+
+// The responder's side.
 impl<N: Nic> Endpoint<N> {
     /// A peer wants to write our memory.
     pub(super) fn on_write(
         &mut self,
         peer: PeerId,
         rtw: &Rtw,
-        _packet: &ReceivedPacket,
+        packet: &ReceivedPacket,
         incoming: &Incoming,
     ) {
-        // Stock libfabric sends an empty write to make a peer answer with its handshake.
-        let is_empty = rtw.target.as_slice().is_empty() && incoming.payload.length == 0;
-        if is_empty && matches!(rtw.protocol, RtwProtocol::Eager { receipt: None }) {
-            return;
+        let packet_type = incoming.packet_type;
+        let payload = incoming.payload;
+        let length = match rtw.protocol {
+            RtwProtocol::Eager { .. } => payload.length as u64,
+            RtwProtocol::LongCts { msg_length, .. } | RtwProtocol::LongRead { msg_length, .. } => {
+                msg_length
+            }
+        };
+        if rtw.target.total_length() != Some(length) {
+            return self.refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
         }
-        self.refuse(
-            Some(peer),
-            incoming.packet_type.code(),
-            PacketError::UnsupportedType,
-        );
+        let Some(target) = self.exposed_memory(&rtw.target, Access::REMOTE_WRITE) else {
+            return self.refuse_memory(peer, packet_type);
+        };
+        let mut flags = CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE;
+        flags.set(CompletionFlags::REMOTE_CQ_DATA, rtw.cq_data.is_some());
+        let ending = Ending {
+            context: 0,
+            // The application hears of a peer's write only if that has CQ data for it.
+            report_success: rtw.cq_data.is_some(),
+            flags,
+            tag: 0,
+            cq_data: rtw.cq_data,
+            request: Some(packet_type),
+        };
+        if let RtwProtocol::Eager { receipt } = rtw.protocol {
+            let pieces = target.as_slice();
+            let copied = copy_out(
+                &mut self.nic,
+                packet,
+                payload.offset,
+                payload.length,
+                pieces,
+                0,
+            );
+            self.statistics.copied_bytes += length;
+            let failure = copied
+                .is_err()
+                .then_some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy));
+            // Without pieces and data it only wanted to be answered with a handshake.
+            if let Some(send_id) = receipt
+                && failure.is_none()
+            {
+                self.queue_work(Work::Receipt {
+                    peer,
+                    send_id,
+                    msg_id: crate::wire::MsgId(0),
+                });
+            }
+            return self.end_inbound(&ending, peer, length, length, failure);
+        }
+        let transfer = Transfer::new(peer, length, target, length, ending);
+        let Ok(id) = self.inbound.insert(Inbound::Active(transfer)) else {
+            return self.push_event(Event::RemoteOperationFailed {
+                peer,
+                packet_type: packet_type.code(),
+                failure: Failure::new(Errno::ENOMEM, ProviderError::ReceivePoolExhausted),
+            });
+        };
+        match rtw.protocol {
+            RtwProtocol::Eager { .. } => {}
+            RtwProtocol::LongCts {
+                send_id,
+                delivery_complete,
+                ..
+            } => {
+                if let Some(transfer) = self.transfer_mut(id) {
+                    transfer.send_id = send_id;
+                    transfer.wants_receipt = delivery_complete;
+                    transfer.supply = Supply::Windows { granted: 0 };
+                }
+                if self.take_data(id, packet, payload, 0) {
+                    self.go_on_with(id);
+                } else {
+                    self.fail_inbound(id, SIZE_MISMATCH);
+                }
+            }
+            RtwProtocol::LongRead {
+                send_id, read_iov, ..
+            } => {
+                if read_iov.total_length() != Some(length) {
+                    return self.fail_inbound(id, SIZE_MISMATCH);
+                }
+                if let Some(transfer) = self.transfer_mut(id) {
+                    transfer.send_id = send_id;
+                }
+                self.start_reads(id, read_iov, 0);
+                self.go_on_with(id);
+            }
+        }
+    }
+
+    /// Reports a request that names memory which its sender may not use.
+    #[cold]
+    pub(super) fn refuse_memory(&mut self, peer: PeerId, packet_type: PacketType) {
+        self.push_event(Event::RemoteOperationFailed {
+            peer,
+            packet_type: packet_type.code(),
+            failure: Failure::new(Errno::EINVAL, ProviderError::RmaAddress),
+        });
+    }
+
+    /// A peer's device wrote our memory and left immediate data. No connection id comes with it.
+    pub(super) fn on_written(&mut self, source: &Source, length: usize, immediate: u32) {
+        let source = self.peers.identify(source, None);
+        self.report(CompletionEntry {
+            context: 0,
+            flags: CompletionFlags::RMA
+                | CompletionFlags::REMOTE_WRITE
+                | CompletionFlags::REMOTE_CQ_DATA,
+            length: length as u64,
+            data: immediate.into(),
+            tag: 0,
+            source,
+        });
     }
 }

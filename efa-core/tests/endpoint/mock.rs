@@ -2,7 +2,7 @@
 //! in any order, refused for want of a receive buffer, or made up by the test.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use efa_core::address::{Ahn, Gid, Qkey, Qpn, RawAddress};
@@ -61,12 +61,17 @@ enum FlightKind {
     Write(RdmaRequest),
 }
 
+#[expect(
+    clippy::type_complexity,
+    reason = "a queue of pairs, used in one place"
+)]
 struct Device {
     address: RawAddress,
     /// A closed device answers as real ones do: no such queue pair.
     open: bool,
     book: BTreeMap<Ahn, (Gid, usize)>,
     receives: VecDeque<(BufferId, Vec<u8>)>,
+    /// With the storage that comes back with a packet.
     completions: VecDeque<(Completion, Option<(BufferId, Vec<u8>)>)>,
     memory: Vec<u8>,
     regions: BTreeMap<u32, (UserSlice, Access)>,
@@ -76,8 +81,9 @@ struct State {
     devices: Vec<Device>,
     flights: Vec<Flight>,
     rng: SmallRng,
-    /// Whether completions of unknown senders carry their GID.
     spare: Vec<Vec<u8>>,
+    /// The types of all packets that were posted, and 0 for an RDMA read, 1 for an RDMA write.
+    seen: BTreeSet<u8>,
 }
 
 /// The network.
@@ -91,6 +97,7 @@ impl Network {
             flights: Vec::new(),
             rng: SmallRng::seed_from_u64(seed),
             spare: Vec::new(),
+            seen: BTreeSet::new(),
         })))
     }
 
@@ -135,6 +142,11 @@ impl Network {
             max_regions: traits.max_regions,
             next_key: 1,
         }
+    }
+
+    /// The types of all packets that were posted, and 0 for an RDMA read, 1 for an RDMA write.
+    pub(crate) fn seen(&self) -> BTreeSet<u8> {
+        self.0.borrow().seen.clone()
     }
 
     /// What is on its way, oldest first.
@@ -411,14 +423,17 @@ impl MockNic {
         bytes.get_mut(start..end).map(access).ok_or(fault)
     }
 
-    fn launch(&mut self, mut flight: Flight) -> Result<(), NicError> {
+    fn launch(&mut self, flight: Flight) -> Result<(), NicError> {
         if self.sends >= self.attributes.send_queue_depth {
             return Err(NicError::QueueFull);
         }
         self.sends += 1;
         let mut state = self.network.0.borrow_mut();
-        // A queue pair that was opened later with the same number takes the place of the older one.
-        flight.to = flight.to.filter(|_| true);
+        state.seen.insert(match flight.kind {
+            FlightKind::Send(_) => flight.bytes[0],
+            FlightKind::Read(_) => 0,
+            FlightKind::Write(_) => 1,
+        });
         state.flights.push(flight);
         Ok(())
     }
@@ -554,6 +569,13 @@ impl Nic for MockNic {
         let source = &self.buffers[buffer.0 as usize][offset..offset + length];
         self.user(UserSlice { address, length }, |user| {
             user.copy_from_slice(source)
+        })
+    }
+
+    fn read_user(&mut self, address: u64, target: &mut [u8]) -> Result<(), NicError> {
+        let length = target.len();
+        self.user(UserSlice { address, length }, |user| {
+            target.copy_from_slice(user)
         })
     }
 

@@ -2,10 +2,11 @@
 //! received once, unharmed, by the right receive, and nothing is left over.
 
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use efa_core::endpoint::*;
-use efa_core::nic::{DeviceCaps, UserSlice};
+use efa_core::nic::{Access, DeviceCaps, Region, UserSlice};
+use efa_core::wire::{AtomicDatatype, AtomicOp};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -27,6 +28,56 @@ struct Message {
     received: Option<usize>,
 }
 
+/// A one-sided operation of the workload. Its context is its number behind [`ONE_SIDED`].
+struct OneSided {
+    from: usize,
+    to: usize,
+    length: usize,
+    kind: OneSidedKind,
+    /// The local memory, and the target's.
+    local: u64,
+    remote: u64,
+    cq_data: Option<u64>,
+    flags: OperationFlags,
+    started: bool,
+    reported: bool,
+    announced: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum OneSidedKind {
+    Write,
+    Read,
+    /// Adds 1 to a counter of the target.
+    Add,
+    /// Likewise, and fetches the old value.
+    FetchAdd,
+    /// Puts its number + 1 into a word of the target if that is still 0, and fetches the old value.
+    Claim,
+}
+
+impl OneSidedKind {
+    fn is_atomic(self) -> bool {
+        !matches!(self, OneSidedKind::Write | OneSidedKind::Read)
+    }
+}
+
+const ONE_SIDED: u64 = 1 << 32;
+
+const MEMORY_SIZE: usize = 3 << 20;
+
+/// The counter that all atomics on a host change: the first 8 bytes of its memory.
+const COUNTER: u64 = MEMORY;
+
+/// The word that compare atomics claim.
+const CLAIMED: u64 = MEMORY + 8;
+
+#[derive(Clone, Copy)]
+enum Pending {
+    Message(usize),
+    OneSided(usize),
+}
+
 /// A receive of the workload. Its number, which is its context, is the order of posting.
 struct Receive {
     at: usize,
@@ -42,9 +93,14 @@ struct Host {
     endpoint: Endpoint<MockNic>,
     /// The peers' ids here, by host.
     peers: Vec<PeerId>,
-    pending: VecDeque<usize>,
+    pending: VecDeque<Pending>,
     sent: usize,
     next_address: u64,
+    /// All its memory, registered for everything.
+    region: Region,
+    /// Old values that others' atomics fetched: of the counter, and of the claimed word.
+    fetched: Vec<u64>,
+    claims: Vec<u64>,
 }
 
 struct World {
@@ -53,6 +109,7 @@ struct World {
     hosts: Vec<Host>,
     messages: Vec<Message>,
     receives: Vec<Receive>,
+    one_sided: Vec<OneSided>,
     now: Instant,
 }
 
@@ -75,7 +132,9 @@ impl World {
         let caps = match rng.random_range(0..3) {
             0 => DeviceCaps::empty(),
             1 => DeviceCaps::RDMA_READ,
-            _ => DeviceCaps::RDMA_READ | DeviceCaps::RDMA_WRITE,
+            _ => {
+                DeviceCaps::RDMA_READ | DeviceCaps::RDMA_WRITE | DeviceCaps::UNSOLICITED_WRITE_RECV
+            }
         };
         let endpoints: Vec<Endpoint<MockNic>> = (0..count)
             .map(|host| {
@@ -83,10 +142,10 @@ impl World {
                     mtu,
                     send_depth: depths[rng.random_range(0..3)],
                     recv_depth: depths[rng.random_range(0..3)],
-                    memory: 2 << 20,
+                    memory: MEMORY_SIZE,
                     caps,
                     part_id: 0xEFA1,
-                    max_regions: [0, 2, 100][rng.random_range(0..3)],
+                    max_regions: [1, 2, 100][rng.random_range(0..3)],
                 };
                 let nic = network.open(host, 7, rng.random(), traits);
                 let config = EndpointConfig {
@@ -113,10 +172,21 @@ impl World {
                     .iter()
                     .map(|address| endpoint.insert_address(*address).unwrap())
                     .collect(),
+                region: endpoint
+                    .register(
+                        UserSlice {
+                            address: MEMORY,
+                            length: MEMORY_SIZE,
+                        },
+                        Access::all(),
+                    )
+                    .unwrap(),
                 endpoint,
                 pending: VecDeque::new(),
                 sent: 0,
-                next_address: MEMORY,
+                next_address: MEMORY + 16,
+                fetched: Vec::new(),
+                claims: Vec::new(),
             })
             .collect();
         World {
@@ -125,6 +195,7 @@ impl World {
             hosts,
             messages: Vec::new(),
             receives: Vec::new(),
+            one_sided: Vec::new(),
             now: Instant::START,
         }
     }
@@ -178,13 +249,240 @@ impl World {
             reported: false,
             received: None,
         });
-        self.hosts[from].pending.push_back(number);
+        self.hosts[from].pending.push_back(Pending::Message(number));
+    }
+
+    fn new_one_sided(&mut self) {
+        let number = self.one_sided.len();
+        let from = self.rng.random_range(0..self.hosts.len());
+        let to = self.rng.random_range(0..self.hosts.len());
+        let kind = [
+            OneSidedKind::Write,
+            OneSidedKind::Write,
+            OneSidedKind::Read,
+            OneSidedKind::Read,
+            OneSidedKind::Add,
+            OneSidedKind::FetchAdd,
+            OneSidedKind::Claim,
+        ][self.rng.random_range(0..7)];
+        let is_atomic = kind.is_atomic();
+        let length = match self.rng.random_range(0..3) {
+            _ if is_atomic => 8,
+            0 => self.rng.random_range(0..16),
+            1 => self.rng.random_range(200..1200),
+            _ => self.rng.random_range(2000..8000),
+        };
+        // Disjoint memory for every operation: nothing orders them among each other.
+        let local = self.allocate(from, length.max(24));
+        let remote = match kind {
+            OneSidedKind::Write | OneSidedKind::Read => self.allocate(to, length),
+            OneSidedKind::Add | OneSidedKind::FetchAdd => COUNTER,
+            OneSidedKind::Claim => CLAIMED,
+        };
+        let bytes: Vec<u8> = (0..length).map(|index| byte(number, index)).collect();
+        match kind {
+            OneSidedKind::Write => self.network.fill(from, local, &bytes),
+            OneSidedKind::Read => self.network.fill(to, remote, &bytes),
+            OneSidedKind::Add | OneSidedKind::FetchAdd => {
+                self.network.fill(from, local, &1_u64.to_le_bytes());
+            }
+            OneSidedKind::Claim => {
+                let claim = number as u64 + 1;
+                self.network.fill(from, local, &claim.to_le_bytes());
+            }
+        }
+        let mut flags = OperationFlags::COMPLETION;
+        if self.rng.random_range(0..4) == 0 {
+            flags |= OperationFlags::DELIVERY_COMPLETE;
+        }
+        let with_data = kind == OneSidedKind::Write && self.rng.random();
+        self.one_sided.push(OneSided {
+            from,
+            to,
+            length,
+            kind,
+            local,
+            remote,
+            cq_data: with_data.then_some(ONE_SIDED - 1 - number as u64),
+            flags,
+            started: false,
+            reported: false,
+            announced: false,
+        });
+        self.hosts[from]
+            .pending
+            .push_back(Pending::OneSided(number));
+    }
+
+    fn start_one_sided(&mut self, number: usize) -> Result<(), EndpointError> {
+        let operation = &self.one_sided[number];
+        let target_key = self.hosts[operation.to].region.remote_key;
+        let host = &mut self.hosts[operation.from];
+        let region = (number % 2 == 0).then_some(host.region);
+        let piece = |address, length| IoVec {
+            memory: UserSlice { address, length },
+            region,
+        };
+        let cut = if number % 5 == 0 {
+            operation.length / 3
+        } else {
+            0
+        };
+        let local = [
+            piece(operation.local, cut),
+            piece(operation.local + cut as u64, operation.length - cut),
+        ];
+        let remote_piece = |address, length| RemoteIoVec {
+            address,
+            length,
+            key: target_key,
+        };
+        let length = operation.length as u64;
+        let cut = if number % 7 == 0 { length / 4 } else { 0 };
+        let remote = [
+            remote_piece(operation.remote, cut),
+            remote_piece(operation.remote + cut, length - cut),
+        ];
+        // Pieces of no bytes are left out now and then: a write with one piece fits the device.
+        let local = if number % 5 == 0 {
+            &local[..]
+        } else {
+            &local[1..]
+        };
+        let remote = if number % 7 == 0 {
+            &remote[..]
+        } else {
+            &remote[1..]
+        };
+        let context = ONE_SIDED + number as u64;
+        let peer = host.peers[operation.to];
+        let flags = operation.flags;
+        match operation.kind {
+            OneSidedKind::Write => host.endpoint.write(WriteArgs {
+                peer,
+                data: local,
+                remote,
+                cq_data: operation.cq_data,
+                flags,
+                context,
+            }),
+            OneSidedKind::Read => host.endpoint.read(ReadArgs {
+                peer,
+                buffer: local,
+                remote,
+                flags,
+                context,
+            }),
+            OneSidedKind::Add | OneSidedKind::FetchAdd | OneSidedKind::Claim => {
+                let result = [piece(operation.local + 8, 8)];
+                let comparand = [piece(operation.local + 16, 8)];
+                let (operation_code, kind) = match operation.kind {
+                    OneSidedKind::Claim => (
+                        AtomicOp::CSWAP,
+                        AtomicKind::Compare {
+                            result: &result,
+                            comparand: &comparand,
+                        },
+                    ),
+                    OneSidedKind::FetchAdd => {
+                        (AtomicOp::SUM, AtomicKind::Fetch { result: &result })
+                    }
+                    _ => (AtomicOp::SUM, AtomicKind::Write),
+                };
+                host.endpoint.atomic(AtomicArgs {
+                    peer,
+                    datatype: AtomicDatatype::UINT64,
+                    operation: operation_code,
+                    operand: &[piece(operation.local, 8)],
+                    kind,
+                    remote: &[remote_piece(operation.remote, 8)],
+                    flags,
+                    context,
+                })
+            }
+        }
+    }
+
+    fn on_one_sided(&mut self, host: usize, number: usize, entry: &CompletionEntry) {
+        let operation = &mut self.one_sided[number];
+        assert_eq!((operation.from, operation.reported), (host, false));
+        operation.reported = true;
+        assert_eq!(entry.length, operation.length as u64);
+        let flags = match operation.kind {
+            OneSidedKind::Write => CompletionFlags::RMA | CompletionFlags::WRITE,
+            OneSidedKind::Read => CompletionFlags::RMA | CompletionFlags::READ,
+            OneSidedKind::Add => CompletionFlags::ATOMIC | CompletionFlags::WRITE,
+            OneSidedKind::FetchAdd | OneSidedKind::Claim => {
+                CompletionFlags::ATOMIC | CompletionFlags::READ
+            }
+        };
+        assert_eq!(entry.flags, flags);
+        match operation.kind {
+            OneSidedKind::Write if operation.flags.contains(OperationFlags::DELIVERY_COMPLETE) => {
+                self.check_written(number);
+            }
+            OneSidedKind::Read => {
+                let found = self.network.memory(host, operation.local, operation.length);
+                for (index, found) in found.iter().enumerate() {
+                    assert_eq!(*found, byte(number, index), "read {number} byte {index}");
+                }
+            }
+            OneSidedKind::FetchAdd | OneSidedKind::Claim => {
+                let found = self.network.memory(host, operation.local + 8, 8);
+                let old = u64::from_le_bytes(found.try_into().unwrap());
+                let target = &mut self.hosts[operation.to];
+                if operation.kind == OneSidedKind::FetchAdd {
+                    target.fetched.push(old);
+                } else {
+                    target.claims.push(old);
+                }
+            }
+            OneSidedKind::Write | OneSidedKind::Add => {}
+        }
+    }
+
+    fn check_written(&self, number: usize) {
+        let operation = &self.one_sided[number];
+        let found = self
+            .network
+            .memory(operation.to, operation.remote, operation.length);
+        for (index, found) in found.iter().enumerate() {
+            assert_eq!(*found, byte(number, index), "write {number} byte {index}");
+        }
+    }
+
+    /// The target of a write heard of it by its CQ data.
+    fn on_announced(&mut self, host: usize, entry: &CompletionEntry) {
+        let number = (ONE_SIDED - 1 - entry.data) as usize;
+        let operation = &mut self.one_sided[number];
+        assert_eq!((operation.to, operation.announced), (host, false));
+        operation.announced = true;
+        assert_eq!(entry.data, operation.cq_data.unwrap());
+        assert_eq!(entry.length, operation.length as u64);
+        assert_eq!(entry.source, Some(self.hosts[host].peers[operation.from]));
+        self.check_written(number);
     }
 
     fn send_pending(&mut self, host: usize) {
-        let Some(number) = self.hosts[host].pending.front().copied() else {
-            return;
+        let result = match self.hosts[host].pending.front().copied() {
+            None => return,
+            Some(Pending::Message(number)) => self.send_message(host, number),
+            Some(Pending::OneSided(number)) => {
+                let result = self.start_one_sided(number);
+                self.one_sided[number].started = result.is_ok();
+                result
+            }
         };
+        match result {
+            Ok(()) => {
+                self.hosts[host].pending.pop_front();
+            }
+            Err(EndpointError::TryAgain) => {}
+            Err(error) => panic!("host {host}: {error}"),
+        }
+    }
+
+    fn send_message(&mut self, host: usize, number: usize) -> Result<(), EndpointError> {
         let message = &mut self.messages[number];
         let host = &mut self.hosts[host];
         // One piece or several: the receiver cannot tell.
@@ -199,32 +497,29 @@ impl World {
                 length: message.length - cut,
             }),
         ];
-        let whole = [IoVec::new(UserSlice {
-            address: message.address,
-            length: message.length,
-        })];
-        let result = host.endpoint.send(SendArgs {
+        let whole = [IoVec {
+            memory: UserSlice {
+                address: message.address,
+                length: message.length,
+            },
+            region: (number % 2 == 0).then_some(host.region),
+        }];
+        host.endpoint.send(SendArgs {
             peer: host.peers[message.to],
             data: if number % 3 == 0 { &pieces } else { &whole },
             tag: message.tag,
             cq_data: message.cq_data,
             flags: message.flags,
             context: number as u64,
-        });
-        match result {
-            Ok(()) => {
-                message.sent = Some(host.sent);
-                host.sent += 1;
-                host.pending.pop_front();
-                if message.flags.contains(OperationFlags::INJECT) {
-                    // The memory is ours again.
-                    let junk = vec![0xEE; message.length];
-                    self.network.fill(message.from, message.address, &junk);
-                }
-            }
-            Err(EndpointError::TryAgain) => {}
-            Err(error) => panic!("message {number}: {error}"),
+        })?;
+        message.sent = Some(host.sent);
+        host.sent += 1;
+        if message.flags.contains(OperationFlags::INJECT) {
+            // The memory is ours again.
+            let junk = vec![0xEE; message.length];
+            self.network.fill(message.from, message.address, &junk);
         }
+        Ok(())
     }
 
     fn new_receive(&mut self) {
@@ -283,9 +578,7 @@ impl World {
     }
 
     fn collect(&mut self, host: usize) {
-        while let Some(event) = self.hosts[host].endpoint.poll_event() {
-            panic!("host {host}: {event:?}");
-        }
+        assert_eq!(self.hosts[host].endpoint.poll_event(), None, "host {host}");
         while let Some(completion) = self.hosts[host].endpoint.poll_completion() {
             match completion {
                 Ok(entry) if entry.flags.contains(CompletionFlags::SEND) => {
@@ -301,6 +594,12 @@ impl World {
                             entry.context
                         );
                     }
+                }
+                Ok(entry) if entry.context >= ONE_SIDED => {
+                    self.on_one_sided(host, (entry.context - ONE_SIDED) as usize, &entry);
+                }
+                Ok(entry) if entry.flags.contains(CompletionFlags::REMOTE_WRITE) => {
+                    self.on_announced(host, &entry);
                 }
                 Ok(entry) => self.on_received(
                     host,
@@ -375,7 +674,8 @@ impl World {
     }
 
     fn step(&mut self) {
-        match self.rng.random_range(0..10) {
+        match self.rng.random_range(0..11) {
+            10 if self.one_sided.len() < 40 => self.new_one_sided(),
             0 if self.messages.len() < 60 => self.new_message(),
             1 if self.receives.len() < 60 => self.new_receive(),
             2 | 3 => {
@@ -419,10 +719,10 @@ impl World {
         }
         for host in &self.hosts {
             eprintln!(
-                "{:?} {:?} pending {:?} timeout {:?}",
+                "{:?} {:?} pending {} timeout {:?}",
                 host.endpoint.usage(),
                 host.endpoint.statistics(),
-                host.pending,
+                host.pending.len(),
                 host.endpoint.next_timeout(),
             );
         }
@@ -453,7 +753,8 @@ impl World {
         }
     }
 
-    fn run(mut self) {
+    /// Returns the types of the packets that the run needed.
+    fn run(mut self) -> BTreeSet<u8> {
         for _ in 0..1500 {
             self.step();
         }
@@ -496,6 +797,35 @@ impl World {
             assert!(message.received.is_some(), "message {number}");
         }
         self.check_order();
+        for (number, operation) in self.one_sided.iter().enumerate() {
+            assert!(operation.started && operation.reported, "{number}");
+            assert_eq!(operation.announced, operation.cq_data.is_some(), "{number}");
+            if operation.kind == OneSidedKind::Write {
+                self.check_written(number);
+            }
+        }
+        for (index, host) in self.hosts.iter_mut().enumerate() {
+            let adds = self.one_sided.iter().filter(|operation| {
+                let adds = operation.kind.is_atomic() && operation.kind != OneSidedKind::Claim;
+                adds && operation.to == index
+            });
+            let total = adds.count() as u64;
+            let counter = self.network.memory(index, COUNTER, 8);
+            assert_eq!(u64::from_le_bytes(counter.try_into().unwrap()), total);
+            // Each saw the counter at a different moment.
+            host.fetched.sort_unstable();
+            host.fetched
+                .windows(2)
+                .for_each(|pair| assert!(pair[0] < pair[1]));
+            assert!(host.fetched.iter().all(|old| *old < total));
+            // The first one found 0, all others what the first one put there.
+            let claimed = self.network.memory(index, CLAIMED, 8);
+            let claimed = u64::from_le_bytes(claimed.try_into().unwrap());
+            host.claims.sort_unstable();
+            let (first, others) = host.claims.split_first().unwrap_or((&0, &[]));
+            assert_eq!(*first, 0);
+            assert!(others.iter().all(|old| *old == claimed), "{others:?}");
+        }
         for (index, host) in self.hosts.iter().enumerate() {
             assert!(!host.endpoint.has_packets_in_flight());
             assert_eq!(
@@ -510,29 +840,43 @@ impl World {
             let depths = nic.depths();
             assert_eq!(posted, depths.1, "receive buffers of host {index}");
             assert_eq!(nic.free_buffers(), depths.0, "pool of host {index}");
-            assert_eq!(self.network.regions(index), 0);
+            assert_eq!(self.network.regions(index), 1);
         }
+        self.network.seen()
     }
 }
 
 /// `EFA_SEED=n` runs one seed alone.
 #[test]
-fn messages_as_libfabric_promises() {
-    let seeds = match std::env::var("EFA_SEED") {
-        Ok(seed) => {
-            let seed: u64 = seed.parse().expect("EFA_SEED is a number");
-            seed..seed + 1
-        }
-        Err(_) => 0..400,
-    };
+fn operations_as_libfabric_promises() {
+    let one = std::env::var("EFA_SEED")
+        .ok()
+        .map(|seed| seed.parse().expect("EFA_SEED is a number"));
+    let seeds = one.map_or(0..400, |seed: u64| seed..seed + 1);
+    let mut seen = BTreeSet::new();
     for seed in seeds {
         let run = std::panic::catch_unwind(|| World::new(seed).run());
-        if let Err(cause) = run {
-            eprintln!(
-                "repeat with: EFA_SEED={seed} cargo test -p efa-core --test endpoint \
-                 messages_as_libfabric_promises"
-            );
-            std::panic::resume_unwind(cause);
+        match run {
+            Ok(types) => seen.extend(types),
+            Err(cause) => {
+                eprintln!(
+                    "repeat with: EFA_SEED={seed} cargo test -p efa-core --test endpoint \
+                     operations_as_libfabric_promises"
+                );
+                std::panic::resume_unwind(cause);
+            }
         }
+    }
+    if one.is_none() {
+        // Every subprotocol took part: RDMA read and write, control packets, requests.
+        let expected: BTreeSet<u8> = (0..=1)
+            .chain(3..=5)
+            .chain(7..=11)
+            .chain(64..=76)
+            .chain(128..=130)
+            .chain(133..=141)
+            .chain(145..=146)
+            .collect();
+        assert_eq!(seen, expected);
     }
 }

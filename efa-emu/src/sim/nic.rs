@@ -393,6 +393,17 @@ impl Nic for SimNic {
             .map_err(|_: MemoryFault| fault(UserSlice { address, length }))
     }
 
+    fn read_user(&mut self, address: u64, target: &mut [u8]) -> Result<(), NicError> {
+        self.objects.check_alive()?;
+        let length = target.len();
+        self.objects
+            .with_memory(|memory| {
+                target.copy_from_slice(memory.bytes(address, length)?);
+                Ok(())
+            })
+            .map_err(|_: MemoryFault| fault(UserSlice { address, length }))
+    }
+
     fn write_user(&mut self, address: u64, source: &[u8]) -> Result<(), NicError> {
         self.objects.check_alive()?;
         let length = source.len();

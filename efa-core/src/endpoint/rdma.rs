@@ -1,0 +1,377 @@
+//! RDMA: reads into, and writes from, memory of the application; registrations made for them.
+//!
+//! A transfer is cut where a piece of either side's memory ends, and at the largest size that the
+//! device or the settings allow. The parts are posted as the device has room and complete in any
+//! order.
+
+use hashbrown::HashMap;
+
+use crate::nic::{Access, Nic, NicError, Region, RemoteKey, UserSlice};
+use crate::wire::{RecvId, RmaIov, SendId};
+
+use super::Endpoint;
+use super::error::{EndpointError, Failure};
+use super::ids::{OutboundId, PeerId, ReceiveId};
+use super::inbound::Transfer;
+use super::incoming::Iovs;
+use super::iov::{Iov, parts};
+use super::operation::IoVec;
+use super::outbound::BulkKey;
+use super::transmit::{Owner, QUANTUM, RdmaPart, Work};
+
+/// How the rest of a transfer is read.
+pub(super) struct ReadPlan {
+    /// The peer's memory.
+    remote: Iovs,
+    /// Bytes from the start of the message: the next one to be read, and the end.
+    next: u64,
+    end: u64,
+    /// Reads that the device has.
+    outstanding: u32,
+    /// The peer waits for EOR.
+    tells_peer: bool,
+    /// Registrations made for the target.
+    pub(super) own_regions: Option<Box<[Region]>>,
+}
+
+/// Names a [`ReadPlan`] in [`Endpoint::read_plans`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct PlanKey(u32);
+
+/// Memory of the application that peers may name, by remote key.
+pub(super) type Exposed = HashMap<u64, (UserSlice, Access, Region)>;
+
+/// The next part of a transfer between `local` and `remote`, of at most `limit` bytes, from byte
+/// `offset` to byte `end`.
+fn next_part(
+    local: &[IoVec],
+    remote: &Iovs,
+    offset: u64,
+    end: u64,
+    limit: usize,
+) -> Option<RdmaPart> {
+    let target = remote.part_at(offset)?;
+    let length = (end.checked_sub(offset)?)
+        .min(target.len())
+        .min(limit as u64);
+    let piece = parts(local, offset, length).next()?;
+    Some(RdmaPart {
+        local: piece.memory,
+        local_key: piece.region.map(|region| region.local_key)?,
+        remote_address: target.addr(),
+        remote_key: RemoteKey(target.key()),
+    })
+}
+
+impl<N: Nic> Endpoint<N> {
+    fn rdma_limit(&self) -> usize {
+        self.config
+            .read_segment_size
+            .min(self.nic.attributes().max_rdma_size)
+            .max(1)
+    }
+
+    /// Registers those pieces that are not registered, for one operation. Returns what has to be
+    /// deregistered at its end.
+    ///
+    /// # Errors
+    /// The device refused; then nothing is registered.
+    pub(super) fn register_pieces(
+        &mut self,
+        iov: &mut Iov,
+        access: Access,
+    ) -> Result<Option<Box<[Region]>>, NicError> {
+        let mut own = Vec::new();
+        for piece in iov.as_mut_slice() {
+            if piece.region.is_some() || piece.memory.length == 0 {
+                continue;
+            }
+            match self.nic.register(piece.memory, access) {
+                Ok(region) => {
+                    piece.region = Some(region);
+                    own.push(region);
+                }
+                Err(error) => {
+                    self.deregister_own(Some(own.into()));
+                    return Err(error);
+                }
+            }
+        }
+        Ok((!own.is_empty()).then(|| own.into()))
+    }
+
+    /// Ends registrations that were made for one operation.
+    pub(super) fn deregister_own(&mut self, regions: Option<Box<[Region]>>) {
+        for region in regions.iter().flatten() {
+            if let Err(error) = self.nic.deregister(*region) {
+                self.push_event(super::Event::DeregistrationFailed(error));
+            }
+        }
+    }
+
+    /// The memory that a peer is to read: all pieces that have bytes.
+    pub(super) fn readable_pieces(iov: &Iov) -> Iovs {
+        let with_bytes = iov
+            .as_slice()
+            .iter()
+            .filter(|piece| piece.memory.length > 0);
+        Iovs::new(with_bytes.map(|piece| {
+            RmaIov::new(
+                piece.memory.address,
+                piece.memory.length as u64,
+                piece.region.map_or(0, |region| region.remote_key.0),
+            )
+        }))
+    }
+
+    /// Posts the next part of a write.
+    pub(super) fn post_rdma_write(
+        &mut self,
+        id: OutboundId,
+        peer: PeerId,
+        BulkKey(key): BulkKey,
+        target: &Iovs,
+        immediate: Option<u32>,
+    ) -> Result<u64, EndpointError> {
+        let limit = self.nic.attributes().max_rdma_size.max(1);
+        let bulk = &self.bulks[key as usize];
+        let part = next_part(
+            bulk.source.as_slice(),
+            target,
+            bulk.moved,
+            bulk.to_move,
+            limit,
+        )
+        .ok_or(EndpointError::Unsupported(
+            "an RDMA write of unregistered memory",
+        ))?;
+        let length = part.local.length as u64;
+        self.post_rdma(
+            peer,
+            Owner::Outbound(id),
+            part,
+            super::transmit::Rdma::Write(immediate),
+        )?;
+        Ok(length)
+    }
+
+    /// Plans to read the bytes from `next` on of a transfer. The bytes beyond its buffer count as
+    /// received.
+    ///
+    /// # Errors
+    /// The target could not be registered; nothing changed.
+    pub(super) fn plan_reads(
+        &mut self,
+        id: ReceiveId,
+        remote: Iovs,
+        next: u64,
+        tells_peer: bool,
+    ) -> Result<(), NicError> {
+        let Some(transfer) = self.transfer_mut(id) else {
+            return Ok(());
+        };
+        let mut target = core::mem::replace(&mut transfer.target, Iov::NONE);
+        let registered = self.register_pieces(&mut target, Access::LOCAL_WRITE);
+        let Some(transfer) = self.transfer_mut(id) else {
+            return Ok(());
+        };
+        transfer.target = target;
+        let own_regions = registered?;
+        let end = transfer.length.min(transfer.capacity).max(next);
+        transfer.received += transfer.length - end;
+        let plan = ReadPlan {
+            remote,
+            next,
+            end,
+            outstanding: 0,
+            tells_peer,
+            own_regions,
+        };
+        let key = PlanKey(self.read_plans.insert(plan) as u32);
+        if let Some(transfer) = self.transfer_mut(id) {
+            transfer.plan = Some(key);
+        }
+        self.queue_inbound(id);
+        Ok(())
+    }
+
+    /// Whether reads of a transfer remain to be posted.
+    pub(super) fn has_reads_to_post(&self, transfer: &Transfer) -> bool {
+        transfer.failure.is_none()
+            && transfer.plan.is_some_and(|PlanKey(key)| {
+                let plan = &self.read_plans[key as usize];
+                plan.next < plan.end
+            })
+    }
+
+    /// Whether the device has reads of a transfer.
+    pub(super) fn has_reads_in_flight(&self, transfer: &Transfer) -> bool {
+        transfer
+            .plan
+            .is_some_and(|PlanKey(key)| self.read_plans[key as usize].outstanding > 0)
+    }
+
+    /// Posts reads of a transfer, up to [`QUANTUM`]. Returns whether there are more.
+    ///
+    /// # Errors
+    /// Only [`EndpointError::TryAgain`]; other errors end the transfer.
+    pub(super) fn post_reads(&mut self, id: ReceiveId) -> Result<bool, EndpointError> {
+        let limit = self.rdma_limit();
+        for _ in 0..QUANTUM {
+            let Some(super::inbound::Inbound::Active(transfer)) = self.inbound.get(id) else {
+                return Ok(false);
+            };
+            if !self.has_reads_to_post(transfer) {
+                return Ok(false);
+            }
+            let (peer, target) = (transfer.peer, transfer.target.as_slice());
+            let Some(PlanKey(key)) = transfer.plan else {
+                return Ok(false);
+            };
+            let plan = &self.read_plans[key as usize];
+            let part = next_part(target, &plan.remote, plan.next, plan.end, limit);
+            let Some(part) = part else {
+                // The peer's memory is shorter than its message.
+                self.fail_inbound(id, super::long_cts::SIZE_MISMATCH);
+                return Ok(false);
+            };
+            let length = part.local.length as u64;
+            match self.post_rdma(peer, Owner::Inbound(id), part, super::transmit::Rdma::Read) {
+                Ok(()) => {
+                    let plan = &mut self.read_plans[key as usize];
+                    plan.next += length;
+                    plan.outstanding += 1;
+                }
+                Err(EndpointError::TryAgain) => return Err(EndpointError::TryAgain),
+                Err(error) => {
+                    self.fail_inbound(id, super::transmit::failure_of(&error));
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// The device finished a read.
+    pub(super) fn on_read_done(&mut self, id: ReceiveId, length: u64, failure: Option<Failure>) {
+        let Some(transfer) = self.transfer_mut(id) else {
+            return;
+        };
+        let Some(PlanKey(key)) = transfer.plan else {
+            return;
+        };
+        match failure {
+            None => transfer.received += length,
+            Some(failure) => {
+                transfer.failure.get_or_insert(failure);
+            }
+        }
+        self.read_plans[key as usize].outstanding -= 1;
+        self.go_on_with(id);
+    }
+
+    /// Ends a transfer's reads; the last one has completed. Returns whether the peer waits for EOR.
+    pub(super) fn end_reads(&mut self, PlanKey(key): PlanKey) -> bool {
+        let plan = self.read_plans.remove(key as usize);
+        self.deregister_own(plan.own_regions);
+        plan.tells_peer
+    }
+
+    /// Sends EOR as soon as there is room.
+    pub(super) fn queue_eor(&mut self, peer: PeerId, send_id: SendId, id: ReceiveId) {
+        self.queue_work(Work::Eor {
+            peer,
+            send_id,
+            recv_id: RecvId(id.to_wire()),
+        });
+    }
+
+    /// The local memory that a peer's request names, if the keys allow this access to all of it.
+    pub(super) fn exposed_memory(&self, pieces: &Iovs, access: Access) -> Option<Iov> {
+        let mut found = [IoVec::new(UserSlice {
+            address: 0,
+            length: 0,
+        }); super::IOV_LIMIT];
+        let pieces = pieces.as_slice();
+        for (piece, found) in pieces.iter().zip(&mut found) {
+            let (memory, allowed, region) = self.exposed.get(&piece.key())?;
+            let end = piece.addr().checked_add(piece.len())?;
+            let inside = piece.addr() >= memory.address
+                && end <= memory.address.checked_add(memory.length as u64)?;
+            if !inside || !allowed.contains(access) {
+                return None;
+            }
+            *found = IoVec {
+                memory: UserSlice {
+                    address: piece.addr(),
+                    length: usize::try_from(piece.len()).ok()?,
+                },
+                // Where the device would write, a region that it may only read is of no use.
+                region: (access == Access::REMOTE_READ || allowed.contains(Access::LOCAL_WRITE))
+                    .then_some(*region),
+            };
+        }
+        Iov::new(&found[..pieces.len()]).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nic::LocalKey;
+
+    fn local(lengths: &[usize]) -> Vec<IoVec> {
+        let region = Region {
+            local_key: LocalKey(5),
+            remote_key: RemoteKey(6),
+        };
+        lengths
+            .iter()
+            .enumerate()
+            .map(|(index, length)| IoVec {
+                memory: UserSlice {
+                    address: 1000 * (index as u64 + 1),
+                    length: *length,
+                },
+                region: Some(region),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn parts_end_where_either_side_or_the_limit_does() {
+        let local = local(&[100, 50]);
+        let remote = Iovs::new(
+            [
+                RmaIov::new(7000, 30, 1),
+                RmaIov::new(0, 0, 2),
+                RmaIov::new(9000, 120, 3),
+            ]
+            .into_iter(),
+        );
+        let mut offset = 0;
+        let mut seen = Vec::new();
+        while let Some(part) = next_part(&local, &remote, offset, 140, 60) {
+            seen.push((
+                part.local.address,
+                part.local.length,
+                part.remote_address,
+                part.remote_key.0,
+            ));
+            offset += part.local.length as u64;
+            if offset == 140 {
+                break;
+            }
+        }
+        assert_eq!(
+            seen,
+            [
+                (1000, 30, 7000, 1),
+                (1030, 60, 9000, 3),
+                (1090, 10, 9060, 3),
+                (2000, 40, 9070, 3),
+            ]
+        );
+        assert!(next_part(&local, &remote, 150, 200, 60).is_none());
+    }
+}
