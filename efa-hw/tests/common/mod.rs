@@ -1,0 +1,56 @@
+//! Runs a test on an EFA device: the machine's own, or an emulated one.
+
+use efa_hw::{DeviceName, HwDevice};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+/// Set in the process that a test started again under the emulator.
+const NESTED: &str = "EFA_HW_TEST_UNDER_EMULATOR";
+
+/// Calls `body` with a device.
+///
+/// Without EFA hardware the test binary is started again under `efa-emu run`, with only the test
+/// `name`, and the outcome of that process is the test's.
+///
+/// Panics if there is no device there either, or if `efa-emu` was not built.
+pub fn with_device(name: &str, body: impl FnOnce(Arc<HwDevice>)) {
+    match HwDevice::open(&DeviceName::First) {
+        Ok(device) => body(device),
+        Err(error) if std::env::var_os(NESTED).is_some() => {
+            panic!("no device under the emulator: {error}")
+        }
+        Err(_) => {
+            let test = std::env::current_exe().expect("the test binary has a path");
+            let status = Command::new(emulator())
+                .args([
+                    "run",
+                    "--fabric",
+                    &format!("hw-{}-{name}", std::process::id()),
+                    "--",
+                ])
+                .arg(test)
+                .args(["--exact", name, "--nocapture", "--test-threads=1"])
+                .env(NESTED, "1")
+                .status()
+                .expect("efa-emu starts");
+            assert!(status.success(), "under the emulator: {status}");
+        }
+    }
+}
+
+/// `efa-emu` beside this test's directory in cargo's target folder.
+fn emulator() -> PathBuf {
+    let test = std::env::current_exe().expect("the test binary has a path");
+    let path = test
+        .ancestors()
+        .nth(2)
+        .expect("target/PROFILE/deps/TEST")
+        .join("efa-emu");
+    assert!(
+        path.exists(),
+        "{} does not exist; run `cargo build --workspace` first",
+        path.display()
+    );
+    path
+}

@@ -1,0 +1,439 @@
+//! `HwNic` on a device: two queue pairs of one process talk to each other.
+
+mod common;
+
+use common::with_device;
+use efa_core::address::{Ahn, Qkey, RawAddress};
+use efa_core::nic::{
+    Access, BufferId, Completion, CompletionKind, Destination, DeviceCaps, Nic, NicError,
+    RdmaRequest, SendRequest, Source, Status, UserSlice,
+};
+use efa_hw::{HwDevice, HwNic, NicConfig};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Far above what anything here takes; reached only when a completion is lost.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+fn open(device: &Arc<HwDevice>) -> HwNic {
+    let config = NicConfig {
+        packet_buffers: 64,
+        ..NicConfig::default()
+    };
+    HwNic::open(device.clone(), config).expect("the queue pair opens")
+}
+
+fn destination(ahn: Ahn, address: RawAddress) -> Destination {
+    Destination {
+        ahn,
+        qpn: address.qpn,
+        qkey: address.qkey,
+    }
+}
+
+/// Polls every nic until `count` completions of the first came.
+fn wait(nics: &mut [&mut HwNic], count: usize) -> Vec<Completion> {
+    let start = Instant::now();
+    let mut completions = Vec::new();
+    let mut others = Vec::new();
+    while completions.len() < count {
+        for (index, nic) in nics.iter_mut().enumerate() {
+            nic.poll(
+                if index == 0 {
+                    &mut completions
+                } else {
+                    &mut others
+                },
+                16,
+            );
+        }
+        assert!(start.elapsed() < TIMEOUT, "only {completions:?}");
+    }
+    assert!(others.is_empty(), "the other nic completed {others:?}");
+    completions
+}
+
+fn post_receive(nic: &mut HwNic) -> BufferId {
+    let buffer = nic.acquire_buffer().expect("a buffer is free");
+    nic.post_recv(buffer).expect("the receive is posted");
+    buffer
+}
+
+fn send(nic: &mut HwNic, to: Destination, bytes: &[u8], immediate: Option<u32>, context: u64) {
+    let buffer = nic.acquire_buffer().expect("a buffer is free");
+    nic.buffer_mut(buffer)[..bytes.len()].copy_from_slice(bytes);
+    let request = SendRequest {
+        destination: to,
+        buffer,
+        header_length: bytes.len(),
+        payload: None,
+        immediate,
+        context,
+    };
+    nic.post_send(&request).expect("the send is posted");
+}
+
+/// The one completion of a send with this context.
+fn expect_sent(completion: &Completion, context: u64, status: Status) {
+    assert_eq!((completion.context, completion.status), (context, status));
+    assert!(
+        matches!(completion.kind, CompletionKind::Send { .. }),
+        "{completion:?}"
+    );
+}
+
+fn expect_received(
+    nic: &HwNic,
+    completion: &Completion,
+    bytes: &[u8],
+    immediate: Option<u32>,
+) -> Source {
+    let CompletionKind::Recv {
+        buffer,
+        length,
+        source,
+        immediate: got,
+    } = completion.kind
+    else {
+        panic!("not a receive: {completion:?}");
+    };
+    assert_eq!(completion.status, Status::Ok);
+    assert_eq!(&nic.buffer(buffer)[..length], bytes);
+    assert_eq!(got, immediate);
+    source
+}
+
+#[test]
+fn packets_arrive_whole_from_inline_size_to_mtu() {
+    with_device("packets_arrive_whole_from_inline_size_to_mtu", |device| {
+        let (mut a, mut b) = (open(&device), open(&device));
+        let ahn = a.create_address_handle(b.local_address().gid).unwrap();
+        let to = destination(ahn, b.local_address());
+        let mtu = a.attributes().mtu;
+        for (context, length) in [0, 1, 32, 33, 64, 4096, mtu].into_iter().enumerate() {
+            let bytes: Vec<u8> = (0..length)
+                .map(|index| (index * 7 + length) as u8)
+                .collect();
+            let immediate = (length % 2 == 1).then_some(0xDEAD_BEEF);
+            post_receive(&mut b);
+            send(&mut a, to, &bytes, immediate, context as u64);
+            let received = wait(&mut [&mut b], 1);
+            let source = expect_received(&b, &received[0], &bytes, immediate);
+            assert_eq!(source.qpn, a.local_address().qpn);
+            expect_sent(&wait(&mut [&mut a], 1)[0], context as u64, Status::Ok);
+        }
+        let too_long = SendRequest {
+            destination: to,
+            buffer: a.acquire_buffer().unwrap(),
+            header_length: mtu + 1,
+            payload: None,
+            immediate: None,
+            context: 0,
+        };
+        assert!(matches!(
+            a.post_send(&too_long),
+            Err(NicError::Invalid {
+                what: "packet length",
+                ..
+            })
+        ));
+    });
+}
+
+#[test]
+fn the_payload_is_gathered_from_registered_user_memory() {
+    with_device(
+        "the_payload_is_gathered_from_registered_user_memory",
+        |device| {
+            let (mut a, mut b) = (open(&device), open(&device));
+            let ahn = a.create_address_handle(b.local_address().gid).unwrap();
+            let memory = a.allocate_user(5000).unwrap();
+            a.write_user(memory.address, &[0xA5; 5000]).unwrap();
+            let region = a.register(memory, Access::empty()).unwrap();
+            post_receive(&mut b);
+            let buffer = a.acquire_buffer().unwrap();
+            a.buffer_mut(buffer)[..8].copy_from_slice(b"header..");
+            a.post_send(&SendRequest {
+                destination: destination(ahn, b.local_address()),
+                buffer,
+                header_length: 8,
+                payload: Some((
+                    UserSlice {
+                        length: 4000,
+                        ..memory
+                    },
+                    region.local_key,
+                )),
+                immediate: None,
+                context: 9,
+            })
+            .unwrap();
+            let received = wait(&mut [&mut b], 1);
+            let mut expected = b"header..".to_vec();
+            expected.extend([0xA5; 4000]);
+            expect_received(&b, &received[0], &expected, None);
+            expect_sent(&wait(&mut [&mut a], 1)[0], 9, Status::Ok);
+            a.deregister(region).unwrap();
+            assert!(a.deregister(region).is_err());
+        },
+    );
+}
+
+#[test]
+fn a_sender_is_named_once_it_is_in_the_address_book() {
+    with_device(
+        "a_sender_is_named_once_it_is_in_the_address_book",
+        |device| {
+            let (mut a, mut b) = (open(&device), open(&device));
+            let ahn = a.create_address_handle(b.local_address().gid).unwrap();
+            assert_eq!(a.create_address_handle(b.local_address().gid).unwrap(), ahn);
+            let to = destination(ahn, b.local_address());
+            for _ in 0..2 {
+                post_receive(&mut b);
+            }
+            // One device has one address book: as long as `a` knows the GID they share, so does `b`.
+            send(&mut a, to, b"known", None, 1);
+            let received = wait(&mut [&mut b], 1);
+            let source = expect_received(&b, &received[0], b"known", None);
+            assert_eq!(source.ahn, Some(ahn));
+            a.destroy_address_handle(ahn).unwrap();
+            send(&mut a, to, b"still known", None, 2);
+            wait(&mut [&mut b], 1);
+            a.destroy_address_handle(ahn).unwrap();
+            assert!(a.destroy_address_handle(ahn).is_err());
+            let gone = SendRequest {
+                destination: to,
+                buffer: a.acquire_buffer().unwrap(),
+                header_length: 1,
+                payload: None,
+                immediate: None,
+                context: 3,
+            };
+            assert!(matches!(
+                a.post_send(&gone),
+                Err(NicError::Invalid {
+                    what: "address handle number",
+                    ..
+                })
+            ));
+        },
+    );
+}
+
+#[test]
+fn errors_of_the_peer_come_back_with_the_devices_status() {
+    with_device(
+        "errors_of_the_peer_come_back_with_the_devices_status",
+        |device| {
+            let (mut a, mut b) = (open(&device), open(&device));
+            let ahn = a.create_address_handle(b.local_address().gid).unwrap();
+            let to = destination(ahn, b.local_address());
+
+            send(&mut a, to, b"no receive posted", None, 1);
+            expect_sent(&wait(&mut [&mut a, &mut b], 1)[0], 1, Status::RemoteRnr);
+
+            post_receive(&mut b);
+            let wrong_key = Destination {
+                qkey: Qkey(to.qkey.0 ^ 1),
+                ..to
+            };
+            send(&mut a, wrong_key, b"wrong Q-key", None, 2);
+            expect_sent(
+                &wait(&mut [&mut a, &mut b], 1)[0],
+                2,
+                Status::RemoteBadDestQpn,
+            );
+
+            drop(b);
+            send(&mut a, to, b"nobody there", None, 3);
+            expect_sent(&wait(&mut [&mut a], 1)[0], 3, Status::RemoteBadDestQpn);
+        },
+    );
+}
+
+#[test]
+fn rdma_moves_data_both_ways_and_a_bad_key_moves_none() {
+    with_device(
+        "rdma_moves_data_both_ways_and_a_bad_key_moves_none",
+        |device| {
+            let caps = device.attributes().caps;
+            if !caps.contains(DeviceCaps::RDMA_READ | DeviceCaps::RDMA_WRITE) {
+                println!(
+                    "skipped: {} has no RDMA read and write ({caps:?})",
+                    device.name()
+                );
+                return;
+            }
+            let (mut a, mut b) = (open(&device), open(&device));
+            let ahn = a.create_address_handle(b.local_address().gid).unwrap();
+            let length = 3 << 20;
+            let local = a.allocate_user(length).unwrap();
+            let remote = b.allocate_user(length).unwrap();
+            let local_region = a.register(local, Access::LOCAL_WRITE).unwrap();
+            let remote_region = b
+                .register(
+                    remote,
+                    Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE,
+                )
+                .unwrap();
+            let pattern: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
+            b.write_user(remote.address, &pattern).unwrap();
+            let request = RdmaRequest {
+                destination: destination(ahn, b.local_address()),
+                local,
+                local_key: local_region.local_key,
+                remote_address: remote.address,
+                remote_key: remote_region.remote_key,
+                immediate: None,
+                context: 1,
+            };
+
+            a.post_read(&request).unwrap();
+            let read = wait(&mut [&mut a, &mut b], 1)[0];
+            assert_eq!((read.context, read.status), (1, Status::Ok));
+            assert_eq!(read.kind, CompletionKind::RdmaRead);
+            assert!(
+                a.read_user(local).unwrap() == pattern,
+                "the data that was read differs"
+            );
+
+            a.write_user(local.address, &vec![0x5A; length]).unwrap();
+            post_receive(&mut b);
+            let write = RdmaRequest {
+                immediate: Some(77),
+                context: 2,
+                ..request
+            };
+            a.post_write(&write).unwrap();
+            let arrived = wait(&mut [&mut b], 1)[0];
+            let CompletionKind::RecvRdmaWithImmediate {
+                length: bytes,
+                immediate,
+                source,
+                ..
+            } = arrived.kind
+            else {
+                panic!("not a write with immediate: {arrived:?}");
+            };
+            assert_eq!(
+                (bytes, immediate, source.qpn),
+                (length, 77, a.local_address().qpn)
+            );
+            let written = wait(&mut [&mut a], 1)[0];
+            assert_eq!((written.context, written.status), (2, Status::Ok));
+            assert_eq!(written.kind, CompletionKind::RdmaWrite);
+            assert!(
+                b.read_user(remote)
+                    .unwrap()
+                    .iter()
+                    .all(|byte| *byte == 0x5A)
+            );
+
+            b.deregister(remote_region).unwrap();
+            a.write_user(local.address, &vec![0x11; length]).unwrap();
+            a.post_write(&RdmaRequest {
+                context: 3,
+                ..request
+            })
+            .unwrap();
+            let refused = wait(&mut [&mut a, &mut b], 1)[0];
+            assert_eq!(
+                (refused.context, refused.status),
+                (3, Status::RemoteBadAddress)
+            );
+            assert!(
+                b.read_user(remote)
+                    .unwrap()
+                    .iter()
+                    .all(|byte| *byte == 0x5A)
+            );
+        },
+    );
+}
+
+#[test]
+fn queues_and_pools_push_back_instead_of_losing_work() {
+    with_device(
+        "queues_and_pools_push_back_instead_of_losing_work",
+        |device| {
+            let config = NicConfig {
+                send_queue_depth: 4,
+                recv_queue_depth: 4,
+                packet_buffers: 16,
+                ..NicConfig::default()
+            };
+            let mut a = HwNic::open(device.clone(), config).unwrap();
+            let mut b = HwNic::open(device.clone(), config).unwrap();
+            let ahn = a.create_address_handle(b.local_address().gid).unwrap();
+            let to = destination(ahn, b.local_address());
+            for _ in 0..4 {
+                post_receive(&mut b);
+            }
+            let extra = b.acquire_buffer().unwrap();
+            assert_eq!(b.post_recv(extra), Err(NicError::QueueFull));
+            b.release_buffer(extra);
+
+            for context in 0..4 {
+                send(&mut a, to, &[context as u8], None, context);
+            }
+            let fifth = a.acquire_buffer().unwrap();
+            let request = SendRequest {
+                destination: to,
+                buffer: fifth,
+                header_length: 1,
+                payload: None,
+                immediate: None,
+                context: 4,
+            };
+            assert_eq!(a.post_send(&request), Err(NicError::QueueFull));
+            assert_eq!(
+                a.buffer(fifth).is_empty(),
+                false,
+                "a refused buffer stays the caller's"
+            );
+
+            let mut contexts: Vec<u64> = wait(&mut [&mut a], 4)
+                .iter()
+                .map(|completion| completion.context)
+                .collect();
+            contexts.sort_unstable();
+            assert_eq!(contexts, [0, 1, 2, 3]);
+            assert_eq!(wait(&mut [&mut b], 4).len(), 4);
+            post_receive(&mut b);
+            a.post_send(&request).unwrap();
+            expect_sent(&wait(&mut [&mut a], 1)[0], 4, Status::Ok);
+
+            while a.acquire_buffer().is_some() {}
+            assert_eq!(a.acquire_buffer(), None);
+        },
+    );
+}
+
+#[test]
+fn memory_that_nobody_handed_over_is_an_error() {
+    with_device("memory_that_nobody_handed_over_is_an_error", |device| {
+        let mut nic = open(&device);
+        let buffer = nic.acquire_buffer().unwrap();
+        let nowhere = UserSlice {
+            address: 0xdead_0000,
+            length: 16,
+        };
+        let fault = NicError::MemoryFault {
+            address: 0xdead_0000,
+            length: 16,
+        };
+        assert_eq!(nic.copy_from_user(buffer, 0, nowhere), Err(fault));
+        assert_eq!(nic.copy_to_user(buffer, 0, 16, nowhere.address), Err(fault));
+        assert_eq!(nic.register(nowhere, Access::LOCAL_WRITE), Err(fault));
+        let memory = nic.allocate_user(16).unwrap();
+        let too_far = nic.buffer(buffer).len() - 8;
+        assert!(nic.copy_from_user(buffer, too_far, memory).is_err());
+        assert!(
+            nic.copy_to_user(buffer, usize::MAX, 16, memory.address)
+                .is_err()
+        );
+        nic.write_user(memory.address, b"0123456789abcdef").unwrap();
+        nic.copy_from_user(buffer, 4, memory).unwrap();
+        assert_eq!(&nic.buffer(buffer)[4..20], b"0123456789abcdef");
+    });
+}
