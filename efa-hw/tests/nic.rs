@@ -187,18 +187,25 @@ fn a_sender_is_named_once_it_is_in_the_address_book() {
             let (mut a, mut b) = (open(&device), open(&device));
             let ahn = a.create_address_handle(b.local_address().gid).unwrap();
             assert_eq!(a.create_address_handle(b.local_address().gid).unwrap(), ahn);
+            a.destroy_address_handle(ahn).unwrap();
             let to = destination(ahn, b.local_address());
             for _ in 0..2 {
                 post_receive(&mut b);
             }
-            // One device has one address book: as long as `a` knows the GID they share, so does `b`.
-            send(&mut a, to, b"known", None, 1);
+            // Address books belong to protection domains, and `b` has its own.
+            send(&mut a, to, b"unknown", None, 1);
+            let received = wait(&mut [&mut b], 1);
+            let source = expect_received(&b, &received[0], b"unknown", None);
+            assert_eq!(source.ahn, None);
+            if device.attributes().caps.contains(DeviceCaps::CQ_WITH_SGID) {
+                assert_eq!(source.gid, Some(a.local_address().gid));
+            }
+            let name = b.create_address_handle(a.local_address().gid).unwrap();
+            send(&mut a, to, b"known", None, 2);
             let received = wait(&mut [&mut b], 1);
             let source = expect_received(&b, &received[0], b"known", None);
-            assert_eq!(source.ahn, Some(ahn));
-            a.destroy_address_handle(ahn).unwrap();
-            send(&mut a, to, b"still known", None, 2);
-            wait(&mut [&mut b], 1);
+            assert_eq!((source.ahn, source.gid), (Some(name), None));
+
             a.destroy_address_handle(ahn).unwrap();
             assert!(a.destroy_address_handle(ahn).is_err());
             let gone = SendRequest {
@@ -266,6 +273,8 @@ fn rdma_moves_data_both_ways_and_a_bad_key_moves_none() {
             }
             let (mut a, mut b) = (open(&device), open(&device));
             let ahn = a.create_address_handle(b.local_address().gid).unwrap();
+            // The device refuses RDMA of initiators that the responder's address book lacks.
+            b.create_address_handle(a.local_address().gid).unwrap();
             let length = 3 << 20;
             let local = a.allocate_user(length).unwrap();
             let remote = b.allocate_user(length).unwrap();
