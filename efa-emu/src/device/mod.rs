@@ -19,6 +19,7 @@ mod error;
 mod flight;
 mod initiator;
 mod keys;
+mod qp_table;
 mod qpn;
 pub mod queue;
 mod queue_pair;
@@ -44,8 +45,9 @@ use address_book::AddressBook;
 use completion::CqTable;
 use initiator::Initiator;
 use keys::RegionTable;
+use qp_table::QpTable;
 use queue::{CompletionRing, ReceiveRing, SendRing};
-use queue_pair::{QpTable, QueuePair};
+use queue_pair::QueuePair;
 
 /// A protection domain: memory, address handles and queue pairs work together only inside one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use efa_core::address::{Qkey, Qpn};
+use efa_core::address::Qkey;
 
 use super::queue::{ReceiveRing, SendRing, WqeSize};
 use super::{CqId, Error, PdId};
@@ -285,64 +285,8 @@ impl QueuePair {
     }
 }
 
-const PAGE_BITS: u32 = 8;
-const PAGE: usize = 1 << PAGE_BITS;
-
-type Page = [Option<Box<QueuePair>>; PAGE];
-
-/// Queue pairs by number: two indexed steps, and an empty table costs 2 KiB.
-pub(super) struct QpTable {
-    pages: [Option<Box<Page>>; PAGE],
-    live: u32,
-}
-
-impl QpTable {
-    pub(super) fn new() -> Self {
-        QpTable {
-            pages: [const { None }; PAGE],
-            live: 0,
-        }
-    }
-
-    pub(super) fn live(&self) -> u32 {
-        self.live
-    }
-
-    #[inline]
-    pub(super) fn get(&self, qpn: Qpn) -> Option<&QueuePair> {
-        let page = self.pages[usize::from(qpn.0 >> PAGE_BITS)].as_ref()?;
-        page[usize::from(qpn.0) % PAGE].as_deref()
-    }
-
-    #[inline]
-    pub(super) fn get_mut(&mut self, qpn: Qpn) -> Option<&mut QueuePair> {
-        let page = self.pages[usize::from(qpn.0 >> PAGE_BITS)].as_mut()?;
-        page[usize::from(qpn.0) % PAGE].as_deref_mut()
-    }
-
-    /// Puts a queue pair in; false if the number is taken.
-    pub(super) fn insert(&mut self, qpn: Qpn, qp: QueuePair) -> bool {
-        let page = self.pages[usize::from(qpn.0 >> PAGE_BITS)]
-            .get_or_insert_with(|| Box::new([const { None }; PAGE]));
-        let slot = &mut page[usize::from(qpn.0) % PAGE];
-        if slot.is_some() {
-            return false;
-        }
-        *slot = Some(Box::new(qp));
-        self.live += 1;
-        true
-    }
-
-    pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Box<QueuePair>> {
-        let page = self.pages[usize::from(qpn.0 >> PAGE_BITS)].as_mut()?;
-        let qp = page[usize::from(qpn.0) % PAGE].take()?;
-        self.live -= 1;
-        Some(qp)
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::QpState::*;
     use super::*;
 
@@ -386,7 +330,7 @@ mod tests {
         }
     }
 
-    fn queue_pair(service: Service, state: QpState) -> QueuePair {
+    pub(in crate::device) fn queue_pair(service: Service, state: QpState) -> QueuePair {
         let config = QpConfig {
             service,
             pd: PdId(0),
@@ -514,20 +458,5 @@ mod tests {
             qp.change(&believes, true).unwrap_err().errno(),
             libc::EINVAL
         );
-    }
-
-    #[test]
-    fn the_table_of_queue_pairs_holds_every_number() {
-        let mut table = QpTable::new();
-        for number in [1, 255, 256, 0x7fff, u16::MAX] {
-            let qpn = Qpn(number);
-            assert!(table.get(qpn).is_none());
-            assert!(table.insert(qpn, queue_pair(Service::Srd, Init)));
-            assert!(!table.insert(qpn, queue_pair(Service::Srd, Reset)));
-            assert_eq!(table.get(qpn).map(|qp| qp.state), Some(Init));
-        }
-        assert_eq!(table.live(), 5);
-        assert!(table.remove(Qpn(256)).is_some() && table.remove(Qpn(256)).is_none());
-        assert_eq!(table.live(), 4);
     }
 }

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use efa_core::address::{Ahn, Gid, Qpn};
 
 use super::memory::{Doorbell, RingMemory};
-use super::send::WqeOperation;
+use super::work_request::WqeOperation;
 use crate::device::Error;
 
 const PHASE: u8 = 1 << 0;

@@ -13,15 +13,16 @@ mod completion;
 mod memory;
 mod receive;
 mod send;
+mod work_request;
 
 pub use completion::{
     CompletionEntry, CompletionRing, CqDoorbell, QueueSide, ReceiveDetail, SendDetail, Slot,
 };
 pub use memory::{Doorbell, RingMemory};
 pub use receive::{ReceiveDescriptor, ReceiveRing};
-pub use send::{
-    BadWorkRequest, Buffer, InlineData, Payload, RemoteBuffer, SendRing, WorkRequest, WqeOperation,
-    WqeSize,
+pub use send::SendRing;
+pub use work_request::{
+    BadWorkRequest, Buffer, InlineData, Payload, RemoteBuffer, WorkRequest, WqeOperation, WqeSize,
 };
 
 use super::Error;

@@ -10,7 +10,7 @@
 use std::sync::atomic::Ordering;
 
 use super::memory::{Doorbell, RingMemory};
-use super::send::Buffer;
+use super::work_request::Buffer;
 use crate::device::Error;
 
 const LKEY_MASK: u32 = 0x00ff_ffff;

@@ -1,0 +1,83 @@
+//! Queue pairs by number.
+
+use efa_core::address::Qpn;
+
+use super::queue_pair::QueuePair;
+
+const PAGE_BITS: u32 = 8;
+const PAGE: usize = 1 << PAGE_BITS;
+
+type Page = [Option<Box<QueuePair>>; PAGE];
+
+/// Queue pairs by number: two indexed steps, and an empty table costs 2 KiB.
+pub(super) struct QpTable {
+    pages: [Option<Box<Page>>; PAGE],
+    live: u32,
+}
+
+impl QpTable {
+    pub(super) fn new() -> Self {
+        QpTable {
+            pages: [const { None }; PAGE],
+            live: 0,
+        }
+    }
+
+    pub(super) fn live(&self) -> u32 {
+        self.live
+    }
+
+    #[inline]
+    pub(super) fn get(&self, qpn: Qpn) -> Option<&QueuePair> {
+        let page = self.pages[usize::from(qpn.0 >> PAGE_BITS)].as_ref()?;
+        page[usize::from(qpn.0) % PAGE].as_deref()
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, qpn: Qpn) -> Option<&mut QueuePair> {
+        let page = self.pages[usize::from(qpn.0 >> PAGE_BITS)].as_mut()?;
+        page[usize::from(qpn.0) % PAGE].as_deref_mut()
+    }
+
+    /// Puts a queue pair in; false if the number is taken.
+    pub(super) fn insert(&mut self, qpn: Qpn, qp: QueuePair) -> bool {
+        let page = self.pages[usize::from(qpn.0 >> PAGE_BITS)]
+            .get_or_insert_with(|| Box::new([const { None }; PAGE]));
+        let slot = &mut page[usize::from(qpn.0) % PAGE];
+        if slot.is_some() {
+            return false;
+        }
+        *slot = Some(Box::new(qp));
+        self.live += 1;
+        true
+    }
+
+    pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Box<QueuePair>> {
+        let page = self.pages[usize::from(qpn.0 >> PAGE_BITS)].as_mut()?;
+        let qp = page[usize::from(qpn.0) % PAGE].take()?;
+        self.live -= 1;
+        Some(qp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::queue_pair::tests::queue_pair;
+    use crate::device::{QpState, Service};
+
+    #[test]
+    fn the_table_of_queue_pairs_holds_every_number() {
+        let mut table = QpTable::new();
+        for number in [1, 255, 256, 0x7fff, u16::MAX] {
+            let qpn = Qpn(number);
+            assert!(table.get(qpn).is_none());
+            assert!(table.insert(qpn, queue_pair(Service::Srd, QpState::Init)));
+            assert!(!table.insert(qpn, queue_pair(Service::Srd, QpState::Reset)));
+            assert_eq!(table.get(qpn).map(|qp| qp.state), Some(QpState::Init));
+        }
+        assert_eq!(table.live(), 5);
+        assert!(table.remove(Qpn(256)).is_some() && table.remove(Qpn(256)).is_none());
+        assert_eq!(table.live(), 4);
+    }
+}
