@@ -22,6 +22,7 @@ use super::{Failure, child, profiles};
 const LONGEST_DEVICE_PATH: usize = 255;
 
 #[derive(Args)]
+#[command(override_usage = "efa-emu run [OPTIONS] -- COMMAND [ARG]...")]
 pub(super) struct RunArguments {
     /// Join this host, or be the first on it. Without it, every run is a host of its own.
     #[arg(long, value_name = "NAME")]
