@@ -16,7 +16,7 @@ use efa_emu::transport::{
 
 use super::injection::Libraries;
 use super::state::RunDirectory;
-use super::{Failure, child, profiles};
+use super::{Failure, child, leftovers, profiles};
 
 /// `ibv_device` has room for paths of this length.
 const LONGEST_DEVICE_PATH: usize = 255;
@@ -104,6 +104,7 @@ impl RunArguments {
         config.profile = profile.name.to_owned();
         config.network = network;
 
+        leftovers::remove();
         let directory = RunDirectory::create()?;
         let sysfs_root = directory.subdirectory("sysfs")?;
         generate_sysfs(&sysfs_root, profile, &host)?;
@@ -126,6 +127,9 @@ impl RunArguments {
             }
         }
         let status = child::run(&mut command).map_err(|error| cannot_start(program, &error))?;
+        if !status.success() {
+            leftovers::remove();
+        }
         Ok(ExitCode::from(child::shell_status(status)))
     }
 }
