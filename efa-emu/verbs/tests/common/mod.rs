@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 /// A program that takes longer is ended and the test fails. Generous: the tests run side by side on
 /// small machines.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A file that `cargo build --workspace` puts beside the test programs' directory.
 ///
 /// # Panics
 /// If it was not built; says how to.
-pub fn built(name: &str) -> PathBuf {
+pub(crate) fn built(name: &str) -> PathBuf {
     let mine = std::env::current_exe().expect("a test program knows its path");
     mine.ancestors()
         .skip(1)
@@ -37,7 +37,7 @@ pub fn built(name: &str) -> PathBuf {
 }
 
 /// The path of an installed program, or `None` and a line that says why the test is skipped.
-pub fn installed(program: &str, package: &str) -> Option<PathBuf> {
+pub(crate) fn installed(program: &str, package: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path)
         .map(|directory| directory.join(program))
@@ -49,12 +49,12 @@ pub fn installed(program: &str, package: &str) -> Option<PathBuf> {
 }
 
 /// A fabric of this test's own, so that tests do not meet.
-pub struct TestFabric {
+pub(crate) struct TestFabric {
     name: String,
 }
 
 impl TestFabric {
-    pub fn new() -> TestFabric {
+    pub(crate) fn new() -> TestFabric {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         TestFabric {
@@ -62,8 +62,12 @@ impl TestFabric {
         }
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// `efa-emu run --fabric ... OPTIONS -- COMMAND`, where options and command are one list.
-    pub fn run(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(built("efa-emu"));
         command
             .args(["run", "--fabric", &self.name])
@@ -72,12 +76,12 @@ impl TestFabric {
     }
 
     /// `efa-emu run` on a host of its own, without options.
-    pub fn host(&self, program: &[&str]) -> Command {
+    pub(crate) fn host(&self, program: &[&str]) -> Command {
         self.run(&[&["--"], program].concat())
     }
 
     /// What `efa-emu ps` prints.
-    pub fn ps(&self) -> String {
+    pub(crate) fn ps(&self) -> String {
         let mut command = Command::new(built("efa-emu"));
         command.args(["ps", "--fabric", &self.name]);
         Program::start(command).wait().stdout
@@ -86,17 +90,17 @@ impl TestFabric {
 
 /// How a program ended.
 #[derive(Debug)]
-pub struct Outcome {
-    pub status: ExitStatus,
-    pub stdout: String,
-    pub stderr: String,
+pub(crate) struct Outcome {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl Outcome {
     /// # Panics
     /// If the program failed; shows what it printed.
     #[track_caller]
-    pub fn expect_success(self, what: &str) -> Outcome {
+    pub(crate) fn expect_success(self, what: &str) -> Outcome {
         assert!(
             self.status.success(),
             "{what}: {}\n--- stdout\n{}\n--- stderr\n{}",
@@ -108,7 +112,7 @@ impl Outcome {
     }
 
     /// The exit status as a shell would report it.
-    pub fn code(&self) -> i32 {
+    pub(crate) fn code(&self) -> i32 {
         self.status
             .code()
             .unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
@@ -116,7 +120,7 @@ impl Outcome {
 }
 
 /// A running program, in a process group of its own that ends with this value.
-pub struct Program {
+pub(crate) struct Program {
     child: Child,
     stdout: Receiver<String>,
     stderr: Receiver<String>,
@@ -125,7 +129,7 @@ pub struct Program {
 }
 
 impl Program {
-    pub fn start(mut command: Command) -> Program {
+    pub(crate) fn start(mut command: Command) -> Program {
         let description = format!("{command:?}");
         let mut child = command
             .stdin(Stdio::null())
@@ -143,12 +147,12 @@ impl Program {
         }
     }
 
-    pub fn id(&self) -> i32 {
+    pub(crate) fn id(&self) -> i32 {
         self.child.id() as i32
     }
 
     /// The program that `efa-emu run` started, once it is there.
-    pub fn inner_id(&self) -> i32 {
+    pub(crate) fn inner_id(&self) -> i32 {
         let deadline = Instant::now() + PATIENCE;
         let children = format!("/proc/{0}/task/{0}/children", self.id());
         loop {
@@ -165,7 +169,7 @@ impl Program {
         }
     }
 
-    pub fn signal(&self, signal: i32) {
+    pub(crate) fn signal(&self, signal: i32) {
         // SAFETY: takes no pointers. The child was not waited for, so the pid is its own.
         unsafe { libc::kill(self.id(), signal) };
     }
@@ -175,7 +179,7 @@ impl Program {
     /// # Panics
     /// If it takes longer than [`PATIENCE`].
     #[track_caller]
-    pub fn wait(mut self) -> Outcome {
+    pub(crate) fn wait(mut self) -> Outcome {
         let deadline = Instant::now() + PATIENCE;
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("it is our child") {
@@ -230,7 +234,7 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
 }
 
 /// A TCP port that is free now.
-pub fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0))
         .and_then(|listener| listener.local_addr())
         .expect("there are free ports")
@@ -238,7 +242,7 @@ pub fn free_port() -> u16 {
 }
 
 /// Waits until somebody listens on a TCP port, without connecting to it.
-pub fn wait_for_listener(port: u16, server: &mut Program) {
+pub(crate) fn wait_for_listener(port: u16, server: &mut Program) {
     const LISTEN: &str = "0A";
     let deadline = Instant::now() + PATIENCE;
     let suffix = format!(":{port:04X}");
@@ -273,7 +277,7 @@ pub fn wait_for_listener(port: u16, server: &mut Program) {
 }
 
 /// Files whose names contain `part`, for checks that nothing stays behind.
-pub fn files_with(directory: &Path, part: &str) -> Vec<String> {
+pub(crate) fn files_with(directory: &Path, part: &str) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return Vec::new();
     };
