@@ -268,5 +268,8 @@ fn profiles_are_listed_with_sources() {
         .wait()
         .expect_success("profiles efa0")
         .stdout;
-    assert!(one.starts_with("efa0: ") && !one.contains("efa1"), "{one}");
+    assert!(
+        one.starts_with("efa0: ") && !one.contains("\nefa1: "),
+        "{one}"
+    );
 }
