@@ -3,6 +3,7 @@ CARGO ?= cargo
 REPORTS := target/conformance
 
 .PHONY: conformance test lint bench interop setup build release
+.PHONY: wireshark-install wireshark-test wireshark-bench
 .DEFAULT_GOAL := conformance
 
 ## conformance: replay the trace corpus on both backends
@@ -28,6 +29,18 @@ bench: release
 ## interop: our protocol engine against stock libfabric
 interop: release
 	target/release/efa-conformance interop
+
+## wireshark-install: the dissector and its profile, for the current user
+wireshark-install: setup
+	@wireshark/install
+
+## wireshark-test: the dissector on 100,000 mutated frames
+wireshark-test: setup
+	EFA_MUTATIONS=100000 $(CARGO) test -p efa-emu --test wireshark_dissector
+
+## wireshark-bench: the dissector beside Wireshark's own
+wireshark-bench: setup
+	@wireshark/bench
 
 setup:
 	@scripts/setup

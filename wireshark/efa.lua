@@ -680,40 +680,39 @@ local ERROR, WARN, NOTE = expert.severity.ERROR, expert.severity.WARN, expert.se
 
 -- docs/rules.md explains them; a test compares the two lists.
 local TRANSPORT_RULES = {
-    { "transport_malformed", MALFORMED, ERROR, "The transport header is malformed" },
-    { "device_error", PROTOCOL, WARN, "The device reports an error" },
-    { "receiver_not_ready", PROTOCOL, NOTE, "The receiver had no buffer" },
+    { "transport-form", MALFORMED, ERROR, "The transport header is malformed" },
+    { "device-error", PROTOCOL, WARN, "The device reports an error" },
+    { "receiver-not-ready", PROTOCOL, NOTE, "The receiver had no buffer" },
     { "retransmission", SEQUENCE, NOTE, "Not the first attempt" },
 }
 local PACKET_RULES = {
-    { "truncated", MALFORMED, ERROR, "The packet ends inside its header" },
-    { "unknown_type", MALFORMED, ERROR, "The packet type is not assigned" },
-    { "retired_type", PROTOCOL, ERROR, "The packet type must not be on the wire" },
-    { "wrong_version", PROTOCOL, ERROR, "The protocol version is not 4" },
-    { "too_many_entries", MALFORMED, ERROR, "An array is longer than receivers can take" },
-    { "short_raw_address", MALFORMED, ERROR, "The raw address header is too short" },
-    { "bad_nextra", MALFORMED, ERROR, "nextra_p3 is less than 3" },
-    { "length_mismatch", MALFORMED, ERROR, "A stated length is not the true one" },
-    { "unknown_flags", PROTOCOL, NOTE, "Flags that the protocol does not define" },
-    { "missing_type_flags", PROTOCOL, WARN, "Without flags that the packet type implies" },
-    { "two_identities", PROTOCOL, NOTE, "Both raw address and connid header" },
-    { "trailing_bytes", PROTOCOL, NOTE, "Bytes behind the end of the packet's format" },
-    { "missing_raw_address", PROTOCOL, WARN, "No raw address before the handshake" },
-    { "missing_device_version", PROTOCOL, WARN, "Handshake without device version" },
-    { "handshake_repeated", SEQUENCE, WARN, "A second handshake" },
-    { "feature_before_handshake", SEQUENCE, NOTE, "A feature is used before the handshake" },
-    { "feature_not_announced", PROTOCOL, WARN, "A feature is used that the peer lacks" },
-    { "stale_connid", PROTOCOL, WARN, "The connection id is of another endpoint" },
-    { "qpn_reused", SEQUENCE, NOTE, "Another endpoint has taken over the queue pair number" },
-    { "id_never_granted", SEQUENCE, WARN, "The id names no operation" },
-    { "duplicate_segment", SEQUENCE, WARN, "This part of the message was sent before" },
-    { "segment_outside", PROTOCOL, ERROR, "The data lies outside of the message" },
-    { "window_exceeded", SEQUENCE, WARN, "More data than was granted" },
-    { "msg_id_gap", SEQUENCE, NOTE, "Earlier messages are missing so far" },
-    { "msg_id_window", SEQUENCE, WARN, "Too far ahead of the messages that are missing" },
-    { "msg_id_repeated", SEQUENCE, WARN, "The message id was used before" },
-    { "read_refused", PROTOCOL, NOTE, "The receiver cannot read by RDMA" },
-    { "peer_error", PROTOCOL, WARN, "The peer abandons an operation" },
+    { "packet-form", MALFORMED, ERROR, "The packet is malformed" },
+    { "iov-length", MALFORMED, ERROR, "The lengths of the iovs are not that of the data" },
+    { "unknown-flags", PROTOCOL, NOTE, "Flags that the protocol does not define" },
+    { "trailing-bytes", PROTOCOL, NOTE, "Bytes behind the end of the packet's format" },
+    { "req-flags", PROTOCOL, WARN, "Without flags that the packet type implies" },
+    { "one-identity", PROTOCOL, NOTE, "Both raw address and connid header" },
+    { "raw-address-true", PROTOCOL, ERROR, "The raw address is not the sender's" },
+    { "raw-address-first", PROTOCOL, WARN, "No raw address before the handshake" },
+    { "connid-true", PROTOCOL, WARN, "The connection id is of another endpoint" },
+    { "qkey-true", PROTOCOL, WARN, "The Q-key is not the receiver's" },
+    { "qpn-reused", SEQUENCE, NOTE, "Another endpoint has taken over the queue pair number" },
+    { "handshake-once", SEQUENCE, WARN, "A second handshake" },
+    { "device-version", PROTOCOL, WARN, "Handshake without device version" },
+    { "feature-announced", PROTOCOL, WARN, "A feature is used that the peer has not announced" },
+    { "feature-early", SEQUENCE, NOTE, "A feature is used before the peer's handshake" },
+    { "msg-id-once", SEQUENCE, WARN, "The message id was used before" },
+    { "msg-id-gap", SEQUENCE, NOTE, "Earlier messages are missing so far" },
+    { "msg-id-window", SEQUENCE, WARN, "Too far ahead of the messages that are missing" },
+    { "segment-bounds", PROTOCOL, ERROR, "The data lies outside of the message" },
+    { "segment-overlap", SEQUENCE, WARN, "This part of the message was sent before" },
+    { "answer-names-request", SEQUENCE, WARN, "The id names no operation of the peer" },
+    { "ctsdata-names-cts", SEQUENCE, WARN, "The data is for no operation of the peer" },
+    { "cts-positive", PROTOCOL, WARN, "A window of no bytes" },
+    { "cts-window", SEQUENCE, WARN, "More data than was granted" },
+    { "one-answer", SEQUENCE, WARN, "The operation was acknowledged before" },
+    { "read-refused", PROTOCOL, NOTE, "The receiver cannot read by RDMA" },
+    { "peer-error", PROTOCOL, WARN, "The peer abandons an operation" },
 }
 
 local RULES = {}
@@ -770,7 +769,9 @@ PACKETS[9].flag_names = HANDSHAKE_FLAGS
 --   steps    all of it, in the order of the packet
 --   prefix   how many of the steps have the same place in every such packet
 --   format   how Struct.unpack reads those, `size` how long they are
---   names    their names
+--   names    their names; wide: which of them have 64 bits; counting: which of them count an array
+--   issues   what is wrong with the flags, whatever follows
+--   info     the fields for the packet list
 local plans, plan_count = {}, 0
 local MOST_PLANS = 4096
 
@@ -788,9 +789,47 @@ local function group_of(name)
     return GROUPS[group] and group or nil
 end
 
+-- What the packet list shows of a packet, in this order: {field, label}.
+local INFO_FIELDS = {
+    { "msg_id", "msg_id" }, { "tag", "tag" }, { "send_id", "send_id" }, { "recv_id", "recv_id" },
+    { "seg_offset", "offset" }, { "runt_length", "runt" }, { "recv_length", "window" },
+    { "rma_iov_count", "rma_iov" }, { "read_iov_count", "read_iov" },
+}
+local RAW_ADDRESS_BIT, CONNID_BIT = 0, 15
+
+local function check_flags(plan, flags)
+    local packet, issues = plan.packet, {}
+    local unknown = 0
+    for bit = 0, 15 do
+        if has_bit(flags, bit) and not packet.flag_names[bit] then
+            unknown = unknown + 2 ^ bit
+        end
+    end
+    plan.unknown_flags = unknown
+    if unknown > 0 then
+        issues[#issues + 1] = { RULES["unknown-flags"],
+            format("flags 0x%04x are not defined for %s", unknown, packet.name) }
+    end
+    for _, bit in ipairs(packet.type_flags) do
+        if not has_bit(flags, bit) then
+            issues[#issues + 1] = { RULES["req-flags"],
+                format("every %s has the flag %s, and libfabric 1.11.0 relies on it",
+                    packet.name, REQ_FLAGS[bit]) }
+        end
+    end
+    if packet.is_req and has_bit(flags, RAW_ADDRESS_BIT) and has_bit(flags, CONNID_BIT) then
+        issues[#issues + 1] = { RULES["one-identity"],
+            "stock libfabric sends either the raw address or the connid, never both" }
+    end
+    plan.issues = issues[1] and issues
+end
+
 local function new_plan(packet, flags)
-    local plan = { packet = packet, steps = {}, prefix = 0, size = 0, names = {}, offsets = {} }
-    local fixed, codes = true, { "<" }
+    local plan = {
+        packet = packet, steps = {}, prefix = 0, size = 0, names = {}, offsets = {}, wide = {},
+        counting = {}, info = {},
+    }
+    local fixed, codes, known = true, { "<" }, {}
     for _, index in ipairs(packet) do
         local section = SECTIONS[index]
         if section.array then
@@ -799,8 +838,8 @@ local function new_plan(packet, flags)
         else
             for _, field in ipairs(section) do
                 if field_is_present(field, flags) then
-                    field.group = group_of(field[1])
                     plan.steps[#plan.steps + 1] = field
+                    known[field[1]] = true
                     local width = field[2]
                     fixed = fixed and type(width) == "number" and not field.if_room
                     if fixed then
@@ -809,18 +848,24 @@ local function new_plan(packet, flags)
                         plan.names[plan.prefix] = field[1]
                         plan.offsets[field[1]] = plan.size
                         plan.size = plan.size + width
+                        if width == 8 then
+                            plan.wide[#plan.wide + 1] = field[1]
+                        end
+                        if field.counts then
+                            plan.counting[#plan.counting + 1] = field
+                        end
                     end
                 end
             end
         end
     end
     plan.format = table.concat(codes)
-    plan.unknown_flags = 0
-    for bit = 0, 15 do
-        if has_bit(flags, bit) and not packet.flag_names[bit] then
-            plan.unknown_flags = plan.unknown_flags + 2 ^ bit
+    for _, field in ipairs(INFO_FIELDS) do
+        if known[field[1]] then
+            plan.info[#plan.info + 1] = field
         end
     end
+    check_flags(plan, flags)
     return plan
 end
 
@@ -870,7 +915,7 @@ local function is_truncated(p, name, offset, width)
         return true
     end
     p.truncated, p.malformed = true, true
-    issue(p, "truncated", format("%s: field %s at byte %d needs %.0f bytes, but the packet ends after %d",
+    issue(p, "packet-form", format("%s: field %s at byte %d needs %.0f bytes, but the packet ends after %d",
         p.name, name, offset, width, p.length - offset))
     return true
 end
@@ -881,23 +926,22 @@ local function walk(p, plan, add)
     local steps, offset, first = plan.steps, 0, 1
     local counts = {}
     if p.length >= plan.size and plan.size <= #p.raw then
-        local values_read = { Struct.unpack(plan.format, p.raw) }
-        local names = plan.names
+        local names, values_read = plan.names, { Struct.unpack(plan.format, p.raw) }
         for i = 1, plan.prefix do
-            local value = values_read[i]
-            p[names[i]] = steps[i][2] == 8 and unsigned(value) or value
+            p[names[i]] = values_read[i]
+        end
+        p.gid_offset = plan.offsets["raw_addr.gid"]
+        for _, name in ipairs(plan.wide) do
+            p[name] = unsigned(p[name])
+        end
+        for _, field in ipairs(plan.counting) do
+            counts[field.counts] = p[field[1]]
         end
         if add then
             for i = 1, plan.prefix do
                 local field = steps[i]
                 add(field, offset, field[2])
                 offset = offset + field[2]
-            end
-        end
-        for i = 1, plan.prefix do
-            local counted = steps[i].counts
-            if counted then
-                counts[counted] = values_read[i]
             end
         end
         offset, first = plan.size, plan.prefix + 1
@@ -908,13 +952,13 @@ local function walk(p, plan, add)
             local count = counts[step.array] or 0
             if step.array == "extra_info" then
                 if count < 3 then
-                    issue(p, "bad_nextra", format("nextra_p3 is %.0f: the number of words plus 3", count))
+                    issue(p, "packet-form", format("nextra_p3 is %.0f: the number of words plus 3", count))
                     p.malformed = true
                 end
                 count = math.max(count - 3, 0)
             end
             if count > MOST_ENTRIES[step.array] then
-                issue(p, "too_many_entries", format("%.0f entries of %s, but at most %d are allowed",
+                issue(p, "packet-form", format("%.0f entries of %s, but at most %d are allowed",
                     count, step.array, MOST_ENTRIES[step.array]))
                 p.malformed = true
             end
@@ -958,7 +1002,9 @@ local function walk(p, plan, add)
                         counts[step.counts] = value
                     end
                 end
-                if step[2] == "rest" then
+                if name == "raw_addr.gid" then
+                    p.gid_offset = offset
+                elseif step[2] == "rest" then
                     p[name .. "_offset"], p[name .. "_length"] = offset, width
                 end
                 if add then
@@ -981,37 +1027,28 @@ end
 
 -- What can be judged from the packet alone.
 local function check(p, plan)
-    local packet, flags = plan.packet, p.flags
-    if plan.unknown_flags > 0 then
-        issue(p, "unknown_flags", format("flags 0x%04x are not defined for %s", plan.unknown_flags, p.name))
-    end
-    for _, bit in ipairs(packet.type_flags) do
-        if not has_bit(flags, bit) then
-            issue(p, "missing_type_flags", format("every %s has the flag %s, and libfabric 1.11.0 relies on it",
-                p.name, REQ_FLAGS[bit]))
-        end
-    end
-    if packet.is_req and has_bit(flags, 0) and has_bit(flags, 15) then
-        issue(p, "two_identities", "stock libfabric sends either the raw address or the connid, never both")
+    for _, found in ipairs(plan.issues or {}) do
+        p.issues = p.issues or {}
+        p.issues[#p.issues + 1] = found
     end
     local size = p["raw_addr.size"]
     if size and size < RAW_ADDRESS_LENGTH then
-        issue(p, "short_raw_address", format("raw address of %.0f bytes, but it has at least %d",
+        issue(p, "packet-form", format("raw address of %.0f bytes, but it has at least %d",
             size, RAW_ADDRESS_LENGTH))
         p.malformed = true
     end
     if p.trailing_length then
-        issue(p, "trailing_bytes", format("%d bytes behind the end of %s", p.trailing_length, p.name))
+        issue(p, "trailing-bytes", format("%d bytes behind the end of %s", p.trailing_length, p.name))
     end
     if not p.cut and p.seg_length and p.seg_length ~= p.data_length then
-        issue(p, "length_mismatch", format("seg_length is %.0f, but %d bytes of data follow",
+        issue(p, "packet-form", format("seg_length is %.0f, but %d bytes of data follow",
             p.seg_length, p.data_length))
         p.malformed = true
     end
     if not p.cut and (p.code == 70 or p.code == 139) then
         local total = iov_total(p.rma_iov, "rma_iov")
         if total ~= p.data_length then
-            issue(p, "length_mismatch", format("the RMA iovs are %.0f bytes long, but %d bytes of data follow",
+            issue(p, "iov-length", format("the RMA iovs are %.0f bytes long, but %d bytes of data follow",
                 total, p.data_length))
         end
     end
@@ -1027,8 +1064,8 @@ local function read_packet(tvb, make_add)
     local packet = PACKETS[p.code]
     if not packet then
         p.name = p.code and format("type %d", p.code) or "empty packet"
-        issue(p, p.code and "unknown_type" or "truncated",
-            p.code and format("packet type %d is not assigned", p.code) or "the packet is empty")
+        issue(p, "packet-form", p.code and format("packet type %d is not assigned", p.code)
+            or "the packet is empty")
         p.malformed = true
         return p
     end
@@ -1040,11 +1077,11 @@ local function read_packet(tvb, make_add)
     walk(p, plan, make_add and make_add(p))
     p.flags = flags
     if p.version and p.version ~= PROTOCOL_VERSION then
-        issue(p, "wrong_version", format("version %d, but only %d is known", p.version, PROTOCOL_VERSION))
+        issue(p, "packet-form", format("version %d, but only %d is known", p.version, PROTOCOL_VERSION))
         p.malformed = true
     end
     if packet.family == "retired" or packet.family == "local" then
-        issue(p, "retired_type", p.name .. " must not be on the wire")
+        issue(p, "packet-form", p.name .. " must not be on the wire")
         p.malformed = true
     end
     if p.code == 9 then
@@ -1101,9 +1138,9 @@ local MSG_IDS = 2 ^ 32
 -- Receivers of libfabric 1.17 and older abort when a message is so far ahead.
 local REORDER_WINDOW = 16384
 -- Data kept for reassembly, in all messages together.
-local MOST_KEPT_BYTES = 256 * 1024 * 1024
+local MOST_KEPT_BYTES = 128 * 1024 * 1024
 
-local READ_NACK_FLAG, RAW_ADDRESS_FLAG = 13, 0
+local READ_NACK_BIT = 13
 local P2P_RECEIVED, P2P_SENT = 1, 0
 
 local state
@@ -1113,6 +1150,8 @@ local function reset_state()
         views = {}, -- views[local endpoint][remote endpoint] = conversation
         undirected = {}, -- the same for captures without directions
         pairs = {}, pair_count = 0, -- numbers of conversations, whichever end saw them
+        endpoints = {}, -- names by GID and QPN
+        conversations = {},
         transfers = {},
         transfer_of = {}, -- by frame, like all the following
         issues_of = {}, request_of = {}, response_of = {}, response_time_of = {}, retry_of = {},
@@ -1153,6 +1192,22 @@ local function new_side(endpoint)
     }
 end
 
+-- "[GID]:QPN", the name of an endpoint.
+local function endpoint_of(address, qpn)
+    local gid = tostring(address)
+    local of_gid = state.endpoints[gid]
+    if not of_gid then
+        of_gid = {}
+        state.endpoints[gid] = of_gid
+    end
+    local endpoint = of_gid[qpn]
+    if not endpoint then
+        endpoint = format("[%s]:%d", gid, qpn)
+        of_gid[qpn] = endpoint
+    end
+    return endpoint
+end
+
 local function pair_number(source, destination)
     local first, second = source, destination
     if second < first then
@@ -1186,9 +1241,13 @@ local function conversation_of(direction, source, destination)
     end
     local conversation = peers[far]
     if not conversation then
-        conversation = { number = pair_number(near, far), near = new_side(near) }
+        conversation = {
+            number = pair_number(near, far), near = new_side(near), packets = 0, bytes = 0,
+            transfers = 0,
+        }
         conversation.far = far == near and conversation.near or new_side(far)
         peers[far] = conversation
+        state.conversations[#state.conversations + 1] = conversation
     end
     if conversation.near.endpoint == source then
         return conversation, conversation.near, conversation.far
@@ -1197,12 +1256,14 @@ local function conversation_of(direction, source, destination)
 end
 
 local function new_transfer(c, subprotocol, initiator, length, now)
+    local target = initiator == c.near and c.far or c.near
     local transfer = {
         id = #state.transfers, subprotocol = subprotocol, initiator = initiator.endpoint,
-        conversation = c.number, length = length, frames = {}, started = now, bytes = 0,
-        retries = 0, segments = {},
+        target = target.endpoint, conversation = c.number, length = length, frames = {}, started = now, bytes = 0,
+        retries = 0,
     }
     state.transfers[#state.transfers + 1] = transfer
+    c.transfers = c.transfers + 1
     return transfer
 end
 
@@ -1263,16 +1324,25 @@ local function add_segment(transfer, p, offset, frame)
         return
     end
     if transfer.length and offset + length > transfer.length then
-        note(frame, "segment_outside", format("bytes %.0f to %.0f of a message of %.0f bytes",
+        note(frame, "segment-bounds", format("bytes %.0f to %.0f of a message of %.0f bytes",
             offset, offset + length, transfer.length))
     end
-    if transfer.segments[offset] then
-        note(frame, "duplicate_segment", format("the data at offset %.0f came in frame %d",
-            offset, transfer.segments[offset]))
+    transfer.bytes = transfer.bytes + length
+    if length == transfer.length then
         return
     end
-    transfer.segments[offset] = frame
-    transfer.bytes = transfer.bytes + length
+    local segments = transfer.segments
+    if not segments then
+        segments = {}
+        transfer.segments = segments
+    end
+    if segments[offset] then
+        note(frame, "segment-overlap", format("the data at offset %.0f came in frame %d",
+            offset, segments[offset]))
+        transfer.bytes = transfer.bytes - length
+        return
+    end
+    segments[offset] = frame
     if p.data_offset then
         keep(transfer, offset, p.tvb(p.data_offset, length))
     end
@@ -1286,7 +1356,7 @@ local function put_in_order(me, transfer, p, frame, from_start)
     end
     local distance = (id - me.expected) % MSG_IDS
     if distance >= MSG_IDS / 2 then
-        note(frame, "msg_id_repeated", format("message id %.0f, but %.0f is next", id, me.expected))
+        note(frame, "msg-id-once", format("message id %.0f, but %.0f is next", id, me.expected))
         return
     end
     local wraps = me.expected + distance >= MSG_IDS and 1 or 0
@@ -1294,10 +1364,10 @@ local function put_in_order(me, transfer, p, frame, from_start)
     me.messages[id] = transfer
     if distance > 0 then
         me.ahead[id] = transfer
-        note(frame, "msg_id_gap", format("%.0f earlier messages are missing, %.0f is next",
+        note(frame, "msg-id-gap", format("%.0f earlier messages are missing, %.0f is next",
             distance, me.expected))
         if distance >= REORDER_WINDOW then
-            note(frame, "msg_id_window", format("%.0f messages ahead, a receiver keeps %d",
+            note(frame, "msg-id-window", format("%.0f messages ahead, a receiver keeps %d",
                 distance, REORDER_WINDOW))
         end
         return
@@ -1316,13 +1386,19 @@ end
 
 local function check_identity(c, me, you, p, frame)
     local connid = p.connid or p["raw_addr.connid"]
+    if p["raw_addr.qpn"] then
+        local named = format("[%s]:%d", tostring(p.tvb(p.gid_offset, 16):ipv6()), p["raw_addr.qpn"])
+        if named ~= me.endpoint then
+            note(frame, "raw-address-true", format("%s names itself %s", me.endpoint, named))
+        end
+    end
     if not connid or connid == me.connid then
         return me, you
     end
     if not me.connid then
         me.connid = connid
     elseif p["raw_addr.connid"] and not me.former_connids[connid] then
-        note(frame, "qpn_reused", format("connection id 0x%08x instead of 0x%08x", connid, me.connid))
+        note(frame, "qpn-reused", format("connection id 0x%08x instead of 0x%08x", connid, me.connid))
         -- All numbers are given out anew, by both ends.
         local former = me.former_connids
         former[me.connid] = true
@@ -1339,7 +1415,7 @@ local function check_identity(c, me, you, p, frame)
         end
         return fresh, peer
     else
-        note(frame, "stale_connid", format("connection id 0x%08x%s, the endpoint's is 0x%08x", connid,
+        note(frame, "connid-true", format("connection id 0x%08x%s, the endpoint's is 0x%08x", connid,
             me.former_connids[connid] and " of an earlier endpoint" or "", me.connid))
     end
     return me, you
@@ -1362,11 +1438,11 @@ local function check_features(c, you, p, frame)
     local name = FEATURES[needed[1]]
     if you.handshake then
         if not has_any_bit(you.features, needed) then
-            note(frame, "feature_not_announced", format("%s needs %s, which the peer's handshake in frame %d lacks",
+            note(frame, "feature-announced", format("%s needs %s, which the peer's handshake in frame %d lacks",
                 p.name, name, you.handshake))
         end
     elseif c.from_start then
-        note(frame, "feature_before_handshake", format("%s needs %s, and the peer has not announced anything yet",
+        note(frame, "feature-early", format("%s needs %s, and the peer has not announced anything yet",
             p.name, name))
     end
 end
@@ -1385,7 +1461,8 @@ local FOLLOW = {} -- by packet type: how the packet continues or begins a transf
 
 local function never_granted(c, p, name, id, frame)
     if c.from_start then
-        note(frame, "id_never_granted", format("%s %.0f names no operation of the receiver", name, id))
+        local rule = p.code == 4 and "ctsdata-names-cts" or "answer-names-request"
+        note(frame, rule, format("%s %.0f names no operation of the receiver", name, id))
     end
 end
 
@@ -1407,7 +1484,7 @@ end
 local function follow_message(c, me, you, p, frame, now)
     local id = p.msg_id
     local known = me.messages[id]
-    if known and has_bit(p.flags, READ_NACK_FLAG) then
+    if known and has_bit(p.flags, READ_NACK_BIT) then
         known.subprotocol = known.subprotocol .. ", continued as long-CTS"
         known.granted = 0
         me.send_ops[p.send_id] = known
@@ -1487,6 +1564,9 @@ FOLLOW[3] = function(c, me, you, p, frame, now)
     end
     join(transfer, frame, now)
     respond(transfer, frame, now)
+    if p.recv_length == 0 then
+        note(frame, "cts-positive", "the sender cannot go on with that")
+    end
     transfer.granted = (transfer.granted or 0) + p.recv_length
     me.recv_ops[p.recv_id] = transfer
 end
@@ -1495,7 +1575,7 @@ local function stream(transfer, p, offset, frame, now)
     add_segment(transfer, p, offset, frame)
     transfer.streamed = (transfer.streamed or 0) + p.data_length
     if transfer.granted and transfer.streamed > transfer.granted then
-        note(frame, "window_exceeded", format("%.0f bytes were sent, but only %.0f granted",
+        note(frame, "cts-window", format("%.0f bytes were sent, but only %.0f granted",
             transfer.streamed, transfer.granted))
     end
     if transfer.length and transfer.bytes >= transfer.length and not transfer.dc then
@@ -1533,6 +1613,10 @@ local function follow_acknowledgement(table_name, id_name)
         end
         join(transfer, frame, now)
         respond(transfer, frame, now)
+        if transfer.acknowledged then
+            note(frame, "one-answer", format("acknowledged in frame %d already", transfer.acknowledged))
+        end
+        transfer.acknowledged = frame
         finish(transfer, frame, now)
     end
 end
@@ -1543,13 +1627,13 @@ FOLLOW[10] = FOLLOW[7]
 -- HANDSHAKE
 FOLLOW[9] = function(c, me, you, p, frame, now)
     if me.handshake then
-        note(frame, "handshake_repeated", format("the first was in frame %d", me.handshake))
+        note(frame, "handshake-once", format("the first was in frame %d", me.handshake))
     else
         me.handshake = frame
     end
-    me.features = p.features
+    me.features, me.version, me.device_version = p.features, sender_version(p), p.device_version
     if you.handshake and you.features and has_bit(you.features, 6) and not p.device_version then
-        note(frame, "missing_device_version",
+        note(frame, "device-version",
             "receivers of libfabric 1.20 and later read the field without looking whether it is there")
     end
     if p["user_recv_qp.qpn"] then
@@ -1570,7 +1654,7 @@ end
 -- READ_NACK
 FOLLOW[11] = function(c, me, you, p, frame, now)
     local transfer = you.send_ops[p.send_id]
-    note(frame, "read_refused", "the sender has to send the data in packets instead")
+    note(frame, "read-refused", "the sender has to send the data in packets instead")
     if not transfer then
         return never_granted(c, p, "send_id", p.send_id, frame)
     end
@@ -1580,7 +1664,7 @@ end
 
 -- PEER_ERROR
 FOLLOW[12] = function(c, me, you, p, frame, now)
-    note(frame, "peer_error", format("provider error %.0f", p.prov_errno))
+    note(frame, "peer-error", format("provider error %.0f", p.prov_errno))
     local transfer
     if p.ref_kind == 0 then
         transfer = you.send_ops[p.op_id] or you.recv_ops[p.op_id]
@@ -1611,7 +1695,7 @@ local function follow_packet(context, p)
         return
     end
     if c.from_start == nil then
-        c.from_start = p.code == 9 or (p.packet.is_req and has_bit(p.flags, RAW_ADDRESS_FLAG))
+        c.from_start = p.code == 9 or (p.packet.is_req and has_bit(p.flags, RAW_ADDRESS_BIT))
     end
     if context.retry_of then
         local transfer = state.transfer_of[context.retry_of]
@@ -1622,10 +1706,14 @@ local function follow_packet(context, p)
         return
     end
     me, you = check_identity(c, me, you, p, frame)
+    if you.connid and context.qkey ~= you.connid then
+        note(frame, "qkey-true", format("Q-key 0x%08x, but the receiver's is 0x%08x", context.qkey,
+            you.connid))
+    end
     check_features(c, you, p, frame)
     if p.packet.is_req and c.from_start and not you.handshake
-        and not has_bit(p.flags, RAW_ADDRESS_FLAG) then
-        note(frame, "missing_raw_address",
+        and not has_bit(p.flags, RAW_ADDRESS_BIT) then
+        note(frame, "raw-address-first",
             "the peer has sent no handshake yet, so it may not know who sends this")
     end
     local follow = FOLLOW[p.code]
@@ -1660,7 +1748,8 @@ local function follow_frame(context, h, tvb)
     local c, me, you = context.conversation, context.me, context.you
     local frame, now, sequence = context.frame, context.now, h.sequence
     local name = OPCODES[h.opcode]
-    count(name, tvb:reported_len())
+    count(name, h.data_length)
+    c.packets, c.bytes = c.packets + 1, c.bytes + h.data_length
     if name == "RESPONSE" or name == "RDMA_READ_RESPONSE" then
         local request = you.requests[sequence]
         if request then
@@ -1744,25 +1833,19 @@ local function hex64(tvb, offset)
     return "0x" .. tvb(offset, 8):le_uint64():tohex():gsub("^0+(%x)", "%1")
 end
 
-local INFO_FIELDS = {
-    { "msg_id", "msg_id" }, { "send_id", "send_id" }, { "recv_id", "recv_id" },
-    { "seg_offset", "offset" }, { "runt_length", "runt" }, { "recv_length", "window" },
-    { "rma_iov_count", "rma_iov" }, { "read_iov_count", "read_iov" },
-}
-
 -- The line in the packet list: the type, what identifies the operation, and its length.
 local function summary(p)
     if not p.packet then
         return p.name
     end
     local parts = { p.name }
-    for _, field in ipairs(INFO_FIELDS) do
-        local value = p[field[1]]
-        if value then
-            parts[#parts + 1] = format("%s=%.0f", field[2], value)
-        end
-        if field[1] == "msg_id" and p.tag then
+    for _, field in ipairs(p.plan.info) do
+        local name, label = field[1], field[2]
+        local value = p[name]
+        if name == "tag" and value then
             parts[#parts + 1] = "tag=" .. hex64(p.tvb, p.plan.offsets.tag)
+        elseif value then
+            parts[#parts + 1] = format("%s=%.0f", label, value)
         end
     end
     if p.atomic_op then
@@ -1779,8 +1862,8 @@ local function summary(p)
         parts[#parts + 1] = format("len=%.0f", p.msg_length)
     end
     local of_segment = p.msg_length or p.packet.family == "control"
-    if p.data_length and p.data_length > 0 or not p.msg_length and p.packet.family == "rtm" then
-        parts[#parts + 1] = format(of_segment and "data=%d" or "len=%d", p.data_length or 0)
+    if p.data_length > 0 or not p.msg_length and p.packet.family == "rtm" then
+        parts[#parts + 1] = format(of_segment and "data=%d" or "len=%d", p.data_length)
     end
     if p.malformed then
         parts[#parts + 1] = "[malformed]"
@@ -1859,8 +1942,10 @@ local STATUS_OK, STATUS_RNR = 0, 10
 local HANDSHAKE = 9
 
 local function show_issues(item, issues)
-    for _, found in ipairs(issues or {}) do
-        item:add_proto_expert_info(found[1], found[2])
+    if issues then
+        for _, found in ipairs(issues) do
+            item:add_proto_expert_info(found[1], found[2])
+        end
     end
 end
 
@@ -2013,8 +2098,10 @@ local function read_header(tvb)
     if h.header_length > length then
         return nil, format("header length %d, but there are %d bytes", h.header_length, length)
     end
-    h.has_immediate, h.retransmission, h.not_captured =
-        has_bit(h.flags, 0), has_bit(h.flags, 1), has_bit(h.flags, 2)
+    if h.flags ~= 0 then
+        h.has_immediate, h.retransmission, h.not_captured =
+            has_bit(h.flags, 0), has_bit(h.flags, 1), has_bit(h.flags, 2)
+    end
     if HAS_RDMA[h.opcode] then
         h.remote_address, h.remote_key, h.total_length, h.offset =
             Struct.unpack("<I8I4I4I4", raw, 33)
@@ -2023,7 +2110,7 @@ local function read_header(tvb)
     h.data_length = tvb:reported_len() - h.header_length
     local announced = h.not_captured and 0 or h.payload_length
     if announced ~= h.data_length then
-        h.issues = { { RULES.transport_malformed, format(
+        h.issues = { { RULES["transport-form"], format(
             "payload length is %.0f, but the frame has %d bytes of data", announced, h.data_length) } }
     end
     return h
@@ -2101,17 +2188,17 @@ end
 function efa.dissector(tvb, pinfo, tree)
     local length = tvb:len()
     local h, reason = read_header(tvb)
-    pinfo.cols.protocol:set("EFA")
     if not h then
+        pinfo.cols.protocol:set("EFA")
         local item = tree:add(efa, tvb())
-        show_issues(item, { { RULES.transport_malformed, reason } })
+        show_issues(item, { { RULES["transport-form"], reason } })
         pinfo.cols.info:set("[malformed] " .. reason)
         return length
     end
     local frame = pinfo.number
-    local source = format("[%s]:%d", tostring(pinfo.src), h.source_qpn)
-    local destination = format("[%s]:%d", tostring(pinfo.dst), h.destination_qpn)
-    local context = { frame = frame, now = pinfo.rel_ts }
+    local source = endpoint_of(pinfo.src, h.source_qpn)
+    local destination = endpoint_of(pinfo.dst, h.destination_qpn)
+    local context = { frame = frame, now = pinfo.rel_ts, qkey = h.qkey }
     if not pinfo.visited then
         context.conversation, context.me, context.you =
             conversation_of(pinfo.p2p_dir, source, destination)
@@ -2119,11 +2206,10 @@ function efa.dissector(tvb, pinfo, tree)
     end
 
     local item = tree:add(efa, tvb(0, h.header_length))
-    local text = header_summary(h)
     local is_packet = h.opcode == OPCODE.SEND and not state.without_header[frame]
     local has_data = length > h.header_length
     if is_tree_wanted(tree, efa_handle) then
-        item:set_text("EFA Emulated Transport v1, " .. text)
+        item:set_text("EFA Emulated Transport v1, " .. header_summary(h))
         show_header(tvb, item, h)
         show_endpoints(item, source, destination)
         show_frame_links(item, frame)
@@ -2135,7 +2221,7 @@ function efa.dissector(tvb, pinfo, tree)
         end
     end
     if h.opcode == OPCODE.RESPONSE and h.status ~= STATUS_OK then
-        local id = h.status == STATUS_RNR and "receiver_not_ready" or "device_error"
+        local id = h.status == STATUS_RNR and "receiver-not-ready" or "device-error"
         h.issues = h.issues or {}
         h.issues[#h.issues + 1] = { RULES[id], STATUS_MEANINGS[h.status]
             or format("completion status %d", h.status) }
@@ -2146,6 +2232,8 @@ function efa.dissector(tvb, pinfo, tree)
         rdm_handle:call(tvb(h.header_length):tvb(), pinfo, tree)
     else
         show_issues(item, state.issues_of[frame])
+        pinfo.cols.protocol:set("EFA")
+        local text = header_summary(h)
         if state.without_header[frame] then
             text = "message without header, " .. text
         elseif h.not_captured then
@@ -2180,3 +2268,111 @@ efa:register_heuristic("udp", function(tvb, pinfo, tree)
     efa.dissector(tvb, pinfo, tree)
     return true
 end)
+
+-- ------------------------------------------------------------------------------------------------
+-- Statistics: windows in Wireshark's menu Tools > EFA, or at the end of `tshark -q` if the
+-- environment variable EFA_STATISTICS names them.
+-- ------------------------------------------------------------------------------------------------
+
+-- Rows of cells as text, columns of numbers to the right.
+local function table_text(rows)
+    local widths, lines = {}, {}
+    for _, row in ipairs(rows) do
+        for i, cell in ipairs(row) do
+            widths[i] = math.max(widths[i] or 0, #tostring(cell))
+        end
+    end
+    for _, row in ipairs(rows) do
+        local cells = {}
+        for i, cell in ipairs(row) do
+            local is_number = tostring(cell):match("^[%d.]+%%?$") or row == rows[1]
+                and rows[2] and tostring(rows[2][i]):match("^[%d.]+%%?$")
+            cells[i] = format("%" .. (is_number and "" or "-") .. widths[i] .. "s", tostring(cell))
+        end
+        lines[#lines + 1] = (table.concat(cells, "  "):gsub("%s+$", ""))
+    end
+    return table.concat(lines, "\n") .. "\n"
+end
+
+local STATISTICS = {}
+
+function STATISTICS.packets()
+    local names, total = {}, 0
+    for name, entry in pairs(state.counts) do
+        names[#names + 1] = name
+        total = total + entry.bytes
+    end
+    table.sort(names, function(a, b)
+        local left, right = state.counts[a], state.counts[b]
+        return left.bytes > right.bytes or left.bytes == right.bytes and a < b
+    end)
+    local rows = { { "frame or packet", "count", "bytes", "mean" } }
+    for _, name in ipairs(names) do
+        local entry = state.counts[name]
+        rows[#rows + 1] = { name, format("%d", entry.packets), format("%.0f", entry.bytes),
+            format("%.0f", entry.bytes / entry.packets) }
+    end
+    return "Frames by opcode, and the RDM packets in the SENDs by type; bytes without transport "
+        .. "header\n\n" .. table_text(rows)
+end
+
+function STATISTICS.transfers()
+    local rows = { { "transfer", "subprotocol", "from", "to", "bytes", "frames", "first", "last",
+        "us", "response us", "retries", "state" } }
+    for _, transfer in ipairs(state.transfers) do
+        local frames = transfer.frames
+        rows[#rows + 1] = {
+            format("%d", transfer.id), transfer.subprotocol, transfer.initiator, transfer.target,
+            transfer.length and format("%.0f", transfer.length) or "-", format("%d", #frames),
+            format("%d", frames[1] or 0), format("%d", frames[#frames] or 0),
+            format("%.3f", ((transfer.last_time or transfer.started) - transfer.started) * 1e6),
+            transfer.response_time and format("%.3f", transfer.response_time * 1e6) or "-",
+            format("%d", transfer.retries), transfer.done and "done" or "open",
+        }
+    end
+    return "Messages, reads, writes and atomic operations\n\n" .. table_text(rows)
+end
+
+local function side_text(side)
+    local text = side.version or "no handshake"
+    if side.device_version then
+        text = format("%s, device 0x%x", text, side.device_version)
+    end
+    if next(side.ahead) then
+        text = format("%s, message %.0f is missing", text, side.expected)
+    end
+    return text
+end
+
+function STATISTICS.conversations()
+    local rows = { { "conversation", "endpoint", "sends", "peer", "sends", "frames", "bytes",
+        "transfers" } }
+    for _, c in ipairs(state.conversations) do
+        rows[#rows + 1] = { format("%d", c.number), c.near.endpoint, side_text(c.near),
+            c.far.endpoint, side_text(c.far), format("%d", c.packets), format("%.0f", c.bytes),
+            format("%d", c.transfers) }
+    end
+    return "Conversations by GID and QPN, as each end that was captured saw them\n\n"
+        .. table_text(rows)
+end
+
+if gui_enabled() then
+    for _, name in ipairs({ "packets", "transfers", "conversations" }) do
+        register_menu("EFA/" .. name:gsub("^%l", string.upper), function()
+            local window = TextWindow.new("EFA " .. name)
+            window:set(STATISTICS[name]())
+            window:add_button("Refresh", function() window:set(STATISTICS[name]()) end)
+        end, MENU_TOOLS_UNSORTED)
+    end
+end
+
+local wanted_statistics = os.getenv("EFA_STATISTICS")
+if wanted_statistics and not gui_enabled() then
+    local listener = Listener.new("frame")
+    function listener.draw()
+        for name in wanted_statistics:gmatch("%w+") do
+            print(STATISTICS[name] and STATISTICS[name]()
+                or format("EFA_STATISTICS: no statistics %s; there are packets, transfers, conversations", name))
+        end
+    end
+end

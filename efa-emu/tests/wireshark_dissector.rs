@@ -311,28 +311,38 @@ fn mutated_frames_never_make_a_lua_error() {
     let original = capture(whole);
     // Mutate behind the UDP header only, so that the frames still reach the dissector.
     let blocks = tshark::blocks(&original);
-    let mut mutated = Vec::new();
-    for round in 0..10 {
-        for block in &blocks {
-            let mut block = block.to_vec();
-            let is_packet = block[0] == 6;
-            if !is_packet {
-                if round == 0 && block[0] != 5 {
-                    mutated.extend(block);
-                }
-                continue;
-            }
-            let transport = 28 + frame::OUTER_LEN;
-            let end = block.len() - 16;
-            for _ in 0..rng.random_range(1..5) {
-                let at = rng.random_range(transport..end.max(transport + 1));
-                block[at] = rng.random();
-            }
-            mutated.extend(block);
+    let (packets, others): (Vec<&[u8]>, Vec<&[u8]>) =
+        blocks.into_iter().partition(|block| block[0] == 6);
+    let mut mutated: Vec<u8> = others[..2].concat();
+    for number in 0..mutations() {
+        let mut block = packets[number % packets.len()].to_vec();
+        let transport = 28 + frame::OUTER_LEN;
+        let end = block.len() - 16;
+        for _ in 0..rng.random_range(1..5) {
+            let at = rng.random_range(transport..end.max(transport + 1));
+            block[at] = rng.random();
         }
+        mutated.extend(block);
     }
-    let shown = tshark.dissect(&mutated);
-    assert!(shown.len() > 5000, "{}", shown.len());
+    // The filter names a field of the dissector so that it takes the way on which it shows fields.
+    let filter = "_ws.lua.error || (_ws.lua.error && efa_rdm.msg_id && efa.opcode)";
+    assert_eq!(tshark.run(&mutated, &["-2", "-Y", filter]), "");
+    // That the filter finds errors.
+    let function = "local function read_header(tvb)\n";
+    let broken = tshark.with_dissector(|text| {
+        assert!(text.contains(function));
+        text.replace(function, &format!("{function}error('deliberate')\n"))
+    });
+    let errors = broken.run_unchecked(&mutated, &["-c", "100", "-Y", filter]);
+    assert_eq!(errors.lines().count(), 100);
+}
+
+/// How many frames to mutate: `EFA_MUTATIONS`, or a number that takes a few seconds.
+fn mutations() -> usize {
+    let wanted = std::env::var("EFA_MUTATIONS").ok();
+    wanted.map_or(6000, |wanted| {
+        wanted.parse().expect("EFA_MUTATIONS is a number")
+    })
 }
 
 #[test]

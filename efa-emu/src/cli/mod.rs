@@ -5,7 +5,6 @@
 
 mod child;
 mod injection;
-mod leftovers;
 mod profiles;
 mod ps;
 mod run;

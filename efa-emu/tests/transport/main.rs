@@ -2,9 +2,4 @@
 //! processes that are killed.
 
 mod client;
-mod exchange;
-mod idle;
 mod inside;
-mod killing;
-mod processes;
-mod speed;

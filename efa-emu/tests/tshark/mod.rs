@@ -76,8 +76,54 @@ impl Tshark {
         command
     }
 
+    /// The same `tshark` with a changed dissector.
+    pub(crate) fn with_dissector(&self, change: impl FnOnce(String) -> String) -> Tshark {
+        let home = tempfile::tempdir().unwrap();
+        let dissector = home.path().join("efa.lua");
+        let text = std::fs::read_to_string(&self.dissector).unwrap();
+        std::fs::write(&dissector, change(text)).unwrap();
+        Tshark {
+            program: self.program.clone(),
+            dissector,
+            home,
+        }
+    }
+
     /// Runs it on a capture. Fails if Lua reported an error, wherever it did.
     pub(crate) fn run(&self, capture: &[u8], arguments: &[&str]) -> String {
+        let (stdout, stderr) = self.output(capture, arguments, &[]);
+        for sign in [
+            "Lua Error",
+            "lua:",
+            "Dissector bug",
+            "attempt to",
+            "stack traceback",
+        ] {
+            for text in [&stdout, &stderr] {
+                let line = text.lines().find(|line| line.contains(sign));
+                assert!(line.is_none(), "{}", line.unwrap_or_default());
+            }
+        }
+        stdout
+    }
+
+    /// Runs it on a capture, whatever Lua reports.
+    pub(crate) fn run_unchecked(&self, capture: &[u8], arguments: &[&str]) -> String {
+        self.output(capture, arguments, &[]).0
+    }
+
+    /// The statistics that the dissector prints at the end.
+    pub(crate) fn statistics(&self, capture: &[u8], names: &str) -> String {
+        self.output(capture, &["-q"], &[("EFA_STATISTICS", names)])
+            .0
+    }
+
+    fn output(
+        &self,
+        capture: &[u8],
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> (String, String) {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(capture).unwrap();
         let Output {
@@ -86,6 +132,7 @@ impl Tshark {
             stderr,
         } = self
             .command()
+            .envs(environment.iter().copied())
             .arg("-r")
             .arg(file.path())
             .args([
@@ -99,20 +146,8 @@ impl Tshark {
             .unwrap();
         let stdout = String::from_utf8_lossy(&stdout).into_owned();
         let stderr = String::from_utf8_lossy(&stderr).into_owned();
-        for sign in [
-            "Lua Error",
-            "lua:",
-            "Dissector bug",
-            "attempt to",
-            "stack traceback",
-        ] {
-            for text in [&stdout, &stderr] {
-                let line = text.lines().find(|line| line.contains(sign));
-                assert!(line.is_none(), "{}", line.unwrap_or_default());
-            }
-        }
         assert!(status.success(), "tshark {arguments:?}: {status}\n{stderr}");
-        stdout
+        (stdout, stderr)
     }
 
     /// All fields of all frames.

@@ -135,18 +135,27 @@ impl Talk {
         payload: &[u8],
     ) -> u32 {
         let header = Repr {
+            sequence,
+            retransmission,
+            ..self.header(from, kind, payload.len())
+        };
+        self.frame(from, header, payload)
+    }
+
+    /// The header of the next frame, for a test to spoil it.
+    pub(crate) fn header(&self, from: End, kind: Kind, payload: usize) -> Repr {
+        Repr {
             kind,
             source_qpn: from.address().qpn,
             destination_qpn: from.other().address().qpn,
             qkey: from.other().address().qkey,
-            sequence,
+            sequence: self.sequence[from as usize],
             immediate: None,
-            retransmission,
+            retransmission: false,
             path: 0,
-            payload_length: payload.len() as u32,
+            payload_length: payload as u32,
             payload_captured: true,
-        };
-        self.frame(from, header, payload)
+        }
     }
 
     pub(crate) fn answer(&mut self, from: End, sequence: u32, status: Status) -> u32 {

@@ -24,7 +24,6 @@ mod errno;
 mod exports;
 mod handles;
 mod hardware;
-mod interrupted;
 mod memory_region;
 mod poll;
 mod post;

@@ -183,12 +183,14 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
 }
 
 pub(crate) extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    errno::status_of_end(|| {
-        let region = REGIONS.remove(mr, |_| Ok(()))?;
+    errno::status(REGIONS.remove(mr, |_| Ok(())).and_then(|region| {
         region.domain.release();
-        let hardware = &region.domain.context.hardware;
-        hardware.forget(|device| device.deregister_memory(region.lkey))
-    })
+        region
+            .domain
+            .context
+            .hardware
+            .forget(|device| device.deregister_memory(region.lkey))
+    }))
 }
 
 /// Not on EFA. `IBV_REREG_MR_ERR_INPUT` (-1) says that the region is as it was.

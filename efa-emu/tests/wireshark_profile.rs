@@ -1,0 +1,177 @@
+//! The profile's filters, the statistics and the installation.
+//!
+//! Needs `tshark`; without it the tests say so and pass.
+
+mod tshark;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use efa_core::wire::{Cts, CtsData, EagerRtm, ExtraFeatures, LongctsRtm, MsgId, RecvId, SendId};
+
+use tshark::Tshark;
+use tshark::talk::{End, Talk};
+
+fn wireshark() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../wireshark")
+        .canonicalize()
+        .unwrap()
+}
+
+fn talk() -> Vec<u8> {
+    let mut talk = Talk::acquainted(ExtraFeatures::RDMA_READ);
+    let eager = EagerRtm {
+        options: End::A.known(),
+        ..EagerRtm::default()
+    };
+    talk.packet(End::A, &eager.into(), &[0; 64]);
+    let late = EagerRtm {
+        msg_id: MsgId(3),
+        ..eager
+    };
+    talk.packet(End::A, &late.into(), &[0; 64]);
+    let long = LongctsRtm {
+        msg_id: MsgId(1),
+        msg_length: 100,
+        send_id: SendId(1),
+        options: End::A.known(),
+        ..LongctsRtm::default()
+    };
+    talk.packet(End::A, &long.into(), &[0; 60]);
+    let cts = Cts {
+        send_id: SendId(1),
+        recv_id: RecvId(2),
+        recv_length: 40,
+        ..Cts::default()
+    };
+    talk.packet(End::B, &cts.into(), b"");
+    let data = CtsData {
+        recv_id: RecvId(2),
+        seg_length: 40,
+        seg_offset: 60,
+        ..CtsData::default()
+    };
+    talk.packet(End::A, &data.into(), &[0; 40]);
+    talk.capture()
+}
+
+/// The filters in the profile's files.
+fn filters() -> Vec<String> {
+    let read =
+        |name: &str| std::fs::read_to_string(wireshark().join("profile").join(name)).unwrap();
+    let quoted = |line: &str, n: usize| line.split("\",\"").nth(n).map(str::to_owned);
+    let mut filters = Vec::new();
+    for line in read("colorfilters")
+        .lines()
+        .filter(|line| line.starts_with('@'))
+    {
+        filters.push(line.split('@').nth(2).unwrap().to_owned());
+    }
+    for line in read("dfilters").lines() {
+        filters.push(line.split_once("\" ").unwrap().1.to_owned());
+    }
+    for line in read("dfilter_buttons")
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+    {
+        filters.push(quoted(line, 2).unwrap());
+    }
+    assert!(filters.len() > 20);
+    filters
+}
+
+#[test]
+fn all_filters_of_the_profile_are_valid() {
+    let Some(tshark) = Tshark::find() else { return };
+    let capture = talk();
+    for filter in filters() {
+        // An invalid filter makes tshark fail.
+        tshark.run(&capture, &["-2", "-Y", &filter]);
+    }
+    assert_eq!(
+        tshark
+            .run(&capture, &["-Y", "efa_rdm.type == 9"])
+            .lines()
+            .count(),
+        2
+    );
+}
+
+#[test]
+fn statistics_count_packets_and_list_transfers_and_conversations() {
+    let Some(tshark) = Tshark::find() else { return };
+    let text = tshark.statistics(&talk(), "packets,transfers,conversations,nonsense");
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .map(|line| {
+            line.split("  ")
+                .map(str::trim)
+                .filter(|c| !c.is_empty())
+                .collect()
+        })
+        .collect();
+    let row = |begin: &str| rows.iter().find(|row| row.first() == Some(&begin)).unwrap();
+    assert_eq!(row("SEND")[1], "7");
+    assert_eq!(row("EAGER_MSGRTM")[1..], ["2", "152", "76"]);
+    let long = rows
+        .iter()
+        .find(|row| row.get(1) == Some(&"Long-CTS message"))
+        .unwrap();
+    assert_eq!(
+        long[4..],
+        ["100", "3", "5", "7", "2.000", "1.000", "0", "done"]
+    );
+    let conversation = text
+        .lines()
+        .find(|line| line.contains("message 2 is missing"))
+        .unwrap();
+    assert!(
+        conversation.contains("as libfabric 1.10 or later, device 0xefa1"),
+        "{conversation}"
+    );
+    assert!(text.contains("no statistics nonsense"));
+}
+
+#[test]
+fn the_installation_is_where_wireshark_looks_for_it() {
+    let Some(tshark) = Tshark::find() else { return };
+    if std::env::var_os("TSHARK").is_some() {
+        eprintln!("skipped: the installation asks the tshark in the path, not the one in TSHARK");
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let run = |program: &Path, arguments: &[&str]| {
+        let output = Command::new(program)
+            .args(arguments)
+            .env("HOME", home.path())
+            .env_remove("XDG_CONFIG_HOME")
+            .env_remove("WIRESHARK_CONFIG_DIR")
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{}: {error}", program.display());
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    run(&wireshark().join("install"), &[]);
+    let file = home.path().join("talk.pcapng");
+    std::fs::write(&file, talk()).unwrap();
+    let list = run(
+        Path::new("tshark"),
+        &[
+            "-C",
+            "EFA",
+            "-r",
+            file.to_str().unwrap(),
+            "-Y",
+            "efa_rdm.type == 68",
+        ],
+    );
+    // The columns of the profile, among them the endpoints and the subprotocol.
+    let from = format!("[{}]:{}", End::A.address().gid, End::A.address().qpn);
+    assert!(
+        list.contains(&from) && list.contains("Long-CTS message"),
+        "{list}"
+    );
+    drop(tshark);
+}
