@@ -265,11 +265,20 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// Registers memory, for use as [`IoVec::region`] and, as far as `access` allows it, by peers.
+    /// Remote access that the device cannot give by itself is given by emulation.
     ///
     /// # Errors
     /// The device refuses.
     pub fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, EndpointError> {
-        let region = self.nic.register(memory, access)?;
+        let caps = self.nic.attributes().caps;
+        let mut by_device = access;
+        if !caps.contains(DeviceCaps::RDMA_READ) {
+            by_device -= Access::REMOTE_READ;
+        }
+        if !caps.contains(DeviceCaps::RDMA_WRITE) {
+            by_device -= Access::REMOTE_WRITE;
+        }
+        let region = self.nic.register(memory, by_device)?;
         self.exposed
             .insert(region.remote_key.0, (memory, access, region));
         Ok(region)

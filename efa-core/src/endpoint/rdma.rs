@@ -12,7 +12,7 @@ use crate::wire::{RecvId, RmaIov, SendId};
 use super::Endpoint;
 use super::error::{EndpointError, Failure};
 use super::ids::{OutboundId, PeerId, ReceiveId};
-use super::inbound::Transfer;
+use super::inbound::{Inbound, Transfer};
 use super::incoming::Iovs;
 use super::iov::{Iov, parts};
 use super::operation::IoVec;
@@ -218,7 +218,7 @@ impl<N: Nic> Endpoint<N> {
     pub(super) fn post_reads(&mut self, id: ReceiveId) -> Result<bool, EndpointError> {
         let limit = self.rdma_limit();
         for _ in 0..QUANTUM {
-            let Some(super::inbound::Inbound::Active(transfer)) = self.inbound.get(id) else {
+            let Some(Inbound::Active(transfer)) = self.inbound.get(id) else {
                 return Ok(false);
             };
             if !self.has_reads_to_post(transfer) {
@@ -254,20 +254,20 @@ impl<N: Nic> Endpoint<N> {
 
     /// The device finished a read.
     pub(super) fn on_read_done(&mut self, id: ReceiveId, length: u64, failure: Option<Failure>) {
-        let Some(transfer) = self.transfer_mut(id) else {
+        let Some(Inbound::Active(transfer)) = self.inbound.get_mut(id) else {
             return;
         };
         let Some(PlanKey(key)) = transfer.plan else {
             return;
         };
-        match failure {
-            None => transfer.received += length,
-            Some(failure) => {
-                transfer.failure.get_or_insert(failure);
-            }
-        }
         self.read_plans[key as usize].outstanding -= 1;
-        self.go_on_with(id);
+        match failure {
+            None => {
+                transfer.received += length;
+                self.go_on_with(id);
+            }
+            Some(failure) => self.fail_inbound(id, failure),
+        }
     }
 
     /// Ends a transfer's reads; the last one has completed. Returns whether the peer waits for EOR.
