@@ -79,6 +79,11 @@ impl Emu {
         })
     }
 
+    /// The fabric of the present replay.
+    pub fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
+
     fn with(config: FabricConfig) -> Self {
         let fabric = Fabric::new(config.clone());
         Emu { config, fabric }

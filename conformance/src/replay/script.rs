@@ -201,26 +201,21 @@ impl<'t> Script<'t> {
     }
 
     /// The recorded packet that stands for one that arrived at `receiver`: the first that names the
-    /// same message, else the first of the same type, else the first.
+    /// same part of the same message; if there is none, the one that differs in the fewest bytes, so
+    /// that a single difference is reported as what it is.
     pub fn expect(&mut self, receiver: EndpointIndex, bytes: &[u8]) -> Option<usize> {
         let frames = &self.trace.capture.frames;
+        let open = || {
+            let places = self.expected.iter().enumerate();
+            places.filter(|(_, expected)| !expected.matched && expected.receiver == receiver)
+        };
+        let recorded = |expected: &Expected| &frames[expected.place].payload[..];
         let arrived = identity(bytes);
-        let mut open: Vec<(u8, usize)> = Vec::new();
-        for (index, expected) in self.expected.iter().enumerate() {
-            if expected.matched || expected.receiver != receiver {
-                continue;
-            }
-            let recorded = &frames[expected.place].payload;
-            let likeness = if identity(recorded) == arrived {
-                0
-            } else if recorded.first() == bytes.first() {
-                1
-            } else {
-                2
-            };
-            open.push((likeness, index));
-        }
-        let (_, index) = open.into_iter().min()?;
+        let same = open().find(|(_, expected)| identity(recorded(expected)) == arrived);
+        let chosen = same.or_else(|| {
+            open().min_by_key(|(_, expected)| differing_bytes(recorded(expected), bytes))
+        });
+        let (index, _) = chosen?;
         let chosen = &mut self.expected[index];
         chosen.matched = true;
         self.last_matched = Some(frames[chosen.place].number);
@@ -279,4 +274,11 @@ fn identity(bytes: &[u8]) -> (Option<u8>, Option<u64>, Option<u64>) {
             .as_u64()
     };
     (bytes.first().copied(), value("msg_id"), value("seg_offset"))
+}
+
+/// In how many bytes two packets differ, as far as headers reach.
+fn differing_bytes(a: &[u8], b: &[u8]) -> usize {
+    const HEADERS: usize = 256;
+    let differing = a.iter().zip(b).take(HEADERS).filter(|(a, b)| a != b);
+    differing.count() + a.len().abs_diff(b.len())
 }

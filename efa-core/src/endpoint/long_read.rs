@@ -9,7 +9,7 @@ use super::completion::PacketError;
 use super::error::{EndpointError, Errno, Failure, ProviderError};
 use super::held::ReceivedPacket;
 use super::ids::{OutboundId, PeerId, ReceiveId};
-use super::inbound::{Supply, Transfer};
+use super::inbound::Supply;
 use super::incoming::{Incoming, Iovs, Rtm, RtmProtocol};
 use super::iov::Iov;
 use super::message::Assembly;

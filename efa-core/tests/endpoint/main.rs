@@ -1,5 +1,9 @@
 //! The protocol engine on mock devices.
 
+mod faults;
+mod handshake;
 mod messages;
 mod mock;
+mod ordering;
 mod random;
+mod script;

@@ -318,12 +318,12 @@ impl World {
         let operation = &self.one_sided[number];
         let target_key = self.hosts[operation.to].region.remote_key;
         let host = &mut self.hosts[operation.from];
-        let region = (number % 2 == 0).then_some(host.region);
+        let region = (number.is_multiple_of(2)).then_some(host.region);
         let piece = |address, length| IoVec {
             memory: UserSlice { address, length },
             region,
         };
-        let cut = if number % 5 == 0 {
+        let cut = if number.is_multiple_of(5) {
             operation.length / 3
         } else {
             0
@@ -338,18 +338,22 @@ impl World {
             key: target_key,
         };
         let length = operation.length as u64;
-        let cut = if number % 7 == 0 { length / 4 } else { 0 };
+        let cut = if number.is_multiple_of(7) {
+            length / 4
+        } else {
+            0
+        };
         let remote = [
             remote_piece(operation.remote, cut),
             remote_piece(operation.remote + cut, length - cut),
         ];
         // Pieces of no bytes are left out now and then: a write with one piece fits the device.
-        let local = if number % 5 == 0 {
+        let local = if number.is_multiple_of(5) {
             &local[..]
         } else {
             &local[1..]
         };
-        let remote = if number % 7 == 0 {
+        let remote = if number.is_multiple_of(7) {
             &remote[..]
         } else {
             &remote[1..]
@@ -502,11 +506,15 @@ impl World {
                 address: message.address,
                 length: message.length,
             },
-            region: (number % 2 == 0).then_some(host.region),
+            region: (number.is_multiple_of(2)).then_some(host.region),
         }];
         host.endpoint.send(SendArgs {
             peer: host.peers[message.to],
-            data: if number % 3 == 0 { &pieces } else { &whole },
+            data: if number.is_multiple_of(3) {
+                &pieces
+            } else {
+                &whole
+            },
             tag: message.tag,
             cq_data: message.cq_data,
             flags: message.flags,

@@ -5,6 +5,7 @@
 
 mod child;
 mod injection;
+mod leftovers;
 mod profiles;
 mod ps;
 mod run;

@@ -16,12 +16,13 @@ use efa_emu::transport::{
 
 use super::injection::Libraries;
 use super::state::RunDirectory;
-use super::{Failure, child, profiles};
+use super::{Failure, child, leftovers, profiles};
 
 /// `ibv_device` has room for paths of this length.
 const LONGEST_DEVICE_PATH: usize = 255;
 
 #[derive(Args)]
+#[command(override_usage = "efa-emu run [OPTIONS] -- COMMAND [ARG]...")]
 pub(super) struct RunArguments {
     /// Join this host, or be the first on it. Without it, every run is a host of its own.
     #[arg(long, value_name = "NAME")]
@@ -103,6 +104,7 @@ impl RunArguments {
         config.profile = profile.name.to_owned();
         config.network = network;
 
+        leftovers::remove();
         let directory = RunDirectory::create()?;
         let sysfs_root = directory.subdirectory("sysfs")?;
         generate_sysfs(&sysfs_root, profile, &host)?;
@@ -125,6 +127,9 @@ impl RunArguments {
             }
         }
         let status = child::run(&mut command).map_err(|error| cannot_start(program, &error))?;
+        if !status.success() {
+            leftovers::remove();
+        }
         Ok(ExitCode::from(child::shell_status(status)))
     }
 }

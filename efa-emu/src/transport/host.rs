@@ -81,7 +81,7 @@ impl Host {
     ) -> Result<Host, FabricError> {
         let mut known = BTreeMap::new();
         for (gid, directory) in directories(hosts)? {
-            if let Some(table) = HostTable::open(&table_path(&directory))? {
+            if let Some(table) = HostTable::open(&table_path(&directory), gid)? {
                 known.insert(table.name(), (gid, directory, table));
             }
         }
@@ -290,11 +290,11 @@ fn file_names(directory: &Path) -> Result<Vec<String>, FabricError> {
 
 /// Removes the files of dead participants, and hosts without live ones. The registry is locked.
 pub(super) fn remove_dead(hosts: &Path) -> Result<(), FabricError> {
-    for (_, directory) in directories(hosts)? {
+    for (gid, directory) in directories(hosts)? {
         let alive = participants(&directory)?;
         // A table that cannot be read is no obstacle to the removal of a dead host; a live one's
         // trouble is reported to who wants to enter it.
-        let table = HostTable::open(&table_path(&directory)).ok().flatten();
+        let table = HostTable::open(&table_path(&directory), gid).ok().flatten();
         if let Some(table) = &table {
             if alive.is_empty() {
                 table.retire();
@@ -328,7 +328,7 @@ pub(super) fn remove_dead(hosts: &Path) -> Result<(), FabricError> {
 pub(super) fn list(hosts: &Path) -> Result<Vec<HostStatus>, FabricError> {
     let mut list = Vec::new();
     for (gid, directory) in directories(hosts)? {
-        let Some(table) = HostTable::open(&table_path(&directory))? else {
+        let Some(table) = HostTable::open(&table_path(&directory), gid)? else {
             continue;
         };
         let owned: Vec<_> = table.owned().collect();

@@ -97,12 +97,6 @@ pub(super) fn fill(to: u64, bytes: &[u8]) {
     unsafe { std::ptr::copy(bytes.as_ptr(), to as *mut u8, bytes.len()) };
 }
 
-/// Reads registered memory.
-pub(super) fn read(from: u64, bytes: &mut [u8]) {
-    // SAFETY: the device named this memory; see the module documentation.
-    unsafe { std::ptr::copy(from as *const u8, bytes.as_mut_ptr(), bytes.len()) };
-}
-
 /// Which way a copy between processes goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Direction {

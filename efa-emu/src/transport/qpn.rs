@@ -94,8 +94,8 @@ impl HostTable {
         Ok(HostTable { memory, count })
     }
 
-    /// Maps an existing table; `None` if there is none at `path`.
-    pub(super) fn open(path: &Path) -> Result<Option<HostTable>, FabricError> {
+    /// Maps the existing table of the host with this GID; `None` if there is none at `path`.
+    pub(super) fn open(path: &Path, gid: Gid) -> Result<Option<HostTable>, FabricError> {
         let opened = OpenOptions::new()
             .read(true)
             .write(true)
@@ -134,15 +134,13 @@ impl HostTable {
         if !count.is_power_of_two() || !(4..=MAX_COUNT).contains(&count) {
             return Err(damaged("its count of queue pair numbers is not possible"));
         }
+        let mut found = [0; 16];
+        header.read(AT_GID, &mut found);
+        if Gid(found) != gid {
+            return Err(damaged("it is the table of another host"));
+        }
         let memory = map(table_length(count))?;
         Ok(Some(HostTable { memory, count }))
-    }
-
-    /// The host's GID.
-    pub(super) fn gid(&self) -> Gid {
-        let mut gid = [0; 16];
-        self.memory.read(AT_GID, &mut gid);
-        Gid(gid)
     }
 
     /// The host's name.
@@ -364,11 +362,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("table");
         let table = HostTable::create(&path, "alpha", Gid([7; 16]), queue_pairs).unwrap();
-        let opened = HostTable::open(&path).unwrap().unwrap();
-        assert_eq!(
-            (opened.name().as_str(), opened.gid()),
-            ("alpha", Gid([7; 16]))
-        );
+        let opened = HostTable::open(&path, Gid([7; 16])).unwrap().unwrap();
+        assert_eq!(opened.name(), "alpha");
         (directory, table)
     }
 
@@ -496,15 +491,20 @@ mod tests {
     fn damaged_tables_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("table");
-        assert!(HostTable::open(&path).unwrap().is_none());
+        assert!(HostTable::open(&path, Gid::default()).unwrap().is_none());
         std::fs::write(&path, b"short").unwrap();
-        let error = HostTable::open(&path).unwrap_err().to_string();
+        let error = HostTable::open(&path, Gid::default())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("too short"), "{error}");
         std::fs::write(&path, vec![0; 8192]).unwrap();
-        let error = HostTable::open(&path).unwrap_err().to_string();
+        let error = HostTable::open(&path, Gid::default())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("magic"), "{error}");
         for (at, value, complaint) in [
-            (AT_VERSION, 2u32, "layout"),
+            (AT_GID, 1u32, "another host"),
+            (AT_VERSION, 2, "layout"),
             (AT_COUNT, 5, "count"),
             (AT_COUNT, 1 << 15, "short"),
         ] {
@@ -512,7 +512,9 @@ mod tests {
             let mut bytes = std::fs::read(&path).unwrap();
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
             std::fs::write(&path, bytes).unwrap();
-            let error = HostTable::open(&path).unwrap_err().to_string();
+            let error = HostTable::open(&path, Gid::default())
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(complaint), "{error}");
         }
     }

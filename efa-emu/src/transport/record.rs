@@ -308,7 +308,7 @@ pub(super) fn segments_from_bytes(
     };
     let mut segments = [empty; MAX_SEGMENTS];
     let count = bytes.len() / SEGMENT;
-    if bytes.len() % SEGMENT != 0 || count > MAX_SEGMENTS {
+    if !bytes.len().is_multiple_of(SEGMENT) || count > MAX_SEGMENTS {
         return Err(bad("payload length", bytes.len() as u64));
     }
     let mut sum = 0u64;

@@ -16,22 +16,22 @@ use efa_emu::provider::{
 use efa_emu::transport::{Engine, Fabric, HostConfig};
 
 /// Name of the fabric of all tests; each test has its own directory for it.
-pub const FABRIC: &str = "test";
+pub(crate) const FABRIC: &str = "test";
 
 /// Where a client can be reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Address {
-    pub gid: Gid,
-    pub qpn: Qpn,
-    pub qkey: Qkey,
+pub(crate) struct Address {
+    pub(crate) gid: Gid,
+    pub(crate) qpn: Qpn,
+    pub(crate) qkey: Qkey,
 }
 
 impl Address {
-    pub fn to_text(self) -> String {
+    pub(crate) fn to_text(self) -> String {
         format!("{} {} {}", self.gid, self.qpn, self.qkey.0)
     }
 
-    pub fn from_text(text: &str) -> Address {
+    pub(crate) fn from_text(text: &str) -> Address {
         let mut fields = text.split_whitespace();
         let mut next = || fields.next().expect("an address has three fields");
         Address {
@@ -65,27 +65,27 @@ impl QueueOwner for Queues {
 }
 
 /// An opened device with one queue pair that is ready to send.
-pub struct Client {
-    pub engine: Engine,
-    pub pd: PdId,
-    pub cq: CqId,
+pub(crate) struct Client {
+    pub(crate) engine: Engine,
+    pub(crate) pd: PdId,
+    pub(crate) cq: CqId,
     completions: CompletionQueue,
     queues: Queues,
     qkey: Qkey,
 }
 
 /// Registered memory.
-pub struct Memory {
-    pub bytes: Box<[u8]>,
-    pub keys: RegionKeys,
+pub(crate) struct Memory {
+    pub(crate) bytes: Box<[u8]>,
+    pub(crate) keys: RegionKeys,
 }
 
 impl Memory {
-    pub fn address(&self) -> u64 {
+    pub(crate) fn address(&self) -> u64 {
         self.bytes.as_ptr() as u64
     }
 
-    pub fn buffer(&self, offset: usize, length: usize) -> Buffer {
+    pub(crate) fn buffer(&self, offset: usize, length: usize) -> Buffer {
         assert!(offset + length <= self.bytes.len());
         Buffer {
             address: self.address() + offset as u64,
@@ -95,20 +95,20 @@ impl Memory {
     }
 }
 
-pub fn fabric(root: &Path) -> Fabric {
+pub(crate) fn fabric(root: &Path) -> Fabric {
     Fabric::open_below(root, FABRIC).unwrap()
 }
 
-pub fn config(host: &str) -> HostConfig {
+pub(crate) fn config(host: &str) -> HostConfig {
     HostConfig::new(FABRIC, host)
 }
 
 impl Client {
-    pub fn open(root: &Path, config: &HostConfig) -> Client {
+    pub(crate) fn open(root: &Path, config: &HostConfig) -> Client {
         Client::open_with(root, config, Qkey(std::process::id()), |_| {})
     }
 
-    pub fn open_with(
+    pub(crate) fn open_with(
         root: &Path,
         config: &HostConfig,
         qkey: Qkey,
@@ -190,7 +190,7 @@ impl Client {
         }
     }
 
-    pub fn modify(&mut self, change: &QpChange) {
+    pub(crate) fn modify(&mut self, change: &QpChange) {
         let qpn = self.queues.qpn;
         self.engine
             .with_device(|device| device.modify_qp(qpn, change))
@@ -202,7 +202,7 @@ impl Client {
         }
     }
 
-    pub fn address(&self) -> Address {
+    pub(crate) fn address(&self) -> Address {
         Address {
             gid: self.engine.gid(),
             qpn: self.queues.qpn,
@@ -211,7 +211,7 @@ impl Client {
     }
 
     /// The raw address handle of a peer, with the other fields that a work request needs.
-    pub fn connect(&self, to: Address) -> UdAddress {
+    pub(crate) fn connect(&self, to: Address) -> UdAddress {
         let ahn = self
             .engine
             .with_device(|device| device.create_ah(self.pd, to.gid))
@@ -224,7 +224,7 @@ impl Client {
         }
     }
 
-    pub fn register(&self, bytes: Vec<u8>) -> Memory {
+    pub(crate) fn register(&self, bytes: Vec<u8>) -> Memory {
         let bytes = bytes.into_boxed_slice();
         let region = MemoryRegion {
             address: bytes.as_ptr() as u64,
@@ -240,19 +240,33 @@ impl Client {
         Memory { bytes, keys }
     }
 
-    pub fn deregister(&self, lkey: Lkey) {
+    pub(crate) fn deregister(&self, lkey: Lkey) {
         self.engine
             .with_device(|device| device.deregister_memory(lkey))
             .unwrap()
             .unwrap();
     }
 
-    pub fn post_recv(&mut self, wr_id: u64, buffer: Buffer) {
+    pub(crate) fn post_recv(&mut self, wr_id: u64, buffer: Buffer) {
         self.queues.recv.post(wr_id, &[buffer]).unwrap();
     }
 
     /// Posts a send; false if the queue is full.
-    pub fn post_send(&mut self, wr_id: u64, to: UdAddress, data: SendData<'_>) -> bool {
+    pub(crate) fn post_send(&mut self, wr_id: u64, to: UdAddress, data: SendData<'_>) -> bool {
+        let posted = self.post_send_quietly(wr_id, to, data);
+        if posted {
+            self.engine.ring_send_doorbell(self.queues.qpn).unwrap();
+        }
+        posted
+    }
+
+    /// Posts a send and writes the doorbell, without telling the engine.
+    pub(crate) fn post_send_quietly(
+        &mut self,
+        wr_id: u64,
+        to: UdAddress,
+        data: SendData<'_>,
+    ) -> bool {
         let request = SendRequest {
             wr_id,
             opcode: SendOpcode::Send,
@@ -264,21 +278,32 @@ impl Client {
             data,
         };
         match self.queues.send.post(&request) {
-            Ok(()) => {}
-            Err(efa_emu::device::Error::QueueFull(_)) => return false,
+            Ok(()) => true,
+            Err(efa_emu::device::Error::QueueFull(_)) => false,
             Err(error) => panic!("{error}"),
         }
-        self.engine.ring_send_doorbell(self.queues.qpn).unwrap();
-        true
     }
 
-    pub fn post_read(&mut self, wr_id: u64, to: UdAddress, local: Buffer, remote: (u64, u32)) {
+    /// Asks for an event at the next completion.
+    pub(crate) fn arm(&mut self) {
+        self.completions.event_received();
+        self.completions.request_notification();
+        self.engine.arm_cq(self.cq).unwrap();
+    }
+
+    pub(crate) fn post_read(
+        &mut self,
+        wr_id: u64,
+        to: UdAddress,
+        local: Buffer,
+        remote: (u64, u32),
+    ) {
         self.queues.send.start();
         self.queues.send.rdma_read(wr_id, 0, remote.1, remote.0);
         self.finish_rdma(to, local);
     }
 
-    pub fn post_write(
+    pub(crate) fn post_write(
         &mut self,
         wr_id: u64,
         to: UdAddress,
@@ -302,7 +327,7 @@ impl Client {
     }
 
     /// The next completion, if there is one now. Lets the engine work if there is none yet.
-    pub fn poll(&mut self) -> Option<WorkCompletion> {
+    pub(crate) fn poll(&mut self) -> Option<WorkCompletion> {
         let found = self.completions.next(&mut self.queues);
         if found.is_some() {
             return found;
@@ -312,12 +337,12 @@ impl Client {
     }
 
     /// The next completion that is there without the engine being asked to work.
-    pub fn glance(&mut self) -> Option<WorkCompletion> {
+    pub(crate) fn glance(&mut self) -> Option<WorkCompletion> {
         self.completions.next(&mut self.queues)
     }
 
     /// Waits for the next completion.
-    pub fn wait(&mut self) -> WorkCompletion {
+    pub(crate) fn wait(&mut self) -> WorkCompletion {
         loop {
             if let Some(completion) = self.poll() {
                 return completion;
@@ -327,14 +352,14 @@ impl Client {
     }
 
     /// Waits for the next completion, which has to be a success.
-    pub fn wait_ok(&mut self) -> WorkCompletion {
+    pub(crate) fn wait_ok(&mut self) -> WorkCompletion {
         let completion = self.wait();
         assert_eq!(completion.status(), Some(Status::Ok), "{completion:?}");
         completion
     }
 
     /// Destroys the queue pair.
-    pub fn destroy_qp(&mut self) {
+    pub(crate) fn destroy_qp(&mut self) {
         self.engine.destroy_qp(self.queues.qpn).unwrap();
     }
 }

@@ -2,4 +2,9 @@
 //! processes that are killed.
 
 mod client;
+mod exchange;
+mod idle;
 mod inside;
+mod killing;
+mod processes;
+mod speed;

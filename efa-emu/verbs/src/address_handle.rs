@@ -96,14 +96,12 @@ fn create(pd: *mut ibv_pd, attributes: &ibv_ah_attr) -> Result<*mut ibv_ah, Errn
 }
 
 pub(crate) extern "C" fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int {
-    errno::status(HANDLES.remove(handle, |_| Ok(())).and_then(|handle| {
+    errno::status_of_end(|| {
+        let handle = HANDLES.remove(handle, |_| Ok(()))?;
         handle.domain.release();
-        handle
-            .domain
-            .context
-            .hardware
-            .forget(|device| device.destroy_ah(handle.domain.id, handle.ahn))
-    }))
+        let hardware = &handle.domain.context.hardware;
+        hardware.forget(|device| device.destroy_ah(handle.domain.id, handle.ahn))
+    })
 }
 
 /// The attributes for an answer to a received packet. They are in its GRH, or nowhere: without one

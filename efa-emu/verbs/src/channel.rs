@@ -153,13 +153,15 @@ pub(crate) extern "C" fn ibv_create_comp_channel(
 
 /// `EBUSY` while completion queues use the channel.
 pub(crate) extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    let removed = CHANNELS.remove(channel, |channel| {
-        match channel.users().load(Ordering::Relaxed) {
-            0 => Ok(()),
-            _ => Err(Errno::BUSY),
-        }
-    });
-    errno::status(removed.map(drop))
+    errno::status_of_end(|| {
+        let removed = CHANNELS.remove(channel, |channel| {
+            match channel.users().load(Ordering::Relaxed) {
+                0 => Ok(()),
+                _ => Err(Errno::BUSY),
+            }
+        });
+        removed.map(drop)
+    })
 }
 
 /// Waits for the next event of the channel, unless its descriptor is non-blocking. Each event taken

@@ -323,7 +323,7 @@ pub(crate) extern "C" fn ibv_ack_cq_events(queue: *mut ibv_cq, events: c_uint) {
 
 /// `EBUSY` while queue pairs use the queue. Waits until all events that were taken are acknowledged.
 pub(crate) extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
-    errno::status(destroy(queue))
+    errno::status_of_end(|| destroy(queue))
 }
 
 fn destroy(queue: *mut ibv_cq) -> Result<(), Errno> {

@@ -123,8 +123,10 @@ pub(crate) extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
 
 /// Closes the context. Objects made from it go on existing until they are destroyed, but do nothing.
 pub(crate) extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    errno::status(CONTEXTS.remove(context, |_| Ok(())).map(|context| {
+    errno::status_of_end(|| {
+        let context = CONTEXTS.remove(context, |_| Ok(()))?;
         queue_pair::end_all(&context);
         context.hardware.close();
-    }))
+        Ok(())
+    })
 }

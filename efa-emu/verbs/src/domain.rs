@@ -116,7 +116,7 @@ pub(crate) extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
 
 /// `EBUSY` while anything uses the domain.
 pub(crate) extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    errno::status(dealloc(pd))
+    errno::status_of_end(|| dealloc(pd))
 }
 
 fn dealloc(pd: *mut ibv_pd) -> Result<(), Errno> {
@@ -206,9 +206,9 @@ pub(crate) unsafe extern "C" fn alloc_td(
 
 /// Slot of `verbs_context`; `EBUSY` while a parent domain uses the thread domain.
 pub(crate) unsafe extern "C" fn dealloc_td(thread_domain: *mut ibv_td) -> c_int {
-    errno::status(
+    errno::status_of_end(|| {
         THREAD_DOMAINS
             .remove(thread_domain, |thread_domain| unused(&thread_domain.users))
-            .map(drop),
-    )
+            .map(drop)
+    })
 }

@@ -3,6 +3,8 @@
 use core::ffi::c_int;
 use core::ptr::null_mut;
 
+use crate::interrupted::inside_another_verb;
+
 /// A positive error number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Errno(c_int);
@@ -68,6 +70,15 @@ pub(crate) fn status(result: Result<(), Errno>) -> c_int {
             errno.number()
         }
     }
+}
+
+/// For verbs that end an object: [`status`] of `end`, unless a lock may be held by a call that this
+/// one interrupted.
+pub(crate) fn status_of_end(end: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    if inside_another_verb() {
+        return 0;
+    }
+    status(end())
 }
 
 /// For verbs that return 0, or -1 and `errno`.

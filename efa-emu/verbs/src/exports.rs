@@ -231,15 +231,16 @@ old_exports! {
 // The private interface, as far as tools and not only providers call it. A call that found no
 // definition here would reach rdma-core's library with a context of ours.
 macro_rules! private_exports {
-    ($($version:literal)+) => { $(
-        old_exports! { $version {
+    ($exports:ident $($version:literal)+) => { $(
+        $exports! { $version {
             ibv_query_gid_type = query::ibv_query_gid_type,
             ibv_read_ibdev_sysfs_file = sysfs_files::ibv_read_ibdev_sysfs_file,
         } }
     )+ };
 }
 
+private_exports! { exports "IBVERBS_PRIVATE_65" }
 private_exports! {
-    "IBVERBS_PRIVATE_25" "IBVERBS_PRIVATE_33" "IBVERBS_PRIVATE_34" "IBVERBS_PRIVATE_57"
-    "IBVERBS_PRIVATE_59" "IBVERBS_PRIVATE_64" "IBVERBS_PRIVATE_65"
+    old_exports "IBVERBS_PRIVATE_25" "IBVERBS_PRIVATE_33" "IBVERBS_PRIVATE_34"
+    "IBVERBS_PRIVATE_57" "IBVERBS_PRIVATE_59" "IBVERBS_PRIVATE_64"
 }

@@ -7,9 +7,10 @@
 //! to an object that says that it is dead, the memory of freed handles is kept for a while.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::errno::Errno;
+use crate::interrupted::Locking;
 
 /// A type that programs see as a `C`.
 ///
@@ -58,26 +59,29 @@ impl<T: Handle> Registry<T> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Handles<T>> {
+    /// Runs `work` on the handles.
+    fn with<R>(&self, work: impl FnOnce(&mut Handles<T>) -> R) -> R {
+        let _locking = Locking::new();
         // Nothing panics while it is locked; a poisoned map would still be a whole one.
-        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+        work(&mut self.handles.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Makes a handle known to programs.
     pub(crate) fn insert(&self, handle: Arc<T>) -> *mut T::C {
         let pointer = handle.c_pointer();
-        self.lock().live.insert(pointer.addr(), handle);
+        self.with(|handles| handles.live.insert(pointer.addr(), handle));
         pointer
     }
 
     /// The handle behind a program's pointer, `EINVAL` if there is none.
     pub(crate) fn get(&self, pointer: *const T::C) -> Result<Arc<T>, Errno> {
-        let handles = self.lock();
-        handles
-            .live
-            .get(&pointer.addr())
-            .cloned()
-            .ok_or(Errno::INVAL)
+        self.with(|handles| {
+            handles
+                .live
+                .get(&pointer.addr())
+                .cloned()
+                .ok_or(Errno::INVAL)
+        })
     }
 
     /// Takes a handle away from programs, if `allowed` says so. It runs under the registry's lock,
@@ -87,27 +91,25 @@ impl<T: Handle> Registry<T> {
         pointer: *const T::C,
         allowed: impl FnOnce(&T) -> Result<(), Errno>,
     ) -> Result<Arc<T>, Errno> {
-        let mut handles = self.lock();
-        allowed(handles.live.get(&pointer.addr()).ok_or(Errno::INVAL)?)?;
-        let handle = handles.live.remove(&pointer.addr()).ok_or(Errno::INVAL)?;
-        handles.keep(&handle);
-        Ok(handle)
+        self.with(|handles| {
+            allowed(handles.live.get(&pointer.addr()).ok_or(Errno::INVAL)?)?;
+            let handle = handles.live.remove(&pointer.addr()).ok_or(Errno::INVAL)?;
+            handles.keep(&handle);
+            Ok(handle)
+        })
     }
 
     /// Takes all handles away that `chosen` says.
     pub(crate) fn remove_all(&self, chosen: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
-        let mut handles = self.lock();
-        let removed: Vec<_> = handles
-            .live
-            .values()
-            .filter(|handle| chosen(handle))
-            .cloned()
-            .collect();
-        for handle in &removed {
-            handles.live.remove(&handle.c_pointer().addr());
-            handles.keep(handle);
-        }
-        removed
+        self.with(|handles| {
+            let live = handles.live.values();
+            let removed: Vec<_> = live.filter(|handle| chosen(handle)).cloned().collect();
+            for handle in &removed {
+                handles.live.remove(&handle.c_pointer().addr());
+                handles.keep(handle);
+            }
+            removed
+        })
     }
 }
 

@@ -11,6 +11,7 @@ use efa_emu::transport::{Engine, EngineError, FabricError};
 use crate::channel::{EventQueue, RaisedBy};
 use crate::device::Device;
 use crate::errno::Errno;
+use crate::interrupted::Locking;
 
 /// Where the events of completion queues go.
 type Listeners = Mutex<HashMap<CqId, (Arc<EventQueue>, RaisedBy)>>;
@@ -53,6 +54,7 @@ impl Hardware {
         verb: impl FnOnce(&mut device::Device) -> R,
     ) -> Result<R, Errno> {
         self.check_open()?;
+        let _locking = Locking::new();
         Ok(self.engine.with_device(verb)?)
     }
 
@@ -65,6 +67,7 @@ impl Hardware {
         if self.check_open().is_err() {
             return Ok(());
         }
+        let _locking = Locking::new();
         match self.engine.with_device(verb) {
             Ok(result) => Ok(result?),
             Err(FabricError::Forked) => Ok(()),
@@ -74,6 +77,7 @@ impl Hardware {
 
     pub(crate) fn create_qp(&self, config: QpConfig) -> Result<(Qpn, QpRings), Errno> {
         self.check_open()?;
+        let _locking = Locking::new();
         Ok(self.engine.create_qp(config)?)
     }
 
@@ -82,6 +86,7 @@ impl Hardware {
         if self.check_open().is_err() {
             return Ok(());
         }
+        let _locking = Locking::new();
         match self.engine.destroy_qp(qpn) {
             Err(EngineError::Fabric(FabricError::Forked)) => Ok(()),
             result => Ok(result?),
@@ -90,18 +95,21 @@ impl Hardware {
 
     #[inline]
     pub(crate) fn ring_send_doorbell(&self, qpn: Qpn) -> Result<(), Errno> {
+        let _locking = Locking::new();
         Ok(self.engine.ring_send_doorbell(qpn)?)
     }
 
     /// What a doorbell of a completion queue asks for.
     pub(crate) fn arm_cq(&self, queue: CqId) {
         // It fails for a queue that is being destroyed, which raises no events any more.
+        let _locking = Locking::new();
         let _ = self.engine.arm_cq(queue);
     }
 
     /// Lets the device work in the calling thread, unless another thread is at it.
     #[inline]
     pub(crate) fn progress(&self) {
+        let _locking = Locking::new();
         self.engine.progress();
     }
 

@@ -24,6 +24,7 @@ mod errno;
 mod exports;
 mod handles;
 mod hardware;
+mod interrupted;
 mod memory_region;
 mod poll;
 mod post;

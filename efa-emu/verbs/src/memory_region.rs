@@ -183,14 +183,12 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
 }
 
 pub(crate) extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    errno::status(REGIONS.remove(mr, |_| Ok(())).and_then(|region| {
+    errno::status_of_end(|| {
+        let region = REGIONS.remove(mr, |_| Ok(()))?;
         region.domain.release();
-        region
-            .domain
-            .context
-            .hardware
-            .forget(|device| device.deregister_memory(region.lkey))
-    }))
+        let hardware = &region.domain.context.hardware;
+        hardware.forget(|device| device.deregister_memory(region.lkey))
+    })
 }
 
 /// Not on EFA. `IBV_REREG_MR_ERR_INPUT` (-1) says that the region is as it was.

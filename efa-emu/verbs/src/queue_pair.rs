@@ -389,7 +389,7 @@ fn initial_attributes(pair: &QueuePair) -> ibv_qp_init_attr {
 }
 
 pub(crate) extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
-    errno::status(PAIRS.remove(pair, |_| Ok(())).and_then(|pair| end(&pair)))
+    errno::status_of_end(|| PAIRS.remove(pair, |_| Ok(())).and_then(|pair| end(&pair)))
 }
 
 /// Ends a queue pair that programs do not know any more.

@@ -8,6 +8,8 @@ use core::hint::spin_loop;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use crate::interrupted::Locking;
+
 const FREE: u32 = 0;
 /// Held by a call that is running.
 const CALL: u32 = 1;
@@ -79,25 +81,32 @@ impl<T> SpinCell<T> {
 
     #[inline]
     fn take(&self, from: u32) -> Option<SpinGuard<'_, T>> {
+        let locking = Locking::new();
         self.state
             .compare_exchange(from, CALL, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
-            .then(|| SpinGuard { cell: self })
+            .then(|| SpinGuard {
+                cell: self,
+                release_to: FREE,
+                _locking: locking,
+            })
     }
 }
 
 /// The lock, held by the running call.
 pub(crate) struct SpinGuard<'a, T> {
     cell: &'a SpinCell<T>,
+    /// The state that the lock gets when the guard is dropped.
+    release_to: u32,
+    _locking: Locking,
 }
 
 impl<T> SpinGuard<'_, T> {
     /// Ends the call, not the session: the lock stays held until a [`SpinCell::resume`] and the end
     /// of its guard.
     #[inline]
-    pub(crate) fn hold(self) {
-        self.cell.state.store(SESSION, Ordering::Release);
-        core::mem::forget(self);
+    pub(crate) fn hold(mut self) {
+        self.release_to = SESSION;
     }
 }
 
@@ -122,7 +131,7 @@ impl<T> DerefMut for SpinGuard<'_, T> {
 impl<T> Drop for SpinGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.cell.state.store(FREE, Ordering::Release);
+        self.cell.state.store(self.release_to, Ordering::Release);
     }
 }
 

@@ -124,7 +124,7 @@ impl Routes {
             return Ok(Arc::clone(table));
         }
         let path = table_path(&self.peers.fabric().host_directory(gid));
-        match HostTable::open(&path) {
+        match HostTable::open(&path, gid) {
             Ok(Some(table)) => {
                 let table = Arc::new(table);
                 self.hosts.insert(gid, Arc::clone(&table));

@@ -1,110 +1,232 @@
-//! Sizes and offsets of the x86-64 ABI.
+//! Sizes and offsets of the x86-64 ABI: held as numbers, and compared with the installed headers.
 
-use core::mem::{offset_of, size_of};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
 
 use super::*;
 
+/// A size or an offset.
+struct Fact {
+    /// The C expression for it.
+    c: String,
+    /// What it is here.
+    found: usize,
+    /// What it has to be.
+    expected: usize,
+    /// Headers of rdma-core 44 (Debian 12) know it.
+    in_44: bool,
+}
+
+/// Facts about a structure: its size and offsets. Those behind `newer`, and a size that is given as
+/// `newer`, headers of rdma-core 44 do not know. `field as "path"` gives a field's name in C where it
+/// differs.
 macro_rules! layout {
-    ($type:ident, $size:expr $(, $field:ident $(. $inner:ident)* : $offset:expr)* $(,)?) => {
-        assert_eq!(size_of::<$type>(), $size, concat!("size of ", stringify!($type)));
-        $(assert_eq!(
-            offset_of!($type, $field $(. $inner)*),
-            $offset,
-            concat!(stringify!($type), ".", stringify!($field $(. $inner)*)),
-        );)*
+    ($facts:ident, $type:ident [$size:literal] $($fields:tt)*) => {
+        $facts.push(size_of_fact!($type, $size, true));
+        offsets!($facts, $type, $($fields)*);
+    };
+    ($facts:ident, $type:ident [newer $size:literal] $($fields:tt)*) => {
+        $facts.push(size_of_fact!($type, $size, false));
+        offsets!($facts, $type, $($fields)*);
     };
 }
 
-#[test]
-fn devices_and_contexts() {
-    layout!(ibv_device, 664, node_type: 16, transport_type: 20, name: 24, dev_name: 88,
-        dev_path: 152, ibdev_path: 408);
-    layout!(ibv_context, 328, device: 0, ops: 8, ops.alloc_mw: 64, ops.poll_cq: 96,
-        cmd_fd: 264, async_fd: 268, num_comp_vectors: 272, mutex: 280, abi_compat: 320);
-    layout!(ibv_context_ops, 256, poll_cq: 88, req_notify_cq: 96, post_srq_recv: 160,
-        post_send: 200, post_recv: 208);
+macro_rules! size_of_fact {
+    ($type:ident, $size:literal, $in_44:literal) => {
+        Fact {
+            c: concat!("sizeof(struct ", stringify!($type), ")").to_owned(),
+            found: size_of::<$type>(),
+            expected: $size,
+            in_44: $in_44,
+        }
+    };
 }
 
-/// Clients compute a slot's place from the end of the structure.
+macro_rules! offsets {
+    ($facts:ident, $type:ident, $({ $($old:tt)* })? $(newer { $($new:tt)* })?) => {
+        $(offset_list!($facts, $type, true, $($old)*);)?
+        $(offset_list!($facts, $type, false, $($new)*);)?
+    };
+}
+
+macro_rules! offset_list {
+    ($facts:ident, $type:ident, $in_44:literal,
+     $($field:ident $(. $inner:ident)* $(as $c:literal)? : $offset:literal),* $(,)?) => {
+        $({
+            let path = [stringify!($field) $(, stringify!($inner))*].join(".");
+            $(let path = { drop(path); $c };)?
+            $facts.push(Fact {
+                c: format!("offsetof(struct {}, {path})", stringify!($type)),
+                found: core::mem::offset_of!($type, $field $(. $inner)*),
+                expected: $offset,
+                in_44: $in_44,
+            });
+        })*
+    };
+}
+
+fn facts() -> Vec<Fact> {
+    let mut facts = Vec::new();
+    layout!(facts, ibv_device [664] { node_type: 16, transport_type: 20, name: 24, dev_name: 88,
+        dev_path: 152, ibdev_path: 408 });
+    layout!(facts, ibv_context [328] { device: 0, ops: 8, ops.alloc_mw: 64, ops.poll_cq: 96,
+    ops.req_notify_cq: 104, ops.post_srq_recv: 168, ops.post_send: 208, ops.post_recv:
+    216, cmd_fd: 264, async_fd: 268, num_comp_vectors: 272, mutex: 280, abi_compat: 320
+    });
+    layout!(facts, ibv_gid_entry [32] { gid_index: 16, port_num: 20, gid_type: 24, ndev_ifindex:
+        28 });
+    layout!(facts, ibv_device_attr [232] { node_guid: 64, max_mr_size: 80, vendor_id: 96, max_qp:
+        108, max_ah: 200, max_pkeys: 224, phys_port_cnt: 227 });
+    layout!(facts, ibv_device_attr_ex [400] { comp_mask: 232, phys_port_cnt_ex: 396 });
+    layout!(facts, ibv_port_attr [newer 56] { max_msg_sz: 20, pkey_tbl_len: 32, lmc: 38,
+        active_width: 43, link_layer: 46, flags: 47, port_cap_flags2: 48 } newer {
+        active_speed_ex: 52 });
+    layout!(facts, ibv_global_route [24] { sgid_index: 20 });
+    layout!(facts, ibv_grh [40] { sgid: 8, dgid: 24 });
+    layout!(facts, ibv_ah_attr [32] { dlid: 24, is_global: 29, port_num: 30 });
+    layout!(facts, ibv_qp_cap [20] { max_inline_data: 16 });
+    layout!(facts, ibv_qp_init_attr [64] { srq: 24, cap: 32, qp_type: 52, sq_sig_all: 56 });
+    layout!(facts, ibv_qp_init_attr_ex [136] { srq: 24, cap: 32, qp_type: 52, sq_sig_all: 56,
+        comp_mask: 60, pd: 64, create_flags: 80, rwq_ind_tbl: 88, source_qpn: 120,
+        send_ops_flags: 128 });
+    layout!(facts, ibv_qp_attr [144] { qkey: 16, sq_psn: 24, cap: 36, ah_attr: 56, pkey_index:
+        120, port_num: 129, rnr_retry: 132, rate_limit: 136 });
+    layout!(facts, ibv_cq_init_attr_ex [56] { cq_context: 8, channel: 16, comp_vector: 24,
+        wc_flags: 32, comp_mask: 40, flags: 44, parent_domain: 48 });
+    layout!(facts, ibv_parent_domain_init_attr [48] { td: 8, comp_mask: 16, pd_context: 40 });
+    layout!(facts, ibv_ece[12]);
+    layout!(facts, ibv_pd [16] { handle: 8 });
+    layout!(facts, ibv_td[8]);
+    layout!(facts, ibv_mr [48] { pd: 8, addr: 16, length: 24, handle: 32, lkey: 36, rkey: 40 });
+    layout!(facts, ibv_mr_init_attr [newer 72] newer { access: 8, comp_mask: 16, addr: 32, fd: 40,
+        buf: 64 });
+    layout!(facts, ibv_ah [24] { pd: 8, handle: 16 });
+    layout!(facts, ibv_comp_channel [16] { fd: 8, refcnt: 12 });
+    layout!(facts, ibv_cq [128] { channel: 8, cq_context: 16, handle: 24, cqe: 28, mutex: 32,
+        cond: 72, async_events_completed: 124 });
+    layout!(facts, ibv_cq_ex [288] { base.cqe as "cqe": 28, comp_mask: 128, status: 132, wr_id:
+        136, start_poll: 144, next_poll: 152, end_poll: 160, read_opcode: 168,
+        read_vendor_err: 176, read_byte_len: 184, read_imm_data: 192, read_qp_num: 200,
+        read_src_qp: 208, read_wc_flags: 216, read_slid: 224, read_sl: 232,
+        read_dlid_path_bits: 240 });
+    layout!(facts, ibv_qp [160] { pd: 16, recv_cq: 32, qp_num: 52, state: 56, qp_type: 60,
+        events_completed: 152 });
+    layout!(facts, ibv_qp_ex [newer 360] { wr_id: 168, wr_flags: 176, wr_rdma_read: 216,
+    wr_rdma_write: 224, wr_rdma_write_imm: 232, wr_send: 240, wr_send_imm: 248,
+    wr_set_ud_addr: 272, wr_set_inline_data: 288, wr_set_inline_data_list: 296,
+    wr_set_sge: 304, wr_set_sge_list: 312, wr_start: 320, wr_complete: 328, wr_abort: 336
+    });
+    layout!(facts, ibv_async_event [16] { event_type: 8 });
+    layout!(facts, ibv_sge [16] { length: 8, lkey: 12 });
+    layout!(facts, ibv_data_buf [16] { length: 8 });
+    layout!(facts, ibv_send_wr [128] { sg_list: 16, num_sge: 24, opcode: 28, send_flags: 32,
+        imm_data: 36, ud.ah as "wr.ud.ah": 40, ud.remote_qpn as "wr.ud.remote_qpn": 48,
+        ud.remote_qkey as "wr.ud.remote_qkey": 52 });
+    layout!(facts, ibv_recv_wr [32] { sg_list: 16, num_sge: 24 });
+    layout!(facts, ibv_wc [48] { status: 8, opcode: 12, vendor_err: 16, byte_len: 20, imm_data:
+        24, qp_num: 28, src_qp: 32, wc_flags: 36, slid: 42 });
+    layout!(facts, efadv_device_attr [32] { max_sq_sge: 16, inline_buf_size: 20, device_caps: 24,
+        max_rdma_size: 28 } newer { inline_buf_size_ex: 22 });
+    layout!(facts, efadv_ah_attr [16] { ahn: 8 });
+    layout!(facts, efadv_sq_depth_attr [newer 24] newer { max_inline_data: 20 });
+    layout!(facts, efadv_rq_depth_attr [newer 16] newer { max_recv_sge: 8 });
+    layout!(facts, efadv_qp_init_attr [newer 24] { driver_qp_type: 8 } newer { flags: 12, sl: 14,
+        wr_flags: 16 });
+    layout!(facts, efadv_wq_attr [newer 40] newer { buffer: 8, entry_size: 16, num_entries: 20,
+        doorbell: 24, max_batch: 32, caps: 36 });
+    layout!(facts, efadv_cq_init_attr [newer 56] { wc_flags: 8 } newer { flags: 16,
+        ext_mem_dmabuf: 24 });
+    layout!(facts, efadv_cq_attr [newer 32] newer { doorbell: 24 });
+    layout!(facts, efadv_cq [newer 24] { wc_read_sgid: 8 } newer { wc_is_unsolicited: 16 });
+    layout!(facts, efadv_qp [newer 16] newer { wr_set_processing_hints: 8 });
+    layout!(facts, efadv_mr_attr [newer 16] newer { ic_id_validity: 8, rdma_recv_ic_id: 14 });
+    facts
+}
+
+/// Slots of `verbs_context`. Clients compute their places from the end of the structure, because it
+/// grows at its start.
+fn slots() -> Vec<Fact> {
+    macro_rules! slot {
+        ($field:ident, $expected:literal) => {
+            Fact {
+                c: concat!(
+                    "sizeof(struct verbs_context) - offsetof(struct verbs_context, ",
+                    stringify!($field),
+                    ")"
+                )
+                .to_owned(),
+                found: size_of::<verbs_context>() - core::mem::offset_of!(verbs_context, $field),
+                expected: $expected,
+                in_44: true,
+            }
+        };
+    }
+    vec![
+        slot!(query_port, 648),
+        slot!(alloc_parent_domain, 536),
+        slot!(dealloc_td, 528),
+        slot!(alloc_td, 520),
+        slot!(create_cq_ex, 448),
+        slot!(query_device_ex, 432),
+        slot!(create_qp_ex, 384),
+        slot!(sz, 336),
+        slot!(context, 328),
+    ]
+}
+
 #[test]
-fn slots_of_verbs_context_by_distance_from_the_end() {
+fn structures_are_laid_out_as_in_c() {
+    for fact in facts().iter().chain(&slots()) {
+        assert_eq!(fact.found, fact.expected, "{}", fact.c);
+    }
     assert_eq!(size_of::<verbs_context>(), 696);
-    let from_end = |offset: usize| size_of::<verbs_context>() - offset;
-    assert_eq!(from_end(offset_of!(verbs_context, query_port)), 648);
-    assert_eq!(
-        from_end(offset_of!(verbs_context, alloc_parent_domain)),
-        536
-    );
-    assert_eq!(from_end(offset_of!(verbs_context, alloc_td)), 520);
-    assert_eq!(from_end(offset_of!(verbs_context, create_cq_ex)), 448);
-    assert_eq!(from_end(offset_of!(verbs_context, query_device_ex)), 432);
-    assert_eq!(from_end(offset_of!(verbs_context, create_qp_ex)), 384);
-    assert_eq!(from_end(offset_of!(verbs_context, sz)), 336);
-    assert_eq!(from_end(offset_of!(verbs_context, context)), 328);
-}
-
-#[test]
-fn attributes() {
-    layout!(ibv_gid_entry, 32, gid_index: 16, ndev_ifindex: 28);
-    layout!(ibv_device_attr, 232, node_guid: 64, vendor_id: 96, max_qp: 108, max_pkeys: 224,
-        phys_port_cnt: 227);
-    layout!(ibv_device_attr_ex, 400, comp_mask: 232, phys_port_cnt_ex: 396);
-    layout!(ibv_port_attr, 56, max_msg_sz: 20, pkey_tbl_len: 32, lmc: 38, link_layer: 46,
-        flags: 47, port_cap_flags2: 48, active_speed_ex: 52);
     assert_eq!(COMPAT_PORT_ATTR_SIZE, 48);
-    layout!(ibv_global_route, 24);
-    layout!(ibv_grh, 40, sgid: 8, dgid: 24);
-    layout!(ibv_ah_attr, 32, dlid: 24, port_num: 30);
-    layout!(ibv_qp_cap, 20);
-    layout!(ibv_qp_init_attr, 64, cap: 32, qp_type: 52, sq_sig_all: 56);
-    layout!(ibv_qp_init_attr_ex, 136, comp_mask: 60, pd: 64, send_ops_flags: 128);
-    layout!(ibv_qp_attr, 144, qkey: 16, cap: 36, ah_attr: 56, pkey_index: 120, port_num: 129,
-        rnr_retry: 132, rate_limit: 136);
-    layout!(ibv_cq_init_attr_ex, 56, channel: 16, wc_flags: 32, parent_domain: 48);
-    layout!(ibv_parent_domain_init_attr, 48);
-    layout!(ibv_ece, 12);
 }
 
+/// Lets a C compiler say the same about the installed headers, which may be older or newer ones.
 #[test]
-fn objects() {
-    layout!(ibv_pd, 16, handle: 8);
-    layout!(ibv_mr, 48, addr: 16, length: 24, lkey: 36, rkey: 40);
-    layout!(ibv_ah, 24, handle: 16);
-    layout!(ibv_comp_channel, 16, fd: 8, refcnt: 12);
-    layout!(ibv_cq, 128, channel: 8, cq_context: 16, cqe: 28);
-    layout!(ibv_cq_ex, 288, comp_mask: 128, status: 132, wr_id: 136, start_poll: 144,
-        next_poll: 152, end_poll: 160, read_opcode: 168, read_vendor_err: 176,
-        read_byte_len: 184, read_imm_data: 192, read_qp_num: 200, read_src_qp: 208,
-        read_wc_flags: 216, read_slid: 224);
-    layout!(ibv_qp, 160, qp_num: 52, state: 56, qp_type: 60);
-    layout!(ibv_qp_ex, 360, wr_id: 168, wr_flags: 176, wr_rdma_read: 216, wr_rdma_write: 224,
-        wr_rdma_write_imm: 232, wr_send: 240, wr_send_imm: 248, wr_set_ud_addr: 272,
-        wr_set_inline_data: 288, wr_set_inline_data_list: 296, wr_set_sge: 304,
-        wr_set_sge_list: 312, wr_start: 320, wr_complete: 328, wr_abort: 336);
-    layout!(ibv_async_event, 16, event_type: 8);
-}
-
-#[test]
-fn requests_and_completions() {
-    layout!(ibv_sge, 16, lkey: 12);
-    layout!(ibv_send_wr, 128, num_sge: 24, opcode: 28, send_flags: 32, imm_data: 36, ud: 40,
-        ud.remote_qpn: 48, ud.remote_qkey: 52);
-    layout!(ibv_recv_wr, 32, sg_list: 16, num_sge: 24);
-    layout!(ibv_wc, 48, status: 8, vendor_err: 16, imm_data: 24, wc_flags: 36, slid: 42);
-}
-
-#[test]
-fn efadv_structures() {
-    layout!(efadv_device_attr, 32, inline_buf_size: 20, device_caps: 24, max_rdma_size: 28);
-    layout!(efadv_ah_attr, 16, ahn: 8);
-    layout!(efadv_sq_depth_attr, 24);
-    layout!(efadv_rq_depth_attr, 16);
-    layout!(efadv_qp_init_attr, 24, driver_qp_type: 8, flags: 12, sl: 14, wr_flags: 16);
-    layout!(efadv_wq_attr, 40, buffer: 8, entry_size: 16, num_entries: 20, doorbell: 24,
-        max_batch: 32, caps: 36);
-    layout!(efadv_cq_init_attr, 56, wc_flags: 8, flags: 16, ext_mem_dmabuf: 24);
-    layout!(efadv_cq_attr, 32, doorbell: 24);
-    layout!(efadv_cq, 24, wc_read_sgid: 8, wc_is_unsolicited: 16);
-    layout!(efadv_qp, 16);
-    layout!(efadv_mr_attr, 16);
+fn installed_headers_agree() {
+    if !Path::new("/usr/include/infiniband/efadv.h").exists() {
+        println!("skipped: /usr/include/infiniband/efadv.h is not installed (libibverbs-dev)");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let source = directory.path().join("layout.c");
+    let program = directory.path().join("layout");
+    let mut c = String::from(
+        "#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\n\
+         #include <infiniband/efadv.h>\nint main(void) {\n",
+    );
+    let known: Vec<_> = facts()
+        .into_iter()
+        .chain(slots())
+        .filter(|fact| fact.in_44)
+        .collect();
+    for fact in &known {
+        writeln!(c, "printf(\"%zu\\n\", (size_t)({}));", fact.c).unwrap();
+    }
+    c += "return 0; }\n";
+    std::fs::write(&source, c).unwrap();
+    let compiled = Command::new("cc")
+        .arg(&source)
+        .arg("-o")
+        .arg(&program)
+        .output();
+    let compiled = match compiled {
+        Ok(compiled) => compiled,
+        Err(error) => {
+            println!("skipped: cannot run the C compiler cc: {error}");
+            return;
+        }
+    };
+    let messages = String::from_utf8_lossy(&compiled.stderr);
+    assert!(compiled.status.success(), "{messages}");
+    let output = Command::new(&program).output().unwrap();
+    let output = String::from_utf8(output.stdout).unwrap();
+    let values: Vec<usize> = output.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(values.len(), known.len());
+    for (fact, value) in known.iter().zip(values) {
+        assert_eq!(value, fact.expected, "{}", fact.c);
+    }
 }

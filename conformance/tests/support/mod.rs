@@ -1,0 +1,120 @@
+//! Traces for tests: the engine plays both sides of a scenario in the emulator.
+//!
+//! The corpus in `traces/` comes from stock libfabric only. These are made on the spot, to test the
+//! suite itself.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use efa_conformance::application::engine::{CoreApplication, configuration};
+use efa_conformance::application::subject::{Local, Subject};
+use efa_conformance::application::{Remote, Report, Token};
+use efa_conformance::conduct::request;
+use efa_conformance::record::END_OF_STEPS;
+use efa_conformance::replay::backend::Backend;
+use efa_conformance::replay::emu::Emu;
+use efa_conformance::scenario::{Action, Capability, Scenario};
+use efa_conformance::trace::{Capture, Trace};
+use efa_conformance::verify;
+use efa_emu::sim::CaptureConfig;
+
+/// Plays a scenario with the engine on all sides and returns the trace of it.
+pub(crate) fn rehearse(scenario: &Scenario) -> Trace {
+    let mut emu = Emu::orderly();
+    let nics: Vec<_> = scenario
+        .endpoints
+        .iter()
+        .map(|endpoint| emu.open(endpoint).unwrap())
+        .collect();
+    let fabric = emu.fabric().clone();
+    let recording = fabric
+        .capture(Vec::new(), CaptureConfig::default())
+        .unwrap();
+    let mut subjects: Vec<Local> = scenario
+        .endpoints
+        .iter()
+        .zip(nics)
+        .map(|(endpoint, nic)| {
+            let config = configuration(&endpoint.settings);
+            let sources = endpoint.has(Capability::Source);
+            let application = CoreApplication::open(nic, config, sources, emu.clock()).unwrap();
+            Local::new(Box::new(application))
+        })
+        .collect();
+    let addresses: Vec<Vec<u8>> = subjects.iter().map(|s| s.address().unwrap()).collect();
+    for (subject, endpoint) in subjects.iter_mut().zip(&scenario.endpoints) {
+        for &peer in &endpoint.address_vector {
+            subject.insert(peer, &addresses[peer]).unwrap();
+        }
+    }
+    let mut marks: Vec<(Duration, String)> = Vec::new();
+    let mut tokens: HashMap<&str, Token> = HashMap::new();
+    let mut reports: HashMap<Token, Report> = HashMap::new();
+    for (index, step) in scenario.steps.iter().enumerate() {
+        // Steps differ in time, so that each packet belongs to one.
+        fabric.advance(Duration::from_micros(1));
+        marks.push((fabric.now(), step.describe(index, scenario)));
+        let (waited, progress) = match &step.action {
+            Action::Start {
+                at, id, operation, ..
+            } => {
+                let token = index as Token;
+                tokens.insert(id, token);
+                let request = request(operation, |_| Remote { address: 0, key: 0 });
+                let seed = verify::expected_seed(scenario, id);
+                subjects[*at].start(token, &request, seed).unwrap();
+                fabric.run_until_idle();
+                continue;
+            }
+            Action::Wait {
+                operations,
+                progress,
+            } => (operations.clone(), progress.clone()),
+            Action::Settle { progress } => (Vec::new(), progress.clone()),
+            Action::Check { .. } => continue,
+        };
+        let mut quiet = 0;
+        while quiet < 3 {
+            let mut busy = fabric.run_until_idle() > 0;
+            for (at, subject) in subjects.iter_mut().enumerate() {
+                if !progress.is_empty() && !progress.contains(&at) {
+                    continue;
+                }
+                for report in subject.poll().unwrap() {
+                    busy = true;
+                    reports.insert(report.token.unwrap(), report);
+                }
+                assert_eq!(subject.events().unwrap(), Vec::<String>::new());
+            }
+            quiet = if busy { 0 } else { quiet + 1 };
+        }
+        for id in waited {
+            let (_, operation, _) = scenario.operation(&id).unwrap();
+            if operation.completes() {
+                let report = reports
+                    .get(&tokens[id.as_str()])
+                    .unwrap_or_else(|| panic!("{}: `{id}` did not complete", scenario.name));
+                assert_eq!(
+                    verify::completion(scenario, &id, report),
+                    Vec::<String>::new(),
+                    "{}",
+                    scenario.name
+                );
+            }
+        }
+    }
+    fabric.advance(Duration::from_micros(1));
+    marks.push((fabric.now(), END_OF_STEPS.into()));
+    let bytes = recording.finish().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(format!("{}.pcapng", scenario.name));
+    std::fs::write(&path, bytes).unwrap();
+    let mut capture = Capture::load(&path).unwrap();
+    capture.interfaces = scenario.endpoints.iter().map(|e| e.name.clone()).collect();
+    for (time, text) in marks {
+        if let Some(frame) = capture.frames.iter_mut().find(|frame| frame.time >= time) {
+            frame.comments.push(text);
+        }
+    }
+    Trace::new(scenario.clone(), capture).unwrap_or_else(|error| panic!("{error}"))
+}

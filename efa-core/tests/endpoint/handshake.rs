@@ -1,0 +1,444 @@
+//! The handshake, who a packet is from, and what that means for the headers of requests.
+
+use efa_core::address::{Qkey, Qpn, RawAddress};
+use efa_core::endpoint::*;
+use efa_core::nic::{DeviceCaps, Nic, Source, Status};
+use efa_core::wire::{
+    Connid, EagerRtm, EagerRtw, ExtraFeatures, Header, MsgId, Packet, PacketType, RawAddressHeader,
+    ReadNack, Repr, ReqOptions,
+};
+
+use crate::mock::{MEMORY, Traits};
+use crate::script::{Script, config, traits};
+
+const MODERN: ExtraFeatures = ExtraFeatures::DELIVERY_COMPLETE.union(ExtraFeatures::CONNID_HEADER);
+
+#[test]
+fn our_handshake_has_the_bytes_of_table_2_2() {
+    let mut script = Script::with(
+        config(),
+        Traits {
+            caps: DeviceCaps::RDMA_READ
+                | DeviceCaps::RDMA_WRITE
+                | DeviceCaps::UNSOLICITED_WRITE_RECV,
+            part_id: 0xEFA2,
+            ..Traits::default()
+        },
+    );
+    script.send(&script.eager(0), b"x");
+    #[rustfmt::skip]
+    let expected = [
+        9, 4, 0x02, 0x80,               // HANDSHAKE, version 4, connid and device version follow
+        4, 0, 0, 0,                     // nextra_p3: one word
+        0b0111_1011, 0b1, 0, 0, 0, 0, 0, 0, // features 0, 1, 3, 4, 5, 6 and 8
+        0x11, 0x11, 0x11, 0x11, 0, 0, 0, 0, // connid
+        0xA2, 0xEF, 0, 0, 0, 0, 0, 0,   // device version
+    ];
+    assert_eq!(script.sent(), expected);
+    script.expect_silence();
+}
+
+#[test]
+fn capabilities_that_are_switched_off_are_not_announced() {
+    let mut script = Script::with(
+        EndpointConfig {
+            use_device_rdma: false,
+            ..config()
+        },
+        traits(),
+    );
+    script.send(&script.eager(0), b"x");
+    let features = script.expect(|packet| match packet.header {
+        Header::Handshake(handshake) => handshake.extra_info.features(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(
+        features,
+        MODERN | ExtraFeatures::RUNTING_READ | ExtraFeatures::READ_NACK
+    );
+}
+
+#[test]
+fn one_handshake_answers_the_first_packet_whatever_its_type() {
+    let mut script = Script::new();
+    script.insert_peer();
+    script.shake_hands(MODERN);
+    script.expect_handshake();
+    script.send(&script.eager(0), b"x");
+    script.send(&script.eager(1), b"y");
+    script.expect_silence();
+
+    // A control packet out of the blue is answered as well.
+    let mut script = Script::new();
+    script.insert_peer();
+    let connid = script.connid();
+    script.send(
+        &ReadNack {
+            connid,
+            ..ReadNack::default()
+        },
+        &[],
+    );
+    script.expect_handshake();
+    assert!(matches!(
+        script.refusal(),
+        PacketError::StaleOperation { id: 0 }
+    ));
+}
+
+#[test]
+fn both_sides_may_start_at_once() {
+    let mut script = Script::new();
+    let peer = script.insert_peer();
+    script
+        .try_send(peer, 10, OperationFlags::empty(), 1)
+        .unwrap();
+    script.send(&script.eager(0), b"x");
+    let kinds = [
+        script.expect(|packet| packet.base.packet_type),
+        script.expect(|packet| packet.base.packet_type),
+    ];
+    assert_eq!(kinds, [PacketType::EagerMsgRtm, PacketType::Handshake]);
+    script.shake_hands(MODERN);
+    script.expect_silence();
+    assert_eq!(script.completion().context, 1);
+}
+
+#[test]
+fn a_handshake_that_found_no_buffer_is_sent_again() {
+    let mut script = Script::new();
+    script.send(&script.eager(0), b"x");
+    for round in 0..6 {
+        assert_eq!(script.network.flights(), 1, "round {round}");
+        script.network.fail(0, Status::RemoteRnr);
+        script.progress();
+        if let Some(timeout) = script.dut.next_timeout() {
+            script.now = timeout;
+            script.progress();
+        }
+    }
+    script.expect_handshake();
+    assert_eq!(script.dut.poll_event(), None);
+    assert_eq!(script.dut.statistics().receiver_not_ready, 6);
+}
+
+#[test]
+fn a_handshake_to_a_peer_that_is_gone_is_nobodys_business() {
+    for status in [
+        Status::RemoteBadDestQpn,
+        Status::RemoteAbort,
+        Status::LocalUnresponsiveRemote,
+        Status::LocalUnreachableRemote,
+    ] {
+        let mut script = Script::new();
+        script.send(&script.eager(0), b"x");
+        script.network.fail(0, status);
+        script.progress();
+        assert_eq!(script.dut.poll_event(), None, "{status:?}");
+        script.expect_no_completion();
+        assert!(!script.dut.has_packets_in_flight());
+    }
+    let mut script = Script::new();
+    script.send(&script.eager(0), b"x");
+    script.network.fail(0, Status::LocalInvalidAh);
+    script.progress();
+    assert!(matches!(
+        script.dut.poll_event(),
+        Some(Event::ControlSendFailed { packet_type: 9, .. })
+    ));
+}
+
+fn options_sent(script: &mut Script, peer: PeerId) -> ReqOptions {
+    script
+        .try_send(peer, 1, OperationFlags::empty(), 0)
+        .unwrap();
+    script.expect(|packet| *packet.header.req_options().unwrap())
+}
+
+#[test]
+fn requests_name_their_sender_as_the_peer_needs_it() {
+    let address = |script: &Script| Some(RawAddressHeader::new(script.dut.address()));
+    let connid = Some(Connid(0x1111_1111));
+
+    let mut script = Script::new();
+    let peer = script.insert_peer();
+    let before = options_sent(&mut script, peer);
+    assert_eq!(before.raw_address, address(&script));
+    assert_eq!(before.raw_address.unwrap().wire_len(), 40);
+    assert_eq!(before.connid, None);
+
+    script.shake_hands(MODERN);
+    script.expect_handshake();
+    let after = options_sent(&mut script, peer);
+    assert_eq!((after.raw_address, after.connid), (None, connid));
+
+    // A peer that wants constant headers gets the address for ever.
+    let mut script = Script::new();
+    let peer = script.insert_peer();
+    script.shake_hands(MODERN | ExtraFeatures::CONSTANT_HEADER_LENGTH);
+    script.expect_handshake();
+    let constant = options_sent(&mut script, peer);
+    assert_eq!(constant.raw_address, address(&script));
+    assert_eq!(constant.connid, None);
+
+    // libfabric 1.11 takes a connid for data.
+    let mut script = Script::new();
+    let peer = script.insert_peer();
+    script.shake_hands(ExtraFeatures::RDMA_READ);
+    script.expect_handshake();
+    let old = options_sent(&mut script, peer);
+    assert_eq!((old.raw_address, old.connid), (None, None));
+}
+
+#[test]
+fn an_unknown_sender_introduces_itself_with_its_address() {
+    let mut script = Script::new();
+    assert_eq!(script.source().ahn, None);
+    script.recv(0, 64, 5);
+    for size in [36, 32, 64] {
+        let mut script = Script::new();
+        script.recv(0, 64, 5);
+        let address = script.peer_address();
+        let mut eager = script.eager(0);
+        eager.options.raw_address = RawAddressHeader::with_size(address, size);
+        script.send(&eager, b"hello");
+        let peer = script.dut.find_address(&address).unwrap();
+        let entry = script.completion();
+        assert_eq!((entry.context, entry.length), (5, 5), "size {size}");
+        assert_eq!(entry.source, Some(peer));
+        assert_eq!(script.network.memory(0, MEMORY, 5), b"hello");
+        script.expect_handshake();
+        // The application inserts the peer later: the same entry.
+        assert_eq!(script.insert_peer(), peer);
+    }
+}
+
+#[test]
+fn packets_of_unknown_senders_are_counted_and_dropped() {
+    let mut script = Script::new();
+    let anonymous = EagerRtm::default();
+    script.send(&anonymous, b"who am I?");
+    script.shake_hands(MODERN);
+    assert_eq!(script.dut.statistics().unknown_senders, 2);
+    assert_eq!(script.dut.usage().peers, 0);
+    script.expect_silence();
+
+    // A known host, but a queue pair that nobody introduced.
+    let mut script = Script::new();
+    script.insert_peer();
+    let mut source = script.source();
+    source.qpn = Qpn(99);
+    script.inject_from(source, &anonymous.to_packet(b"?"));
+    assert_eq!(script.dut.statistics().unknown_senders, 1);
+}
+
+#[test]
+fn a_sender_that_the_device_does_not_know_is_found_by_its_gid() {
+    let mut script = Script::new();
+    script.insert_peer();
+    script.recv(0, 64, 5);
+    let source = Source {
+        ahn: None,
+        qpn: Qpn(20),
+        gid: Some(script.peer_address().gid),
+    };
+    let eager = |connid| EagerRtm {
+        options: ReqOptions {
+            connid,
+            ..ReqOptions::default()
+        },
+        ..EagerRtm::default()
+    };
+    script.inject_from(source, &eager(Some(Connid(7))).to_packet(b"old"));
+    script.inject_from(source, &eager(None).to_packet(b"anonymous"));
+    assert_eq!(script.dut.statistics().unknown_senders, 2);
+    let connid = script.connid();
+    script.inject_from(source, &eager(connid).to_packet(b"new"));
+    assert_eq!(script.completion().length, 3);
+}
+
+#[test]
+fn an_address_of_somebody_else_is_refused() {
+    let foreign = |script: &Script, change: fn(&mut RawAddress)| {
+        let mut address = script.peer_address();
+        change(&mut address);
+        EagerRtm {
+            options: ReqOptions {
+                raw_address: Some(RawAddressHeader::new(address)),
+                ..ReqOptions::default()
+            },
+            ..EagerRtm::default()
+        }
+    };
+    let mut script = Script::new();
+    // Another queue pair than the device says.
+    script.send(&foreign(&script, |address| address.qpn = Qpn(21)), b"x");
+    assert_eq!(script.refusal(), PacketError::ForeignAddress);
+    // Another host than that of the AHN.
+    script.insert_peer();
+    let packet = foreign(&script, |address| {
+        address.gid.0[15] = 77;
+        address.qkey = Qkey(1);
+    });
+    script.send(&packet, b"x");
+    assert_eq!(script.refusal(), PacketError::ForeignAddress);
+    assert_eq!(script.dut.usage().peers, 1);
+}
+
+#[test]
+fn self_introduced_peers_are_bounded() {
+    let mut script = Script::with(
+        EndpointConfig {
+            max_implicit_peers: 3,
+            ..config()
+        },
+        traits(),
+    );
+    for qkey in 0..10 {
+        let mut address = script.peer_address();
+        address.qkey = Qkey(qkey);
+        let eager = EagerRtm {
+            options: ReqOptions {
+                raw_address: Some(RawAddressHeader::new(address)),
+                ..ReqOptions::default()
+            },
+            ..EagerRtm::default()
+        };
+        script.send(&eager, b"x");
+    }
+    assert_eq!(script.dut.usage().peers, 3);
+    assert_eq!(script.dut.statistics().unknown_senders, 7);
+}
+
+/// A queue pair is destroyed, its number taken by a new one, and packets of the old one are still
+/// under way.
+#[test]
+fn packets_of_a_dead_incarnation_are_never_the_successors() {
+    let mut script = Script::new();
+    let old = script.insert_peer();
+    let mut address = script.peer_address();
+    let eager = |address: RawAddress, msg_id, connid: bool| EagerRtm {
+        msg_id: MsgId(msg_id),
+        options: ReqOptions {
+            raw_address: (!connid).then_some(RawAddressHeader::new(address)),
+            connid: connid.then_some(address.qkey.into()),
+            ..ReqOptions::default()
+        },
+        ..EagerRtm::default()
+    };
+    script.send(&eager(address, 0, false), b"old 0");
+    // The new owner of the number speaks first ...
+    let old_address = address;
+    address.qkey = Qkey(0x3333_3333);
+    script.send(&eager(address, 0, false), b"new 0");
+    // ... then late packets of the old one arrive, and more of the new one.
+    script.send(&eager(old_address, 1, true), b"old 1");
+    script.send(&eager(address, 1, true), b"new 1");
+    // One of an incarnation that we never knew.
+    let unknown = RawAddress {
+        qkey: Qkey(0x4444_4444),
+        ..address
+    };
+    script.send(&eager(unknown, 0, true), b"ghost");
+    let new = script.dut.find_address(&address).unwrap();
+    assert_ne!(new, old);
+    for (offset, source, data) in [
+        (0, old, b"old 0"),
+        (16, new, b"new 0"),
+        (32, old, b"old 1"),
+        (48, new, b"new 1"),
+    ] {
+        script
+            .dut
+            .recv(RecvArgs {
+                source: SourceFilter::Peer(source),
+                buffer: &[crate::script::memory(offset, 16)],
+                tag: None,
+                flags: OperationFlags::COMPLETION,
+                context: offset,
+            })
+            .unwrap();
+        let entry = script.completion();
+        assert_eq!((entry.context, entry.source), (offset, Some(source)));
+        assert_eq!(script.network.memory(0, MEMORY + offset, 5), data);
+    }
+    assert_eq!(script.dut.statistics().unknown_senders, 1);
+    assert_eq!(script.dut.usage().unexpected, 0);
+}
+
+#[test]
+fn a_feature_is_not_used_before_the_handshake_asked_for_by_an_empty_write() {
+    let mut script = Script::new();
+    let peer = script.insert_peer();
+    let dc = OperationFlags::DELIVERY_COMPLETE;
+    assert_eq!(
+        script.try_send(peer, 4, dc, 1),
+        Err(EndpointError::TryAgain)
+    );
+    assert_eq!(
+        script.try_send(peer, 4, dc, 1),
+        Err(EndpointError::TryAgain)
+    );
+    // Asked for once, by 48 bytes as stock libfabric does it.
+    let bytes = script.sent();
+    assert_eq!(bytes.len(), 48);
+    let packet = Packet::parse(&bytes).unwrap();
+    assert_eq!(
+        packet.header,
+        Header::EagerRtw(EagerRtw {
+            options: ReqOptions {
+                raw_address: Some(RawAddressHeader::new(script.dut.address())),
+                ..ReqOptions::default()
+            },
+            ..EagerRtw::default()
+        })
+    );
+    script.expect_silence();
+    script.shake_hands(MODERN);
+    script.expect_handshake();
+    script.try_send(peer, 4, dc, 1).unwrap();
+    let (packet_type, msg_id) = script.expect(|packet| match packet.header {
+        Header::EagerRtm(eager) => (packet.base.packet_type, eager.msg_id),
+        other => panic!("{other:?}"),
+    });
+    // The attempts before used no message id.
+    assert_eq!((packet_type, msg_id), (PacketType::DcEagerMsgRtm, MsgId(0)));
+}
+
+#[test]
+fn a_peer_without_delivery_complete_is_refused_to_the_application() {
+    let mut script = Script::new();
+    let peer = script.insert_peer();
+    script.shake_hands(ExtraFeatures::CONNID_HEADER);
+    script.expect_handshake();
+    let error = script
+        .try_send(peer, 4, OperationFlags::DELIVERY_COMPLETE, 1)
+        .unwrap_err();
+    assert_eq!(error.errno(), Errno::EOPNOTSUPP);
+    script
+        .try_send(peer, 4, OperationFlags::empty(), 1)
+        .unwrap();
+    let eager = script.expect(|packet| match packet.header {
+        Header::EagerRtm(eager) => eager,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(eager.msg_id, MsgId(0), "the refused message left no gap");
+}
+
+#[test]
+fn address_handles_are_given_back() {
+    let mut script = Script::new();
+    let gid = script.peer_address().gid;
+    let peer = script.insert_peer();
+    assert!(script.network.ahn(0, gid).is_some());
+    script.dut.remove_address(peer).unwrap();
+    assert_eq!(script.network.ahn(0, gid), None);
+    assert_eq!(
+        script.dut.remove_address(peer),
+        Err(EndpointError::UnknownPeer(peer))
+    );
+    script.insert_peer();
+    let nic = script.dut.close();
+    assert_eq!(nic.local_address().qpn, Qpn(10));
+    assert_eq!(script.network.ahn(0, gid), None);
+}

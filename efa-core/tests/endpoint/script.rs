@@ -1,0 +1,217 @@
+//! One endpoint under test, and a peer that the test plays packet by packet.
+
+use efa_core::address::RawAddress;
+use efa_core::endpoint::*;
+use efa_core::nic::{DeviceCaps, Source, UserSlice};
+use efa_core::wire::{
+    Connid, EagerRtm, ExtraFeatures, ExtraInfo, ExtraInfoWord, Handshake, MsgId, Packet,
+    RawAddressHeader, Repr, ReqOptions,
+};
+
+use crate::mock::{MEMORY, MockNic, Network, Traits};
+
+pub(crate) fn memory(offset: u64, length: usize) -> IoVec {
+    IoVec::new(UserSlice {
+        address: MEMORY + offset,
+        length,
+    })
+}
+
+/// The endpoint under test is device 0; the peer is device 1, which takes part in nothing by itself.
+pub(crate) struct Script {
+    pub(crate) network: Network,
+    pub(crate) dut: Endpoint<MockNic>,
+    peer: MockNic,
+    pub(crate) now: Instant,
+}
+
+pub(crate) fn config() -> EndpointConfig {
+    EndpointConfig {
+        max_medium_size: 2000,
+        min_read_message_size: 10_000,
+        min_read_write_size: 3000,
+        cts_window_packets: 2,
+        ..EndpointConfig::default()
+    }
+}
+
+pub(crate) fn traits() -> Traits {
+    Traits {
+        caps: DeviceCaps::RDMA_READ | DeviceCaps::RDMA_WRITE,
+        part_id: 0xEFA1,
+        ..Traits::default()
+    }
+}
+
+impl Script {
+    pub(crate) fn new() -> Self {
+        Script::with(config(), traits())
+    }
+
+    pub(crate) fn with(config: EndpointConfig, traits: Traits) -> Self {
+        let network = Network::new(0);
+        let nic = network.open(1, 10, 0x1111_1111, traits.clone());
+        let peer = network.open(2, 20, 0x2222_2222, traits);
+        Script {
+            dut: Endpoint::new(nic, config).unwrap(),
+            peer,
+            network,
+            now: Instant::START,
+        }
+    }
+
+    pub(crate) fn peer_address(&self) -> RawAddress {
+        use efa_core::nic::Nic;
+        self.peer.local_address()
+    }
+
+    pub(crate) fn insert_peer(&mut self) -> PeerId {
+        let address = self.peer_address();
+        self.dut.insert_address(address).unwrap()
+    }
+
+    pub(crate) fn progress(&mut self) {
+        while self.dut.progress(self.now) > 0 {}
+    }
+
+    /// How the device names the peer as the sender of a packet: by the AHN if the peer's host is in
+    /// the address book.
+    pub(crate) fn source(&self) -> Source {
+        let address = self.peer_address();
+        Source {
+            ahn: self.network.ahn(0, address.gid),
+            qpn: address.qpn,
+            gid: None,
+        }
+    }
+
+    /// The peer sends bytes.
+    pub(crate) fn inject(&mut self, bytes: &[u8]) {
+        let source = self.source();
+        self.inject_from(source, bytes);
+    }
+
+    pub(crate) fn inject_from(&mut self, source: Source, bytes: &[u8]) {
+        assert!(self.network.inject(0, source, bytes), "no receive buffer");
+        self.progress();
+    }
+
+    /// The peer sends a packet.
+    pub(crate) fn send(&mut self, header: &impl Repr, payload: &[u8]) {
+        self.inject(&header.to_packet(payload));
+    }
+
+    /// The peer's handshake.
+    pub(crate) fn shake_hands(&mut self, features: ExtraFeatures) {
+        let connid = self.connid();
+        self.send(
+            &Handshake {
+                extra_info: ExtraInfo::one(&ExtraInfoWord::from(features)),
+                connid,
+                device_version: Some(0xEFA1),
+                ..Handshake::default()
+            },
+            &[],
+        );
+    }
+
+    pub(crate) fn connid(&self) -> Option<Connid> {
+        Some(self.peer_address().qkey.into())
+    }
+
+    pub(crate) fn raw_address(&self) -> ReqOptions {
+        ReqOptions {
+            raw_address: Some(RawAddressHeader::new(self.peer_address())),
+            ..ReqOptions::default()
+        }
+    }
+
+    pub(crate) fn eager(&self, msg_id: u32) -> EagerRtm {
+        EagerRtm {
+            msg_id: MsgId(msg_id),
+            options: self.raw_address(),
+            ..EagerRtm::default()
+        }
+    }
+
+    /// Takes the oldest packet that the endpoint sent.
+    pub(crate) fn sent(&mut self) -> Vec<u8> {
+        self.progress();
+        assert!(self.network.flights() > 0, "nothing was sent");
+        let bytes = self.network.swallow(0);
+        self.progress();
+        bytes
+    }
+
+    /// Takes the oldest packet that the endpoint sent, which must parse, and looks at it.
+    pub(crate) fn expect<R>(&mut self, look: impl FnOnce(&Packet<'_>) -> R) -> R {
+        let bytes = self.sent();
+        look(&Packet::parse(&bytes).unwrap())
+    }
+
+    pub(crate) fn expect_handshake(&mut self) {
+        let packet_type = self.expect(|packet| packet.base.packet_type);
+        assert_eq!(packet_type, efa_core::wire::PacketType::Handshake);
+    }
+
+    /// The endpoint sent nothing.
+    pub(crate) fn expect_silence(&mut self) {
+        self.progress();
+        assert_eq!(self.network.flights(), 0, "{:?}", self.network.in_flight());
+    }
+
+    pub(crate) fn recv(&mut self, offset: u64, length: usize, context: u64) -> ReceiveId {
+        self.dut
+            .recv(RecvArgs {
+                source: SourceFilter::Any,
+                buffer: &[memory(offset, length)],
+                tag: None,
+                flags: OperationFlags::COMPLETION,
+                context,
+            })
+            .unwrap()
+    }
+
+    pub(crate) fn try_send(
+        &mut self,
+        peer: PeerId,
+        length: usize,
+        flags: OperationFlags,
+        context: u64,
+    ) -> Result<(), EndpointError> {
+        self.dut.send(SendArgs {
+            peer,
+            data: &[memory(0, length)],
+            tag: None,
+            cq_data: None,
+            flags: flags | OperationFlags::COMPLETION,
+            context,
+        })
+    }
+
+    pub(crate) fn completion(&mut self) -> CompletionEntry {
+        match self.dut.poll_completion() {
+            Some(Ok(entry)) => entry,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn error(&mut self) -> ErrorEntry {
+        match self.dut.poll_completion() {
+            Some(Err(entry)) => entry,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn expect_no_completion(&mut self) {
+        self.progress();
+        assert_eq!(self.dut.poll_completion(), None);
+    }
+
+    pub(crate) fn refusal(&mut self) -> PacketError {
+        match self.dut.poll_event() {
+            Some(Event::PacketRefused { reason, .. }) => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! What the tests share: finding what was built and what is installed, and running programs for a
+//! bounded time without leaving any behind.
+
+#![allow(dead_code, reason = "each test program uses a part of this")]
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A program that takes longer is ended and the test fails. Generous: the tests run side by side on
+/// small machines.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A file that `cargo build --workspace` puts beside the test programs' directory.
+///
+/// # Panics
+/// If it was not built; says how to.
+pub(crate) fn built(name: &str) -> PathBuf {
+    let mine = std::env::current_exe().expect("a test program knows its path");
+    mine.ancestors()
+        .skip(1)
+        .take(2)
+        .map(|directory| directory.join(name))
+        .find(|path| path.is_file())
+        .unwrap_or_else(|| {
+            panic!(
+                "{name} is not above {}: run `cargo build --workspace` first",
+                mine.display()
+            )
+        })
+}
+
+/// The path of an installed program, or `None` and a line that says why the test is skipped.
+pub(crate) fn installed(program: &str, package: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path)
+        .map(|directory| directory.join(program))
+        .find(|path| path.is_file());
+    if found.is_none() {
+        println!("skipped: {program} is not installed (Debian package {package})");
+    }
+    found
+}
+
+/// A fabric of this test's own, so that tests do not meet.
+pub(crate) struct TestFabric {
+    name: String,
+}
+
+impl TestFabric {
+    pub(crate) fn new() -> TestFabric {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        TestFabric {
+            name: format!("test-{}-{count}", std::process::id()),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// `efa-emu run --fabric ... OPTIONS -- COMMAND`, where options and command are one list.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(built("efa-emu"));
+        command
+            .args(["run", "--fabric", &self.name])
+            .args(arguments);
+        command
+    }
+
+    /// `efa-emu run` on a host of its own, without options.
+    pub(crate) fn host(&self, program: &[&str]) -> Command {
+        self.run(&[&["--"], program].concat())
+    }
+
+    /// What `efa-emu ps` prints.
+    pub(crate) fn ps(&self) -> String {
+        let mut command = Command::new(built("efa-emu"));
+        command.args(["ps", "--fabric", &self.name]);
+        Program::start(command).wait().stdout
+    }
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Outcome {
+    /// # Panics
+    /// If the program failed; shows what it printed.
+    #[track_caller]
+    pub(crate) fn expect_success(self, what: &str) -> Outcome {
+        assert!(
+            self.status.success(),
+            "{what}: {}\n--- stdout\n{}\n--- stderr\n{}",
+            self.status,
+            self.stdout,
+            self.stderr
+        );
+        self
+    }
+
+    /// The exit status as a shell would report it.
+    pub(crate) fn code(&self) -> i32 {
+        self.status
+            .code()
+            .unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
+    }
+}
+
+/// A running program, in a process group of its own that ends with this value.
+pub(crate) struct Program {
+    child: Child,
+    stdout: Receiver<String>,
+    stderr: Receiver<String>,
+    description: String,
+    finished: bool,
+}
+
+impl Program {
+    pub(crate) fn start(mut command: Command) -> Program {
+        let description = format!("{command:?}");
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {description}: {error}"));
+        Program {
+            stdout: collect(child.stdout.take()),
+            stderr: collect(child.stderr.take()),
+            child,
+            description,
+            finished: false,
+        }
+    }
+
+    pub(crate) fn id(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// The program that `efa-emu run` started, once it is there.
+    pub(crate) fn inner_id(&self) -> i32 {
+        let deadline = Instant::now() + PATIENCE;
+        let children = format!("/proc/{0}/task/{0}/children", self.id());
+        loop {
+            let list = std::fs::read_to_string(&children).unwrap_or_default();
+            if let Some(child) = list.split_whitespace().next() {
+                return child.parse().expect("pids are numbers");
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{} started nothing",
+                self.description
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: i32) {
+        // SAFETY: takes no pointers. The child was not waited for, so the pid is its own.
+        unsafe { libc::kill(self.id(), signal) };
+    }
+
+    /// Waits for the end of the program.
+    ///
+    /// # Panics
+    /// If it takes longer than [`PATIENCE`].
+    #[track_caller]
+    pub(crate) fn wait(mut self) -> Outcome {
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("it is our child") {
+                break status;
+            }
+            if Instant::now() > deadline {
+                self.end_group();
+                let rest = Duration::from_secs(5);
+                panic!(
+                    "{} did not end within {PATIENCE:?}\n--- stdout\n{}\n--- stderr\n{}",
+                    self.description,
+                    self.stdout.recv_timeout(rest).unwrap_or_default(),
+                    self.stderr.recv_timeout(rest).unwrap_or_default(),
+                );
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        // What the program left running would keep the pipes open.
+        self.end_group();
+        Outcome {
+            status,
+            stdout: self.stdout.recv().unwrap_or_default(),
+            stderr: self.stderr.recv().unwrap_or_default(),
+        }
+    }
+
+    fn end_group(&mut self) {
+        self.finished = true;
+        // SAFETY: takes no pointers. The group is the one that this program was started in.
+        unsafe { libc::kill(-self.id(), libc::SIGKILL) };
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.end_group();
+        }
+    }
+}
+
+fn collect(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    let mut pipe = pipe.expect("the stream is piped");
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.read_to_end(&mut bytes);
+        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    receiver
+}
+
+/// A TCP port that is free now.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0))
+        .and_then(|listener| listener.local_addr())
+        .expect("there are free ports")
+        .port()
+}
+
+/// Waits until somebody listens on a TCP port, without connecting to it.
+pub(crate) fn wait_for_listener(port: u16, server: &mut Program) {
+    const LISTEN: &str = "0A";
+    let deadline = Instant::now() + PATIENCE;
+    let suffix = format!(":{port:04X}");
+    loop {
+        let listening = ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+            let table = std::fs::read_to_string(table).unwrap_or_default();
+            table.lines().skip(1).any(|line| {
+                let mut fields = line.split_whitespace().skip(1);
+                fields.next().is_some_and(|local| local.ends_with(&suffix))
+                    && fields.nth(1) == Some(LISTEN)
+            })
+        });
+        if listening {
+            return;
+        }
+        if let Ok(Some(status)) = server.child.try_wait() {
+            server.finished = true;
+            panic!(
+                "{} ended before it listened: {status}\n--- stdout\n{}\n--- stderr\n{}",
+                server.description,
+                server.stdout.recv().unwrap_or_default(),
+                server.stderr.recv().unwrap_or_default()
+            );
+        }
+        assert!(
+            Instant::now() < deadline,
+            "{} does not listen",
+            server.description
+        );
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Files whose names contain `part`, for checks that nothing stays behind.
+pub(crate) fn files_with(directory: &Path, part: &str) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(directory) else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.contains(part))
+        .collect()
+}

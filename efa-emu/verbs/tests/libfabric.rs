@@ -1,0 +1,281 @@
+//! Stock libfabric (`fi_info`, `fi_pingpong`) over the emulated device.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Outcome, Program, TestFabric, files_with, free_port, installed, wait_for_listener};
+
+const PACKAGE: &str = "libfabric-bin";
+
+/// The two ends of a `fi_pingpong`.
+struct PingPong<'a> {
+    fabric: &'a TestFabric,
+    port: String,
+    arguments: Vec<&'a str>,
+    environment: &'a [(&'a str, &'a str)],
+}
+
+impl<'a> PingPong<'a> {
+    fn new(fabric: &'a TestFabric, arguments: &[&'a str]) -> PingPong<'a> {
+        PingPong {
+            fabric,
+            port: free_port().to_string(),
+            arguments: [&["fi_pingpong", "-p", "efa"], arguments].concat(),
+            environment: &[],
+        }
+    }
+
+    /// Starts the server with these options of `efa-emu run`, and waits until it listens.
+    fn server(&self, options: &[&str]) -> Program {
+        let command = [options, &["--"], &self.arguments, &["-B", &self.port]].concat();
+        let mut command = self.fabric.run(&command);
+        command.envs(self.environment.iter().copied());
+        let mut server = Program::start(command);
+        wait_for_listener(self.port.parse().unwrap(), &mut server);
+        server
+    }
+
+    fn client(&self, options: &[&str]) -> Program {
+        let command = [
+            options,
+            &["--"],
+            &self.arguments,
+            &["-P", &self.port, "127.0.0.1"],
+        ]
+        .concat();
+        let mut command = self.fabric.run(&command);
+        command.envs(self.environment.iter().copied());
+        Program::start(command)
+    }
+
+    /// Runs both to their end.
+    #[track_caller]
+    fn run(&self, server_options: &[&str], client_options: &[&str]) -> (Outcome, Outcome) {
+        let server = self.server(server_options);
+        let client = self.client(client_options).wait();
+        let server = server.wait();
+        assert!(
+            client.status.success() && server.status.success(),
+            "{:?}\nserver {}: {}{}\nclient {}: {}{}",
+            self.arguments,
+            server.status,
+            server.stdout,
+            server.stderr,
+            client.status,
+            client.stdout,
+            client.stderr
+        );
+        (server, client)
+    }
+}
+
+/// The sizes in the table that `fi_pingpong` prints.
+fn sizes(outcome: &Outcome) -> Vec<&str> {
+    outcome
+        .stdout
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|first| *first != "bytes")
+        .collect()
+}
+
+const ALL_SIZES: [&str; 6] = ["64", "256", "1k", "4k", "64k", "1m"];
+
+#[test]
+fn fi_info_lists_both_endpoint_types() {
+    if installed("fi_info", PACKAGE).is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let info = Program::start(fabric.host(&["fi_info", "-p", "efa"]));
+    let info = info.wait().expect_success("fi_info").stdout;
+    for expected in ["rdmap0s6-rdm", "FI_EP_RDM", "rdmap0s6-dgrm", "FI_EP_DGRAM"] {
+        assert!(info.contains(expected), "{expected} is not in\n{info}");
+    }
+    let verbose =
+        Program::start(fabric.run(&["--profile", "efa1", "--", "fi_info", "-p", "efa", "-v"]));
+    let verbose = verbose.wait().expect_success("fi_info -v").stdout;
+    for expected in [
+        "device_id: 0xefa1",
+        "vendor_id: 0x1d0f",
+        "driver: efa",
+        "device_version: 6",
+        "firmware: 1.1",
+    ] {
+        assert!(
+            verbose.contains(expected),
+            "{expected} is not in\n{verbose}"
+        );
+    }
+}
+
+#[test]
+fn pingpong_rdm_between_two_hosts() {
+    if installed("fi_pingpong", PACKAGE).is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let (server, client) = PingPong::new(&fabric, &["-e", "rdm"]).run(&[], &[]);
+    assert_eq!(sizes(&server), ALL_SIZES);
+    assert_eq!(sizes(&client), ALL_SIZES);
+}
+
+#[test]
+fn pingpong_rdm_verifies_its_data() {
+    if installed("fi_pingpong", PACKAGE).is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let (_, client) = PingPong::new(&fabric, &["-e", "rdm", "-c"]).run(&[], &[]);
+    assert_eq!(sizes(&client), ALL_SIZES);
+}
+
+#[test]
+fn pingpong_rdm_with_one_size() {
+    if installed("fi_pingpong", PACKAGE).is_none() {
+        return;
+    }
+    for (size, shown) in [("64", "64"), ("8192", "8k"), ("1048576", "1m")] {
+        let fabric = TestFabric::new();
+        let (_, client) = PingPong::new(&fabric, &["-e", "rdm", "-c", "-S", size]).run(&[], &[]);
+        assert_eq!(sizes(&client), [shown]);
+    }
+}
+
+#[test]
+fn pingpong_dgram_between_two_hosts() {
+    if installed("fi_pingpong", PACKAGE).is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    // The largest default size that fits the MTU.
+    for arguments in [&["-e", "dgram"][..], &["-e", "dgram", "-c"]] {
+        let (_, client) = PingPong::new(&fabric, arguments).run(&[], &[]);
+        assert_eq!(sizes(&client), ALL_SIZES[..4]);
+    }
+}
+
+/// Two processes of one host: libfabric moves such peers to shared memory, unless it is told not to,
+/// and then both use the device under one GID.
+#[test]
+fn pingpong_within_one_host() {
+    if installed("fi_pingpong", PACKAGE).is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let options = ["--host", "alpha"];
+    PingPong::new(&fabric, &["-e", "rdm", "-c"]).run(&options, &options);
+    let over_device = PingPong {
+        environment: &[("FI_EFA_ENABLE_SHM_TRANSFER", "0")],
+        ..PingPong::new(&fabric, &["-e", "rdm", "-c"])
+    };
+    over_device.run(&options, &options);
+}
+
+#[test]
+fn pingpong_with_every_generation() {
+    if installed("fi_pingpong", PACKAGE).is_none() {
+        return;
+    }
+    for profile in ["efa0", "efa1", "efa2", "efa3"] {
+        let fabric = TestFabric::new();
+        let options = ["--profile", profile];
+        PingPong::new(&fabric, &["-e", "rdm", "-c", "-I", "3"]).run(&options, &options);
+    }
+}
+
+/// Delays, many paths, loss below the reliability layer, receivers that are not ready, numbers that
+/// are reused: the data arrives nevertheless.
+#[test]
+fn pingpong_over_a_bad_network() {
+    if installed("fi_pingpong", PACKAGE).is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let options = [
+        "--seed",
+        "7",
+        "--latency",
+        "20us",
+        "--jitter",
+        "50us",
+        "--paths",
+        "8",
+        "--loss",
+        "0.01",
+        "--rnr",
+        "0.01",
+        "--qpn-reuse",
+        "lowest",
+    ];
+    let pingpong = PingPong::new(&fabric, &["-e", "rdm", "-c", "-I", "5"]);
+    let (_, client) = pingpong.run(&options, &options);
+    assert_eq!(sizes(&client), ALL_SIZES);
+}
+
+/// Hosts with GIDs of their own, derived from the names, that no other test uses.
+const SERVER: &str = "killing-server";
+const CLIENT: &str = "killing-client";
+
+/// Kills one side in the middle of a transfer. The other one may fail or wait for ever, which is the
+/// application's affair, but it can be ended; then a new pair works and nothing is left.
+#[test]
+fn a_killed_side_leaves_nothing_behind() {
+    if installed("fi_pingpong", PACKAGE).is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    for kill_client in [true, false] {
+        let long = PingPong::new(&fabric, &["-e", "rdm", "-I", "100000000", "-S", "65536"]);
+        let server = long.server(&["--host", SERVER]);
+        let client = long.client(&["--host", CLIENT]);
+        let gids = wait_for_traffic(&fabric);
+        let (killed, survivor) = match kill_client {
+            true => (client, server),
+            false => (server, client),
+        };
+        // SAFETY: takes no pointers; the process is a live child of a live child.
+        unsafe { libc::kill(killed.inner_id(), libc::SIGKILL) };
+        assert_eq!(killed.wait().code(), 137, "the program's fate is reported");
+        survivor.signal(libc::SIGTERM);
+        survivor.wait();
+        PingPong::new(&fabric, &["-e", "rdm", "-c", "-I", "3"]).run(&[], &[]);
+        assert_eq!(fabric.ps().lines().count(), 1, "{}", fabric.ps());
+        for gid in gids {
+            let objects = files_with(Path::new("/dev/shm"), &gid);
+            assert_eq!(
+                objects, [""; 0],
+                "libfabric's own shared memory is gone, too"
+            );
+        }
+    }
+    // SAFETY: takes no pointers.
+    let user = unsafe { libc::geteuid() };
+    let shared = Path::new("/dev/shm").join(format!("efa-emu-{user}"));
+    assert_eq!(
+        files_with(&shared, fabric.name()),
+        [""; 0],
+        "the fabric is gone"
+    );
+}
+
+/// Waits until both sides have a queue pair in the fabric, and then a little, so that data flows.
+/// Returns the sides' GIDs.
+fn wait_for_traffic(fabric: &TestFabric) -> Vec<String> {
+    let deadline = std::time::Instant::now() + common::PATIENCE;
+    loop {
+        let ps = fabric.ps();
+        let gids: Vec<_> = ps
+            .lines()
+            .filter(|line| line.contains(" open "))
+            .filter_map(|line| line.split_whitespace().nth(3).map(str::to_owned))
+            .collect();
+        if gids.len() == 2 {
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            return gids;
+        }
+        assert!(std::time::Instant::now() < deadline, "no traffic:\n{ps}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}

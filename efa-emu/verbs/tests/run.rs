@@ -1,0 +1,275 @@
+//! `efa-emu run` as a command: environment, exit status, signals, what it refuses and what it leaves.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::{Program, TestFabric, built, files_with};
+
+fn shell(fabric: &TestFabric, script: &str) -> common::Outcome {
+    Program::start(fabric.host(&["sh", "-c", script])).wait()
+}
+
+#[test]
+fn the_exit_status_is_the_programs() {
+    let fabric = TestFabric::new();
+    assert_eq!(shell(&fabric, "exit 0").code(), 0);
+    assert_eq!(shell(&fabric, "exit 7").code(), 7);
+    assert_eq!(shell(&fabric, "kill -KILL $$").code(), 137);
+    assert_eq!(shell(&fabric, "kill -TERM $$").code(), 143);
+}
+
+/// Each refusal is exit status 2 and one line that names the thing and the remedy.
+#[test]
+fn what_cannot_be_run_is_refused_in_one_line() {
+    let fabric = TestFabric::new();
+    let cases: &[(&[&str], &[&str])] = &[
+        (
+            &["--", "no-such-program-here"],
+            &["no-such-program-here", "install it"],
+        ),
+        (
+            &["--", "/no/such/file"],
+            &["/no/such/file", "check the path"],
+        ),
+        (
+            &["--", "/etc/passwd"],
+            &["/etc/passwd", "not an executable"],
+        ),
+        (
+            &["--profile", "efa9", "--", "true"],
+            &["\"efa9\"", "efa0, efa1, efa2"],
+        ),
+        (
+            &["--host", "a/b", "--", "true"],
+            &["host name \"a/b\"", "letters"],
+        ),
+        (&["--loss", "1", "--", "true"], &["loss=1", "below 1"]),
+        (&["--paths", "0", "--", "true"], &["paths=0", "1 to 1024"]),
+        (
+            &["--pcap", "/no/such/directory/x.pcapng", "--", "true"],
+            &["/no/such/directory/x.pcapng"],
+        ),
+    ];
+    for (arguments, parts) in cases {
+        let outcome = Program::start(fabric.run(arguments)).wait();
+        assert_eq!(outcome.code(), 2, "{arguments:?}: {}", outcome.stderr);
+        assert_eq!(outcome.stdout, "", "{arguments:?}");
+        let lines: Vec<_> = outcome.stderr.lines().collect();
+        assert_eq!(lines.len(), 1, "{arguments:?}: {lines:?}");
+        assert!(lines[0].starts_with("efa-emu: "), "{}", lines[0]);
+        for part in *parts {
+            assert!(lines[0].contains(part), "{arguments:?}: {}", lines[0]);
+        }
+    }
+    for usage in [
+        &["--latency", "5m", "--", "true"][..],
+        &["--qpn-reuse", "newest", "--", "true"],
+        &[],
+    ] {
+        let outcome = Program::start(fabric.run(usage)).wait();
+        assert_eq!(outcome.code(), 2, "{usage:?}");
+        assert!(outcome.stderr.contains("--help"), "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn missing_libraries_are_reported_with_the_places_searched() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let fabric = TestFabric::new();
+    let mut command = fabric.host(&["true"]);
+    command.env("EFA_EMU_LIB", elsewhere.path());
+    let outcome = Program::start(command).wait();
+    assert_eq!(outcome.code(), 2);
+    assert!(
+        outcome
+            .stderr
+            .contains(&elsewhere.path().display().to_string()),
+        "{}",
+        outcome.stderr
+    );
+    assert!(
+        outcome.stderr.contains("cargo build --workspace"),
+        "{}",
+        outcome.stderr
+    );
+
+    // The same directory with the libraries in it works, and so does the installed layout.
+    for library in ["libefa_emu_verbs.so", "libefa_emu_efadv.so"] {
+        std::os::unix::fs::symlink(built(library), elsewhere.path().join(library)).unwrap();
+    }
+    let mut command = fabric.host(&["true"]);
+    command.env("EFA_EMU_LIB", elsewhere.path());
+    Program::start(command)
+        .wait()
+        .expect_success("libraries by EFA_EMU_LIB");
+
+    let bin = elsewhere.path().join("bin");
+    let lib = elsewhere.path().join("lib");
+    std::fs::create_dir(&bin).unwrap();
+    std::fs::create_dir(&lib).unwrap();
+    std::fs::create_dir(lib.join("efa-emu")).unwrap();
+    std::fs::copy(built("efa-emu"), bin.join("efa-emu")).unwrap();
+    for library in ["libefa_emu_verbs.so", "libefa_emu_efadv.so"] {
+        std::fs::copy(built(library), lib.join("efa-emu").join(library)).unwrap();
+    }
+    let mut command = Command::new(bin.join("efa-emu"));
+    command.args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"]);
+    let outcome = Program::start(command)
+        .wait()
+        .expect_success("libraries in ../lib/efa-emu");
+    assert!(
+        outcome.stdout.contains("lib/efa-emu/libefa_emu_verbs.so"),
+        "{}",
+        outcome.stdout
+    );
+}
+
+#[test]
+fn the_program_gets_its_environment_and_the_users() {
+    let fabric = TestFabric::new();
+    let script = "echo $LD_PRELOAD; echo $SYSFS_PATH; cat $SYSFS_PATH/class/infiniband_verbs/abi_version; \
+                  echo $EFA_EMU_HOST $EFA_EMU_GID $EFA_EMU_PROFILE; echo $EFA_EMU_PCAP";
+    let mut command = fabric.run(&[
+        "--host",
+        "alpha",
+        "--profile",
+        "efa1",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    command.env("LD_PRELOAD", "libm.so.6");
+    command.env("EFA_EMU_PCAP", "/tmp/of-an-outer-run.pcapng");
+    let outcome = Program::start(command).wait().expect_success("environment");
+    let lines: Vec<_> = outcome.stdout.lines().collect();
+    let preloads: Vec<_> = lines[0].split(':').collect();
+    assert_eq!(
+        preloads[0], "libm.so.6",
+        "the user's own stays, and stays first"
+    );
+    assert!(preloads[1].ends_with("libefa_emu_verbs.so"), "{preloads:?}");
+    assert!(preloads[2].ends_with("libefa_emu_efadv.so"), "{preloads:?}");
+    assert_eq!(lines[2], "6");
+    let (host, gid) = lines[3].split_once(' ').unwrap();
+    assert_eq!(host, "alpha");
+    assert!(gid.starts_with("fe80::") && gid.ends_with(" efa1"), "{gid}");
+    assert_eq!(
+        lines[4], "",
+        "the capture of an outer run is not this run's"
+    );
+    assert!(
+        !Path::new(lines[1]).exists(),
+        "the generated tree goes with the run"
+    );
+}
+
+#[test]
+fn hosts_of_runs_are_distinct_unless_they_are_named() {
+    let fabric = TestFabric::new();
+    let first = Program::start(fabric.host(&["sleep", "60"]));
+    let second = Program::start(fabric.host(&["sleep", "60"]));
+    first.inner_id();
+    second.inner_id();
+    let joined = Program::start(fabric.run(&["--host", "host-1", "--", "sleep", "60"]));
+    joined.inner_id();
+    let ps = fabric.ps();
+    let hosts = |name: &str| ps.lines().filter(|line| line.starts_with(name)).count();
+    assert_eq!(
+        (hosts("host-1 "), hosts("host-2 "), hosts("host-3 ")),
+        (2, 1, 0),
+        "{ps}"
+    );
+    for program in [first, second, joined] {
+        program.signal(libc::SIGTERM);
+        assert_eq!(program.wait().code(), 143, "the signal reaches the program");
+    }
+    assert_eq!(fabric.ps().lines().count(), 1, "only the heading is left");
+}
+
+/// A `run` that is killed cleans nothing up; the next one does, for as much as is dead.
+#[test]
+fn the_next_run_removes_what_a_killed_one_left() {
+    let fabric = TestFabric::new();
+    let temporary = tempfile::tempdir().unwrap();
+    let run = |program: &[&str]| {
+        let mut command = fabric.host(program);
+        command.env("TMPDIR", temporary.path());
+        command
+    };
+    let state = || {
+        let user = std::fs::read_dir(temporary.path())
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap()
+            .path();
+        files_with(&user, "run-").len()
+    };
+    let killed = Program::start(run(&["sleep", "60"]));
+    let orphan = killed.inner_id();
+    killed.signal(libc::SIGKILL);
+    wait_for_end(killed.id());
+    assert_eq!(state(), 1);
+    Program::start(run(&["true"]))
+        .wait()
+        .expect_success("next run");
+    assert_eq!(state(), 1, "the orphan still uses its tree");
+    // SAFETY: takes no pointers; the process is in the group of `killed`, which has not ended.
+    unsafe { libc::kill(orphan, libc::SIGKILL) };
+    wait_for_end(orphan);
+    Program::start(run(&["true"]))
+        .wait()
+        .expect_success("next run");
+    assert_eq!(state(), 0);
+    assert_eq!(fabric.ps().lines().count(), 1);
+}
+
+/// Waits until a process has given up everything it had open. A zombie has.
+fn wait_for_end(pid: i32) {
+    let runs = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ")
+            .is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    };
+    let deadline = std::time::Instant::now() + common::PATIENCE;
+    while runs() {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "process {pid} does not end"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn profiles_are_listed_with_sources() {
+    let mut command = Command::new(built("efa-emu"));
+    command.arg("profiles");
+    let all = Program::start(command)
+        .wait()
+        .expect_success("profiles")
+        .stdout;
+    for expected in [
+        "efa0",
+        "efa2 (default)",
+        "0xefa1",
+        "max_msg_sz",
+        "8928",
+        "not public",
+    ] {
+        assert!(all.contains(expected), "{expected} is not in\n{all}");
+    }
+    let mut command = Command::new(built("efa-emu"));
+    command.args(["profiles", "efa0"]);
+    let one = Program::start(command)
+        .wait()
+        .expect_success("profiles efa0")
+        .stdout;
+    assert!(
+        one.starts_with("efa0: ") && !one.contains("\nefa1: "),
+        "{one}"
+    );
+}
