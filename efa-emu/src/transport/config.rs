@@ -1,12 +1,14 @@
 //! What `efa-emu run` tells the programs that it starts, carried in environment variables.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use efa_core::address::Gid;
 
 use super::error::FabricError;
+use crate::capture;
 
 /// Name of the fabric; `default` if unset.
 pub const ENV_FABRIC: &str = "EFA_EMU_FABRIC";
@@ -239,6 +241,8 @@ pub struct HostConfig {
     pub network: NetworkOptions,
     /// How RDMA moves data.
     pub rdma: RdmaPath,
+    /// The capture file of the host, which `crate::capture::create_shared` made, if it has one.
+    pub capture: Option<PathBuf>,
     /// Bytes of each ring to a peer process; rounded to whole pages and limited to 64 KiB .. 1 MiB.
     pub ring_bytes: usize,
 }
@@ -256,6 +260,7 @@ impl HostConfig {
             profile: DEFAULT_PROFILE.to_owned(),
             network: NetworkOptions::default(),
             rdma: RdmaPath::default(),
+            capture: None,
             ring_bytes: Self::DEFAULT_RING_BYTES,
         }
     }
@@ -295,6 +300,9 @@ impl HostConfig {
         if let Some(network) = lookup(ENV_NETWORK)? {
             config.network = network.parse()?;
         }
+        config.capture = lookup(capture::ENVIRONMENT)?
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from);
         match lookup(ENV_RDMA)?.as_deref() {
             None | Some("auto") => {}
             Some("rings") => config.rdma = RdmaPath::Rings,
@@ -319,6 +327,9 @@ impl HostConfig {
         ];
         if let Some(gid) = self.gid {
             variables.push((ENV_GID, gid.to_string()));
+        }
+        if let Some(capture) = &self.capture {
+            variables.push((capture::ENVIRONMENT, capture.display().to_string()));
         }
         if self.rdma == RdmaPath::Rings {
             variables.push((ENV_RDMA, "rings".to_owned()));
@@ -390,6 +401,7 @@ mod tests {
         config.gid = Some(Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7]));
         config.network.paths = 4;
         config.rdma = RdmaPath::Rings;
+        config.capture = Some(PathBuf::from("/tmp/alpha.pcapng"));
         let variables = config.to_env();
         let found = HostConfig::from_lookup(|name| {
             Ok(variables

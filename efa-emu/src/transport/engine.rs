@@ -12,7 +12,9 @@ use super::fabric::Fabric;
 use super::fork::HomeProcess;
 use super::segment::Segment;
 use super::state::{Shared, State};
+use super::tap::Tap;
 use super::worker;
+use crate::capture::SharedFile;
 use crate::device::{CqId, Device, QpConfig, QpRings};
 use crate::profile::Profile;
 
@@ -57,7 +59,14 @@ impl Engine {
         let host = fabric.enter_host(Some(&config.host), config.gid, profile.max_qp)?;
         let segment = Arc::new(Segment::create(&host.device_path(), host.address())?);
         let device = Device::new(profile.clone(), host.gid());
-        let state = State::new(device, &host, Arc::clone(&segment), config);
+        let tap = match &config.capture {
+            None => None,
+            Some(path) => {
+                let file = SharedFile::open(path).map_err(FabricError::io("record into", path))?;
+                Some(Box::new(Tap::new(file, host.gid(), profile.mtu)))
+            }
+        };
+        let state = State::new(device, &host, Arc::clone(&segment), config, tap);
         let shared = Arc::new(Shared::new(home, host, segment, state));
         let worker = worker::start(Arc::clone(&shared)).map_err(FabricError::io(
             "start the progress thread of",

@@ -91,6 +91,34 @@ pub(super) fn store_into(ring: &SharedMemory, at: usize, from: HostSegment) {
     unsafe { ring.write_from(at, from.address, from.length as usize) };
 }
 
+/// Copies bytes of a request's local data, from `offset` on, into `into`; false if it has fewer.
+pub(super) fn copy_in(data: LocalData<'_>, offset: u32, into: &mut [u8]) -> bool {
+    match data {
+        LocalData::Inline(bytes) => {
+            let from = bytes
+                .get(offset as usize..)
+                .and_then(|bytes| bytes.get(..into.len()));
+            from.map(|from| into.copy_from_slice(from)).is_some()
+        }
+        LocalData::Segments(segments) => {
+            let window = Window {
+                offset,
+                length: into.len() as u32,
+            };
+            let mut copied = 0;
+            for (_, part) in parts(segments, window) {
+                let into = &mut into[copied..][..part.length as usize];
+                // SAFETY: the device named this memory; see the module documentation.
+                unsafe {
+                    std::ptr::copy(part.address as *const u8, into.as_mut_ptr(), into.len());
+                }
+                copied += into.len();
+            }
+            copied == into.len()
+        }
+    }
+}
+
 /// Writes bytes into registered memory.
 pub(super) fn fill(to: u64, bytes: &[u8]) {
     // SAFETY: the device named this memory; see the module documentation.

@@ -1,7 +1,31 @@
 //! The fabric between processes: shared memory on one machine, no daemon, no privileges.
 //!
-//! A process that opens a device becomes a participant of its emulated host ([`Fabric`], [`Host`])
-//! and gets an [`Engine`].
+//! `efa-emu run` enters a [`Fabric`] as an emulated [`Host`] and tells the programs that it starts by
+//! environment variables ([`HostConfig`]). A program that opens the device becomes a participant of
+//! that host and gets an [`Engine`]:
+//!
+//! ```text
+//!   application's threads ──┐                                   (another process)
+//!                           ├── Engine ── lock ── State           ┌────────────┐
+//!   engine's own thread ────┘                       │ Device      │            │
+//!   (module worker)                                 │ Outbound ───┼─► ring ──► │ Inbound
+//!                                                   │ Inbound ◄───┼── ring ◄── │ Outbound
+//!                                                                 └────────────┘
+//! ```
+//!
+//! * `fabric`, `host`, `lock`, `qpn`: who is there. Directories and files, locks that the
+//!   kernel releases when a process ends, and queue pair numbers owned by compare-and-swap.
+//! * `segment`, `ring`, `record`: how bytes go from one process to another. Nothing that is
+//!   read from shared memory is believed.
+//! * `outbound`, `inbound`: the two halves of a device's [`Link`](crate::link::Link): from a
+//!   destination to a ring and its answers back, and from rings into the device. An RDMA request is
+//!   executed by the target's engine after the device's checks, by copying between the two address
+//!   spaces where the system permits it and through the rings elsewhere.
+//! * `schedule`: latency, jitter, paths, loss; between the ring and the device.
+//! * `engine`, `state`, `worker`: one opened device, and who works on it when.
+//!
+//! A process may be killed at any instruction. Its locks go, so its peers see it dead within
+//! milliseconds of expecting something of it, and who next changes the registry removes its files.
 
 mod config;
 mod engine;
@@ -21,6 +45,7 @@ mod schedule;
 mod segment;
 mod shared;
 mod state;
+mod tap;
 mod worker;
 
 pub use config::{

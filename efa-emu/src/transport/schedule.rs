@@ -18,6 +18,10 @@ use crate::link::Operation;
 /// top of the round trip.
 const RETRANSMIT_AFTER: Duration = Duration::from_micros(100);
 
+/// How much longer the longest path is than the shortest, at least: enough for a packet to overtake
+/// those that were sent just before it.
+const SHORTEST_SPREAD: Duration = Duration::from_micros(10);
+
 /// Retransmissions of one packet that are counted, so that a delivery time is always near.
 const MAX_RETRANSMISSIONS: u32 = 16;
 
@@ -84,9 +88,9 @@ impl Network {
         if !options.jitter.is_zero() {
             delay += options.jitter.mul_f64(self.random.random::<f64>());
         }
-        // Paths differ in length by up to the latency; without one, by enough to overtake.
+        // Paths differ in length by up to the latency.
         if options.paths > 1 {
-            let spread = options.latency.max(Duration::from_micros(5));
+            let spread = options.latency.max(SHORTEST_SPREAD);
             delay += spread * u32::from(path) / u32::from(options.paths);
         }
         if options.loss > 0.0 {

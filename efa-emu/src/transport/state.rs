@@ -18,6 +18,7 @@ use super::peer::Peers;
 use super::qpn::QpnChoice;
 use super::schedule::monotonic_now;
 use super::segment::Segment;
+use super::tap::Tap;
 use crate::device::{CqId, Device, Error};
 
 /// How often the life of peers is looked at while something is expected of them.
@@ -150,13 +151,14 @@ impl State {
         host: &Host,
         segment: Arc<Segment>,
         config: &HostConfig,
+        tap: Option<Box<Tap>>,
     ) -> State {
         let peers = Peers::new(host.fabric().clone(), Arc::clone(&segment));
         let id = host.address().id;
         State {
             device,
             inbound: Inbound::new(segment),
-            outbound: Outbound::new(config, peers),
+            outbound: Outbound::new(config, peers, tap),
             qpns: QpnChoice::new(
                 config.network.qpn_reuse,
                 config.network.seed ^ u64::from(id.0) << 32,
@@ -244,12 +246,14 @@ impl State {
     #[inline]
     fn complete(&mut self) -> bool {
         let mut busy = false;
-        let started = self.started;
-        for (token, status) in self.outbound.take_completed() {
+        while let Some((token, status)) = self.outbound.next_completed() {
             busy = true;
+            if let Some(tap) = self.outbound.tap() {
+                tap.completed(token, status, self.device.local_memory(token));
+            }
             // Only this status starts a timer.
             let now = match status {
-                Status::RemoteRnr => started.elapsed(),
+                Status::RemoteRnr => self.started.elapsed(),
                 _ => Duration::ZERO,
             };
             self.device.complete(now, token, status);

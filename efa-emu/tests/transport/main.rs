@@ -1,10 +1,12 @@
 //! The shared memory fabric, used as clients of the device use it: within one process, and between
 //! processes that are killed.
 
+mod captured;
 mod client;
 mod exchange;
 mod idle;
 mod inside;
 mod killing;
+mod network;
 mod processes;
 mod speed;

@@ -6,16 +6,19 @@ mod transfers;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use efa_core::address::Gid;
 use efa_core::nic::Status;
 
 use super::memory::{self, Window};
 use super::outbound::{BulkName, Outbound, PullName};
 use super::peer::Peer;
-use super::record::{self, Answer, Kind};
+use super::record::{self, Answer, Kind, Record};
 use super::ring::{Consumer, Incoming};
 use super::schedule::{Agenda, monotonic_now};
 use super::segment::{Address, SLOTS, Segment, SlotContent};
+use super::tap::Tap;
 use crate::device::Device;
+use crate::link::{HostSegment, Operation};
 use pulls::{Pull, PullTable};
 use transfers::{BetweenProcesses, FromRing, IntoRing, Outcome};
 
@@ -109,7 +112,7 @@ impl Inbound {
             busy |= self.deliver_due(device, outbound);
         }
         if !self.copies.is_empty() {
-            busy |= self.copy_some(device);
+            busy |= self.copy_some(device, outbound);
         }
         if !self.pulls.is_empty() {
             busy |= self.serve_pulls(device, outbound);
@@ -281,7 +284,9 @@ impl Inbound {
 
     #[inline]
     fn drain(&mut self, slot: usize, device: &mut Device, outbound: &mut Outbound) -> bool {
-        for turn in 0..RECORDS_PER_TURN {
+        let mut any = false;
+        let mut turn = 0;
+        while turn < RECORDS_PER_TURN {
             let Some(ring) = &mut self.rings[slot] else {
                 return true;
             };
@@ -293,20 +298,21 @@ impl Inbound {
                         serial: ring.serial,
                         incoming,
                     };
-                    if incoming.record.due != 0 {
-                        let now = monotonic_now();
-                        if incoming.record.due > now {
-                            self.scheduled.enter(now, incoming.record.due, later);
-                            continue;
-                        }
+                    any = true;
+                    if incoming.record.due == 0 {
+                        turn += 1;
+                        self.handle(later, device, outbound);
+                    } else {
+                        // Even if its time has come: one behind it may be due earlier.
+                        let due = incoming.record.due;
+                        self.scheduled.enter(monotonic_now(), due, later);
                     }
-                    self.handle(later, device, outbound);
                 }
                 Ok(None) => {
-                    if turn == 0 {
+                    if !any {
                         self.count_idle(slot);
                     }
-                    return turn > 0;
+                    return any;
                 }
                 Err(error) => {
                     self.refuse(slot, &error);
@@ -367,6 +373,7 @@ impl Inbound {
     fn handle(&mut self, later: Later, device: &mut Device, outbound: &mut Outbound) {
         let record = &later.incoming.record;
         if record.not_ready {
+            self.tap_refusal(&later, outbound);
             return self.answer(&later, Answer::Status(Status::RemoteRnr));
         }
         match record.kind {
@@ -378,8 +385,12 @@ impl Inbound {
                 let mut transfer = FromRing {
                     consumer: &ring.consumer,
                     incoming: &later.incoming,
+                    whole: None,
                 };
                 let status = device.deliver(from, &record.header, &mut transfer);
+                if let Some(tap) = outbound.tap() {
+                    tap_data(tap, from, &transfer, status);
+                }
                 self.answer(&later, Answer::Status(status));
             }
             Kind::Direct => self.copies.push_back(Copying { of: later, done: 0 }),
@@ -389,6 +400,20 @@ impl Inbound {
             Kind::ReadData => self.take_read_data(later, device, outbound),
             // Rings skip the padding.
             Kind::Pad => {}
+        }
+    }
+
+    fn tap_refusal(&mut self, later: &Later, outbound: &mut Outbound) {
+        if let Some(ring) = self.ring(later)
+            && let Some(tap) = outbound.tap()
+        {
+            let from = ring.peer.address().gid;
+            let transfer = FromRing {
+                consumer: &ring.consumer,
+                incoming: &later.incoming,
+                whole: None,
+            };
+            tap_data(tap, from, &transfer, Status::RemoteRnr);
         }
     }
 
@@ -420,13 +445,13 @@ impl Inbound {
     }
 
     /// Moves pieces of copies, each copy in its turn.
-    fn copy_some(&mut self, device: &mut Device) -> bool {
+    fn copy_some(&mut self, device: &mut Device, outbound: &mut Outbound) -> bool {
         let mut budget = i64::from(COPY);
         while budget > 0
             && let Some(mut copying) = self.copies.pop_front()
         {
             let before = copying.done;
-            match self.copy_piece(&mut copying, device) {
+            match self.copy_piece(&mut copying, device, outbound) {
                 Some(answer) => {
                     self.answer(&copying.of, answer);
                     budget -= i64::from(copying.of.incoming.record.header.length - before);
@@ -443,7 +468,12 @@ impl Inbound {
     }
 
     /// One piece of a copy; the answer if it was the last.
-    fn copy_piece(&mut self, copying: &mut Copying, device: &mut Device) -> Option<Answer> {
+    fn copy_piece(
+        &mut self,
+        copying: &mut Copying,
+        device: &mut Device,
+        outbound: &mut Outbound,
+    ) -> Option<Answer> {
         // The copies of a ring go with it.
         let Some(ring) = self.ring(&copying.of) else {
             return Some(Answer::Withdrawn);
@@ -481,17 +511,23 @@ impl Inbound {
             window,
             is_last: window.end() == header.length,
             outcome: Outcome::Moved,
+            whole: None,
         };
-        let status = device.deliver(ring.peer.address().gid, header, &mut transfer);
+        let from = ring.peer.address().gid;
+        let status = device.deliver(from, header, &mut transfer);
         ring.consumer.end_copy(incoming);
-        match (transfer.outcome, status) {
-            (Outcome::Answer(answer), _) => Some(answer),
+        let answer = match (transfer.outcome, status) {
+            (Outcome::Answer(answer), _) => answer,
             (Outcome::Moved, Status::Ok) if !transfer.is_last => {
                 copying.done = window.end();
-                None
+                return None;
             }
-            (Outcome::Moved, status) => Some(Answer::Status(status)),
+            (Outcome::Moved, status) => Answer::Status(status),
+        };
+        if let (Some(tap), Answer::Status(status)) = (outbound.tap(), answer) {
+            tap_rdma(tap, from, &incoming.record, transfer.whole, status);
         }
+        Some(answer)
     }
 
     /// Sends data for peers' reads, and ends those that are through.
@@ -559,17 +595,25 @@ impl Inbound {
                 total: record.header.length,
                 window,
                 is_last: window.length == rest,
+                whole: None,
                 pushed: Ok(false),
             };
             let status = device.deliver(to.gid, &record.header, &mut transfer);
-            match (transfer.pushed, status) {
+            let (is_last, whole, pushed) = (transfer.is_last, transfer.whole, transfer.pushed);
+            if let Some(tap) = outbound.tap()
+                && pushed.is_ok()
+                && (is_last || status != Status::Ok)
+            {
+                tap_rdma(tap, to.gid, record, whole, status);
+            }
+            match (pushed, status) {
                 (Err(super::outbound::PushError::Full), _) => return,
                 (Err(super::outbound::PushError::Gone), _) => {
                     pull.failed = Some(Status::RemoteAbort);
                 }
                 (Ok(pushed), Status::Ok) => {
                     pull.sent = window.end();
-                    pull.is_delivered = transfer.is_last;
+                    pull.is_delivered = is_last;
                     pull.in_flight += u32::from(pushed);
                 }
                 (Ok(_), status) => pull.failed = Some(status),
@@ -586,4 +630,37 @@ impl Inbound {
             }
         }
     }
+}
+
+/// Records a request that came with its data, or with the last part of it, or that was refused.
+fn tap_data(tap: &mut Tap, from: Gid, transfer: &FromRing<'_>, status: Status) {
+    let record = &transfer.incoming.record;
+    if record.header.operation == Operation::RdmaWrite {
+        if record.last || status != Status::Ok {
+            tap_rdma(tap, from, record, transfer.whole, status);
+        }
+        return;
+    }
+    let mut payload = |offset: u32, into: &mut [u8]| {
+        let place = transfer
+            .consumer
+            .payload(transfer.incoming, offset, into.len() as u32);
+        place.map(|(memory, at)| memory.read(at, into)).is_some()
+    };
+    tap.received(from, record, &mut payload);
+    tap.answered(from, record, status);
+}
+
+/// Records an RDMA request that is through. `whole` is this process's side of its data.
+fn tap_rdma(tap: &mut Tap, from: Gid, record: &Record, whole: Option<HostSegment>, status: Status) {
+    let mut none: &[u8] = &[];
+    match (record.header.operation, whole) {
+        (Operation::RdmaRead, Some(whole)) if status == Status::Ok => {
+            tap.received(from, record, &mut none);
+            tap.read_data_sent(from, record, whole);
+        }
+        (Operation::RdmaWrite, Some(whole)) => tap.received_into(from, record, whole),
+        _ => tap.received(from, record, &mut none),
+    }
+    tap.answered(from, record, status);
 }

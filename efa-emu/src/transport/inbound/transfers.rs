@@ -13,6 +13,8 @@ use crate::transport::segment::Address;
 pub(super) struct FromRing<'a> {
     pub(super) consumer: &'a Consumer,
     pub(super) incoming: &'a Incoming,
+    /// Where an RDMA write's data is when it is complete.
+    pub(super) whole: Option<HostSegment>,
 }
 
 impl Transfer for FromRing<'_> {
@@ -30,6 +32,7 @@ impl Transfer for FromRing<'_> {
                 .ok_or(Status::RemoteAbort)?;
             memory::copy_out(memory, at, part);
         }
+        self.whole = Some(to).filter(|_| offset == 0);
         Ok(())
     }
 
@@ -64,10 +67,13 @@ pub(super) struct BetweenProcesses<'a> {
     pub(super) window: Window,
     pub(super) is_last: bool,
     pub(super) outcome: Outcome,
+    /// This process's side of the data.
+    pub(super) whole: Option<HostSegment>,
 }
 
 impl BetweenProcesses<'_> {
     fn copy(&mut self, direction: Direction, offset: u32, own: HostSegment) -> Result<(), Status> {
+        self.whole = Some(own).filter(|_| offset == 0);
         let Some((start, part)) = self.window.part_of(offset, own) else {
             return Ok(());
         };
@@ -113,6 +119,8 @@ pub(super) struct IntoRing<'a> {
     pub(super) total: u32,
     pub(super) window: Window,
     pub(super) is_last: bool,
+    /// This process's side of the data.
+    pub(super) whole: Option<HostSegment>,
     /// Whether the window's data was sent.
     pub(super) pushed: Result<bool, PushError>,
 }
@@ -124,6 +132,7 @@ impl Transfer for IntoRing<'_> {
     }
 
     fn store(&mut self, offset: u32, from: HostSegment) -> Result<(), Status> {
+        self.whole = Some(from).filter(|_| offset == 0);
         let Some((start, part)) = self.window.part_of(offset, from) else {
             return Ok(());
         };

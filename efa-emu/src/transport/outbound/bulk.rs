@@ -3,7 +3,7 @@
 
 use efa_core::nic::Status;
 
-use crate::link::{RequestHeader, Token};
+use crate::link::{Operation, RequestHeader, Token};
 use crate::transport::ring::Position;
 use crate::transport::schedule::Passage;
 
@@ -36,6 +36,8 @@ pub(super) struct Bulk {
     /// Index of the ring to the target.
     pub(super) ring: usize,
     pub(super) passage: Passage,
+    /// The device makes the request again.
+    pub(super) retry: bool,
     pub(super) stage: Stage,
 }
 
@@ -61,12 +63,17 @@ pub(super) enum Stage {
 }
 
 impl Stage {
-    /// Where a write whose data goes through the ring begins.
-    pub(super) const WRITE: Stage = Stage::Write {
-        next: 0,
-        in_flight: 0,
-        failed: None,
-    };
+    /// Where a request whose data goes through the rings begins.
+    pub(super) fn through_rings(operation: Operation) -> Stage {
+        match operation {
+            Operation::RdmaRead => Stage::ReadUnsent,
+            Operation::Send | Operation::Datagram | Operation::RdmaWrite => Stage::Write {
+                next: 0,
+                in_flight: 0,
+                failed: None,
+            },
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -138,7 +145,7 @@ impl BulkTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::{Operation, RemoteRange};
+    use crate::link::RemoteRange;
     use efa_core::address::{Qkey, Qpn};
 
     #[test]
@@ -157,6 +164,7 @@ mod tests {
             },
             ring: 0,
             passage: Passage::default(),
+            retry: false,
             stage: Stage::ReadUnsent,
         };
         let mut table = BulkTable::default();

@@ -3,7 +3,7 @@
 mod bulk;
 mod routes;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,7 @@ use super::ring::{Full, Producer};
 use super::schedule::{Network, Passage, monotonic_now};
 use super::segment::Address;
 use super::shared::SharedMemory;
+use super::tap::Tap;
 
 /// Longest RDMA write that travels in one record like a send. Beyond, one copy by the target costs
 /// less than two through the ring.
@@ -46,8 +47,8 @@ const WITHDRAWAL_PATIENCE: Duration = Duration::from_secs(2);
 /// What a record without an answer stands for.
 #[derive(Clone, Copy, Debug)]
 enum Pending {
-    /// A whole request.
-    Request(Token),
+    /// A whole request, with its queue pair and its sequence number there.
+    Request(Token, Qpn, u32),
     /// A bulk request, or a part of one.
     Bulk(BulkName),
     /// Data for a read by the peer.
@@ -91,13 +92,16 @@ pub(super) struct Outbound {
     /// Bulk requests that have something to send.
     working: VecDeque<BulkName>,
     /// Requests with their outcome, to be handed to the device.
-    completed: Vec<(Token, Status)>,
+    completed: VecDeque<(Token, Status)>,
     /// Answers to data for peers' reads.
     read_data: Vec<(PullName, Status)>,
+    /// Requests that were refused as "receiver not ready" and will probably come again.
+    refused: Refused,
+    tap: Option<Box<Tap>>,
 }
 
 impl Outbound {
-    pub(super) fn new(config: &HostConfig, peers: Peers) -> Outbound {
+    pub(super) fn new(config: &HostConfig, peers: Peers, tap: Option<Box<Tap>>) -> Outbound {
         let own = peers.own_address();
         Outbound {
             network: Network::new(&config.network, own.gid, own.id.0),
@@ -107,9 +111,17 @@ impl Outbound {
             waiting: Vec::new(),
             bulks: BulkTable::default(),
             working: VecDeque::new(),
-            completed: Vec::new(),
+            completed: VecDeque::new(),
             read_data: Vec::new(),
+            refused: Refused::default(),
+            tap,
         }
+    }
+
+    /// The capture of the device, if there is one.
+    #[inline]
+    pub(super) fn tap(&mut self) -> Option<&mut Tap> {
+        self.tap.as_deref_mut()
     }
 
     /// The peers that this device knows.
@@ -137,6 +149,7 @@ impl Outbound {
             working,
             completed,
             read_data,
+            refused,
             ..
         } = self;
         waiting.retain(|index| {
@@ -144,13 +157,19 @@ impl Outbound {
             let rings_only = &mut ring.rings_only;
             let before = ring.producer.waiting();
             ring.producer.reap(|pending, answer| match pending {
-                Pending::Request(token) => completed.push((token, status_of(answer))),
+                Pending::Request(token, qpn, sequence) => {
+                    let status = status_of(answer);
+                    if status == Status::RemoteRnr {
+                        refused.note(qpn, sequence);
+                    }
+                    completed.push_back((token, status));
+                }
                 Pending::ReadData(pull) => read_data.push((pull, status_of(answer))),
                 Pending::Bulk(name) => {
                     if answer == Answer::UseRings {
                         *rings_only = true;
                     }
-                    settle(bulks, working, completed, name, answer);
+                    settle(bulks, working, completed, refused, name, answer);
                 }
             });
             if ring.producer.waiting() != before {
@@ -163,10 +182,10 @@ impl Outbound {
         any
     }
 
-    /// The requests with an outcome, to be handed to the device.
+    /// The next request with an outcome, to be handed to the device.
     #[inline]
-    pub(super) fn take_completed(&mut self) -> impl Iterator<Item = (Token, Status)> {
-        self.completed.drain(..)
+    pub(super) fn next_completed(&mut self) -> Option<(Token, Status)> {
+        self.completed.pop_front()
     }
 
     /// The next answer to data for a peer's read.
@@ -208,6 +227,7 @@ impl Outbound {
                 let mut record = Record::whole(Kind::Pull, bulk.header, 0);
                 record.offset = name.0;
                 record.pass(bulk.passage);
+                record.retry = bulk.retry;
                 match ring.push(&record, Pending::Bulk(name), |_, _| {}) {
                     Ok(_) => {
                         bulk.stage = Stage::Read;
@@ -238,7 +258,7 @@ impl Outbound {
                         if *in_flight == 0 {
                             let token = bulk.token;
                             self.bulks.remove(name);
-                            self.completed.push((token, Status::LocalInvalidLkey));
+                            self.completed.push_back((token, Status::LocalInvalidLkey));
                         }
                         return Step::Finished;
                     };
@@ -250,6 +270,7 @@ impl Outbound {
                     record.offset = window.offset;
                     record.last = is_last;
                     record.pass(bulk.passage);
+                    record.retry = bulk.retry;
                     let data = LocalData::Segments(segments);
                     let pushed = ring.push(&record, Pending::Bulk(name), |memory, at| {
                         memory::gather(memory, at, data, window);
@@ -369,7 +390,7 @@ impl Outbound {
             ..
         } = self;
         ring.producer.abandon(|pending| match pending {
-            Pending::Request(token) => completed.push((token, GONE)),
+            Pending::Request(token, ..) => completed.push_back((token, GONE)),
             Pending::ReadData(pull) => read_data.push((pull, GONE)),
             // Below, once per request and not once per part.
             Pending::Bulk(_) => {}
@@ -381,7 +402,7 @@ impl Outbound {
             .collect();
         for name in lost {
             if let Some(bulk) = bulks.remove(name) {
-                completed.push((bulk.token, GONE));
+                completed.push_back((bulk.token, GONE));
             }
         }
     }
@@ -390,6 +411,9 @@ impl Outbound {
     pub(super) fn close(&mut self) {
         for ring in self.rings.drain() {
             ring.producer.abandon(|_| {});
+        }
+        if let Some(tap) = self.tap.take() {
+            tap.close();
         }
     }
 }
@@ -445,7 +469,8 @@ fn status_of(answer: Answer) -> Status {
 fn settle(
     bulks: &mut BulkTable,
     working: &mut VecDeque<BulkName>,
-    completed: &mut Vec<(Token, Status)>,
+    completed: &mut VecDeque<(Token, Status)>,
+    refused: &mut Refused,
     name: BulkName,
     answer: Answer,
 ) {
@@ -454,10 +479,7 @@ fn settle(
     };
     let outcome = match (&mut bulk.stage, answer) {
         (Stage::Direct(_), Answer::UseRings) => {
-            bulk.stage = match bulk.header.operation {
-                Operation::RdmaRead => Stage::ReadUnsent,
-                _ => Stage::WRITE,
-            };
+            bulk.stage = Stage::through_rings(bulk.header.operation);
             working.push_back(name);
             return;
         }
@@ -485,7 +507,39 @@ fn settle(
         (_, answer) => status_of(answer),
     };
     if let Some(bulk) = bulks.remove(name) {
-        completed.push((bulk.token, outcome));
+        if outcome == Status::RemoteRnr {
+            refused.note(bulk.header.source_qpn, bulk.header.sequence);
+        }
+        completed.push_back((bulk.token, outcome));
+    }
+}
+
+/// Requests that were refused as "receiver not ready": the device will probably make them again.
+#[derive(Debug, Default)]
+struct Refused(HashSet<(Qpn, u32)>);
+
+impl Refused {
+    /// Those that the device gives up stay behind, so their number is limited.
+    const LIMIT: usize = 4096;
+
+    fn note(&mut self, qpn: Qpn, sequence: u32) {
+        if self.0.len() >= Self::LIMIT {
+            self.0.clear();
+        }
+        self.0.insert((qpn, sequence));
+    }
+
+    /// Whether this request was refused before.
+    #[inline]
+    fn take(&mut self, header: &RequestHeader) -> bool {
+        !self.0.is_empty() && self.0.remove(&(header.source_qpn, header.sequence))
+    }
+
+    /// The request could not be made yet.
+    fn give_back(&mut self, record: &Record) {
+        if record.retry {
+            self.note(record.header.source_qpn, record.header.sequence);
+        }
     }
 }
 
@@ -505,7 +559,7 @@ impl Link for Outbound {
             Ok(index) => index,
             Err(NoRoute::Busy) => return Err(LinkBusy),
             Err(NoRoute::Failed(status)) => {
-                self.completed.push((token, status));
+                self.completed.push_back((token, status));
                 return Ok(());
             }
         };
@@ -523,20 +577,28 @@ impl Link for Outbound {
         };
         if in_one_record {
             if 2 * record_length(header.length as usize) > ring.producer.capacity() {
-                self.completed.push((token, Status::RemoteBadLength));
+                self.completed.push_back((token, Status::RemoteBadLength));
                 return Ok(());
             }
             let mut record = Record::whole(Kind::Data, *header, header.length);
             record.pass(passage);
+            record.retry = self.refused.take(header);
             let window = Window {
                 offset: 0,
                 length: header.length,
             };
-            ring.push(&record, Pending::Request(token), |memory, at| {
+            let pending = Pending::Request(token, header.source_qpn, header.sequence);
+            let pushed = ring.push(&record, pending, |memory, at| {
                 memory::gather(memory, at, data, window);
-            })
-            .map_err(|Full| LinkBusy)?;
+            });
+            if pushed.is_err() {
+                self.refused.give_back(&record);
+                return Err(LinkBusy);
+            }
             list(&mut self.waiting, ring, index);
+            if let Some(tap) = &mut self.tap {
+                tap.sent(to, token, &record, data);
+            }
             return Ok(());
         }
         if self.bulks.is_full() {
@@ -546,42 +608,40 @@ impl Link for Outbound {
             LocalData::Segments(segments) => segments,
             LocalData::Inline(_) => &[],
         };
-        let mut bulk = Bulk {
+        let (list_bytes, length) = record::segments_to_bytes(segments);
+        let mut record = Record::whole(Kind::Direct, *header, length as u32);
+        record.pass(passage);
+        record.retry = self.refused.take(header);
+        let name = self.bulks.insert(Bulk {
             token,
             header: *header,
             ring: index,
             passage,
-            stage: match header.operation {
-                Operation::RdmaRead => Stage::ReadUnsent,
-                _ => Stage::WRITE,
-            },
-        };
-        let through_rings = self.rdma == RdmaPath::Rings || ring.rings_only;
-        if through_rings || segments.len() > record::MAX_SEGMENTS {
-            let name = self.bulks.insert(bulk);
-            self.working.push_back(name);
-            return Ok(());
-        }
-        let (list_bytes, length) = record::segments_to_bytes(segments);
-        let mut record = Record::whole(Kind::Direct, *header, length as u32);
-        record.pass(passage);
-        let name = self.bulks.insert(bulk);
-        let pushed = ring.push(&record, Pending::Bulk(name), |memory, at| {
-            memory.write(at, &list_bytes[..length]);
+            retry: record.retry,
+            stage: Stage::through_rings(header.operation),
         });
-        match pushed {
-            Ok(position) => {
-                bulk.stage = Stage::Direct(position);
-                if let Some(entry) = self.bulks.get_mut(name) {
-                    *entry = bulk;
-                }
-                list(&mut self.waiting, ring, index);
-                Ok(())
-            }
-            Err(Full) => {
+        let through_rings = self.rdma == RdmaPath::Rings
+            || ring.rings_only
+            || segments.len() > record::MAX_SEGMENTS;
+        if through_rings {
+            self.working.push_back(name);
+        } else {
+            let pushed = ring.push(&record, Pending::Bulk(name), |memory, at| {
+                memory.write(at, &list_bytes[..length]);
+            });
+            let Ok(position) = pushed else {
                 self.bulks.remove(name);
-                Err(LinkBusy)
+                self.refused.give_back(&record);
+                return Err(LinkBusy);
+            };
+            if let Some(bulk) = self.bulks.get_mut(name) {
+                bulk.stage = Stage::Direct(position);
             }
+            list(&mut self.waiting, ring, index);
         }
+        if let Some(tap) = &mut self.tap {
+            tap.sent(to, token, &record, data);
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,154 @@
+//! Captures of what goes between two hosts.
+
+use std::path::{Path, PathBuf};
+
+use efa_core::nic::Status;
+use efa_emu::capture::{Direction, Interface, Reader, create_shared};
+use efa_emu::frame::Kind;
+use efa_emu::provider::SendData;
+use efa_emu::transport::RdmaPath;
+
+use crate::client::{Client, config};
+
+/// A frame in short: what it is, its sequence number, whether it is a repetition, its payload.
+type Seen = (String, u32, bool, Option<Vec<u8>>);
+
+fn frames(path: &Path) -> Vec<(Direction, Seen)> {
+    let mut reader = Reader::open(path).unwrap();
+    let mut found = Vec::new();
+    while let Some(captured) = reader.next_frame().unwrap() {
+        let frame = captured.frame.unwrap();
+        let header = &frame.header;
+        let what = match header.kind {
+            Kind::Send => "send".to_owned(),
+            Kind::RdmaReadRequest(rdma) => format!("read of {}", rdma.total_length),
+            Kind::RdmaReadResponse(rdma) => format!("read data at {}", rdma.offset),
+            Kind::RdmaWrite(rdma) => format!("write at {}", rdma.offset),
+            Kind::Response(status) => format!("status {status:?}"),
+            ref other => panic!("{other:?}"),
+        };
+        let payload = header.payload_captured.then(|| frame.payload.to_vec());
+        let seen = (what, header.sequence, header.retransmission, payload);
+        found.push((captured.direction.unwrap(), seen));
+    }
+    let counts = reader.interfaces()[0].counts.unwrap();
+    assert_eq!((counts.seen, counts.dropped), (found.len() as u64, 0));
+    found
+}
+
+fn capture(root: &Path, host: &str) -> PathBuf {
+    let interface = Interface {
+        host: host.to_owned(),
+        profile: "efa2".to_owned(),
+        gid: Default::default(),
+    };
+    create_shared(&root.join(format!("{host}.pcapng")), &interface).unwrap()
+}
+
+#[test]
+fn both_hosts_record_the_same_from_their_sides() {
+    for rdma in [RdmaPath::Auto, RdmaPath::Rings] {
+        let root = tempfile::tempdir().unwrap();
+        let paths = ["alpha", "beta"].map(|host| capture(root.path(), host));
+        let mut configs = ["alpha", "beta"].map(config);
+        for (config, path) in configs.iter_mut().zip(&paths) {
+            config.rdma = rdma;
+            config.capture = Some(path.clone());
+        }
+        let mut alpha = Client::open(root.path(), &configs[0]);
+        let mut beta = Client::open(root.path(), &configs[1]);
+        let to = alpha.connect(beta.address());
+        beta.connect(alpha.address());
+        let local = alpha.register((0..20_000u32).map(|at| at as u8).collect());
+        let remote = beta.register(vec![9; 20_000]);
+        let there = (remote.address(), remote.keys.rkey.0);
+
+        // Refused once or several times, then taken.
+        assert!(alpha.post_send(0, to, SendData::Inline(&[b"hello"])));
+        while alpha
+            .engine
+            .with_device(|device| device.counters().retrans_pkts)
+            .unwrap()
+            == 0
+        {
+            alpha.engine.progress();
+            beta.engine.progress();
+        }
+        beta.post_recv(0, remote.buffer(0, 64));
+        beta.wait_ok();
+        alpha.wait_ok();
+        alpha.post_write(1, to, local.buffer(0, 20_000), there, None);
+        alpha.wait_ok();
+        alpha.post_read(2, to, local.buffer(0, 9000), there);
+        alpha.wait_ok();
+        alpha.post_read(3, to, local.buffer(0, 100), (there.0, !there.1));
+        assert_eq!(alpha.wait().status(), Some(Status::RemoteBadAddress));
+        drop((alpha, beta));
+
+        let [from_alpha, from_beta] = paths.map(|path| frames(&path));
+        let other = |direction| match direction {
+            Direction::Inbound => Direction::Outbound,
+            Direction::Outbound => Direction::Inbound,
+        };
+        // The order in each direction of one request is the same on both sides; between directions
+        // each side sees its own.
+        let sorted = |frames: &[(Direction, Seen)], turn: bool| {
+            let mut frames: Vec<_> = frames
+                .iter()
+                .map(|(direction, seen)| {
+                    let direction = if turn { other(*direction) } else { *direction };
+                    (direction == Direction::Inbound, seen.clone())
+                })
+                .collect();
+            frames.sort();
+            frames
+        };
+        assert_eq!(
+            sorted(&from_alpha, false),
+            sorted(&from_beta, true),
+            "{rdma:?}"
+        );
+
+        let hello: Vec<_> = from_beta.iter().filter(|(_, seen)| seen.1 == 0).collect();
+        assert!(hello.len() >= 3, "{hello:?}");
+        assert_eq!(
+            hello[0].1,
+            ("send".to_owned(), 0, false, Some(b"hello".to_vec()))
+        );
+        assert_eq!(hello[1].1.0, "status RemoteRnr");
+        assert_eq!(
+            hello.last().unwrap().1,
+            ("send".to_owned(), 0, true, Some(b"hello".to_vec()))
+        );
+        let of = |sequence: u32| {
+            from_alpha
+                .iter()
+                .filter(|(_, seen)| seen.1 == sequence)
+                .map(|(_, seen)| (seen.0.as_str(), seen.3.as_ref().map(Vec::len)))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            of(1),
+            [
+                ("write at 0", Some(8928)),
+                ("write at 8928", Some(8928)),
+                ("write at 17856", Some(2144)),
+            ]
+        );
+        assert_eq!(
+            of(2),
+            [
+                ("read of 9000", Some(0)),
+                ("read data at 0", Some(8928)),
+                ("read data at 8928", Some(72)),
+            ]
+        );
+        assert_eq!(
+            of(3),
+            [
+                ("read of 100", Some(0)),
+                ("status RemoteBadAddress", Some(0))
+            ]
+        );
+    }
+}
