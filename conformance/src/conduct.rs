@@ -71,6 +71,17 @@ pub struct Mark {
     pub time: Duration,
 }
 
+/// Where registered memory was.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RegionMark {
+    /// The `register` step's id.
+    pub id: String,
+    /// Its place and key.
+    pub remote: Remote,
+    /// When it was registered, since the Unix epoch.
+    pub time: Duration,
+}
+
 /// What came of a scenario.
 #[derive(Clone, Debug, Default)]
 pub struct Transcript {
@@ -78,6 +89,8 @@ pub struct Transcript {
     pub marks: Vec<Mark>,
     /// The release of each endpoint's software.
     pub versions: Vec<String>,
+    /// Where each `register` step's memory was.
+    pub regions: Vec<RegionMark>,
     /// Where applications saw something else than the scenario says.
     pub problems: Vec<String>,
 }
@@ -235,6 +248,11 @@ impl<'a> Conductor<'a> {
                 Event::Started { started } => {
                     if let Started::Region(remote) = started {
                         self.regions.insert(id, remote);
+                        self.transcript.regions.push(RegionMark {
+                            id: id.to_owned(),
+                            remote,
+                            time: now(),
+                        });
                     }
                     return Ok(());
                 }
@@ -376,8 +394,7 @@ impl<'a> Conductor<'a> {
         let command = Command::Check {
             token: self.tokens[region],
             offset,
-            length: payload.length,
-            seed: payload.seed,
+            payload,
         };
         match self.ask(at, &command)? {
             Event::Checked { difference: None } => Ok(()),

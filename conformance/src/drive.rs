@@ -19,7 +19,7 @@ use crate::application::stock::StockApplication;
 use crate::application::subject::{Local, Subject};
 use crate::application::{Application, Report, Request, RequestError, Started, Token};
 use crate::libfabric::{self, Library, Version};
-use crate::scenario::{EndpointIndex, Settings, pattern};
+use crate::scenario::{EndpointIndex, Payload, Settings};
 
 /// What a driver is told.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -65,10 +65,8 @@ pub enum Command {
         token: Token,
         /// Where, in bytes.
         offset: usize,
-        /// How much, in bytes.
-        length: usize,
         /// The message.
-        seed: u64,
+        payload: Payload,
     },
     /// Make progress once and report completions. Answer: [`Event::Done`], after them.
     Poll,
@@ -291,15 +289,9 @@ impl Driver {
             Command::Check {
                 token,
                 offset,
-                length,
-                seed,
+                payload,
             } => {
-                let bytes = subject.region(token)?;
-                let range = offset..offset.saturating_add(length);
-                let difference = match bytes.get(range) {
-                    Some(bytes) => pattern::compare(seed, bytes).err(),
-                    None => Some(format!("the region has only {} bytes", bytes.len())),
-                };
+                let difference = subject.check(token, offset, payload)?;
                 Ok(Event::Checked { difference })
             }
             Command::OpenLibfabric { .. }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::application::Remote;
 use crate::conduct::{ConductError, Conductor, Transcript};
 use crate::libfabric::Library;
 use crate::merge::{Annotation, MergeError, merge};
@@ -99,17 +100,18 @@ pub fn record(
             problems: transcript.problems,
         });
     }
-    let annotations: Vec<Annotation> = transcript
-        .marks
-        .iter()
-        .map(|mark| Annotation {
-            time: mark.time,
-            text: match scenario.steps.get(mark.step) {
-                Some(step) => step.describe(mark.step, &scenario),
-                None => END_OF_STEPS.into(),
-            },
-        })
-        .collect();
+    let steps = transcript.marks.iter().map(|mark| Annotation {
+        time: mark.time,
+        text: match scenario.steps.get(mark.step) {
+            Some(step) => step.describe(mark.step, &scenario),
+            None => END_OF_STEPS.into(),
+        },
+    });
+    let regions = transcript.regions.iter().map(|region| Annotation {
+        time: region.time,
+        text: region_comment(&region.id, region.remote),
+    });
+    let annotations: Vec<Annotation> = steps.chain(regions).collect();
     let mut comments = vec![format!("{}: {}", scenario.name, scenario.description)];
     for (endpoint, version) in scenario.endpoints.iter().zip(&transcript.versions) {
         comments.push(format!("endpoint {}: {version}", endpoint.name));
@@ -130,6 +132,26 @@ pub fn record(
 /// What a trace says at the first frame after the last step, if there is any.
 pub const END_OF_STEPS: &str = "end of steps";
 
+/// What a trace says of registered memory, at the first frame after the registration.
+pub fn region_comment(id: &str, remote: Remote) -> String {
+    let Remote { address, key } = remote;
+    format!("region {id}: address {address:#x}, key {key:#x}")
+}
+
+/// Reads what [`region_comment`] wrote.
+pub fn parse_region_comment(comment: &str) -> Option<(&str, Remote)> {
+    let number = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
+    let (id, rest) = comment.strip_prefix("region ")?.split_once(": address ")?;
+    let (address, key) = rest.split_once(", key ")?;
+    Some((
+        id,
+        Remote {
+            address: number(address)?,
+            key: number(key)?,
+        },
+    ))
+}
+
 /// A directory that is gone when it is dropped.
 struct Scratch(PathBuf);
 
@@ -149,5 +171,22 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         // Left-over files in the temporary directory harm nobody.
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_about_regions_are_read_back() {
+        let remote = Remote {
+            address: 0x7f00_1234_5000,
+            key: 0x42,
+        };
+        let comment = region_comment("inbox", remote);
+        assert_eq!(comment, "region inbox: address 0x7f0012345000, key 0x42");
+        assert_eq!(parse_region_comment(&comment), Some(("inbox", remote)));
+        assert_eq!(parse_region_comment("region of interest"), None);
     }
 }

@@ -1,5 +1,6 @@
 //! Captures, and captures with their scenario: traces.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,6 +10,8 @@ use efa_core::wire::PacketType;
 use efa_emu::capture::{Direction, ReadError, Reader};
 use efa_emu::frame::{self, Frame, OUTER_LEN, Repr};
 
+use crate::application::Remote;
+use crate::record::{END_OF_STEPS, parse_region_comment};
 use crate::scenario::{EndpointIndex, Scenario, ScenarioError};
 
 /// Where the UDP checksum is in a frame: the last two bytes in front of the transport header.
@@ -188,6 +191,8 @@ pub struct Trace {
     pub endpoint_of: Vec<EndpointIndex>,
     /// The step during which each frame was captured; the number of steps stands for "afterwards".
     pub step_of: Vec<usize>,
+    /// Where the memory of each `register` step was.
+    pub regions: HashMap<String, Remote>,
 }
 
 impl fmt::Display for Trace {
@@ -226,9 +231,13 @@ impl Trace {
             })
             .collect::<Result<Vec<_>, _>>()?;
         let mut step_of = Vec::new();
+        let mut regions = HashMap::new();
         let mut current = None;
         for frame in &capture.frames {
             for comment in &frame.comments {
+                if let Some((id, remote)) = parse_region_comment(comment) {
+                    regions.insert(id.to_owned(), remote);
+                }
                 match step_named(comment, &scenario) {
                     Ok(None) => {}
                     Ok(Some(step)) => current = Some(step),
@@ -250,6 +259,7 @@ impl Trace {
             capture,
             endpoint_of,
             step_of,
+            regions,
         })
     }
 
@@ -278,7 +288,7 @@ impl Trace {
 /// The step that a frame's comment names, if it names one; the scenario must describe the step in
 /// the same words.
 fn step_named(comment: &str, scenario: &Scenario) -> Result<Option<usize>, String> {
-    if comment == crate::record::END_OF_STEPS {
+    if comment == END_OF_STEPS {
         return Ok(Some(scenario.steps.len()));
     }
     let Some(rest) = comment.strip_prefix("step ") else {

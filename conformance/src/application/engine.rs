@@ -1,13 +1,13 @@
 //! The protocol engine of `efa-core` as an application.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{
     CompletionFlags, Endpoint, EndpointConfig, EndpointError, Instant, IoVec, OperationFlags,
-    PeerId, RecvArgs, SendArgs, SourceFilter, TagFilter,
+    PeerId, ReadArgs, RecvArgs, RemoteIoVec, SendArgs, SourceFilter, TagFilter, WriteArgs,
 };
-use efa_core::nic::{Access, Nic, NicError, UserSlice};
+use efa_core::nic::{Access, Nic, NicError, RemoteKey, UserSlice};
 use efa_hw::HwNic;
 
 use super::{Application, Failure, Outcome, Remote, Request, RequestError, Started, Token};
@@ -46,6 +46,8 @@ pub struct CoreApplication<N: HostNic> {
     peers: HashMap<EndpointIndex, PeerId>,
     /// The buffer of each operation in flight.
     buffers: HashMap<Token, UserSlice>,
+    /// Operations that fill their buffer without saying how far: reads.
+    reads: BTreeSet<Token>,
     regions: HashMap<Token, UserSlice>,
     report_sources: bool,
 }
@@ -100,6 +102,7 @@ impl<N: HostNic> CoreApplication<N> {
             clock: Box::new(clock),
             peers: HashMap::new(),
             buffers: HashMap::new(),
+            reads: BTreeSet::new(),
             regions: HashMap::new(),
             report_sources,
         })
@@ -200,16 +203,48 @@ impl<N: HostNic> Application for CoreApplication<N> {
                         RegionAccess::RemoteWrite => Access::REMOTE_WRITE,
                     }
                 });
-                let region = self.endpoint.nic_mut().register(memory, access)?;
+                let region = self.endpoint.register(memory, access)?;
                 self.regions.insert(token, memory);
                 return Ok(Started::Region(Remote {
                     address: memory.address,
                     key: region.remote_key.0,
                 }));
             }
-            // The engine does two-sided operations only.
-            Request::Write { .. } => return Err(RequestError::Unsupported("write")),
-            Request::Read { .. } => return Err(RequestError::Unsupported("read")),
+            Request::Write {
+                to,
+                remote,
+                payload,
+                data,
+            } => {
+                let peer = self.peer(to)?;
+                let memory = self.memory(&payload.bytes())?;
+                self.endpoint.write(WriteArgs {
+                    peer,
+                    data: &[IoVec::new(memory)],
+                    remote: &[remote_piece(remote, payload.length)],
+                    cq_data: data,
+                    flags: OperationFlags::COMPLETION,
+                    context: token,
+                })?;
+                self.buffers.insert(token, memory);
+            }
+            Request::Read {
+                from,
+                remote,
+                length,
+            } => {
+                let peer = self.peer(from)?;
+                let memory = self.blank(length)?;
+                self.endpoint.read(ReadArgs {
+                    peer,
+                    buffer: &[IoVec::new(memory)],
+                    remote: &[remote_piece(remote, length)],
+                    flags: OperationFlags::COMPLETION,
+                    context: token,
+                })?;
+                self.buffers.insert(token, memory);
+                self.reads.insert(token);
+            }
         }
         Ok(Started::Operation)
     }
@@ -219,7 +254,7 @@ impl<N: HostNic> Application for CoreApplication<N> {
         self.endpoint.progress(now);
         let mut outcomes = Vec::new();
         while let Some(completion) = self.endpoint.poll_completion() {
-            let (context, flags, length, tag, data, source, result) = match completion {
+            let (context, flags, mut length, tag, data, source, result) = match completion {
                 Ok(entry) => (
                     entry.context,
                     entry.flags,
@@ -250,6 +285,9 @@ impl<N: HostNic> Application for CoreApplication<N> {
                 Some(slice) => self.endpoint.nic_mut().dump_user(slice)?,
                 None => Vec::new(),
             };
+            if token.is_some_and(|token| self.reads.remove(&token)) {
+                length = bytes.len() as u64;
+            }
             let source = source.filter(|_| self.report_sources).and_then(|id| {
                 let found = self.peers.iter().find(|(_, known)| **known == id);
                 found.map(|(index, _)| *index)
@@ -288,5 +326,13 @@ impl<N: HostNic> Application for CoreApplication<N> {
 
     fn next_timeout(&self) -> Option<Instant> {
         self.endpoint.next_timeout()
+    }
+}
+
+fn remote_piece(remote: Remote, length: usize) -> RemoteIoVec {
+    RemoteIoVec {
+        address: remote.address,
+        length: length as u64,
+        key: RemoteKey(remote.key),
     }
 }

@@ -126,9 +126,6 @@ pub enum RequestError {
     /// Resources are short now: poll, then try again.
     #[error("resources are short: poll, then try again")]
     TryAgain,
-    /// This kind of application cannot do it at all.
-    #[error("{0} is not implemented by this endpoint")]
-    Unsupported(&'static str),
     /// It cannot be started.
     #[error("{0}")]
     Refused(String),

@@ -7,7 +7,7 @@ use efa_core::endpoint::Instant;
 use super::{Application, Report, Request, RequestError, Started, Token};
 use crate::drive::{Command, Event};
 use crate::player::{Player, PlayerError};
-use crate::scenario::EndpointIndex;
+use crate::scenario::{EndpointIndex, Payload, pattern};
 
 /// An application that compares what arrives with what should, in this process or another.
 pub trait Subject {
@@ -24,6 +24,15 @@ pub trait Subject {
         request: &Request,
         seed: Option<u64>,
     ) -> Result<Started, RequestError>;
+
+    /// Compares memory that operation `token` registered with a message; the result is the first
+    /// difference.
+    fn check(
+        &mut self,
+        token: Token,
+        offset: usize,
+        payload: Payload,
+    ) -> Result<Option<String>, RequestError>;
 
     /// Makes progress once and takes completions.
     fn poll(&mut self) -> Result<Vec<Report>, RequestError>;
@@ -49,11 +58,6 @@ impl Local {
             seeds: HashMap::new(),
         }
     }
-
-    /// The present bytes of memory that an operation registered.
-    pub fn region(&mut self, token: Token) -> Result<Vec<u8>, RequestError> {
-        self.application.region(token)
-    }
 }
 
 impl Subject for Local {
@@ -76,6 +80,20 @@ impl Subject for Local {
             self.seeds.insert(token, seed);
         }
         Ok(started)
+    }
+
+    fn check(
+        &mut self,
+        token: Token,
+        offset: usize,
+        payload: Payload,
+    ) -> Result<Option<String>, RequestError> {
+        let bytes = self.application.region(token)?;
+        let range = offset..offset.saturating_add(payload.length);
+        Ok(match bytes.get(range) {
+            Some(bytes) => pattern::compare(payload.seed, bytes).err(),
+            None => Some(format!("the region has only {} bytes", bytes.len())),
+        })
     }
 
     fn poll(&mut self) -> Result<Vec<Report>, RequestError> {
@@ -170,6 +188,23 @@ impl Subject for Remote {
         };
         match self.ask(&command)? {
             Event::Started { started } => Ok(started),
+            event => Err(unexpected(&event)),
+        }
+    }
+
+    fn check(
+        &mut self,
+        token: Token,
+        offset: usize,
+        payload: Payload,
+    ) -> Result<Option<String>, RequestError> {
+        let command = Command::Check {
+            token,
+            offset,
+            payload,
+        };
+        match self.ask(&command)? {
+            Event::Checked { difference } => Ok(difference),
             event => Err(unexpected(&event)),
         }
     }

@@ -88,7 +88,8 @@ pub(super) fn list(arguments: &List) -> Outcome {
             Ok(trace) => {
                 let scenario = &trace.scenario;
                 let description = scenario.description.lines().next().unwrap_or("");
-                let coverage = match coverage::beyond_engine(&trace) {
+                let beyond = coverage::beyond_script(&trace);
+                let coverage = match beyond.or_else(|| coverage::beyond_engine(&trace)) {
                     None => String::new(),
                     Some(reason) => format!("; codec only: {reason}"),
                 };

@@ -14,8 +14,9 @@ use efa_core::address::{Gid, RawAddress};
 use efa_core::wire::PacketType;
 use efa_core::wire::fields::{Field, FieldName, Source, Value, fields_of};
 
+use crate::application::Remote;
 use crate::scenario::{EndpointIndex, PolicyOverride};
-use policy::{AddressPart, IdKind, Rule, rule};
+use policy::{AddressPart, IdKind, MemoryPart, Rule, rule};
 
 /// A difference between a packet and what it should be.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -73,7 +74,49 @@ pub struct Bindings {
     recorded: Vec<RawAddress>,
     actual: Vec<RawAddress>,
     values: HashMap<Key, u64>,
+    regions: Vec<BoundRegion>,
     policies: Vec<PolicyOverride>,
+}
+
+/// Registered memory of a trace, and the memory that stands for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BoundRegion {
+    /// Whose memory.
+    pub owner: EndpointIndex,
+    /// Its length in bytes.
+    pub length: u64,
+    /// Where it was.
+    pub recorded: Remote,
+    /// Where it is.
+    pub actual: Remote,
+}
+
+/// An entry of an `rma_iov` or `read_iov` array.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IovEntry {
+    /// Address and key.
+    pub remote: Remote,
+    /// Length in bytes.
+    pub length: u64,
+}
+
+/// The entry of array `array` at `index`.
+pub fn iov_entry(packet: &[u8], array: &str, index: Option<usize>) -> Option<IovEntry> {
+    let value = |member: &str| {
+        fields_of(packet)?
+            .find(|field| {
+                field.index == index && field.descriptor.name.strip_prefix(array) == Some(member)
+            })?
+            .value
+            .as_u64()
+    };
+    Some(IovEntry {
+        remote: Remote {
+            address: value(".addr")?,
+            key: value(".key")?,
+        },
+        length: value(".len")?,
+    })
 }
 
 /// A scripted packet names something that the endpoint under test never introduced.
@@ -96,8 +139,29 @@ impl Bindings {
             recorded,
             actual,
             values: HashMap::new(),
+            regions: Vec::new(),
             policies: policies.to_vec(),
         }
+    }
+
+    /// Memory stands for recorded memory from now on.
+    pub fn bind_region(&mut self, region: BoundRegion) {
+        self.regions.push(region);
+    }
+
+    /// What stands for a place in recorded memory of `owner`. Of regions that were at the same place
+    /// the latest counts.
+    pub fn locate(&self, owner: EndpointIndex, recorded: Remote) -> Option<Remote> {
+        self.regions.iter().rev().find_map(|region| {
+            let offset = recorded.address.checked_sub(region.recorded.address)?;
+            let is_inside = region.owner == owner
+                && region.recorded.key == recorded.key
+                && offset <= region.length;
+            is_inside.then(|| Remote {
+                address: region.actual.address.wrapping_add(offset),
+                key: region.actual.key,
+            })
+        })
     }
 
     /// Compares a packet with the recorded one in its place.
@@ -137,7 +201,11 @@ impl Bindings {
             };
             matched[place] = true;
             let found = &actual_fields[place];
-            if let Err(wanted) = self.check(&rule, recorded, &expected, found) {
+            let checked = match &rule {
+                Rule::Memory(part) => self.check_memory(*part, recorded, actual, &expected, found),
+                rule => self.check(rule, recorded, &expected, found),
+            };
+            if let Err(wanted) = checked {
                 mismatches.push(mismatch(&expected, wanted, show(found)));
                 if expected.descriptor.name == "type" {
                     // Nothing behind it means the same.
@@ -193,7 +261,8 @@ impl Bindings {
         };
         let same = |ok: bool, wanted: Value<'_>| if ok { Ok(()) } else { Err(show(wanted)) };
         match rule {
-            Rule::Ignored => Ok(()),
+            // Memory is looked at together with its length.
+            Rule::Ignored | Rule::Memory(_) => Ok(()),
             Rule::Exact => match (expected.value, found.value) {
                 (Value::Bytes(wanted), Value::Bytes(found)) => compare_data(wanted, found),
                 (wanted, found) => same(wanted == found, wanted),
@@ -263,6 +332,60 @@ impl Bindings {
         }
     }
 
+    /// Compares an address or key with that of the memory that stands for the recorded one. Memory
+    /// that the sender offers for the first time stands for what the recorded sender offered.
+    fn check_memory(
+        &mut self,
+        part: MemoryPart,
+        recorded: Recorded<'_>,
+        actual: &[u8],
+        expected: &Field<'_>,
+        found: &Field<'_>,
+    ) -> Result<(), String> {
+        let array = expected.descriptor.name.split('.').next().unwrap_or("");
+        let wanted = iov_entry(recorded.bytes, array, expected.index);
+        let offered = iov_entry(actual, array, found.index);
+        let (Some(wanted), Some(offered)) = (wanted, offered) else {
+            return Err("a whole entry".into());
+        };
+        let owner = match part {
+            MemoryPart::SenderAddress | MemoryPart::SenderKey => {
+                if self.locate(recorded.sender, wanted.remote).is_none() {
+                    self.bind_region(BoundRegion {
+                        owner: recorded.sender,
+                        length: wanted.length,
+                        recorded: wanted.remote,
+                        actual: offered.remote,
+                    });
+                }
+                recorded.sender
+            }
+            MemoryPart::ReceiverAddress | MemoryPart::ReceiverKey => recorded.receiver,
+        };
+        let (_, found) = numbers(expected, found);
+        match self.locate(owner, wanted.remote) {
+            Some(place) => {
+                let (wanted, recorded) = match part {
+                    MemoryPart::SenderAddress | MemoryPart::ReceiverAddress => {
+                        (place.address, wanted.remote.address)
+                    }
+                    MemoryPart::SenderKey | MemoryPart::ReceiverKey => {
+                        (place.key, wanted.remote.key)
+                    }
+                };
+                if wanted == found {
+                    Ok(())
+                } else {
+                    Err(format!("{wanted:#x} (recorded {recorded:#x})"))
+                }
+            }
+            None => Err(format!(
+                "memory that was registered, but the trace has {:#x} with key {:#x}",
+                wanted.remote.address, wanted.remote.key
+            )),
+        }
+    }
+
     /// The actual counterpart of a recorded part of an address.
     fn address_of(&self, part: AddressPart, recorded: Value<'_>) -> Option<Address> {
         let place = self
@@ -296,6 +419,26 @@ impl Bindings {
                     };
                     let width = place.len();
                     bytes[place].copy_from_slice(&bound.to_le_bytes()[..width]);
+                }
+                Rule::Memory(part) => {
+                    let array = field.descriptor.name.split('.').next().unwrap_or("");
+                    let owner = match part {
+                        MemoryPart::SenderAddress | MemoryPart::SenderKey => recorded.sender,
+                        MemoryPart::ReceiverAddress | MemoryPart::ReceiverKey => recorded.receiver,
+                    };
+                    let located = iov_entry(recorded.bytes, array, field.index)
+                        .and_then(|entry| self.locate(owner, entry.remote));
+                    let Some(located) = located else {
+                        return Err(Unbound {
+                            field: field.name().to_string(),
+                            value: field.value.as_u64().unwrap_or(0),
+                        });
+                    };
+                    let value = match part {
+                        MemoryPart::SenderAddress | MemoryPart::ReceiverAddress => located.address,
+                        MemoryPart::SenderKey | MemoryPart::ReceiverKey => located.key,
+                    };
+                    bytes[place].copy_from_slice(&value.to_le_bytes());
                 }
                 _ => {}
             }

@@ -2,31 +2,24 @@
 
 use std::collections::BTreeSet;
 
+use efa_core::nic::Status;
 use efa_core::wire::PacketType;
 use efa_emu::frame::Kind;
 
 use super::script::sent_requests;
-use crate::scenario::{Action, Operation};
 use crate::trace::Trace;
 
-/// Packet types that the engine both sends and answers.
-const ENGINE: &[PacketType] = &[
-    PacketType::Cts,
-    PacketType::CtsData,
-    PacketType::Handshake,
-    PacketType::Receipt,
-    PacketType::EagerMsgRtm,
-    PacketType::EagerTagRtm,
-    PacketType::MediumMsgRtm,
-    PacketType::MediumTagRtm,
-    PacketType::LongctsMsgRtm,
-    PacketType::LongctsTagRtm,
-    PacketType::DcEagerMsgRtm,
-    PacketType::DcEagerTagRtm,
-    PacketType::DcMediumMsgRtm,
-    PacketType::DcMediumTagRtm,
-    PacketType::DcLongctsMsgRtm,
-    PacketType::DcLongctsTagRtm,
+/// Packet types that the engine neither sends nor answers; stock libfabric does not either.
+const NOT_IN_ENGINE: &[PacketType] = &[
+    PacketType::Rts,
+    PacketType::Connack,
+    PacketType::RmaContext,
+    PacketType::PeerError,
+    PacketType::ReadRtr,
+    PacketType::RuntctsMsgRtm,
+    PacketType::RuntctsTagRtm,
+    PacketType::RuntctsRtw,
+    PacketType::RuntreadRtw,
 ];
 
 /// Why the engine cannot play a part in the trace, if it cannot.
@@ -36,29 +29,9 @@ pub fn beyond_engine(trace: &Trace) -> Option<String> {
         let frame = &trace.capture.frames[place];
         // Unassigned types are not a matter of coverage: they are wrong.
         if let Some(packet_type) = frame.packet_type()
-            && !ENGINE.contains(&packet_type)
+            && NOT_IN_ENGINE.contains(&packet_type)
         {
             names.insert(packet_type.name().to_owned());
-        }
-    }
-    for frame in &trace.capture.frames {
-        match frame.header.kind {
-            Kind::RdmaReadRequest(_) | Kind::RdmaReadResponse(_) => {
-                names.insert("RDMA read".into());
-            }
-            Kind::RdmaWrite(_) => {
-                names.insert("RDMA write".into());
-            }
-            Kind::Send | Kind::Response(_) | Kind::Datagram => {}
-        }
-    }
-    for step in &trace.scenario.steps {
-        if let Action::Start { operation, .. } = &step.action {
-            match operation {
-                Operation::Write { .. } => names.insert("fi_write".into()),
-                Operation::Read { .. } => names.insert("fi_read".into()),
-                _ => false,
-            };
         }
     }
     if names.is_empty() {
@@ -66,4 +39,29 @@ pub fn beyond_engine(trace: &Trace) -> Option<String> {
     }
     let names: Vec<String> = names.into_iter().collect();
     Some(format!("the engine lacks {}", names.join(", ")))
+}
+
+/// Why the trace cannot be played by anybody, if it cannot: what scripted endpoints do not do.
+pub fn beyond_script(trace: &Trace) -> Option<String> {
+    for frame in &trace.capture.frames {
+        match frame.header.kind {
+            Kind::RdmaWrite(_) => {
+                return Some("scripted endpoints do not write by RDMA".into());
+            }
+            Kind::Response(status) if status != Status::Ok => {
+                return Some(format!(
+                    "in packet {} the device refuses a request, which scripted devices do not",
+                    frame.number
+                ));
+            }
+            _ if !frame.header.payload_captured => {
+                return Some(format!(
+                    "the data of packet {} was not captured",
+                    frame.number
+                ));
+            }
+            _ => {}
+        }
+    }
+    None
 }

@@ -22,18 +22,19 @@ use std::collections::HashMap;
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{EndpointConfig, Instant};
 use efa_core::nic::{Nic, Status};
+use efa_emu::frame::{Kind, Rdma};
 
 use crate::application::engine::{CoreApplication, configuration};
 use crate::application::subject::{Local, Subject};
-use crate::application::{Report, RequestError, Token};
-use crate::compare::{Bindings, Mismatch, Recorded};
+use crate::application::{Remote, Report, RequestError, Started, Token};
+use crate::compare::{Bindings, BoundRegion, Mismatch, Recorded, iov_entry};
 use crate::conduct::request;
-use crate::scenario::{Action, Capability, EndpointIndex, EndpointSpec, Operation};
+use crate::scenario::{Action, Capability, EndpointIndex, EndpointSpec, Operation, Payload};
 use crate::trace::Trace;
 use crate::verify;
 use backend::{Backend, BackendError};
 use peer::Peer;
-use script::{Cast, Script};
+use script::{Cast, Script, fetched};
 
 /// How strictly the packets of the endpoint under test are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,6 +71,8 @@ impl Verdict {
     }
 }
 
+/// No region of a trace is longer, in bytes; lengths in packets may be anything.
+const MOST_MEMORY: u64 = 1 << 28;
 /// After so many differences a replay tells nothing new.
 const ENOUGH: usize = 20;
 /// How often the application is polled without result before all that arrived counts as handled.
@@ -85,6 +88,8 @@ struct Replay<'t, B: Backend> {
     script: Script<'t>,
     bindings: Bindings,
     tokens: HashMap<&'t str, Token>,
+    /// Where the memory of `register` steps is now.
+    regions: HashMap<&'t str, Remote>,
     reports: HashMap<Token, Report>,
     verdict: Verdict,
 }
@@ -183,6 +188,7 @@ pub fn replay<B: Backend>(
         script: Script::new(trace, dut),
         bindings: Bindings::new(cast.addresses, actual, &trace.scenario.policies),
         tokens: HashMap::new(),
+        regions: HashMap::new(),
         reports: HashMap::new(),
         verdict: Verdict::default(),
     };
@@ -207,6 +213,11 @@ impl<'t, B: Backend> Replay<'t, B> {
                 at, id, operation, ..
             } => {
                 self.tokens.insert(id, index as Token);
+                if let Operation::Register { payload, .. } = operation
+                    && *at != self.dut
+                {
+                    self.register(*at, id, *payload)?;
+                }
                 if *at == self.dut {
                     self.start(index, id, operation)?;
                     // Posting is progress enough: whatever else it would do was recorded later.
@@ -234,10 +245,17 @@ impl<'t, B: Backend> Replay<'t, B> {
                 Ok(())
             }
             Action::Settle { progress } => self.pump(index, self.progresses(progress), true, &[]),
-            Action::Check { .. } => {
-                // Memory is checked where one-sided operations are replayed; `coverage` keeps the
-                // traces that need it out of here.
-                Ok(())
+            Action::Check {
+                at,
+                region,
+                offset,
+                message,
+            } => {
+                // Into a scripted endpoint's memory nobody writes but by packets, which are compared.
+                if *at != self.dut {
+                    return Ok(());
+                }
+                self.check(region, *offset, message)
             }
         }
     }
@@ -263,16 +281,19 @@ impl<'t, B: Backend> Replay<'t, B> {
     }
 
     fn start(&mut self, index: usize, id: &'t str, operation: &Operation) -> Result<(), Stopped> {
-        // One-sided operations do not come here, so no region is asked for.
-        let request = request(operation, |_| crate::application::Remote {
-            address: 0,
-            key: 0,
+        let nowhere = Remote { address: 0, key: 0 };
+        let request = request(operation, |region| {
+            self.regions.get(region).copied().unwrap_or(nowhere)
         });
         let mut rounds = 0;
         loop {
             let seed = verify::expected_seed(&self.trace.scenario, id);
             match self.subject.start(self.tokens[id], &request, seed) {
-                Ok(_) => return Ok(()),
+                Ok(Started::Operation) => return Ok(()),
+                Ok(Started::Region(remote)) => {
+                    let length = operation.payload().map_or(0, |payload| payload.length);
+                    return self.bind(self.dut, id, remote, length);
+                }
                 Err(RequestError::TryAgain) => {
                     self.round(index, true)?;
                     rounds += 1;
@@ -287,6 +308,63 @@ impl<'t, B: Backend> Replay<'t, B> {
                     return Err(Stopped);
                 }
             }
+        }
+    }
+
+    /// Memory of `owner` stands for what the trace's endpoint registered in step `id`.
+    fn bind(
+        &mut self,
+        owner: EndpointIndex,
+        id: &'t str,
+        actual: Remote,
+        length: usize,
+    ) -> Result<(), Stopped> {
+        self.regions.insert(id, actual);
+        let Some(&recorded) = self.trace.regions.get(id) else {
+            return self.problem(format!(
+                "the trace does not say where `{id}` was registered; record it again"
+            ));
+        };
+        self.bindings.bind_region(BoundRegion {
+            owner,
+            length: length as u64,
+            recorded,
+            actual,
+        });
+        Ok(())
+    }
+
+    /// A scripted endpoint registers memory.
+    fn register(
+        &mut self,
+        at: EndpointIndex,
+        id: &'t str,
+        payload: Payload,
+    ) -> Result<(), Stopped> {
+        let peer = self.peers.iter_mut().find(|peer| peer.endpoint() == at);
+        let registered = peer.map(|peer| peer.register(&payload.bytes()));
+        match registered {
+            Some(Ok(remote)) => self.bind(at, id, remote, payload.length),
+            Some(Err(error)) => self.problem(format!("`{id}` cannot be registered: {error}")),
+            None => Ok(()),
+        }
+    }
+
+    fn check(&mut self, region: &str, offset: usize, message: &str) -> Result<(), Stopped> {
+        let payload = self
+            .trace
+            .scenario
+            .operation(message)
+            .and_then(|(_, operation, _)| operation.payload());
+        let Some(payload) = payload else {
+            return Ok(());
+        };
+        match self.subject.check(self.tokens[region], offset, payload) {
+            Ok(None) => Ok(()),
+            Ok(Some(difference)) => self.problem(format!(
+                "memory `{region}` does not hold `{message}`: {difference}"
+            )),
+            Err(error) => self.problem(format!("memory `{region}` cannot be checked: {error}")),
         }
     }
 
@@ -340,6 +418,7 @@ impl<'t, B: Backend> Replay<'t, B> {
                         self.receive(from, &bytes)?;
                     }
                     peer::Arrival::Failed(status) => self.refused(place, status)?,
+                    peer::Arrival::Read { name, result } => self.has_read(name, result)?,
                 }
             }
             busy |= self.release(place, step)?;
@@ -379,7 +458,7 @@ impl<'t, B: Backend> Replay<'t, B> {
 
     /// A packet of the endpoint under test arrived at the scripted endpoint `at`.
     fn receive(&mut self, at: EndpointIndex, bytes: &[u8]) -> Result<(), Stopped> {
-        let Some(place) = self.script.expect(at, bytes) else {
+        let Some(place) = self.script.expect(at, bytes, self.strictness) else {
             let what = efa_core::wire::PacketType::peek(bytes)
                 .map_or_else(|| "a packet".into(), |t| t.to_string());
             let last = self.script.last_matched().map_or_else(
@@ -415,8 +494,19 @@ impl<'t, B: Backend> Replay<'t, B> {
     fn release(&mut self, place: usize, step: usize) -> Result<bool, Stopped> {
         let at = self.peers[place].endpoint();
         let mut busy = false;
-        while let Some(frame) = self.script.due(at, step) {
+        while !self.peers[place].is_reading()
+            && let Some(frame) = self.script.due(at, step)
+        {
             let captured = &self.trace.capture.frames[frame];
+            if let Kind::RdmaReadRequest(rdma) = captured.header.kind {
+                if !self.read(place, frame, rdma)? {
+                    break;
+                }
+                self.script.sent(at);
+                busy = true;
+                continue;
+            }
+            self.offer_memory(place, &captured.payload)?;
             let recorded = Recorded {
                 number: captured.number,
                 sender: at,
@@ -453,6 +543,97 @@ impl<'t, B: Backend> Replay<'t, B> {
             busy = true;
         }
         Ok(busy)
+    }
+
+    /// Has a scripted endpoint read what was recorded; `false` if its queue is full.
+    fn read(&mut self, place: usize, frame: usize, rdma: Rdma) -> Result<bool, Stopped> {
+        let recorded = Remote {
+            address: rdma.remote.address,
+            key: rdma.remote.key.into(),
+        };
+        let number = self.trace.capture.frames[frame].number;
+        let Some(remote) = self.bindings.locate(self.dut, recorded) else {
+            self.problem(format!(
+                "packet {number} (RDMA_READ_REQUEST) of the trace reads {:#x}, which the endpoint \
+                 under test has not offered",
+                recorded.address
+            ))?;
+            return Err(Stopped);
+        };
+        let length = rdma.total_length as usize;
+        match self.peers[place].read(frame, remote, length) {
+            Ok(posted) => Ok(posted),
+            Err(error) => {
+                self.problem(format!(
+                    "packet {number} (RDMA_READ_REQUEST) of the trace cannot be played: {error}"
+                ))?;
+                Err(Stopped)
+            }
+        }
+    }
+
+    /// What a scripted endpoint read must be what was read in the trace.
+    fn has_read(&mut self, frame: usize, result: Result<Vec<u8>, Status>) -> Result<(), Stopped> {
+        let captured = &self.trace.capture.frames[frame];
+        let Kind::RdmaReadRequest(rdma) = captured.header.kind else {
+            return Ok(());
+        };
+        let bytes = match result {
+            Ok(bytes) => bytes,
+            Err(status) => {
+                return self.problem(format!(
+                    "packet {} (RDMA_READ_REQUEST) of the trace was refused: {}",
+                    captured.number,
+                    status.describe()
+                ));
+            }
+        };
+        let wanted = fetched(
+            self.trace,
+            self.dut,
+            Some(captured),
+            rdma.remote.address,
+            bytes.len(),
+        );
+        self.verdict.compared += 1;
+        match wanted.iter().zip(&bytes).position(|(a, b)| a != b) {
+            None => Ok(()),
+            Some(at) => {
+                self.verdict.mismatches.push(Mismatch {
+                    packet: captured.number,
+                    packet_type: "RDMA_READ_REQUEST".into(),
+                    field: "data".into(),
+                    source: None,
+                    expected: format!("{:#04x} at byte {at}", wanted[at]),
+                    actual: format!("{:#04x}", bytes[at]),
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// Registers what a scripted endpoint is about to offer for reading.
+    fn offer_memory(&mut self, place: usize, packet: &[u8]) -> Result<(), Stopped> {
+        let at = self.peers[place].endpoint();
+        let mut index = 0;
+        while let Some(entry) = iov_entry(packet, "read_iov", Some(index)) {
+            index += 1;
+            if self.bindings.locate(at, entry.remote).is_some() {
+                continue;
+            }
+            let length = entry.length.min(MOST_MEMORY) as usize;
+            let bytes = fetched(self.trace, at, None, entry.remote.address, length);
+            match self.peers[place].register(&bytes) {
+                Ok(actual) => self.bindings.bind_region(BoundRegion {
+                    owner: at,
+                    length: entry.length,
+                    recorded: entry.remote,
+                    actual,
+                }),
+                Err(error) => self.problem(format!("memory cannot be offered: {error}"))?,
+            }
+        }
+        Ok(())
     }
 
     fn refused(&mut self, place: usize, status: Status) -> Result<(), Stopped> {

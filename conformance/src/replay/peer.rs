@@ -2,10 +2,12 @@
 
 use efa_core::address::RawAddress;
 use efa_core::nic::{
-    BufferId, Completion, CompletionKind, Destination, NicError, SendRequest, Status,
+    Access, BufferId, Completion, CompletionKind, Destination, DeviceCaps, NicError, RdmaRequest,
+    RemoteKey, SendRequest, Status, UserSlice,
 };
 
 use super::backend::BackendError;
+use crate::application::Remote;
 use crate::application::engine::HostNic;
 use crate::scenario::EndpointIndex;
 
@@ -16,6 +18,13 @@ pub enum Arrival {
     Packet(Vec<u8>),
     /// A packet was not delivered.
     Failed(Status),
+    /// An RDMA read of memory of the endpoint under test ended.
+    Read {
+        /// The name that the read was given.
+        name: usize,
+        /// What was read, or why nothing was.
+        result: Result<Vec<u8>, Status>,
+    },
 }
 
 /// A scripted endpoint.
@@ -27,6 +36,8 @@ pub struct Peer<N: HostNic> {
     /// Packets that met a receiver that was not ready.
     again: Vec<(BufferId, usize)>,
     lengths: Vec<(u64, usize)>,
+    /// RDMA reads in flight: context, name, where the data goes.
+    reads: Vec<(u64, usize, UserSlice)>,
     next_context: u64,
     completions: Vec<Completion>,
 }
@@ -58,6 +69,7 @@ impl<N: HostNic> Peer<N> {
             in_flight: 0,
             again: Vec::new(),
             lengths: Vec::new(),
+            reads: Vec::new(),
             next_context: 0,
             completions: Vec::new(),
         })
@@ -70,7 +82,53 @@ impl<N: HostNic> Peer<N> {
 
     /// Whether everything that was sent has arrived.
     pub fn is_idle(&self) -> bool {
-        self.in_flight == 0 && self.again.is_empty()
+        self.in_flight == 0 && self.again.is_empty() && self.reads.is_empty()
+    }
+
+    /// Whether an RDMA operation is in flight.
+    pub fn is_reading(&self) -> bool {
+        !self.reads.is_empty()
+    }
+
+    /// Registers memory with these contents for the endpoint under test.
+    pub fn register(&mut self, bytes: &[u8]) -> Result<Remote, NicError> {
+        let memory = self.nic.allocate_user(bytes.len())?;
+        self.nic.fill_user(memory.address, bytes)?;
+        // A device refuses rights that nobody could use.
+        let caps = self.nic.attributes().caps;
+        let mut access = Access::LOCAL_WRITE;
+        access.set(Access::REMOTE_READ, caps.contains(DeviceCaps::RDMA_READ));
+        access.set(Access::REMOTE_WRITE, caps.contains(DeviceCaps::RDMA_WRITE));
+        let region = self.nic.register(memory, access)?;
+        Ok(Remote {
+            address: memory.address,
+            key: region.remote_key.0,
+        })
+    }
+
+    /// Reads memory of the endpoint under test; the result is an [`Arrival::Read`].
+    pub fn read(&mut self, name: usize, remote: Remote, length: usize) -> Result<bool, NicError> {
+        let local = self.nic.allocate_user(length)?;
+        let region = self.nic.register(local, Access::LOCAL_WRITE)?;
+        let context = self.next_context;
+        let posted = self.nic.post_read(&RdmaRequest {
+            destination: self.to,
+            local,
+            local_key: region.local_key,
+            remote_address: remote.address,
+            remote_key: RemoteKey(remote.key),
+            immediate: None,
+            context,
+        });
+        match posted {
+            Ok(()) => {
+                self.next_context += 1;
+                self.reads.push((context, name, local));
+                Ok(true)
+            }
+            Err(NicError::QueueFull) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Sends a packet; `false` if the device's queue is full.
@@ -148,9 +206,23 @@ impl<N: HostNic> Peer<N> {
                         self.nic.release_buffer(buffer);
                     }
                 }
-                CompletionKind::RdmaRead
-                | CompletionKind::RdmaWrite
-                | CompletionKind::RecvRdmaWithImmediate { .. } => {}
+                CompletionKind::RdmaRead => {
+                    let found = self
+                        .reads
+                        .iter()
+                        .position(|(context, ..)| *context == completion.context);
+                    let Some(found) = found else { continue };
+                    let (_, name, local) = self.reads.swap_remove(found);
+                    let result = match completion.status {
+                        Status::Ok => self
+                            .nic
+                            .dump_user(local)
+                            .map_err(|_| Status::LocalQpInternalError),
+                        status => Err(status),
+                    };
+                    arrivals.push(Arrival::Read { name, result });
+                }
+                CompletionKind::RdmaWrite | CompletionKind::RecvRdmaWithImmediate { .. } => {}
             }
         }
         self.completions = completions;

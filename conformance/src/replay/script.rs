@@ -7,6 +7,7 @@ use efa_core::wire::fields::fields_of;
 use efa_emu::capture::Direction;
 use efa_emu::frame::Kind;
 
+use super::Strictness;
 use crate::scenario::EndpointIndex;
 use crate::trace::{CapturedPacket, Trace};
 
@@ -104,9 +105,9 @@ pub fn packet_key(frame: &CapturedPacket) -> (efa_core::address::Gid, u16, u32) 
     )
 }
 
-/// A packet of a scripted endpoint.
+/// What a scripted endpoint does: it sends a packet, or reads memory.
 struct Entry {
-    /// The frame.
+    /// The frame of the packet or of the request to read.
     place: usize,
     /// The step during which it was sent.
     step: usize,
@@ -153,11 +154,16 @@ impl<'t> Script<'t> {
         let mut peers: BTreeMap<EndpointIndex, (Vec<Entry>, usize)> = BTreeMap::new();
         let mut received: BTreeMap<EndpointIndex, Vec<usize>> = BTreeMap::new();
         for (place, frame) in frames.iter().enumerate() {
-            if !matches!(frame.header.kind, Kind::Send) || frame.header.retransmission {
+            if frame.header.retransmission {
                 continue;
             }
             let at = trace.endpoint_of[frame.interface];
             let step = trace.step_of[place];
+            let is_read = matches!(frame.header.kind, Kind::RdmaReadRequest(_));
+            let is_played = matches!(frame.header.kind, Kind::Send) || (is_read && at != dut);
+            if !is_played {
+                continue;
+            }
             match frame.direction {
                 Some(Direction::Outbound) if at == dut => {
                     let receiver = by_gid(frame).unwrap_or(dut);
@@ -201,9 +207,16 @@ impl<'t> Script<'t> {
     }
 
     /// The recorded packet that stands for one that arrived at `receiver`: the first that names the
-    /// same part of the same message; if there is none, the one that differs in the fewest bytes, so
-    /// that a single difference is reported as what it is.
-    pub fn expect(&mut self, receiver: EndpointIndex, bytes: &[u8]) -> Option<usize> {
+    /// same part of the same message. If there is none: with [`Strictness::Fields`] the one that
+    /// differs in the fewest bytes, so that a single difference is reported as what it is; with
+    /// [`Strictness::Outcome`] the first of the same type, since headers that are shorter or longer
+    /// (a HANDSHAKE came late) divide a message otherwise.
+    pub fn expect(
+        &mut self,
+        receiver: EndpointIndex,
+        bytes: &[u8],
+        strictness: Strictness,
+    ) -> Option<usize> {
         let frames = &self.trace.capture.frames;
         let open = || {
             let places = self.expected.iter().enumerate();
@@ -212,8 +225,13 @@ impl<'t> Script<'t> {
         let recorded = |expected: &Expected| &frames[expected.place].payload[..];
         let arrived = identity(bytes);
         let same = open().find(|(_, expected)| identity(recorded(expected)) == arrived);
-        let chosen = same.or_else(|| {
-            open().min_by_key(|(_, expected)| differing_bytes(recorded(expected), bytes))
+        let chosen = same.or_else(|| match strictness {
+            Strictness::Fields => {
+                open().min_by_key(|(_, expected)| differing_bytes(recorded(expected), bytes))
+            }
+            Strictness::Outcome => {
+                open().find(|(_, expected)| recorded(expected).first() == bytes.first())
+            }
         });
         let (index, _) = chosen?;
         let chosen = &mut self.expected[index];
@@ -281,4 +299,40 @@ fn differing_bytes(a: &[u8], b: &[u8]) -> usize {
     const HEADERS: usize = 256;
     let differing = a.iter().zip(b).take(HEADERS).filter(|(a, b)| a != b);
     differing.count() + a.len().abs_diff(b.len())
+}
+
+/// The data that RDMA reads fetched from memory of a trace's endpoint: the read that `request` asks
+/// for, if it is `Some`, otherwise whatever was fetched of `length` bytes at `address`.
+pub fn fetched(
+    trace: &Trace,
+    owner: EndpointIndex,
+    request: Option<&CapturedPacket>,
+    address: u64,
+    length: usize,
+) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    for frame in &trace.capture.frames {
+        let Kind::RdmaReadResponse(rdma) = frame.header.kind else {
+            continue;
+        };
+        let is_sent = frame.direction == Some(Direction::Outbound);
+        if !is_sent || trace.endpoint_of[frame.interface] != owner {
+            continue;
+        }
+        if let Some(request) = request
+            && (frame.header.sequence != request.header.sequence
+                || frame.destination != request.source
+                || frame.header.destination_qpn != request.header.source_qpn)
+        {
+            continue;
+        }
+        let start = rdma.remote.address.wrapping_add(rdma.offset.into());
+        let offset = start.checked_sub(address).map(|offset| offset as usize);
+        let place =
+            offset.and_then(|offset| bytes.get_mut(offset..)?.get_mut(..frame.payload.len()));
+        if let Some(place) = place {
+            place.copy_from_slice(&frame.payload);
+        }
+    }
+    bytes
 }

@@ -256,7 +256,7 @@ pub fn run_engine<B: Backend>(
 where
     B::Nic: 'static,
 {
-    let beyond = coverage::beyond_engine(trace);
+    let beyond = coverage::beyond_script(trace).or_else(|| coverage::beyond_engine(trace));
     run_trace(
         trace,
         backend,

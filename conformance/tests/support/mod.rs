@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use efa_conformance::application::engine::{CoreApplication, configuration};
 use efa_conformance::application::subject::{Local, Subject};
-use efa_conformance::application::{Remote, Report, Token};
+use efa_conformance::application::{Remote, Report, Started, Token};
 use efa_conformance::conduct::request;
-use efa_conformance::record::END_OF_STEPS;
+use efa_conformance::record::{END_OF_STEPS, region_comment};
 use efa_conformance::replay::backend::Backend;
 use efa_conformance::replay::emu::Emu;
 use efa_conformance::scenario::{Action, Capability, Scenario};
@@ -49,6 +49,7 @@ pub(crate) fn rehearse(scenario: &Scenario) -> Trace {
     }
     let mut marks: Vec<(Duration, String)> = Vec::new();
     let mut tokens: HashMap<&str, Token> = HashMap::new();
+    let mut regions: HashMap<&str, Remote> = HashMap::new();
     let mut reports: HashMap<Token, Report> = HashMap::new();
     for (index, step) in scenario.steps.iter().enumerate() {
         // Steps differ in time, so that each packet belongs to one.
@@ -60,9 +61,13 @@ pub(crate) fn rehearse(scenario: &Scenario) -> Trace {
             } => {
                 let token = index as Token;
                 tokens.insert(id, token);
-                let request = request(operation, |_| Remote { address: 0, key: 0 });
+                let request = request(operation, |region| regions[region]);
                 let seed = verify::expected_seed(scenario, id);
-                subjects[*at].start(token, &request, seed).unwrap();
+                let started = subjects[*at].start(token, &request, seed).unwrap();
+                if let Started::Region(remote) = started {
+                    marks.push((fabric.now(), region_comment(id, remote)));
+                    regions.insert(id, remote);
+                }
                 fabric.run_until_idle();
                 continue;
             }
@@ -71,7 +76,17 @@ pub(crate) fn rehearse(scenario: &Scenario) -> Trace {
                 progress,
             } => (operations.clone(), progress.clone()),
             Action::Settle { progress } => (Vec::new(), progress.clone()),
-            Action::Check { .. } => continue,
+            Action::Check {
+                at,
+                region,
+                offset,
+                message,
+            } => {
+                let payload = scenario.operation(message).unwrap().1.payload().unwrap();
+                let checked = subjects[*at].check(tokens[region.as_str()], *offset, payload);
+                assert_eq!(checked.unwrap(), None, "{}", scenario.name);
+                continue;
+            }
         };
         let mut quiet = 0;
         while quiet < 3 {
