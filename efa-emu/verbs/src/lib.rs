@@ -11,6 +11,8 @@
 //! pages; what a `# Safety` section adds is what this library relies on.
 
 mod abi;
+#[cfg(test)]
+mod abi_layout;
 mod address_handle;
 mod async_event;
 mod builder;

@@ -16,10 +16,12 @@ pub(crate) struct Queues {
 const PAGE_BITS: u32 = 8;
 const PAGE: usize = 1 << PAGE_BITS;
 
+type Page = [Option<Arc<Queues>>; PAGE];
+
 /// Queue pairs by number.
 #[derive(Default)]
 pub(crate) struct QueueIndex {
-    pages: Vec<Option<Box<[Option<Arc<Queues>>; PAGE]>>>,
+    pages: Vec<Option<Box<Page>>>,
 }
 
 impl QueueIndex {

@@ -4,70 +4,17 @@ mod common;
 
 use std::path::Path;
 
-use common::{Outcome, Program, TestFabric, files_with, free_port, installed, wait_for_listener};
+use common::{Dialogue, Outcome, Program, TestFabric, files_with, installed};
 
 const PACKAGE: &str = "libfabric-bin";
 
-/// The two ends of a `fi_pingpong`.
-struct PingPong<'a> {
-    fabric: &'a TestFabric,
-    port: String,
-    arguments: Vec<&'a str>,
-    environment: &'a [(&'a str, &'a str)],
-}
-
-impl<'a> PingPong<'a> {
-    fn new(fabric: &'a TestFabric, arguments: &[&'a str]) -> PingPong<'a> {
-        PingPong {
-            fabric,
-            port: free_port().to_string(),
-            arguments: [&["fi_pingpong", "-p", "efa"], arguments].concat(),
-            environment: &[],
-        }
-    }
-
-    /// Starts the server with these options of `efa-emu run`, and waits until it listens.
-    fn server(&self, options: &[&str]) -> Program {
-        let command = [options, &["--"], &self.arguments, &["-B", &self.port]].concat();
-        let mut command = self.fabric.run(&command);
-        command.envs(self.environment.iter().copied());
-        let mut server = Program::start(command);
-        wait_for_listener(self.port.parse().unwrap(), &mut server);
-        server
-    }
-
-    fn client(&self, options: &[&str]) -> Program {
-        let command = [
-            options,
-            &["--"],
-            &self.arguments,
-            &["-P", &self.port, "127.0.0.1"],
-        ]
-        .concat();
-        let mut command = self.fabric.run(&command);
-        command.envs(self.environment.iter().copied());
-        Program::start(command)
-    }
-
-    /// Runs both to their end.
-    #[track_caller]
-    fn run(&self, server_options: &[&str], client_options: &[&str]) -> (Outcome, Outcome) {
-        let server = self.server(server_options);
-        let client = self.client(client_options).wait();
-        let server = server.wait();
-        assert!(
-            client.status.success() && server.status.success(),
-            "{:?}\nserver {}: {}{}\nclient {}: {}{}",
-            self.arguments,
-            server.status,
-            server.stdout,
-            server.stderr,
-            client.status,
-            client.stdout,
-            client.stderr
-        );
-        (server, client)
-    }
+fn pingpong<'a>(fabric: &'a TestFabric, arguments: &[&'a str]) -> Dialogue<'a> {
+    Dialogue::new(
+        fabric,
+        &[&["fi_pingpong", "-p", "efa"], arguments].concat(),
+        "-B",
+        "-P",
+    )
 }
 
 /// The sizes in the table that `fi_pingpong` prints.
@@ -116,7 +63,7 @@ fn pingpong_rdm_between_two_hosts() {
         return;
     }
     let fabric = TestFabric::new();
-    let (server, client) = PingPong::new(&fabric, &["-e", "rdm"]).run(&[], &[]);
+    let [server, client] = pingpong(&fabric, &["-e", "rdm"]).run(&[], &[]);
     assert_eq!(sizes(&server), ALL_SIZES);
     assert_eq!(sizes(&client), ALL_SIZES);
 }
@@ -127,7 +74,7 @@ fn pingpong_rdm_verifies_its_data() {
         return;
     }
     let fabric = TestFabric::new();
-    let (_, client) = PingPong::new(&fabric, &["-e", "rdm", "-c"]).run(&[], &[]);
+    let [_, client] = pingpong(&fabric, &["-e", "rdm", "-c"]).run(&[], &[]);
     assert_eq!(sizes(&client), ALL_SIZES);
 }
 
@@ -138,7 +85,7 @@ fn pingpong_rdm_with_one_size() {
     }
     for (size, shown) in [("64", "64"), ("8192", "8k"), ("1048576", "1m")] {
         let fabric = TestFabric::new();
-        let (_, client) = PingPong::new(&fabric, &["-e", "rdm", "-c", "-S", size]).run(&[], &[]);
+        let [_, client] = pingpong(&fabric, &["-e", "rdm", "-c", "-S", size]).run(&[], &[]);
         assert_eq!(sizes(&client), [shown]);
     }
 }
@@ -151,7 +98,7 @@ fn pingpong_dgram_between_two_hosts() {
     let fabric = TestFabric::new();
     // The largest default size that fits the MTU.
     for arguments in [&["-e", "dgram"][..], &["-e", "dgram", "-c"]] {
-        let (_, client) = PingPong::new(&fabric, arguments).run(&[], &[]);
+        let [_, client] = pingpong(&fabric, arguments).run(&[], &[]);
         assert_eq!(sizes(&client), ALL_SIZES[..4]);
     }
 }
@@ -165,11 +112,9 @@ fn pingpong_within_one_host() {
     }
     let fabric = TestFabric::new();
     let options = ["--host", "alpha"];
-    PingPong::new(&fabric, &["-e", "rdm", "-c"]).run(&options, &options);
-    let over_device = PingPong {
-        environment: &[("FI_EFA_ENABLE_SHM_TRANSFER", "0")],
-        ..PingPong::new(&fabric, &["-e", "rdm", "-c"])
-    };
+    pingpong(&fabric, &["-e", "rdm", "-c"]).run(&options, &options);
+    let mut over_device = pingpong(&fabric, &["-e", "rdm", "-c"]);
+    over_device.environment = &[("FI_EFA_ENABLE_SHM_TRANSFER", "0")];
     over_device.run(&options, &options);
 }
 
@@ -181,7 +126,7 @@ fn pingpong_with_every_generation() {
     for profile in ["efa0", "efa1", "efa2", "efa3"] {
         let fabric = TestFabric::new();
         let options = ["--profile", profile];
-        PingPong::new(&fabric, &["-e", "rdm", "-c", "-I", "3"]).run(&options, &options);
+        pingpong(&fabric, &["-e", "rdm", "-c", "-I", "3"]).run(&options, &options);
     }
 }
 
@@ -209,8 +154,8 @@ fn pingpong_over_a_bad_network() {
         "--qpn-reuse",
         "lowest",
     ];
-    let pingpong = PingPong::new(&fabric, &["-e", "rdm", "-c", "-I", "5"]);
-    let (_, client) = pingpong.run(&options, &options);
+    let dialogue = pingpong(&fabric, &["-e", "rdm", "-c", "-I", "5"]);
+    let [_, client] = dialogue.run(&options, &options);
     assert_eq!(sizes(&client), ALL_SIZES);
 }
 
@@ -227,7 +172,7 @@ fn a_killed_side_leaves_nothing_behind() {
     }
     let fabric = TestFabric::new();
     for kill_client in [true, false] {
-        let long = PingPong::new(&fabric, &["-e", "rdm", "-I", "100000000", "-S", "65536"]);
+        let long = pingpong(&fabric, &["-e", "rdm", "-I", "100000000", "-S", "65536"]);
         let server = long.server(&["--host", SERVER]);
         let client = long.client(&["--host", CLIENT]);
         let gids = wait_for_traffic(&fabric);
@@ -240,7 +185,7 @@ fn a_killed_side_leaves_nothing_behind() {
         assert_eq!(killed.wait().code(), 137, "the program's fate is reported");
         survivor.signal(libc::SIGTERM);
         survivor.wait();
-        PingPong::new(&fabric, &["-e", "rdm", "-c", "-I", "3"]).run(&[], &[]);
+        pingpong(&fabric, &["-e", "rdm", "-c", "-I", "3"]).run(&[], &[]);
         assert_eq!(fabric.ps().lines().count(), 1, "{}", fabric.ps());
         for gid in gids {
             let objects = files_with(Path::new("/dev/shm"), &gid);

@@ -3,7 +3,7 @@
 //! Names and field names are those of the headers, so that a reader can put the two side by side.
 //! C enumerations are plain integers here: their values come from programs, and a value that the
 //! headers do not know must not be undefined behaviour. Fields that the device does not use are kept
-//! for the layout. The tests of this module hold every offset that clients rely on.
+//! for the layout. The tests in `abi_layout` hold every offset that clients rely on.
 
 #![allow(
     non_camel_case_types,
@@ -16,9 +16,6 @@ mod efadv;
 mod objects;
 mod requests;
 mod values;
-
-#[cfg(test)]
-mod tests;
 
 pub(crate) use context::*;
 pub(crate) use efadv::*;

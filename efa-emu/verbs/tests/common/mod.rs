@@ -276,6 +276,87 @@ pub(crate) fn wait_for_listener(port: u16, server: &mut Program) {
     }
 }
 
+/// A server program and a client program that agree on a TCP port, each under an `efa-emu run`.
+pub(crate) struct Dialogue<'a> {
+    fabric: &'a TestFabric,
+    port: String,
+    arguments: Vec<&'a str>,
+    server_port: &'a str,
+    client_port: &'a str,
+    /// Added to both programs' environments.
+    pub(crate) environment: &'a [(&'a str, &'a str)],
+}
+
+impl<'a> Dialogue<'a> {
+    /// Both sides run `arguments`; the server gets the port behind the option `server_port`, the
+    /// client gets it behind `client_port`, and the address of the server.
+    pub(crate) fn new(
+        fabric: &'a TestFabric,
+        arguments: &[&'a str],
+        server_port: &'a str,
+        client_port: &'a str,
+    ) -> Dialogue<'a> {
+        Dialogue {
+            fabric,
+            port: free_port().to_string(),
+            arguments: arguments.to_vec(),
+            server_port,
+            client_port,
+            environment: &[],
+        }
+    }
+
+    fn command(&self, options: &[&str], tail: &[&str]) -> Command {
+        let mut command = self
+            .fabric
+            .run(&[options, &["--"], &self.arguments, tail].concat());
+        command.envs(self.environment.iter().copied());
+        command
+    }
+
+    /// Starts the server with these options of `efa-emu run`, and waits until it listens.
+    pub(crate) fn server(&self, options: &[&str]) -> Program {
+        let mut server = Program::start(self.command(options, &[self.server_port, &self.port]));
+        wait_for_listener(self.port.parse().expect("a port"), &mut server);
+        server
+    }
+
+    /// Starts the client.
+    pub(crate) fn client(&self, options: &[&str]) -> Program {
+        let tail = [self.client_port, &self.port, "127.0.0.1"];
+        Program::start(self.command(options, &tail))
+    }
+
+    /// Runs both to their end.
+    ///
+    /// # Panics
+    /// If one of them fails; shows what they printed.
+    #[track_caller]
+    pub(crate) fn run(&self, server_options: &[&str], client_options: &[&str]) -> [Outcome; 2] {
+        let server = self.server(server_options);
+        let client = self.client(client_options).wait();
+        let server = if client.status.success() {
+            server.wait()
+        } else {
+            // It would wait for the client for ever.
+            server.signal(libc::SIGTERM);
+            server.wait()
+        };
+        assert!(
+            client.status.success() && server.status.success(),
+            "{:?}\nserver {}: {}{}\nclient {}: {}{}",
+            self.arguments,
+            server.status,
+            server.stdout,
+            server.stderr,
+            client.status,
+            client.stdout,
+            client.stderr
+        );
+        [server, client]
+    }
+}
+
 /// Files whose names contain `part`, for checks that nothing stays behind.
 pub(crate) fn files_with(directory: &Path, part: &str) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(directory) else {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use super::*;
+use crate::abi::*;
 
 /// A size or an offset.
 struct Fact {

@@ -1,0 +1,219 @@
+//! Completion channels, threads and forked children.
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use libc::{EAGAIN, EOPNOTSUPP};
+
+use crate::abi::*;
+use crate::on_emulated_host;
+use crate::verbs::*;
+
+/// Takes one event; the queue's own context says whose it is.
+fn take(channel: *mut ibv_comp_channel) -> Result<*mut ibv_cq, c_int> {
+    let (mut queue, mut context) = (null_mut(), null_mut());
+    // SAFETY: a live channel.
+    match unsafe { ibv_get_cq_event(channel, &raw mut queue, &raw mut context) } {
+        0 => {
+            assert_eq!(context.addr(), 0x77, "the queue's context comes along");
+            Ok(queue)
+        }
+        _ => Err(errno()),
+    }
+}
+
+fn arm(queue: *mut ibv_cq, solicited: c_int) -> c_int {
+    // SAFETY: a live queue.
+    unsafe { (*(*queue).context).ops.req_notify_cq.unwrap()(queue, solicited) }
+}
+
+/// Makes the channel's descriptor non-blocking.
+fn do_not_block(channel: *mut ibv_comp_channel) {
+    // SAFETY: a live channel, whose descriptor is open.
+    unsafe { libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK) };
+}
+
+/// Whether the channel's descriptor becomes readable within `milliseconds`.
+fn readable(channel: *mut ibv_comp_channel, milliseconds: c_int) -> bool {
+    // SAFETY: a live channel.
+    let fd = unsafe { (*channel).fd };
+    let mut descriptor = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one descriptor.
+    unsafe { libc::poll(&raw mut descriptor, 1, milliseconds) == 1 }
+}
+
+#[test]
+fn wake_a_program_that_waits() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        // SAFETY: live objects.
+        let (channel, queue) = unsafe {
+            let channel = ibv_create_comp_channel(endpoint.context);
+            let context = std::ptr::without_provenance_mut(0x77);
+            (
+                channel,
+                ibv_create_cq(endpoint.context, 64, context, channel, 0),
+            )
+        };
+        let sends = endpoint.cq(64);
+        let (mut request, mut efa) = endpoint.srd_request(queue, 0);
+        request.send_cq = sends;
+        // SAFETY: live objects.
+        let receiver =
+            unsafe { efadv_create_qp_ex(endpoint.context, &raw mut request, &raw mut efa, 24) };
+        ready(receiver);
+        let sender = endpoint.srd(sends, 0);
+        let mut memory = vec![0u8; 64];
+        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let send = || {
+            assert_eq!(post_recv(receiver, 1, &mut [sge(region, 0, 8)]), 0);
+            let mut list = [sge(region, 8, 8)];
+            assert_eq!(
+                post_send(sender, &mut send_request(&endpoint, receiver, 2, &mut list)).0,
+                0
+            );
+            wait_for(sends, 1);
+        };
+        assert_eq!(arm(queue, 1), EOPNOTSUPP, "solicited events");
+        assert_eq!(arm(sends, 0), 0, "without a channel, nothing happens");
+
+        // One event for each time that one was asked for.
+        assert_eq!(arm(queue, 0), 0);
+        assert!(!readable(channel, 0));
+        send();
+        assert!(readable(channel, 60_000));
+        send();
+        assert_eq!(take(channel), Ok(queue));
+        do_not_block(channel);
+        assert_eq!(take(channel), Err(EAGAIN), "it was asked for once");
+        // Asking again while completions wait to be polled is answered at once.
+        assert_eq!(arm(queue, 0), 0);
+        assert!(readable(channel, 60_000));
+        assert_eq!(take(channel), Ok(queue));
+        wait_for(queue, 2);
+        assert_eq!(arm(queue, 0), 0);
+        assert!(!readable(channel, 0));
+
+        // Events that were taken hold the queue until they are acknowledged.
+        let held = queue.addr();
+        // SAFETY: live queue pairs.
+        unsafe {
+            assert_eq!(ibv_destroy_qp(receiver), 0);
+            assert_eq!(ibv_destroy_qp(sender), 0);
+        }
+        let destroying = std::thread::spawn(move || {
+            // SAFETY: a live queue that nothing else uses.
+            unsafe { ibv_destroy_cq(std::ptr::with_exposed_provenance_mut(held)) }
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!destroying.is_finished());
+        // SAFETY: a live queue.
+        unsafe { ibv_ack_cq_events(queue, 2) };
+        assert_eq!(destroying.join().unwrap(), 0);
+        // SAFETY: a live channel that no queue uses.
+        assert_eq!(unsafe { ibv_destroy_comp_channel(channel) }, 0);
+    });
+}
+
+/// Several threads post to and poll one pair of queues.
+#[test]
+fn threads_share_queues() {
+    on_emulated_host("efa2", || {
+        const EACH: u64 = 500;
+        let endpoint = Endpoint::new();
+        let queue = endpoint.cq(64);
+        let pair = endpoint.srd(queue, 0);
+        let mut memory = vec![0u8; 64];
+        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let (receive, send) = (sge(region, 0, 8), sge(region, 8, 8));
+        let shared = [pair.expose_provenance(), queue.expose_provenance()];
+        let done = std::sync::atomic::AtomicU64::new(0);
+        let deadline = Instant::now() + Duration::from_secs(100);
+        let request = {
+            let request = send_request(&endpoint, pair, 1, &mut []);
+            (request.ud.ah.expose_provenance(), request.ud.remote_qpn)
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let pair: *mut ibv_qp = std::ptr::with_exposed_provenance_mut(shared[0]);
+                    for wr_id in 0..EACH {
+                        while post_recv(pair, wr_id, &mut [receive]) != 0 {
+                            assert!(Instant::now() < deadline);
+                            std::thread::yield_now();
+                        }
+                        let mut list = [send];
+                        let mut wr: ibv_send_wr = zeroed();
+                        wr.wr_id = wr_id;
+                        wr.sg_list = list.as_mut_ptr();
+                        wr.num_sge = 1;
+                        wr.opcode = IBV_WR_SEND;
+                        wr.send_flags = IBV_SEND_SIGNALED;
+                        wr.ud.ah = std::ptr::with_exposed_provenance_mut(request.0);
+                        wr.ud.remote_qpn = request.1;
+                        wr.ud.remote_qkey = QKEY;
+                        while post_send(pair, &mut wr).0 != 0 {
+                            assert!(Instant::now() < deadline);
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+            }
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let queue: *mut ibv_cq = std::ptr::with_exposed_provenance_mut(shared[1]);
+                    while done.load(std::sync::atomic::Ordering::Relaxed) < 6 * EACH {
+                        let mut completions = [ibv_wc::default(); 8];
+                        let count = poll(queue, &mut completions);
+                        assert!(count >= 0 && Instant::now() < deadline);
+                        for completion in &completions[..count as usize] {
+                            assert_eq!(completion.status, 0);
+                        }
+                        done.fetch_add(count as u64, std::sync::atomic::Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(poll(queue, &mut [ibv_wc::default()]), 0);
+    });
+}
+
+/// A forked child has no device, and finds that out without hanging; its parent goes on.
+#[test]
+fn forked_children_have_no_device() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        let queue = endpoint.cq(64);
+        let pair = endpoint.srd(queue, 0);
+        let mut memory = vec![0u8; 64];
+        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let mut list = [sge(region, 0, 8)];
+        let mut request = send_request(&endpoint, pair, 1, &mut list);
+        // SAFETY: the child calls verbs, which promise not to hang, and `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: the objects were copied with the process.
+            let refused = unsafe {
+                post_send(pair, &mut request).0 != 0
+                    && poll(queue, &mut [ibv_wc::default()]) == 0
+                    && ibv_alloc_pd(endpoint.context).is_null()
+                    && ibv_destroy_qp(pair) == 0
+                    && ibv_close_device(endpoint.context) == 0
+            };
+            // SAFETY: ends the child without the test harness' handlers.
+            unsafe { libc::_exit(if refused { 0 } else { 1 }) };
+        }
+        let mut status = 0;
+        // SAFETY: our child, and a place for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert_eq!(post_recv(pair, 2, &mut [sge(region, 8, 8)]), 0);
+        assert_eq!(post_send(pair, &mut request).0, 0);
+        wait_for(queue, 2);
+    });
+}

@@ -1,0 +1,52 @@
+//! The verbs as a program calls them: through the C ABI of the preloaded libraries.
+//!
+//! Each test starts itself again on an emulated host (`efa-emu run`) and does its work there.
+
+#[path = "../../src/abi/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the tests use a part of the ABI")]
+mod abi;
+#[path = "../common/mod.rs"]
+mod common;
+
+mod arguments;
+mod events;
+mod exchange;
+mod objects;
+mod verbs;
+
+use common::{Program, TestFabric};
+
+/// Runs `body` in a process on an emulated host with this profile: the calling test, started again.
+#[track_caller]
+fn on_emulated_host<F: FnOnce()>(profile: &str, body: F) {
+    if std::env::var_os("EFA_EMU_HOST").is_some() {
+        return body();
+    }
+    // `program::module::test::{{closure}}`; threads are not always named after their tests.
+    let path = std::any::type_name::<F>();
+    let test = path
+        .strip_suffix("::{{closure}}")
+        .and_then(|path| path.split_once("::"))
+        .map(|(_, test)| test)
+        .expect("the body is a closure in a test");
+    let program = std::env::current_exe().expect("a test program knows its path");
+    let program = program.to_str().expect("the path is text");
+    let fabric = TestFabric::new();
+    let arguments = [
+        "--profile",
+        profile,
+        "--",
+        program,
+        "--exact",
+        test,
+        "--nocapture",
+    ];
+    let outcome = Program::start(fabric.run(&arguments))
+        .wait()
+        .expect_success(test);
+    assert!(
+        outcome.stdout.contains("1 passed"),
+        "{test} did not run: {}",
+        outcome.stdout
+    );
+}

@@ -1,0 +1,283 @@
+//! What objects report about themselves, and in which order they can be ended.
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+
+use libc::{EBUSY, EINVAL, EOPNOTSUPP};
+
+use crate::abi::*;
+use crate::on_emulated_host;
+use crate::verbs::*;
+
+#[test]
+fn in_use_are_busy() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        let Endpoint {
+            context,
+            pd,
+            handle,
+            ..
+        } = endpoint;
+        let mut memory = [0u8; 64];
+        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        // SAFETY: live objects.
+        unsafe {
+            let channel = ibv_create_comp_channel(context);
+            let queue = ibv_create_cq(context, 4, null_mut(), channel, 0);
+            assert_eq!((*channel).refcnt, 1);
+            let pair = endpoint.srd(queue, 0);
+
+            assert_eq!(ibv_destroy_comp_channel(channel), EBUSY);
+            assert_eq!(ibv_destroy_cq(queue), EBUSY);
+            assert_eq!(ibv_dealloc_pd(pd), EBUSY);
+            assert_eq!(ibv_destroy_qp(pair), 0);
+            assert_eq!(ibv_destroy_cq(queue), 0);
+            assert_eq!(ibv_destroy_comp_channel(channel), 0);
+            assert_eq!(ibv_dealloc_pd(pd), EBUSY);
+            assert_eq!(ibv_dereg_mr(region), 0);
+            assert_eq!(ibv_dealloc_pd(pd), EBUSY);
+            assert_eq!(ibv_destroy_ah(handle), 0);
+            assert_eq!(ibv_dealloc_pd(pd), 0);
+            assert_eq!(ibv_close_device(context), 0);
+        }
+    });
+}
+
+/// libfabric closes the device before it frees the protection domain when something went wrong.
+#[test]
+fn outlive_their_context() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        let mut memory = [0u8; 64];
+        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let queue = endpoint.cq(4);
+        let pair = endpoint.srd(queue, 0);
+        // SAFETY: live objects.
+        unsafe {
+            assert_eq!(ibv_close_device(endpoint.context), 0);
+            // The device ended the queue pair.
+            assert_eq!(ibv_destroy_qp(pair), EINVAL);
+            expect_null(
+                ibv_reg_mr(endpoint.pd, memory.as_mut_ptr().cast(), 64, 1),
+                libc::EBADF,
+                "registration after the end of the device",
+            );
+            assert_eq!(ibv_destroy_cq(queue), 0);
+            assert_eq!(ibv_dereg_mr(region), 0);
+            assert_eq!(ibv_destroy_ah(endpoint.handle), 0);
+            assert_eq!(ibv_dealloc_pd(endpoint.pd), 0);
+        }
+        // And the device can be opened again.
+        Endpoint::new();
+    });
+}
+
+#[test]
+fn report_what_they_are() {
+    on_emulated_host("efa3", || {
+        let endpoint = Endpoint::new();
+        let Endpoint {
+            context, handle, ..
+        } = endpoint;
+        // SAFETY: live objects, and attributes on the stack.
+        unsafe {
+            let mut device: ibv_device_attr = zeroed();
+            assert_eq!(ibv_query_device(context, &raw mut device), 0);
+            assert_eq!((device.vendor_id, device.vendor_part_id), (0x1d0f, 0xefa3));
+            assert_eq!(
+                (device.phys_port_cnt, device.max_pkeys, device.max_srq),
+                (1, 1, 0)
+            );
+
+            // Clients of all ages: 48, 52 and 56 bytes, and one from the future.
+            let query_port = (*verbs_context_of(context)).query_port.unwrap();
+            for size in [48, 52, 56, 64] {
+                let mut room = [0xaau8; 72];
+                assert_eq!(query_port(context, 1, room.as_mut_ptr().cast(), size), 0);
+                let port = room.as_ptr().cast::<ibv_port_attr>().read_unaligned();
+                assert_eq!((port.state, port.max_msg_sz, port.lmc), (4, 8928, 1));
+                assert!(room[56..size.max(56)].iter().all(|byte| *byte == 0));
+                assert!(
+                    room[size..].iter().all(|byte| *byte == 0xaa),
+                    "beyond {size}"
+                );
+            }
+
+            let mut efa = efadv_device_attr::default();
+            assert_eq!(efadv_query_device(context, &raw mut efa, 32), 0);
+            assert_eq!(
+                (efa.max_sq_wr, efa.max_rq_wr, efa.device_caps),
+                (4096, 32768, 0x1f)
+            );
+            assert_eq!((efa.inline_buf_size, efa.inline_buf_size_ex), (32, 80));
+            assert_eq!(efadv_query_device(context, &raw mut efa, 16), EINVAL);
+
+            let mut number = efadv_ah_attr::default();
+            assert_eq!(efadv_query_ah(handle, &raw mut number, 16), 0);
+            assert_eq!(efadv_query_ah(handle, &raw mut number, 8), EINVAL);
+            // A second handle of the GID has the same number.
+            let mut attributes: ibv_ah_attr = zeroed();
+            attributes.port_num = 1;
+            attributes.grh.dgid = endpoint.gid;
+            let twin = ibv_create_ah(endpoint.pd, &raw mut attributes);
+            let mut twins = efadv_ah_attr::default();
+            assert_eq!(efadv_query_ah(twin, &raw mut twins, 16), 0);
+            assert_eq!(twins.ahn, number.ahn);
+
+            let mut depth = efadv_sq_depth_attr {
+                max_send_sge: 2,
+                max_inline_data: 32,
+                ..zeroed()
+            };
+            assert_eq!(efadv_get_max_sq_depth(context, &raw mut depth, 24), 4096);
+            depth.max_inline_data = 33;
+            assert_eq!(efadv_get_max_sq_depth(context, &raw mut depth, 24), 2048);
+            depth.max_send_sge = 3;
+            assert_eq!(efadv_get_max_sq_depth(context, &raw mut depth, 24), -EINVAL);
+            let mut depth = efadv_rq_depth_attr {
+                max_recv_sge: 3,
+                ..zeroed()
+            };
+            assert_eq!(efadv_get_max_rq_depth(context, &raw mut depth, 16), 10922);
+        }
+    });
+}
+
+/// The `verbs_context` around a context.
+fn verbs_context_of(context: *mut ibv_context) -> *mut verbs_context {
+    let offset = std::mem::offset_of!(verbs_context, context);
+    context.wrapping_byte_sub(offset).cast()
+}
+
+#[test]
+fn queue_pairs_change_state_by_the_table() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        let queue = endpoint.cq(16);
+        let (mut request, mut efa) = endpoint.srd_request(queue, IBV_QP_EX_WITH_SEND);
+        // SAFETY: live objects, and attributes on the stack.
+        unsafe {
+            let pair = efadv_create_qp_ex(endpoint.context, &raw mut request, &raw mut efa, 24);
+            let modify = |state: c_int, mask: u32, change: fn(&mut ibv_qp_attr)| {
+                let mut attributes: ibv_qp_attr = zeroed();
+                attributes.qp_state = state;
+                attributes.port_num = 1;
+                attributes.qkey = 77;
+                change(&mut attributes);
+                ibv_modify_qp(pair, &raw mut attributes, mask as c_int)
+            };
+            let none: fn(&mut ibv_qp_attr) = |_| {};
+            let identity = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+            assert_eq!(
+                modify(IBV_QPS_RTS, IBV_QP_STATE, none),
+                EINVAL,
+                "from reset to RTS"
+            );
+            assert_eq!(
+                modify(IBV_QPS_INIT, IBV_QP_STATE, none),
+                EINVAL,
+                "without port and keys"
+            );
+            assert_eq!(modify(IBV_QPS_INIT, identity, |a| a.port_num = 2), EINVAL);
+            assert_eq!(modify(IBV_QPS_INIT, identity, |a| a.pkey_index = 1), EINVAL);
+            assert_eq!(
+                modify(IBV_QPS_INIT, identity | 1 << 8, none),
+                EOPNOTSUPP,
+                "a path MTU"
+            );
+            assert_eq!(modify(99, identity, none), EINVAL, "an unknown state");
+            assert_eq!(modify(IBV_QPS_INIT, identity, none), 0);
+            assert_eq!(modify(IBV_QPS_RTR, IBV_QP_STATE, none), 0);
+            let retries = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_RNR_RETRY;
+            assert_eq!(modify(IBV_QPS_RTS, retries, |a| a.rnr_retry = 8), EINVAL);
+            assert_eq!(modify(IBV_QPS_RTS, retries, |a| a.rnr_retry = 3), 0);
+
+            let mut attributes: ibv_qp_attr = zeroed();
+            let mut initial: ibv_qp_init_attr = zeroed();
+            let mask = (IBV_QP_STATE | IBV_QP_QKEY | IBV_QP_CAP | IBV_QP_RNR_RETRY) as c_int;
+            assert_eq!(
+                ibv_query_qp(pair, &raw mut attributes, mask, &raw mut initial),
+                0
+            );
+            assert_eq!((attributes.qp_state, attributes.qkey), (IBV_QPS_RTS, 77));
+            assert_eq!((attributes.port_num, attributes.rnr_retry), (1, 3));
+            assert_eq!((initial.send_cq, initial.qp_type), (queue, IBV_QPT_DRIVER));
+            assert_eq!(initial.cap.max_send_wr, 16);
+            let path_mtu = 1 << 8;
+            let refused = ibv_query_qp(pair, &raw mut attributes, path_mtu, &raw mut initial);
+            assert_eq!(refused, EOPNOTSUPP);
+
+            assert_eq!(modify(IBV_QPS_ERR, IBV_QP_STATE, none), 0);
+            assert_eq!((*pair).state, IBV_QPS_ERR);
+            assert_eq!(
+                modify(IBV_QPS_RTS, IBV_QP_STATE, none),
+                EINVAL,
+                "out of error by reset only"
+            );
+            assert_eq!(modify(IBV_QPS_RESET, IBV_QP_STATE, none), 0);
+
+            let mut options = ibv_ece {
+                vendor_id: 1,
+                ..zeroed()
+            };
+            assert_eq!(ibv_query_ece(pair, &raw mut options), 0);
+            assert_eq!(
+                (options.vendor_id, ibv_set_ece(pair, &raw mut options)),
+                (0, 0)
+            );
+            assert_eq!(ibv_query_qp_data_in_order(pair, 2, 0), 0);
+        }
+    });
+}
+
+/// What a generation lacks is refused, so that libfabric falls back.
+#[test]
+fn of_older_generations_are_refused_what_they_lack() {
+    on_emulated_host("efa0", || {
+        let endpoint = Endpoint::new();
+        // SAFETY: live objects, and attributes on the stack.
+        unsafe {
+            let mut attributes = ibv_cq_init_attr_ex {
+                cqe: 100,
+                wc_flags: 0x7f,
+                ..zeroed()
+            };
+            let mut efa = efadv_cq_init_attr {
+                wc_flags: 1,
+                ..zeroed()
+            };
+            let context = endpoint.context;
+            let refused = efadv_create_cq(context, &raw mut attributes, &raw mut efa, 16);
+            expect_null(refused, EOPNOTSUPP, "a queue that names unknown senders");
+            efa.wc_flags = 0;
+            let queue = efadv_create_cq(context, &raw mut attributes, &raw mut efa, 16);
+            assert!(!queue.is_null());
+            assert_eq!(attributes.cqe, 128);
+            assert!((*efadv_cq_from_ibv_cq_ex(queue)).wc_read_sgid.is_none());
+            efa.comp_mask = 1;
+            expect_null(
+                efadv_create_cq(context, &raw mut attributes, &raw mut efa, 16),
+                EINVAL,
+                "an unknown comp_mask",
+            );
+            attributes.wc_flags = 1 << 7;
+            efa.comp_mask = 0;
+            expect_null(
+                efadv_create_cq(context, &raw mut attributes, &raw mut efa, 16),
+                EOPNOTSUPP,
+                "time stamps",
+            );
+            let mut attributes: efadv_cq_attr = zeroed();
+            assert_eq!(
+                efadv_query_cq(queue.cast(), &raw mut attributes, 32),
+                EOPNOTSUPP
+            );
+
+            let (mut request, mut efa) =
+                endpoint.srd_request(queue.cast(), IBV_QP_EX_WITH_RDMA_READ);
+            let refused = efadv_create_qp_ex(context, &raw mut request, &raw mut efa, 24);
+            expect_null(refused, EOPNOTSUPP, "RDMA reads");
+        }
+    });
+}

@@ -1,0 +1,334 @@
+//! The verbs as Rust calls them, and objects that most tests need.
+
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::ptr::{null, null_mut};
+use std::time::{Duration, Instant};
+
+use crate::abi::*;
+
+/// The address of a function of the preloaded libraries.
+fn symbol(name: &str) -> *mut c_void {
+    let name = CString::new(name).unwrap();
+    // SAFETY: a C string.
+    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    assert!(!address.is_null(), "{name:?} is not preloaded");
+    address
+}
+
+/// Defines functions that call the preloaded ones of the same name.
+macro_rules! verbs {
+    ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)+) => { $(
+        pub(crate) unsafe fn $name($($argument: $type),*) $(-> $result)? {
+            type Function = unsafe extern "C" fn($($type),*) $(-> $result)?;
+            // SAFETY: the library defines the function with this signature.
+            let function: Function = unsafe { std::mem::transmute(symbol(stringify!($name))) };
+            // SAFETY: passed on to the caller.
+            unsafe { function($($argument),*) }
+        }
+    )+ };
+}
+
+verbs! {
+    fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device;
+    fn ibv_free_device_list(list: *mut *mut ibv_device);
+    fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char;
+    fn ibv_get_device_guid(device: *mut ibv_device) -> u64;
+    fn ibv_get_device_index(device: *mut ibv_device) -> c_int;
+    fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
+    fn ibv_close_device(context: *mut ibv_context) -> c_int;
+    fn ibv_query_device(context: *mut ibv_context, attributes: *mut ibv_device_attr) -> c_int;
+    fn ibv_query_port(context: *mut ibv_context, port: u8, attributes: *mut ibv_port_attr) -> c_int;
+    fn ibv_query_gid(context: *mut ibv_context, port: u8, index: c_int, gid: *mut ibv_gid) -> c_int;
+    fn ibv_query_pkey(context: *mut ibv_context, port: u8, index: c_int, pkey: *mut u16) -> c_int;
+    fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int;
+    fn _ibv_query_gid_ex(context: *mut ibv_context, port: u32, index: u32,
+        row: *mut ibv_gid_entry, flags: u32, size: usize) -> c_int;
+    fn _ibv_query_gid_table(context: *mut ibv_context, rows: *mut ibv_gid_entry, max: usize,
+        flags: u32, size: usize) -> isize;
+    fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
+    fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int;
+    fn ibv_reg_mr(pd: *mut ibv_pd, address: *mut c_void, length: usize, access: c_int)
+        -> *mut ibv_mr;
+    fn ibv_reg_mr_iova2(pd: *mut ibv_pd, address: *mut c_void, length: usize, iova: u64,
+        access: c_uint) -> *mut ibv_mr;
+    fn ibv_reg_dmabuf_mr(pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int,
+        access: c_int) -> *mut ibv_mr;
+    fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
+    fn ibv_create_ah(pd: *mut ibv_pd, attributes: *mut ibv_ah_attr) -> *mut ibv_ah;
+    fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int;
+    fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
+    fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
+    fn ibv_get_cq_event(channel: *mut ibv_comp_channel, queue: *mut *mut ibv_cq,
+        context: *mut *mut c_void) -> c_int;
+    fn ibv_ack_cq_events(queue: *mut ibv_cq, events: c_uint);
+    fn ibv_create_cq(context: *mut ibv_context, entries: c_int, cq_context: *mut c_void,
+        channel: *mut ibv_comp_channel, vector: c_int) -> *mut ibv_cq;
+    fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int;
+    fn ibv_create_qp(pd: *mut ibv_pd, attributes: *mut ibv_qp_init_attr) -> *mut ibv_qp;
+    fn ibv_modify_qp(pair: *mut ibv_qp, attributes: *mut ibv_qp_attr, mask: c_int) -> c_int;
+    fn ibv_query_qp(pair: *mut ibv_qp, attributes: *mut ibv_qp_attr, mask: c_int,
+        initial: *mut ibv_qp_init_attr) -> c_int;
+    fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int;
+    fn ibv_qp_to_qp_ex(pair: *mut ibv_qp) -> *mut ibv_qp_ex;
+    fn ibv_query_qp_data_in_order(pair: *mut ibv_qp, operation: c_uint, flags: u32) -> c_int;
+    fn ibv_set_ece(pair: *mut ibv_qp, options: *mut ibv_ece) -> c_int;
+    fn ibv_query_ece(pair: *mut ibv_qp, options: *mut ibv_ece) -> c_int;
+    fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int;
+    fn ibv_create_srq(pd: *mut ibv_pd, attributes: *mut c_void) -> *mut c_void;
+    fn ibv_resize_cq(queue: *mut ibv_cq, entries: c_int) -> c_int;
+    fn ibv_attach_mcast(pair: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
+    fn ibv_fork_init() -> c_int;
+    fn ibv_is_fork_initialized() -> c_int;
+    fn efadv_query_device(context: *mut ibv_context, attributes: *mut efadv_device_attr,
+        size: u32) -> c_int;
+    fn efadv_query_ah(handle: *mut ibv_ah, attributes: *mut efadv_ah_attr, size: u32) -> c_int;
+    fn efadv_query_mr(region: *mut ibv_mr, attributes: *mut efadv_mr_attr, size: u32) -> c_int;
+    fn efadv_query_cq(queue: *mut ibv_cq, attributes: *mut efadv_cq_attr, size: u32) -> c_int;
+    fn efadv_create_cq(context: *mut ibv_context, attributes: *mut ibv_cq_init_attr_ex,
+        efa: *mut efadv_cq_init_attr, size: u32) -> *mut ibv_cq_ex;
+    fn efadv_cq_from_ibv_cq_ex(queue: *mut ibv_cq_ex) -> *mut efadv_cq;
+    fn efadv_create_driver_qp(pd: *mut ibv_pd, attributes: *mut ibv_qp_init_attr, kind: u32)
+        -> *mut ibv_qp;
+    fn efadv_create_qp_ex(context: *mut ibv_context, attributes: *mut ibv_qp_init_attr_ex,
+        efa: *mut efadv_qp_init_attr, size: u32) -> *mut ibv_qp;
+    fn efadv_get_max_sq_depth(context: *mut ibv_context, attributes: *mut efadv_sq_depth_attr,
+        size: u32) -> c_int;
+    fn efadv_get_max_rq_depth(context: *mut ibv_context, attributes: *mut efadv_rq_depth_attr,
+        size: u32) -> c_int;
+}
+
+/// A C structure with all bytes zero.
+pub(crate) fn zeroed<T>() -> T {
+    // SAFETY: used for structures of integers and nullable pointers only.
+    unsafe { std::mem::MaybeUninit::zeroed().assume_init() }
+}
+
+pub(crate) fn errno() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+/// Checks that a call returned null and set `errno`.
+#[track_caller]
+pub(crate) fn expect_null<T>(pointer: *mut T, expected: c_int, what: &str) {
+    assert!(pointer.is_null(), "{what} succeeded");
+    assert_eq!(errno(), expected, "errno of {what}");
+}
+
+/// Opens the device of the host.
+pub(crate) fn open() -> *mut ibv_context {
+    // SAFETY: as a C program does it.
+    unsafe {
+        let list = ibv_get_device_list(null_mut());
+        assert!(!list.is_null() && !(*list).is_null(), "there is a device");
+        let context = ibv_open_device(*list);
+        ibv_free_device_list(list);
+        assert!(
+            !context.is_null(),
+            "cannot open the device: errno {}",
+            errno()
+        );
+        context
+    }
+}
+
+pub(crate) const IBV_SEND_SIGNALED: c_uint = 1 << 1;
+pub(crate) const IBV_SEND_INLINE: c_uint = 1 << 3;
+
+/// The Q-key of every queue pair in these tests.
+pub(crate) const QKEY: u32 = 0x1234_5678;
+
+/// A process with one protection domain and one address handle to its own host.
+pub(crate) struct Endpoint {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) handle: *mut ibv_ah,
+    pub(crate) gid: ibv_gid,
+}
+
+impl Endpoint {
+    pub(crate) fn new() -> Endpoint {
+        let context = open();
+        let mut gid = ibv_gid::default();
+        // SAFETY: a live context, and attributes on the stack.
+        unsafe {
+            assert_eq!(ibv_query_gid(context, 1, 0, &raw mut gid), 0);
+            let pd = ibv_alloc_pd(context);
+            assert!(!pd.is_null());
+            let mut attributes: ibv_ah_attr = zeroed();
+            attributes.port_num = 1;
+            attributes.is_global = 1;
+            attributes.grh.dgid = gid;
+            let handle = ibv_create_ah(pd, &raw mut attributes);
+            assert!(!handle.is_null());
+            Endpoint {
+                context,
+                pd,
+                handle,
+                gid,
+            }
+        }
+    }
+
+    pub(crate) fn cq(&self, entries: c_int) -> *mut ibv_cq {
+        // SAFETY: a live context.
+        let queue = unsafe { ibv_create_cq(self.context, entries, null_mut(), null_mut(), 0) };
+        assert!(!queue.is_null(), "errno {}", errno());
+        queue
+    }
+
+    pub(crate) fn register<T>(&self, memory: &mut [T], access: c_uint) -> *mut ibv_mr {
+        let address: *mut c_void = memory.as_mut_ptr().cast();
+        let length = std::mem::size_of_val(memory);
+        // SAFETY: a live protection domain.
+        let region = unsafe { ibv_reg_mr(self.pd, address, length, access as c_int) };
+        assert!(!region.is_null(), "errno {}", errno());
+        region
+    }
+
+    /// An SRD queue pair that works, with these builders, on one completion queue.
+    pub(crate) fn srd(&self, queue: *mut ibv_cq, ops: u64) -> *mut ibv_qp {
+        let (mut attributes, mut efa) = self.srd_request(queue, ops);
+        let size = size_of::<efadv_qp_init_attr>() as u32;
+        // SAFETY: live objects, and attributes on the stack.
+        let pair =
+            unsafe { efadv_create_qp_ex(self.context, &raw mut attributes, &raw mut efa, size) };
+        assert!(!pair.is_null(), "errno {}", errno());
+        ready(pair);
+        pair
+    }
+
+    /// The request of a small SRD queue pair.
+    pub(crate) fn srd_request(
+        &self,
+        queue: *mut ibv_cq,
+        ops: u64,
+    ) -> (ibv_qp_init_attr_ex, efadv_qp_init_attr) {
+        let mut attributes: ibv_qp_init_attr_ex = zeroed();
+        attributes.send_cq = queue;
+        attributes.recv_cq = queue;
+        attributes.cap = ibv_qp_cap {
+            max_send_wr: 16,
+            max_recv_wr: 16,
+            max_send_sge: 2,
+            max_recv_sge: 2,
+            max_inline_data: 32,
+        };
+        attributes.qp_type = IBV_QPT_DRIVER;
+        attributes.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        attributes.pd = self.pd;
+        attributes.send_ops_flags = ops;
+        (attributes, efadv_qp_init_attr::default())
+    }
+}
+
+/// Brings a queue pair to the state in which it sends.
+pub(crate) fn ready(pair: *mut ibv_qp) {
+    let identity = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+    for (state, mask) in [
+        (IBV_QPS_INIT, identity),
+        (IBV_QPS_RTR, IBV_QP_STATE),
+        (IBV_QPS_RTS, IBV_QP_STATE | IBV_QP_SQ_PSN),
+    ] {
+        let mut attributes: ibv_qp_attr = zeroed();
+        attributes.qp_state = state;
+        attributes.port_num = 1;
+        attributes.qkey = QKEY;
+        // SAFETY: a live queue pair.
+        let result = unsafe { ibv_modify_qp(pair, &raw mut attributes, mask as c_int) };
+        assert_eq!(result, 0, "to state {state}");
+        // SAFETY: a live queue pair.
+        assert_eq!(unsafe { (*pair).state }, state);
+    }
+}
+
+/// A send of `list` from this process to `to` on the same host.
+pub(crate) fn send_request(
+    endpoint: &Endpoint,
+    to: *mut ibv_qp,
+    wr_id: u64,
+    list: &mut [ibv_sge],
+) -> ibv_send_wr {
+    let mut request: ibv_send_wr = zeroed();
+    request.wr_id = wr_id;
+    request.sg_list = list.as_mut_ptr();
+    request.num_sge = list.len() as c_int;
+    request.opcode = IBV_WR_SEND;
+    request.send_flags = IBV_SEND_SIGNALED;
+    request.ud.ah = endpoint.handle;
+    // SAFETY: a live queue pair.
+    request.ud.remote_qpn = unsafe { (*to).qp_num };
+    request.ud.remote_qkey = QKEY;
+    request
+}
+
+/// `ibv_post_send`, which is an inline function of the header.
+pub(crate) fn post_send(pair: *mut ibv_qp, request: &mut ibv_send_wr) -> (c_int, *mut ibv_send_wr) {
+    let mut bad = null_mut();
+    // SAFETY: a queue pair whose context lives.
+    let post = unsafe { (*(*pair).context).ops.post_send.unwrap() };
+    // SAFETY: as above, and a request on the stack.
+    (unsafe { post(pair, &raw mut *request, &raw mut bad) }, bad)
+}
+
+/// `ibv_post_recv`, likewise.
+pub(crate) fn post_recv(pair: *mut ibv_qp, wr_id: u64, list: &mut [ibv_sge]) -> c_int {
+    let mut request = ibv_recv_wr {
+        wr_id,
+        next: null_mut(),
+        sg_list: list.as_mut_ptr(),
+        num_sge: list.len() as c_int,
+    };
+    let mut bad = null_mut();
+    // SAFETY: a queue pair whose context lives.
+    let post = unsafe { (*(*pair).context).ops.post_recv.unwrap() };
+    // SAFETY: as above, and a request on the stack.
+    unsafe { post(pair, &raw mut request, &raw mut bad) }
+}
+
+/// `ibv_poll_cq`, likewise.
+pub(crate) fn poll(queue: *mut ibv_cq, completions: &mut [ibv_wc]) -> c_int {
+    // SAFETY: a queue whose context lives.
+    let poll = unsafe { (*(*queue).context).ops.poll_cq.unwrap() };
+    // SAFETY: as above, and room for as many completions as are asked for.
+    unsafe { poll(queue, completions.len() as c_int, completions.as_mut_ptr()) }
+}
+
+/// Polls until there are `count` completions, sorted by request id.
+#[track_caller]
+pub(crate) fn wait_for(queue: *mut ibv_cq, count: usize) -> Vec<ibv_wc> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut found = Vec::new();
+    while found.len() < count {
+        let mut completions = [ibv_wc::default(); 4];
+        let new = poll(queue, &mut completions);
+        assert!(new >= 0, "polling failed: {new}");
+        found.extend_from_slice(&completions[..new as usize]);
+        assert!(
+            Instant::now() < deadline,
+            "{} of {count} completions came",
+            found.len()
+        );
+    }
+    assert_eq!(found.len(), count);
+    found.sort_by_key(|completion| completion.wr_id);
+    found
+}
+
+/// A gather or scatter entry of a registered region.
+pub(crate) fn sge(region: *mut ibv_mr, offset: usize, length: u32) -> ibv_sge {
+    // SAFETY: a live region.
+    let (address, lkey) = unsafe { ((*region).addr.addr(), (*region).lkey) };
+    ibv_sge {
+        addr: (address + offset) as u64,
+        length,
+        lkey,
+    }
+}
+
+/// Nothing at this address; not a handle of anything.
+pub(crate) fn foreign<T>() -> *mut T {
+    static NOTHING: [u64; 128] = [0; 128];
+    NOTHING.as_ptr().cast_mut().cast()
+}
+
+pub(crate) const NO_NAME: *const c_char = null();

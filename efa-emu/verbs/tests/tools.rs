@@ -1,0 +1,47 @@
+//! rdma-core's tools over the emulated device.
+
+mod common;
+
+use common::{Program, TestFabric, installed};
+
+#[test]
+fn ibv_devices_lists_the_device() {
+    if installed("ibv_devices", "ibverbs-utils").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let list = Program::start(fabric.host(&["ibv_devices"]))
+        .wait()
+        .expect_success("ibv_devices");
+    assert!(list.stdout.contains("rdmap0s6"), "{}", list.stdout);
+    assert!(
+        list.stdout.contains("00efa0fffe"),
+        "no GUID in {}",
+        list.stdout
+    );
+    assert_eq!(list.stderr, "", "the libraries are silent");
+}
+
+/// `-v` asks for the GID's type through rdma-core's private interface.
+#[test]
+fn ibv_devinfo_shows_device_and_port() {
+    if installed("ibv_devinfo", "ibverbs-utils").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let info = Program::start(fabric.run(&["--profile", "efa1", "--", "ibv_devinfo", "-v"]));
+    let info = info.wait().expect_success("ibv_devinfo").stdout;
+    let info = info.split_whitespace().collect::<Vec<_>>().join(" ");
+    for expected in [
+        "hca_id: rdmap0s6",
+        "transport: unspecified (4)",
+        "vendor_id: 0x1d0f",
+        "vendor_part_id: 61345",
+        "state: PORT_ACTIVE (4)",
+        "max_msg_sz: 0x22e0",
+        "link_layer: Unspecified",
+        "GID[ 0]: fe80:0000:0000:0000:00ef:a0ff:fe",
+    ] {
+        assert!(info.contains(expected), "{expected} is not in\n{info}");
+    }
+}
