@@ -395,9 +395,8 @@ fn queues_and_pools_push_back_instead_of_losing_work() {
                 context: 4,
             };
             assert_eq!(a.post_send(&request), Err(NicError::QueueFull));
-            assert_eq!(
-                a.buffer(fifth).is_empty(),
-                false,
+            assert!(
+                !a.buffer(fifth).is_empty(),
                 "a refused buffer stays the caller's"
             );
 

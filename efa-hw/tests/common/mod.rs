@@ -14,7 +14,7 @@ const NESTED: &str = "EFA_HW_TEST_UNDER_EMULATOR";
 /// `name`, and the outcome of that process is the test's.
 ///
 /// Panics if there is no device there either, or if `efa-emu` was not built.
-pub fn with_device(name: &str, body: impl FnOnce(Arc<HwDevice>)) {
+pub(crate) fn with_device(name: &str, body: impl FnOnce(Arc<HwDevice>)) {
     match HwDevice::open(&DeviceName::First) {
         Ok(device) => body(device),
         Err(error) if std::env::var_os(NESTED).is_some() => {
