@@ -54,10 +54,8 @@ fn classic_sends() {
         );
         let mut number = efadv_ah_attr::default();
         // SAFETY: a live handle.
-        assert_eq!(
-            unsafe { efadv_query_ah(endpoint.handle, &raw mut number, 16) },
-            0
-        );
+        let result = unsafe { efadv_query_ah(endpoint.handle, &raw mut number, 16) };
+        assert_eq!(result, 0);
         assert_eq!(
             done[0].slid, number.ahn,
             "the sender is in the address book"
@@ -201,10 +199,8 @@ fn states_allow_and_flush() {
         let mut attributes: ibv_qp_attr = zeroed();
         attributes.qp_state = IBV_QPS_ERR;
         // SAFETY: a live queue pair.
-        assert_eq!(
-            unsafe { ibv_modify_qp(pair, &raw mut attributes, IBV_QP_STATE as c_int) },
-            0
-        );
+        let result = unsafe { ibv_modify_qp(pair, &raw mut attributes, IBV_QP_STATE as c_int) };
+        assert_eq!(result, 0);
         for completion in wait_for(queue, 3) {
             assert_eq!(
                 (completion.status, completion.vendor_err),
