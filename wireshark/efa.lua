@@ -784,11 +784,6 @@ end
 
 local STRUCT_CODES = { [1] = "B", [2] = "I2", [4] = "I4", [8] = "I8" }
 
-local function group_of(name)
-    local group = name:match("^([^.]*)%.")
-    return GROUPS[group] and group or nil
-end
-
 -- What the packet list shows of a packet, in this order: {field, label}.
 local INFO_FIELDS = {
     { "msg_id", "msg_id" }, { "tag", "tag" }, { "send_id", "send_id" }, { "recv_id", "recv_id" },
@@ -1871,28 +1866,47 @@ local function summary(p)
     return table.concat(parts, " ")
 end
 
-local function add_flag_bits(item, range, names, unknown)
-    for bit = 15, 0, -1 do
+-- Nobody looks at the tree of most packets, and building it is most of the work. When it is not on
+-- the screen, only those fields are added that a filter, a column or a tap asks for.
+local is_visible
+local function is_wanted(tree, field)
+    return is_visible or tree:referenced(field)
+end
+
+local function add_generated(tree, field, value)
+    if value ~= nil and is_wanted(tree, field) then
+        tree:add(field, value):set_generated()
+    end
+end
+
+local function add_bits(tree, fields, range)
+    for _, field in ipairs(fields) do
+        if is_wanted(tree, field) then
+            tree:add_le(field, range)
+        end
+    end
+end
+
+-- The fields of the flags of each kind of packet, and of the features, highest bit first.
+local function bit_fields(names, prefix)
+    local fields = {}
+    for bit = 63, 0, -1 do
         if names[bit] then
-            item:add_le(F["flags." .. names[bit]], range)
+            fields[#fields + 1] = F[prefix .. names[bit]]
         end
     end
-    if unknown > 0 then
-        item:add(F["flags.unknown"], range, unknown):set_generated()
-    end
+    return fields
 end
-
-local function add_feature_bits(item, range)
-    for bit = 0, 63 do
-        if FEATURES[bit] then
-            item:add_le(F["extra_info." .. FEATURES[bit]], range)
-        end
-    end
+for _, packet in pairs(PACKETS) do
+    packet.flag_fields = bit_fields(packet.flag_names, "flags.")
 end
+local FEATURE_FIELDS = bit_fields(FEATURES, "extra_info.")
 
-local KINDS = {}
+local KINDS, GROUP_OF = {}, {}
 for _, field in ipairs(FIELDS) do
     KINDS[field[1]] = field[2]
+    local group = field[1]:match("^([^.]*)%.")
+    GROUP_OF[field[1]] = GROUPS[group] and group
 end
 
 -- The function that `walk` calls to put the fields of a packet into the tree.
@@ -1900,8 +1914,8 @@ local function tree_adder(p, tvb, tree)
     local group, group_index, group_item, group_start
     return function(field, offset, width, index)
         local name, parent = field[1], tree
-        local wanted = group_of(name)
-        if wanted then
+        local wanted = GROUP_OF[name]
+        if wanted and is_visible then
             if group ~= wanted or group_index ~= index then
                 group, group_index, group_start = wanted, index, offset
                 group_item = tree:add(F[wanted], tvb(offset, width))
@@ -1912,16 +1926,22 @@ local function tree_adder(p, tvb, tree)
             group_item:set_len(offset + width - group_start)
             parent = group_item
         end
-        local range, kind = tvb(offset, width), KINDS[name]
-        if kind == "bytes" or kind == "ipv6" then
-            parent:add(F[name], range)
-            return
+        local proto_field, kind = F[name], KINDS[name]
+        local item = parent
+        if is_wanted(tree, proto_field) then
+            if kind == "bytes" or kind == "ipv6" then
+                parent:add(proto_field, tvb(offset, width))
+                return
+            end
+            item = parent:add_le(proto_field, tvb(offset, width))
         end
-        local item = parent:add_le(F[name], range)
         if name == "flags" then
-            add_flag_bits(item, range, p.packet.flag_names, p.plan.unknown_flags)
+            add_bits(item, p.packet.flag_fields, tvb(offset, width))
+            if p.plan.unknown_flags > 0 then
+                add_generated(item, F["flags.unknown"], p.plan.unknown_flags)
+            end
         elseif name == "extra_info" and index == 0 then
-            add_feature_bits(item, range)
+            add_bits(item, FEATURE_FIELDS, tvb(offset, width))
         end
     end
 end
@@ -1954,12 +1974,6 @@ local function nstime(seconds)
     return NSTime.new(whole, floor((seconds - whole) * 1e9 + 0.5))
 end
 
-local function add_generated(tree, field, value)
-    if value ~= nil then
-        tree:add(field, value):set_generated()
-    end
-end
-
 -- The frames of the transfer before and behind this one.
 local function neighbours(frames, frame)
     local low, high = 1, #frames
@@ -1974,46 +1988,66 @@ local function neighbours(frames, frame)
     return frames[low - 1], frames[low + 1]
 end
 
+local function uint64(number)
+    return UInt64(number % 2 ^ 32, floor(number / 2 ^ 32) % 2 ^ 32)
+end
+
+-- What there is to say about a frame's transfer: {field, value of (transfer, frame, first, last)}.
+-- Functions, because a value costs more than to find out that nobody asks for it.
+local TRANSFER_FIELDS = {
+    { "subprotocol", function(transfer) return transfer.subprotocol end },
+    { "length", function(transfer) return transfer.length and uint64(transfer.length) end },
+    { "order", function(transfer) return transfer.order and uint64(transfer.order) end },
+    { "first_in", function(_, frame, first) return frame ~= first and first or nil end },
+    { "previous_in", function(transfer, frame) return (neighbours(transfer.frames, frame)) end },
+    { "next_in", function(transfer, frame)
+        local _, following = neighbours(transfer.frames, frame)
+        return following
+    end },
+    { "last_in", function(_, frame, _, last) return frame ~= last and last or nil end },
+    { "request_in", function(_, frame, first)
+        return state.transfer_response_time_of[frame] and first
+    end },
+    { "response_time", function(_, frame)
+        local time = state.transfer_response_time_of[frame]
+        return time and nstime(time)
+    end },
+    { "response_in", function(transfer, frame, first)
+        return frame == first and transfer.response or nil
+    end },
+    { "delivered_in", function(transfer, frame)
+        return transfer.delivered ~= frame and transfer.delivered or nil
+    end },
+    { "duration", function(transfer, frame, _, last)
+        return frame == last and nstime(transfer.last_time - transfer.started) or nil
+    end },
+    { "retries", function(transfer) return transfer.retries > 0 and transfer.retries or nil end },
+}
+for _, entry in ipairs(TRANSFER_FIELDS) do
+    entry[1] = F["transfer." .. entry[1]]
+end
+
 local function show_transfer(tree, frame)
     local transfer = state.transfer_of[frame]
     if not transfer then
         return
     end
-    local item = tree:add(F["transfer"], transfer.id)
-    item:set_generated()
-    item:append_text(": " .. transfer.subprotocol)
+    local item = tree
+    if is_wanted(tree, F["transfer"]) then
+        item = tree:add(F["transfer"], transfer.id)
+        item:set_generated()
+        item:append_text(": " .. transfer.subprotocol)
+    end
     local first, last = transfer.frames[1], transfer.frames[#transfer.frames]
-    local previous, following = neighbours(transfer.frames, frame)
-    add_generated(item, F["transfer.subprotocol"], transfer.subprotocol)
-    if transfer.length then
-        add_generated(item, F["transfer.length"], UInt64(transfer.length % 2 ^ 32,
-            floor(transfer.length / 2 ^ 32) % 2 ^ 32))
+    for _, entry in ipairs(TRANSFER_FIELDS) do
+        if is_wanted(tree, entry[1]) then
+            local value = entry[2](transfer, frame, first, last)
+            if value then
+                item:add(entry[1], value):set_generated()
+            end
+        end
     end
-    if transfer.order then
-        add_generated(item, F["transfer.order"], UInt64(transfer.order % 2 ^ 32,
-            floor(transfer.order / 2 ^ 32)))
-    end
-    add_generated(item, F["transfer.first_in"], frame ~= first and first or nil)
-    add_generated(item, F["transfer.previous_in"], previous)
-    add_generated(item, F["transfer.next_in"], following)
-    add_generated(item, F["transfer.last_in"], frame ~= last and last or nil)
-    local response_time = state.transfer_response_time_of[frame]
-    if response_time then
-        add_generated(item, F["transfer.request_in"], first)
-        add_generated(item, F["transfer.response_time"], nstime(response_time))
-    elseif frame == first then
-        add_generated(item, F["transfer.response_in"], transfer.response)
-    end
-    if transfer.delivered ~= frame then
-        add_generated(item, F["transfer.delivered_in"], transfer.delivered)
-    end
-    if frame == last then
-        add_generated(item, F["transfer.duration"], nstime(transfer.last_time - transfer.started))
-    end
-    if transfer.retries > 0 then
-        add_generated(item, F["transfer.retries"], transfer.retries)
-    end
-    if transfer.done == frame then
+    if transfer.done == frame and is_wanted(tree, F["transfer.data"]) then
         local data = reassemble(transfer)
         if data then
             local tvb = ByteArray.new(data, true):tvb("Reassembled data")
@@ -2030,11 +2064,12 @@ local function show_frame_links(tree, frame)
     add_generated(tree, EFA["response_time"], response_time and nstime(response_time))
 end
 
--- Nobody looks at the tree of most packets when a capture is loaded, and building it is most of
--- the work.
 local rdm_handle, efa_handle -- set below, when the dissectors exist
+
+-- Whether there is anything to add to the tree.
 local function is_tree_wanted(tree, handle)
-    return tree.visible or tree:referenced(handle)
+    is_visible = tree.visible
+    return is_visible or tree:referenced(handle)
 end
 
 -- What the transport header says of the packet behind it, while that is dissected.
@@ -2051,7 +2086,9 @@ function efa_rdm.dissector(tvb, pinfo, tree)
     end
     local text = summary(p)
     if wanted then
-        item:set_text("EFA RDM Protocol v4, " .. text)
+        if is_visible then
+            item:set_text("EFA RDM Protocol v4, " .. text)
+        end
         add_generated(item, F.data_length, p.data_length or 0)
         if p.malformed then
             add_generated(item, F.malformed, true)
@@ -2132,38 +2169,49 @@ local function header_summary(h)
     return table.concat(parts, " ")
 end
 
-local function show_header(tvb, tree, h)
-    tree:add(EFA["magic"], tvb(0, 2))
-    tree:add(EFA["version"], tvb(2, 1))
-    tree:add(EFA["opcode"], tvb(3, 1))
-    local flags = tree:add_le(EFA["flags"], tvb(4, 2))
-    flags:add_le(EFA["flags.immediate"], tvb(4, 2))
-    flags:add_le(EFA["flags.retransmission"], tvb(4, 2))
-    flags:add_le(EFA["flags.not_captured"], tvb(4, 2))
-    tree:add_le(EFA["header_length"], tvb(6, 2))
-    tree:add_le(EFA["source_qpn"], tvb(8, 2))
-    tree:add_le(EFA["destination_qpn"], tvb(10, 2))
-    tree:add_le(EFA["qpn"], tvb(8, 2)):set_hidden()
-    tree:add_le(EFA["qpn"], tvb(10, 2)):set_hidden()
-    tree:add_le(EFA["qkey"], tvb(12, 4))
-    tree:add_le(EFA["sequence"], tvb(16, 4))
-    if h.has_immediate then
-        tree:add_le(EFA["immediate"], tvb(20, 4))
-    end
-    if h.opcode == OPCODE.RESPONSE then
-        local item = tree:add(EFA["status"], tvb(24, 1))
-        if STATUS_MEANINGS[h.status] then
-            item:append_text(": " .. STATUS_MEANINGS[h.status])
+-- {field, offset, bytes}, in the order of the header.
+local HEADER_FIELDS = {
+    { "magic", 0, 2 }, { "version", 2, 1 }, { "opcode", 3, 1 }, { "flags", 4, 2 },
+    { "header_length", 6, 2 }, { "source_qpn", 8, 2 }, { "destination_qpn", 10, 2 },
+    { "qkey", 12, 4 }, { "sequence", 16, 4 }, { "immediate", 20, 4 }, { "status", 24, 1 },
+    { "path", 26, 2 }, { "payload_length", 28, 4 },
+}
+local RDMA_FIELDS = {
+    { "rdma.remote_address", 32, 8 }, { "rdma.remote_key", 40, 4 },
+    { "rdma.total_length", 44, 4 }, { "rdma.offset", 48, 4 },
+}
+local FLAG_FIELDS = {
+    EFA["flags.immediate"], EFA["flags.retransmission"], EFA["flags.not_captured"],
+}
+
+local function add_header_fields(tvb, tree, fields, h)
+    for _, entry in ipairs(fields) do
+        local name, field = entry[1], EFA[entry[1]]
+        local is_there = name == "immediate" and h.has_immediate
+            or name == "status" and h.opcode == OPCODE.RESPONSE
+            or name ~= "immediate" and name ~= "status"
+        local item = tree
+        if is_there and is_wanted(tree, field) then
+            item = tree:add_le(field, tvb(entry[2], entry[3]))
+            if name == "status" and STATUS_MEANINGS[h.status] then
+                item:append_text(": " .. STATUS_MEANINGS[h.status])
+            end
+        end
+        if name == "flags" then
+            add_bits(item, FLAG_FIELDS, tvb(entry[2], entry[3]))
         end
     end
-    tree:add_le(EFA["path"], tvb(26, 2))
-    tree:add_le(EFA["payload_length"], tvb(28, 4))
+end
+
+local function show_header(tvb, tree, h)
+    add_header_fields(tvb, tree, HEADER_FIELDS, h)
+    if is_wanted(tree, EFA["qpn"]) then
+        tree:add_le(EFA["qpn"], tvb(8, 2)):set_hidden()
+        tree:add_le(EFA["qpn"], tvb(10, 2)):set_hidden()
+    end
     local shown = HEADER_LENGTH
     if HAS_RDMA[h.opcode] then
-        tree:add_le(EFA["rdma.remote_address"], tvb(32, 8))
-        tree:add_le(EFA["rdma.remote_key"], tvb(40, 4))
-        tree:add_le(EFA["rdma.total_length"], tvb(44, 4))
-        tree:add_le(EFA["rdma.offset"], tvb(48, 4))
+        add_header_fields(tvb, tree, RDMA_FIELDS, h)
         shown = RDMA_HEADER_LENGTH
     end
     if h.header_length > shown then
@@ -2172,9 +2220,11 @@ local function show_header(tvb, tree, h)
 end
 
 local function add_hidden(tree, field, value)
-    local item = tree:add(field, value)
-    item:set_generated()
-    item:set_hidden()
+    if is_wanted(tree, field) then
+        local item = tree:add(field, value)
+        item:set_generated()
+        item:set_hidden()
+    end
 end
 
 local function show_endpoints(tree, source, destination)
@@ -2209,11 +2259,13 @@ function efa.dissector(tvb, pinfo, tree)
     local is_packet = h.opcode == OPCODE.SEND and not state.without_header[frame]
     local has_data = length > h.header_length
     if is_tree_wanted(tree, efa_handle) then
-        item:set_text("EFA Emulated Transport v1, " .. header_summary(h))
+        if is_visible then
+            item:set_text("EFA Emulated Transport v1, " .. header_summary(h))
+        end
         show_header(tvb, item, h)
         show_endpoints(item, source, destination)
         show_frame_links(item, frame)
-        if has_data and not is_packet then
+        if has_data and not is_packet and is_wanted(item, EFA["data"]) then
             item:add(EFA["data"], tvb(h.header_length))
         end
         if not (has_data and is_packet) then
