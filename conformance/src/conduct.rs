@@ -206,7 +206,9 @@ impl<'a> Conductor<'a> {
                 self.ask(at, &Command::Insert { peer, address })?;
             }
         }
-        Ok(())
+        // Stock libfabric posts its receive buffers when it first makes progress; without them the
+        // first messages would meet receivers that are not ready.
+        self.settle(&[])
     }
 
     fn step(&mut self, line: usize, action: &'a Action) -> Result<(), ConductError> {

@@ -22,10 +22,17 @@ pub enum RecordError {
     #[error(transparent)]
     Merge(#[from] MergeError),
     /// The applications saw something else than the scenario says.
-    #[error("{scenario} went otherwise than it says:\n  {}", problems.join("\n  "))]
+    #[error(
+        "{} went otherwise than it says; what was captured is in {}:\n  {}",
+        scenario.display(),
+        capture.display(),
+        problems.join("\n  ")
+    )]
     Different {
         /// The scenario.
         scenario: PathBuf,
+        /// The capture, which is no trace.
+        capture: PathBuf,
         /// Each difference.
         problems: Vec<String>,
     },
@@ -94,12 +101,6 @@ pub fn record(
         RecordError::Environment(format!("cannot make a temporary directory: {error}"))
     })?;
     let (transcript, captures) = play(&scenario, launcher, library, Some(&directory.0))?;
-    if !transcript.problems.is_empty() {
-        return Err(RecordError::Different {
-            scenario: path.to_owned(),
-            problems: transcript.problems,
-        });
-    }
     let steps = transcript.marks.iter().map(|mark| Annotation {
         time: mark.time,
         text: match scenario.steps.get(mark.step) {
@@ -115,6 +116,15 @@ pub fn record(
     let mut comments = vec![format!("{}: {}", scenario.name, scenario.description)];
     for (endpoint, version) in scenario.endpoints.iter().zip(&transcript.versions) {
         comments.push(format!("endpoint {}: {version}", endpoint.name));
+    }
+    if !transcript.problems.is_empty() {
+        let capture = output.with_extension("failed.pcapng");
+        merge(&captures, &comments, &annotations, &capture)?;
+        return Err(RecordError::Different {
+            scenario: path.to_owned(),
+            capture,
+            problems: transcript.problems,
+        });
     }
     let frames = merge(&captures, &comments, &annotations, output)?;
     if frames == 0 {
