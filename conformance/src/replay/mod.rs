@@ -223,7 +223,9 @@ impl<'t, B: Backend> Replay<'t, B> {
                     // Posting is progress enough: whatever else it would do was recorded later.
                     self.pump(index, true, false, &[])
                 } else {
-                    self.pump(index, false, false, &[])
+                    // It may have been kept waiting by the endpoint under test.
+                    let progress = self.script.missing(index).is_some();
+                    self.pump(index, progress, false, &[])
                 }
             }
             Action::Wait {

@@ -28,6 +28,7 @@ pub(super) struct Endpoint {
     #[serde(default)]
     pub(super) register_local: bool,
     pub(super) address_vector: Option<Vec<Spanned<String>>>,
+    pub(super) not_under_test: Option<String>,
     #[serde(default)]
     pub(super) environment: BTreeMap<String, String>,
     #[serde(default)]

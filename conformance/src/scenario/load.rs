@@ -161,6 +161,7 @@ fn endpoint(source: &Source<'_>, raw: file::Endpoint) -> Result<EndpointSpec> {
         profile: raw.profile,
         register_local: raw.register_local,
         address_vector: Vec::new(),
+        not_under_test: raw.not_under_test,
         environment: raw.environment,
         settings,
     })

@@ -75,6 +75,9 @@ pub struct EndpointSpec {
     /// The endpoints that its application knows from the start; by default all others. An endpoint
     /// that is not known is met through the raw address in its first packet.
     pub address_vector: Vec<EndpointIndex>,
+    /// Why nothing else can take its place in a replay, if that is so: it does what it is free to do
+    /// and others do otherwise.
+    pub not_under_test: Option<String>,
     /// Environment variables of its process.
     pub environment: BTreeMap<String, String>,
     /// What the protocol engine must be set to in order to choose like this endpoint.

@@ -34,6 +34,7 @@ fn row(case: &Case) -> String {
             "codec only",
             format!("{}; {packets} packets", escape(reason)),
         ),
+        Outcome::NotUnderTest { reason } => ("codec", "skipped", escape(reason)),
         Outcome::Failed { problems } => {
             let items: Vec<String> = problems
                 .iter()

@@ -16,6 +16,7 @@ struct Report<'a> {
 struct Counts {
     passed: usize,
     codec_only: usize,
+    skipped: usize,
     failed: usize,
 }
 
@@ -67,6 +68,10 @@ pub fn write(cases: &[Case], path: &Path) -> std::io::Result<()> {
                 entry.result = "codec-only";
                 entry.reason = Some(reason);
             }
+            Outcome::NotUnderTest { reason } => {
+                entry.result = "skipped";
+                entry.reason = Some(reason);
+            }
             Outcome::Failed { problems } => {
                 entry.result = "failed";
                 entry.problems = problems;
@@ -78,6 +83,7 @@ pub fn write(cases: &[Case], path: &Path) -> std::io::Result<()> {
         summary: Counts {
             passed: summary.passed,
             codec_only: summary.codec_only,
+            skipped: summary.not_under_test,
             failed: summary.failed,
         },
         cases: entries.collect(),

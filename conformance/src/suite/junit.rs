@@ -23,6 +23,11 @@ pub fn write(cases: &[Case], path: &Path) -> std::io::Result<()> {
                     status.set_message(format!("codec only: {reason}"));
                     status
                 }
+                Outcome::NotUnderTest { reason } => {
+                    let mut status = TestCaseStatus::skipped();
+                    status.set_message(reason.clone());
+                    status
+                }
                 Outcome::Failed { problems } => {
                     let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
                     status.set_message(problems.first().cloned().unwrap_or_default());

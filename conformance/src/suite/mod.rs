@@ -35,6 +35,11 @@ pub enum Outcome {
         /// Packets that were looked at.
         packets: usize,
     },
+    /// The scenario says that nobody else can take this endpoint's place.
+    NotUnderTest {
+        /// Why.
+        reason: String,
+    },
     /// Something went otherwise.
     Failed {
         /// What, one text each.
@@ -99,6 +104,7 @@ impl fmt::Display for Case {
                 "CODEC {name}: codec only: {reason}; {packets} packets parsed, written again and \
                  checked"
             ),
+            Outcome::NotUnderTest { reason } => write!(f, "SKIP  {name}: {reason}"),
             Outcome::Failed { problems } => {
                 write!(f, "FAIL  {name}")?;
                 for problem in problems {
@@ -207,6 +213,15 @@ pub fn run_trace<B: Backend>(
     let mut cases = Vec::new();
     for (role, endpoint) in trace.scenario.endpoints.iter().enumerate() {
         let start = Instant::now();
+        if let Some(reason) = &endpoint.not_under_test {
+            let reason = reason.clone();
+            cases.push(case(
+                &endpoint.name,
+                Outcome::NotUnderTest { reason },
+                start,
+            ));
+            continue;
+        }
         let verdict = replay(trace, role, Strictness::Fields, backend, opener)?;
         let mut problems = verdict.texts();
         problems.extend(wrong.iter().cloned());
@@ -274,6 +289,8 @@ pub struct Summary {
     pub passed: usize,
     /// Cases that were only looked at.
     pub codec_only: usize,
+    /// Endpoints in whose place nothing was tested.
+    pub not_under_test: usize,
     /// Cases in which something went otherwise.
     pub failed: usize,
 }
@@ -286,6 +303,7 @@ impl Summary {
             match case.outcome {
                 Outcome::Passed { .. } => summary.passed += 1,
                 Outcome::CodecOnly { .. } => summary.codec_only += 1,
+                Outcome::NotUnderTest { .. } => summary.not_under_test += 1,
                 Outcome::Failed { .. } => summary.failed += 1,
             }
         }
@@ -297,8 +315,8 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} passed, {} codec only, {} failed",
-            self.passed, self.codec_only, self.failed
+            "{} passed, {} codec only, {} skipped, {} failed",
+            self.passed, self.codec_only, self.not_under_test, self.failed
         )
     }
 }
