@@ -14,10 +14,11 @@ use super::ids::{OutboundId, PeerId, ReceiveId};
 use super::inbound::{Ending, Inbound, Transfer};
 use super::incoming::{self, Incoming, Payload};
 use super::iov::{Iov, attach, total_length};
-use super::message::check_pieces;
 use super::operation::{AtomicArgs, AtomicKind, IoVec, OperationFlags};
 use super::outbound::{Awaited, Outbound, Report};
-use super::transmit::{Owner, Work};
+use super::send::check_pieces;
+use super::transmit::Owner;
+use super::work::Work;
 use super::write::remote_pieces;
 
 /// Header of ATOMRSP in bytes.

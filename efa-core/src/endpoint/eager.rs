@@ -14,7 +14,8 @@ use super::message::receive_flags;
 use super::operation::{OperationFlags, SendArgs};
 use super::outbound::{Awaited, Outbound};
 use super::stream::MessageHead;
-use super::transmit::{Owner, Work};
+use super::transmit::Owner;
+use super::work::Work;
 
 /// Length in bytes of the header that an eager message would have.
 pub(super) fn header_length(tagged: bool, delivery_complete: bool, options: &ReqOptions) -> usize {

@@ -14,7 +14,8 @@ use super::config::EndpointConfig;
 use super::error::EndpointError;
 use super::ids::PeerId;
 use super::peer::{PeerFeatures, PeerState};
-use super::transmit::{Owner, Work};
+use super::transmit::Owner;
+use super::work::Work;
 
 /// How a request names its sender. Never by both: stock libfabric asserts that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -13,7 +13,8 @@ use super::incoming::Payload;
 use super::iov::{Iov, copy_out};
 use super::matching::PostedKey;
 use super::rdma::PlanKey;
-use super::transmit::{Owner, Work};
+use super::transmit::Owner;
+use super::work::Work;
 
 /// A receive that the application posted, or an operation that a peer's data goes to.
 pub(super) enum Inbound {

@@ -5,6 +5,7 @@ use crate::nic::{Access, Nic};
 use crate::wire::{Eor, ExtraFeatures, PacketType, ReadNack, Repr};
 
 use super::Endpoint;
+use super::assembly::Assembly;
 use super::completion::PacketError;
 use super::error::{EndpointError, Errno, Failure, ProviderError};
 use super::held::ReceivedPacket;
@@ -12,7 +13,6 @@ use super::ids::{OutboundId, PeerId, ReceiveId};
 use super::inbound::Supply;
 use super::incoming::{Incoming, Iovs, Rtm, RtmProtocol};
 use super::iov::Iov;
-use super::message::Assembly;
 use super::outbound::{Awaited, Bulk, Report};
 use super::stream::{MessageHead, Request, Stream, segment_size};
 

@@ -12,13 +12,14 @@
 //! |---|---|
 //! | `operation`, `completion`, `error`, `config`, `statistics`, `time` | the vocabulary of the API |
 //! | `receive` | from a device completion to the handler of a packet |
-//! | `transmit` | posting, send completions, receiver-not-ready, work that waits |
+//! | `transmit`, `work` | posting and completions; what waits for room in the device |
+//! | `backoff`, `buffers` | receivers that are not ready; packet buffers |
 //! | `peers`, `peer` | address vector, who sent a packet; the state of one conversation |
 //! | `handshake` | HANDSHAKE, and how requests name their sender |
-//! | `reorder`, `held` | the order of messages; packets that wait |
-//! | `matching` | receives and unexpected messages |
+//! | `sequence`, `reorder`, `held` | the order of messages; packets that wait |
+//! | `matching`, `assembly` | receives and unexpected messages; messages of several packets |
 //! | `choice` | which subprotocol an operation uses |
-//! | `message` | two-sided operations up to their subprotocol; medium messages |
+//! | `send`, `recv`, `message` | two-sided operations up to their subprotocol; medium messages |
 //! | `eager`, `long_cts`, `long_read` | the other subprotocols, with runting read and READ_NACK |
 //! | `write`, `read`, `atomic`, `arithmetic` | one-sided operations |
 //! | `outbound`, `inbound` | operations in flight, as source and as destination of the data |
@@ -36,7 +37,10 @@
 //!   than [`EndpointConfig::held_bytes`] of packets.
 
 mod arithmetic;
+mod assembly;
 mod atomic;
+mod backoff;
+mod buffers;
 mod choice;
 mod completion;
 mod config;
@@ -62,11 +66,15 @@ mod random;
 mod rdma;
 mod read;
 mod receive;
+mod recv;
 mod reorder;
+mod send;
+mod sequence;
 mod statistics;
 mod stream;
 mod time;
 mod transmit;
+mod work;
 mod write;
 
 use core::cmp::Reverse;
@@ -89,6 +97,7 @@ use slab::Slab;
 use crate::nic::{Access, BufferId, Completion, DeviceCaps, Nic, Region, UserSlice};
 use crate::wire::MsgId;
 
+use assembly::Assemblies;
 use atomic::AtomicResponse;
 
 use choice::Local;
@@ -97,12 +106,13 @@ use held::Held;
 use ids::{Arena, OutboundId, PacketId};
 use inbound::{Inbound, Posted};
 use matching::Matcher;
-use message::{Assemblies, MessageMatcher};
+use message::MessageMatcher;
 use outbound::{Bulk, Outbound};
 use peers::Peers;
 use random::Random;
 use rdma::{Exposed, ReadPlan};
-use transmit::{InFlight, Work};
+use transmit::InFlight;
+use work::Work;
 
 /// One RDM endpoint.
 pub struct Endpoint<N: Nic> {

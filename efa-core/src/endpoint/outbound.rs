@@ -9,7 +9,7 @@ use super::error::{EndpointError, Failure};
 use super::ids::{OutboundId, PeerId};
 use super::iov::Iov;
 use super::stream::Stream;
-use super::transmit::Work;
+use super::work::Work;
 
 /// One operation.
 pub(super) struct Outbound {

@@ -8,7 +8,7 @@ use crate::wire::{ExtraFeatures, Handshake, MsgId};
 use super::ids::ReceiveId;
 use super::reorder::ReorderWindow;
 use super::time::Instant;
-use super::transmit::Work;
+use super::work::Work;
 
 /// The state of the conversation with one peer.
 pub(super) struct PeerState {

@@ -17,7 +17,8 @@ use super::incoming::Iovs;
 use super::iov::{Iov, parts};
 use super::operation::IoVec;
 use super::outbound::BulkKey;
-use super::transmit::{Owner, QUANTUM, RdmaPart, Work};
+use super::transmit::{Owner, RdmaPart};
+use super::work::{QUANTUM, Work};
 
 /// How the rest of a transfer is read.
 pub(super) struct ReadPlan {

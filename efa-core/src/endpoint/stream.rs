@@ -13,7 +13,8 @@ use super::ids::{OutboundId, PeerId};
 use super::incoming::Iovs;
 use super::iov::attach;
 use super::outbound::{Bulk, BulkKey};
-use super::transmit::{Outgoing, Owner, QUANTUM};
+use super::transmit::{Outgoing, Owner};
+use super::work::QUANTUM;
 
 /// What the next packet of an operation looks like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

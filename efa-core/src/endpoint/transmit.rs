@@ -1,51 +1,17 @@
-//! Packets on their way to the device and back: posting, completions, receiver-not-ready.
+//! Packets and RDMA requests on their way to the device and back.
 //!
-//! A packet that the device took is remembered until its completion, so that it can be posted again
-//! when the receiver had no buffer. What could not be posted because a queue was full waits as
-//! [`Work`], in order; what is for a peer in back-off waits with the peer. The waits are those of
-//! stock libfabric: the first refusal of a packet is answered by posting it again at once, further
-//! ones by waiting, each time twice as long, until a packet gets through.
-
-use core::cmp::Reverse;
-use core::time::Duration;
+//! What the device took is remembered until its completion, so that it can be posted again when the
+//! receiver had no buffer, and so that its operation learns of its end.
 
 use crate::nic::{
     BufferId, LocalKey, Nic, NicError, RdmaRequest, RemoteKey, SendRequest, Status, UserSlice,
 };
-use crate::wire::{Eor, MsgId, PacketType, Receipt, RecvId, Repr, ReqOptions, SendId};
+use crate::wire::{PacketType, Repr, ReqOptions};
 
 use super::Endpoint;
 use super::completion::Event;
 use super::error::{EndpointError, Errno, Failure, ProviderError};
 use super::ids::{OutboundId, PacketId, PeerId, ReceiveId};
-use super::peer::Backoff;
-
-/// Something to do when the device has room again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Work {
-    /// Send our HANDSHAKE.
-    Handshake(PeerId),
-    /// Post a packet again.
-    Resend(PacketId),
-    /// Send packets, or post RDMA writes, of an operation.
-    Outbound(OutboundId),
-    /// Send a CTS or READ_NACK, or post RDMA reads.
-    Inbound(ReceiveId),
-    /// Send RECEIPT.
-    Receipt {
-        peer: PeerId,
-        send_id: SendId,
-        msg_id: MsgId,
-    },
-    /// Send ATOMRSP.
-    AtomicResponse(u32),
-    /// Send EOR.
-    Eor {
-        peer: PeerId,
-        send_id: SendId,
-        recv_id: RecvId,
-    },
-}
 
 /// A packet or RDMA request that the device has, or that waits to be posted again.
 pub(super) struct InFlight {
@@ -53,7 +19,7 @@ pub(super) struct InFlight {
     owner: Owner,
     request: Request,
     /// The receiver was not ready, this many times.
-    refusals: u32,
+    pub(super) refusals: u32,
 }
 
 /// What was posted.
@@ -99,18 +65,6 @@ pub(super) struct Outgoing {
     pub(super) in_buffer: usize,
     pub(super) gathered: Option<(UserSlice, LocalKey)>,
 }
-
-/// What became of a piece of [`Work`].
-enum Outcome {
-    Done,
-    /// There is more of it; others first.
-    Again,
-    /// The device has no room.
-    Blocked,
-}
-
-/// Packets that one operation may post before others get their turn.
-pub(super) const QUANTUM: usize = 32;
 
 impl<N: Nic> Endpoint<N> {
     /// Takes a packet buffer and writes a header into it.
@@ -180,7 +134,7 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// Posts what is remembered under `id`.
-    fn post(&mut self, id: PacketId) -> Result<(), EndpointError> {
+    pub(super) fn post(&mut self, id: PacketId) -> Result<(), EndpointError> {
         let Some(in_flight) = self.packets.get(id) else {
             return Ok(());
         };
@@ -241,150 +195,6 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Queues work and does it as soon as there is room. Packets that are to be posted again go
-    /// first: they hold buffers that the others may be waiting for.
-    pub(super) fn queue_work(&mut self, work: Work) {
-        match work {
-            Work::Resend(_) => self.resend.push_back(work),
-            _ => self.ready.push_back(work),
-        }
-    }
-
-    fn next_work(&mut self) -> Option<Work> {
-        self.resend.pop_front().or_else(|| self.ready.pop_front())
-    }
-
-    fn take_back(&mut self, work: Work) {
-        match work {
-            Work::Resend(_) => self.resend.push_front(work),
-            _ => self.ready.push_front(work),
-        }
-    }
-
-    /// Does what waits, as far as the device has room.
-    pub(super) fn do_ready_work(&mut self) {
-        while let Some(work) = self.next_work() {
-            if let Some(peer) = self.peer_of(work)
-                && let Some(state) = self.peers.state(peer)
-                && state.backoff.is_some()
-            {
-                if let Some(state) = self.peers.state_mut(peer) {
-                    state.parked.push_back(work);
-                    self.parked += 1;
-                }
-                continue;
-            }
-            match self.do_work(work) {
-                Outcome::Done => {}
-                Outcome::Again => self.queue_work(work),
-                Outcome::Blocked => {
-                    self.take_back(work);
-                    return;
-                }
-            }
-        }
-    }
-
-    fn peer_of(&self, work: Work) -> Option<PeerId> {
-        match work {
-            Work::Handshake(peer) | Work::Receipt { peer, .. } | Work::Eor { peer, .. } => {
-                Some(peer)
-            }
-            Work::AtomicResponse(key) => self.atomic_response_peer(key),
-            Work::Resend(id) => self.packets.get(id).map(|packet| packet.peer),
-            Work::Outbound(id) => self.outbound.get(id).map(|outbound| outbound.peer),
-            Work::Inbound(id) => match self.inbound.get(id) {
-                Some(super::inbound::Inbound::Active(transfer)) => Some(transfer.peer),
-                _ => None,
-            },
-        }
-    }
-
-    fn do_work(&mut self, work: Work) -> Outcome {
-        let result = match work {
-            Work::Handshake(peer) => self.send_handshake(peer),
-            Work::Resend(id) => match self.post(id) {
-                Ok(()) => Ok(()),
-                Err(EndpointError::TryAgain) => Err(EndpointError::TryAgain),
-                Err(error) => {
-                    self.lose_packet(id, failure_of(&error));
-                    Ok(())
-                }
-            },
-            Work::Outbound(id) => match self.send_stream(id) {
-                Ok(true) => return Outcome::Again,
-                Ok(false) => Ok(()),
-                Err(error) => Err(error),
-            },
-            Work::Inbound(id) => match self.serve_inbound(id) {
-                Ok(true) => return Outcome::Again,
-                Ok(false) => Ok(()),
-                Err(error) => Err(error),
-            },
-            Work::AtomicResponse(key) => self.send_atomic_response(key),
-            Work::Receipt {
-                peer,
-                send_id,
-                msg_id,
-            } => self.send_control(
-                peer,
-                &Receipt {
-                    send_id,
-                    msg_id,
-                    connid: Some(self.address.qkey.into()),
-                    ..Receipt::default()
-                },
-            ),
-            Work::Eor {
-                peer,
-                send_id,
-                recv_id,
-            } => self.send_control(
-                peer,
-                &Eor {
-                    send_id,
-                    recv_id,
-                    connid: Some(self.address.qkey.into()),
-                    ..Eor::default()
-                },
-            ),
-        };
-        match result {
-            Ok(()) => Outcome::Done,
-            Err(EndpointError::TryAgain) => Outcome::Blocked,
-            Err(_) => Outcome::Done,
-        }
-    }
-
-    /// Sends a packet that belongs to no operation of the application.
-    ///
-    /// # Errors
-    /// Only [`EndpointError::TryAgain`]; other errors are told as events.
-    pub(super) fn send_control(
-        &mut self,
-        peer: PeerId,
-        header: &impl Repr,
-    ) -> Result<(), EndpointError> {
-        let packet_type = header.packet_type();
-        let sent = self
-            .start_packet(header)
-            .and_then(|packet| self.post_packet(peer, Owner::Nobody, packet));
-        match sent {
-            Ok(()) => Ok(()),
-            Err(EndpointError::TryAgain) => Err(EndpointError::TryAgain),
-            // The peer was removed: nobody waits for the packet.
-            Err(EndpointError::UnknownPeer(_)) => Ok(()),
-            Err(error) => {
-                self.push_event(Event::ControlSendFailed {
-                    peer,
-                    packet_type: packet_type.code(),
-                    failure: failure_of(&error),
-                });
-                Ok(())
-            }
-        }
-    }
-
     /// The device is done with a packet or an RDMA request.
     #[inline]
     pub(super) fn on_done(&mut self, context: u64, status: Status) {
@@ -422,7 +232,7 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// Gives up a packet that waited to be posted again.
-    fn lose_packet(&mut self, id: PacketId, failure: Failure) {
+    pub(super) fn lose_packet(&mut self, id: PacketId, failure: Failure) {
         if let Some(lost) = self.packets.remove(id) {
             self.on_lost(&lost, failure);
         }
@@ -473,109 +283,6 @@ impl<N: Nic> Endpoint<N> {
             };
         }
         failure
-    }
-
-    fn on_receiver_not_ready(&mut self, id: PacketId) {
-        self.statistics.receiver_not_ready += 1;
-        let Some(packet) = self.packets.get_mut(id) else {
-            self.statistics.stray_completions += 1;
-            return;
-        };
-        packet.refusals += 1;
-        let (peer, first) = (packet.peer, packet.refusals == 1);
-        let Some(state) = self.peers.state_mut(peer) else {
-            return self.lose_packet(id, Failure::new(Errno::ECANCELED, ProviderError::RemoteRnr));
-        };
-        let work = Work::Resend(id);
-        if state.backoff.is_some() {
-            state.parked.push_back(work);
-            self.parked += 1;
-        } else if first {
-            self.resend.push_back(work);
-        } else {
-            let (shortest, longest) = self.config.backoff_first_micros;
-            let wait = if state.last_wait.is_zero() {
-                self.waiting_peers += 1;
-                let spread = u64::from(longest.saturating_sub(shortest)) + 1;
-                let micros = u64::from(shortest) + self.random.next() % spread;
-                Duration::from_micros(micros)
-            } else {
-                state.last_wait.saturating_mul(2)
-            };
-            let wait = wait
-                .max(Duration::from_nanos(1))
-                .min(self.config.backoff_max);
-            let until = self.now + wait;
-            state.last_wait = wait;
-            state.backoff = Some(Backoff { until });
-            state.parked.push_back(work);
-            self.parked += 1;
-            self.timers.push(Reverse((until, peer)));
-        }
-    }
-
-    fn end_backoff_series(&mut self, peer: PeerId) {
-        if let Some(state) = self.peers.state_mut(peer)
-            && !state.last_wait.is_zero()
-            && state.backoff.is_none()
-        {
-            state.last_wait = Duration::ZERO;
-            self.waiting_peers -= 1;
-        }
-    }
-
-    /// Ends the waits whose time has come.
-    pub(super) fn end_backoffs(&mut self) {
-        while let Some(Reverse((until, peer))) = self.timers.peek().copied()
-            && until <= self.now
-        {
-            self.timers.pop();
-            if let Some(state) = self.peers.state_mut(peer)
-                && state.backoff == Some(Backoff { until })
-            {
-                state.backoff = None;
-                let mut parked = core::mem::take(&mut state.parked);
-                self.parked -= parked.len();
-                for work in parked.drain(..) {
-                    self.queue_work(work);
-                }
-                // Its memory serves the next wait.
-                if let Some(state) = self.peers.state_mut(peer) {
-                    state.parked = parked;
-                }
-            }
-        }
-    }
-
-    /// Gives a buffer back: to the receive queue if that lacks one, else to the pool. Buffers of
-    /// packets that wait count as those of the receive queue, so that they never eat into those
-    /// for sending.
-    #[inline]
-    pub(super) fn recycle(&mut self, buffer: BufferId) {
-        let receiving = self.posted_receives + self.to_post.len() + self.held.in_buffers();
-        if receiving < self.wanted_receives {
-            self.to_post.push(buffer);
-        } else {
-            self.nic.release_buffer(buffer);
-        }
-    }
-
-    /// Posts receive buffers.
-    pub(super) fn post_receives(&mut self) {
-        while let Some(buffer) = self.to_post.pop() {
-            match self.nic.post_recv(buffer) {
-                Ok(()) => self.posted_receives += 1,
-                Err(NicError::QueueFull) => {
-                    self.to_post.push(buffer);
-                    return;
-                }
-                Err(error) => {
-                    self.nic.release_buffer(buffer);
-                    self.wanted_receives -= 1;
-                    self.push_event(Event::ReceivePostFailed(error));
-                }
-            }
-        }
     }
 }
 

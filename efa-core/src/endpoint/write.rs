@@ -13,11 +13,12 @@ use super::inbound::{Ending, Inbound, Supply, Transfer};
 use super::incoming::{Incoming, Iovs, Rtw, RtwProtocol};
 use super::iov::{Iov, attach, copy_out, total_length};
 use super::long_cts::SIZE_MISMATCH;
-use super::message::check_pieces;
 use super::operation::{OperationFlags, RemoteIoVec, WriteArgs};
 use super::outbound::{Awaited, Bulk, Outbound, Report};
+use super::send::check_pieces;
 use super::stream::{Request, Stream, WriteHead};
-use super::transmit::{Owner, Work};
+use super::transmit::Owner;
+use super::work::Work;
 use super::{Endpoint, IOV_LIMIT};
 
 /// The memory of a peer that an operation of `length` bytes names.

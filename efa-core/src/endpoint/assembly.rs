@@ -1,0 +1,76 @@
+//! Messages that come in several packets of the same `msg_id`: where the later ones go.
+
+use hashbrown::HashTable;
+
+use crate::wire::MsgId;
+
+use super::hash::Mixer;
+use super::ids::{PeerId, ReceiveId};
+use super::matching::UnexpectedKey;
+
+/// Where further packets of a message go whose first packet was processed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Assembly {
+    /// To its other packets.
+    Unexpected { tagged: bool, key: UnexpectedKey },
+    /// To the receive.
+    Receive(ReceiveId),
+}
+
+/// Messages of which more packets will come under the same `msg_id`.
+pub(super) struct Assemblies {
+    table: HashTable<(PeerId, MsgId, Assembly)>,
+    mixer: Mixer,
+}
+
+impl Assemblies {
+    pub(super) fn new(mixer: Mixer) -> Self {
+        Assemblies {
+            table: HashTable::new(),
+            mixer,
+        }
+    }
+
+    fn hash(&self, peer: PeerId, msg_id: MsgId) -> u64 {
+        self.mixer.hash(peer.to_bits(), u64::from(msg_id.0))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(super) fn get(&self, peer: PeerId, msg_id: MsgId) -> Option<Assembly> {
+        self.table
+            .find(self.hash(peer, msg_id), |(other, id, _)| {
+                *other == peer && *id == msg_id
+            })
+            .map(|(.., assembly)| *assembly)
+    }
+
+    pub(super) fn set(&mut self, peer: PeerId, msg_id: MsgId, assembly: Assembly) {
+        let hash = self.hash(peer, msg_id);
+        let mixer = self.mixer;
+        match self
+            .table
+            .find_mut(hash, |(other, id, _)| *other == peer && *id == msg_id)
+        {
+            Some((.., current)) => *current = assembly,
+            None => {
+                self.table
+                    .insert_unique(hash, (peer, msg_id, assembly), |(peer, id, _)| {
+                        mixer.hash(peer.to_bits(), u64::from(id.0))
+                    });
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, peer: PeerId, msg_id: MsgId) {
+        let hash = self.hash(peer, msg_id);
+        let entry = self
+            .table
+            .find_entry(hash, |(other, id, _)| *other == peer && *id == msg_id);
+        if let Ok(entry) = entry {
+            entry.remove();
+        }
+    }
+}

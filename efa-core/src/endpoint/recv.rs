@@ -1,0 +1,148 @@
+//! The application receives: posting, cancelling, and taking messages that were already here.
+
+use crate::nic::Nic;
+
+use super::Endpoint;
+use super::assembly::Assembly;
+use super::completion::{CompletionFlags, ErrorEntry};
+use super::error::{EndpointError, Errno, Failure, ProviderError};
+use super::held::HeldId;
+use super::ids::{PeerId, ReceiveId};
+use super::inbound::{Ending, Inbound, Posted, Transfer};
+use super::incoming::{Body, Incoming};
+use super::iov::{Iov, total_length};
+use super::matching::{Filter, PostedKey};
+use super::message::{MessageMatcher, UnexpectedMessage, message_flags, receive_flags};
+use super::operation::{OperationFlags, RecvArgs, SourceFilter, TagFilter};
+
+impl<N: Nic> Endpoint<N> {
+    pub(super) fn matcher(&mut self, tagged: bool) -> &mut MessageMatcher {
+        if tagged {
+            &mut self.tagged
+        } else {
+            &mut self.untagged
+        }
+    }
+
+    pub(super) fn start_recv(&mut self, args: &RecvArgs<'_>) -> Result<ReceiveId, EndpointError> {
+        if let SourceFilter::Peer(peer) = args.source
+            && !self.peers.contains(peer)
+        {
+            return Err(EndpointError::UnknownPeer(peer));
+        }
+        let target = Iov::new(args.buffer)?;
+        let capacity = total_length(args.buffer);
+        let tagged = args.tag.is_some();
+        let filter = Filter {
+            source: args.source,
+            tag: args.tag.unwrap_or(TagFilter::exact(0)),
+        };
+        if self.inbound.is_full() {
+            return Err(EndpointError::TryAgain);
+        }
+        let report_success = args.flags.contains(OperationFlags::COMPLETION);
+        if let Some(key) = self.matcher(tagged).find_unexpected(&filter) {
+            let (peer, tag, message) = self.matcher(tagged).remove_unexpected(key);
+            let ending = Ending {
+                context: args.context,
+                report_success,
+                flags: receive_flags(tagged, message.cq_data),
+                tag,
+                cq_data: message.cq_data,
+                request: None,
+            };
+            let mut transfer = Transfer::new(peer, message.length, target, capacity, ending);
+            transfer.msg_id = message.msg_id;
+            transfer.assembled = message.segmented;
+            let Ok(id) = self.inbound.insert(Inbound::Active(transfer)) else {
+                return Err(EndpointError::TryAgain);
+            };
+            self.receive_held(id, peer, &message);
+            return Ok(id);
+        }
+        // The matcher needs the id and the receive its place in the matcher: it gets it at once.
+        let posted = Posted {
+            context: args.context,
+            report_success,
+            target,
+            capacity,
+            tagged,
+            key: PostedKey::NOWHERE,
+        };
+        let Ok(id) = self.inbound.insert(Inbound::Posted(posted)) else {
+            return Err(EndpointError::TryAgain);
+        };
+        let key = self.matcher(tagged).post(id, filter);
+        if let Some(Inbound::Posted(posted)) = self.inbound.get_mut(id) {
+            posted.key = key;
+        }
+        Ok(id)
+    }
+
+    /// Gives a receive the packets of a message that was unexpected.
+    fn receive_held(&mut self, id: ReceiveId, peer: PeerId, message: &UnexpectedMessage) {
+        if message.segmented {
+            self.assemblies
+                .set(peer, message.msg_id, Assembly::Receive(id));
+        }
+        let mut next = Some(message.head);
+        while let Some((packet, behind)) = next.and_then(|held| self.held.take(held)) {
+            next = behind;
+            match self.parse_again(&packet) {
+                Some(Incoming {
+                    body: Body::Message(rtm),
+                    payload,
+                    packet_type,
+                    ..
+                }) => {
+                    self.message_packet(id, peer, &packet, &rtm, payload, packet_type);
+                }
+                _ => debug_assert!(false, "only messages wait for receives"),
+            }
+            self.release(packet);
+        }
+    }
+
+    /// Gives up a message that no receive took.
+    pub(super) fn drop_unexpected(&mut self, peer: PeerId, message: &UnexpectedMessage) {
+        if message.segmented {
+            self.assemblies.remove(peer, message.msg_id);
+        }
+        self.drop_held(message.head);
+    }
+
+    /// Gives up a chain of packets that wait.
+    pub(super) fn drop_held(&mut self, head: HeldId) {
+        let mut next = Some(head);
+        while let Some((packet, behind)) = next.and_then(|held| self.held.take(held)) {
+            next = behind;
+            self.release(packet);
+        }
+    }
+
+    pub(super) fn cancel_receive(&mut self, id: ReceiveId) -> bool {
+        let Some(Inbound::Posted(posted)) = self.inbound.get(id) else {
+            return false;
+        };
+        let (tagged, key) = (posted.tagged, posted.key);
+        self.matcher(tagged).remove_receive(key);
+        self.end_posted(id, Failure::new(Errno::ECANCELED, ProviderError::None));
+        true
+    }
+
+    /// Ends a receive that is not among the posted ones any more.
+    pub(super) fn end_posted(&mut self, id: ReceiveId, failure: Failure) {
+        if let Some(Inbound::Posted(posted)) = self.inbound.remove(id) {
+            self.report_error(ErrorEntry {
+                context: posted.context,
+                flags: message_flags(posted.tagged, CompletionFlags::RECV),
+                length: 0,
+                overflow_length: 0,
+                data: 0,
+                tag: 0,
+                source: None,
+                failure,
+            });
+        }
+    }
+}

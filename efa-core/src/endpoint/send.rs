@@ -1,0 +1,171 @@
+//! The application sends a message: the choice of a subprotocol, and what all of them share.
+
+use crate::nic::Nic;
+use crate::wire::{MsgId, Repr};
+
+use super::choice::{self, MessageProtocol, MessageQuery, NoProtocol};
+use super::completion::CompletionFlags;
+use super::error::EndpointError;
+use super::ids::{OutboundId, PeerId};
+use super::iov::{Iov, total_length};
+use super::message::message_flags;
+use super::operation::{OperationFlags, SendArgs};
+use super::outbound::{Awaited, Bulk, Report};
+use super::stream::{MessageHead, Request, Stream, segment_size};
+use super::{Endpoint, IOV_LIMIT};
+
+impl<N: Nic> Endpoint<N> {
+    pub(super) fn start_send(&mut self, args: &SendArgs<'_>) -> Result<(), EndpointError> {
+        let length = total_length(args.data);
+        let inject = args.flags.contains(OperationFlags::INJECT);
+        check_pieces(args.data.len())?;
+        self.check_inject(inject, length)?;
+        self.check_peer(args.peer)?;
+        let options = self.request_options(args.peer, args.cq_data);
+        // Stock libfabric keeps injected data out of delivery complete: nobody hears of its end.
+        let delivery_complete = args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject;
+        let header = super::eager::header_length(args.tag.is_some(), delivery_complete, &options);
+        let query = MessageQuery {
+            length,
+            eager_capacity: self.mtu.saturating_sub(header) as u64,
+            runt_budget: self.runt_budget(args.peer),
+            delivery_complete,
+            inject,
+        };
+        let features = self.peers.state(args.peer).and_then(|state| state.features);
+        let protocol = match choice::message(&self.local, features.as_ref(), &query) {
+            Ok(protocol) => protocol,
+            Err(reason) => return self.no_protocol(args.peer, reason),
+        };
+        let head = MessageHead {
+            msg_id: self.next_msg_id(args.peer),
+            tag: args.tag,
+            delivery_complete,
+            options,
+        };
+        if protocol == MessageProtocol::Eager {
+            self.send_eager(args, length, &head)?;
+        } else {
+            let report = Self::send_report(args);
+            let source = Iov::new(args.data)?;
+            let request = Request::Message(head);
+            let peer = args.peer;
+            match protocol {
+                MessageProtocol::Eager | MessageProtocol::Medium => {
+                    self.send_medium(peer, report, source, length, head)?;
+                }
+                MessageProtocol::LongCts => {
+                    self.start_long_cts(peer, report, source, length, request)?;
+                }
+                MessageProtocol::LongRead => {
+                    self.start_long_read(peer, report, source, length, request)?;
+                }
+                MessageProtocol::RuntRead(runt) => {
+                    self.start_runt_read(peer, report, source, length, head, runt)?;
+                }
+            }
+        }
+        // Only now: an id that was not used would be a gap that stalls the peer for good.
+        if let Some(state) = self.peers.state_mut(args.peer) {
+            state.next_msg_id = state.next_msg_id.next();
+            state.request_sent = true;
+        }
+        Ok(())
+    }
+
+    /// Sends a message as segments, without flow control (spec section 3.2, medium message).
+    fn send_medium(
+        &mut self,
+        peer: PeerId,
+        report: Report,
+        source: Iov,
+        length: u64,
+        head: MessageHead,
+    ) -> Result<(), EndpointError> {
+        // The id has a fixed width, so any serves to measure the header.
+        let header = head.medium(OutboundId::from_wire(0), length, 0);
+        let size = segment_size(length, self.mtu.saturating_sub(header.header_len()));
+        let awaited = Awaited::for_packets(head.delivery_complete);
+        let bulk = Bulk::new(source, length, Stream::Medium(head, size));
+        let id = self.new_bulk(peer, Some(report), length, awaited, bulk)?;
+        self.start_stream(id)
+    }
+
+    /// Starts an operation whose data the peer asks for, window by window.
+    pub(super) fn start_long_cts(
+        &mut self,
+        peer: PeerId,
+        report: Report,
+        source: Iov,
+        length: u64,
+        request: Request,
+    ) -> Result<OutboundId, EndpointError> {
+        let delivery_complete = match request {
+            Request::Message(head) => head.delivery_complete,
+            Request::Write(head) => head.delivery_complete,
+        };
+        let bulk = Bulk {
+            allowed: 0,
+            ..Bulk::new(source, length, Stream::LongCts(request))
+        };
+        let awaited = Awaited::for_packets(delivery_complete);
+        let id = self.new_bulk(peer, Some(report), length, awaited, bulk)?;
+        self.start_stream(id)?;
+        Ok(id)
+    }
+
+    /// Refuses an operation for which there is no protocol, now or at all.
+    pub(super) fn no_protocol(
+        &mut self,
+        peer: PeerId,
+        reason: NoProtocol,
+    ) -> Result<(), EndpointError> {
+        match reason {
+            NoProtocol::AwaitHandshake => {
+                self.provoke_handshake(peer)?;
+                Err(EndpointError::TryAgain)
+            }
+            NoProtocol::Unsupported(what) => Err(EndpointError::Unsupported(what)),
+        }
+    }
+
+    /// Whether an operation with a peer can be started now.
+    pub(super) fn check_peer(&self, peer: PeerId) -> Result<(), EndpointError> {
+        if !self.peers.contains(peer) {
+            return Err(EndpointError::UnknownPeer(peer));
+        }
+        match self.peers.state(peer) {
+            Some(state) if state.failed => Err(EndpointError::PeerFailed(peer)),
+            Some(state) if state.backoff.is_some() => Err(EndpointError::TryAgain),
+            _ => Ok(()),
+        }
+    }
+
+    /// The id of the next message to a peer.
+    pub(super) fn next_msg_id(&self, peer: PeerId) -> MsgId {
+        self.peers
+            .state(peer)
+            .map_or(MsgId(self.config.first_msg_id), |state| state.next_msg_id)
+    }
+
+    /// What to tell the application of a send.
+    pub(super) fn send_report(args: &SendArgs<'_>) -> Report {
+        Report {
+            context: args.context,
+            flags: message_flags(args.tag.is_some(), CompletionFlags::SEND),
+            success: args.flags.contains(OperationFlags::COMPLETION)
+                && !args.flags.contains(OperationFlags::INJECT),
+        }
+    }
+}
+
+pub(super) fn check_pieces(count: usize) -> Result<(), EndpointError> {
+    if count > IOV_LIMIT {
+        return Err(EndpointError::OutOfRange {
+            what: "number of buffer pieces",
+            value: count as u64,
+            limit: IOV_LIMIT as u64,
+        });
+    }
+    Ok(())
+}

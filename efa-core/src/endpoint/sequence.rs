@@ -1,0 +1,166 @@
+//! Messages and atomics take their turn: each is processed when all earlier ones of its sender have
+//! been, whatever order they arrive in.
+
+use crate::nic::Nic;
+use crate::wire::{MsgId, Packet};
+
+use super::Endpoint;
+use super::assembly::Assembly;
+use super::completion::PacketError;
+use super::held::{HeldId, ReceivedPacket};
+use super::ids::PeerId;
+use super::incoming::{Body, Incoming};
+use super::reorder::Position;
+
+impl<N: Nic> Endpoint<N> {
+    /// Processes a message or atomic when its turn has come, and then those that waited for it.
+    pub(super) fn in_turn(
+        &mut self,
+        peer: PeerId,
+        msg_id: MsgId,
+        packet: ReceivedPacket,
+        incoming: &Incoming,
+    ) {
+        let Some(state) = self.peers.state_mut(peer) else {
+            return self.release(packet);
+        };
+        match state.window.position(msg_id, self.config.reorder_window) {
+            Position::Expected => {
+                state.window.advance();
+                let chains = state.window.take_expected();
+                self.first_packet(peer, packet, incoming);
+                self.process_held(peer, chains);
+            }
+            Position::Early => self.hold_early(peer, msg_id, packet, incoming),
+            Position::Past => self.later_packet(peer, packet, incoming),
+            Position::Beyond => {
+                let expected = state.window.expected().0;
+                let packet_type = incoming.packet_type;
+                let reason = PacketError::BeyondWindow {
+                    msg_id: msg_id.0,
+                    expected,
+                };
+                self.release(packet);
+                self.refuse(Some(peer), packet_type.code(), reason);
+                self.give_up_peer(peer, packet_type);
+            }
+        }
+    }
+
+    /// Processes what waited for its turn: the chains of the id that is expected now, and of those
+    /// behind it as long as there are any.
+    fn process_held(&mut self, peer: PeerId, mut chains: [Option<HeldId>; 2]) {
+        while chains != [None; 2] {
+            let mut is_first = true;
+            for chain in chains {
+                let mut next = chain;
+                while let Some((packet, behind)) = next.and_then(|held| self.held.take(held)) {
+                    next = behind;
+                    match self.parse_again(&packet) {
+                        None => self.release(packet),
+                        Some(incoming) if is_first => self.first_packet(peer, packet, &incoming),
+                        Some(incoming) => self.later_packet(peer, packet, &incoming),
+                    }
+                    is_first = false;
+                }
+            }
+            let Some(state) = self.peers.state_mut(peer) else {
+                return;
+            };
+            state.window.advance();
+            chains = state.window.take_expected();
+        }
+    }
+
+    fn hold_early(
+        &mut self,
+        peer: PeerId,
+        msg_id: MsgId,
+        packet: ReceivedPacket,
+        incoming: &Incoming,
+    ) {
+        self.statistics.out_of_order += 1;
+        match self.held.hold(&self.nic, packet, None) {
+            Ok((id, freed)) => {
+                if let Some(buffer) = freed {
+                    self.recycle(buffer);
+                }
+                if let Some(state) = self.peers.state_mut(peer) {
+                    let held = &mut self.held;
+                    state.window.hold(msg_id, |next| {
+                        held.set_next(id, next);
+                        id
+                    });
+                }
+            }
+            Err(packet) => {
+                self.release(packet);
+                self.give_up_peer(peer, incoming.packet_type);
+            }
+        }
+    }
+
+    /// The first packet of a message or atomic whose turn has come.
+    #[inline]
+    fn first_packet(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Incoming) {
+        match &incoming.body {
+            Body::Message(rtm) => self.match_message(peer, packet, incoming, rtm),
+            Body::Atomic(rta) => self.on_atomic(peer, packet, incoming, rta),
+            _ => self.release(packet),
+        }
+    }
+
+    /// A packet whose `msg_id` was processed before: a segment, or a mistake.
+    fn later_packet(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Incoming) {
+        let packet_type = incoming.packet_type.code();
+        let (rtm, msg_id) = match &incoming.body {
+            Body::Message(rtm) => (Some(rtm), rtm.msg_id),
+            Body::Atomic(rta) => (None, rta.msg_id),
+            _ => return self.release(packet),
+        };
+        let assembly = rtm
+            .filter(|rtm| rtm.is_segment())
+            .and_then(|_| self.assemblies.get(peer, msg_id));
+        match (assembly, rtm) {
+            (Some(Assembly::Receive(id)), Some(rtm)) => {
+                let Incoming {
+                    payload,
+                    packet_type,
+                    ..
+                } = *incoming;
+                self.message_packet(id, peer, &packet, rtm, payload, packet_type);
+                self.release(packet);
+            }
+            (Some(Assembly::Unexpected { tagged, key }), Some(_)) => {
+                let head = self.matcher(tagged).unexpected_mut(key).2.head;
+                match self.held.hold(&self.nic, packet, Some(head)) {
+                    Ok((id, freed)) => {
+                        self.matcher(tagged).unexpected_mut(key).2.head = id;
+                        if let Some(buffer) = freed {
+                            self.recycle(buffer);
+                        }
+                    }
+                    Err(packet) => {
+                        self.release(packet);
+                        self.give_up_peer(peer, incoming.packet_type);
+                    }
+                }
+            }
+            _ => {
+                self.refuse(
+                    Some(peer),
+                    packet_type,
+                    PacketError::AlreadyProcessed { msg_id: msg_id.0 },
+                );
+                self.release(packet);
+            }
+        }
+    }
+
+    /// Parses a packet that was parsed before it had to wait.
+    pub(super) fn parse_again(&self, packet: &ReceivedPacket) -> Option<Incoming> {
+        let bytes = packet.bytes(&self.nic);
+        let parsed = Packet::parse(bytes).ok()?;
+        Some(Incoming::new(&parsed, bytes.len()))
+    }
+}

@@ -1,0 +1,196 @@
+//! Work that waits for room in the device's queues or for the end of a back-off.
+
+use crate::nic::Nic;
+use crate::wire::{Eor, MsgId, Receipt, RecvId, Repr, SendId};
+
+use super::Endpoint;
+use super::completion::Event;
+use super::error::EndpointError;
+use super::ids::{OutboundId, PacketId, PeerId, ReceiveId};
+use super::inbound::Inbound;
+use super::transmit::{Owner, failure_of};
+
+/// Something to do when the device has room again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    /// Send our HANDSHAKE.
+    Handshake(PeerId),
+    /// Post a packet again.
+    Resend(PacketId),
+    /// Send packets, or post RDMA writes, of an operation.
+    Outbound(OutboundId),
+    /// Send a CTS or READ_NACK, or post RDMA reads.
+    Inbound(ReceiveId),
+    /// Send RECEIPT.
+    Receipt {
+        peer: PeerId,
+        send_id: SendId,
+        msg_id: MsgId,
+    },
+    /// Send ATOMRSP.
+    AtomicResponse(u32),
+    /// Send EOR.
+    Eor {
+        peer: PeerId,
+        send_id: SendId,
+        recv_id: RecvId,
+    },
+}
+
+/// What became of a piece of [`Work`].
+enum Outcome {
+    Done,
+    /// There is more of it; others first.
+    Again,
+    /// The device has no room.
+    Blocked,
+}
+
+/// Packets that one operation may post before others get their turn.
+pub(super) const QUANTUM: usize = 32;
+
+impl<N: Nic> Endpoint<N> {
+    /// Queues work and does it as soon as there is room. Packets that are to be posted again go
+    /// first: they hold buffers that the others may be waiting for.
+    pub(super) fn queue_work(&mut self, work: Work) {
+        match work {
+            Work::Resend(_) => self.resend.push_back(work),
+            _ => self.ready.push_back(work),
+        }
+    }
+
+    fn next_work(&mut self) -> Option<Work> {
+        self.resend.pop_front().or_else(|| self.ready.pop_front())
+    }
+
+    fn take_back(&mut self, work: Work) {
+        match work {
+            Work::Resend(_) => self.resend.push_front(work),
+            _ => self.ready.push_front(work),
+        }
+    }
+
+    /// Does what waits, as far as the device has room.
+    pub(super) fn do_ready_work(&mut self) {
+        while let Some(work) = self.next_work() {
+            if let Some(peer) = self.peer_of(work)
+                && let Some(state) = self.peers.state(peer)
+                && state.backoff.is_some()
+            {
+                if let Some(state) = self.peers.state_mut(peer) {
+                    state.parked.push_back(work);
+                    self.parked += 1;
+                }
+                continue;
+            }
+            match self.do_work(work) {
+                Outcome::Done => {}
+                Outcome::Again => self.queue_work(work),
+                Outcome::Blocked => {
+                    self.take_back(work);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn peer_of(&self, work: Work) -> Option<PeerId> {
+        match work {
+            Work::Handshake(peer) | Work::Receipt { peer, .. } | Work::Eor { peer, .. } => {
+                Some(peer)
+            }
+            Work::AtomicResponse(key) => self.atomic_response_peer(key),
+            Work::Resend(id) => self.packets.get(id).map(|packet| packet.peer),
+            Work::Outbound(id) => self.outbound.get(id).map(|outbound| outbound.peer),
+            Work::Inbound(id) => match self.inbound.get(id) {
+                Some(Inbound::Active(transfer)) => Some(transfer.peer),
+                _ => None,
+            },
+        }
+    }
+
+    fn do_work(&mut self, work: Work) -> Outcome {
+        let result = match work {
+            Work::Handshake(peer) => self.send_handshake(peer),
+            Work::Resend(id) => match self.post(id) {
+                Ok(()) => Ok(()),
+                Err(EndpointError::TryAgain) => Err(EndpointError::TryAgain),
+                Err(error) => {
+                    self.lose_packet(id, failure_of(&error));
+                    Ok(())
+                }
+            },
+            Work::Outbound(id) => match self.send_stream(id) {
+                Ok(true) => return Outcome::Again,
+                Ok(false) => Ok(()),
+                Err(error) => Err(error),
+            },
+            Work::Inbound(id) => match self.serve_inbound(id) {
+                Ok(true) => return Outcome::Again,
+                Ok(false) => Ok(()),
+                Err(error) => Err(error),
+            },
+            Work::AtomicResponse(key) => self.send_atomic_response(key),
+            Work::Receipt {
+                peer,
+                send_id,
+                msg_id,
+            } => self.send_control(
+                peer,
+                &Receipt {
+                    send_id,
+                    msg_id,
+                    connid: Some(self.address.qkey.into()),
+                    ..Receipt::default()
+                },
+            ),
+            Work::Eor {
+                peer,
+                send_id,
+                recv_id,
+            } => self.send_control(
+                peer,
+                &Eor {
+                    send_id,
+                    recv_id,
+                    connid: Some(self.address.qkey.into()),
+                    ..Eor::default()
+                },
+            ),
+        };
+        match result {
+            Ok(()) => Outcome::Done,
+            Err(EndpointError::TryAgain) => Outcome::Blocked,
+            Err(_) => Outcome::Done,
+        }
+    }
+
+    /// Sends a packet that belongs to no operation of the application.
+    ///
+    /// # Errors
+    /// Only [`EndpointError::TryAgain`]; other errors are told as events.
+    pub(super) fn send_control(
+        &mut self,
+        peer: PeerId,
+        header: &impl Repr,
+    ) -> Result<(), EndpointError> {
+        let packet_type = header.packet_type();
+        let sent = self
+            .start_packet(header)
+            .and_then(|packet| self.post_packet(peer, Owner::Nobody, packet));
+        match sent {
+            Ok(()) => Ok(()),
+            Err(EndpointError::TryAgain) => Err(EndpointError::TryAgain),
+            // The peer was removed: nobody waits for the packet.
+            Err(EndpointError::UnknownPeer(_)) => Ok(()),
+            Err(error) => {
+                self.push_event(Event::ControlSendFailed {
+                    peer,
+                    packet_type: packet_type.code(),
+                    failure: failure_of(&error),
+                });
+                Ok(())
+            }
+        }
+    }
+}
