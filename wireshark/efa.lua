@@ -739,6 +739,8 @@ local PROTOCOL_VERSION = 4
 -- How much of a packet is copied into a Lua string at once: more than any header that stock sends.
 local HEADER_WINDOW = 512
 
+local STATUS_OK, STATUS_RNR = 0, 10
+
 -- Arithmetic, because Lua 5.2 and 5.4 have no bit operators in common.
 local function has_bit(value, bit)
     return floor(value / 2 ^ bit) % 2 == 1
@@ -1184,6 +1186,8 @@ local function new_side(endpoint)
         former_connids = {},
         -- by sequence number, the last one where the data of an RDMA read belongs in its transfer
         requests = {}, request_times = {}, refused = {}, rdma = {}, rdma_base = {},
+        beginnings = {}, -- the first bytes of the last packets, by sequence number
+        refused_packets = {}, -- frames of packets that found no buffer, by their first bytes
     }
 end
 
@@ -1400,7 +1404,8 @@ local function check_identity(c, me, you, p, frame)
         local fresh, peer = new_side(me.endpoint), new_side(you.endpoint)
         fresh.connid, fresh.former_connids = connid, former
         peer.connid, peer.former_connids = you.connid, you.former_connids
-        for _, name in ipairs({ "requests", "request_times", "refused", "rdma", "rdma_base" }) do
+        for _, name in ipairs({ "requests", "request_times", "refused", "rdma", "rdma_base",
+            "beginnings", "refused_packets" }) do
             fresh[name], peer[name] = me[name], you[name]
         end
         if c.near == me then
@@ -1682,6 +1687,23 @@ local function count(name, bytes)
     entry.bytes = entry.bytes + bytes
 end
 
+-- When the device has given up, libfabric sends a packet that found no buffer again, as a new
+-- request. It is recognised by its first bytes, which name the operation and the part of it.
+local BEGINNING, MOST_IN_FLIGHT = 40, 4096
+
+local function find_refused(context, me, p)
+    local sequence = context.sequence
+    local beginning = p.raw:sub(1, BEGINNING)
+    me.beginnings[sequence] = beginning
+    me.beginnings[sequence - MOST_IN_FLIGHT] = nil
+    local refused = me.refused_packets[beginning]
+    if refused then
+        me.refused_packets[beginning] = nil
+        context.retry_of = context.retry_of or refused
+        state.retry_of[context.frame] = context.retry_of
+    end
+end
+
 local function follow_packet(context, p)
     local c, me, you = context.conversation, context.me, context.you
     local frame, now = context.frame, context.now
@@ -1692,6 +1714,7 @@ local function follow_packet(context, p)
     if c.from_start == nil then
         c.from_start = p.code == 9 or (p.packet.is_req and has_bit(p.flags, RAW_ADDRESS_BIT))
     end
+    find_refused(context, me, p)
     if context.retry_of then
         local transfer = state.transfer_of[context.retry_of]
         if transfer then
@@ -1755,6 +1778,10 @@ local function follow_frame(context, h, tvb)
             end
         end
         you.refused[sequence] = name == "RESPONSE" and h.status ~= 0 or nil
+        local beginning = you.beginnings[sequence]
+        if h.status == STATUS_RNR and name == "RESPONSE" and beginning then
+            you.refused_packets[beginning] = request
+        end
         local transfer = you.rdma[sequence]
         if not transfer and request then
             transfer = state.transfer_of[request]
@@ -1958,7 +1985,6 @@ local HAS_RDMA = {
     [OPCODE.RDMA_READ_REQUEST] = true, [OPCODE.RDMA_READ_RESPONSE] = true,
     [OPCODE.RDMA_WRITE] = true,
 }
-local STATUS_OK, STATUS_RNR = 0, 10
 local HANDSHAKE = 9
 
 local function show_issues(item, issues)
@@ -2248,7 +2274,7 @@ function efa.dissector(tvb, pinfo, tree)
     local frame = pinfo.number
     local source = endpoint_of(pinfo.src, h.source_qpn)
     local destination = endpoint_of(pinfo.dst, h.destination_qpn)
-    local context = { frame = frame, now = pinfo.rel_ts, qkey = h.qkey }
+    local context = { frame = frame, now = pinfo.rel_ts, qkey = h.qkey, sequence = h.sequence }
     if not pinfo.visited then
         context.conversation, context.me, context.you =
             conversation_of(pinfo.p2p_dir, source, destination)

@@ -575,6 +575,38 @@ fn a_refused_packet_is_linked_to_its_retry() {
 }
 
 #[test]
+fn what_libfabric_sends_again_is_a_retry_and_no_second_message() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut talk = Talk::acquainted(ALL);
+    let first = talk.packet(End::A, &eager(End::A, 0), b"x");
+    // The device repeats it, and gives up.
+    let sequence = talk.next_sequence(End::A) - 1;
+    let refusal = talk.answer(End::B, sequence, Status::RemoteRnr);
+    let again = talk.packet(End::A, &eager(End::A, 0), b"x");
+    let next = talk.packet(End::A, &eager(End::A, 1), b"x");
+    // Two windows of the same size are no retries of each other.
+    let long = LongctsRtm {
+        tag: None,
+        ..longcts(End::A, 2, 60)
+    };
+    let rtm = talk.packet(End::A, &long.into(), &[0; 20]);
+    let window = cts(SendId(7), 1, 20, End::B);
+    let first_window = talk.packet(End::B, &window, b"");
+    let second_window = talk.packet(End::B, &window, b"");
+
+    let followed = Followed::new(&tshark, talk);
+    followed.is_transfer("Eager message", &[first, refusal, again]);
+    followed.is_transfer("Eager message", &[next]);
+    followed.is_transfer("Long-CTS message", &[rtm, first_window, second_window]);
+    assert_eq!(followed.frame(again).one("efa.retry_of"), first.to_string());
+    assert!(!followed.frame(second_window).has("efa.retry_of"));
+    assert_eq!(
+        followed.broken_rules(),
+        [(refusal, "receiver-not-ready".into())]
+    );
+}
+
+#[test]
 fn messages_to_a_user_receive_queue_pair_have_no_header() {
     let Some(tshark) = Tshark::find() else { return };
     let mut talk = Talk::new();
