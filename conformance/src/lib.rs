@@ -13,6 +13,7 @@ pub mod cli;
 pub mod compare;
 pub mod conduct;
 pub mod drive;
+pub mod interop;
 pub mod libfabric;
 pub mod merge;
 pub mod player;

@@ -78,7 +78,7 @@ pub(super) fn show(arguments: &Show) -> Outcome {
 }
 
 pub(super) fn list(arguments: &List) -> Outcome {
-    let traces = match suite::find(&arguments.traces, None) {
+    let traces = match suite::find(&arguments.traces, "pcapng", None) {
         Ok(traces) => traces,
         Err(problem) => return complain(problem, Outcome::Unfit),
     };

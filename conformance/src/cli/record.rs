@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use super::{Outcome, complain};
+use crate::interop;
 use crate::player::Launcher;
 use crate::record::{self, RecordError};
 use crate::scenario::Scenario;
+use crate::suite;
 
 /// Which software takes part.
 #[derive(clap::Args)]
@@ -31,9 +33,13 @@ pub(super) struct Record {
 
 #[derive(clap::Args)]
 pub(super) struct Interop {
-    /// Scenarios in which one endpoint is `core` and another `libfabric`.
-    #[arg(required = true)]
+    /// Scenarios, or directories of scenarios. In each, the protocol engine takes the place of one
+    /// endpoint after the other; the others are stock libfabric.
+    #[arg(default_value = "traces")]
     scenarios: Vec<PathBuf>,
+    /// Only scenarios whose name contains this.
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
     #[command(flatten)]
     software: SoftwareOptions,
 }
@@ -74,33 +80,29 @@ pub(super) fn interop(arguments: &Interop) -> Outcome {
         Ok(launcher) => launcher,
         Err(problem) => return complain(problem, Outcome::Unfit),
     };
+    let paths = match suite::find(&arguments.scenarios, "toml", arguments.filter.as_deref()) {
+        Ok(paths) => paths,
+        Err(problem) => return complain(problem, Outcome::Unfit),
+    };
     let library = arguments.software.libfabric.as_deref();
-    let mut failed = 0;
-    for path in &arguments.scenarios {
-        let scenario = match Scenario::load(path) {
+    let mut summary = suite::Summary::default();
+    for path in paths {
+        let scenario = match Scenario::load(&path) {
             Ok(scenario) => scenario,
             Err(error) => return complain(error, Outcome::Unfit),
         };
-        let problems = match record::play(&scenario, &launcher, library, None) {
-            Ok((transcript, _)) => transcript.problems,
-            Err(error) if error.is_environment() => return complain(error, Outcome::Unfit),
-            Err(error) => vec![error.to_string()],
-        };
-        if problems.is_empty() {
-            println!("PASS  {}", scenario.name);
-        } else {
-            failed += 1;
-            println!("FAIL  {}", scenario.name);
-            for problem in problems {
-                println!("      {problem}");
+        for role in 0..scenario.endpoints.len() {
+            match interop::play(&scenario, role, &launcher, library) {
+                Ok(case) => {
+                    println!("{case}");
+                    summary.add(&case);
+                }
+                Err(error) => return complain(error, Outcome::Unfit),
             }
         }
     }
-    println!(
-        "{} passed, {failed} failed",
-        arguments.scenarios.len() - failed
-    );
-    if failed > 0 {
+    println!("{summary}");
+    if summary.failed > 0 {
         Outcome::Failed
     } else {
         Outcome::Passed

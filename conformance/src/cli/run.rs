@@ -57,7 +57,7 @@ pub(super) struct Run {
 }
 
 pub(super) fn run(arguments: &Run) -> Outcome {
-    let paths = match suite::find(&arguments.traces, arguments.filter.as_deref()) {
+    let paths = match suite::find(&arguments.traces, "pcapng", arguments.filter.as_deref()) {
         Ok(paths) => paths,
         Err(problem) => return complain(problem, Outcome::Unfit),
     };

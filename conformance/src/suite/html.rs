@@ -29,6 +29,7 @@ fn row(case: &Case) -> String {
             "passed",
             format!("{compared} packets compared, {played} played, {seeds} seeds"),
         ),
+        Outcome::Played { with } => ("passed", "passed", escape(with)),
         Outcome::CodecOnly { reason, packets } => (
             "codec",
             "codec only",

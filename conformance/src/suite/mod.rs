@@ -27,6 +27,11 @@ pub enum Outcome {
         /// Seeds under which the outcome was the same.
         seeds: usize,
     },
+    /// The scenario was played live, and the applications saw what it says.
+    Played {
+        /// What took part.
+        with: String,
+    },
     /// The implementation cannot play the trace yet: its packets were parsed, written again and
     /// checked against the rules, nothing more.
     CodecOnly {
@@ -99,6 +104,7 @@ impl fmt::Display for Case {
                 }
                 Ok(())
             }
+            Outcome::Played { with } => write!(f, "PASS  {name}: {with}"),
             Outcome::CodecOnly { reason, packets } => write!(
                 f,
                 "CODEC {name}: codec only: {reason}; {packets} packets parsed, written again and \
@@ -125,8 +131,13 @@ pub struct Unusable {
     pub error: TraceError,
 }
 
-/// Finds the traces that arguments name: captures, and directories of captures.
-pub fn find(arguments: &[PathBuf], filter: Option<&str>) -> Result<Vec<PathBuf>, String> {
+/// Finds the files that arguments name, traces or scenarios by their `extension`: themselves, or in
+/// directories.
+pub fn find(
+    arguments: &[PathBuf],
+    extension: &str,
+    filter: Option<&str>,
+) -> Result<Vec<PathBuf>, String> {
     let mut traces = Vec::new();
     for argument in arguments {
         if argument.is_dir() {
@@ -134,11 +145,11 @@ pub fn find(arguments: &[PathBuf], filter: Option<&str>) -> Result<Vec<PathBuf>,
                 .map_err(|error| format!("{}: {error}", argument.display()))?;
             let mut found: Vec<PathBuf> = entries
                 .filter_map(|entry| Some(entry.ok()?.path()))
-                .filter(|path| path.extension().is_some_and(|e| e == "pcapng"))
+                .filter(|path| path.extension().is_some_and(|e| e == extension))
                 .collect();
             if found.is_empty() {
                 return Err(format!(
-                    "{} holds no traces; record some with `efa-conformance record`",
+                    "{} holds no .{extension} files; make traces with `efa-conformance record`",
                     argument.display()
                 ));
             }
@@ -148,7 +159,7 @@ pub fn find(arguments: &[PathBuf], filter: Option<&str>) -> Result<Vec<PathBuf>,
             traces.push(argument.clone());
         } else {
             return Err(format!(
-                "{} is neither a trace nor a directory of traces",
+                "{} is neither a file nor a directory",
                 argument.display()
             ));
         }
@@ -159,7 +170,7 @@ pub fn find(arguments: &[PathBuf], filter: Option<&str>) -> Result<Vec<PathBuf>,
     traces.retain(|path| name_of(path).contains(filter));
     if traces.is_empty() {
         return Err(format!(
-            "no trace's name contains `{filter}`; `efa-conformance list` shows them"
+            "no name contains `{filter}`; `efa-conformance list` shows them"
         ));
     }
     Ok(traces)
@@ -300,14 +311,19 @@ impl Summary {
     pub fn of(cases: &[Case]) -> Self {
         let mut summary = Summary::default();
         for case in cases {
-            match case.outcome {
-                Outcome::Passed { .. } => summary.passed += 1,
-                Outcome::CodecOnly { .. } => summary.codec_only += 1,
-                Outcome::NotUnderTest { .. } => summary.not_under_test += 1,
-                Outcome::Failed { .. } => summary.failed += 1,
-            }
+            summary.add(case);
         }
         summary
+    }
+
+    /// Counts a case.
+    pub fn add(&mut self, case: &Case) {
+        match case.outcome {
+            Outcome::Passed { .. } | Outcome::Played { .. } => self.passed += 1,
+            Outcome::CodecOnly { .. } => self.codec_only += 1,
+            Outcome::NotUnderTest { .. } => self.not_under_test += 1,
+            Outcome::Failed { .. } => self.failed += 1,
+        }
     }
 }
 
