@@ -104,6 +104,7 @@ impl RunArguments {
         config.profile = profile.name.to_owned();
         config.network = network;
 
+        Fabric::remove_dead();
         leftovers::remove();
         let directory = RunDirectory::create()?;
         let sysfs_root = directory.subdirectory("sysfs")?;

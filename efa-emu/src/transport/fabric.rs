@@ -17,12 +17,13 @@ use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use efa_core::address::Gid;
 
 use super::error::FabricError;
 use super::host::{self, Host, HostStatus};
-use super::lock::RegistryLock;
+use super::lock::{REGISTRY_PATIENCE, RegistryLock};
 use super::qpn::ParticipantId;
 
 /// First line of the registry file; another layout of anything below the fabric's directory gets
@@ -68,14 +69,36 @@ impl Fabric {
     /// As [`Fabric::open`], below another directory.
     pub fn open_below(root: &Path, name: &str) -> Result<Fabric, FabricError> {
         check_name("fabric", name)?;
-        let user_directory = root.join(format!("efa-emu-{}", effective_user()));
-        let directory = user_directory.join(name);
+        let directory = user_directory_below(root).join(name);
         let fabric = Fabric {
             name: name.to_owned(),
             directory,
         };
         fabric.with_registry(|_| Ok(()))?;
         Ok(fabric)
+    }
+
+    /// Removes what dead processes left in any of the calling user's fabrics. A fabric that cannot be
+    /// looked at now, because another process changes it or because it is damaged, stays as it is.
+    pub fn remove_dead() {
+        Fabric::remove_dead_below(&shared_memory_root());
+    }
+
+    /// As [`Fabric::remove_dead`], below another directory.
+    pub fn remove_dead_below(root: &Path) {
+        let user_directory = user_directory_below(root);
+        for entry in std::fs::read_dir(&user_directory)
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if check_name("fabric", &name).is_ok() {
+                let directory = entry.path();
+                let fabric = Fabric { name, directory };
+                let _ = fabric.with_registry_within(Duration::ZERO, |_| Ok(()));
+            }
+        }
     }
 
     /// The fabric's name.
@@ -130,7 +153,16 @@ impl Fabric {
         &self,
         work: impl FnOnce(&Path) -> Result<T, FabricError>,
     ) -> Result<T, FabricError> {
-        let registry = self.lock_registry()?;
+        self.with_registry_within(REGISTRY_PATIENCE, work)
+    }
+
+    /// As [`Fabric::with_registry`], waiting no longer than `patience` for other processes.
+    fn with_registry_within<T>(
+        &self,
+        patience: Duration,
+        work: impl FnOnce(&Path) -> Result<T, FabricError>,
+    ) -> Result<T, FabricError> {
+        let registry = self.lock_registry(patience)?;
         check_layout(registry.file(), &self.directory)?;
         let hosts = self.directory.join("hosts");
         private_directory(&hosts)?;
@@ -148,13 +180,13 @@ impl Fabric {
         self.directory.parent().expect("a fabric has a parent")
     }
 
-    fn lock_registry(&self) -> Result<RegistryLock, FabricError> {
+    fn lock_registry(&self, patience: Duration) -> Result<RegistryLock, FabricError> {
         let mut attempts = 0;
         loop {
             attempts += 1;
             let locked = private_directory(self.user_directory())
                 .and_then(|()| private_directory(&self.directory))
-                .and_then(|()| RegistryLock::acquire(&self.directory.join("registry")));
+                .and_then(|()| RegistryLock::acquire(&self.directory.join("registry"), patience));
             match locked {
                 // The last participant to leave removes the directories, perhaps between our steps.
                 Err(FabricError::Io { ref source, .. })
@@ -163,6 +195,11 @@ impl Fabric {
             }
         }
     }
+}
+
+/// Where the fabrics of the calling user are.
+fn user_directory_below(root: &Path) -> PathBuf {
+    root.join(format!("efa-emu-{}", effective_user()))
 }
 
 /// The effective user id.
@@ -280,6 +317,22 @@ mod tests {
             let mode = std::fs::metadata(directory).unwrap().mode() & 0o077;
             assert_eq!(mode & 0o022, 0, "{}", directory.display());
         }
+    }
+
+    #[test]
+    fn what_is_dead_is_removed_from_all_fabrics() {
+        let root = tempfile::tempdir().unwrap();
+        let living = open(&root).unwrap();
+        let user = living.fabric().user_directory().to_owned();
+        let dead = user.join("forgotten/hosts").join(gid_name(Gid([1; 16])));
+        std::fs::create_dir_all(&dead).unwrap();
+        std::fs::write(dead.join("1.lock"), "").unwrap();
+        Fabric::remove_dead_below(root.path());
+        assert!(!user.join("forgotten").exists());
+        assert_eq!(living.fabric().hosts().unwrap().len(), 1);
+        drop(living);
+        Fabric::remove_dead_below(root.path());
+        assert!(!user.exists());
     }
 
     #[test]

@@ -186,7 +186,7 @@ static REGISTRY: ForkSafeMutex<()> = ForkSafeMutex::new(());
 
 /// How long a process waits for the registry lock before it names the culprit. The lock is held for
 /// a few file operations only, so this much means a stopped process.
-const REGISTRY_PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const REGISTRY_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The exclusive lock on a fabric's registry, held until dropped.
 pub(super) struct RegistryLock {
@@ -196,8 +196,9 @@ pub(super) struct RegistryLock {
 }
 
 impl RegistryLock {
-    /// Waits for the lock on the file `path`, creating the file if needed. Does not nest.
-    pub(super) fn acquire(path: &Path) -> Result<RegistryLock, FabricError> {
+    /// Waits up to `patience` for the lock on the file `path`, creating the file if needed. Does not
+    /// nest.
+    pub(super) fn acquire(path: &Path, patience: Duration) -> Result<RegistryLock, FabricError> {
         let process = REGISTRY.lock();
         let started = Instant::now();
         loop {
@@ -212,7 +213,7 @@ impl RegistryLock {
                 .map_err(FabricError::io("open", path))?;
             while !try_lock(&file).map_err(FabricError::io("lock", path))? {
                 let waited = started.elapsed();
-                if waited > REGISTRY_PATIENCE {
+                if waited > patience {
                     return Err(FabricError::Locked {
                         path: path.to_owned(),
                         holder: holder(&file).ok().flatten().unwrap_or(0),

@@ -62,8 +62,13 @@ impl TestFabric {
         }
     }
 
-    pub(crate) fn name(&self) -> &str {
-        &self.name
+    /// Where the fabric is as long as anybody takes part in it.
+    pub(crate) fn directory(&self) -> PathBuf {
+        // SAFETY: takes no pointers.
+        let user = unsafe { libc::geteuid() };
+        Path::new("/dev/shm")
+            .join(format!("efa-emu-{user}"))
+            .join(&self.name)
     }
 
     /// `efa-emu run --fabric ... OPTIONS -- COMMAND`, where options and command are one list.
