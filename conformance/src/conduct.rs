@@ -8,7 +8,7 @@ use crate::application::{Remote, Report, Request, Started, Token};
 use crate::drive::{Command, Event};
 use crate::libfabric::Version;
 use crate::player::{Player, PlayerError};
-use crate::scenario::{Action, Capability, EndpointIndex, Operation, Scenario, Software};
+use crate::scenario::{Action, EndpointIndex, Operation, Scenario, Software};
 use crate::verify;
 
 /// How long operations may take to complete, in all of one `wait`.
@@ -167,18 +167,7 @@ impl<'a> Conductor<'a> {
     fn open(&mut self) -> Result<(), ConductError> {
         let mut addresses = Vec::new();
         for (at, endpoint) in self.scenario.endpoints.iter().enumerate() {
-            let command = match endpoint.software {
-                Software::Libfabric => Command::OpenLibfabric {
-                    library: self.library.clone(),
-                    api: endpoint.api.to_raw(),
-                    capabilities: endpoint.capability_bits(),
-                    register_local: endpoint.register_local,
-                },
-                Software::Core => Command::OpenCore {
-                    settings: endpoint.settings.clone(),
-                    report_sources: endpoint.has(Capability::Source),
-                },
-            };
+            let command = Command::open(endpoint, &self.library);
             let answer = self.ask(at, &command)?;
             let Event::Opened { address, version } = answer else {
                 return Err(self.unexpected(at, &answer));

@@ -5,7 +5,7 @@
 //! `pause`, so that whoever drives decides what happens in which order. It ends with its input.
 
 use std::io::{self, BufRead, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::application::stock::StockApplication;
 use crate::application::subject::{Local, Subject};
 use crate::application::{Application, Report, Request, RequestError, Started, Token};
 use crate::libfabric::{self, Library, Version};
-use crate::scenario::{EndpointIndex, Payload, Settings};
+use crate::scenario::{Capability, EndpointIndex, EndpointSpec, Payload, Settings, Software};
 
 /// What a driver is told.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -74,6 +74,24 @@ pub enum Command {
     Progress,
     /// Stop making progress. Answer: [`Event::Done`], after which no completion follows.
     Pause,
+}
+
+impl Command {
+    /// Opens what the scenario says of an endpoint; stock libfabric is loaded from `library`.
+    pub fn open(endpoint: &EndpointSpec, library: &Path) -> Self {
+        match endpoint.software {
+            Software::Libfabric => Command::OpenLibfabric {
+                library: library.to_owned(),
+                api: endpoint.api.to_raw(),
+                capabilities: endpoint.capability_bits(),
+                register_local: endpoint.register_local,
+            },
+            Software::Core => Command::OpenCore {
+                settings: endpoint.settings.clone(),
+                report_sources: endpoint.has(Capability::Source),
+            },
+        }
+    }
 }
 
 /// What a driver says.

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::drive::{Command, Event};
+use crate::scenario::EndpointSpec;
 
 /// How long a driver may take to answer a command that needs no progress.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
@@ -136,6 +137,18 @@ impl Player {
         let mut process = Process::new(&launcher.efa_emu);
         process.args(arguments).envs(&host.environment);
         Self::spawn(host.name.clone(), process)
+    }
+
+    /// Starts a driver on this host, with the device that this process has.
+    pub fn launch_here(endpoint: &EndpointSpec) -> Result<Self, PlayerError> {
+        let own = std::env::current_exe().map_err(|source| PlayerError::Start {
+            endpoint: endpoint.name.clone(),
+            program: "this program".into(),
+            source,
+        })?;
+        let mut process = Process::new(own);
+        process.arg("drive").envs(&endpoint.environment);
+        Self::spawn(endpoint.name.clone(), process)
     }
 
     fn spawn(endpoint: String, mut process: Process) -> Result<Self, PlayerError> {

@@ -322,17 +322,24 @@ fn difference(sent: &CapturedPacket, received: &CapturedPacket) -> String {
     });
     match differing {
         Some(field) => {
+            let show = |field: &efa_core::wire::fields::Field<'_>| {
+                field
+                    .descriptor
+                    .display(field.packet_type, field.value)
+                    .to_string()
+            };
             let other = after.iter().find(|other| other.name() == field.name());
-            let other = other.map_or_else(|| "absent".into(), ToString::to_string);
             format!(
-                "field `{}` ({}): sent in packet {} as {field}, received as {other}",
+                "field `{}` ({}): expected {} as sent in packet {}, actual {}",
                 field.name(),
                 field.descriptor.source,
-                sent.number
+                show(field),
+                sent.number,
+                other.map_or_else(|| "absent".into(), show)
             )
         }
         None => format!(
-            "{} bytes were sent in packet {}, {} received",
+            "expected {} bytes as sent in packet {}, actual {}",
             sent.payload.len(),
             sent.number,
             received.payload.len()

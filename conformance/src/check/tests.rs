@@ -445,7 +445,7 @@ fn what_arrives_is_what_was_sent() {
     assert!(
         text.starts_with(
             "packet 8 (EAGER_MSGRTM): copies-agree: field `msg_id` (spec section 3.2, table 3.3): \
-             sent in packet 7 as msg_id = 1, received as msg_id = 9"
+             expected 1 as sent in packet 7, actual 9"
         ),
         "{text}"
     );

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 
 use super::{Outcome, complain};
+use crate::libfabric::Library;
 use crate::replay::emu::Emu;
-use crate::replay::hw::Hw;
+use crate::replay::hw::{Hw, Stock};
 use crate::suite::progress::Progress;
 use crate::suite::{self, Case, Summary};
 use crate::trace::Trace;
@@ -25,6 +26,8 @@ enum BackendChoice {
 enum Dut {
     /// The protocol engine of efa-core.
     Core,
+    /// Stock libfabric; only with `--backend hw`.
+    Libfabric,
 }
 
 #[derive(clap::Args)]
@@ -38,6 +41,9 @@ pub(super) struct Run {
     /// What is under test.
     #[arg(long, value_enum, default_value = "core")]
     dut: Dut,
+    /// The libfabric to put under test.
+    #[arg(long, value_name = "PATH", default_value = Library::DEFAULT)]
+    libfabric: PathBuf,
     /// Also replay each trace in this many different networks that reorder, lose and refuse packets;
     /// the applications must see the same.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -61,6 +67,10 @@ pub(super) fn run(arguments: &Run) -> Outcome {
         Ok(paths) => paths,
         Err(problem) => return complain(problem, Outcome::Unfit),
     };
+    if arguments.dut == Dut::Libfabric && arguments.backend != BackendChoice::Hw {
+        let problem = "stock libfabric talks to verbs only; put it under test with --backend hw";
+        return complain(problem, Outcome::Unfit);
+    }
     let wants = |choice| arguments.backend == choice || arguments.backend == BackendChoice::All;
     let mut emu = wants(BackendChoice::Emu).then(Emu::orderly);
     let mut hw = None;
@@ -70,7 +80,9 @@ pub(super) fn run(arguments: &Run) -> Outcome {
             Err(error) => return complain(error, Outcome::Unfit),
         }
     }
-    let Dut::Core = arguments.dut;
+    let mut stock = (arguments.dut == Dut::Libfabric).then(|| Stock {
+        library: arguments.libfabric.clone(),
+    });
     let progress = Progress::new(paths.len());
     let mut cases: Vec<Case> = Vec::new();
     let mut unfit = Vec::new();
@@ -88,8 +100,11 @@ pub(super) fn run(arguments: &Run) -> Outcome {
             results.push(suite::run_engine(&trace, backend, arguments.seeds));
         }
         if let Some(backend) = &mut hw {
-            // Seeds decide about the emulated network only.
-            results.push(suite::run_engine(&trace, backend, 0));
+            results.push(match &mut stock {
+                Some(stock) => suite::run_stock(&trace, backend, stock),
+                // Seeds decide about the emulated network only.
+                None => suite::run_engine(&trace, backend, 0),
+            });
         }
         let mut ended = Vec::new();
         for result in results {

@@ -1,14 +1,18 @@
 //! Real verbs as a backend: an EFA device, or whatever is behind the same ABI.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use efa_core::endpoint::Instant;
 use efa_hw::{DeviceName, HwDevice, HwNic, NicConfig};
 
-use super::Clock;
 use super::backend::{Backend, BackendError};
-use crate::scenario::EndpointSpec;
+use super::{Clock, Opener};
+use crate::application::subject::{Remote, Subject};
+use crate::drive::Command;
+use crate::player::Player;
+use crate::scenario::{EndpointSpec, Software};
 
 /// All endpoints on one device of this host; their packets go through the device.
 pub struct Hw {
@@ -23,12 +27,40 @@ const IDLE_ROUNDS: u32 = 20_000;
 impl Hw {
     /// Opens the first EFA device.
     pub fn open_device() -> Result<Self, BackendError> {
-        let device = HwDevice::open(&DeviceName::First)
-            .map_err(|error| BackendError::Unfit(error.to_string()))?;
+        let device = HwDevice::open(&DeviceName::First).map_err(|error| {
+            BackendError::Unfit(format!(
+                "no device for the hw backend: {error}; without EFA hardware run `efa-emu run \
+                     -- efa-conformance run --backend hw`"
+            ))
+        })?;
         Ok(Hw {
             device,
             start: std::time::Instant::now(),
         })
+    }
+}
+
+/// Opens stock libfabric, in a process of its own on this host, as the endpoint under test.
+#[derive(Clone, Debug)]
+pub struct Stock {
+    /// The library.
+    pub library: PathBuf,
+}
+
+impl Opener<Hw> for Stock {
+    fn open(
+        &mut self,
+        _backend: &mut Hw,
+        endpoint: &EndpointSpec,
+    ) -> Result<Box<dyn Subject>, BackendError> {
+        let player = Player::launch_here(endpoint)
+            .map_err(|error| BackendError::Unfit(error.to_string()))?;
+        let stock = EndpointSpec {
+            software: Software::Libfabric,
+            ..endpoint.clone()
+        };
+        let remote = Remote::open(player, &Command::open(&stock, &self.library));
+        Ok(Box::new(remote.map_err(BackendError::endpoint)?))
     }
 }
 

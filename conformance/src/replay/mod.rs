@@ -178,6 +178,8 @@ pub fn replay<B: Backend>(
             .insert(known, &actual[known].to_bytes())
             .map_err(BackendError::endpoint)?;
     }
+    // Stock libfabric posts its receive buffers when it first makes progress.
+    subject.poll().map_err(BackendError::endpoint)?;
     let mut replay = Replay {
         trace,
         dut,

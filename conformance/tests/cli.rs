@@ -1,0 +1,324 @@
+//! The command line: exit status and messages.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use efa_conformance::trace::Capture;
+use efa_core::wire::fields::fields_of;
+use efa_emu::capture::Direction;
+
+fn corpus() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces")
+}
+
+fn conformance(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_efa-conformance"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The exit status and everything that was printed.
+fn outcome(output: &Output) -> (Option<i32>, String) {
+    let all = text(&output.stdout) + &text(&output.stderr);
+    (output.status.code(), all)
+}
+
+/// A copy of a trace of the corpus in a directory of its own.
+fn copy(name: &str) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    for extension in ["toml", "pcapng"] {
+        let file = format!("{name}.{extension}");
+        std::fs::copy(corpus().join(&file), directory.path().join(&file)).unwrap();
+    }
+    let path = directory.path().join(format!("{name}.pcapng"));
+    (directory, path)
+}
+
+/// Where in a capture's file each frame's RDM packet is, and what field each byte belongs to.
+fn packet_offsets(path: &Path) -> Vec<usize> {
+    let bytes = std::fs::read(path).unwrap();
+    let capture = Capture::load(path).unwrap();
+    let mut from = 0;
+    let mut offsets = Vec::new();
+    for frame in &capture.frames {
+        // Packets are in file order; each is found behind the previous one.
+        let found = bytes[from..]
+            .windows(frame.payload.len())
+            .position(|window| window == frame.payload)
+            .unwrap();
+        offsets.push(from + found);
+        from += found + frame.payload.len();
+    }
+    offsets
+}
+
+#[test]
+fn a_trace_passes_and_the_reports_are_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let report = |name: &str| directory.path().join(name).display().to_string();
+    let traces = corpus().display().to_string();
+    let output = conformance(&[
+        "run",
+        &traces,
+        "--filter",
+        "eager-",
+        "--backend",
+        "emu",
+        "--dut",
+        "core",
+        "--seeds",
+        "2",
+        "--junit",
+        &report("junit.xml"),
+        "--json",
+        &report("report.json"),
+        "--html",
+        &report("report.html"),
+    ]);
+    let (status, printed) = outcome(&output);
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(printed.contains("PASS  eager-tagged"), "{printed}");
+    assert!(printed.contains("same outcome under 2 seeds"), "{printed}");
+    assert!(
+        printed.ends_with("4 passed, 0 codec only, 0 skipped, 0 failed\n"),
+        "{printed}"
+    );
+    // Not a terminal: plain lines.
+    assert!(!printed.contains('\u{1b}'), "{printed}");
+
+    let junit = std::fs::read_to_string(directory.path().join("junit.xml")).unwrap();
+    assert!(
+        junit.contains("<testsuite name=\"emu\" tests=\"4\""),
+        "{junit}"
+    );
+    let json = std::fs::read_to_string(directory.path().join("report.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["summary"]["passed"], 4);
+    assert_eq!(json["cases"][0]["result"], "passed");
+    let html = std::fs::read_to_string(directory.path().join("report.html")).unwrap();
+    assert!(html.contains("eager-tagged"), "{html}");
+}
+
+/// One byte in the file is another one, as a hex editor would leave it: in the sender's copy of a
+/// packet, and in the receiver's.
+#[test]
+fn a_changed_byte_in_the_file_fails_and_is_named() {
+    for direction in [Direction::Outbound, Direction::Inbound] {
+        for name in [
+            "type",
+            "version",
+            "flags",
+            "msg_id",
+            "tag",
+            "raw_addr.qpn",
+            "raw_addr.connid",
+        ] {
+            let (_directory, path) = copy("eager-tagged");
+            let capture = Capture::load(&path).unwrap();
+            let place = capture
+                .frames
+                .iter()
+                .position(|f| f.kind() == "EAGER_TAGRTM" && f.direction == Some(direction))
+                .unwrap();
+            let frame = &capture.frames[place];
+            let field = fields_of(&frame.payload)
+                .unwrap()
+                .find(|field| field.descriptor.name == name)
+                .unwrap();
+            let at = packet_offsets(&path)[place] + field.offset;
+            let mut bytes = std::fs::read(&path).unwrap();
+            bytes[at] ^= 0x01;
+            std::fs::write(&path, bytes).unwrap();
+
+            let output = conformance(&["run", &path.display().to_string()]);
+            let (status, printed) = outcome(&output);
+            assert_eq!(status, Some(1), "{name}: {printed}");
+            let start = format!("packet {} (", frame.number);
+            let named = printed.lines().map(str::trim).any(|line| {
+                line.starts_with(&start)
+                    && line.contains(&format!("`{name}` (spec section "))
+                    && line.contains(": expected ")
+                    && line.contains(", actual ")
+            });
+            assert!(named, "{direction:?} {name}:\n{printed}");
+            // The network's own checksum does not fit any more either.
+            assert!(printed.contains("checksum"), "{name}: {printed}");
+        }
+    }
+}
+
+#[test]
+fn data_outside_of_the_packet_is_protected_as_well() {
+    let (_directory, path) = copy("eager-tagged");
+    let offset = packet_offsets(&path)[0];
+    // The sequence number of the transport header.
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[offset - 32 + 16] ^= 0x01;
+    std::fs::write(&path, &bytes).unwrap();
+    let (status, printed) = outcome(&conformance(&["run", &path.display().to_string()]));
+    assert_eq!(status, Some(1), "{printed}");
+    // Its magic: no frame of the emulated wire any more.
+    bytes[offset - 32] ^= 0x01;
+    std::fs::write(&path, &bytes).unwrap();
+    let (status, printed) = outcome(&conformance(&["run", &path.display().to_string()]));
+    assert_eq!(status, Some(1), "{printed}");
+    assert!(printed.contains("packet 1: "), "{printed}");
+}
+
+#[test]
+fn check_names_the_rule_that_is_broken() {
+    let traces = corpus().join("ping-pong.pcapng").display().to_string();
+    let (status, printed) = outcome(&conformance(&["check", &traces]));
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(printed.contains("10 packets, 0 violations"), "{printed}");
+
+    let (_directory, path) = copy("ping-pong");
+    let place = 0;
+    let at = packet_offsets(&path)[place];
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[at + 1] = 3;
+    std::fs::write(&path, bytes).unwrap();
+    let (status, printed) = outcome(&conformance(&["check", &path.display().to_string()]));
+    assert_eq!(status, Some(1), "{printed}");
+    assert!(
+        printed.contains("packet-form") && printed.contains("version"),
+        "{printed}"
+    );
+
+    let (status, printed) = outcome(&conformance(&["check", "--rules"]));
+    assert_eq!(status, Some(0));
+    assert!(
+        printed.contains("handshake-once") && printed.contains("spec section 2.1"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn show_prints_every_field() {
+    let path = corpus().join("eager-tagged.pcapng").display().to_string();
+    let (status, printed) = outcome(&conformance(&["show", &path]));
+    assert_eq!(status, Some(0), "{printed}");
+    for line in [
+        "# step 2: a sends tagged question of 100 bytes to b",
+        "    type = 65 (EAGER_TAGRTM)",
+        "    tag = 0x1237",
+        "    raw_addr.size = 36",
+        "    nextra_p3 = 4",
+    ] {
+        assert!(
+            printed.lines().any(|printed| printed == line),
+            "{line}\n{printed}"
+        );
+    }
+}
+
+#[test]
+fn list_describes_the_corpus() {
+    let (status, printed) = outcome(&conformance(&["list", &corpus().display().to_string()]));
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(printed.contains("eager-tagged"), "{printed}");
+    assert!(printed.contains("spec 3.2"), "{printed}");
+}
+
+#[test]
+fn wrong_usage_and_unfit_input_are_2_with_the_remedy() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, contents: &[u8]| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, contents).unwrap();
+        path.display().to_string()
+    };
+    let text = file("text.pcapng", b"no capture at all");
+    let empty = file("empty.pcapng", b"");
+    let orphan = directory.path().join("orphan.pcapng");
+    std::fs::copy(corpus().join("eager-tagged.pcapng"), &orphan).unwrap();
+    let orphan = orphan.display().to_string();
+    let typo = file(
+        "typo.toml",
+        &std::fs::read_to_string(corpus().join("eager-tagged.toml"))
+            .unwrap()
+            .replace("length = 100", "lenght = 100")
+            .into_bytes(),
+    );
+    let corpus = corpus().display().to_string();
+    let cases: [(&[&str], &[&str]); 11] = [
+        (
+            &["run", "no-such-directory"],
+            &["no-such-directory", "neither"],
+        ),
+        (
+            &["run", &corpus, "--filter", "no-such-trace"],
+            &["no-such-trace", "list"],
+        ),
+        (
+            &["run", &corpus, "--backend", "nothing"],
+            &["nothing", "emu"],
+        ),
+        (&["run", &corpus, "--dut", "libfabric"], &["--backend hw"]),
+        (&["run", &text], &["text.pcapng", "not a pcapng"]),
+        (&["run", &orphan], &["orphan.toml is missing"]),
+        (&["check", &text], &["text.pcapng", "not a pcapng"]),
+        (&["show", &empty], &["empty"]),
+        (&["show", "no-such-file"], &["no-such-file"]),
+        (
+            &["record", &typo, "-o", &text],
+            &["typo.toml:33: lenght", "did you mean `length`?"],
+        ),
+        (
+            &[
+                "record",
+                &typo,
+                "-o",
+                &text,
+                "--efa-emu",
+                "./no-such-efa-emu",
+            ],
+            &["typo.toml:33"],
+        ),
+    ];
+    for (arguments, expected) in cases {
+        let (status, printed) = outcome(&conformance(arguments));
+        assert_eq!(status, Some(2), "{arguments:?}: {printed}");
+        for expected in expected {
+            assert!(printed.contains(expected), "{arguments:?}: {printed}");
+        }
+    }
+}
+
+#[test]
+fn without_a_device_the_hardware_backend_says_what_to_do() {
+    let corpus = corpus().display().to_string();
+    let output = Command::new(env!("CARGO_BIN_EXE_efa-conformance"))
+        .args(["run", &corpus, "--backend", "hw"])
+        .output()
+        .unwrap();
+    let (status, printed) = outcome(&output);
+    if status == Some(0) {
+        println!("SKIPPED: this machine has an EFA device");
+        return;
+    }
+    assert_eq!(status, Some(2), "{printed}");
+    assert!(printed.contains("efa-emu run --"), "{printed}");
+}
+
+#[test]
+fn a_missing_program_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = directory.path().join("out.pcapng").display().to_string();
+    let scenario = corpus().join("eager-tagged.toml").display().to_string();
+    let (status, printed) = outcome(&conformance(&[
+        "record",
+        &scenario,
+        "-o",
+        &output,
+        "--efa-emu",
+        "./no-such-efa-emu",
+    ]));
+    assert_eq!(status, Some(2), "{printed}");
+    assert!(printed.contains("no-such-efa-emu"), "{printed}");
+}

@@ -1,0 +1,171 @@
+//! The suite with stock libfabric over emulated devices.
+//!
+//! Needs the other programs of the workspace (`cargo build --workspace`) and an installed libfabric
+//! with the efa provider; without them the tests say so.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use efa_conformance::check;
+use efa_conformance::trace::Trace;
+
+fn corpus() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces")
+}
+
+fn conformance() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_efa-conformance"))
+}
+
+/// The emulator beside the program under test, if stock libfabric finds a device under it.
+fn emulator() -> Option<PathBuf> {
+    let emulator = conformance().with_file_name("efa-emu");
+    if !emulator.is_file() {
+        println!(
+            "SKIPPED: {} is missing: cargo build --workspace",
+            emulator.display()
+        );
+        return None;
+    }
+    let found = Command::new(&emulator)
+        .args(["run", "--", "fi_info", "-p", "efa"])
+        .output();
+    match found {
+        Ok(output) if output.status.success() => Some(emulator),
+        Ok(output) => {
+            let why = String::from_utf8_lossy(&output.stderr).into_owned();
+            println!("SKIPPED: fi_info finds no EFA device under efa-emu: {why}");
+            None
+        }
+        Err(error) => {
+            println!("SKIPPED: efa-emu cannot be run: {error}");
+            None
+        }
+    }
+}
+
+fn run(program: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = Command::new(program).args(arguments).output().unwrap();
+    let printed = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
+    (status.code(), printed)
+}
+
+fn path(name: &str) -> String {
+    corpus().join(name).display().to_string()
+}
+
+#[test]
+fn the_engine_talks_to_stock_libfabric_in_both_directions() {
+    if emulator().is_none() {
+        return;
+    }
+    for name in [
+        "ping-pong",
+        "unexpected-tagged",
+        "truncation",
+        "long-cts",
+        "long-read",
+    ] {
+        let scenario = path(&format!("{name}.toml"));
+        let (status, printed) = run(conformance(), &["interop", &scenario]);
+        assert_eq!(status, Some(0), "{printed}");
+        assert!(printed.contains("core as a: efa-core"), "{printed}");
+        assert!(printed.contains("core as b: libfabric"), "{printed}");
+        assert!(
+            printed.contains("2 passed, 0 codec only, 0 skipped, 0 failed"),
+            "{printed}"
+        );
+    }
+}
+
+#[test]
+fn what_is_recorded_now_is_a_trace_that_passes() {
+    if emulator().is_none() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name);
+    std::fs::copy(
+        corpus().join("eager-tagged.toml"),
+        file("eager-tagged.toml"),
+    )
+    .unwrap();
+    let output = file("eager-tagged.pcapng").display().to_string();
+    let scenario = file("eager-tagged.toml").display().to_string();
+    let (status, printed) = run(conformance(), &["record", &scenario, "-o", &output]);
+    assert_eq!(status, Some(0), "{printed}");
+    let trace = Trace::load(&file("eager-tagged.pcapng")).unwrap();
+    assert_eq!(check::check(&trace.capture).violations, Vec::new());
+    let (status, printed) = run(conformance(), &["run", &output]);
+    assert_eq!(status, Some(0), "{printed}");
+}
+
+#[test]
+fn a_scenario_that_goes_otherwise_is_no_trace() {
+    if emulator().is_none() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let scenario = directory.path().join("wrong.toml");
+    let text = std::fs::read_to_string(corpus().join("eager-tagged.toml")).unwrap();
+    // The receive is too short, and the scenario does not say so.
+    let text = text.replace("length = 256", "length = 99");
+    std::fs::write(&scenario, text).unwrap();
+    let output = directory.path().join("wrong.pcapng");
+    let (status, printed) = run(
+        conformance(),
+        &[
+            "record",
+            &scenario.display().to_string(),
+            "-o",
+            &output.display().to_string(),
+        ],
+    );
+    assert_eq!(status, Some(1), "{printed}");
+    assert!(
+        printed.contains("`question-arrives`: result: expected success, actual FI_ETRUNC"),
+        "{printed}"
+    );
+    assert!(!output.exists());
+}
+
+#[test]
+fn the_corpus_passes_over_verbs() {
+    let Some(emulator) = emulator() else { return };
+    let program = conformance().display().to_string();
+    let traces = corpus().display().to_string();
+    let arguments = ["run", "--", &program, "run", &traces, "--backend", "all"];
+    let (status, printed) = run(&emulator, &arguments);
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(printed.contains(" hw   core as a: "), "{printed}");
+    assert!(printed.contains(" emu  core as a: "), "{printed}");
+}
+
+#[test]
+fn stock_libfabric_passes_its_own_traces() {
+    let Some(emulator) = emulator() else { return };
+    let program = conformance().display().to_string();
+    let traces = corpus().display().to_string();
+    let (status, printed) = run(
+        &emulator,
+        &[
+            "run",
+            "--",
+            &program,
+            "run",
+            &traces,
+            "--backend",
+            "hw",
+            "--dut",
+            "libfabric",
+            "--filter",
+            "tagged",
+        ],
+    );
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(printed.contains("libfabric as a: "), "{printed}");
+}
