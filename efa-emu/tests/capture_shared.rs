@@ -75,14 +75,14 @@ fn two_handles_share_a_file_and_their_counts_add_up() {
     }
     record(&mut two, 2, 3);
     assert_eq!(
-        one.close(Duration::ZERO).unwrap(),
+        one.close().unwrap(),
         Counts {
             seen: 3,
             dropped: 0
         }
     );
     assert_eq!(
-        two.close(Duration::ZERO).unwrap(),
+        two.close().unwrap(),
         Counts {
             seen: 4,
             dropped: 0
@@ -158,7 +158,7 @@ fn a_lock_that_is_never_released_costs_frames_but_not_time() {
             dropped: 100
         }
     );
-    assert_eq!(file.close(Duration::ZERO).unwrap().dropped, 100);
+    assert_eq!(file.close().unwrap().dropped, 100);
     let (frames, counts, _) = read(&path);
     assert_eq!(frames, [(1, 100)]);
     assert_eq!(
@@ -276,8 +276,14 @@ fn a_full_disk_drops_frames_and_leaves_the_file_whole() {
         .status()
         .unwrap();
     assert!(status.success());
-    let (frames, _, truncated) = read(&path);
+    let (frames, counts, truncated) = read(&path);
     assert_eq!(frames, [(7, 0), (7, 1), (7, 2)]);
+    // The child exited without closing the capture.
+    let expected = Counts {
+        seen: 10,
+        dropped: 7,
+    };
+    assert_eq!(counts, Some(expected));
     assert!(!truncated);
 }
 

@@ -115,39 +115,47 @@ pub(super) fn append_frame(
     );
 }
 
-/// Appends an interface's counts at the end of its capture.
+/// What a statistics block counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum StatisticsKind {
+    /// Frames seen and frames dropped.
+    All,
+    /// Frames dropped; those that were recorded are there to be counted.
+    Dropped,
+}
+
+/// Where in a block of [`StatisticsKind::Dropped`] the count is: behind the block's type and length,
+/// the interface and the time, and the option's code and length.
+pub(super) const DROPPED_OFFSET: u64 = 8 + 12 + 4;
+
+/// Appends an interface's counts.
 pub(super) fn append_statistics(
     interface: InterfaceId,
     time: Duration,
+    kind: StatisticsKind,
     counts: Counts,
-    comment: Option<&str>,
     bytes: &mut Vec<u8>,
 ) {
-    let mut options = Vec::with_capacity(3);
-    if let Some(comment) = comment {
-        options.push(InterfaceStatisticsOption::Comment(Cow::Borrowed(comment)));
-    }
-    options.push(InterfaceStatisticsOption::IsbIfRecv(counts.seen));
-    options.push(InterfaceStatisticsOption::IsbIfDrop(counts.dropped));
+    let dropped = InterfaceStatisticsOption::IsbIfDrop(counts.dropped);
     append(
         InterfaceStatisticsBlock {
             interface_id: interface.0,
             timestamp: swap_halves(time.as_nanos() as u64),
-            options,
+            options: match kind {
+                StatisticsKind::All => {
+                    vec![InterfaceStatisticsOption::IsbIfRecv(counts.seen), dropped]
+                }
+                StatisticsKind::Dropped => vec![dropped],
+            },
         },
         bytes,
     );
 }
 
-/// The counts in a statistics block.
-pub(super) fn counts(block: &InterfaceStatisticsBlock<'_>) -> Counts {
-    let mut counts = Counts::default();
-    for option in &block.options {
-        match option {
-            InterfaceStatisticsOption::IsbIfRecv(seen) => counts.seen = *seen,
-            InterfaceStatisticsOption::IsbIfDrop(dropped) => counts.dropped = *dropped,
-            _ => {}
-        }
-    }
-    counts
+/// The count of dropped frames in a statistics block.
+pub(super) fn dropped(block: &InterfaceStatisticsBlock<'_>) -> Option<u64> {
+    block.options.iter().find_map(|option| match option {
+        InterfaceStatisticsOption::IsbIfDrop(dropped) => Some(*dropped),
+        _ => None,
+    })
 }

@@ -121,8 +121,10 @@ pub struct CapturedInterface {
     pub name: Option<String>,
     /// `if_hardware`: the device's profile in our captures.
     pub hardware: Option<String>,
-    /// What the capture's statistics blocks say, added up; `None` if there are none.
+    /// Frames of this interface read so far, and with them those that the capture's statistics
+    /// blocks say are missing, added up; `None` if no block says anything.
     pub counts: Option<Counts>,
+    frames: u64,
     linktype: u32,
     time: TimeUnit,
 }
@@ -405,11 +407,17 @@ impl<R: Read> Reader<R> {
     fn add_statistics(&mut self, offset: u64) -> Result<(), ReadError> {
         let code = INTERFACE_STATISTIC_BLOCK;
         let block = self.parse(offset, code, Block::into_interface_statistics)?;
-        let (id, counts) = (block.interface_id, block::counts(&block));
+        let (id, dropped) = (block.interface_id, block::dropped(&block));
         let index = self.interface_index(offset, id)?;
-        let sum = self.interfaces[index].counts.get_or_insert_default();
-        sum.seen = sum.seen.saturating_add(counts.seen);
-        sum.dropped = sum.dropped.saturating_add(counts.dropped);
+        let interface = &mut self.interfaces[index];
+        if let Some(dropped) = dropped {
+            let counts = interface.counts.get_or_insert(Counts {
+                seen: interface.frames,
+                dropped: 0,
+            });
+            counts.seen = counts.seen.saturating_add(dropped);
+            counts.dropped = counts.dropped.saturating_add(dropped);
+        }
         Ok(())
     }
 
@@ -426,8 +434,21 @@ impl<R: Read> Reader<R> {
         })
     }
 
+    /// Counts the packet in the buffer at its interface, if it names one.
+    fn count_packet(&mut self) {
+        let id = self.buffer.get(8..12).and_then(|id| id.try_into().ok());
+        let index = id.map(|id| self.section + self.order.u32(id) as usize);
+        if let Some(interface) = index.and_then(|index| self.interfaces.get_mut(index)) {
+            interface.frames += 1;
+            if let Some(counts) = &mut interface.counts {
+                counts.seen = counts.seen.saturating_add(1);
+            }
+        }
+    }
+
     fn packet(&mut self, offset: u64) -> Result<CapturedFrame<'_>, ReadError> {
         self.frames += 1;
+        self.count_packet();
         let this = &*self;
         let block = this.parse(offset, ENHANCED_PACKET_BLOCK, Block::into_enhanced_packet)?;
         let index = this.interface_index(offset, block.interface_id)?;

@@ -6,17 +6,23 @@
 //! append happens under an advisory lock, which the kernel releases when its holder dies, and begins
 //! by cutting a fragment off: a file always consists of whole blocks and at most one cut-off block at
 //! its end, which [`super::Reader`] and Wireshark tolerate.
+//!
+//! Few programs close their devices before they exit, so the count of frames that could not be
+//! recorded is not left for the end: it stands in a statistics block at the start of the file, and
+//! whoever loses a frame adds to it there.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pcap_file::pcapng::blocks::SECTION_HEADER_BLOCK;
+use pcap_file::pcapng::blocks::{
+    INTERFACE_DESCRIPTION_BLOCK, INTERFACE_STATISTIC_BLOCK, SECTION_HEADER_BLOCK,
+};
 use rustix::fs::FlockOperation;
 
-use super::block;
+use super::block::{self, StatisticsKind};
 use super::{CaptureTap, Counts, Direction, Interface, InterfaceId};
 use crate::frame::Frame;
 
@@ -35,6 +41,15 @@ pub fn create_shared(path: &Path, interface: &Interface) -> io::Result<PathBuf> 
     let mut start = Vec::new();
     block::append_section_header(&mut start);
     block::append_interface(interface, &mut start);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let (id, now) = (InterfaceId::FIRST, now.unwrap_or(Duration::ZERO));
+    block::append_statistics(
+        id,
+        now,
+        StatisticsKind::Dropped,
+        Counts::default(),
+        &mut start,
+    );
     let mut file = File::create(path)?;
     file.write_all(&start)?;
     std::path::absolute(path)
@@ -47,6 +62,10 @@ pub struct SharedFile {
     path: PathBuf,
     /// A position at which a block begins or the file ends; blocks before it are whole.
     boundary: u64,
+    /// Where the file's count of dropped frames is.
+    dropped_at: u64,
+    /// Dropped frames that are not in that count yet.
+    uncounted: u64,
     /// The lock could not be had last time, so its holder is probably stopped: do not wait again.
     impatient: bool,
     counts: Counts,
@@ -58,23 +77,33 @@ pub struct SharedFile {
 impl SharedFile {
     /// Opens a capture that [`create_shared`] made.
     pub fn open(path: &Path) -> io::Result<SharedFile> {
-        let file = OpenOptions::new().read(true).append(true).open(path)?;
-        let capture = SharedFile {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let mut capture = SharedFile {
             file,
             path: path.to_owned(),
             boundary: 0,
+            dropped_at: 0,
+            uncounted: 0,
             impatient: false,
             counts: Counts::default(),
             error: None,
             frame: Vec::new(),
             block: Vec::new(),
         };
-        let first = capture.block_at(0, u64::MAX)?;
-        if first.is_none_or(|block| block.code != SECTION_HEADER_BLOCK) {
-            return Err(io::Error::new(
-                ErrorKind::InvalidData,
-                format!("{} is not a capture made by efa-emu", path.display()),
-            ));
+        for expected in [
+            SECTION_HEADER_BLOCK,
+            INTERFACE_DESCRIPTION_BLOCK,
+            INTERFACE_STATISTIC_BLOCK,
+        ] {
+            let block = capture.block_at(capture.boundary, u64::MAX)?;
+            let Some(block) = block.filter(|block| block.code == expected) else {
+                return Err(io::Error::new(
+                    ErrorKind::InvalidData,
+                    format!("{} is not a capture made by efa-emu", path.display()),
+                ));
+            };
+            capture.dropped_at = capture.boundary + block::DROPPED_OFFSET;
+            capture.boundary += block.length;
         }
         Ok(capture)
     }
@@ -100,28 +129,43 @@ impl SharedFile {
         self.error.as_ref()
     }
 
-    /// Writes this handle's counts as a statistics block. A reader adds up those of all handles.
-    pub fn close(mut self, time: Duration) -> io::Result<Counts> {
-        let comment = format!("process {}", std::process::id());
-        let mut block = std::mem::take(&mut self.block);
-        block.clear();
-        let first = InterfaceId::FIRST;
-        block::append_statistics(first, time, self.counts, Some(&comment), &mut block);
-        self.append(&block)?;
+    /// Ends the recording; what this handle counted. An error means that the file's count of dropped
+    /// frames lacks some.
+    pub fn close(mut self) -> io::Result<Counts> {
+        if self.uncounted > 0 {
+            self.locked(|_| Ok(()))?;
+        }
         Ok(self.counts)
     }
 
-    fn append(&mut self, block: &[u8]) -> io::Result<()> {
-        self.lock()?;
-        let result = self.append_locked(block);
+    /// Does something with the lock held, then counts what was dropped.
+    fn locked(&mut self, work: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
+        self.lock().inspect_err(|_| self.uncounted += 1)?;
+        let result = work(self);
+        self.uncounted += u64::from(result.is_err());
+        let counted = self.count_dropped();
         // If this fails nothing sensible is left to do; the kernel unlocks when the file is closed.
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
-        result
+        result.and(counted)
+    }
+
+    /// Adds to the count in the file. It has its place already, so this works on a full disk.
+    fn count_dropped(&mut self) -> io::Result<()> {
+        if self.uncounted == 0 {
+            return Ok(());
+        }
+        let mut count = [0; 8];
+        self.file.read_exact_at(&mut count, self.dropped_at)?;
+        let count = u64::from_le_bytes(count).saturating_add(self.uncounted);
+        self.file
+            .write_all_at(&count.to_le_bytes(), self.dropped_at)?;
+        self.uncounted = 0;
+        Ok(())
     }
 
     fn append_locked(&mut self, block: &[u8]) -> io::Result<()> {
         let end = self.end_of_whole_blocks()?;
-        let written = match self.file.write(block) {
+        let written = match self.file.write_at(block, end) {
             Ok(written) if written == block.len() => {
                 self.boundary = end + written as u64;
                 return Ok(());
@@ -234,9 +278,16 @@ impl CaptureTap for SharedFile {
         let emitted = frame.emit(&mut self.frame).map_err(io::Error::other);
         let mut block = std::mem::take(&mut self.block);
         block.clear();
-        let recorded = emitted.and_then(|()| {
-            block::append_frame(InterfaceId::FIRST, time, direction, &self.frame, &mut block);
-            self.append(&block)
+        let recorded = self.locked(|capture| {
+            emitted?;
+            block::append_frame(
+                InterfaceId::FIRST,
+                time,
+                direction,
+                &capture.frame,
+                &mut block,
+            );
+            capture.append_locked(&block)
         });
         self.block = block;
         self.counts.count(recorded.is_ok());

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use super::block;
+use super::block::{self, StatisticsKind};
 use super::{CaptureTap, Counts, Direction, Interface, InterfaceId};
 use crate::frame::Frame;
 
@@ -60,7 +60,13 @@ impl<W: Write> Writer<W> {
         self.block.clear();
         for (index, counts) in self.counts.iter().enumerate() {
             let interface = InterfaceId(index as u32);
-            block::append_statistics(interface, time, *counts, None, &mut self.block);
+            block::append_statistics(
+                interface,
+                time,
+                StatisticsKind::All,
+                *counts,
+                &mut self.block,
+            );
         }
         self.sink.write_all(&self.block)?;
         self.sink.flush()?;

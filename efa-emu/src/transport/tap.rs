@@ -149,11 +149,10 @@ impl Tap {
         }
     }
 
-    /// Writes the counts of this device's part of the capture.
+    /// Ends the device's part of the capture.
     pub(super) fn close(self) {
-        let time = now(Direction::Outbound).time;
-        if let Err(error) = self.recorder.into_tap().close(time) {
-            tracing::warn!(%error, "cannot finish the capture");
+        if let Err(error) = self.recorder.into_tap().close() {
+            tracing::warn!(%error, "the capture does not say how many frames it lacks");
         }
     }
 }
