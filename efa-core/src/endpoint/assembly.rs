@@ -5,7 +5,7 @@ use hashbrown::HashTable;
 use crate::wire::MsgId;
 
 use super::hash::Mixer;
-use super::ids::{PeerId, ReceiveId};
+use super::ids::{ClaimId, PeerId, ReceiveId};
 use super::matching::UnexpectedKey;
 
 /// Where further packets of a message go whose first packet was processed.
@@ -13,6 +13,8 @@ use super::matching::UnexpectedKey;
 pub(super) enum Assembly {
     /// To its other packets.
     Unexpected { tagged: bool, key: UnexpectedKey },
+    /// Likewise; the application claimed it.
+    Claimed(ClaimId),
     /// To the receive.
     Receive(ReceiveId),
 }

@@ -11,7 +11,7 @@ use super::completion::{CompletionFlags, Event, PacketError};
 use super::error::{EndpointError, Errno, Failure, ProviderError};
 use super::held::ReceivedPacket;
 use super::ids::{OutboundId, PeerId, ReceiveId};
-use super::inbound::{Ending, Inbound, Transfer};
+use super::inbound::{Audience, Ending, Inbound, Transfer};
 use super::incoming::{self, Incoming, Payload};
 use super::iov::{Iov, attach, total_length};
 use super::operation::{AtomicArgs, AtomicKind, IoVec, OperationFlags};
@@ -164,7 +164,8 @@ impl<N: Nic> Endpoint<N> {
             flags: CompletionFlags::ATOMIC | CompletionFlags::READ,
             tag: 0,
             cq_data: None,
-            request: None,
+            audience: Audience::Starter,
+            part: None,
         };
         let transfer = Transfer::new(args.peer, length, Iov::new(result)?, length, ending);
         let id: ReceiveId = self

@@ -261,6 +261,7 @@ mod tests {
         Some(PeerFeatures {
             extra,
             device_version,
+            user_recv_qp: None,
         })
     }
 
@@ -407,6 +408,7 @@ mod tests {
         let peer = |version| PeerFeatures {
             extra: ExtraFeatures::RDMA_READ,
             device_version: Some(version),
+            user_recv_qp: None,
         };
         for (own, others, expected) in [
             (0xEFA0, 0xEFA0, true),

@@ -32,6 +32,9 @@ bitflags::bitflags! {
         const REMOTE_READ = 1 << 12;
         /// A peer wrote local memory.
         const REMOTE_WRITE = 1 << 13;
+        /// A multi-receive buffer takes no more messages, and all its messages are complete: it is
+        /// the application's again.
+        const MULTI_RECV = 1 << 16;
         /// `data` is meaningful.
         const REMOTE_CQ_DATA = 1 << 17;
     }
@@ -52,6 +55,8 @@ pub struct CompletionEntry {
     pub tag: u64,
     /// Who sent or wrote (receives and peers' writes).
     pub source: Option<PeerId>,
+    /// Where the message is (multi-receive); otherwise 0.
+    pub buffer: u64,
 }
 
 /// A failed operation (`fi_cq_err_entry` and the source).

@@ -7,7 +7,7 @@ use super::Endpoint;
 use super::error::{EndpointError, Errno, Failure, ProviderError};
 use super::held::ReceivedPacket;
 use super::ids::{PeerId, ReceiveId};
-use super::inbound::{Ending, Inbound};
+use super::inbound::{Audience, Ending, Inbound};
 use super::incoming::{Payload, Rtm};
 use super::iov::{attach, copy_out};
 use super::message::receive_flags;
@@ -125,7 +125,8 @@ impl<N: Nic> Endpoint<N> {
             flags: receive_flags(rtm.tag.is_some(), rtm.cq_data),
             tag: rtm.tag.unwrap_or(0),
             cq_data: rtm.cq_data,
-            request: None,
+            audience: Audience::Starter,
+            part: None,
         };
         self.end_inbound(&ending, peer, length, posted.capacity, failure);
     }

@@ -255,6 +255,9 @@ pub enum EndpointError {
     /// The conversation with the peer cannot go on ([`Event::PeerFailed`](super::Event::PeerFailed)).
     #[error("the conversation with peer {0} was given up: remove and insert its address")]
     PeerFailed(super::PeerId),
+    /// The message was not claimed, was received or discarded, or its peer was removed.
+    #[error("the claim names no message")]
+    UnknownClaim,
     /// An argument is out of range.
     #[error("{what} is {value}, the limit is {limit}")]
     OutOfRange {
@@ -289,6 +292,7 @@ impl EndpointError {
             EndpointError::UnknownPeer(_)
             | EndpointError::OutOfRange { .. }
             | EndpointError::LengthMismatch { .. } => Errno::EINVAL,
+            EndpointError::UnknownClaim => Errno::ENOENT,
             EndpointError::PeerFailed(_) => Errno::ECONNABORTED,
             EndpointError::Unsupported(_) => Errno::EOPNOTSUPP,
             EndpointError::Nic(error) => match error {

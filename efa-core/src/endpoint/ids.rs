@@ -124,6 +124,11 @@ operation_id! {
 }
 
 operation_id! {
+    /// A message that the application claimed.
+    pub ClaimId
+}
+
+operation_id! {
     /// A packet or RDMA request that the device has, or that waits to be posted.
     pub(crate) PacketId
 }

@@ -12,6 +12,7 @@ use super::ids::{PeerId, ReceiveId};
 use super::incoming::Payload;
 use super::iov::{Iov, copy_out};
 use super::matching::PostedKey;
+use super::multi_recv::{MultiKey, Part};
 use super::rdma::PlanKey;
 use super::transmit::Owner;
 use super::work::Work;
@@ -35,6 +36,8 @@ pub(super) struct Posted {
     /// Its place among the posted receives of its kind.
     pub(super) tagged: bool,
     pub(super) key: PostedKey,
+    /// It takes several messages.
+    pub(super) multi: Option<MultiKey>,
 }
 
 /// Data on its way in.
@@ -99,8 +102,28 @@ pub(super) struct Ending {
     pub(super) flags: CompletionFlags,
     pub(super) tag: u64,
     pub(super) cq_data: Option<u64>,
-    /// It is a peer's operation, started by a request of this type: a failure is an event.
-    pub(super) request: Option<PacketType>,
+    pub(super) audience: Audience,
+    /// The message goes to a part of a multi-receive buffer.
+    pub(super) part: Option<Part>,
+}
+
+/// Who hears of a transfer's end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Audience {
+    /// The application that started it.
+    Starter,
+    /// Nobody: the application discarded the message.
+    Nobody,
+    /// It is a peer's operation, started by a request of this type. The application hears of a
+    /// success if there is CQ data for it; a failure is an event.
+    Target(PacketType),
+}
+
+impl Ending {
+    /// Whether it is an operation of the peer on our memory.
+    pub(super) fn is_peers(&self) -> bool {
+        matches!(self.audience, Audience::Target(_))
+    }
 }
 
 impl Transfer {
@@ -269,7 +292,7 @@ impl<N: Nic> Endpoint<N> {
             return Ok(());
         };
         let (peer, send_id) = (transfer.peer, transfer.send_id);
-        let is_write = transfer.ending.request.is_some();
+        let is_write = transfer.ending.is_peers();
         let nack = ReadNack {
             send_id,
             recv_id: RecvId(id.to_wire()),
@@ -359,32 +382,48 @@ impl<N: Nic> Endpoint<N> {
     ) {
         let truncated =
             (length > capacity).then_some(Failure::new(Errno::ETRUNC, ProviderError::None));
+        let failure = failure.or(truncated);
         let is_own = ending.flags.contains(CompletionFlags::READ);
-        match (failure.or(truncated), ending.request) {
-            (None, _) if ending.report_success => self.report(CompletionEntry {
-                context: ending.context,
-                flags: ending.flags,
-                length,
-                data: ending.cq_data.unwrap_or(0),
-                tag: ending.tag,
-                source: (!is_own).then_some(peer),
-            }),
-            (None, _) => {}
-            (Some(failure), Some(request)) => self.push_event(Event::RemoteOperationFailed {
-                peer,
-                packet_type: request.code(),
-                failure,
-            }),
-            (Some(failure), None) => self.report_error(ErrorEntry {
-                context: ending.context,
-                flags: ending.flags,
-                length: length.min(capacity),
-                overflow_length: length.saturating_sub(capacity),
-                data: ending.cq_data.unwrap_or(0),
-                tag: ending.tag,
-                source: Some(peer),
-                failure,
-            }),
+        let mut flags = ending.flags;
+        if let Some(part) = ending.part {
+            flags.set(CompletionFlags::MULTI_RECV, self.end_part(part));
+        }
+        match (failure, ending.audience) {
+            (_, Audience::Nobody) => {}
+            (Some(failure), Audience::Target(request)) => {
+                self.push_event(Event::RemoteOperationFailed {
+                    peer,
+                    packet_type: request.code(),
+                    failure,
+                });
+            }
+            (Some(failure), Audience::Starter) => {
+                self.statistics.count(flags, false);
+                self.report_error(ErrorEntry {
+                    context: ending.context,
+                    flags,
+                    length: length.min(capacity),
+                    overflow_length: length.saturating_sub(capacity),
+                    data: ending.cq_data.unwrap_or(0),
+                    tag: ending.tag,
+                    source: Some(peer),
+                    failure,
+                });
+            }
+            (None, _) => {
+                self.statistics.count(flags, true);
+                if ending.report_success {
+                    self.report(CompletionEntry {
+                        context: ending.context,
+                        flags,
+                        length,
+                        data: ending.cq_data.unwrap_or(0),
+                        tag: ending.tag,
+                        source: (!is_own).then_some(peer),
+                        buffer: ending.part.map_or(0, |part| part.address),
+                    });
+                }
+            }
         }
     }
 

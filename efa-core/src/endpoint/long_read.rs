@@ -172,7 +172,7 @@ impl<N: Nic> Endpoint<N> {
         };
         transfer.supply = Supply::Refused { in_packets };
         let (peer, msg_id) = (transfer.peer, transfer.msg_id);
-        let is_message = transfer.ending.request.is_none();
+        let is_message = !transfer.ending.is_peers();
         if is_message && !transfer.assembled {
             // The answer finds the transfer by its message id.
             transfer.assembled = true;

@@ -48,6 +48,14 @@ impl PostedKey {
     pub(crate) const NOWHERE: PostedKey = PostedKey(u32::MAX);
 }
 
+/// A posted receive that accepts a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Found {
+    pub(crate) key: PostedKey,
+    pub(crate) receive: ReceiveId,
+    pub(crate) stays: bool,
+}
+
 /// Names an unexpected message inside its [`Matcher`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct UnexpectedKey(u32);
@@ -68,6 +76,8 @@ pub(crate) struct Matcher<M> {
 
 struct Posted {
     receive: ReceiveId,
+    /// It may take several messages.
+    stays: bool,
     order: u64,
     group: u32,
     key: Key,
@@ -209,8 +219,8 @@ impl<M> Matcher<M> {
         }
     }
 
-    /// Posts a receive behind all others.
-    pub(crate) fn post(&mut self, receive: ReceiveId, filter: Filter) -> PostedKey {
+    /// Posts a receive behind all others. `stays` comes back when it is found.
+    pub(crate) fn post(&mut self, receive: ReceiveId, filter: Filter, stays: bool) -> PostedKey {
         let group_index = self.group(filter);
         let group = &mut self.groups[group_index];
         let key = Key {
@@ -222,6 +232,7 @@ impl<M> Matcher<M> {
         };
         let node = self.posted.insert(Posted {
             receive,
+            stays,
             order: self.next_order,
             group: group_index as u32,
             key,
@@ -262,8 +273,8 @@ impl<M> Matcher<M> {
         self.groups.len() - 1
     }
 
-    /// Takes out the oldest receive that accepts a message.
-    pub(crate) fn take_receive(&mut self, source: PeerId, tag: u64) -> Option<ReceiveId> {
+    /// Finds the oldest receive that accepts a message.
+    pub(crate) fn find_receive(&self, source: PeerId, tag: u64) -> Option<Found> {
         let mut oldest: Option<(u64, u32)> = None;
         for group in self.groups.iter().filter(|group| group.count > 0) {
             if let Some(node) = front(&group.queues, self.mixer, group.key(source, tag)) {
@@ -273,7 +284,14 @@ impl<M> Matcher<M> {
                 }
             }
         }
-        oldest.map(|(_, node)| self.remove_receive(PostedKey(node)))
+        oldest.map(|(_, node)| {
+            let posted = &self.posted[node as usize];
+            Found {
+                key: PostedKey(node),
+                receive: posted.receive,
+                stays: posted.stays,
+            }
+        })
     }
 
     /// Takes out a posted receive.
@@ -494,7 +512,8 @@ mod tests {
                 match step {
                     Step::Message { source, tag } => {
                         let source = PeerId::new(source, 0);
-                        let found = matcher.take_receive(source, tag);
+                        let found = matcher.find_receive(source, tag);
+                        let found = found.map(|found| matcher.remove_receive(found.key));
                         prop_assert_eq!(found, model.message(source, tag, number));
                         if found.is_none() {
                             matcher.add_unexpected(source, tag, number);
@@ -511,7 +530,7 @@ mod tests {
                             .map(|key| matcher.remove_unexpected(key).2);
                         prop_assert_eq!(found, model.receive(id, filter));
                         if found.is_none() {
-                            keys.insert(number, matcher.post(id, filter));
+                            keys.insert(number, matcher.post(id, filter, false));
                         }
                     }
                     Step::Cancel { position } => {

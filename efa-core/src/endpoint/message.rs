@@ -8,7 +8,7 @@ use super::assembly::Assembly;
 use super::completion::{CompletionFlags, PacketError};
 use super::held::{HeldId, ReceivedPacket};
 use super::ids::{PeerId, ReceiveId};
-use super::inbound::{Ending, Inbound, Supply, Transfer};
+use super::inbound::{Audience, Ending, Inbound, Supply, Transfer};
 use super::incoming::{Incoming, Iovs, Payload, Rtm, RtmProtocol};
 use super::long_cts::SIZE_MISMATCH;
 use super::matching::Matcher;
@@ -39,9 +39,15 @@ impl<N: Nic> Endpoint<N> {
     ) {
         let tagged = rtm.tag.is_some();
         let tag = rtm.tag.unwrap_or(0);
-        let Some(id) = self.matcher(tagged).take_receive(peer, tag) else {
+        let matcher = self.matcher(tagged);
+        let Some(found) = matcher.find_receive(peer, tag) else {
             return self.keep_unexpected(peer, packet, incoming, rtm);
         };
+        if found.stays {
+            return self.match_multi(found.receive, peer, packet, incoming, rtm);
+        }
+        matcher.remove_receive(found.key);
+        let id = found.receive;
         if let RtmProtocol::Eager { receipt } = rtm.protocol {
             self.receive_eager(id, peer, &packet, incoming.payload, rtm, receipt);
             return self.release(packet);
@@ -55,32 +61,61 @@ impl<N: Nic> Endpoint<N> {
             flags: receive_flags(tagged, rtm.cq_data),
             tag,
             cq_data: rtm.cq_data,
-            request: None,
+            audience: Audience::Starter,
+            part: None,
         };
         let capacity = posted.capacity;
         let target = posted.target.clone();
         let length = rtm.length(incoming.payload);
         let mut transfer = Transfer::new(peer, length, target, capacity, ending);
         transfer.msg_id = rtm.msg_id;
-        transfer.assembled = rtm.is_segment();
         if let Some(slot) = self.inbound.get_mut(id) {
             *slot = Inbound::Active(transfer);
         }
-        if rtm.is_segment() {
+        self.begin(id, peer, packet, incoming, rtm);
+    }
+
+    /// Starts a transfer with the first packet of its message.
+    pub(super) fn start_transfer(
+        &mut self,
+        transfer: Transfer,
+        packet: ReceivedPacket,
+        incoming: &Incoming,
+        rtm: &Rtm,
+    ) {
+        let peer = transfer.peer;
+        match self.inbound.insert(Inbound::Active(transfer)) {
+            Ok(id) => self.begin(id, peer, packet, incoming, rtm),
+            // The caller has looked whether there is room.
+            Err(_) => self.release(packet),
+        }
+    }
+
+    fn begin(
+        &mut self,
+        id: ReceiveId,
+        peer: PeerId,
+        packet: ReceivedPacket,
+        incoming: &Incoming,
+        rtm: &Rtm,
+    ) {
+        if rtm.is_segment()
+            && let Some(transfer) = self.transfer_mut(id)
+        {
+            transfer.assembled = true;
             self.assemblies.set(peer, rtm.msg_id, Assembly::Receive(id));
         }
-        self.message_packet(
-            id,
-            peer,
-            &packet,
-            rtm,
-            incoming.payload,
-            incoming.packet_type,
-        );
+        let Incoming {
+            payload,
+            packet_type,
+            ..
+        } = *incoming;
+        self.message_packet(id, peer, &packet, rtm, payload, packet_type);
         self.release(packet);
     }
 
-    fn keep_unexpected(
+    /// Keeps a message that no receive accepts yet.
+    pub(super) fn keep_unexpected(
         &mut self,
         peer: PeerId,
         packet: ReceivedPacket,

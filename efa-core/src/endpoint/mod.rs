@@ -20,6 +20,8 @@
 //! | `matching`, `assembly` | receives and unexpected messages; messages of several packets |
 //! | `choice` | which subprotocol an operation uses |
 //! | `send`, `recv`, `message` | two-sided operations up to their subprotocol; medium messages |
+//! | `multi_recv`, `peek` | other ways to receive |
+//! | `headerless` | messages to zero-copy receivers |
 //! | `eager`, `long_cts`, `long_read` | the other subprotocols, with runting read and READ_NACK |
 //! | `write`, `read`, `atomic`, `arithmetic` | one-sided operations |
 //! | `outbound`, `inbound` | operations in flight, as source and as destination of the data |
@@ -48,6 +50,7 @@ mod eager;
 mod error;
 mod handshake;
 mod hash;
+mod headerless;
 mod held;
 mod ids;
 mod inbound;
@@ -58,8 +61,10 @@ mod long_cts;
 mod long_read;
 mod matching;
 mod message;
+mod multi_recv;
 mod operation;
 mod outbound;
+mod peek;
 mod peer;
 mod peers;
 mod random;
@@ -83,12 +88,12 @@ use std::collections::{BinaryHeap, VecDeque};
 pub use completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event, PacketError};
 pub use config::EndpointConfig;
 pub use error::{EndpointError, Errno, Failure, ProviderError};
-pub use ids::{PeerId, ReceiveId};
+pub use ids::{ClaimId, PeerId, ReceiveId};
 pub use operation::{
-    AtomicArgs, AtomicKind, IOV_LIMIT, IoVec, OperationFlags, ReadArgs, RecvArgs, RemoteIoVec,
-    SendArgs, SourceFilter, TagFilter, WriteArgs,
+    AtomicArgs, AtomicKind, ClaimedRecvArgs, IOV_LIMIT, IoVec, MessageInfo, MultiRecvArgs,
+    OperationFlags, ReadArgs, RecvArgs, RemoteIoVec, SendArgs, SourceFilter, TagFilter, WriteArgs,
 };
-pub use statistics::{Statistics, Usage};
+pub use statistics::{Counter, Statistics, Usage};
 pub use time::Instant;
 
 use crate::address::RawAddress;
@@ -107,7 +112,9 @@ use ids::{Arena, OutboundId, PacketId};
 use inbound::{Inbound, Posted};
 use matching::Matcher;
 use message::MessageMatcher;
+use multi_recv::MultiBuffer;
 use outbound::{Bulk, Outbound};
+use peek::Claim;
 use peers::Peers;
 use random::Random;
 use rdma::{Exposed, ReadPlan};
@@ -139,6 +146,8 @@ pub struct Endpoint<N: Nic> {
     scratch: Vec<u8>,
     inbound: Arena<Inbound, ReceiveId>,
     packets: Arena<InFlight, PacketId>,
+    claims: Arena<Claim, ClaimId>,
+    multi_buffers: Slab<MultiBuffer>,
 
     /// Packets to be posted again, and other work, for when the device has room.
     resend: VecDeque<Work>,
@@ -218,6 +227,8 @@ impl<N: Nic> Endpoint<N> {
             scratch: Vec::new(),
             inbound: Arena::new(config.max_operations),
             packets: Arena::new(usize::MAX),
+            claims: Arena::new(config.max_operations),
+            multi_buffers: Slab::new(),
             resend: VecDeque::new(),
             ready: VecDeque::new(),
             parked: 0,
@@ -318,6 +329,7 @@ impl<N: Nic> Endpoint<N> {
             held_packets: self.held.len(),
             packets: self.packets.len(),
             assemblies: self.assemblies.len(),
+            claimed: self.claims.len(),
         }
     }
 
@@ -415,6 +427,46 @@ impl<N: Nic> Endpoint<N> {
     /// Nothing was posted; see [`EndpointError`].
     pub fn recv(&mut self, args: RecvArgs<'_>) -> Result<ReceiveId, EndpointError> {
         self.start_recv(&args)
+    }
+
+    /// Posts a buffer for several untagged messages.
+    ///
+    /// # Errors
+    /// Nothing was posted; see [`EndpointError`].
+    pub fn multi_recv(&mut self, args: MultiRecvArgs) -> Result<ReceiveId, EndpointError> {
+        self.start_multi_recv(&args)
+    }
+
+    /// Looks at the first message that a receive of this kind would take, and leaves it there
+    /// (`FI_PEEK`). `tag` is `None` for untagged messages.
+    pub fn peek(&mut self, source: SourceFilter, tag: Option<TagFilter>) -> Option<MessageInfo> {
+        self.peek_message(source, tag)
+    }
+
+    /// As [`Endpoint::peek`], and reserves the message: no other receive takes it (`FI_PEEK` with
+    /// `FI_CLAIM`). It must be received or discarded.
+    pub fn claim(
+        &mut self,
+        source: SourceFilter,
+        tag: Option<TagFilter>,
+    ) -> Option<(ClaimId, MessageInfo)> {
+        self.claim_message(source, tag)
+    }
+
+    /// Receives a claimed message (`FI_CLAIM`).
+    ///
+    /// # Errors
+    /// The claim names no message, or there are too many operations.
+    pub fn recv_claimed(&mut self, args: ClaimedRecvArgs<'_>) -> Result<ReceiveId, EndpointError> {
+        self.receive_claimed(&args)
+    }
+
+    /// Discards a claimed message (`FI_CLAIM` with `FI_DISCARD`); nothing is reported.
+    ///
+    /// # Errors
+    /// As for [`Endpoint::recv_claimed`].
+    pub fn discard(&mut self, claim: ClaimId) -> Result<(), EndpointError> {
+        self.discard_claimed(claim)
     }
 
     /// Cancels a receive that no message has matched yet; it completes with `FI_ECANCELED`.
@@ -530,6 +582,17 @@ impl<N: Nic> Endpoint<N> {
             for key in self.matcher(tagged).unexpected_from(peer) {
                 let (.., message) = self.matcher(tagged).remove_unexpected(key);
                 self.drop_unexpected(peer, &message);
+            }
+        }
+        let claims: Vec<ClaimId> = self
+            .claims
+            .iter()
+            .filter(|(_, claim)| claim.peer == peer)
+            .map(|(id, _)| id)
+            .collect();
+        for id in claims {
+            if let Some(claim) = self.claims.remove(id) {
+                self.drop_unexpected(peer, &claim.message);
             }
         }
         if let Some(state) = self.peers.state_mut(peer) {

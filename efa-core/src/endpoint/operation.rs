@@ -3,7 +3,7 @@
 use crate::nic::{Region, RemoteKey, UserSlice};
 use crate::wire::{AtomicDatatype, AtomicOp};
 
-use super::PeerId;
+use super::{ClaimId, PeerId};
 
 /// Pieces that one buffer may consist of (libfabric's `iov_limit` of the efa provider).
 pub const IOV_LIMIT: usize = 4;
@@ -103,6 +103,46 @@ pub struct RecvArgs<'a> {
     pub buffer: &'a [IoVec],
     /// Which tags; `None` for untagged messages.
     pub tag: Option<TagFilter>,
+    /// How to receive: only [`OperationFlags::COMPLETION`] matters.
+    pub flags: OperationFlags,
+    /// Returned in the completion (`op_context`).
+    pub context: u64,
+}
+
+/// A buffer to post for several messages (`FI_MULTI_RECV`). Every message is reported.
+#[derive(Clone, Copy, Debug)]
+pub struct MultiRecvArgs {
+    /// From whom.
+    pub source: SourceFilter,
+    /// Where to: the messages go one behind the other.
+    pub buffer: IoVec,
+    /// When fewer bytes than these are left, the buffer takes no more messages
+    /// (`FI_OPT_MIN_MULTI_RECV`). At least 1, at most the buffer's length.
+    pub min_free: usize,
+    /// Returned in the completions (`op_context`).
+    pub context: u64,
+}
+
+/// What is known of a message that no receive has taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MessageInfo {
+    /// Who sent it.
+    pub source: PeerId,
+    /// Its tag; `None` for an untagged message.
+    pub tag: Option<u64>,
+    /// Its whole length in bytes, whether or not all of it has arrived.
+    pub length: u64,
+    /// Its CQ data.
+    pub cq_data: Option<u64>,
+}
+
+/// A receive for a message that was claimed.
+#[derive(Clone, Copy, Debug)]
+pub struct ClaimedRecvArgs<'a> {
+    /// The message.
+    pub claim: ClaimId,
+    /// Where to: at most [`IOV_LIMIT`] pieces.
+    pub buffer: &'a [IoVec],
     /// How to receive: only [`OperationFlags::COMPLETION`] matters.
     pub flags: OperationFlags,
     /// Returned in the completion (`op_context`).

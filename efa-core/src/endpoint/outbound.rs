@@ -189,6 +189,8 @@ impl<N: Nic> Endpoint<N> {
         let Some(report) = outbound.report else {
             return;
         };
+        self.statistics
+            .count(report.flags, outbound.failure.is_none());
         match outbound.failure {
             Some(failure) => self.report_error(ErrorEntry {
                 context: report.context,
@@ -207,6 +209,7 @@ impl<N: Nic> Endpoint<N> {
                 data: 0,
                 tag: 0,
                 source: None,
+                buffer: 0,
             }),
             None => {}
         }

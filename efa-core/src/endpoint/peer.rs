@@ -3,6 +3,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use crate::address::{Qkey, Qpn};
 use crate::wire::{ExtraFeatures, Handshake, MsgId};
 
 use super::ids::ReceiveId;
@@ -51,13 +52,21 @@ pub(super) struct PeerFeatures {
     pub(super) extra: ExtraFeatures,
     /// PCI part id of its device; libfabric before 1.20 does not send it.
     pub(super) device_version: Option<u32>,
+    /// A queue pair that takes messages without headers, and nothing else (request 7).
+    pub(super) user_recv_qp: Option<(Qpn, Qkey)>,
 }
 
 impl From<&Handshake<'_>> for PeerFeatures {
     fn from(handshake: &Handshake<'_>) -> Self {
+        let extra = handshake.extra_info.features();
+        let user_recv_qp = handshake
+            .user_recv_qp
+            .filter(|_| extra.contains(ExtraFeatures::USER_RECV_QP));
         PeerFeatures {
-            extra: handshake.extra_info.features(),
+            extra,
             device_version: handshake.device_version,
+            user_recv_qp: user_recv_qp
+                .and_then(|qp| Some((Qpn(u16::try_from(qp.qpn).ok()?), qp.qkey))),
         }
     }
 }

@@ -10,7 +10,7 @@ use super::completion::{CompletionFlags, Event, PacketError};
 use super::error::{EndpointError, Errno, Failure, ProviderError};
 use super::held::ReceivedPacket;
 use super::ids::{PeerId, ReceiveId};
-use super::inbound::{Ending, Inbound, Supply, Transfer};
+use super::inbound::{Audience, Ending, Inbound, Supply, Transfer};
 use super::incoming::{self, Iovs, Payload};
 use super::iov::{Iov, total_length};
 use super::operation::{OperationFlags, ReadArgs};
@@ -38,7 +38,8 @@ impl<N: Nic> Endpoint<N> {
             flags: CompletionFlags::RMA | CompletionFlags::READ,
             tag: 0,
             cq_data: None,
-            request: None,
+            audience: Audience::Starter,
+            part: None,
         };
         let transfer = Transfer::new(args.peer, length, target, length, ending);
         let Ok(id) = self.inbound.insert(Inbound::Active(transfer)) else {

@@ -8,7 +8,7 @@ use super::completion::{CompletionFlags, ErrorEntry};
 use super::error::{EndpointError, Errno, Failure, ProviderError};
 use super::held::HeldId;
 use super::ids::{PeerId, ReceiveId};
-use super::inbound::{Ending, Inbound, Posted, Transfer};
+use super::inbound::{Audience, Ending, Inbound, Posted, Transfer};
 use super::incoming::{Body, Incoming};
 use super::iov::{Iov, total_length};
 use super::matching::{Filter, PostedKey};
@@ -49,16 +49,10 @@ impl<N: Nic> Endpoint<N> {
                 flags: receive_flags(tagged, message.cq_data),
                 tag,
                 cq_data: message.cq_data,
-                request: None,
+                audience: Audience::Starter,
+                part: None,
             };
-            let mut transfer = Transfer::new(peer, message.length, target, capacity, ending);
-            transfer.msg_id = message.msg_id;
-            transfer.assembled = message.segmented;
-            let Ok(id) = self.inbound.insert(Inbound::Active(transfer)) else {
-                return Err(EndpointError::TryAgain);
-            };
-            self.receive_held(id, peer, &message);
-            return Ok(id);
+            return self.receive_kept(peer, &message, target, capacity, ending);
         }
         // The matcher needs the id and the receive its place in the matcher: it gets it at once.
         let posted = Posted {
@@ -68,14 +62,38 @@ impl<N: Nic> Endpoint<N> {
             capacity,
             tagged,
             key: PostedKey::NOWHERE,
+            multi: None,
         };
         let Ok(id) = self.inbound.insert(Inbound::Posted(posted)) else {
             return Err(EndpointError::TryAgain);
         };
-        let key = self.matcher(tagged).post(id, filter);
+        let key = self.matcher(tagged).post(id, filter, false);
         if let Some(Inbound::Posted(posted)) = self.inbound.get_mut(id) {
             posted.key = key;
         }
+        Ok(id)
+    }
+
+    /// Receives a message that is here already.
+    ///
+    /// # Errors
+    /// [`EndpointError::TryAgain`] if there are too many operations; the message is lost to the
+    /// caller then, who has to have looked.
+    pub(super) fn receive_kept(
+        &mut self,
+        peer: PeerId,
+        message: &UnexpectedMessage,
+        target: Iov,
+        capacity: u64,
+        ending: Ending,
+    ) -> Result<ReceiveId, EndpointError> {
+        let mut transfer = Transfer::new(peer, message.length, target, capacity, ending);
+        transfer.msg_id = message.msg_id;
+        transfer.assembled = message.segmented;
+        let Ok(id) = self.inbound.insert(Inbound::Active(transfer)) else {
+            return Err(EndpointError::TryAgain);
+        };
+        self.receive_held(id, peer, message);
         Ok(id)
     }
 
@@ -133,9 +151,14 @@ impl<N: Nic> Endpoint<N> {
     /// Ends a receive that is not among the posted ones any more.
     pub(super) fn end_posted(&mut self, id: ReceiveId, failure: Failure) {
         if let Some(Inbound::Posted(posted)) = self.inbound.remove(id) {
+            let mut flags = message_flags(posted.tagged, CompletionFlags::RECV);
+            if let Some(multi) = posted.multi {
+                flags.set(CompletionFlags::MULTI_RECV, self.close_multi(multi));
+            }
+            self.statistics.count(flags, false);
             self.report_error(ErrorEntry {
                 context: posted.context,
-                flags: message_flags(posted.tagged, CompletionFlags::RECV),
+                flags,
                 length: 0,
                 overflow_length: 0,
                 data: 0,

@@ -21,6 +21,9 @@ impl<N: Nic> Endpoint<N> {
         check_pieces(args.data.len())?;
         self.check_inject(inject, length)?;
         self.check_peer(args.peer)?;
+        if let Some(qp) = self.user_recv_qp(args.peer) {
+            return self.send_headerless(args, length, qp);
+        }
         let options = self.request_options(args.peer, args.cq_data);
         // Stock libfabric keeps injected data out of delivery complete: nobody hears of its end.
         let delivery_complete = args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject;

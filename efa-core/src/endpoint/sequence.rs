@@ -131,21 +131,7 @@ impl<N: Nic> Endpoint<N> {
                 self.message_packet(id, peer, &packet, rtm, payload, packet_type);
                 self.release(packet);
             }
-            (Some(Assembly::Unexpected { tagged, key }), Some(_)) => {
-                let head = self.matcher(tagged).unexpected_mut(key).2.head;
-                match self.held.hold(&self.nic, packet, Some(head)) {
-                    Ok((id, freed)) => {
-                        self.matcher(tagged).unexpected_mut(key).2.head = id;
-                        if let Some(buffer) = freed {
-                            self.recycle(buffer);
-                        }
-                    }
-                    Err(packet) => {
-                        self.release(packet);
-                        self.give_up_peer(peer, incoming.packet_type);
-                    }
-                }
-            }
+            (Some(assembly), Some(_)) => self.keep_segment(peer, assembly, packet, incoming),
             _ => {
                 self.refuse(
                     Some(peer),
@@ -154,6 +140,47 @@ impl<N: Nic> Endpoint<N> {
                 );
                 self.release(packet);
             }
+        }
+    }
+
+    /// Puts a segment to the others of a message that no receive has taken.
+    fn keep_segment(
+        &mut self,
+        peer: PeerId,
+        assembly: Assembly,
+        packet: ReceivedPacket,
+        incoming: &Incoming,
+    ) {
+        let head = match assembly {
+            Assembly::Unexpected { tagged, key } => self.matcher(tagged).unexpected_mut(key).2.head,
+            Assembly::Claimed(id) => match self.claims.get(id) {
+                Some(claim) => claim.message.head,
+                None => return self.release(packet),
+            },
+            Assembly::Receive(_) => return self.release(packet),
+        };
+        let id = match self.held.hold(&self.nic, packet, Some(head)) {
+            Ok((id, freed)) => {
+                if let Some(buffer) = freed {
+                    self.recycle(buffer);
+                }
+                id
+            }
+            Err(packet) => {
+                self.release(packet);
+                return self.give_up_peer(peer, incoming.packet_type);
+            }
+        };
+        match assembly {
+            Assembly::Unexpected { tagged, key } => {
+                self.matcher(tagged).unexpected_mut(key).2.head = id;
+            }
+            Assembly::Claimed(claim) => {
+                if let Some(claim) = self.claims.get_mut(claim) {
+                    claim.message.head = id;
+                }
+            }
+            Assembly::Receive(_) => {}
         }
     }
 

@@ -1,5 +1,7 @@
 //! Counters of what an endpoint did and saw.
 
+use super::completion::CompletionFlags;
+
 /// Counters since the endpoint was opened. They wrap around.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
@@ -28,6 +30,49 @@ pub struct Statistics {
     pub events_dropped: u64,
     /// Bytes of user data copied from packet buffers to user memory.
     pub copied_bytes: u64,
+    /// Sends, reported or not.
+    pub sends: Counter,
+    /// Receives, reported or not.
+    pub receives: Counter,
+    /// Writes, and atomics without a result.
+    pub writes: Counter,
+    /// Reads, and atomics with a result.
+    pub reads: Counter,
+    /// Peers' writes with CQ data.
+    pub remote_writes: Counter,
+}
+
+/// How operations of one kind ended: the values of libfabric's counters (`fi_cntr`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counter {
+    /// Those that succeeded.
+    pub successes: u64,
+    /// Those that failed.
+    pub errors: u64,
+}
+
+impl Statistics {
+    /// Counts the end of an operation of the application.
+    #[inline]
+    pub(super) fn count(&mut self, flags: CompletionFlags, success: bool) {
+        let counter = if flags.contains(CompletionFlags::SEND) {
+            &mut self.sends
+        } else if flags.contains(CompletionFlags::RECV) {
+            &mut self.receives
+        } else if flags.contains(CompletionFlags::REMOTE_WRITE) {
+            &mut self.remote_writes
+        } else if flags.contains(CompletionFlags::WRITE) {
+            &mut self.writes
+        } else {
+            &mut self.reads
+        };
+        let count = if success {
+            &mut counter.successes
+        } else {
+            &mut counter.errors
+        };
+        *count = count.wrapping_add(1);
+    }
 }
 
 /// What an endpoint holds at the moment.
@@ -47,4 +92,6 @@ pub struct Usage {
     pub packets: usize,
     /// Messages of which some packets have not come.
     pub assemblies: usize,
+    /// Messages that the application claimed.
+    pub claimed: usize,
 }

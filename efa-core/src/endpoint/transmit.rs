@@ -3,6 +3,7 @@
 //! What the device took is remembered until its completion, so that it can be posted again when the
 //! receiver had no buffer, and so that its operation learns of its end.
 
+use crate::address::{Qkey, Qpn};
 use crate::nic::{
     BufferId, LocalKey, Nic, NicError, RdmaRequest, RemoteKey, SendRequest, Status, UserSlice,
 };
@@ -64,6 +65,16 @@ pub(super) struct Outgoing {
     pub(super) buffer: BufferId,
     pub(super) in_buffer: usize,
     pub(super) gathered: Option<(UserSlice, LocalKey)>,
+    pub(super) headerless: Option<Headerless>,
+}
+
+/// A packet without a header, for a queue pair of the peer that takes only such.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Headerless {
+    pub(super) qpn: Qpn,
+    pub(super) qkey: Qkey,
+    /// Takes the place of the CQ data header.
+    pub(super) immediate: Option<u32>,
 }
 
 impl<N: Nic> Endpoint<N> {
@@ -77,6 +88,7 @@ impl<N: Nic> Endpoint<N> {
                 buffer,
                 in_buffer: length,
                 gathered: None,
+                headerless: None,
             }),
             Err(error) => {
                 self.nic.release_buffer(buffer);
@@ -138,20 +150,28 @@ impl<N: Nic> Endpoint<N> {
         let Some(in_flight) = self.packets.get(id) else {
             return Ok(());
         };
-        let destination = self
+        let mut destination = self
             .peers
             .destination(in_flight.peer)
             .ok_or(EndpointError::UnknownPeer(in_flight.peer))?;
         let context = u64::from(id.to_wire());
         let posted = match &in_flight.request {
-            Request::Packet(packet) => self.nic.post_send(&SendRequest {
-                destination,
-                buffer: packet.buffer,
-                header_length: packet.in_buffer,
-                payload: packet.gathered,
-                immediate: None,
-                context,
-            }),
+            Request::Packet(packet) => {
+                let mut immediate = None;
+                if let Some(headerless) = packet.headerless {
+                    destination.qpn = headerless.qpn;
+                    destination.qkey = headerless.qkey;
+                    immediate = headerless.immediate;
+                }
+                self.nic.post_send(&SendRequest {
+                    destination,
+                    buffer: packet.buffer,
+                    header_length: packet.in_buffer,
+                    payload: packet.gathered,
+                    immediate,
+                    context,
+                })
+            }
             Request::Rdma(part, rdma) => {
                 let mut request = RdmaRequest {
                     destination,

@@ -9,7 +9,7 @@ use super::completion::{CompletionEntry, CompletionFlags, Event, PacketError};
 use super::error::{EndpointError, Errno, Failure, ProviderError};
 use super::held::ReceivedPacket;
 use super::ids::PeerId;
-use super::inbound::{Ending, Inbound, Supply, Transfer};
+use super::inbound::{Audience, Ending, Inbound, Supply, Transfer};
 use super::incoming::{Incoming, Iovs, Rtw, RtwProtocol};
 use super::iov::{Iov, attach, copy_out, total_length};
 use super::long_cts::SIZE_MISMATCH;
@@ -227,7 +227,8 @@ impl<N: Nic> Endpoint<N> {
             flags,
             tag: 0,
             cq_data: rtw.cq_data,
-            request: Some(packet_type),
+            audience: Audience::Target(packet_type),
+            part: None,
         };
         if let RtwProtocol::Eager { receipt } = rtw.protocol {
             let pieces = target.as_slice();
@@ -309,15 +310,17 @@ impl<N: Nic> Endpoint<N> {
     /// A peer's device wrote our memory and left immediate data. No connection id comes with it.
     pub(super) fn on_written(&mut self, source: &Source, length: usize, immediate: u32) {
         let source = self.peers.identify(source, None);
+        let flags =
+            CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE | CompletionFlags::REMOTE_CQ_DATA;
+        self.statistics.count(flags, true);
         self.report(CompletionEntry {
             context: 0,
-            flags: CompletionFlags::RMA
-                | CompletionFlags::REMOTE_WRITE
-                | CompletionFlags::REMOTE_CQ_DATA,
+            flags,
             length: length as u64,
             data: immediate.into(),
             tag: 0,
             source,
+            buffer: 0,
         });
     }
 }

@@ -6,4 +6,5 @@ mod messages;
 mod mock;
 mod ordering;
 mod random;
+mod receiving;
 mod script;

@@ -81,6 +81,7 @@ fn one_message_goes_through_and_both_sides_shake_hands() {
             data: 0,
             tag: 0,
             source: Some(to_a),
+            buffer: 0,
         }
     );
     assert_eq!(network.memory(1, MEMORY + 64, 12), b"hello, world");
@@ -93,6 +94,7 @@ fn one_message_goes_through_and_both_sides_shake_hands() {
             data: 0,
             tag: 0,
             source: None,
+            buffer: 0,
         }
     );
     assert!(!a.has_packets_in_flight() && !b.has_packets_in_flight());

@@ -50,6 +50,8 @@ pub(crate) struct Flight {
     pub(crate) to: Option<usize>,
     pub(crate) bytes: Vec<u8>,
     pub(crate) immediate: Option<u32>,
+    /// Queue pair number and Q-key, as they were posted.
+    pub(crate) destination: (u16, u32),
     context: u64,
     kind: FlightKind,
 }
@@ -613,6 +615,7 @@ impl Nic for MockNic {
             to,
             bytes,
             immediate: request.immediate,
+            destination: (request.destination.qpn.0, request.destination.qkey.0),
             context: request.context,
             kind: FlightKind::Send(request.buffer),
         })
@@ -643,6 +646,7 @@ impl Nic for MockNic {
             to,
             bytes: Vec::new(),
             immediate: None,
+            destination: (request.destination.qpn.0, request.destination.qkey.0),
             context: request.context,
             kind: FlightKind::Read(*request),
         })
@@ -660,6 +664,7 @@ impl Nic for MockNic {
             to,
             bytes,
             immediate: request.immediate,
+            destination: (request.destination.qpn.0, request.destination.qkey.0),
             context: request.context,
             kind: FlightKind::Write(*request),
         })

@@ -1,0 +1,86 @@
+//! Messages to zero-copy receivers: stock libfabric 1.22 to 2.5 can receive into the application's
+//! buffers directly, on a second queue pair that its handshake names (extra request 7, which the spec
+//! does not list). What goes there is the data and nothing else; CQ data travels as immediate. Such a
+//! receiver refuses all other messages.
+
+use crate::address::{Qkey, Qpn};
+use crate::nic::Nic;
+use crate::wire::PacketType;
+
+use super::Endpoint;
+use super::error::EndpointError;
+use super::ids::PeerId;
+use super::iov::attach;
+use super::operation::{OperationFlags, SendArgs};
+use super::outbound::{Awaited, Outbound};
+use super::transmit::{Headerless, Outgoing, Owner};
+
+impl<N: Nic> Endpoint<N> {
+    /// The queue pair of a zero-copy receiver.
+    pub(super) fn user_recv_qp(&self, peer: PeerId) -> Option<(Qpn, Qkey)> {
+        self.peers.state(peer)?.features?.user_recv_qp
+    }
+
+    /// Sends a message without a header. It is not part of the sequence of messages.
+    pub(super) fn send_headerless(
+        &mut self,
+        args: &SendArgs<'_>,
+        length: u64,
+        (qpn, qkey): (Qpn, Qkey),
+    ) -> Result<(), EndpointError> {
+        if args.tag.is_some() {
+            return Err(EndpointError::Unsupported(
+                "tagged messages to a zero-copy receiver",
+            ));
+        }
+        let too_large = |what, value, limit| EndpointError::OutOfRange { what, value, limit };
+        if length > self.mtu as u64 {
+            let what = "length of a message to a zero-copy receiver";
+            return Err(too_large(what, length, self.mtu as u64));
+        }
+        let immediate = match args.cq_data.map(u32::try_from) {
+            None => None,
+            Some(Ok(data)) => Some(data),
+            Some(Err(_)) => {
+                let what = "CQ data for a zero-copy receiver";
+                let data = args.cq_data.unwrap_or(0);
+                return Err(too_large(what, data, u32::MAX.into()));
+            }
+        };
+        let buffer = self.nic.acquire_buffer().ok_or(EndpointError::TryAgain)?;
+        let may_gather = !args.flags.contains(OperationFlags::INJECT);
+        let size = length as usize;
+        let attached = attach(&mut self.nic, buffer, 0, args.data, 0, size, may_gather)
+            .inspect_err(|_| self.nic.release_buffer(buffer))?;
+        let outbound = Outbound {
+            peer: args.peer,
+            report: Some(Self::send_report(args)),
+            length,
+            // The data is in its place when it arrives: delivery needs no receipt.
+            awaited: Awaited::Nothing,
+            outstanding: 1,
+            failure: None,
+            bulk: None,
+        };
+        let Ok(id) = self.outbound.insert(outbound) else {
+            self.nic.release_buffer(buffer);
+            return Err(EndpointError::TryAgain);
+        };
+        let packet = Outgoing {
+            // There is none on the wire; this is what it stands for.
+            packet_type: PacketType::EagerMsgRtm,
+            buffer,
+            in_buffer: attached.in_buffer,
+            gathered: attached.gathered,
+            headerless: Some(Headerless {
+                qpn,
+                qkey,
+                immediate,
+            }),
+        };
+        self.post_packet(args.peer, Owner::Outbound(id), packet)
+            .inspect_err(|_| {
+                self.outbound.remove(id);
+            })
+    }
+}

@@ -1,0 +1,308 @@
+//! Other ways to receive: multi-receive, peek, claim, discard; and to send: without headers.
+
+use efa_core::address::Qkey;
+use efa_core::endpoint::*;
+use efa_core::nic::Status;
+use efa_core::wire::{
+    ExtraFeatures, ExtraInfo, ExtraInfoWord, Handshake, Header, LongctsRtm, MediumRtm, MsgId,
+    SendId, UserRecvQp,
+};
+
+use crate::mock::MEMORY;
+use crate::script::{Script, memory};
+
+fn multi(script: &mut Script, length: usize, min_free: usize) -> ReceiveId {
+    script
+        .dut
+        .multi_recv(MultiRecvArgs {
+            source: SourceFilter::Any,
+            buffer: memory(0, length),
+            min_free,
+            context: 5,
+        })
+        .unwrap()
+}
+
+fn medium(script: &Script, msg_id: u32, msg_length: u64, seg_offset: u64) -> MediumRtm {
+    MediumRtm {
+        msg_id: MsgId(msg_id),
+        msg_length,
+        seg_offset,
+        options: script.raw_address(),
+        ..MediumRtm::default()
+    }
+}
+
+#[test]
+fn a_multi_receive_buffer_takes_messages_until_too_little_is_left() {
+    for unexpected in 0..=4 {
+        let mut script = Script::new();
+        let data: Vec<Vec<u8>> = (0..4_u8).map(|number| vec![number + 1; 30]).collect();
+        for (number, data) in data.iter().enumerate().take(unexpected) {
+            script.send(&script.eager(number as u32), data);
+        }
+        multi(&mut script, 100, 20);
+        for (number, data) in data.iter().enumerate().skip(unexpected) {
+            script.send(&script.eager(number as u32), data);
+        }
+        for number in 0..3_u64 {
+            let entry = script.completion();
+            assert_eq!((entry.context, entry.length), (5, 30));
+            assert_eq!(entry.buffer, MEMORY + 30 * number);
+            let bytes = script.network.memory(0, entry.buffer, 30);
+            assert_eq!(bytes, data[number as usize]);
+            // Ten bytes are left after the third.
+            let last = entry.flags.contains(CompletionFlags::MULTI_RECV);
+            assert_eq!(last, number == 2, "{unexpected} unexpected, {number}");
+        }
+        script.expect_no_completion();
+        assert_eq!(script.dut.usage().unexpected, 1);
+        assert_eq!(script.dut.usage().inbound, 0);
+        assert_eq!(script.dut.statistics().receives.successes, 3);
+    }
+}
+
+#[test]
+fn the_buffer_is_given_back_with_its_last_message_to_be_complete() {
+    let mut script = Script::new();
+    multi(&mut script, 64, 16);
+    script.send(&medium(&script, 0, 30, 0), &[1; 15]);
+    script.send(&script.eager(1), &[2; 30]);
+    let entry = script.completion();
+    assert_eq!(entry.buffer, MEMORY + 30);
+    assert!(!entry.flags.contains(CompletionFlags::MULTI_RECV));
+    script.expect_no_completion();
+    script.send(&medium(&script, 0, 30, 15), &[1; 15]);
+    let entry = script.completion();
+    assert_eq!((entry.buffer, entry.length), (MEMORY, 30));
+    assert!(entry.flags.contains(CompletionFlags::MULTI_RECV));
+}
+
+#[test]
+fn a_message_longer_than_the_rest_of_the_buffer_is_truncated() {
+    let mut script = Script::new();
+    multi(&mut script, 64, 16);
+    script.send(&script.eager(0), &[1; 40]);
+    script.send(&script.eager(1), &[2; 40]);
+    assert_eq!(script.completion().length, 40);
+    let error = script.error();
+    assert_eq!(error.failure.errno, Errno::ETRUNC);
+    assert_eq!((error.length, error.overflow_length), (24, 16));
+    assert!(error.flags.contains(CompletionFlags::MULTI_RECV));
+    assert_eq!(script.network.memory(0, MEMORY + 64, 1), [0]);
+}
+
+#[test]
+fn a_multi_receive_keeps_its_place_among_the_receives_and_can_be_cancelled() {
+    let mut script = Script::new();
+    let id = multi(&mut script, 64, 8);
+    script.recv(100, 16, 6);
+    script.send(&script.eager(0), b"a");
+    script.send(&script.eager(1), b"b");
+    assert_eq!(script.completion().context, 5);
+    assert_eq!(script.completion().context, 5);
+    assert!(script.dut.cancel(id));
+    let error = script.error();
+    assert_eq!(error.failure.errno, Errno::ECANCELED);
+    assert!(error.flags.contains(CompletionFlags::MULTI_RECV));
+    script.send(&script.eager(2), b"c");
+    assert_eq!(script.completion().context, 6);
+    for min_free in [0, 65] {
+        let error = script.dut.multi_recv(MultiRecvArgs {
+            source: SourceFilter::Any,
+            buffer: memory(0, 64),
+            min_free,
+            context: 0,
+        });
+        assert_eq!(error.unwrap_err().errno(), Errno::EINVAL);
+    }
+}
+
+fn recv_claimed(script: &mut Script, claim: ClaimId, length: usize) -> Result<(), EndpointError> {
+    let buffer = [memory(0, length)];
+    script
+        .dut
+        .recv_claimed(ClaimedRecvArgs {
+            claim,
+            buffer: &buffer,
+            flags: OperationFlags::COMPLETION,
+            context: 8,
+        })
+        .map(|_| ())
+}
+
+#[test]
+fn messages_can_be_looked_at_claimed_and_discarded() {
+    let mut script = Script::new();
+    let any = SourceFilter::Any;
+    assert_eq!(script.dut.peek(any, None), None);
+    for (msg_id, data) in [(0, &b"first"[..]), (1, b"second"), (2, b"third")] {
+        let mut eager = script.eager(msg_id);
+        eager.tag = Some(u64::from(msg_id));
+        eager.options.cq_data = Some(70 + u64::from(msg_id));
+        script.send(&eager, data);
+    }
+    let peer = script.dut.find_address(&script.peer_address()).unwrap();
+    let all = Some(TagFilter {
+        tag: 0,
+        ignore: u64::MAX,
+    });
+    let info = |tag: u64, length| MessageInfo {
+        source: peer,
+        tag: Some(tag),
+        length,
+        cq_data: Some(70 + tag),
+    };
+    assert_eq!(script.dut.peek(any, all), Some(info(0, 5)));
+    assert_eq!(script.dut.peek(any, None), None);
+    let second = TagFilter::exact(1);
+    let (claim, found) = script.dut.claim(any, Some(second)).unwrap();
+    assert_eq!(found, info(1, 6));
+    // Out of sight for everybody else.
+    assert_eq!(script.dut.peek(any, Some(second)), None);
+    assert_eq!(script.dut.usage().claimed, 1);
+    recv_claimed(&mut script, claim, 64).unwrap();
+    let entry = script.completion();
+    assert_eq!((entry.context, entry.tag, entry.data), (8, 1, 71));
+    assert_eq!(script.network.memory(0, MEMORY, 6), b"second");
+    assert_eq!(
+        recv_claimed(&mut script, claim, 64),
+        Err(EndpointError::UnknownClaim)
+    );
+    let (claim, _) = script.dut.claim(any, all).unwrap();
+    script.dut.discard(claim).unwrap();
+    assert_eq!(script.dut.discard(claim), Err(EndpointError::UnknownClaim));
+    script.expect_no_completion();
+    assert_eq!(script.dut.peek(any, all), Some(info(2, 5)));
+    assert_eq!(script.dut.usage().held_packets, 1);
+}
+
+#[test]
+fn segments_find_their_claimed_message() {
+    for discard in [false, true] {
+        let mut script = Script::new();
+        script.send(&medium(&script, 0, 30, 0), &[1; 10]);
+        let (claim, info) = script.dut.claim(SourceFilter::Any, None).unwrap();
+        assert_eq!(info.length, 30);
+        script.send(&medium(&script, 0, 30, 20), &[3; 10]);
+        if discard {
+            script.dut.discard(claim).unwrap();
+        } else {
+            recv_claimed(&mut script, claim, 64).unwrap();
+        }
+        script.expect_no_completion();
+        script.send(&medium(&script, 0, 30, 10), &[2; 10]);
+        if discard {
+            script.expect_no_completion();
+            assert_eq!(script.network.memory(0, MEMORY, 30), [0; 30]);
+        } else {
+            assert_eq!(script.completion().length, 30);
+            assert_eq!(script.network.memory(0, MEMORY + 10, 10), [2; 10]);
+        }
+        assert_eq!(script.dut.poll_event(), None);
+        assert_eq!(
+            script.dut.usage(),
+            Usage {
+                peers: 1,
+                packets: script.dut.usage().packets,
+                ..Usage::default()
+            }
+        );
+    }
+}
+
+#[test]
+fn the_sender_of_a_discarded_long_message_is_served_to_the_end() {
+    let mut script = Script::new();
+    let long = LongctsRtm {
+        msg_length: 1000,
+        send_id: SendId(3),
+        delivery_complete: true,
+        options: script.raw_address(),
+        ..LongctsRtm::default()
+    };
+    script.send(&long, &[1; 500]);
+    script.expect_handshake();
+    let (claim, _) = script.dut.claim(SourceFilter::Any, None).unwrap();
+    script.dut.discard(claim).unwrap();
+    let recv_id = script.expect(|packet| match packet.header {
+        Header::Cts(cts) => cts.recv_id,
+        other => panic!("{other:?}"),
+    });
+    let data = efa_core::wire::CtsData {
+        recv_id,
+        seg_length: 500,
+        seg_offset: 500,
+        connid: script.connid(),
+        ..efa_core::wire::CtsData::default()
+    };
+    script.send(&data, &[2; 500]);
+    let receipt = script.expect(|packet| match packet.header {
+        Header::Receipt(receipt) => receipt.send_id,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(receipt, SendId(3));
+    script.expect_no_completion();
+}
+
+#[test]
+fn claims_of_a_removed_peer_name_nothing() {
+    let mut script = Script::new();
+    script.send(&script.eager(0), b"x");
+    let (claim, info) = script.dut.claim(SourceFilter::Any, None).unwrap();
+    script.dut.remove_address(info.source).unwrap();
+    assert_eq!(
+        recv_claimed(&mut script, claim, 8),
+        Err(EndpointError::UnknownClaim)
+    );
+    assert_eq!(script.dut.usage().held_packets, 0);
+}
+
+#[test]
+fn a_zero_copy_receiver_gets_the_data_and_nothing_else() {
+    let mut script = Script::new();
+    let peer = script.insert_peer();
+    let features = ExtraFeatures::CONNID_HEADER | ExtraFeatures::USER_RECV_QP;
+    let word = ExtraInfoWord::from(features);
+    let handshake = Handshake {
+        extra_info: ExtraInfo::one(&word),
+        connid: script.connid(),
+        device_version: Some(0xEFA1),
+        user_recv_qp: Some(UserRecvQp {
+            qpn: 21,
+            qkey: Qkey(0x5555),
+        }),
+        ..Handshake::default()
+    };
+    script.send(&handshake, &[]);
+    script.expect_handshake();
+    script.network.fill(0, MEMORY, b"nothing but this");
+    let send = |script: &mut Script, length, tag, cq_data| {
+        script.dut.send(SendArgs {
+            peer,
+            data: &[memory(0, length)],
+            tag,
+            cq_data,
+            flags: OperationFlags::COMPLETION | OperationFlags::DELIVERY_COMPLETE,
+            context: 3,
+        })
+    };
+    send(&mut script, 16, None, Some(77)).unwrap();
+    let flight = &script.network.in_flight()[0];
+    assert_eq!(flight.bytes, b"nothing but this");
+    assert_eq!(flight.immediate, Some(77));
+    assert_eq!(flight.destination, (21, 0x5555));
+    // It finds no buffer at first, as others.
+    script.network.fail(0, Status::RemoteRnr);
+    script.progress();
+    assert_eq!(script.network.in_flight()[0].destination, (21, 0x5555));
+    script.network.swallow(0);
+    script.progress();
+    assert_eq!(script.completion().context, 3);
+    let unsupported = send(&mut script, 16, Some(1), None).unwrap_err();
+    assert_eq!(unsupported.errno(), Errno::EOPNOTSUPP);
+    for (length, data) in [(1025, None), (1, Some(1 << 32))] {
+        let error = send(&mut script, length, None, data).unwrap_err();
+        assert_eq!(error.errno(), Errno::EINVAL);
+    }
+}
