@@ -57,7 +57,11 @@ impl ConductError {
         matches!(
             self,
             ConductError::Version { .. }
-                | ConductError::Player(PlayerError::Start { .. } | PlayerError::Refused { .. })
+                | ConductError::Player(
+                    PlayerError::Start { .. }
+                        | PlayerError::Refused { .. }
+                        | PlayerError::Ended { is_unfit: true, .. }
+                )
         )
     }
 }

@@ -17,6 +17,9 @@ const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// How long a driver may take to end after its input ended.
 const END_TIME: Duration = Duration::from_secs(5);
 
+/// The exit status by which our programs say that usage or environment are at fault.
+const UNFIT: i32 = 2;
+
 /// Why a driver process cannot be used any more.
 #[derive(Debug, thiserror::Error)]
 pub enum PlayerError {
@@ -37,6 +40,8 @@ pub enum PlayerError {
         endpoint: String,
         /// Its exit status, if known.
         how: String,
+        /// Whether it said that the environment is at fault.
+        is_unfit: bool,
     },
     /// It does not answer.
     #[error("the process of endpoint `{endpoint}` did not answer within {limit:?}")]
@@ -242,13 +247,11 @@ impl Player {
 
     fn ended(&mut self) -> PlayerError {
         // Its output is closed, so the process is about to end if it has not already.
-        let how = match self.wait_end(END_TIME) {
-            Some(status) => format!(" ({status})"),
-            None => String::new(),
-        };
+        let status = self.wait_end(END_TIME);
         PlayerError::Ended {
             endpoint: self.endpoint.clone(),
-            how,
+            how: status.map_or_else(String::new, |status| format!(" ({status})")),
+            is_unfit: status.is_some_and(|status| status.code() == Some(UNFIT)),
         }
     }
 
@@ -271,6 +274,7 @@ impl Player {
             Some(status) => Err(PlayerError::Ended {
                 endpoint: self.endpoint.clone(),
                 how: format!(" ({status})"),
+                is_unfit: status.code() == Some(UNFIT),
             }),
             None => Err(PlayerError::Silent {
                 endpoint: self.endpoint.clone(),

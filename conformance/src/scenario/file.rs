@@ -24,7 +24,7 @@ pub(super) struct Endpoint {
     pub(super) version: Option<Spanned<String>>,
     pub(super) api: Option<Spanned<String>>,
     pub(super) capabilities: Vec<Spanned<String>>,
-    pub(super) profile: Option<String>,
+    pub(super) profile: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) register_local: bool,
     pub(super) address_vector: Option<Vec<Spanned<String>>>,

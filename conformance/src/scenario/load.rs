@@ -1,8 +1,10 @@
 //! From the keys of a file to a checked scenario.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use efa_core::wire::{PacketType, fields};
+use efa_emu::profile::Profile;
 use toml::Spanned;
 
 use super::error::{ScenarioError, Source, suggest};
@@ -122,6 +124,19 @@ fn version(source: &Source<'_>, key: &str, given: &Spanned<String>) -> Result<Ve
     })
 }
 
+fn profile(source: &Source<'_>, given: &Spanned<String>) -> Result<String> {
+    let name = given.as_ref();
+    if Profile::by_name(name).is_some() {
+        return Ok(name.clone());
+    }
+    Err(source.error(
+        source.line(given.span().start),
+        "profile",
+        format!("there is no device profile `{name}`"),
+        suggest(name, Profile::all().iter().map(|profile| profile.name)),
+    ))
+}
+
 fn endpoint(source: &Source<'_>, raw: file::Endpoint) -> Result<EndpointSpec> {
     let line = source.line(raw.name.span().start);
     let name = raw.name.into_inner();
@@ -158,7 +173,10 @@ fn endpoint(source: &Source<'_>, raw: file::Endpoint) -> Result<EndpointSpec> {
             version(source, "api", &given)
         })?,
         capabilities,
-        profile: raw.profile,
+        profile: raw
+            .profile
+            .map(|given| profile(source, &given))
+            .transpose()?,
         register_local: raw.register_local,
         address_vector: Vec::new(),
         not_under_test: raw.not_under_test,
@@ -196,6 +214,36 @@ fn policy(source: &Source<'_>, raw: Spanned<file::Policy>) -> Result<PolicyOverr
             "write PACKET_TYPE.field, for example \"HANDSHAKE.extra_info\" or \"*.flags\"",
         ));
     };
+    let field_line = source.line(raw.field.span().start);
+    let types: Vec<PacketType> = match packet {
+        "*" => PacketType::ALL.to_vec(),
+        name => PacketType::ALL
+            .iter()
+            .copied()
+            .filter(|packet_type| packet_type.name() == name)
+            .collect(),
+    };
+    if types.is_empty() {
+        return Err(source.error(
+            field_line,
+            "field",
+            format!("there is no packet type `{packet}`"),
+            suggest(packet, PacketType::ALL.iter().map(|t| t.name())),
+        ));
+    }
+    let names: BTreeSet<&str> = types
+        .iter()
+        .flat_map(|packet_type| fields::layout(*packet_type))
+        .map(|place| place.descriptor.name)
+        .collect();
+    if !names.contains(field) {
+        return Err(source.error(
+            field_line,
+            "field",
+            format!("`{packet}` has no field `{field}`"),
+            suggest(field, names.into_iter()),
+        ));
+    }
     let kinds = [("exact", 0), ("bound", 1), ("ignored", 2), ("one-of", 3)];
     let policy = match (lookup(source, "policy", &raw.policy, &kinds)?, raw.values) {
         (0, None) => FieldPolicy::Exact,

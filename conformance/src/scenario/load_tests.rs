@@ -117,6 +117,13 @@ fn errors_name_file_line_key_and_remedy() {
              `to`, `length`, `seed`, `tag`, `data`, `expect`",
         ),
         (
+            "unknown profile",
+            "software = \"core\"",
+            "software = \"core\"\nprofile = \"efa22\"",
+            "traces/example.toml:15: profile: there is no device profile `efa22`; did you mean \
+             `efa2`?",
+        ),
+        (
             "unknown operation",
             "for = [\"answer\"",
             "for = [\"anwser\"",
@@ -209,6 +216,20 @@ fn policies_name_a_packet_and_a_field() {
             .contains("field: `extra_info` does not name a field"),
         "{bad}"
     );
+    for (field, problem) in [
+        (
+            "HANDSHAK.extra_info",
+            "there is no packet type `HANDSHAK`; did you mean `HANDSHAKE`?",
+        ),
+        (
+            "HANDSHAKE.extra_inf",
+            "`HANDSHAKE` has no field `extra_inf`; did you mean `extra_info`?",
+        ),
+    ] {
+        let policy = format!("field = \"{field}\"\npolicy = \"exact\"\nreason = \"r\"");
+        let bad = with(&policy).unwrap_err().to_string();
+        assert!(bad.contains(problem), "{bad}");
+    }
     let bad = with("field = \"*.flags\"\npolicy = \"one-of\"\nreason = \"r\"").unwrap_err();
     assert!(
         bad.to_string().contains("values: `one-of` needs values"),

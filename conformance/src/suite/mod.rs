@@ -14,6 +14,7 @@ use crate::replay::backend::{Backend, BackendError};
 use crate::replay::emu::Emu;
 use crate::replay::hw::{Hw, Stock};
 use crate::replay::{Engine, Opener, Strictness, Verdict, codec, coverage, replay};
+use crate::scenario::{Action, Capability, Operation, Scenario};
 use crate::trace::{Trace, TraceError};
 
 /// What the engine is called in results.
@@ -268,16 +269,36 @@ pub fn run_trace<B: Backend>(
     Ok(cases)
 }
 
-/// The engine in a network that reorders, loses and refuses.
+/// The engine in a network that reorders, loses and refuses. Under every other seed an endpoint that
+/// only listens has nobody in its address book, so that its device cannot name the senders.
 fn under_seed(trace: &Trace, role: usize, seed: u64) -> Result<Verdict, BackendError> {
+    let stranger = (seed % 2 == 1 && only_listens(&trace.scenario, role)).then(|| {
+        let mut trace = trace.clone();
+        let endpoint = &mut trace.scenario.endpoints[role];
+        endpoint.address_vector.clear();
+        // Who is not in the address vector cannot be named as a source either.
+        endpoint.capabilities.retain(|c| *c != Capability::Source);
+        trace
+    });
     let mut emu = Emu::disorderly(seed);
     replay(
-        trace,
+        stranger.as_ref().unwrap_or(trace),
         role,
         Strictness::Outcome,
         &mut emu,
         &mut Engine { seed },
     )
+}
+
+/// Whether an endpoint's application never names a peer.
+fn only_listens(scenario: &Scenario, role: usize) -> bool {
+    scenario.steps.iter().all(|step| match &step.action {
+        Action::Start { at, operation, .. } if *at == role => matches!(
+            operation,
+            Operation::Recv { from: None, .. } | Operation::Register { .. }
+        ),
+        _ => true,
+    })
 }
 
 /// Runs one trace on one backend with the engine under test.
