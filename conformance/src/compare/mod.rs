@@ -285,7 +285,7 @@ impl Bindings {
                 Ok(())
             }
             Rule::Address(part) => {
-                let wanted = self.address_of(*part, expected.value);
+                let wanted = self.address_of(recorded.sender, *part, expected.value);
                 let note = |text| format!("{text} (recorded {})", show(expected.value));
                 match wanted {
                     Some(wanted) => {
@@ -386,13 +386,22 @@ impl Bindings {
         }
     }
 
-    /// The actual counterpart of a recorded part of an address.
-    fn address_of(&self, part: AddressPart, recorded: Value<'_>) -> Option<Address> {
-        let place = self
-            .recorded
-            .iter()
-            .position(|address| Address::of(part, *address).as_value() == recorded)?;
-        Some(Address::of(part, self.actual[place]))
+    /// The actual counterpart of a recorded part of an address. Hosts number their queue pairs alike,
+    /// so what a packet says is taken to be about its sender if that is possible.
+    fn address_of(
+        &self,
+        sender: EndpointIndex,
+        part: AddressPart,
+        recorded: Value<'_>,
+    ) -> Option<Address> {
+        let is_it = |at: &EndpointIndex| {
+            let known = self.recorded.get(*at);
+            known.is_some_and(|known| Address::of(part, *known).as_value() == recorded)
+        };
+        let at = std::iter::once(sender)
+            .chain(0..self.recorded.len())
+            .find(is_it)?;
+        Some(Address::of(part, self.actual[at]))
     }
 
     /// Rewrites a recorded packet of the scripted peer so that it names the actual endpoints and
@@ -404,7 +413,7 @@ impl Bindings {
             match rule(field.packet_type, field.descriptor, &self.policies) {
                 Rule::Address(part) => {
                     // An address that no endpoint has is sent as it was recorded.
-                    if let Some(address) = self.address_of(part, field.value) {
+                    if let Some(address) = self.address_of(recorded.sender, part, field.value) {
                         address.write(&mut bytes[place]);
                     }
                 }

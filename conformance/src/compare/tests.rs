@@ -68,6 +68,23 @@ fn another_address_in_the_same_place_is_the_same_packet() {
 }
 
 #[test]
+fn hosts_that_number_their_queue_pairs_alike_are_told_apart() {
+    let recorded = vec![address(1, 7, 0x1111), address(2, 7, 0x2222)];
+    let actual = vec![address(3, 30, 0x3333), address(4, 40, 0x4444)];
+    let mut bindings = Bindings::new(recorded.clone(), actual.clone(), &[]);
+    let from_b = |bytes| Recorded {
+        number: 1,
+        sender: 1,
+        receiver: 0,
+        bytes,
+    };
+    let was = eager(recorded[1], 0);
+    let is = eager(actual[1], 0);
+    assert_eq!(bindings.compare(from_b(&was), &is), []);
+    assert_eq!(bindings.translate(from_b(&was)), Ok(is));
+}
+
+#[test]
 fn every_changed_byte_with_a_meaning_is_found_and_named() {
     let recorded = eager(recorded_addresses()[0], 0x1f);
     let actual = eager(actual_addresses()[0], 0x1f);
