@@ -592,7 +592,7 @@ local LABELS = {
     ["extra_info"] = "Extra features and requests", ["nextra_p3"] = "Capability words + 3",
 }
 local WORDS = {
-    addr = "address", cq = "CQ", gid = "GID", hdr = "header", hmem = "accelerator memory",
+    addr = "address", connid = "connection id", cq = "CQ", gid = "GID", hdr = "header", hmem = "accelerator memory",
     info = "information", msg = "message", op = "operation", p2p = "peer-to-peer",
     prov = "provider", qkey = "Q-key", qp = "QP", qpn = "QPN", rdma = "RDMA", recv = "receive",
     rma = "RMA", seg = "segment",

@@ -6,6 +6,7 @@ mod tshark;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -566,5 +567,82 @@ fn the_packet_list_tells_the_essentials() {
     assert_eq!(
         lines[1],
         "EFA RDM|LONGREAD_MSGRTM msg_id=6 send_id=7 read_iov=1 len=1048576"
+    );
+}
+
+/// The captures of the corpus.
+fn traces() -> Vec<PathBuf> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces");
+    let entries = std::fs::read_dir(&directory).into_iter().flatten();
+    let mut traces: Vec<_> = entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "pcapng")
+        })
+        .collect();
+    traces.sort();
+    assert!(!traces.is_empty(), "no captures in {}", directory.display());
+    traces
+}
+
+#[test]
+fn recorded_traces_show_what_the_codec_reads() {
+    let Some(tshark) = Tshark::find() else { return };
+    for path in traces() {
+        let capture = std::fs::read(&path).unwrap();
+        let shown = tshark.dissect_twice(&capture);
+        let mut reader = Reader::new(&capture[..], path.display().to_string()).unwrap();
+        let mut number = 0;
+        while let Some(frame) = reader.next_frame().unwrap() {
+            let shown = &shown[number];
+            number += 1;
+            let about = format!("{} frame {number}", path.display());
+            let frame = frame.frame.unwrap();
+            assert_eq!(
+                shown.one("efa.sequence"),
+                frame.header.sequence.to_string(),
+                "{about}"
+            );
+            let packet = frame.rdm_packet().filter(|packet| !packet.is_empty());
+            let Some(packet) = packet else { continue };
+            assert_eq!(shown_fields(shown, packet), expected(packet), "{about}");
+            assert!(shown.has("efa_rdm.transfer"), "{about}");
+            let broken: Vec<_> = shown.fields("efa_rdm.rule.packet-form").collect();
+            assert!(broken.is_empty(), "{about}: {broken:?}");
+        }
+        assert_eq!(shown.len(), number, "{}", path.display());
+    }
+}
+
+/// What the packet list and the transfers say of each trace stands in `wireshark/golden`.
+/// `EFA_UPDATE=1` rewrites it, to be read before it is committed.
+#[test]
+fn traces_are_shown_as_before() {
+    let Some(tshark) = Tshark::find() else { return };
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wireshark/golden");
+    let columns = concat!(
+        "gui.column.format:\"No.\",\"%m\",\"Host\",\"%Cus:frame.interface_name:0:R\",",
+        "\"Transfer\",\"%Cus:efa_rdm.transfer:0:R\",",
+        "\"Subprotocol\",\"%Cus:efa_rdm.transfer.subprotocol:0:R\",\"Info\",\"%i\""
+    );
+    let mut differing = Vec::new();
+    for path in traces() {
+        let text = tshark.run(&std::fs::read(&path).unwrap(), &["-2", "-o", columns]);
+        let expected = golden.join(path.with_extension("txt").file_name().unwrap());
+        if std::fs::read_to_string(&expected).is_ok_and(|expected| expected == text) {
+            continue;
+        }
+        if std::env::var_os("EFA_UPDATE").is_some() {
+            std::fs::create_dir_all(&golden).unwrap();
+            std::fs::write(&expected, text).unwrap();
+        } else {
+            differing.push(expected);
+        }
+    }
+    assert!(
+        differing.is_empty(),
+        "shown differently than before: {differing:?}; if a trace was recorded anew or the dissector \
+         changed on purpose: EFA_UPDATE=1 cargo test -p efa-emu --test wireshark_dissector"
     );
 }
