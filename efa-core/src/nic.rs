@@ -25,7 +25,8 @@ bitflags::bitflags! {
         const CQ_WITH_SGID = 1 << 2;
         /// RDMA write.
         const RDMA_WRITE = 1 << 3;
-        /// A write with immediate does not consume a receive.
+        /// A write with immediate does not consume a receive. Of a device: it can be so; of a
+        /// [`Nic`], which has one queue pair: it is so.
         const UNSOLICITED_WRITE_RECV = 1 << 4;
     }
 

@@ -111,6 +111,8 @@ impl HwNic {
         let mut attributes = limits.clone();
         attributes.send_queue_depth = config.send_queue_depth;
         attributes.recv_queue_depth = config.recv_queue_depth;
+        // The queue pair is made without it.
+        attributes.caps -= DeviceCaps::UNSOLICITED_WRITE_RECV;
 
         let pd = ProtectionDomain::alloc(&device)?;
         let memory_error = |error: NicError| OpenError::Verbs {

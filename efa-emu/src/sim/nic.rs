@@ -154,11 +154,14 @@ impl SimNic {
         };
         let mut recv = RecvQueue::new(rings.recv, recv);
         recv.set_state(QpState::ReadyToSend);
-        let attributes = NicAttributes {
+        let mut attributes = NicAttributes {
             send_queue_depth: send.depth(),
             recv_queue_depth: recv.depth(),
             ..profile.nic_attributes(host.id().index() as u64 + 1)
         };
+        if !config.unsolicited_write_recv {
+            attributes.caps -= DeviceCaps::UNSOLICITED_WRITE_RECV;
+        }
         Ok(SimNic {
             buffers: PacketBuffers::new(pool, attributes.mtu, config.packet_buffers),
             attributes,

@@ -1,7 +1,10 @@
 //! Resources that run out: registrations, queues, receive buffers; devices that cannot read from each
 //! other.
 
-use efa_core::endpoint::{EndpointConfig, IoVec, OperationFlags, RecvArgs, SendArgs, SourceFilter};
+use efa_core::endpoint::{
+    CompletionFlags, EndpointConfig, IoVec, OperationFlags, RecvArgs, SendArgs, SourceFilter,
+    WriteArgs,
+};
 use efa_core::wire::PacketType;
 use efa_emu::sim::{
     Action, FabricConfig, Fault, FaultId, Match, NetworkConfig, NicConfig, Probability,
@@ -187,5 +190,56 @@ fn tiny_queues_and_a_bad_network_change_nothing_but_time() {
             let nic = rig.program(side).endpoint.nic();
             assert_eq!((nic.posted_receives(), nic.free_buffers()), (8, 4));
         }
+    }
+}
+
+/// A write with CQ data, by the device where both sides agree how it announces itself, and emulated
+/// where they do not.
+#[test]
+fn writes_with_cq_data_arrive_whatever_the_queue_pairs_are_made_for() {
+    for (one, other, direct) in [
+        (false, false, true),
+        (true, true, true),
+        (true, false, false),
+        (false, true, false),
+    ] {
+        let mut rig = Rig::pair(orderly(), "efa2", &config());
+        rig.programs.clear();
+        for unsolicited_write_recv in [one, other] {
+            let nic = NicConfig {
+                unsolicited_write_recv,
+                ..NicConfig::default()
+            };
+            rig.add("efa2", &config(), nic);
+        }
+        let (peer, back) = rig.greet(0, 1);
+        let emulated = count(&rig, PacketType::EagerRtw);
+        rig.program(0).fill(0, &pattern(500, 1));
+        let target = rig.program(1).remote(100, 500);
+        let data = [rig.program(0).piece(0, 500)];
+        rig.start_operation(0, |program| {
+            program.endpoint.write(WriteArgs {
+                peer,
+                data: &data,
+                remote: &[target],
+                cq_data: Some(0xCAFE),
+                flags: OperationFlags::COMPLETION,
+                context: 3,
+            })
+        });
+        rig.settle();
+        assert_eq!(rig.program(0).contexts(), [3]);
+        assert_eq!(rig.program(1).bytes(100, 500), pattern(500, 1));
+        let entry = rig.program(1).completions.pop().unwrap().unwrap();
+        assert_eq!((entry.data, entry.length), (0xCAFE, 500));
+        assert_eq!(entry.source, Some(back));
+        assert_eq!(
+            entry.flags,
+            CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE | CompletionFlags::REMOTE_CQ_DATA
+        );
+        assert_eq!(rig.fabric.applied(emulated) == 0, direct, "{one} {other}");
+        // Solicited ones took a receive buffer, which is posted again.
+        let nic = rig.program(1).endpoint.nic();
+        assert_eq!(nic.posted_receives(), 1024);
     }
 }
