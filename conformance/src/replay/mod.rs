@@ -14,6 +14,7 @@ pub mod codec;
 pub mod coverage;
 pub mod emu;
 pub mod hw;
+mod memory;
 pub mod peer;
 pub mod script;
 
@@ -22,19 +23,19 @@ use std::collections::HashMap;
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{EndpointConfig, Instant};
 use efa_core::nic::{Nic, Status};
-use efa_emu::frame::{Kind, Rdma};
+use efa_emu::frame::Kind;
 
 use crate::application::engine::{CoreApplication, configuration};
 use crate::application::subject::{Local, Subject};
 use crate::application::{Remote, Report, RequestError, Started, Token};
-use crate::compare::{Bindings, BoundRegion, Mismatch, Recorded, iov_entry};
+use crate::compare::{Bindings, Mismatch, Recorded};
 use crate::conduct::request;
-use crate::scenario::{Action, Capability, EndpointIndex, EndpointSpec, Operation, Payload};
+use crate::scenario::{Action, Capability, EndpointIndex, EndpointSpec, Operation};
 use crate::trace::Trace;
 use crate::verify;
 use backend::{Backend, BackendError};
 use peer::Peer;
-use script::{Cast, Script, fetched};
+use script::{Cast, Script};
 
 /// How strictly the packets of the endpoint under test are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,8 +72,6 @@ impl Verdict {
     }
 }
 
-/// No region of a trace is longer, in bytes; lengths in packets may be anything.
-const MOST_MEMORY: u64 = 1 << 28;
 /// After so many differences a replay tells nothing new.
 const ENOUGH: usize = 20;
 /// How often the application is polled without result before all that arrived counts as handled.
@@ -315,63 +314,6 @@ impl<'t, B: Backend> Replay<'t, B> {
         }
     }
 
-    /// Memory of `owner` stands for what the trace's endpoint registered in step `id`.
-    fn bind(
-        &mut self,
-        owner: EndpointIndex,
-        id: &'t str,
-        actual: Remote,
-        length: usize,
-    ) -> Result<(), Stopped> {
-        self.regions.insert(id, actual);
-        let Some(&recorded) = self.trace.regions.get(id) else {
-            return self.problem(format!(
-                "the trace does not say where `{id}` was registered; record it again"
-            ));
-        };
-        self.bindings.bind_region(BoundRegion {
-            owner,
-            length: length as u64,
-            recorded,
-            actual,
-        });
-        Ok(())
-    }
-
-    /// A scripted endpoint registers memory.
-    fn register(
-        &mut self,
-        at: EndpointIndex,
-        id: &'t str,
-        payload: Payload,
-    ) -> Result<(), Stopped> {
-        let peer = self.peers.iter_mut().find(|peer| peer.endpoint() == at);
-        let registered = peer.map(|peer| peer.register(&payload.bytes()));
-        match registered {
-            Some(Ok(remote)) => self.bind(at, id, remote, payload.length),
-            Some(Err(error)) => self.problem(format!("`{id}` cannot be registered: {error}")),
-            None => Ok(()),
-        }
-    }
-
-    fn check(&mut self, region: &str, offset: usize, message: &str) -> Result<(), Stopped> {
-        let payload = self
-            .trace
-            .scenario
-            .operation(message)
-            .and_then(|(_, operation, _)| operation.payload());
-        let Some(payload) = payload else {
-            return Ok(());
-        };
-        match self.subject.check(self.tokens[region], offset, payload) {
-            Ok(None) => Ok(()),
-            Ok(Some(difference)) => self.problem(format!(
-                "memory `{region}` does not hold `{message}`: {difference}"
-            )),
-            Err(error) => self.problem(format!("memory `{region}` cannot be checked: {error}")),
-        }
-    }
-
     /// Lets everything happen that belongs to steps up to `step`: scripted packets go out, packets
     /// of the endpoint under test arrive and the operations `own` complete. With `handle_all`, also
     /// everything that has arrived is handled.
@@ -547,97 +489,6 @@ impl<'t, B: Backend> Replay<'t, B> {
             busy = true;
         }
         Ok(busy)
-    }
-
-    /// Has a scripted endpoint read what was recorded; `false` if its queue is full.
-    fn read(&mut self, place: usize, frame: usize, rdma: Rdma) -> Result<bool, Stopped> {
-        let recorded = Remote {
-            address: rdma.remote.address,
-            key: rdma.remote.key.into(),
-        };
-        let number = self.trace.capture.frames[frame].number;
-        let Some(remote) = self.bindings.locate(self.dut, recorded) else {
-            self.problem(format!(
-                "packet {number} (RDMA_READ_REQUEST) of the trace reads {:#x}, which the endpoint \
-                 under test has not offered",
-                recorded.address
-            ))?;
-            return Err(Stopped);
-        };
-        let length = rdma.total_length as usize;
-        match self.peers[place].read(frame, remote, length) {
-            Ok(posted) => Ok(posted),
-            Err(error) => {
-                self.problem(format!(
-                    "packet {number} (RDMA_READ_REQUEST) of the trace cannot be played: {error}"
-                ))?;
-                Err(Stopped)
-            }
-        }
-    }
-
-    /// What a scripted endpoint read must be what was read in the trace.
-    fn has_read(&mut self, frame: usize, result: Result<Vec<u8>, Status>) -> Result<(), Stopped> {
-        let captured = &self.trace.capture.frames[frame];
-        let Kind::RdmaReadRequest(rdma) = captured.header.kind else {
-            return Ok(());
-        };
-        let bytes = match result {
-            Ok(bytes) => bytes,
-            Err(status) => {
-                return self.problem(format!(
-                    "packet {} (RDMA_READ_REQUEST) of the trace was refused: {}",
-                    captured.number,
-                    status.describe()
-                ));
-            }
-        };
-        let wanted = fetched(
-            self.trace,
-            self.dut,
-            Some(captured),
-            rdma.remote.address,
-            bytes.len(),
-        );
-        self.verdict.compared += 1;
-        match wanted.iter().zip(&bytes).position(|(a, b)| a != b) {
-            None => Ok(()),
-            Some(at) => {
-                self.verdict.mismatches.push(Mismatch {
-                    packet: captured.number,
-                    packet_type: "RDMA_READ_REQUEST".into(),
-                    field: "data".into(),
-                    source: None,
-                    expected: format!("{:#04x} at byte {at}", wanted[at]),
-                    actual: format!("{:#04x}", bytes[at]),
-                });
-                Ok(())
-            }
-        }
-    }
-
-    /// Registers what a scripted endpoint is about to offer for reading.
-    fn offer_memory(&mut self, place: usize, packet: &[u8]) -> Result<(), Stopped> {
-        let at = self.peers[place].endpoint();
-        let mut index = 0;
-        while let Some(entry) = iov_entry(packet, "read_iov", Some(index)) {
-            index += 1;
-            if self.bindings.locate(at, entry.remote).is_some() {
-                continue;
-            }
-            let length = entry.length.min(MOST_MEMORY) as usize;
-            let bytes = fetched(self.trace, at, None, entry.remote.address, length);
-            match self.peers[place].register(&bytes) {
-                Ok(actual) => self.bindings.bind_region(BoundRegion {
-                    owner: at,
-                    length: entry.length,
-                    recorded: entry.remote,
-                    actual,
-                }),
-                Err(error) => self.problem(format!("memory cannot be offered: {error}"))?,
-            }
-        }
-        Ok(())
     }
 
     fn refused(&mut self, place: usize, status: Status) -> Result<(), Stopped> {

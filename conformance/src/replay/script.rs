@@ -141,14 +141,16 @@ impl<'t> Script<'t> {
         for place in sent_requests(trace) {
             sender_copy.insert(packet_key(&frames[place]), place);
         }
-        let by_gid = |frame: &CapturedPacket| {
-            // The endpoint whose host has the destination's GID and recorded anything sent from it.
-            sent_requests(trace)
-                .find(|&other| {
-                    frames[other].source == frame.destination
-                        && frames[other].header.source_qpn == frame.header.destination_qpn
-                })
-                .map(|other| trace.endpoint_of[frames[other].interface])
+        let endpoints: HashMap<_, EndpointIndex> = sent_requests(trace)
+            .map(|place| &frames[place])
+            .map(|frame| {
+                let node = (frame.source, frame.header.source_qpn);
+                (node, trace.endpoint_of[frame.interface])
+            })
+            .collect();
+        let receiver_of = |frame: &CapturedPacket| {
+            let node = (frame.destination, frame.header.destination_qpn);
+            endpoints.get(&node).copied()
         };
         let mut expected = Vec::new();
         let mut peers: BTreeMap<EndpointIndex, (Vec<Entry>, usize)> = BTreeMap::new();
@@ -166,7 +168,7 @@ impl<'t> Script<'t> {
             }
             match frame.direction {
                 Some(Direction::Outbound) if at == dut => {
-                    let receiver = by_gid(frame).unwrap_or(dut);
+                    let receiver = receiver_of(frame).unwrap_or(dut);
                     expected.push(Expected {
                         place,
                         step,
@@ -175,7 +177,7 @@ impl<'t> Script<'t> {
                     });
                 }
                 Some(Direction::Outbound) => {
-                    if by_gid(frame) != Some(dut) {
+                    if receiver_of(frame) != Some(dut) {
                         continue;
                     }
                     let needs = received.remove(&at).unwrap_or_default();

@@ -1,6 +1,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::scenario::TagMatch;
 
 const GOOD: &str = r#"
 description = "A tagged message."

@@ -5,10 +5,12 @@
 //! endpoint under test when the trace is replayed, and it says what that endpoint's application must
 //! see. `docs/scenarios.md` describes the format for writers.
 
+mod describe;
 mod error;
 mod file;
 mod load;
 pub mod pattern;
+mod steps;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -427,96 +429,5 @@ impl Scenario {
             } if name == id => Some((*at, operation, expect)),
             _ => None,
         })
-    }
-}
-
-impl Step {
-    /// The step in a line, such as `step 4: b sends question to a`; `index` counts from 0. Traces
-    /// carry this line, so that one can tell which packets belong to which step.
-    pub fn describe(&self, index: usize, scenario: &Scenario) -> String {
-        let name = |at: EndpointIndex| scenario.endpoints[at].name.as_str();
-        let names = |all: &[EndpointIndex]| {
-            if all.is_empty() {
-                "all".to_owned()
-            } else {
-                all.iter()
-                    .map(|&at| name(at))
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            }
-        };
-        let text = match &self.action {
-            Action::Start {
-                at, id, operation, ..
-            } => {
-                let at = name(*at);
-                match operation {
-                    Operation::Recv { length, tag, .. } => {
-                        let kind = if tag.is_some() { "tagged " } else { "" };
-                        format!("{at} posts {kind}receive {id} of {length} bytes")
-                    }
-                    Operation::Send {
-                        to,
-                        payload,
-                        tag,
-                        mode,
-                        ..
-                    } => {
-                        let kind = if tag.is_some() { "tagged " } else { "" };
-                        let verb = match mode {
-                            SendMode::Normal => "sends",
-                            SendMode::Inject => "injects",
-                            SendMode::DeliveryComplete => "sends (delivery complete)",
-                        };
-                        let length = payload.length;
-                        format!("{at} {verb} {kind}{id} of {length} bytes to {}", name(*to))
-                    }
-                    Operation::Register { payload, .. } => {
-                        format!("{at} registers {id} of {} bytes", payload.length)
-                    }
-                    Operation::Write {
-                        to,
-                        region,
-                        payload,
-                        ..
-                    } => {
-                        let length = payload.length;
-                        format!(
-                            "{at} writes {id} of {length} bytes to {region} of {}",
-                            name(*to)
-                        )
-                    }
-                    Operation::Read {
-                        from,
-                        region,
-                        length,
-                        ..
-                    } => {
-                        format!(
-                            "{at} reads {id} of {length} bytes from {region} of {}",
-                            name(*from)
-                        )
-                    }
-                }
-            }
-            Action::Wait {
-                operations,
-                progress,
-            } => format!(
-                "{} make progress until {} are complete",
-                names(progress),
-                operations.join(", ")
-            ),
-            Action::Settle { progress } => {
-                format!("{} make progress until nothing happens", names(progress))
-            }
-            Action::Check {
-                at,
-                region,
-                message,
-                ..
-            } => format!("{} finds {message} in {region}", name(*at)),
-        };
-        format!("step {}: {text}", index + 1)
     }
 }
