@@ -304,3 +304,36 @@ fn a_scenario_that_was_not_played_is_refused() {
         "{error}"
     );
 }
+
+/// What cannot be played is looked at, and says so.
+#[test]
+fn a_trace_beyond_the_script_is_never_a_plain_pass() {
+    let mut trace = conversation();
+    let place = trace.recorded(0, Direction::Outbound).next().unwrap();
+    let mut refusal = trace.capture.frames[place].clone();
+    refusal.header.kind = efa_emu::frame::Kind::Response(efa_core::nic::Status::RemoteBadLength);
+    refusal.payload.clear();
+    // It refuses something that the trace does not have.
+    refusal.header.sequence += 1000;
+    refusal.comments.clear();
+    let number = refusal.number;
+    trace.step_of.push(trace.step_of[place]);
+    trace.capture.frames.push(refusal);
+
+    let cases = suite::run_engine(&trace, &mut Emu::orderly(), 0).unwrap();
+    assert_eq!(cases.len(), 1);
+    let text = cases[0].to_string();
+    let reason = format!(": codec only: in packet {number} the device refuses a request");
+    assert!(text.starts_with("CODEC conversation"), "{text}");
+    assert!(text.contains(&reason), "{text}");
+    let summary = suite::Summary::of(&cases);
+    assert_eq!((summary.passed, summary.codec_only), (0, 1));
+
+    // A packet without form fails there as well.
+    let frame = &mut trace.capture.frames[place];
+    frame.payload[1] = 5;
+    let cases = suite::run_engine(&trace, &mut Emu::orderly(), 0).unwrap();
+    let text = cases[0].to_string();
+    assert!(text.starts_with("FAIL "), "{text}");
+    assert!(text.contains("version"), "{text}");
+}
