@@ -322,3 +322,19 @@ fn a_missing_program_is_named() {
     assert_eq!(status, Some(2), "{printed}");
     assert!(printed.contains("no-such-efa-emu"), "{printed}");
 }
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    for command in ["list", "run"] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_efa-conformance"))
+            .args([command, &corpus().display().to_string()])
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stderr), "");
+    }
+}

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use super::{Outcome, complain};
+use super::{Outcome, complain, say};
 use crate::replay::coverage;
 use crate::suite;
 use crate::trace::{Capture, Trace};
@@ -34,7 +34,10 @@ pub(super) struct List {
 pub(super) fn check(arguments: &Check) -> Outcome {
     let Some(path) = arguments.capture.as_ref().filter(|_| !arguments.rules) else {
         for rule in crate::check::RULES {
-            println!("{:<22} {} ({})", rule.id, rule.text, rule.source);
+            say(format_args!(
+                "{:<22} {} ({})",
+                rule.id, rule.text, rule.source
+            ));
         }
         return Outcome::Passed;
     };
@@ -44,17 +47,17 @@ pub(super) fn check(arguments: &Check) -> Outcome {
     };
     let checked = crate::check::check(&capture);
     for damage in &capture.damage {
-        println!("damaged: {damage}");
+        say(format_args!("damaged: {damage}"));
     }
     for violation in &checked.violations {
-        println!("{violation}");
+        say(violation);
     }
-    println!(
+    say(format_args!(
         "{}: {} packets, {} violations",
         path.display(),
         checked.packets,
         checked.violations.len()
-    );
+    ));
     if checked.violations.is_empty() && capture.damage.is_empty() {
         Outcome::Passed
     } else {
@@ -87,18 +90,18 @@ pub(super) fn list(arguments: &List) -> Outcome {
         match Trace::load(&path) {
             Ok(trace) => {
                 let scenario = &trace.scenario;
-                let description = scenario.description.lines().next().unwrap_or("");
+                let description = scenario.description.replace('\n', " ");
                 let beyond = coverage::beyond_script(&trace);
                 let coverage = match beyond.or_else(|| coverage::beyond_engine(&trace)) {
                     None => String::new(),
                     Some(reason) => format!("; codec only: {reason}"),
                 };
-                println!(
+                say(format_args!(
                     "{:<32} {description} ({} packets, spec {}{coverage})",
                     scenario.name,
                     trace.capture.sent().count(),
                     scenario.spec.join(", ")
-                );
+                ));
             }
             Err(error) => outcome = complain(error, Outcome::Unfit),
         }

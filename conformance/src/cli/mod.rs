@@ -8,7 +8,7 @@ mod record;
 mod run;
 
 use std::fmt::Display;
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -68,9 +68,18 @@ fn complain(error: impl Display, outcome: Outcome) -> Outcome {
     outcome
 }
 
+/// Prints a line of results. A reader that went away (`| head`) is no error of ours.
+pub(crate) fn say(text: impl Display) {
+    match writeln!(io::stdout(), "{text}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("efa-conformance: cannot write to standard output: {error}");
+        }
+        _ => {}
+    }
+}
+
 /// Runs the command that the process's arguments name.
 pub fn main() -> ExitCode {
-    // A reader that went away (`| head`) is no error of ours.
     let outcome = match Arguments::parse().command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Record(arguments) => record::record(&arguments),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Outcome, complain};
+use super::{Outcome, complain, say};
 use crate::interop;
 use crate::player::Launcher;
 use crate::record::{self, RecordError};
@@ -52,12 +52,12 @@ pub(super) fn record(arguments: &Record) -> Outcome {
     let library = arguments.software.libfabric.as_deref();
     match record::record(&arguments.scenario, &arguments.output, &launcher, library) {
         Ok(recording) => {
-            println!(
+            say(format_args!(
                 "{}: {} frames of {}",
                 arguments.output.display(),
                 recording.frames,
                 recording.versions.join(" and ")
-            );
+            ));
             Outcome::Passed
         }
         Err(error) => {
@@ -94,14 +94,14 @@ pub(super) fn interop(arguments: &Interop) -> Outcome {
         for role in 0..scenario.endpoints.len() {
             match interop::play(&scenario, role, &launcher, library) {
                 Ok(case) => {
-                    println!("{case}");
+                    say(&case);
                     summary.add(&case);
                 }
                 Err(error) => return complain(error, Outcome::Unfit),
             }
         }
     }
-    println!("{summary}");
+    say(summary);
     if summary.failed > 0 {
         Outcome::Failed
     } else {

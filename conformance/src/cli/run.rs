@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
-use super::{Outcome, complain};
+use super::{Outcome, complain, say};
 use crate::libfabric::Library;
 use crate::replay::emu::Emu;
 use crate::replay::hw::{Hw, Stock};
@@ -117,7 +117,7 @@ pub(super) fn run(arguments: &Run) -> Outcome {
         cases.extend(ended);
     }
     progress.finish();
-    println!("{}", Summary::of(&cases));
+    say(Summary::of(&cases));
     for problem in &unfit {
         eprintln!("efa-conformance: {problem}");
     }

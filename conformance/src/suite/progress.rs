@@ -3,6 +3,7 @@
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::Case;
+use crate::cli::say;
 
 /// Shows cases as they end.
 pub struct Progress {
@@ -31,7 +32,7 @@ impl Progress {
     pub fn end(&self, cases: &[Case]) {
         self.bar.suspend(|| {
             for case in cases {
-                println!("{case}");
+                say(case);
             }
         });
         self.bar.inc(1);
