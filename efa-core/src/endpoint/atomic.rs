@@ -113,7 +113,7 @@ impl<N: Nic> Endpoint<N> {
                 Owner::Inbound(id) => {
                     self.inbound.remove(id);
                 }
-                Owner::Nobody => {}
+                Owner::Nobody | Owner::Provocation => {}
             }
             return Err(error);
         }

@@ -6,6 +6,7 @@
 
 use core::cmp::Reverse;
 use core::time::Duration;
+use std::collections::VecDeque;
 
 use crate::nic::Nic;
 
@@ -27,12 +28,10 @@ impl<N: Nic> Endpoint<N> {
         let Some(state) = self.peers.state_mut(peer) else {
             return self.lose_packet(id, Failure::new(Errno::ECANCELED, ProviderError::RemoteRnr));
         };
-        let work = Work::Resend(id);
         if state.backoff.is_some() {
-            state.parked.push_back(work);
-            self.parked += 1;
+            self.park(peer, Work::Resend(id));
         } else if first {
-            self.resend.push_back(work);
+            self.resend.push_back(Work::Resend(id));
         } else {
             let (shortest, longest) = self.config.backoff_first_micros;
             let wait = if state.last_wait.is_zero() {
@@ -49,9 +48,37 @@ impl<N: Nic> Endpoint<N> {
             let until = self.now + wait;
             state.last_wait = wait;
             state.backoff = Some(Backoff { until });
-            state.parked.push_back(work);
-            self.parked += 1;
             self.timers.push(Reverse((until, peer)));
+            self.park(peer, Work::Resend(id));
+        }
+    }
+
+    /// Makes work wait for the end of a peer's back-off.
+    pub(super) fn park(&mut self, peer: PeerId, work: Work) {
+        let Some(state) = self.peers.state_mut(peer) else {
+            return;
+        };
+        state.parked.push_back(work);
+        self.parked += 1;
+        if let Work::Resend(id) = work
+            && self.is_in_buffer(id)
+        {
+            if self.parked_buffers < self.max_parked_buffers {
+                self.parked_buffers += 1;
+            } else {
+                self.store(id);
+            }
+        }
+    }
+
+    /// Takes all work that waits for a peer.
+    pub(super) fn unpark(&mut self, parked: &mut VecDeque<Work>) {
+        self.parked -= parked.len();
+        for work in parked.drain(..) {
+            if let Work::Resend(id) = work {
+                self.parked_buffers -= usize::from(self.is_in_buffer(id));
+            }
+            self.queue_work(work);
         }
     }
 
@@ -76,10 +103,7 @@ impl<N: Nic> Endpoint<N> {
             {
                 state.backoff = None;
                 let mut parked = core::mem::take(&mut state.parked);
-                self.parked -= parked.len();
-                for work in parked.drain(..) {
-                    self.queue_work(work);
-                }
+                self.unpark(&mut parked);
                 // Its memory serves the next wait.
                 if let Some(state) = self.peers.state_mut(peer) {
                     state.parked = parked;

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use crate::nic::{NicError, Status};
-use crate::wire::ParseError;
+use crate::wire::{PacketType, ParseError};
 
 use super::error::Failure;
 use super::ids::PeerId;
@@ -161,6 +161,67 @@ pub enum PacketError {
     ForeignAddress,
     /// Its sizes or offsets contradict each other or the operation.
     SizeMismatch,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |code| TypeName(code);
+        match self {
+            Event::PacketRefused {
+                peer,
+                packet_type,
+                reason,
+            } => {
+                write!(f, "{} packet from ", name(*packet_type))?;
+                match peer {
+                    Some(peer) => write!(f, "peer {peer}")?,
+                    None => f.write_str("an unknown sender")?,
+                }
+                write!(f, " refused: {reason}")
+            }
+            Event::ControlSendFailed {
+                peer,
+                packet_type,
+                failure,
+            } => write!(
+                f,
+                "{} packet to peer {peer} could not be sent: {failure}",
+                name(*packet_type)
+            ),
+            Event::PeerFailed { peer, failure } => {
+                write!(
+                    f,
+                    "the conversation with peer {peer} was given up: {failure}"
+                )
+            }
+            Event::ReceivePostFailed(error) => {
+                write!(f, "a receive buffer could not be posted: {error}")
+            }
+            Event::ReceiveFailed(status) => {
+                write!(f, "a receive buffer came back empty: {}", status.describe())
+            }
+            Event::DeregistrationFailed(error) => {
+                write!(f, "a registration could not be ended: {error}")
+            }
+            Event::RemoteOperationFailed {
+                peer,
+                packet_type,
+                failure,
+            } => write!(f, "{} of peer {peer} failed: {failure}", name(*packet_type)),
+        }
+    }
+}
+
+/// A packet type id by its name, if it has one.
+struct TypeName(u8);
+
+impl fmt::Display for TypeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match PacketType::from_code(self.0) {
+            Some(packet_type) => packet_type.fmt(f),
+            None => write!(f, "type {}", self.0),
+        }
+    }
 }
 
 impl fmt::Display for PacketError {

@@ -212,6 +212,16 @@ pub struct Failure {
     pub provider: ProviderError,
 }
 
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.errno)?;
+        match self.provider {
+            ProviderError::None => Ok(()),
+            provider => write!(f, " ({provider:?}, {})", provider.code()),
+        }
+    }
+}
+
 impl Failure {
     pub(crate) const fn new(errno: Errno, provider: ProviderError) -> Self {
         Failure { errno, provider }
@@ -255,6 +265,15 @@ pub enum EndpointError {
     /// The conversation with the peer cannot go on ([`Event::PeerFailed`](super::Event::PeerFailed)).
     #[error("the conversation with peer {0} was given up: remove and insert its address")]
     PeerFailed(super::PeerId),
+    /// The operation needs the peer's handshake, and the peer could not be asked for it. Trying again
+    /// asks again.
+    #[error("peer {peer} could not be asked for its handshake: {failure}")]
+    Unreachable {
+        /// Who.
+        peer: super::PeerId,
+        /// What the device said.
+        failure: Failure,
+    },
     /// The message was not claimed, was received or discarded, or its peer was removed.
     #[error("the claim names no message")]
     UnknownClaim,
@@ -292,6 +311,7 @@ impl EndpointError {
             EndpointError::UnknownPeer(_)
             | EndpointError::OutOfRange { .. }
             | EndpointError::LengthMismatch { .. } => Errno::EINVAL,
+            EndpointError::Unreachable { failure, .. } => failure.errno,
             EndpointError::UnknownClaim => Errno::ENOENT,
             EndpointError::PeerFailed(_) => Errno::ECONNABORTED,
             EndpointError::Unsupported(_) => Errno::EOPNOTSUPP,
@@ -303,6 +323,36 @@ impl EndpointError {
                 NicError::MemoryFault { .. } => Errno::EFAULT,
                 NicError::Device(errno) => Errno(errno),
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_and_errors_say_what_they_are() {
+        let failure = Failure::from(Status::RemoteBadDestQpn);
+        assert_eq!(failure.to_string(), "FI_ENOTCONN (RemoteBadDestQpn, 9)");
+        let truncated = Failure::new(Errno::ETRUNC, ProviderError::None);
+        assert_eq!(truncated.to_string(), "FI_ETRUNC");
+        assert_eq!(Errno(999).to_string(), "errno 999");
+        let event = crate::endpoint::Event::PacketRefused {
+            peer: None,
+            packet_type: 64,
+            reason: crate::endpoint::PacketError::AlreadyProcessed { msg_id: 7 },
+        };
+        assert_eq!(
+            event.to_string(),
+            "EAGER_MSGRTM packet from an unknown sender refused: message 7 was already received"
+        );
+    }
+
+    #[test]
+    fn every_device_status_has_its_own_number() {
+        for status in Status::ALL {
+            assert_eq!(ProviderError::from(status).code(), u32::from(status.code()));
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::wire::{
 
 use super::Endpoint;
 use super::config::EndpointConfig;
-use super::error::EndpointError;
+use super::error::{EndpointError, Failure};
 use super::ids::PeerId;
 use super::peer::{PeerFeatures, PeerState};
 use super::transmit::Owner;
@@ -126,10 +126,31 @@ impl<N: Nic> Endpoint<N> {
             options: self.request_options(peer, None),
             ..EagerRtw::default()
         })?;
-        self.post_packet(peer, Owner::Nobody, packet)?;
+        self.post_packet(peer, Owner::Provocation, packet)?;
         if let Some(state) = self.peers.state_mut(peer) {
             state.request_sent = true;
         }
         Ok(())
+    }
+
+    /// The handshake will not come: the next operation that needs it fails instead of waiting.
+    pub(super) fn on_provocation_lost(&mut self, peer: PeerId, failure: Failure) {
+        if let Some(state) = self.peers.state_mut(peer) {
+            state.request_sent = false;
+            state.handshake_failure = Some(failure);
+        }
+    }
+
+    /// Waits for a peer's handshake.
+    ///
+    /// # Errors
+    /// Always: [`EndpointError::TryAgain`], or that the peer could not be reached.
+    pub(super) fn await_handshake(&mut self, peer: PeerId) -> Result<(), EndpointError> {
+        let state = self.peers.state_mut(peer);
+        if let Some(failure) = state.and_then(|state| state.handshake_failure.take()) {
+            return Err(EndpointError::Unreachable { peer, failure });
+        }
+        self.provoke_handshake(peer)?;
+        Err(EndpointError::TryAgain)
     }
 }

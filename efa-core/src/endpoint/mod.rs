@@ -152,8 +152,11 @@ pub struct Endpoint<N: Nic> {
     /// Packets to be posted again, and other work, for when the device has room.
     resend: VecDeque<Work>,
     ready: VecDeque<Work>,
-    /// Work that waits for the end of a back-off, of all peers together.
+    /// Work that waits for the end of a back-off, of all peers together; the packet buffers that it
+    /// holds, and how many it may hold.
     parked: usize,
+    parked_buffers: usize,
+    max_parked_buffers: usize,
     /// Ends of back-offs.
     timers: BinaryHeap<Reverse<(Instant, PeerId)>>,
     /// Peers whose last packet found no receive buffer.
@@ -232,6 +235,8 @@ impl<N: Nic> Endpoint<N> {
             resend: VecDeque::new(),
             ready: VecDeque::new(),
             parked: 0,
+            parked_buffers: 0,
+            max_parked_buffers: attributes.send_queue_depth / 4,
             timers: BinaryHeap::new(),
             waiting_peers: 0,
             posted_receives: 0,
@@ -360,13 +365,10 @@ impl<N: Nic> Endpoint<N> {
         }
         self.end_operations_with(peer, Failure::new(Errno::ECANCELED, ProviderError::None));
         if let Some((ahn, state)) = self.peers.remove(peer) {
-            if let Some(state) = state {
-                self.parked -= state.parked.len();
+            if let Some(mut state) = state {
                 self.waiting_peers -= usize::from(!state.last_wait.is_zero());
                 // Packets that wait to be sent again end now; the others with their completions.
-                for work in state.parked {
-                    self.queue_work(work);
-                }
+                self.unpark(&mut state.parked);
             }
             self.nic.destroy_address_handle(ahn)?;
         }

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use crate::address::{Qkey, Qpn};
 use crate::wire::{ExtraFeatures, Handshake, MsgId};
 
+use super::error::Failure;
 use super::ids::ReceiveId;
 use super::reorder::ReorderWindow;
 use super::time::Instant;
@@ -21,6 +22,8 @@ pub(super) struct PeerState {
     pub(super) handshake_sent: bool,
     /// The peer's HANDSHAKE.
     pub(super) features: Option<PeerFeatures>,
+    /// The packet that was to provoke it could not be sent.
+    pub(super) handshake_failure: Option<Failure>,
     /// Transfers whose data cannot be read, until the peer's HANDSHAKE says whether it knows READ_NACK.
     pub(super) await_features: Vec<ReceiveId>,
     /// A request was sent, so the peer's HANDSHAKE can be expected.
@@ -79,6 +82,7 @@ impl PeerState {
             window: ReorderWindow::new(first_msg_id),
             handshake_sent: false,
             features: None,
+            handshake_failure: None,
             await_features: Vec::new(),
             request_sent: false,
             reads_in_flight: 0,

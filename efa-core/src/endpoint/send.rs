@@ -124,10 +124,7 @@ impl<N: Nic> Endpoint<N> {
         reason: NoProtocol,
     ) -> Result<(), EndpointError> {
         match reason {
-            NoProtocol::AwaitHandshake => {
-                self.provoke_handshake(peer)?;
-                Err(EndpointError::TryAgain)
-            }
+            NoProtocol::AwaitHandshake => self.await_handshake(peer),
             NoProtocol::Unsupported(what) => Err(EndpointError::Unsupported(what)),
         }
     }

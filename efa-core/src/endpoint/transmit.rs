@@ -24,10 +24,19 @@ pub(super) struct InFlight {
 }
 
 /// What was posted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum Request {
     Packet(Outgoing),
+    /// A packet that waits outside of its buffer, which others need.
+    Stored(Box<Stored>),
     Rdma(RdmaPart, Rdma),
+}
+
+/// A packet and the bytes that were in its buffer.
+#[derive(Debug)]
+struct Stored {
+    packet: Outgoing,
+    bytes: Box<[u8]>,
 }
 
 /// Which way an RDMA request moves data.
@@ -56,6 +65,8 @@ pub(super) enum Owner {
     Inbound(ReceiveId),
     /// None: a packet that the application does not know of.
     Nobody,
+    /// None, but operations wait for the peer's answer to it.
+    Provocation,
 }
 
 /// A packet in a buffer, ready to be posted.
@@ -145,6 +156,42 @@ impl<N: Nic> Endpoint<N> {
         })
     }
 
+    /// Moves a packet that waits for its peer out of its buffer, so that one peer that is not ready
+    /// does not take the buffers of all others.
+    pub(super) fn store(&mut self, id: PacketId) {
+        let Some(InFlight { request, .. }) = self.packets.get_mut(id) else {
+            return;
+        };
+        if let Request::Packet(packet) = *request {
+            let bytes = &self.nic.buffer(packet.buffer)[..packet.in_buffer];
+            let bytes = bytes.into();
+            *request = Request::Stored(Box::new(Stored { packet, bytes }));
+            self.recycle(packet.buffer);
+        }
+    }
+
+    /// Whether a packet that waits is in a buffer.
+    pub(super) fn is_in_buffer(&self, id: PacketId) -> bool {
+        let in_flight = self.packets.get(id);
+        in_flight.is_some_and(|in_flight| matches!(in_flight.request, Request::Packet(_)))
+    }
+
+    /// Brings a packet back into a buffer.
+    fn restore(&mut self, id: PacketId) -> Result<(), EndpointError> {
+        let Some(InFlight { request, .. }) = self.packets.get_mut(id) else {
+            return Ok(());
+        };
+        if let Request::Stored(stored) = request {
+            let buffer = self.nic.acquire_buffer().ok_or(EndpointError::TryAgain)?;
+            self.nic.buffer_mut(buffer)[..stored.bytes.len()].copy_from_slice(&stored.bytes);
+            *request = Request::Packet(Outgoing {
+                buffer,
+                ..stored.packet
+            });
+        }
+        Ok(())
+    }
+
     /// Posts what is remembered under `id`.
     pub(super) fn post(&mut self, id: PacketId) -> Result<(), EndpointError> {
         let Some(in_flight) = self.packets.get(id) else {
@@ -171,6 +218,10 @@ impl<N: Nic> Endpoint<N> {
                     immediate,
                     context,
                 })
+            }
+            Request::Stored(_) => {
+                self.restore(id)?;
+                return self.post(id);
             }
             Request::Rdma(part, rdma) => {
                 let mut request = RdmaRequest {
@@ -236,6 +287,7 @@ impl<N: Nic> Endpoint<N> {
         }
         match done.request {
             Request::Packet(packet) => self.recycle(packet.buffer),
+            Request::Stored(_) => {}
             Request::Rdma(part, Rdma::Read) => {
                 if let Owner::Inbound(id) = done.owner {
                     self.on_read_done(id, part.local.length as u64, None);
@@ -259,13 +311,21 @@ impl<N: Nic> Endpoint<N> {
     }
 
     fn on_lost(&mut self, lost: &InFlight, failure: Failure) {
-        let packet_type = match lost.request {
+        let packet_type = match &lost.request {
             Request::Packet(packet) => {
                 self.recycle(packet.buffer);
                 Some(packet.packet_type)
             }
+            Request::Stored(stored) => Some(stored.packet.packet_type),
             Request::Rdma(..) => None,
         };
+        if is_peer_gone(failure)
+            && let Some(state) = self.peers.state_mut(lost.peer)
+            && state.features.is_none()
+        {
+            // Nothing that was sent will be answered by a handshake: the next one is asked for anew.
+            state.request_sent = false;
+        }
         match (lost.owner, packet_type) {
             (Owner::Outbound(id), _) => {
                 if let Some(outbound) = self.outbound.get_mut(id) {
@@ -275,6 +335,7 @@ impl<N: Nic> Endpoint<N> {
             }
             (Owner::Inbound(id), None) => self.on_read_done(id, 0, Some(failure)),
             (Owner::Inbound(id), Some(_)) => self.fail_inbound(id, failure),
+            (Owner::Provocation, _) => self.on_provocation_lost(lost.peer, failure),
             (Owner::Nobody, _) if is_peer_gone(failure) => {
                 // Normal at the end of a program: the peer closed its endpoint without waiting for
                 // what the application does not know of (spec section 2.3).

@@ -77,10 +77,7 @@ impl<N: Nic> Endpoint<N> {
                 && let Some(state) = self.peers.state(peer)
                 && state.backoff.is_some()
             {
-                if let Some(state) = self.peers.state_mut(peer) {
-                    state.parked.push_back(work);
-                    self.parked += 1;
-                }
+                self.park(peer, work);
                 continue;
             }
             match self.do_work(work) {

@@ -528,6 +528,62 @@ fn refused_packets_wait_twice_as_long_each_time() {
     assert!((40..=119).contains(&wait.as_micros()), "{wait:?}");
 }
 
+/// A peer that is never ready takes no more than its share of the buffers.
+#[test]
+fn a_peer_that_is_not_ready_leaves_buffers_for_others() {
+    let (mut script, peer) = connected_with(
+        config(),
+        Traits {
+            send_depth: 8,
+            ..traits()
+        },
+    );
+    for context in 0..8 {
+        script.network.fill(0, MEMORY, &[context as u8; 100]);
+        script
+            .try_send(peer, 100, OperationFlags::INJECT, context)
+            .unwrap();
+    }
+    for _ in 0..2 {
+        for _ in 0..8 {
+            script.network.fail(0, Status::RemoteRnr);
+        }
+        script.progress();
+    }
+    script.expect_silence();
+    assert_eq!(script.dut.nic().free_buffers(), 6);
+    // Another peer is served.
+    let mut other = script.peer_address();
+    other.qpn.0 += 1;
+    let other = script.dut.insert_address(other).unwrap();
+    for _ in 0..3 {
+        script
+            .try_send(other, 10, OperationFlags::empty(), 20)
+            .unwrap();
+        script.sent();
+        script.completion();
+    }
+    // And the packets that waited are sent as they were.
+    let mut ids = Vec::new();
+    while let Some(timeout) = script.dut.next_timeout() {
+        script.now = timeout;
+        script.progress();
+        while script.network.flights() > 0 {
+            let id = script.expect(|packet| match packet.header {
+                Header::EagerRtm(eager) => {
+                    assert_eq!(packet.payload, [eager.msg_id.0 as u8; 100]);
+                    eager.msg_id.0
+                }
+                other => panic!("{other:?}"),
+            });
+            ids.push(id);
+        }
+    }
+    ids.sort_unstable();
+    assert_eq!(ids, (0..8).collect::<Vec<_>>());
+    assert_eq!(script.dut.nic().free_buffers(), 8);
+}
+
 #[test]
 fn a_full_device_is_told_to_the_application_and_leaves_no_gap() {
     let (mut script, peer) = connected_with(

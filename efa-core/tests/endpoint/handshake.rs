@@ -406,6 +406,41 @@ fn a_feature_is_not_used_before_the_handshake_asked_for_by_an_empty_write() {
 }
 
 #[test]
+fn a_peer_that_cannot_be_asked_is_an_error_and_can_be_asked_again() {
+    let mut script = Script::new();
+    let peer = script.insert_peer();
+    let dc = OperationFlags::DELIVERY_COMPLETE;
+    for _ in 0..2 {
+        assert_eq!(
+            script.try_send(peer, 4, dc, 1),
+            Err(EndpointError::TryAgain)
+        );
+        script.network.fail(0, Status::RemoteBadDestQpn);
+        script.progress();
+        let error = script.try_send(peer, 4, dc, 1).unwrap_err();
+        assert_eq!(error.errno(), Errno::ENOTCONN);
+    }
+    script.expect_no_completion();
+    assert_eq!(script.dut.poll_event(), None);
+
+    // A message that failed does not count as having asked.
+    let mut script = Script::new();
+    let peer = script.insert_peer();
+    script
+        .try_send(peer, 4, OperationFlags::empty(), 1)
+        .unwrap();
+    script.network.fail(0, Status::RemoteBadDestQpn);
+    script.progress();
+    assert_eq!(script.error().failure.errno, Errno::ENOTCONN);
+    assert_eq!(
+        script.try_send(peer, 4, dc, 1),
+        Err(EndpointError::TryAgain)
+    );
+    let packet_type = script.expect(|packet| packet.base.packet_type);
+    assert_eq!(packet_type, PacketType::EagerRtw);
+}
+
+#[test]
 fn a_peer_without_delivery_complete_is_refused_to_the_application() {
     let mut script = Script::new();
     let peer = script.insert_peer();
