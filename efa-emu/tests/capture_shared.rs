@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use efa_core::address::{Gid, Qkey, Qpn};
 use efa_emu::capture::{
-    CaptureTap, Counts, Direction, ENVIRONMENT, Interface, InterfaceId, Reader, SharedFile,
-    create_shared,
+    CaptureTap, Counts, Direction, ENVIRONMENT, Follower, Interface, InterfaceId, Reader,
+    SharedFile, Writer, create_shared,
 };
 use efa_emu::frame::{Frame, Kind, Repr};
 
@@ -285,6 +285,69 @@ fn a_full_disk_drops_frames_and_leaves_the_file_whole() {
     };
     assert_eq!(counts, Some(expected));
     assert!(!truncated);
+}
+
+/// Two captures that grow become one, with an interface each and their frames as they were.
+#[test]
+fn growing_captures_are_followed_and_joined() {
+    let directory = tempfile::tempdir().unwrap();
+    let paths = ["a", "b"].map(|name| {
+        let path = directory.path().join(name);
+        create_shared(&path, &interface()).unwrap()
+    });
+    let mut files = paths.each_ref().map(|path| SharedFile::open(path).unwrap());
+    let mut followers = paths.each_ref().map(|path| Follower::open(path).unwrap());
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    let ids = [0, 1].map(|_| writer.add_interface(&interface()).unwrap());
+    let mut expected = Vec::new();
+    for sequence in 0..300 {
+        let side = (sequence % 3 == 0) as usize;
+        record(&mut files[side], side as u16, sequence);
+        expected.push((side as u16, sequence));
+        // Often, so that some frames are taken one by one and some in bulk.
+        if sequence % 7 == 0 || sequence == 299 {
+            let mut frames = Vec::new();
+            for (follower, id) in followers.iter_mut().zip(ids) {
+                let mut new = Vec::new();
+                follower.read(&mut new).unwrap();
+                frames.extend(new.into_iter().map(|frame| (id, frame)));
+            }
+            frames.sort_by_key(|(_, frame)| frame.time);
+            for (id, frame) in frames {
+                writer.copy(id, &frame).unwrap();
+            }
+        }
+    }
+    // A block that is not whole is left alone, and read once it is.
+    let whole = std::fs::read(&paths[0]).unwrap();
+    record(&mut files[0], 0, 300);
+    let longer = std::fs::read(&paths[0]).unwrap();
+    let mut frames = Vec::new();
+    for length in [whole.len() + 1, longer.len() - 1] {
+        std::fs::write(&paths[0], &longer[..length]).unwrap();
+        assert!(!followers[0].read(&mut frames).unwrap());
+    }
+    std::fs::write(&paths[0], &longer).unwrap();
+    assert!(followers[0].read(&mut frames).unwrap());
+    writer.copy(ids[0], &frames[0]).unwrap();
+    expected.push((0, 300));
+    writer.add_dropped(ids[1], followers[1].dropped().unwrap() + 2);
+
+    let joined = directory.path().join("joined");
+    std::fs::write(&joined, writer.finish(Duration::ZERO).unwrap()).unwrap();
+    let (frames, counts, truncated) = read(&joined);
+    assert_eq!(frames, expected);
+    let seen = expected.iter().filter(|(side, _)| *side == 0).count() as u64;
+    assert_eq!(counts, Some(Counts { seen, dropped: 0 }));
+    assert!(!truncated);
+
+    std::fs::write(
+        &paths[1],
+        [whole.as_slice(), &[6, 0, 0, 0, 3, 0, 0, 0]].concat(),
+    )
+    .unwrap();
+    let mut damaged = Follower::open(&paths[1]).unwrap();
+    assert!(damaged.read(&mut Vec::new()).is_err());
 }
 
 #[test]

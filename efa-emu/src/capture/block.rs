@@ -115,6 +115,12 @@ pub(super) fn append_frame(
     );
 }
 
+/// Makes the frame in `block`, which [`append_frame`] made, one of another interface: its number is
+/// behind the block's type and length.
+pub(super) fn set_frame_interface(block: &mut [u8], interface: InterfaceId) {
+    block[8..12].copy_from_slice(&interface.0.to_le_bytes());
+}
+
 /// What a statistics block counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StatisticsKind {

@@ -8,10 +8,12 @@
 //! * [`SharedFile`] appends to a file that several processes of one host write at once, each frame
 //!   whole or not at all: the captures of `efa-emu run --pcap`.
 //!
+//! [`Follower`] reads a shared file while it grows, and [`Writer::copy`] makes one capture of several.
 //! [`Reader`] reads captures of either kind, and what `mergecap` or `editcap` made of them. Times are
 //! nanoseconds since the Unix epoch, or since the start of a simulation.
 
 mod block;
+mod follow;
 mod reader;
 mod recorder;
 mod shared;
@@ -21,6 +23,7 @@ use std::time::Duration;
 
 use efa_core::address::Gid;
 
+pub use follow::{FollowedFrame, Follower};
 pub use reader::{CapturedFrame, CapturedInterface, ReadError, Reader, Truncation};
 pub use recorder::{Moment, Recorder, RequestData, Route};
 pub use shared::{ENVIRONMENT, SharedFile, create_shared};

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use super::block::{self, StatisticsKind};
-use super::{CaptureTap, Counts, Direction, Interface, InterfaceId};
+use super::{CaptureTap, Counts, Direction, FollowedFrame, Interface, InterfaceId};
 use crate::frame::Frame;
 
 /// Writes one pcapng section with any number of interfaces.
@@ -49,6 +49,34 @@ impl<W: Write> Writer<W> {
             .get(interface.0 as usize)
             .copied()
             .unwrap_or_default()
+    }
+
+    /// Adds a frame that a host's own capture has, as one of `interface`.
+    ///
+    /// # Panics
+    /// If the interface was not declared with [`Writer::add_interface`].
+    pub fn copy(&mut self, interface: InterfaceId, frame: &FollowedFrame) -> io::Result<()> {
+        self.block.clear();
+        self.block.extend_from_slice(&frame.block);
+        block::set_frame_interface(&mut self.block, interface);
+        self.sink.write_all(&self.block)?;
+        self.counts[interface.0 as usize].count(true);
+        Ok(())
+    }
+
+    /// Counts frames of `interface` that the capture lacks.
+    ///
+    /// # Panics
+    /// If the interface was not declared with [`Writer::add_interface`].
+    pub fn add_dropped(&mut self, interface: InterfaceId, frames: u64) {
+        let counts = &mut self.counts[interface.0 as usize];
+        counts.seen += frames;
+        counts.dropped += frames;
+    }
+
+    /// Hands on what the sink keeps back.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.sink.flush()
     }
 
     /// Ends the capture with each interface's counts and gives the sink back. Fails with the first

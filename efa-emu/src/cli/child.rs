@@ -2,12 +2,15 @@
 //! becomes ours.
 
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 
-/// Signals that are meant for the program when somebody sends them to `efa-emu run`.
-const FORWARDED: [i32; 8] = [
+use super::signals::Signals;
+
+/// A child ended or stopped; and the signals that are meant for the program when somebody sends them
+/// to `efa-emu run`.
+const TAKEN: [i32; 9] = [
+    libc::SIGCHLD,
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
@@ -18,82 +21,20 @@ const FORWARDED: [i32; 8] = [
     libc::SIGWINCH,
 ];
 
-/// Signals that this process takes by waiting for them.
-struct Signals {
-    waited_for: libc::sigset_t,
-    /// The signals that were blocked before, which is how the program gets them.
-    blocked_before: libc::sigset_t,
-}
-
-impl Signals {
-    fn block() -> Signals {
-        let mut waited_for = MaybeUninit::uninit();
-        let mut blocked_before = MaybeUninit::uninit();
-        // SAFETY: `sigemptyset` initialises the set that the others then change and read, and
-        // `pthread_sigmask` the other set; all signal numbers are valid.
-        unsafe {
-            libc::sigemptyset(waited_for.as_mut_ptr());
-            for signal in FORWARDED.into_iter().chain([libc::SIGCHLD]) {
-                libc::sigaddset(waited_for.as_mut_ptr(), signal);
-            }
-            libc::pthread_sigmask(
-                libc::SIG_BLOCK,
-                waited_for.as_ptr(),
-                blocked_before.as_mut_ptr(),
-            );
-            Signals {
-                waited_for: waited_for.assume_init(),
-                blocked_before: blocked_before.assume_init(),
-            }
-        }
-    }
-
-    /// Lets the program start as if the signals had not been blocked here.
-    fn unblock_in(&self, command: &mut Command) {
-        let mask = self.blocked_before;
-        let unblock = move || {
-            // SAFETY: the set is initialised, and the old one is not asked for.
-            match unsafe {
-                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, std::ptr::null_mut())
-            } {
-                0 => Ok(()),
-                error => Err(io::Error::from_raw_os_error(error)),
-            }
-        };
-        // SAFETY: between `fork` and `exec` it makes one call, which is allowed there.
-        unsafe { command.pre_exec(unblock) };
-    }
-
-    /// The next signal, and whether a process sent it (and not the terminal, which sends to the
-    /// program by itself).
-    fn wait(&self) -> (i32, bool) {
-        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-        loop {
-            // SAFETY: the set is initialised, and `info` has room for what the call writes.
-            let signal =
-                unsafe { libc::sigwaitinfo(&raw const self.waited_for, info.as_mut_ptr()) };
-            if signal > 0 {
-                // SAFETY: zeroed at first and filled by the successful call.
-                let code = unsafe { info.assume_init_ref() }.si_code;
-                return (signal, code <= 0);
-            }
-        }
-    }
-}
-
 /// Starts the program and waits for its end, passing signals on.
 pub(super) fn run(command: &mut Command) -> io::Result<ExitStatus> {
     // Before the start, so that no signal between start and wait ends this process alone.
-    let signals = Signals::block();
+    let signals = Signals::take(&TAKEN);
     signals.unblock_in(command);
     let mut child = command.spawn()?;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        let (signal, from_process) = signals.wait();
-        if signal != libc::SIGCHLD && from_process {
-            forward(&child, signal);
+        let signal = signals.wait();
+        // What the terminal sends, the program gets from the terminal.
+        if signal.number != libc::SIGCHLD && signal.from_process {
+            forward(&child, signal.number);
         }
     }
 }

@@ -3,12 +3,14 @@
 //! Exit status: that of the program for `run` (128 + n if signal n ended it), else 0; 2 for wrong
 //! usage or an environment that does not allow the command, with one line that says why.
 
+mod capture;
 mod child;
 mod injection;
 mod leftovers;
 mod profiles;
 mod ps;
 mod run;
+mod signals;
 mod state;
 
 use std::io::Write as _;
@@ -35,6 +37,8 @@ enum Command {
     Profiles(profiles::ProfilesArguments),
     /// List the emulated hosts of a fabric and their processes.
     Ps(ps::PsArguments),
+    /// Record the traffic of a running fabric, until interrupted.
+    Capture(capture::CaptureArguments),
 }
 
 /// Why a command could not do its work: one line with the thing, its value and the remedy.
@@ -56,6 +60,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(arguments) => arguments.execute(),
         Command::Profiles(arguments) => arguments.execute(),
         Command::Ps(arguments) => arguments.execute(),
+        Command::Capture(arguments) => arguments.execute(),
     };
     match outcome {
         Ok(status) => status,

@@ -9,6 +9,7 @@ use efa_core::address::{Gid, Qpn};
 use super::config::HostConfig;
 use super::error::{EngineError, FabricError};
 use super::fabric::Fabric;
+use super::files::CaptureFiles;
 use super::fork::HomeProcess;
 use super::segment::Segment;
 use super::state::{Shared, State};
@@ -63,10 +64,13 @@ impl Engine {
             None => None,
             Some(path) => {
                 let file = SharedFile::open(path).map_err(FabricError::io("record into", path))?;
-                Some(Box::new(Tap::new(file, host.gid(), profile.mtu)))
+                let files = CaptureFiles::new(Some(file));
+                Some(Box::new(Tap::new(files, host.gid(), profile.mtu)))
             }
         };
-        let state = State::new(device, &host, Arc::clone(&segment), config, tap);
+        let mut state = State::new(device, &host, Arc::clone(&segment), config, tap);
+        // The first packet may be the interesting one.
+        state.check_captures();
         let shared = Arc::new(Shared::new(home, host, segment, state));
         let worker = worker::start(Arc::clone(&shared)).map_err(FabricError::io(
             "start the progress thread of",

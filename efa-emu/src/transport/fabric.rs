@@ -8,6 +8,7 @@
 //!       table                        name, queue pair numbers (module `qpn`)
 //!       <n>.lock                     locked by the process that is participant n as long as it lives
 //!       <n>.device                   the shared segment of participant n, if it opened a device
+//!       <n>.capture                  where the host's devices record if participant n asked for it
 //! ```
 //!
 //! Nothing in here needs a daemon. A process announces itself by a lock that the kernel releases

@@ -12,6 +12,7 @@ use super::fork::HomeProcess;
 use super::lock::{Liveness, OwnLock};
 use super::qpn::{HostTable, ParticipantId, QpnChoice};
 use super::segment::Address;
+use crate::capture;
 
 /// This process's participation in a host. The host exists as long as any process takes part in it;
 /// dropping this value ends the participation, as the end of the process does.
@@ -63,6 +64,22 @@ pub(super) fn lock_path(host: &Path, id: ParticipantId) -> PathBuf {
 /// Where a participant's shared segment is, if it opened a device.
 pub(super) fn device_path(host: &Path, id: ParticipantId) -> PathBuf {
     host.join(format!("{}.device", id.0))
+}
+
+/// Where the capture is that a participant asked for.
+fn capture_path(host: &Path, id: ParticipantId) -> PathBuf {
+    host.join(format!("{}.capture", id.0))
+}
+
+/// The captures that live participants of a host ask for.
+pub(super) fn requested_captures(host: &Path) -> Vec<PathBuf> {
+    file_names(host)
+        .unwrap_or_default()
+        .iter()
+        .filter(|name| name.ends_with(".capture"))
+        .filter(|name| file_owner(name).is_some_and(|id| is_alive(host, id)))
+        .map(|name| host.join(name))
+        .collect()
 }
 
 /// Where a host's table is.
@@ -162,6 +179,22 @@ impl Host {
         }
     }
 
+    /// Asks the host's devices to record what they send and receive, until this participation ends
+    /// or [`Host::request_capture`] is called again, which begins a new file. They notice within
+    /// about a tenth of a second. Returns the capture file, which all of them write.
+    pub fn request_capture(&self, interface: &capture::Interface) -> Result<PathBuf, FabricError> {
+        let path = capture_path(&self.directory, self.id);
+        let draft = self.directory.join(format!("{}.draft", self.id.0));
+        capture::create_shared(&draft, interface).map_err(FabricError::io("create", &draft))?;
+        std::fs::rename(&draft, &path).map_err(FabricError::io("rename", &draft))?;
+        Ok(path)
+    }
+
+    /// Where the files of the host's participants are.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// Where this participant's shared segment belongs.
     pub(super) fn device_path(&self) -> PathBuf {
         device_path(&self.directory, self.id)
@@ -190,6 +223,7 @@ impl Drop for Host {
         }
         self.table.release_all(|owner| owner == self.id);
         let _ = std::fs::remove_file(self.device_path());
+        let _ = std::fs::remove_file(capture_path(&self.directory, self.id));
         if let Some(lock) = self.lock.take() {
             let _ = std::fs::remove_file(lock.path());
         }
@@ -251,7 +285,7 @@ fn directories(hosts: &Path) -> Result<Vec<(Gid, PathBuf)>, FabricError> {
 fn file_owner(name: &str) -> Option<ParticipantId> {
     let (id, kind) = name.split_once('.')?;
     let id = id.parse().ok().filter(|id| *id != 0)?;
-    matches!(kind, "lock" | "device").then_some(ParticipantId(id))
+    matches!(kind, "lock" | "device" | "capture" | "draft").then_some(ParticipantId(id))
 }
 
 /// The live participants of a host and the processes that they are.

@@ -31,6 +31,7 @@ mod config;
 mod engine;
 mod error;
 mod fabric;
+mod files;
 mod fork;
 mod host;
 mod inbound;

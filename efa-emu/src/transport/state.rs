@@ -10,6 +10,7 @@ use efa_core::nic::Status;
 use super::config::HostConfig;
 use super::engine::EventHandler;
 use super::error::FabricError;
+use super::files::CaptureRequests;
 use super::fork::HomeProcess;
 use super::host::Host;
 use super::inbound::Inbound;
@@ -143,6 +144,7 @@ pub(super) struct State {
     started: Instant,
     /// Queues whose doorbells are not announced by calls.
     watched: usize,
+    captures: CaptureRequests,
 }
 
 impl State {
@@ -166,6 +168,7 @@ impl State {
             events: None,
             started: Instant::now(),
             watched: 0,
+            captures: CaptureRequests::new(host.directory()),
         }
     }
 
@@ -274,8 +277,16 @@ impl State {
         self.outbound.withdraw_lost_memory(&self.device);
     }
 
-    /// Looks after peers that may have died.
+    /// Records what somebody asks for, if it is something else than before.
+    pub(super) fn check_captures(&mut self) {
+        if let Some(requested) = self.captures.look() {
+            self.outbound.record(&requested, self.device.profile().mtu);
+        }
+    }
+
+    /// Looks after peers that may have died, and for captures that are asked for.
     pub(super) fn check_peers(&mut self) -> bool {
+        self.check_captures();
         self.outbound.check_peers() && self.pass()
     }
 

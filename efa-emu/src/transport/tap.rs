@@ -6,9 +6,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use efa_core::address::Gid;
 use efa_core::nic::Status;
 
+use super::files::CaptureFiles;
 use super::memory;
 use super::record::Record;
-use crate::capture::{Direction, InterfaceId, Moment, Recorder, RequestData, Route, SharedFile};
+use crate::capture::{Direction, InterfaceId, Moment, Recorder, RequestData, Route};
 use crate::link::{HostSegment, LocalData, Operation, RequestHeader, Token};
 
 /// A request of this device that is not answered.
@@ -22,7 +23,7 @@ struct Sent {
 /// Records what goes out and comes in at one device.
 #[derive(Debug)]
 pub(super) struct Tap {
-    recorder: Recorder<SharedFile>,
+    recorder: Recorder<CaptureFiles>,
     own: Gid,
     sent: HashMap<Token, Sent>,
 }
@@ -47,10 +48,10 @@ impl RequestData for Registered<'_> {
 }
 
 impl Tap {
-    /// Records into `file`; `mtu` is the device's.
-    pub(super) fn new(file: SharedFile, own: Gid, mtu: u32) -> Tap {
+    /// Records into `files`; `mtu` is the device's.
+    pub(super) fn new(files: CaptureFiles, own: Gid, mtu: u32) -> Tap {
         Tap {
-            recorder: Recorder::new(file, mtu as usize),
+            recorder: Recorder::new(files, mtu as usize),
             own,
             sent: HashMap::new(),
         }
@@ -149,10 +150,13 @@ impl Tap {
         }
     }
 
+    /// The files that are recorded into.
+    pub(super) fn files(&mut self) -> &mut CaptureFiles {
+        self.recorder.tap_mut()
+    }
+
     /// Ends the device's part of the capture.
     pub(super) fn close(self) {
-        if let Err(error) = self.recorder.into_tap().close() {
-            tracing::warn!(%error, "the capture does not say how many frames it lacks");
-        }
+        self.recorder.into_tap().close();
     }
 }

@@ -20,6 +20,7 @@ use routes::{NoRoute, Routes};
 pub(super) use bulk::BulkName;
 
 use super::config::{HostConfig, RdmaPath};
+use super::files::{CaptureFiles, Requested};
 use super::memory::{self, Window};
 use super::peer::{Peer, Peers};
 use super::record::{self, Answer, Kind, Record, record_length};
@@ -122,6 +123,21 @@ impl Outbound {
     #[inline]
     pub(super) fn tap(&mut self) -> Option<&mut Tap> {
         self.tap.as_deref_mut()
+    }
+
+    /// Records into exactly these captures from now on, beside that of the run.
+    pub(super) fn record(&mut self, requested: &Requested, mtu: u32) {
+        let own = self.routes.peers().own_address().gid;
+        let mut tap = self.tap.take().unwrap_or_else(|| {
+            let files = CaptureFiles::default();
+            Box::new(Tap::new(files, own, mtu))
+        });
+        tap.files().follow(requested);
+        if tap.files().is_empty() {
+            tap.close();
+        } else {
+            self.tap = Some(tap);
+        }
     }
 
     /// The peers that this device knows.

@@ -62,6 +62,10 @@ impl TestFabric {
         }
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Where the fabric is as long as anybody takes part in it.
     pub(crate) fn directory(&self) -> PathBuf {
         // SAFETY: takes no pointers.

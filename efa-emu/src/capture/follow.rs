@@ -1,0 +1,114 @@
+//! Reading a shared capture while devices write it.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use pcap_file::pcapng::blocks::{ENHANCED_PACKET_BLOCK, INTERFACE_STATISTIC_BLOCK};
+
+use super::block::DROPPED_OFFSET;
+
+/// Bytes that are read at once.
+const CHUNK: usize = 1 << 20;
+
+/// Frames are far shorter; what claims to be longer is damage.
+const LONGEST_BLOCK: u32 = 1 << 20;
+
+/// A frame of a shared capture, as its whole block.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FollowedFrame {
+    /// Since the Unix epoch.
+    pub time: Duration,
+    pub(super) block: Vec<u8>,
+}
+
+/// Follows a capture that [`super::create_shared`] made.
+#[derive(Debug)]
+pub struct Follower {
+    file: File,
+    /// Everything before this was read.
+    offset: u64,
+    /// Where the count of dropped frames is.
+    dropped_at: Option<u64>,
+    buffer: Vec<u8>,
+}
+
+impl Follower {
+    /// Begins at the capture's first frame.
+    pub fn open(path: &Path) -> io::Result<Follower> {
+        Ok(Follower {
+            file: File::open(path)?,
+            offset: 0,
+            dropped_at: None,
+            buffer: vec![0; CHUNK],
+        })
+    }
+
+    /// How many bytes were read so far.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// How many frames the devices could not record.
+    pub fn dropped(&self) -> io::Result<u64> {
+        let Some(at) = self.dropped_at else {
+            return Ok(0);
+        };
+        let mut count = [0; 8];
+        self.file.read_exact_at(&mut count, at)?;
+        Ok(u64::from_le_bytes(count))
+    }
+
+    /// Takes the frames that were added since the last call; whether there were any. A block that is
+    /// not whole yet is left for later.
+    pub fn read(&mut self, frames: &mut Vec<FollowedFrame>) -> io::Result<bool> {
+        let before = frames.len();
+        loop {
+            let start = self.offset;
+            let length = self.file.read_at(&mut self.buffer, start)?;
+            let mut at = 0;
+            while let Some((code, block)) = whole_block(&self.buffer[at..length])? {
+                match code {
+                    ENHANCED_PACKET_BLOCK => frames.extend(followed(block)),
+                    INTERFACE_STATISTIC_BLOCK if self.dropped_at.is_none() => {
+                        self.dropped_at = Some(start + at as u64 + DROPPED_OFFSET);
+                    }
+                    _ => {}
+                }
+                at += block.len();
+            }
+            self.offset += at as u64;
+            if at == 0 || length < self.buffer.len() {
+                return Ok(frames.len() > before);
+            }
+        }
+    }
+}
+
+/// The block at the start of `bytes` with its type, `None` if it is not whole.
+fn whole_block(bytes: &[u8]) -> io::Result<Option<(u32, &[u8])>> {
+    let word = |at: usize| {
+        let bytes = bytes.get(at..at + 4)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?))
+    };
+    let (Some(code), Some(length)) = (word(0), word(4)) else {
+        return Ok(None);
+    };
+    if !(12..=LONGEST_BLOCK).contains(&length) || !length.is_multiple_of(4) {
+        let reason = format!("a block of the capture says that it has {length} bytes");
+        return Err(io::Error::new(ErrorKind::InvalidData, reason));
+    }
+    Ok(bytes.get(..length as usize).map(|block| (code, block)))
+}
+
+/// The time is behind type, length and interface, its upper half first.
+fn followed(block: &[u8]) -> Option<FollowedFrame> {
+    let word = |at: usize| Some(u32::from_le_bytes(block.get(at..at + 4)?.try_into().ok()?));
+    let nanoseconds = u64::from(word(12)?) << 32 | u64::from(word(16)?);
+    Some(FollowedFrame {
+        time: Duration::from_nanos(nanoseconds),
+        block: block.to_vec(),
+    })
+}

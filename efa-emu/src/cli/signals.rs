@@ -1,0 +1,97 @@
+//! Taking signals by waiting for them.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+/// Signals that this thread takes by waiting for them, and that do nothing else to the process.
+pub(super) struct Signals {
+    waited_for: libc::sigset_t,
+    /// The signals that were blocked before.
+    blocked_before: libc::sigset_t,
+}
+
+/// A signal that came.
+pub(super) struct Signal {
+    pub(super) number: i32,
+    /// A process sent it, and not the terminal, which sends to a whole group of processes.
+    pub(super) from_process: bool,
+}
+
+impl Signals {
+    pub(super) fn take(signals: &[i32]) -> Signals {
+        let mut waited_for = MaybeUninit::uninit();
+        let mut blocked_before = MaybeUninit::uninit();
+        // SAFETY: `sigemptyset` initialises the set that the others then change and read, and
+        // `pthread_sigmask` the other set.
+        unsafe {
+            libc::sigemptyset(waited_for.as_mut_ptr());
+            for signal in signals {
+                libc::sigaddset(waited_for.as_mut_ptr(), *signal);
+            }
+            libc::pthread_sigmask(
+                libc::SIG_BLOCK,
+                waited_for.as_ptr(),
+                blocked_before.as_mut_ptr(),
+            );
+            Signals {
+                waited_for: waited_for.assume_init(),
+                blocked_before: blocked_before.assume_init(),
+            }
+        }
+    }
+
+    /// Lets the program start as if the signals had not been blocked here.
+    pub(super) fn unblock_in(&self, command: &mut Command) {
+        let mask = self.blocked_before;
+        let unblock = move || {
+            // SAFETY: the set is initialised, and the old one is not asked for.
+            match unsafe {
+                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, std::ptr::null_mut())
+            } {
+                0 => Ok(()),
+                error => Err(io::Error::from_raw_os_error(error)),
+            }
+        };
+        // SAFETY: between `fork` and `exec` it makes one call, which is allowed there.
+        unsafe { command.pre_exec(unblock) };
+    }
+
+    /// Waits for the next signal.
+    pub(super) fn wait(&self) -> Signal {
+        loop {
+            if let Some(signal) = self.next(None) {
+                return signal;
+            }
+        }
+    }
+
+    /// Waits for the next signal, but not longer than `time`.
+    pub(super) fn wait_for(&self, time: Duration) -> Option<Signal> {
+        self.next(Some(time))
+    }
+
+    fn next(&self, time: Option<Duration>) -> Option<Signal> {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        let time = time.map(|time| libc::timespec {
+            tv_sec: time.as_secs() as libc::time_t,
+            tv_nsec: time.subsec_nanos().into(),
+        });
+        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: the set is initialised, `info` has room for what the call writes, and the time is
+        // valid or null, which means for ever.
+        let number =
+            unsafe { libc::sigtimedwait(&raw const self.waited_for, info.as_mut_ptr(), time) };
+        if number <= 0 {
+            return None;
+        }
+        // SAFETY: zeroed at first and filled by the successful call.
+        let code = unsafe { info.assume_init_ref() }.si_code;
+        Some(Signal {
+            number,
+            from_process: code <= 0,
+        })
+    }
+}

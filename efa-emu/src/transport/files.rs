@@ -1,0 +1,136 @@
+//! The capture files that a device records into: the one of its run, and those that were asked for
+//! while it runs.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::host::requested_captures;
+use crate::capture::{CaptureTap, Direction, InterfaceId, SharedFile};
+use crate::frame::Frame;
+
+/// How often the host's directory is looked at for captures that are asked for.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Any number of capture files.
+#[derive(Debug, Default)]
+pub(super) struct CaptureFiles {
+    own: Option<SharedFile>,
+    requested: Vec<(FileId, SharedFile)>,
+}
+
+impl CaptureFiles {
+    pub(super) fn new(own: Option<SharedFile>) -> CaptureFiles {
+        CaptureFiles {
+            own,
+            requested: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.own.is_none() && self.requested.is_empty()
+    }
+
+    /// Records into exactly these of the requested files, opening those that are new.
+    pub(super) fn follow(&mut self, Requested(wanted): &Requested) {
+        let ended =
+            |(id, _): &mut (FileId, SharedFile)| !wanted.iter().any(|(other, _)| other == id);
+        for (_, file) in self.requested.extract_if(.., ended) {
+            close(file);
+        }
+        for (id, path) in wanted {
+            if self.requested.iter().any(|(known, _)| known == id) {
+                continue;
+            }
+            match SharedFile::open(path) {
+                Ok(file) => self.requested.push((*id, file)),
+                // It may be gone already.
+                Err(error) => tracing::debug!(%error, path = %path.display(), "cannot record"),
+            }
+        }
+    }
+
+    /// Ends the device's part of all captures.
+    pub(super) fn close(self) {
+        let requested = self.requested.into_iter().map(|(_, file)| file);
+        self.own.into_iter().chain(requested).for_each(close);
+    }
+}
+
+fn close(file: SharedFile) {
+    if let Err(error) = file.close() {
+        tracing::warn!(%error, "the capture does not say how many frames it lacks");
+    }
+}
+
+impl CaptureTap for CaptureFiles {
+    fn frame(
+        &mut self,
+        interface: InterfaceId,
+        time: Duration,
+        direction: Direction,
+        frame: &Frame<'_>,
+    ) {
+        let requested = self.requested.iter_mut().map(|(_, file)| file);
+        for file in self.own.iter_mut().chain(requested) {
+            file.frame(interface, time, direction, frame);
+        }
+    }
+}
+
+/// A file, whatever its name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    fn of(metadata: &Metadata) -> FileId {
+        FileId {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        }
+    }
+}
+
+/// Captures that are asked for.
+#[derive(Debug)]
+pub(super) struct Requested(Vec<(FileId, PathBuf)>);
+
+/// Looks from time to time which captures are asked for.
+#[derive(Debug)]
+pub(super) struct CaptureRequests {
+    host: PathBuf,
+    looked: Option<Instant>,
+    known: Vec<FileId>,
+}
+
+impl CaptureRequests {
+    pub(super) fn new(host: &Path) -> CaptureRequests {
+        CaptureRequests {
+            host: host.to_owned(),
+            looked: None,
+            known: Vec::new(),
+        }
+    }
+
+    /// The captures that are asked for, if they are others than the last time.
+    pub(super) fn look(&mut self) -> Option<Requested> {
+        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
+            return None;
+        }
+        self.looked = Some(Instant::now());
+        let wanted: Vec<_> = requested_captures(&self.host)
+            .into_iter()
+            .filter_map(|path| Some((FileId::of(&std::fs::metadata(&path).ok()?), path)))
+            .collect();
+        let ids: Vec<_> = wanted.iter().map(|(id, _)| *id).collect();
+        if ids == self.known {
+            return None;
+        }
+        self.known = ids;
+        Some(Requested(wanted))
+    }
+}
