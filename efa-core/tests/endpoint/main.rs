@@ -2,6 +2,7 @@
 
 mod faults;
 mod handshake;
+mod hostile;
 mod messages;
 mod mock;
 mod ordering;

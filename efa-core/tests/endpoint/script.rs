@@ -215,3 +215,21 @@ impl Script {
         }
     }
 }
+
+/// What a modern peer announces.
+pub(crate) const MODERN: ExtraFeatures = ExtraFeatures::DELIVERY_COMPLETE
+    .union(ExtraFeatures::CONNID_HEADER)
+    .union(ExtraFeatures::READ_NACK);
+
+/// A script whose handshakes are over.
+pub(crate) fn connected() -> (Script, PeerId) {
+    connected_with(config(), traits())
+}
+
+pub(crate) fn connected_with(config: EndpointConfig, traits: Traits) -> (Script, PeerId) {
+    let mut script = Script::with(config, traits);
+    let peer = script.insert_peer();
+    script.shake_hands(MODERN);
+    script.expect_handshake();
+    (script, peer)
+}

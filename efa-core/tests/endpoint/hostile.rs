@@ -1,0 +1,473 @@
+//! Stale, contradictory, malformed and made-up packets.
+
+use core::time::Duration;
+
+use efa_core::endpoint::*;
+use efa_core::nic::{Nic, RemoteKey, Status};
+use efa_core::wire::{
+    AtomRsp, Cts, CtsData, EagerRtw, Eor, Header, LongctsRtm, MsgId, PacketType, ReadNack, ReadRsp,
+    Receipt, RecvId, Repr, RmaIov, RmaIovs, SendId,
+};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::mock::{MEMORY, Traits};
+use crate::script::{Script, config, connected, connected_with, memory, traits};
+
+#[test]
+fn packets_for_operations_that_do_not_exist_are_refused() {
+    let (mut script, _) = connected();
+    let connid = script.connid();
+    let ids = [0, 1, 0x0010_0000, u32::MAX];
+    for id in ids {
+        let (send_id, recv_id) = (SendId(id), RecvId(id));
+        let packets = [
+            Cts {
+                connid,
+                send_id,
+                recv_length: 1,
+                ..Cts::default()
+            }
+            .to_packet(&[]),
+            CtsData {
+                connid,
+                recv_id,
+                ..CtsData::default()
+            }
+            .to_packet(&[]),
+            ReadRsp {
+                connid,
+                recv_id,
+                ..ReadRsp::default()
+            }
+            .to_packet(&[]),
+            Eor {
+                connid,
+                send_id,
+                ..Eor::default()
+            }
+            .to_packet(&[]),
+            AtomRsp {
+                connid,
+                recv_id,
+                ..AtomRsp::default()
+            }
+            .to_packet(&[]),
+            Receipt {
+                connid,
+                send_id,
+                ..Receipt::default()
+            }
+            .to_packet(&[]),
+            ReadNack {
+                connid,
+                send_id,
+                ..ReadNack::default()
+            }
+            .to_packet(&[]),
+        ];
+        for packet in packets {
+            script.inject(&packet);
+            assert_eq!(
+                script.refusal(),
+                PacketError::StaleOperation { id },
+                "{packet:?}"
+            );
+        }
+    }
+    // EOR of libfabric 1.11 ends before the connection id.
+    let eor = Eor {
+        send_id: SendId(5),
+        ..Eor::default()
+    }
+    .to_packet(&[]);
+    script.inject(&eor[..12]);
+    assert_eq!(script.refusal(), PacketError::StaleOperation { id: 5 });
+}
+
+#[test]
+fn an_operation_is_closed_to_other_peers_and_to_its_own_past() {
+    let (mut script, peer) = connected();
+    script
+        .try_send(peer, 3000, OperationFlags::empty(), 1)
+        .unwrap();
+    let send_id = script.expect(|packet| match packet.header {
+        Header::LongctsRtm(long) => long.send_id,
+        other => panic!("{other:?}"),
+    });
+    let cts = |connid| Cts {
+        connid,
+        send_id,
+        recv_id: RecvId(3),
+        recv_length: 100,
+        ..Cts::default()
+    };
+    // Another endpoint of the same host guesses the id.
+    let mut other = script.peer_address();
+    other.qpn.0 += 1;
+    let other = script.dut.insert_address(other).unwrap();
+    let address = script.dut.lookup_address(other).unwrap();
+    let mut source = script.source();
+    source.qpn = address.qpn;
+    script.inject_from(source, &cts(Some(address.qkey.into())).to_packet(&[]));
+    assert_eq!(
+        script.refusal(),
+        PacketError::StaleOperation { id: send_id.0 }
+    );
+    // The right one asks for more than there is, or for nothing.
+    let connid = script.connid();
+    for recv_length in [0, 3001, u64::MAX] {
+        script.send(
+            &Cts {
+                recv_length,
+                ..cts(connid)
+            },
+            &[],
+        );
+        assert_eq!(script.refusal(), PacketError::SizeMismatch);
+    }
+    // Each handshake of the other peer is none of this test's business.
+    script.expect_handshake();
+    let mut left = 3000 - 1024 + u64::from(script.long_cts_header());
+    while left > 0 {
+        let window = left.min(500);
+        script.send(
+            &Cts {
+                recv_length: window,
+                ..cts(connid)
+            },
+            &[],
+        );
+        let length = script.expect(|packet| match packet.header {
+            Header::CtsData(data) => {
+                assert_eq!(data.seg_offset, 3000 - left);
+                assert_eq!(data.recv_id, RecvId(3));
+                assert_eq!(data.connid.map(|connid| connid.0), Some(0x1111_1111));
+                data.seg_length
+            }
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(length, window);
+        left -= window;
+    }
+    assert_eq!(script.completion().context, 1);
+    script.send(&cts(connid), &[]);
+    assert_eq!(
+        script.refusal(),
+        PacketError::StaleOperation { id: send_id.0 }
+    );
+}
+
+impl Script {
+    /// Length of the header of an untagged LONGCTS request with a connection id.
+    fn long_cts_header(&self) -> u16 {
+        let header = LongctsRtm {
+            options: efa_core::wire::ReqOptions {
+                connid: Some(efa_core::wire::Connid(0)),
+                ..efa_core::wire::ReqOptions::default()
+            },
+            ..LongctsRtm::default()
+        };
+        header.header_len() as u16
+    }
+}
+
+#[test]
+fn data_that_was_not_granted_ends_the_receive() {
+    let (mut script, _) = connected();
+    let receive = |script: &mut Script, msg_id| {
+        script.recv(0, 4096, 7);
+        let mut options = script.raw_address();
+        options.raw_address = None;
+        options.connid = script.connid();
+        script.send(
+            &LongctsRtm {
+                msg_id: MsgId(msg_id),
+                msg_length: 4096,
+                send_id: SendId(77),
+                options,
+                ..LongctsRtm::default()
+            },
+            &[1; 96],
+        );
+        script.expect(|packet| match packet.header {
+            Header::Cts(cts) => {
+                assert_eq!(cts.send_id, SendId(77));
+                assert_eq!(cts.recv_length, 2 * (1024 - 32));
+                assert!(cts.flags.is_empty());
+                cts.recv_id
+            }
+            other => panic!("{other:?}"),
+        })
+    };
+    let data = |script: &Script, recv_id, seg_offset, length: usize| CtsData {
+        recv_id,
+        seg_length: length as u64,
+        seg_offset,
+        connid: script.connid(),
+        ..CtsData::default()
+    };
+    // One byte more than was granted.
+    let recv_id = receive(&mut script, 0);
+    script.send(&data(&script, recv_id, 96, 992), &[2; 992]);
+    script.send(&data(&script, recv_id, 96 + 992, 500), &[2; 500]);
+    script.send(&data(&script, recv_id, 96 + 1492, 493), &[2; 493]);
+    assert_eq!(script.refusal(), PacketError::SizeMismatch);
+    assert_eq!(script.error().failure.errno, Errno::EIO);
+    // Beyond the end of the message.
+    let recv_id = receive(&mut script, 1);
+    script.send(&data(&script, recv_id, 4000, 97), &[2; 97]);
+    assert_eq!(script.refusal(), PacketError::SizeMismatch);
+    assert_eq!(script.error().failure.errno, Errno::EIO);
+    // The old operation is gone.
+    script.send(&data(&script, recv_id, 96, 8), &[2; 8]);
+    assert_eq!(
+        script.refusal(),
+        PacketError::StaleOperation { id: recv_id.0 }
+    );
+}
+
+#[test]
+fn malformed_and_unsupported_packets_are_events() {
+    let (mut script, _) = connected();
+    for (bytes, packet_type) in [
+        (&[][..], 0),
+        (&[64, 4][..], 64),
+        (&[64, 3, 0, 0, 0, 0, 0, 0][..], 64),
+        (&[200, 4, 0, 0][..], 200),
+        (&[1, 4, 0, 0][..], 1),
+        (&[6, 4, 0, 0][..], 6),
+        (&[70, 4, 0, 0, 5, 0, 0, 0][..], 70),
+        (&[9, 4, 0, 0, 2, 0, 0, 0][..], 9),
+    ] {
+        script.inject(bytes);
+        match script.dut.poll_event() {
+            Some(Event::PacketRefused {
+                packet_type: found,
+                reason: PacketError::Malformed(_),
+                ..
+            }) => assert_eq!(found, packet_type),
+            other => panic!("{bytes:?}: {other:?}"),
+        }
+    }
+    // What no release of libfabric sends.
+    for bytes in [
+        vec![131, 4, 0, 0],
+        [vec![12, 4, 0, 0], vec![0; 16]].concat(),
+        [vec![142, 4, 0, 0], vec![0; 36]].concat(),
+        [vec![147, 4, 0, 0], vec![0; 36]].concat(),
+    ] {
+        script.inject(&bytes);
+        assert_eq!(script.refusal(), PacketError::UnsupportedType, "{bytes:?}");
+    }
+    script.expect_silence();
+}
+
+/// Whatever arrives: no panic, no loop, nothing kept beyond the bounds, and another peer's messages
+/// go through.
+#[test]
+fn mutated_packets_do_no_harm() {
+    for seed in 0..30 {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let (mut script, peer) = connected_with(
+            EndpointConfig {
+                held_bytes: 1 << 16,
+                ..config()
+            },
+            Traits {
+                recv_depth: 256,
+                send_depth: 32,
+                ..traits()
+            },
+        );
+        let region = script
+            .dut
+            .register(memory(0, 4096).memory, efa_core::nic::Access::all())
+            .unwrap();
+        let mut corpus: Vec<Vec<u8>> = Vec::new();
+        for _ in 0..3000 {
+            match rng.random_range(0..12) {
+                0 => {
+                    let length = rng.random_range(0..20_000);
+                    let flags = match rng.random() {
+                        true => OperationFlags::DELIVERY_COMPLETE,
+                        false => OperationFlags::empty(),
+                    };
+                    let _ = script.try_send(peer, length, flags, 0);
+                }
+                1 => {
+                    let length = rng.random_range(0..5000);
+                    script.recv(8192, length, 0);
+                }
+                2 => {
+                    let iovs = [RmaIov::new(MEMORY, 8, region.remote_key.0)];
+                    let write = EagerRtw {
+                        rma_iov: RmaIovs::new(&iovs).unwrap(),
+                        ..EagerRtw::default()
+                    };
+                    corpus.push(write.to_packet(&[9; 8]));
+                }
+                3 => {
+                    let _ = script.dut.read(ReadArgs {
+                        peer,
+                        buffer: &[memory(8192, 3000)],
+                        remote: &[RemoteIoVec {
+                            address: 0x7000,
+                            length: 3000,
+                            key: RemoteKey(5),
+                        }],
+                        flags: OperationFlags::COMPLETION,
+                        context: 0,
+                    });
+                }
+                4 | 5 => {
+                    if script.network.flights() > 0 {
+                        let bytes = script.network.swallow(0);
+                        // Its own packets make good material: the ids in them are real.
+                        corpus.push(bytes);
+                    }
+                }
+                6 if script.network.flights() > 0 => {
+                    let status =
+                        [Status::RemoteRnr, Status::RemoteBadDestQpn][rng.random_range(0..2)];
+                    script.network.fail(0, status);
+                }
+                _ => {
+                    let mut bytes = match corpus.len() {
+                        0 => vec![64, 4, 0, 0, 0, 0, 0, 0],
+                        count => corpus[rng.random_range(0..count)].clone(),
+                    };
+                    if corpus.len() > 200 {
+                        corpus.swap_remove(rng.random_range(0..200));
+                    }
+                    for _ in 0..rng.random_range(0..4) {
+                        match rng.random_range(0..4) {
+                            0 if !bytes.is_empty() => {
+                                let index = rng.random_range(0..bytes.len().min(64));
+                                bytes[index] = rng.random();
+                            }
+                            1 => bytes.truncate(rng.random_range(0..=bytes.len())),
+                            2 => {
+                                let code =
+                                    PacketType::ALL[rng.random_range(0..PacketType::ALL.len())];
+                                if let Some(first) = bytes.first_mut() {
+                                    *first = code.code();
+                                }
+                            }
+                            _ if bytes.len() >= 16 => {
+                                // Small numbers are the ids and lengths that live.
+                                let index = rng.random_range(1..4) * 4;
+                                let small: u32 = rng.random_range(0..8);
+                                bytes[index..index + 4].copy_from_slice(&small.to_le_bytes());
+                            }
+                            _ => {}
+                        }
+                    }
+                    bytes.truncate(1024);
+                    let source = script.source();
+                    let _ = script.network.inject(0, source, &bytes);
+                }
+            }
+            script.now = script.now + Duration::from_micros(10);
+            for _ in 0..4 {
+                script.dut.progress(script.now);
+            }
+            while script.dut.poll_completion().is_some() {}
+            while script.dut.poll_event().is_some() {}
+        }
+        // Another peer is not affected.
+        let mut address = script.peer_address();
+        address.qpn.0 += 1;
+        let other = script.dut.insert_address(address).unwrap();
+        script
+            .dut
+            .recv(RecvArgs {
+                source: SourceFilter::Peer(other),
+                buffer: &[memory(0, 16)],
+                tag: Some(TagFilter::exact(42)),
+                flags: OperationFlags::COMPLETION,
+                context: 4242,
+            })
+            .unwrap();
+        let eager = efa_core::wire::EagerRtm {
+            tag: Some(42),
+            options: efa_core::wire::ReqOptions {
+                connid: Some(address.qkey.into()),
+                ..efa_core::wire::ReqOptions::default()
+            },
+            ..efa_core::wire::EagerRtm::default()
+        };
+        let mut source = script.source();
+        source.qpn = address.qpn;
+        assert!(
+            script.network.inject(0, source, &eager.to_packet(b"fine")),
+            "seed {seed}"
+        );
+        script.progress();
+        assert_eq!(script.completion().context, 4242, "seed {seed}");
+    }
+}
+
+#[test]
+fn memory_that_peers_may_not_touch_is_not_touched() {
+    use efa_core::nic::Access;
+    let (mut script, _) = connected();
+    let open = script
+        .dut
+        .register(
+            memory(0, 64).memory,
+            Access::REMOTE_WRITE | Access::LOCAL_WRITE,
+        )
+        .unwrap();
+    let closed = script
+        .dut
+        .register(memory(64, 64).memory, Access::LOCAL_WRITE)
+        .unwrap();
+    let behind_our_back = script
+        .dut
+        .nic_mut()
+        .register(memory(128, 64).memory, Access::all())
+        .unwrap();
+    let connid = script.connid();
+    let write = |script: &mut Script, address, length: usize, key: u64| {
+        let iovs = [RmaIov::new(address, length as u64, key)];
+        let header = EagerRtw {
+            rma_iov: RmaIovs::new(&iovs).unwrap(),
+            options: efa_core::wire::ReqOptions {
+                connid,
+                ..efa_core::wire::ReqOptions::default()
+            },
+            ..EagerRtw::default()
+        };
+        script.send(&header, &vec![0xBB; length]);
+    };
+    for (address, length, key) in [
+        (MEMORY, 65, open.remote_key.0),
+        (MEMORY + 60, 5, open.remote_key.0),
+        (MEMORY - 1, 2, open.remote_key.0),
+        (u64::MAX, 2, open.remote_key.0),
+        (MEMORY + 64, 8, closed.remote_key.0),
+        (MEMORY + 128, 8, behind_our_back.remote_key.0),
+        (MEMORY, 8, 0xFFFF_FFFF_FFFF),
+    ] {
+        write(&mut script, address, length, key);
+        match script.dut.poll_event() {
+            Some(Event::RemoteOperationFailed { failure, .. }) => {
+                assert_eq!(failure.provider, ProviderError::RmaAddress);
+            }
+            other => panic!("{address:#x}+{length} by {key:#x}: {other:?}"),
+        }
+    }
+    assert_eq!(script.network.memory(0, MEMORY, 192), [0; 192]);
+    write(&mut script, MEMORY + 56, 8, open.remote_key.0);
+    assert_eq!(
+        script.network.memory(0, MEMORY + 56, 9),
+        [0xBB, 0xBB, 0xBB, 0xBB, 0xBB, 0xBB, 0xBB, 0xBB, 0]
+    );
+    script.dut.deregister(open).unwrap();
+    write(&mut script, MEMORY, 8, open.remote_key.0);
+    assert!(matches!(
+        script.dut.poll_event(),
+        Some(Event::RemoteOperationFailed { .. })
+    ));
+}
