@@ -155,14 +155,14 @@ impl HostTable {
     }
 
     /// Whether the host is gone and the table with it.
-    #[inline]
     pub(super) fn is_retired(&self) -> bool {
         self.memory.u32(AT_RETIRED).load(Ordering::Relaxed) != 0
     }
 
-    /// Declares the host gone.
+    /// Declares the host gone, with all its queue pairs.
     pub(super) fn retire(&self) {
         self.memory.u32(AT_RETIRED).store(1, Ordering::Release);
+        self.release_all(|_| true);
     }
 
     /// A number for a new participant.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Length of a page; offsets of mappings are multiples of it.
 pub(super) const PAGE: usize = 4096;
@@ -92,6 +92,30 @@ impl SharedMemory {
         assert!(offset.is_multiple_of(8));
         // SAFETY: in bounds, aligned (mappings start at a page), mapped as long as `self` lives.
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
+    }
+
+    /// Reads `N` consecutive 64-bit words from `offset` on, a multiple of 8. Each word is as some
+    /// process wrote it; together they need not be.
+    #[inline]
+    pub(super) fn read_words<const N: usize>(&self, offset: usize) -> [u64; N] {
+        let words = self.words::<N>(offset);
+        std::array::from_fn(|index| words[index].load(Ordering::Relaxed))
+    }
+
+    /// Writes consecutive 64-bit words from `offset` on, a multiple of 8.
+    #[inline]
+    pub(super) fn write_words<const N: usize>(&self, offset: usize, values: &[u64; N]) {
+        for (word, value) in self.words::<N>(offset).iter().zip(values) {
+            word.store(*value, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn words<const N: usize>(&self, offset: usize) -> &[AtomicU64; N] {
+        assert!(offset.is_multiple_of(8));
+        // SAFETY: in bounds, aligned (mappings start at a page), mapped as long as `self` lives, and
+        // only accessed as atomics.
+        unsafe { &*self.at(offset, 8 * N).cast() }
     }
 
     /// Copies bytes into the mapping.

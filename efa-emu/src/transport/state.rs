@@ -145,6 +145,8 @@ pub(super) struct State {
     /// Queues whose doorbells are not announced by calls.
     watched: usize,
     captures: CaptureRequests,
+    /// The last turn did not look for answers.
+    answers_wait: bool,
 }
 
 impl State {
@@ -169,6 +171,7 @@ impl State {
             started: Instant::now(),
             watched: 0,
             captures: CaptureRequests::new(host.directory()),
+            answers_wait: false,
         }
     }
 
@@ -220,6 +223,13 @@ impl State {
             self.device.poll_doorbells();
         }
         let mut busy = self.inbound.poll(&mut self.device, &mut self.outbound);
+        // What came in may be what the application waits for. It gets that at once; answers to its
+        // own requests follow with its next poll.
+        self.answers_wait = busy && !self.answers_wait;
+        if self.answers_wait {
+            self.raise_events();
+            return true;
+        }
         busy |= self.outbound.reap();
         busy |= self.complete();
         busy |= self.send();

@@ -39,12 +39,51 @@ const COPY: u32 = 1 << 20;
 struct InRing {
     consumer: Consumer,
     peer: Arc<Peer>,
+    from: Gid,
     /// Tells this ring from an earlier one in the same slot.
     serial: u64,
     polled: bool,
     idle_polls: u32,
     /// The slot is in the list of those with answers that the sender was not woken for.
     answered: bool,
+}
+
+impl InRing {
+    fn later(&self, slot: usize, incoming: Incoming) -> Later {
+        Later {
+            slot,
+            serial: self.serial,
+            incoming,
+        }
+    }
+
+    /// Hands a record with data to the device. Answers whether the slot has to be listed as one with
+    /// answers.
+    #[inline]
+    fn deliver(
+        &mut self,
+        incoming: &Incoming,
+        device: &mut Device,
+        outbound: &mut Outbound,
+    ) -> bool {
+        let mut transfer = FromRing {
+            consumer: &self.consumer,
+            incoming,
+            whole: None,
+        };
+        let status = device.deliver(self.from, &incoming.record.header, &mut transfer);
+        if let Some(tap) = outbound.tap() {
+            tap_data(tap, self.from, &transfer, status);
+        }
+        self.answer(incoming, Answer::Status(status))
+    }
+
+    /// Answers a record; likewise.
+    #[inline]
+    fn answer(&mut self, incoming: &Incoming, answer: Answer) -> bool {
+        self.consumer.answer(incoming, answer);
+        !std::mem::replace(&mut self.answered, true)
+    }
 }
 
 /// A record that is handled later: its ring may have gone by then.
@@ -239,6 +278,7 @@ impl Inbound {
         self.serials += 1;
         self.rings[slot] = Some(Box::new(InRing {
             consumer: Consumer::new(memory),
+            from: sender.gid,
             peer,
             serial: self.serials,
             polled: false,
@@ -287,32 +327,41 @@ impl Inbound {
         let mut any = false;
         let mut turn = 0;
         while turn < RECORDS_PER_TURN {
-            let Some(ring) = &mut self.rings[slot] else {
+            let Some(ring) = self.rings[slot].as_deref_mut() else {
                 return true;
             };
             match ring.consumer.take() {
                 Ok(Some(incoming)) => {
-                    ring.idle_polls = 0;
-                    let later = Later {
-                        slot,
-                        serial: ring.serial,
-                        incoming,
-                    };
                     any = true;
-                    if incoming.record.due == 0 {
-                        turn += 1;
-                        self.handle(later, device, outbound);
-                    } else {
+                    let record = &incoming.record;
+                    if record.due != 0 {
                         // Even if its time has come: one behind it may be due earlier.
-                        let due = incoming.record.due;
+                        let due = record.due;
+                        let later = ring.later(slot, incoming);
                         self.scheduled.enter(monotonic_now(), due, later);
+                        continue;
+                    }
+                    turn += 1;
+                    if record.kind == Kind::Data && !record.not_ready {
+                        if ring.deliver(&incoming, device, outbound) {
+                            self.answered.push(slot);
+                        }
+                    } else {
+                        let later = ring.later(slot, incoming);
+                        self.handle(later, device, outbound);
                     }
                 }
+                Ok(None) if any => {
+                    ring.idle_polls = 0;
+                    return true;
+                }
                 Ok(None) => {
-                    if !any {
-                        self.count_idle(slot);
+                    ring.idle_polls = ring.idle_polls.wrapping_add(1);
+                    if ring.idle_polls >= IDLE_POLLS {
+                        ring.idle_polls = 0;
+                        self.give_turn_up(slot);
                     }
-                    return any;
+                    return false;
                 }
                 Err(error) => {
                     self.refuse(slot, &error);
@@ -323,21 +372,21 @@ impl Inbound {
         true
     }
 
-    fn count_idle(&mut self, slot: usize) {
-        let is_many = self.polled.len() > ALWAYS_POLLED;
+    /// Lets a ring go back to the doorbell if many are polled.
+    #[cold]
+    fn give_turn_up(&mut self, slot: usize) {
+        if self.polled.len() <= ALWAYS_POLLED {
+            return;
+        }
         let Some(ring) = &mut self.rings[slot] else {
             return;
         };
-        ring.idle_polls = ring.idle_polls.saturating_add(1);
-        if is_many && ring.idle_polls > IDLE_POLLS {
-            self.segment.stop_polling(slot);
-            if ring.consumer.has_record() {
-                self.segment.start_polling(slot);
-                ring.idle_polls = 0;
-            } else {
-                ring.polled = false;
-                self.polled.retain(|polled| *polled != slot);
-            }
+        self.segment.stop_polling(slot);
+        if ring.consumer.has_record() {
+            self.segment.start_polling(slot);
+        } else {
+            ring.polled = false;
+            self.polled.retain(|polled| *polled != slot);
         }
     }
 
@@ -360,11 +409,10 @@ impl Inbound {
 
     #[inline]
     fn answer(&mut self, of: &Later, answer: Answer) {
-        if let Some(ring) = self.ring(of) {
-            ring.consumer.answer(&of.incoming, answer);
-            if !std::mem::replace(&mut ring.answered, true) {
-                self.answered.push(of.slot);
-            }
+        if let Some(ring) = self.ring(of)
+            && ring.answer(&of.incoming, answer)
+        {
+            self.answered.push(of.slot);
         }
     }
 
@@ -378,20 +426,11 @@ impl Inbound {
         }
         match record.kind {
             Kind::Data => {
-                let Some(ring) = self.ring(&later) else {
-                    return;
-                };
-                let from = ring.peer.address().gid;
-                let mut transfer = FromRing {
-                    consumer: &ring.consumer,
-                    incoming: &later.incoming,
-                    whole: None,
-                };
-                let status = device.deliver(from, &record.header, &mut transfer);
-                if let Some(tap) = outbound.tap() {
-                    tap_data(tap, from, &transfer, status);
+                if let Some(ring) = self.ring(&later)
+                    && ring.deliver(&later.incoming, device, outbound)
+                {
+                    self.answered.push(later.slot);
                 }
-                self.answer(&later, Answer::Status(status));
             }
             Kind::Direct => self.copies.push_back(Copying { of: later, done: 0 }),
             Kind::Pull => {
