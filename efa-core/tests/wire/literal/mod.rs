@@ -1,8 +1,9 @@
 //! Packets as literal bytes, one or more of each type.
 //!
-//! Each family of packets has a file. Bytes are either derived by hand from the structures of stock
-//! libfabric, or captured from stock libfabric's traffic ([`Origin`]).
+//! Each family of packets has a file with bytes worked out by hand from the structures of stock
+//! libfabric; [`captured`] has what stock libfabric sent, for the types that the corpus holds.
 
+mod captured;
 mod control;
 mod handshake;
 mod rtm;
@@ -17,19 +18,8 @@ use efa_core::wire::{Header, Packet, PacketType, RawAddressHeader, Repr};
 
 use crate::parts::wire_types;
 
-/// Where the bytes come from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Origin {
-    /// Worked out by hand from the structures of stock libfabric, with zeroes as padding.
-    Derived,
-    /// Captured from this version of stock libfabric, which leaves anything in padding.
-    #[allow(dead_code, reason = "for captures; the first ones are still to come")]
-    Captured(&'static str),
-}
-
 /// A packet, and what it means.
 pub(crate) struct Literal {
-    pub origin: Origin,
     pub bytes: Vec<u8>,
     pub header: Header<'static>,
     pub payload: &'static [u8],
@@ -42,7 +32,6 @@ fn derived(
     payload: &'static [u8],
 ) -> Literal {
     Literal {
-        origin: Origin::Derived,
         bytes: bytes.into(),
         header: header.into(),
         payload,
@@ -77,10 +66,7 @@ fn check(packet_type: PacketType) {
             .unwrap_or_else(|error| panic!("{error}: {:02x?}", literal.bytes));
         assert_eq!(parsed.header, literal.header);
         assert_eq!(parsed.payload, literal.payload);
-        let mut emitted = literal.header.to_packet(literal.payload);
-        if literal.origin != Origin::Derived {
-            copy_padding(&literal.bytes, &mut emitted);
-        }
+        let emitted = literal.header.to_packet(literal.payload);
         assert_eq!(emitted, literal.bytes, "emitted on the left");
         checked += 1;
     }
