@@ -1286,17 +1286,17 @@ local function respond(transfer, frame, now)
     state.transfer_response_time_of[frame] = now - transfer.started
 end
 
--- Keeps a piece of the data, for reassembly.
-local function keep(transfer, offset, tvb_range)
+-- Keeps the `length` bytes at `from`, which belong at `offset` in the transfer's data.
+local function keep(transfer, offset, tvb, from, length)
     if not efa.prefs.reassemble or not transfer.length
-        or transfer.length > efa.prefs.longest_message
-        or offset + tvb_range:len() > transfer.length
-        or state.kept_bytes + tvb_range:len() > MOST_KEPT_BYTES then
+        or transfer.length > efa.prefs.longest_message or offset + length > transfer.length
+        or state.kept_bytes + length > MOST_KEPT_BYTES then
         return
     end
-    state.kept_bytes = state.kept_bytes + tvb_range:len()
+    state.kept_bytes = state.kept_bytes + length
     transfer.pieces = transfer.pieces or {}
-    transfer.pieces[#transfer.pieces + 1] = { offset, tvb_range:raw() }
+    -- Not by way of a TvbRange, whose raw() ignores where the range begins in Wireshark 3.4.
+    transfer.pieces[#transfer.pieces + 1] = { offset, tvb:raw(from, length) }
 end
 
 -- The whole data of a transfer, nil if a piece is missing.
@@ -1343,7 +1343,7 @@ local function add_segment(transfer, p, offset, frame)
     end
     segments[offset] = frame
     if p.data_offset then
-        keep(transfer, offset, p.tvb(p.data_offset, length))
+        keep(transfer, offset, p.tvb, p.data_offset, length)
     end
 end
 
@@ -1794,7 +1794,8 @@ local function follow_frame(context, h, tvb)
                     respond(transfer, frame, now)
                 end
                 if h.data_length > 0 and tvb:len() == tvb:reported_len() then
-                    keep(transfer, you.rdma_base[sequence] + h.offset, tvb(h.header_length))
+                    keep(transfer, you.rdma_base[sequence] + h.offset, tvb, h.header_length,
+                        h.data_length)
                 end
                 if transfer.kind == "rdma" and transfer.bytes >= transfer.length then
                     finish(transfer, frame, now)
@@ -1836,7 +1837,7 @@ local function follow_frame(context, h, tvb)
                 finish(transfer, frame, now)
             end
             if h.data_length > 0 and tvb:len() == tvb:reported_len() then
-                keep(transfer, h.offset, tvb(h.header_length))
+                keep(transfer, h.offset, tvb, h.header_length, h.data_length)
             end
         end
     elseif name == "SEND" and state.user_recv_qps[you.endpoint] then

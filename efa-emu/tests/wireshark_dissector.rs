@@ -267,7 +267,7 @@ fn mutated_packets_never_make_a_lua_error_and_show_what_the_codec_reads() {
     let Some(tshark) = Tshark::find() else { return };
     let mut rng = StdRng::seed_from_u64(3);
     let mut packets = Vec::new();
-    while packets.len() < 4000 {
+    while packets.len() < mutations() / 3 {
         for mut packet in corpus(&mut rng) {
             for _ in 0..rng.random_range(1..4) {
                 let at = rng.random_range(0..packet.len());
