@@ -206,8 +206,11 @@ fn wait_for_traffic(fabric: &TestFabric) -> Vec<String> {
         let ps = fabric.ps();
         let gids: Vec<_> = ps
             .lines()
-            .filter(|line| line.contains(" open "))
-            .filter_map(|line| line.split_whitespace().nth(3).map(str::to_owned))
+            .map(|line| line.split_whitespace().collect::<Vec<_>>())
+            // Host, process, "open", GID and at least one queue pair: before that libfabric is
+            // inside `fi_getinfo`, where stock signal handlers get stuck at its lock.
+            .filter(|fields| fields.len() > 4 && fields[2] == "open")
+            .map(|fields| fields[3].to_owned())
             .collect();
         if gids.len() == 2 {
             std::thread::sleep(std::time::Duration::from_millis(200));
