@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use efa_core::nic::DeviceCaps;
 use efa_emu::device::CqId;
+use efa_emu::device::queue::CompletionRing;
 use efa_emu::provider::CompletionQueue;
 
 use crate::abi::{
@@ -45,6 +46,8 @@ pub(crate) struct CompQueue {
     arm_pending: AtomicBool,
     /// Events that the program took and that the queue does not know of yet; likewise.
     taken_pending: AtomicU32,
+    /// The client may write the doorbell without a call.
+    watched: AtomicBool,
     channel: Option<Arc<Channel>>,
     parent_domain: Option<Arc<Domain>>,
     /// Events taken and events acknowledged.
@@ -91,6 +94,18 @@ impl CompQueue {
             .unwrap_or_else(PoisonError::into_inner)
             .taken += 1;
         self.taken_pending.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Has the device look at the doorbell from now on; the ring, for the client.
+    pub(crate) fn watch(&self) -> Result<Arc<CompletionRing>, Errno> {
+        let ring = match self.polled.lock().as_ref() {
+            Some(polled) => Arc::clone(polled.completions.ring()),
+            None => return Err(Errno::INVAL),
+        };
+        if !self.watched.swap(true, Ordering::AcqRel) {
+            self.context.hardware.watch_cq(self.id, true)?;
+        }
+        Ok(ring)
     }
 
     /// What the program gave as `cq_context`.
@@ -190,6 +205,7 @@ fn create(owner: Arc<Context>, options: Options) -> Result<Arc<CompQueue>, Errno
         })),
         arm_pending: AtomicBool::new(false),
         taken_pending: AtomicU32::new(0),
+        watched: AtomicBool::new(false),
         channel,
         parent_domain: options.parent_domain,
         events: Mutex::default(),
@@ -328,10 +344,18 @@ pub(crate) extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
 
 fn destroy(queue: *mut ibv_cq) -> Result<(), Errno> {
     let queue = QUEUES.get(queue)?;
-    queue
-        .context
-        .hardware
-        .forget(|device| device.destroy_cq(queue.id))?;
+    let hardware = &queue.context.hardware;
+    let watched = queue.watched.swap(false, Ordering::AcqRel);
+    if watched {
+        // It fails for a device that is closed, which looks at nothing.
+        let _ = hardware.watch_cq(queue.id, false);
+    }
+    if let Err(errno) = hardware.forget(|device| device.destroy_cq(queue.id)) {
+        if watched {
+            queue.watch()?;
+        }
+        return Err(errno);
+    }
     if let Some(channel) = &queue.channel {
         channel.silence(&queue);
     }

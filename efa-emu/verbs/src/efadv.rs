@@ -7,6 +7,8 @@ use core::ffi::c_int;
 use core::mem::offset_of;
 use core::ptr::null_mut;
 
+use efa_emu::device::QpRings;
+use efa_emu::device::queue::{CompletionRing, ReceiveRing};
 use efa_emu::profile::{INLINE_SIZE_WIDE, Profile};
 
 use crate::abi::{
@@ -133,24 +135,79 @@ pub(crate) unsafe extern "C" fn efadv_query_mr(
     }))
 }
 
-/// Clients that get the queue's memory write its doorbell without a call, and the device does not
-/// watch doorbells. Refused, they use the calls.
-pub(crate) extern "C" fn efadv_query_cq(
+/// Gives the client the queue's memory and doorbell. From now on it may read entries and write the
+/// doorbell without a call, so the device looks at the doorbell by itself.
+///
+/// # Safety
+/// `attributes` is null or valid for writes of `size` bytes.
+pub(crate) unsafe extern "C" fn efadv_query_cq(
     queue: *mut ibv_cq,
-    _attributes: *mut efadv_cq_attr,
-    _size: u32,
+    attributes: *mut efadv_cq_attr,
+    size: u32,
 ) -> c_int {
-    errno::status(QUEUES.get(queue).and(Err(Errno::OPNOTSUPP)))
+    errno::status(QUEUES.get(queue).and_then(|queue| {
+        let size = check_out(attributes, size, offset_of!(efadv_cq_attr, num_entries) + 1)?;
+        let ring = queue.watch()?;
+        let answer = efadv_cq_attr {
+            comp_mask: 0,
+            buffer: ring.memory().as_ptr(),
+            entry_size: CompletionRing::ENTRY_SIZE as u32,
+            num_entries: ring.entries(),
+            doorbell: ring.doorbell().as_ptr(),
+        };
+        // SAFETY: by contract.
+        unsafe { copy_out(&answer, attributes, size) };
+        Ok(())
+    }))
 }
 
-/// As [`efadv_query_cq`].
-pub(crate) extern "C" fn efadv_query_qp_wqs(
+/// Gives the client the memory and doorbells of a queue pair's queues, as [`efadv_query_cq`].
+///
+/// # Safety
+/// `send` and `receive` are null or valid for writes of `size` bytes.
+pub(crate) unsafe extern "C" fn efadv_query_qp_wqs(
     pair: *mut ibv_qp,
-    _send: *mut efadv_wq_attr,
-    _receive: *mut efadv_wq_attr,
-    _size: u32,
+    send: *mut efadv_wq_attr,
+    receive: *mut efadv_wq_attr,
+    size: u32,
 ) -> c_int {
-    errno::status(queue_pair::PAIRS.get(pair).and(Err(Errno::OPNOTSUPP)))
+    errno::status(queue_pair::PAIRS.get(pair).and_then(|pair| {
+        let shortest = offset_of!(efadv_wq_attr, max_batch) + 1;
+        let size_in_bytes = check_out(send, size, shortest)?;
+        check_out(receive, size, shortest)?;
+        let QpRings {
+            send: send_ring,
+            recv: receive_ring,
+        } = pair.watch()?;
+        let answer = |buffer, entry_size: usize, num_entries, doorbell| efadv_wq_attr {
+            comp_mask: 0,
+            buffer,
+            entry_size: entry_size as u32,
+            num_entries,
+            doorbell,
+            max_batch: num_entries,
+            caps: 0,
+            reserved: [0; 2],
+        };
+        let of_send = answer(
+            send_ring.memory().as_ptr(),
+            send_ring.wqe_size().bytes(),
+            send_ring.entries(),
+            send_ring.doorbell().as_ptr(),
+        );
+        let of_receive = answer(
+            receive_ring.memory().as_ptr(),
+            ReceiveRing::ENTRY_SIZE,
+            receive_ring.entries(),
+            receive_ring.doorbell().as_ptr(),
+        );
+        // SAFETY: by contract.
+        unsafe {
+            copy_out(&of_send, send, size_in_bytes);
+            copy_out(&of_receive, receive, size_in_bytes);
+        }
+        Ok(())
+    }))
 }
 
 /// # Safety

@@ -106,6 +106,20 @@ impl Hardware {
         let _ = self.engine.arm_cq(queue);
     }
 
+    /// Has the device look at a completion queue's doorbell by itself, or stops that.
+    pub(crate) fn watch_cq(&self, queue: CqId, watched: bool) -> Result<(), Errno> {
+        self.check_open()?;
+        let _locking = Locking::new();
+        Ok(self.engine.watch_cq(queue, watched)?)
+    }
+
+    /// As [`Hardware::watch_cq`], for the doorbells of a queue pair.
+    pub(crate) fn watch_qp(&self, qpn: Qpn, watched: bool) -> Result<(), Errno> {
+        self.check_open()?;
+        let _locking = Locking::new();
+        Ok(self.engine.watch_qp(qpn, watched)?)
+    }
+
     /// Lets the device work in the calling thread, unless another thread is at it.
     #[inline]
     pub(crate) fn progress(&self) {

@@ -4,11 +4,11 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use efa_core::address::{Qkey, Qpn};
-use efa_emu::device::{QpAttributes, QpChange, QpConfig, QpState};
+use efa_emu::device::{QpAttributes, QpChange, QpConfig, QpRings, QpState};
 use efa_emu::provider::{RecvQueue, RecvQueueConfig, SendQueue, SendQueueConfig};
 
 use crate::abi::{
@@ -53,6 +53,9 @@ pub(crate) struct QueuePair {
     recv_cq: Arc<CompQueue>,
     plan: QpPlan,
     signal_all: bool,
+    rings: QpRings,
+    /// The client may write the doorbells without a call.
+    watched: AtomicBool,
 }
 
 // SAFETY: of the C structure the library writes only `state`, in `ibv_modify_qp`, which programs do
@@ -79,6 +82,14 @@ impl QueuePair {
     pub(crate) unsafe fn from_pointer<'a>(pointer: *const ibv_qp) -> Option<&'a QueuePair> {
         // SAFETY: the C structure is at the start of the `repr(C)` handle, which lives by contract.
         unsafe { pointer.cast::<QueuePair>().as_ref() }
+    }
+
+    /// Has the device look at the doorbells from now on; the rings, for the client.
+    pub(crate) fn watch(&self) -> Result<&QpRings, Errno> {
+        if !self.watched.swap(true, Ordering::AcqRel) {
+            self.context.hardware.watch_qp(self.qpn, true)?;
+        }
+        Ok(&self.rings)
     }
 
     /// Tells both queues, and the program, of a new state.
@@ -148,7 +159,7 @@ pub(crate) fn create(
     let signal_all = attributes.sq_sig_all != 0;
     let queues = Arc::new(Queues {
         send: SpinCell::new(SendQueue::new(
-            rings.send,
+            Arc::clone(&rings.send),
             SendQueueConfig {
                 max_sge: plan.cap.max_send_sge,
                 max_rdma_sge: profile.max_rdma_sge,
@@ -159,7 +170,7 @@ pub(crate) fn create(
             },
         )),
         recv: SpinCell::new(RecvQueue::new(
-            rings.recv,
+            Arc::clone(&rings.recv),
             RecvQueueConfig {
                 max_sge: plan.cap.max_recv_sge,
                 generation,
@@ -187,6 +198,8 @@ pub(crate) fn create(
         recv_cq,
         plan,
         signal_all,
+        rings,
+        watched: AtomicBool::new(false),
     })))
 }
 
@@ -394,12 +407,18 @@ pub(crate) extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
 
 /// Ends a queue pair that programs do not know any more.
 fn end(pair: &QueuePair) -> Result<(), Errno> {
-    let destroyed = pair.context.hardware.destroy_qp(pair.qpn);
+    // First, because the number may go to another queue pair as soon as the device has it back.
     for queue in [&pair.send_cq, &pair.recv_cq] {
         if let Some(polled) = queue.polled.lock_or_break_session().as_mut() {
             polled.owners.remove(pair.qpn);
         }
     }
+    let hardware = &pair.context.hardware;
+    if pair.watched.swap(false, Ordering::AcqRel) {
+        // It fails for a device that is closed, which looks at nothing.
+        let _ = hardware.watch_qp(pair.qpn, false);
+    }
+    let destroyed = hardware.destroy_qp(pair.qpn);
     // Whoever still has the pointer finds queues that take nothing.
     pair.queues
         .send

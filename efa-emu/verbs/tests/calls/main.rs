@@ -9,6 +9,7 @@ mod abi;
 mod common;
 
 mod arguments;
+mod direct;
 mod events;
 mod exchange;
 mod objects;

@@ -84,6 +84,8 @@ verbs! {
     fn efadv_query_ah(handle: *mut ibv_ah, attributes: *mut efadv_ah_attr, size: u32) -> c_int;
     fn efadv_query_mr(region: *mut ibv_mr, attributes: *mut efadv_mr_attr, size: u32) -> c_int;
     fn efadv_query_cq(queue: *mut ibv_cq, attributes: *mut efadv_cq_attr, size: u32) -> c_int;
+    fn efadv_query_qp_wqs(pair: *mut ibv_qp, send: *mut efadv_wq_attr,
+        receive: *mut efadv_wq_attr, size: u32) -> c_int;
     fn efadv_create_cq(context: *mut ibv_context, attributes: *mut ibv_cq_init_attr_ex,
         efa: *mut efadv_cq_init_attr, size: u32) -> *mut ibv_cq_ex;
     fn efadv_cq_from_ibv_cq_ex(queue: *mut ibv_cq_ex) -> *mut efadv_cq;

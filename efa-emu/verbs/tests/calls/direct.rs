@@ -1,0 +1,308 @@
+//! Clients that write the queues and ring the doorbells by themselves: libfabric's data path direct,
+//! and programs whose requests a GPU makes. The formats are written out here, bit by bit, as such
+//! clients have them.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use libc::EINVAL;
+
+use crate::abi::*;
+use crate::on_emulated_host;
+use crate::verbs::*;
+
+/// A queue's memory and doorbell, and the client's counter of entries.
+struct Ring {
+    words: *mut u64,
+    entry_words: usize,
+    entries: u32,
+    doorbell: *mut u32,
+    counter: u32,
+}
+
+impl Ring {
+    fn of(attributes: &efadv_wq_attr) -> Ring {
+        Ring {
+            words: attributes.buffer.cast(),
+            entry_words: attributes.entry_size as usize / 8,
+            entries: attributes.num_entries,
+            doorbell: attributes.doorbell,
+            counter: 0,
+        }
+    }
+
+    fn word(&self, entry: u32, word: usize) -> &AtomicU64 {
+        let index = (entry % self.entries) as usize * self.entry_words + word;
+        // SAFETY: inside the queue's memory, which is shared with the device.
+        unsafe { AtomicU64::from_ptr(self.words.add(index)) }
+    }
+
+    /// Which lap the counter is in, from 0.
+    fn lap(&self) -> u32 {
+        self.counter / self.entries
+    }
+
+    /// Writes an entry with 64-bit stores, as clients do into write-combined memory.
+    fn write(&mut self, words: &[u64]) {
+        for (index, word) in words.iter().enumerate() {
+            self.word(self.counter, index)
+                .store(*word, Ordering::Relaxed);
+        }
+        self.counter += 1;
+    }
+
+    fn ring(&self) {
+        // SAFETY: the queue's doorbell.
+        let doorbell = unsafe { AtomicU32::from_ptr(self.doorbell) };
+        doorbell.store(self.counter & 0xffff, Ordering::Release);
+    }
+}
+
+/// A completion, as it stands in memory.
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    request: u16,
+    status: u8,
+    /// Without the phase.
+    flags: u8,
+    qpn: u16,
+    /// Of a receive.
+    length: u16,
+}
+
+const OF_SEND_QUEUE: u8 = 1 << 1;
+const OF_RECEIVE_QUEUE: u8 = 2 << 1;
+
+struct Completions(Ring);
+
+impl Completions {
+    fn of(queue: *mut ibv_cq) -> Completions {
+        let mut attributes: efadv_cq_attr = zeroed();
+        // SAFETY: a live queue.
+        unsafe {
+            assert_eq!(
+                efadv_query_cq(queue, &raw mut attributes, 16),
+                EINVAL,
+                "too short"
+            );
+            assert_eq!(efadv_query_cq(queue, &raw mut attributes, 24), 0);
+            assert!(
+                attributes.doorbell.is_null(),
+                "a client of old knows no doorbell"
+            );
+            assert_eq!(efadv_query_cq(queue, &raw mut attributes, 32), 0);
+            assert_eq!((*queue).cqe as u32, attributes.num_entries);
+        }
+        assert_eq!(attributes.entry_size, 32);
+        assert!(attributes.num_entries.is_power_of_two() && !attributes.doorbell.is_null());
+        Completions(Ring {
+            words: attributes.buffer.cast(),
+            entry_words: 4,
+            entries: attributes.num_entries,
+            doorbell: attributes.doorbell,
+            counter: 0,
+        })
+    }
+
+    fn next(&mut self) -> Entry {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // The phase is 1 in the first lap.
+        let phase = u64::from(self.0.lap().is_multiple_of(2));
+        loop {
+            let head = self.0.word(self.0.counter, 0).load(Ordering::Acquire);
+            if head >> 24 & 1 == phase {
+                self.0.counter += 1;
+                return Entry {
+                    request: head as u16,
+                    status: (head >> 16) as u8,
+                    flags: (head >> 24) as u8 & !1,
+                    qpn: (head >> 32) as u16,
+                    length: (head >> 48) as u16,
+                };
+            }
+            assert!(Instant::now() < deadline, "no completion");
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// The first 32 bytes of a work request.
+fn head(ring: &Ring, request: u16, kind: u8, count: u16, to: (u16, u16)) -> [u64; 4] {
+    const META: u8 = 1 << 7;
+    const FIRST_LAST_COMPLETE: u8 = 1 << 2 | 1 << 3 | 1 << 4;
+    // The phase is 0 in the first lap.
+    let control = FIRST_LAST_COMPLETE | (ring.lap() % 2) as u8;
+    let (ahn, qpn) = to;
+    [
+        u64::from(request)
+            | u64::from(kind | META) << 16
+            | u64::from(control) << 24
+            | u64::from(qpn) << 32
+            | u64::from(count) << 48,
+        u64::from(ahn) << 32,
+        u64::from(QKEY),
+        0,
+    ]
+}
+
+/// A local buffer: length, key, address.
+fn buffer(region: *mut ibv_mr, offset: usize, length: u32) -> [u64; 2] {
+    let sge = sge(region, offset, length);
+    [u64::from(length) | u64::from(sge.lkey) << 32, sge.addr]
+}
+
+/// A receive of one piece: address, then request id, length, key and the marks of first and last.
+fn receive(region: *mut ibv_mr, offset: usize, length: u32, request: u16) -> [u64; 2] {
+    let sge = sge(region, offset, length);
+    let key = u64::from(sge.lkey | 1 << 30 | 1 << 31);
+    [
+        sge.addr,
+        u64::from(request) | u64::from(length) << 16 | key << 32,
+    ]
+}
+
+/// Sends, inline sends and an RDMA read, over more laps than one, without a call after the queries.
+fn exchange(inline: u32, entry_size: u32) {
+    let endpoint = Endpoint::new();
+    let queue = endpoint.cq(64);
+    let (mut request, mut efa) = endpoint.srd_request(queue, 0x1f);
+    request.cap.max_inline_data = inline;
+    // SAFETY: live objects.
+    let pair = unsafe { efadv_create_qp_ex(endpoint.context, &raw mut request, &raw mut efa, 24) };
+    ready(pair);
+    let mut memory: Vec<u8> = (0..=255).collect();
+    let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ;
+    let region = endpoint.register(&mut memory, access);
+    let mut number = efadv_ah_attr::default();
+    let (mut of_send, mut of_receive): (efadv_wq_attr, efadv_wq_attr) = (zeroed(), zeroed());
+    // SAFETY: live objects.
+    let qpn = unsafe {
+        assert_eq!(efadv_query_ah(endpoint.handle, &raw mut number, 16), 0);
+        let (send, receive) = (&raw mut of_send, &raw mut of_receive);
+        assert_eq!(
+            efadv_query_qp_wqs(pair, send, receive, 32),
+            EINVAL,
+            "too short"
+        );
+        assert_eq!(efadv_query_qp_wqs(pair, send, receive, 40), 0);
+        (*pair).qp_num as u16
+    };
+    assert_eq!((of_send.entry_size, of_send.num_entries), (entry_size, 16));
+    assert_eq!((of_receive.entry_size, of_receive.num_entries), (16, 32));
+    let mut completions = Completions::of(queue);
+    let (mut sends, mut receives) = (Ring::of(&of_send), Ring::of(&of_receive));
+    let to = (number.ahn, qpn);
+
+    for round in 0..100u16 {
+        receives.write(&receive(region, 128, 100, round));
+        receives.ring();
+        let wanted = memory[usize::from(round)..][..16].to_vec();
+        if round % 2 == 0 {
+            let [a, b, c, d] = head(&sends, round, 0, 1, to);
+            let [e, f] = buffer(region, usize::from(round), 16);
+            sends.write(&[a, b, c, d, e, f]);
+        } else {
+            const INLINE: u8 = 1 << 5;
+            let length = inline as u16;
+            let mut words = head(&sends, round, INLINE, length, to).to_vec();
+            let mut data = wanted.clone();
+            data.resize(usize::from(length), 0x55);
+            words.extend(
+                data.chunks(8)
+                    .map(|chunk| u64::from_le_bytes(chunk.try_into().unwrap())),
+            );
+            sends.write(&words);
+        }
+        sends.ring();
+        let mut seen = [completions.next(), completions.next()];
+        seen.sort_by_key(|entry| entry.flags);
+        let length = if round % 2 == 0 { 16 } else { inline as u16 };
+        let sent = &seen[0];
+        assert_eq!(
+            (sent.request, sent.status, sent.flags, sent.qpn),
+            (round, 0, OF_SEND_QUEUE, qpn)
+        );
+        let expected = Entry {
+            request: round,
+            status: 0,
+            flags: OF_RECEIVE_QUEUE,
+            qpn,
+            length,
+        };
+        assert_eq!(seen[1], expected);
+        assert_eq!(memory[128..144], wanted);
+    }
+
+    // An RDMA read: the peer's memory, then ours.
+    const READ: u8 = 1;
+    memory[128..160].fill(0);
+    let mut words = head(&sends, 7, READ, 1, to).to_vec();
+    // SAFETY: a live region.
+    let (rkey, address) = unsafe { ((*region).rkey, (*region).addr.addr() as u64) };
+    words.extend([32 | u64::from(rkey) << 32, address + 64]);
+    words.extend(buffer(region, 128, 32));
+    sends.write(&words);
+    sends.ring();
+    let done = completions.next();
+    assert_eq!((done.request, done.status), (7, 0));
+    assert_eq!(memory[128..160], (64..96).collect::<Vec<u8>>());
+
+    // What makes no sense fails, and takes nothing else along.
+    let mut words = head(&sends, 8, 9, 1, to).to_vec();
+    words.extend(buffer(region, 0, 8));
+    sends.write(&words);
+    sends.ring();
+    let done = completions.next();
+    assert_eq!((done.request, done.status), (8, 3), "an unknown operation");
+    // SAFETY: live objects.
+    unsafe {
+        assert_eq!(ibv_destroy_qp(pair), 0);
+        assert_eq!(ibv_destroy_cq(queue), 0);
+    }
+}
+
+#[test]
+fn entries_of_64_bytes() {
+    on_emulated_host("efa2", || exchange(32, 64));
+}
+
+#[test]
+fn entries_of_128_bytes() {
+    on_emulated_host("efa2", || exchange(80, 128));
+}
+
+/// A client that waits arms the queue by a write of its own.
+#[test]
+fn a_doorbell_arms_a_queue_for_an_event() {
+    on_emulated_host("efa2", || {
+        const ARM: u32 = 1 << 31;
+        let endpoint = Endpoint::new();
+        // SAFETY: live objects.
+        let (channel, queue) = unsafe {
+            let channel = ibv_create_comp_channel(endpoint.context);
+            let none = std::ptr::null_mut();
+            (
+                channel,
+                ibv_create_cq(endpoint.context, 64, none, channel, 0),
+            )
+        };
+        let pair = endpoint.srd(queue, 0);
+        let mut memory = [0u8; 16];
+        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let completions = Completions::of(queue);
+        // SAFETY: the queue's doorbell.
+        let doorbell = unsafe { AtomicU32::from_ptr(completions.0.doorbell) };
+        doorbell.store(ARM, Ordering::Release);
+        assert_eq!(post_recv(pair, 1, &mut [sge(region, 0, 8)]), 0);
+        let mut list = [sge(region, 8, 8)];
+        assert_eq!(
+            post_send(pair, &mut send_request(&endpoint, pair, 2, &mut list)).0,
+            0
+        );
+        let (mut of, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: a live channel; it blocks until the event comes.
+        let taken: c_int = unsafe { ibv_get_cq_event(channel, &raw mut of, &raw mut context) };
+        assert_eq!((taken, of), (0, queue));
+    });
+}
