@@ -82,7 +82,7 @@ pub(super) struct Held {
 }
 
 /// Sizes of copies in bytes; larger packets have memory of exactly their size.
-const CLASSES: [usize; 3] = [256, 2048, 9216];
+const CLASSES: [usize; 4] = [128, 512, 2048, 9216];
 
 /// Free copies kept per class.
 const MAX_FREE: usize = 1024;

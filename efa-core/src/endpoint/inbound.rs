@@ -9,6 +9,7 @@ use super::completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event};
 use super::error::{EndpointError, Errno, Failure, ProviderError};
 use super::held::ReceivedPacket;
 use super::ids::{PeerId, ReceiveId};
+use super::inbound_table::Inbound;
 use super::incoming::Payload;
 use super::iov::{Iov, copy_out};
 use super::matching::PostedKey;
@@ -16,14 +17,6 @@ use super::multi_recv::{MultiKey, Part};
 use super::rdma::PlanKey;
 use super::transmit::Owner;
 use super::work::Work;
-
-/// A receive that the application posted, or an operation that a peer's data goes to.
-pub(super) enum Inbound {
-    /// Waits for a message.
-    Posted(Posted),
-    /// Takes data.
-    Active(Transfer),
-}
 
 /// A posted receive.
 pub(super) struct Posted {

@@ -8,7 +8,8 @@ use super::assembly::Assembly;
 use super::completion::{CompletionFlags, PacketError};
 use super::held::{HeldId, ReceivedPacket};
 use super::ids::{PeerId, ReceiveId};
-use super::inbound::{Audience, Ending, Inbound, Supply, Transfer};
+use super::inbound::{Audience, Ending, Supply, Transfer};
+use super::inbound_table::Inbound;
 use super::incoming::{Incoming, Iovs, Payload, Rtm, RtmProtocol};
 use super::long_cts::SIZE_MISMATCH;
 use super::matching::Matcher;
@@ -69,9 +70,7 @@ impl<N: Nic> Endpoint<N> {
         let length = rtm.length(incoming.payload);
         let mut transfer = Transfer::new(peer, length, target, capacity, ending);
         transfer.msg_id = rtm.msg_id;
-        if let Some(slot) = self.inbound.get_mut(id) {
-            *slot = Inbound::Active(transfer);
-        }
+        self.inbound.activate(id, transfer);
         self.begin(id, peer, packet, incoming, rtm);
     }
 

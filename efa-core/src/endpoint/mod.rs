@@ -24,7 +24,7 @@
 //! | `headerless` | messages to zero-copy receivers |
 //! | `eager`, `long_cts`, `long_read` | the other subprotocols, with runting read and READ_NACK |
 //! | `write`, `read`, `atomic`, `arithmetic` | one-sided operations |
-//! | `outbound`, `inbound` | operations in flight, as source and as destination of the data |
+//! | `outbound`, `inbound`, `inbound_table` | operations in flight, as source and as destination of the data |
 //! | `stream`, `rdma` | the packets and the RDMA requests that they consist of |
 //! | `ids`, `iov`, `list`, `hash`, `random`, `incoming` | their parts |
 //!
@@ -54,6 +54,7 @@ mod headerless;
 mod held;
 mod ids;
 mod inbound;
+mod inbound_table;
 mod incoming;
 mod iov;
 mod list;
@@ -109,7 +110,8 @@ use choice::Local;
 use hash::Mixer;
 use held::Held;
 use ids::{Arena, OutboundId, PacketId};
-use inbound::{Inbound, Posted};
+use inbound::Posted;
+use inbound_table::{Inbound, InboundTable};
 use matching::Matcher;
 use message::MessageMatcher;
 use multi_recv::MultiBuffer;
@@ -144,7 +146,7 @@ pub struct Endpoint<N: Nic> {
     exposed: Exposed,
     /// The values of one atomic.
     scratch: Vec<u8>,
-    inbound: Arena<Inbound, ReceiveId>,
+    inbound: InboundTable,
     packets: Arena<InFlight, PacketId>,
     claims: Arena<Claim, ClaimId>,
     multi_buffers: Slab<MultiBuffer>,
@@ -228,7 +230,7 @@ impl<N: Nic> Endpoint<N> {
             atomic_responses: Slab::new(),
             exposed: Exposed::new(),
             scratch: Vec::new(),
-            inbound: Arena::new(config.max_operations),
+            inbound: InboundTable::new(config.max_operations),
             packets: Arena::new(usize::MAX),
             claims: Arena::new(config.max_operations),
             multi_buffers: Slab::new(),
@@ -567,10 +569,8 @@ impl<N: Nic> Endpoint<N> {
         }
         let inbound: Vec<ReceiveId> = self
             .inbound
-            .iter()
-            .filter(|(_, inbound)| {
-                matches!(inbound, Inbound::Active(transfer) if transfer.peer == peer)
-            })
+            .transfers()
+            .filter(|(_, transfer)| transfer.peer == peer)
             .map(|(id, _)| id)
             .collect();
         for id in inbound {

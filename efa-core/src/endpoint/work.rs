@@ -7,7 +7,7 @@ use super::Endpoint;
 use super::completion::Event;
 use super::error::EndpointError;
 use super::ids::{OutboundId, PacketId, PeerId, ReceiveId};
-use super::inbound::Inbound;
+use super::inbound_table::Inbound;
 use super::transmit::{Owner, failure_of};
 
 /// Something to do when the device has room again.

@@ -171,7 +171,7 @@ fn early_packets_do_not_use_up_the_receive_buffers() {
 fn memory_for_waiting_packets_is_bounded() {
     let mut script = Script::with(
         EndpointConfig {
-            held_bytes: 4 * 256,
+            held_bytes: 4 * 128,
             ..config()
         },
         Traits {
