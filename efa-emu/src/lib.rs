@@ -1,6 +1,8 @@
 //! A software EFA device: device model, network model, transports and captures.
 pub mod capture;
 pub mod device;
+mod duration;
+pub mod fault;
 pub mod frame;
 pub mod link;
 pub mod profile;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use super::queue::{CompletionEntry, CompletionRing, CqDoorbell};
+use super::queue::{CompletionEntry, CompletionRing, CqDoorbell, Slot};
 use super::{CqId, Error};
 
 pub(super) struct CompletionQueue {
@@ -115,6 +115,28 @@ impl CqTable {
             if queue.armed && queue.producer != doorbell.consumer {
                 queue.armed = false;
                 self.events.push(CqId(index as u32));
+            }
+        }
+    }
+
+    /// The counters of the next entries.
+    pub(super) fn counters(&self) -> Vec<(CqId, u16)> {
+        let counter =
+            |(index, queue): (usize, &CompletionQueue)| (CqId(index as u32), queue.producer);
+        self.queues.iter().map(counter).collect()
+    }
+
+    /// Writes again what was written since the counters were taken.
+    pub(super) fn repeat_since(&mut self, counters: &[(CqId, u16)]) {
+        for (cq, from) in counters {
+            let Ok(queue) = self.get_mut(*cq) else {
+                continue;
+            };
+            let (ring, added) = (Arc::clone(&queue.ring), queue.producer.wrapping_sub(*from));
+            for offset in 0..added {
+                if let Slot::Entry(entry) = ring.read(from.wrapping_add(offset)) {
+                    self.write(*cq, &entry);
+                }
             }
         }
     }

@@ -25,6 +25,9 @@ pub enum Error {
     /// `EBUSY`: other objects still use this one.
     #[error("the {0} is still in use")]
     Busy(&'static str),
+    /// A staged fault fails the call with this errno.
+    #[error("a staged fault fails this call with error {0}")]
+    Staged(i32),
     /// `ENOENT`: there is no such object.
     #[error("there is no {what} {value:#x}")]
     NotFound {
@@ -43,6 +46,7 @@ impl Error {
             Error::QueueFull(_) | Error::Exhausted(_) => libc::ENOMEM,
             Error::Unsupported(_) => libc::EOPNOTSUPP,
             Error::Busy(_) => libc::EBUSY,
+            Error::Staged(errno) => errno,
             Error::NotFound { .. } => libc::ENOENT,
         }
     }

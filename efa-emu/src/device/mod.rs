@@ -239,6 +239,15 @@ impl Device {
         self.cqs.events()
     }
 
+    /// Runs `work` and writes every completion entry that it added a second time: a fault of the
+    /// device, on request.
+    pub fn duplicating<T>(&mut self, work: impl FnOnce(&mut Device) -> T) -> T {
+        let before = self.cqs.counters();
+        let result = work(self);
+        self.cqs.repeat_since(&before);
+        result
+    }
+
     /// Makes a queue pair with the number that the caller chose. [`Error::Busy`] if a live queue
     /// pair has it.
     pub fn create_qp(&mut self, qpn: Qpn, config: QpConfig) -> Result<QpRings, Error> {

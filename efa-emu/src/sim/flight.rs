@@ -6,7 +6,7 @@ use efa_core::address::Gid;
 use efa_core::nic::Status;
 
 use super::HostId;
-use super::fault::{Frame, Stage};
+use crate::fault::{Frame, Stage};
 use crate::link::{Operation, RequestHeader, Token};
 
 /// Names a request on the wire.
@@ -31,6 +31,8 @@ pub(super) struct Flight {
     pub(super) rnr_retry: bool,
     /// The answer that a fault prescribes instead of the responder's.
     pub(super) prescribed: Option<Status>,
+    /// Whose completion a fault wants twice: the receive's or the send's.
+    pub(super) duplicated: Option<Stage>,
     /// The answer, once the responder has seen the request.
     pub(super) outcome: Option<Status>,
     pub(super) path: u16,

@@ -4,8 +4,8 @@ use efa_core::address::{Gid, Qpn};
 use efa_core::nic::{NicError, UserSlice};
 
 use super::nic::{NicConfig, SimNic};
-use super::world::RegistrationFaults;
 use super::{Fabric, HostId, MemoryFault, OutOfMemory};
+use crate::fault::{Action, Errno, Fault, Match, Point};
 
 /// A host of a fabric: memory, and a device to open queue pairs on. A handle: clones name the same
 /// host.
@@ -45,14 +45,25 @@ impl SimHost {
     /// Makes the next queue pair on this host get this number, whatever the policy, if it is free
     /// then.
     pub fn prefer_qpn(&self, qpn: Qpn) {
-        self.fabric.0.borrow_mut().host(self.id).preferred_qpn = Some(qpn);
+        let next = self.local(Point::QueuePair);
+        self.fabric
+            .install(Fault::new(next, Action::Qpn(qpn)).times(1));
     }
 
     /// Makes memory registrations on this host fail as if the device had no regions left: `times` of
-    /// them, after the next `skip` ones. Replaces what was asked for before.
+    /// them, after the next `skip` ones.
     pub fn fail_registrations(&self, skip: u64, times: u64) {
-        let mut world = self.fabric.0.borrow_mut();
-        world.host(self.id).registration_faults = RegistrationFaults { skip, times };
+        let registrations = self.local(Point::Registration);
+        let fail = Action::Fail(Errno(libc::ENOMEM));
+        let fault = Fault::new(registrations, fail).skip(skip).times(times);
+        self.fabric.install(fault);
+    }
+
+    fn local(&self, on: Point) -> Match {
+        Match {
+            host: Some(self.gid().into()),
+            ..Match::any(on)
+        }
     }
 
     /// Allocates memory, all zero. Addresses are never used twice.

@@ -11,7 +11,8 @@
 //! overtake each other ([`NetworkConfig`]), a send's completion and the peer's reaction to it are
 //! independent events, completions of one poll come in any order, queue pair numbers are reused
 //! ([`FabricConfig::qpn_policy`]), late packets reach the next owner of a number, frames are lost and
-//! repeated below the reliability layer, hosts die. [`Fault`] stages the rest.
+//! repeated below the reliability layer, hosts die. A [`Fault`](crate::fault::Fault) stages the rest
+//! ([`Fabric::install`]).
 //!
 //! ```
 //! use efa_core::nic::{Completion, CompletionKind, Destination, Nic, SendRequest};
@@ -46,7 +47,6 @@
 
 mod agenda;
 mod attachment;
-mod fault;
 mod flight;
 mod host;
 mod log;
@@ -71,7 +71,6 @@ use std::time::Duration;
 
 use efa_core::address::Gid;
 
-pub use self::fault::{Action, Condition, Fault, FaultId, Frame, Match, Stage};
 pub use self::host::SimHost;
 pub use self::log::EventLog;
 pub use self::memory::{MemoryFault, OutOfMemory};
@@ -82,6 +81,7 @@ pub use self::recording::{CaptureConfig, Recording};
 pub use self::scripted::{FinishedRequest, ReceivedPacket, ScriptedPeer};
 pub use self::tap::{TapId, TappedFrame};
 pub use crate::device::QpnPolicy;
+pub use crate::fault::{Action, Fault, FaultId, Frame, Match, Point, Stage};
 
 use self::network::Network;
 use self::random::{Purpose, Random};
@@ -185,7 +185,7 @@ pub struct Step {
 /// Hosts and queue pairs hold the fabric as well, so it lives as long as any of them.
 ///
 /// # Panics
-/// Frame taps and fault conditions run inside the fabric: they panic if they call it.
+/// Frame taps run inside the fabric: they panic if they call it.
 #[derive(Clone)]
 pub struct Fabric(Rc<RefCell<World>>);
 
@@ -301,16 +301,17 @@ impl Fabric {
 
     /// Cuts the connection of two hosts: frames between them are lost until it heals.
     pub fn cut(&self, a: HostId, b: HostId) {
-        let wire = &mut self.0.borrow_mut().wire;
-        wire.log.add(wire.now, format_args!("cut {a} {b}"));
-        wire.network.cut(a, b);
+        let mut world = self.0.borrow_mut();
+        let pair = world.wire.pair(a, b);
+        world.wire.arm(Fault::at_once(Action::Cut(pair)));
     }
 
     /// Undoes [`Fabric::cut`].
     pub fn heal(&self, a: HostId, b: HostId) {
         let wire = &mut self.0.borrow_mut().wire;
-        wire.log.add(wire.now, format_args!("heal {a} {b}"));
-        wire.network.heal(a, b);
+        let pair = wire.pair(a, b);
+        let heal = wire.arm(Fault::at_once(Action::Heal(pair)));
+        wire.disarm(heal);
     }
 
     /// A host loses power. Its queue pairs and its memory are gone, also after a restart; what it
@@ -326,14 +327,12 @@ impl Fabric {
 
     /// Installs a fault behind those already installed. The first one that wants a frame gets it.
     pub fn install(&self, fault: Fault) -> FaultId {
-        self.0.borrow_mut().wire.faults.install(fault)
+        self.0.borrow_mut().wire.arm(fault)
     }
 
     /// Removes a fault and releases what it holds.
     pub fn remove(&self, fault: FaultId) {
-        let wire = &mut self.0.borrow_mut().wire;
-        wire.faults.remove(fault);
-        wire.release(fault, usize::MAX);
+        self.0.borrow_mut().wire.disarm(fault);
     }
 
     /// How many frames a fault holds.
@@ -349,7 +348,7 @@ impl Fabric {
 
     /// How often a fault was applied.
     pub fn applied(&self, fault: FaultId) -> u64 {
-        self.0.borrow().wire.faults.applied(fault)
+        self.0.borrow().wire.tally.applied(fault)
     }
 
     /// Calls `tap` for every frame that a host sends or receives from now on.

@@ -6,7 +6,6 @@
 //! a timeout, which a program sees as delay; after too many attempts the request completes with
 //! [`Status::LocalUnresponsiveRemote`](efa_core::nic::Status::LocalUnresponsiveRemote).
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::HostId;
@@ -81,7 +80,6 @@ pub(super) struct Network {
     path: Random,
     loss: Random,
     rnr: Random,
-    cuts: BTreeSet<(HostId, HostId)>,
 }
 
 /// How one frame travels.
@@ -101,7 +99,6 @@ impl Network {
             path: Random::new(seed, Purpose::Path),
             loss: Random::new(seed, Purpose::Loss),
             rnr: Random::new(seed, Purpose::ReceiverNotReady),
-            cuts: BTreeSet::new(),
         }
     }
 
@@ -134,9 +131,14 @@ impl Network {
         Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
     }
 
-    /// Whether a frame between two hosts is lost now.
-    pub(super) fn loses(&mut self, from: HostId, to: HostId) -> bool {
-        self.is_cut(from, to) || self.loss.chance(self.config.loss)
+    /// Whether the next frame is lost.
+    pub(super) fn loses(&mut self) -> bool {
+        self.loss.chance(self.config.loss)
+    }
+
+    /// A time from zero to `longest`.
+    pub(super) fn up_to(&mut self, longest: Duration) -> Duration {
+        self.path.up_to(longest)
     }
 
     /// Whether a receiver claims not to be ready.
@@ -153,22 +155,6 @@ impl Network {
                 .saturating_mul(1 << doublings)
         })
     }
-
-    pub(super) fn cut(&mut self, a: HostId, b: HostId) {
-        self.cuts.insert(pair(a, b));
-    }
-
-    pub(super) fn heal(&mut self, a: HostId, b: HostId) {
-        self.cuts.remove(&pair(a, b));
-    }
-
-    pub(super) fn is_cut(&self, a: HostId, b: HostId) -> bool {
-        self.cuts.contains(&pair(a, b))
-    }
-}
-
-fn pair(a: HostId, b: HostId) -> (HostId, HostId) {
-    (a.min(b), a.max(b))
 }
 
 /// The finalizer of SplitMix64: every input bit changes every output bit with probability one half.
@@ -181,6 +167,8 @@ fn mix(value: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     const A: HostId = HostId(0);
@@ -217,16 +205,6 @@ mod tests {
             assert_eq!(network.route(A, B), Route { path: 0, latency });
         }
         assert_eq!(network.wire_time(1 << 30), Duration::ZERO);
-    }
-
-    #[test]
-    fn a_cut_loses_both_directions_until_it_heals() {
-        let mut network = Network::new(NetworkConfig::default(), 1);
-        network.cut(B, A);
-        assert!(network.loses(A, B) && network.loses(B, A));
-        assert!(!network.loses(A, HostId(2)));
-        network.heal(A, B);
-        assert!(!network.loses(A, B));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::memory::MemoryFault;
 use super::objects::Objects;
 use super::packet_buffers::PacketBuffers;
 use crate::device::queue::{Buffer, WqeSize};
-use crate::device::{Lkey, MemoryRegion, QpChange, QpConfig, QpState, Service};
+use crate::device::{Error, Lkey, MemoryRegion, QpChange, QpConfig, QpState, Service};
 use crate::provider::{
     self, CompletionQueue, QueueOwner, RecvQueue, RecvQueueConfig, Retired, SendData, SendFlags,
     SendOpcode, SendQueue, SendQueueConfig, UdAddress, WcOpcode, WorkCompletion,
@@ -317,11 +317,8 @@ impl Nic for SimNic {
         self.objects
             .with_memory(|memory| memory.check(address, length))
             .map_err(|_| fault(memory))?;
-        if self
-            .objects
-            .with_host(|host| Ok(host.registration_faults.strike()))?
-        {
-            return Err(NicError::Exhausted("memory region"));
+        if let Some(errno) = self.objects.registration_failure(length) {
+            return Err(Error::Staged(errno).into());
         }
         let keys = self.objects.register(MemoryRegion {
             address,

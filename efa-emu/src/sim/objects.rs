@@ -103,6 +103,11 @@ impl Objects {
         self.world().drive(self.host.id());
     }
 
+    /// The error number of a registration that a fault wants to fail.
+    pub(super) fn registration_failure(&self, length: u64) -> Option<i32> {
+        self.world().registration_failure(self.host.id(), length)
+    }
+
     pub(super) fn completion_window(&self) -> usize {
         self.world().completion_window
     }
@@ -289,7 +294,8 @@ impl From<Error> for NicError {
             Error::QueueFull(_) => NicError::QueueFull,
             Error::Exhausted(what) => NicError::Exhausted(what),
             Error::Unsupported(what) => NicError::Unsupported(what),
-            Error::Busy(_) => NicError::Device(error.errno()),
+            Error::Staged(libc::ENOMEM) => NicError::Exhausted("memory region"),
+            Error::Busy(_) | Error::Staged(_) => NicError::Device(error.errno()),
         }
     }
 }

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use efa_core::nic::Status;
 
 use super::Fabric;
-use super::fault::Stage;
 use super::tap::{TapId, TappedFrame};
 use crate::capture::{InterfaceId, Moment, Recorder, Route, Writer};
+use crate::fault::Stage;
 use crate::link::Operation;
 
 /// A running capture; see [`Fabric::capture`].

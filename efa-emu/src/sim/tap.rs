@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::HostId;
-use super::fault::Frame;
 use crate::capture::{Direction, Interface};
+use crate::fault::Frame;
 
 /// A frame at a host's port. Lost frames are seen by their sender only.
 #[derive(Clone, Copy, Debug)]

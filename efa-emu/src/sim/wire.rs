@@ -13,13 +13,16 @@ use slab::Slab;
 
 use super::HostId;
 use super::agenda::Agenda;
-use super::fault::{Action, FaultId, Faults, Stage};
 use super::flight::{Flight, FlightId};
 use super::log::EventLog;
 use super::memory::AddressSpace;
 use super::network::Network;
 use super::tap::{FrameTaps, TappedFrame};
 use crate::capture::{Direction, Interface};
+use crate::fault::{
+    Delay, Event as Occasion, Fate, Fault, FaultId, Faults, Flow, HostName, LocalTally, Stage,
+    Trigger, Verdict, Withheld,
+};
 use crate::link::{LinkBusy, LocalData, Operation, RequestHeader, Token};
 
 /// What happens at a time.
@@ -41,6 +44,8 @@ pub(super) enum Event {
     },
     /// A device asked to be called.
     Timer(HostId),
+    /// A fault ends a host.
+    Kill(HostId),
 }
 
 /// A host's connection to the network.
@@ -61,14 +66,6 @@ fn request_key(initiator: HostId, header: &RequestHeader) -> RequestKey {
     (initiator, header.source_qpn.0, header.sequence)
 }
 
-/// A frame that a fault keeps.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    fault: FaultId,
-    flight: FlightId,
-    stage: Stage,
-}
-
 /// Everything between the devices.
 #[derive(Debug)]
 pub(super) struct Wire {
@@ -76,6 +73,8 @@ pub(super) struct Wire {
     pub(super) agenda: Agenda<Event>,
     pub(super) network: Network,
     pub(super) faults: Faults,
+    pub(super) tally: LocalTally,
+    next_fault: u64,
     pub(super) log: EventLog,
     pub(super) taps: FrameTaps,
     pub(super) ports: Vec<Port>,
@@ -83,7 +82,7 @@ pub(super) struct Wire {
     interfaces: Vec<Interface>,
     pub(super) hosts_by_gid: BTreeMap<Gid, HostId>,
     flights: Slab<Flight>,
-    held: Vec<Held>,
+    held: Withheld<(FlightId, Stage)>,
     /// Requests that found their receiver not ready: if they come again, that is a retry.
     refused: BTreeSet<RequestKey>,
     /// Data buffers of finished requests, to be used again.
@@ -101,13 +100,15 @@ impl Wire {
             agenda: Agenda::new(),
             network,
             faults: Faults::default(),
+            tally: LocalTally::default(),
+            next_fault: 0,
             log,
             taps: FrameTaps::default(),
             ports: Vec::new(),
             interfaces: Vec::new(),
             hosts_by_gid: BTreeMap::new(),
             flights: Slab::new(),
-            held: Vec::new(),
+            held: Withheld::default(),
             refused: BTreeSet::new(),
             spare: Vec::new(),
         }
@@ -192,6 +193,7 @@ impl Wire {
             attempts: 0,
             rnr_retry,
             prescribed: None,
+            duplicated: None,
             outcome: None,
             path: 0,
         }));
@@ -303,34 +305,41 @@ impl Wire {
         };
         self.log.add(self.now, format_args!("{event} {flight}"));
         self.observe(id, stage, Direction::Outbound);
-        let action = self.fault(id, stage);
+        let verdict = self.judge(id, stage);
         let flight = &mut self.flights[id.0];
         let mut latency = route.latency;
-        match action {
-            None => {}
-            Some((fault, Action::Hold)) => {
+        let mut is_lost = false;
+        match verdict.fate {
+            None | Some((_, Fate::Fail(_) | Fate::Qpn(_))) => {}
+            Some((fault, Fate::Hold { packets })) => {
                 self.log.add(self.now, format_args!("hold {flight}"));
-                self.held.push(Held {
-                    fault,
-                    flight: id,
-                    stage,
-                });
-                return;
+                let flow = self.flow(id, stage);
+                self.held.keep(fault, flow, packets, (id, stage));
+                return self.trigger(verdict.triggers, self.now);
             }
-            Some((_, Action::Delay(delay))) => latency += delay,
-            Some((_, Action::Drop)) => return self.lose(id, stage),
-            Some((_, Action::Answer(status))) => match stage {
+            Some((_, Fate::Delay(delay))) => latency += self.draw(delay),
+            Some((_, Fate::Drop)) => is_lost = true,
+            Some((_, Fate::Lose)) => {
+                flight.attempts = flight.attempts.max(self.network.config.attempts);
+                is_lost = true;
+            }
+            Some((_, Fate::Duplicate)) => flight.duplicated = Some(stage),
+            Some((_, Fate::Answer(status))) => match stage {
                 Stage::Request => flight.prescribed = Some(status),
                 Stage::Answer => flight.outcome = Some(status),
             },
         }
-        let (from, to) = (flight.sender(stage), flight.receiver(stage));
+        let flight = &self.flights[id.0];
         let length = flight.data_length(stage);
-        if self.network.loses(from, to) {
-            return self.lose(id, stage);
-        }
+        is_lost |= self.network.loses();
         let at = self.now + self.network.wire_time(length) + latency;
-        self.agenda.add(at, Event::Arrive(id, stage));
+        if is_lost {
+            self.lose(id, stage);
+        } else {
+            self.agenda.add(at, Event::Arrive(id, stage));
+            self.pass_by(id, stage, at);
+        }
+        self.trigger(verdict.triggers, at);
     }
 
     /// No host has the destination's GID.
@@ -351,7 +360,7 @@ impl Wire {
     pub(super) fn receives(&self, id: FlightId, stage: Stage) -> bool {
         let flight = &self.flights[id.0];
         let (from, to) = (flight.sender(stage), flight.receiver(stage));
-        self.port(to).alive && !self.network.is_cut(from, to)
+        self.port(to).alive && !self.is_cut(from, to)
     }
 
     /// A frame is lost: its initiator's network card sends the request again or gives up.
@@ -407,38 +416,145 @@ impl Wire {
         });
     }
 
-    fn fault(&mut self, id: FlightId, stage: Stage) -> Option<(FaultId, Action)> {
-        if self.faults.is_empty() {
-            return None;
-        }
+    fn flow(&self, id: FlightId, stage: Stage) -> Flow {
         let flight = &self.flights[id.0];
         let initiator = self.port(flight.initiator).gid;
-        self.faults.apply(&flight.frame(stage, initiator))
+        Flow::from(&flight.frame(stage, initiator))
+    }
+
+    /// What the armed faults say about a frame that departs.
+    fn judge(&mut self, id: FlightId, stage: Stage) -> Verdict {
+        if self.faults.is_empty() {
+            return Verdict::default();
+        }
+        let Wire {
+            faults,
+            tally,
+            interfaces,
+            hosts_by_gid,
+            flights,
+            ports,
+            ..
+        } = self;
+        let flight = &flights[id.0];
+        let frame = flight.frame(stage, ports[flight.initiator.index()].gid);
+        let named = is_named(interfaces, hosts_by_gid);
+        faults.decide(&Occasion::Frame(frame), &named, tally)
+    }
+
+    /// What the armed faults say about something that happens on a host.
+    pub(super) fn decide(&mut self, event: &Occasion<'_>) -> Verdict {
+        let Wire {
+            faults,
+            tally,
+            interfaces,
+            hosts_by_gid,
+            ..
+        } = self;
+        faults.decide(event, &is_named(interfaces, hosts_by_gid), tally)
+    }
+
+    /// Whether frames between two hosts are lost.
+    fn is_cut(&self, a: HostId, b: HostId) -> bool {
+        let named = is_named(&self.interfaces, &self.hosts_by_gid);
+        let (a, b) = (self.port(a).gid, self.port(b).gid);
+        !self.faults.is_empty() && self.faults.is_cut(a, b, &named, &self.tally)
+    }
+
+    fn draw(&mut self, delay: Delay) -> Duration {
+        delay.least + self.network.up_to(delay.most - delay.least)
+    }
+
+    /// Two hosts, as a cut names them.
+    pub(super) fn pair(&self, a: HostId, b: HostId) -> [HostName; 2] {
+        [a, b].map(|host| HostName::Gid(self.port(host).gid))
+    }
+
+    /// Arms a fault and does what it does at once.
+    pub(super) fn arm(&mut self, fault: Fault) -> FaultId {
+        let id = FaultId(self.next_fault);
+        self.next_fault += 1;
+        self.faults.arm(id, fault);
+        let triggers = self.faults.begin(id, &self.tally);
+        self.trigger(triggers, self.now);
+        id
+    }
+
+    /// Disarms a fault and releases what it holds.
+    pub(super) fn disarm(&mut self, id: FaultId) {
+        self.faults.disarm(id);
+        self.release(id, usize::MAX);
+        self.tally.forget(id);
+    }
+
+    /// Does what faults want done beside an event that takes place at `at`.
+    pub(super) fn trigger(&mut self, triggers: Vec<Trigger>, at: Duration) {
+        for trigger in triggers {
+            match trigger {
+                Trigger::Release(faults) => {
+                    for fault in faults {
+                        let released = self.held.release(fault, usize::MAX);
+                        self.let_go(released, at);
+                    }
+                }
+                Trigger::Kill(host) => {
+                    let named = is_named(&self.interfaces, &self.hosts_by_gid);
+                    let is_meant = |port: &&Port| host.is(port.gid, &named);
+                    let gid = self.ports.iter().find(is_meant).map(|port| port.gid);
+                    if let Some(id) = gid.and_then(|gid| self.hosts_by_gid.get(&gid)) {
+                        self.agenda.add(at, Event::Kill(*id));
+                    }
+                }
+            }
+        }
     }
 
     /// How many frames a fault keeps.
     pub(super) fn held(&self, fault: FaultId) -> usize {
-        self.held.iter().filter(|held| held.fault == fault).count()
+        self.held.count(fault)
     }
 
     /// Sends the oldest `count` frames that a fault keeps on their way.
     pub(super) fn release(&mut self, fault: FaultId, count: usize) -> usize {
-        let mut released = Vec::new();
-        self.held.retain(|held| {
-            let goes = held.fault == fault && released.len() < count;
-            if goes {
-                released.push(*held);
-            }
-            !goes
-        });
-        for held in &released {
-            let flight = &self.flights[held.flight.0];
-            self.log.add(self.now, format_args!("release {flight}"));
-            let (from, to) = (flight.sender(held.stage), flight.receiver(held.stage));
-            let latency = self.network.route(from, to).latency;
-            let arrival = Event::Arrive(held.flight, held.stage);
-            self.agenda.add(self.now + latency, arrival);
+        let released = self.held.release(fault, count);
+        let number = released.len();
+        for frame in released {
+            let at = self.now + self.latency_of(frame);
+            self.let_go(vec![frame], at);
         }
-        released.len()
+        number
+    }
+
+    /// Notes that a frame arrives at `at`, which may be what others of its flow were kept for.
+    fn pass_by(&mut self, id: FlightId, stage: Stage, at: Duration) {
+        if self.held.is_empty() {
+            return;
+        }
+        let released = self.held.passed(self.flow(id, stage));
+        let released = released.into_iter().map(|(_, frame)| frame).collect();
+        self.let_go(released, at);
+    }
+
+    fn latency_of(&mut self, (id, stage): (FlightId, Stage)) -> Duration {
+        let flight = &self.flights[id.0];
+        let (from, to) = (flight.sender(stage), flight.receiver(stage));
+        self.network.route(from, to).latency
+    }
+
+    /// Lets frames arrive at `at`, behind what arrives then already.
+    fn let_go(&mut self, released: Vec<(FlightId, Stage)>, at: Duration) {
+        for (id, stage) in released {
+            let flight = &self.flights[id.0];
+            self.log.add(self.now, format_args!("release {flight}"));
+            self.agenda.add(at, Event::Arrive(id, stage));
+        }
+    }
+}
+
+/// Whether a host has a name, for faults.
+fn is_named(interfaces: &[Interface], hosts: &BTreeMap<Gid, HostId>) -> impl Fn(Gid, &str) -> bool {
+    move |gid, name| {
+        let host = hosts.get(&gid);
+        host.is_some_and(|host| interfaces[host.index()].host == name)
     }
 }

@@ -6,7 +6,6 @@ use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
 
 use super::attachment::{Dma, Uplink};
-use super::fault::Stage;
 use super::flight::FlightId;
 use super::memory::AddressSpace;
 use super::random::Random;
@@ -14,6 +13,7 @@ use super::wire::{Event, Wire};
 use super::{HostConfig, HostId, Step};
 use crate::capture::{Direction, Interface};
 use crate::device::{Device, QpnAllocator, QpnPolicy};
+use crate::fault::{Event as Occasion, Fate, Stage};
 use crate::link::{Operation, Token};
 
 /// One simulated host: a device and the memory that it reaches.
@@ -22,34 +22,9 @@ pub(super) struct Host {
     pub(super) device: Device,
     pub(super) memory: AddressSpace,
     pub(super) qpns: QpnAllocator,
-    /// The number that the next queue pair gets if it is free.
-    pub(super) preferred_qpn: Option<Qpn>,
     generation: u32,
-    pub(super) registration_faults: RegistrationFaults,
     /// The earliest timer event of the device on the agenda.
     timer: Option<Duration>,
-}
-
-/// Which of the coming memory registrations fail.
-#[derive(Clone, Copy, Default)]
-pub(super) struct RegistrationFaults {
-    pub(super) skip: u64,
-    pub(super) times: u64,
-}
-
-impl RegistrationFaults {
-    /// Whether the registration that is asked for now fails.
-    pub(super) fn strike(&mut self) -> bool {
-        if self.times == 0 {
-            return false;
-        }
-        if self.skip > 0 {
-            self.skip -= 1;
-            return false;
-        }
-        self.times -= 1;
-        true
-    }
 }
 
 impl Host {
@@ -97,9 +72,7 @@ impl World {
             device: Device::new(config.profile.clone(), gid),
             memory,
             qpns: QpnAllocator::new(self.qpn_policy, numbers),
-            preferred_qpn: None,
             generation: 0,
-            registration_faults: RegistrationFaults::default(),
             timer: None,
             config,
         }
@@ -111,8 +84,14 @@ impl World {
 
     /// A free queue pair number of a host.
     pub(super) fn take_qpn(&mut self, id: HostId) -> Option<Qpn> {
+        let gid = self.wire.port(id).gid;
+        let verdict = self.wire.decide(&Occasion::QueuePair { host: gid });
+        let preferred = match verdict.fate {
+            Some((_, Fate::Qpn(qpn))) => Some(qpn),
+            _ => None,
+        };
+        self.wire.trigger(verdict.triggers, self.wire.now);
         let host = &mut self.hosts[id.index()];
-        let preferred = host.preferred_qpn.take();
         let qpn = preferred
             .filter(|qpn| host.qpns.take(*qpn))
             .or_else(|| host.qpns.allocate(self.qpn_random.generator()))?;
@@ -120,6 +99,17 @@ impl World {
             .log
             .add(self.wire.now, format_args!("open {id}:{qpn}"));
         Some(qpn)
+    }
+
+    /// The error number of a memory registration that a fault wants to fail.
+    pub(super) fn registration_failure(&mut self, id: HostId, length: u64) -> Option<i32> {
+        let host = self.wire.port(id).gid;
+        let verdict = self.wire.decide(&Occasion::Registration { host, length });
+        self.wire.trigger(verdict.triggers, self.wire.now);
+        match verdict.fate {
+            Some((_, Fate::Fail(errno))) => Some(errno),
+            _ => None,
+        }
     }
 
     /// The host loses power: its device, its queue pairs and its memory are gone.
@@ -196,6 +186,10 @@ impl World {
                 }
                 Some(host)
             }
+            Event::Kill(host) => {
+                self.kill(host);
+                None
+            }
             Event::Timer(host) => {
                 let entry = self.host(host);
                 if entry.timer == Some(time) {
@@ -237,6 +231,7 @@ impl World {
         let responder = flight.responder;
         let initiator = flight.initiator;
         let header = flight.header;
+        let duplicated = flight.duplicated == Some(Stage::Request);
         let mut data = std::mem::take(&mut flight.data);
         let from = self.wire.port(initiator).gid;
         let host = self.host(responder);
@@ -244,7 +239,12 @@ impl World {
             data: &mut data,
             memory: &mut host.memory,
         };
-        let status = host.device.deliver(from, &header, &mut dma);
+        let status = match duplicated {
+            true => host
+                .device
+                .duplicating(|device| device.deliver(from, &header, &mut dma)),
+            false => host.device.deliver(from, &header, &mut dma),
+        };
         self.wire.flight(id).data = data;
         status
     }
@@ -290,9 +290,16 @@ impl World {
     /// Gives the outcome of a request to the initiator's device.
     fn finish(&mut self, id: FlightId) -> HostId {
         self.wire.report("complete", id);
-        let initiator = self.wire.flight(id).initiator;
+        let flight = self.wire.flight(id);
+        let (initiator, duplicated) = (flight.initiator, flight.duplicated == Some(Stage::Answer));
         if let Some((host, token, status)) = self.wire.finish(id) {
-            self.complete(host, token, status);
+            let now = self.wire.now;
+            let device = &mut self.host(host).device;
+            match duplicated {
+                true => device.duplicating(|device| device.complete(now, token, status)),
+                false => device.complete(now, token, status),
+            }
+            self.drive(host);
         }
         initiator
     }

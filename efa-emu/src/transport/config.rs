@@ -9,6 +9,7 @@ use efa_core::address::Gid;
 
 use super::error::FabricError;
 use crate::capture;
+use crate::duration;
 
 /// Name of the fabric; `default` if unset.
 pub const ENV_FABRIC: &str = "EFA_EMU_FABRIC";
@@ -195,24 +196,7 @@ fn number<T: FromStr>(name: &str, value: &str, expected: &'static str) -> Result
 /// Reads a duration of the command line: a whole or decimal number with the unit `ns`, `us`, `ms`
 /// or `s`, at most one minute. `option` names it in errors.
 pub fn parse_duration(option: &str, value: &str) -> Result<Duration, FabricError> {
-    const EXPECTED: &str = "a duration such as 500ns, 10us, 1.5ms or 1s, at most 60s";
-    let unit_at = value
-        .find(|c: char| c.is_ascii_alphabetic())
-        .ok_or_else(|| option_error(option, value, EXPECTED))?;
-    let (amount, unit) = value.split_at(unit_at);
-    let scale = match unit {
-        "ns" => 1e-9,
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        _ => return Err(option_error(option, value, EXPECTED)),
-    };
-    let seconds = number::<f64>(option, amount, EXPECTED)? * scale;
-    if !(0.0..=60.0).contains(&seconds) {
-        return Err(option_error(option, value, EXPECTED));
-    }
-    // Rounded to nanoseconds, so that 1ns stays 1 ns in spite of binary fractions.
-    Ok(Duration::from_nanos((seconds * 1e9).round() as u64))
+    duration::parse(value).ok_or_else(|| option_error(option, value, duration::EXPECTED))
 }
 
 /// How RDMA moves data between two processes.

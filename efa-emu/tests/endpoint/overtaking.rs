@@ -3,7 +3,7 @@
 
 use efa_core::endpoint::{EndpointConfig, OperationFlags, Usage};
 use efa_core::wire::PacketType;
-use efa_emu::sim::{Action, Fault, FaultId, Match, Stage};
+use efa_emu::sim::{Action, Fault, FaultId, Match, Point};
 
 use crate::rig::{Program, Rig, config, orderly, pattern};
 
@@ -113,8 +113,8 @@ fn count(rig: &Rig, packet_type: PacketType) -> FaultId {
 
 /// The device of program 0 hears late that its packets arrived.
 fn hold_completions(rig: &mut Rig) -> FaultId {
-    let mut answers = Match::any(Stage::Answer);
-    answers.initiator = Some(rig.address(0).gid);
+    let mut answers = Match::any(Point::Answer);
+    answers.sender = Some(rig.address(0).gid.into());
     rig.fabric.install(Fault::new(answers, Action::Hold))
 }
 

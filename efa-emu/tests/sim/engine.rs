@@ -8,8 +8,8 @@ use efa_core::endpoint::{
 };
 use efa_core::nic::UserSlice;
 use efa_emu::sim::{
-    Action, Fabric, FabricConfig, Fault, HostConfig, Match, NetworkConfig, NicConfig, Probability,
-    SimHost, SimNic, Stage,
+    Action, Fabric, FabricConfig, Fault, HostConfig, Match, NetworkConfig, NicConfig, Point,
+    Probability, SimHost, SimNic,
 };
 
 /// HANDSHAKE, by spec table 1.2.
@@ -331,7 +331,7 @@ fn messages_survive_small_queues() {
 fn a_handshake_that_finds_no_receive_or_comes_late_changes_nothing() {
     for action in [
         Action::Answer(efa_core::nic::Status::RemoteRnr),
-        Action::Delay(Duration::from_millis(5)),
+        Action::Delay(Duration::from_millis(5).into()),
         Action::Drop,
     ] {
         let log = run(FabricConfig::seeded(1), nic(), |fabric| {
@@ -345,8 +345,8 @@ fn a_handshake_that_finds_no_receive_or_comes_late_changes_nothing() {
 fn answers_of_peers_before_the_completions_of_sends_change_nothing() {
     for seed in 0..10 {
         run(FabricConfig::seeded(seed), nic(), |fabric| {
-            let late = Action::Delay(Duration::from_micros(300));
-            fabric.install(Fault::new(Match::any(Stage::Answer), late));
+            let late = Action::Delay(Duration::from_micros(300).into());
+            fabric.install(Fault::new(Match::any(Point::Answer), late));
         });
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use efa_core::nic::{Nic, NicError, Status};
-use efa_emu::sim::{Action, FabricConfig, Fault, Match, NicConfig, ScriptedPeer, Stage};
+use efa_emu::sim::{Action, FabricConfig, Fault, Match, NicConfig, Point, ScriptedPeer};
 
 use super::{Pair, count, finished, packets};
 
@@ -38,8 +38,8 @@ fn the_answer_of_a_peer_can_overtake_the_completion_of_the_send() {
     let mut pair = Pair::orderly();
     let (to, from) = (pair.bob.address(), pair.alice.address());
     let answers_to_alice = Match {
-        initiator: Some(from.gid),
-        ..Match::any(Stage::Answer)
+        sender: Some(from.gid.into()),
+        ..Match::any(Point::Answer)
     };
     let fault = pair
         .fabric
@@ -101,7 +101,7 @@ fn a_delay_is_added_to_the_latency() {
     let mut pair = Pair::orderly();
     let to = pair.bob.address();
     let delay = Duration::from_millis(3);
-    let fault = Fault::new(Match::packet(64), Action::Delay(delay));
+    let fault = Fault::new(Match::packet(64), Action::Delay(delay.into()));
     pair.fabric.install(fault);
     pair.alice.send(to, &[64]).unwrap();
     pair.fabric.run_until(delay);

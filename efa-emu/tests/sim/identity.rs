@@ -4,8 +4,8 @@ use efa_core::address::{Gid, Qpn};
 use efa_core::nic::{Nic, Status};
 use efa_emu::profile::Profile;
 use efa_emu::sim::{
-    Action, Fabric, FabricConfig, Fault, HostConfig, Match, NicConfig, QpnPolicy, ScriptedPeer,
-    Stage,
+    Action, Fabric, FabricConfig, Fault, HostConfig, Match, NicConfig, Point, QpnPolicy,
+    ScriptedPeer,
 };
 
 use super::{Pair, finished, orderly, packets};
@@ -169,7 +169,7 @@ fn late_completions_of_a_queue_pair_do_not_reach_the_next_owner_of_the_number() 
     let to = pair.bob.address();
     let late = pair
         .fabric
-        .install(Fault::new(Match::any(Stage::Answer), Action::Hold));
+        .install(Fault::new(Match::any(Point::Answer), Action::Hold));
     for _ in 0..10 {
         pair.alice.send(to, b"old").unwrap();
     }

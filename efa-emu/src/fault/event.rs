@@ -1,0 +1,98 @@
+//! What a rule is matched against.
+
+use efa_core::address::Gid;
+use efa_core::nic::Status;
+use efa_core::wire::{PacketType, fields};
+
+use super::rule::Point;
+use crate::link::{Operation, RequestHeader};
+
+/// Bytes at the start of an RDM packet that rules look at.
+pub const PACKET_START: usize = 16;
+
+/// Which half of a request's life a frame belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Stage {
+    /// The request on its way to the responder.
+    Request,
+    /// The responder's answer, which completes the request at the initiator.
+    Answer,
+}
+
+/// A frame as a fault sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// Request or answer. The fields below always describe the request.
+    pub stage: Stage,
+    /// The GID of the host that made the request.
+    pub initiator: Gid,
+    /// The GID of the host that serves it.
+    pub responder: Gid,
+    /// The request.
+    pub header: &'a RequestHeader,
+    /// How often this request was put on the wire before because a frame was lost, 0 for the first
+    /// time.
+    pub retransmissions: u32,
+    /// The request goes again because the receiver was not ready.
+    pub rnr_retry: bool,
+    /// The outcome; `Some` exactly for answers.
+    pub status: Option<Status>,
+    /// The data of a send or write, or its first [`PACKET_START`] bytes at least; empty for a read.
+    pub data: &'a [u8],
+}
+
+impl Frame<'_> {
+    /// Whether the request was on the wire before.
+    pub fn is_repeated(&self) -> bool {
+        self.retransmissions > 0 || self.rnr_retry
+    }
+
+    /// The type byte of the RDM packet that a send carries.
+    pub fn rdm_packet_type(&self) -> Option<u8> {
+        match self.header.operation {
+            Operation::Send => self.data.first().copied(),
+            Operation::Datagram | Operation::RdmaRead | Operation::RdmaWrite => None,
+        }
+    }
+
+    /// The message id of the RDM packet, if packets of its type have one.
+    pub fn msg_id(&self) -> Option<u32> {
+        let packet_type = PacketType::from_code(self.rdm_packet_type()?)?;
+        let field = fields::layout(packet_type).find(|field| field.descriptor.name == "msg_id")?;
+        let bytes = self.data.get(field.offset?..)?.first_chunk()?;
+        Some(u32::from_le_bytes(*bytes))
+    }
+}
+
+/// Something that a fault may be about.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// A request or its answer on the way.
+    Frame(Frame<'a>),
+    /// A program registers memory.
+    Registration {
+        /// The program's host.
+        host: Gid,
+        /// Bytes to be registered.
+        length: u64,
+    },
+    /// A program makes a queue pair.
+    QueuePair {
+        /// The program's host.
+        host: Gid,
+    },
+}
+
+impl Event<'_> {
+    /// Where in the fabric it happens.
+    pub fn point(&self) -> Point {
+        match self {
+            Event::Frame(frame) => match frame.stage {
+                Stage::Request => Point::Request,
+                Stage::Answer => Point::Answer,
+            },
+            Event::Registration { .. } => Point::Registration,
+            Event::QueuePair { .. } => Point::QueuePair,
+        }
+    }
+}

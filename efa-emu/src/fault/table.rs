@@ -1,0 +1,366 @@
+//! All armed rules, and what they decide.
+
+use std::collections::{BTreeMap, HashMap};
+
+use efa_core::address::{Gid, Qpn};
+use efa_core::nic::Status;
+
+use super::event::{Event, Frame, Stage};
+use super::rule::{Action, Delay, Fault, HostName, Match};
+
+/// Names an armed fault.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FaultId(pub u64);
+
+/// What becomes of an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// The frame is kept, until so many later ones have passed or until it is released.
+    Hold {
+        /// How many.
+        packets: Option<u32>,
+    },
+    /// The frame is late.
+    Delay(Delay),
+    /// The frame is lost once.
+    Drop,
+    /// The request is lost for good.
+    Lose,
+    /// The frame's completion is written twice.
+    Duplicate,
+    /// The request's outcome.
+    Answer(Status),
+    /// The error number of the memory registration.
+    Fail(i32),
+    /// The number for the queue pair.
+    Qpn(Qpn),
+}
+
+/// What has to be done beside the event.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Trigger {
+    /// Release what these faults hold.
+    Release(Vec<FaultId>),
+    /// End this host.
+    Kill(HostName),
+}
+
+/// What the rules say about an event.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Verdict {
+    /// What becomes of it and by which fault; `None`: what would happen anyway.
+    pub fate: Option<(FaultId, Fate)>,
+    /// What else is to be done, in this order.
+    pub triggers: Vec<Trigger>,
+}
+
+/// The counts of armed faults: wherever those that evaluate the same rules share them.
+pub trait Tally {
+    /// Counts an event that the fault matches and answers which one it is, from 1.
+    fn sight(&self, fault: FaultId) -> u64;
+    /// Counts an event that the fault is applied to.
+    fn apply(&self, fault: FaultId);
+    /// Whether a cut is in force.
+    fn is_engaged(&self, fault: FaultId) -> bool;
+    /// Puts a cut in force or ends it.
+    fn engage(&self, fault: FaultId, in_force: bool);
+}
+
+/// All armed faults, in the order in which they were armed.
+#[derive(Debug, Default)]
+pub struct Faults {
+    armed: Vec<(FaultId, Fault)>,
+    /// Requests that are refused some more times as "receiver not ready".
+    refused: HashMap<(Gid, Qpn, u32), (FaultId, u32)>,
+}
+
+/// Requests that are refused some more times, at most: those that are given up stay behind.
+const MOST_REFUSED: usize = 4096;
+
+/// Whether a host has a name. Hosts are named by their GIDs in events.
+type IsNamed<'a> = dyn Fn(Gid, &str) -> bool + 'a;
+
+impl Faults {
+    /// Arms a fault behind those already armed. What is to be done at once is done by
+    /// [`Faults::begin`].
+    pub fn arm(&mut self, id: FaultId, fault: Fault) {
+        self.armed.push((id, fault));
+    }
+
+    /// Disarms a fault.
+    pub fn disarm(&mut self, id: FaultId) {
+        self.armed.retain(|(other, _)| *other != id);
+        self.refused.retain(|_, (fault, _)| *fault != id);
+    }
+
+    /// Disarms everything but these.
+    pub fn retain(&mut self, keep: impl Fn(FaultId) -> bool) {
+        self.armed.retain(|(id, _)| keep(*id));
+        self.refused.retain(|_, (fault, _)| keep(*fault));
+    }
+
+    /// Whether nothing is armed.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.armed.is_empty()
+    }
+
+    /// Whether a fault is armed.
+    pub fn is_armed(&self, id: FaultId) -> bool {
+        self.armed.iter().any(|(other, _)| *other == id)
+    }
+
+    /// The armed faults, in the order in which they were armed.
+    pub fn iter(&self) -> impl Iterator<Item = (FaultId, &Fault)> {
+        self.armed.iter().map(|(id, fault)| (*id, fault))
+    }
+
+    /// What a fault that was just armed does at once, without an event.
+    pub fn begin(&mut self, id: FaultId, tally: &impl Tally) -> Vec<Trigger> {
+        let mut triggers = Vec::new();
+        let begun = self.armed.iter().find(|(other, _)| *other == id);
+        if let Some((id, fault)) = begun
+            && fault.when.is_none()
+        {
+            tally.apply(*id);
+            self.trigger(*id, &fault.then, tally, &mut triggers);
+        }
+        triggers
+    }
+
+    /// Decides about an event. The first fault that wants it gets it, and faults behind that do not
+    /// count it; those that only trigger something else leave it to the next.
+    pub fn decide(
+        &mut self,
+        event: &Event<'_>,
+        is_named: &IsNamed<'_>,
+        tally: &impl Tally,
+    ) -> Verdict {
+        let mut verdict = Verdict::default();
+        if let Event::Frame(frame) = event {
+            if let Some(cut) = self.cut_between(frame.initiator, frame.responder, is_named, tally) {
+                tally.apply(cut);
+                verdict.fate = Some((cut, Fate::Drop));
+                return verdict;
+            }
+            if let Some(id) = self.refuse_again(frame) {
+                verdict.fate = Some((id, Fate::Answer(Status::RemoteRnr)));
+                return verdict;
+            }
+        }
+        for (id, fault) in &self.armed {
+            let Some(when) = &fault.when else { continue };
+            if !when.matches(event, is_named) || !when.selects(tally.sight(*id)) {
+                continue;
+            }
+            tally.apply(*id);
+            if fault.then.is_trigger() {
+                self.trigger(*id, &fault.then, tally, &mut verdict.triggers);
+                continue;
+            }
+            verdict.fate = fate(&fault.then).map(|fate| (*id, fate));
+            break;
+        }
+        if let (Some((id, _)), Event::Frame(frame)) = (verdict.fate, event) {
+            self.begin_refusal(id, frame);
+        }
+        // A cut that this very event has triggered lets the event pass: it was on its way.
+        verdict
+    }
+
+    /// Whether a cut in force is between two hosts.
+    pub fn is_cut(&self, a: Gid, b: Gid, is_named: &IsNamed<'_>, tally: &impl Tally) -> bool {
+        self.cut_between(a, b, is_named, tally).is_some()
+    }
+
+    fn cut_between(
+        &self,
+        a: Gid,
+        b: Gid,
+        is_named: &IsNamed<'_>,
+        tally: &impl Tally,
+    ) -> Option<FaultId> {
+        self.armed.iter().find_map(|(id, fault)| {
+            let Action::Cut([one, other]) = &fault.then else {
+                return None;
+            };
+            let between = |x, y| one.is(x, is_named) && other.is(y, is_named);
+            (tally.is_engaged(*id) && (between(a, b) || between(b, a))).then_some(*id)
+        })
+    }
+
+    fn refuse_again(&mut self, frame: &Frame<'_>) -> Option<FaultId> {
+        if self.refused.is_empty() || frame.stage != Stage::Request || !frame.rnr_retry {
+            return None;
+        }
+        let key = refusal_key(frame);
+        let (id, left) = self.refused.get_mut(&key)?;
+        let id = *id;
+        *left -= 1;
+        if *left == 0 {
+            self.refused.remove(&key);
+        }
+        Some(id)
+    }
+
+    fn begin_refusal(&mut self, id: FaultId, frame: &Frame<'_>) {
+        let fault = self.armed.iter().find(|(other, _)| *other == id);
+        if let Some((_, fault)) = fault
+            && let Action::NotReady(times) = fault.then
+            && times > 1
+        {
+            if self.refused.len() >= MOST_REFUSED {
+                self.refused.clear();
+            }
+            self.refused.insert(refusal_key(frame), (id, times - 1));
+        }
+    }
+
+    fn trigger(
+        &self,
+        id: FaultId,
+        action: &Action,
+        tally: &impl Tally,
+        triggers: &mut Vec<Trigger>,
+    ) {
+        match action {
+            Action::Release(label) => {
+                let labelled = self.armed.iter().filter(|(_, other)| other.label == *label);
+                triggers.push(Trigger::Release(labelled.map(|(id, _)| *id).collect()));
+            }
+            Action::Kill(host) => triggers.push(Trigger::Kill(host.clone())),
+            Action::Cut(_) => tally.engage(id, true),
+            Action::Heal([a, b]) => {
+                for (other, fault) in &self.armed {
+                    if let Action::Cut([x, y]) = &fault.then
+                        && ((x, y) == (a, b) || (x, y) == (b, a))
+                    {
+                        tally.engage(*other, false);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn refusal_key(frame: &Frame<'_>) -> (Gid, Qpn, u32) {
+    let header = frame.header;
+    (frame.initiator, header.source_qpn, header.sequence)
+}
+
+/// The fate that an action is, if it is one.
+fn fate(action: &Action) -> Option<Fate> {
+    Some(match action {
+        Action::Hold => Fate::Hold { packets: None },
+        Action::HoldPackets(packets) => Fate::Hold {
+            packets: Some(*packets),
+        },
+        Action::Delay(delay) => Fate::Delay(*delay),
+        Action::Drop => Fate::Drop,
+        Action::Lose => Fate::Lose,
+        Action::Duplicate => Fate::Duplicate,
+        Action::Answer(status) => Fate::Answer(*status),
+        Action::NotReady(_) => Fate::Answer(Status::RemoteRnr),
+        Action::Fail(errno) => Fate::Fail(errno.0),
+        Action::Qpn(qpn) => Fate::Qpn(*qpn),
+        Action::Release(_) | Action::Cut(_) | Action::Heal(_) | Action::Kill(_) => return None,
+    })
+}
+
+impl HostName {
+    /// Whether it is the host with this GID.
+    pub fn is(&self, gid: Gid, is_named: &IsNamed<'_>) -> bool {
+        match self {
+            HostName::Gid(own) => *own == gid,
+            HostName::Name(name) => is_named(gid, name),
+        }
+    }
+}
+
+impl Match {
+    /// Whether the event is one of those that this is about, whatever its number.
+    pub fn matches(&self, event: &Event<'_>, is_named: &IsNamed<'_>) -> bool {
+        fn is<T: PartialEq>(wanted: Option<T>, actual: T) -> bool {
+            wanted.is_none_or(|wanted| wanted == actual)
+        }
+        let host_is = |wanted: &Option<HostName>, gid: Gid| {
+            wanted.as_ref().is_none_or(|host| host.is(gid, is_named))
+        };
+        let length_is = |length: u64| {
+            self.min_length.is_none_or(|least| length >= least)
+                && self.max_length.is_none_or(|most| length <= most)
+        };
+        if self.on != event.point() {
+            return false;
+        }
+        match event {
+            Event::Registration { host, length } => {
+                host_is(&self.host, *host) && length_is(*length)
+            }
+            Event::QueuePair { host } => host_is(&self.host, *host),
+            Event::Frame(frame) => {
+                is(self.operation, frame.header.operation)
+                    && (self.packet.is_any()
+                        || frame
+                            .rdm_packet_type()
+                            .is_some_and(|code| self.packet.0.contains(&code)))
+                    && (self.msg_id.is_none() || self.msg_id == frame.msg_id())
+                    && is(self.source_qpn, frame.header.source_qpn)
+                    && is(self.destination_qpn, frame.header.destination_qpn)
+                    && length_is(frame.header.length.into())
+                    && (self.status.is_none() || self.status == frame.status)
+                    && is(self.repeated, frame.is_repeated())
+                    && host_is(&self.sender, frame.initiator)
+                    && host_is(&self.receiver, frame.responder)
+            }
+        }
+    }
+}
+
+/// Counts that nobody else shares.
+#[derive(Debug, Default)]
+pub struct LocalTally(std::cell::RefCell<BTreeMap<FaultId, Counts>>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    seen: u64,
+    applied: u64,
+    engaged: bool,
+}
+
+impl LocalTally {
+    /// How often a fault was applied.
+    pub fn applied(&self, fault: FaultId) -> u64 {
+        self.0.borrow().get(&fault).map_or(0, |of| of.applied)
+    }
+
+    /// Forgets a fault.
+    pub fn forget(&self, fault: FaultId) {
+        self.0.borrow_mut().remove(&fault);
+    }
+}
+
+impl Tally for LocalTally {
+    fn sight(&self, fault: FaultId) -> u64 {
+        let mut all = self.0.borrow_mut();
+        let of = all.entry(fault).or_default();
+        of.seen += 1;
+        of.seen
+    }
+
+    fn apply(&self, fault: FaultId) {
+        self.0.borrow_mut().entry(fault).or_default().applied += 1;
+    }
+
+    fn is_engaged(&self, fault: FaultId) -> bool {
+        self.0.borrow().get(&fault).is_some_and(|of| of.engaged)
+    }
+
+    fn engage(&self, fault: FaultId, in_force: bool) {
+        self.0.borrow_mut().entry(fault).or_default().engaged = in_force;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+use efa_core::address::Qkey;
+
+use super::super::rule::Point;
+use super::*;
+use crate::link::{Operation, RequestHeader};
+
+const HEADER: RequestHeader = RequestHeader {
+    operation: Operation::Send,
+    source_qpn: Qpn(1),
+    destination_qpn: Qpn(2),
+    qkey: Qkey(3),
+    sequence: 0,
+    immediate: None,
+    remote: None,
+    length: 8,
+};
+
+const ALPHA: Gid = Gid([1; 16]);
+const BETA: Gid = Gid([2; 16]);
+
+fn frame(data: &[u8]) -> Frame<'_> {
+    Frame {
+        stage: Stage::Request,
+        initiator: ALPHA,
+        responder: BETA,
+        header: &HEADER,
+        retransmissions: 0,
+        rnr_retry: false,
+        status: None,
+        data,
+    }
+}
+
+fn is_named(gid: Gid, name: &str) -> bool {
+    matches!((gid, name), (ALPHA, "alpha") | (BETA, "beta"))
+}
+
+#[derive(Default)]
+struct Board {
+    faults: Faults,
+    tally: LocalTally,
+}
+
+impl Board {
+    fn with(rules: &[&str]) -> Board {
+        let mut board = Board::default();
+        for (index, rule) in rules.iter().enumerate() {
+            board
+                .faults
+                .arm(FaultId(index as u64), rule.parse().unwrap());
+        }
+        board
+    }
+
+    fn decide(&mut self, frame: Frame<'_>) -> Verdict {
+        self.faults
+            .decide(&Event::Frame(frame), &is_named, &self.tally)
+    }
+
+    fn fate(&mut self, frame: Frame<'_>) -> Option<Fate> {
+        self.decide(frame).fate.map(|(_, fate)| fate)
+    }
+}
+
+const EAGER: [u8; 8] = [64, 4, 0, 0, 7, 0, 0, 0];
+
+#[test]
+fn occurrences_are_chosen() {
+    for (occurrence, expected) in [
+        ("", "xxxxxxxx"),
+        ("nth = 3", "..x....."),
+        ("nth = 3, count = 2, every = 1", "..xx...."),
+        ("count = 2", "xx......"),
+        ("every = 3", "x..x..x."),
+        ("nth = 2, every = 3, count = 2", ".x..x..."),
+    ] {
+        let rule = format!("when = {{ {occurrence} }}, then = \"drop\"");
+        let mut board = Board::with(&[&rule]);
+        let hits: String = (0..8)
+            .map(|_| match board.fate(frame(&EAGER)) {
+                Some(_) => 'x',
+                None => '.',
+            })
+            .collect();
+        assert_eq!(hits, expected, "{occurrence}");
+        let applied = expected.matches('x').count() as u64;
+        assert_eq!(board.tally.applied(FaultId(0)), applied);
+    }
+}
+
+#[test]
+fn builders_choose_occurrences_too() {
+    let any = || Match::any(Point::Request);
+    let numbers = |fault: Fault| -> Vec<u64> {
+        let when = fault.when.unwrap();
+        (1..6).filter(|number| when.selects(*number)).collect()
+    };
+    assert_eq!(numbers(Fault::new(any(), Action::Drop).nth(2)), [2]);
+    assert_eq!(numbers(Fault::new(any(), Action::Drop).skip(3)), [4, 5]);
+    let some = Fault::new(any(), Action::Drop).skip(1).times(2);
+    assert_eq!(numbers(some), [2, 3]);
+}
+
+#[test]
+fn every_key_is_looked_at() {
+    let all = r#"packet = "EAGER_MSGRTM", msg-id = 7, operation = "send", sender = "alpha",
+        receiver = "beta", source-qpn = 1, destination-qpn = 2, min-length = 8, max-length = 8,
+        repeated = false"#;
+    let hit = |when: &str| {
+        let rule = format!("when = {{ {when} }}, then = \"drop\"");
+        Board::with(&[&rule]).fate(frame(&EAGER)).is_some()
+    };
+    assert!(hit(all));
+    assert!(hit(r#"packet = ["CTS", "EAGER_MSGRTM"]"#));
+    for other in [
+        r#"on = "answer""#,
+        r#"packet = "CTS""#,
+        r#"packet = ["CTS", "EOR"]"#,
+        "msg-id = 8",
+        r#"operation = "read""#,
+        r#"sender = "beta""#,
+        r#"receiver = "alpha""#,
+        r#"receiver = "fe80::1""#,
+        "source-qpn = 2",
+        "destination-qpn = 1",
+        "min-length = 9",
+        "max-length = 7",
+        "repeated = true",
+        r#"on = "registration""#,
+    ] {
+        let then = if other.contains("registration") {
+            "{ fail = \"ENOMEM\" }"
+        } else {
+            "\"drop\""
+        };
+        let rule = format!("when = {{ {other} }}, then = {then}");
+        assert_eq!(Board::with(&[&rule]).fate(frame(&EAGER)), None, "{other}");
+    }
+    let answer = Frame {
+        stage: Stage::Answer,
+        status: Some(Status::RemoteRnr),
+        ..frame(&EAGER)
+    };
+    for (status, expected) in [("remote-rnr", true), ("ok", false)] {
+        let rule =
+            format!("when = {{ on = \"answer\", status = \"{status}\" }}, then = \"duplicate\"");
+        assert_eq!(Board::with(&[&rule]).fate(answer).is_some(), expected);
+    }
+}
+
+#[test]
+fn short_packets_have_no_msg_id() {
+    for length in 0..8 {
+        assert_eq!(frame(&EAGER[..length]).msg_id(), None);
+    }
+    assert_eq!(frame(&EAGER).msg_id(), Some(7));
+    // A CTS has none, a RECEIPT has it elsewhere.
+    assert_eq!(frame(&[3; 32]).msg_id(), None);
+    let receipt = [10, 4, 0, 0, 1, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(frame(&receipt).msg_id(), Some(9));
+}
+
+#[test]
+fn the_first_that_wants_an_event_gets_it_and_triggers_pass_it_on() {
+    let mut board = Board::with(&[
+        r#"label = "k", when = { nth = 1 }, then = "hold""#,
+        r#"when = { count = 2 }, then = { release = "k" }"#,
+        r#"when = {}, then = "drop""#,
+    ]);
+    let first = board.decide(frame(&EAGER));
+    assert_eq!(first.fate, Some((FaultId(0), Fate::Hold { packets: None })));
+    assert_eq!(first.triggers, []);
+    let second = board.decide(frame(&EAGER));
+    assert_eq!(second.fate, Some((FaultId(2), Fate::Drop)));
+    assert_eq!(second.triggers, [Trigger::Release(vec![FaultId(0)])]);
+}
+
+#[test]
+fn refusals_follow_the_retries_of_their_request_only() {
+    let mut board = Board::with(&[r#"when = { nth = 1 }, then = { not-ready = 3 }"#]);
+    let rnr = Some(Fate::Answer(Status::RemoteRnr));
+    let retry = Frame {
+        rnr_retry: true,
+        ..frame(&EAGER)
+    };
+    let other = RequestHeader {
+        sequence: 1,
+        ..HEADER
+    };
+    assert_eq!(board.fate(frame(&EAGER)), rnr);
+    let other = Frame {
+        header: &other,
+        ..retry
+    };
+    assert_eq!(board.fate(other), None);
+    assert_eq!(board.fate(retry), rnr);
+    assert_eq!(board.fate(retry), rnr);
+    assert_eq!(board.fate(retry), None);
+}
+
+#[test]
+fn cuts_are_triggered_and_healed() {
+    let mut board = Board::with(&[
+        r#"when = { msg-id = 1 }, then = { cut = ["beta", "alpha"] }"#,
+        r#"then = { heal = ["alpha", "beta"] }"#,
+    ]);
+    assert_eq!(board.fate(frame(&EAGER)), None);
+    let mut trigger = EAGER;
+    trigger[4] = 1;
+    assert_eq!(board.fate(frame(&trigger)), None, "it was on its way");
+    assert_eq!(board.fate(frame(&EAGER)), Some(Fate::Drop));
+    assert!(board.faults.is_cut(ALPHA, BETA, &is_named, &board.tally));
+    assert!(!board.faults.is_cut(ALPHA, ALPHA, &is_named, &board.tally));
+    board.faults.begin(FaultId(1), &board.tally);
+    assert_eq!(board.fate(frame(&EAGER)), None);
+}
+
+#[test]
+fn registrations_and_queue_pairs_are_by_host() {
+    let mut board = Board::with(&[
+        r#"when = { on = "registration", host = "beta", min-length = 4096 }, then = { fail = "EAGAIN" }"#,
+        r#"when = { on = "queue-pair", host = "beta", nth = 2 }, then = { qpn = 9 }"#,
+        r#"then = { kill = "alpha" }"#,
+    ]);
+    let mut decide = |event| {
+        let verdict = board.faults.decide(&event, &is_named, &board.tally);
+        verdict.fate.map(|(_, fate)| fate)
+    };
+    let register = |host, length| Event::Registration { host, length };
+    assert_eq!(decide(register(ALPHA, 4096)), None);
+    assert_eq!(decide(register(BETA, 4095)), None);
+    assert_eq!(decide(register(BETA, 4096)), Some(Fate::Fail(libc::EAGAIN)));
+    let make = Event::QueuePair { host: BETA };
+    assert_eq!(decide(make), None);
+    assert_eq!(decide(make), Some(Fate::Qpn(Qpn(9))));
+    let kill = board.faults.begin(FaultId(2), &board.tally);
+    assert_eq!(kill, [Trigger::Kill(HostName::Name("alpha".into()))]);
+}

@@ -1,0 +1,155 @@
+//! What is kept until it is released.
+
+use std::collections::VecDeque;
+
+use efa_core::address::{Gid, Qpn};
+
+use super::event::{Frame, Stage};
+use super::table::FaultId;
+
+/// Frames of one direction between two queue pairs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Flow {
+    stage: Stage,
+    initiator: (Gid, Qpn),
+    responder: (Gid, Qpn),
+}
+
+impl From<&Frame<'_>> for Flow {
+    fn from(frame: &Frame<'_>) -> Self {
+        Flow {
+            stage: frame.stage,
+            initiator: (frame.initiator, frame.header.source_qpn),
+            responder: (frame.responder, frame.header.destination_qpn),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Kept<T> {
+    fault: FaultId,
+    flow: Flow,
+    /// Later frames of the flow that it still waits for.
+    packets: Option<u32>,
+    item: T,
+}
+
+/// Frames that faults hold, oldest first.
+#[derive(Debug)]
+pub struct Withheld<T>(VecDeque<Kept<T>>);
+
+impl<T> Default for Withheld<T> {
+    fn default() -> Self {
+        Withheld(VecDeque::new())
+    }
+}
+
+impl<T> Withheld<T> {
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How much is held.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// How much a fault holds.
+    pub fn count(&self, fault: FaultId) -> usize {
+        self.0.iter().filter(|kept| kept.fault == fault).count()
+    }
+
+    /// Keeps something for a fault, until it is released or `packets` later frames of its flow have
+    /// passed.
+    pub fn keep(&mut self, fault: FaultId, flow: Flow, packets: Option<u32>, item: T) {
+        self.0.push_back(Kept {
+            fault,
+            flow,
+            packets,
+            item,
+        });
+    }
+
+    /// Notes that a frame of a flow passed; answers what goes now.
+    pub fn passed(&mut self, flow: Flow) -> Vec<(FaultId, T)> {
+        for kept in &mut self.0 {
+            if kept.flow == flow
+                && let Some(packets) = &mut kept.packets
+            {
+                *packets = packets.saturating_sub(1);
+            }
+        }
+        if !self.0.iter().any(|kept| kept.packets == Some(0)) {
+            return Vec::new();
+        }
+        self.take(usize::MAX, |kept| kept.packets == Some(0))
+    }
+
+    /// Takes the oldest `count` that a fault holds.
+    pub fn release(&mut self, fault: FaultId, count: usize) -> Vec<T> {
+        let taken = self.take(count, |kept| kept.fault == fault);
+        taken.into_iter().map(|(_, item)| item).collect()
+    }
+
+    /// Takes everything that no fault of `armed` holds.
+    pub fn release_others(&mut self, armed: impl Fn(FaultId) -> bool) -> Vec<T> {
+        let taken = self.take(usize::MAX, |kept| !armed(kept.fault));
+        taken.into_iter().map(|(_, item)| item).collect()
+    }
+
+    /// Drops what is no longer wanted.
+    pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
+        self.0.retain(|kept| keep(&kept.item));
+    }
+
+    fn take(&mut self, count: usize, goes: impl Fn(&Kept<T>) -> bool) -> Vec<(FaultId, T)> {
+        let mut taken = Vec::new();
+        for kept in std::mem::take(&mut self.0) {
+            if taken.len() < count && goes(&kept) {
+                taken.push((kept.fault, kept.item));
+            } else {
+                self.0.push_back(kept);
+            }
+        }
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(qpn: u16) -> Flow {
+        Flow {
+            stage: Stage::Request,
+            initiator: (Gid([1; 16]), Qpn(qpn)),
+            responder: (Gid([2; 16]), Qpn(9)),
+        }
+    }
+
+    #[test]
+    fn later_packets_of_the_same_flow_release() {
+        let mut withheld = Withheld::default();
+        withheld.keep(FaultId(1), flow(1), Some(2), 'a');
+        withheld.keep(FaultId(1), flow(2), Some(1), 'b');
+        withheld.keep(FaultId(2), flow(1), None, 'c');
+        assert_eq!(withheld.passed(flow(1)), []);
+        assert_eq!(withheld.passed(flow(1)), [(FaultId(1), 'a')]);
+        assert_eq!(withheld.passed(flow(2)), [(FaultId(1), 'b')]);
+        assert_eq!(withheld.len(), 1);
+    }
+
+    #[test]
+    fn release_is_oldest_first_and_by_fault() {
+        let mut withheld = Withheld::default();
+        for (fault, item) in [(1, 'a'), (2, 'x'), (1, 'b'), (1, 'c')] {
+            withheld.keep(FaultId(fault), flow(1), None, item);
+        }
+        assert_eq!(withheld.release(FaultId(1), 2), ['a', 'b']);
+        assert_eq!(withheld.count(FaultId(1)), 1);
+        assert_eq!(withheld.release_others(|fault| fault == FaultId(2)), ['c']);
+        withheld.retain(|item| *item != 'x');
+        assert!(withheld.is_empty());
+    }
+}
