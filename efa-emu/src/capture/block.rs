@@ -115,6 +115,18 @@ pub(super) fn append_frame(
     );
 }
 
+/// The direction and the bytes of the frame in `block`, if [`append_frame`] made it.
+pub(super) fn frame(block: &[u8]) -> Option<(Direction, &[u8])> {
+    let word = |at: usize| Some(u32::from_le_bytes(block.get(at..at + 4)?.try_into().ok()?));
+    // Behind type, length, interface, and both halves of the time: captured and original length.
+    let (length_at, data_at) = (20, 28_usize);
+    let length = usize::try_from(word(length_at)?).ok()?;
+    let bytes = block.get(data_at..data_at.checked_add(length)?)?;
+    // The flags are the value of the first option: behind its code and length.
+    let flags = word(data_at + length.next_multiple_of(4) + 4)?;
+    Some((direction(flags)?, bytes))
+}
+
 /// Makes the frame in `block`, which [`append_frame`] made, one of another interface: its number is
 /// behind the block's type and length.
 pub(super) fn set_frame_interface(block: &mut [u8], interface: InterfaceId) {

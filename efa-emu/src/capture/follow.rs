@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use pcap_file::pcapng::blocks::{ENHANCED_PACKET_BLOCK, INTERFACE_STATISTIC_BLOCK};
 
-use super::block::DROPPED_OFFSET;
+use super::Direction;
+use super::block::{self, DROPPED_OFFSET};
+use crate::frame::Frame;
 
 /// Bytes that are read at once.
 const CHUNK: usize = 1 << 20;
@@ -22,6 +24,14 @@ pub struct FollowedFrame {
     /// Since the Unix epoch.
     pub time: Duration,
     pub(super) block: Vec<u8>,
+}
+
+impl FollowedFrame {
+    /// The frame and which way it went; `None` if it is not of the emulated wire.
+    pub fn parse(&self) -> Option<(Direction, Frame<'_>)> {
+        let (direction, bytes) = block::frame(&self.block)?;
+        Some((direction, Frame::parse(bytes).ok()?))
+    }
 }
 
 /// Follows a capture that [`super::create_shared`] made.

@@ -99,6 +99,7 @@ impl RunArguments {
         let libraries = Libraries::find()?;
         let host =
             Fabric::open(&self.fabric)?.enter_host(self.host.as_deref(), None, profile.max_qp)?;
+        host.announce_profile(profile.name)?;
         let mut config = HostConfig::new(&self.fabric, host.name());
         config.gid = Some(host.gid());
         config.profile = profile.name.to_owned();

@@ -8,6 +8,7 @@
 //!       table                        name, queue pair numbers (module `qpn`)
 //!       <n>.lock                     locked by the process that is participant n as long as it lives
 //!       <n>.device                   the shared segment of participant n, if it opened a device
+//!       profile                      name of the devices' profile
 //!       <n>.capture                  where the host's devices record if participant n asked for it
 //! ```
 //!
@@ -87,19 +88,34 @@ impl Fabric {
 
     /// As [`Fabric::remove_dead`], below another directory.
     pub fn remove_dead_below(root: &Path) {
-        let user_directory = user_directory_below(root);
-        for entry in std::fs::read_dir(&user_directory)
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if check_name("fabric", &name).is_ok() {
-                let directory = entry.path();
-                let fabric = Fabric { name, directory };
-                let _ = fabric.with_registry_within(Duration::ZERO, |_| Ok(()));
-            }
+        for fabric in Fabric::all_below(root) {
+            let _ = fabric.with_registry_within(Duration::ZERO, |_| Ok(()));
         }
+    }
+
+    /// The calling user's fabrics that have hosts, ordered by name. One that cannot be looked at now
+    /// counts as having none.
+    pub fn running() -> Vec<Fabric> {
+        Fabric::running_below(&shared_memory_root())
+    }
+
+    /// As [`Fabric::running`], below another directory.
+    pub fn running_below(root: &Path) -> Vec<Fabric> {
+        let mut running: Vec<_> = Fabric::all_below(root)
+            .filter(|fabric| fabric.hosts().is_ok_and(|hosts| !hosts.is_empty()))
+            .collect();
+        running.sort_by(|a, b| a.name.cmp(&b.name));
+        running
+    }
+
+    fn all_below(root: &Path) -> impl Iterator<Item = Fabric> {
+        let entries = std::fs::read_dir(user_directory_below(root));
+        entries.into_iter().flatten().flatten().filter_map(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            check_name("fabric", &name).ok()?;
+            let directory = entry.path();
+            Some(Fabric { name, directory })
+        })
     }
 
     /// The fabric's name.
@@ -328,6 +344,9 @@ mod tests {
         let dead = user.join("forgotten/hosts").join(gid_name(Gid([1; 16])));
         std::fs::create_dir_all(&dead).unwrap();
         std::fs::write(dead.join("1.lock"), "").unwrap();
+        let running = Fabric::running_below(root.path());
+        let names: Vec<_> = running.iter().map(Fabric::name).collect();
+        assert_eq!(names, ["lab"]);
         Fabric::remove_dead_below(root.path());
         assert!(!user.join("forgotten").exists());
         assert_eq!(living.fabric().hosts().unwrap().len(), 1);

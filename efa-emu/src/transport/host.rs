@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use efa_core::address::{Gid, Qpn};
 
 use super::error::FabricError;
-use super::fabric::{Fabric, gid_from_name};
+use super::fabric::{Fabric, check_name, gid_from_name};
 use super::fork::HomeProcess;
 use super::lock::{Liveness, OwnLock};
 use super::qpn::{HostTable, ParticipantId, QpnChoice};
@@ -36,6 +36,9 @@ pub struct HostStatus {
     pub name: String,
     /// The host's GID.
     pub gid: Gid,
+    /// The name of the profile of its devices, as whoever made the host announced it
+    /// ([`Host::announce_profile`]).
+    pub profile: Option<String>,
     /// The live processes that take part in it, one entry per opened device and per `efa-emu run`.
     pub participants: Vec<ParticipantStatus>,
 }
@@ -80,6 +83,17 @@ pub(super) fn requested_captures(host: &Path) -> Vec<PathBuf> {
         .filter(|name| file_owner(name).is_some_and(|id| is_alive(host, id)))
         .map(|name| host.join(name))
         .collect()
+}
+
+/// Where the name of a host's profile is.
+fn profile_path(host: &Path) -> PathBuf {
+    host.join("profile")
+}
+
+/// Reads the name of a host's profile; a file that holds no such name counts as none.
+fn profile_of(host: &Path) -> Option<String> {
+    let name = std::fs::read_to_string(profile_path(host)).ok()?;
+    check_name("profile", &name).ok().map(|()| name)
 }
 
 /// Where a host's table is.
@@ -176,6 +190,23 @@ impl Host {
         Address {
             gid: self.gid,
             id: self.id,
+        }
+    }
+
+    /// Tells the other participants of which profile the host's devices are. The first announcement
+    /// stays.
+    pub fn announce_profile(&self, profile: &str) -> Result<(), FabricError> {
+        check_name("profile", profile)?;
+        let draft = self.directory.join(format!("{}.draft", self.id.0));
+        std::fs::write(&draft, profile).map_err(FabricError::io("write", &draft))?;
+        // Unlike a renaming, a link replaces nothing.
+        let linked = std::fs::hard_link(&draft, profile_path(&self.directory));
+        std::fs::remove_file(&draft).map_err(FabricError::io("remove", &draft))?;
+        match linked {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                Err(FabricError::io("link", &draft)(error))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -381,6 +412,7 @@ pub(super) fn list(hosts: &Path) -> Result<Vec<HostStatus>, FabricError> {
         list.push(HostStatus {
             name: table.name(),
             gid,
+            profile: profile_of(&directory),
             participants,
         });
     }
@@ -442,6 +474,23 @@ mod tests {
             0,
             "nothing is left"
         );
+    }
+
+    #[test]
+    fn a_host_keeps_its_first_profile() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        let host = fabric.enter_host(Some("alpha"), None, 64).unwrap();
+        let profile = || fabric.hosts().unwrap()[0].profile.clone();
+        assert_eq!(profile(), None);
+        host.announce_profile("efa2").unwrap();
+        host.announce_profile("efa3").unwrap();
+        assert_eq!(profile().as_deref(), Some("efa2"));
+        assert!(host.announce_profile("no/name").is_err());
+        std::fs::write(profile_path(host.directory()), [0xff; 9]).unwrap();
+        assert_eq!(profile(), None);
+        drop(host);
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
     }
 
     #[test]
