@@ -30,8 +30,8 @@ bench: release
 interop: release
 	target/release/efa-conformance interop
 
-## wireshark-install: the dissector and its profile, for the current user
-wireshark-install: setup
+## wireshark-install: the dissector, its profile and live interfaces, for the current user
+wireshark-install: release
 	@wireshark/install
 
 ## wireshark-test: the dissector on 100,000 mutated frames

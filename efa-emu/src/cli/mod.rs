@@ -5,6 +5,7 @@
 
 mod capture;
 mod child;
+mod extcap;
 mod injection;
 mod leftovers;
 mod profiles;
@@ -39,6 +40,10 @@ enum Command {
     Ps(ps::PsArguments),
     /// Record the traffic of a running fabric, until interrupted.
     Capture(capture::CaptureArguments),
+    /// Be an interface of Wireshark: what Wireshark calls to list and record running fabrics.
+    ///
+    /// `wireshark/install` puts a program that calls this into Wireshark's extcap directory.
+    Extcap(extcap::ExtcapArguments),
 }
 
 /// Why a command could not do its work: one line with the thing, its value and the remedy.
@@ -61,6 +66,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Profiles(arguments) => arguments.execute(),
         Command::Ps(arguments) => arguments.execute(),
         Command::Capture(arguments) => arguments.execute(),
+        Command::Extcap(arguments) => arguments.execute(),
     };
     match outcome {
         Ok(status) => status,

@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::io::Read;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use common::{Dialogue, Program, TestFabric, built, installed};
 use efa_emu::capture::{Direction, Reader};
+use efa_emu::profile::Profile;
 
 /// How many frames each interface has, by its name, as (inbound, outbound).
 fn frames(path: &Path) -> Vec<(String, usize, usize)> {
@@ -89,24 +91,20 @@ fn a_running_fabric_is_recorded_until_the_interrupt() {
     let file = directory.path().join("fabric.pcapng");
     // A host that is there all the time, so that both sides are noticed before they talk.
     let hosts = ["alpha", "beta"];
-    let sleepers = hosts.map(|host| {
-        let sleeper = Program::start(fabric.run(&["--host", host, "--", "sleep", "120"]));
-        sleeper.inner_id();
-        sleeper
-    });
+    let sleepers = hosts.map(|host| fabric.sleeper(host));
     let mut command = Command::new(built("efa-emu"));
     command
         .args(["capture", "--fabric", fabric.name(), "-w"])
         .arg(&file);
     let capture = Program::start(command);
-    wait_for_captures(&fabric, 2);
+    fabric.wait_for_captures(2);
     pingpong(&fabric).run(&["--host", "alpha"], &["--host", "beta"]);
     for sleeper in sleepers {
         sleeper.signal(libc::SIGTERM);
         sleeper.wait();
     }
     // It leaves hosts when nobody else is in them.
-    wait_for_captures(&fabric, 0);
+    fabric.wait_for_captures(0);
     capture.signal(libc::SIGINT);
     let outcome = capture.wait().expect_success("capture");
     assert!(
@@ -125,22 +123,62 @@ fn a_running_fabric_is_recorded_until_the_interrupt() {
     assert!(!fabric.directory().exists());
 }
 
-/// Waits until that many hosts are asked to record.
-fn wait_for_captures(fabric: &TestFabric, count: usize) {
-    let deadline = std::time::Instant::now() + common::PATIENCE;
-    let requested = || {
-        let hosts = std::fs::read_dir(fabric.directory().join("hosts"))
-            .into_iter()
-            .flatten();
-        hosts
-            .flatten()
-            .map(|host| common::files_with(&host.path(), ".capture").len())
-            .sum::<usize>()
-    };
-    while requested() != count {
-        assert!(std::time::Instant::now() < deadline, "not {count} captures");
-        std::thread::sleep(std::time::Duration::from_millis(20));
+/// The filter decides which frames are recorded, and a reader that goes away ends the recording even
+/// when there is nothing to record.
+#[test]
+fn a_filtered_capture_goes_into_a_pipe_until_nobody_reads_it() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
     }
+    let fabric = TestFabric::new();
+    let hosts = ["alpha", "beta"];
+    let sleepers = hosts.map(|host| fabric.sleeper(host));
+    let mut command = Command::new(built("efa-emu"));
+    command.args(["capture", "--fabric", fabric.name()]);
+    command.args("host beta and outbound and rdm".split(' '));
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    fabric.wait_for_captures(2);
+    pingpong(&fabric).run(&["--host", "alpha"], &["--host", "beta"]);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut pipe = child.stdout.take().unwrap();
+    let mut bytes = Vec::new();
+    // More than the frames of ten messages, fewer bytes than a pipe may hold back.
+    while bytes.len() < 40_000 {
+        let mut chunk = [0; 4096];
+        let length = pipe.read(&mut chunk).unwrap();
+        bytes.extend_from_slice(&chunk[..length]);
+    }
+    drop(pipe);
+    assert!(child.wait().unwrap().success());
+    std::fs::write(file.path(), &bytes).unwrap();
+    let mut reader = Reader::open(file.path()).unwrap();
+    let mut packets = 0;
+    while let Some(frame) = reader.next_frame().unwrap() {
+        assert_eq!(frame.direction, Some(Direction::Outbound));
+        let index = frame.interface.0 as usize;
+        assert!(frame.frame.unwrap().rdm_packet().is_some());
+        packets += 1;
+        assert_eq!(reader.interfaces()[index].name.as_deref(), Some("beta"));
+        let hardware = reader.interfaces()[index].hardware.as_deref();
+        assert_eq!(hardware, Some(Profile::DEFAULT));
+    }
+    assert!(packets >= 9, "{packets} packets");
+    drop(sleepers);
+}
+
+#[test]
+fn a_wrong_filter_is_refused() {
+    let mut command = Command::new(built("efa-emu"));
+    command.args([
+        "capture",
+        "-w",
+        "/no/such/directory/x.pcapng",
+        "qpn",
+        "70000",
+    ]);
+    let outcome = Program::start(command).wait();
+    assert_eq!(outcome.code(), 2);
+    assert!(outcome.stderr.contains("\"70000\""), "{}", outcome.stderr);
 }
 
 #[test]

@@ -89,6 +89,34 @@ impl TestFabric {
         self.run(&[&["--"], program].concat())
     }
 
+    /// A host that is there without talking.
+    pub(crate) fn sleeper(&self, host: &str) -> Program {
+        let sleeper = Program::start(self.run(&["--host", host, "--", "sleep", "120"]));
+        sleeper.inner_id();
+        sleeper
+    }
+
+    /// Waits until that many hosts are asked to record.
+    ///
+    /// # Panics
+    /// If it takes longer than [`PATIENCE`].
+    pub(crate) fn wait_for_captures(&self, count: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        let requested = || {
+            let hosts = std::fs::read_dir(self.directory().join("hosts"));
+            hosts
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|host| files_with(&host.path(), ".capture").len())
+                .sum::<usize>()
+        };
+        while requested() != count {
+            assert!(Instant::now() < deadline, "not {count} captures");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// What `efa-emu ps` prints.
     pub(crate) fn ps(&self) -> String {
         let mut command = Command::new(built("efa-emu"));

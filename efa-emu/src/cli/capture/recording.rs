@@ -1,26 +1,19 @@
-//! `efa-emu capture`: records a fabric while it runs.
+//! Recording a fabric: one capture of all its hosts, with an interface for each.
 //!
-//! The command takes part in every host of the fabric and asks its devices to record into a file,
-//! from which it moves the frames into one capture with an interface per host. When it ends, even by
-//! a kill, the devices stop recording.
+//! The recording process takes part in every host of the fabric and asks its devices to record into a
+//! file, from which it moves the frames into the capture. When it ends, even by a kill, the devices
+//! stop recording.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::io::{self, Write};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use clap::Args;
 use efa_core::address::Gid;
 use efa_emu::capture::{FollowedFrame, Follower, Interface, InterfaceId, Writer};
-use efa_emu::transport::{DEFAULT_FABRIC, Fabric, Host, HostStatus};
+use efa_emu::transport::{Fabric, Host, HostStatus};
 
-use super::Failure;
-use super::signals::Signals;
-
-/// Time between two looks at the fabric and at what the devices have recorded.
-const TICK: Duration = Duration::from_millis(100);
+use super::filter::{Filter, Seen};
+use crate::cli::Failure;
 
 /// A host's file lies in memory: after this many bytes another one is begun.
 const LONGEST_FILE: u64 = 16 << 20;
@@ -29,75 +22,8 @@ const LONGEST_FILE: u64 = 16 << 20;
 /// a new one about ten times a second.
 const CHANGEOVER: Duration = Duration::from_secs(1);
 
-#[derive(Args)]
-pub(super) struct CaptureArguments {
-    /// The fabric to record.
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_FABRIC)]
-    fabric: String,
-    /// Write to this file (pcapng) instead of standard output, which may be piped into
-    /// `wireshark -k -i -`.
-    #[arg(short, long, value_name = "FILE")]
-    write: Option<PathBuf>,
-}
-
-impl CaptureArguments {
-    pub(super) fn execute(self) -> Result<ExitCode, Failure> {
-        let sink = self.sink()?;
-        let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
-        let mut recording = Recording::begin(&self.fabric, sink)?;
-        let outcome = loop {
-            let ended = signals.wait_for(TICK).is_some();
-            if let Err(error) = recording.turn() {
-                break Err(error);
-            }
-            if ended {
-                break Ok(());
-            }
-        };
-        match outcome.and_then(|()| recording.end()) {
-            Ok(summary) => {
-                eprintln!("efa-emu: {summary}");
-                Ok(ExitCode::SUCCESS)
-            }
-            // Whoever read the capture has seen enough.
-            Err(Trouble::Output(error)) if error.kind() == ErrorKind::BrokenPipe => {
-                Ok(ExitCode::SUCCESS)
-            }
-            Err(Trouble::Output(error)) => {
-                let target = self
-                    .write
-                    .as_deref()
-                    .unwrap_or(Path::new("standard output"));
-                Err(Failure(format!(
-                    "cannot write to {}: {error}",
-                    target.display()
-                )))
-            }
-            Err(Trouble::Fabric(reason)) => Err(reason),
-        }
-    }
-
-    fn sink(&self) -> Result<Box<dyn Write>, Failure> {
-        match &self.write {
-            Some(path) => match File::create(path) {
-                Ok(file) => Ok(Box::new(BufWriter::new(file))),
-                Err(error) => Err(Failure(format!(
-                    "cannot create {}: {error}",
-                    path.display()
-                ))),
-            },
-            None if io::stdout().is_terminal() => Err(Failure(
-                "a capture is no text for a terminal: name a file with -w, or pipe it into \
-                 `wireshark -k -i -`"
-                    .to_owned(),
-            )),
-            None => Ok(Box::new(BufWriter::new(io::stdout()))),
-        }
-    }
-}
-
-/// Why a recording ends.
-enum Trouble {
+/// Why a recording fails.
+pub(in crate::cli) enum Trouble {
     Output(io::Error),
     Fabric(Failure),
 }
@@ -120,17 +46,25 @@ struct Recorded {
     dropped: u64,
 }
 
-struct Recording {
+/// A recording that goes on.
+pub(in crate::cli) struct Recording {
     fabric: Fabric,
     writer: Writer<Box<dyn Write>>,
+    filter: Filter,
     hosts: HashMap<Gid, Recorded>,
-    /// Interfaces stay declared after their hosts have gone, and are used again if they come back.
-    interfaces: HashMap<(String, Gid), InterfaceId>,
+    /// What the capture declares, in its order. Interfaces stay declared after their hosts have gone,
+    /// and are used again if they come back.
+    interfaces: Vec<Interface>,
     frames: Vec<(InterfaceId, FollowedFrame)>,
 }
 
 impl Recording {
-    fn begin(fabric: &str, sink: Box<dyn Write>) -> Result<Recording, Failure> {
+    /// Begins to record what passes the filter.
+    pub(in crate::cli) fn begin(
+        fabric: &str,
+        sink: Box<dyn Write>,
+        filter: Filter,
+    ) -> Result<Recording, Failure> {
         let fabric = Fabric::open(fabric)?;
         let mut writer = Writer::new(sink)?;
         // A reader at the other end of a pipe waits for the start of the capture.
@@ -138,14 +72,25 @@ impl Recording {
         Ok(Recording {
             fabric,
             writer,
+            filter,
             hosts: HashMap::new(),
-            interfaces: HashMap::new(),
+            interfaces: Vec::new(),
             frames: Vec::new(),
         })
     }
 
+    /// From now on records what passes this filter.
+    pub(in crate::cli) fn set_filter(&mut self, filter: Filter) {
+        self.filter = filter;
+    }
+
+    /// What the capture declares: the hosts that were seen so far, those that have gone included.
+    pub(in crate::cli) fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
     /// Follows the fabric's changes, and moves what was recorded into the capture.
-    fn turn(&mut self) -> Result<(), Trouble> {
+    pub(in crate::cli) fn turn(&mut self) -> Result<(), Trouble> {
         let hosts = self.fabric.hosts()?;
         self.join_new(&hosts)?;
         for recorded in self.hosts.values_mut() {
@@ -168,7 +113,7 @@ impl Recording {
                 .enter_host(Some(&status.name), Some(status.gid), queue_pairs)?;
             let interface = Interface {
                 host: status.name.clone(),
-                profile: String::new(),
+                profile: status.profile.clone().unwrap_or_default(),
                 gid: status.gid,
             };
             let file = host.request_capture(&interface)?;
@@ -187,16 +132,14 @@ impl Recording {
     }
 
     fn declare(&mut self, interface: &Interface) -> Result<InterfaceId, Trouble> {
-        let key = (interface.host.clone(), interface.gid);
-        if let Some(id) = self.interfaces.get(&key) {
-            return Ok(*id);
+        let known = self.interfaces.iter().position(|known| known == interface);
+        if let Some(index) = known {
+            return Ok(InterfaceId(index as u32));
         }
-        let id = self
-            .writer
+        self.interfaces.push(interface.clone());
+        self.writer
             .add_interface(interface)
-            .map_err(Trouble::Output)?;
-        self.interfaces.insert(key, id);
-        Ok(id)
+            .map_err(Trouble::Output)
     }
 
     /// Leaves hosts in which nobody else takes part any more, so that they end.
@@ -213,6 +156,10 @@ impl Recording {
     fn write_frames(&mut self) -> Result<(), Trouble> {
         self.frames.sort_by_key(|(_, frame)| frame.time);
         for (interface, frame) in self.frames.drain(..) {
+            let host = &self.interfaces[interface.0 as usize].host;
+            if !passes(&self.filter, host, &frame) {
+                continue;
+            }
             self.writer
                 .copy(interface, &frame)
                 .map_err(Trouble::Output)?;
@@ -220,12 +167,14 @@ impl Recording {
         self.writer.flush().map_err(Trouble::Output)
     }
 
-    fn end(mut self) -> Result<String, Trouble> {
+    /// Ends the capture; what there was, as a line for the user.
+    pub(in crate::cli) fn end(mut self) -> Result<String, Trouble> {
         for (_, recorded) in std::mem::take(&mut self.hosts) {
             recorded.finish(&mut self.frames, &mut self.writer)?;
         }
         self.write_frames()?;
-        let counts = self.interfaces.values().map(|id| self.writer.counts(*id));
+        let ids = (0..self.interfaces.len()).map(|index| InterfaceId(index as u32));
+        let counts = ids.map(|id| self.writer.counts(id));
         let (seen, dropped) = counts.fold((0, 0), |(seen, dropped), counts| {
             (seen + counts.seen, dropped + counts.dropped)
         });
@@ -286,6 +235,20 @@ impl Recorded {
         writer.add_dropped(self.id, dropped);
         Ok(())
     }
+}
+
+/// Whether the frame is recorded. What is not of the emulated wire passes the empty filter only.
+fn passes(filter: &Filter, host: &str, frame: &FollowedFrame) -> bool {
+    if *filter == Filter::All {
+        return true;
+    }
+    frame.parse().is_some_and(|(direction, frame)| {
+        filter.accepts(&Seen {
+            host,
+            direction,
+            frame: &frame,
+        })
+    })
 }
 
 /// Whether nobody but this process takes part in the host.

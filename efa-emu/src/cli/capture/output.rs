@@ -1,0 +1,41 @@
+//! Where a capture goes: a file or a pipe.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::cli::Failure;
+
+/// An open file or pipe.
+pub(in crate::cli) struct Output(File);
+
+impl Output {
+    pub(in crate::cli) fn new(file: File) -> Output {
+        Output(file)
+    }
+
+    /// This process's standard output.
+    pub(in crate::cli) fn standard() -> Result<Output, Failure> {
+        Ok(Output(File::from(
+            io::stdout().as_fd().try_clone_to_owned()?,
+        )))
+    }
+
+    /// What the capture is written into.
+    pub(in crate::cli) fn sink(&self) -> Result<Box<dyn Write>, Failure> {
+        Ok(Box::new(BufWriter::new(self.0.try_clone()?)))
+    }
+
+    /// Whether nobody is left at the other end of the pipe. A quiet fabric gives nothing to write, and
+    /// so no error that would tell.
+    pub(in crate::cli) fn is_deserted(&self) -> bool {
+        let mut descriptors = [PollFd::new(&self.0, PollFlags::empty())];
+        let now = Timespec::default();
+        poll(&mut descriptors, Some(&now)).is_ok()
+            && descriptors[0]
+                .revents()
+                .intersects(PollFlags::ERR | PollFlags::HUP)
+    }
+}

@@ -1,0 +1,180 @@
+//! Fabrics as interfaces of Wireshark: what `efa-emu extcap` tells it, and a live capture by `tshark`.
+
+mod common;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use common::{Dialogue, Outcome, Program, TestFabric, built, installed};
+
+fn extcap(arguments: &[&str]) -> Outcome {
+    let mut command = Command::new(built("efa-emu"));
+    command.arg("extcap").args(arguments);
+    Program::start(command).wait()
+}
+
+#[test]
+fn a_running_fabric_is_an_interface_with_its_hosts_as_options() {
+    let fabric = TestFabric::new();
+    let interface = format!("efa-emu-{}", fabric.name());
+    let ask = |arguments: &[&str]| {
+        let arguments = [&["--extcap-interface", &interface], arguments].concat();
+        extcap(&arguments).expect_success("extcap").stdout
+    };
+    let list = || extcap(&["--extcap-interfaces", "--extcap-version=4.0"]).expect_success("extcap");
+    assert!(!list().stdout.contains(&interface));
+    let sleepers = ["alpha", "beta"].map(|host| fabric.sleeper(host));
+    let sentence = format!(
+        "interface {{value={interface}}}{{display=EFA fabric {}: alpha, beta}}",
+        fabric.name()
+    );
+    let interfaces = list().stdout;
+    assert!(
+        interfaces.lines().any(|line| line == sentence),
+        "{interfaces}"
+    );
+    let always = "interface {value=efa-emu-default}";
+    assert!(interfaces.contains(always), "{interfaces}");
+    assert!(interfaces.contains("control {number=0}{type=selector}{display=Host}"));
+    assert!(interfaces.contains("control {number=1}{type=string}{display=QPN}"));
+
+    let options = ask(&["--extcap-config"]);
+    for host in ["alpha", "beta"] {
+        let value = format!("value {{arg=0}}{{value={host}}}");
+        assert!(options.contains(&value), "{options}");
+    }
+    assert!(options.contains("{call=--qpn}"), "{options}");
+    assert_eq!(
+        ask(&["--extcap-dlts"]),
+        "dlt {number=1}{name=EN10MB}{display=Ethernet}\n"
+    );
+    assert_eq!(ask(&["--extcap-capture-filter", "host alpha and rdm"]), "");
+    let reason = ask(&["--extcap-capture-filter", "tcp port 80"]);
+    assert!(reason.contains("\"tcp\""), "{reason}");
+    drop(sleepers);
+}
+
+#[test]
+fn what_wireshark_never_asks_is_refused() {
+    for (arguments, remedy) in [
+        (&[][..], "--extcap-interfaces"),
+        (&["--extcap-interface", "eth0", "--extcap-dlts"], "\"eth0\""),
+        (&["--extcap-interface", "efa-emu-x", "--capture"], "--fifo"),
+        (&["--extcap-interface", "efa-emu-x"], "--capture"),
+        (
+            &[
+                "--extcap-interface",
+                "efa-emu-x",
+                "--capture",
+                "--fifo",
+                "/no/pipe",
+            ],
+            "/no/pipe",
+        ),
+    ] {
+        let outcome = extcap(arguments);
+        assert_eq!(outcome.code(), 2, "{arguments:?}");
+        assert!(outcome.stderr.contains(remedy), "{}", outcome.stderr);
+    }
+}
+
+/// A home whose Wireshark knows the interfaces, as `wireshark/install` makes it.
+fn configure(home: &Path) {
+    let script = fs::read_to_string(repository().join("wireshark/efa-emu-extcap")).unwrap();
+    let program = format!("exec '{}'", built("efa-emu").display());
+    let installed = script.replace("exec efa-emu", &program);
+    assert_ne!(installed, script);
+    // Up to 4.0, and from 4.2 on.
+    for directory in ["wireshark/extcap", ".local/lib/wireshark/extcap"] {
+        let programs = home.join(directory);
+        fs::create_dir_all(&programs).unwrap();
+        let file = programs.join("efa-emu-extcap");
+        fs::write(&file, &installed).unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// `tshark` lists the fabric and shows a stock program's packets while it runs.
+#[test]
+fn tshark_captures_a_running_fabric() {
+    if installed("fi_pingpong", "libfabric-bin").is_none()
+        || installed("tshark", "tshark").is_none()
+    {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let interface = format!("efa-emu-{}", fabric.name());
+    let sleepers = ["alpha", "beta"].map(|host| fabric.sleeper(host));
+    let home = tempfile::tempdir().unwrap();
+    configure(home.path());
+    let tshark = |arguments: &[&str]| {
+        let mut command = Command::new("tshark");
+        command
+            .env("HOME", home.path())
+            .env("XDG_CONFIG_HOME", home.path())
+            .env("TMPDIR", home.path())
+            .args(arguments);
+        Program::start(command)
+    };
+    let list = tshark(&["-D"]).wait().expect_success("tshark -D").stdout;
+    assert!(list.contains(&interface), "{list}");
+    let dissector = repository().join("wireshark/efa.lua");
+    let script = format!("lua_script:{}", dissector.display());
+    let fields = [
+        "-T",
+        "fields",
+        "-e",
+        "frame.interface_name",
+        "-e",
+        "_ws.col.Info",
+    ];
+    let options = [
+        "-X",
+        &script,
+        "-i",
+        &interface,
+        "-f",
+        "host beta and rdm",
+        "-l",
+    ];
+    let capture = tshark(&[&options[..], &fields].concat());
+    fabric.wait_for_captures(2);
+    let arguments = [
+        "fi_pingpong",
+        "-p",
+        "efa",
+        "-e",
+        "rdm",
+        "-I",
+        "10",
+        "-S",
+        "4096",
+    ];
+    Dialogue::new(&fabric, &arguments, "-B", "-P").run(&["--host", "alpha"], &["--host", "beta"]);
+    for sleeper in sleepers {
+        sleeper.signal(libc::SIGTERM);
+        sleeper.wait();
+    }
+    // The recorder leaves the fabric when its hosts have gone, with all that they did.
+    fabric.wait_for_captures(0);
+    capture.signal(libc::SIGINT);
+    let outcome = capture.wait().expect_success("tshark");
+    let lines: Vec<_> = outcome.stdout.lines().collect();
+    let messages = lines.iter().filter(|line| line.contains("EAGER_MSGRTM"));
+    assert!(
+        messages.count() >= 10,
+        "{}{}",
+        outcome.stdout,
+        outcome.stderr
+    );
+    for line in lines {
+        assert!(line.starts_with("beta\t"), "{line}");
+    }
+    assert!(!fabric.directory().exists());
+}
