@@ -25,13 +25,18 @@ use crate::profile::{Profile, VENDOR_ID};
 pub const ENV_SYSFS_PATH: &str = "SYSFS_PATH";
 
 /// Name of the device, as udev would name the one at [`PCI_ADDRESS`].
-pub const DEVICE_NAME: &str = "rdmap0s6";
+pub const DEVICE_NAME: &str = "rdmap0s0";
 
 /// Name of the device's character device.
 pub const UVERBS_NAME: &str = "uverbs0";
 
 /// PCI domain, bus, device and function.
-pub const PCI_ADDRESS: &str = "0000:00:06.0";
+///
+/// The address of a host bridge. No device of a real machine can be in its place, so nobody mistakes
+/// the emulated device for one; libraries that look up where a device sits among processors and
+/// memory take this address for "not known" (MPICH 5), or find the bridge that most machines have.
+/// MPICH aborts if a device claims any other place that its topology library cannot find.
+pub const PCI_ADDRESS: &str = "0000:00:00.0";
 
 /// Version of the verbs kernel interface, `class/infiniband_verbs/abi_version`.
 pub const VERBS_ABI_VERSION: u32 = 6;

@@ -37,7 +37,7 @@ fn fi_info_lists_both_endpoint_types() {
     let fabric = TestFabric::new();
     let info = Program::start(fabric.host(&["fi_info", "-p", "efa"]));
     let info = info.wait().expect_success("fi_info").stdout;
-    for expected in ["rdmap0s6-rdm", "FI_EP_RDM", "rdmap0s6-dgrm", "FI_EP_DGRAM"] {
+    for expected in ["rdmap0s0-rdm", "FI_EP_RDM", "rdmap0s0-dgrm", "FI_EP_DGRAM"] {
         assert!(info.contains(expected), "{expected} is not in\n{info}");
     }
     let verbose =

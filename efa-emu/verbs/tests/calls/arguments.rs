@@ -26,7 +26,7 @@ fn the_device_list() {
                 CStr::from_ptr(ibv_get_device_name(device))
                     .to_str()
                     .unwrap(),
-                "rdmap0s6"
+                "rdmap0s0"
             );
             assert_ne!(ibv_get_device_guid(device), 0);
             assert_eq!(ibv_get_device_index(device), -1, "no kernel knows it");
