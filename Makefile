@@ -26,9 +26,10 @@ lint: setup
 bench: release
 	$(CARGO) bench --workspace --quiet
 
-## interop: our protocol engine against stock libfabric
+## interop: one line for each program that must work on emulated devices (docs/interop.md)
 interop: release
-	target/release/efa-conformance interop
+	@mkdir -p $(REPORTS)
+	target/release/efa-conformance interop --junit $(REPORTS)/interop.xml
 
 ## wireshark-install: the dissector, its profile and live interfaces, for the current user
 wireshark-install: release

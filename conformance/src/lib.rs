@@ -6,6 +6,7 @@
 //!
 //! * [`scenario`]: what each application does and sees, read from TOML.
 //! * [`libfabric`]: stock libfabric, loaded at run time.
+//! * [`interop`]: the table of software that must work on emulated devices.
 
 pub mod application;
 pub mod check;

@@ -3,6 +3,7 @@
 //! Exit status: 0 if everything passed, 1 if something failed, 2 for wrong usage or an unfit
 //! environment, with one line on what is wrong and how to mend it.
 
+mod interop;
 mod look;
 mod record;
 mod run;
@@ -36,8 +37,8 @@ enum Command {
     Show(look::Show),
     /// List traces and what they are about.
     List(look::List),
-    /// Play scenarios between the protocol engine and stock libfabric, live.
-    Interop(record::Interop),
+    /// Run the software that must work on emulated devices, and say what was measured.
+    Interop(interop::Interop),
     /// Run one side of a scenario, driven over standard input and output.
     #[command(hide = true)]
     Drive,
@@ -83,7 +84,7 @@ pub fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Record(arguments) => record::record(&arguments),
-        Command::Interop(arguments) => record::interop(&arguments),
+        Command::Interop(arguments) => interop::interop(&arguments),
         Command::Check(arguments) => look::check(&arguments),
         Command::Show(arguments) => look::show(&arguments),
         Command::List(arguments) => look::list(&arguments),

@@ -1,13 +1,10 @@
-//! `record` and `interop`: scenarios played live.
+//! `record`: scenarios played live.
 
 use std::path::PathBuf;
 
 use super::{Outcome, complain, say};
-use crate::interop;
 use crate::player::Launcher;
 use crate::record::{self, RecordError};
-use crate::scenario::Scenario;
-use crate::suite;
 
 /// Which software takes part.
 #[derive(clap::Args)]
@@ -27,19 +24,6 @@ pub(super) struct Record {
     /// Where the trace goes; the scenario has to be beside it with the same name.
     #[arg(short, long, value_name = "TRACE.pcapng")]
     output: PathBuf,
-    #[command(flatten)]
-    software: SoftwareOptions,
-}
-
-#[derive(clap::Args)]
-pub(super) struct Interop {
-    /// Scenarios, or directories of scenarios. In each, the protocol engine takes the place of one
-    /// endpoint after the other; the others are stock libfabric.
-    #[arg(default_value = "traces")]
-    scenarios: Vec<PathBuf>,
-    /// Only scenarios whose name contains this.
-    #[arg(long, value_name = "TEXT")]
-    filter: Option<String>,
     #[command(flatten)]
     software: SoftwareOptions,
 }
@@ -72,39 +56,5 @@ fn outcome_of(error: &RecordError) -> Outcome {
         Outcome::Unfit
     } else {
         Outcome::Failed
-    }
-}
-
-pub(super) fn interop(arguments: &Interop) -> Outcome {
-    let launcher = match Launcher::new(arguments.software.efa_emu.clone()) {
-        Ok(launcher) => launcher,
-        Err(problem) => return complain(problem, Outcome::Unfit),
-    };
-    let paths = match suite::find(&arguments.scenarios, "toml", arguments.filter.as_deref()) {
-        Ok(paths) => paths,
-        Err(problem) => return complain(problem, Outcome::Unfit),
-    };
-    let library = arguments.software.libfabric.as_deref();
-    let mut summary = suite::Summary::default();
-    for path in paths {
-        let scenario = match Scenario::load(&path) {
-            Ok(scenario) => scenario,
-            Err(error) => return complain(error, Outcome::Unfit),
-        };
-        for role in 0..scenario.endpoints.len() {
-            match interop::play(&scenario, role, &launcher, library) {
-                Ok(case) => {
-                    say(&case);
-                    summary.add(&case);
-                }
-                Err(error) => return complain(error, Outcome::Unfit),
-            }
-        }
-    }
-    say(summary);
-    if summary.failed > 0 {
-        Outcome::Failed
-    } else {
-        Outcome::Passed
     }
 }

@@ -17,7 +17,7 @@ pub fn write(cases: &[Case], path: &Path) -> std::io::Result<()> {
         let mut suite = TestSuite::new(backend);
         for case in cases.iter().filter(|case| case.backend == backend) {
             let status = match &case.outcome {
-                Outcome::Passed { .. } | Outcome::Played { .. } => TestCaseStatus::success(),
+                Outcome::Passed { .. } => TestCaseStatus::success(),
                 Outcome::CodecOnly { reason, .. } => {
                     let mut status = TestCaseStatus::skipped();
                     status.set_message(format!("codec only: {reason}"));

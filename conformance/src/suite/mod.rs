@@ -32,11 +32,6 @@ pub enum Outcome {
         /// Seeds under which the outcome was the same.
         seeds: usize,
     },
-    /// The scenario was played live, and the applications saw what it says.
-    Played {
-        /// What took part.
-        with: String,
-    },
     /// The implementation cannot play the trace yet: its packets were parsed, written again and
     /// checked against the rules, nothing more.
     CodecOnly {
@@ -109,7 +104,6 @@ impl fmt::Display for Case {
                 }
                 Ok(())
             }
-            Outcome::Played { with } => write!(f, "PASS  {name}: {with}"),
             Outcome::CodecOnly { reason, packets } => write!(
                 f,
                 "CODEC {name}: codec only: {reason}; {packets} packets parsed, written again and \
@@ -357,7 +351,7 @@ impl Summary {
     /// Counts a case.
     pub fn add(&mut self, case: &Case) {
         match case.outcome {
-            Outcome::Passed { .. } | Outcome::Played { .. } => self.passed += 1,
+            Outcome::Passed { .. } => self.passed += 1,
             Outcome::CodecOnly { .. } => self.codec_only += 1,
             Outcome::NotUnderTest { .. } => self.not_under_test += 1,
             Outcome::Failed { .. } => self.failed += 1,

@@ -1,20 +1,21 @@
-//! What a person sees while a corpus runs: a bar on a terminal, plain lines elsewhere.
+//! What a person sees while something long runs: a bar on a terminal, plain lines elsewhere.
+
+use std::fmt::Display;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::Case;
 use crate::cli::say;
 
-/// Shows cases as they end.
+/// Shows results as they come.
 pub struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// For `traces` runs of a trace. The bar goes to standard error, results to standard output.
-    pub fn new(traces: usize) -> Self {
+    /// For `steps` steps. The bar goes to standard error, results to standard output.
+    pub fn new(steps: usize) -> Self {
         let bar = ProgressBar::with_draw_target(
-            Some(traces as u64),
+            Some(steps as u64),
             ProgressDrawTarget::stderr_with_hz(10),
         );
         if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}") {
@@ -23,16 +24,16 @@ impl Progress {
         Progress { bar }
     }
 
-    /// A trace begins.
+    /// A step begins.
     pub fn begin(&self, name: &str) {
         self.bar.set_message(name.to_owned());
     }
 
-    /// A trace ended with these cases.
-    pub fn end(&self, cases: &[Case]) {
+    /// It ended with these results.
+    pub fn end(&self, results: &[impl Display]) {
         self.bar.suspend(|| {
-            for case in cases {
-                say(case);
+            for result in results {
+                say(result);
             }
         });
         self.bar.inc(1);

@@ -1,0 +1,255 @@
+//! One cell of the table, and how it ended.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::{Bench, Lab};
+
+/// What a cell's function returns: what was measured, in a few words, or why it did not come to that.
+pub type CellResult = Result<String, Unmet>;
+
+/// Why nothing was measured.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unmet {
+    /// It does not work. The first line says what, the others show it.
+    Failed(String),
+    /// It was not tried: the environment lacks something.
+    Skipped(String),
+    /// Stock software cannot do it, by its own fault.
+    Known {
+        /// What it does wrong.
+        reason: String,
+        /// The traffic that shows it.
+        capture: PathBuf,
+    },
+}
+
+impl Unmet {
+    /// A failure with its reason.
+    pub fn failed(reason: impl fmt::Display) -> Self {
+        Unmet::Failed(reason.to_string())
+    }
+}
+
+type Run = Box<dyn Fn(&Bench) -> CellResult>;
+
+/// One thing that must work.
+pub struct Cell {
+    group: &'static str,
+    name: String,
+    limit: Duration,
+    run: Run,
+}
+
+impl Cell {
+    /// A cell that `run` tries. Everything that it starts is ended `limit` after its begin.
+    pub fn new(
+        group: &'static str,
+        name: impl Into<String>,
+        limit: Duration,
+        run: impl Fn(&Bench) -> CellResult + 'static,
+    ) -> Self {
+        Cell {
+            group,
+            name: name.into(),
+            limit,
+            run: Box::new(run),
+        }
+    }
+
+    /// The group that it belongs to.
+    pub fn group(&self) -> &'static str {
+        self.group
+    }
+
+    /// Its name within the group.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Tries it.
+    pub fn run(&self, lab: &Lab) -> Row {
+        let begin = Instant::now();
+        let result = Bench::new(lab, self.group, &self.name, begin + self.limit)
+            .and_then(|bench| (self.run)(&bench));
+        Row {
+            group: self.group,
+            name: self.name.clone(),
+            outcome: match result {
+                Ok(measured) => Outcome::Passed { measured },
+                Err(unmet) => Outcome::Unmet(unmet),
+            },
+            duration: begin.elapsed(),
+        }
+    }
+}
+
+/// How a cell ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It works.
+    Passed {
+        /// What was measured.
+        measured: String,
+    },
+    /// It does not, or was not tried.
+    Unmet(Unmet),
+}
+
+impl Outcome {
+    /// The word for it in lines and reports.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Outcome::Passed { .. } => "PASS",
+            Outcome::Unmet(Unmet::Failed(_)) => "FAIL",
+            Outcome::Unmet(Unmet::Skipped(_)) => "SKIP",
+            Outcome::Unmet(Unmet::Known { .. }) => "KNOWN",
+        }
+    }
+
+    /// What was measured, or why nothing was.
+    pub fn text(&self) -> &str {
+        match self {
+            Outcome::Passed { measured: text }
+            | Outcome::Unmet(
+                Unmet::Failed(text) | Unmet::Skipped(text) | Unmet::Known { reason: text, .. },
+            ) => text,
+        }
+    }
+
+    /// The capture that shows stock software's fault.
+    pub fn capture(&self) -> Option<&Path> {
+        match self {
+            Outcome::Unmet(Unmet::Known { capture, .. }) => Some(capture),
+            _ => None,
+        }
+    }
+}
+
+/// A cell that was tried: a line of the table.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The cell's group.
+    pub group: &'static str,
+    /// The cell's name.
+    pub name: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How long it took.
+    pub duration: Duration,
+}
+
+impl Row {
+    /// Whether it does not work, by no known fault of stock software.
+    pub fn failed(&self) -> bool {
+        matches!(self.outcome, Outcome::Unmet(Unmet::Failed(_)))
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut lines = self.outcome.text().lines();
+        write!(
+            f,
+            "{:<5}  {:<9}  {:<40}  {}",
+            self.outcome.word(),
+            self.group,
+            self.name,
+            lines.next().unwrap_or_default()
+        )?;
+        if let Some(capture) = self.outcome.capture() {
+            write!(f, " [{}]", capture.display())?;
+        }
+        for line in lines {
+            write!(f, "\n       {line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Counts of a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Summary {
+    /// Cells that work.
+    pub passed: usize,
+    /// Cells in which stock software is at fault.
+    pub known: usize,
+    /// Cells that were not tried.
+    pub skipped: usize,
+    /// Cells that do not work.
+    pub failed: usize,
+}
+
+impl Summary {
+    /// Counts rows.
+    pub fn of(rows: &[Row]) -> Self {
+        let mut summary = Summary::default();
+        for row in rows {
+            let count = match &row.outcome {
+                Outcome::Passed { .. } => &mut summary.passed,
+                Outcome::Unmet(Unmet::Failed(_)) => &mut summary.failed,
+                Outcome::Unmet(Unmet::Skipped(_)) => &mut summary.skipped,
+                Outcome::Unmet(Unmet::Known { .. }) => &mut summary.known,
+            };
+            *count += 1;
+        }
+        summary
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} passed, {} known, {} skipped, {} failed",
+            self.passed, self.known, self.skipped, self.failed
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(outcome: Outcome) -> Row {
+        Row {
+            group: "g",
+            name: "n".into(),
+            outcome,
+            duration: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_row_is_a_line_with_what_was_measured_or_why_not() {
+        let rows = [
+            row(Outcome::Passed {
+                measured: "3 messages".into(),
+            }),
+            row(Outcome::Unmet(Unmet::Failed("no\nbecause".into()))),
+            row(Outcome::Unmet(Unmet::Skipped("no network".into()))),
+            row(Outcome::Unmet(Unmet::Known {
+                reason: "stock drops it".into(),
+                capture: "a.pcapng".into(),
+            })),
+        ];
+        let lines = rows.each_ref().map(ToString::to_string);
+        assert!(lines[0].starts_with("PASS "), "{}", lines[0]);
+        assert!(lines[0].ends_with("  3 messages"), "{}", lines[0]);
+        assert!(lines[1].ends_with("  no\n       because"), "{}", lines[1]);
+        assert!(
+            lines[3].ends_with("stock drops it [a.pcapng]"),
+            "{}",
+            lines[3]
+        );
+        assert_eq!(
+            rows.each_ref().map(Row::failed),
+            [false, true, false, false]
+        );
+        assert_eq!(
+            Summary::of(&rows).to_string(),
+            "1 passed, 1 known, 1 skipped, 1 failed"
+        );
+    }
+}

@@ -1,0 +1,68 @@
+//! The interoperability table: software that exists, on emulated devices, measured.
+//!
+//! A *cell* is one thing that must work, such as one release of libfabric sending to another. Cells
+//! belong to *groups*, one module each, which are listed in [`GROUPS`]. A cell runs programs on
+//! emulated hosts ([`Bench::host`]), bounded in time, and says what it measured. How to add one is
+//! in `docs/interop.md`.
+
+mod bench;
+mod cell;
+mod host;
+mod lab;
+mod process;
+pub mod report;
+mod scenarios;
+
+pub use bench::Bench;
+pub use cell::{Cell, CellResult, Outcome, Row, Summary, Unmet};
+pub use host::Host;
+pub use lab::{Lab, Userland};
+pub use process::{Finished, Running};
+pub use scenarios::Selection;
+
+/// Cells that go together.
+pub struct Group {
+    /// What `--group` calls it.
+    pub name: &'static str,
+    /// What it is about, in one line.
+    pub about: &'static str,
+    /// Its cells. Making them starts nothing.
+    pub cells: fn(&Lab) -> Result<Vec<Cell>, String>,
+}
+
+/// All groups, in the order in which they run.
+pub const GROUPS: &[Group] = &[Group {
+    name: "scenarios",
+    about: "the protocol engine in the place of each stock endpoint of each scenario",
+    cells: scenarios::cells,
+}];
+
+/// The cells of all groups, or of the one called `group`, whose name contains `filter`.
+pub fn select(lab: &Lab, group: Option<&str>, filter: Option<&str>) -> Result<Vec<Cell>, String> {
+    let groups: Vec<&Group> = GROUPS
+        .iter()
+        .filter(|candidate| group.is_none_or(|name| candidate.name == name))
+        .collect();
+    if groups.is_empty() {
+        let names: Vec<&str> = GROUPS.iter().map(|group| group.name).collect();
+        return Err(format!(
+            "no group is called `{}`; there are {}",
+            group.unwrap_or_default(),
+            names.join(", ")
+        ));
+    }
+    let mut cells = Vec::new();
+    for group in groups {
+        cells.extend((group.cells)(lab)?);
+    }
+    if let Some(filter) = filter {
+        cells.retain(|cell| cell.name().contains(filter));
+    }
+    if cells.is_empty() {
+        return Err(format!(
+            "no cell's name contains `{}`; --list shows them",
+            filter.unwrap_or_default()
+        ));
+    }
+    Ok(cells)
+}
