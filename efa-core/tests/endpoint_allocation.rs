@@ -1,46 +1,19 @@
 //! In the steady state no message allocates memory, whatever its subprotocol.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use efa_core::endpoint::*;
 use efa_core::nic::{Access, Region, UserSlice};
 use efa_core::wire::{AtomicDatatype, AtomicOp};
 
+#[path = "support/heap.rs"]
+mod heap;
 #[path = "support/loopback.rs"]
 mod loopback;
 
+use heap::CountingHeap;
 use loopback::Loopback;
 
-/// The system's allocator, counting the calls of this thread.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's contract is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's contract is the same, and `alloc` took it from the system.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as in `dealloc`.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static HEAP: CountingHeap = CountingHeap;
 
 struct Loop {
     endpoint: Endpoint<Loopback>,
@@ -50,7 +23,11 @@ struct Loop {
 
 impl Loop {
     fn new(config: EndpointConfig, swap: bool) -> Self {
-        let mut endpoint = Endpoint::new(Loopback::new(swap), config).unwrap();
+        Self::with_device(config, Loopback::new(swap))
+    }
+
+    fn with_device(config: EndpointConfig, device: Loopback) -> Self {
+        let mut endpoint = Endpoint::new(device, config).unwrap();
         let peer = endpoint.insert_address(endpoint.address()).unwrap();
         let memory = UserSlice {
             address: 0,
@@ -130,11 +107,11 @@ fn assert_no_allocation(name: &str, subject: &mut Loop, mut round: impl FnMut(&m
     for number in 0..300 {
         round(subject, number);
     }
-    let before = ALLOCATIONS.get();
+    let before = heap::allocations();
     for number in 0..1000 {
         round(subject, 300 + number);
     }
-    assert_eq!(ALLOCATIONS.get() - before, 0, "{name}");
+    assert_eq!(heap::allocations() - before, 0, "{name}");
 }
 
 fn config() -> EndpointConfig {
@@ -154,6 +131,8 @@ fn expected_messages() {
         ("eager", 64, OperationFlags::empty(), config()),
         ("eager, delivery complete", 64, dc, config()),
         ("medium", 3000, OperationFlags::empty(), config()),
+        ("medium, delivery complete", 3000, dc, config()),
+        ("injected", 64, OperationFlags::INJECT, config()),
         ("long-CTS", 50_000, OperationFlags::empty(), config()),
         ("long-CTS, delivery complete", 50_000, dc, config()),
         (
@@ -180,7 +159,8 @@ fn expected_messages() {
         assert_no_allocation(name, &mut subject, |subject, number| {
             subject.recv(length, Some(TagFilter::exact(number)));
             subject.send(length, Some(number), flags);
-            subject.finish(2);
+            // Injected messages complete for the receiver only.
+            subject.finish(2 - usize::from(flags == OperationFlags::INJECT));
         });
     }
 }
@@ -220,62 +200,149 @@ fn messages_that_come_out_of_order() {
     assert!(subject.endpoint.statistics().out_of_order > 1000);
 }
 
-#[test]
-fn one_sided_operations() {
-    for (name, use_device_rdma, length) in [
-        ("direct", true, 3000),
-        ("emulated, short", false, 100),
-        ("emulated, long", false, 9000),
-    ] {
-        let config = EndpointConfig {
-            use_device_rdma,
-            ..config()
-        };
-        let mut subject = Loop::new(config, false);
-        let key = subject.region.remote_key;
-        let remote = move |address, length: usize| RemoteIoVec {
-            address,
+/// A one-sided operation on memory of the peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Write,
+    WriteWithData,
+    Read,
+    WriteAtomic,
+    FetchAtomic,
+    CompareAtomic,
+}
+
+impl Loop {
+    fn one_sided(&mut self, kind: Kind, length: usize, flags: OperationFlags) {
+        let remote = [RemoteIoVec {
+            address: 1 << 17,
             length: length as u64,
-            key,
-        };
-        assert_no_allocation(name, &mut subject, |subject, _| {
-            let local = [subject.piece(0, length)];
-            let operand = [subject.piece(0, 8)];
-            let result = [subject.piece(64, 8)];
-            let (peer, flags, context) = (subject.peer, OperationFlags::COMPLETION, 0);
-            let endpoint = &mut subject.endpoint;
-            endpoint
-                .write(WriteArgs {
+            key: self.region.remote_key,
+        }];
+        let local = [self.piece(0, length)];
+        let (comparand, result) = ([self.piece(64, length)], [self.piece(128, length)]);
+        let (peer, context) = (self.peer, 1);
+        let flags = flags | OperationFlags::COMPLETION;
+        let atomic = match kind {
+            Kind::Write | Kind::WriteWithData => {
+                let args = WriteArgs {
                     peer,
                     data: &local,
-                    remote: &[remote(1 << 17, length)],
-                    cq_data: None,
+                    remote: &remote,
+                    cq_data: (kind == Kind::WriteWithData).then_some(7),
                     flags,
                     context,
-                })
-                .unwrap();
-            endpoint
-                .read(ReadArgs {
+                };
+                return self.endpoint.write(args).unwrap();
+            }
+            Kind::Read => {
+                let args = ReadArgs {
                     peer,
                     buffer: &local,
-                    remote: &[remote(1 << 17, length)],
+                    remote: &remote,
                     flags,
                     context,
-                })
-                .unwrap();
-            endpoint
-                .atomic(AtomicArgs {
-                    peer,
-                    datatype: AtomicDatatype::UINT64,
-                    operation: AtomicOp::SUM,
-                    operand: &operand,
-                    kind: AtomicKind::Fetch { result: &result },
-                    remote: &[remote(128, 8)],
-                    flags,
-                    context,
-                })
-                .unwrap();
-            subject.finish(3);
+                };
+                return self.endpoint.read(args).unwrap();
+            }
+            Kind::WriteAtomic => AtomicKind::Write,
+            Kind::FetchAtomic => AtomicKind::Fetch { result: &result },
+            Kind::CompareAtomic => AtomicKind::Compare {
+                comparand: &comparand,
+                result: &result,
+            },
+        };
+        let operation = match kind {
+            Kind::CompareAtomic => AtomicOp::CSWAP,
+            _ => AtomicOp::SUM,
+        };
+        self.endpoint
+            .atomic(AtomicArgs {
+                peer,
+                datatype: AtomicDatatype::UINT64,
+                operation,
+                operand: &local,
+                kind: atomic,
+                remote: &remote,
+                flags,
+                context,
+            })
+            .unwrap();
+    }
+}
+
+#[test]
+fn one_sided_operations() {
+    let none = OperationFlags::empty();
+    let dc = OperationFlags::DELIVERY_COMPLETE;
+    let direct = config();
+    let emulated = EndpointConfig {
+        use_device_rdma: false,
+        ..config()
+    };
+    for (name, kind, length, flags, config) in [
+        ("direct write", Kind::Write, 9000, none, &direct),
+        (
+            "write with immediate",
+            Kind::WriteWithData,
+            3000,
+            none,
+            &direct,
+        ),
+        ("direct read", Kind::Read, 9000, none, &direct),
+        ("eager write", Kind::Write, 100, none, &emulated),
+        (
+            "eager write, data",
+            Kind::WriteWithData,
+            100,
+            none,
+            &emulated,
+        ),
+        (
+            "eager write, delivery complete",
+            Kind::Write,
+            100,
+            dc,
+            &emulated,
+        ),
+        ("long-CTS write", Kind::Write, 9000, none, &emulated),
+        (
+            "long-CTS write, delivery complete",
+            Kind::Write,
+            9000,
+            dc,
+            &emulated,
+        ),
+        ("short read", Kind::Read, 100, none, &emulated),
+        ("long-CTS read", Kind::Read, 9000, none, &emulated),
+        ("write atomic", Kind::WriteAtomic, 8, none, &direct),
+        (
+            "write atomic, delivery complete",
+            Kind::WriteAtomic,
+            8,
+            dc,
+            &direct,
+        ),
+        ("fetch atomic", Kind::FetchAtomic, 8, none, &direct),
+        ("compare atomic", Kind::CompareAtomic, 8, none, &direct),
+    ] {
+        let mut subject = Loop::new(config.clone(), false);
+        let completions = if kind == Kind::WriteWithData { 2 } else { 1 };
+        assert_no_allocation(name, &mut subject, |subject, _| {
+            subject.one_sided(kind, length, flags);
+            subject.finish(completions);
         });
     }
+}
+
+#[test]
+fn long_read_writes() {
+    let config = EndpointConfig {
+        min_read_write_size: 4000,
+        ..config()
+    };
+    let mut subject = Loop::with_device(config, Loopback::new(false).without_rdma_write());
+    assert_no_allocation("long-read write", &mut subject, |subject, _| {
+        subject.one_sided(Kind::Write, 9000, OperationFlags::empty());
+        subject.finish(1);
+    });
 }

@@ -217,6 +217,24 @@ impl<T, I: Id> Arena<T, I> {
         }
     }
 
+    /// The object in a slot, with its id.
+    pub(crate) fn at(&self, index: usize) -> Option<(I, &T)> {
+        match self.slots.get(index) {
+            Some((generation, Slot::Used(value))) => {
+                Some((I::new(index as u32, *generation), value))
+            }
+            _ => None,
+        }
+    }
+
+    /// The object in a slot.
+    pub(crate) fn at_mut(&mut self, index: usize) -> Option<&mut T> {
+        match self.slots.get_mut(index) {
+            Some((_, Slot::Used(value))) => Some(value),
+            _ => None,
+        }
+    }
+
     /// All objects, in the order of their slots.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (I, &T)> {
         self.slots

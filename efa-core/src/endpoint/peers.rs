@@ -7,6 +7,8 @@
 //! the one that was inserted last. A packet belongs to the peer of the chain that has its
 //! connection id, so a stale packet can never reach the successor.
 
+use core::num::NonZeroU32;
+
 use hashbrown::HashTable;
 
 use crate::address::{Ahn, Gid, Qpn, RawAddress};
@@ -14,41 +16,64 @@ use crate::nic::{Destination, Source};
 use crate::wire::{Connid, MsgId};
 
 use super::hash::Mixer;
-use super::ids::{Arena, PeerId};
+use super::ids::{Arena, Id, PeerId};
 use super::peer::PeerState;
 
-/// An entry of the address vector.
+/// An entry of the address vector. There may be a million, most of them idle, so it is small: the GID
+/// is that of its AHN, and peers name each other by slot.
 pub(super) struct Peer {
-    address: RawAddress,
-    ahn: Ahn,
+    destination: Destination,
     /// Inserted by the application, not only by a packet.
     explicit: bool,
-    /// The next older peer with the same AHN and QPN.
-    older: Option<PeerId>,
-    /// Made with the first packet in either direction, so that idle entries stay small.
+    /// The slot of the next older peer with the same AHN and QPN.
+    older: Option<Slot>,
+    /// Made with the first packet in either direction.
     state: Option<Box<PeerState>>,
+}
+
+/// A peer's place in the arena, for links that end with the peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Slot(NonZeroU32);
+
+impl From<PeerId> for Slot {
+    fn from(id: PeerId) -> Self {
+        // Ids have no slot with all bits set, so the next number is not 0.
+        Slot(NonZeroU32::MIN.saturating_add(id.index() as u32))
+    }
+}
+
+impl Slot {
+    fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
 }
 
 /// The address vector.
 pub(super) struct Peers {
     peers: Arena<Peer, PeerId>,
-    by_address: HashTable<PeerId>,
+    by_address: HashTable<Slot>,
     /// The newest peer of each AHN and QPN.
-    by_sender: HashTable<(u32, PeerId)>,
+    by_sender: HashTable<Slot>,
     /// The GID of each AHN in use, and by how many peers.
-    gids: Vec<Option<(Gid, usize)>>,
+    gids: Gids,
     implicit: usize,
     mixer: Mixer,
     first_msg_id: MsgId,
 }
 
-fn sender_key(ahn: Ahn, qpn: Qpn) -> u32 {
-    u32::from(ahn.0) << 16 | u32::from(qpn.0)
+fn sender_hash(ahn: Ahn, qpn: Qpn) -> u64 {
+    // Device-made numbers need no seed: a multiplication spreads them.
+    let key = u64::from(ahn.0) << 16 | u64::from(qpn.0);
+    key.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-fn sender_hash(key: u32) -> u64 {
-    // Device-made numbers need no seed: a multiplication spreads them.
-    u64::from(key).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+/// The GID of an AHN.
+type Gids = Vec<Option<(Gid, usize)>>;
+
+fn address_of(gids: &Gids, peer: &Peer) -> Option<RawAddress> {
+    let Destination { ahn, qpn, qkey } = peer.destination;
+    let (gid, _) = (*gids.get(usize::from(ahn.0))?)?;
+    Some(RawAddress { gid, qpn, qkey })
 }
 
 impl Peers {
@@ -70,13 +95,11 @@ impl Peers {
 
     /// The peer with an address.
     pub(super) fn find(&self, address: &RawAddress) -> Option<PeerId> {
-        self.by_address
-            .find(self.address_hash(address), |id| {
-                self.peers
-                    .get(*id)
-                    .is_some_and(|peer| peer.address == *address)
-            })
-            .copied()
+        let slot = self.by_address.find(self.address_hash(address), |slot| {
+            let peer = self.peers.at(slot.index());
+            peer.and_then(|(_, peer)| address_of(&self.gids, peer)) == Some(*address)
+        })?;
+        Some(self.peers.at(slot.index())?.0)
     }
 
     /// The peer that sent a packet: the incarnation of (AHN, QPN) that has the packet's connection
@@ -94,11 +117,11 @@ impl Peers {
         };
         let mut candidate = self.current(ahn, source.qpn);
         let Some(connid) = connid else {
-            return candidate;
+            return Some(self.peers.at(candidate?.index())?.0);
         };
-        while let Some(id) = candidate {
-            let peer = self.peers.get(id)?;
-            if peer.address.qkey.0 == connid.0 {
+        while let Some(slot) = candidate {
+            let (id, peer) = self.peers.at(slot.index())?;
+            if peer.destination.qkey.0 == connid.0 {
                 return Some(id);
             }
             candidate = peer.older;
@@ -106,11 +129,12 @@ impl Peers {
         None
     }
 
-    fn current(&self, ahn: Ahn, qpn: Qpn) -> Option<PeerId> {
-        let key = sender_key(ahn, qpn);
+    fn current(&self, ahn: Ahn, qpn: Qpn) -> Option<Slot> {
         self.by_sender
-            .find(sender_hash(key), |(other, _)| *other == key)
-            .map(|(_, id)| *id)
+            .find(sender_hash(ahn, qpn), |slot| {
+                has_sender(&self.peers, *slot, ahn, qpn)
+            })
+            .copied()
     }
 
     /// Whether an address that a packet states can be that of its sender.
@@ -127,49 +151,52 @@ impl Peers {
         address.qpn == source.qpn && known_gid.is_none_or(|gid| gid == address.gid)
     }
 
-    /// Adds an address that is not there yet, as the newest peer of its AHN and QPN.
+    /// Adds an address that is not there yet, as the newest peer of its AHN and QPN. `None` if there
+    /// is no room, or if the AHN is that of another GID.
     pub(super) fn insert(
         &mut self,
         address: RawAddress,
         ahn: Ahn,
         explicit: bool,
     ) -> Option<PeerId> {
-        let key = sender_key(ahn, address.qpn);
-        let current = self
-            .by_sender
-            .find_entry(sender_hash(key), |(other, _)| *other == key);
-        let older = current.as_ref().ok().map(|entry| entry.get().1);
-        let peer = Peer {
-            address,
-            ahn,
-            explicit,
-            older,
-            state: None,
-        };
-        let id = self.peers.insert(peer).ok()?;
-        match current {
-            Ok(mut entry) => entry.get_mut().1 = id,
-            Err(absent) => {
-                absent
-                    .into_table()
-                    .insert_unique(sender_hash(key), (key, id), |(key, _)| sender_hash(*key));
-            }
-        }
-        let hash = self.address_hash(&address);
-        let (peers, mixer) = (&self.peers, self.mixer);
-        self.by_address.insert_unique(hash, id, |id| {
-            peers
-                .get(*id)
-                .map_or(0, |peer| address_hash(mixer, &peer.address))
-        });
         let index = usize::from(ahn.0);
         if self.gids.len() <= index {
             self.gids.resize(index + 1, None);
         }
-        match &mut self.gids[index] {
-            Some((_, uses)) => *uses += 1,
-            unused => *unused = Some((address.gid, 1)),
+        let uses = match self.gids[index] {
+            Some((gid, _)) if gid != address.gid => return None,
+            Some((_, uses)) => uses + 1,
+            None => 1,
+        };
+        let RawAddress { gid, qpn, qkey } = address;
+        let current = self.current(ahn, qpn);
+        let peer = Peer {
+            destination: Destination { ahn, qpn, qkey },
+            explicit,
+            older: current,
+            state: None,
+        };
+        let id = self.peers.insert(peer).ok()?;
+        let slot = Slot::from(id);
+        self.gids[index] = Some((gid, uses));
+        let (peers, gids, mixer) = (&self.peers, &self.gids, self.mixer);
+        let hash = sender_hash(ahn, qpn);
+        match self.by_sender.find_mut(hash, |slot| Some(*slot) == current) {
+            Some(newest) => *newest = slot,
+            None => {
+                self.by_sender.insert_unique(hash, slot, |slot| {
+                    peers.at(slot.index()).map_or(0, |(_, peer)| {
+                        sender_hash(peer.destination.ahn, peer.destination.qpn)
+                    })
+                });
+            }
         }
+        let hash = address_hash(mixer, &address);
+        self.by_address.insert_unique(hash, slot, |slot| {
+            let peer = peers.at(slot.index());
+            peer.and_then(|(_, peer)| address_of(gids, peer))
+                .map_or(0, |address| address_hash(mixer, &address))
+        });
         self.implicit += usize::from(!explicit);
         Some(id)
     }
@@ -187,26 +214,27 @@ impl Peers {
     /// Takes a peer out, with the AHN to give back to the device.
     pub(super) fn remove(&mut self, id: PeerId) -> Option<(Ahn, Option<Box<PeerState>>)> {
         let peer = self.peers.get(id)?;
-        let (address, ahn, older) = (peer.address, peer.ahn, peer.older);
-        if let Ok(entry) = self
-            .by_address
-            .find_entry(self.address_hash(&address), |other| *other == id)
+        let (Destination { ahn, qpn, .. }, older) = (peer.destination, peer.older);
+        let slot = Slot::from(id);
+        if let Some(address) = self.address(id)
+            && let Ok(entry) = self
+                .by_address
+                .find_entry(self.address_hash(&address), |other| *other == slot)
         {
             entry.remove();
         }
-        let key = sender_key(ahn, address.qpn);
-        if let Ok(mut entry) = self
-            .by_sender
-            .find_entry(sender_hash(key), |(other, _)| *other == key)
-        {
-            match (entry.get().1 == id, older) {
-                (true, Some(older)) => entry.get_mut().1 = older,
+        let peers = &self.peers;
+        if let Ok(mut entry) = self.by_sender.find_entry(sender_hash(ahn, qpn), |slot| {
+            has_sender(peers, *slot, ahn, qpn)
+        }) {
+            match (*entry.get() == slot, older) {
+                (true, Some(older)) => *entry.get_mut() = older,
                 (true, None) => {
                     entry.remove();
                 }
                 (false, _) => {
-                    let newest = entry.get().1;
-                    self.unchain(newest, id, older);
+                    let newest = *entry.get();
+                    self.unchain(newest, slot, older);
                 }
             }
         }
@@ -217,9 +245,9 @@ impl Peers {
         Some((ahn, peer.state))
     }
 
-    fn unchain(&mut self, newest: PeerId, victim: PeerId, older: Option<PeerId>) {
+    fn unchain(&mut self, newest: Slot, victim: Slot, older: Option<Slot>) {
         let mut next = Some(newest);
-        while let Some(peer) = next.and_then(|id| self.peers.get_mut(id)) {
+        while let Some(peer) = next.and_then(|slot| self.peers.at_mut(slot.index())) {
             if peer.older == Some(victim) {
                 peer.older = older;
                 return;
@@ -242,17 +270,13 @@ impl Peers {
     }
 
     pub(super) fn address(&self, id: PeerId) -> Option<RawAddress> {
-        self.peers.get(id).map(|peer| peer.address)
+        address_of(&self.gids, self.peers.get(id)?)
     }
 
     /// Where packets for a peer go.
     #[inline]
     pub(super) fn destination(&self, id: PeerId) -> Option<Destination> {
-        self.peers.get(id).map(|peer| Destination {
-            ahn: peer.ahn,
-            qpn: peer.address.qpn,
-            qkey: peer.address.qkey,
-        })
+        self.peers.get(id).map(|peer| peer.destination)
     }
 
     /// The state of a peer, if there ever was a packet to or from it.
@@ -279,8 +303,14 @@ impl Peers {
 
     /// The AHN of a peer.
     pub(super) fn ahn(&self, id: PeerId) -> Option<Ahn> {
-        self.peers.get(id).map(|peer| peer.ahn)
+        self.peers.get(id).map(|peer| peer.destination.ahn)
     }
+}
+
+fn has_sender(peers: &Arena<Peer, PeerId>, slot: Slot, ahn: Ahn, qpn: Qpn) -> bool {
+    peers
+        .at(slot.index())
+        .is_some_and(|(_, peer)| peer.destination.ahn == ahn && peer.destination.qpn == qpn)
 }
 
 fn address_hash(mixer: Mixer, address: &RawAddress) -> u64 {
@@ -352,6 +382,18 @@ mod tests {
     }
 
     #[test]
+    fn an_ahn_of_another_gid_is_not_taken() {
+        let mut peers = peers();
+        let first = peers.insert(address(1, 7, 100), Ahn(4), true).unwrap();
+        assert_eq!(peers.insert(address(2, 7, 100), Ahn(4), true), None);
+        assert_eq!(peers.len(), 1);
+        peers.remove(first).unwrap();
+        // With its last peer the AHN is free for another GID.
+        let second = peers.insert(address(2, 7, 100), Ahn(4), true).unwrap();
+        assert_eq!(peers.address(second), Some(address(2, 7, 100)));
+    }
+
+    #[test]
     fn a_sender_without_ahn_is_found_by_gid_and_connid() {
         let mut peers = peers();
         let id = peers.insert(address(1, 7, 100), Ahn(0), true).unwrap();
@@ -387,10 +429,7 @@ mod tests {
 
     #[test]
     fn idle_peers_are_small() {
-        assert!(
-            size_of::<(u32, Peer)>() <= 64,
-            "{}",
-            size_of::<(u32, Peer)>()
-        );
+        let slot = size_of::<(u32, Peer)>();
+        assert!(slot <= 32, "{slot} bytes");
     }
 }

@@ -55,6 +55,13 @@ impl Loopback {
         }
     }
 
+    /// The same device as an older generation.
+    #[allow(dead_code, reason = "not every user needs one")]
+    pub(crate) fn without_rdma_write(mut self) -> Self {
+        self.attributes.caps -= DeviceCaps::RDMA_WRITE;
+        self
+    }
+
     fn user(&mut self, address: u64, length: usize) -> &mut [u8] {
         &mut self.memory[address as usize..][..length]
     }
@@ -63,6 +70,14 @@ impl Loopback {
         self.memory
             .copy_within(from as usize..from as usize + length, to as usize);
         self.complete(context, kind);
+    }
+
+    fn source(&self) -> Source {
+        Source {
+            ahn: Some(ahn(self.address.gid)),
+            qpn: self.address.qpn,
+            gid: None,
+        }
     }
 
     fn complete(&mut self, context: u64, kind: CompletionKind) {
@@ -94,8 +109,8 @@ impl Nic for Loopback {
         Ok(())
     }
 
-    fn create_address_handle(&mut self, _: Gid) -> Result<Ahn, NicError> {
-        Ok(Ahn(0))
+    fn create_address_handle(&mut self, gid: Gid) -> Result<Ahn, NicError> {
+        Ok(ahn(gid))
     }
 
     fn destroy_address_handle(&mut self, _: Ahn) -> Result<(), NicError> {
@@ -170,11 +185,7 @@ impl Nic for Loopback {
             kind: CompletionKind::Recv {
                 buffer: target,
                 length,
-                source: Source {
-                    ahn: Some(Ahn(0)),
-                    qpn: self.address.qpn,
-                    gid: None,
-                },
+                source: self.source(),
                 immediate: None,
             },
         };
@@ -204,6 +215,17 @@ impl Nic for Loopback {
         let (local, remote) = (request.local, request.remote_address);
         let kind = CompletionKind::RdmaWrite;
         self.rdma(request.context, kind, local.address, remote, local.length);
+        if let Some(immediate) = request.immediate {
+            let buffer = self.receives.pop_front().ok_or(NicError::QueueFull)?;
+            let source = self.source();
+            let kind = CompletionKind::RecvRdmaWithImmediate {
+                buffer: Some(buffer),
+                length: local.length,
+                source,
+                immediate,
+            };
+            self.complete(0, kind);
+        }
         Ok(())
     }
 
@@ -216,4 +238,9 @@ impl Nic for Loopback {
         completions.extend(self.completions.drain(..count));
         count
     }
+}
+
+/// Hosts are told apart by the last two bytes of their GID.
+fn ahn(gid: Gid) -> Ahn {
+    Ahn(u16::from_be_bytes([gid.0[14], gid.0[15]]))
 }

@@ -2,6 +2,7 @@
 
 use core::hint::black_box;
 
+use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
 use efa_core::endpoint::*;
 use efa_core::nic::{Access, Region, UserSlice};
 
@@ -38,6 +39,22 @@ impl Subject {
         subject.send(None, 0);
         subject.finish(2);
         subject
+    }
+
+    /// Puts so many other endpoints into the address vector, a thousand per host.
+    #[allow(dead_code, reason = "not every user has idle peers")]
+    pub(crate) fn insert_idle_peers(&mut self, count: u32) {
+        for number in 0..count {
+            let [high, low] = ((number / 1000) as u16).to_be_bytes();
+            let mut gid = [0xFE; 16];
+            (gid[14], gid[15]) = (high, low);
+            let address = RawAddress {
+                gid: Gid(gid),
+                qpn: Qpn((number % 1000) as u16),
+                qkey: Qkey(number.wrapping_mul(0x9e37_79b9)),
+            };
+            self.endpoint.insert_address(address).unwrap();
+        }
     }
 
     fn piece(&self, address: u64, length: usize) -> IoVec {
