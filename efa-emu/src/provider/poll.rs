@@ -188,6 +188,11 @@ impl CompletionQueue {
         }
     }
 
+    /// Whether there are entries that were not taken yet.
+    pub fn has_unread(&self) -> bool {
+        !matches!(self.ring.read(self.consumer), Slot::Empty)
+    }
+
     /// Begins a polling session (`ibv_start_poll`): true if there is a completion, which
     /// [`CompletionQueue::current`] then shows. Without one there is no session to end.
     pub fn start_poll(&mut self, owner: &mut impl QueueOwner) -> bool {

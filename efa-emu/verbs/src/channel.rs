@@ -64,6 +64,35 @@ impl EventQueue {
         self.events().retain(|event| *event != of);
     }
 
+    /// Takes back an event of a completion queue that the program has not taken yet; whether there
+    /// was one. Never waits: whoever reads the descriptor at this moment has the event.
+    fn take_back(&self, of: RaisedBy) -> bool {
+        let mut events = self.events();
+        let Some(place) = events.iter().position(|event| *event == of) else {
+            return false;
+        };
+        let mut count = 0u64;
+        let room = libc::iovec {
+            iov_base: (&raw mut count).cast(),
+            iov_len: size_of::<u64>(),
+        };
+        // SAFETY: `count` has room for the 8 bytes that an event counter delivers.
+        let read = unsafe {
+            libc::preadv2(
+                self.descriptor.as_raw_fd(),
+                &raw const room,
+                1,
+                -1,
+                libc::RWF_NOWAIT,
+            )
+        };
+        if read != size_of::<u64>() as isize {
+            return false;
+        }
+        events.remove(place);
+        true
+    }
+
     /// Takes the oldest event. It is counted under the lock of the list, so that a completion queue
     /// that is being destroyed finds it in the list or in its count.
     fn take(&self) -> Option<Arc<CompQueue>> {
@@ -116,6 +145,11 @@ impl Channel {
             .context
             .hardware
             .listen(queue.id, events, RaisedBy::new(queue));
+    }
+
+    /// See [`EventQueue::take_back`].
+    pub(crate) fn take_back(&self, queue: &CompQueue) -> bool {
+        self.events.take_back(RaisedBy::new(queue))
     }
 
     /// No event of the completion queue will come any more, and those that came are dropped.

@@ -105,6 +105,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
         unsafe { completions.add(count).write(to_wc(&completion)) };
         count += 1;
     }
+    queue.after_polling(polled);
     drop(guard);
     queue.catch_up();
     count as c_int
@@ -200,6 +201,7 @@ unsafe extern "C" fn end_poll(queue: *mut ibv_cq_ex) {
     if let Some(mut guard) = cq.polled.resume() {
         if let Some(polled) = guard.as_mut() {
             polled.completions.end_poll();
+            cq.after_polling(polled);
         }
         drop(guard);
         cq.catch_up();

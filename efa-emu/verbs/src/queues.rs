@@ -79,4 +79,7 @@ impl QueueOwner for &QueueIndex {
 pub(crate) struct Polled {
     pub(crate) completions: CompletionQueue,
     pub(crate) owners: QueueIndex,
+    /// The device was asked for an event while entries waited to be polled, and so raised it at
+    /// once.
+    pub(crate) event_for_unread: bool,
 }

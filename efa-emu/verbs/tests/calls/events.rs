@@ -120,6 +120,69 @@ fn wake_a_program_that_waits() {
     });
 }
 
+/// perftest's latency tests take an event, ask for the next one and only then poll, and count on one
+/// event for one completion.
+#[test]
+fn an_event_for_what_was_polled_meanwhile_is_taken_back() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        // SAFETY: live objects.
+        let (channel, queue) = unsafe {
+            let channel = ibv_create_comp_channel(endpoint.context);
+            let context = std::ptr::without_provenance_mut(0x77);
+            (
+                channel,
+                ibv_create_cq(endpoint.context, 64, context, channel, 0),
+            )
+        };
+        do_not_block(channel);
+        let receives = endpoint.cq(64);
+        let (mut request, mut efa) = endpoint.srd_request(queue, 0);
+        request.recv_cq = receives;
+        // SAFETY: live objects.
+        let pair =
+            unsafe { efadv_create_qp_ex(endpoint.context, &raw mut request, &raw mut efa, 24) };
+        ready(pair);
+        let mut memory = vec![0u8; 64];
+        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let exchange = || {
+            assert_eq!(post_recv(pair, 1, &mut [sge(region, 0, 8)]), 0);
+            let mut list = [sge(region, 8, 8)];
+            let mut request = send_request(&endpoint, pair, 2, &mut list);
+            assert_eq!(post_send(pair, &mut request).0, 0);
+            wait_for(receives, 1);
+        };
+        assert_eq!(arm(queue, 0), 0);
+        for _ in 0..100 {
+            exchange();
+            assert!(readable(channel, 60_000));
+            assert_eq!(take(channel), Ok(queue));
+            // SAFETY: a live queue.
+            unsafe { ibv_ack_cq_events(queue, 1) };
+            assert_eq!(arm(queue, 0), 0);
+            wait_for(queue, 1);
+            assert!(!readable(channel, 0), "all was polled");
+            assert_eq!(take(channel), Err(EAGAIN));
+        }
+        // An event that the program has taken stays taken, and what is not polled is told of.
+        exchange();
+        assert!(readable(channel, 60_000));
+        assert_eq!(take(channel), Ok(queue));
+        assert_eq!(arm(queue, 0), 0);
+        wait_for(queue, 1);
+        exchange();
+        assert!(readable(channel, 60_000));
+        assert_eq!(take(channel), Ok(queue));
+        // SAFETY: live objects, and all events acknowledged.
+        unsafe {
+            ibv_ack_cq_events(queue, 2);
+            assert_eq!(ibv_destroy_qp(pair), 0);
+            assert_eq!(ibv_destroy_cq(queue), 0);
+            assert_eq!(ibv_destroy_comp_channel(channel), 0);
+        }
+    });
+}
+
 /// Several threads post to and poll one pair of queues.
 #[test]
 fn threads_share_queues() {
