@@ -297,11 +297,7 @@ impl<N: Nic> Endpoint<N> {
         if result.is_ok() {
             match rta.kind {
                 RtaKind::Write => {}
-                RtaKind::DcWrite(send_id) => self.queue_work(Work::Receipt {
-                    peer,
-                    send_id,
-                    msg_id: MsgId(0),
-                }),
+                RtaKind::DcWrite(send_id) => self.queue_receipt(peer, send_id, MsgId(0)),
                 RtaKind::Fetch(recv_id) | RtaKind::Compare(recv_id) => {
                     let values = &values[..total];
                     if self.send_old_values(peer, recv_id, values).is_err() {
@@ -310,7 +306,9 @@ impl<N: Nic> Endpoint<N> {
                             recv_id,
                             values: values.into(),
                         });
-                        self.queue_work(Work::AtomicResponse(key as u32));
+                        let key = key as u32;
+                        let work = Work::AtomicResponse { peer, key };
+                        self.queue_answer(peer, work, PacketType::AtomRsp);
                     }
                 }
             }
@@ -371,12 +369,5 @@ impl<N: Nic> Endpoint<N> {
             debug_assert_eq!(again, key as usize);
         }
         sent
-    }
-
-    /// The peer of an ATOMRSP that waits.
-    pub(super) fn atomic_response_peer(&self, key: u32) -> Option<PeerId> {
-        self.atomic_responses
-            .get(key as usize)
-            .map(|response| response.peer)
     }
 }

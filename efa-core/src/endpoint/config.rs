@@ -23,6 +23,19 @@ pub struct EndpointConfig {
     /// Bytes of early or unexpected packets that may be kept outside of device buffers. Beyond it
     /// such packets stay in device buffers, and peers see receiver-not-ready. Default 1 GiB.
     pub held_bytes: usize,
+    /// Bytes of [`EndpointConfig::held_bytes`] (in the sizes that are really taken, 256 at least per
+    /// packet) that the packets of one peer may take, wherever they wait. A peer that needs more is
+    /// given up. To be limited where peers are not trusted, so that none can use up what all need.
+    /// Default: no limit.
+    pub peer_held_bytes: usize,
+    /// Requests of one peer that may be under way at a time: emulated writes and reads of our
+    /// memory, and answers (RECEIPT, EOR, ATOMRSP) that wait to be sent. A peer that asks for more is
+    /// given up. Default 65,536.
+    pub peer_operations: usize,
+    /// Whether messages of one peer are matched in the order in which it sent them
+    /// (`FI_ORDER_SAS`). If not, they are matched as they arrive; atomics wait for their turn
+    /// nevertheless. Default true.
+    pub ordered: bool,
     /// Peers that may be known only because they sent us something. Default 65,536.
     pub max_implicit_peers: usize,
     /// The first message id in either direction with every peer. 0 by the protocol; tests of the
@@ -68,6 +81,9 @@ impl Default for EndpointConfig {
             max_operations: 1 << 20,
             reorder_window: 1 << 16,
             held_bytes: 1 << 30,
+            peer_held_bytes: usize::MAX,
+            peer_operations: 1 << 16,
+            ordered: true,
             max_implicit_peers: 1 << 16,
             first_msg_id: 0,
             max_medium_size: 65_536,

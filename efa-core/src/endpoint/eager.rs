@@ -16,7 +16,6 @@ use super::operation::{OperationFlags, SendArgs};
 use super::outbound::{Awaited, Outbound};
 use super::stream::MessageHead;
 use super::transmit::Owner;
-use super::work::Work;
 
 /// Length in bytes of the header that an eager message would have.
 pub(super) fn header_length(tagged: bool, delivery_complete: bool, options: &ReqOptions) -> usize {
@@ -114,11 +113,7 @@ impl<N: Nic> Endpoint<N> {
         if let Some(send_id) = receipt
             && failure.is_none()
         {
-            self.queue_work(Work::Receipt {
-                peer,
-                send_id,
-                msg_id: rtm.msg_id,
-            });
+            self.queue_receipt(peer, send_id, rtm.msg_id);
         }
         let ending = Ending {
             context: posted.context,

@@ -7,7 +7,8 @@
 
 use crate::nic::{BufferId, Nic};
 
-use super::ids::{Arena, Id, operation_id};
+use super::Endpoint;
+use super::ids::{Arena, Id, PeerId, operation_id};
 
 operation_id! {
     /// A packet that waits.
@@ -43,6 +44,11 @@ impl ReceivedPacket {
             Storage::Device(buffer) => Some(buffer),
             Storage::Copy(_) => None,
         }
+    }
+
+    /// Bytes of memory that it takes, or would take, outside of a device buffer.
+    pub(super) fn footprint(&self) -> usize {
+        footprint(self.length)
     }
 
     /// Its bytes if they were copied; none if it is in a device buffer.
@@ -83,6 +89,14 @@ pub(super) struct Held {
 
 /// Sizes of copies in bytes; larger packets have memory of exactly their size.
 const CLASSES: [usize; 4] = [128, 512, 2048, 9216];
+
+/// Memory of a copy of `length` bytes.
+fn footprint(length: usize) -> usize {
+    CLASSES
+        .into_iter()
+        .find(|size| length <= *size)
+        .unwrap_or(length)
+}
 
 /// Free copies kept per class.
 const MAX_FREE: usize = 1024;
@@ -134,8 +148,8 @@ impl Held {
     }
 
     fn copy(&mut self, bytes: &[u8]) -> Option<Box<[u8]>> {
-        let class = CLASSES.iter().position(|size| bytes.len() <= *size);
-        let size = class.map_or(bytes.len(), |class| CLASSES[class]);
+        let size = footprint(bytes.len());
+        let class = CLASSES.iter().position(|class| *class == size);
         if self.copied_bytes + size > self.max_copied_bytes {
             // The device runs out of buffers, and senders are told that the receiver is not ready.
             return None;
@@ -186,5 +200,54 @@ impl Held {
     /// Packets that wait.
     pub(super) fn len(&self) -> usize {
         self.packets.len()
+    }
+}
+
+impl<N: Nic> Endpoint<N> {
+    /// Makes a packet of a peer wait in front of the chain `next`.
+    ///
+    /// # Errors
+    /// The packet comes back if too many wait, of all peers or of this one.
+    pub(super) fn hold(
+        &mut self,
+        peer: PeerId,
+        packet: ReceivedPacket,
+        next: Option<HeldId>,
+    ) -> Result<HeldId, ReceivedPacket> {
+        let footprint = packet.footprint();
+        let Some(state) = self.peers.state_mut(peer) else {
+            return Err(packet);
+        };
+        if footprint > self.config.peer_held_bytes.saturating_sub(state.held_bytes) {
+            return Err(packet);
+        }
+        let (id, freed) = self.held.hold(&self.nic, packet, next)?;
+        state.held_bytes += footprint;
+        if let Some(buffer) = freed {
+            self.recycle(buffer);
+        }
+        Ok(id)
+    }
+
+    /// Ends the wait of a peer's packet, and names the next of its chain.
+    pub(super) fn take_held(
+        &mut self,
+        peer: PeerId,
+        id: HeldId,
+    ) -> Option<(ReceivedPacket, Option<HeldId>)> {
+        let (packet, next) = self.held.take(id)?;
+        if let Some(state) = self.peers.state_mut(peer) {
+            state.held_bytes -= packet.footprint();
+        }
+        Some((packet, next))
+    }
+
+    /// Gives up a chain of packets of a peer that wait.
+    pub(super) fn drop_held(&mut self, peer: PeerId, head: HeldId) {
+        let mut next = Some(head);
+        while let Some((packet, behind)) = next.and_then(|held| self.take_held(peer, held)) {
+            next = behind;
+            self.release(packet);
+        }
     }
 }

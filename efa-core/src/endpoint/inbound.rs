@@ -304,6 +304,7 @@ impl<N: Nic> Endpoint<N> {
         if is_write {
             // The peer starts the write afresh, with a request of another kind.
             self.inbound.remove(id);
+            self.end_service(peer);
         }
         Ok(())
     }
@@ -340,6 +341,9 @@ impl<N: Nic> Endpoint<N> {
         if transfer.assembled {
             self.assemblies.remove(transfer.peer, transfer.msg_id);
         }
+        if transfer.ending.is_peers() {
+            self.end_service(transfer.peer);
+        }
         let delivered = transfer.is_complete() && transfer.failure.is_none();
         if let Some(plan) = transfer.plan
             && self.end_reads(plan)
@@ -348,11 +352,7 @@ impl<N: Nic> Endpoint<N> {
             self.queue_eor(transfer.peer, transfer.send_id, id);
         }
         if transfer.wants_receipt && delivered {
-            self.queue_work(Work::Receipt {
-                peer: transfer.peer,
-                send_id: transfer.send_id,
-                msg_id: transfer.msg_id,
-            });
+            self.queue_receipt(transfer.peer, transfer.send_id, transfer.msg_id);
         }
         self.end_inbound(
             &transfer.ending,

@@ -236,6 +236,11 @@ impl From<RmaIovs<'_>> for Iovs {
 }
 
 impl Incoming {
+    /// Whether it is a request to message.
+    pub(super) fn is_message(&self) -> bool {
+        matches!(self.body, Body::Message(_))
+    }
+
     /// Copies out what the handlers need of a packet of `length` bytes.
     #[inline]
     pub(super) fn new(packet: &Packet<'_>, length: usize) -> Self {

@@ -122,11 +122,8 @@ impl<N: Nic> Endpoint<N> {
         rtm: &Rtm,
     ) {
         self.statistics.unexpected_messages += 1;
-        match self.held.hold(&self.nic, packet, None) {
-            Ok((head, freed)) => {
-                if let Some(buffer) = freed {
-                    self.recycle(buffer);
-                }
+        match self.hold(peer, packet, None) {
+            Ok(head) => {
                 let tagged = rtm.tag.is_some();
                 let message = UnexpectedMessage {
                     msg_id: rtm.msg_id,

@@ -25,18 +25,21 @@
 //! | `eager`, `long_cts`, `long_read` | the other subprotocols, with runting read and READ_NACK |
 //! | `write`, `read`, `atomic`, `arithmetic` | one-sided operations |
 //! | `outbound`, `inbound`, `inbound_table` | operations in flight, as source and as destination of the data |
+//! | `service` | what is done for peers' requests, and how much of it at a time |
 //! | `stream`, `rdma` | the packets and the RDMA requests that they consist of |
 //! | `ids`, `iov`, `list`, `hash`, `random`, `incoming` | their parts |
 //!
 //! # What is promised
 //!
 //! * Each message is received once, in the order in which its sender sent it, as far as matching can
-//!   tell: messages of one sender that a receive accepts are taken in that order (`FI_ORDER_SAS`).
+//!   tell: messages of one sender that a receive accepts are taken in that order (`FI_ORDER_SAS`);
+//!   without [`EndpointConfig::ordered`], as they arrive.
 //! * A send is reported when the device says that its packets arrived; with
 //!   [`OperationFlags::DELIVERY_COMPLETE`], when the receiver has the data in its buffer.
 //! * Memory of the application is not touched after its operation was reported.
 //! * Nothing that a peer sends makes the endpoint panic, affects other peers, or makes it keep more
-//!   than [`EndpointConfig::held_bytes`] of packets.
+//!   than [`EndpointConfig::held_bytes`] of packets. Where peers are not trusted,
+//!   [`EndpointConfig::peer_held_bytes`] and [`EndpointConfig::peer_operations`] give each its share.
 
 mod arithmetic;
 mod assembly;
@@ -76,6 +79,7 @@ mod recv;
 mod reorder;
 mod send;
 mod sequence;
+mod service;
 mod statistics;
 mod stream;
 mod time;
@@ -159,6 +163,8 @@ pub struct Endpoint<N: Nic> {
     parked: usize,
     parked_buffers: usize,
     max_parked_buffers: usize,
+    /// Answers to peers' requests that wait to be sent.
+    owed: usize,
     /// Ends of back-offs.
     timers: BinaryHeap<Reverse<(Instant, PeerId)>>,
     /// Peers whose last packet found no receive buffer.
@@ -239,6 +245,7 @@ impl<N: Nic> Endpoint<N> {
             parked: 0,
             parked_buffers: 0,
             max_parked_buffers: attributes.send_queue_depth / 4,
+            owed: 0,
             timers: BinaryHeap::new(),
             waiting_peers: 0,
             posted_receives: 0,
@@ -337,6 +344,7 @@ impl<N: Nic> Endpoint<N> {
             packets: self.packets.len(),
             assemblies: self.assemblies.len(),
             claimed: self.claims.len(),
+            owed: self.owed,
         }
     }
 
@@ -599,7 +607,7 @@ impl<N: Nic> Endpoint<N> {
         }
         if let Some(state) = self.peers.state_mut(peer) {
             for head in state.window.drain() {
-                self.drop_held(head);
+                self.drop_held(peer, head);
             }
         }
     }

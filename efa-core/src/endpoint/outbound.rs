@@ -119,6 +119,7 @@ impl<N: Nic> Endpoint<N> {
         bulk: Bulk,
     ) -> Result<OutboundId, EndpointError> {
         if self.outbound.is_full() {
+            self.deregister_own(bulk.own_regions);
             return Err(EndpointError::TryAgain);
         }
         let key = BulkKey(self.bulks.insert(bulk) as u32);
@@ -187,7 +188,7 @@ impl<N: Nic> Endpoint<N> {
         };
         self.drop_bulk(&outbound);
         let Some(report) = outbound.report else {
-            return;
+            return self.end_service(outbound.peer);
         };
         self.statistics
             .count(report.flags, outbound.failure.is_none());

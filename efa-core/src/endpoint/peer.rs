@@ -16,6 +16,10 @@ use super::work::Work;
 pub(super) struct PeerState {
     /// The id of the next message or atomic to the peer.
     pub(super) next_msg_id: MsgId,
+    /// Memory of its packets that wait, in bytes.
+    pub(super) held_bytes: usize,
+    /// Its requests under way, and answers to it that wait to be sent.
+    pub(super) served: usize,
     /// What came from the peer before its turn.
     pub(super) window: ReorderWindow,
     /// Our HANDSHAKE.
@@ -79,6 +83,8 @@ impl PeerState {
     pub(super) fn new(first_msg_id: MsgId) -> Self {
         PeerState {
             next_msg_id: first_msg_id,
+            held_bytes: 0,
+            served: 0,
             window: ReorderWindow::new(first_msg_id),
             handshake_sent: false,
             features: None,

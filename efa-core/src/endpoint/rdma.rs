@@ -7,7 +7,7 @@
 use hashbrown::HashMap;
 
 use crate::nic::{Access, Nic, NicError, Region, RemoteKey, UserSlice};
-use crate::wire::{RecvId, RmaIov, SendId};
+use crate::wire::RmaIov;
 
 use super::Endpoint;
 use super::error::{EndpointError, Failure};
@@ -19,7 +19,7 @@ use super::iov::{Iov, parts};
 use super::operation::IoVec;
 use super::outbound::BulkKey;
 use super::transmit::{Owner, RdmaPart};
-use super::work::{QUANTUM, Work};
+use super::work::QUANTUM;
 
 /// How the rest of a transfer is read.
 pub(super) struct ReadPlan {
@@ -84,20 +84,20 @@ impl<N: Nic> Endpoint<N> {
         access: Access,
     ) -> Result<Option<Box<[Region]>>, NicError> {
         let mut own = Vec::new();
-        for piece in iov.as_mut_slice() {
-            if piece.region.is_some() || piece.memory.length == 0 {
-                continue;
-            }
+        let lacking = |piece: &IoVec| piece.region.is_none() && piece.memory.length > 0;
+        for piece in iov.as_slice().iter().filter(|piece| lacking(piece)) {
             match self.nic.register(piece.memory, access) {
-                Ok(region) => {
-                    piece.region = Some(region);
-                    own.push(region);
-                }
+                Ok(region) => own.push(region),
                 Err(error) => {
                     self.deregister_own(Some(own.into()));
                     return Err(error);
                 }
             }
+        }
+        // Only now: after a failure the pieces go without registrations.
+        let pieces = iov.as_mut_slice().iter_mut().filter(|piece| lacking(piece));
+        for (piece, region) in pieces.zip(&own) {
+            piece.region = Some(*region);
         }
         Ok((!own.is_empty()).then(|| own.into()))
     }
@@ -277,15 +277,6 @@ impl<N: Nic> Endpoint<N> {
         let plan = self.read_plans.remove(key as usize);
         self.deregister_own(plan.own_regions);
         plan.tells_peer
-    }
-
-    /// Sends EOR as soon as there is room.
-    pub(super) fn queue_eor(&mut self, peer: PeerId, send_id: SendId, id: ReceiveId) {
-        self.queue_work(Work::Eor {
-            peer,
-            send_id,
-            recv_id: RecvId(id.to_wire()),
-        });
     }
 
     /// The local memory that a peer's request names, if the keys allow this access to all of it.

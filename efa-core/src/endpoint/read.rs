@@ -134,6 +134,9 @@ impl<N: Nic> Endpoint<N> {
         let Some(source) = self.exposed_memory(&rtr.source, Access::REMOTE_READ) else {
             return self.refuse_memory(peer, packet_type);
         };
+        if !self.begin_service(peer, packet_type) {
+            return;
+        }
         let bulk = Bulk {
             // libfabric 1.11 leaves the field of SHORT_RTR unset, as the spec has it.
             allowed: match rtr.kind {
@@ -144,11 +147,14 @@ impl<N: Nic> Endpoint<N> {
         };
         match self.new_bulk(peer, None, length, Awaited::Nothing, bulk) {
             Ok(id) => self.queue_outbound(id),
-            Err(_) => self.push_event(Event::RemoteOperationFailed {
-                peer,
-                packet_type: packet_type.code(),
-                failure: Failure::new(Errno::ENOMEM, ProviderError::SendPoolExhausted),
-            }),
+            Err(_) => {
+                self.end_service(peer);
+                self.push_event(Event::RemoteOperationFailed {
+                    peer,
+                    packet_type: packet_type.code(),
+                    failure: Failure::new(Errno::ENOMEM, ProviderError::SendPoolExhausted),
+                });
+            }
         }
     }
 }

@@ -6,7 +6,6 @@ use super::Endpoint;
 use super::assembly::Assembly;
 use super::completion::{CompletionFlags, ErrorEntry};
 use super::error::{EndpointError, Errno, Failure, ProviderError};
-use super::held::HeldId;
 use super::ids::{PeerId, ReceiveId};
 use super::inbound::{Audience, Ending, Posted, Transfer};
 use super::inbound_table::Inbound;
@@ -105,7 +104,7 @@ impl<N: Nic> Endpoint<N> {
                 .set(peer, message.msg_id, Assembly::Receive(id));
         }
         let mut next = Some(message.head);
-        while let Some((packet, behind)) = next.and_then(|held| self.held.take(held)) {
+        while let Some((packet, behind)) = next.and_then(|held| self.take_held(peer, held)) {
             next = behind;
             match self.parse_again(&packet) {
                 Some(Incoming {
@@ -127,16 +126,7 @@ impl<N: Nic> Endpoint<N> {
         if message.segmented {
             self.assemblies.remove(peer, message.msg_id);
         }
-        self.drop_held(message.head);
-    }
-
-    /// Gives up a chain of packets that wait.
-    pub(super) fn drop_held(&mut self, head: HeldId) {
-        let mut next = Some(head);
-        while let Some((packet, behind)) = next.and_then(|held| self.held.take(held)) {
-            next = behind;
-            self.release(packet);
-        }
+        self.drop_held(peer, message.head);
     }
 
     pub(super) fn cancel_receive(&mut self, id: ReceiveId) -> bool {

@@ -39,6 +39,8 @@ pub(super) struct ReorderWindow {
     near: Option<Box<[Option<HeldId>; NEAR]>>,
     near_held: usize,
     far: HashTable<(MsgId, HeldId)>,
+    /// Ids that were processed before their turn, where order is not asked for.
+    done: HashTable<MsgId>,
 }
 
 impl ReorderWindow {
@@ -49,6 +51,7 @@ impl ReorderWindow {
             near: None,
             near_held: 0,
             far: HashTable::new(),
+            done: HashTable::new(),
         }
     }
 
@@ -88,10 +91,31 @@ impl ReorderWindow {
         }
     }
 
-    /// Moves on to the next id: the expected one has been processed.
+    /// Moves on to the next id that was not processed: the expected one has been.
     #[inline]
     pub(super) fn advance(&mut self) {
         self.expected = self.expected.next();
+        while !self.done.is_empty() {
+            let expected = self.expected;
+            match self
+                .done
+                .find_entry(far_hash(expected), |id| *id == expected)
+            {
+                Ok(entry) => entry.remove(),
+                Err(_) => return,
+            };
+            self.expected = expected.next();
+        }
+    }
+
+    /// Notes that an early id is processed before its turn. Returns false if it was before.
+    pub(super) fn pass(&mut self, id: MsgId) -> bool {
+        let hash = far_hash(id);
+        let known = self.done.find(hash, |other| *other == id).is_some();
+        if !known {
+            self.done.insert_unique(hash, id, |id| far_hash(*id));
+        }
+        !known
     }
 
     /// Takes the packets held for the expected id: up to two chains, those that came while the id
@@ -124,6 +148,7 @@ impl ReorderWindow {
             heads.extend(near.iter_mut().filter_map(Option::take));
         }
         self.near_held = 0;
+        self.done.clear();
         heads
     }
 }
@@ -157,6 +182,21 @@ mod tests {
         assert_eq!(position(13), Position::Early);
         assert_eq!(position(14), Position::Beyond);
         assert_eq!(position(u32::MAX - 2), Position::Past);
+    }
+
+    #[test]
+    fn ids_that_passed_are_skipped_across_the_wrap_around() {
+        let mut window = ReorderWindow::new(MsgId(u32::MAX - 1));
+        for id in [u32::MAX, 0, 2] {
+            assert!(window.pass(MsgId(id)));
+            assert!(!window.pass(MsgId(id)));
+        }
+        window.advance();
+        assert_eq!(window.expected(), MsgId(1));
+        window.advance();
+        assert_eq!(window.expected(), MsgId(3));
+        window.advance();
+        assert_eq!(window.expected(), MsgId(4));
     }
 
     proptest! {

@@ -1,5 +1,7 @@
 //! Messages and atomics take their turn: each is processed when all earlier ones of its sender have
-//! been, whatever order they arrive in.
+//! been, whatever order they arrive in. Where the application does not need that
+//! ([`EndpointConfig::ordered`](super::EndpointConfig::ordered)), messages are processed as they
+//! arrive, and only atomics wait.
 
 use crate::nic::Nic;
 use crate::wire::{MsgId, Packet};
@@ -31,6 +33,12 @@ impl<N: Nic> Endpoint<N> {
                 self.first_packet(peer, packet, incoming);
                 self.process_held(peer, chains);
             }
+            Position::Early if !self.config.ordered && incoming.is_message() => {
+                match state.window.pass(msg_id) {
+                    true => self.first_packet(peer, packet, incoming),
+                    false => self.later_packet(peer, packet, incoming),
+                }
+            }
             Position::Early => self.hold_early(peer, msg_id, packet, incoming),
             Position::Past => self.later_packet(peer, packet, incoming),
             Position::Beyond => {
@@ -54,7 +62,8 @@ impl<N: Nic> Endpoint<N> {
             let mut is_first = true;
             for chain in chains {
                 let mut next = chain;
-                while let Some((packet, behind)) = next.and_then(|held| self.held.take(held)) {
+                while let Some((packet, behind)) = next.and_then(|held| self.take_held(peer, held))
+                {
                     next = behind;
                     match self.parse_again(&packet) {
                         None => self.release(packet),
@@ -80,11 +89,8 @@ impl<N: Nic> Endpoint<N> {
         incoming: &Incoming,
     ) {
         self.statistics.out_of_order += 1;
-        match self.held.hold(&self.nic, packet, None) {
-            Ok((id, freed)) => {
-                if let Some(buffer) = freed {
-                    self.recycle(buffer);
-                }
+        match self.hold(peer, packet, None) {
+            Ok(id) => {
                 if let Some(state) = self.peers.state_mut(peer) {
                     let held = &mut self.held;
                     state.window.hold(msg_id, |next| {
@@ -159,13 +165,8 @@ impl<N: Nic> Endpoint<N> {
             },
             Assembly::Receive(_) => return self.release(packet),
         };
-        let id = match self.held.hold(&self.nic, packet, Some(head)) {
-            Ok((id, freed)) => {
-                if let Some(buffer) = freed {
-                    self.recycle(buffer);
-                }
-                id
-            }
+        let id = match self.hold(peer, packet, Some(head)) {
+            Ok(id) => id,
             Err(packet) => {
                 self.release(packet);
                 return self.give_up_peer(peer, incoming.packet_type);

@@ -94,4 +94,6 @@ pub struct Usage {
     pub assemblies: usize,
     /// Messages that the application claimed.
     pub claimed: usize,
+    /// Answers to peers' requests (RECEIPT, EOR, ATOMRSP) that wait to be sent.
+    pub owed: usize,
 }

@@ -28,7 +28,7 @@ pub(super) enum Work {
         msg_id: MsgId,
     },
     /// Send ATOMRSP.
-    AtomicResponse(u32),
+    AtomicResponse { peer: PeerId, key: u32 },
     /// Send EOR.
     Eor {
         peer: PeerId,
@@ -81,7 +81,7 @@ impl<N: Nic> Endpoint<N> {
                 continue;
             }
             match self.do_work(work) {
-                Outcome::Done => {}
+                Outcome::Done => self.note_answer(work),
                 Outcome::Again => self.queue_work(work),
                 Outcome::Blocked => {
                     self.take_back(work);
@@ -91,12 +91,21 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
+    fn note_answer(&mut self, work: Work) {
+        match work {
+            Work::Receipt { peer, .. }
+            | Work::Eor { peer, .. }
+            | Work::AtomicResponse { peer, .. } => self.end_answer(peer),
+            Work::Handshake(_) | Work::Resend(_) | Work::Outbound(_) | Work::Inbound(_) => {}
+        }
+    }
+
     fn peer_of(&self, work: Work) -> Option<PeerId> {
         match work {
-            Work::Handshake(peer) | Work::Receipt { peer, .. } | Work::Eor { peer, .. } => {
-                Some(peer)
-            }
-            Work::AtomicResponse(key) => self.atomic_response_peer(key),
+            Work::Handshake(peer)
+            | Work::Receipt { peer, .. }
+            | Work::Eor { peer, .. }
+            | Work::AtomicResponse { peer, .. } => Some(peer),
             Work::Resend(id) => self.packets.get(id).map(|packet| packet.peer),
             Work::Outbound(id) => self.outbound.get(id).map(|outbound| outbound.peer),
             Work::Inbound(id) => match self.inbound.get(id) {
@@ -127,7 +136,7 @@ impl<N: Nic> Endpoint<N> {
                 Ok(false) => Ok(()),
                 Err(error) => Err(error),
             },
-            Work::AtomicResponse(key) => self.send_atomic_response(key),
+            Work::AtomicResponse { key, .. } => self.send_atomic_response(key),
             Work::Receipt {
                 peer,
                 send_id,

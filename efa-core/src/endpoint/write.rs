@@ -2,7 +2,7 @@
 //! windows (spec section 3.3) or by an RDMA read of the target (spec section 4.1).
 
 use crate::nic::{Access, Nic, Source};
-use crate::wire::{EagerRtw, PacketType, Repr, ReqOptions, RmaIov, SendId};
+use crate::wire::{EagerRtw, MsgId, PacketType, Repr, ReqOptions, RmaIov, SendId};
 
 use super::choice::{self, FitsRdma, WriteProtocol, WriteQuery};
 use super::completion::{CompletionEntry, CompletionFlags, Event, PacketError};
@@ -19,7 +19,6 @@ use super::outbound::{Awaited, Bulk, Outbound, Report};
 use super::send::check_pieces;
 use super::stream::{Request, Stream, WriteHead};
 use super::transmit::Owner;
-use super::work::Work;
 use super::{Endpoint, IOV_LIMIT};
 
 /// The memory of a peer that an operation of `length` bytes names.
@@ -249,16 +248,16 @@ impl<N: Nic> Endpoint<N> {
             if let Some(send_id) = receipt
                 && failure.is_none()
             {
-                self.queue_work(Work::Receipt {
-                    peer,
-                    send_id,
-                    msg_id: crate::wire::MsgId(0),
-                });
+                self.queue_receipt(peer, send_id, MsgId(0));
             }
             return self.end_inbound(&ending, peer, length, length, failure);
         }
+        if !self.begin_service(peer, packet_type) {
+            return;
+        }
         let transfer = Transfer::new(peer, length, target, length, ending);
         let Ok(id) = self.inbound.insert(Inbound::Active(transfer)) else {
+            self.end_service(peer);
             return self.push_event(Event::RemoteOperationFailed {
                 peer,
                 packet_type: packet_type.code(),

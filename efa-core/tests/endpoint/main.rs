@@ -3,6 +3,7 @@
 mod faults;
 mod handshake;
 mod hostile;
+mod limits;
 mod messages;
 mod mock;
 mod ordering;

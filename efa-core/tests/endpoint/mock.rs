@@ -156,6 +156,11 @@ impl Network {
         self.0.borrow().flights.clone()
     }
 
+    /// The device that something in flight goes to.
+    pub(crate) fn destination(&self, index: usize) -> Option<usize> {
+        self.0.borrow().flights[index].to
+    }
+
     pub(crate) fn flights(&self) -> usize {
         self.0.borrow().flights.len()
     }
@@ -429,17 +434,30 @@ impl MockNic {
         bytes.get_mut(start..end).map(access).ok_or(fault)
     }
 
+    /// A device would refuse a key that is not valid for the memory; here it is a bug of the engine.
+    fn check_key(&self, slice: UserSlice, key: LocalKey) {
+        let state = self.network.0.borrow();
+        let region = state.devices[self.index].regions.get(&key.0);
+        let covers = region.is_some_and(|(region, _)| {
+            slice.address >= region.address
+                && slice.address + slice.length as u64 <= region.address + region.length as u64
+        });
+        assert!(covers, "{key:?} is not valid for {slice:?}");
+    }
+
     fn launch(&mut self, flight: Flight) -> Result<(), NicError> {
         if self.sends >= self.attributes.send_queue_depth {
             return Err(NicError::QueueFull);
         }
         self.sends += 1;
         let mut state = self.network.0.borrow_mut();
-        state.seen.insert(match flight.kind {
-            FlightKind::Send(_) => flight.bytes[0],
-            FlightKind::Read(_) => 0,
-            FlightKind::Write(_) => 1,
-        });
+        let seen = match flight.kind {
+            // A packet without a header may be empty.
+            FlightKind::Send(_) => flight.bytes.first().copied(),
+            FlightKind::Read(_) => Some(0),
+            FlightKind::Write(_) => Some(1),
+        };
+        state.seen.extend(seen);
         state.flights.push(flight);
         Ok(())
     }
@@ -606,7 +624,8 @@ impl Nic for MockNic {
         let mut bytes = self.network.0.borrow_mut().spare.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(&self.buffers[request.buffer.0 as usize][..request.header_length]);
-        if let Some((slice, _)) = request.payload {
+        if let Some((slice, key)) = request.payload {
+            self.check_key(slice, key);
             self.user(slice, |user| bytes.extend_from_slice(user))?;
         }
         assert!(bytes.len() <= self.attributes.mtu, "packet exceeds the MTU");
@@ -636,6 +655,7 @@ impl Nic for MockNic {
     }
 
     fn post_read(&mut self, request: &RdmaRequest) -> Result<(), NicError> {
+        self.check_key(request.local, request.local_key);
         let to = self.target(
             request.destination.ahn,
             request.destination.qpn,
@@ -658,6 +678,7 @@ impl Nic for MockNic {
             request.destination.qpn,
             request.destination.qkey,
         )?;
+        self.check_key(request.local, request.local_key);
         let bytes = self.user(request.local, |user| user.to_vec())?;
         self.launch(Flight {
             from: self.index,

@@ -1,0 +1,72 @@
+//! What is done for the requests of peers, and how much of it at a time.
+//!
+//! A peer can ask for work without end: writes and reads to be carried out, answers to be sent. Each
+//! takes memory until it is done, and a peer that lets nothing through makes it last. So every peer
+//! has a share ([`EndpointConfig::peer_operations`](super::EndpointConfig::peer_operations)), and one
+//! that asks for more is given up instead of starving the others.
+
+use crate::nic::Nic;
+use crate::wire::{MsgId, PacketType, RecvId, SendId};
+
+use super::Endpoint;
+use super::ids::{PeerId, ReceiveId};
+use super::work::Work;
+
+impl<N: Nic> Endpoint<N> {
+    /// Notes that a request of a peer is under way. Returns false if it is one too many: the peer was
+    /// given up.
+    pub(super) fn begin_service(&mut self, peer: PeerId, packet_type: PacketType) -> bool {
+        let limit = self.config.peer_operations;
+        let Some(state) = self.peers.state_mut(peer) else {
+            return false;
+        };
+        if state.served >= limit {
+            self.give_up_peer(peer, packet_type);
+            return false;
+        }
+        state.served += 1;
+        true
+    }
+
+    /// Notes that a request of a peer was carried out, or was given up.
+    pub(super) fn end_service(&mut self, peer: PeerId) {
+        if let Some(state) = self.peers.state_mut(peer) {
+            state.served -= 1;
+        }
+    }
+
+    /// Sends EOR as soon as there is room.
+    pub(super) fn queue_eor(&mut self, peer: PeerId, send_id: SendId, id: ReceiveId) {
+        let recv_id = RecvId(id.to_wire());
+        let work = Work::Eor {
+            peer,
+            send_id,
+            recv_id,
+        };
+        self.queue_answer(peer, work, PacketType::Eor);
+    }
+
+    /// Sends RECEIPT as soon as there is room.
+    pub(super) fn queue_receipt(&mut self, peer: PeerId, send_id: SendId, msg_id: MsgId) {
+        let work = Work::Receipt {
+            peer,
+            send_id,
+            msg_id,
+        };
+        self.queue_answer(peer, work, PacketType::Receipt);
+    }
+
+    /// Queues an answer to a peer.
+    pub(super) fn queue_answer(&mut self, peer: PeerId, work: Work, packet_type: PacketType) {
+        if self.begin_service(peer, packet_type) {
+            self.owed += 1;
+            self.queue_work(work);
+        }
+    }
+
+    /// Notes that an answer was sent, or that there is nobody to send it to.
+    pub(super) fn end_answer(&mut self, peer: PeerId) {
+        self.owed -= 1;
+        self.end_service(peer);
+    }
+}

@@ -1,0 +1,219 @@
+//! The share of one peer, registrations that run out, messages without order.
+
+use efa_core::endpoint::*;
+use efa_core::nic::{Access, RemoteKey, Status, UserSlice};
+use efa_core::wire::{
+    EagerRtm, EagerRtw, ExtraFeatures, Header, MsgId, PacketType, RecvId, Rta, RtaKind, SendId,
+};
+
+use crate::mock::{MEMORY, Traits};
+use crate::script::{MODERN, Script, config, connected_with, memory, traits};
+
+fn failed_peer(script: &mut Script) -> Option<PeerId> {
+    let events = core::iter::from_fn(|| script.dut.poll_event());
+    events.into_iter().find_map(|event| match event {
+        Event::PeerFailed { peer, .. } => Some(peer),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_peer_that_is_owed_too_many_answers_is_given_up() {
+    let settings = EndpointConfig {
+        peer_operations: 20,
+        ..config()
+    };
+    let small = Traits {
+        send_depth: 4,
+        ..traits()
+    };
+    let (mut script, peer) = connected_with(settings, small);
+    // Nothing that is sent to the peer arrives, and it asks for receipts all the time.
+    let options = script.raw_address();
+    for number in 0..24 {
+        let write = EagerRtw {
+            receipt: Some(SendId(number)),
+            options,
+            ..EagerRtw::default()
+        };
+        assert_eq!(script.dut.poll_event(), None, "write {number}");
+        script.send(&write, &[]);
+        assert!(script.dut.usage().owed <= 20);
+    }
+    assert_eq!(script.dut.usage().owed, 20);
+    script.send(
+        &EagerRtw {
+            receipt: Some(SendId(99)),
+            options,
+            ..EagerRtw::default()
+        },
+        &[],
+    );
+    assert_eq!(failed_peer(&mut script), Some(peer));
+    // What was asked for before is still answered.
+    for _ in 0..24 {
+        script.expect(|packet| assert_eq!(packet.base.packet_type, PacketType::Receipt));
+    }
+    script.expect_silence();
+    assert_eq!(script.dut.usage().owed, 0);
+}
+
+#[test]
+fn a_peer_that_fills_the_memory_for_waiting_packets_leaves_the_others_theirs() {
+    let settings = EndpointConfig {
+        held_bytes: 1 << 20,
+        peer_held_bytes: 10 * 256,
+        ..config()
+    };
+    let (mut script, peer) = connected_with(settings, traits());
+    for number in 0..10 {
+        let message = EagerRtm {
+            options: script.raw_address(),
+            ..script.eager(number)
+        };
+        script.send(&message, b"unexpected");
+        assert_eq!(script.dut.poll_event(), None);
+    }
+    let one_too_many = script.eager(10);
+    script.send(&one_too_many, b"unexpected");
+    assert_eq!(failed_peer(&mut script), Some(peer));
+    assert_eq!(script.dut.usage().held_packets, 0);
+}
+
+#[test]
+fn what_a_message_held_is_the_peers_again_when_it_is_received() {
+    let settings = EndpointConfig {
+        peer_held_bytes: 256,
+        ..config()
+    };
+    let (mut script, _) = connected_with(settings, traits());
+    for number in 0..5 {
+        let message = script.eager(number);
+        script.send(&message, b"unexpected");
+        script.recv(0, 16, number.into());
+        assert_eq!(script.completion().context, u64::from(number));
+    }
+    assert_eq!(script.dut.poll_event(), None);
+}
+
+/// Pieces of a kilobyte each are gathered by the device if they are registered.
+fn two_pieces() -> [IoVec; 2] {
+    [memory(0, 6000), memory(8000, 6000)]
+}
+
+#[test]
+fn a_piece_whose_neighbour_could_not_be_registered_goes_without_a_key() {
+    let scarce = Traits {
+        max_regions: 1,
+        ..traits()
+    };
+    let mut script = Script::with(config(), scarce);
+    let peer = script.insert_peer();
+    script.shake_hands(MODERN | ExtraFeatures::RDMA_READ);
+    script.expect_handshake();
+    script
+        .dut
+        .send(SendArgs {
+            peer,
+            data: &two_pieces(),
+            tag: None,
+            cq_data: None,
+            flags: OperationFlags::COMPLETION,
+            context: 1,
+        })
+        .unwrap();
+    // The mock device panics at a key that is not registered (any more).
+    script.expect(|packet| assert!(matches!(packet.header, Header::LongctsRtm(_))));
+    assert_eq!(script.network.regions(0), 0);
+}
+
+#[test]
+fn an_operation_that_finds_no_room_gives_its_registrations_back() {
+    let settings = EndpointConfig {
+        max_operations: 1,
+        ..config()
+    };
+    let mut script = Script::with(settings, traits());
+    let peer = script.insert_peer();
+    script.shake_hands(MODERN | ExtraFeatures::RDMA_READ | ExtraFeatures::RDMA_WRITE);
+    script.expect_handshake();
+    let write = |script: &mut Script| {
+        script.dut.write(WriteArgs {
+            peer,
+            data: &[memory(0, 5000)],
+            remote: &[RemoteIoVec {
+                address: 0x1000,
+                length: 5000,
+                key: RemoteKey(1),
+            }],
+            cq_data: None,
+            flags: OperationFlags::COMPLETION,
+            context: 1,
+        })
+    };
+    write(&mut script).unwrap();
+    assert_eq!(script.network.regions(0), 1);
+    for _ in 0..3 {
+        assert_eq!(write(&mut script), Err(EndpointError::TryAgain));
+        let message = script.try_send(peer, 20_000, OperationFlags::empty(), 2);
+        assert_eq!(message, Err(EndpointError::TryAgain));
+        assert_eq!(script.network.regions(0), 1);
+    }
+    script.network.fail(0, Status::RemoteBadAddress);
+    script.progress();
+    assert_eq!(script.error().context, 1);
+    assert_eq!(script.network.regions(0), 0);
+}
+
+#[test]
+fn messages_without_order_are_matched_as_they_come_and_atomics_in_turn() {
+    let settings = EndpointConfig {
+        ordered: false,
+        first_msg_id: u32::MAX - 1,
+        ..config()
+    };
+    let (mut script, _) = connected_with(settings, traits());
+    let counter = UserSlice {
+        address: MEMORY + 512,
+        length: 8,
+    };
+    let region = script.dut.register(counter, Access::all()).unwrap();
+    for context in 0..4 {
+        script.recv(context * 8, 8, context);
+    }
+    let target = [efa_core::wire::RmaIov::new(
+        counter.address,
+        8,
+        region.remote_key.0,
+    )];
+    let atomic = Rta {
+        kind: RtaKind::Fetch(RecvId(5)),
+        msg_id: MsgId(1),
+        atomic_datatype: efa_core::wire::AtomicDatatype::UINT64,
+        atomic_op: efa_core::wire::AtomicOp::SUM,
+        rma_iov: efa_core::wire::RmaIovs::new(&target).unwrap(),
+        options: script.raw_address(),
+    };
+    script.send(&atomic, &1_u64.to_le_bytes());
+    script.expect_silence();
+    for (context, id) in [2, 0, u32::MAX].into_iter().enumerate() {
+        let message = script.eager(id);
+        script.send(&message, &[id as u8]);
+        assert_eq!(script.completion().context, context as u64);
+        // A second one with the same id is a mistake wherever its turn is.
+        script.send(&message, &[id as u8]);
+        assert!(matches!(
+            script.refusal(),
+            PacketError::AlreadyProcessed { .. }
+        ));
+    }
+    // One is missing before the atomic.
+    script.expect_silence();
+    let missing = script.eager(u32::MAX - 1);
+    script.send(&missing, &[7]);
+    assert_eq!(script.completion().context, 3);
+    script.expect(|packet| assert_eq!(packet.base.packet_type, PacketType::AtomRsp));
+    assert_eq!(script.network.memory(0, counter.address, 8)[0], 1);
+    assert_eq!(script.network.memory(0, MEMORY, 1), [2]);
+    assert_eq!(script.dut.usage().held_packets, 0);
+}
