@@ -10,3 +10,6 @@ mod ordering;
 mod random;
 mod receiving;
 mod script;
+#[path = "../support/siege.rs"]
+mod siege;
+mod sieges;

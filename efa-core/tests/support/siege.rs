@@ -1,0 +1,1012 @@
+//! A siege: one endpoint between an honest peer and a hostile one. The hostile peer's packets, the
+//! application's calls and the order of events all come from a string of bytes, so that a fuzzer can
+//! look for the string that breaks a promise:
+//!
+//! * nothing panics, and nothing holds more than the settings allow;
+//! * every operation is reported at most once, memory that no operation names stays as it was;
+//! * the honest peer's messages arrive once each and unharmed, whatever the hostile one did;
+//! * once the hostile peer is removed, nothing of it is left.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+use efa_core::endpoint::*;
+use efa_core::nic::{Access, DeviceCaps, Nic, RemoteKey, Source, Status, UserSlice};
+use efa_core::wire::*;
+
+use crate::mock::{MEMORY, MockNic, Network, Traits};
+
+const MTU: usize = 256;
+const MEMORY_SIZE: usize = 64 << 10;
+/// What the hostile peer has the key of.
+const EXPOSED: u64 = MEMORY;
+const EXPOSED_SIZE: usize = 4096;
+/// Memory that nobody names.
+const UNTOUCHED: u64 = EXPOSED + EXPOSED_SIZE as u64;
+const UNTOUCHED_SIZE: usize = 4096;
+/// Buffers of operations with the hostile peer.
+const HOSTILE: u64 = UNTOUCHED + UNTOUCHED_SIZE as u64;
+const HOSTILE_SIZE: usize = 8192;
+/// Buffers of operations with the honest peer, one slot per message.
+const HONEST: u64 = HOSTILE + HOSTILE_SIZE as u64;
+const SLOT: usize = 1024;
+const MAX_HONEST: usize = 20;
+/// Tags of the honest peer's messages (each has its own, as order may be off), and the contexts of
+/// their receives.
+const HONEST_TAG: u64 = 0x4040;
+const HONEST_CONTEXT: u64 = 1 << 40;
+
+const DUT: usize = 0;
+const PEER: usize = 1;
+const ATTACKER: usize = 2;
+
+const MAX_OPERATIONS: usize = 64;
+/// Requests of one peer at a time.
+const PEER_OPERATIONS: usize = 24;
+const HELD_BYTES: usize = 64 << 10;
+const RECV_DEPTH: usize = 32;
+const SEND_DEPTH: usize = 16;
+
+/// The bytes that decide everything.
+struct Choices<'a>(&'a [u8]);
+
+impl Choices<'_> {
+    fn byte(&mut self) -> u8 {
+        match self.0.split_first() {
+            Some((first, rest)) => {
+                self.0 = rest;
+                *first
+            }
+            None => 0,
+        }
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        usize::from(self.byte()) % limit.max(1)
+    }
+
+    fn word(&mut self) -> u32 {
+        u32::from_le_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
+    }
+
+    fn flag(&mut self) -> bool {
+        self.byte() & 1 == 1
+    }
+
+    /// Lengths around what matters, or any.
+    fn length(&mut self) -> u64 {
+        match self.byte() {
+            0 => 0,
+            1 => 1,
+            2 => MTU as u64,
+            3 => u64::MAX,
+            4 => u64::MAX - 100,
+            5 => 1 << 32,
+            6 => self.word().into(),
+            other => u64::from(other) * 16,
+        }
+    }
+}
+
+/// What the application expects of the messages with the honest peer.
+#[derive(Default)]
+struct Conversation {
+    sent: usize,
+    received: usize,
+}
+
+/// The endpoint under siege and everything around it.
+pub(crate) struct Siege<'a> {
+    choices: Choices<'a>,
+    network: Network,
+    dut: Endpoint<MockNic>,
+    peer: Endpoint<MockNic>,
+    attacker: MockNic,
+    now: Instant,
+    /// Ids at the endpoint under test.
+    honest: PeerId,
+    hostile: Option<PeerId>,
+    dut_at_peer: PeerId,
+    exposed: RemoteKey,
+    /// Messages from the honest peer, and to it.
+    incoming: Conversation,
+    outgoing: Conversation,
+    /// Numbers of 32 bits in what the endpoint sent to the hostile peer: its ids are among them.
+    seen: Vec<u32>,
+    next_msg_id: u32,
+    last: Vec<u8>,
+    contexts: BTreeMap<u64, bool>,
+    next_context: u64,
+    receives: Vec<ReceiveId>,
+    claims: Vec<ClaimId>,
+    multi_contexts: BTreeSet<u64>,
+    /// Injected: only failures are reported.
+    silent_contexts: BTreeSet<u64>,
+}
+
+fn config(choices: &mut Choices<'_>) -> EndpointConfig {
+    EndpointConfig {
+        recv_buffers: RECV_DEPTH,
+        poll_batch: 8,
+        max_operations: MAX_OPERATIONS,
+        peer_operations: PEER_OPERATIONS,
+        reorder_window: 64,
+        held_bytes: HELD_BYTES,
+        peer_held_bytes: HELD_BYTES / 4,
+        max_implicit_peers: 4,
+        first_msg_id: if choices.flag() { 0 } else { u32::MAX - 2 },
+        max_medium_size: 600,
+        min_read_message_size: if choices.flag() { 700 } else { 4000 },
+        min_read_write_size: 700,
+        runt_size: if choices.flag() { 300 } else { 0 },
+        read_segment_size: 500,
+        cts_window_packets: 2,
+        max_events: 8,
+        ordered: choices.flag(),
+        ..EndpointConfig::default()
+    }
+}
+
+fn pattern(number: usize, length: usize) -> Vec<u8> {
+    (0..length)
+        .map(|index| (number * 37 + index * 5 + (index >> 8)) as u8)
+        .collect()
+}
+
+/// Length of the honest message of a number: eager, medium, long.
+fn honest_length(number: usize) -> usize {
+    [40, 400, 1000][number % 3]
+}
+
+/// Plays what `bytes` say.
+pub(crate) fn run(bytes: &[u8]) {
+    let mut siege = Siege::new(bytes);
+    let mut commands = 0;
+    // What one byte string may ask for is bounded, so that a run never takes long.
+    while !siege.choices.0.is_empty() && commands < 600 {
+        siege.command();
+        siege.check_limits();
+        commands += 1;
+    }
+    siege.end();
+}
+
+impl<'a> Siege<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        let mut choices = Choices(bytes);
+        let network = Network::new(1);
+        let caps = match choices.below(3) {
+            0 => DeviceCaps::empty(),
+            1 => DeviceCaps::RDMA_READ,
+            _ => DeviceCaps::RDMA_READ | DeviceCaps::RDMA_WRITE,
+        };
+        let traits = Traits {
+            mtu: MTU,
+            send_depth: SEND_DEPTH,
+            recv_depth: RECV_DEPTH,
+            memory: MEMORY_SIZE,
+            caps,
+            part_id: 0xEFA1,
+            max_regions: if choices.flag() { 2 } else { 100 },
+        };
+        let config = config(&mut choices);
+        let dut = network.open(1, 10, 0x1111, traits.clone());
+        let peer = network.open(2, 20, 0x2222, traits.clone());
+        let attacker = network.open(3, 30, 0x3333, traits);
+        let mut dut = Endpoint::new(dut, config.clone()).expect("valid settings");
+        let mut peer = Endpoint::new(peer, config).expect("valid settings");
+        let honest = dut.insert_address(peer.address()).expect("room");
+        let dut_at_peer = peer.insert_address(dut.address()).expect("room");
+        let hostile = dut.insert_address(attacker.local_address()).ok();
+        let exposed = UserSlice {
+            address: EXPOSED,
+            length: EXPOSED_SIZE,
+        };
+        let exposed = dut.register(exposed, Access::all()).expect("room");
+        network.fill(DUT, UNTOUCHED, &pattern(99, UNTOUCHED_SIZE));
+        let next_msg_id = dut.config().first_msg_id;
+        let mut siege = Siege {
+            choices,
+            network,
+            dut,
+            peer,
+            attacker,
+            now: Instant::START,
+            honest,
+            hostile,
+            dut_at_peer,
+            exposed: exposed.remote_key,
+            incoming: Conversation::default(),
+            outgoing: Conversation::default(),
+            seen: vec![0],
+            next_msg_id,
+            last: Vec::new(),
+            contexts: BTreeMap::new(),
+            next_context: 1,
+            receives: Vec::new(),
+            claims: Vec::new(),
+            multi_contexts: BTreeSet::new(),
+            silent_contexts: BTreeSet::new(),
+        };
+        if siege.choices.flag() {
+            siege.shake_hands();
+        }
+        siege
+    }
+
+    fn command(&mut self) {
+        match self.choices.byte() % 20 {
+            0..=6 => {
+                let packet = self.packet();
+                self.inject(packet);
+            }
+            7 => {
+                let length = self.choices.below(64);
+                let mut packet: Vec<u8> = (0..length).map(|_| self.choices.byte()).collect();
+                if let Some(version) = packet.get_mut(1) {
+                    *version = PROTOCOL_VERSION;
+                }
+                self.inject(packet);
+            }
+            8 => {
+                // The same packet again and again: what holds once must hold many times.
+                let times = self.choices.below(120);
+                for turn in 0..times {
+                    let packet = self.last.clone();
+                    self.inject(packet);
+                    if turn % 8 == 7 {
+                        self.progress();
+                    }
+                }
+            }
+            9 | 10 => self.travel(),
+            11 => self.operation(),
+            12 => self.receive(),
+            13 => self.exchange(),
+            14 => {
+                let wait = u64::from(self.choices.byte()) * 10;
+                self.now = self.now + Duration::from_micros(wait);
+                self.progress();
+            }
+            15 if self.choices.below(8) == 0 => self.replace_hostile(),
+            16 => self.look(),
+            17 => self.shake_hands(),
+            _ => self.progress(),
+        }
+    }
+
+    fn progress(&mut self) {
+        self.dut.progress(self.now);
+        self.collect();
+        self.peer.progress(self.now);
+        self.collect_peer();
+    }
+
+    fn source(&self) -> Source {
+        let address = self.attacker.local_address();
+        Source {
+            ahn: self.network.ahn(DUT, address.gid),
+            qpn: address.qpn,
+            gid: None,
+        }
+    }
+
+    fn inject(&mut self, packet: Vec<u8>) {
+        if packet.len() > MTU {
+            return;
+        }
+        let source = self.source();
+        self.network.inject(DUT, source, &packet);
+        self.last = packet;
+    }
+
+    fn connid(&self) -> Option<Connid> {
+        Some(self.attacker.local_address().qkey.into())
+    }
+
+    fn shake_hands(&mut self) {
+        let word = ExtraInfoWord::new(match self.choices.byte() {
+            0 => 0,
+            1 => u64::MAX,
+            other => u64::from(other) | 0x100,
+        });
+        let device_version = if self.choices.flag() { 0xEFA1 } else { 0xEFA0 };
+        let packet = Handshake {
+            extra_info: ExtraInfo::one(&word),
+            connid: self.connid(),
+            device_version: Some(device_version),
+            user_recv_qp: (word.get() & 0x80 != 0).then_some(UserRecvQp {
+                qpn: 77,
+                qkey: efa_core::address::Qkey(7),
+            }),
+            ..Handshake::default()
+        }
+        .to_packet(&[]);
+        self.inject(packet);
+    }
+
+    /// An id that the endpoint may know, or any.
+    fn id(&mut self) -> u32 {
+        match self.choices.byte() {
+            255 => self.choices.word(),
+            index => self.seen[usize::from(index) % self.seen.len()],
+        }
+    }
+
+    fn msg_id(&mut self) -> MsgId {
+        let id = match self.choices.byte() {
+            0..160 => {
+                let id = self.next_msg_id;
+                self.next_msg_id = id.wrapping_add(1);
+                id
+            }
+            160..240 => {
+                let ahead = self.choices.below(70) as u32;
+                self.next_msg_id.wrapping_sub(4).wrapping_add(ahead)
+            }
+            _ => self.choices.word(),
+        };
+        MsgId(id)
+    }
+
+    fn options(&mut self) -> ReqOptions {
+        let choice = self.choices.byte();
+        let mut address = self.attacker.local_address();
+        ReqOptions {
+            raw_address: (choice & 1 == 1).then(|| {
+                if choice & 0x30 == 0x30 {
+                    address.qkey.0 ^= u32::from(choice);
+                }
+                RawAddressHeader::new(address)
+            }),
+            cq_data: (choice & 2 == 2).then_some(0x1234_5678_9abc),
+            connid: (choice & 4 == 4).then_some(Connid(0x3333)),
+            flags: if choice & 0x80 == 0x80 {
+                ReqFlags::READ_NACK
+            } else {
+                ReqFlags::empty()
+            },
+        }
+    }
+
+    fn pieces(&mut self, length: u64) -> Vec<RmaIov> {
+        let key = self.exposed.0;
+        match self.choices.byte() {
+            0 => Vec::new(),
+            1 => vec![RmaIov::new(EXPOSED, length, key + 1)],
+            2 => vec![RmaIov::new(UNTOUCHED, length, key)],
+            3 => vec![RmaIov::new(u64::MAX - 10, length, key)],
+            4 => vec![RmaIov::new(EXPOSED, u64::MAX, key); 4],
+            5..40 => {
+                let part = length / 3;
+                vec![
+                    RmaIov::new(EXPOSED, part, key),
+                    RmaIov::new(EXPOSED + 2000, 0, key),
+                    RmaIov::new(EXPOSED + 1000, length - part, key),
+                ]
+            }
+            _ => vec![RmaIov::new(EXPOSED + 8, length, key)],
+        }
+    }
+
+    /// A packet that parses, with fields that may mean something to the endpoint.
+    fn packet(&mut self) -> Vec<u8> {
+        let kind = self.choices.below(18);
+        let (msg_id, options) = (self.msg_id(), self.options());
+        let msg_length = self.choices.length();
+        let seg_offset = match self.choices.byte() {
+            0..128 => 0,
+            128..200 => 150,
+            _ => self.choices.length(),
+        };
+        let payload = pattern(kind, self.choices.below(MTU - 60));
+        let (send_id, recv_id) = (SendId(self.id()), RecvId(self.id()));
+        let connid = match self.choices.byte() {
+            0 => None,
+            1 => Some(Connid(0x9999)),
+            _ => self.connid(),
+        };
+        let shape = self.choices.byte();
+        let tag = (shape & 1 == 1).then_some(u64::from(shape >> 6));
+        let receipt = (shape & 2 == 2).then_some(send_id);
+        let delivery_complete = shape & 2 == 2;
+        let pieces = self.pieces(match kind {
+            5 | 9 => payload.len() as u64,
+            _ => msg_length,
+        });
+        let iovs = RmaIovs::new(&pieces).unwrap_or(RmaIovs::EMPTY);
+        let seg_length = payload.len() as u64;
+        match kind {
+            0 => EagerRtm {
+                msg_id,
+                tag,
+                receipt,
+                options,
+            }
+            .to_packet(&payload),
+            1 => MediumRtm {
+                msg_id,
+                msg_length,
+                seg_offset,
+                tag,
+                receipt,
+                options,
+            }
+            .to_packet(&payload),
+            2 => LongctsRtm {
+                msg_id,
+                msg_length,
+                send_id,
+                credit_request: shape.into(),
+                tag,
+                delivery_complete,
+                options,
+            }
+            .to_packet(&payload),
+            3 => LongreadRtm {
+                msg_id,
+                msg_length,
+                send_id,
+                tag,
+                read_iov: iovs,
+                options,
+            }
+            .to_packet(&[]),
+            4 => RuntreadRtm {
+                msg_id,
+                msg_length,
+                send_id,
+                seg_offset,
+                runt_length: self.choices.length(),
+                tag,
+                read_iov: iovs,
+                options,
+            }
+            .to_packet(&payload),
+            5 => EagerRtw {
+                rma_iov: iovs,
+                receipt,
+                options,
+            }
+            .to_packet(&payload),
+            6 => LongctsRtw {
+                rma_iov: iovs,
+                msg_length,
+                send_id,
+                credit_request: 1,
+                delivery_complete,
+                options,
+            }
+            .to_packet(&payload),
+            7 => LongreadRtw {
+                rma_iov: iovs,
+                msg_length,
+                send_id,
+                read_iov: iovs,
+                options,
+            }
+            .to_packet(&[]),
+            8 => Rtr {
+                kind: if shape & 4 == 4 {
+                    RtrKind::Short
+                } else {
+                    RtrKind::Longcts
+                },
+                rma_iov: iovs,
+                msg_length,
+                recv_id,
+                recv_length: self.choices.length() as u32,
+                options,
+            }
+            .to_packet(&[]),
+            9 => Rta {
+                kind: match shape & 3 {
+                    0 => RtaKind::Write,
+                    1 => RtaKind::Fetch(recv_id),
+                    2 => RtaKind::Compare(recv_id),
+                    _ => RtaKind::DcWrite(send_id),
+                },
+                msg_id,
+                atomic_datatype: AtomicDatatype((shape >> 2).into()),
+                atomic_op: AtomicOp(self.choices.below(21) as u32),
+                rma_iov: iovs,
+                options,
+            }
+            .to_packet(&payload),
+            10 => Cts {
+                connid,
+                send_id,
+                recv_id,
+                recv_length: msg_length,
+                ..Cts::default()
+            }
+            .to_packet(&[]),
+            11 => CtsData {
+                recv_id,
+                seg_length,
+                seg_offset,
+                connid,
+                ..CtsData::default()
+            }
+            .to_packet(&payload),
+            12 => ReadRsp {
+                connid,
+                recv_id,
+                send_id,
+                seg_length,
+                ..ReadRsp::default()
+            }
+            .to_packet(&payload),
+            13 => Eor {
+                send_id,
+                recv_id,
+                connid,
+                ..Eor::default()
+            }
+            .to_packet(&[]),
+            14 => AtomRsp {
+                connid,
+                recv_id,
+                seg_length,
+                ..AtomRsp::default()
+            }
+            .to_packet(&payload),
+            15 => Receipt {
+                send_id,
+                msg_id,
+                connid,
+                ..Receipt::default()
+            }
+            .to_packet(&[]),
+            16 => ReadNack {
+                send_id,
+                recv_id,
+                connid,
+                ..ReadNack::default()
+            }
+            .to_packet(&[]),
+            _ => PeerError {
+                op_id: self.id(),
+                ref_kind: PeerErrorRefKind(u32::from(shape) % 4),
+                prov_errno: 4100,
+                connid,
+                ..PeerError::default()
+            }
+            .to_packet(&[]),
+        }
+    }
+
+    /// Something in flight arrives, or does not.
+    fn travel(&mut self) {
+        let count = self.network.flights();
+        if count == 0 {
+            return;
+        }
+        let index = self.choices.below(count);
+        let to = self.network.destination(index);
+        if to != Some(ATTACKER) {
+            self.network.deliver(index);
+            return self.progress();
+        }
+        match self.choices.byte() {
+            0..10 => self.network.fail(index, Status::RemoteRnr),
+            10 => self.network.fail(index, Status::RemoteBadDestQpn),
+            11 => self.network.fail(index, Status::RemoteAbort),
+            12 => self.network.fail(index, Status::RemoteBadAddress),
+            13 => self.network.fail(index, Status::LocalUnresponsiveRemote),
+            14 => self.network.repeat_completion(index),
+            _ => {
+                let bytes = self.network.swallow(index);
+                for word in bytes.chunks_exact(4).skip(1).take(16) {
+                    let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+                    if !self.seen.contains(&word) {
+                        self.seen.push(word);
+                    }
+                }
+                if self.seen.len() > 64 {
+                    self.seen.drain(..16);
+                }
+            }
+        }
+        self.progress();
+    }
+
+    fn context(&mut self) -> u64 {
+        let context = self.next_context;
+        self.next_context += 1;
+        context
+    }
+
+    /// The application starts an operation with the hostile peer.
+    fn operation(&mut self) {
+        let Some(peer) = self.hostile else { return };
+        // The application leaves room for its other peers.
+        if self.dut.usage().outbound >= MAX_OPERATIONS / 4 {
+            return;
+        }
+        let length = [0, 8, 200, 500, 1000, 3000][self.choices.below(6)];
+        let kind = self.choices.below(6);
+        let shape = self.choices.byte();
+        let mut flags = OperationFlags::COMPLETION;
+        if shape & 1 == 1 {
+            flags |= OperationFlags::DELIVERY_COMPLETE;
+        }
+        if shape & 2 == 2 && length < 80 {
+            flags |= OperationFlags::INJECT;
+        }
+        let context = self.context();
+        let memory = |offset: u64, length| {
+            IoVec::new(UserSlice {
+                address: HOSTILE + offset,
+                length,
+            })
+        };
+        let whole = [memory(0, length)];
+        let remote = [RemoteIoVec {
+            address: 0x1000,
+            length: length as u64,
+            key: RemoteKey(9),
+        }];
+        let started = match kind {
+            0 | 1 => self.dut.send(SendArgs {
+                peer,
+                data: &whole,
+                tag: (shape & 4 == 4).then_some(3),
+                cq_data: (shape & 8 == 8).then_some(5),
+                flags,
+                context,
+            }),
+            2 => self.dut.write(WriteArgs {
+                peer,
+                data: &whole,
+                remote: &remote,
+                cq_data: (shape & 8 == 8).then_some(5),
+                flags,
+                context,
+            }),
+            3 => self.dut.read(ReadArgs {
+                peer,
+                buffer: &whole,
+                remote: &remote,
+                flags,
+                context,
+            }),
+            _ => {
+                let (result, comparand) = ([memory(16, 8)], [memory(32, 8)]);
+                self.dut.atomic(AtomicArgs {
+                    peer,
+                    datatype: AtomicDatatype::UINT64,
+                    operation: if kind == 5 {
+                        AtomicOp::CSWAP
+                    } else {
+                        AtomicOp::SUM
+                    },
+                    operand: &[memory(0, 8)],
+                    kind: match (kind, shape & 4) {
+                        (5, _) => AtomicKind::Compare {
+                            result: &result,
+                            comparand: &comparand,
+                        },
+                        (_, 4) => AtomicKind::Fetch { result: &result },
+                        _ => AtomicKind::Write,
+                    },
+                    remote: &[RemoteIoVec {
+                        length: 8,
+                        ..remote[0]
+                    }],
+                    flags,
+                    context,
+                })
+            }
+        };
+        if started.is_ok() {
+            self.contexts.insert(context, false);
+            if flags.contains(OperationFlags::INJECT) {
+                self.silent_contexts.insert(context);
+            }
+        }
+    }
+
+    /// The application posts a receive that the hostile peer's messages may match.
+    fn receive(&mut self) {
+        if self.dut.usage().inbound >= MAX_OPERATIONS / 3 {
+            return;
+        }
+        let shape = self.choices.byte();
+        let length = [16, 300, 2000, 6000][usize::from(shape & 3)];
+        let context = self.context();
+        let buffer = IoVec::new(UserSlice {
+            address: HOSTILE,
+            length,
+        });
+        let source = match self.hostile {
+            Some(peer) if shape & 4 == 4 => SourceFilter::Peer(peer),
+            _ => SourceFilter::Any,
+        };
+        let posted = if shape & 0x38 == 0x38 {
+            self.multi_contexts.insert(context);
+            self.dut.multi_recv(MultiRecvArgs {
+                source,
+                buffer,
+                min_free: 10,
+                context,
+            })
+        } else {
+            self.dut.recv(RecvArgs {
+                source,
+                buffer: &[buffer],
+                // Never the honest peer's tag.
+                tag: (shape & 8 == 8).then_some(TagFilter { tag: 0, ignore: 3 }),
+                flags: OperationFlags::COMPLETION,
+                context,
+            })
+        };
+        if let Ok(id) = posted {
+            self.receives.push(id);
+            self.contexts.insert(context, false);
+        }
+    }
+
+    /// A message in both directions between the endpoint and its honest peer.
+    fn exchange(&mut self) {
+        let number = self.incoming.sent;
+        if number == MAX_HONEST {
+            return;
+        }
+        let slot = |side: u64| UserSlice {
+            address: HONEST + side * (MAX_HONEST * SLOT) as u64 + (number * SLOT) as u64,
+            length: SLOT,
+        };
+        let length = honest_length(number);
+        let data = UserSlice { length, ..slot(1) };
+        self.network
+            .fill(DUT, data.address, &pattern(number, length));
+        self.network
+            .fill(PEER, data.address, &pattern(number + 100, length));
+        for host in [DUT, PEER] {
+            let (endpoint, peer) = match host {
+                DUT => (&mut self.dut, self.honest),
+                _ => (&mut self.peer, self.dut_at_peer),
+            };
+            endpoint
+                .recv(RecvArgs {
+                    source: SourceFilter::Peer(peer),
+                    buffer: &[IoVec::new(slot(0))],
+                    tag: Some(TagFilter::exact(HONEST_TAG + number as u64)),
+                    flags: OperationFlags::COMPLETION,
+                    context: HONEST_CONTEXT + number as u64,
+                })
+                .expect("the hostile peer leaves room for receives");
+        }
+        self.incoming.sent += 1;
+        for host in [DUT, PEER] {
+            for turn in 0.. {
+                let (endpoint, peer) = match host {
+                    DUT => (&mut self.dut, self.honest),
+                    _ => (&mut self.peer, self.dut_at_peer),
+                };
+                let sent = endpoint.send(SendArgs {
+                    peer,
+                    data: &[IoVec::new(data)],
+                    tag: Some(HONEST_TAG + number as u64),
+                    cq_data: None,
+                    flags: OperationFlags::empty(),
+                    context: 0,
+                });
+                match sent {
+                    Ok(()) => break,
+                    Err(EndpointError::TryAgain) => self.let_pass(),
+                    Err(error) => panic!("host {host} cannot send: {error}"),
+                }
+                assert!(turn < 1000, "host {host} can never send");
+            }
+        }
+        self.outgoing.sent += 1;
+    }
+
+    /// Everything in flight arrives, and time passes.
+    fn let_pass(&mut self) {
+        while self.network.flights() > 0 {
+            match self.network.destination(0) {
+                Some(ATTACKER) => {
+                    self.network.swallow(0);
+                }
+                _ => {
+                    self.network.deliver(0);
+                }
+            }
+        }
+        self.progress();
+        let timeouts = [self.dut.next_timeout(), self.peer.next_timeout()];
+        let next = timeouts.into_iter().flatten().min();
+        self.now = self.now.max(next.unwrap_or(self.now)) + Duration::from_micros(1);
+    }
+
+    fn replace_hostile(&mut self) {
+        match self.hostile.take() {
+            Some(peer) => self.dut.remove_address(peer).expect("it is there"),
+            None => self.hostile = self.dut.insert_address(self.attacker.local_address()).ok(),
+        }
+    }
+
+    fn look(&mut self) {
+        let shape = self.choices.byte();
+        let tag = (shape & 1 == 1).then_some(TagFilter { tag: 0, ignore: 3 });
+        match shape >> 1 & 7 {
+            0 => {
+                let index = usize::from(shape >> 4);
+                if let Some(id) = self.receives.get(index) {
+                    self.dut.cancel(*id);
+                }
+            }
+            1 => {
+                self.dut.peek(SourceFilter::Any, tag);
+            }
+            2 | 3 => {
+                if let Some((claim, info)) = self.dut.claim(SourceFilter::Any, tag) {
+                    assert_ne!(info.source, self.honest, "its tag does not match");
+                    self.claims.push(claim);
+                }
+            }
+            4 | 5 => {
+                if let Some(claim) = self.claims.pop() {
+                    let context = self.context();
+                    let buffer = UserSlice {
+                        address: HOSTILE,
+                        length: 300,
+                    };
+                    let received = self.dut.recv_claimed(ClaimedRecvArgs {
+                        claim,
+                        buffer: &[IoVec::new(buffer)],
+                        flags: OperationFlags::COMPLETION,
+                        context,
+                    });
+                    match received {
+                        Ok(_) => {
+                            self.contexts.insert(context, false);
+                        }
+                        Err(EndpointError::TryAgain) => self.claims.push(claim),
+                        Err(_) => {}
+                    }
+                }
+            }
+            _ => {
+                if let Some(claim) = self.claims.pop()
+                    && self.dut.discard(claim) == Err(EndpointError::TryAgain)
+                {
+                    self.claims.push(claim);
+                }
+            }
+        }
+    }
+
+    fn collect(&mut self) {
+        while let Some(completion) = self.dut.poll_completion() {
+            let (context, failure) = match completion {
+                Ok(entry) => (entry.context, None),
+                Err(entry) => (entry.context, Some(entry.failure)),
+            };
+            if context >= HONEST_CONTEXT {
+                let number = (context - HONEST_CONTEXT) as usize;
+                assert_eq!(failure, None, "the honest peer's message {number}");
+                self.check_message(DUT, number);
+                continue;
+            }
+            // 0 are sends to the honest peer, not reported, and peers' writes.
+            assert!(context != 0 || failure.is_none(), "{failure:?}");
+            if context == 0 || self.multi_contexts.contains(&context) {
+                continue;
+            }
+            match self.contexts.get_mut(&context) {
+                Some(reported) if !*reported => *reported = true,
+                Some(_) => panic!("operation {context} was reported twice"),
+                None => panic!("nobody started operation {context}"),
+            }
+        }
+        if self.choices.0.len().is_multiple_of(3) {
+            while let Some(event) = self.dut.poll_event() {
+                if let Event::PeerFailed { peer, .. } = event {
+                    assert_ne!(peer, self.honest, "the honest peer was given up");
+                }
+            }
+        }
+    }
+
+    fn collect_peer(&mut self) {
+        while let Some(completion) = self.peer.poll_completion() {
+            let entry = completion.expect("nothing of the honest peer fails");
+            if entry.context >= HONEST_CONTEXT {
+                self.check_message(PEER, (entry.context - HONEST_CONTEXT) as usize);
+            }
+        }
+    }
+
+    /// An honest message arrived, in order of their numbers.
+    fn check_message(&mut self, host: usize, number: usize) {
+        let (conversation, salt) = match host {
+            DUT => (&mut self.incoming, 100),
+            _ => (&mut self.outgoing, 0),
+        };
+        conversation.received += 1;
+        let length = honest_length(number);
+        let found = self
+            .network
+            .memory(host, HONEST + (number * SLOT) as u64, length);
+        assert!(
+            found == pattern(number + salt, length),
+            "message {number} at host {host} is damaged"
+        );
+    }
+
+    fn check_limits(&self) {
+        let usage = self.dut.usage();
+        let limit = HELD_BYTES / MTU + RECV_DEPTH;
+        assert!(
+            usage.held_packets <= limit.max(HELD_BYTES / 256 + RECV_DEPTH),
+            "{usage:?}"
+        );
+        assert!(usage.outbound <= MAX_OPERATIONS, "{usage:?}");
+        assert!(usage.inbound <= MAX_OPERATIONS, "{usage:?}");
+        assert!(
+            usage.assemblies <= usage.held_packets + usage.inbound,
+            "{usage:?}"
+        );
+        // The hostile queue pair may pose as several peers; what a removed one was owed goes next.
+        assert!(usage.owed <= PEER_OPERATIONS * 7, "{usage:?}");
+        assert!(usage.peers <= 6, "{usage:?}");
+    }
+
+    fn end(mut self) {
+        // The honest peer's messages arrive although the hostile one is still there.
+        for _ in 0..2000 {
+            let done = |conversation: &Conversation, sent| conversation.received == sent;
+            if done(&self.incoming, self.incoming.sent) && done(&self.outgoing, self.incoming.sent)
+            {
+                break;
+            }
+            self.let_pass();
+        }
+        let received = (self.incoming.received, self.outgoing.received);
+        let sent = self.incoming.sent;
+        assert_eq!(received, (sent, sent), "{:?}", self.dut.usage());
+        // What is still on its way may introduce its sender once more.
+        for _ in 0..20 {
+            self.let_pass();
+        }
+        let mut address = self.attacker.local_address();
+        for change in 0..=255 {
+            address.qkey.0 = 0x3333 ^ change;
+            if let Some(peer) = self.dut.find_address(&address) {
+                self.dut.remove_address(peer).expect("it is there");
+            }
+        }
+        for id in core::mem::take(&mut self.receives) {
+            self.dut.cancel(id);
+        }
+        for _ in 0..200 {
+            self.let_pass();
+        }
+        let expected = Usage {
+            peers: 1,
+            ..Usage::default()
+        };
+        assert_eq!(self.dut.usage(), expected);
+        assert!(!self.dut.has_packets_in_flight());
+        for (context, reported) in &self.contexts {
+            assert!(
+                *reported
+                    || self.multi_contexts.contains(context)
+                    || self.silent_contexts.contains(context),
+                "operation {context} was never reported"
+            );
+        }
+        assert_eq!(self.network.receives_posted(DUT), RECV_DEPTH);
+        assert_eq!(self.dut.nic().free_buffers(), SEND_DEPTH);
+        assert_eq!(self.network.regions(DUT), 1);
+        let untouched = self.network.memory(DUT, UNTOUCHED, UNTOUCHED_SIZE);
+        assert!(
+            untouched == pattern(99, UNTOUCHED_SIZE),
+            "foreign memory was changed"
+        );
+    }
+}
