@@ -23,7 +23,7 @@ pub struct EndpointConfig {
     /// Bytes of early or unexpected packets that may be kept outside of device buffers. Beyond it
     /// such packets stay in device buffers, and peers see receiver-not-ready. Default 1 GiB.
     pub held_bytes: usize,
-    /// Bytes of [`EndpointConfig::held_bytes`] (in the sizes that are really taken, 256 at least per
+    /// Bytes of [`EndpointConfig::held_bytes`] (in the sizes that are really taken, 128 at least per
     /// packet) that the packets of one peer may take, wherever they wait. A peer that needs more is
     /// given up. To be limited where peers are not trusted, so that none can use up what all need.
     /// Default: no limit.

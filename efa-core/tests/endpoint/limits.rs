@@ -62,7 +62,7 @@ fn a_peer_that_is_owed_too_many_answers_is_given_up() {
 fn a_peer_that_fills_the_memory_for_waiting_packets_leaves_the_others_theirs() {
     let settings = EndpointConfig {
         held_bytes: 1 << 20,
-        peer_held_bytes: 10 * 256,
+        peer_held_bytes: 10 * 128,
         ..config()
     };
     let (mut script, peer) = connected_with(settings, traits());
@@ -83,7 +83,7 @@ fn a_peer_that_fills_the_memory_for_waiting_packets_leaves_the_others_theirs() {
 #[test]
 fn what_a_message_held_is_the_peers_again_when_it_is_received() {
     let settings = EndpointConfig {
-        peer_held_bytes: 256,
+        peer_held_bytes: 128,
         ..config()
     };
     let (mut script, _) = connected_with(settings, traits());

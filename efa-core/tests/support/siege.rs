@@ -942,7 +942,7 @@ impl<'a> Siege<'a> {
         let usage = self.dut.usage();
         let limit = HELD_BYTES / MTU + RECV_DEPTH;
         assert!(
-            usage.held_packets <= limit.max(HELD_BYTES / 256 + RECV_DEPTH),
+            usage.held_packets <= limit.max(HELD_BYTES / 128 + RECV_DEPTH),
             "{usage:?}"
         );
         assert!(usage.outbound <= MAX_OPERATIONS, "{usage:?}");
