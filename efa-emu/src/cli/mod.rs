@@ -6,6 +6,7 @@
 mod capture;
 mod child;
 mod extcap;
+mod fault;
 mod injection;
 mod leftovers;
 mod profiles;
@@ -38,6 +39,8 @@ enum Command {
     Profiles(profiles::ProfilesArguments),
     /// List the emulated hosts of a fabric and their processes.
     Ps(ps::PsArguments),
+    /// Stage faults in a running fabric: hold, delay, lose, refuse, cut, kill.
+    Fault(fault::FaultArguments),
     /// Record the traffic of a running fabric, until interrupted.
     Capture(capture::CaptureArguments),
     /// Be an interface of Wireshark: what Wireshark calls to list and record running fabrics.
@@ -65,6 +68,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(arguments) => arguments.execute(),
         Command::Profiles(arguments) => arguments.execute(),
         Command::Ps(arguments) => arguments.execute(),
+        Command::Fault(arguments) => arguments.execute(),
         Command::Capture(arguments) => arguments.execute(),
         Command::Extcap(arguments) => arguments.execute(),
     };

@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use clap::Args;
 use efa_emu::capture;
+use efa_emu::device::QpnPolicy;
 use efa_emu::profile::Profile;
 use efa_emu::sysfs;
 use efa_emu::transport::{
-    DEFAULT_FABRIC, Fabric, Host, HostConfig, NetworkOptions, QpnReuse, parse_duration,
+    DEFAULT_FABRIC, Fabric, Host, HostConfig, NetworkOptions, parse_duration,
 };
 
 use super::injection::Libraries;
 use super::state::RunDirectory;
-use super::{Failure, child, leftovers, profiles};
+use super::{Failure, child, fault, leftovers, profiles};
 
 /// `ibv_device` has room for paths of this length.
 const LONGEST_DEVICE_PATH: usize = 255;
@@ -36,6 +37,9 @@ pub(super) struct RunArguments {
     /// Write what the host's devices send and receive to this file (pcapng).
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
+    /// Arm the rules in this file (TOML) while the program runs; see docs/faults.md.
+    #[arg(long, value_name = "FILE")]
+    faults: Option<PathBuf>,
     #[command(flatten)]
     network: NetworkArguments,
     /// The program and its arguments.
@@ -65,8 +69,8 @@ struct NetworkArguments {
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     rnr: f64,
     /// Which free queue pair number the next queue pair gets.
-    #[arg(long, value_name = "lowest|oldest|random", default_value_t = QpnReuse::default())]
-    qpn_reuse: QpnReuse,
+    #[arg(long, value_name = "lowest|oldest|random", default_value_t = QpnPolicy::default())]
+    qpn_reuse: QpnPolicy,
 }
 
 /// A parser whose errors name the option.
@@ -96,6 +100,10 @@ impl RunArguments {
     pub(super) fn execute(self) -> Result<ExitCode, Failure> {
         let profile = profiles::by_name(&self.profile)?;
         let network = self.network.options()?;
+        let rules = match &self.faults {
+            Some(file) => fault::read_rules(file)?,
+            None => Vec::new(),
+        };
         let libraries = Libraries::find()?;
         let host =
             Fabric::open(&self.fabric)?.enter_host(self.host.as_deref(), None, profile.max_qp)?;
@@ -104,6 +112,9 @@ impl RunArguments {
         config.gid = Some(host.gid());
         config.profile = profile.name.to_owned();
         config.network = network;
+        for rule in &rules {
+            host.arm(rule)?;
+        }
 
         Fabric::remove_dead();
         leftovers::remove();

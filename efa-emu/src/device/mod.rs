@@ -34,7 +34,7 @@ use slab::Slab;
 pub use counters::Counters;
 pub use error::Error;
 pub use keys::{Lkey, MemoryRegion, RegionKeys, Rkey};
-pub use qpn::{QpnAllocator, QpnPolicy};
+pub use qpn::{QpnAllocator, QpnPolicy, UnknownQpnPolicy};
 pub use queue_pair::{
     QpAttributes, QpChange, QpConfig, QpRings, QpState, RNR_RETRY_INFINITE, Service,
 };
@@ -242,10 +242,20 @@ impl Device {
     /// Runs `work` and writes every completion entry that it added a second time: a fault of the
     /// device, on request.
     pub fn duplicating<T>(&mut self, work: impl FnOnce(&mut Device) -> T) -> T {
-        let before = self.cqs.counters();
+        let before = self.completion_counters();
         let result = work(self);
-        self.cqs.repeat_since(&before);
+        self.repeat_completions(&before);
         result
+    }
+
+    /// The counters of all completion queues, for [`Device::repeat_completions`].
+    pub fn completion_counters(&self) -> Vec<(CqId, u16)> {
+        self.cqs.counters()
+    }
+
+    /// Writes every completion entry a second time that was written since the counters were taken.
+    pub fn repeat_completions(&mut self, since: &[(CqId, u16)]) {
+        self.cqs.repeat_since(since);
     }
 
     /// Makes a queue pair with the number that the caller chose. [`Error::Busy`] if a live queue

@@ -9,6 +9,7 @@ use efa_core::address::Gid;
 
 use super::error::FabricError;
 use crate::capture;
+use crate::device::QpnPolicy;
 use crate::duration;
 
 /// Name of the fabric; `default` if unset.
@@ -28,48 +29,6 @@ pub const ENV_RDMA: &str = "EFA_EMU_RDMA";
 pub const DEFAULT_FABRIC: &str = "default";
 /// Name of the device profile if none is given.
 pub const DEFAULT_PROFILE: &str = "efa2";
-
-/// Which freed queue pair number a host gives to the next queue pair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum QpnReuse {
-    /// The lowest free number: numbers are reused at once.
-    Lowest,
-    /// The number that has been free for longest, never-used ones first.
-    #[default]
-    Oldest,
-    /// Any free number, drawn from the seed.
-    Random,
-}
-
-impl QpnReuse {
-    const NAMES: [(&'static str, QpnReuse); 3] = [
-        ("lowest", QpnReuse::Lowest),
-        ("oldest", QpnReuse::Oldest),
-        ("random", QpnReuse::Random),
-    ];
-}
-
-impl fmt::Display for QpnReuse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, _) = Self::NAMES
-            .into_iter()
-            .find(|(_, policy)| policy == self)
-            .expect("every policy has a name");
-        f.write_str(name)
-    }
-}
-
-impl FromStr for QpnReuse {
-    type Err = FabricError;
-
-    fn from_str(text: &str) -> Result<Self, FabricError> {
-        Self::NAMES
-            .into_iter()
-            .find(|(name, _)| *name == text)
-            .map(|(_, policy)| policy)
-            .ok_or_else(|| option_error("qpn-reuse", text, "lowest, oldest or random"))
-    }
-}
 
 /// How the emulated network treats packets. The default is a perfect network: no added delay, one
 /// path, no loss.
@@ -94,7 +53,7 @@ pub struct NetworkOptions {
     /// In `0.0..=1.0`.
     pub rnr: f64,
     /// Which queue pair numbers are given out.
-    pub qpn_reuse: QpnReuse,
+    pub qpn_reuse: QpnPolicy,
 }
 
 impl Default for NetworkOptions {
@@ -106,7 +65,7 @@ impl Default for NetworkOptions {
             paths: 1,
             loss: 0.0,
             rnr: 0.0,
-            qpn_reuse: QpnReuse::default(),
+            qpn_reuse: QpnPolicy::default(),
         }
     }
 }
@@ -165,7 +124,9 @@ impl FromStr for NetworkOptions {
                         return Err(option_error(name, value, "a probability from 0 to 1"));
                     }
                 }
-                "qpn-reuse" => options.qpn_reuse = value.parse()?,
+                "qpn-reuse" => {
+                    options.qpn_reuse = number(name, value, "lowest, oldest or random")?;
+                }
                 _ => {
                     return Err(option_error(
                         name,
@@ -335,7 +296,7 @@ mod tests {
             paths: 16,
             loss: 0.001,
             rnr: 1.0,
-            qpn_reuse: QpnReuse::Random,
+            qpn_reuse: QpnPolicy::Random,
         };
         assert_eq!(
             options.to_string().parse::<NetworkOptions>().unwrap(),

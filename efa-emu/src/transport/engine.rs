@@ -16,7 +16,7 @@ use super::state::{Shared, State};
 use super::tap::Tap;
 use super::worker;
 use crate::capture::SharedFile;
-use crate::device::{CqId, Device, QpConfig, QpRings};
+use crate::device::{CqId, Device, Error, MemoryRegion, PdId, QpConfig, QpRings, RegionKeys};
 use crate::profile::Profile;
 
 /// Called with every completion queue that raised an event. It runs while the engine is locked: it
@@ -68,7 +68,7 @@ impl Engine {
                 Some(Box::new(Tap::new(files, host.gid(), profile.mtu)))
             }
         };
-        let mut state = State::new(device, &host, Arc::clone(&segment), config, tap);
+        let mut state = State::new(device, &host, Arc::clone(&segment), config, tap)?;
         // The first packet may be the interesting one.
         state.check_captures();
         let shared = Arc::new(Shared::new(home, host, segment, state));
@@ -123,11 +123,28 @@ impl Engine {
         Ok(result)
     }
 
+    /// Registers memory; see [`Device::register_memory`]. Staged faults may fail it.
+    pub fn register_memory(
+        &self,
+        pd: PdId,
+        region: MemoryRegion,
+    ) -> Result<RegionKeys, EngineError> {
+        let mut state = self.shared.lock()?;
+        state.look_for_faults();
+        let gid = self.shared.host.gid();
+        if let Some(errno) = state.staged().registration_failure(gid, region.length) {
+            return Err(Error::Staged(errno).into());
+        }
+        Ok(state.device().register_memory(pd, region)?)
+    }
+
     /// Makes a queue pair with a number that no live queue pair of the host has.
     pub fn create_qp(&self, config: QpConfig) -> Result<(Qpn, QpRings), EngineError> {
         let mut state = self.shared.lock()?;
         let host = &self.shared.host;
-        let qpn = host.take_qpn(state.qpn_choice())?;
+        state.look_for_faults();
+        let preferred = state.staged().preferred_qpn(host.gid());
+        let qpn = host.take_qpn(state.qpn_choice(), preferred)?;
         match state.device().create_qp(qpn, config) {
             Ok(rings) => Ok((qpn, rings)),
             Err(error) => {

@@ -127,6 +127,41 @@ pub enum FabricError {
         /// How many a host may have.
         limit: u32,
     },
+    /// A rule's text is longer than the board has room for.
+    #[error("fault {label:?} takes {length} bytes as text, the limit is {limit}: say it shorter")]
+    FaultTooLong {
+        /// The rule's label.
+        label: String,
+        /// Length of its text.
+        length: usize,
+        /// Longest text.
+        limit: usize,
+    },
+    /// The board is full.
+    #[error("{limit} faults are armed, which is the limit: remove some with `efa-emu fault clear`")]
+    TooManyFaults {
+        /// How many there can be.
+        limit: usize,
+    },
+    /// Nothing runs in the fabric.
+    #[error(
+        "no host runs in fabric {fabric:?}: start one with `efa-emu run --fabric {fabric}`, or give \
+         the rules to it with --faults"
+    )]
+    NoHosts {
+        /// The fabric.
+        fabric: String,
+    },
+    /// There is no such host.
+    #[error(
+        "no host {host:?} runs in fabric {fabric:?}: `efa-emu ps --fabric {fabric}` lists them"
+    )]
+    NoSuchHost {
+        /// The fabric.
+        fabric: String,
+        /// The host.
+        host: String,
+    },
     /// The call was made in a child process after `fork`.
     #[error("a device is not usable in a forked child: open the device in the child")]
     Forked,
@@ -166,6 +201,9 @@ impl FabricError {
             FabricError::Locked { .. } => libc::ETIMEDOUT,
             FabricError::GidTaken { .. } => libc::EADDRINUSE,
             FabricError::QpnsExhausted { .. } => libc::ENOMEM,
+            FabricError::FaultTooLong { .. } => libc::E2BIG,
+            FabricError::TooManyFaults { .. } => libc::ENOSPC,
+            FabricError::NoHosts { .. } | FabricError::NoSuchHost { .. } => libc::ENOENT,
             FabricError::Forked => libc::EIO,
             FabricError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }

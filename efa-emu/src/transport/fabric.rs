@@ -4,6 +4,7 @@
 //! /dev/shm/efa-emu-<uid>/            mode 0700
 //!   <fabric>/                        mode 0700
 //!     registry                       layout version; its lock guards every change below
+//!     faults                         armed faults (module `staged`)
 //!     hosts/<gid, 32 hex digits>/
 //!       table                        name, queue pair numbers (module `qpn`)
 //!       <n>.lock                     locked by the process that is participant n as long as it lives
@@ -27,10 +28,11 @@ use super::error::FabricError;
 use super::host::{self, Host, HostStatus};
 use super::lock::{REGISTRY_PATIENCE, RegistryLock};
 use super::qpn::ParticipantId;
+use super::staged::{Board, board_path, draft_path};
 
 /// First line of the registry file; another layout of anything below the fabric's directory gets
 /// another number.
-const LAYOUT: &str = "efa-emu fabric layout 1\n";
+const LAYOUT: &str = "efa-emu fabric layout 2\n";
 
 /// Longest name of a fabric or host.
 const MAX_NAME: usize = 63;
@@ -184,8 +186,13 @@ impl Fabric {
         let hosts = self.directory.join("hosts");
         private_directory(&hosts)?;
         host::remove_dead(&hosts)?;
+        if let Ok(Some(board)) = Board::open_existing(&self.directory) {
+            board.disarm_orphans(|owner| host::is_alive(&self.host_directory(owner.gid), owner.id));
+        }
         let result = work(&hosts);
         if std::fs::remove_dir(&hosts).is_ok() {
+            let _ = std::fs::remove_file(board_path(&self.directory));
+            let _ = std::fs::remove_file(draft_path(&self.directory));
             let _ = std::fs::remove_file(self.directory.join("registry"));
             let _ = std::fs::remove_dir(&self.directory);
             let _ = std::fs::remove_dir(self.user_directory());
@@ -408,7 +415,7 @@ mod tests {
             assert_eq!(std::fs::read_to_string(&registry).unwrap(), LAYOUT);
         }
         for foreign in [
-            "efa-emu fabric layout 2\n",
+            "efa-emu fabric layout 1\n",
             "something else entirely, and longer than ours",
         ] {
             std::fs::write(&registry, foreign).unwrap();

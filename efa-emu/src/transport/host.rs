@@ -231,10 +231,15 @@ impl Host {
         device_path(&self.directory, self.id)
     }
 
-    /// Takes a queue pair number that no other live queue pair of the host has.
-    pub(super) fn take_qpn(&self, choice: &mut QpnChoice) -> Result<Qpn, FabricError> {
+    /// Takes a queue pair number that no other live queue pair of the host has: the preferred one if
+    /// that is free.
+    pub(super) fn take_qpn(
+        &self,
+        choice: &mut QpnChoice,
+        preferred: Option<Qpn>,
+    ) -> Result<Qpn, FabricError> {
         let mut known = BTreeMap::from([(self.id, true)]);
-        self.table.take(self.id, choice, &mut |id| {
+        self.table.take(self.id, choice, preferred, &mut |id| {
             *known
                 .entry(id)
                 .or_insert_with(|| is_alive(&self.directory, id))
@@ -264,7 +269,7 @@ impl Drop for Host {
     }
 }
 
-fn is_alive(host: &Path, id: ParticipantId) -> bool {
+pub(super) fn is_alive(host: &Path, id: ParticipantId) -> bool {
     match Liveness::open(&lock_path(host, id)) {
         Ok(Some(liveness)) => liveness.process().is_some(),
         Ok(None) => false,
@@ -422,7 +427,7 @@ pub(super) fn list(hosts: &Path) -> Result<Vec<HostStatus>, FabricError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::config::QpnReuse;
+    use crate::device::QpnPolicy;
 
     fn fabric(root: &tempfile::TempDir) -> Fabric {
         Fabric::open_below(root.path(), "lab").unwrap()
@@ -442,10 +447,10 @@ mod tests {
         let alpha = named.gid();
         assert!(![first.gid(), second.gid()].contains(&alpha));
 
-        let mut lowest = QpnChoice::new(QpnReuse::Lowest, 0);
-        assert_eq!(first.take_qpn(&mut lowest).unwrap(), Qpn(2));
-        assert_eq!(joined.take_qpn(&mut lowest).unwrap(), Qpn(3));
-        assert_eq!(second.take_qpn(&mut lowest).unwrap(), Qpn(2));
+        let mut lowest = QpnChoice::new(QpnPolicy::Lowest, 0);
+        assert_eq!(first.take_qpn(&mut lowest, None).unwrap(), Qpn(2));
+        assert_eq!(joined.take_qpn(&mut lowest, None).unwrap(), Qpn(3));
+        assert_eq!(second.take_qpn(&mut lowest, None).unwrap(), Qpn(2));
         let list = fabric.hosts().unwrap();
         let names: Vec<_> = list.iter().map(|host| host.name.as_str()).collect();
         assert_eq!(names, ["alpha", "host-1", "host-2"]);
@@ -459,7 +464,7 @@ mod tests {
 
         drop(first);
         assert_eq!(
-            joined.take_qpn(&mut lowest).unwrap(),
+            joined.take_qpn(&mut lowest, None).unwrap(),
             Qpn(2),
             "its numbers went with it"
         );

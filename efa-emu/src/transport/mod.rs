@@ -22,6 +22,7 @@
 //!   executed by the target's engine after the device's checks, by copying between the two address
 //!   spaces where the system permits it and through the rings elsewhere.
 //! * `schedule`: latency, jitter, paths, loss; between the ring and the device.
+//! * `staged`: faults ([`crate::fault`]) that are armed in the fabric, as a device evaluates them.
 //! * `engine`, `state`, `worker`: one opened device, and who works on it when.
 //!
 //! A process may be killed at any instruction. Its locks go, so its peers see it dead within
@@ -45,15 +46,17 @@ mod ring;
 mod schedule;
 mod segment;
 mod shared;
+mod staged;
 mod state;
 mod tap;
 mod worker;
 
 pub use config::{
     DEFAULT_FABRIC, DEFAULT_PROFILE, ENV_FABRIC, ENV_GID, ENV_HOST, ENV_NETWORK, ENV_PROFILE,
-    ENV_RDMA, HostConfig, NetworkOptions, QpnReuse, RdmaPath, parse_duration,
+    ENV_RDMA, HostConfig, NetworkOptions, RdmaPath, parse_duration,
 };
 pub use engine::{Engine, EventHandler};
 pub use error::{EngineError, FabricError};
 pub use fabric::Fabric;
 pub use host::{Host, HostStatus, ParticipantStatus, list_hosts};
+pub use staged::ArmedFault;

@@ -26,12 +26,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use efa_core::address::{Gid, Qpn};
+use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
 
-use super::config::QpnReuse;
 use super::error::FabricError;
 use super::shared::{PAGE, SharedMemory};
+use crate::device::QpnPolicy;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUHT");
 const VERSION: u32 = 1;
@@ -215,18 +215,19 @@ impl HostTable {
         })
     }
 
-    /// Takes a free number for `owner`. `is_alive` tells whether another owner still lives; the
+    /// Takes a free number for `owner`: the preferred one if that is free. `is_alive` tells whether another owner still lives; the
     /// numbers of a dead one count as free.
     pub(super) fn take(
         &self,
         owner: ParticipantId,
         choice: &mut QpnChoice,
+        preferred: Option<Qpn>,
         is_alive: &mut dyn FnMut(ParticipantId) -> bool,
     ) -> Result<Qpn, FabricError> {
         // Another process may win the chosen slot; each time around one number was taken by
         // somebody, so the attempts are bounded by the numbers there are.
         for _ in 0..=self.count {
-            let Some((index, seen)) = self.choose(choice, is_alive) else {
+            let Some((index, seen)) = self.choose(choice, preferred, is_alive) else {
                 break;
             };
             let stamp = self.tick();
@@ -244,35 +245,32 @@ impl HostTable {
     fn choose(
         &self,
         choice: &mut QpnChoice,
+        preferred: Option<Qpn>,
         is_alive: &mut dyn FnMut(ParticipantId) -> bool,
     ) -> Option<(u32, u64)> {
-        // Numbers in rising order: the aliases of slots 0 and 1 are the highest.
-        let order = (2..self.count).chain(0..2);
-        let free = order.filter_map(|index| {
+        let mut if_free = |index| {
             let value = self.slot(index).load(Ordering::Acquire);
             let is_free = match Tenancy::from_slot(value) {
                 None => true,
                 Some(tenancy) => !is_alive(tenancy.owner()),
             };
             is_free.then_some((index, value))
-        });
-        match choice {
-            QpnChoice::Lowest => { free }.next(),
-            QpnChoice::Oldest => {
-                let now = self.memory.u32(AT_CLOCK).load(Ordering::Relaxed);
-                // Never-used slots carry time 0 and are the oldest until the clock wraps.
-                free.max_by_key(|(index, value)| {
-                    (
-                        now.wrapping_sub((value >> 32) as u32),
-                        std::cmp::Reverse(self.qpn(*index).0),
-                    )
-                })
-            }
-            QpnChoice::Random(random) => {
-                let free: Vec<_> = free.collect();
-                (!free.is_empty()).then(|| free[random.random_range(0..free.len())])
-            }
+        };
+        if let Some(found) = preferred
+            .and_then(|qpn| self.index(qpn))
+            .and_then(&mut if_free)
+        {
+            return Some(found);
         }
+        let now = self.memory.u32(AT_CLOCK).load(Ordering::Relaxed);
+        // Numbers in rising order: the aliases of slots 0 and 1 are the highest.
+        let order = (2..self.count).chain(0..2);
+        let free = order.filter_map(if_free).map(|(index, value)| {
+            // Never-used slots carry time 0 and are the oldest until the clock wraps.
+            let age = now.wrapping_sub((value >> 32) as u32);
+            (self.qpn(index), age, (index, value))
+        });
+        choice.policy.choose(free, &mut choice.random)
     }
 
     /// Gives `qpn` back if `owner` has it.
@@ -335,18 +333,16 @@ impl Tenancy {
 
 /// How the next number is chosen among the free ones.
 #[derive(Debug)]
-pub(super) enum QpnChoice {
-    Lowest,
-    Oldest,
-    Random(Box<SmallRng>),
+pub(super) struct QpnChoice {
+    policy: QpnPolicy,
+    random: SmallRng,
 }
 
 impl QpnChoice {
-    pub(super) fn new(policy: QpnReuse, seed: u64) -> QpnChoice {
-        match policy {
-            QpnReuse::Lowest => QpnChoice::Lowest,
-            QpnReuse::Oldest => QpnChoice::Oldest,
-            QpnReuse::Random => QpnChoice::Random(Box::new(SmallRng::seed_from_u64(seed))),
+    pub(super) fn new(policy: QpnPolicy, seed: u64) -> QpnChoice {
+        QpnChoice {
+            policy,
+            random: SmallRng::seed_from_u64(seed),
         }
     }
 }
@@ -368,16 +364,18 @@ mod tests {
     }
 
     fn take(table: &HostTable, owner: ParticipantId, choice: &mut QpnChoice) -> u16 {
-        table.take(owner, choice, &mut |_| true).unwrap().0
+        table.take(owner, choice, None, &mut |_| true).unwrap().0
     }
 
     #[test]
     fn lowest_gives_a_freed_number_again_at_once() {
         let (_directory, table) = table(8);
-        let mut lowest = QpnChoice::Lowest;
+        let mut lowest = QpnChoice::new(QpnPolicy::Lowest, 0);
         let taken: Vec<_> = (0..8).map(|_| take(&table, ALICE, &mut lowest)).collect();
         assert_eq!(taken, [2, 3, 4, 5, 6, 7, 8, 9], "0 and 1 are never used");
-        let error = table.take(BOB, &mut lowest, &mut |_| true).unwrap_err();
+        let error = table
+            .take(BOB, &mut lowest, None, &mut |_| true)
+            .unwrap_err();
         assert!(error.to_string().contains("8 are in use"), "{error}");
         table.release(ALICE, Qpn(4));
         table.release(ALICE, Qpn(3));
@@ -393,7 +391,7 @@ mod tests {
     #[test]
     fn oldest_waits_as_long_as_possible() {
         let (_directory, table) = table(4);
-        let mut oldest = QpnChoice::Oldest;
+        let mut oldest = QpnChoice::new(QpnPolicy::Oldest, 0);
         assert_eq!(
             [(); 3].map(|()| take(&table, ALICE, &mut oldest)),
             [2, 3, 4]
@@ -407,10 +405,21 @@ mod tests {
     }
 
     #[test]
+    fn a_preferred_number_is_taken_if_it_is_free() {
+        let (_directory, table) = table(8);
+        let mut lowest = QpnChoice::new(QpnPolicy::Lowest, 0);
+        let mut prefer = |qpn| {
+            let taken = table.take(ALICE, &mut lowest, Some(Qpn(qpn)), &mut |_| true);
+            taken.unwrap().0
+        };
+        assert_eq!([7, 7, 0, 100].map(&mut prefer), [7, 2, 3, 4]);
+    }
+
+    #[test]
     fn random_repeats_with_its_seed_and_only_gives_free_numbers() {
         let draw = |seed| {
             let (_directory, table) = table(64);
-            let mut random = QpnChoice::new(QpnReuse::Random, seed);
+            let mut random = QpnChoice::new(QpnPolicy::Random, seed);
             (0..64)
                 .map(|_| take(&table, ALICE, &mut random))
                 .collect::<Vec<_>>()
@@ -425,11 +434,11 @@ mod tests {
     #[test]
     fn numbers_of_the_dead_are_free_and_tenancies_differ() {
         let (_directory, table) = table(4);
-        let mut lowest = QpnChoice::Lowest;
+        let mut lowest = QpnChoice::new(QpnPolicy::Lowest, 0);
         let qpn = Qpn(take(&table, ALICE, &mut lowest));
         let first = table.tenancy(qpn).unwrap();
         let again = table
-            .take(BOB, &mut lowest, &mut |owner| owner != ALICE)
+            .take(BOB, &mut lowest, None, &mut |owner| owner != ALICE)
             .unwrap();
         assert_eq!(again, qpn);
         assert_ne!(table.tenancy(qpn).unwrap(), first);
@@ -462,7 +471,7 @@ mod tests {
                 .map(|id| {
                     let table = &table;
                     scope.spawn(move || {
-                        let mut choice = QpnChoice::new(QpnReuse::Random, u64::from(id));
+                        let mut choice = QpnChoice::new(QpnPolicy::Random, u64::from(id));
                         let mut mine = Vec::new();
                         for round in 0..2000 {
                             if mine.len() < 64 {

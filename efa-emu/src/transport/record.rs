@@ -65,6 +65,10 @@ pub(super) enum Kind {
     /// Data for an RDMA read of the receiver of this record. The sequence number is the receiver's
     /// name for the read.
     ReadData,
+    /// The outcome of a request whose record was answered with [`Answer::Deferred`]: `sequence` and
+    /// `offset` are the lower and the upper half of that record's number, the immediate is the
+    /// status.
+    Outcome,
 }
 
 impl Kind {
@@ -76,6 +80,7 @@ impl Kind {
             2 => Kind::Direct,
             3 => Kind::Pull,
             4 => Kind::ReadData,
+            5 => Kind::Outcome,
             _ => return None,
         })
     }
@@ -161,6 +166,23 @@ impl Record {
             offset: 0,
             payload,
         }
+    }
+
+    /// The outcome of the request in the record with this number.
+    pub(super) fn outcome(number: u64, status: Status) -> Record {
+        let header = RequestHeader {
+            operation: Operation::Send,
+            source_qpn: Qpn(0),
+            destination_qpn: Qpn(0),
+            qkey: Qkey(0),
+            sequence: number as u32,
+            immediate: Some(status.code().into()),
+            remote: None,
+            length: 0,
+        };
+        let mut record = Record::whole(Kind::Outcome, header, 0);
+        record.offset = (number >> 32) as u32;
+        record
     }
 
     /// The filler for `length` bytes at the end of a ring.
@@ -258,6 +280,7 @@ impl Record {
             Kind::Data => operation != Operation::RdmaRead,
             Kind::Direct => is_rdma,
             Kind::Pull | Kind::ReadData => operation == Operation::RdmaRead,
+            Kind::Outcome => operation == Operation::Send,
         };
         if !allowed {
             return Err(bad("operation", code));
@@ -343,11 +366,15 @@ pub(super) enum Answer {
     UseRings,
     /// The initiator withdrew the request.
     Withdrawn,
+    /// The receiver keeps the request outside of the ring. Its outcome comes later, in a record of
+    /// the kind [`Kind::Outcome`].
+    Deferred,
 }
 
 impl Answer {
     const USE_RINGS: u8 = 0x3e;
     const WITHDRAWN: u8 = 0x3f;
+    const DEFERRED: u8 = 0x3d;
 
     /// A code below 0x40.
     pub(super) fn to_code(self) -> u8 {
@@ -355,6 +382,7 @@ impl Answer {
             Answer::Status(status) => status.code(),
             Answer::UseRings => Self::USE_RINGS,
             Answer::Withdrawn => Self::WITHDRAWN,
+            Answer::Deferred => Self::DEFERRED,
         }
     }
 
@@ -363,6 +391,7 @@ impl Answer {
         match code {
             Self::USE_RINGS => Answer::UseRings,
             Self::WITHDRAWN => Answer::Withdrawn,
+            Self::DEFERRED => Answer::Deferred,
             code => Answer::Status(Status::from_code(code).unwrap_or(Status::RemoteBadStatus)),
         }
     }
@@ -375,7 +404,7 @@ pub(super) mod tests {
 
     prop_compose! {
         pub(in crate::transport) fn any_record()(
-            kind in prop::sample::select(vec![Kind::Data, Kind::Direct, Kind::Pull, Kind::ReadData]),
+            kind in prop::sample::select(vec![Kind::Data, Kind::Direct, Kind::Pull, Kind::ReadData, Kind::Outcome]),
             is_write in any::<bool>(),
             send in prop::sample::select(vec![Operation::Send, Operation::Datagram, Operation::RdmaWrite]),
             qpns in any::<(u16, u16)>(), qkey in any::<u32>(), sequence in any::<u32>(),
@@ -386,6 +415,7 @@ pub(super) mod tests {
             let operation = match kind {
                 Kind::Data => send,
                 Kind::Direct if is_write => Operation::RdmaWrite,
+                Kind::Outcome => Operation::Send,
                 _ => Operation::RdmaRead,
             };
             let is_rdma = matches!(operation, Operation::RdmaRead | Operation::RdmaWrite);
@@ -393,7 +423,7 @@ pub(super) mod tests {
             let offset = if parts { u32::from(cut.0) % (length + 1) } else { 0 };
             let payload = match kind {
                 Kind::Direct => SEGMENT as u32,
-                Kind::Pull => 0,
+                Kind::Pull | Kind::Outcome => 0,
                 _ if parts => u32::from(cut.1) % (length - offset + 1),
                 _ => length,
             };
@@ -509,9 +539,10 @@ pub(super) mod tests {
     #[test]
     fn answers_round_trip() {
         let statuses = Status::ALL.map(Answer::Status);
-        for answer in statuses
-            .into_iter()
-            .chain([Answer::UseRings, Answer::Withdrawn])
+        for answer in
+            statuses
+                .into_iter()
+                .chain([Answer::UseRings, Answer::Withdrawn, Answer::Deferred])
         {
             assert!(answer.to_code() < 0x40);
             assert_eq!(Answer::from_code(answer.to_code()), answer);

@@ -175,9 +175,9 @@ impl<T> Producer<T> {
         Position { number, at }
     }
 
-    /// Takes the answers that are there, in any order.
+    /// Takes the answers that are there, in any order, each with its record's `T` and number.
     #[inline]
-    pub(super) fn reap(&mut self, mut answered: impl FnMut(T, Answer)) {
+    pub(super) fn reap(&mut self, mut answered: impl FnMut(T, u64, Answer)) {
         if self.waiting == 0 {
             return;
         }
@@ -201,7 +201,7 @@ impl<T> Producer<T> {
     }
 
     #[inline]
-    fn look(&mut self, number: u64, answered: &mut impl FnMut(T, Answer)) {
+    fn look(&mut self, number: u64, answered: &mut impl FnMut(T, u64, Answer)) {
         let entry = &mut self.entries[answer_at(number)];
         if matches!(entry.pending, Pending::Nothing) {
             return;
@@ -214,7 +214,7 @@ impl<T> Producer<T> {
         }
         if let Pending::Record(token) = std::mem::replace(&mut entry.pending, Pending::Nothing) {
             self.waiting -= 1;
-            answered(token, Answer::from_code(byte & CODE));
+            answered(token, number, Answer::from_code(byte & CODE));
         }
     }
 
@@ -452,7 +452,7 @@ mod tests {
 
     fn reap(producer: &mut Producer<u64>) -> Vec<(u64, Answer)> {
         let mut answers = Vec::new();
-        producer.reap(|token, answer| answers.push((token, answer)));
+        producer.reap(|token, _, answer| answers.push((token, answer)));
         answers
     }
 

@@ -69,6 +69,27 @@ impl Network {
         })
     }
 
+    /// The network as the answers of a device see it, which leave in the other direction; `None` if
+    /// they arrive at once.
+    pub(super) fn for_replies(
+        options: &NetworkOptions,
+        gid: Gid,
+        participant: u32,
+    ) -> Option<Network> {
+        let options = NetworkOptions {
+            seed: options.seed.rotate_left(32),
+            rnr: 0.0,
+            ..*options
+        };
+        Network::new(&options, gid, participant)
+    }
+
+    /// When an answer arrives that leaves at `now`.
+    pub(super) fn reply(&mut self, now: u64) -> u64 {
+        // Only sends find a receiver not ready.
+        self.pass(now, Operation::RdmaRead).due
+    }
+
     /// What happens to the next packet, sent at `now`.
     pub(super) fn pass(&mut self, now: u64, operation: Operation) -> Passage {
         let options = &self.options;

@@ -13,14 +13,16 @@ use super::error::FabricError;
 use super::files::CaptureRequests;
 use super::fork::HomeProcess;
 use super::host::Host;
-use super::inbound::Inbound;
+use super::inbound::{Inbound, Work};
 use super::outbound::Outbound;
 use super::peer::Peers;
 use super::qpn::QpnChoice;
-use super::schedule::monotonic_now;
-use super::segment::Segment;
+use super::schedule::{Network, monotonic_now};
+use super::segment::{Address, Segment};
+use super::staged::{self, LateAnswers, Outcome, Staged};
 use super::tap::Tap;
 use crate::device::{CqId, Device, Error};
+use crate::link::Token;
 
 /// How often the life of peers is looked at while something is expected of them.
 pub(super) const CHECK_PEERS: Duration = Duration::from_millis(5);
@@ -145,6 +147,8 @@ pub(super) struct State {
     /// Queues whose doorbells are not announced by calls.
     watched: usize,
     captures: CaptureRequests,
+    staged: Staged,
+    late_answers: LateAnswers,
     /// The last turn did not look for answers.
     answers_wait: bool,
 }
@@ -156,23 +160,26 @@ impl State {
         segment: Arc<Segment>,
         config: &HostConfig,
         tap: Option<Box<Tap>>,
-    ) -> State {
+    ) -> Result<State, FabricError> {
         let peers = Peers::new(host.fabric().clone(), Arc::clone(&segment));
-        let id = host.address().id;
-        State {
+        let Address { gid, id } = host.address();
+        let seed = config.network.seed ^ u64::from(id.0) << 32;
+        let replies = Network::for_replies(&config.network, gid, id.0);
+        let mut state = State {
             device,
-            inbound: Inbound::new(segment),
+            inbound: Inbound::new(segment, replies),
             outbound: Outbound::new(config, peers, tap),
-            qpns: QpnChoice::new(
-                config.network.qpn_reuse,
-                config.network.seed ^ u64::from(id.0) << 32,
-            ),
+            qpns: QpnChoice::new(config.network.qpn_reuse, seed),
             events: None,
             started: Instant::now(),
             watched: 0,
             captures: CaptureRequests::new(host.directory()),
+            staged: Staged::new(host.fabric(), seed)?,
+            late_answers: LateAnswers::default(),
             answers_wait: false,
-        }
+        };
+        state.look_for_faults();
+        Ok(state)
     }
 
     pub(super) fn device(&mut self) -> &mut Device {
@@ -222,7 +229,12 @@ impl State {
         if self.watched > 0 {
             self.device.poll_doorbells();
         }
-        let mut busy = self.inbound.poll(&mut self.device, &mut self.outbound);
+        self.look_for_faults();
+        let mut busy = self.inbound.poll(&mut Work {
+            device: &mut self.device,
+            outbound: &mut self.outbound,
+            staged: &mut self.staged,
+        });
         // What came in may be what the application waits for. It gets that at once; answers to its
         // own requests follow with its next poll.
         self.answers_wait = busy && !self.answers_wait;
@@ -256,22 +268,95 @@ impl State {
         busy
     }
 
+    /// Takes notice of faults that were armed, disarmed or released.
+    #[inline]
+    pub(super) fn look_for_faults(&mut self) {
+        if let Some(change) = self.staged.look() {
+            self.follow(&change);
+        }
+    }
+
+    #[cold]
+    fn follow(&mut self, change: &staged::Change) {
+        self.inbound.attend(self.staged.is_armed());
+        self.inbound.follow(
+            change,
+            &mut Work {
+                device: &mut self.device,
+                outbound: &mut self.outbound,
+                staged: &mut self.staged,
+            },
+        );
+        self.late_answers.follow(change, &self.staged);
+    }
+
+    /// The rules that are armed.
+    pub(super) fn staged(&mut self) -> &mut Staged {
+        &mut self.staged
+    }
+
     #[inline]
     fn complete(&mut self) -> bool {
+        if self.staged.is_armed() || !self.late_answers.is_empty() {
+            return self.complete_with_faults();
+        }
         let mut busy = false;
         while let Some((token, status)) = self.outbound.next_completed() {
             busy = true;
-            if let Some(tap) = self.outbound.tap() {
-                tap.completed(token, status, self.device.local_memory(token));
-            }
-            // Only this status starts a timer.
-            let now = match status {
-                Status::RemoteRnr => self.started.elapsed(),
-                _ => Duration::ZERO,
-            };
-            self.device.complete(now, token, status);
+            self.complete_one(token, status);
         }
         busy
+    }
+
+    #[cold]
+    fn complete_with_faults(&mut self) -> bool {
+        let mut busy = false;
+        loop {
+            let State {
+                device,
+                outbound,
+                staged,
+                late_answers,
+                ..
+            } = self;
+            let outcome = match outbound.next_completed() {
+                Some((token, status)) => {
+                    busy = true;
+                    late_answers.arrive(token, status, device, staged)
+                }
+                None => match late_answers.next(device, staged) {
+                    None => return busy,
+                    due => due,
+                },
+            };
+            let Some(outcome) = outcome else { continue };
+            busy = true;
+            let Outcome {
+                token,
+                status,
+                duplicate,
+            } = outcome;
+            if duplicate {
+                let before = self.device.completion_counters();
+                self.complete_one(token, status);
+                self.device.repeat_completions(&before);
+            } else {
+                self.complete_one(token, status);
+            }
+        }
+    }
+
+    #[inline]
+    fn complete_one(&mut self, token: Token, status: Status) {
+        if let Some(tap) = self.outbound.tap() {
+            tap.completed(token, status, self.device.local_memory(token));
+        }
+        // Only this status starts a timer.
+        let now = match status {
+            Status::RemoteRnr => self.started.elapsed(),
+            _ => Duration::ZERO,
+        };
+        self.device.complete(now, token, status);
     }
 
     #[inline]
@@ -312,18 +397,22 @@ impl State {
             || self.device.next_timeout().is_some()
             || self.device.has_unsent()
             || self.inbound.next_due().is_some()
+            || self.staged.is_armed()
+            || !self.late_answers.is_empty()
     }
 
     /// The time, since the start, at which something has to be done without being woken for it.
     fn next_deadline(&self) -> Option<Duration> {
         let now = self.now();
-        let due = self
-            .inbound
-            .next_due()
+        let first = self.inbound.next_due().into_iter();
+        let due = first
+            .chain(self.late_answers.next_due())
+            .min()
             .map(|due| now + Duration::from_nanos(due.saturating_sub(monotonic_now())));
         let alive = self.outbound.is_waiting().then(|| now + CHECK_PEERS);
         let busy = self.device.has_unsent().then(|| now + RETRY_BUSY);
-        [due, alive, busy, self.device.next_timeout()]
+        let faults = self.staged.is_armed().then(|| now + staged::LOOK);
+        [due, alive, busy, faults, self.device.next_timeout()]
             .into_iter()
             .flatten()
             .min()

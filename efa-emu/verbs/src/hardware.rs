@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use efa_core::address::Qpn;
-use efa_emu::device::{self, CqId, QpConfig, QpRings};
+use efa_emu::device::{self, CqId, PdId, QpConfig, QpRings, RegionKeys};
 use efa_emu::transport::{Engine, EngineError, FabricError};
 
 use crate::channel::{EventQueue, RaisedBy};
@@ -73,6 +73,16 @@ impl Hardware {
             Err(FabricError::Forked) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    pub(crate) fn register_memory(
+        &self,
+        pd: PdId,
+        region: device::MemoryRegion,
+    ) -> Result<RegionKeys, Errno> {
+        self.check_open()?;
+        let _locking = Locking::new();
+        Ok(self.engine.register_memory(pd, region)?)
     }
 
     pub(crate) fn create_qp(&self, config: QpConfig) -> Result<(Qpn, QpRings), Errno> {

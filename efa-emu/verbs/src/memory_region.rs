@@ -74,7 +74,7 @@ fn register(
     let keys = domain
         .context
         .hardware
-        .with_device(|device| device.register_memory(domain.id, registration))??;
+        .register_memory(domain.id, registration)?;
     let c = ibv_mr {
         context: domain.context.c_pointer(),
         pd,

@@ -8,13 +8,13 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
-use efa_core::address::Qpn;
+use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
 
 use super::flight::{FlightTable, Place, RequestData};
 use super::queue_pair::{QpState, RNR_RETRY_INFINITE, SendSide};
 use super::{Device, Error};
-use crate::link::{HostSegment, Link, LinkBusy, Operation, RequestHeader, Token};
+use crate::link::{HostSegment, Link, LinkBusy, LocalData, Operation, RequestHeader, Token};
 use backlog::Backlogs;
 use prepare::{LocalFailure, count_completed, local_still_valid, prepare, send_entry};
 
@@ -303,6 +303,14 @@ impl Device {
                 count, segments, ..
             } => Some(&segments[..usize::from(*count)]),
         }
+    }
+
+    /// The destination, the header and the local data of a request that is with the link. The data may
+    /// be read as long as [`Device::local_memory`] answers `Some`.
+    pub fn request(&self, token: Token) -> Option<(Gid, &RequestHeader, LocalData<'_>)> {
+        let flight = &self.initiator.flight;
+        let request = flight.get(flight.find(token)?)?;
+        Some((request.to, &request.header, request.data.as_local()))
     }
 
     /// The requests of a queue pair that are with the link.

@@ -1,5 +1,7 @@
 //! Requests of peers on their way into this device.
 
+mod judging;
+mod kept;
 mod pulls;
 mod transfers;
 
@@ -14,13 +16,16 @@ use super::outbound::{BulkName, Outbound, PullName};
 use super::peer::Peer;
 use super::record::{self, Answer, Kind, Record};
 use super::ring::{Consumer, Incoming};
-use super::schedule::{Agenda, monotonic_now};
+use super::schedule::{Agenda, Network, monotonic_now};
 use super::segment::{Address, SLOTS, Segment, SlotContent};
+use super::staged::Staged;
 use super::tap::Tap;
 use crate::device::Device;
+use crate::fault::Withheld;
 use crate::link::{HostSegment, Operation};
+use kept::{Kept, Outcome};
 use pulls::{Pull, PullTable};
-use transfers::{BetweenProcesses, FromRing, IntoRing, Outcome};
+use transfers::{BetweenProcesses, FromRing, IntoRing, Moved};
 
 /// Records of one ring that are handled before the next ring's turn.
 const RECORDS_PER_TURN: usize = 32;
@@ -57,15 +62,14 @@ impl InRing {
         }
     }
 
-    /// Hands a record with data to the device. Answers whether the slot has to be listed as one with
-    /// answers.
+    /// Hands a record with data to the device.
     #[inline]
-    fn deliver(
+    fn serve(
         &mut self,
         incoming: &Incoming,
         device: &mut Device,
         outbound: &mut Outbound,
-    ) -> bool {
+    ) -> Status {
         let mut transfer = FromRing {
             consumer: &self.consumer,
             incoming,
@@ -75,10 +79,10 @@ impl InRing {
         if let Some(tap) = outbound.tap() {
             tap_data(tap, self.from, &transfer, status);
         }
-        self.answer(incoming, Answer::Status(status))
+        status
     }
 
-    /// Answers a record; likewise.
+    /// Answers a record. Answers whether the slot has to be listed as one with answers.
     #[inline]
     fn answer(&mut self, incoming: &Incoming, answer: Answer) -> bool {
         self.consumer.answer(incoming, answer);
@@ -94,6 +98,31 @@ struct Later {
     incoming: Incoming,
 }
 
+/// Something to be done at a time.
+#[derive(Clone, Copy, Debug)]
+struct Task {
+    of: Later,
+    then: Then,
+}
+
+/// What becomes of a record when its time has come.
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    /// It arrives, after it was lost so many times.
+    Arrive(u32),
+    /// It is handled: faults have had their say.
+    Handle,
+    /// Its answer leaves.
+    Answer(Answer),
+}
+
+/// What handling a record takes besides the receiving half itself.
+pub(super) struct Work<'a> {
+    pub(super) device: &'a mut Device,
+    pub(super) outbound: &'a mut Outbound,
+    pub(super) staged: &'a mut Staged,
+}
+
 /// A copy between processes under way.
 #[derive(Clone, Copy, Debug)]
 struct Copying {
@@ -105,12 +134,23 @@ struct Copying {
 /// The receiving half of a device's link.
 pub(super) struct Inbound {
     segment: Arc<Segment>,
+    own: Gid,
     rings: Vec<Option<Box<InRing>>>,
     /// Slots whose rings are polled.
     polled: Vec<usize>,
     serials: u64,
-    /// Records whose delivery time has not come.
-    scheduled: Agenda<Later>,
+    /// Records whose time has not come.
+    scheduled: Agenda<Task>,
+    /// Requests that faults hold.
+    kept: Withheld<Kept>,
+    /// The outcomes of those that were copied, with the times at which they leave.
+    outcomes: VecDeque<(u64, Outcome)>,
+    /// What the network does to answers; `None` if it is perfect.
+    replies: Option<Network>,
+    /// Records do not go straight to the device: faults are armed, or answers take time.
+    is_attentive: bool,
+    /// The completion of the record that is handled now is written twice.
+    duplicate: bool,
     copies: VecDeque<Copying>,
     pulls: PullTable,
     /// Slots whose senders have answers that they were not woken for.
@@ -118,9 +158,15 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    pub(super) fn new(segment: Arc<Segment>) -> Inbound {
+    pub(super) fn new(segment: Arc<Segment>, replies: Option<Network>) -> Inbound {
         Inbound {
+            own: segment.address().gid,
             segment,
+            kept: Withheld::default(),
+            outcomes: VecDeque::new(),
+            is_attentive: replies.is_some(),
+            replies,
+            duplicate: false,
             rings: (0..SLOTS).map(|_| None).collect(),
             polled: Vec::new(),
             serials: 0,
@@ -131,30 +177,38 @@ impl Inbound {
         }
     }
 
+    /// Takes notice of whether any fault is armed.
+    pub(super) fn attend(&mut self, is_armed: bool) {
+        self.is_attentive = is_armed || self.replies.is_some();
+    }
+
     /// Handles what has come. Answers whether there was anything to do.
     #[inline]
-    pub(super) fn poll(&mut self, device: &mut Device, outbound: &mut Outbound) -> bool {
+    pub(super) fn poll(&mut self, work: &mut Work<'_>) -> bool {
         let mut busy = false;
         if self.segment.doorbell_rung() {
             busy = true;
-            self.answer_doorbells(outbound);
+            self.answer_doorbells(work.outbound);
         }
         let mut position = 0;
         while let Some(slot) = self.polled.get(position).copied() {
-            busy |= self.drain(slot, device, outbound);
+            busy |= self.drain(slot, work);
             // The ring may have gone, and the list with it.
             if self.polled.get(position) == Some(&slot) {
                 position += 1;
             }
         }
         if !self.scheduled.is_empty() {
-            busy |= self.deliver_due(device, outbound);
+            busy |= self.do_due(work);
         }
         if !self.copies.is_empty() {
-            busy |= self.copy_some(device, outbound);
+            busy |= self.copy_some(work.device, work.outbound);
         }
         if !self.pulls.is_empty() {
-            busy |= self.serve_pulls(device, outbound);
+            busy |= self.serve_pulls(work.device, work.outbound);
+        }
+        if !self.outcomes.is_empty() {
+            busy |= self.send_outcomes(work);
         }
         if !self.answered.is_empty() {
             self.wake_senders();
@@ -162,9 +216,10 @@ impl Inbound {
         busy
     }
 
-    /// The time of the next scheduled delivery, in nanoseconds of the monotonic clock.
+    /// The time of the next task, in nanoseconds of the monotonic clock.
     pub(super) fn next_due(&self) -> Option<u64> {
-        self.scheduled.next_due()
+        let outcome = self.outcomes.iter().map(|(due, _)| *due).min();
+        self.scheduled.next_due().into_iter().chain(outcome).min()
     }
 
     /// Makes every sender ring the doorbell from now on. Answers whether nothing had come before that
@@ -300,9 +355,13 @@ impl Inbound {
     fn drop_ring(&mut self, slot: usize) {
         self.rings[slot] = None;
         self.polled.retain(|polled| *polled != slot);
-        self.scheduled.retain(|later| later.slot != slot);
+        self.scheduled.retain(|task| task.of.slot != slot);
         self.copies.retain(|copying| copying.of.slot != slot);
         self.pulls.retain(|pull| pull.of.slot != slot);
+        self.kept.retain(|kept| match kept {
+            Kept::InRing(later) => later.slot != slot,
+            Kept::Copied(_) => true,
+        });
     }
 
     /// Frees slots whose claimants died before or after they used them.
@@ -323,7 +382,7 @@ impl Inbound {
     }
 
     #[inline]
-    fn drain(&mut self, slot: usize, device: &mut Device, outbound: &mut Outbound) -> bool {
+    fn drain(&mut self, slot: usize, work: &mut Work<'_>) -> bool {
         let mut any = false;
         let mut turn = 0;
         while turn < RECORDS_PER_TURN {
@@ -334,21 +393,31 @@ impl Inbound {
                 Ok(Some(incoming)) => {
                     any = true;
                     let record = &incoming.record;
-                    if record.due != 0 {
+                    if (record.due != 0) | self.is_attentive {
                         // Even if its time has come: one behind it may be due earlier.
                         let due = record.due;
                         let later = ring.later(slot, incoming);
-                        self.scheduled.enter(monotonic_now(), due, later);
+                        if due == 0 {
+                            turn += 1;
+                            self.arrive(later, 0, work);
+                        } else {
+                            let task = Task {
+                                of: later,
+                                then: Then::Arrive(0),
+                            };
+                            self.scheduled.enter(monotonic_now(), due, task);
+                        }
                         continue;
                     }
                     turn += 1;
                     if record.kind == Kind::Data && !record.not_ready {
-                        if ring.deliver(&incoming, device, outbound) {
+                        let status = ring.serve(&incoming, work.device, work.outbound);
+                        if ring.answer(&incoming, Answer::Status(status)) {
                             self.answered.push(slot);
                         }
                     } else {
                         let later = ring.later(slot, incoming);
-                        self.handle(later, device, outbound);
+                        self.handle(later, work);
                     }
                 }
                 Ok(None) if any => {
@@ -390,12 +459,16 @@ impl Inbound {
         }
     }
 
-    fn deliver_due(&mut self, device: &mut Device, outbound: &mut Outbound) -> bool {
+    fn do_due(&mut self, work: &mut Work<'_>) -> bool {
         let mut busy = false;
         let now = monotonic_now();
-        while let Some(later) = self.scheduled.take_due(now) {
+        while let Some(Task { of, then }) = self.scheduled.take_due(now) {
             busy = true;
-            self.handle(later, device, outbound);
+            match then {
+                Then::Arrive(attempt) => self.arrive(of, attempt, work),
+                Then::Handle => self.handle(of, work),
+                Then::Answer(answer) => self.answer_now(&of, answer),
+            }
         }
         busy
     }
@@ -408,7 +481,7 @@ impl Inbound {
     }
 
     #[inline]
-    fn answer(&mut self, of: &Later, answer: Answer) {
+    fn answer_now(&mut self, of: &Later, answer: Answer) {
         if let Some(ring) = self.ring(of)
             && ring.answer(&of.incoming, answer)
         {
@@ -416,43 +489,58 @@ impl Inbound {
         }
     }
 
+    /// Answers a request, over the network.
+    #[inline]
+    fn answer(&mut self, of: &Later, answer: Answer) {
+        if self.replies.is_some()
+            && matches!(answer, Answer::Status(_))
+            && let Some(due) = self.reply_due()
+        {
+            let then = Then::Answer(answer);
+            let task = Task { of: *of, then };
+            self.scheduled.enter(monotonic_now(), due, task);
+            return;
+        }
+        self.answer_now(of, answer);
+    }
+
     /// Handles a record whose time has come.
     #[inline]
-    fn handle(&mut self, later: Later, device: &mut Device, outbound: &mut Outbound) {
+    fn handle(&mut self, later: Later, work: &mut Work<'_>) {
         let record = &later.incoming.record;
         if record.not_ready {
-            self.tap_refusal(&later, outbound);
-            return self.answer(&later, Answer::Status(Status::RemoteRnr));
+            return self.refuse_request(later, Status::RemoteRnr, work);
         }
         match record.kind {
             Kind::Data => {
-                if let Some(ring) = self.ring(&later)
-                    && ring.deliver(&later.incoming, device, outbound)
-                {
-                    self.answered.push(later.slot);
-                }
+                let duplicate = self.duplicate;
+                let Some(ring) = self.ring(&later) else {
+                    return;
+                };
+                let incoming = &later.incoming;
+                let outbound = &mut *work.outbound;
+                let status = match duplicate {
+                    false => ring.serve(incoming, work.device, outbound),
+                    true => work
+                        .device
+                        .duplicating(|device| ring.serve(incoming, device, outbound)),
+                };
+                self.answer(&later, Answer::Status(status));
             }
             Kind::Direct => self.copies.push_back(Copying { of: later, done: 0 }),
             Kind::Pull => {
                 self.pulls.insert(Pull::new(later));
             }
-            Kind::ReadData => self.take_read_data(later, device, outbound),
+            Kind::ReadData => self.take_read_data(later, work.device, work.outbound),
+            Kind::Outcome => {
+                if let Some(ring) = self.ring(&later) {
+                    let from = ring.peer.address();
+                    work.outbound.take_outcome(from, &later.incoming.record);
+                }
+                self.answer_now(&later, Answer::Status(Status::Ok));
+            }
             // Rings skip the padding.
             Kind::Pad => {}
-        }
-    }
-
-    fn tap_refusal(&mut self, later: &Later, outbound: &mut Outbound) {
-        if let Some(ring) = self.ring(later)
-            && let Some(tap) = outbound.tap()
-        {
-            let from = ring.peer.address().gid;
-            let transfer = FromRing {
-                consumer: &ring.consumer,
-                incoming: &later.incoming,
-                whole: None,
-            };
-            tap_data(tap, from, &transfer, Status::RemoteRnr);
         }
     }
 
@@ -480,7 +568,7 @@ impl Inbound {
                 Status::Ok
             }
         };
-        self.answer(&later, Answer::Status(status));
+        self.answer_now(&later, Answer::Status(status));
     }
 
     /// Moves pieces of copies, each copy in its turn.
@@ -549,19 +637,19 @@ impl Inbound {
             theirs: &segments[..count],
             window,
             is_last: window.end() == header.length,
-            outcome: Outcome::Moved,
+            outcome: Moved::Done,
             whole: None,
         };
         let from = ring.peer.address().gid;
         let status = device.deliver(from, header, &mut transfer);
         ring.consumer.end_copy(incoming);
         let answer = match (transfer.outcome, status) {
-            (Outcome::Answer(answer), _) => answer,
-            (Outcome::Moved, Status::Ok) if !transfer.is_last => {
+            (Moved::Instead(answer), _) => answer,
+            (Moved::Done, Status::Ok) if !transfer.is_last => {
                 copying.done = window.end();
                 return None;
             }
-            (Outcome::Moved, status) => Answer::Status(status),
+            (Moved::Done, status) => Answer::Status(status),
         };
         if let (Some(tap), Answer::Status(status)) = (outbound.tap(), answer) {
             tap_rdma(tap, from, &incoming.record, transfer.whole, status);

@@ -53,11 +53,11 @@ impl Transfer for FromRing<'_> {
 
 /// What became of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Outcome {
+pub(super) enum Moved {
     /// The device's status counts.
-    Moved,
+    Done,
     /// The initiator gets this answer whatever the device says.
-    Answer(Answer),
+    Instead(Answer),
 }
 
 /// This process copies between its own memory and the initiator's, one window of the data at a time.
@@ -66,7 +66,7 @@ pub(super) struct BetweenProcesses<'a> {
     pub(super) theirs: &'a [HostSegment],
     pub(super) window: Window,
     pub(super) is_last: bool,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: Moved,
     /// This process's side of the data.
     pub(super) whole: Option<HostSegment>,
 }
@@ -79,10 +79,10 @@ impl BetweenProcesses<'_> {
         };
         memory::copy_between(self.pid, direction, part, self.theirs, start).map_err(|error| {
             match error {
-                CopyError::Forbidden => self.outcome = Outcome::Answer(Answer::UseRings),
+                CopyError::Forbidden => self.outcome = Moved::Instead(Answer::UseRings),
                 // The initiator's own memory is at fault, which only it can say of itself.
                 CopyError::PeerFault => {
-                    self.outcome = Outcome::Answer(Answer::Status(Status::LocalInvalidLkey));
+                    self.outcome = Moved::Instead(Answer::Status(Status::LocalInvalidLkey));
                 }
                 CopyError::Gone | CopyError::OwnFault => {}
             }

@@ -3,7 +3,7 @@
 mod bulk;
 mod routes;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -54,6 +54,8 @@ enum Pending {
     Bulk(BulkName),
     /// Data for a read by the peer.
     ReadData(PullName),
+    /// The outcome of a request of the peer.
+    Outcome,
 }
 
 /// Names an RDMA read that this device serves through the rings.
@@ -70,6 +72,8 @@ struct OutRing {
     listed: bool,
     /// Some answer came since the last look at the peer's life.
     progressed: bool,
+    /// Requests whose outcomes come in records of their own.
+    deferred: usize,
 }
 
 /// Why data for a peer's read could not be sent.
@@ -90,6 +94,8 @@ pub(super) struct Outbound {
     network: Option<Network>,
     rdma: RdmaPath,
     bulks: BulkTable,
+    /// Requests that their receivers keep, by ring and number of the record.
+    deferred: HashMap<(usize, u64), Pending>,
     /// Bulk requests that have something to send.
     working: VecDeque<BulkName>,
     /// Requests with their outcome, to be handed to the device.
@@ -111,6 +117,7 @@ impl Outbound {
             rings: slab::Slab::new(),
             waiting: Vec::new(),
             bulks: BulkTable::default(),
+            deferred: HashMap::new(),
             working: VecDeque::new(),
             completed: VecDeque::new(),
             read_data: Vec::new(),
@@ -148,7 +155,7 @@ impl Outbound {
     /// Whether any record is without an answer.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.waiting.is_empty() || !self.deferred.is_empty()
     }
 
     /// Takes the answers that have come. Answers whether there were any.
@@ -166,13 +173,19 @@ impl Outbound {
             completed,
             read_data,
             refused,
+            deferred,
             ..
         } = self;
         waiting.retain(|index| {
             let ring = &mut rings[*index];
             let rings_only = &mut ring.rings_only;
             let before = ring.producer.waiting();
-            ring.producer.reap(|pending, answer| match pending {
+            let kept = &mut ring.deferred;
+            ring.producer.reap(|pending, number, answer| match pending {
+                _ if answer == Answer::Deferred => {
+                    *kept += 1;
+                    deferred.insert((*index, number), pending);
+                }
                 Pending::Request(token, qpn, sequence) => {
                     let status = status_of(answer);
                     if status == Status::RemoteRnr {
@@ -181,6 +194,7 @@ impl Outbound {
                     completed.push_back((token, status));
                 }
                 Pending::ReadData(pull) => read_data.push((pull, status_of(answer))),
+                Pending::Outcome => {}
                 Pending::Bulk(name) => {
                     if answer == Answer::UseRings {
                         *rings_only = true;
@@ -349,6 +363,61 @@ impl Outbound {
         Ok(())
     }
 
+    /// Tells the initiator of a kept request its outcome.
+    pub(super) fn push_outcome(
+        &mut self,
+        to: Address,
+        number: u64,
+        status: Status,
+    ) -> Result<(), PushError> {
+        let index = match self.routes.ring_to(to, &mut self.rings) {
+            Ok(index) => index,
+            Err(NoRoute::Busy) => return Err(PushError::Full),
+            Err(NoRoute::Failed(_)) => return Err(PushError::Gone),
+        };
+        let ring = &mut self.rings[index];
+        let record = Record::outcome(number, status);
+        ring.push(&record, Pending::Outcome, |_, _| {})
+            .map_err(|Full| PushError::Full)?;
+        list(&mut self.waiting, ring, index);
+        Ok(())
+    }
+
+    /// The outcome of a request that a peer has kept. Outcomes of other requests are ignored.
+    pub(super) fn take_outcome(&mut self, from: Address, record: &Record) {
+        let Some(index) = self.routes.known_ring(from) else {
+            return;
+        };
+        let number = u64::from(record.header.sequence) | u64::from(record.offset) << 32;
+        let Some(pending) = self.deferred.remove(&(index, number)) else {
+            return;
+        };
+        if let Some(ring) = self.rings.get_mut(index) {
+            ring.deferred = ring.deferred.saturating_sub(1);
+        }
+        let code = record.header.immediate.unwrap_or(u32::MAX);
+        let code = u8::try_from(code).unwrap_or(u8::MAX);
+        let status = Status::from_code(code).unwrap_or(Status::RemoteBadStatus);
+        match pending {
+            Pending::Request(token, qpn, sequence) => {
+                if status == Status::RemoteRnr {
+                    self.refused.note(qpn, sequence);
+                }
+                self.completed.push_back((token, status));
+            }
+            Pending::Bulk(name) => settle(
+                &mut self.bulks,
+                &mut self.working,
+                &mut self.completed,
+                &mut self.refused,
+                name,
+                Answer::Status(status),
+            ),
+            // These are never kept.
+            Pending::ReadData(_) | Pending::Outcome => {}
+        }
+    }
+
     /// Takes memory back from requests whose memory the device no longer vouches for: when this
     /// returns, no target copies from or to it any more.
     pub(super) fn withdraw_lost_memory(&mut self, device: &Device) {
@@ -381,7 +450,7 @@ impl Outbound {
         let mut dead = Vec::new();
         for (index, ring) in &mut self.rings {
             let progressed = std::mem::take(&mut ring.progressed);
-            if (all || (ring.listed && !progressed))
+            if (all || ring.deferred > 0 || (ring.listed && !progressed))
                 && (ring.producer.is_refused() || !ring.peer.is_alive())
             {
                 dead.push(index);
@@ -403,14 +472,22 @@ impl Outbound {
             bulks,
             completed,
             read_data,
+            deferred,
             ..
         } = self;
-        ring.producer.abandon(|pending| match pending {
+        let kept = deferred.extract_if(|(ring, _), _| *ring == index);
+        let mut kept: Vec<_> = kept
+            .map(|((_, number), pending)| (number, pending))
+            .collect();
+        kept.sort_unstable_by_key(|(number, _)| *number);
+        let mut fail = |pending| match pending {
             Pending::Request(token, ..) => completed.push_back((token, GONE)),
             Pending::ReadData(pull) => read_data.push((pull, GONE)),
             // Below, once per request and not once per part.
-            Pending::Bulk(_) => {}
-        });
+            Pending::Bulk(_) | Pending::Outcome => {}
+        };
+        kept.into_iter().for_each(|(_, pending)| fail(pending));
+        ring.producer.abandon(&mut fail);
         let lost: Vec<_> = bulks
             .iter()
             .filter(|(_, bulk)| bulk.ring == index)
@@ -477,7 +554,7 @@ fn status_of(answer: Answer) -> Status {
     match answer {
         Answer::Status(status) => status,
         // Nobody is asked for these answers.
-        Answer::UseRings | Answer::Withdrawn => Status::RemoteBadStatus,
+        Answer::UseRings | Answer::Withdrawn | Answer::Deferred => Status::RemoteBadStatus,
     }
 }
 

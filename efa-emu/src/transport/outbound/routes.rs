@@ -170,6 +170,7 @@ impl Routes {
                     rings_only: false,
                     listed: false,
                     progressed: false,
+                    deferred: 0,
                 });
                 self.rings.insert(to, index);
                 self.has_new_rings = true;
@@ -178,6 +179,11 @@ impl Routes {
             Ok(None) => Err(NoRoute::Busy),
             Err(error) => Err(unreachable(&error)),
         }
+    }
+
+    /// The ring to a process, if there is one.
+    pub(super) fn known_ring(&self, to: Address) -> Option<usize> {
+        self.rings.get(&to).copied()
     }
 
     /// Forgets everything that leads to the ring to `to`.

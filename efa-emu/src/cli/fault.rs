@@ -1,0 +1,140 @@
+//! `efa-emu fault`: staged faults in a running fabric.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use efa_emu::fault::{self, Action, Fault, HostName};
+use efa_emu::transport::{ArmedFault, DEFAULT_FABRIC, Fabric};
+
+use super::Failure;
+
+#[derive(Args)]
+pub(super) struct FaultArguments {
+    /// The fabric.
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_FABRIC)]
+    fabric: String,
+    #[command(subcommand)]
+    command: FaultCommand,
+}
+
+#[derive(Subcommand)]
+enum FaultCommand {
+    /// Arm rules, until they are cleared or the fabric ends.
+    Add(AddArguments),
+    /// Release what the rules with this label hold.
+    Release {
+        /// The label.
+        label: String,
+    },
+    /// Lose everything between two hosts until they are healed.
+    Cut {
+        /// A host, by name or GID.
+        one: HostName,
+        /// The other.
+        other: HostName,
+    },
+    /// End the cuts of two hosts.
+    Heal {
+        /// A host, by name or GID.
+        one: HostName,
+        /// The other.
+        other: HostName,
+    },
+    /// Kill the processes of a host that have its device open.
+    Kill {
+        /// The host, by name or GID.
+        host: HostName,
+    },
+    /// List the armed rules: events seen, applied to, held now.
+    List,
+    /// Disarm rules and release what they hold.
+    Clear {
+        /// Only those with this label.
+        label: Option<String>,
+    },
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+struct AddArguments {
+    /// A rule: 'when = { packet = "HANDSHAKE" }, then = "hold"'.
+    #[arg(value_name = "RULE")]
+    rule: Option<String>,
+    /// Read rules from this file, `-` for standard input.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+/// Reads a file of rules.
+pub(super) fn read_rules(path: &Path) -> Result<Vec<Fault>, Failure> {
+    let mut text = String::new();
+    let name = path.display().to_string();
+    let cannot = |error: std::io::Error| Failure(format!("cannot read {name}: {error}"));
+    if path == Path::new("-") {
+        std::io::stdin().read_to_string(&mut text).map_err(cannot)?;
+    } else {
+        text = std::fs::read_to_string(path).map_err(cannot)?;
+    }
+    Ok(fault::parse_file(&name, &text)?)
+}
+
+impl FaultArguments {
+    pub(super) fn execute(self) -> Result<ExitCode, Failure> {
+        let fabric = Fabric::open(&self.fabric)?;
+        match self.command {
+            FaultCommand::Add(AddArguments { rule, file }) => {
+                let mut rules = Vec::new();
+                if let Some(text) = rule {
+                    rules.push(text.parse()?);
+                }
+                if let Some(path) = file {
+                    rules.extend(read_rules(&path)?);
+                }
+                for rule in &rules {
+                    fabric.arm(rule)?;
+                }
+            }
+            FaultCommand::Release { label } => {
+                let known = fabric.armed()?;
+                if !known.iter().any(|armed| armed.fault.label == label) {
+                    return Err(no_label(&label, &self.fabric));
+                }
+                fabric.act(Action::Release(label))?;
+            }
+            FaultCommand::Cut { one, other } => fabric.act(Action::Cut([one, other]))?,
+            FaultCommand::Heal { one, other } => fabric.act(Action::Heal([one, other]))?,
+            FaultCommand::Kill { host } => fabric.act(Action::Kill(host))?,
+            FaultCommand::List => super::print(&table(&fabric.armed()?)),
+            FaultCommand::Clear { label: None } => {
+                fabric.disarm(|_| true)?;
+            }
+            FaultCommand::Clear { label: Some(label) } => {
+                if fabric.disarm(|armed| armed.fault.label == label)? == 0 {
+                    return Err(no_label(&label, &self.fabric));
+                }
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn no_label(label: &str, fabric: &str) -> Failure {
+    Failure(format!(
+        "no fault has the label {label:?} in fabric {fabric:?}: `efa-emu fault --fabric {fabric} \
+         list` shows them"
+    ))
+}
+
+/// One line per rule.
+fn table(rules: &[ArmedFault]) -> String {
+    let mut output = format!("{:>8} {:>8} {:>8}  RULE\n", "SEEN", "APPLIED", "HELD");
+    for armed in rules {
+        output += &format!(
+            "{:>8} {:>8} {:>8}  {}\n",
+            armed.seen, armed.applied, armed.held, armed.fault
+        );
+    }
+    output
+}

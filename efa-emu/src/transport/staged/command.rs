@@ -1,0 +1,149 @@
+//! What people and rules want done to a whole fabric.
+
+use efa_core::address::Gid;
+
+use super::board::{ArmedFault, Board};
+use crate::fault::{Action, Fault, FaultId, Faults, HostName, Trigger};
+use crate::transport::error::FabricError;
+use crate::transport::fabric::Fabric;
+use crate::transport::host::{self, Host, HostStatus};
+
+impl Fabric {
+    /// The fabric's board of faults.
+    pub(in crate::transport) fn board(&self) -> Result<Board, FabricError> {
+        self.with_registry(|_| Board::open(self.directory()))
+    }
+
+    /// Arms a rule until it is disarmed or the fabric ends, and does what it does at once. Devices
+    /// see it with the next frame.
+    pub fn arm(&self, fault: &Fault) -> Result<FaultId, FabricError> {
+        self.check_inhabited()?;
+        self.arm_for(fault, None)
+    }
+
+    fn check_inhabited(&self) -> Result<(), FabricError> {
+        match self.hosts()?.is_empty() {
+            false => Ok(()),
+            true => Err(FabricError::NoHosts {
+                fabric: self.name().to_owned(),
+            }),
+        }
+    }
+
+    fn arm_for(&self, fault: &Fault, owner: Option<&Host>) -> Result<FaultId, FabricError> {
+        let (id, triggers, board) = self.with_registry(|_| {
+            let board = Board::open(self.directory())?;
+            let id = board.arm(fault, owner.map(Host::address))?;
+            let mut faults = Faults::default();
+            for armed in board.list() {
+                faults.arm(armed.id, armed.fault);
+            }
+            let triggers = faults.begin(id, &board);
+            Ok((id, triggers, board))
+        })?;
+        for trigger in &triggers {
+            self.execute(trigger, &board)?;
+        }
+        Ok(id)
+    }
+
+    /// Does once what an action does by itself: release, cut, heal, kill. A cut stays in force until
+    /// it is healed or disarmed.
+    pub fn act(&self, action: Action) -> Result<(), FabricError> {
+        let is_cut = matches!(action, Action::Cut(_));
+        let healed = match &action {
+            Action::Heal(pair) => Some(pair.clone()),
+            _ => None,
+        };
+        let id = self.arm(&Fault::at_once(action))?;
+        if !is_cut {
+            self.disarm(|armed| armed.id == id)?;
+        }
+        if let Some([a, b]) = healed {
+            // A cut that was made by hand is over; one that a rule makes may be made again.
+            self.disarm(|armed| {
+                let is_of_pair = match &armed.fault.then {
+                    Action::Cut([x, y]) => (x, y) == (&a, &b) || (x, y) == (&b, &a),
+                    _ => false,
+                };
+                is_of_pair && armed.fault.when.is_none()
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The armed rules, in the order in which they were armed.
+    pub fn armed(&self) -> Result<Vec<ArmedFault>, FabricError> {
+        self.with_registry(|_| {
+            let board = Board::open_existing(self.directory())?;
+            Ok(board.map(|board| board.list()).unwrap_or_default())
+        })
+    }
+
+    /// Disarms the rules that `which` selects and releases what they hold; answers how many.
+    pub fn disarm(&self, which: impl Fn(&ArmedFault) -> bool) -> Result<usize, FabricError> {
+        self.with_registry(|_| {
+            let Some(board) = Board::open_existing(self.directory())? else {
+                return Ok(0);
+            };
+            let list = board.list();
+            let chosen: Vec<_> = list.iter().filter(|armed| which(armed)).collect();
+            for armed in &chosen {
+                board.disarm(armed.id);
+            }
+            Ok(chosen.len())
+        })
+    }
+
+    pub(super) fn execute(&self, trigger: &Trigger, board: &Board) -> Result<(), FabricError> {
+        match trigger {
+            Trigger::Release(faults) => {
+                for fault in faults {
+                    board.release(*fault);
+                }
+                Ok(())
+            }
+            Trigger::Kill(host) => self.kill(host),
+        }
+    }
+
+    /// Kills the processes of a host that have opened its device.
+    fn kill(&self, name: &HostName) -> Result<(), FabricError> {
+        let hosts = self.with_registry(host::list)?;
+        let is_meant = |status: &&HostStatus| {
+            name.is(status.gid, &|gid: Gid, name: &str| {
+                status.gid == gid && status.name == name
+            })
+        };
+        let host = hosts
+            .iter()
+            .find(is_meant)
+            .ok_or_else(|| FabricError::NoSuchHost {
+                fabric: self.name().to_owned(),
+                host: name.to_string(),
+            })?;
+        let own = std::process::id() as i32;
+        let victims = host
+            .participants
+            .iter()
+            .filter(|participant| participant.has_device && participant.pid > 0)
+            .map(|participant| participant.pid);
+        let (mut myself, others): (Vec<_>, Vec<_>) = victims.partition(|pid| *pid == own);
+        myself.truncate(1);
+        // This process last: afterwards it kills nobody any more.
+        for pid in others.into_iter().chain(myself) {
+            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                // One that ended meanwhile is as good as killed.
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Host {
+    /// Arms a rule for as long as this participation lasts; see [`Fabric::arm`].
+    pub fn arm(&self, fault: &Fault) -> Result<FaultId, FabricError> {
+        self.fabric().arm_for(fault, Some(self))
+    }
+}

@@ -1,0 +1,186 @@
+//! Staged faults between processes: the fabric's board of rules as one device evaluates it.
+
+mod answers;
+mod board;
+mod command;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::time::Duration;
+
+use efa_core::address::{Gid, Qpn};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::error::FabricError;
+use super::fabric::Fabric;
+use super::host::table_path;
+use super::qpn::HostTable;
+use crate::fault::{Delay, Event, Fate, FaultId, Faults, Trigger, Verdict};
+
+pub(super) use answers::{LateAnswers, Outcome};
+pub use board::ArmedFault;
+pub(super) use board::{Board, board_path, draft_path};
+
+/// How soon a device looks at the board again while something is armed.
+pub(super) const LOOK: Duration = Duration::from_millis(2);
+
+/// How long the reliability layer waits before it sends a lost frame again; doubled each time.
+pub(super) const RETRANSMIT_TIMEOUT: Duration = Duration::from_micros(500);
+/// How often it sends a frame before the request fails.
+pub(super) const ATTEMPTS: u32 = 8;
+
+/// The time from the first loss of a frame until the reliability layer gives up.
+pub(super) fn give_up_after() -> Duration {
+    RETRANSMIT_TIMEOUT * (1 << ATTEMPTS)
+}
+
+/// When a frame that was lost for the `attempt`-th time goes again, `None` if it does not.
+pub(super) fn retransmit_after(attempt: u32) -> Option<Duration> {
+    (attempt < ATTEMPTS).then(|| RETRANSMIT_TIMEOUT * (1 << attempt.saturating_sub(1)))
+}
+
+/// What changed on the board.
+#[derive(Debug)]
+pub(super) struct Change {
+    /// Rules whose held frames are released.
+    pub(super) released: Vec<FaultId>,
+}
+
+/// The rules as one device sees them.
+pub(super) struct Staged {
+    fabric: Fabric,
+    board: Board,
+    known: u64,
+    faults: Faults,
+    /// Orders to release that were carried out, by rule.
+    releases: HashMap<FaultId, u64>,
+    names: RefCell<HashMap<Gid, Option<String>>>,
+    random: SmallRng,
+}
+
+impl Staged {
+    /// The rules of a fabric. `seed` decides what they leave to chance.
+    pub(super) fn new(fabric: &Fabric, seed: u64) -> Result<Staged, FabricError> {
+        let board = fabric.board()?;
+        Ok(Staged {
+            fabric: fabric.clone(),
+            // Whatever is on the board is news.
+            known: board.generation().wrapping_sub(1),
+            board,
+            faults: Faults::default(),
+            releases: HashMap::new(),
+            names: RefCell::default(),
+            random: SmallRng::seed_from_u64(seed),
+        })
+    }
+
+    /// Whether any rule is armed.
+    #[inline]
+    pub(super) fn is_armed(&self) -> bool {
+        !self.faults.is_empty()
+    }
+
+    /// Whether a rule is armed.
+    pub(super) fn has(&self, id: FaultId) -> bool {
+        self.faults.is_armed(id)
+    }
+
+    /// Takes notice of changes of the board: one look at one word if there are none.
+    #[inline]
+    pub(super) fn look(&mut self) -> Option<Change> {
+        if self.board.generation() == self.known {
+            return None;
+        }
+        Some(self.read_board())
+    }
+
+    #[cold]
+    fn read_board(&mut self) -> Change {
+        self.known = self.board.generation();
+        // Behind the generation: what was written before it was raised is there.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        let list = self.board.list();
+        let is_there = |id| list.iter().any(|armed| armed.id == id);
+        self.faults.retain(is_there);
+        self.releases.retain(|id, _| is_there(*id));
+        self.names.get_mut().clear();
+        let mut released = Vec::new();
+        for armed in list {
+            let orders = self.board.releases(armed.id);
+            if !self.faults.is_armed(armed.id) {
+                self.faults.arm(armed.id, armed.fault);
+                self.releases.insert(armed.id, orders);
+            } else if self.releases.insert(armed.id, orders) != Some(orders) {
+                released.push(armed.id);
+            }
+        }
+        Change { released }
+    }
+
+    /// Decides about an event and does what rules want done beside it.
+    pub(super) fn decide(&mut self, event: &Event<'_>) -> Option<(FaultId, Fate)> {
+        let Staged {
+            fabric,
+            names,
+            faults,
+            board,
+            ..
+        } = self;
+        let Verdict { fate, triggers } = faults.decide(event, &is_named(fabric, names), board);
+        self.execute(triggers);
+        fate
+    }
+
+    fn execute(&self, triggers: Vec<Trigger>) {
+        for trigger in triggers {
+            let done = self.fabric.execute(&trigger, &self.board);
+            if let Err(error) = done {
+                tracing::warn!(?trigger, %error, "a staged fault cannot do its work");
+            }
+        }
+    }
+
+    /// The error number of a registration that a rule wants to fail.
+    pub(super) fn registration_failure(&mut self, host: Gid, length: u64) -> Option<i32> {
+        match self.decide(&Event::Registration { host, length })? {
+            (_, Fate::Fail(errno)) => Some(errno),
+            _ => None,
+        }
+    }
+
+    /// The number that a rule wants the next queue pair to have.
+    pub(super) fn preferred_qpn(&mut self, host: Gid) -> Option<Qpn> {
+        match self.decide(&Event::QueuePair { host })? {
+            (_, Fate::Qpn(qpn)) => Some(qpn),
+            _ => None,
+        }
+    }
+
+    /// Notes that a device holds one frame more or less for a rule.
+    pub(super) fn note_held(&self, fault: FaultId, change: i64) {
+        self.board.note_held(fault, change);
+    }
+
+    /// A time between the bounds.
+    pub(super) fn draw(&mut self, delay: Delay) -> Duration {
+        let spread = delay.most - delay.least;
+        delay.least + spread.mul_f64(self.random.random::<f64>())
+    }
+}
+
+/// Whether a host has a name. The name of a host that is gone is known if it was asked for before.
+fn is_named<'a>(
+    fabric: &'a Fabric,
+    names: &'a RefCell<HashMap<Gid, Option<String>>>,
+) -> impl Fn(Gid, &str) -> bool + 'a {
+    move |gid, name| {
+        let mut names = names.borrow_mut();
+        let known = names.entry(gid).or_insert_with(|| {
+            let path = table_path(&fabric.host_directory(gid));
+            let table = HostTable::open(&path, gid).ok().flatten();
+            table.map(|table| table.name())
+        });
+        known.as_deref() == Some(name)
+    }
+}
