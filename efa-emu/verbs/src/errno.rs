@@ -61,6 +61,12 @@ pub(crate) fn set(number: c_int) {
     unsafe { *libc::__errno_location() = number };
 }
 
+/// The calling thread's `errno`.
+pub(crate) fn get() -> c_int {
+    // SAFETY: the address of the calling thread's errno is always valid.
+    unsafe { *libc::__errno_location() }
+}
+
 /// For verbs that return 0 or an errno. `errno` is set as well, as in rdma-core.
 pub(crate) fn status(result: Result<(), Errno>) -> c_int {
     match result {

@@ -20,6 +20,7 @@ mod channel;
 mod comp_queue;
 mod context;
 mod device;
+mod device_node;
 mod domain;
 mod efadv;
 mod errno;

@@ -1,0 +1,189 @@
+//! The device's character device, `/dev/infiniband/uverbs0`, for those who look for it.
+//!
+//! UCX leaves a device out, without a word, unless `stat` finds a character device under its name and
+//! `access` lets it read and write. No file of that kind can be made without root, and none would be
+//! right: nobody opens it, because opening devices is this library's work. So `stat` and `access` are
+//! answered here, for this one path and only in a process that has the device. Every other call goes
+//! to the kernel as it is.
+//!
+//! The calls go to the kernel directly, not to the C library's functions of the same names: which of
+//! them exist differs between its releases, and finding them takes `dlsym`, which may allocate, while
+//! `stat` and `access` are also called from signal handlers and allocators.
+
+use core::ffi::{CStr, c_char, c_int, c_long};
+
+use efa_emu::sysfs::UVERBS_NAME;
+
+use crate::device::Device;
+use crate::errno;
+
+/// Where udev puts the character devices of verbs devices.
+const DIRECTORY: &[u8] = b"/dev/infiniband/";
+
+/// The kernel's numbers for the first verbs device.
+const NUMBER: (u32, u32) = (231, 192);
+
+/// What udev's rules for RDMA devices set.
+const MODE: libc::mode_t = libc::S_IFCHR | 0o666;
+
+/// Layouts of `struct stat` that programs for a C library before 2.33 name: the kernel's own, and the
+/// C library's, which is the same one on 64-bit machines.
+const STAT_VERSIONS: [c_int; 2] = [0, 1];
+
+/// Whether a call that the kernel has refused, as `errno` says, was about the device of this process.
+///
+/// # Safety
+/// `path` is what the call passed.
+unsafe fn refused_ours(path: *const c_char) -> bool {
+    // Whatever else the kernel says, it has read the path.
+    if path.is_null() || errno::get() == libc::EFAULT {
+        return false;
+    }
+    // SAFETY: the kernel could read it up to its end.
+    let path = unsafe { CStr::from_ptr(path) };
+    path.to_bytes()
+        .strip_prefix(DIRECTORY)
+        .is_some_and(|name| name == UVERBS_NAME.as_bytes())
+        && Device::get().is_some()
+}
+
+/// # Safety
+/// As for `stat(2)`.
+unsafe fn stat_of(path: *const c_char, status: *mut libc::stat) -> c_int {
+    let directory = c_long::from(libc::AT_FDCWD);
+    // SAFETY: the system call checks its pointers itself.
+    let result = unsafe { libc::syscall(libc::SYS_newfstatat, directory, path, status, 0) };
+    // SAFETY: the path that was passed.
+    if result == 0 || status.is_null() || !unsafe { refused_ours(path) } {
+        return result as c_int;
+    }
+    // SAFETY: all zeros are a valid value: it has only numbers.
+    let mut node: libc::stat = unsafe { core::mem::zeroed() };
+    node.st_mode = MODE;
+    node.st_nlink = 1;
+    node.st_rdev = libc::makedev(NUMBER.0, NUMBER.1);
+    node.st_blksize = 4096;
+    // SAFETY: not null, so valid for a write by contract.
+    unsafe { status.write(node) };
+    0
+}
+
+/// # Safety
+/// As for `stat(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn stat(path: *const c_char, status: *mut libc::stat) -> c_int {
+    // SAFETY: passed on.
+    unsafe { stat_of(path, status) }
+}
+
+/// The same as [`stat`] on 64-bit machines.
+///
+/// # Safety
+/// As for `stat(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn stat64(path: *const c_char, status: *mut libc::stat64) -> c_int {
+    // SAFETY: passed on; the structures are the same.
+    unsafe { stat_of(path, status.cast()) }
+}
+
+/// What `stat` is in programs that were linked to a C library before 2.33.
+///
+/// # Safety
+/// As for `stat(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn __xstat(
+    version: c_int,
+    path: *const c_char,
+    status: *mut libc::stat,
+) -> c_int {
+    if !STAT_VERSIONS.contains(&version) {
+        errno::set(libc::EINVAL);
+        return -1;
+    }
+    // SAFETY: passed on.
+    unsafe { stat_of(path, status) }
+}
+
+/// The same as [`__xstat`] on 64-bit machines.
+///
+/// # Safety
+/// As for `stat(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn __xstat64(
+    version: c_int,
+    path: *const c_char,
+    status: *mut libc::stat64,
+) -> c_int {
+    // SAFETY: passed on; the structures are the same.
+    unsafe { __xstat(version, path, status.cast()) }
+}
+
+/// # Safety
+/// As for `access(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
+    let (directory, wanted) = (c_long::from(libc::AT_FDCWD), c_long::from(mode));
+    // SAFETY: the system call checks its pointer itself.
+    let result = unsafe { libc::syscall(libc::SYS_faccessat, directory, path, wanted) };
+    // A mode that does not exist is refused before anybody looks at the path.
+    let readable = result != 0 && errno::get() != libc::EINVAL;
+    // SAFETY: the path that was passed.
+    if !readable || !unsafe { refused_ours(path) } {
+        return result as c_int;
+    }
+    if mode & libc::X_OK != 0 {
+        errno::set(libc::EACCES);
+        return -1;
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tests' process has no device, so these are calls about anything else.
+    #[test]
+    fn other_paths_are_the_kernels() {
+        // SAFETY: all zeros are a valid value.
+        let mut ours: libc::stat = unsafe { core::mem::zeroed() };
+        for (path, expected) in [
+            (c"/", 0),
+            (c"/dev/null", 0),
+            (c"/dev/infiniband/uverbs0", libc::ENOENT),
+            (c"/no/such/file", libc::ENOENT),
+            (c"", libc::ENOENT),
+            (c"/dev/null/x", libc::ENOTDIR),
+        ] {
+            errno::set(0);
+            // SAFETY: a C string and a structure.
+            let result = unsafe { stat(path.as_ptr(), &raw mut ours) };
+            assert_eq!(
+                (result == 0, errno::get()),
+                (expected == 0, expected),
+                "{path:?}"
+            );
+            // SAFETY: a C string.
+            let result = unsafe { access(path.as_ptr(), libc::F_OK) };
+            assert_eq!(
+                (result == 0, errno::get()),
+                (expected == 0, expected),
+                "{path:?}"
+            );
+        }
+        // SAFETY: the kernel checks pointers.
+        unsafe {
+            assert_eq!(stat(core::ptr::without_provenance(1), &raw mut ours), -1);
+            assert_eq!(errno::get(), libc::EFAULT);
+            assert_eq!(access(core::ptr::null(), libc::R_OK), -1);
+            assert_eq!(errno::get(), libc::EFAULT);
+            assert_eq!(access(c"/".as_ptr(), 0o777), -1);
+            assert_eq!(errno::get(), libc::EINVAL);
+            assert_eq!(__xstat(9, c"/".as_ptr(), &raw mut ours), -1);
+            assert_eq!(errno::get(), libc::EINVAL);
+            assert_eq!(__xstat64(1, c"/".as_ptr(), (&raw mut ours).cast()), 0);
+            assert_eq!(stat64(c"/".as_ptr(), (&raw mut ours).cast()), 0);
+        }
+        assert_eq!(ours.st_mode & libc::S_IFMT, libc::S_IFDIR);
+    }
+}
