@@ -58,7 +58,7 @@ pub struct RequestHeader {
 }
 
 /// A piece of memory of the host that the device belongs to, checked against its registration.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HostSegment {
     /// First byte in the address space of the process (or of the simulated host).
     pub address: u64,

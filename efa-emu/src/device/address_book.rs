@@ -101,7 +101,7 @@ impl AddressBook {
     }
 
     /// The GID behind a work request's handle number, if `pd` has such a handle.
-    #[inline]
+    #[inline(always)]
     pub(super) fn destination(&self, pd: PdId, ahn: Ahn) -> Option<Gid> {
         let entry = self.entries.get(usize::from(ahn.0))?.as_ref()?;
         entry
@@ -112,7 +112,7 @@ impl AddressBook {
     }
 
     /// The number of a sender, if `pd` has a handle for it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn sender(&mut self, pd: PdId, gid: Gid) -> Option<Ahn> {
         let ahn = match self.last {
             Some((last, ahn)) if last == gid => ahn,

@@ -76,7 +76,7 @@ impl CqTable {
     }
 
     /// Writes an entry and raises the event that it makes due.
-    #[inline]
+    #[inline(always)]
     pub(super) fn write(&mut self, cq: CqId, entry: &CompletionEntry) {
         // A queue cannot go away while a queue pair uses it.
         let Some(queue) = self.queues.get_mut(cq.0 as usize) else {
@@ -135,10 +135,15 @@ impl CqTable {
             let (ring, added) = (Arc::clone(&queue.ring), queue.producer.wrapping_sub(*from));
             for offset in 0..added {
                 if let Slot::Entry(entry) = ring.read(from.wrapping_add(offset)) {
-                    self.write(*cq, &entry);
+                    self.write(*cq, &entry.decode());
                 }
             }
         }
+    }
+
+    #[inline]
+    pub(super) fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
     pub(super) fn events(&mut self) -> impl Iterator<Item = CqId> {

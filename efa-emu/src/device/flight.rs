@@ -2,31 +2,8 @@
 
 use efa_core::address::{Ahn, Gid, Qpn};
 
-use super::queue::{InlineData, WqeOperation};
-use crate::link::{HostSegment, LocalData, RequestHeader, Token};
-
-/// The local side of a request, resolved to addresses.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum RequestData {
-    Inline(InlineData),
-    Segments {
-        count: u8,
-        segments: [HostSegment; 2],
-        /// The keys and I/O virtual addresses that the segments were checked with.
-        named: [(u32, u64); 2],
-    },
-}
-
-impl RequestData {
-    pub(super) fn as_local(&self) -> LocalData<'_> {
-        match self {
-            RequestData::Inline(data) => LocalData::Inline(data.as_slice()),
-            RequestData::Segments {
-                count, segments, ..
-            } => LocalData::Segments(&segments[..usize::from(*count)]),
-        }
-    }
-}
+use super::queue::{RawWorkRequest, WqeOperation};
+use crate::link::{HostSegment, LocalData, Operation, RemoteRange, RequestHeader, Token};
 
 /// Where a request is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,25 +16,92 @@ pub(super) enum Place {
     RnrTimer,
 }
 
-/// One request in flight.
+/// One request in flight: the entry as it was read from the ring, and what was found out about it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
+    pub(super) wqe: RawWorkRequest,
     pub(super) qpn: Qpn,
-    pub(super) request_id: u16,
-    pub(super) request_id_upper: u64,
-    pub(super) operation: WqeOperation,
-    pub(super) signaled: bool,
+    pub(super) operation: Operation,
+    pub(super) sequence: u32,
+    pub(super) length: u32,
     pub(super) to: Gid,
-    pub(super) ahn: Ahn,
-    pub(super) header: RequestHeader,
-    pub(super) data: RequestData,
+    /// The local buffers, resolved to addresses.
+    pub(super) segments: [HostSegment; 2],
     pub(super) rnr_retries: u32,
     pub(super) place: Place,
 }
 
+impl Request {
+    const NONE: Request = Request {
+        wqe: RawWorkRequest::EMPTY,
+        qpn: Qpn(0),
+        operation: Operation::Send,
+        sequence: 0,
+        length: 0,
+        to: Gid([0; 16]),
+        segments: [HostSegment {
+            address: 0,
+            length: 0,
+        }; 2],
+        rnr_retries: 0,
+        place: Place::Link,
+    };
+
+    /// The address handle number of the destination.
+    #[inline(always)]
+    pub(super) fn ahn(&self) -> Ahn {
+        Ahn(self.wqe.ahn())
+    }
+
+    /// What the responder is told.
+    #[inline(always)]
+    pub(super) fn header(&self) -> RequestHeader {
+        let wqe = &self.wqe;
+        let is_rdma = matches!(self.operation, Operation::RdmaRead | Operation::RdmaWrite);
+        RequestHeader {
+            operation: self.operation,
+            source_qpn: self.qpn,
+            destination_qpn: wqe.destination_qpn(),
+            qkey: wqe.qkey(),
+            sequence: self.sequence,
+            immediate: wqe.immediate(),
+            remote: is_rdma.then(|| {
+                let remote = wqe.remote();
+                RemoteRange {
+                    address: remote.address,
+                    key: remote.rkey,
+                }
+            }),
+            length: self.length,
+        }
+    }
+
+    /// The local side, resolved to addresses.
+    #[inline(always)]
+    pub(super) fn local(&self) -> LocalData<'_> {
+        if self.wqe.is_inline() {
+            LocalData::Inline(self.wqe.inline_bytes())
+        } else {
+            let count = self.wqe.buffer_count().min(self.segments.len());
+            LocalData::Segments(&self.segments[..count])
+        }
+    }
+
+    /// Bytes of data that leave with the request.
+    #[inline(always)]
+    pub(super) fn outgoing_bytes(&self) -> u64 {
+        match self.wqe.operation() {
+            WqeOperation::RdmaRead => 0,
+            WqeOperation::Send | WqeOperation::RdmaWrite => u64::from(self.length),
+        }
+    }
+}
+
 struct Slot {
     generation: u32,
-    request: Option<Request>,
+    /// Otherwise the request is one of before.
+    is_live: bool,
+    request: Request,
 }
 
 /// Requests in flight, found by a token that is never valid for a later request in the same slot.
@@ -68,44 +112,72 @@ pub(super) struct FlightTable {
 }
 
 impl FlightTable {
-    pub(super) fn insert(&mut self, request: Request) -> u32 {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot {
-                generation: 0,
-                request: None,
-            });
-            (self.slots.len() - 1) as u32
-        });
-        self.slots[index as usize].request = Some(request);
-        index
+    /// Takes a slot and its request, which is one of before and to be overwritten.
+    #[inline(always)]
+    pub(super) fn claim(&mut self) -> (u32, &mut Request) {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => self.grow(),
+        };
+        let slot = &mut self.slots[index as usize];
+        slot.is_live = true;
+        (index, &mut slot.request)
     }
 
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        self.slots.push(Slot {
+            generation: 0,
+            is_live: false,
+            request: Request::NONE,
+        });
+        // So that to give a slot back never allocates.
+        self.free.reserve(self.slots.len());
+        (self.slots.len() - 1) as u32
+    }
+
+    #[inline(always)]
     pub(super) fn token(&self, index: u32) -> Token {
         let generation = self.slots[index as usize].generation;
         Token(u64::from(generation) << 32 | u64::from(index))
     }
 
     /// The slot of a token, if its request is still in flight.
+    #[inline(always)]
     pub(super) fn find(&self, token: Token) -> Option<u32> {
         let index = token.0 as u32;
         let slot = self.slots.get(index as usize)?;
-        (slot.generation == (token.0 >> 32) as u32 && slot.request.is_some()).then_some(index)
+        (slot.generation == (token.0 >> 32) as u32 && slot.is_live).then_some(index)
     }
 
+    #[inline(always)]
     pub(super) fn get(&self, index: u32) -> Option<&Request> {
-        self.slots.get(index as usize)?.request.as_ref()
+        let slot = self.slots.get(index as usize)?;
+        slot.is_live.then_some(&slot.request)
     }
 
+    #[inline(always)]
     pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Request> {
-        self.slots.get_mut(index as usize)?.request.as_mut()
+        let slot = self.slots.get_mut(index as usize)?;
+        slot.is_live.then_some(&mut slot.request)
     }
 
     pub(super) fn remove(&mut self, index: u32) -> Option<Request> {
-        let slot = self.slots.get_mut(index as usize)?;
-        let request = slot.request.take()?;
-        slot.generation = slot.generation.wrapping_add(1);
-        self.free.push(index);
+        let request = *self.get(index)?;
+        self.release(index);
         Some(request)
+    }
+
+    /// Forgets a request; its token is stale.
+    #[inline(always)]
+    pub(super) fn release(&mut self, index: u32) {
+        if let Some(slot) = self.slots.get_mut(index as usize)
+            && slot.is_live
+        {
+            slot.is_live = false;
+            slot.generation = slot.generation.wrapping_add(1);
+            self.free.push(index);
+        }
     }
 
     /// A new token for a request that is going to be offered again; the old one is stale.
@@ -120,6 +192,7 @@ impl FlightTable {
         self.slots
             .iter()
             .enumerate()
-            .filter_map(|(index, slot)| Some((index as u32, slot.request.as_ref()?)))
+            .filter(|(_, slot)| slot.is_live)
+            .map(|(index, slot)| (index as u32, &slot.request))
     }
 }

@@ -120,7 +120,7 @@ impl RegionTable {
 
     /// Where a local work request's buffer lies in the process, if `lkey` is a region of `pd` that
     /// covers it and allows `access`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn local(
         &self,
         pd: PdId,
@@ -154,10 +154,12 @@ impl RegionTable {
     }
 }
 
+#[inline(always)]
 fn lkey_generation(generation: u32) -> u32 {
     generation % LKEY_GENERATIONS
 }
 
+#[inline(always)]
 fn resolve(
     (owner, region): &(PdId, MemoryRegion),
     pd: PdId,

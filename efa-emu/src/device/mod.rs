@@ -234,6 +234,12 @@ impl Device {
         self.cqs.ring(cq)
     }
 
+    /// Whether any completion queue raised an event since the last [`Device::take_events`].
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        self.cqs.has_events()
+    }
+
     /// Completion queues that raised an event since the last call.
     pub fn take_events(&mut self) -> impl Iterator<Item = CqId> {
         self.cqs.events()

@@ -27,13 +27,13 @@ impl QpTable {
         self.live
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn get(&self, qpn: Qpn) -> Option<&QueuePair> {
         let page = self.pages[usize::from(qpn.0 >> PAGE_BITS)].as_ref()?;
         page[usize::from(qpn.0) % PAGE].as_deref()
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn get_mut(&mut self, qpn: Qpn) -> Option<&mut QueuePair> {
         let page = self.pages[usize::from(qpn.0 >> PAGE_BITS)].as_mut()?;
         page[usize::from(qpn.0) % PAGE].as_deref_mut()

@@ -14,23 +14,19 @@ use crate::link::{HostSegment, Operation, RemoteRange, RequestHeader, Transfer};
 pub const GRH_LENGTH: usize = 40;
 
 /// More scatter entries than any profile has.
-const MAX_BUFFERS: usize = 8;
+const MAX_BUFFERS: usize = 4;
+
+/// Room for the scatter entries of one receive.
+type Buffers = [Buffer; MAX_BUFFERS];
 
 /// A posted receive, read from the ring and not consumed yet.
+#[derive(Clone, Copy)]
 struct Receive {
     request_id: u16,
+    /// Descriptors, and scatter entries.
     count: u16,
-    buffers: [Buffer; MAX_BUFFERS],
-}
-
-impl Receive {
-    fn buffers(&self) -> &[Buffer] {
-        &self.buffers[..usize::from(self.count)]
-    }
-
-    fn capacity(&self) -> u64 {
-        self.buffers().iter().map(|b| u64::from(b.length)).sum()
-    }
+    /// Bytes of all scatter entries together.
+    capacity: u64,
 }
 
 /// The receive queue holds something that is no receive.
@@ -38,6 +34,7 @@ struct Malformed;
 
 impl QueuePair {
     /// Descriptors that were posted and not consumed.
+    #[inline(always)]
     fn posted_descriptors(&mut self, wanted: u16) -> Result<u16, Malformed> {
         let available = self.recv.producer.wrapping_sub(self.recv.consumed);
         if available >= wanted {
@@ -52,15 +49,20 @@ impl QueuePair {
         Ok(available)
     }
 
-    /// The oldest posted receive.
-    fn next_receive(&mut self, max_sge: u32) -> Result<Option<Receive>, Malformed> {
+    /// The oldest posted receive; its scatter entries are put into `buffers`.
+    #[inline(always)]
+    fn next_receive(
+        &mut self,
+        max_sge: u32,
+        buffers: &mut Buffers,
+    ) -> Result<Option<Receive>, Malformed> {
         if self.posted_descriptors(1)? == 0 {
             return Ok(None);
         }
         let mut receive = Receive {
             request_id: 0,
             count: 0,
-            buffers: [Buffer::default(); MAX_BUFFERS],
+            capacity: 0,
         };
         loop {
             if self.posted_descriptors(receive.count + 1)? <= receive.count {
@@ -76,21 +78,24 @@ impl QueuePair {
             if descriptor.first {
                 receive.request_id = descriptor.request_id;
             }
-            receive.buffers[usize::from(receive.count)] = descriptor.buffer;
+            buffers[usize::from(receive.count)] = descriptor.buffer;
             receive.count += 1;
+            receive.capacity += u64::from(descriptor.buffer.length);
             if descriptor.last {
                 return Ok(Some(receive));
             }
         }
     }
 
+    #[inline(always)]
     fn consume(&mut self, receive: &Receive) {
         self.recv.consumed = self.recv.consumed.wrapping_add(receive.count);
     }
 
     /// Completes every posted receive with [`Status::Flushed`].
     pub(super) fn flush_receives(&mut self, qpn: Qpn, cqs: &mut CqTable) {
-        while let Ok(Some(receive)) = self.next_receive(MAX_BUFFERS as u32) {
+        let mut buffers = Buffers::default();
+        while let Ok(Some(receive)) = self.next_receive(MAX_BUFFERS as u32, &mut buffers) {
             self.consume(&receive);
             let entry = failed_receive(qpn, receive.request_id, Status::Flushed);
             cqs.write(self.config.recv_cq, &entry);
@@ -123,6 +128,7 @@ impl Device {
     /// is the initiator's (no receive is consumed).
     ///
     /// For datagrams the answer says what became of them; the initiator does not care.
+    #[inline]
     pub fn deliver(
         &mut self,
         from: Gid,
@@ -138,6 +144,7 @@ impl Device {
         status
     }
 
+    #[inline(always)]
     fn respond(
         &mut self,
         from: Gid,
@@ -197,20 +204,20 @@ impl Device {
                 let Some(remote) = header.remote else {
                     return Status::RemoteBadAddress;
                 };
-                if header.operation == Operation::RdmaRead {
-                    let status = responder.read(header, remote, transfer);
-                    if status == Ok(()) && transfer.is_last() {
-                        self.counters.rdma_read_resp_bytes += length;
+                let status = match header.operation {
+                    Operation::RdmaRead => responder.read(header, remote, transfer),
+                    _ => responder.write(header, remote, transfer),
+                };
+                if status == Ok(()) && transfer.is_last() {
+                    match header.operation {
+                        Operation::RdmaRead => self.counters.rdma_read_resp_bytes += length,
+                        _ => {
+                            self.counters.rx_bytes += length;
+                            self.counters.rdma_write_recv_bytes += length;
+                        }
                     }
-                    status
-                } else {
-                    let status = responder.write(header, remote, transfer);
-                    if status == Ok(()) && transfer.is_last() {
-                        self.counters.rx_bytes += length;
-                        self.counters.rdma_write_recv_bytes += length;
-                    }
-                    status
                 }
+                status
             }
         };
         match status {
@@ -256,14 +263,16 @@ struct Responder<'a> {
 }
 
 impl Responder<'_> {
+    #[inline(always)]
     fn receive(
         &mut self,
         header: &RequestHeader,
         transfer: &mut impl Transfer,
     ) -> Result<(), Refusal> {
+        let mut buffers = Buffers::default();
         let receive = self
             .qp
-            .next_receive(self.max_sge)?
+            .next_receive(self.max_sge, &mut buffers)?
             .ok_or(Status::RemoteRnr)?;
         let grh = match self.qp.config.service {
             Service::Srd => None,
@@ -271,11 +280,12 @@ impl Responder<'_> {
         };
         let prefix = grh.as_ref().map_or(&[][..], |grh| &grh[..]);
         let length = prefix.len() as u32 + header.length;
-        if u64::from(length) > receive.capacity() {
+        if u64::from(length) > receive.capacity {
             self.fail_receive(&receive, Status::LocalBadLength);
             return Err(Status::RemoteBadLength.into());
         }
-        match self.scatter(&receive, prefix, length, transfer) {
+        let buffers = &buffers[..usize::from(receive.count)];
+        match self.scatter(buffers, prefix, length, transfer) {
             Ok(()) => {}
             Err(Status::LocalInvalidLkey) => {
                 self.fail_receive(&receive, Status::LocalInvalidLkey);
@@ -300,15 +310,16 @@ impl Responder<'_> {
     }
 
     /// Distributes `prefix` and then the request's data, `length` bytes together.
+    #[inline(always)]
     fn scatter(
         &self,
-        receive: &Receive,
+        buffers: &[Buffer],
         prefix: &[u8],
         length: u32,
         transfer: &mut impl Transfer,
     ) -> Result<(), Status> {
         let mut done = 0;
-        for buffer in receive.buffers() {
+        for buffer in buffers {
             let part = buffer.length.min(length - done);
             if part == 0 {
                 continue;
@@ -363,7 +374,7 @@ impl Responder<'_> {
         let receive = match header.immediate {
             Some(_) if !unsolicited => Some(
                 self.qp
-                    .next_receive(self.max_sge)?
+                    .next_receive(self.max_sge, &mut Buffers::default())?
                     .ok_or(Status::RemoteRnr)?,
             ),
             _ => None,
@@ -417,6 +428,7 @@ impl Responder<'_> {
             .ok_or(Status::RemoteBadAddress)
     }
 
+    #[inline(always)]
     fn complete(&mut self, request_id: u16, operation: WqeOperation, detail: ReceiveDetail) {
         let entry = CompletionEntry {
             request_id,

@@ -15,7 +15,7 @@ mod request_ids;
 mod send;
 mod status;
 
-pub use poll::{CompletionQueue, QueueOwner, WcFlags, WcOpcode, WorkCompletion};
+pub use poll::{Completion, CompletionQueue, QueueOwner, WcFlags, WcOpcode, WorkCompletion};
 pub use recv::{RecvQueue, RecvQueueConfig};
 pub use request_ids::{RequestIds, Retired};
 pub use send::{

@@ -7,9 +7,7 @@ use efa_core::nic::Status;
 
 use super::ibv_wc_status;
 use super::request_ids::Retired;
-use crate::device::queue::{
-    CompletionEntry, CompletionRing, CqDoorbell, QueueSide, Slot, WqeOperation,
-};
+use crate::device::queue::{CompletionRing, CqDoorbell, RawCompletion, Slot, WqeOperation};
 
 /// What finished.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,37 +88,117 @@ impl WorkCompletion {
             None => WcFlags::empty(),
         }
     }
+}
 
-    fn new(wr_id: u64, entry: &CompletionEntry) -> Self {
-        let mut completion = WorkCompletion {
-            wr_id,
-            code: entry.status,
-            opcode: match entry.operation {
-                WqeOperation::Send => WcOpcode::Send,
-                WqeOperation::RdmaRead => WcOpcode::RdmaRead,
-                WqeOperation::RdmaWrite => WcOpcode::RdmaWrite,
-            },
-            byte_len: 0,
-            immediate: None,
-            qp_num: entry.qpn,
-            src_qp: Qpn(0),
-            ahn: None,
-            sgid: None,
-            unsolicited: false,
-        };
-        if let QueueSide::Receive(detail) = &entry.side {
-            completion.opcode = match entry.operation {
-                WqeOperation::RdmaWrite => WcOpcode::RecvRdmaWithImmediate,
-                WqeOperation::Send | WqeOperation::RdmaRead => WcOpcode::Recv,
-            };
-            completion.byte_len = detail.length;
-            completion.immediate = detail.immediate;
-            completion.src_qp = detail.source_qpn;
-            completion.ahn = detail.ahn;
-            completion.sgid = detail.source_gid;
-            completion.unsolicited = detail.unsolicited;
+/// A completion of which only what is asked for is taken out of the entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// The application's work request id; 0 for unsolicited writes.
+    pub wr_id: u64,
+    entry: RawCompletion,
+}
+
+impl Completion {
+    /// The device's status code, which is also the vendor error.
+    #[inline]
+    pub fn code(&self) -> u8 {
+        self.entry.status()
+    }
+
+    /// The status as the verbs name it.
+    #[inline]
+    pub fn ibv_wc_status(&self) -> u32 {
+        ibv_wc_status(self.code())
+    }
+
+    /// What finished.
+    #[inline]
+    pub fn opcode(&self) -> WcOpcode {
+        match (self.entry.is_receive(), self.entry.operation()) {
+            (false, WqeOperation::Send) => WcOpcode::Send,
+            (false, WqeOperation::RdmaRead) => WcOpcode::RdmaRead,
+            (false, WqeOperation::RdmaWrite) => WcOpcode::RdmaWrite,
+            (true, WqeOperation::RdmaWrite) => WcOpcode::RecvRdmaWithImmediate,
+            (true, WqeOperation::Send | WqeOperation::RdmaRead) => WcOpcode::Recv,
         }
-        completion
+    }
+
+    /// A field that only completions of the receive queue have.
+    #[inline]
+    fn of_receive<T>(&self, absent: T, get: impl FnOnce(&RawCompletion) -> T) -> T {
+        if self.entry.is_receive() {
+            get(&self.entry)
+        } else {
+            absent
+        }
+    }
+
+    /// Bytes received (with the 40 bytes of a UD receive's header) or written; 0 for the send queue.
+    #[inline]
+    pub fn byte_len(&self) -> u32 {
+        self.of_receive(0, RawCompletion::length)
+    }
+
+    /// Immediate data in host byte order.
+    #[inline]
+    pub fn immediate(&self) -> Option<u32> {
+        self.of_receive(None, RawCompletion::immediate)
+    }
+
+    /// Flags as the verbs report them.
+    #[inline]
+    pub fn flags(&self) -> WcFlags {
+        match self.immediate() {
+            Some(_) => WcFlags::WITH_IMMEDIATE,
+            None => WcFlags::empty(),
+        }
+    }
+
+    /// The local queue pair.
+    #[inline]
+    pub fn qp_num(&self) -> Qpn {
+        self.entry.qpn()
+    }
+
+    /// The sender's queue pair; 0 for the send queue.
+    #[inline]
+    pub fn src_qp(&self) -> Qpn {
+        self.of_receive(Qpn(0), RawCompletion::source_qpn)
+    }
+
+    /// The sender's address handle number; `None` (0xFFFF in the verbs) if it has none here.
+    #[inline]
+    pub fn ahn(&self) -> Option<Ahn> {
+        self.of_receive(None, RawCompletion::ahn)
+    }
+
+    /// The sender's GID, if it is unknown and the device reports it.
+    #[inline]
+    pub fn sgid(&self) -> Option<Gid> {
+        self.of_receive(None, RawCompletion::source_gid)
+    }
+
+    /// A write with immediate that consumed no receive.
+    #[inline]
+    pub fn is_unsolicited(&self) -> bool {
+        self.of_receive(false, RawCompletion::is_unsolicited)
+    }
+
+    /// All fields.
+    #[inline]
+    pub fn decode(&self) -> WorkCompletion {
+        WorkCompletion {
+            wr_id: self.wr_id,
+            code: self.code(),
+            opcode: self.opcode(),
+            byte_len: self.byte_len(),
+            immediate: self.immediate(),
+            qp_num: self.qp_num(),
+            src_qp: self.src_qp(),
+            ahn: self.ahn(),
+            sgid: self.sgid(),
+            unsolicited: self.is_unsolicited(),
+        }
     }
 }
 
@@ -143,7 +221,7 @@ pub struct CompletionQueue {
     consumer: u16,
     sequence: u8,
     stale: u64,
-    current: Option<WorkCompletion>,
+    current: Option<Completion>,
 }
 
 impl CompletionQueue {
@@ -172,17 +250,22 @@ impl CompletionQueue {
     /// pair are dropped.
     #[inline]
     pub fn next(&mut self, owner: &mut impl QueueOwner) -> Option<WorkCompletion> {
+        self.take(owner).map(|completion| completion.decode())
+    }
+
+    /// As [`CompletionQueue::next`], with the fields still in the entry.
+    #[inline]
+    pub fn take(&mut self, owner: &mut impl QueueOwner) -> Option<Completion> {
         loop {
-            let entry = match self.ring.read(self.consumer) {
-                Slot::Empty => return None,
-                Slot::Garbage => None,
-                Slot::Entry(entry) => Some(entry),
-            };
+            let slot = self.ring.read(self.consumer);
+            if slot == Slot::Empty {
+                return None;
+            }
             self.consumer = self.consumer.wrapping_add(1);
-            if let Some(entry) = entry
+            if let Slot::Entry(entry) = slot
                 && let Retired::WorkRequest(wr_id) = retire(&entry, owner)
             {
-                return Some(WorkCompletion::new(wr_id, &entry));
+                return Some(Completion { wr_id, entry });
             }
             self.stale += 1;
         }
@@ -195,14 +278,16 @@ impl CompletionQueue {
 
     /// Begins a polling session (`ibv_start_poll`): true if there is a completion, which
     /// [`CompletionQueue::current`] then shows. Without one there is no session to end.
+    #[inline]
     pub fn start_poll(&mut self, owner: &mut impl QueueOwner) -> bool {
-        self.current = self.next(owner);
+        self.current = self.take(owner);
         self.current.is_some()
     }
 
     /// Moves to the next completion (`ibv_next_poll`). If there is none, the last one stays.
+    #[inline]
     pub fn next_poll(&mut self, owner: &mut impl QueueOwner) -> bool {
-        let next = self.next(owner);
+        let next = self.take(owner);
         if next.is_some() {
             self.current = next;
         }
@@ -215,7 +300,8 @@ impl CompletionQueue {
     }
 
     /// The completion of the polling session; valid until the next one.
-    pub fn current(&self) -> Option<&WorkCompletion> {
+    #[inline]
+    pub fn current(&self) -> Option<&Completion> {
         self.current.as_ref()
     }
 
@@ -240,13 +326,16 @@ impl CompletionQueue {
     }
 }
 
-fn retire(entry: &CompletionEntry, owner: &mut impl QueueOwner) -> Retired {
-    match &entry.side {
-        QueueSide::Send(_) => owner.retire_send(entry.qpn, entry.request_id),
-        QueueSide::Receive(detail) if detail.unsolicited => match owner.owns(entry.qpn) {
-            true => Retired::WorkRequest(0),
-            false => Retired::Stale,
-        },
-        QueueSide::Receive(_) => owner.retire_recv(entry.qpn, entry.request_id),
+#[inline(always)]
+fn retire(entry: &RawCompletion, owner: &mut impl QueueOwner) -> Retired {
+    if !entry.is_receive() {
+        return owner.retire_send(entry.qpn(), entry.request_id());
+    }
+    if !entry.is_unsolicited() {
+        return owner.retire_recv(entry.qpn(), entry.request_id());
+    }
+    match owner.owns(entry.qpn()) {
+        true => Retired::WorkRequest(0),
+        false => Retired::Stale,
     }
 }

@@ -71,6 +71,7 @@ impl RecvQueue {
     }
 
     /// Writes one receive into the ring, without the doorbell.
+    #[inline]
     pub fn write(&mut self, wr_id: u64, buffers: &[Buffer]) -> Result<(), Error> {
         if matches!(self.state, QpState::Reset | QpState::Error) {
             return Err(Error::invalid("queue pair state", self.state as u64));
@@ -100,6 +101,7 @@ impl RecvQueue {
     }
 
     /// Publishes everything written so far.
+    #[inline]
     pub fn ring_doorbell(&self) {
         self.ring.doorbell().write(u32::from(self.producer));
     }
@@ -112,6 +114,7 @@ impl RecvQueue {
     }
 
     /// A completion with this request id arrived.
+    #[inline]
     pub fn retire(&mut self, request_id: u16) -> Retired {
         self.ids.retire(request_id)
     }

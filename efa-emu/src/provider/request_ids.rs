@@ -47,16 +47,19 @@ impl RequestIds {
     }
 
     /// How many work requests may be outstanding.
+    #[inline]
     pub fn depth(&self) -> usize {
         self.places.len()
     }
 
     /// Whether no more work requests fit.
+    #[inline]
     pub fn is_full(&self) -> bool {
         self.outstanding() == self.depth()
     }
 
     /// How many are outstanding.
+    #[inline]
     pub fn outstanding(&self) -> usize {
         usize::from(self.used)
     }

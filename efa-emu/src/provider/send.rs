@@ -158,15 +158,18 @@ impl SendQueue {
     }
 
     /// Publishes everything written so far.
+    #[inline]
     pub fn ring_doorbell(&self) {
         self.ring.doorbell().write(u32::from(self.producer));
     }
 
     /// A completion with this request id arrived.
+    #[inline]
     pub fn retire(&mut self, request_id: u16) -> Retired {
         self.ids.retire(request_id)
     }
 
+    #[inline(always)]
     fn validate(&self, flags: u32) -> Result<(), Error> {
         if !matches!(self.state, QpState::ReadyToSend | QpState::SendQueueDrained) {
             return Err(Error::invalid("queue pair state", self.state as u64));
@@ -183,6 +186,7 @@ impl SendQueue {
         Ok(())
     }
 
+    #[inline(always)]
     fn push(&mut self, request: &WorkRequest) {
         self.ring.write(self.producer, request);
         self.producer = self.producer.wrapping_add(1);
@@ -190,6 +194,7 @@ impl SendQueue {
 
     /// Writes one work request into the ring, without the doorbell. [`SendQueue::ring_doorbell`]
     /// after the last one, also when a later one was refused.
+    #[inline]
     pub fn write(&mut self, request: &SendRequest<'_>) -> Result<(), Error> {
         self.validate(request.flags)?;
         let payload = match request.data {
@@ -226,6 +231,7 @@ impl SendQueue {
         Ok(())
     }
 
+    #[inline(always)]
     fn gather(&self, buffers: &[Buffer]) -> Result<Payload, Error> {
         let too_many = Error::invalid("number of gather entries", buffers.len() as u64);
         if buffers.len() > self.config.max_sge as usize {

@@ -21,12 +21,14 @@ pub(super) struct Window {
 }
 
 impl Window {
+    #[inline(always)]
     pub(super) fn end(self) -> u32 {
         self.offset.saturating_add(self.length)
     }
 
     /// What a copy of `segment`, which stands for the request's data from `offset` on, has to do in
     /// this window: where in the data, and which part of the segment.
+    #[inline(always)]
     pub(super) fn part_of(self, offset: u32, segment: HostSegment) -> Option<(u32, HostSegment)> {
         let start = self.offset.max(offset);
         let end = self.end().min(offset.saturating_add(segment.length));
@@ -41,6 +43,7 @@ impl Window {
 }
 
 /// The parts of `segments` that stand for the bytes of `window`, in order.
+#[inline(always)]
 pub(super) fn parts(
     segments: &[HostSegment],
     window: Window,
@@ -54,6 +57,7 @@ pub(super) fn parts(
 }
 
 /// Gathers the bytes of `window` of a request's local data into a ring at `at`.
+#[inline]
 pub(super) fn gather(ring: &SharedMemory, at: usize, data: LocalData<'_>, window: Window) {
     match data {
         LocalData::Inline(bytes) => {
@@ -86,6 +90,7 @@ pub(super) fn copy_out(ring: &SharedMemory, at: usize, to: HostSegment) {
 }
 
 /// Copies registered memory into a ring at `at`.
+#[inline]
 pub(super) fn store_into(ring: &SharedMemory, at: usize, from: HostSegment) {
     // SAFETY: the device named this memory; see the module documentation.
     unsafe { ring.write_from(at, from.address, from.length as usize) };

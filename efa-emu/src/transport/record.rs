@@ -96,7 +96,7 @@ fn operation_code(operation: Operation) -> u8 {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn operation_from_code(code: u8) -> Option<Operation> {
     Some(match code {
         0 => Operation::Send,
@@ -154,6 +154,7 @@ pub(super) const fn record_length(payload: usize) -> usize {
 
 impl Record {
     /// A record that brings a request and all of its data, or the list of where its data is.
+    #[inline(always)]
     pub(super) fn whole(kind: Kind, header: RequestHeader, payload: u32) -> Record {
         Record {
             kind,
@@ -201,12 +202,13 @@ impl Record {
     }
 
     /// Length of the record in bytes.
+    #[inline(always)]
     pub(super) fn length(&self) -> usize {
         record_length(self.payload as usize)
     }
 
     /// The header from [`AT_FIELDS`] on.
-    #[inline]
+    #[inline(always)]
     pub(super) fn fields(&self) -> Fields {
         let header = &self.header;
         let flags = (u8::from(header.immediate.is_some()) * FLAG_IMMEDIATE)
@@ -240,7 +242,7 @@ impl Record {
     /// Reads and checks a header. What it answers is consistent in itself: the payload fits the
     /// record's length, which is the length that a record with this payload has; RDMA has a remote
     /// range and nothing else has; the part lies within the request's data.
-    #[inline]
+    #[inline(always)]
     pub(super) fn from_fields(fields: &Fields) -> Result<Record, BadRecord> {
         let [first, peers, numbers, address, sizes, due, payload] = fields.map(u64::from_le);
         let length = first as u32;
@@ -377,6 +379,7 @@ impl Answer {
     const DEFERRED: u8 = 0x3d;
 
     /// A code below 0x40.
+    #[inline]
     pub(super) fn to_code(self) -> u8 {
         match self {
             Answer::Status(status) => status.code(),
@@ -387,6 +390,7 @@ impl Answer {
     }
 
     /// The inverse; codes that nobody writes are a bad status of the remote side.
+    #[inline]
     pub(super) fn from_code(code: u8) -> Answer {
         match code {
             Self::USE_RINGS => Answer::UseRings,

@@ -30,6 +30,7 @@ const LOOK_AHEAD: u64 = 64;
 const PHASE: u8 = 0x80;
 const CODE: u8 = 0x3f;
 
+#[inline(always)]
 fn phase(number: u64) -> u8 {
     if (number / ANSWERS as u64).is_multiple_of(2) {
         PHASE
@@ -38,6 +39,7 @@ fn phase(number: u64) -> u8 {
     }
 }
 
+#[inline(always)]
 fn answer_at(number: u64) -> usize {
     (number % ANSWERS as u64) as usize
 }
@@ -130,7 +132,7 @@ impl<T> Producer<T> {
 
     /// Appends a record and tells the receiver. `fill` writes the payload at the given offset of the
     /// given memory, as many bytes as `record.payload` says.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(
         &mut self,
         record: &Record,
@@ -156,6 +158,7 @@ impl<T> Producer<T> {
         Ok(position)
     }
 
+    #[inline(always)]
     fn commit(&mut self, record: &Record, pending: Pending<T>) -> Position {
         let (at, number, length) = (self.write_at, self.next, record.length());
         self.memory
@@ -181,41 +184,38 @@ impl<T> Producer<T> {
         if self.waiting == 0 {
             return;
         }
-        while self.oldest < self.next {
-            self.look(self.oldest, &mut answered);
-            let entry = &self.entries[answer_at(self.oldest)];
-            if !matches!(entry.pending, Pending::Nothing) {
-                break;
-            }
-            self.used -= entry.length as usize;
+        while self.oldest < self.next && self.look(self.oldest, &mut answered) {
+            self.used -= self.entries[answer_at(self.oldest)].length as usize;
             self.oldest += 1;
         }
         if self.oldest + 1 < self.next {
             let start = self.glance.max(self.oldest + 1);
             let end = (start + LOOK_AHEAD).min(self.next);
             for number in start..end {
-                self.look(number, &mut answered);
+                let _ = self.look(number, &mut answered);
             }
             self.glance = if end == self.next { 0 } else { end };
         }
     }
 
-    #[inline]
-    fn look(&mut self, number: u64, answered: &mut impl FnMut(T, u64, Answer)) {
+    /// Takes the answer of one record if it is there; answers whether none is waited for now.
+    #[inline(always)]
+    fn look(&mut self, number: u64, answered: &mut impl FnMut(T, u64, Answer)) -> bool {
         let entry = &mut self.entries[answer_at(number)];
         if matches!(entry.pending, Pending::Nothing) {
-            return;
+            return true;
         }
         let byte = self.memory.u8(answer_at(number)).load(Ordering::Acquire);
         // The byte of the lap before differs in its phase; a byte that was never written in lap 0
         // reads as zero, which is the other phase as well.
         if byte & PHASE != phase(number) {
-            return;
+            return false;
         }
         if let Pending::Record(token) = std::mem::replace(&mut entry.pending, Pending::Nothing) {
             self.waiting -= 1;
             answered(token, number, Answer::from_code(byte & CODE));
         }
+        true
     }
 
     /// Ends the ring: calls `failed` for every record without an answer.
@@ -284,14 +284,14 @@ impl Consumer {
     }
 
     /// Whether there is a record: one look at one cache line.
-    #[inline]
+    #[inline(always)]
     pub(super) fn has_record(&self) -> bool {
         let commit = self.memory.u64(RECORDS + self.read_at + AT_COMMIT);
         commit.load(Ordering::Acquire) == self.next + 1
     }
 
     /// Takes the next record. After an error the ring makes no sense any more.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self) -> Result<Option<Incoming>, BadRecord> {
         while self.has_record() {
             let at = self.read_at;
@@ -333,7 +333,7 @@ impl Consumer {
     }
 
     /// Answers a record; its memory belongs to the sender again.
-    #[inline]
+    #[inline(always)]
     pub(super) fn answer(&mut self, incoming: &Incoming, answer: Answer) {
         let byte = phase(incoming.number) | answer.to_code();
         self.memory

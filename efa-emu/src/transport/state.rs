@@ -348,8 +348,8 @@ impl State {
 
     #[inline]
     fn complete_one(&mut self, token: Token, status: Status) {
-        if let Some(tap) = self.outbound.tap() {
-            tap.completed(token, status, self.device.local_memory(token));
+        if self.outbound.tap().is_some() {
+            self.tap_completed(token, status);
         }
         // Only this status starts a timer.
         let now = match status {
@@ -359,8 +359,18 @@ impl State {
         self.device.complete(now, token, status);
     }
 
+    #[cold]
+    fn tap_completed(&mut self, token: Token, status: Status) {
+        if let Some(tap) = self.outbound.tap() {
+            tap.completed(token, status, self.device.local_memory(token));
+        }
+    }
+
     #[inline]
     pub(super) fn raise_events(&mut self) {
+        if !self.device.has_events() {
+            return;
+        }
         for cq in self.device.take_events() {
             if let Some(handler) = &mut self.events {
                 handler(cq);

@@ -114,7 +114,7 @@ fn a_client_that_posts_without_polling_is_held_back() {
     let to = net.address(0, 1);
     net.hosts[0].post_send(1, to, &[(0, 1)]);
     let ring = net.hosts[0].client.send.ring().clone();
-    let entry = ring.read(0).unwrap();
+    let entry = ring.read(0).unwrap().decode();
     // As many again as the queue is long stay in the ring.
     for counter in 0..32 {
         ring.write(counter, &entry);

@@ -14,7 +14,8 @@ use crate::abi::{
     ibv_qp_ex, ibv_sge,
 };
 use crate::errno::Errno;
-use crate::post::{BufferList, InlineCopy, peer};
+use crate::interrupted::Locking;
+use crate::post::{InlineCopy, buffers, peer};
 use crate::qp_plan::QpPlan;
 use crate::queue_pair::QueuePair;
 
@@ -74,7 +75,8 @@ unsafe fn step(pair: *mut ibv_qp_ex, step: impl FnOnce(&mut SendQueue, u64, c_ui
     let Some(handle) = (unsafe { QueuePair::from_pointer(pair.cast()) }) else {
         return;
     };
-    if let Some(mut queue) = handle.queues.send.resume() {
+    let locking = Locking::new();
+    if let Some(mut queue) = handle.queues.send.resume(&locking) {
         // SAFETY: the program writes these fields between its calls, not during one.
         let (wr_id, flags) = unsafe { ((*pair).wr_id, (*pair).wr_flags) };
         step(&mut queue, wr_id, flags);
@@ -89,7 +91,8 @@ unsafe fn step(pair: *mut ibv_qp_ex, step: impl FnOnce(&mut SendQueue, u64, c_ui
 unsafe extern "C" fn wr_start(pair: *mut ibv_qp_ex) {
     // SAFETY: by contract.
     if let Some(handle) = unsafe { QueuePair::from_pointer(pair.cast()) } {
-        let mut queue = handle.queues.send.lock();
+        let locking = Locking::new();
+        let mut queue = handle.queues.send.lock(&locking);
         queue.start();
         queue.hold();
     }
@@ -105,14 +108,16 @@ unsafe extern "C" fn wr_complete(pair: *mut ibv_qp_ex) -> c_int {
     let Some(handle) = (unsafe { QueuePair::from_pointer(pair.cast()) }) else {
         return libc::EINVAL;
     };
-    let Some(mut queue) = handle.queues.send.resume() else {
+    let locking = Locking::new();
+    let Some(mut queue) = handle.queues.send.resume(&locking) else {
         return libc::EINVAL;
     };
     let completed = queue.complete();
     drop(queue);
-    let result = completed
-        .map_err(Errno::from)
-        .and_then(|()| handle.context.hardware.ring_send_doorbell(handle.qpn));
+    let result = completed.map_err(Errno::from).and_then(|()| {
+        let hardware = &handle.context.hardware;
+        hardware.ring_send_doorbell(handle.qpn, &locking)
+    });
     match result {
         Ok(()) => 0,
         Err(errno) => errno.number(),
@@ -126,7 +131,8 @@ unsafe extern "C" fn wr_complete(pair: *mut ibv_qp_ex) -> c_int {
 unsafe extern "C" fn wr_abort(pair: *mut ibv_qp_ex) {
     // SAFETY: by contract.
     let handle = unsafe { QueuePair::from_pointer(pair.cast()) };
-    if let Some(mut queue) = handle.and_then(|handle| handle.queues.send.resume()) {
+    let locking = Locking::new();
+    if let Some(mut queue) = handle.and_then(|handle| handle.queues.send.resume(&locking)) {
         queue.abort();
     }
 }
@@ -254,11 +260,11 @@ unsafe extern "C" fn wr_set_sge(pair: *mut ibv_qp_ex, lkey: u32, address: u64, l
 /// `pair` is null or a queue pair of this library; `list` is valid for reads of `count` entries.
 unsafe extern "C" fn wr_set_sge_list(pair: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
     // SAFETY: by contract.
-    let copy = unsafe { BufferList::copy(list, count) };
+    let list = unsafe { buffers(list, count) };
     // SAFETY: by contract.
     unsafe {
-        step(pair, |queue, _, _| match &copy {
-            Some(copy) => queue.set_sge_list(copy.as_slice()),
+        step(pair, |queue, _, _| match list {
+            Some(list) => queue.set_sge_list(list),
             // More entries than any device has: refused like one too many for this one.
             None => queue.set_sge_list(&[Default::default(); crate::post::LIST_ROOM]),
         });

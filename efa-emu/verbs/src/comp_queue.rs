@@ -21,6 +21,7 @@ use crate::context::{CONTEXTS, Context};
 use crate::domain::{DOMAINS, Domain};
 use crate::errno::{self, Errno};
 use crate::handles::{Handle, Registry};
+use crate::interrupted::Locking;
 use crate::poll;
 use crate::queues::{Polled, QueueIndex};
 use crate::spin::SpinCell;
@@ -98,7 +99,7 @@ impl CompQueue {
 
     /// Has the device look at the doorbell from now on; the ring, for the client.
     pub(crate) fn watch(&self) -> Result<Arc<CompletionRing>, Errno> {
-        let ring = match self.polled.lock().as_ref() {
+        let ring = match self.polled.lock(&Locking::new()).as_ref() {
             Some(polled) => Arc::clone(polled.completions.ring()),
             None => return Err(Errno::INVAL),
         };
@@ -119,10 +120,21 @@ impl CompQueue {
     /// To be called after leaving such notes and after releasing the lock.
     #[inline]
     pub(crate) fn catch_up(&self) {
-        while self.arm_pending.load(Ordering::Relaxed)
-            || self.taken_pending.load(Ordering::Relaxed) != 0
-        {
-            let Some(mut guard) = self.polled.try_lock() else {
+        if self.is_behind() {
+            self.catch_up_now();
+        }
+    }
+
+    #[inline]
+    fn is_behind(&self) -> bool {
+        self.arm_pending.load(Ordering::Relaxed) || self.taken_pending.load(Ordering::Relaxed) != 0
+    }
+
+    #[cold]
+    fn catch_up_now(&self) {
+        let locking = Locking::new();
+        while self.is_behind() {
+            let Some(mut guard) = self.polled.try_lock(&locking) else {
                 // Who has it catches up.
                 return;
             };
@@ -401,7 +413,7 @@ fn destroy(queue: *mut ibv_cq) -> Result<(), Errno> {
             .wait_while(counts, |counts| counts.acknowledged < counts.taken),
     );
     let queue = QUEUES.remove(queue.c_pointer(), |_| Ok(()))?;
-    *queue.polled.lock_or_break_session() = None;
+    *queue.polled.lock_or_break_session(&Locking::new()) = None;
     if let Some(channel) = &queue.channel {
         channel.detach();
     }

@@ -13,17 +13,24 @@ thread_local! {
     static LOCKS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Says that this thread holds, or is about to take, a lock of this library. To be made before the
-/// lock is taken and dropped after it was released.
-pub(crate) struct Locking(());
+/// Says that this thread holds, or is about to take, locks of this library. To be made before a
+/// lock is taken and dropped after it was released; one is enough for all locks of a verb.
+pub(crate) struct Locking {
+    /// This thread's count: to find it takes a call, which is made once. The pointer also keeps the
+    /// value in its thread.
+    count: *const Cell<u32>,
+}
 
 impl Locking {
     #[inline]
     pub(crate) fn new() -> Locking {
-        LOCKS.set(LOCKS.get() + 1);
+        let count = LOCKS.with(|count| {
+            count.set(count.get() + 1);
+            core::ptr::from_ref(count)
+        });
         // The handler runs in this thread, so it is enough that the compiler keeps the order.
         compiler_fence(Ordering::SeqCst);
-        Locking(())
+        Locking { count }
     }
 }
 
@@ -31,7 +38,9 @@ impl Drop for Locking {
     #[inline]
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
-        LOCKS.set(LOCKS.get() - 1);
+        // SAFETY: the count needs no destructor and so lives as long as its thread, which is this one.
+        let count = unsafe { &*self.count };
+        count.set(count.get() - 1);
     }
 }
 

@@ -3,10 +3,11 @@
 use core::ffi::{c_int, c_uint, c_void};
 
 use efa_core::address::Ahn;
-use efa_emu::provider::WorkCompletion;
+use efa_emu::provider::Completion;
 
 use crate::abi::{efadv_cq, ibv_cq, ibv_cq_ex, ibv_gid, ibv_wc};
 use crate::comp_queue::{CompQueue, CompQueueC};
+use crate::interrupted::Locking;
 use crate::queues::Polled;
 
 /// The C structure of a completion queue that both pollers work on.
@@ -38,20 +39,20 @@ pub(crate) fn extended(base: ibv_cq) -> ibv_cq_ex {
 }
 
 /// The sender's address handle number as the verbs report it.
-fn slid(completion: &WorkCompletion) -> u16 {
-    completion.ahn.map_or(Ahn::UNKNOWN, |ahn| ahn.0)
+fn slid(completion: &Completion) -> u16 {
+    completion.ahn().map_or(Ahn::UNKNOWN, |ahn| ahn.0)
 }
 
-fn to_wc(completion: &WorkCompletion) -> ibv_wc {
+fn to_wc(completion: &Completion) -> ibv_wc {
     ibv_wc {
         wr_id: completion.wr_id,
         status: completion.ibv_wc_status() as c_int,
-        opcode: completion.opcode.ibv_wc_opcode() as c_int,
-        vendor_err: completion.code.into(),
-        byte_len: completion.byte_len,
-        imm_data: completion.immediate.unwrap_or(0).to_be(),
-        qp_num: completion.qp_num.0.into(),
-        src_qp: completion.src_qp.0.into(),
+        opcode: completion.opcode().ibv_wc_opcode() as c_int,
+        vendor_err: completion.code().into(),
+        byte_len: completion.byte_len(),
+        imm_data: completion.immediate().unwrap_or(0).to_be(),
+        qp_num: completion.qp_num().0.into(),
+        src_qp: completion.src_qp().0.into(),
         wc_flags: completion.flags().bits(),
         slid: slid(completion),
         ..ibv_wc::default()
@@ -61,13 +62,12 @@ fn to_wc(completion: &WorkCompletion) -> ibv_wc {
 /// Takes the next completion. If there is none, lets the device work for this thread: on a busy
 /// machine that is faster than waiting for the device's own thread.
 #[inline]
-fn next(queue: &CompQueue, polled: &mut Polled) -> Option<WorkCompletion> {
-    let mut owner = &polled.owners;
-    if let Some(completion) = polled.completions.next(&mut owner) {
-        return Some(completion);
-    }
-    queue.context.hardware.progress();
-    polled.completions.next(&mut owner)
+fn next(queue: &CompQueue, polled: &mut Polled, locking: &Locking) -> Option<Completion> {
+    let (completions, mut owners) = polled.split(locking);
+    completions.take(&mut owners).or_else(|| {
+        queue.context.hardware.progress(locking);
+        completions.take(&mut owners)
+    })
 }
 
 /// Takes up to `limit` completions; returns how many there were, or a negative errno. Through the
@@ -88,15 +88,19 @@ pub(crate) unsafe extern "C" fn poll_cq(
     let Ok(limit) = usize::try_from(limit) else {
         return -libc::EINVAL;
     };
-    let mut guard = queue.polled.lock();
+    let locking = Locking::new();
+    let mut guard = queue.polled.lock(&locking);
     let Some(polled) = guard.as_mut() else {
         return -libc::EINVAL;
     };
     let mut count = 0;
     while count < limit {
         let completion = match count {
-            0 => next(queue, polled),
-            _ => polled.completions.next(&mut &polled.owners),
+            0 => next(queue, polled, &locking),
+            _ => {
+                let (completions, mut owners) = polled.split(&locking);
+                completions.take(&mut owners)
+            }
         };
         let Some(completion) = completion else {
             break;
@@ -116,7 +120,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
 /// # Safety
 /// `queue` is valid, and the caller holds its lock.
 #[inline]
-unsafe fn show(queue: *mut ibv_cq_ex, completion: &WorkCompletion) {
+unsafe fn show(queue: *mut ibv_cq_ex, completion: &Completion) {
     // SAFETY: by contract.
     unsafe {
         (*queue).wr_id = completion.wr_id;
@@ -138,16 +142,17 @@ unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut c_void) 
     if !attributes.is_null() && unsafe { attributes.cast::<u32>().read() } != 0 {
         return libc::EINVAL;
     }
-    let mut guard = cq.polled.lock();
+    let locking = Locking::new();
+    let mut guard = cq.polled.lock(&locking);
     let Some(polled) = guard.as_mut() else {
         return libc::EINVAL;
     };
-    let mut found = polled.completions.start_poll(&mut &polled.owners);
-    if !found {
-        cq.context.hardware.progress();
-        found = polled.completions.start_poll(&mut &polled.owners);
+    let (completions, mut owners) = polled.split(&locking);
+    if !completions.start_poll(&mut owners) {
+        cq.context.hardware.progress(&locking);
+        completions.start_poll(&mut owners);
     }
-    match polled.completions.current().filter(|_| found) {
+    match completions.current() {
         Some(completion) => {
             // SAFETY: `guard` is the lock.
             unsafe { show(queue, completion) };
@@ -168,16 +173,19 @@ unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut c_void) 
 /// `queue` is a completion queue of this library in a session of the caller.
 unsafe extern "C" fn next_poll(queue: *mut ibv_cq_ex) -> c_int {
     // SAFETY: by contract.
-    let session =
-        unsafe { CompQueue::from_pointer(queue.cast()) }.and_then(|cq| cq.polled.resume());
-    let Some(mut guard) = session else {
+    let Some(cq) = (unsafe { CompQueue::from_pointer(queue.cast()) }) else {
+        return libc::EINVAL;
+    };
+    let locking = Locking::new();
+    let Some(mut guard) = cq.polled.resume(&locking) else {
         return libc::EINVAL;
     };
     let Some(polled) = guard.as_mut() else {
         return libc::EINVAL;
     };
-    let found = polled.completions.next_poll(&mut &polled.owners);
-    let result = match polled.completions.current().filter(|_| found) {
+    let (completions, mut owners) = polled.split(&locking);
+    let found = completions.next_poll(&mut owners);
+    let result = match completions.current().filter(|_| found) {
         Some(completion) => {
             // SAFETY: `guard` is the lock.
             unsafe { show(queue, completion) };
@@ -198,7 +206,8 @@ unsafe extern "C" fn end_poll(queue: *mut ibv_cq_ex) {
     let Some(cq) = (unsafe { CompQueue::from_pointer(queue.cast()) }) else {
         return;
     };
-    if let Some(mut guard) = cq.polled.resume() {
+    let locking = Locking::new();
+    if let Some(mut guard) = cq.polled.resume(&locking) {
         if let Some(polled) = guard.as_mut() {
             polled.completions.end_poll();
             cq.after_polling(polled);
@@ -211,21 +220,16 @@ unsafe extern "C" fn end_poll(queue: *mut ibv_cq_ex) {
 /// Reads something of the session's current completion; `absent` without a session.
 ///
 /// # Safety
-/// `queue` is null or a completion queue of this library.
+/// `queue` is null or a completion queue of this library, in a session of the caller if in any.
 #[inline]
-unsafe fn read<T>(queue: *mut ibv_cq_ex, absent: T, get: impl FnOnce(&WorkCompletion) -> T) -> T {
+unsafe fn read<T>(queue: *mut ibv_cq_ex, absent: T, get: impl FnOnce(&Completion) -> T) -> T {
     // SAFETY: by contract.
-    let session =
-        unsafe { CompQueue::from_pointer(queue.cast()) }.and_then(|cq| cq.polled.resume());
-    let Some(guard) = session else {
-        return absent;
-    };
-    let current = guard
-        .as_ref()
-        .and_then(|polled| polled.completions.current());
-    let value = current.map_or(absent, get);
-    guard.hold();
-    value
+    let cq = unsafe { CompQueue::from_pointer(queue.cast()) };
+    // SAFETY: the session is the caller's by contract.
+    let polled = cq.and_then(|cq| unsafe { cq.polled.in_session() });
+    polled
+        .and_then(|polled| polled.as_ref()?.completions.current())
+        .map_or(absent, get)
 }
 
 /// Defines a reader of the current completion for the table of `ibv_cq_ex`.
@@ -243,16 +247,16 @@ macro_rules! reader {
 reader!(
     read_opcode,
     c_int,
-    |completion| completion.opcode.ibv_wc_opcode() as c_int
+    |completion| completion.opcode().ibv_wc_opcode() as c_int
 );
-reader!(read_vendor_err, u32, |completion| completion.code.into());
-reader!(read_byte_len, u32, |completion| completion.byte_len);
+reader!(read_vendor_err, u32, |completion| completion.code().into());
+reader!(read_byte_len, u32, |completion| completion.byte_len());
 reader!(read_imm_data, u32, |completion| completion
-    .immediate
+    .immediate()
     .unwrap_or(0)
     .to_be());
-reader!(read_qp_num, u32, |completion| completion.qp_num.0.into());
-reader!(read_src_qp, u32, |completion| completion.src_qp.0.into());
+reader!(read_qp_num, u32, |completion| completion.qp_num().0.into());
+reader!(read_src_qp, u32, |completion| completion.src_qp().0.into());
 reader!(read_wc_flags, c_uint, |completion| completion
     .flags()
     .bits());
@@ -276,7 +280,7 @@ fn behind(efa: *mut efadv_cq) -> *mut ibv_cq_ex {
 /// a write.
 pub(crate) unsafe extern "C" fn wc_read_sgid(efa: *mut efadv_cq, gid: *mut ibv_gid) -> c_int {
     // SAFETY: by contract.
-    let sender = unsafe { read(behind(efa), None, |completion| completion.sgid) };
+    let sender = unsafe { read(behind(efa), None, Completion::sgid) };
     match sender {
         Some(sender) if !gid.is_null() => {
             // SAFETY: by contract.
@@ -294,5 +298,5 @@ pub(crate) unsafe extern "C" fn wc_read_sgid(efa: *mut efadv_cq, gid: *mut ibv_g
 /// As [`wc_read_sgid`].
 pub(crate) unsafe extern "C" fn wc_is_unsolicited(efa: *mut efadv_cq) -> bool {
     // SAFETY: by contract.
-    unsafe { read(behind(efa), false, |completion| completion.unsolicited) }
+    unsafe { read(behind(efa), false, Completion::is_unsolicited) }
 }

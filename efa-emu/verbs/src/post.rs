@@ -1,6 +1,7 @@
 //! Posting work requests with the classic calls, which programs reach through the context's table.
 
 use core::ffi::{c_int, c_void};
+use core::mem::offset_of;
 use core::ptr::null_mut;
 
 use efa_core::address::{Qkey, Qpn};
@@ -14,43 +15,36 @@ use crate::abi::{
 };
 use crate::address_handle;
 use crate::errno::{self, Errno};
+use crate::interrupted::Locking;
 use crate::queue_pair::QueuePair;
 
 /// More than any device has; longer lists are refused without reading them.
 pub(crate) const LIST_ROOM: usize = 4;
 
-/// A gather or scatter list, copied out of the program's memory.
-pub(crate) struct BufferList {
-    buffers: [Buffer; LIST_ROOM],
-    count: usize,
-}
+// A list of the C structure is one of the device model's.
+const _: () = {
+    assert!(size_of::<ibv_sge>() == size_of::<Buffer>());
+    assert!(align_of::<ibv_sge>() == align_of::<Buffer>());
+    assert!(offset_of!(ibv_sge, addr) == offset_of!(Buffer, address));
+    assert!(offset_of!(ibv_sge, length) == offset_of!(Buffer, length));
+    assert!(offset_of!(ibv_sge, lkey) == offset_of!(Buffer, lkey));
+};
 
-impl BufferList {
-    /// Copies `count` entries; `None` if they are more than any device takes.
-    ///
-    /// # Safety
-    /// `list` is valid for reads of `count` entries.
-    #[inline]
-    pub(crate) unsafe fn copy(list: *const ibv_sge, count: usize) -> Option<BufferList> {
-        let mut copy = BufferList {
-            buffers: [Buffer::default(); LIST_ROOM],
-            count,
-        };
-        for (index, buffer) in copy.buffers.get_mut(..count)?.iter_mut().enumerate() {
-            // SAFETY: `index < count`.
-            let sge = unsafe { list.add(index).read() };
-            *buffer = Buffer {
-                address: sge.addr,
-                length: sge.length,
-                lkey: sge.lkey,
-            };
+/// A program's gather or scatter list; `None` if it has more entries than any device takes.
+///
+/// # Safety
+/// `list` is valid for reads of `count` entries as long as the result is used, and nobody changes
+/// them meanwhile.
+#[inline(always)]
+pub(crate) unsafe fn buffers<'a>(list: *const ibv_sge, count: usize) -> Option<&'a [Buffer]> {
+    match count {
+        // Then the pointer may be anything.
+        0 => Some(&[]),
+        // SAFETY: valid by contract, and both types have the same layout, as checked above.
+        1..=LIST_ROOM if !list.is_null() => {
+            Some(unsafe { core::slice::from_raw_parts(list.cast(), count) })
         }
-        Some(copy)
-    }
-
-    #[inline]
-    pub(crate) fn as_slice(&self) -> &[Buffer] {
-        &self.buffers[..self.count]
+        _ => None,
     }
 }
 
@@ -126,7 +120,8 @@ pub(crate) unsafe extern "C" fn post_send(
     };
     let mut next = requests;
     let mut result = Ok(());
-    let mut queue = pair.queues.send.lock();
+    let locking = Locking::new();
+    let mut queue = pair.queues.send.lock(&locking);
     // SAFETY: the list is valid by contract.
     while let Some(request) = unsafe { next.as_ref() } {
         // SAFETY: by contract.
@@ -141,7 +136,7 @@ pub(crate) unsafe extern "C" fn post_send(
         queue.ring_doorbell();
     }
     drop(queue);
-    if posted && let Err(errno) = pair.context.hardware.ring_send_doorbell(pair.qpn) {
+    if posted && let Err(errno) = pair.context.hardware.ring_send_doorbell(pair.qpn, &locking) {
         result = Err(errno);
         next = requests;
     }
@@ -153,7 +148,7 @@ pub(crate) unsafe extern "C" fn post_send(
 ///
 /// # Safety
 /// As for [`post_send`].
-#[inline]
+#[inline(always)]
 unsafe fn write_send(queue: &mut SendQueue, request: &ibv_send_wr) -> Result<(), Errno> {
     let opcode = match request.opcode {
         IBV_WR_SEND => SendOpcode::Send,
@@ -189,8 +184,8 @@ unsafe fn write_send(queue: &mut SendQueue, request: &ibv_send_wr) -> Result<(),
         return Ok(queue.write(&request_to_write)?);
     }
     // SAFETY: the list has `count` entries by contract.
-    let list = unsafe { BufferList::copy(request.sg_list, count) }.ok_or(Errno::INVAL)?;
-    request_to_write.data = SendData::Buffers(list.as_slice());
+    let list = unsafe { buffers(request.sg_list, count) }.ok_or(Errno::INVAL)?;
+    request_to_write.data = SendData::Buffers(list);
     Ok(queue.write(&request_to_write)?)
 }
 
@@ -210,17 +205,16 @@ pub(crate) unsafe extern "C" fn post_recv(
     };
     let mut next = requests;
     let mut result = Ok(());
-    let mut queue = pair.queues.recv.lock();
+    let locking = Locking::new();
+    let mut queue = pair.queues.recv.lock(&locking);
     // SAFETY: the list is valid by contract.
     while let Some(request) = unsafe { next.as_ref() } {
         // SAFETY: the scatter list has `num_sge` entries by contract.
         let list = usize::try_from(request.num_sge)
             .ok()
-            .and_then(|count| unsafe { BufferList::copy(request.sg_list, count) });
+            .and_then(|count| unsafe { buffers(request.sg_list, count) });
         result = match list {
-            Some(list) => queue
-                .write(request.wr_id, list.as_slice())
-                .map_err(Error::into),
+            Some(list) => queue.write(request.wr_id, list).map_err(Error::into),
             None => Err(Errno::INVAL),
         };
         if result.is_err() {

@@ -24,6 +24,7 @@ use crate::context::{CONTEXTS, Context};
 use crate::domain::{DOMAINS, Domain};
 use crate::errno::{self, Errno};
 use crate::handles::{Handle, Registry};
+use crate::interrupted::Locking;
 use crate::qp_plan::{QpPlan, plan};
 use crate::query::zeroed;
 use crate::queues::Queues;
@@ -94,8 +95,9 @@ impl QueuePair {
 
     /// Tells both queues, and the program, of a new state.
     fn set_state(&self, state: QpState) {
-        self.queues.send.lock().set_state(state);
-        self.queues.recv.lock().set_state(state);
+        let locking = Locking::new();
+        self.queues.send.lock(&locking).set_state(state);
+        self.queues.recv.lock(&locking).set_state(state);
         // SAFETY: see `Sync`.
         unsafe { (*self.c_pointer()).state = state_number(state) };
     }
@@ -178,7 +180,7 @@ pub(crate) fn create(
         )),
     });
     for queue in [&send_cq, &recv_cq] {
-        if let Some(polled) = queue.polled.lock().as_mut() {
+        if let Some(polled) = queue.polled.lock(&Locking::new()).as_mut() {
             polled.owners.insert(qpn, Arc::clone(&queues));
         }
     }
@@ -408,8 +410,9 @@ pub(crate) extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
 /// Ends a queue pair that programs do not know any more.
 fn end(pair: &QueuePair) -> Result<(), Errno> {
     // First, because the number may go to another queue pair as soon as the device has it back.
+    let locking = Locking::new();
     for queue in [&pair.send_cq, &pair.recv_cq] {
-        if let Some(polled) = queue.polled.lock_or_break_session().as_mut() {
+        if let Some(polled) = queue.polled.lock_or_break_session(&locking).as_mut() {
             polled.owners.remove(pair.qpn);
         }
     }
@@ -422,11 +425,11 @@ fn end(pair: &QueuePair) -> Result<(), Errno> {
     // Whoever still has the pointer finds queues that take nothing.
     pair.queues
         .send
-        .lock_or_break_session()
+        .lock_or_break_session(&locking)
         .set_state(QpState::Reset);
     pair.queues
         .recv
-        .lock_or_break_session()
+        .lock_or_break_session(&locking)
         .set_state(QpState::Reset);
     pair.domain.release();
     destroyed

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use efa_core::address::Qpn;
 use efa_emu::provider::{CompletionQueue, QueueOwner, RecvQueue, Retired, SendQueue};
 
+use crate::interrupted::Locking;
 use crate::spin::SpinCell;
 
 /// Both queues of a queue pair, each behind its own lock.
@@ -52,25 +53,31 @@ impl QueueIndex {
     }
 }
 
-impl QueueOwner for &QueueIndex {
+/// Queue pairs by number, for a call that may lock their queues.
+pub(crate) struct Owners<'a> {
+    pub(crate) index: &'a QueueIndex,
+    pub(crate) locking: &'a Locking,
+}
+
+impl QueueOwner for Owners<'_> {
     #[inline]
     fn retire_send(&mut self, qpn: Qpn, request_id: u16) -> Retired {
-        match self.get(qpn) {
-            Some(queues) => queues.send.lock().retire(request_id),
+        match self.index.get(qpn) {
+            Some(queues) => queues.send.lock(self.locking).retire(request_id),
             None => Retired::Stale,
         }
     }
 
     #[inline]
     fn retire_recv(&mut self, qpn: Qpn, request_id: u16) -> Retired {
-        match self.get(qpn) {
-            Some(queues) => queues.recv.lock().retire(request_id),
+        match self.index.get(qpn) {
+            Some(queues) => queues.recv.lock(self.locking).retire(request_id),
             None => Retired::Stale,
         }
     }
 
     fn owns(&mut self, qpn: Qpn) -> bool {
-        self.get(qpn).is_some()
+        self.index.get(qpn).is_some()
     }
 }
 
@@ -82,4 +89,16 @@ pub(crate) struct Polled {
     /// The device was asked for an event while entries waited to be polled, and so raised it at
     /// once.
     pub(crate) event_for_unread: bool,
+}
+
+impl Polled {
+    /// The completion queue, and what it needs for polling.
+    #[inline]
+    pub(crate) fn split<'a>(
+        &'a mut self,
+        locking: &'a Locking,
+    ) -> (&'a mut CompletionQueue, Owners<'a>) {
+        let index = &self.owners;
+        (&mut self.completions, Owners { index, locking })
+    }
 }

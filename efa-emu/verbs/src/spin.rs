@@ -39,9 +39,9 @@ impl<T> SpinCell<T> {
 
     /// Waits for the lock.
     #[inline]
-    pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
+    pub(crate) fn lock<'a>(&'a self, locking: &'a Locking) -> SpinGuard<'a, T> {
         loop {
-            if let Some(guard) = self.try_lock() {
+            if let Some(guard) = self.try_lock(locking) {
                 return guard;
             }
             for _ in 0..SPINS {
@@ -58,21 +58,35 @@ impl<T> SpinCell<T> {
 
     /// Takes the lock if it is free.
     #[inline]
-    pub(crate) fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
-        self.take(FREE)
+    pub(crate) fn try_lock<'a>(&'a self, locking: &'a Locking) -> Option<SpinGuard<'a, T>> {
+        self.take(FREE, locking)
     }
 
     /// Continues the session that holds the lock; `None` if there is none. Which session that is,
     /// only its owner knows: two threads that both believe it to be theirs take turns call by call.
     #[inline]
-    pub(crate) fn resume(&self) -> Option<SpinGuard<'_, T>> {
-        self.take(SESSION)
+    pub(crate) fn resume<'a>(&'a self, locking: &'a Locking) -> Option<SpinGuard<'a, T>> {
+        self.take(SESSION, locking)
+    }
+
+    /// The value, for a reader inside the session that holds the lock; `None` without a session.
+    ///
+    /// # Safety
+    /// The session is the caller's: no other thread makes a call of it meanwhile.
+    #[inline]
+    pub(crate) unsafe fn in_session(&self) -> Option<&T> {
+        if self.state.load(Ordering::Relaxed) != SESSION {
+            return None;
+        }
+        // SAFETY: the lock is held, and by contract the next call that may change the value comes
+        // after this one.
+        Some(unsafe { &*self.value.get() })
     }
 
     /// For the end of the object: nobody may be inside a call, and a session is abandoned.
-    pub(crate) fn lock_or_break_session(&self) -> SpinGuard<'_, T> {
+    pub(crate) fn lock_or_break_session<'a>(&'a self, locking: &'a Locking) -> SpinGuard<'a, T> {
         loop {
-            if let Some(guard) = self.try_lock().or_else(|| self.resume()) {
+            if let Some(guard) = self.try_lock(locking).or_else(|| self.resume(locking)) {
                 return guard;
             }
             std::thread::yield_now();
@@ -80,15 +94,13 @@ impl<T> SpinCell<T> {
     }
 
     #[inline]
-    fn take(&self, from: u32) -> Option<SpinGuard<'_, T>> {
-        let locking = Locking::new();
+    fn take<'a>(&'a self, from: u32, _: &'a Locking) -> Option<SpinGuard<'a, T>> {
         self.state
             .compare_exchange(from, CALL, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
             .then(|| SpinGuard {
                 cell: self,
                 release_to: FREE,
-                _locking: locking,
             })
     }
 }
@@ -98,7 +110,6 @@ pub(crate) struct SpinGuard<'a, T> {
     cell: &'a SpinCell<T>,
     /// The state that the lock gets when the guard is dropped.
     release_to: u32,
-    _locking: Locking,
 }
 
 impl<T> SpinGuard<'_, T> {
@@ -148,8 +159,9 @@ mod tests {
             .map(|_| {
                 let cell = Arc::clone(&cell);
                 std::thread::spawn(move || {
+                    let locking = Locking::new();
                     for _ in 0..2000 {
-                        *cell.lock() += 1;
+                        *cell.lock(&locking) += 1;
                     }
                 })
             })
@@ -157,23 +169,24 @@ mod tests {
         for thread in threads {
             thread.join().unwrap();
         }
-        assert_eq!(*cell.lock(), 8000);
+        assert_eq!(*cell.lock(&Locking::new()), 8000);
     }
 
     #[test]
     fn a_session_keeps_others_out_until_its_end() {
         let cell = SpinCell::new(1);
-        assert!(cell.resume().is_none(), "no session yet");
-        cell.lock().hold();
-        assert!(cell.try_lock().is_none());
-        let mut guard = cell.resume().unwrap();
-        assert!(cell.resume().is_none(), "its call is running");
+        let locking = Locking::new();
+        assert!(cell.resume(&locking).is_none(), "no session yet");
+        cell.lock(&locking).hold();
+        assert!(cell.try_lock(&locking).is_none());
+        let mut guard = cell.resume(&locking).unwrap();
+        assert!(cell.resume(&locking).is_none(), "its call is running");
         *guard += 1;
         guard.hold();
-        drop(cell.resume().unwrap());
-        assert_eq!(*cell.try_lock().unwrap(), 2);
-        cell.lock().hold();
-        drop(cell.lock_or_break_session());
-        assert!(cell.try_lock().is_some());
+        drop(cell.resume(&locking).unwrap());
+        assert_eq!(*cell.try_lock(&locking).unwrap(), 2);
+        cell.lock(&locking).hold();
+        drop(cell.lock_or_break_session(&locking));
+        assert!(cell.try_lock(&locking).is_some());
     }
 }

@@ -23,14 +23,18 @@ pub(super) struct Backlogs {
 }
 
 impl Backlogs {
+    #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
+    #[inline(always)]
     pub(super) fn has(&self, ahn: Ahn) -> bool {
-        self.queues
-            .get(usize::from(ahn.0))
-            .is_some_and(Option::is_some)
+        !self.waiting.is_empty()
+            && self
+                .queues
+                .get(usize::from(ahn.0))
+                .is_some_and(Option::is_some)
     }
 
     /// Destination number `position` of those that wait.
@@ -44,7 +48,7 @@ impl Backlogs {
             return;
         };
         request.place = Place::Backlog { next: None };
-        let ahn = request.ahn;
+        let ahn = request.ahn();
         let position = usize::from(ahn.0);
         if self.queues.len() <= position {
             self.queues.resize(position + 1, None);

@@ -81,7 +81,7 @@ impl Device {
             .filter_map(|index| initiator.flight.remove(index))
             .collect();
         let next = self.qps.get(qpn).map_or(0, |qp| qp.send.sequence);
-        requests.sort_unstable_by_key(|request| request.header.sequence.wrapping_sub(next));
+        requests.sort_unstable_by_key(|request| request.sequence.wrapping_sub(next));
         requests
     }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
 
-use super::flight::{FlightTable, Place, RequestData};
-use super::queue_pair::{QpState, RNR_RETRY_INFINITE, SendSide};
+use super::flight::{FlightTable, Place};
+use super::queue_pair::{QpState, QueuePair, RNR_RETRY_INFINITE, SendSide};
 use super::{Device, Error};
 use crate::link::{HostSegment, Link, LinkBusy, LocalData, Operation, RequestHeader, Token};
 use backlog::Backlogs;
@@ -20,6 +20,16 @@ use prepare::{LocalFailure, count_completed, local_still_valid, prepare, send_en
 
 /// Entries that one queue pair may have read before the next one's turn.
 const TURN: u32 = 16;
+
+/// What became of a look at a send queue.
+enum Started {
+    /// An entry was read.
+    Entry,
+    /// There is none that may be started.
+    Nothing,
+    /// The queue makes no sense.
+    Broken,
+}
 
 #[derive(Default)]
 pub(super) struct Initiator {
@@ -46,6 +56,16 @@ impl SendSide {
     }
 }
 
+impl QueuePair {
+    /// Whether there are entries that may be started.
+    #[inline(always)]
+    fn has_unread(&self) -> bool {
+        self.send.fetched != self.send.producer
+            && self.state == QpState::ReadyToSend
+            && self.send.in_flight < self.config.send_entries
+    }
+}
+
 impl Initiator {
     pub(super) fn watch(&mut self, qpn: Qpn, watched: bool) {
         self.watched.retain(|other| *other != qpn);
@@ -61,12 +81,13 @@ impl Initiator {
     }
 
     /// Offers a request to the link.
+    #[inline]
     fn offer(&mut self, index: u32, link: &mut impl Link) -> Result<(), LinkBusy> {
         let token = self.flight.token(index);
         let Some(request) = self.flight.get(index) else {
             return Ok(());
         };
-        link.try_send(request.to, token, &request.header, request.data.as_local())
+        link.try_send(request.to, token, &request.header(), request.local())
     }
 
     fn set_place(&mut self, index: u32, place: Place) {
@@ -81,6 +102,7 @@ impl Device {
     /// in the next [`Device::transmit`].
     ///
     /// A producer counter that is further ahead than the ring is long fails the queue pair.
+    #[inline]
     pub fn ring_send_doorbell(&mut self, qpn: Qpn) -> Result<(), Error> {
         let qp = self
             .qps
@@ -115,6 +137,7 @@ impl Device {
     /// Reads new send queue entries, repeats requests whose time has come, and offers everything to
     /// the link. Requests that the link refuses wait without holding up those for other
     /// destinations. Returns how many requests the link took.
+    #[inline]
     pub fn transmit(&mut self, now: Duration, link: &mut impl Link) -> usize {
         let before = self.counters.tx_pkts;
         if !self.initiator.timers.is_empty() {
@@ -157,7 +180,7 @@ impl Device {
             };
             if let Some(request) = initiator.flight.get(index) {
                 self.counters.retrans_pkts += 1;
-                self.counters.retrans_bytes += outgoing_bytes(&request.header);
+                self.counters.retrans_bytes += request.outgoing_bytes();
             }
             initiator.backlogs.push(index, &mut initiator.flight);
         }
@@ -177,7 +200,7 @@ impl Device {
                 initiator.set_place(index, Place::Link);
                 if let Some(request) = initiator.flight.get(index) {
                     self.counters.tx_pkts += 1;
-                    self.counters.tx_bytes += outgoing_bytes(&request.header);
+                    self.counters.tx_bytes += request.outgoing_bytes();
                 }
             }
             // An emptied queue has left the list: the next one is at the same position.
@@ -187,55 +210,73 @@ impl Device {
         }
     }
 
+    /// Reads the new entries of a queue pair, as many as it may have in its turn.
     fn read_send_queue(&mut self, qpn: Qpn, link: &mut impl Link) {
-        let Some(qp) = self.qps.get_mut(qpn) else {
-            return;
-        };
-        let mut broken = false;
-        let mut turn = TURN;
-        while qp.send.fetched != qp.send.producer
-            && qp.state == QpState::ReadyToSend
-            && qp.send.in_flight < qp.config.send_entries
-        {
-            if turn == 0 {
-                self.initiator.scheduled.push_back(qpn);
-                return;
-            }
-            turn -= 1;
-            let entry = qp.rings.send.read(qp.send.fetched);
-            qp.send.fetched = qp.send.fetched.wrapping_add(1);
-            let prepared = match &entry {
-                Ok(wqe) => prepare(wqe, qpn, qp, &self.regions, &self.book, &self.profile),
-                Err(error) => Err(LocalFailure::unreadable(error)),
-            };
-            let request = match prepared {
-                Ok(request) => request,
-                Err(failure) => {
-                    failure.count(&mut self.counters);
-                    self.cqs.write(qp.config.send_cq, &failure.entry(qpn));
-                    if failure.status == Status::LocalQpInternalError {
-                        broken = true;
-                        break;
-                    }
-                    continue;
+        for _ in 0..TURN {
+            match self.start_next(qpn, link) {
+                Started::Entry => {}
+                Started::Nothing => return self.set_unscheduled(qpn),
+                Started::Broken => {
+                    self.set_unscheduled(qpn);
+                    return self.fail(qpn);
                 }
-            };
-            qp.send.sequence = qp.send.sequence.wrapping_add(1);
-            qp.send.in_flight += 1;
-            let initiator = &mut self.initiator;
-            let ahn = request.ahn;
-            let bytes = outgoing_bytes(&request.header);
-            let index = initiator.flight.insert(request);
-            if initiator.backlogs.has(ahn) || initiator.offer(index, link).is_err() {
-                initiator.backlogs.push(index, &mut initiator.flight);
-            } else {
-                self.counters.tx_pkts += 1;
-                self.counters.tx_bytes += bytes;
             }
         }
-        qp.send.scheduled = false;
-        if broken {
-            self.fail(qpn);
+        if self.qps.get(qpn).is_some_and(QueuePair::has_unread) {
+            self.initiator.scheduled.push_back(qpn);
+        } else {
+            self.set_unscheduled(qpn);
+        }
+    }
+
+    fn set_unscheduled(&mut self, qpn: Qpn) {
+        if let Some(qp) = self.qps.get_mut(qpn) {
+            qp.send.scheduled = false;
+        }
+    }
+
+    /// Reads the next entry of a send queue and offers it to the link.
+    // Apart from its loop, so that what is rare there costs nothing here.
+    #[inline(never)]
+    fn start_next(&mut self, qpn: Qpn, link: &mut impl Link) -> Started {
+        let Some(qp) = self.qps.get_mut(qpn).filter(|qp| qp.has_unread()) else {
+            return Started::Nothing;
+        };
+        let initiator = &mut self.initiator;
+        let (index, request) = initiator.flight.claim();
+        let entry = qp.rings.send.read_into(qp.send.fetched, &mut request.wqe);
+        qp.send.fetched = qp.send.fetched.wrapping_add(1);
+        if let Err(error) = entry {
+            return self.refuse(qpn, index, LocalFailure::unreadable(&error));
+        }
+        request.qpn = qpn;
+        if let Err(status) = prepare(request, qp, &self.regions, &self.book, &self.profile) {
+            let failure = LocalFailure::of(&request.wqe, status);
+            return self.refuse(qpn, index, failure);
+        }
+        let (ahn, bytes) = (request.ahn(), request.outgoing_bytes());
+        qp.send.sequence = qp.send.sequence.wrapping_add(1);
+        qp.send.in_flight += 1;
+        if initiator.backlogs.has(ahn) || initiator.offer(index, link).is_err() {
+            initiator.backlogs.push(index, &mut initiator.flight);
+        } else {
+            self.counters.tx_pkts += 1;
+            self.counters.tx_bytes += bytes;
+        }
+        Started::Entry
+    }
+
+    /// Completes an entry that fails before it leaves.
+    #[cold]
+    fn refuse(&mut self, qpn: Qpn, index: u32, failure: LocalFailure) -> Started {
+        self.initiator.flight.release(index);
+        failure.count(&mut self.counters);
+        if let Some(qp) = self.qps.get(qpn) {
+            self.cqs.write(qp.config.send_cq, &failure.entry(qpn));
+        }
+        match failure.status {
+            Status::LocalQpInternalError => Started::Broken,
+            _ => Started::Entry,
         }
     }
 
@@ -245,6 +286,7 @@ impl Device {
     /// remote, or local invalid lkey if the local memory is gone. Anything else is an answer that
     /// makes no sense and becomes [`Status::RemoteBadStatus`]. "Receiver not ready" makes the request
     /// wait and go again, as often as the queue pair says. A datagram succeeds whatever became of it.
+    #[inline]
     pub fn complete(&mut self, now: Duration, token: Token, status: Status) {
         let initiator = &mut self.initiator;
         let Some(index) = initiator.flight.find(token) else {
@@ -259,7 +301,7 @@ impl Device {
         let Some(qp) = self.qps.get_mut(request.qpn) else {
             return;
         };
-        let status = answered(request.header.operation, status);
+        let status = answered(request.operation, status);
         if status == Status::RemoteRnr {
             if qp.rnr_retry == RNR_RETRY_INFINITE || request.rnr_retries < u32::from(qp.rnr_retry) {
                 let delay = self.profile.rnr_backoff.delay(request.rnr_retries);
@@ -272,15 +314,13 @@ impl Device {
             self.counters.retrans_timeout_events += 1;
         }
         let qpn = request.qpn;
-        let Some(request) = initiator.flight.remove(index) else {
-            return;
-        };
         qp.send.in_flight -= 1;
-        count_completed(&mut self.counters, &request, status);
-        if request.signaled || status != Status::Ok {
+        count_completed(&mut self.counters, request, status);
+        if request.wqe.is_signaled() || status != Status::Ok {
             self.cqs
-                .write(qp.config.send_cq, &send_entry(&request, status));
+                .write(qp.config.send_cq, &send_entry(request, status));
         }
+        initiator.flight.release(index);
         if qp.send.fetched != qp.send.producer && !qp.send.scheduled {
             qp.send.scheduled = true;
             initiator.scheduled.push_back(qpn);
@@ -297,20 +337,18 @@ impl Device {
         if !local_still_valid(request, qp, &self.regions) {
             return None;
         }
-        match &request.data {
-            RequestData::Inline(_) => Some(&[]),
-            RequestData::Segments {
-                count, segments, ..
-            } => Some(&segments[..usize::from(*count)]),
+        match request.local() {
+            LocalData::Inline(_) => Some(&[]),
+            LocalData::Segments(segments) => Some(segments),
         }
     }
 
     /// The destination, the header and the local data of a request that is with the link. The data may
     /// be read as long as [`Device::local_memory`] answers `Some`.
-    pub fn request(&self, token: Token) -> Option<(Gid, &RequestHeader, LocalData<'_>)> {
+    pub fn request(&self, token: Token) -> Option<(Gid, RequestHeader, LocalData<'_>)> {
         let flight = &self.initiator.flight;
         let request = flight.get(flight.find(token)?)?;
-        Some((request.to, &request.header, request.data.as_local()))
+        Some((request.to, request.header(), request.local()))
     }
 
     /// The requests of a queue pair that are with the link.
@@ -323,15 +361,8 @@ impl Device {
     }
 }
 
-/// Bytes of data that leave with a request.
-fn outgoing_bytes(header: &RequestHeader) -> u64 {
-    match header.operation {
-        Operation::RdmaRead => 0,
-        _ => u64::from(header.length),
-    }
-}
-
 /// The status of the initiator's completion for the answer of the link.
+#[inline]
 fn answered(operation: Operation, status: Status) -> Status {
     match status {
         Status::Ok | Status::LocalInvalidLkey => status,

@@ -5,15 +5,16 @@ use efa_core::nic::{Access, DeviceCaps, Status};
 
 use crate::device::Counters;
 use crate::device::address_book::AddressBook;
-use crate::device::flight::{Place, Request, RequestData};
+use crate::device::flight::{Place, Request};
 use crate::device::keys::RegionTable;
 use crate::device::queue::{
-    BadWorkRequest, CompletionEntry, Payload, QueueSide, SendDetail, WorkRequest, WqeOperation,
+    BadWorkRequest, CompletionEntry, QueueSide, RawWorkRequest, SendDetail, WqeOperation,
 };
 use crate::device::queue_pair::{QueuePair, Service};
-use crate::link::{HostSegment, Operation, RemoteRange, RequestHeader};
+use crate::link::{HostSegment, Operation};
 use crate::profile::Profile;
 
+#[inline(always)]
 fn local_access(operation: WqeOperation) -> Access {
     match operation {
         WqeOperation::RdmaRead => Access::LOCAL_WRITE,
@@ -22,121 +23,78 @@ fn local_access(operation: WqeOperation) -> Access {
 }
 
 pub(super) fn local_still_valid(request: &Request, qp: &QueuePair, regions: &RegionTable) -> bool {
-    let RequestData::Segments {
-        count,
-        segments,
-        named,
-    } = &request.data
-    else {
-        return true;
-    };
-    let access = local_access(request.operation);
-    segments[..usize::from(*count)]
-        .iter()
-        .zip(named)
-        .all(|(segment, &(lkey, iova))| {
-            segment.length == 0
-                || regions.local(qp.config.pd, lkey, iova, segment.length, access) == Some(*segment)
-        })
+    let wqe = &request.wqe;
+    let access = local_access(wqe.operation());
+    (0..wqe.buffer_count()).all(|index| {
+        let buffer = wqe.buffer(index);
+        let pd = qp.config.pd;
+        let segment = request.segments.get(index).copied();
+        buffer.length == 0
+            || regions.local(pd, buffer.lkey, buffer.address, buffer.length, access) == segment
+    })
 }
 
-/// Checks a work request and resolves its memory.
+/// Checks a request of which the entry is known, and finds out the rest about it.
+#[inline(always)]
 pub(super) fn prepare(
-    wqe: &WorkRequest,
-    qpn: Qpn,
+    request: &mut Request,
     qp: &QueuePair,
     regions: &RegionTable,
     book: &AddressBook,
     profile: &Profile,
-) -> Result<Request, LocalFailure> {
-    let fail = |status| LocalFailure::of(wqe, status);
+) -> Result<(), Status> {
+    let wqe = &request.wqe;
     let caps = profile.caps;
-    let (operation, supported, longest) = match (wqe.operation, qp.config.service) {
-        (WqeOperation::Send, Service::Srd) => (Operation::Send, true, profile.mtu),
-        (WqeOperation::Send, Service::Ud) => (Operation::Datagram, true, profile.mtu),
-        (WqeOperation::RdmaRead, service) => (
+    let service = qp.config.service;
+    let (operation, supported, longest) = match wqe.operation() {
+        WqeOperation::Send if service == Service::Srd => (Operation::Send, true, profile.mtu),
+        WqeOperation::Send => (Operation::Datagram, true, profile.mtu),
+        WqeOperation::RdmaRead => (
             Operation::RdmaRead,
             service == Service::Srd
                 && caps.contains(DeviceCaps::RDMA_READ)
-                && wqe.immediate.is_none(),
+                && wqe.immediate().is_none(),
             profile.max_rdma_size,
         ),
-        (WqeOperation::RdmaWrite, service) => (
+        WqeOperation::RdmaWrite => (
             Operation::RdmaWrite,
             service == Service::Srd && caps.contains(DeviceCaps::RDMA_WRITE),
             profile.max_rdma_size,
         ),
     };
     if !supported {
-        return Err(fail(Status::LocalUnsupportedOp));
+        return Err(Status::LocalUnsupportedOp);
     }
-    let ahn = Ahn(wqe.ahn);
     let to = book
-        .destination(qp.config.pd, ahn)
-        .ok_or_else(|| fail(Status::LocalInvalidAh))?;
-    let length = u32::try_from(wqe.payload.length())
-        .ok()
-        .filter(|length| *length <= longest)
-        .ok_or_else(|| fail(Status::LocalBadLength))?;
-    if wqe.remote.is_some_and(|remote| remote.length != length) {
-        return Err(fail(Status::LocalBadLength));
+        .destination(qp.config.pd, Ahn(wqe.ahn()))
+        .ok_or(Status::LocalInvalidAh)?;
+    let length = wqe.length();
+    if length > u64::from(longest) {
+        return Err(Status::LocalBadLength);
     }
-    let data = match &wqe.payload {
-        Payload::Inline(data) => RequestData::Inline(*data),
-        Payload::Buffers { count, buffers } => {
-            let access = local_access(wqe.operation);
-            let mut segments = [HostSegment {
-                address: 0,
-                length: 0,
-            }; 2];
-            let mut named = [(0, 0); 2];
-            for (position, buffer) in buffers[..usize::from(*count)].iter().enumerate() {
-                named[position] = (buffer.lkey, buffer.address);
-                if buffer.length == 0 {
-                    continue;
-                }
-                segments[position] = regions
-                    .local(
-                        qp.config.pd,
-                        buffer.lkey,
-                        buffer.address,
-                        buffer.length,
-                        access,
-                    )
-                    .ok_or_else(|| fail(Status::LocalInvalidLkey))?;
-            }
-            RequestData::Segments {
-                count: *count,
-                segments,
-                named,
-            }
-        }
-    };
-    Ok(Request {
-        qpn,
-        request_id: wqe.request_id,
-        request_id_upper: wqe.request_id_upper,
-        operation: wqe.operation,
-        signaled: wqe.signaled,
-        to,
-        ahn,
-        header: RequestHeader {
-            operation,
-            source_qpn: qpn,
-            destination_qpn: wqe.destination_qpn,
-            qkey: wqe.qkey,
-            sequence: qp.send.sequence,
-            immediate: wqe.immediate,
-            remote: wqe.remote.map(|remote| RemoteRange {
-                address: remote.address,
-                key: remote.rkey,
-            }),
-            length,
-        },
-        data,
-        rnr_retries: 0,
-        place: Place::Link,
-    })
+    request.length = length as u32;
+    if wqe.operation() != WqeOperation::Send && wqe.remote().length != request.length {
+        return Err(Status::LocalBadLength);
+    }
+    let access = local_access(wqe.operation());
+    let segments = request.segments.iter_mut().take(wqe.buffer_count());
+    for (index, segment) in segments.enumerate() {
+        let buffer = wqe.buffer(index);
+        *segment = if buffer.length == 0 {
+            HostSegment::default()
+        } else {
+            let pd = qp.config.pd;
+            regions
+                .local(pd, buffer.lkey, buffer.address, buffer.length, access)
+                .ok_or(Status::LocalInvalidLkey)?
+        };
+    }
+    request.operation = operation;
+    request.sequence = qp.send.sequence;
+    request.to = to;
+    request.rnr_retries = 0;
+    request.place = Place::Link;
+    Ok(())
 }
 
 /// A send queue entry that fails before it leaves.
@@ -148,11 +106,11 @@ pub(super) struct LocalFailure {
 }
 
 impl LocalFailure {
-    pub(super) fn of(wqe: &WorkRequest, status: Status) -> Self {
+    pub(super) fn of(wqe: &RawWorkRequest, status: Status) -> Self {
         LocalFailure {
-            request_id: wqe.request_id,
-            request_id_upper: wqe.request_id_upper,
-            operation: wqe.operation,
+            request_id: wqe.request_id(),
+            request_id_upper: wqe.request_id_upper(),
+            operation: wqe.operation(),
             status,
         }
     }
@@ -196,14 +154,15 @@ impl LocalFailure {
     }
 }
 
+#[inline(always)]
 pub(super) fn send_entry(request: &Request, status: Status) -> CompletionEntry {
     CompletionEntry {
-        request_id: request.request_id,
+        request_id: request.wqe.request_id(),
         status: status.code(),
-        operation: request.operation,
+        operation: request.wqe.operation(),
         qpn: request.qpn,
         side: QueueSide::Send(SendDetail {
-            request_id_upper: request.request_id_upper,
+            request_id_upper: request.wqe.request_id_upper(),
         }),
     }
 }
@@ -216,10 +175,12 @@ fn count_failed(counters: &mut Counters, operation: WqeOperation) {
     }
 }
 
+#[inline(always)]
 pub(super) fn count_completed(counters: &mut Counters, request: &Request, status: Status) {
-    let bytes = u64::from(request.header.length);
+    let bytes = u64::from(request.length);
+    let operation = request.wqe.operation();
     match status {
-        Status::Ok => match request.operation {
+        Status::Ok => match operation {
             WqeOperation::Send => {
                 counters.send_wrs += 1;
                 counters.send_bytes += bytes;
@@ -233,7 +194,7 @@ pub(super) fn count_completed(counters: &mut Counters, request: &Request, status
                 counters.rdma_write_bytes += bytes;
             }
         },
-        _ => count_failed(counters, request.operation),
+        _ => count_failed(counters, operation),
     }
     match status {
         Status::LocalUnresponsiveRemote => counters.unresponsive_remote_events += 1,

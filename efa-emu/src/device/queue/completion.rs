@@ -14,7 +14,7 @@
 //! | 16 | 16 | receive of an unknown sender: its GID |
 //! | 16 | 2 | write with immediate: length bits 31:16 |
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use efa_core::address::{Ahn, Gid, Qpn};
 
@@ -82,6 +82,7 @@ pub struct CompletionEntry {
 }
 
 impl CompletionEntry {
+    #[inline(always)]
     fn encode(&self, phase: bool) -> [u64; WORDS] {
         let mut flags = u8::from(phase) | self.operation.code() << OPERATION_SHIFT;
         let mut words = [0; WORDS];
@@ -118,43 +119,136 @@ impl CompletionEntry {
             | u64::from(self.qpn.0) << 32;
         words
     }
+}
 
-    /// An entry as a client reads it; `None` if the queue or operation code is unknown.
-    fn decode(words: [u64; WORDS]) -> Option<Self> {
+/// An entry as a client has read it: copied out of the ring, known to be an entry, each field taken
+/// out when it is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RawCompletion([u64; WORDS]);
+
+impl RawCompletion {
+    /// `None` if the queue or operation code is unknown.
+    #[inline(always)]
+    fn new(words: [u64; WORDS]) -> Option<Self> {
         let flags = (words[0] >> 24) as u8;
-        let operation = WqeOperation::from_code(flags >> OPERATION_SHIFT & OPERATION_MASK)?;
-        let side = match flags >> QUEUE_SHIFT & QUEUE_MASK {
-            QUEUE_SEND => QueueSide::Send(SendDetail {
-                request_id_upper: words[0] >> 48 | (words[1] & 0xffff_ffff) << 16,
-            }),
-            QUEUE_RECEIVE => {
-                let ahn = words[1] as u16;
-                let mut length = (words[0] >> 48) as u32;
-                let mut source_gid = None;
-                if operation == WqeOperation::RdmaWrite {
-                    length |= u32::from(words[2] as u16) << 16;
-                } else if ahn == Ahn::UNKNOWN {
-                    let gid = u128::from(words[2]) | u128::from(words[3]) << 64;
-                    source_gid = (gid != 0).then_some(Gid(gid.to_le_bytes()));
-                }
-                QueueSide::Receive(ReceiveDetail {
-                    length,
-                    ahn: (ahn != Ahn::UNKNOWN).then_some(Ahn(ahn)),
-                    source_qpn: Qpn((words[1] >> 16) as u16),
-                    source_gid,
-                    immediate: (flags & HAS_IMMEDIATE != 0).then_some((words[1] >> 32) as u32),
-                    unsolicited: flags & UNSOLICITED != 0,
-                })
-            }
-            _ => return None,
+        let queue = flags >> QUEUE_SHIFT & QUEUE_MASK;
+        let is_known = WqeOperation::from_code(flags >> OPERATION_SHIFT & OPERATION_MASK).is_some()
+            && (queue == QUEUE_SEND || queue == QUEUE_RECEIVE);
+        is_known.then_some(RawCompletion(words))
+    }
+
+    #[inline(always)]
+    fn flags(&self) -> u8 {
+        (self.0[0] >> 24) as u8
+    }
+
+    /// The request id of the work request.
+    #[inline(always)]
+    pub fn request_id(&self) -> u16 {
+        self.0[0] as u16
+    }
+
+    /// The status code; [`efa_core::nic::Status`] names the known ones.
+    #[inline(always)]
+    pub fn status(&self) -> u8 {
+        (self.0[0] >> 16) as u8
+    }
+
+    /// The operation: what was requested (send side), or what arrived (receive side).
+    #[inline(always)]
+    pub fn operation(&self) -> WqeOperation {
+        let code = self.flags() >> OPERATION_SHIFT & OPERATION_MASK;
+        // Known, as checked when the entry was read.
+        WqeOperation::from_code(code).unwrap_or(WqeOperation::Send)
+    }
+
+    /// Whether the entry is of the receive queue; otherwise it is of the send queue.
+    #[inline(always)]
+    pub fn is_receive(&self) -> bool {
+        self.flags() >> QUEUE_SHIFT & QUEUE_MASK == QUEUE_RECEIVE
+    }
+
+    /// The local queue pair.
+    #[inline(always)]
+    pub fn qpn(&self) -> Qpn {
+        Qpn((self.0[0] >> 32) as u16)
+    }
+
+    /// Send queue: upper 48 bits of the request id.
+    #[inline]
+    pub fn request_id_upper(&self) -> u64 {
+        self.0[0] >> 48 | (self.0[1] & 0xffff_ffff) << 16
+    }
+
+    /// Receive queue: bytes received, or written by an RDMA write with immediate.
+    #[inline]
+    pub fn length(&self) -> u32 {
+        let mut length = (self.0[0] >> 48) as u32;
+        if self.operation() == WqeOperation::RdmaWrite {
+            length |= u32::from(self.0[2] as u16) << 16;
+        }
+        length
+    }
+
+    /// Receive queue: the sender's address handle number, if it has one here.
+    #[inline]
+    pub fn ahn(&self) -> Option<Ahn> {
+        let ahn = Ahn(self.0[1] as u16);
+        (ahn.0 != Ahn::UNKNOWN).then_some(ahn)
+    }
+
+    /// Receive queue: the sender's queue pair.
+    #[inline]
+    pub fn source_qpn(&self) -> Qpn {
+        Qpn((self.0[1] >> 16) as u16)
+    }
+
+    /// Receive queue: the GID of a sender without an address handle, if the device reports it.
+    #[inline]
+    pub fn source_gid(&self) -> Option<Gid> {
+        if self.operation() == WqeOperation::RdmaWrite || self.ahn().is_some() {
+            return None;
+        }
+        let gid = u128::from(self.0[2]) | u128::from(self.0[3]) << 64;
+        (gid != 0).then_some(Gid(gid.to_le_bytes()))
+    }
+
+    /// Receive queue: immediate data.
+    #[inline]
+    pub fn immediate(&self) -> Option<u32> {
+        (self.flags() & HAS_IMMEDIATE != 0).then_some((self.0[1] >> 32) as u32)
+    }
+
+    /// Receive queue: a write with immediate that consumed no receive.
+    #[inline(always)]
+    pub fn is_unsolicited(&self) -> bool {
+        self.flags() & UNSOLICITED != 0
+    }
+
+    /// All fields.
+    #[inline]
+    pub fn decode(&self) -> CompletionEntry {
+        let side = if self.is_receive() {
+            QueueSide::Receive(ReceiveDetail {
+                length: self.length(),
+                ahn: self.ahn(),
+                source_qpn: self.source_qpn(),
+                source_gid: self.source_gid(),
+                immediate: self.immediate(),
+                unsolicited: self.is_unsolicited(),
+            })
+        } else {
+            QueueSide::Send(SendDetail {
+                request_id_upper: self.request_id_upper(),
+            })
         };
-        Some(CompletionEntry {
-            request_id: words[0] as u16,
-            status: (words[0] >> 16) as u8,
-            operation,
-            qpn: Qpn((words[0] >> 32) as u16),
+        CompletionEntry {
+            request_id: self.request_id(),
+            status: self.status(),
+            operation: self.operation(),
+            qpn: self.qpn(),
             side,
-        })
+        }
     }
 }
 
@@ -192,7 +286,7 @@ pub enum Slot {
     /// The device has not written the entry yet.
     Empty,
     /// An entry.
-    Entry(CompletionEntry),
+    Entry(RawCompletion),
     /// Bytes that are no entry: the client's own memory was overwritten.
     Garbage,
 }
@@ -237,41 +331,42 @@ impl CompletionRing {
     }
 
     /// The phase bit of the lap that `counter` is in: true in the first.
+    #[inline(always)]
     fn phase(&self, counter: u16) -> bool {
         super::lap(counter, self.entries) & 1 == 0
     }
 
-    fn first_word(&self, counter: u16) -> usize {
-        (u32::from(counter) & (self.entries - 1)) as usize * WORDS
+    #[inline(always)]
+    fn slot(&self, counter: u16) -> &[AtomicU64; WORDS] {
+        self.memory
+            .entry((u32::from(counter) & (self.entries - 1)) as usize)
     }
 
     /// Writes the entry that the producer counter names; its phase bit publishes it. An entry that
     /// the client has not read is lost: the device does not know how far the client is.
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, counter: u16, entry: &CompletionEntry) {
-        let first = self.first_word(counter);
         let words = entry.encode(self.phase(counter));
-        for (offset, word) in words.into_iter().enumerate().skip(1) {
-            self.memory
-                .word(first + offset)
-                .store(word, Ordering::Relaxed);
+        let slot = self.slot(counter);
+        for index in 1..WORDS {
+            slot[index].store(words[index], Ordering::Relaxed);
         }
-        self.memory.word(first).store(words[0], Ordering::Release);
+        slot[0].store(words[0], Ordering::Release);
     }
 
     /// Reads what the consumer counter names.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, counter: u16) -> Slot {
-        let first = self.first_word(counter);
-        let head = self.memory.word(first).load(Ordering::Acquire);
+        let slot = self.slot(counter);
+        let head = slot[0].load(Ordering::Acquire);
         if ((head >> 24) as u8 & PHASE != 0) != self.phase(counter) {
             return Slot::Empty;
         }
         let mut words = [head, 0, 0, 0];
-        for (offset, word) in words.iter_mut().enumerate().skip(1) {
-            *word = self.memory.word(first + offset).load(Ordering::Relaxed);
+        for index in 1..WORDS {
+            words[index] = slot[index].load(Ordering::Relaxed);
         }
-        CompletionEntry::decode(words).map_or(Slot::Garbage, Slot::Entry)
+        RawCompletion::new(words).map_or(Slot::Garbage, Slot::Entry)
     }
 }
 
@@ -279,10 +374,17 @@ impl CompletionRing {
 mod tests {
     use super::*;
 
+    fn read(ring: &CompletionRing, counter: u16) -> Option<CompletionEntry> {
+        match ring.read(counter) {
+            Slot::Entry(entry) => Some(entry.decode()),
+            Slot::Empty | Slot::Garbage => None,
+        }
+    }
+
     fn literal(counter: u16, entry: &CompletionEntry) -> Vec<u8> {
         let ring = CompletionRing::new(4).unwrap();
         ring.write(counter, entry);
-        assert_eq!(ring.read(counter), Slot::Entry(*entry));
+        assert_eq!(read(&ring, counter), Some(*entry));
         let start = usize::from(counter & 3) * 32;
         ring.memory().bytes(start..start + 32)
     }
@@ -392,7 +494,7 @@ mod tests {
         for counter in (0..=u16::MAX).chain(0..8) {
             assert_eq!(ring.read(counter), Slot::Empty, "{counter}");
             ring.write(counter, &entry);
-            assert_eq!(ring.read(counter), Slot::Entry(entry), "{counter}");
+            assert_eq!(read(&ring, counter), Some(entry), "{counter}");
         }
     }
 

@@ -10,7 +10,8 @@ use crate::device::Error;
 #[repr(C, align(64))]
 struct CacheLine([AtomicU64; WORDS_PER_LINE]);
 
-const WORDS_PER_LINE: usize = 8;
+/// Words of 8 bytes in a cache line.
+pub(super) const WORDS_PER_LINE: usize = 8;
 
 /// Zeroed, cache-line aligned memory that is only ever accessed as 64-bit atomics.
 pub struct RingMemory {
@@ -33,15 +34,21 @@ impl RingMemory {
     ///
     /// # Panics
     /// Beyond the end of the memory.
-    #[inline]
+    #[cfg(test)]
     pub(super) fn word(&self, index: usize) -> &AtomicU64 {
         &self.lines[index / WORDS_PER_LINE].0[index % WORDS_PER_LINE]
     }
 
-    /// The 8 words of cache line `index`.
-    #[inline]
-    pub(super) fn line(&self, index: usize) -> &[AtomicU64; WORDS_PER_LINE] {
-        &self.lines[index].0
+    /// The words of entry `index` of a ring whose entries have `N` words: 1, 2, 4 or 8.
+    ///
+    /// # Panics
+    /// Beyond the end of the memory.
+    #[inline(always)]
+    pub(super) fn entry<const N: usize>(&self, index: usize) -> &[AtomicU64; N] {
+        const { assert!(WORDS_PER_LINE.is_multiple_of(N)) };
+        let per_line = WORDS_PER_LINE / N;
+        let (entries, _) = self.lines[index / per_line].0.as_chunks();
+        &entries[index % per_line]
     }
 
     /// The first byte, aligned to 64. The memory lives as long as the ring that it belongs to, and

@@ -16,13 +16,15 @@ mod send;
 mod work_request;
 
 pub use completion::{
-    CompletionEntry, CompletionRing, CqDoorbell, QueueSide, ReceiveDetail, SendDetail, Slot,
+    CompletionEntry, CompletionRing, CqDoorbell, QueueSide, RawCompletion, ReceiveDetail,
+    SendDetail, Slot,
 };
 pub use memory::{Doorbell, RingMemory};
 pub use receive::{ReceiveDescriptor, ReceiveRing};
 pub use send::SendRing;
 pub use work_request::{
-    BadWorkRequest, Buffer, InlineData, Payload, RemoteBuffer, WorkRequest, WqeOperation, WqeSize,
+    BadWorkRequest, Buffer, InlineData, Payload, RawWorkRequest, RemoteBuffer, WorkRequest,
+    WqeOperation, WqeSize,
 };
 
 use super::Error;
@@ -39,7 +41,7 @@ fn check_entries(what: &'static str, entries: u32) -> Result<(), Error> {
 }
 
 /// How often the ring was filled before the entry with this counter. `entries` is a power of two.
-#[inline]
+#[inline(always)]
 fn lap(counter: u16, entries: u32) -> u32 {
     u32::from(counter) >> entries.trailing_zeros()
 }

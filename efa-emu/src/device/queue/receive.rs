@@ -7,7 +7,7 @@
 //! | 10 | 2 | buffer length |
 //! | 12 | 4 | lkey in bits 23:0, first in 30, last in 31 |
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::memory::{Doorbell, RingMemory};
 use super::work_request::Buffer;
@@ -32,6 +32,7 @@ pub struct ReceiveDescriptor {
 }
 
 impl ReceiveDescriptor {
+    #[inline(always)]
     fn encode(&self) -> [u64; WORDS] {
         let length = self.buffer.length.min(u32::from(u16::MAX));
         let mut control = self.buffer.lkey & LKEY_MASK;
@@ -47,6 +48,7 @@ impl ReceiveDescriptor {
         ]
     }
 
+    #[inline(always)]
     fn decode(words: [u64; WORDS]) -> Self {
         let control = (words[1] >> 32) as u32;
         ReceiveDescriptor {
@@ -99,21 +101,20 @@ impl ReceiveRing {
         &self.doorbell
     }
 
-    fn first_word(&self, counter: u16) -> usize {
-        (u32::from(counter) & self.entries.saturating_sub(1)) as usize * WORDS
+    #[inline(always)]
+    fn slot(&self, counter: u16) -> &[AtomicU64; WORDS] {
+        let index = u32::from(counter) & self.entries.saturating_sub(1);
+        self.memory.entry(index as usize)
     }
 
     /// Writes the descriptor that the producer counter names. The doorbell publishes it.
     ///
     /// # Panics
     /// If the ring has no descriptors.
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, counter: u16, descriptor: &ReceiveDescriptor) {
-        let first = self.first_word(counter);
-        for (offset, word) in descriptor.encode().into_iter().enumerate() {
-            self.memory
-                .word(first + offset)
-                .store(word, Ordering::Relaxed);
+        for (slot, word) in self.slot(counter).iter().zip(descriptor.encode()) {
+            slot.store(word, Ordering::Relaxed);
         }
     }
 
@@ -121,12 +122,12 @@ impl ReceiveRing {
     ///
     /// # Panics
     /// If the ring has no descriptors.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, counter: u16) -> ReceiveDescriptor {
-        let first = self.first_word(counter);
+        let slot = self.slot(counter);
         ReceiveDescriptor::decode([
-            self.memory.word(first).load(Ordering::Relaxed),
-            self.memory.word(first + 1).load(Ordering::Relaxed),
+            slot[0].load(Ordering::Relaxed),
+            slot[1].load(Ordering::Relaxed),
         ])
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::memory::{Doorbell, RingMemory};
-use super::work_request::{BadWorkRequest, Words, WorkRequest, WqeSize};
+use super::memory::{Doorbell, RingMemory, WORDS_PER_LINE};
+use super::work_request::{BadWorkRequest, RawWorkRequest, WorkRequest, WqeSize};
 use crate::device::Error;
 
 /// A send queue's ring and doorbell. The doorbell holds the 16-bit producer counter.
@@ -51,16 +51,33 @@ impl SendRing {
     ///
     /// # Panics
     /// If the ring has no entries.
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, counter: u16, request: &WorkRequest) {
-        let (words, used) = request.encode(super::lap(counter, self.entries) & 1 != 0);
-        let lines = self.size.bytes() / 64;
-        let first = (u32::from(counter) & (self.entries - 1)) as usize * lines;
-        for (offset, chunk) in words[..used].chunks(8).take(lines).enumerate() {
-            let line = self.memory.line(first + offset);
-            for (slot, word) in line.iter().zip(chunk) {
-                slot.store(*word, Ordering::Relaxed);
+        let first = self
+            .memory
+            .entry::<WORDS_PER_LINE>(self.first_line(counter));
+        let second = match self.size {
+            WqeSize::Bytes64 => &[],
+            WqeSize::Bytes128 => &self
+                .memory
+                .entry::<WORDS_PER_LINE>(self.first_line(counter) + 1)[..],
+        };
+        request.encode(super::lap(counter, self.entries) & 1 != 0, |index, word| {
+            let slot = first
+                .get(index)
+                .or_else(|| second.get(index - WORDS_PER_LINE));
+            if let Some(slot) = slot {
+                slot.store(word, Ordering::Relaxed);
             }
+        });
+    }
+
+    #[inline(always)]
+    fn first_line(&self, counter: u16) -> usize {
+        let index = (u32::from(counter) & self.entries.wrapping_sub(1)) as usize;
+        match self.size {
+            WqeSize::Bytes64 => index,
+            WqeSize::Bytes128 => 2 * index,
         }
     }
 
@@ -68,18 +85,40 @@ impl SendRing {
     ///
     /// # Panics
     /// If the ring has no entries.
-    #[inline]
-    pub fn read(&self, counter: u16) -> Result<WorkRequest, BadWorkRequest> {
-        let mut words = Words::default();
-        let lines = self.size.bytes() / 64;
-        let first = (u32::from(counter) & (self.entries - 1)) as usize * lines;
-        for (offset, chunk) in words.chunks_mut(8).take(lines).enumerate() {
-            let line = self.memory.line(first + offset);
-            for (word, slot) in chunk.iter_mut().zip(line) {
-                *word = slot.load(Ordering::Relaxed);
-            }
+    pub fn read(&self, counter: u16) -> Result<RawWorkRequest, BadWorkRequest> {
+        let mut entry = RawWorkRequest::EMPTY;
+        self.read_into(counter, &mut entry)?;
+        Ok(entry)
+    }
+
+    /// As [`SendRing::read`], into `entry`, which makes no sense after an error.
+    ///
+    /// # Panics
+    /// If the ring has no entries.
+    #[inline(always)]
+    pub fn read_into(
+        &self,
+        counter: u16,
+        entry: &mut RawWorkRequest,
+    ) -> Result<(), BadWorkRequest> {
+        let first = self.first_line(counter);
+        let (lines, _) = entry.words_mut().as_chunks_mut::<WORDS_PER_LINE>();
+        let [head, tail] = lines else {
+            unreachable!("the longest entry has two cache lines");
+        };
+        self.read_line(first, head);
+        if self.size == WqeSize::Bytes128 {
+            self.read_line(first + 1, tail);
         }
-        WorkRequest::decode(&words, self.size)
+        entry.check(self.size)
+    }
+
+    #[inline(always)]
+    fn read_line(&self, index: usize, words: &mut [u64; WORDS_PER_LINE]) {
+        let slots = self.memory.entry::<WORDS_PER_LINE>(index);
+        for (word, slot) in words.iter_mut().zip(slots) {
+            *word = slot.load(Ordering::Relaxed);
+        }
     }
 }
 
@@ -141,7 +180,7 @@ mod tests {
         let ring = SendRing::new(4, WqeSize::Bytes64).unwrap();
         ring.write(1, &SEND);
         assert_eq!(ring.memory().bytes(64..128), SEND_BYTES);
-        assert_eq!(ring.read(1), Ok(SEND));
+        assert_eq!(ring.read(1).map(|raw| raw.decode()), Ok(SEND));
     }
 
     #[test]
@@ -151,7 +190,7 @@ mod tests {
             ring.write(counter, &SEND);
             let at = usize::from(counter & 3) * 64 + 3;
             assert_eq!(ring.memory().bytes(at..at + 1), [control], "{counter}");
-            assert_eq!(ring.read(counter), Ok(SEND));
+            assert_eq!(ring.read(counter).map(|raw| raw.decode()), Ok(SEND));
         }
     }
 
@@ -183,7 +222,7 @@ mod tests {
                 ring.memory().bytes(start + 32..start + 32 + capacity),
                 bytes[..capacity]
             );
-            assert_eq!(ring.read(1), Ok(request));
+            assert_eq!(ring.read(1).map(|raw| raw.decode()), Ok(request));
         }
         let mut full = InlineData::EMPTY;
         assert!(full.push(&bytes) && !full.push(&[0]) && full.as_slice() == bytes);
@@ -217,7 +256,7 @@ mod tests {
         ];
         assert_eq!(ring.memory().bytes(32..64), data);
         assert_eq!(ring.memory().bytes(2..8), [0x81, 0x1c, 0x21, 0x22, 1, 0]);
-        assert_eq!(ring.read(0), Ok(read));
+        assert_eq!(ring.read(0).map(|raw| raw.decode()), Ok(read));
 
         let write = WorkRequest {
             operation: WqeOperation::RdmaWrite,
@@ -228,7 +267,7 @@ mod tests {
         ring.write(0, &write);
         assert_eq!(ring.memory().bytes(2..3), [0xa2]);
         assert_eq!(ring.memory().bytes(48..62), b"written inline");
-        assert_eq!(ring.read(0), Ok(write));
+        assert_eq!(ring.read(0).map(|raw| raw.decode()), Ok(write));
     }
 
     #[test]

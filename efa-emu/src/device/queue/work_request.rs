@@ -18,6 +18,7 @@
 //! | 48 | 16 | RDMA: one local buffer, or (write, 128-byte form) inline bytes |
 
 use efa_core::address::{Qkey, Qpn};
+use zerocopy::IntoBytes;
 
 use crate::profile::INLINE_SIZE_WIDE;
 
@@ -166,6 +167,7 @@ pub enum Payload {
 
 impl Payload {
     /// Gathers up to two buffers.
+    #[inline]
     pub fn from_buffers(list: &[Buffer]) -> Option<Self> {
         let mut buffers = [Buffer::default(); 2];
         buffers.get_mut(..list.len())?.copy_from_slice(list);
@@ -243,9 +245,10 @@ pub enum BadWorkRequest {
 pub(super) type Words = [u64; MAX_WORDS];
 
 impl WorkRequest {
-    /// The entry's words and how many of them are used.
-    pub(super) fn encode(&self, phase: bool) -> (Words, usize) {
-        let mut words = [0; MAX_WORDS];
+    /// Hands the entry's words to `store`, each with its index. Words that the entry does not need
+    /// are left out.
+    #[inline(always)]
+    pub(super) fn encode(&self, phase: bool, mut store: impl FnMut(usize, u64)) {
         let mut kind = self.operation.code() | META;
         if self.immediate.is_some() {
             kind |= HAS_IMMEDIATE;
@@ -256,49 +259,74 @@ impl WorkRequest {
         }
         let mut data = HEAD_WORDS;
         if let Some(remote) = self.remote {
-            words[data] = u64::from(remote.length) | u64::from(remote.rkey) << 32;
-            words[data + 1] = remote.address;
+            store(
+                data,
+                u64::from(remote.length) | u64::from(remote.rkey) << 32,
+            );
+            store(data + 1, remote.address);
             data += 2;
         }
-        let (count, used) = match &self.payload {
+        let count = match &self.payload {
             Payload::Inline(inline) => {
                 kind |= INLINE;
                 let bytes = inline.as_slice();
-                for (word, chunk) in words[data..].iter_mut().zip(bytes.chunks(8)) {
+                for (index, chunk) in bytes.chunks(8).enumerate() {
                     let mut padded = [0; 8];
                     padded[..chunk.len()].copy_from_slice(chunk);
-                    *word = u64::from_le_bytes(padded);
+                    store(data + index, u64::from_le_bytes(padded));
                 }
-                (bytes.len() as u64, data + bytes.len().div_ceil(8))
+                bytes.len() as u64
             }
             Payload::Buffers { count, buffers } => {
-                for buffer in &buffers[..usize::from(*count)] {
-                    words[data] =
-                        u64::from(buffer.length) | u64::from(buffer.lkey & LKEY_MASK) << 32;
-                    words[data + 1] = buffer.address;
-                    data += 2;
+                for (index, buffer) in buffers.iter().take(usize::from(*count)).enumerate() {
+                    let sizes = u64::from(buffer.length) | u64::from(buffer.lkey & LKEY_MASK) << 32;
+                    store(data + 2 * index, sizes);
+                    store(data + 2 * index + 1, buffer.address);
                 }
-                (u64::from(*count), data)
+                u64::from(*count)
             }
         };
-        words[0] = u64::from(self.request_id)
-            | u64::from(kind) << 16
-            | u64::from(control) << 24
-            | u64::from(self.destination_qpn.0) << 32
-            | count << 48;
-        words[1] = u64::from(self.immediate.unwrap_or(0)) | u64::from(self.ahn) << 32;
-        words[2] = u64::from(self.qkey.0);
-        words[3] = self.request_id_upper << 16;
-        (words, used)
+        let head = [
+            u64::from(self.request_id)
+                | u64::from(kind) << 16
+                | u64::from(control) << 24
+                | u64::from(self.destination_qpn.0) << 32
+                | count << 48,
+            u64::from(self.immediate.unwrap_or(0)) | u64::from(self.ahn) << 32,
+            u64::from(self.qkey.0),
+            self.request_id_upper << 16,
+        ];
+        for (index, word) in head.into_iter().enumerate() {
+            store(index, word);
+        }
+    }
+}
+
+/// An entry as the device has read it: copied out of the ring, known to be one whole request, each
+/// field taken out when it is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RawWorkRequest {
+    words: Words,
+}
+
+impl RawWorkRequest {
+    /// No entry of any ring: room to read one into.
+    pub const EMPTY: RawWorkRequest = RawWorkRequest {
+        words: [0; MAX_WORDS],
+    };
+
+    /// Where the words of an entry go; those beyond its end stay what they were.
+    #[inline(always)]
+    pub(super) fn words_mut(&mut self) -> &mut Words {
+        &mut self.words
     }
 
-    /// Reads an entry's words. The phase bit is not looked at: the doorbell says what is valid.
-    pub(super) fn decode(words: &Words, size: WqeSize) -> Result<WorkRequest, BadWorkRequest> {
-        let request_id = words[0] as u16;
-        let kind = (words[0] >> 16) as u8;
-        let control = (words[0] >> 24) as u8;
-        let count = (words[0] >> 48) as u16;
-        if kind & META == 0 || kind & EXTENSION != 0 || control & (FIRST | LAST) != FIRST | LAST {
+    /// Checks an entry of this size. The phase bit is not looked at: the doorbell says what is valid.
+    #[inline(always)]
+    pub(super) fn check(&self, size: WqeSize) -> Result<(), BadWorkRequest> {
+        let raw = self;
+        let (request_id, kind, control) = (raw.request_id(), raw.kind(), raw.control());
+        if kind & (META | EXTENSION) != META || control & (FIRST | LAST) != FIRST | LAST {
             let control = u16::from_le_bytes([kind, control]);
             return Err(BadWorkRequest::Control {
                 request_id,
@@ -308,66 +336,180 @@ impl WorkRequest {
         let code = kind & OPERATION;
         let operation =
             WqeOperation::from_code(code).ok_or(BadWorkRequest::Operation { request_id, code })?;
-        let bad_length = BadWorkRequest::Length { request_id, count };
-        let mut data = HEAD_WORDS;
-        let mut buffer_limit = 2;
-        let mut inline_limit = size.inline_capacity();
-        let remote = match operation {
-            WqeOperation::Send => None,
-            WqeOperation::RdmaRead | WqeOperation::RdmaWrite => {
-                let remote = RemoteBuffer {
-                    length: words[data] as u32,
-                    rkey: (words[data] >> 32) as u32,
-                    address: words[data + 1],
-                };
-                data += 2;
-                buffer_limit = 1;
-                if operation == WqeOperation::RdmaRead || size == WqeSize::Bytes64 {
-                    inline_limit = 0;
-                }
-                Some(remote)
-            }
+        let limit = match (operation, raw.is_inline()) {
+            (WqeOperation::Send, false) => 2,
+            (WqeOperation::RdmaRead | WqeOperation::RdmaWrite, false) => 1,
+            (WqeOperation::RdmaRead, true) => 0,
+            (WqeOperation::RdmaWrite, true) if size == WqeSize::Bytes64 => 0,
+            (WqeOperation::Send | WqeOperation::RdmaWrite, true) => size.inline_capacity(),
         };
-        let payload = if kind & INLINE != 0 {
-            let length = usize::from(count);
-            if length > inline_limit {
-                return Err(bad_length);
-            }
+        let count = raw.count();
+        if usize::from(count) > limit {
+            return Err(BadWorkRequest::Length { request_id, count });
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn kind(&self) -> u8 {
+        (self.words[0] >> 16) as u8
+    }
+
+    #[inline(always)]
+    fn control(&self) -> u8 {
+        (self.words[0] >> 24) as u8
+    }
+
+    /// Buffers, or inline bytes.
+    #[inline(always)]
+    fn count(&self) -> u16 {
+        (self.words[0] >> 48) as u16
+    }
+
+    /// Returned in the completion; the device does not interpret it.
+    #[inline(always)]
+    pub fn request_id(&self) -> u16 {
+        self.words[0] as u16
+    }
+
+    /// Upper 48 bits of a 64-bit request id, likewise.
+    #[inline(always)]
+    pub fn request_id_upper(&self) -> u64 {
+        self.words[3] >> 16
+    }
+
+    /// What to do.
+    #[inline(always)]
+    pub fn operation(&self) -> WqeOperation {
+        // Known, as checked when the entry was read.
+        WqeOperation::from_code(self.kind() & OPERATION).unwrap_or(WqeOperation::Send)
+    }
+
+    /// Immediate data.
+    #[inline(always)]
+    pub fn immediate(&self) -> Option<u32> {
+        (self.kind() & HAS_IMMEDIATE != 0).then_some(self.words[1] as u32)
+    }
+
+    /// The peer's queue pair.
+    #[inline(always)]
+    pub fn destination_qpn(&self) -> Qpn {
+        Qpn((self.words[0] >> 32) as u16)
+    }
+
+    /// The peer's raw address handle number.
+    #[inline(always)]
+    pub fn ahn(&self) -> u16 {
+        (self.words[1] >> 32) as u16
+    }
+
+    /// The Q-key of the peer's queue pair.
+    #[inline(always)]
+    pub fn qkey(&self) -> Qkey {
+        Qkey(self.words[2] as u32)
+    }
+
+    /// Whether a successful request writes a completion.
+    #[inline(always)]
+    pub fn is_signaled(&self) -> bool {
+        self.control() & COMPLETION_REQUESTED != 0
+    }
+
+    /// RDMA: the peer's memory.
+    #[inline(always)]
+    pub fn remote(&self) -> RemoteBuffer {
+        RemoteBuffer {
+            length: self.words[HEAD_WORDS] as u32,
+            rkey: (self.words[HEAD_WORDS] >> 32) as u32,
+            address: self.words[HEAD_WORDS + 1],
+        }
+    }
+
+    /// Whether the entry holds the data itself.
+    #[inline(always)]
+    pub fn is_inline(&self) -> bool {
+        self.kind() & INLINE != 0
+    }
+
+    /// The local buffers: 0, 1 or 2. None if the data is inline.
+    #[inline(always)]
+    pub fn buffer_count(&self) -> usize {
+        if self.is_inline() {
+            0
+        } else {
+            usize::from(self.count())
+        }
+    }
+
+    /// Local buffer 0 or 1; meaningless beyond [`RawWorkRequest::buffer_count`].
+    #[inline(always)]
+    pub fn buffer(&self, index: usize) -> Buffer {
+        let (sizes, address) = match (self.operation(), index) {
+            (WqeOperation::Send, 0) => (self.words[HEAD_WORDS], self.words[HEAD_WORDS + 1]),
+            _ => (self.words[HEAD_WORDS + 2], self.words[HEAD_WORDS + 3]),
+        };
+        Buffer {
+            length: sizes as u32,
+            lkey: (sizes >> 32) as u32 & LKEY_MASK,
+            address,
+        }
+    }
+
+    /// The inline bytes; none if the data is in buffers.
+    pub fn inline_bytes(&self) -> &[u8] {
+        if !self.is_inline() {
+            return &[];
+        }
+        let start = match self.operation() {
+            WqeOperation::Send => HEAD_WORDS,
+            WqeOperation::RdmaRead | WqeOperation::RdmaWrite => HEAD_WORDS + 2,
+        };
+        // Entries are little-endian, as the words of this memory are.
+        let bytes = self.words[start..].as_bytes();
+        &bytes[..usize::from(self.count()).min(bytes.len())]
+    }
+
+    /// Total length of the local side in bytes.
+    #[inline(always)]
+    pub fn length(&self) -> u64 {
+        if self.is_inline() {
+            return u64::from(self.count());
+        }
+        match self.count() {
+            0 => 0,
+            1 => u64::from(self.buffer(0).length),
+            _ => u64::from(self.buffer(0).length) + u64::from(self.buffer(1).length),
+        }
+    }
+
+    /// All fields.
+    pub fn decode(&self) -> WorkRequest {
+        let payload = if self.is_inline() {
             let mut inline = InlineData::EMPTY;
-            for (chunk, word) in inline.bytes[..length].chunks_mut(8).zip(&words[data..]) {
-                chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
-            }
-            inline.length = length as u8;
+            // They are no more than fit, as checked when the entry was read.
+            let _ = inline.push(self.inline_bytes());
             Payload::Inline(inline)
         } else {
-            if count > buffer_limit {
-                return Err(bad_length);
-            }
             let mut buffers = [Buffer::default(); 2];
-            for (buffer, pair) in buffers[..usize::from(count)]
-                .iter_mut()
-                .zip(words[data..].chunks_exact(2))
-            {
-                *buffer = Buffer {
-                    length: pair[0] as u32,
-                    lkey: (pair[0] >> 32) as u32 & LKEY_MASK,
-                    address: pair[1],
-                };
+            for (index, buffer) in buffers.iter_mut().take(self.buffer_count()).enumerate() {
+                *buffer = self.buffer(index);
             }
-            let count = count as u8;
-            Payload::Buffers { count, buffers }
+            Payload::Buffers {
+                count: self.buffer_count() as u8,
+                buffers,
+            }
         };
-        Ok(WorkRequest {
-            request_id,
-            request_id_upper: words[3] >> 16,
-            operation,
-            immediate: (kind & HAS_IMMEDIATE != 0).then_some(words[1] as u32),
-            destination_qpn: Qpn((words[0] >> 32) as u16),
-            ahn: (words[1] >> 32) as u16,
-            qkey: Qkey(words[2] as u32),
-            remote,
+        WorkRequest {
+            request_id: self.request_id(),
+            request_id_upper: self.request_id_upper(),
+            operation: self.operation(),
+            immediate: self.immediate(),
+            destination_qpn: self.destination_qpn(),
+            ahn: self.ahn(),
+            qkey: self.qkey(),
+            remote: (self.operation() != WqeOperation::Send).then(|| self.remote()),
             payload,
-            signaled: control & COMPLETION_REQUESTED != 0,
-        })
+            signaled: self.is_signaled(),
+        }
     }
 }

@@ -76,10 +76,28 @@ impl InRing {
             whole: None,
         };
         let status = device.deliver(self.from, &incoming.record.header, &mut transfer);
+        if outbound.tap().is_some() {
+            self.tap(incoming, transfer.whole, status, outbound);
+        }
+        status
+    }
+
+    #[cold]
+    fn tap(
+        &self,
+        incoming: &Incoming,
+        whole: Option<HostSegment>,
+        status: Status,
+        outbound: &mut Outbound,
+    ) {
+        let transfer = FromRing {
+            consumer: &self.consumer,
+            incoming,
+            whole,
+        };
         if let Some(tap) = outbound.tap() {
             tap_data(tap, self.from, &transfer, status);
         }
-        status
     }
 
     /// Answers a record. Answers whether the slot has to be listed as one with answers.
@@ -505,7 +523,6 @@ impl Inbound {
     }
 
     /// Handles a record whose time has come.
-    #[inline]
     fn handle(&mut self, later: Later, work: &mut Work<'_>) {
         let record = &later.incoming.record;
         if record.not_ready {

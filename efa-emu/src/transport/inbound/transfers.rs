@@ -18,7 +18,7 @@ pub(super) struct FromRing<'a> {
 }
 
 impl Transfer for FromRing<'_> {
-    #[inline]
+    #[inline(always)]
     fn fetch(&mut self, offset: u32, to: HostSegment) -> Result<(), Status> {
         let record = &self.incoming.record;
         let window = Window {

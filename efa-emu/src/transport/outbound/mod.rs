@@ -176,15 +176,16 @@ impl Outbound {
             deferred,
             ..
         } = self;
-        waiting.retain(|index| {
-            let ring = &mut rings[*index];
+        let mut position = 0;
+        while let Some(index) = waiting.get(position).copied() {
+            let ring = &mut rings[index];
             let rings_only = &mut ring.rings_only;
             let before = ring.producer.waiting();
             let kept = &mut ring.deferred;
             ring.producer.reap(|pending, number, answer| match pending {
                 _ if answer == Answer::Deferred => {
                     *kept += 1;
-                    deferred.insert((*index, number), pending);
+                    deferred.insert((index, number), pending);
                 }
                 Pending::Request(token, qpn, sequence) => {
                     let status = status_of(answer);
@@ -207,8 +208,12 @@ impl Outbound {
                 ring.progressed = true;
             }
             ring.listed = ring.producer.waiting() > 0;
-            ring.listed
-        });
+            if ring.listed {
+                position += 1;
+            } else {
+                waiting.remove(position);
+            }
+        }
         any
     }
 
@@ -254,10 +259,9 @@ impl Outbound {
         match &mut bulk.stage {
             Stage::Direct(_) | Stage::Read => Step::Finished,
             Stage::ReadUnsent => {
-                let mut record = Record::whole(Kind::Pull, bulk.header, 0);
+                let mut record =
+                    Record::request(Kind::Pull, &bulk.header, 0, bulk.passage, bulk.retry);
                 record.offset = name.0;
-                record.pass(bulk.passage);
-                record.retry = bulk.retry;
                 match ring.push(&record, Pending::Bulk(name), |_, _| {}) {
                     Ok(_) => {
                         bulk.stage = Stage::Read;
@@ -296,11 +300,15 @@ impl Outbound {
                         offset: *next,
                         length: rest.min(PART),
                     };
-                    let mut record = Record::whole(Kind::Data, bulk.header, window.length);
+                    let mut record = Record::request(
+                        Kind::Data,
+                        &bulk.header,
+                        window.length,
+                        bulk.passage,
+                        bulk.retry,
+                    );
                     record.offset = window.offset;
                     record.last = is_last;
-                    record.pass(bulk.passage);
-                    record.retry = bulk.retry;
                     let data = LocalData::Segments(segments);
                     let pushed = ring.push(&record, Pending::Bulk(name), |memory, at| {
                         memory::gather(memory, at, data, window);
@@ -521,7 +529,7 @@ enum Step {
 }
 
 impl OutRing {
-    #[inline]
+    #[inline(always)]
     fn push(
         &mut self,
         record: &Record,
@@ -533,10 +541,22 @@ impl OutRing {
 }
 
 impl Record {
-    fn pass(&mut self, passage: Passage) {
-        self.due = passage.due;
-        self.path = passage.path;
-        self.not_ready = passage.not_ready;
+    /// A record that brings a request of this device, as the network model lets it pass.
+    #[inline(always)]
+    fn request(
+        kind: Kind,
+        header: &RequestHeader,
+        payload: u32,
+        passage: Passage,
+        retry: bool,
+    ) -> Record {
+        Record {
+            retry,
+            due: passage.due,
+            path: passage.path,
+            not_ready: passage.not_ready,
+            ..Record::whole(kind, *header, payload)
+        }
     }
 }
 
@@ -629,9 +649,10 @@ impl Refused {
     }
 
     /// The request could not be made yet.
-    fn give_back(&mut self, record: &Record) {
-        if record.retry {
-            self.note(record.header.source_qpn, record.header.sequence);
+    #[cold]
+    fn give_back(&mut self, header: &RequestHeader, retry: bool) {
+        if retry {
+            self.note(header.source_qpn, header.sequence);
         }
     }
 }
@@ -673,9 +694,8 @@ impl Link for Outbound {
                 self.completed.push_back((token, Status::RemoteBadLength));
                 return Ok(());
             }
-            let mut record = Record::whole(Kind::Data, *header, header.length);
-            record.pass(passage);
-            record.retry = self.refused.take(header);
+            let retry = self.refused.take(header);
+            let record = Record::request(Kind::Data, header, header.length, passage, retry);
             let window = Window {
                 offset: 0,
                 length: header.length,
@@ -685,15 +705,40 @@ impl Link for Outbound {
                 memory::gather(memory, at, data, window);
             });
             if pushed.is_err() {
-                self.refused.give_back(&record);
+                self.refused.give_back(header, retry);
                 return Err(LinkBusy);
             }
             list(&mut self.waiting, ring, index);
-            if let Some(tap) = &mut self.tap {
-                tap.sent(to, token, &record, data);
+            if self.tap.is_some() {
+                // Made anew, so that without a capture there is no need for one in memory.
+                let record = Record::request(Kind::Data, header, header.length, passage, retry);
+                self.tap_sent(to, token, record, data);
             }
             return Ok(());
         }
+        self.send_bulk(index, to, token, header, passage, data)
+    }
+}
+
+impl Outbound {
+    #[cold]
+    fn tap_sent(&mut self, to: Gid, token: Token, record: Record, data: LocalData<'_>) {
+        if let Some(tap) = &mut self.tap {
+            tap.sent(to, token, &record, data);
+        }
+    }
+
+    /// Sends an RDMA request that takes more than one step.
+    fn send_bulk(
+        &mut self,
+        index: usize,
+        to: Gid,
+        token: Token,
+        header: &RequestHeader,
+        passage: Passage,
+        data: LocalData<'_>,
+    ) -> Result<(), LinkBusy> {
+        let ring = &mut self.rings[index];
         if self.bulks.is_full() {
             return Err(LinkBusy);
         }
@@ -702,9 +747,8 @@ impl Link for Outbound {
             LocalData::Inline(_) => &[],
         };
         let (list_bytes, length) = record::segments_to_bytes(segments);
-        let mut record = Record::whole(Kind::Direct, *header, length as u32);
-        record.pass(passage);
-        record.retry = self.refused.take(header);
+        let retry = self.refused.take(header);
+        let record = Record::request(Kind::Direct, header, length as u32, passage, retry);
         let name = self.bulks.insert(Bulk {
             token,
             header: *header,
@@ -724,7 +768,7 @@ impl Link for Outbound {
             });
             let Ok(position) = pushed else {
                 self.bulks.remove(name);
-                self.refused.give_back(&record);
+                self.refused.give_back(header, record.retry);
                 return Err(LinkBusy);
             };
             if let Some(bulk) = self.bulks.get_mut(name) {
@@ -732,9 +776,7 @@ impl Link for Outbound {
             }
             list(&mut self.waiting, ring, index);
         }
-        if let Some(tap) = &mut self.tap {
-            tap.sent(to, token, &record, data);
-        }
+        self.tap_sent(to, token, record, data);
         Ok(())
     }
 }

@@ -126,7 +126,7 @@ impl LateAnswers {
             stage: Stage::Answer,
             initiator: device.gid(),
             responder: to,
-            header,
+            header: &header,
             retransmissions: attempt,
             rnr_retry: false,
             status: Some(outcome.status),
