@@ -13,6 +13,7 @@ impl Errno {
     pub(crate) const AGAIN: Errno = Errno(libc::EAGAIN);
     pub(crate) const BADF: Errno = Errno(libc::EBADF);
     pub(crate) const BUSY: Errno = Errno(libc::EBUSY);
+    pub(crate) const FAULT: Errno = Errno(libc::EFAULT);
     pub(crate) const INVAL: Errno = Errno(libc::EINVAL);
     pub(crate) const NODEV: Errno = Errno(libc::ENODEV);
     pub(crate) const NOENT: Errno = Errno(libc::ENOENT);

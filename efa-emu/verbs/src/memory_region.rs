@@ -57,6 +57,37 @@ fn access_flags(flags: u32) -> Result<Access, Errno> {
     Ok(access)
 }
 
+/// Brings the pages of a region in, as pinning them for a real device does. Libraries count on it:
+/// libfabric 1.11 watches registered ranges with userfaultfd and never answers a fault on a page that
+/// is missing, so whoever touched it first would wait for ever.
+fn populate(region: Registration) -> Result<(), Errno> {
+    // SAFETY: asks for a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
+    let start = region.address - region.address % page;
+    let end = region
+        .address
+        .checked_add(region.length)
+        .ok_or(Errno::FAULT)?;
+    let advice = if region
+        .access
+        .intersects(Access::LOCAL_WRITE | Access::REMOTE_WRITE)
+    {
+        libc::MADV_POPULATE_WRITE
+    } else {
+        libc::MADV_POPULATE_READ
+    };
+    let (start, length) = (start as usize, (end - start) as usize);
+    // SAFETY: the advice changes no contents, whatever the range is.
+    if length == 0 || unsafe { libc::madvise(start as *mut c_void, length, advice) } == 0 {
+        return Ok(());
+    }
+    match std::io::Error::last_os_error().raw_os_error() {
+        Some(libc::ENOMEM | libc::EFAULT) => Err(Errno::FAULT),
+        // Linux before 5.14, or a mapping that cannot be populated: it is touched when it is used.
+        _ => Ok(()),
+    }
+}
+
 fn register(
     pd: *mut ibv_pd,
     address: *mut c_void,
@@ -71,6 +102,7 @@ fn register(
         iova,
         access: access_flags(flags)?,
     };
+    populate(registration)?;
     let keys = domain
         .context
         .hardware
@@ -92,8 +124,7 @@ fn register(
     })))
 }
 
-/// Registers memory under its own address. The memory is touched only by work requests, so a range
-/// that is not mapped is noticed then.
+/// Registers memory under its own address, which must be mapped.
 pub(crate) extern "C" fn ibv_reg_mr(
     pd: *mut ibv_pd,
     address: *mut c_void,

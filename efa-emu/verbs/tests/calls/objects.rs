@@ -275,3 +275,41 @@ fn of_older_generations_are_refused_what_they_lack() {
         }
     });
 }
+
+/// A real device pins the pages of a region, so that they are there from then on.
+#[test]
+fn registered_memory_is_there() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        let length = 16 * 4096;
+        // SAFETY: a private mapping of the test's own, unmapped before the last call names it.
+        unsafe {
+            let (protection, flags) = (
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            );
+            let mapping = libc::mmap(null_mut(), length, protection, flags, -1, 0);
+            assert_ne!(mapping, libc::MAP_FAILED);
+            let present = || {
+                let mut pages = [0_u8; 16];
+                assert_eq!(libc::mincore(mapping, length, pages.as_mut_ptr()), 0);
+                pages.iter().filter(|page| **page & 1 != 0).count()
+            };
+            assert_eq!(present(), 0, "nobody has touched it");
+            // From the middle of the second page to that of the fourth.
+            let inside = mapping.byte_add(4096 + 100);
+            let region = ibv_reg_mr(
+                endpoint.pd,
+                inside,
+                2 * 4096,
+                IBV_ACCESS_LOCAL_WRITE as c_int,
+            );
+            assert!(!region.is_null());
+            assert_eq!(present(), 3);
+            assert_eq!(ibv_dereg_mr(region), 0);
+            assert_eq!(libc::munmap(mapping, length), 0);
+            let unmapped = ibv_reg_mr(endpoint.pd, inside, 64, IBV_ACCESS_LOCAL_WRITE as c_int);
+            expect_null(unmapped, libc::EFAULT, "memory that is not mapped");
+        }
+    });
+}
