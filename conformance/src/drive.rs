@@ -68,6 +68,11 @@ pub enum Command {
         /// The message.
         payload: Payload,
     },
+    /// Report registered memory as 64-bit words. Answer: [`Event::Words`].
+    Words {
+        /// The registering operation.
+        token: Token,
+    },
     /// Make progress once and report completions. Answer: [`Event::Done`], after them.
     Poll,
     /// Make progress and report completions until `pause`. Answer: [`Event::Done`].
@@ -118,6 +123,11 @@ pub enum Event {
     Checked {
         /// The first difference.
         difference: Option<String>,
+    },
+    /// The words.
+    Words {
+        /// From the first.
+        words: Vec<u64>,
     },
     /// An operation finished.
     Completed {
@@ -311,6 +321,10 @@ impl Driver {
             } => {
                 let difference = subject.check(token, offset, payload)?;
                 Ok(Event::Checked { difference })
+            }
+            Command::Words { token } => {
+                let words = subject.words(token)?;
+                Ok(Event::Words { words })
             }
             Command::OpenLibfabric { .. }
             | Command::OpenCore { .. }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command as Process, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -113,6 +115,10 @@ pub struct Host {
     pub capture: Option<PathBuf>,
     /// Environment variables.
     pub environment: BTreeMap<String, String>,
+    /// The program that runs programs with the libraries of another release, if that is wanted.
+    pub runner: Option<PathBuf>,
+    /// Where standard error goes, if not to ours.
+    pub log: Option<PathBuf>,
 }
 
 /// A running driver.
@@ -137,10 +143,23 @@ impl Player {
             arguments.extend(["--pcap".into(), capture.into()]);
         }
         arguments.push("--".into());
+        arguments.extend(
+            host.runner
+                .as_ref()
+                .map(|runner| runner.as_os_str().to_owned()),
+        );
         arguments.push(launcher.efa_conformance.as_os_str().to_owned());
         arguments.push("drive".into());
         let mut process = Process::new(&launcher.efa_emu);
         process.args(arguments).envs(&host.environment);
+        if let Some(log) = &host.log {
+            let file = File::create(log).map_err(|source| PlayerError::Start {
+                endpoint: host.name.clone(),
+                program: log.clone(),
+                source,
+            })?;
+            process.stderr(file);
+        }
         Self::spawn(host.name.clone(), process)
     }
 
@@ -161,6 +180,7 @@ impl Player {
         let mut child = process
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .process_group(0)
             .spawn()
             .map_err(|source| PlayerError::Start {
                 endpoint: endpoint.clone(),
@@ -288,8 +308,12 @@ impl Drop for Player {
     fn drop(&mut self) {
         self.input = None;
         if self.wait_end(END_TIME).is_none() {
-            // It does not listen any more; nothing of it may outlive us.
-            let _ = self.child.kill();
+            // It does not listen any more; nothing of it may outlive us, nor what it started.
+            if let Ok(group) = libc::pid_t::try_from(self.child.id()) {
+                // SAFETY: sends a signal, touches no memory. The child was not waited for, so the
+                // number is that of its group.
+                unsafe { libc::kill(-group, libc::SIGKILL) };
+            }
             let _ = self.child.wait();
         }
     }

@@ -73,6 +73,7 @@ pub fn play(
                 profile: endpoint.profile.clone(),
                 capture,
                 environment: endpoint.environment.clone(),
+                ..Host::default()
             },
         )?);
     }

@@ -4,14 +4,18 @@ use std::collections::{BTreeSet, HashMap};
 
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{
-    CompletionFlags, Endpoint, EndpointConfig, EndpointError, Instant, IoVec, OperationFlags,
-    PeerId, ReadArgs, RecvArgs, RemoteIoVec, SendArgs, SourceFilter, TagFilter, WriteArgs,
+    AtomicArgs, AtomicKind, CompletionFlags, Endpoint, EndpointConfig, EndpointError, Instant,
+    IoVec, OperationFlags, PeerId, ReadArgs, RecvArgs, RemoteIoVec, SendArgs, SourceFilter,
+    TagFilter, WriteArgs,
 };
 use efa_core::nic::{Access, Nic, NicError, RemoteKey, UserSlice};
+use efa_core::wire::AtomicDatatype;
 use efa_hw::HwNic;
 
-use super::{Application, Failure, Outcome, Remote, Request, RequestError, Started, Token};
-use crate::scenario::{EndpointIndex, RegionAccess, SendMode, Settings};
+use super::{
+    Application, AtomicAction, Failure, Outcome, Remote, Request, RequestError, Started, Token,
+};
+use crate::scenario::{EndpointIndex, Payload, RegionAccess, SendMode, Settings};
 
 /// A device together with the memory of the application that uses it.
 pub trait HostNic: Nic {
@@ -46,7 +50,7 @@ pub struct CoreApplication<N: HostNic> {
     peers: HashMap<EndpointIndex, PeerId>,
     /// The buffer of each operation in flight.
     buffers: HashMap<Token, UserSlice>,
-    /// Operations that fill their buffer without saying how far: reads.
+    /// Operations that fill their buffer without saying how far: reads and fetching atomics.
     reads: BTreeSet<Token>,
     regions: HashMap<Token, UserSlice>,
     report_sources: bool,
@@ -112,6 +116,48 @@ impl<N: HostNic> CoreApplication<N> {
         self.peers.get(&index).copied().ok_or_else(|| {
             RequestError::Refused(format!("endpoint {index} is not in the address vector"))
         })
+    }
+
+    fn start_atomic(
+        &mut self,
+        token: Token,
+        to: EndpointIndex,
+        remote: Remote,
+        action: AtomicAction,
+        operand: Payload,
+    ) -> Result<(), RequestError> {
+        let peer = self.peer(to)?;
+        let length = operand.length;
+        let operand = [IoVec::new(self.memory(&operand.bytes())?)];
+        let memory = self.blank(length)?;
+        let result = [IoVec::new(memory)];
+        let comparand;
+        let kind = match action {
+            AtomicAction::Update(_) => AtomicKind::Write,
+            AtomicAction::Fetch(_) | AtomicAction::Read => AtomicKind::Fetch { result: &result },
+            AtomicAction::CompareSwap(payload) => {
+                comparand = [IoVec::new(self.memory(&payload.bytes())?)];
+                AtomicKind::Compare {
+                    result: &result,
+                    comparand: &comparand,
+                }
+            }
+        };
+        self.endpoint.atomic(AtomicArgs {
+            peer,
+            datatype: AtomicDatatype::UINT64,
+            operation: action.code(),
+            operand: &operand,
+            kind,
+            remote: &[remote_piece(remote, length)],
+            flags: OperationFlags::COMPLETION,
+            context: token,
+        })?;
+        if !matches!(action, AtomicAction::Update(_)) {
+            self.buffers.insert(token, memory);
+            self.reads.insert(token);
+        }
+        Ok(())
     }
 
     /// Memory with these contents.
@@ -245,6 +291,12 @@ impl<N: HostNic> Application for CoreApplication<N> {
                 self.buffers.insert(token, memory);
                 self.reads.insert(token);
             }
+            Request::Atomic {
+                to,
+                remote,
+                action,
+                operand,
+            } => self.start_atomic(token, to, remote, action, operand)?,
         }
         Ok(Started::Operation)
     }

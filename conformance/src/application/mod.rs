@@ -9,6 +9,7 @@ pub mod stock;
 pub mod subject;
 
 use efa_core::endpoint::Instant;
+use efa_core::wire::AtomicOp;
 use serde::{Deserialize, Serialize};
 
 use crate::scenario::{EndpointIndex, Payload, RegionAccess, SendMode, TagMatch, pattern};
@@ -69,6 +70,75 @@ pub enum Request {
         /// How much, in bytes.
         length: usize,
     },
+    /// Apply an atomic operation to unsigned 64-bit elements of a peer's memory. If it fetches the
+    /// old elements, they arrive as the operation's bytes.
+    Atomic {
+        /// The peer.
+        to: EndpointIndex,
+        /// The peer's memory.
+        remote: Remote,
+        /// What is done, and with which operands.
+        action: AtomicAction,
+        /// The operands; the length is a multiple of 8 bytes.
+        operand: Payload,
+    },
+}
+
+/// What an atomic operation does, and whether it fetches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AtomicAction {
+    /// `fi_atomic`: changes the elements.
+    Update(AtomicFunction),
+    /// `fi_fetch_atomic`: changes the elements and fetches the old ones.
+    Fetch(AtomicFunction),
+    /// `fi_fetch_atomic` with `FI_ATOMIC_READ`: fetches the elements.
+    Read,
+    /// `fi_compare_atomic` with `FI_CSWAP`: sets the elements that are equal to those of this message,
+    /// and fetches the old ones.
+    CompareSwap(Payload),
+}
+
+/// How an element and its operand make the new element.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AtomicFunction {
+    /// The wrapping sum.
+    Sum,
+    /// The exclusive or of their bits.
+    Xor,
+    /// The operand.
+    Write,
+}
+
+impl AtomicFunction {
+    /// The new element.
+    pub fn apply(self, element: u64, operand: u64) -> u64 {
+        match self {
+            AtomicFunction::Sum => element.wrapping_add(operand),
+            AtomicFunction::Xor => element ^ operand,
+            AtomicFunction::Write => operand,
+        }
+    }
+
+    const fn code(self) -> AtomicOp {
+        match self {
+            AtomicFunction::Sum => AtomicOp::SUM,
+            AtomicFunction::Xor => AtomicOp::BXOR,
+            AtomicFunction::Write => AtomicOp::ATOMIC_WRITE,
+        }
+    }
+}
+
+impl AtomicAction {
+    /// The operation's number, the same on the wire and in libfabric.
+    pub const fn code(self) -> AtomicOp {
+        match self {
+            AtomicAction::Update(function) | AtomicAction::Fetch(function) => function.code(),
+            AtomicAction::Read => AtomicOp::ATOMIC_READ,
+            AtomicAction::CompareSwap(_) => AtomicOp::CSWAP,
+        }
+    }
 }
 
 /// A place in a peer's registered memory, as its owner announced it.

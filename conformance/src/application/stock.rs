@@ -2,9 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::{Application, Failure, Outcome, Remote, Request, RequestError, Started, Token};
+use efa_core::wire::AtomicDatatype;
+
+use super::{
+    Application, AtomicAction, Failure, Outcome, Remote, Request, RequestError, Started, Token,
+};
 use crate::libfabric::{self, Address, Destination, Endpoint, RegionId, RemoteMemory, ffi};
-use crate::scenario::{EndpointIndex, RegionAccess, SendMode};
+use crate::scenario::{EndpointIndex, Payload, RegionAccess, SendMode};
 
 /// An application over a stock endpoint.
 #[derive(Debug)]
@@ -12,6 +16,8 @@ pub struct StockApplication {
     endpoint: Endpoint,
     peers: HashMap<EndpointIndex, Address>,
     regions: HashMap<Token, RegionId>,
+    /// How many bytes at the end of their buffer atomics fetch.
+    fetches: HashMap<Token, usize>,
 }
 
 impl From<libfabric::Error> for RequestError {
@@ -31,7 +37,49 @@ impl StockApplication {
             endpoint,
             peers: HashMap::new(),
             regions: HashMap::new(),
+            fetches: HashMap::new(),
         }
+    }
+
+    fn start_atomic(
+        &mut self,
+        token: Token,
+        to: EndpointIndex,
+        remote: Remote,
+        action: AtomicAction,
+        operand: Payload,
+    ) -> Result<(), RequestError> {
+        let to = RemoteMemory {
+            peer: self.peer(to)?,
+            address: remote.address,
+            key: remote.key,
+        };
+        let mut operands = operand.bytes();
+        let (fetch, compare) = match action {
+            AtomicAction::Update(_) => (false, false),
+            AtomicAction::Fetch(_) | AtomicAction::Read => (true, false),
+            AtomicAction::CompareSwap(comparand) => {
+                operands.extend(comparand.bytes());
+                (true, true)
+            }
+        };
+        if fetch {
+            operands.resize(operands.len() + operand.length, 0);
+        }
+        self.endpoint.atomic(
+            libfabric::Token(token),
+            operands,
+            operand.length / size_of::<u64>(),
+            to,
+            AtomicDatatype::UINT64.0,
+            action.code().0,
+            fetch,
+            compare,
+        )?;
+        if fetch {
+            self.fetches.insert(token, operand.length);
+        }
+        Ok(())
     }
 
     fn peer(&self, index: EndpointIndex) -> Result<Address, RequestError> {
@@ -127,26 +175,38 @@ impl Application for StockApplication {
                 };
                 self.endpoint.read(name, vec![0; length], from)?;
             }
+            Request::Atomic {
+                to,
+                remote,
+                action,
+                operand,
+            } => self.start_atomic(token, to, remote, action, operand)?,
         }
         Ok(Started::Operation)
     }
 
     fn poll(&mut self) -> Result<Vec<Outcome>, RequestError> {
         let mut outcomes = Vec::new();
-        while let Some(completion) = self.endpoint.poll()? {
+        while let Some(mut completion) = self.endpoint.poll()? {
             let source = completion.source.and_then(|address| {
                 let found = self.peers.iter().find(|(_, known)| **known == address);
                 found.map(|(index, _)| *index)
             });
+            let token = completion.token.map(|token| token.0);
+            let fetched = token.and_then(|token| self.fetches.remove(&token));
+            if let Some(length) = fetched {
+                let operands = completion.buffer.len().saturating_sub(length);
+                completion.buffer.drain(..operands);
+            }
             // A read's completion does not say how long it was: it is always whole.
-            let is_read = completion.flags & ffi::FI_READ != 0;
+            let is_read = completion.flags & ffi::FI_READ != 0 || fetched.is_some();
             let length = if is_read {
                 completion.buffer.len()
             } else {
                 completion.length
             };
             outcomes.push(Outcome {
-                token: completion.token.map(|token| token.0),
+                token,
                 length: length as u64,
                 tag: completion.tag,
                 data: completion.data,

@@ -58,6 +58,14 @@ impl Local {
             seeds: HashMap::new(),
         }
     }
+
+    /// Memory that operation `token` registered, as 64-bit words. What is left at its end does not
+    /// count.
+    pub fn words(&mut self, token: Token) -> Result<Vec<u64>, RequestError> {
+        let bytes = self.application.region(token)?;
+        let (words, _) = bytes.as_chunks();
+        Ok(words.iter().copied().map(u64::from_le_bytes).collect())
+    }
 }
 
 impl Subject for Local {

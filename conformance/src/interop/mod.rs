@@ -7,11 +7,14 @@
 
 mod bench;
 mod cell;
+pub mod exchange;
 mod host;
 mod lab;
+mod libfabric;
 mod process;
 pub mod report;
 mod scenarios;
+pub mod traffic;
 
 pub use bench::Bench;
 pub use cell::{Cell, CellResult, Outcome, Row, Summary, Unmet};
@@ -31,11 +34,18 @@ pub struct Group {
 }
 
 /// All groups, in the order in which they run.
-pub const GROUPS: &[Group] = &[Group {
-    name: "scenarios",
-    about: "the protocol engine in the place of each stock endpoint of each scenario",
-    cells: scenarios::cells,
-}];
+pub const GROUPS: &[Group] = &[
+    Group {
+        name: "scenarios",
+        about: "the protocol engine in the place of each stock endpoint of each scenario",
+        cells: scenarios::cells,
+    },
+    Group {
+        name: "libfabric",
+        about: "releases of stock libfabric, each with itself and with each other",
+        cells: libfabric::cells,
+    },
+];
 
 /// The cells of all groups, or of the one called `group`, whose name contains `filter`.
 pub fn select(lab: &Lab, group: Option<&str>, filter: Option<&str>) -> Result<Vec<Cell>, String> {

@@ -53,6 +53,20 @@ pub struct Running<'a> {
     readers: Vec<thread::JoinHandle<()>>,
 }
 
+/// Whether the kernel's tables of sockets have a listener on `port`.
+fn is_listened_on(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let suffix = format!(":{port:04X}");
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        let table = std::fs::read_to_string(table).unwrap_or_default();
+        table.lines().any(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            let (local, state) = (fields.next(), fields.nth(1));
+            local.is_some_and(|local| local.ends_with(&suffix)) && state == Some(LISTEN)
+        })
+    })
+}
+
 /// A process that has ended.
 #[derive(Clone, Debug)]
 pub struct Finished {
@@ -109,6 +123,22 @@ impl<'a> Running<'a> {
             }
             if self.bench.left().is_zero() {
                 return Err(self.failed(&format!("did not print `{text}` in time")));
+            }
+            thread::sleep(TICK);
+        }
+    }
+
+    /// Waits until somebody on this machine listens on a TCP port, as a server does that it started.
+    pub fn await_listener(&mut self, port: u16) -> Result<(), Unmet> {
+        loop {
+            if is_listened_on(port) {
+                return Ok(());
+            }
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(self.failed(&format!("ended ({status}) before it listened on {port}")));
+            }
+            if self.bench.left().is_zero() {
+                return Err(self.failed(&format!("did not listen on port {port} in time")));
             }
             thread::sleep(TICK);
         }
@@ -263,6 +293,15 @@ mod tests {
             // Gone, or about to be taken by its new parent.
             assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
         });
+    }
+
+    #[test]
+    fn sees_who_listens() {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(is_listened_on(port));
+        drop(listener);
+        assert!(!is_listened_on(port));
     }
 
     #[test]

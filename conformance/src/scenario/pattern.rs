@@ -10,6 +10,12 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// The 64-bit words of the message with this seed, in order.
+fn words(seed: u64) -> impl Iterator<Item = [u8; 8]> {
+    let start = mix(seed);
+    (0..).map(move |index| mix(start.wrapping_add(index)).to_le_bytes())
+}
+
 /// The byte at `position` of the message with this seed.
 pub fn byte(seed: u64, position: usize) -> u8 {
     let word = mix(mix(seed).wrapping_add(position as u64 / 8));
@@ -18,25 +24,45 @@ pub fn byte(seed: u64, position: usize) -> u8 {
 
 /// The message with this seed, `length` bytes long.
 pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
-    (0..length).map(|position| byte(seed, position)).collect()
+    let mut bytes = vec![0; length];
+    for (chunk, word) in bytes.chunks_mut(8).zip(words(seed)) {
+        chunk.copy_from_slice(&word[..chunk.len()]);
+    }
+    bytes
 }
 
 /// Compares `actual` with the beginning of the message; the text names the first difference.
 pub fn compare(seed: u64, actual: &[u8]) -> Result<(), String> {
-    for (position, &actual) in actual.iter().enumerate() {
-        let expected = byte(seed, position);
-        if actual != expected {
-            return Err(format!(
-                "byte {position} is {actual:#04x} instead of {expected:#04x}"
-            ));
-        }
-    }
-    Ok(())
+    let differs = |(chunk, word): &(&[u8], [u8; 8])| *chunk != &word[..chunk.len()];
+    let Some(index) = actual
+        .chunks(8)
+        .zip(words(seed))
+        .position(|pair| differs(&pair))
+    else {
+        return Ok(());
+    };
+    let from = index * 8;
+    let position = (from..actual.len())
+        .find(|&position| actual[position] != byte(seed, position))
+        .unwrap_or(from);
+    Err(format!(
+        "byte {position} is {:#04x} instead of {:#04x}",
+        actual[position],
+        byte(seed, position)
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_are_those_of_their_positions() {
+        for length in [0, 1, 7, 8, 9, 100] {
+            let each: Vec<u8> = (0..length).map(|position| byte(7, position)).collect();
+            assert_eq!(bytes(7, length), each);
+        }
+    }
 
     #[test]
     fn shifted_and_foreign_bytes_are_seen() {

@@ -1,0 +1,16 @@
+//! Group `libfabric`: releases of stock libfabric with themselves and with each other.
+
+mod known;
+mod pairs;
+mod release;
+mod tools;
+
+use super::{Cell, Lab};
+
+const GROUP: &str = "libfabric";
+
+pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
+    let mut cells = tools::cells();
+    cells.extend(pairs::cells());
+    Ok(cells)
+}

