@@ -89,7 +89,7 @@ where
     table(out, name, bits.collect::<BTreeMap<_, _>>());
 }
 
-fn field(out: &mut String, field: &FieldDescriptor) {
+fn field(field: &FieldDescriptor) -> String {
     let width = match field.width {
         Width::Fixed(width) => width.to_string(),
         Width::RawAddressSurplus => "\"surplus\"".into(),
@@ -108,12 +108,18 @@ fn field(out: &mut String, field: &FieldDescriptor) {
         Kind::Count(counted) => format!(", counts = \"{}\"", array(counted)),
         _ => String::new(),
     };
-    writeln!(
-        out,
-        "        {{ \"{}\", {width}{presence}{kind} }},",
-        field.name
-    )
-    .unwrap();
+    format!("{{ \"{}\", {width}{presence}{kind} }}", field.name)
+}
+
+/// A line of Lua with the fields of a section. Sections that differ in their descriptions only have
+/// the same line.
+fn section_line(section: &Section) -> String {
+    let array = section
+        .array
+        .map(|counted| format!("array = \"{}\"", array(counted)));
+    let fields = section.fields.iter().map(field);
+    let parts: Vec<_> = array.into_iter().chain(fields).collect();
+    format!("    {{ {} }},\n", parts.join(", "))
 }
 
 fn generated() -> String {
@@ -158,11 +164,12 @@ fn generated() -> String {
 
     // Fields of one name may differ in width (recv_length): the declaration has the widest.
     let mut fields: BTreeMap<&str, (Kind, usize, String)> = BTreeMap::new();
-    let mut distinct: Vec<&Section> = Vec::new();
+    let mut distinct: Vec<String> = Vec::new();
     for packet_type in PacketType::ALL {
         for section in sections(*packet_type) {
-            if !distinct.contains(section) {
-                distinct.push(section);
+            let line = section_line(section);
+            if !distinct.contains(&line) {
+                distinct.push(line);
             }
             for field in section.fields {
                 let width = match field.width {
@@ -192,25 +199,18 @@ fn generated() -> String {
 
     out.push_str("-- {name, bytes, when/unless = bit of the flags, counts = array}\n");
     out.push_str("local SECTIONS = {\n");
-    for section in &distinct {
-        match section.array {
-            Some(counted) => writeln!(out, "    {{\n        array = \"{}\",", array(counted)),
-            None => writeln!(out, "    {{"),
-        }
-        .unwrap();
-        for descriptor in section.fields {
-            field(&mut out, descriptor);
-        }
-        out.push_str("    },\n");
-    }
+    out.extend(distinct.iter().map(String::as_str));
     out.push_str("}\n");
 
     out.push_str("local PACKETS = {\n");
     for packet_type in PacketType::ALL {
         let sections: Vec<_> = sections(*packet_type)
             .iter()
-            .map(|section| distinct.iter().position(|other| other == section).unwrap() + 1)
-            .map(|index| index.to_string())
+            .map(|section| {
+                let line = section_line(section);
+                let index = distinct.iter().position(|other| *other == line);
+                (index.unwrap() + 1).to_string()
+            })
             .collect();
         let mut more = String::new();
         if packet_type.is_tagged() {

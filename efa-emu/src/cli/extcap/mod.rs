@@ -146,6 +146,7 @@ impl ExtcapArguments {
         };
         let output = open_pipe(pipe)?;
         let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
+        let wireshark = rustix::process::getppid();
         let filter = fixed.clone().and(selection.filter());
         let recording = Recording::begin(fabric, output.sink()?, filter)?;
         let mut toolbar = Toolbar::new(
@@ -157,7 +158,9 @@ impl ExtcapArguments {
             if let Some(selection) = toolbar.turn(recording.interfaces()) {
                 recording.set_filter(fixed.clone().and(selection.filter()));
             }
-            signals.wait_for(TICK).is_none() && !output.is_deserted()
+            // A Wireshark that was killed leaves the reader of the pipe behind.
+            let is_wanted = !output.is_deserted() && rustix::process::getppid() == wireshark;
+            signals.wait_for(TICK).is_none() && is_wanted
         })?;
         Ok(ExitCode::SUCCESS)
     }
