@@ -445,6 +445,7 @@ rdm_field("string", "sender_version", "Sender")
 -- What a packet is part of. A transfer is one run of a subprotocol: a message, a write, a read, an
 -- atomic operation, a handshake; with all packets and RDMA operations that belong to it.
 rdm_field("uint32", "transfer", "Transfer")
+rdm_field("string", "transfer.operation", "Operation")
 rdm_field("string", "transfer.subprotocol", "Subprotocol")
 rdm_field("uint64", "transfer.length", "Length")
 rdm_field("uint64", "transfer.order", "Place in the order of messages")
@@ -459,6 +460,17 @@ rdm_field("relative_time", "transfer.response_time", "Time since request")
 rdm_field("relative_time", "transfer.duration", "Duration")
 rdm_field("uint32", "transfer.retries", "Retries")
 rdm_field("bytes", "transfer.data", "Reassembled data")
+
+-- What the two ends had announced when the packet was sent.
+rdm_field("none", "negotiated", "Negotiated")
+for end_, label in pairs({ sender = "Sender", receiver = "Receiver" }) do
+    local prefix = "negotiated." .. end_
+    rdm_field("framenum", prefix .. "_handshake_in", label .. "'s handshake in")
+    rdm_field("string", prefix .. "_version", label .. "'s version")
+    rdm_field("string", prefix .. "_features", label .. "'s features")
+    rdm_field("uint32", prefix .. "_device", label .. "'s device (PCI part id)", base.HEX)
+end
+rdm_field("string", "negotiated.features", "Features of both ends")
 
 local function values(fields)
     local list = {}
@@ -913,6 +925,7 @@ local SUBPROTOCOLS = {
     [142] = "Runting CTS message", [143] = "Runting CTS message", [144] = "Runting CTS write",
     [145] = "Runting read message", [146] = "Runting read message", [147] = "Runting read write",
 }
+local OPERATIONS = { rtm = "message", rtw = "write", rtr = "read", rta = "atomic" }
 -- REQ packets of which several make up one message.
 local IN_SEGMENTS = {
     [66] = true, [67] = true, [135] = true, [136] = true, [142] = true, [143] = true,
@@ -952,7 +965,7 @@ local function reset_state()
         transfers = {},
         transfer_of = {}, -- by frame, like all the following
         issues_of = {}, request_of = {}, response_of = {}, response_time_of = {}, retry_of = {},
-        transfer_response_time_of = {},
+        transfer_response_time_of = {}, negotiated_of = {},
         without_header = {}, -- frames to a queue pair for headerless messages
         user_recv_qps = {}, -- those queue pairs
         counts = {}, -- by type: packets and bytes
@@ -978,6 +991,7 @@ end
 local function new_side(endpoint)
     return {
         endpoint = endpoint,
+        packets = 0, bytes = 0, -- frames that it sent, and the bytes in them
         send_ops = {}, recv_ops = {}, -- transfers by send_id and recv_id
         messages = {}, -- transfers by msg_id
         ahead = {}, -- messages that came before their turn, by msg_id
@@ -1041,8 +1055,7 @@ local function conversation_of(direction, source, destination)
     local conversation = peers[far]
     if not conversation then
         conversation = {
-            number = pair_number(near, far), near = new_side(near), packets = 0, bytes = 0,
-            transfers = 0,
+            number = pair_number(near, far), near = new_side(near), transfers = 0,
         }
         conversation.far = far == near and conversation.near or new_side(far)
         peers[far] = conversation
@@ -1054,12 +1067,12 @@ local function conversation_of(direction, source, destination)
     return conversation, conversation.far, conversation.near
 end
 
-local function new_transfer(c, subprotocol, initiator, length, now)
+local function new_transfer(c, operation, subprotocol, initiator, length, now)
     local target = initiator == c.near and c.far or c.near
     local transfer = {
-        id = #state.transfers, subprotocol = subprotocol, initiator = initiator.endpoint,
-        target = target.endpoint, conversation = c.number, length = length, frames = {}, started = now, bytes = 0,
-        retries = 0,
+        id = #state.transfers, operation = operation, subprotocol = subprotocol,
+        initiator = initiator.endpoint, target = target.endpoint, view = c.near.endpoint,
+        length = length, frames = {}, started = now, bytes = 0, retries = 0,
     }
     state.transfers[#state.transfers + 1] = transfer
     c.transfers = c.transfers + 1
@@ -1204,8 +1217,8 @@ local function check_identity(c, me, you, p, frame)
         local fresh, peer = new_side(me.endpoint), new_side(you.endpoint)
         fresh.connid, fresh.former_connids = connid, former
         peer.connid, peer.former_connids = you.connid, you.former_connids
-        for _, name in ipairs({ "requests", "request_times", "refused", "rdma", "rdma_base",
-            "beginnings", "refused_packets" }) do
+        for _, name in ipairs({ "packets", "bytes", "requests", "request_times", "refused", "rdma",
+            "rdma_base", "beginnings", "refused_packets" }) do
             fresh[name], peer[name] = me[name], you[name]
         end
         if c.near == me then
@@ -1267,7 +1280,8 @@ local function never_granted(c, p, name, id, frame)
 end
 
 local function begin(c, me, p, frame, now, length)
-    local transfer = new_transfer(c, SUBPROTOCOLS[p.code] or p.name, me, length, now)
+    local operation = p.packet.tagged and "tagged message" or OPERATIONS[p.packet.family]
+    local transfer = new_transfer(c, operation, SUBPROTOCOLS[p.code] or p.name, me, length, now)
     transfer.kind = p.packet.family
     join(transfer, frame, now)
     if p.send_id then
@@ -1322,7 +1336,7 @@ end
 local function follow_write(c, me, you, p, frame, now)
     local transfer = begin(c, me, p, frame, now, p.msg_length or p.data_length)
     if p.code == 70 and p.rma_iov_count == 0 then
-        transfer.subprotocol = "Request for a handshake"
+        transfer.operation, transfer.subprotocol = "handshake", "Request for a handshake"
     end
     if LONGREAD[p.code] then
         transfer.iovs = p.read_iov
@@ -1432,6 +1446,12 @@ FOLLOW[9] = function(c, me, you, p, frame, now)
         me.handshake = frame
     end
     me.features, me.version, me.device_version = p.features, sender_version(p), p.device_version
+    me.announced = {
+        frame = me.handshake, version = me.version, features = me.features, device = p.device_version,
+    }
+    -- Shared by all packets until the next handshake.
+    me.negotiated = { sender = me.announced, receiver = you.announced }
+    you.negotiated = { sender = you.announced, receiver = me.announced }
     if you.handshake and you.features and has_bit(you.features, 6) and not p.device_version then
         note(frame, "device-version",
             "receivers of libfabric 1.20 and later read the field without looking whether it is there")
@@ -1442,7 +1462,7 @@ FOLLOW[9] = function(c, me, you, p, frame, now)
     end
     local transfer = c.handshake
     if not transfer or #transfer.frames >= 2 then
-        transfer = new_transfer(c, "Handshake", me, nil, now)
+        transfer = new_transfer(c, "handshake", "Handshake", me, nil, now)
         c.handshake = transfer
     else
         respond(transfer, frame, now)
@@ -1538,6 +1558,7 @@ local function follow_packet(context, p)
     if follow then
         follow(c, me, you, p, frame, now)
     end
+    state.negotiated_of[frame] = me.negotiated
 end
 
 -- The long-read transfer whose memory an RDMA read of the peer is about, and where in its message.
@@ -1567,7 +1588,8 @@ local function follow_frame(context, h, tvb)
     local frame, now, sequence = context.frame, context.now, h.sequence
     local name = OPCODES[h.opcode]
     count(name, h.data_length)
-    c.packets, c.bytes = c.packets + 1, c.bytes + h.data_length
+    me.packets, me.bytes = me.packets + 1, me.bytes + h.data_length
+    state.negotiated_of[frame] = me.negotiated
     if name == "RESPONSE" or name == "RDMA_READ_RESPONSE" then
         local request = you.requests[sequence]
         if request then
@@ -1625,8 +1647,8 @@ local function follow_frame(context, h, tvb)
             me.rdma_base[sequence] = base or 0
         end
         if not transfer then
-            transfer = new_transfer(c, name == "RDMA_WRITE" and "Direct write" or "Direct read", me,
-                h.total_length, now)
+            local operation = name == "RDMA_WRITE" and "write" or "read"
+            transfer = new_transfer(c, operation, "Direct " .. operation, me, h.total_length, now)
             transfer.kind = "rdma"
         end
         me.rdma[sequence] = transfer
@@ -1642,7 +1664,8 @@ local function follow_frame(context, h, tvb)
         end
     elseif name == "SEND" and state.user_recv_qps[you.endpoint] then
         state.without_header[frame] = true
-        local transfer = new_transfer(c, "Message without header", me, h.payload_length, now)
+        local transfer = new_transfer(c, "message", "Message without header", me, h.payload_length,
+            now)
         join(transfer, frame, now)
         finish(transfer, frame, now)
     end
@@ -1822,6 +1845,7 @@ end
 -- What there is to say about a frame's transfer: {field, value of (transfer, frame, first, last)}.
 -- Functions, because a value costs more than to find out that nobody asks for it.
 local TRANSFER_FIELDS = {
+    { "operation", function(transfer) return transfer.operation end },
     { "subprotocol", function(transfer) return transfer.subprotocol end },
     { "length", function(transfer) return transfer.length and uint64(transfer.length) end },
     { "order", function(transfer) return transfer.order and uint64(transfer.order) end },
@@ -1883,6 +1907,57 @@ local function show_transfer(tree, frame)
     end
 end
 
+-- The names of the features that are set in all of these words.
+local function feature_names(words)
+    local names = {}
+    for bit = 0, 63 do
+        local is_set = FEATURES[bit] ~= nil
+        for _, word in ipairs(words) do
+            is_set = is_set and has_bit(word, bit)
+        end
+        if is_set then
+            names[#names + 1] = FEATURES[bit]
+        end
+    end
+    return names[1] and table.concat(names, ", ") or "none"
+end
+
+local ANNOUNCED_FIELDS = {
+    { "handshake_in", function(announced) return announced.frame end },
+    { "version", function(announced) return announced.version end },
+    { "features", function(announced) return feature_names({ announced.features }) end },
+    { "device", function(announced) return announced.device end },
+}
+
+local function show_negotiated(tree, frame)
+    local negotiated = state.negotiated_of[frame]
+    if not negotiated then
+        return
+    end
+    local item = tree
+    if is_visible then
+        item = tree:add(F["negotiated"])
+        item:set_generated()
+    end
+    for _, end_ in ipairs({ "sender", "receiver" }) do
+        local announced = negotiated[end_]
+        for _, entry in ipairs(ANNOUNCED_FIELDS) do
+            local field = F["negotiated." .. end_ .. "_" .. entry[1]]
+            if announced and is_wanted(tree, field) then
+                add_generated(item, field, entry[2](announced))
+            end
+        end
+    end
+    local field, sender, receiver = F["negotiated.features"], negotiated.sender, negotiated.receiver
+    if sender and receiver and is_wanted(tree, field) then
+        local names = feature_names({ sender.features, receiver.features })
+        item:add(field, names):set_generated()
+        if is_visible then
+            item:append_text(": " .. names)
+        end
+    end
+end
+
 local function show_frame_links(tree, frame)
     add_generated(tree, EFA["retry_of"], state.retry_of[frame])
     add_generated(tree, EFA["request_in"], state.request_of[frame])
@@ -1923,6 +1998,7 @@ function efa_rdm.dissector(tvb, pinfo, tree)
         if p.code == HANDSHAKE and not p.malformed then
             add_generated(item, F.sender_version, sender_version(p))
         end
+        show_negotiated(item, pinfo.number)
         show_transfer(item, pinfo.number)
     end
     show_issues(item, p.issues)
@@ -2096,6 +2172,7 @@ function efa.dissector(tvb, pinfo, tree)
             item:add(EFA["data"], tvb(h.header_length))
         end
         if not (has_data and is_packet) then
+            show_negotiated(item, frame)
             show_transfer(item, frame)
         end
     end
@@ -2174,34 +2251,66 @@ local function table_text(rows)
 end
 
 local STATISTICS = {}
+local STATISTICS_NAMES = { "packets", "transfers", "order", "endpoints", "conversations" }
 
-function STATISTICS.packets()
-    local names, total = {}, 0
-    for name, entry in pairs(state.counts) do
+local function sorted_by_bytes(counts)
+    local names = {}
+    for name in pairs(counts) do
         names[#names + 1] = name
-        total = total + entry.bytes
     end
     table.sort(names, function(a, b)
-        local left, right = state.counts[a], state.counts[b]
-        return left.bytes > right.bytes or left.bytes == right.bytes and a < b
+        local left, right = counts[a].bytes, counts[b].bytes
+        return left > right or left == right and a < b
     end)
-    local rows = { { "frame or packet", "count", "bytes", "mean" } }
-    for _, name in ipairs(names) do
-        local entry = state.counts[name]
-        rows[#rows + 1] = { name, format("%d", entry.packets), format("%.0f", entry.bytes),
-            format("%.0f", entry.bytes / entry.packets) }
+    return names
+end
+
+-- A tree: below SEND are the types of the RDM packets in it.
+function STATISTICS.packets()
+    local is_opcode, frames, packets = {}, {}, {}
+    for _, name in pairs(OPCODES) do
+        is_opcode[name] = true
+    end
+    local total = { packets = 0, bytes = 0 }
+    for name, entry in pairs(state.counts) do
+        if is_opcode[name] then
+            frames[name] = entry
+            total.packets, total.bytes = total.packets + entry.packets, total.bytes + entry.bytes
+        else
+            packets[name] = entry
+        end
+    end
+    local function percent(part, whole)
+        return format("%.1f%%", whole > 0 and 100 * part / whole or 0)
+    end
+    local rows = { { "frames", "count", "share", "bytes", "share", "mean" } }
+    local function add_row(indent, name, entry)
+        rows[#rows + 1] = { indent .. name, format("%d", entry.packets),
+            percent(entry.packets, total.packets), format("%.0f", entry.bytes),
+            percent(entry.bytes, total.bytes),
+            format("%.0f", entry.bytes / math.max(entry.packets, 1)) }
+    end
+    add_row("", "all", total)
+    for _, name in ipairs(sorted_by_bytes(frames)) do
+        add_row("  ", name, frames[name])
+        if name == "SEND" then
+            for _, packet in ipairs(sorted_by_bytes(packets)) do
+                add_row("    ", packet, packets[packet])
+            end
+        end
     end
     return "Frames by opcode, and the RDM packets in the SENDs by type; bytes without transport "
         .. "header\n\n" .. table_text(rows)
 end
 
 function STATISTICS.transfers()
-    local rows = { { "transfer", "subprotocol", "from", "to", "bytes", "frames", "first", "last",
-        "us", "response us", "retries", "state" } }
+    local rows = { { "transfer", "operation", "subprotocol", "from", "to", "bytes", "frames", "first",
+        "last", "us", "response us", "retries", "state" } }
     for _, transfer in ipairs(state.transfers) do
         local frames = transfer.frames
         rows[#rows + 1] = {
-            format("%d", transfer.id), transfer.subprotocol, transfer.initiator, transfer.target,
+            format("%d", transfer.id), transfer.operation, transfer.subprotocol,
+            transfer.initiator, transfer.target,
             transfer.length and format("%.0f", transfer.length) or "-", format("%d", #frames),
             format("%d", frames[1] or 0), format("%d", frames[#frames] or 0),
             format("%.3f", ((transfer.last_time or transfer.started) - transfer.started) * 1e6),
@@ -2223,20 +2332,85 @@ local function side_text(side)
     return text
 end
 
-function STATISTICS.conversations()
-    local rows = { { "conversation", "endpoint", "sends", "peer", "sends", "frames", "bytes",
-        "transfers" } }
+-- The messages and atomic operations from one endpoint to another, in the order of their numbers,
+-- whatever order they came in.
+function STATISTICS.order()
+    local numbered = {}
+    for _, transfer in ipairs(state.transfers) do
+        if transfer.order then
+            numbered[#numbered + 1] = transfer
+        end
+    end
+    table.sort(numbered, function(a, b)
+        for _, key in ipairs({ "view", "initiator", "target", "order" }) do
+            if a[key] ~= b[key] then
+                return a[key] < b[key]
+            end
+        end
+        return a.id < b.id
+    end)
+    local rows = { { "seen by", "from", "to", "message", "first frame", "in order since frame",
+        "bytes", "subprotocol" } }
+    for _, transfer in ipairs(numbered) do
+        rows[#rows + 1] = { transfer.view, transfer.initiator, transfer.target,
+            format("%.0f", transfer.order), format("%d", transfer.frames[1]),
+            transfer.delivered and format("%d", transfer.delivered) or "never",
+            format("%.0f", transfer.length), transfer.subprotocol }
+    end
+    return "Messages and atomic operations in the order in which receivers handle them\n\n"
+        .. table_text(rows)
+end
+
+-- Each endpoint as its own host saw it, or else as its peers did.
+function STATISTICS.endpoints()
+    local own, foreign, names = {}, {}, {}
     for _, c in ipairs(state.conversations) do
-        rows[#rows + 1] = { format("%d", c.number), c.near.endpoint, side_text(c.near),
-            c.far.endpoint, side_text(c.far), format("%d", c.packets), format("%.0f", c.bytes),
-            format("%d", c.transfers) }
+        for views, sides in pairs({ [own] = { c.near, c.far }, [foreign] = { c.far, c.near } }) do
+            local side, peer = sides[1], sides[2]
+            local sum = views[side.endpoint]
+            if not sum then
+                sum = { sent = 0, sent_bytes = 0, received = 0, received_bytes = 0, peers = 0 }
+                views[side.endpoint] = sum
+            end
+            sum.sent, sum.sent_bytes = sum.sent + side.packets, sum.sent_bytes + side.bytes
+            sum.received, sum.received_bytes = sum.received + peer.packets, sum.received_bytes + peer.bytes
+            sum.peers = sum.peers + 1
+            sum.version, sum.device = sum.version or side.version, sum.device or side.device_version
+            names[side.endpoint] = true
+        end
+    end
+    local sorted = {}
+    for name in pairs(names) do
+        sorted[#sorted + 1] = name
+    end
+    table.sort(sorted)
+    local rows = { { "endpoint", "peers", "frames sent", "bytes", "frames received", "bytes",
+        "version", "device" } }
+    for _, name in ipairs(sorted) do
+        local sum = own[name] or foreign[name]
+        rows[#rows + 1] = { name, format("%d", sum.peers), format("%d", sum.sent),
+            format("%.0f", sum.sent_bytes), format("%d", sum.received),
+            format("%.0f", sum.received_bytes), sum.version or "no handshake",
+            sum.device and format("0x%x", sum.device) or "-" }
+    end
+    return "Endpoints by GID and QPN\n\n" .. table_text(rows)
+end
+
+function STATISTICS.conversations()
+    local rows = { { "conversation", "endpoint", "says", "peer", "says", "frames ->", "bytes ->",
+        "frames <-", "bytes <-", "transfers" } }
+    for _, c in ipairs(state.conversations) do
+        local near, far = c.near, c.far
+        rows[#rows + 1] = { format("%d", c.number), near.endpoint, side_text(near), far.endpoint,
+            side_text(far), format("%d", near.packets), format("%.0f", near.bytes),
+            format("%d", far.packets), format("%.0f", far.bytes), format("%d", c.transfers) }
     end
     return "Conversations by GID and QPN, as each end that was captured saw them\n\n"
         .. table_text(rows)
 end
 
 if gui_enabled() then
-    for _, name in ipairs({ "packets", "transfers", "conversations" }) do
+    for _, name in ipairs(STATISTICS_NAMES) do
         register_menu("EFA/" .. name:gsub("^%l", string.upper), function()
             local window = TextWindow.new("EFA " .. name)
             window:set(STATISTICS[name]())
@@ -2251,7 +2425,8 @@ if wanted_statistics and not gui_enabled() then
     function listener.draw()
         for name in wanted_statistics:gmatch("%w+") do
             print(STATISTICS[name] and STATISTICS[name]()
-                or format("EFA_STATISTICS: no statistics %s; there are packets, transfers, conversations", name))
+                or format("EFA_STATISTICS: no statistics %s; there are %s", name,
+                    table.concat(STATISTICS_NAMES, ", ")))
         end
     end
 end

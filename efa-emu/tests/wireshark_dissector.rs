@@ -168,6 +168,7 @@ fn shown_fields(shown: &Shown, packet: &[u8]) -> BTreeMap<String, Vec<String>> {
             || last.starts_with("extra_info.")
             || last.starts_with("rule.")
             || last.starts_with("transfer")
+            || last.starts_with("negotiated")
             || matches!(
                 last,
                 "data_length" | "raw_addr" | "user_recv_qp" | "hmem_p2p"

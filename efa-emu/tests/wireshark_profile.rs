@@ -101,7 +101,8 @@ fn all_filters_of_the_profile_are_valid() {
 #[test]
 fn statistics_count_packets_and_list_transfers_and_conversations() {
     let Some(tshark) = Tshark::find() else { return };
-    let text = tshark.statistics(&talk(), "packets,transfers,conversations,nonsense");
+    let names = "packets,transfers,order,endpoints,conversations,nonsense";
+    let text = tshark.statistics(&talk(), names);
     let rows: Vec<Vec<&str>> = text
         .lines()
         .map(|line| {
@@ -112,16 +113,43 @@ fn statistics_count_packets_and_list_transfers_and_conversations() {
         })
         .collect();
     let row = |begin: &str| rows.iter().find(|row| row.first() == Some(&begin)).unwrap();
-    assert_eq!(row("SEND")[1], "7");
-    assert_eq!(row("EAGER_MSGRTM")[1..], ["2", "152", "76"]);
+    assert_eq!(row("SEND")[1..3], ["7", "100.0%"]);
+    assert_eq!(
+        row("EAGER_MSGRTM")[1..],
+        ["2", "28.6%", "152", "38.8%", "76"]
+    );
     let long = rows
         .iter()
-        .find(|row| row.get(1) == Some(&"Long-CTS message"))
+        .find(|row| row.get(2) == Some(&"Long-CTS message"))
         .unwrap();
+    assert_eq!(long[1], "message");
     assert_eq!(
-        long[4..],
+        long[5..],
         ["100", "3", "5", "7", "2.000", "1.000", "0", "done"]
     );
+    // Message 3 came before message 1, and 2 is missing.
+    let order: Vec<_> = rows
+        .iter()
+        .skip_while(|row| row.first() != Some(&"seen by"))
+        .skip(1)
+        .take_while(|row| row.len() == 8)
+        .map(|row| (row[3], row[4], row[5]))
+        .collect();
+    assert_eq!(
+        order,
+        [("0", "3", "3"), ("1", "5", "5"), ("3", "4", "never")]
+    );
+    let [a, b] = [End::A, End::B].map(End::address);
+    let [a, b] = [a, b].map(|address| format!("[{}]:{}", address.gid, address.qpn));
+    let row = |begin: &str| {
+        let of_endpoint = rows.iter().find(|row| row.first() == Some(&begin));
+        of_endpoint.unwrap()[1..5].to_vec()
+    };
+    let (sent_by_a, sent_by_b) = (row(&a), row(&b));
+    assert_eq!(sent_by_a[..2], ["1", "5"]);
+    assert_eq!(sent_by_b[..2], ["1", "2"]);
+    assert_eq!(sent_by_a[3], "2");
+    assert_eq!(sent_by_b[3], "5");
     let conversation = text
         .lines()
         .find(|line| line.contains("message 2 is missing"))

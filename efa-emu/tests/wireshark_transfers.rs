@@ -248,6 +248,60 @@ fn medium_messages_come_in_any_order_and_wait_for_their_turn() {
 }
 
 #[test]
+fn each_packet_tells_what_its_two_ends_had_announced() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut talk = Talk::new();
+    let first = EagerRtm {
+        options: End::A.unknown(),
+        ..EagerRtm::default()
+    };
+    let first = talk.packet(End::A, &first.into(), b"x");
+    let of_b = ExtraFeatures::RDMA_READ.union(ExtraFeatures::READ_NACK);
+    let from_b = talk.handshake(End::B, of_b);
+    let of_a = ExtraFeatures::RDMA_READ.union(ExtraFeatures::RUNTING_READ);
+    let from_a = talk.handshake(End::A, of_a);
+    let message = talk.packet(End::A, &eager(End::A, 1), b"y");
+    let sequence = talk.next_sequence(End::B);
+    let rdma = Rdma {
+        remote: RemoteRange { address: 1, key: 2 },
+        total_length: 3,
+        offset: 0,
+    };
+    let read = talk.request(End::B, Kind::RdmaReadRequest(rdma), sequence, false, b"");
+
+    let followed = Followed::new(&tshark, talk);
+    let announced = |frame: u32| -> BTreeSet<String> {
+        let fields = followed.frame(frame).fields("efa_rdm.negotiated.");
+        fields
+            .flat_map(|(name, values)| values.iter().map(move |value| format!("{name}={value}")))
+            .map(|text| text.trim_start_matches("efa_rdm.negotiated.").to_owned())
+            .collect()
+    };
+    let expect = |frame: u32, expected: &[String]| {
+        let expected: BTreeSet<_> = expected.iter().cloned().collect();
+        assert_eq!(announced(frame), expected, "frame {frame}");
+    };
+    let side = |end: &str, frame: u32, version: &str, features: &str| {
+        vec![
+            format!("{end}_handshake_in={frame}"),
+            format!("{end}_version=as libfabric {version}"),
+            format!("{end}_features={features}"),
+            format!("{end}_device=0x0000efa1"),
+        ]
+    };
+    let both = "features=rdma_read".to_owned();
+    expect(first, &[]);
+    let b = |end| side(end, from_b, "1.20 or later", "rdma_read, read_nack");
+    let a = |end| side(end, from_a, "1.16 or later", "rdma_read, runting_read");
+    expect(from_b, &b("sender"));
+    expect(
+        message,
+        &[a("sender"), b("receiver"), vec![both.clone()]].concat(),
+    );
+    expect(read, &[b("sender"), a("receiver"), vec![both]].concat());
+}
+
+#[test]
 fn message_ids_wrap() {
     let Some(tshark) = Tshark::find() else { return };
     let mut talk = Talk::new();
