@@ -35,9 +35,10 @@ interop: release
 wireshark-install: release
 	@wireshark/install
 
-## wireshark-test: the dissector on 100,000 mutated frames
+## wireshark-test: the dissector on 100,000 mutated frames, and beside the checker on 1000 captures
 wireshark-test: setup
 	EFA_MUTATIONS=100000 $(CARGO) test -p efa-emu --test wireshark_dissector
+	EFA_MUTATIONS=100000 $(CARGO) test -p efa-conformance --test wireshark_rules
 
 ## wireshark-bench: the dissector beside Wireshark's own
 wireshark-bench: setup

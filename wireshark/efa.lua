@@ -518,6 +518,7 @@ local PACKET_RULES = {
     { "msg-id-window", SEQUENCE, WARN, "Too far ahead of the messages that are missing" },
     { "segment-bounds", PROTOCOL, ERROR, "The data lies outside of the message" },
     { "segment-overlap", SEQUENCE, WARN, "This part of the message was sent before" },
+    { "segment-agreement", SEQUENCE, ERROR, "Not the message that it began as" },
     { "answer-names-request", SEQUENCE, WARN, "The id names no operation of the peer" },
     { "ctsdata-names-cts", SEQUENCE, WARN, "The data is for no operation of the peer" },
     { "cts-positive", PROTOCOL, WARN, "A window of no bytes" },
@@ -548,6 +549,7 @@ declare_rules(efa_rdm, "efa_rdm", PACKET_RULES)
 local MOST_ENTRIES = { rma_iov = 4, read_iov = 4, extra_info = 0xFFFF }
 local RAW_ADDRESS_LENGTH = 32
 local PROTOCOL_VERSION = 4
+local COMPARE_RTA = 76
 -- How much of a packet is copied into a Lua string at once: more than any header that stock sends.
 local HEADER_WINDOW = 512
 
@@ -854,13 +856,22 @@ local function check(p, plan)
             p.seg_length, p.data_length))
         p.malformed = true
     end
-    if not p.cut and (p.code == 70 or p.code == 139) then
-        local total = iov_total(p.rma_iov, "rma_iov")
-        if total ~= p.data_length then
-            issue(p, "iov-length", format("the RMA iovs are %.0f bytes long, but %d bytes of data follow",
-                total, p.data_length))
+    local expected = p.msg_length
+    if not expected and not p.cut then
+        -- The data of a comparing atomic are two operands.
+        expected = p.code == COMPARE_RTA and floor(p.data_length / 2) or p.data_length
+    end
+    for _, name in ipairs({ "rma_iov", "read_iov" }) do
+        local total = p[name] and iov_total(p[name], name)
+        if total and expected and total ~= expected then
+            issue(p, "iov-length", format("the entries of %s are %.0f bytes long, the data has %.0f",
+                name, total, expected))
         end
     end
+end
+
+local function hex64(tvb, offset)
+    return "0x" .. tvb(offset, 8):le_uint64():tohex():gsub("^0+(%x)", "%1")
 end
 
 -- Reads an RDM packet. With `add`, its fields are shown as they are read.
@@ -1129,46 +1140,83 @@ local function reassemble(transfer)
     return offset == transfer.length and table.concat(data) or nil
 end
 
--- Data of the transfer at `offset`, in packet `p`.
-local function add_segment(transfer, p, offset, frame)
-    local length = p.data_length
-    if length == 0 then
-        return
+-- Adds bytes `first` to `last` (exclusive) to runs of bytes that do not touch, in their order.
+-- False if some of them are there already.
+local function add_run(runs, first, last)
+    local low, high = 1, #runs + 1 -- the runs before `low` end before `first`
+    while low < high do
+        local middle = floor((low + high) / 2)
+        if runs[middle].last < first then
+            low = middle + 1
+        else
+            high = middle
+        end
     end
-    if transfer.length and offset + length > transfer.length then
-        note(frame, "segment-bounds", format("bytes %.0f to %.0f of a message of %.0f bytes",
-            offset, offset + length, transfer.length))
+    local run, following = runs[low], runs[low + 1]
+    if run and run.last == first then
+        if following and following.first < last then
+            return false
+        end
+        run.last = last
+        if following and following.first == last then
+            run.last = following.last
+            table.remove(runs, low + 1)
+        end
+    elseif run and run.first < last then
+        return false
+    elseif run and run.first == last then
+        run.first = first
+    else
+        table.insert(runs, low, { first = first, last = last })
+    end
+    return true
+end
+
+-- Data of the transfer at `offset`, in packet `p`. Of the transfer, `room` bytes travel in such
+-- packets. False if the data cannot be counted.
+local function add_segment(transfer, p, offset, frame, room)
+    local length = p.data_length
+    room = room or transfer.length
+    local whole = p.msg_length or transfer.length
+    if room and (offset + length > room or room > whole) then
+        note(frame, "segment-bounds", format("bytes %.0f to %.0f of %.0f, in a message of %.0f",
+            offset, offset + length, room, whole))
+        return false
+    end
+    if length == 0 then
+        return true
+    end
+    if length == transfer.length and not transfer.runs then
+        transfer.runs, transfer.bytes = { { first = 0, last = length } }, length
+        return true
+    end
+    transfer.runs = transfer.runs or {}
+    if not add_run(transfer.runs, offset, offset + length) then
+        note(frame, "segment-overlap", format("some of the bytes %.0f to %.0f were sent before",
+            offset, offset + length))
+        return false
     end
     transfer.bytes = transfer.bytes + length
-    if length == transfer.length then
-        return
-    end
-    local segments = transfer.segments
-    if not segments then
-        segments = {}
-        transfer.segments = segments
-    end
-    if segments[offset] then
-        note(frame, "segment-overlap", format("the data at offset %.0f came in frame %d",
-            offset, segments[offset]))
-        transfer.bytes = transfer.bytes - length
-        return
-    end
-    segments[offset] = frame
     if p.data_offset then
         keep(transfer, offset, p.tvb, p.data_offset, length)
     end
+    return true
 end
 
 -- Messages and atomic operations are numbered; receivers handle them in that order.
 local function put_in_order(me, transfer, p, frame, from_start)
     local id = p.msg_id
+    if me.messages[id] then
+        note(frame, "msg-id-once", format("message %.0f was in frame %d", id, me.messages[id].frames[1]))
+        return
+    end
     if not me.expected then
         me.expected = from_start and id < REORDER_WINDOW and 0 or id
     end
     local distance = (id - me.expected) % MSG_IDS
     if distance >= MSG_IDS / 2 then
-        note(frame, "msg-id-once", format("message id %.0f, but %.0f is next", id, me.expected))
+        -- Of before the capture's beginning, as far as that is known.
+        transfer.order, me.messages[id] = me.epoch * MSG_IDS + id, transfer
         return
     end
     local wraps = me.expected + distance >= MSG_IDS and 1 or 0
@@ -1196,40 +1244,43 @@ local function put_in_order(me, transfer, p, frame, from_start)
     end
 end
 
+-- Another endpoint has the queue pair now: all numbers are given out anew, by both ends.
+local function take_over(c, me, you, connid)
+    local fresh, peer = new_side(me.endpoint), new_side(you.endpoint)
+    fresh.connid, fresh.former_connids = connid, me.former_connids
+    fresh.former_connids[me.connid] = true
+    peer.connid, peer.former_connids = you.connid, you.former_connids
+    -- What the two devices count goes on.
+    for _, name in ipairs({ "packets", "bytes", "requests", "request_times", "refused", "rdma",
+        "rdma_base", "beginnings", "refused_packets" }) do
+        fresh[name], peer[name] = me[name], you[name]
+    end
+    if c.near == me then
+        c.near, c.far = fresh, peer
+    else
+        c.near, c.far = peer, fresh
+    end
+    return fresh, peer
+end
+
 local function check_identity(c, me, you, p, frame)
-    local connid = p.connid or p["raw_addr.connid"]
+    local raw = p["raw_addr.connid"]
     if p["raw_addr.qpn"] then
         local named = format("[%s]:%d", tostring(p.tvb(p.gid_offset, 16):ipv6()), p["raw_addr.qpn"])
         if named ~= me.endpoint then
             note(frame, "raw-address-true", format("%s names itself %s", me.endpoint, named))
         end
     end
-    if not connid or connid == me.connid then
-        return me, you
+    if raw and me.connid and raw ~= me.connid and not me.former_connids[raw] then
+        note(frame, "qpn-reused", format("connection id 0x%08x instead of 0x%08x", raw, me.connid))
+        me, you = take_over(c, me, you, raw)
     end
-    if not me.connid then
-        me.connid = connid
-    elseif p["raw_addr.connid"] and not me.former_connids[connid] then
-        note(frame, "qpn-reused", format("connection id 0x%08x instead of 0x%08x", connid, me.connid))
-        -- All numbers are given out anew, by both ends.
-        local former = me.former_connids
-        former[me.connid] = true
-        local fresh, peer = new_side(me.endpoint), new_side(you.endpoint)
-        fresh.connid, fresh.former_connids = connid, former
-        peer.connid, peer.former_connids = you.connid, you.former_connids
-        for _, name in ipairs({ "packets", "bytes", "requests", "request_times", "refused", "rdma",
-            "rdma_base", "beginnings", "refused_packets" }) do
-            fresh[name], peer[name] = me[name], you[name]
+    for _, connid in ipairs({ raw or p.connid, raw and p.connid }) do
+        me.connid = me.connid or connid
+        if connid ~= me.connid then
+            note(frame, "connid-true", format("connection id 0x%08x%s, the endpoint's is 0x%08x", connid,
+                me.former_connids[connid] and " of an earlier endpoint" or "", me.connid))
         end
-        if c.near == me then
-            c.near, c.far = fresh, peer
-        else
-            c.near, c.far = peer, fresh
-        end
-        return fresh, peer
-    else
-        note(frame, "connid-true", format("connection id 0x%08x%s, the endpoint's is 0x%08x", connid,
-            me.former_connids[connid] and " of an earlier endpoint" or "", me.connid))
     end
     return me, you
 end
@@ -1289,48 +1340,73 @@ local function begin(c, me, p, frame, now, length)
     end
     if p.recv_id then
         me.recv_ops[p.recv_id] = transfer
+        transfer.awaits_answer = true
     end
     transfer.dc = p.packet.dc
-    transfer.target_length = p.msg_length
-    return transfer
-end
-
-local function follow_message(c, me, you, p, frame, now)
-    local id = p.msg_id
-    local known = me.messages[id]
-    if known and has_bit(p.flags, READ_NACK_BIT) then
-        known.subprotocol = known.subprotocol .. ", continued as long-CTS"
-        known.granted = 0
-        me.send_ops[p.send_id] = known
-        join(known, frame, now)
-        return
-    end
-    if known and IN_SEGMENTS[p.code] and known.length == p.msg_length
-        and not known.done and known.kind == "rtm" then
-        join(known, frame, now)
-        add_segment(known, p, p.seg_offset, frame)
-        if known.bytes >= (p.runt_length or known.length) and not known.dc
-            and (not p.runt_length or p.runt_length >= known.length) then
-            finish(known, frame, now)
-        end
-        return
-    end
-    local transfer = begin(c, me, p, frame, now, p.msg_length or p.data_length)
-    put_in_order(me, transfer, p, frame, c.from_start)
     if LONGREAD[p.code] then
         transfer.iovs = p.read_iov
         table.insert(me.long_reads, transfer)
     end
+    -- Bytes that may be sent without a CTS, and those that each CTS grants.
+    transfer.granted = LONGREAD[p.code] and (p.runt_length or 0) or p.msg_length or p.data_length
     if LONGCTS[p.code] then
-        transfer.granted, transfer.streamed = 0, 0
+        transfer.granted = math.min(p.data_length, length)
+        if p.data_length > length then
+            note(frame, "segment-bounds", format("%d bytes, in a message of %.0f", p.data_length, length))
+            transfer.bytes, transfer.runs = length, { { first = 0, last = length } }
+        end
     end
-    add_segment(transfer, p, p.seg_offset or 0, frame)
-    local whole = transfer.bytes >= transfer.length
-    if whole and not transfer.dc and not LONGREAD[p.code] then
-        finish(transfer, frame, now)
-    elseif p.runt_length and whole then
-        finish(transfer, frame, now)
+    return transfer
+end
+
+-- What all packets of a message in several packets say alike.
+local function shape_of(p)
+    local tag = p.plan.offsets.tag
+    return format("%s of %.0f bytes, %.0f of them in packets, send_id %.0f, tag %s", p.name, p.msg_length,
+        p.runt_length or p.msg_length, p.send_id or 0, tag and hex64(p.tvb, tag) or "none")
+end
+
+local function finish_if_whole(transfer, p, frame, now)
+    local room = p.runt_length or transfer.length
+    if transfer.bytes >= room then
+        transfer.shape = nil -- a packet of the same number is another message
+        if transfer.bytes >= transfer.length and not transfer.dc
+            and (p.runt_length or not LONGREAD[p.code]) then
+            finish(transfer, frame, now)
+        end
     end
+end
+
+local function follow_message(c, me, you, p, frame, now)
+    local known = me.messages[p.msg_id]
+    local answers_nack = LONGCTS[p.code] and has_bit(p.flags, READ_NACK_BIT)
+    if known and answers_nack then
+        known.subprotocol = known.subprotocol .. ", continued as long-CTS"
+        me.send_ops[p.send_id] = known
+        join(known, frame, now)
+        return
+    end
+    if known and known.shape and IN_SEGMENTS[p.code] then
+        local shape = shape_of(p)
+        if shape ~= known.shape then
+            note(frame, "segment-agreement", format("%s; it began as %s", shape, known.shape))
+        end
+        join(known, frame, now)
+        add_segment(known, p, p.seg_offset, frame, p.runt_length or p.msg_length)
+        finish_if_whole(known, p, frame, now)
+        return
+    end
+    local transfer = begin(c, me, p, frame, now, p.msg_length or p.data_length)
+    if not answers_nack then
+        put_in_order(me, transfer, p, frame, c.from_start)
+    end
+    if IN_SEGMENTS[p.code] and me.messages[p.msg_id] == transfer then
+        transfer.shape = shape_of(p)
+    end
+    if not transfer.runs then
+        add_segment(transfer, p, p.seg_offset or 0, frame, p.runt_length)
+    end
+    finish_if_whole(transfer, p, frame, now)
 end
 
 local function follow_write(c, me, you, p, frame, now)
@@ -1338,22 +1414,15 @@ local function follow_write(c, me, you, p, frame, now)
     if p.code == 70 and p.rma_iov_count == 0 then
         transfer.operation, transfer.subprotocol = "handshake", "Request for a handshake"
     end
-    if LONGREAD[p.code] then
-        transfer.iovs = p.read_iov
-        table.insert(me.long_reads, transfer)
+    if not transfer.runs then
+        add_segment(transfer, p, p.seg_offset or 0, frame)
     end
-    if LONGCTS[p.code] then
-        transfer.granted, transfer.streamed = 0, 0
-    end
-    add_segment(transfer, p, p.seg_offset or 0, frame)
-    if not transfer.dc and not LONGREAD[p.code] and transfer.bytes >= transfer.length then
-        finish(transfer, frame, now)
-    end
+    finish_if_whole(transfer, p, frame, now)
 end
 
 local function follow_read(c, me, you, p, frame, now)
     local transfer = begin(c, me, p, frame, now, p.msg_length)
-    transfer.granted, transfer.streamed = p.recv_length, 0
+    transfer.granted = math.min(p.recv_length, p.msg_length)
 end
 
 local function follow_atomic(c, me, you, p, frame, now)
@@ -1372,27 +1441,35 @@ end
 
 -- CTS: the owner of send_id may send recv_length bytes and name recv_id with them.
 FOLLOW[3] = function(c, me, you, p, frame, now)
+    if p.recv_length == 0 then
+        note(frame, "cts-positive", "the sender cannot go on with that")
+    end
     local transfer = you.send_ops[p.send_id]
-    if not transfer then
+    if not transfer or transfer.done then
         return never_granted(c, p, "send_id", p.send_id, frame)
     end
     join(transfer, frame, now)
     respond(transfer, frame, now)
-    if p.recv_length == 0 then
-        note(frame, "cts-positive", "the sender cannot go on with that")
+    transfer.granted = transfer.granted + p.recv_length
+    if transfer.length and transfer.granted > transfer.length then
+        note(frame, "cts-window", format("%.0f bytes are granted, but the message has %.0f",
+            transfer.granted, transfer.length))
     end
-    transfer.granted = (transfer.granted or 0) + p.recv_length
+    if transfer.recv_id and transfer.recv_id ~= p.recv_id then
+        never_granted(c, p, "recv_id", p.recv_id, frame)
+    end
+    transfer.recv_id = p.recv_id
     me.recv_ops[p.recv_id] = transfer
 end
 
 local function stream(transfer, p, offset, frame, now)
     add_segment(transfer, p, offset, frame)
-    transfer.streamed = (transfer.streamed or 0) + p.data_length
-    if transfer.granted and transfer.streamed > transfer.granted then
+    if transfer.bytes > transfer.granted then
         note(frame, "cts-window", format("%.0f bytes were sent, but only %.0f granted",
-            transfer.streamed, transfer.granted))
+            transfer.bytes, transfer.granted))
     end
-    if transfer.length and transfer.bytes >= transfer.length and not transfer.dc then
+    if transfer.length and transfer.bytes >= transfer.length and not transfer.dc
+        and not transfer.awaits_answer then
         finish(transfer, frame, now)
     end
 end
@@ -1407,23 +1484,42 @@ FOLLOW[4] = function(c, me, you, p, frame, now)
     stream(transfer, p, p.seg_offset, frame, now)
 end
 
--- READRSP
-FOLLOW[5] = function(c, me, you, p, frame, now)
+-- The request that a READRSP or ATOMRSP answers.
+local function answered_request(c, you, p, frame, now)
     local transfer = you.recv_ops[p.recv_id]
-    if not transfer then
+    if not transfer or not transfer.awaits_answer then
         return never_granted(c, p, "recv_id", p.recv_id, frame)
     end
+    transfer.awaits_answer = nil
     join(transfer, frame, now)
     respond(transfer, frame, now)
-    me.send_ops[p.send_id] = transfer
-    stream(transfer, p, 0, frame, now)
+    return transfer
 end
 
-local function follow_acknowledgement(table_name, id_name)
+-- READRSP
+FOLLOW[5] = function(c, me, you, p, frame, now)
+    local transfer = answered_request(c, you, p, frame, now)
+    if transfer then
+        me.send_ops[p.send_id] = transfer
+        transfer.recv_id = p.recv_id
+        stream(transfer, p, 0, frame, now)
+    end
+end
+
+-- ATOMRSP
+FOLLOW[8] = function(c, me, you, p, frame, now)
+    local transfer = answered_request(c, you, p, frame, now)
+    if transfer then
+        finish(transfer, frame, now)
+    end
+end
+
+-- EOR acknowledges what the peer was to read, RECEIPT what it was to acknowledge.
+local function follow_acknowledgement(is_due)
     return function(c, me, you, p, frame, now)
-        local transfer = you[table_name][p[id_name]]
-        if not transfer then
-            return never_granted(c, p, id_name, p[id_name], frame)
+        local transfer = you.send_ops[p.send_id]
+        if not transfer or not is_due(transfer) then
+            return never_granted(c, p, "send_id", p.send_id, frame)
         end
         join(transfer, frame, now)
         respond(transfer, frame, now)
@@ -1434,9 +1530,8 @@ local function follow_acknowledgement(table_name, id_name)
         finish(transfer, frame, now)
     end
 end
-FOLLOW[7] = follow_acknowledgement("send_ops", "send_id")
-FOLLOW[8] = follow_acknowledgement("recv_ops", "recv_id")
-FOLLOW[10] = FOLLOW[7]
+FOLLOW[7] = follow_acknowledgement(function(transfer) return transfer.iovs end)
+FOLLOW[10] = follow_acknowledgement(function(transfer) return transfer.dc end)
 
 -- HANDSHAKE
 FOLLOW[9] = function(c, me, you, p, frame, now)
@@ -1444,10 +1539,11 @@ FOLLOW[9] = function(c, me, you, p, frame, now)
         note(frame, "handshake-once", format("the first was in frame %d", me.handshake))
     else
         me.handshake = frame
+        me.features, me.version, me.device_version = p.features, sender_version(p), p.device_version
     end
-    me.features, me.version, me.device_version = p.features, sender_version(p), p.device_version
     me.announced = {
-        frame = me.handshake, version = me.version, features = me.features, device = p.device_version,
+        frame = me.handshake, version = me.version, features = me.features,
+        device = me.device_version,
     }
     -- Shared by all packets until the next handshake.
     me.negotiated = { sender = me.announced, receiver = you.announced }
@@ -1674,10 +1770,6 @@ end
 -- ------------------------------------------------------------------------------------------------
 -- Showing packets
 -- ------------------------------------------------------------------------------------------------
-
-local function hex64(tvb, offset)
-    return "0x" .. tvb(offset, 8):le_uint64():tohex():gsub("^0+(%x)", "%1")
-end
 
 -- The line in the packet list: the type, what identifies the operation, and its length.
 local function summary(p)

@@ -834,8 +834,31 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         &["segment-overlap"],
     );
     breaks(
+        talk.packet(End::A, &data(1, 50, 40, End::A), &[0; 40]),
+        &["cts-window"],
+    );
+    breaks(
         talk.packet(End::A, &data(1, 90, 20, End::A), &[0; 20]),
         &["segment-bounds", "cts-window"],
+    );
+    breaks(
+        talk.packet(End::B, &cts(SendId(7), 1, 0, End::B), b""),
+        &["cts-positive"],
+    );
+    let part = |offset, length| -> Header<'static> {
+        MediumRtm {
+            msg_id: MsgId(13),
+            msg_length: length,
+            seg_offset: offset,
+            options: End::A.known(),
+            ..MediumRtm::default()
+        }
+        .into()
+    };
+    breaks(talk.packet(End::A, &part(0, 20), &[0; 10]), &["msg-id-gap"]);
+    breaks(
+        talk.packet(End::A, &part(10, 21), &[0; 10]),
+        &["segment-agreement"],
     );
     let nack = ReadNack {
         send_id: SendId(7),
@@ -852,10 +875,6 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
     };
     breaks(talk.packet(End::B, &error.into(), b""), &["peer-error"]);
 
-    breaks(
-        talk.packet(End::B, &cts(SendId(7), 1, 0, End::B), b""),
-        &["cts-positive"],
-    );
     breaks(
         talk.packet(End::A, &data(98, 0, 1, End::A), b"x"),
         &["ctsdata-names-cts"],
@@ -959,7 +978,7 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
     };
     breaks(
         talk.packet(End::B, &eor.into(), b"more"),
-        &["trailing-bytes"],
+        &["answer-names-request", "trailing-bytes"],
     );
 
     // The device.

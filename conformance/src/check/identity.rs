@@ -1,13 +1,14 @@
 //! Who sends, and what the two sides know of each other.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use efa_core::address::Qkey;
+use efa_core::address::{Qkey, RawAddress};
 use efa_core::wire::{Category, Connid, ExtraFeatures, Header, PacketType, ReqFlags};
 
 use super::{
-    CONNID_TRUE, FEATURE_ANNOUNCED, Findings, HANDSHAKE_ANSWER, HANDSHAKE_ONCE, Node, ONE_IDENTITY,
-    Observed, QKEY_TRUE, RAW_ADDRESS_FIRST, RAW_ADDRESS_LAST, RAW_ADDRESS_TRUE, REQ_FLAGS, options,
+    CONNID_TRUE, FEATURE_ANNOUNCED, FEATURE_EARLY, Findings, HANDSHAKE_ANSWER, HANDSHAKE_ONCE,
+    Node, ONE_IDENTITY, Observed, QKEY_TRUE, RAW_ADDRESS_FIRST, RAW_ADDRESS_LAST, RAW_ADDRESS_TRUE,
+    REQ_FLAGS, options,
 };
 
 /// What one endpoint knows of another, and what it told it.
@@ -23,19 +24,70 @@ struct Knowledge {
     went_on: Option<(u64, PacketType)>,
 }
 
+impl Knowledge {
+    /// What can be said when nothing more comes.
+    fn end(&self, own: Node, peer: Node, findings: &mut Findings) {
+        if let (Some(heard), Some((went_on, kind)), None) =
+            (self.first_heard, self.went_on, self.handshake)
+        {
+            let text =
+                format!("{own} heard from {peer} in packet {heard} and never sent it a HANDSHAKE");
+            findings.add(HANDSHAKE_ANSWER, went_on, kind, text);
+        }
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Identities {
     /// By (who knows, of whom).
     knowledge: HashMap<(Node, Node), Knowledge>,
-    /// The connection id of each endpoint, and the packet that told it first.
-    connids: HashMap<Node, (u32, u64)>,
+    /// The connection id of each endpoint as it told a peer, by (who told it, to whom).
+    connids: HashMap<(Node, Node), Told>,
+}
+
+/// The connection id that an endpoint told.
+#[derive(Default)]
+struct Told {
+    /// The connection id, and the first packet that has it.
+    current: Option<(u32, u64)>,
+    /// Those of the endpoints that had the queue pair before.
+    former: HashSet<u32>,
 }
 
 impl Identities {
+    /// Whether the packet shows that another endpoint has taken over its sender's queue pair: a raw
+    /// address with a new connection id. All numbers are given out anew then, by both sides.
+    pub(super) fn takes_over(&mut self, observed: &Observed<'_>) -> bool {
+        let Some(Qkey(connid)) = raw_address(observed).map(|address| address.qkey) else {
+            return false;
+        };
+        let told = self
+            .connids
+            .entry((observed.from, observed.to))
+            .or_default();
+        match told.current {
+            Some((current, _)) if current != connid && !told.former.contains(&connid) => {
+                told.former.insert(current);
+                told.current = Some((connid, observed.number));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Forgets what two endpoints know of each other.
+    pub(super) fn forget(&mut self, one: Node, other: Node, findings: &mut Findings) {
+        for (own, peer) in [(one, other), (other, one)] {
+            if let Some(knowledge) = self.knowledge.remove(&(own, peer)) {
+                knowledge.end(own, peer, findings);
+            }
+        }
+    }
+
     pub(super) fn sent(&mut self, observed: &Observed<'_>, findings: &mut Findings) {
         let packet_type = observed.packet.base.packet_type;
-        self.check_qkey(observed, findings);
         self.check_connid(observed, findings);
+        self.check_qkey(observed, findings);
         check_flags(observed, findings);
         self.check_feature(observed, findings);
         self.check_options(observed, findings);
@@ -67,30 +119,19 @@ impl Identities {
 
     pub(super) fn end(&mut self, findings: &mut Findings) {
         for ((own, peer), knowledge) in &self.knowledge {
-            if let (Some(heard), Some((went_on, kind)), None) = (
-                knowledge.first_heard,
-                knowledge.went_on,
-                knowledge.handshake,
-            ) {
-                let text = format!(
-                    "{own} heard from {peer} in packet {heard} and never sent it a HANDSHAKE"
-                );
-                findings.add(HANDSHAKE_ANSWER, went_on, kind, text);
-            }
+            knowledge.end(*own, *peer, findings);
         }
     }
 
-    /// The connection id is the Q-key under which the endpoint can be reached.
-    fn learn_connid(&mut self, node: Node, connid: u32, packet: u64) -> (u32, u64) {
-        *self.connids.entry(node).or_insert((connid, packet))
-    }
-
     fn check_qkey(&mut self, observed: &Observed<'_>, findings: &mut Findings) {
+        let told = self.connids.get(&(observed.to, observed.from));
+        let Some((connid, first)) = told.and_then(|told| told.current) else {
+            return;
+        };
         let Qkey(used) = observed.qkey;
-        let (known, first) = self.learn_connid(observed.to, used, observed.number);
-        if known != used {
+        if connid != used {
             let text = format!(
-                "it is sent to Q-key {used:#x}, but packet {first} shows that {} has {known:#x}",
+                "it is sent to Q-key {used:#x}, but packet {first} shows that {} has {connid:#x}",
                 observed.to
             );
             findings.at(QKEY_TRUE, observed, text);
@@ -110,16 +151,17 @@ impl Identities {
             Header::PeerError(h) => h.connid,
             header => options(header).and_then(|options| options.connid),
         };
-        let raw = options(&observed.packet.header)
-            .and_then(|options| options.raw_address)
-            .map(|header| header.address());
-        let named = connid.map(|Connid(connid)| connid);
+        let raw = raw_address(observed);
         for (connid, where_) in [
-            (named, "connid"),
             (raw.map(|address| address.qkey.0), "raw_addr.connid"),
+            (connid.map(|Connid(connid)| connid), "connid"),
         ] {
             let Some(connid) = connid else { continue };
-            let (known, first) = self.learn_connid(observed.from, connid, observed.number);
+            let told = self
+                .connids
+                .entry((observed.from, observed.to))
+                .or_default();
+            let (known, first) = *told.current.get_or_insert((connid, observed.number));
             if known != connid {
                 let text = format!(
                     "`{where_}` is {connid:#x}, but packet {first} shows that {} has {known:#x}",
@@ -169,9 +211,10 @@ impl Identities {
     fn check_feature(&mut self, observed: &Observed<'_>, findings: &mut Findings) {
         let packet_type = observed.packet.base.packet_type;
         let (feature, name) = match packet_type {
-            PacketType::LongreadMsgRtm | PacketType::LongreadTagRtm => {
+            PacketType::LongreadMsgRtm | PacketType::LongreadTagRtm | PacketType::LongreadRtw => {
                 (ExtraFeatures::RDMA_READ, "RDMA read")
             }
+            PacketType::ReadNack => (ExtraFeatures::READ_NACK, "READ_NACK"),
             // A peer that reads by RDMA gets runts as well from libfabric up to 2.5.
             PacketType::RuntreadMsgRtm | PacketType::RuntreadTagRtm => (
                 ExtraFeatures::RUNTING_READ.union(ExtraFeatures::RDMA_READ),
@@ -183,14 +226,23 @@ impl Identities {
             _ => return,
         };
         let known = self.knowledge.get(&(observed.from, observed.to));
-        let announced = known
-            .and_then(|knowledge| knowledge.features)
-            .is_some_and(|features| features.intersects(feature));
-        if !announced {
-            let text = format!("{} has not announced {name}", observed.to);
-            findings.at(FEATURE_ANNOUNCED, observed, text);
+        match known.and_then(|knowledge| knowledge.features) {
+            Some(features) if features.intersects(feature) => {}
+            Some(_) => {
+                let text = format!("{} has not announced {name}", observed.to);
+                findings.at(FEATURE_ANNOUNCED, observed, text);
+            }
+            None => {
+                let text = format!("{} has announced nothing yet, so not {name}", observed.to);
+                findings.at(FEATURE_EARLY, observed, text);
+            }
         }
     }
+}
+
+fn raw_address(observed: &Observed<'_>) -> Option<RawAddress> {
+    let header = options(&observed.packet.header)?.raw_address?;
+    Some(header.address())
 }
 
 fn check_flags(observed: &Observed<'_>, findings: &mut Findings) {

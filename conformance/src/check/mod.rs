@@ -63,6 +63,8 @@ rules! {
         "an endpoint that received a packet of a peer and goes on talking sends it a HANDSHAKE";
     FEATURE_ANNOUNCED = "feature-announced", "spec section 2.1, table 2.1",
         "packets of an extra feature go only to peers that announced it";
+    FEATURE_EARLY = "feature-early", "spec section 2.1",
+        "packets of an extra feature wait for the peer's HANDSHAKE";
     MSG_ID_ONCE = "msg-id-once", "spec section 3.2",
         "each message to a peer has its own msg_id";
     MSG_ID_GAP = "msg-id-gap", "spec section 3.2",
@@ -224,6 +226,11 @@ pub fn check(capture: &Capture) -> Checked {
             qkey: frame.header.qkey,
             packet: &parsed,
         };
+        if is_sent && identity.takes_over(&observed) {
+            identity.forget(observed.from, observed.to, &mut findings);
+            sequence.forget(observed.from, observed.to, &mut findings);
+            transfer.forget(observed.from, observed.to, &mut findings);
+        }
         if is_sent {
             packets += 1;
             identity.sent(&observed, &mut findings);

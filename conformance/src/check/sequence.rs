@@ -165,32 +165,48 @@ impl Sequences {
         }
     }
 
+    /// Judges what two endpoints sent each other so far, and forgets it.
+    pub(super) fn forget(&mut self, one: Node, other: Node, findings: &mut Findings) {
+        for pair in [(one, other), (other, one)] {
+            if let Some(sequence) = self.0.remove(&pair) {
+                sequence.end(findings);
+            }
+        }
+    }
+
     pub(super) fn end(&mut self, findings: &mut Findings) {
         for sequence in self.0.values() {
-            let origin = sequence.origin.unwrap_or_default();
-            let mut previous: Option<i32> = None;
-            for (&distance, &(number, packet_type)) in &sequence.distances {
-                if let Some(previous) = previous
-                    && distance != previous + 1
-                {
-                    let id = |distance: i32| origin.0.wrapping_add_signed(distance);
-                    let text = format!(
-                        "message {} follows message {}, those between were never sent",
-                        id(distance),
-                        id(previous)
-                    );
-                    findings.add(MSG_ID_GAP, number, packet_type, text);
-                }
-                previous = Some(distance);
-            }
-            for (msg_id, message) in &sequence.parts {
+            sequence.end(findings);
+        }
+    }
+}
+
+impl Sequence {
+    /// What can be said when nothing more comes.
+    fn end(&self, findings: &mut Findings) {
+        let origin = self.origin.unwrap_or_default();
+        let mut previous: Option<i32> = None;
+        for (&distance, &(number, packet_type)) in &self.distances {
+            if let Some(previous) = previous
+                && distance != previous + 1
+            {
+                let id = |distance: i32| origin.0.wrapping_add_signed(distance);
                 let text = format!(
-                    "{} of {} bytes of message {msg_id} were sent",
-                    message.pieces.total(),
-                    message.shape.in_packets
+                    "message {} follows message {}, those between were never sent",
+                    id(distance),
+                    id(previous)
                 );
-                findings.add(MESSAGE_WHOLE, message.last, message.shape.packet_type, text);
+                findings.add(MSG_ID_GAP, number, packet_type, text);
             }
+            previous = Some(distance);
+        }
+        for (msg_id, message) in &self.parts {
+            let text = format!(
+                "{} of {} bytes of message {msg_id} were sent",
+                message.pieces.total(),
+                message.shape.in_packets
+            );
+            findings.add(MESSAGE_WHOLE, message.last, message.shape.packet_type, text);
         }
     }
 }

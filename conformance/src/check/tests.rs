@@ -324,6 +324,39 @@ fn features_need_an_announcement() {
     let mut b = Builder::acquainted(ExtraFeatures::empty());
     b.send(A, B, &dc, b"");
     assert_eq!(b.broken(), [("feature-announced", 7)]);
+
+    let dc = EagerRtm {
+        receipt: Some(SendId(4)),
+        ..eager(0, Some(A), None)
+    };
+    let mut b = Builder::new();
+    b.send(A, B, &dc, b"");
+    assert_eq!(b.broken(), [("feature-early", 1)]);
+}
+
+#[test]
+fn a_new_endpoint_on_an_old_queue_pair_begins_anew() {
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
+    b.send(B, A, &cts(7, 9, 2000, B), b"");
+    // The endpoint ends in the middle of that; another one gets its queue pair.
+    let restarted = RawAddress {
+        qkey: Qkey(0x7777),
+        ..address(A)
+    };
+    let first = EagerRtm {
+        options: ReqOptions {
+            raw_address: Some(RawAddressHeader::new(restarted)),
+            ..ReqOptions::default()
+        },
+        ..eager(0, None, None)
+    };
+    b.send(A, B, &first, b"");
+    assert_eq!(b.broken(), [("message-whole", 7)]);
+    // A late packet of the one that is gone.
+    b.send(A, B, &eager(2, None, Some(A)), b"");
+    let broken = b.broken();
+    assert!(broken.contains(&("connid-true", 13)), "{broken:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use efa_core::wire::{Header, PacketType, RmaIovs, Rta, RtaKind};
+use efa_core::wire::{Header, PacketType, ReqFlags, RmaIovs, Rta, RtaKind};
 
 use super::sequence::Pieces;
 use super::{
@@ -39,6 +39,21 @@ impl Transfer {
     fn is_sent(&self) -> bool {
         self.pieces.total() >= self.length
     }
+
+    /// Whether nothing more is to come from its sender.
+    fn is_over(&self) -> bool {
+        self.is_acknowledged || self.ending == Ending::Data && self.is_sent()
+    }
+
+    /// What can be said when nothing more comes.
+    fn end(&self, findings: &mut Findings) {
+        // A capture may end in the middle of a message that nobody has received yet; once it was
+        // received, windows have been opened.
+        if self.ending != Ending::Eor && self.recv_id.is_some() && !self.is_sent() {
+            let text = format!("{} of {} bytes were sent", self.pieces.total(), self.length);
+            findings.add(MESSAGE_WHOLE, self.request, self.packet_type, text);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -55,6 +70,8 @@ struct Read {
     request: u64,
     length: u64,
     first_window: u64,
+    /// Data that overtook the READRSP.
+    early: Pieces,
 }
 
 impl Transfers {
@@ -72,6 +89,7 @@ impl Transfers {
                 }
             }
             Header::LongctsRtm(h) => {
+                check_room(observed, h.msg_length, findings);
                 let ending = receipt_if(h.delivery_complete);
                 self.announce(observed, h.send_id.0, h.msg_length, payload, ending);
             }
@@ -96,6 +114,7 @@ impl Transfers {
                 }
             }
             Header::LongctsRtw(h) => {
+                check_room(observed, h.msg_length, findings);
                 check_iov(observed, h.rma_iov, h.msg_length, "rma_iov", findings);
                 let ending = receipt_if(h.delivery_complete);
                 self.announce(observed, h.send_id.0, h.msg_length, payload, ending);
@@ -111,9 +130,13 @@ impl Transfers {
                     request: observed.number,
                     length: h.msg_length,
                     first_window: h.recv_length.into(),
+                    early: Pieces::default(),
                 };
                 let key = (observed.from, observed.to, h.recv_id.0);
                 self.requests.insert(key, read);
+                // The id is used again: what an earlier operation got by it is over.
+                self.receives
+                    .remove(&(observed.to, observed.from, h.recv_id.0));
             }
             Header::Rta(h) => self.atomic(observed, h, findings),
             Header::ReadRsp(h) => {
@@ -157,10 +180,15 @@ impl Transfers {
         let key = (observed.from, observed.to, send_id);
         let packet_type = observed.packet.base.packet_type;
         // Further packets of the same message repeat the id; the answer to a READ_NACK goes on.
-        if let Some(known) = self.sends.get_mut(&key)
+        let goes_on = match &observed.packet.header {
+            Header::MediumRtm(_) | Header::RuntreadRtm(_) => true,
+            Header::LongctsRtm(h) => h.options.flags.contains(ReqFlags::READ_NACK),
+            _ => false,
+        };
+        if goes_on
+            && let Some(known) = self.sends.get_mut(&key)
             && !known.is_acknowledged
             && known.length == length
-            && (known.packet_type == packet_type || known.ending == Ending::Eor)
         {
             known.packet_type = packet_type;
             return;
@@ -194,6 +222,7 @@ impl Transfers {
                     request: observed.number,
                     length: operand,
                     first_window: operand,
+                    early: Pieces::default(),
                 };
                 self.requests
                     .insert((observed.from, observed.to, id.0), read);
@@ -217,7 +246,7 @@ impl Transfers {
             unknown(observed, "recv_id", recv_id, findings);
             return;
         };
-        let mut pieces = Pieces::default();
+        let mut pieces = read.early;
         if payload > read.length {
             let text = format!(
                 "it has {payload} bytes, packet {} asked for {}",
@@ -225,7 +254,10 @@ impl Transfers {
             );
             findings.at(SEGMENT_BOUNDS, observed, text);
         }
-        pieces.add(0, payload.min(read.length));
+        if !pieces.add(0, payload.min(read.length)) {
+            let text = format!("bytes 0 to {payload} overlap bytes sent before");
+            findings.at(SEGMENT_OVERLAP, observed, text);
+        }
         let transfer = Transfer {
             request: observed.number,
             packet_type: observed.packet.base.packet_type,
@@ -254,7 +286,8 @@ impl Transfers {
             findings.at(CTS_POSITIVE, observed, "its recv_length is 0".into());
         }
         let (source, destination) = (observed.to, observed.from);
-        let Some(transfer) = self.sends.get_mut(&(source, destination, send_id)) else {
+        let transfer = self.sends.get_mut(&(source, destination, send_id));
+        let Some(transfer) = transfer.filter(|transfer| !transfer.is_over()) else {
             unknown(observed, "send_id", send_id, findings);
             return;
         };
@@ -293,6 +326,20 @@ impl Transfers {
             .get(&(source, destination, recv_id))
             .and_then(|send_id| self.sends.get_mut(&(source, destination, *send_id)));
         let Some(transfer) = transfer else {
+            if let Some(read) = self.requests.get_mut(&(destination, source, recv_id)) {
+                let end = offset.saturating_add(payload);
+                if end > read.length {
+                    let text = format!(
+                        "{payload} bytes from {offset} on do not fit into a read of {}",
+                        read.length
+                    );
+                    findings.at(SEGMENT_BOUNDS, observed, text);
+                } else if !read.early.add(offset, end) {
+                    let text = format!("bytes {offset} to {end} overlap bytes sent before");
+                    findings.at(SEGMENT_OVERLAP, observed, text);
+                }
+                return;
+            }
             let text = format!("no CTS, RTR or READRSP announced recv_id {recv_id}");
             findings.at(CTSDATA_NAMES_CTS, observed, text);
             return;
@@ -346,18 +393,21 @@ impl Transfers {
         }
     }
 
+    /// Judges the operations of two endpoints so far, and forgets them.
+    pub(super) fn forget(&mut self, one: Node, other: Node, findings: &mut Findings) {
+        let is_theirs = |(source, destination, _): &(Node, Node, u32)| {
+            [(one, other), (other, one)].contains(&(*source, *destination))
+        };
+        for (_, transfer) in self.sends.extract_if(|key, _| is_theirs(key)) {
+            transfer.end(findings);
+        }
+        self.receives.retain(|key, _| !is_theirs(key));
+        self.requests.retain(|key, _| !is_theirs(key));
+    }
+
     pub(super) fn end(&mut self, findings: &mut Findings) {
         for transfer in self.sends.values() {
-            // A capture may end in the middle of a message that nobody has received yet; once it was
-            // received, windows have been opened.
-            if transfer.ending != Ending::Eor && transfer.recv_id.is_some() && !transfer.is_sent() {
-                let text = format!(
-                    "{} of {} bytes were sent",
-                    transfer.pieces.total(),
-                    transfer.length
-                );
-                findings.add(MESSAGE_WHOLE, transfer.request, transfer.packet_type, text);
-            }
+            transfer.end(findings);
         }
     }
 }
@@ -376,6 +426,15 @@ fn unknown(observed: &Observed<'_>, field: &str, id: u32, findings: &mut Finding
         observed.to
     );
     findings.at(ANSWER_NAMES_REQUEST, observed, text);
+}
+
+/// The first data of a message in windows lies within it.
+fn check_room(observed: &Observed<'_>, length: u64, findings: &mut Findings) {
+    let payload = observed.packet.payload.len();
+    if payload as u64 > length {
+        let text = format!("it has {payload} bytes of a message of {length}");
+        findings.at(SEGMENT_BOUNDS, observed, text);
+    }
 }
 
 fn check_iov(

@@ -66,7 +66,33 @@ impl Tshark {
         None
     }
 
-    fn command(&self) -> Command {
+    /// All fields of the dissector, as `tshark -G fields` lists them: name, type, label and meaning.
+    pub(crate) fn fields(&self) -> BTreeMap<String, [String; 3]> {
+        let mut command = Command::new(&self.program);
+        command
+            .env("HOME", self.home.path())
+            .env("XDG_CONFIG_HOME", self.home.path());
+        // Wants to be the first option.
+        let script = format!("lua_script:{}", self.dissector.display());
+        let Output { stdout, .. } = command
+            .args(["-G", "fields", "-X", &script])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&stdout).into_owned();
+        let rows = text
+            .lines()
+            .map(|line| line.split('\t').collect::<Vec<_>>());
+        rows.filter(|cells| cells[0] == "F" && cells.len() >= 8)
+            .filter(|cells| matches!(cells[4], "efa" | "efa_rdm"))
+            .map(|cells| {
+                let [label, name, kind] = [cells[1], cells[2], cells[3]].map(str::to_owned);
+                (name, [kind, label, cells[7].to_owned()])
+            })
+            .collect()
+    }
+
+    /// The command with the dissector, for a test to add arguments.
+    pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command
             .env("HOME", self.home.path())

@@ -1,0 +1,291 @@
+//! The Wireshark dissector and `efa-conformance check` find the same breaches in the same frames.
+//!
+//! Both share the rules of `docs/rules.md`. The dissector sees each end of a conversation by itself,
+//! so both are given captures of one host: those of the corpus, and the same with frames lost, doubled,
+//! exchanged and changed. Needs `tshark`; without it the tests say so and pass.
+
+#[path = "../../efa-emu/tests/tshark/mod.rs"]
+mod tshark;
+
+use std::collections::{BTreeSet, HashSet};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use efa_conformance::check::check;
+use efa_conformance::trace::{Capture, CapturedPacket};
+use efa_core::wire::fields::fields_of;
+use efa_emu::capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
+use efa_emu::frame::{Frame, Kind};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tshark::Tshark;
+
+/// (frame, rule)
+type Breaches = BTreeSet<(u64, String)>;
+
+/// The captures of the corpus.
+fn corpus() -> Vec<PathBuf> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces");
+    let entries = std::fs::read_dir(directory).unwrap();
+    let mut traces: Vec<_> = entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "pcapng")
+        })
+        .collect();
+    traces.sort();
+    assert!(!traces.is_empty());
+    traces
+}
+
+/// What each host of a trace recorded.
+fn views(path: &Path) -> Vec<Vec<CapturedPacket>> {
+    let capture = Capture::load(path).unwrap();
+    (0..capture.interfaces.len())
+        .map(|interface| {
+            let of_host = capture
+                .frames
+                .iter()
+                .filter(|frame| frame.interface == interface);
+            of_host.cloned().collect()
+        })
+        .collect()
+}
+
+/// A capture of one host with these frames.
+fn pcapng(frames: &[CapturedPacket]) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    let interface = Interface {
+        host: "a".into(),
+        profile: "test".into(),
+        gid: frames[0].source,
+    };
+    let id = writer.add_interface(&interface).unwrap();
+    assert_eq!(id, InterfaceId::FIRST);
+    for (number, captured) in frames.iter().enumerate() {
+        let mut header = captured.header;
+        header.payload_length = captured.payload.len() as u32;
+        let frame = Frame {
+            source: captured.source,
+            destination: captured.destination,
+            header,
+            payload: &captured.payload,
+        };
+        let time = Duration::from_micros(number as u64);
+        let direction = captured.direction.unwrap_or(Direction::Outbound);
+        writer.frame(id, time, direction, &frame);
+    }
+    writer.finish(Duration::ZERO).unwrap()
+}
+
+fn found_by_check(capture: &[u8]) -> Breaches {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(capture).unwrap();
+    let capture = Capture::load(file.path()).unwrap();
+    let violations = check(&capture).violations;
+    violations
+        .iter()
+        .map(|violation| (violation.packet, violation.rule.id.to_owned()))
+        .collect()
+}
+
+fn found_by_dissector(tshark: &Tshark, capture: &[u8]) -> Breaches {
+    let mut breaches = Breaches::new();
+    for (number, shown) in (1..).zip(tshark.dissect(capture)) {
+        for prefix in ["efa.rule.", "efa_rdm.rule."] {
+            for (name, _) in shown.fields(prefix) {
+                breaches.insert((number, name[prefix.len()..].to_owned()));
+            }
+        }
+    }
+    breaches
+}
+
+/// The places of the packets that may be changed. Not the first packet of a conversation, by which the
+/// dissector decides whether the capture has its beginning; and not those that were sent more than
+/// once, of which the dissector judges the first attempt and the checker the last.
+fn changeable(frames: &[CapturedPacket]) -> Vec<usize> {
+    let failed: HashSet<_> = frames
+        .iter()
+        .filter(|frame| matches!(frame.header.kind, Kind::Response(_)))
+        .map(|frame| (frame.destination, frame.header.sequence))
+        .collect();
+    let mut known = HashSet::new();
+    let mut places = Vec::new();
+    for (at, frame) in frames.iter().enumerate() {
+        let ends = [
+            (frame.source, frame.header.source_qpn),
+            (frame.destination, frame.header.destination_qpn),
+        ];
+        let pair = (ends[0].min(ends[1]), ends[0].max(ends[1]));
+        let is_packet = frame.rdm().is_some_and(|packet| packet.len() >= 4);
+        let is_first = is_packet && known.insert(pair);
+        let is_repeated =
+            frame.header.retransmission || failed.contains(&(frame.source, frame.header.sequence));
+        if is_packet && !is_first && !is_repeated {
+            places.push(at);
+        }
+    }
+    places
+}
+
+/// Changes one thing in a capture.
+fn mutate(frames: &mut Vec<CapturedPacket>, rng: &mut StdRng) -> String {
+    let packets = changeable(frames);
+    let at = packets[rng.random_range(0..packets.len())];
+    match rng.random_range(0..10) {
+        0 => {
+            frames.remove(at);
+            format!("frame {} lost", at + 1)
+        }
+        1 => {
+            let mut again = frames[at].clone();
+            again.header.sequence = 1_000_000 + at as u32;
+            frames.push(again);
+            format!("frame {} again at the end", at + 1)
+        }
+        2 => {
+            let other = packets[rng.random_range(0..packets.len())];
+            frames.swap(at, other);
+            format!("frames {} and {} exchanged", at + 1, other + 1)
+        }
+        3 => {
+            frames[at].header.qkey.0 ^= 1;
+            format!("frame {} with another Q-key", at + 1)
+        }
+        _ => change_field(frames, at, rng),
+    }
+}
+
+/// Gives a field of the packet in frame `at` another value.
+fn change_field(frames: &mut [CapturedPacket], at: usize, rng: &mut StdRng) -> String {
+    let fields: Vec<_> = fields_of(&frames[at].payload)
+        .into_iter()
+        .flatten()
+        .map(|field| (field.name(), field.offset, field.bytes.len()))
+        .filter(|(name, _, length)| (1..=8).contains(length) && name.name != "data")
+        .collect();
+    let (name, offset, length) = &fields[rng.random_range(0..fields.len())];
+    let bytes = &mut frames[at].payload[*offset..offset + length];
+    let mut value = [0; 8];
+    value[..*length].copy_from_slice(bytes);
+    let value = u64::from_le_bytes(value);
+    let changed = match rng.random_range(0..5) {
+        0 => value.wrapping_add(1),
+        1 => value.wrapping_sub(1),
+        2 => value ^ 1 << rng.random_range(0..8 * length),
+        3 => 0,
+        _ => rng.random_range(0..20),
+    };
+    bytes.copy_from_slice(&changed.to_le_bytes()[..*length]);
+    format!("frame {}: {name} is {changed} instead of {value}", at + 1)
+}
+
+/// The rules that one of the two does not look at, by the table in `docs/rules.md`.
+fn rules_of_one() -> [BTreeSet<String>; 2] {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/rules.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .map(|row| row.split('|').map(str::trim).collect())
+        .collect();
+    [(4, 5), (5, 4)].map(|(who, other)| {
+        let only = rows
+            .iter()
+            .filter(|cells| cells[who] == "yes" && cells[other] != "yes");
+        only.map(|cells| cells[1].trim_matches('`').to_owned())
+            .collect()
+    })
+}
+
+/// What is wrong with the two sets of breaches, beside each other.
+fn disagreement(by_dissector: &Breaches, by_check: &Breaches) -> Option<String> {
+    let [only_dissector, only_check] = rules_of_one();
+    let gap = "msg-id-gap";
+    let shared = |breaches: &Breaches, own: &BTreeSet<String>| -> Breaches {
+        let both = breaches.iter().filter(|(_, rule)| !own.contains(rule));
+        both.cloned().collect()
+    };
+    let is_other = |(_, rule): &&(u64, String)| rule != gap;
+    let dissector = shared(by_dissector, &only_dissector);
+    let check = shared(by_check, &only_check);
+    // The dissector says of each packet that came before its turn that messages are missing so far;
+    // the checker knows of those that never came.
+    let gaps_agree = check
+        .iter()
+        .filter(|breach| !is_other(breach))
+        .all(|breach| dissector.contains(breach));
+    let rest = |breaches: &Breaches| breaches.iter().filter(is_other).cloned().collect();
+    let (dissector, check): (Breaches, Breaches) = (rest(&dissector), rest(&check));
+    (dissector != check || !gaps_agree).then(|| {
+        format!(
+            "only the dissector: {:?}, only the checker: {:?}, gaps agree: {gaps_agree}",
+            dissector.difference(&check).collect::<Vec<_>>(),
+            check.difference(&dissector).collect::<Vec<_>>()
+        )
+    })
+}
+
+#[test]
+fn dissector_and_checker_find_the_same_breaches_in_the_corpus() {
+    let Some(tshark) = Tshark::find() else { return };
+    for path in corpus() {
+        for (host, view) in views(&path).iter().enumerate() {
+            let capture = pcapng(view);
+            let found = (
+                found_by_dissector(&tshark, &capture),
+                found_by_check(&capture),
+            );
+            let disagreement = disagreement(&found.0, &found.1);
+            assert_eq!(disagreement, None, "{} host {host}", path.display());
+        }
+    }
+}
+
+#[test]
+fn dissector_and_checker_find_the_same_breaches_in_changed_captures() {
+    let Some(tshark) = Tshark::find() else { return };
+    let views: Vec<_> = corpus()
+        .iter()
+        .flat_map(|path| views(path).into_iter().map(|view| (path.clone(), view)))
+        // Long ones take long and have nothing that short ones lack.
+        .filter(|(_, view)| !changeable(view).is_empty() && view.len() < 200)
+        .collect();
+    let mut rng = StdRng::seed_from_u64(1);
+    let mut broken = BTreeSet::new();
+    let mut disagreements = Vec::new();
+    for _ in 0..mutations() {
+        let (path, mut frames) = views[rng.random_range(0..views.len())].clone();
+        let change = mutate(&mut frames, &mut rng);
+        let capture = pcapng(&frames);
+        let (by_dissector, by_check) = (
+            found_by_dissector(&tshark, &capture),
+            found_by_check(&capture),
+        );
+        broken.extend(by_check.iter().map(|(_, rule)| rule.clone()));
+        if let Some(text) = disagreement(&by_dissector, &by_check) {
+            let name = path.file_name().unwrap_or_default().display();
+            disagreements.push(format!("{name}: {change}: {text}"));
+        }
+    }
+    assert!(
+        disagreements.is_empty(),
+        "{} of {}:\n{}",
+        disagreements.len(),
+        mutations(),
+        disagreements.join("\n")
+    );
+    // That the changes do break rules.
+    assert!(broken.len() > 8, "only {broken:?} were broken");
+}
+
+/// How many mutated captures: `EFA_MUTATIONS` divided by 100, or a number that takes a few seconds.
+fn mutations() -> usize {
+    let wanted = std::env::var("EFA_MUTATIONS").ok();
+    wanted.map_or(60, |wanted| {
+        wanted.parse::<usize>().expect("EFA_MUTATIONS is a number") / 100
+    })
+}
