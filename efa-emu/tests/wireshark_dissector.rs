@@ -469,6 +469,126 @@ fn foreign_traffic_is_not_claimed_and_other_ports_are_recognised() {
     assert_eq!(claimed, is_ours);
 }
 
+/// The capture with other bytes behind the UDP headers, to another port.
+fn with_payloads(mut blocks: Vec<Vec<u8>>, mut payload: impl FnMut(&mut [u8])) -> Vec<u8> {
+    let udp = 28 + frame::OUTER_LEN - 8;
+    for block in blocks.iter_mut().filter(|block| block[0] == 6) {
+        block[udp + 2..udp + 4].copy_from_slice(&OTHER_PORT.to_be_bytes());
+        let captured = u32::from_le_bytes(block[20..24].try_into().unwrap()) as usize;
+        payload(&mut block[udp + 8..28 + captured]);
+    }
+    blocks.concat()
+}
+
+const OTHER_PORT: u16 = 5555;
+
+fn owned_blocks(capture: &[u8]) -> Vec<Vec<u8>> {
+    let blocks = tshark::blocks(capture);
+    blocks.into_iter().map(<[u8]>::to_vec).collect()
+}
+
+#[test]
+fn random_datagrams_and_other_protocols_are_not_claimed() {
+    let Some(tshark) = Tshark::find() else { return };
+    let claimed = |capture: &[u8]| tshark.run(capture, &["-Y", "efa || efa_rdm"]);
+    let mut rng = StdRng::seed_from_u64(6);
+    let packets: Vec<Vec<u8>> = (0..3000)
+        .map(|_| vec![0; rng.random_range(1..200)])
+        .collect();
+    let random = with_payloads(owned_blocks(&capture_packets(&packets)), |payload| {
+        rng.fill_bytes(payload);
+        // Some begin like a header of ours.
+        let like_ours = [0x45, 0x46, 1, rng.random_range(1..7), 0, 0, 32, 0];
+        let begin = rng.random_range(0..=8);
+        payload[..begin].copy_from_slice(&like_ours[..begin]);
+    });
+    assert_eq!(claimed(&random), "");
+
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for protocol in [
+        "dns", "nbns", "syslog", "bvlc", "megaco", "udp", "ipv6", "sctp",
+    ] {
+        let mut randpkt = Command::new("randpkt");
+        randpkt.args(["-b", "400", "-c", "500", "-t", protocol]);
+        let Ok(output) = randpkt.arg(file.path()).output() else {
+            eprintln!("skipped: randpkt is not installed (apt-get install wireshark-common)");
+            return;
+        };
+        assert!(output.status.success(), "{protocol}: {output:?}");
+        let capture = std::fs::read(file.path()).unwrap();
+        assert!(capture.len() > 500 * 40);
+        // Random bytes make other dissectors of Wireshark complain, which is none of our business.
+        let found = tshark.run_unchecked(&capture, &["-Y", "efa || efa_rdm"]);
+        assert_eq!(found, "", "{protocol}");
+    }
+}
+
+#[test]
+fn decode_as_takes_what_the_heuristic_leaves() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut rng = StdRng::seed_from_u64(7);
+    let real = packet(PacketType::MediumTagRtm, 0xc, &mut rng);
+    let header = frame::header::HEADER_LEN;
+    // Bare RDM packets in UDP, as a tap of hardware may give them.
+    let room = vec![vec![0; real.len() - header]];
+    let bare = with_payloads(owned_blocks(&capture_packets(&room)), |payload| {
+        payload.copy_from_slice(&real);
+    });
+    let fields = ["-T", "fields", "-e", "efa_rdm.type", "-e", "efa.opcode"];
+    let decoded = |capture: &[u8], protocol: &str| {
+        let rule = format!("udp.port=={OTHER_PORT},{protocol}");
+        let text = tshark.run(capture, &[&["-d", &rule][..], &fields].concat());
+        text.trim_end_matches('\n').to_owned()
+    };
+    assert_eq!(tshark.run(&bare, &fields).trim(), "");
+    assert_eq!(decoded(&bare, "efa_rdm"), "67\t");
+    // A reserved byte of a later version is no reason to read no further, but the heuristic is strict.
+    let later = with_payloads(owned_blocks(&capture_packets(&[real])), |payload| {
+        payload[25] = 1;
+    });
+    assert_eq!(tshark.run(&later, &fields).trim(), "");
+    assert_eq!(decoded(&later, "efa"), "67\t1");
+}
+
+#[test]
+fn datagrams_are_dissected_while_they_are_captured() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut rng = StdRng::seed_from_u64(8);
+    let real = packet(PacketType::EagerMsgRtm, 4, &mut rng);
+    let blocks = owned_blocks(&capture_packets(&[real]));
+    let block = blocks.iter().find(|block| block[0] == 6).unwrap();
+    let captured = u32::from_le_bytes(block[20..24].try_into().unwrap()) as usize;
+    let datagram = &block[28 + frame::OUTER_LEN..28 + captured];
+
+    let Ok(receiver) = std::net::UdpSocket::bind(("::1", frame::UDP_PORT)) else {
+        eprintln!("skipped: UDP port {} of ::1 is taken", frame::UDP_PORT);
+        return;
+    };
+    let sender = std::net::UdpSocket::bind(("::1", 0)).unwrap();
+    let filter = format!("udp port {}", frame::UDP_PORT);
+    let mut live = tshark
+        .command()
+        .args(["-i", "lo", "-f", &filter, "-c", "3", "-a", "duration:60"])
+        .args(["-T", "fields", "-e", "efa_rdm.type", "-e", "efa.source"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    while live.try_wait().unwrap().is_none() {
+        sender
+            .send_to(datagram, receiver.local_addr().unwrap())
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let output = live.wait_with_output().unwrap();
+    if !output.status.success() {
+        eprintln!("skipped: tshark may not capture on lo (be root, or in the group wireshark)");
+        return;
+    }
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text, "64\t[::1]:3\n".repeat(3));
+}
+
 #[test]
 fn captures_of_two_hosts_merge() {
     if Tshark::find().is_none() {

@@ -142,8 +142,11 @@ fn statistics_count_packets_and_list_transfers_and_conversations() {
     let [a, b] = [End::A, End::B].map(End::address);
     let [a, b] = [a, b].map(|address| format!("[{}]:{}", address.gid, address.qpn));
     let row = |begin: &str| {
-        let of_endpoint = rows.iter().find(|row| row.first() == Some(&begin));
-        of_endpoint.unwrap()[1..5].to_vec()
+        let of_endpoints = rows
+            .iter()
+            .skip_while(|row| row.first() != Some(&"endpoint"));
+        let mut of_this = of_endpoints.filter(|row| row.first() == Some(&begin));
+        of_this.next().unwrap()[1..5].to_vec()
     };
     let (sent_by_a, sent_by_b) = (row(&a), row(&b));
     assert_eq!(sent_by_a[..2], ["1", "5"]);

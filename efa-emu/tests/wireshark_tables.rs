@@ -3,6 +3,8 @@
 //! `wireshark/efa.lua` is one file, so that one copy installs it. The part of it between two marker
 //! lines is generated here: `EFA_UPDATE=1 cargo test -p efa-emu --test wireshark_tables` rewrites it.
 
+mod tshark;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -15,6 +17,7 @@ use efa_core::wire::{
     ReqFlags, UniversalFlags,
 };
 use efa_emu::frame::{self, Opcode};
+use tshark::Tshark;
 
 const BEGIN: &str = "-- >>> generated from efa_core::wire and efa_emu::frame, do not edit\n";
 const END: &str = "-- <<< generated\n";
@@ -232,6 +235,93 @@ fn generated() -> String {
     out.push_str("}\n");
     out.push_str(END);
     out
+}
+
+/// Title, explanation, and which names belong to it.
+type FieldGroup<'a> = (&'a str, &'a str, &'a dyn Fn(&str) -> bool);
+
+/// The reference of all filters.
+fn reference(tshark: &Tshark) -> String {
+    let mut text = String::from(
+        "# Fields of the dissector
+
+Every name is a display filter in Wireshark. This list is generated from what `tshark -G fields` says of
+`wireshark/efa.lua`; a test keeps it current. [wireshark.md](wireshark.md) tells how to use it, and
+[rules.md](rules.md) explains the rules.
+",
+    );
+    let fields = tshark.fields();
+    let groups: [FieldGroup<'_>; 6] = [
+        (
+            "Transport header",
+            "The header that the emulated network puts in front of a packet \
+             ([format](wire-format.md)), and what is found by following requests.",
+            &|name| name.starts_with("efa.") && !name.contains(".rule."),
+        ),
+        (
+            "RDM packet",
+            "The packet as libfabric built it, by the names of the protocol document.",
+            &|name| {
+                let derived = ["transfer", "negotiated", "rule.", "flags.", "extra_info."];
+                let name = name.strip_prefix("efa_rdm.").unwrap_or("rule.");
+                !derived.iter().any(|prefix| name.starts_with(prefix))
+            },
+        ),
+        (
+            "Flags and features",
+            "Single bits: of the packet's flags, and of the first word of a HANDSHAKE.",
+            &|name| name.starts_with("efa_rdm.flags.") || name.starts_with("efa_rdm.extra_info."),
+        ),
+        (
+            "Transfer",
+            "What the packet is part of: a message, a read, a write, an atomic operation or an \
+             exchange of handshakes.",
+            &|name| name.starts_with("efa_rdm.transfer"),
+        ),
+        (
+            "Negotiated",
+            "What the packet's two endpoints had announced when it was sent.",
+            &|name| name.starts_with("efa_rdm.negotiated"),
+        ),
+        ("Rules", "Expert information.", &|name| {
+            name.contains(".rule.")
+        }),
+    ];
+    let mut listed = 0;
+    for (title, about, belongs) in groups {
+        write!(
+            text,
+            "\n## {title}\n\n{about}\n\n| filter | type | meaning |\n|---|---|---|\n"
+        )
+        .unwrap();
+        for (name, [kind, label, meaning]) in fields.iter().filter(|(name, _)| belongs(name)) {
+            listed += 1;
+            let kind = kind.trim_start_matches("FT_").to_lowercase();
+            let meaning = match meaning.as_str() {
+                "" => label.clone(),
+                meaning => format!("{label}: {meaning}"),
+            };
+            writeln!(text, "| `{name}` | {kind} | {meaning} |").unwrap();
+        }
+    }
+    assert_eq!(listed, fields.len(), "each field is in one group");
+    text
+}
+
+#[test]
+fn every_field_is_documented() {
+    let Some(tshark) = Tshark::find() else { return };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/wireshark-fields.md");
+    let reference = reference(&tshark);
+    if std::env::var_os("EFA_UPDATE").is_some() {
+        std::fs::write(&path, reference).unwrap();
+        return;
+    }
+    assert!(
+        std::fs::read_to_string(&path).unwrap_or_default() == reference,
+        "docs/wireshark-fields.md does not list the fields of wireshark/efa.lua; rewrite it with\n    \
+         EFA_UPDATE=1 cargo test -p efa-emu --test wireshark_tables"
+    );
 }
 
 #[test]
