@@ -7,11 +7,15 @@
 
 mod bench;
 mod cell;
+mod dialogue;
 pub mod exchange;
 mod host;
 mod lab;
 mod libfabric;
+mod perftest;
 mod process;
+mod python;
+mod rdma_core;
 pub mod report;
 mod scenarios;
 pub mod traffic;
@@ -20,6 +24,7 @@ pub use bench::Bench;
 pub use cell::{Cell, CellResult, Outcome, Row, Summary, Unmet};
 pub use host::Host;
 pub use lab::{Lab, Userland};
+use process::free_port;
 pub use process::{Finished, Running};
 pub use scenarios::Selection;
 
@@ -44,6 +49,21 @@ pub const GROUPS: &[Group] = &[
         name: "libfabric",
         about: "releases of stock libfabric, each with itself and with each other",
         cells: libfabric::cells,
+    },
+    Group {
+        name: "perftest",
+        about: "the InfiniBand performance tests of two releases",
+        cells: perftest::cells,
+    },
+    Group {
+        name: "python",
+        about: "the Python package efa",
+        cells: python::cells,
+    },
+    Group {
+        name: "rdma_core",
+        about: "rdma-core's tools, and the tests of its Python bindings",
+        cells: rdma_core::cells,
     },
 ];
 

@@ -1,6 +1,7 @@
 //! Processes that end in time and leave nothing behind.
 
 use std::io::Read;
+use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,6 +52,12 @@ pub struct Running<'a> {
     stdout: Output,
     stderr: Output,
     readers: Vec<thread::JoinHandle<()>>,
+}
+
+/// A TCP port that nobody listens on.
+pub(super) fn free_port() -> Result<u16, Unmet> {
+    let bound = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    Ok(bound.map_err(Unmet::failed)?.port())
 }
 
 /// Whether the kernel's tables of sockets have a listener on `port`.

@@ -1,12 +1,11 @@
 //! `fi_info` and `fi_pingpong` of each release that brings them.
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use super::GROUP;
 use super::release::{Release, V1_11, V1_17, V2_1};
 use crate::interop::traffic::Traffic;
-use crate::interop::{Bench, Cell, CellResult, Host, Unmet};
+use crate::interop::{Bench, Cell, CellResult, Host, Unmet, free_port};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -97,7 +96,7 @@ fn info(bench: &Bench, release: Release) -> CellResult {
 }
 
 fn pingpong(bench: &Bench, release: Release, endpoint: &str, fabric: Option<&str>) -> CellResult {
-    let number = free_port().map_err(Unmet::failed)?;
+    let number = free_port()?;
     let port = number.to_string();
     // With integrity checks.
     let mut common = vec!["fi_pingpong", "-c", "-p", "efa", "-e", endpoint];
@@ -141,11 +140,6 @@ fn size_of_line(line: &str) -> Option<usize> {
         None => (size, 1),
     };
     Some(digits.parse::<usize>().ok()? * unit)
-}
-
-/// A port that nobody listens on.
-fn free_port() -> std::io::Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
 #[cfg(test)]

@@ -1,0 +1,36 @@
+//! Pairs of programs that find each other over TCP: perftest, rdma-core's examples, our own.
+
+use std::path::PathBuf;
+
+use super::{Finished, Host, Unmet, free_port};
+
+/// Runs `program` as a server with `-p PORT`, then as its client with `-p PORT ADDRESS`. Both must
+/// succeed.
+pub(super) fn converse<'a>(
+    server: &Host<'a>,
+    client: &Host<'a>,
+    program: &[&str],
+) -> Result<[Finished; 2], Unmet> {
+    let port = free_port()?;
+    let text = port.to_string();
+    let mut words = program.to_vec();
+    words.extend(["-p", &text]);
+    let mut listener = server.start(&words)?;
+    listener.await_listener(port)?;
+    words.push("127.0.0.1");
+    let client = client.run(&words)?;
+    Ok([listener.success()?, client])
+}
+
+/// The place of an installed program; where there is none, the cell is skipped.
+pub(super) fn installed(program: &str, package: &str) -> Result<PathBuf, Unmet> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|directory| directory.join(program))
+        .find(|path| path.is_file())
+        .ok_or_else(|| {
+            Unmet::Skipped(format!(
+                "{program} is not installed (Debian package {package})"
+            ))
+        })
+}

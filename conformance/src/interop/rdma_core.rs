@@ -1,0 +1,181 @@
+//! Group `rdma_core`: the tools of two releases, and the tests of rdma-core's Python bindings.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use super::dialogue::{converse, installed};
+use super::{Bench, Cell, CellResult, Host, Lab, Unmet};
+
+const GROUP: &str = "rdma_core";
+const LIMIT: Duration = Duration::from_secs(60);
+const PYVERBS_LIMIT: Duration = Duration::from_secs(240);
+
+/// What `scripts/userland` calls the newer release.
+const NEWER: &str = "debian13";
+
+/// The version of this machine's tools and of the newer ones.
+const VERSIONS: [(&str, Option<&str>); 2] = [("44", None), ("56.1", Some(NEWER))];
+
+/// The name of the emulated device.
+const DEVICE: &str = "rdmap0s6";
+
+/// Where Debian's package `rdma-core` has the tests of the Python bindings, compressed.
+const PYVERBS_TESTS: &str = "/usr/share/doc/rdma-core/tests";
+
+/// The interpreter that Debian's package `python3-pyverbs` is for.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// Modules of the tests that have something for a device without connected queue pairs.
+const PYVERBS_MODULES: &[&str] = &[
+    "test_addr",
+    "test_cq",
+    "test_cq_events",
+    "test_cqex",
+    "test_device",
+    "test_fork",
+    "test_mr",
+    "test_parent_domain",
+    "test_pd",
+    "test_qp",
+    "test_qpex",
+    "test_relaxed_ordering",
+];
+
+pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
+    let mut cells = Vec::new();
+    for (version, userland) in VERSIONS {
+        let mut cell = |name: &str, run: fn(&Host, &Host) -> CellResult| {
+            let name = format!("{name} {version}");
+            cells.push(Cell::new(GROUP, name, LIMIT, move |bench| {
+                let [a, b] = hosts(bench, userland)?;
+                run(&a, &b)
+            }));
+        };
+        cell("ibv_devices", |host, _| devices(host));
+        cell("ibv_devinfo -v", |host, _| devinfo(host));
+        cell("ibv_ud_pingpong", |a, b| pingpong(a, b, &[]));
+        cell("ibv_ud_pingpong -e", |a, b| pingpong(a, b, &["-e"]));
+    }
+    let mut pyverbs = |name: &str, selection: Vec<String>| {
+        let name = format!("pyverbs 44 {name}");
+        cells.push(Cell::new(GROUP, name, PYVERBS_LIMIT, move |bench| {
+            tests(bench, &selection)
+        }));
+    };
+    pyverbs("tests of EFA", vec!["efa".into()]);
+    let modules = PYVERBS_MODULES
+        .iter()
+        .map(|module| format!("tests.{module}."));
+    pyverbs("tests of all devices", modules.collect());
+    Ok(cells)
+}
+
+fn hosts<'a>(bench: &'a Bench<'a>, userland: Option<&str>) -> Result<[Host<'a>; 2], Unmet> {
+    let hosts = ["a", "b"].map(|name| bench.host(name).profile("efa2"));
+    match userland {
+        Some(name) => {
+            let userland = bench.userland(name)?;
+            Ok(hosts.map(|host| host.userland(&userland)))
+        }
+        None => {
+            installed("ibv_devices", "ibverbs-utils")?;
+            Ok(hosts)
+        }
+    }
+}
+
+fn expect(printed: &str, parts: &[&str]) -> Result<(), Unmet> {
+    let words = printed.split_whitespace().collect::<Vec<_>>().join(" ");
+    match parts.iter().find(|part| !words.contains(*part)) {
+        Some(part) => Err(Unmet::Failed(format!("`{part}` is not in\n{printed}"))),
+        None => Ok(()),
+    }
+}
+
+fn devices(host: &Host) -> CellResult {
+    let list = host.run(&["ibv_devices"])?;
+    expect(&list.stdout, &[DEVICE, "00efa0fffe"])?;
+    let line = list.stdout.lines().find(|line| line.contains(DEVICE));
+    let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
+    Ok(words.join(" "))
+}
+
+fn devinfo(host: &Host) -> CellResult {
+    let info = host.run(&["ibv_devinfo", "-v"])?.stdout;
+    let expected = [
+        "hca_id: rdmap0s6",
+        "transport: unspecified (4)",
+        "vendor_id: 0x1d0f",
+        "vendor_part_id: 61346",
+        "state: PORT_ACTIVE (4)",
+        "max_msg_sz: 0x22e0",
+        "link_layer: Unspecified",
+        "GID[ 0]: fe80:",
+    ];
+    expect(&info, &expected)?;
+    Ok(format!("{} lines, as on EFA", info.lines().count()))
+}
+
+fn pingpong(server: &Host, client: &Host, options: &[&str]) -> CellResult {
+    let program = [&["ibv_ud_pingpong", "-g", "0"], options].concat();
+    let [_, client] = converse(server, client, &program)?;
+    let measured = client.stdout.lines().filter(|line| line.contains(" in "));
+    let measured: Vec<&str> = measured.map(str::trim).collect();
+    match measured[..] {
+        [] => Err(Unmet::Failed(format!("no results in\n{}", client.stdout))),
+        _ => Ok(measured.join(", ")),
+    }
+}
+
+/// Runs the tests whose names contain one of `selection`, in the cell's directory.
+fn tests(bench: &Bench, selection: &[String]) -> CellResult {
+    let lacks = |what: &str, package: &str| {
+        Unmet::Skipped(format!("{what} is not there (Debian package {package})"))
+    };
+    if !Path::new(PYVERBS_TESTS).join("run_tests.py").is_file() {
+        return Err(lacks(PYVERBS_TESTS, "rdma-core"));
+    }
+    let imported = Command::new(PYTHON).args(["-c", "import pyverbs"]).status();
+    if !imported.is_ok_and(|status| status.success()) {
+        return Err(lacks("Python module pyverbs", "python3-pyverbs"));
+    }
+    let copy = bench.directory().join("tests");
+    copy_tests(&copy)
+        .map_err(|error| Unmet::Failed(format!("cannot copy {PYVERBS_TESTS}: {error}")))?;
+    let script = copy.join("run_tests.py");
+    let mut program = vec![PYTHON, script.to_str().unwrap_or_default(), "--dev", DEVICE];
+    for part in selection {
+        program.extend(["-k", part]);
+    }
+    let finished = bench.host("a").profile("efa2").run(&program)?;
+    // unittest reports on standard error.
+    let lines: Vec<&str> = finished.stderr.lines().collect();
+    let ran = lines.iter().find(|line| line.starts_with("Ran "));
+    let verdict = lines.last().filter(|line| line.starts_with("OK"));
+    match (ran, verdict) {
+        (Some(ran), Some(verdict)) if !ran.starts_with("Ran 0 ") => {
+            let ran = ran.split(" in ").next().unwrap_or_default();
+            Ok(format!("{ran}: {verdict}"))
+        }
+        _ => Err(Unmet::Failed(format!("no tests ran\n{}", finished.stderr))),
+    }
+}
+
+fn copy_tests(to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(PYVERBS_TESTS)? {
+        let from = entry?.path();
+        let Some(name) = from.file_name() else {
+            continue;
+        };
+        if from.extension().is_some_and(|extension| extension == "gz") {
+            let unpacked = Command::new("gzip").arg("-dc").arg(&from).output()?;
+            let name = Path::new(name).with_extension("");
+            std::fs::write(to.join(name), unpacked.stdout)?;
+        } else if from.is_file() {
+            std::fs::copy(&from, to.join(name))?;
+        }
+    }
+    Ok(())
+}
