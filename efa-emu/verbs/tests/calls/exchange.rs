@@ -267,7 +267,11 @@ impl Drop for Session {
 ///
 /// # Safety
 /// `pair` is live; `build` does what a program may do in a session.
-unsafe fn build(pair: *mut ibv_qp, wr_id: u64, build: impl FnOnce(*mut ibv_qp_ex)) -> c_int {
+pub(crate) unsafe fn build(
+    pair: *mut ibv_qp,
+    wr_id: u64,
+    build: impl FnOnce(*mut ibv_qp_ex),
+) -> c_int {
     // SAFETY: by contract.
     unsafe {
         let builders = ibv_qp_to_qp_ex(pair);
@@ -303,7 +307,7 @@ fn extended_cq(endpoint: &Endpoint) -> *mut ibv_cq_ex {
     queue
 }
 
-const ALL_OPS: u64 = 0x1f;
+pub(crate) const ALL_OPS: u64 = 0x1f;
 
 #[test]
 fn rdma_by_builders_and_extended_polling() {

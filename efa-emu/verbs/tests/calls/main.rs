@@ -14,6 +14,7 @@ mod events;
 mod exchange;
 mod node;
 mod objects;
+mod statuses;
 mod verbs;
 
 use common::{Program, TestFabric};
@@ -21,6 +22,12 @@ use common::{Program, TestFabric};
 /// Runs `body` in a process on an emulated host with this profile: the calling test, started again.
 #[track_caller]
 fn on_emulated_host<F: FnOnce()>(profile: &str, body: F) {
+    on_emulated_host_with(&["--profile", profile], body);
+}
+
+/// As [`on_emulated_host`], with these options of `efa-emu run`.
+#[track_caller]
+fn on_emulated_host_with<F: FnOnce()>(options: &[&str], body: F) {
     if std::env::var_os("EFA_EMU_HOST").is_some() {
         return body();
     }
@@ -34,16 +41,8 @@ fn on_emulated_host<F: FnOnce()>(profile: &str, body: F) {
     let program = std::env::current_exe().expect("a test program knows its path");
     let program = program.to_str().expect("the path is text");
     let fabric = TestFabric::new();
-    let arguments = [
-        "--profile",
-        profile,
-        "--",
-        program,
-        "--exact",
-        test,
-        "--nocapture",
-    ];
-    let outcome = Program::start(fabric.run(&arguments))
+    let command = ["--", program, "--exact", test, "--nocapture"];
+    let outcome = Program::start(fabric.run(&[options, &command].concat()))
         .wait()
         .expect_success(test);
     assert!(

@@ -156,16 +156,10 @@ impl Endpoint {
             assert_eq!(ibv_query_gid(context, 1, 0, &raw mut gid), 0);
             let pd = ibv_alloc_pd(context);
             assert!(!pd.is_null());
-            let mut attributes: ibv_ah_attr = zeroed();
-            attributes.port_num = 1;
-            attributes.is_global = 1;
-            attributes.grh.dgid = gid;
-            let handle = ibv_create_ah(pd, &raw mut attributes);
-            assert!(!handle.is_null());
             Endpoint {
                 context,
                 pd,
-                handle,
+                handle: handle_of(pd, gid),
                 gid,
             }
         }
@@ -223,24 +217,38 @@ impl Endpoint {
     }
 }
 
+/// A new address handle of a GID.
+pub(crate) fn handle_of(pd: *mut ibv_pd, gid: ibv_gid) -> *mut ibv_ah {
+    let mut attributes: ibv_ah_attr = zeroed();
+    attributes.port_num = 1;
+    attributes.is_global = 1;
+    attributes.grh.dgid = gid;
+    // SAFETY: a live protection domain, and attributes on the stack.
+    let handle = unsafe { ibv_create_ah(pd, &raw mut attributes) };
+    assert!(!handle.is_null(), "errno {}", errno());
+    handle
+}
+
 /// Brings a queue pair to the state in which it sends.
 pub(crate) fn ready(pair: *mut ibv_qp) {
     let identity = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
-    for (state, mask) in [
-        (IBV_QPS_INIT, identity),
-        (IBV_QPS_RTR, IBV_QP_STATE),
-        (IBV_QPS_RTS, IBV_QP_STATE | IBV_QP_SQ_PSN),
-    ] {
-        let mut attributes: ibv_qp_attr = zeroed();
-        attributes.qp_state = state;
-        attributes.port_num = 1;
-        attributes.qkey = QKEY;
-        // SAFETY: a live queue pair.
-        let result = unsafe { ibv_modify_qp(pair, &raw mut attributes, mask as c_int) };
-        assert_eq!(result, 0, "to state {state}");
-        // SAFETY: a live queue pair.
-        assert_eq!(unsafe { (*pair).state }, state);
-    }
+    change_state(pair, IBV_QPS_INIT, identity);
+    change_state(pair, IBV_QPS_RTR, IBV_QP_STATE);
+    change_state(pair, IBV_QPS_RTS, IBV_QP_STATE | IBV_QP_SQ_PSN);
+}
+
+/// Brings a queue pair to a state. Of what else `mask` may name, receiver-not-ready retries are 0.
+#[track_caller]
+pub(crate) fn change_state(pair: *mut ibv_qp, state: c_int, mask: u32) {
+    let mut attributes: ibv_qp_attr = zeroed();
+    attributes.qp_state = state;
+    attributes.port_num = 1;
+    attributes.qkey = QKEY;
+    // SAFETY: a live queue pair.
+    let result = unsafe { ibv_modify_qp(pair, &raw mut attributes, mask as c_int) };
+    assert_eq!(result, 0, "to state {state}");
+    // SAFETY: a live queue pair.
+    assert_eq!(unsafe { (*pair).state }, state);
 }
 
 /// A send of `list` from this process to `to` on the same host.

@@ -1,0 +1,427 @@
+//! Every completion status of the device, by its cause, as programs see it.
+
+use std::ffi::c_int;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::ptr::null_mut;
+
+use crate::abi::*;
+use crate::common::built;
+use crate::exchange::{ALL_OPS, build};
+use crate::on_emulated_host_with;
+use crate::verbs::*;
+
+/// Names the process that plays the older device.
+const ROLE: &str = "EFA_TEST_OLDER_PEER";
+
+/// What the network does to requests of these lengths.
+const FAULTS: &str = r#"
+[[fault]]
+label = "an answer that no responder gives"
+when = { on = "answer", min-length = 12, max-length = 12 }
+then = { status = "flushed" }
+
+[[fault]]
+label = "a peer that stopped"
+when = { min-length = 13, max-length = 13 }
+then = "lose"
+"#;
+
+/// Two queue pairs of one process, and memory for both.
+struct Stage {
+    endpoint: Endpoint,
+    sends: *mut ibv_cq,
+    sender: *mut ibv_qp,
+    receiver: *mut ibv_qp,
+    region: *mut ibv_mr,
+    older: Peer,
+}
+
+impl Stage {
+    /// Posts a receive of 64 bytes.
+    fn receive(&self, length: u32) {
+        let mut list = [sge(self.region, 20_000, length)];
+        assert_eq!(post_recv(self.receiver, 5, &mut list), 0);
+    }
+
+    /// Posts a send of 16 bytes that is changed first.
+    fn send(&self, change: impl FnOnce(&mut ibv_send_wr, &mut [ibv_sge; 2])) {
+        let mut list = [sge(self.region, 0, 16), sge(self.region, 0, 0)];
+        let mut request = send_request(&self.endpoint, self.receiver, 1, &mut list[..1]);
+        change(&mut request, &mut list);
+        request.sg_list = list.as_mut_ptr();
+        assert_eq!(post_send(self.sender, &mut request).0, 0);
+    }
+
+    /// Posts an RDMA read of 16 bytes.
+    fn read(&self, handle: *mut ibv_ah, qpn: u32, rkey: u32, address: u64) {
+        let to = sge(self.region, 0, 16);
+        // SAFETY: live objects, used as a correct program does.
+        let posted = unsafe {
+            build(self.sender, 1, |builders| {
+                (*builders).wr_rdma_read.unwrap()(builders, rkey, address);
+                (*builders).wr_set_ud_addr.unwrap()(builders, handle, qpn, QKEY);
+                (*builders).wr_set_sge.unwrap()(builders, to.lkey, to.addr, to.length);
+            })
+        };
+        assert_eq!(posted, 0);
+    }
+
+    /// Posts a send that waits, and changes its entry in the queue: the third byte, in which the
+    /// operation and the mark of a whole request are.
+    fn corrupt(&self, byte: u8) {
+        change_state(self.sender, IBV_QPS_SQD, IBV_QP_STATE);
+        self.send(|_, _| {});
+        let (mut send, mut receive): (efadv_wq_attr, efadv_wq_attr) = (zeroed(), zeroed());
+        // SAFETY: a live queue pair, whose first entry the device does not look at yet.
+        unsafe {
+            let (send, receive) = (&raw mut send, &raw mut receive);
+            assert_eq!(efadv_query_qp_wqs(self.sender, send, receive, 40), 0);
+            (*send).buffer.add(2).write_volatile(byte);
+        }
+        change_state(self.sender, IBV_QPS_RTS, IBV_QP_STATE);
+    }
+}
+
+struct Case {
+    /// The device's code, which programs get as vendor error.
+    code: u32,
+    /// `ibv_wc_status`.
+    status: c_int,
+    cause: &'static str,
+    /// Posts request 1 of the sender.
+    provoke: fn(&Stage),
+}
+
+const CASES: &[Case] = &[
+    Case {
+        code: 0,
+        status: 0,
+        cause: "a send that fits",
+        provoke: |stage| {
+            stage.receive(64);
+            stage.send(|_, _| {});
+        },
+    },
+    Case {
+        code: 1,
+        status: 5,
+        cause: "the queue pair goes to the error state before the request is sent",
+        provoke: |stage| {
+            change_state(stage.sender, IBV_QPS_SQD, IBV_QP_STATE);
+            stage.send(|_, _| {});
+            change_state(stage.sender, IBV_QPS_ERR, IBV_QP_STATE);
+        },
+    },
+    Case {
+        code: 2,
+        status: 2,
+        cause: "an entry that is no whole work request",
+        provoke: |stage| stage.corrupt(0),
+    },
+    Case {
+        code: 3,
+        status: 2,
+        cause: "an operation that the device does not know",
+        provoke: |stage| stage.corrupt(0x89),
+    },
+    Case {
+        code: 4,
+        status: 2,
+        cause: "an address handle of another protection domain",
+        provoke: |stage| {
+            let mut gid = stage.endpoint.gid;
+            gid.raw[15] ^= 0x55;
+            // SAFETY: a live context.
+            let pd = unsafe { ibv_alloc_pd(stage.endpoint.context) };
+            stage.send(|request, _| request.ud.ah = handle_of(pd, gid));
+        },
+    },
+    Case {
+        code: 5,
+        status: 4,
+        cause: "memory that is not registered any more",
+        provoke: |stage| {
+            let mut memory = [0u8; 16];
+            let region = stage.endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+            let gone = sge(region, 0, 16);
+            // SAFETY: a live region.
+            assert_eq!(unsafe { ibv_dereg_mr(region) }, 0);
+            stage.send(|_, list| list[0] = gone);
+        },
+    },
+    Case {
+        code: 6,
+        status: 1,
+        cause: "a message longer than the MTU",
+        provoke: |stage| {
+            stage.send(|request, list| {
+                request.num_sge = 2;
+                (list[0].length, list[1].length) = (8928, 1);
+            });
+        },
+    },
+    Case {
+        code: 7,
+        status: 10,
+        cause: "a remote key that was never given out",
+        provoke: |stage| {
+            // SAFETY: live objects.
+            let (qpn, rkey, address) = unsafe {
+                let region = &*stage.region;
+                ((*stage.receiver).qp_num, region.rkey, region.addr.addr())
+            };
+            stage.read(stage.endpoint.handle, qpn, rkey ^ 1 << 20, address as u64);
+        },
+    },
+    Case {
+        code: 8,
+        status: 16,
+        cause: "the receiver's buffer is not registered any more",
+        provoke: |stage| {
+            let mut memory = [0u8; 64];
+            let region = stage.endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+            assert_eq!(post_recv(stage.receiver, 5, &mut [sge(region, 0, 64)]), 0);
+            // SAFETY: a live region.
+            assert_eq!(unsafe { ibv_dereg_mr(region) }, 0);
+            stage.send(|_, _| {});
+        },
+    },
+    Case {
+        code: 9,
+        status: 15,
+        cause: "another Q-key than the receiver's",
+        provoke: |stage| {
+            stage.receive(64);
+            stage.send(|request, _| request.ud.remote_qkey ^= 1);
+        },
+    },
+    Case {
+        code: 10,
+        status: 13,
+        cause: "no receive posted, and no retries",
+        provoke: |stage| stage.send(|_, _| {}),
+    },
+    Case {
+        code: 11,
+        status: 9,
+        cause: "a receive that is too short",
+        provoke: |stage| {
+            stage.receive(8);
+            stage.send(|_, _| {});
+        },
+    },
+    Case {
+        code: 12,
+        status: 7,
+        cause: "an answer that no responder gives",
+        provoke: |stage| {
+            stage.receive(64);
+            stage.send(|_, list| list[0].length = 12);
+        },
+    },
+    Case {
+        code: 13,
+        status: 20,
+        cause: "a peer that does not answer",
+        provoke: |stage| {
+            stage.receive(64);
+            stage.send(|_, list| list[0].length = 13);
+        },
+    },
+    Case {
+        code: 14,
+        status: 11,
+        cause: "a responder that has no address handle for the initiator",
+        provoke: |stage| {
+            let other = Target::new();
+            // SAFETY: live objects.
+            unsafe {
+                let (qpn, region) = ((*other.pair).qp_num, &*other.region);
+                let address = region.addr.addr() as u64;
+                stage.read(stage.endpoint.handle, qpn, region.rkey, address);
+            }
+        },
+    },
+    Case {
+        code: 15,
+        status: 20,
+        cause: "a host that does not exist",
+        provoke: |stage| {
+            let mut gid = stage.endpoint.gid;
+            gid.raw[14] ^= 0x55;
+            let nobody = handle_of(stage.endpoint.pd, gid);
+            stage.send(|request, _| request.ud.ah = nobody);
+        },
+    },
+    Case {
+        code: 18,
+        status: 9,
+        cause: "RDMA to a generation of the device without it",
+        provoke: |stage| {
+            let peer = &stage.older;
+            let handle = handle_of(stage.endpoint.pd, peer.gid);
+            stage.read(handle, peer.qpn, peer.rkey, peer.address);
+        },
+    },
+];
+
+/// A device with a queue pair and memory for RDMA, which knows nobody.
+struct Target {
+    pair: *mut ibv_qp,
+    region: *mut ibv_mr,
+    gid: ibv_gid,
+}
+
+impl Target {
+    fn new() -> Target {
+        let context = open();
+        let mut gid = ibv_gid::default();
+        // SAFETY: a live context, and a place on the stack.
+        let pd = unsafe {
+            assert_eq!(ibv_query_gid(context, 1, 0, &raw mut gid), 0);
+            ibv_alloc_pd(context)
+        };
+        let endpoint = Endpoint {
+            context,
+            pd,
+            handle: null_mut(),
+            gid,
+        };
+        let pair = endpoint.srd(endpoint.cq(16), 0);
+        let memory = Vec::leak(vec![7u8; 64]);
+        let region = endpoint.register(memory, IBV_ACCESS_LOCAL_WRITE);
+        Target { pair, region, gid }
+    }
+}
+
+/// A process on a host with an older device.
+struct Peer {
+    process: Child,
+    gid: ibv_gid,
+    qpn: u32,
+    rkey: u32,
+    address: u64,
+}
+
+impl Peer {
+    /// Starts the calling test again, in the other role.
+    fn start(test: &str) -> Peer {
+        let fabric = std::env::var("EFA_EMU_FABRIC").expect("this runs on an emulated host");
+        let mut process = Command::new(built("efa-emu"))
+            .args(["run", "--fabric", &fabric, "--host", "older"])
+            .args(["--profile", "efa0", "--"])
+            .arg(std::env::current_exe().expect("a test program knows its path"))
+            .args(["--exact", test, "--nocapture"])
+            .env(ROLE, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it was built");
+        let output = BufReader::new(process.stdout.take().expect("it is piped"));
+        let line = output
+            .lines()
+            .map_while(Result::ok)
+            .find_map(|line| line.split_once("peer ").map(|(_, rest)| rest.to_owned()))
+            .expect("it says where it is");
+        let numbers: Vec<u64> = line
+            .split(' ')
+            .map(|number| number.parse().unwrap())
+            .collect();
+        let mut gid = ibv_gid::default();
+        for (byte, number) in gid.raw.iter_mut().zip(&numbers[3..]) {
+            *byte = *number as u8;
+        }
+        Peer {
+            process,
+            gid,
+            qpn: numbers[0] as u32,
+            rkey: numbers[1] as u32,
+            address: numbers[2],
+        }
+    }
+
+    /// What the process does.
+    fn play() {
+        let target = Target::new();
+        // SAFETY: live objects.
+        let (qpn, rkey, address) = unsafe {
+            let region = &*target.region;
+            ((*target.pair).qp_num, region.rkey, region.addr.addr())
+        };
+        let gid: Vec<_> = target.gid.raw.iter().map(u8::to_string).collect();
+        println!("peer {qpn} {rkey} {address} {}", gid.join(" "));
+        std::io::stdout().flush().unwrap();
+        // Until the other one has done and closes its end.
+        let _ = std::io::stdin().read(&mut [0]);
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn every_status_by_its_cause() {
+    let rules = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&rules, FAULTS).unwrap();
+    let rules = rules.path().to_str().unwrap();
+    on_emulated_host_with(&["--profile", "efa2", "--faults", rules], || {
+        if std::env::var_os(ROLE).is_some() {
+            return Peer::play();
+        }
+        let mut memory: Vec<u8> = (0..32768).map(|byte| byte as u8).collect();
+        let kept = memory.clone();
+        let endpoint = Endpoint::new();
+        let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ;
+        let region = endpoint.register(&mut memory, access);
+        let mut stage = Stage {
+            endpoint,
+            sends: null_mut(),
+            sender: null_mut(),
+            receiver: null_mut(),
+            region,
+            older: Peer::start("statuses::every_status_by_its_cause"),
+        };
+        for case in CASES {
+            println!("{} {}", case.code, case.cause);
+            stage.sends = stage.endpoint.cq(16);
+            let (mut request, mut efa) = stage.endpoint.srd_request(stage.sends, ALL_OPS);
+            // SAFETY: live objects, and attributes on the stack.
+            stage.sender = unsafe {
+                let context = stage.endpoint.context;
+                efadv_create_qp_ex(context, &raw mut request, &raw mut efa, 24)
+            };
+            let identity = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+            let retries = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_RNR_RETRY;
+            change_state(stage.sender, IBV_QPS_INIT, identity);
+            change_state(stage.sender, IBV_QPS_RTR, IBV_QP_STATE);
+            change_state(stage.sender, IBV_QPS_RTS, retries);
+            stage.receiver = stage.endpoint.srd(stage.endpoint.cq(16), 0);
+            (case.provoke)(&stage);
+            let found = wait_for(stage.sends, 1)[0];
+            assert_eq!(
+                (found.wr_id, found.vendor_err, found.status),
+                (1, case.code, case.status),
+                "{}",
+                case.cause
+            );
+            // SAFETY: live objects.
+            unsafe {
+                assert_eq!(ibv_destroy_qp(stage.sender), 0);
+                assert_eq!(ibv_destroy_qp(stage.receiver), 0);
+                assert_eq!(ibv_destroy_cq(stage.sends), 0);
+            }
+        }
+        let codes: Vec<u32> = CASES.iter().map(|case| case.code).collect();
+        assert_eq!(codes, (0..16).chain([18]).collect::<Vec<_>>());
+        assert_eq!(
+            memory[..20_000],
+            kept[..20_000],
+            "refused reads wrote nothing"
+        );
+    });
+}
