@@ -12,7 +12,7 @@ use super::dialogue::{converse, installed};
 use super::{Bench, Cell, CellResult, Lab, Unmet};
 
 const GROUP: &str = "perftest";
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// A release, and the generation of the device that it is run on.
 #[derive(Clone, Copy)]
