@@ -2,10 +2,12 @@
 //!
 //! The driver reads a [`Command`] per line from its standard input and writes [`Event`]s, one per
 //! line, to its standard output; both are JSON. It makes progress only between `progress` and
-//! `pause`, so that whoever drives decides what happens in which order. It ends with its input.
+//! `pause`, so that whoever drives decides what happens in which order. It ends with its input, at
+//! the latest [`PATIENCE`] after it.
 
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
+use std::process;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
 use std::time::Duration;
@@ -20,6 +22,10 @@ use crate::application::subject::{Local, Subject};
 use crate::application::{Application, Report, Request, RequestError, Started, Token};
 use crate::libfabric::{self, Library, Version};
 use crate::scenario::{Capability, EndpointIndex, EndpointSpec, Payload, Settings, Software};
+
+/// How long an endpoint may take to close after the input has ended. Stock libfabric waits in
+/// `fi_close` for what is outstanding, for ever if a staged fault withholds it.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a driver is told.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -146,7 +152,8 @@ pub enum Event {
     },
 }
 
-/// Runs a driver until its input ends.
+/// Runs a driver until its input ends. Ends the whole process with status 1 if the driver is still
+/// busy [`PATIENCE`] later.
 pub fn run(input: impl BufRead + Send + 'static, mut output: impl Write) -> io::Result<()> {
     let (sender, commands) = channel();
     // Reading blocks, progress must not: the reader is a thread of its own and ends with the input.
@@ -157,6 +164,13 @@ pub fn run(input: impl BufRead + Send + 'static, mut output: impl Write) -> io::
                 break;
             }
         }
+        drop(sender);
+        thread::sleep(PATIENCE);
+        eprintln!(
+            "drive: the endpoint did not close within {} s of the end of the input: abandoned",
+            PATIENCE.as_secs()
+        );
+        process::exit(1);
     });
     let mut driver = Driver {
         subject: None,
