@@ -3,7 +3,7 @@
 //! The driver reads a [`Command`] per line from its standard input and writes [`Event`]s, one per
 //! line, to its standard output; both are JSON. It makes progress only between `progress` and
 //! `pause`, so that whoever drives decides what happens in which order. It ends with its input, at
-//! the latest [`PATIENCE`] after it.
+//! the latest 20 s after it.
 
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -153,7 +153,7 @@ pub enum Event {
 }
 
 /// Runs a driver until its input ends. Ends the whole process with status 1 if the driver is still
-/// busy [`PATIENCE`] later.
+/// busy 20 s later.
 pub fn run(input: impl BufRead + Send + 'static, mut output: impl Write) -> io::Result<()> {
     let (sender, commands) = channel();
     // Reading blocks, progress must not: the reader is a thread of its own and ends with the input.
