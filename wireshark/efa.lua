@@ -1422,7 +1422,8 @@ end
 
 local function follow_read(c, me, you, p, frame, now)
     local transfer = begin(c, me, p, frame, now, p.msg_length)
-    transfer.granted = math.min(p.recv_length, p.msg_length)
+    -- READ_RTR, which stock only defines, says nothing of lengths.
+    transfer.granted = p.recv_length and math.min(p.recv_length, p.msg_length) or 0
 end
 
 local function follow_atomic(c, me, you, p, frame, now)

@@ -328,6 +328,8 @@ fn mutated_frames_never_make_a_lua_error() {
     }
     // The filter names a field of the dissector so that it takes the way on which it shows fields.
     let filter = "_ws.lua.error || (_ws.lua.error && efa_rdm.msg_id && efa.opcode)";
+    // Transfers are followed in the first pass, and shown in the second.
+    assert_eq!(tshark.run(&mutated, &["-Y", filter]), "");
     assert_eq!(tshark.run(&mutated, &["-2", "-Y", filter]), "");
     // That the filter finds errors.
     let function = "local function read_header(tvb)\n";

@@ -56,7 +56,7 @@ fn talk() -> Vec<u8> {
     talk.capture()
 }
 
-/// The filters in the profile's files.
+/// The filters in the profile's files and in the documentation.
 fn filters() -> Vec<String> {
     let read =
         |name: &str| std::fs::read_to_string(wireshark().join("profile").join(name)).unwrap();
@@ -77,18 +77,34 @@ fn filters() -> Vec<String> {
     {
         filters.push(quoted(line, 2).unwrap());
     }
-    assert!(filters.len() > 20);
+    for line in read("io_graphs")
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+    {
+        filters.push(quoted(line, 2).unwrap());
+    }
+    let guide = std::fs::read_to_string(wireshark().join("../docs/wireshark.md")).unwrap();
+    let section = guide
+        .split("\n## ")
+        .find(|part| part.starts_with("Filters"));
+    let rows = section
+        .unwrap()
+        .lines()
+        .filter(|line| line.starts_with("| ") && line.contains('`'));
+    for row in rows {
+        filters.extend(row.split('`').skip(1).step_by(2).map(str::to_owned));
+    }
+    assert!(filters.len() > 40, "{}", filters.len());
     filters
 }
 
 #[test]
-fn all_filters_of_the_profile_are_valid() {
+fn all_filters_of_the_profile_and_the_documentation_are_valid() {
     let Some(tshark) = Tshark::find() else { return };
     let capture = talk();
-    for filter in filters() {
-        // An invalid filter makes tshark fail.
-        tshark.run(&capture, &["-2", "-Y", &filter]);
-    }
+    // An invalid filter makes tshark fail, with a message that quotes it.
+    let all = filters().join(") || (");
+    tshark.run(&capture, &["-2", "-Y", &format!("({all})")]);
     assert_eq!(
         tshark
             .run(&capture, &["-Y", "efa_rdm.type == 9"])
