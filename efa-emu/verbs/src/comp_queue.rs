@@ -335,7 +335,7 @@ pub(crate) fn create_extended(
     };
     if parent_domain
         .as_ref()
-        .is_some_and(|domain| !domain.is_parent())
+        .is_some_and(|domain| !domain.is_parent() || !Arc::ptr_eq(&domain.context, &owner))
     {
         return Err(Errno::INVAL);
     }

@@ -158,7 +158,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         if attributes.comp_mask & !IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        if original.is_parent() {
+        if original.is_parent() || !Arc::ptr_eq(&original.context, &context) {
             return Err(Errno::INVAL);
         }
         let thread_domain = match attributes.td.is_null() {

@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use efa_emu::sysfs::ENV_SYSFS_PATH;
 
 use crate::abi::ibv_device;
+use crate::device::Device;
 use crate::errno::{self, Errno};
 
 /// The root of sysfs: what the environment says, else `/sys`.
@@ -63,19 +64,18 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
 /// without conversions.
 ///
 /// # Safety
-/// `buffer` is null or has room for `size` bytes; `device` is null or a device of this library;
-/// `file` is null or a C string.
+/// `buffer` is null or has room for `size` bytes; `file` is null or a C string.
 pub(crate) unsafe extern "C" fn ibv_read_ibdev_sysfs_file(
     buffer: *mut c_char,
     size: usize,
     device: *const ibv_device,
     file: *const c_char,
 ) -> c_int {
-    if device.is_null() || file.is_null() {
-        errno::set(libc::EINVAL);
+    if let Err(errno) = Device::find(device) {
+        errno::set(errno.number());
         return -1;
     }
-    // SAFETY: a device of this library has a path that ends with a zero byte.
+    // SAFETY: it is the device of this library, whose path ends with a zero byte.
     let directory = unsafe { &raw const (*device).ibdev_path };
     // SAFETY: passed on.
     unsafe { ibv_read_sysfs_file(directory.cast(), file, buffer, size) }

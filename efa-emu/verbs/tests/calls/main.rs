@@ -12,6 +12,7 @@ mod arguments;
 mod direct;
 mod events;
 mod exchange;
+mod handles;
 mod node;
 mod objects;
 mod statuses;

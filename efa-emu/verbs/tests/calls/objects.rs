@@ -144,12 +144,6 @@ fn report_what_they_are() {
     });
 }
 
-/// The `verbs_context` around a context.
-fn verbs_context_of(context: *mut ibv_context) -> *mut verbs_context {
-    let offset = std::mem::offset_of!(verbs_context, context);
-    context.wrapping_byte_sub(offset).cast()
-}
-
 #[test]
 fn queue_pairs_change_state_by_the_table() {
     on_emulated_host("efa2", || {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::abi::*;
 
 /// The address of a function of the preloaded libraries.
-fn symbol(name: &str) -> *mut c_void {
+pub(crate) fn symbol(name: &str) -> *mut c_void {
     let name = CString::new(name).unwrap();
     // SAFETY: a C string.
     let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -333,6 +333,12 @@ pub(crate) fn sge(region: *mut ibv_mr, offset: usize, length: u32) -> ibv_sge {
         length,
         lkey,
     }
+}
+
+/// The `verbs_context` around a context.
+pub(crate) fn verbs_context_of(context: *mut ibv_context) -> *mut verbs_context {
+    let offset = std::mem::offset_of!(verbs_context, context);
+    context.wrapping_byte_sub(offset).cast()
 }
 
 /// Nothing at this address; not a handle of anything.

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
+pub(crate) mod exported;
+
 use std::io::Read;
 use std::net::TcpListener;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
