@@ -40,6 +40,10 @@ pub(super) struct RunArguments {
     /// Arm the rules in this file (TOML) while the program runs; see docs/faults.md.
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
+    /// Serve RDMA of hosts that this one has no address handle for. The device refuses it: status 14,
+    /// unknown peer.
+    #[arg(long)]
+    serve_unknown_peers: bool,
     #[command(flatten)]
     network: NetworkArguments,
     /// The program and its arguments.
@@ -112,6 +116,7 @@ impl RunArguments {
         config.gid = Some(host.gid());
         config.profile = profile.name.to_owned();
         config.network = network;
+        config.serve_unknown_peers = self.serve_unknown_peers;
         for rule in &rules {
             host.arm(rule)?;
         }

@@ -24,6 +24,9 @@ pub const ENV_PROFILE: &str = "EFA_EMU_PROFILE";
 pub const ENV_NETWORK: &str = "EFA_EMU_NETWORK";
 /// How RDMA moves data between processes: `auto` (the default) or `rings`.
 pub const ENV_RDMA: &str = "EFA_EMU_RDMA";
+/// Names the variable that says what becomes of RDMA by hosts without an address handle: `refuse` or
+/// `serve`.
+pub const ENV_UNKNOWN_PEERS: &str = "EFA_EMU_UNKNOWN_PEERS";
 
 /// Name of the fabric if none is given.
 pub const DEFAULT_FABRIC: &str = "default";
@@ -186,6 +189,9 @@ pub struct HostConfig {
     pub network: NetworkOptions,
     /// How RDMA moves data.
     pub rdma: RdmaPath,
+    /// The device serves RDMA of hosts for which it has no address handle, which it refuses else
+    /// (`Profile::unknown_peer_check`).
+    pub serve_unknown_peers: bool,
     /// The capture file of the host, which `crate::capture::create_shared` made, if it has one.
     pub capture: Option<PathBuf>,
     /// Bytes of each ring to a peer process; rounded to whole pages and limited to 64 KiB .. 1 MiB.
@@ -205,6 +211,7 @@ impl HostConfig {
             profile: DEFAULT_PROFILE.to_owned(),
             network: NetworkOptions::default(),
             rdma: RdmaPath::default(),
+            serve_unknown_peers: false,
             capture: None,
             ring_bytes: Self::DEFAULT_RING_BYTES,
         }
@@ -248,6 +255,16 @@ impl HostConfig {
         config.capture = lookup(capture::ENVIRONMENT)?
             .filter(|path| !path.is_empty())
             .map(PathBuf::from);
+        match lookup(ENV_UNKNOWN_PEERS)?.as_deref() {
+            None | Some("refuse") => {}
+            Some("serve") => config.serve_unknown_peers = true,
+            Some(other) => {
+                return Err(FabricError::Environment {
+                    variable: ENV_UNKNOWN_PEERS,
+                    problem: format!("is {other:?}, not `refuse` or `serve`"),
+                });
+            }
+        }
         match lookup(ENV_RDMA)?.as_deref() {
             None | Some("auto") => {}
             Some("rings") => config.rdma = RdmaPath::Rings,
@@ -270,6 +287,12 @@ impl HostConfig {
             (ENV_PROFILE, self.profile.clone()),
             (ENV_NETWORK, self.network.to_string()),
         ];
+        // Always set, so that a run inside a run does not inherit it.
+        let unknown_peers = match self.serve_unknown_peers {
+            true => "serve",
+            false => "refuse",
+        };
+        variables.push((ENV_UNKNOWN_PEERS, unknown_peers.to_owned()));
         if let Some(gid) = self.gid {
             variables.push((ENV_GID, gid.to_string()));
         }

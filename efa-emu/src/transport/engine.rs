@@ -41,11 +41,12 @@ pub struct Engine {
 impl Engine {
     /// Opens the device of the host that `config` names, joining the host or creating it.
     pub fn open(config: &HostConfig) -> Result<Engine, FabricError> {
-        let profile = Profile::by_name(&config.profile)
+        let mut profile = Profile::by_name(&config.profile)
             .ok_or_else(|| FabricError::UnknownProfile {
                 name: config.profile.clone(),
             })?
             .clone();
+        profile.unknown_peer_check &= !config.serve_unknown_peers;
         Engine::open_in(&Fabric::open(&config.fabric)?, config, profile)
     }
 

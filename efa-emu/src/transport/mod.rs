@@ -53,7 +53,7 @@ mod worker;
 
 pub use config::{
     DEFAULT_FABRIC, DEFAULT_PROFILE, ENV_FABRIC, ENV_GID, ENV_HOST, ENV_NETWORK, ENV_PROFILE,
-    ENV_RDMA, HostConfig, NetworkOptions, RdmaPath, parse_duration,
+    ENV_RDMA, ENV_UNKNOWN_PEERS, HostConfig, NetworkOptions, RdmaPath, parse_duration,
 };
 pub use engine::{Engine, EventHandler};
 pub use error::{EngineError, FabricError};

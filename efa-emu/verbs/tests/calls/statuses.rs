@@ -234,7 +234,7 @@ const CASES: &[Case] = &[
         status: 11,
         cause: "a responder that has no address handle for the initiator",
         provoke: |stage| {
-            let other = Target::new();
+            let other = Target::new(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
             // SAFETY: live objects.
             unsafe {
                 let (qpn, region) = ((*other.pair).qp_num, &*other.region);
@@ -274,7 +274,7 @@ struct Target {
 }
 
 impl Target {
-    fn new() -> Target {
+    fn new(access: u32) -> Target {
         let context = open();
         let mut gid = ibv_gid::default();
         // SAFETY: a live context, and a place on the stack.
@@ -290,7 +290,7 @@ impl Target {
         };
         let pair = endpoint.srd(endpoint.cq(16), 0);
         let memory = Vec::leak(vec![7u8; 64]);
-        let region = endpoint.register(memory, IBV_ACCESS_LOCAL_WRITE);
+        let region = endpoint.register(memory, access);
         Target { pair, region, gid }
     }
 }
@@ -343,7 +343,7 @@ impl Peer {
 
     /// What the process does.
     fn play() {
-        let target = Target::new();
+        let target = Target::new(IBV_ACCESS_LOCAL_WRITE);
         // SAFETY: live objects.
         let (qpn, rkey, address) = unsafe {
             let region = &*target.region;
@@ -361,6 +361,41 @@ impl Drop for Peer {
     fn drop(&mut self) {
         drop(self.process.stdin.take());
         let _ = self.process.wait();
+    }
+}
+
+/// `--serve-unknown-peers` of the responder's host turns status 14 off.
+#[test]
+fn unknown_peers_are_served_if_asked_for() {
+    for option in [None, Some("--serve-unknown-peers")] {
+        // Both run the same body, which knows by the environment which one it is.
+        let mut options = vec!["--profile", "efa2"];
+        options.extend(option);
+        on_emulated_host_with(&options, || {
+            let served = std::env::var("EFA_EMU_UNKNOWN_PEERS").unwrap() == "serve";
+            let outcome = if served { (0, 0) } else { (14, 11) };
+            let endpoint = Endpoint::new();
+            let queue = endpoint.cq(16);
+            let pair = endpoint.srd(queue, ALL_OPS);
+            let mut memory = [0u8; 16];
+            let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+            let to = sge(region, 0, 16);
+            let target = Target::new(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+            // SAFETY: live objects, used as a correct program does.
+            let posted = unsafe {
+                let (qpn, there) = ((*target.pair).qp_num, &*target.region);
+                let address = there.addr.addr() as u64;
+                build(pair, 1, |builders| {
+                    (*builders).wr_rdma_read.unwrap()(builders, there.rkey, address);
+                    (*builders).wr_set_ud_addr.unwrap()(builders, endpoint.handle, qpn, QKEY);
+                    (*builders).wr_set_sge.unwrap()(builders, to.lkey, to.addr, to.length);
+                })
+            };
+            assert_eq!(posted, 0);
+            let found = wait_for(queue, 1)[0];
+            assert_eq!((found.vendor_err, found.status), outcome);
+            assert_eq!(memory, [if served { 7 } else { 0 }; 16]);
+        });
     }
 }
 
