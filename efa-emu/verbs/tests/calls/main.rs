@@ -9,6 +9,7 @@ mod abi;
 mod common;
 
 mod arguments;
+mod bounds;
 mod direct;
 mod events;
 mod exchange;
