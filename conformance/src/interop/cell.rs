@@ -78,6 +78,14 @@ impl Cell {
             name: self.name.clone(),
             outcome: match result {
                 Ok(measured) => Outcome::Passed { measured },
+                Err(Unmet::Known { reason, capture }) => Outcome::Unmet(Unmet::Known {
+                    reason,
+                    // As whoever started this can name it.
+                    capture: match capture.strip_prefix(lab.root()) {
+                        Ok(inside) => inside.to_owned(),
+                        Err(_) => capture,
+                    },
+                }),
                 Err(unmet) => Outcome::Unmet(unmet),
             },
             duration: begin.elapsed(),

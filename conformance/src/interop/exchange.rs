@@ -36,6 +36,8 @@ pub enum Topic {
     Messages,
     /// Messages with remote completion data, and injected ones.
     Data,
+    /// Messages with remote completion data that arrive before their receive is posted.
+    UnexpectedData,
     /// Messages whose completion says that they have been received.
     DeliveryComplete,
     /// Reads and writes of memory.
@@ -48,9 +50,10 @@ pub enum Topic {
 
 impl Topic {
     /// All topics.
-    pub const ALL: [Topic; 6] = [
+    pub const ALL: [Topic; 7] = [
         Topic::Messages,
         Topic::Data,
+        Topic::UnexpectedData,
         Topic::DeliveryComplete,
         Topic::Rma,
         Topic::WriteData,
@@ -68,6 +71,7 @@ impl fmt::Display for Topic {
         f.write_str(match self {
             Topic::Messages => "messages",
             Topic::Data => "data",
+            Topic::UnexpectedData => "unexpected-data",
             Topic::DeliveryComplete => "delivery-complete",
             Topic::Rma => "rma",
             Topic::WriteData => "write-data",
@@ -412,12 +416,25 @@ impl<'a> Pair<'a> {
                     };
                     let tagged = Message {
                         tag: Some(0xde11),
-                        data: Some(0x1234_5678),
                         ..plain
                     };
+                    let with_data = Message {
+                        data: Some(0x1234_5678),
+                        ..tagged
+                    };
                     self.message("message", plain, false)?;
-                    self.message("tagged message with data", tagged, false)?;
-                    self.message("unexpected tagged message with data", tagged, true)?;
+                    self.message("tagged message with data", with_data, false)?;
+                    self.message("unexpected tagged message", tagged, true)?;
+                }
+            }
+            Topic::UnexpectedData => {
+                for &size in sizes {
+                    let message = Message {
+                        tag: Some(0x0dd),
+                        data: Some(0x1234_5678),
+                        ..Message::new(size)
+                    };
+                    self.message("unexpected message with data", message, true)?;
                 }
             }
             Topic::Rma | Topic::WriteData => {
@@ -470,7 +487,8 @@ impl<'a> Pair<'a> {
         let (sent, received);
         if unexpected {
             sent = self.begin(INITIATOR, send, None)?;
-            self.listen()?;
+            // What is sent later is delivered later: when this has arrived, so has the message.
+            self.send_and_receive(Message::new(0), false)?;
             received = self.begin(TARGET, recv, Some(seed))?;
         } else {
             received = self.begin(TARGET, recv, Some(seed))?;
@@ -480,7 +498,7 @@ impl<'a> Pair<'a> {
         if message.mode != SendMode::Inject {
             self.wait(sent, None)?;
         }
-        if report.tag != message.tag.unwrap_or(0) && message.tag.is_some() {
+        if message.tag.is_some_and(|tag| tag != report.tag) {
             return Err(Unmet::Failed(format!(
                 "the tag that arrives is {:#x}",
                 report.tag

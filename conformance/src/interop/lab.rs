@@ -21,7 +21,7 @@ impl Lab {
     /// A lab in the project's directory `root`, whose `scripts/userland` fetches software and whose
     /// `target/interop` takes captures. The error names the remedy.
     pub fn new(root: &Path, launcher: Launcher, scenarios: Selection) -> Result<Self, String> {
-        let root = std::path::absolute(root).map_err(|error| error.to_string())?;
+        let root = std::fs::canonicalize(root).map_err(|error| error.to_string())?;
         if !root.join(USERLAND).is_file() {
             return Err(format!(
                 "{} has no {USERLAND}; run this in the project's directory",

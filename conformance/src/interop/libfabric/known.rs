@@ -24,6 +24,15 @@ const fn version(major: u16, minor: u16) -> Version {
 
 const FAULTS: &[Fault] = &[
     Fault {
+        initiators: [version(1, 11), version(2, 5)],
+        targets: [version(1, 11), version(1, 17)],
+        profiles: None,
+        topic: Topic::UnexpectedData,
+        shows: "the data that arrives is None",
+        reason: "the data is in the packet; the receiver overwrites the completion's flags \
+                 (FI_REMOTE_CQ_DATA) when it matches an unexpected message",
+    },
+    Fault {
         initiators: [version(1, 17), version(2, 5)],
         targets: [version(1, 11), version(1, 11)],
         profiles: None,
@@ -40,6 +49,16 @@ const FAULTS: &[Fault] = &[
         shows: "error 95",
         reason: "2.1 receives writes with data unsolicited, the 2.5.1 of the wheels does not (their \
                  HANDSHAKEs differ in extra feature 8), and 2.1 refuses instead of emulating the write",
+    },
+    Fault {
+        initiators: [version(1, 17), version(1, 17)],
+        targets: [version(1, 17), version(1, 17)],
+        profiles: Some(["efa2", "efa0"]),
+        topic: Topic::Messages,
+        shows: "message of 1048576 bytes: endpoint `a`: libfabric's fi_send failed: Operation not \
+                supported (error 95)",
+        reason: "1.17 chooses to be read from by its own device alone, then refuses because the \
+                 peer's cannot read (its HANDSHAKE lacks extra feature 0), and chooses nothing else",
     },
 ];
 

@@ -94,5 +94,8 @@ fn measure(bench: &Bench, releases: [Release; 2], profiles: [&str; 2], topic: To
         // Size changes nothing more about them.
         _ => Verified::default(),
     };
-    Ok(format!("{}; {traffic}", small + large))
+    // What shows that it works is in the line; captures of what does not are kept.
+    std::fs::remove_file(&capture).map_err(Unmet::failed)?;
+    let [from, to] = profiles;
+    Ok(format!("{}; {from} to {to}; {traffic}", small + large))
 }

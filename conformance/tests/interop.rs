@@ -1,0 +1,90 @@
+//! Cells of the interoperability table that are quick, as tests. `make interop` runs all of them.
+//!
+//! Needs the other programs of the workspace (`cargo build --workspace`) and, for releases that this
+//! machine lacks, their packages (`scripts/userland`); without them the tests say so.
+
+use std::path::Path;
+
+use efa_conformance::interop::{self, Lab, Outcome, Selection, Unmet};
+use efa_conformance::player::Launcher;
+
+/// Runs the cells of group `libfabric` whose names are given; each must work.
+fn all_work(names: &[&str]) {
+    let efa_conformance = Path::new(env!("CARGO_BIN_EXE_efa-conformance")).to_owned();
+    let efa_emu = efa_conformance.with_file_name("efa-emu");
+    if !efa_emu.is_file() {
+        let efa_emu = efa_emu.display();
+        println!("SKIPPED: {efa_emu} is missing: cargo build --workspace");
+        return;
+    }
+    let launcher = Launcher {
+        efa_emu,
+        efa_conformance,
+        fabric: format!("interop-tests-{}", std::process::id()),
+    };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let lab = Lab::new(&root, launcher, Selection::default()).unwrap();
+    for name in names {
+        let cells = interop::select(&lab, Some("libfabric"), Some(name)).unwrap();
+        let cell = cells.iter().find(|cell| cell.name() == *name).unwrap();
+        let row = cell.run(&lab);
+        match &row.outcome {
+            Outcome::Passed { .. } => println!("{row}"),
+            Outcome::Unmet(Unmet::Skipped(reason)) => println!("SKIPPED: {name}: {reason}"),
+            Outcome::Unmet(_) => panic!("{row}"),
+        }
+    }
+}
+
+#[test]
+fn tools_of_debian_11() {
+    all_work(&[
+        "1.11 fi_info",
+        "1.11 fi_pingpong rdm",
+        "1.11 fi_pingpong dgram",
+    ]);
+}
+
+#[test]
+fn tools_of_debian_12() {
+    all_work(&[
+        "1.17 fi_info",
+        "1.17 fi_pingpong rdm",
+        "1.17 fi_pingpong dgram",
+    ]);
+}
+
+#[test]
+fn tools_of_debian_13() {
+    all_work(&[
+        "2.1 fi_info",
+        "2.1 fi_pingpong rdm -f efa",
+        "2.1 fi_pingpong rdm -f efa-direct",
+        "2.1 fi_pingpong dgram -f efa",
+    ]);
+}
+
+#[test]
+fn the_oldest_and_the_newest_release() {
+    all_work(&[
+        "1.11 -> 2.5: data",
+        "2.5 -> 1.11: data",
+        "1.11 -> 2.5: atomics",
+    ]);
+}
+
+#[test]
+fn neighbouring_releases() {
+    all_work(&[
+        "1.17 -> 1.11: data",
+        "1.17 -> 2.1: delivery-complete",
+        "2.1 -> 1.17: write-data",
+        "2.5 -> 2.1: atomics",
+    ]);
+}
+
+/// Its receives are in memory that nobody has touched, which it watches with userfaultfd.
+#[test]
+fn release_1_11_reads_into_fresh_memory() {
+    all_work(&["1.17 -> 1.11+rdma: messages"]);
+}
