@@ -155,8 +155,10 @@ pub struct Endpoint<N: Nic> {
     claims: Arena<Claim, ClaimId>,
     multi_buffers: Slab<MultiBuffer>,
 
-    /// Packets to be posted again, and other work, for when the device has room.
+    /// Packets to be posted again, those among them that need a buffer for it, and other work, for
+    /// when the device has room.
     resend: VecDeque<Work>,
+    restock: VecDeque<Work>,
     ready: VecDeque<Work>,
     /// Work that waits for the end of a back-off, of all peers together; the packet buffers that it
     /// holds, and how many it may hold.
@@ -241,6 +243,7 @@ impl<N: Nic> Endpoint<N> {
             claims: Arena::new(config.max_operations),
             multi_buffers: Slab::new(),
             resend: VecDeque::new(),
+            restock: VecDeque::new(),
             ready: VecDeque::new(),
             parked: 0,
             parked_buffers: 0,

@@ -176,6 +176,12 @@ impl<N: Nic> Endpoint<N> {
         in_flight.is_some_and(|in_flight| matches!(in_flight.request, Request::Packet(_)))
     }
 
+    /// Whether a packet that waits has to be brought back into a buffer.
+    pub(super) fn is_stored(&self, id: PacketId) -> bool {
+        let in_flight = self.packets.get(id);
+        in_flight.is_some_and(|in_flight| matches!(in_flight.request, Request::Stored(_)))
+    }
+
     /// Brings a packet back into a buffer.
     fn restore(&mut self, id: PacketId) -> Result<(), EndpointError> {
         let Some(InFlight { request, .. }) = self.packets.get_mut(id) else {

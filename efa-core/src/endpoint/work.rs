@@ -1,5 +1,7 @@
 //! Work that waits for room in the device's queues or for the end of a back-off.
 
+use std::collections::VecDeque;
+
 use crate::nic::Nic;
 use crate::wire::{Eor, MsgId, Receipt, RecvId, Repr, SendId};
 
@@ -53,21 +55,26 @@ impl<N: Nic> Endpoint<N> {
     /// Queues work and does it as soon as there is room. Packets that are to be posted again go
     /// first: they hold buffers that the others may be waiting for.
     pub(super) fn queue_work(&mut self, work: Work) {
+        self.queue_of(work).push_back(work);
+    }
+
+    /// Those that were moved out of their buffers wait behind those that have theirs: these may have
+    /// all the buffers that there are.
+    fn queue_of(&mut self, work: Work) -> &mut VecDeque<Work> {
         match work {
-            Work::Resend(_) => self.resend.push_back(work),
-            _ => self.ready.push_back(work),
+            Work::Resend(id) if self.is_stored(id) => &mut self.restock,
+            Work::Resend(_) => &mut self.resend,
+            _ => &mut self.ready,
         }
     }
 
     fn next_work(&mut self) -> Option<Work> {
-        self.resend.pop_front().or_else(|| self.ready.pop_front())
+        let queues = [&mut self.resend, &mut self.restock, &mut self.ready];
+        queues.into_iter().find_map(VecDeque::pop_front)
     }
 
     fn take_back(&mut self, work: Work) {
-        match work {
-            Work::Resend(_) => self.resend.push_front(work),
-            _ => self.ready.push_front(work),
-        }
+        self.queue_of(work).push_front(work);
     }
 
     /// Does what waits, as far as the device has room.

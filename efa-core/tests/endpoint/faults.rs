@@ -168,6 +168,48 @@ fn a_peer_that_is_not_ready_leaves_buffers_for_others() {
     assert_eq!(script.dut.nic().free_buffers(), 8);
 }
 
+/// A packet that was moved out of its buffer must not wait for one in front of those that have all
+/// the buffers there are.
+#[test]
+fn packets_that_were_moved_out_of_their_buffers_do_not_block_those_that_have_theirs() {
+    let small = Traits {
+        send_depth: 2,
+        ..traits()
+    };
+    let (mut script, peer) = connected_with(config(), small);
+    let send = |script: &mut Script, context| {
+        script
+            .try_send(peer, 10, OperationFlags::empty(), context)
+            .unwrap();
+    };
+    // The first one is refused twice, so it waits outside of its buffer.
+    send(&mut script, 1);
+    for _ in 0..2 {
+        script.network.fail(0, Status::RemoteRnr);
+        script.progress();
+    }
+    // To another peer two go out, and both are refused while the first one's wait ends.
+    let mut other = script.peer_address();
+    other.qpn.0 += 1;
+    let other = script.dut.insert_address(other).unwrap();
+    for context in [2, 3] {
+        script
+            .try_send(other, 10, OperationFlags::empty(), context)
+            .unwrap();
+    }
+    script.now = script.dut.next_timeout().unwrap();
+    script.progress();
+    for _ in 0..2 {
+        script.network.fail(0, Status::RemoteRnr);
+    }
+    for _ in 0..3 {
+        script.sent();
+    }
+    let contexts: Vec<u64> = (0..3).map(|_| script.completion().context).collect();
+    assert_eq!(contexts, [2, 3, 1]);
+    assert!(!script.dut.has_packets_in_flight());
+}
+
 #[test]
 fn a_full_device_is_told_to_the_application_and_leaves_no_gap() {
     let (mut script, peer) = connected_with(

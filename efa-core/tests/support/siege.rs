@@ -40,7 +40,7 @@ const DUT: usize = 0;
 const PEER: usize = 1;
 const ATTACKER: usize = 2;
 
-const MAX_OPERATIONS: usize = 64;
+const MAX_OPERATIONS: usize = 512;
 /// Requests of one peer at a time.
 const PEER_OPERATIONS: usize = 24;
 const HELD_BYTES: usize = 64 << 10;
@@ -621,7 +621,7 @@ impl<'a> Siege<'a> {
     fn operation(&mut self) {
         let Some(peer) = self.hostile else { return };
         // The application leaves room for its other peers.
-        if self.dut.usage().outbound >= MAX_OPERATIONS / 4 {
+        if self.dut.usage().outbound >= MAX_OPERATIONS / 8 {
             return;
         }
         let length = [0, 8, 200, 500, 1000, 3000][self.choices.below(6)];
@@ -709,7 +709,7 @@ impl<'a> Siege<'a> {
 
     /// The application posts a receive that the hostile peer's messages may match.
     fn receive(&mut self) {
-        if self.dut.usage().inbound >= MAX_OPERATIONS / 3 {
+        if self.dut.usage().inbound >= MAX_OPERATIONS / 8 {
             return;
         }
         let shape = self.choices.byte();
@@ -727,7 +727,11 @@ impl<'a> Siege<'a> {
             self.multi_contexts.insert(context);
             self.dut.multi_recv(MultiRecvArgs {
                 source,
-                buffer,
+                // Each message takes a byte at least.
+                buffer: IoVec::new(UserSlice {
+                    address: HOSTILE,
+                    length: 64,
+                }),
                 min_free: 10,
                 context,
             })

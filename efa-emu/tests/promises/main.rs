@@ -1,0 +1,110 @@
+//! Random programs on random fabrics against what libfabric promises: each message once, the right
+//! data, the right order, the right error, nothing stuck, nothing left over.
+//!
+//! A seed makes a [`plan`]: hosts, devices, settings, a network, and a list of steps. [`run`] carries
+//! it out on the simulator and holds everything that the endpoints say against a [`model`]. When that
+//! finds something, [`minimise`] leaves out what is not needed for it.
+//!
+//! `EFA_SEEDS=n` runs the seeds 0 to n - 1; `EFA_SEED=n` runs one, `EFA_STEPS=1,5,7` some of its
+//! steps only.
+
+mod minimise;
+mod model;
+mod plan;
+mod run;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::env;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use plan::Plan;
+
+fn number(name: &str) -> Option<u64> {
+    let text = env::var(name).ok()?;
+    let number = text.parse();
+    Some(number.unwrap_or_else(|_| panic!("{name} is {text}, which is no number")))
+}
+
+/// Runs the seeds `0..count` on all processors, and returns the first failure that any found.
+fn first_failure(count: u64) -> Option<String> {
+    let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let search = || {
+        while !stop.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= count {
+                return None;
+            }
+            let plan = Plan::new(seed);
+            let all: Vec<usize> = (0..plan.steps.len()).collect();
+            if let Err(error) = minimise::attempt(&plan, &all, |_| {}) {
+                stop.store(true, Ordering::Relaxed);
+                return Some(minimise::report(&plan, error));
+            }
+        }
+        None
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let searches: Vec<_> = (0..threads).map(|_| scope.spawn(search)).collect();
+        let results = searches.into_iter().map(|search| search.join().unwrap());
+        results.flatten().next()
+    })
+}
+
+#[test]
+fn random_programs_get_what_libfabric_promises() {
+    minimise::quiet_panics();
+    if let Some(seed) = number("EFA_SEED") {
+        let plan = Plan::new(seed);
+        let steps = match env::var("EFA_STEPS") {
+            Ok(list) => list
+                .split(',')
+                .map(|index| index.parse().expect("EFA_STEPS is a list of numbers"))
+                .collect(),
+            Err(_) => (0..plan.steps.len()).collect::<Vec<_>>(),
+        };
+        println!("{}", minimise::listing(&plan, &steps));
+        if let Err(error) = minimise::attempt(&plan, &steps, |_| {}) {
+            panic!("{error}");
+        }
+        return;
+    }
+    // All 10,000 in an optimised build (`make sim`); otherwise as many as take a few seconds.
+    let default = if cfg!(debug_assertions) { 100 } else { 10_000 };
+    let count = number("EFA_SEEDS").unwrap_or(default);
+    if let Some(report) = first_failure(count) {
+        panic!("{report}");
+    }
+    println!("{count} seeds");
+}
+
+#[test]
+fn the_programs_use_every_packet_of_the_protocol() {
+    let seen = Rc::new(RefCell::new(BTreeSet::new()));
+    for seed in 0..150 {
+        let plan = Plan::new(seed);
+        let all: Vec<usize> = (0..plan.steps.len()).collect();
+        let types = Rc::clone(&seen);
+        run::run(&plan, &all, move |fabric| {
+            fabric.add_tap(move |frame| {
+                types.borrow_mut().extend(frame.frame.rdm_packet_type());
+            });
+        })
+        .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+    let expected: BTreeSet<u8> = (3..=5)
+        .chain(7..=11)
+        .chain(64..=76)
+        .chain(128..=130)
+        .chain(133..=141)
+        .chain(145..=146)
+        .collect();
+    let seen = seen.borrow();
+    let missing: Vec<&u8> = expected.difference(&seen).collect();
+    assert!(
+        missing.is_empty(),
+        "packet types that no program sent: {missing:?}"
+    );
+}

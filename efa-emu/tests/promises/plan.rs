@@ -1,0 +1,349 @@
+//! What a run does: a world and a list of steps, both made from a seed. Every step stands by itself,
+//! so that any of them can be left out.
+
+use std::time::Duration;
+
+use efa_core::endpoint::EndpointConfig;
+use efa_core::nic::{DeviceCaps, Status};
+use efa_emu::fault::{Action, Delay, Fault, Match, Point};
+use efa_emu::profile::Profile;
+use efa_emu::sim::{FabricConfig, NetworkConfig, NicConfig, Probability, QpnPolicy};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+/// The world and what happens in it.
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) fabric: FabricConfig,
+    /// Of the programs, by host; a program that starts anew has the same.
+    pub(crate) programs: Vec<Settings>,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// How a program opens its endpoint.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) profile: Profile,
+    pub(crate) nic: NicConfig,
+    pub(crate) endpoint: EndpointConfig,
+    /// Polls its endpoint only at every n-th event of its host.
+    pub(crate) patience: u32,
+}
+
+/// One thing that happens. Programs are named by their hosts.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Send {
+        from: usize,
+        to: usize,
+        length: usize,
+        tag: Option<u64>,
+        with_data: bool,
+        manner: Manner,
+        buffer: Buffer,
+    },
+    Receive {
+        at: usize,
+        from: Option<usize>,
+        /// Tag and bits to ignore.
+        tag: Option<(u64, u64)>,
+        capacity: usize,
+        buffer: Buffer,
+    },
+    MultiReceive {
+        at: usize,
+        capacity: usize,
+        min_free: usize,
+    },
+    Write {
+        from: usize,
+        to: usize,
+        length: usize,
+        with_data: bool,
+        manner: Manner,
+        buffer: Buffer,
+    },
+    Read {
+        from: usize,
+        to: usize,
+        length: usize,
+        buffer: Buffer,
+    },
+    /// Adds 1 to the counter of a program.
+    Add {
+        from: usize,
+        to: usize,
+        fetch: bool,
+        manner: Manner,
+    },
+    /// Takes the lock word of a program if it is free.
+    Claim {
+        from: usize,
+        to: usize,
+    },
+    Cancel {
+        at: usize,
+        choice: usize,
+    },
+    /// Reserves the first unexpected message, and receives or discards it.
+    Reserve {
+        at: usize,
+        tagged: bool,
+        keep: bool,
+    },
+    Fault(Fault),
+    /// The program is killed; another one starts on its host.
+    Die {
+        at: usize,
+    },
+    /// A program takes another out of its address vector, whatever is in flight.
+    Forget {
+        at: usize,
+        peer: usize,
+    },
+    Run {
+        events: usize,
+    },
+}
+
+/// How an operation is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Manner {
+    Plain,
+    /// Only failures are reported.
+    Silent,
+    Inject,
+    DeliveryComplete,
+}
+
+/// What the local memory of an operation is like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Buffer {
+    pub(crate) pieces: usize,
+    pub(crate) registered: bool,
+}
+
+const MTU: u32 = 1024;
+
+impl Plan {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let count = rng.random_range(2..=3);
+        let first_msg_id = *[0, u32::MAX - 5, u32::MAX / 2].choose(&mut rng).unwrap();
+        let ordered = rng.random_bool(0.8);
+        let programs = (0..count)
+            .map(|_| settings(&mut rng, first_msg_id, ordered))
+            .collect();
+        let fabric = fabric(&mut rng, seed);
+        // Half of the runs have faults, half of those also deaths.
+        let faults = rng.random_bool(0.5);
+        let deaths = faults && rng.random_bool(0.5);
+        let length = rng.random_range(20..90);
+        let steps = (0..length)
+            .map(|_| step(&mut rng, count, faults, deaths))
+            .collect();
+        Plan {
+            seed,
+            fabric,
+            programs,
+            steps,
+        }
+    }
+}
+
+fn settings(rng: &mut StdRng, first_msg_id: u32, ordered: bool) -> Settings {
+    let name = ["efa0", "efa1", "efa2", "efa3"].choose(rng).unwrap();
+    let mut profile = Profile::by_name(name).unwrap().clone();
+    profile.mtu = MTU;
+    let send_depth = *[2, 4, 64].choose(rng).unwrap();
+    let recv_depth = *[4, 8, 64].choose(rng).unwrap();
+    let nic = NicConfig {
+        send_depth,
+        recv_depth,
+        packet_buffers: (send_depth + recv_depth) as usize,
+        qkey: None,
+        rnr_retry: *[0, 1, 3].choose(rng).unwrap(),
+        unsolicited_write_recv: profile.caps.contains(DeviceCaps::UNSOLICITED_WRITE_RECV)
+            && rng.random(),
+    };
+    let endpoint = EndpointConfig {
+        recv_buffers: recv_depth as usize,
+        poll_batch: rng.random_range(1..20),
+        max_operations: *[64, 4096].choose(rng).unwrap(),
+        first_msg_id,
+        ordered,
+        max_medium_size: *[0, 2500, 8000].choose(rng).unwrap(),
+        min_read_message_size: *[1500, 6000, 1 << 20].choose(rng).unwrap(),
+        min_read_write_size: *[1500, 6000, 1 << 20].choose(rng).unwrap(),
+        runt_size: *[0, 1200].choose(rng).unwrap(),
+        read_segment_size: 4000,
+        cts_window_packets: rng.random_range(1..5),
+        use_device_rdma: rng.random_bool(0.8),
+        held_bytes: 4 << 20,
+        seed: rng.random(),
+        ..EndpointConfig::default()
+    };
+    Settings {
+        profile,
+        nic,
+        endpoint,
+        patience: *[1, 1, 7].choose(rng).unwrap(),
+    }
+}
+
+fn fabric(rng: &mut StdRng, seed: u64) -> FabricConfig {
+    let some = |rng: &mut StdRng, most: f64| match rng.random_bool(0.5) {
+        true => Probability::new(rng.random_range(0.0..most)).unwrap(),
+        false => Probability::NEVER,
+    };
+    FabricConfig {
+        seed,
+        network: NetworkConfig {
+            jitter: Duration::from_micros(rng.random_range(0..100)),
+            loss: some(rng, 0.05),
+            rnr: some(rng, 0.2),
+            attempts: 64,
+            in_flight: *[3, 1000].choose(rng).unwrap(),
+            ..NetworkConfig::default()
+        },
+        qpn_policy: *[QpnPolicy::Lowest, QpnPolicy::Random].choose(rng).unwrap(),
+        completion_window: rng.random_range(1..10),
+        log: false,
+    }
+}
+
+fn length(rng: &mut StdRng) -> usize {
+    match rng.random_range(0..10) {
+        0 => 0,
+        1..4 => rng.random_range(1..200),
+        4 => rng.random_range(850..1024),
+        5 | 6 => rng.random_range(1024..3000),
+        7 | 8 => rng.random_range(3000..9000),
+        _ => rng.random_range(9000..20_000),
+    }
+}
+
+fn manner(rng: &mut StdRng) -> Manner {
+    *[
+        Manner::Plain,
+        Manner::Plain,
+        Manner::Silent,
+        Manner::Inject,
+        Manner::DeliveryComplete,
+    ]
+    .choose(rng)
+    .unwrap()
+}
+
+fn step(rng: &mut StdRng, count: usize, faults: bool, deaths: bool) -> Step {
+    let from = rng.random_range(0..count);
+    // A program may talk to itself.
+    let to = rng.random_range(0..count);
+    let buffer = Buffer {
+        pieces: if rng.random_bool(0.2) { 3 } else { 1 },
+        registered: rng.random(),
+    };
+    let tag = rng.random_bool(0.6).then(|| rng.random_range(0..4));
+    match rng.random_range(0..100) {
+        0..30 => {
+            let manner = manner(rng);
+            Step::Send {
+                from,
+                to,
+                length: match manner {
+                    Manner::Inject => rng.random_range(0..600),
+                    _ => length(rng),
+                },
+                tag,
+                with_data: rng.random(),
+                manner,
+                buffer,
+            }
+        }
+        30..52 => Step::Receive {
+            at: from,
+            from: rng.random_bool(0.4).then_some(to),
+            tag: tag.map(|tag| (tag, *[0, 0, 1, u64::MAX].choose(rng).unwrap())),
+            capacity: 8 + length(rng).max(if rng.random_bool(0.8) { 20_000 } else { 0 }),
+            buffer,
+        },
+        52..54 => Step::MultiReceive {
+            at: from,
+            capacity: rng.random_range(3000..40_000),
+            min_free: rng.random_range(1..3000),
+        },
+        54..62 => {
+            let manner = manner(rng);
+            Step::Write {
+                from,
+                to,
+                length: match manner {
+                    Manner::Inject => rng.random_range(0..600),
+                    _ => length(rng),
+                },
+                with_data: rng.random_bool(0.4),
+                manner,
+                buffer,
+            }
+        }
+        62..69 => Step::Read {
+            from,
+            to,
+            length: length(rng),
+            buffer,
+        },
+        69..74 => Step::Add {
+            from,
+            to,
+            fetch: rng.random(),
+            manner: manner(rng),
+        },
+        74..76 => Step::Claim { from, to },
+        76..78 => Step::Cancel {
+            at: from,
+            choice: rng.random_range(0..8),
+        },
+        78..81 => Step::Reserve {
+            at: from,
+            tagged: tag.is_some(),
+            keep: rng.random(),
+        },
+        81..87 if faults => Step::Fault(fault(rng)),
+        87..89 if deaths => Step::Die { at: from },
+        89 if deaths && from != to => Step::Forget { at: from, peer: to },
+        _ => Step::Run {
+            events: rng.random_range(1..60),
+        },
+    }
+}
+
+/// A fault of which everything recovers.
+fn fault(rng: &mut StdRng) -> Fault {
+    if rng.random_bool(0.3) {
+        let fail = Action::Fail(efa_emu::fault::Errno(12));
+        return Fault::new(Match::any(Point::Registration), fail)
+            .skip(rng.random_range(0..3))
+            .times(rng.random_range(1..4));
+    }
+    let on = *[Point::Request, Point::Answer].choose(rng).unwrap();
+    let packets: [u8; 18] = [
+        3, 4, 5, 7, 8, 9, 10, 11, 64, 65, 66, 67, 68, 69, 128, 130, 133, 135,
+    ];
+    let when = match rng.random_range(0..3) {
+        0 => Match::any(on),
+        _ => Match {
+            on,
+            ..Match::packet(*packets.choose(rng).unwrap())
+        },
+    };
+    let late = Duration::from_micros(rng.random_range(1..2000));
+    let then = match (rng.random_range(0..3), on) {
+        (0, Point::Request) => Action::Answer(Status::RemoteRnr),
+        (1, _) => Action::Drop,
+        _ => Action::Delay(Delay::from(late)),
+    };
+    Fault::new(when, then)
+        .skip(rng.random_range(0..4))
+        .times(rng.random_range(1..8))
+}

@@ -1,0 +1,1251 @@
+//! Carries a plan out, and holds what happens against the model.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use efa_core::address::RawAddress;
+use efa_core::endpoint::{
+    AtomicArgs, AtomicKind, ClaimedRecvArgs, CompletionEntry, CompletionFlags, Endpoint,
+    EndpointError, Errno, ErrorEntry, Event, Failure, Instant, IoVec, MultiRecvArgs,
+    OperationFlags, PeerId, ReadArgs, RecvArgs, RemoteIoVec, SendArgs, SourceFilter, TagFilter,
+    Usage, WriteArgs,
+};
+use efa_core::nic::{Access, Region, UserSlice};
+use efa_core::wire::{AtomicDatatype, AtomicOp};
+use efa_emu::sim::{Fabric, HostConfig, SimHost, SimNic};
+
+use crate::model::{
+    Asked, Message, OneSided, OneSidedKind, ProgramId, Receive, ReceiveKind, check_matching,
+    is_loss, pattern,
+};
+use crate::plan::{Buffer, Manner, Plan, Settings, Step};
+
+const MEMORY: usize = 8 << 20;
+/// The counter and the lock word of a program are the first words of its memory.
+const WORDS: u64 = 16;
+/// Receives that a program has open at a time.
+const MAX_RECEIVES: usize = 24;
+
+const MESSAGE: u64 = 1 << 40;
+const RECEIVE: u64 = 2 << 40;
+const ONE_SIDED: u64 = 3 << 40;
+const NUMBER: u64 = (1 << 40) - 1;
+
+#[derive(Clone, Copy)]
+enum Item {
+    Message(usize),
+    OneSided(usize),
+}
+
+struct Program {
+    slot: usize,
+    settings: Settings,
+    host: SimHost,
+    address: RawAddress,
+    endpoint: Option<Endpoint<SimNic>>,
+    memory: UserSlice,
+    region: Region,
+    used: u64,
+    peers: HashMap<ProgramId, PeerId>,
+    outbox: VecDeque<Item>,
+    open_receives: usize,
+    unpolled: u32,
+}
+
+pub(crate) struct World {
+    fabric: Fabric,
+    hosts: Vec<SimHost>,
+    programs: Vec<Program>,
+    /// The program that runs on each host now.
+    current: Vec<ProgramId>,
+    messages: Vec<Message>,
+    receives: Vec<Receive>,
+    one_sided: Vec<OneSided>,
+    /// Programs of which one took the other out of its address vector.
+    parted: BTreeSet<(ProgramId, ProgramId)>,
+    ordered: bool,
+}
+
+/// Carries out those steps of a plan whose index is in `keep`. An error says which promise was broken.
+pub(crate) fn run(
+    plan: &Plan,
+    keep: &[usize],
+    prepare: impl FnOnce(&Fabric),
+) -> Result<(), String> {
+    let mut world = World::new(plan)?;
+    prepare(&world.fabric);
+    for index in keep {
+        world
+            .step(&plan.steps[*index])
+            .map_err(|error| format!("at step {index}: {error}"))?;
+    }
+    world.finish()
+}
+
+impl World {
+    fn new(plan: &Plan) -> Result<Self, String> {
+        let fabric = Fabric::new(plan.fabric.clone());
+        let hosts = plan
+            .programs
+            .iter()
+            .map(|settings| {
+                fabric.add_host(HostConfig {
+                    profile: settings.profile.clone(),
+                    ..HostConfig::default()
+                })
+            })
+            .collect();
+        let mut world = World {
+            fabric,
+            hosts,
+            programs: Vec::new(),
+            current: Vec::new(),
+            messages: Vec::new(),
+            receives: Vec::new(),
+            one_sided: Vec::new(),
+            parted: BTreeSet::new(),
+            ordered: plan
+                .programs
+                .iter()
+                .all(|settings| settings.endpoint.ordered),
+        };
+        for (slot, settings) in plan.programs.iter().enumerate() {
+            let program = world.start(slot, settings.clone())?;
+            world.current.push(program);
+        }
+        Ok(world)
+    }
+
+    fn start(&mut self, slot: usize, settings: Settings) -> Result<ProgramId, String> {
+        let host = self.hosts[slot].clone();
+        let nic = host.open(settings.nic).map_err(|error| error.to_string())?;
+        let mut endpoint =
+            Endpoint::new(nic, settings.endpoint.clone()).map_err(|error| error.to_string())?;
+        let memory = host.allocate(MEMORY).map_err(|error| error.to_string())?;
+        let region = (0..20)
+            // A staged failure may be meant for another registration.
+            .find_map(|_| endpoint.register(memory, Access::all()).ok())
+            .ok_or("the program's memory cannot be registered")?;
+        self.programs.push(Program {
+            slot,
+            settings,
+            address: endpoint.address(),
+            host,
+            endpoint: Some(endpoint),
+            memory,
+            region,
+            used: WORDS,
+            peers: HashMap::new(),
+            outbox: VecDeque::new(),
+            open_receives: 0,
+            unpolled: 0,
+        });
+        Ok(self.programs.len() - 1)
+    }
+
+    fn is_dead(&self, program: ProgramId) -> bool {
+        self.programs[program].endpoint.is_none()
+    }
+
+    /// Whether what goes on between two programs may fail.
+    fn is_doomed(&self, a: ProgramId, b: ProgramId) -> bool {
+        self.is_dead(a)
+            || self.is_dead(b)
+            || self.parted.contains(&(a, b))
+            || self.parted.contains(&(b, a))
+    }
+
+    fn peer(&mut self, at: ProgramId, of: ProgramId) -> Option<PeerId> {
+        let address = self.programs[of].address;
+        let program = &mut self.programs[at];
+        if let Some(peer) = program.peers.get(&of) {
+            return Some(*peer);
+        }
+        let peer = program.endpoint.as_mut()?.insert_address(address).ok()?;
+        program.peers.insert(of, peer);
+        Some(peer)
+    }
+
+    fn allocate(&mut self, at: ProgramId, length: usize) -> u64 {
+        let program = &mut self.programs[at];
+        let address = program.memory.address + program.used;
+        program.used += length.next_multiple_of(8) as u64;
+        assert!(program.used <= MEMORY as u64, "MEMORY is too small");
+        address
+    }
+
+    fn fill(&self, at: ProgramId, address: u64, bytes: &[u8]) {
+        let host = &self.programs[at].host;
+        host.write(address, bytes).expect("allocated memory");
+    }
+
+    fn bytes(&self, at: ProgramId, address: u64, length: usize) -> Vec<u8> {
+        let host = &self.programs[at].host;
+        host.read(UserSlice { address, length })
+            .expect("allocated memory")
+    }
+
+    fn word(&self, at: ProgramId, offset: u64) -> u64 {
+        let bytes = self.bytes(at, self.programs[at].memory.address + offset, 8);
+        u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+    }
+
+    fn pieces(&self, at: ProgramId, address: u64, length: usize, buffer: Buffer) -> Vec<IoVec> {
+        let region = buffer.registered.then_some(self.programs[at].region);
+        let part = length.div_ceil(buffer.pieces.max(1)).max(1);
+        let mut pieces: Vec<IoVec> = (0..length)
+            .step_by(part)
+            .map(|start| IoVec {
+                memory: UserSlice {
+                    address: address + start as u64,
+                    length: part.min(length - start),
+                },
+                region,
+            })
+            .collect();
+        if pieces.is_empty() {
+            pieces.push(IoVec {
+                memory: UserSlice { address, length: 0 },
+                region,
+            });
+        }
+        pieces
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        match *step {
+            Step::Send {
+                from,
+                to,
+                length,
+                tag,
+                with_data,
+                manner,
+                buffer,
+            } => {
+                let (from, to) = (self.current[from], self.current[to]);
+                let number = self.messages.len();
+                let address = self.allocate(from, length);
+                self.fill(from, address, &pattern(number, length));
+                // Messages without room for their number, or whose place is not told when they are
+                // truncated, are known by their data.
+                let with_data = with_data || length < 8 || tag.is_none();
+                self.messages.push(Message {
+                    from,
+                    to,
+                    length,
+                    tag,
+                    data: with_data.then_some(number as u64),
+                    manner,
+                    address,
+                    buffer,
+                    state: Asked::Waiting,
+                    taken: None,
+                });
+                self.programs[from].outbox.push_back(Item::Message(number));
+                self.push(from)?;
+            }
+            Step::Receive {
+                at,
+                from,
+                tag,
+                capacity,
+                buffer,
+            } => {
+                let at = self.current[at];
+                let from = from.map(|from| self.current[from]);
+                self.receive(at, from, tag, capacity, buffer)?;
+            }
+            Step::MultiReceive {
+                at,
+                capacity,
+                min_free,
+            } => {
+                let at = self.current[at];
+                if self.programs[at].open_receives < MAX_RECEIVES {
+                    self.multi_receive(at, capacity, min_free)?;
+                }
+            }
+            Step::Write {
+                from,
+                to,
+                length,
+                with_data,
+                manner,
+                buffer,
+            } => self.one_sided(
+                (from, to),
+                length,
+                OneSidedKind::Write,
+                manner,
+                with_data,
+                buffer,
+            )?,
+            Step::Read {
+                from,
+                to,
+                length,
+                buffer,
+            } => {
+                let kind = OneSidedKind::Read;
+                self.one_sided((from, to), length, kind, Manner::Plain, false, buffer)?;
+            }
+            Step::Add {
+                from,
+                to,
+                fetch,
+                manner,
+            } => {
+                let (kind, manner) = match fetch {
+                    true => (OneSidedKind::FetchAdd, Manner::Plain),
+                    false => (OneSidedKind::Add, manner),
+                };
+                self.one_sided((from, to), 8, kind, manner, false, WORD)?;
+            }
+            Step::Claim { from, to } => {
+                let kind = OneSidedKind::Claim;
+                self.one_sided((from, to), 8, kind, Manner::Plain, false, WORD)?;
+            }
+            Step::Cancel { at, choice } => {
+                let at = self.current[at];
+                let open: Vec<usize> = self.open_receives(at).collect();
+                if let Some(number) = open.get(choice % open.len().max(1)) {
+                    self.cancel(*number, false)?;
+                }
+            }
+            Step::Reserve { at, tagged, keep } => {
+                let at = self.current[at];
+                if self.programs[at].open_receives < MAX_RECEIVES {
+                    self.reserve(at, tagged, keep)?;
+                }
+            }
+            Step::Fault(ref fault) => {
+                self.fabric.install(fault.clone());
+            }
+            Step::Die { at } => {
+                let program = self.current[at];
+                // Its queue pair goes, and nobody is told.
+                self.programs[program].endpoint = None;
+                self.programs[program].outbox.clear();
+                let settings = self.programs[program].settings.clone();
+                self.current[at] = self.start(at, settings)?;
+            }
+            Step::Forget { at, peer } => {
+                let (at, peer) = (self.current[at], self.current[peer]);
+                self.parted.insert((at, peer));
+                self.forget(at, peer)?;
+            }
+            Step::Run { events } => {
+                for _ in 0..events {
+                    if !self.advance()? {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn one_sided(
+        &mut self,
+        (from, to): (usize, usize),
+        length: usize,
+        kind: OneSidedKind,
+        manner: Manner,
+        announces: bool,
+        buffer: Buffer,
+    ) -> Result<(), String> {
+        let (from, to) = (self.current[from], self.current[to]);
+        let number = self.one_sided.len();
+        // The operand, the old value and the comparand of an atomic lie side by side.
+        let local = self.allocate(from, length.max(24));
+        let target = self.programs[to].memory.address;
+        let remote = match kind {
+            OneSidedKind::Write | OneSidedKind::Read => self.allocate(to, length),
+            OneSidedKind::Add | OneSidedKind::FetchAdd => target,
+            OneSidedKind::Claim => target + 8,
+        };
+        match kind {
+            OneSidedKind::Write => self.fill(from, local, &pattern(number, length)),
+            OneSidedKind::Read => self.fill(to, remote, &pattern(number, length)),
+            OneSidedKind::Add | OneSidedKind::FetchAdd => {
+                self.fill(from, local, &1_u64.to_le_bytes());
+            }
+            OneSidedKind::Claim => self.fill(from, local, &(number as u64 + 1).to_le_bytes()),
+        }
+        self.one_sided.push(OneSided {
+            from,
+            to,
+            length,
+            kind,
+            manner,
+            local,
+            remote,
+            buffer,
+            announces,
+            announced: false,
+            state: Asked::Waiting,
+        });
+        self.programs[from].outbox.push_back(Item::OneSided(number));
+        self.push(from)
+    }
+
+    /// Hands over what a program wants to start, until its endpoint has no room.
+    fn push(&mut self, at: ProgramId) -> Result<(), String> {
+        while let Some(item) = self.programs[at].outbox.front().copied() {
+            let (started, to, what) = match item {
+                Item::Message(number) => {
+                    let to = self.messages[number].to;
+                    (self.send(number), to, format!("message {number}"))
+                }
+                Item::OneSided(number) => {
+                    let to = self.one_sided[number].to;
+                    let started = self.start_one_sided(number);
+                    (started, to, format!("one-sided operation {number}"))
+                }
+            };
+            let state = match started {
+                Ok(()) => Asked::Started,
+                Err(EndpointError::TryAgain) if !self.parted.contains(&(at, to)) => return Ok(()),
+                Err(_) if self.is_doomed(at, to) => Asked::Refused,
+                Err(error) => return Err(format!("{what} was refused: {error}")),
+            };
+            match item {
+                Item::Message(number) => self.messages[number].state = state,
+                Item::OneSided(number) => self.one_sided[number].state = state,
+            }
+            self.programs[at].outbox.pop_front();
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, number: usize) -> Result<(), EndpointError> {
+        let message = &self.messages[number];
+        let (from, to) = (message.from, message.to);
+        let pieces = self.pieces(from, message.address, message.length, message.buffer);
+        let (tag, cq_data, flags) = (message.tag, message.data, flags(message.manner));
+        if self.parted.contains(&(from, to)) || self.parted.contains(&(to, from)) {
+            return Err(EndpointError::UnknownClaim);
+        }
+        let peer = self.peer(from, to).ok_or(EndpointError::TryAgain)?;
+        let Some(endpoint) = &mut self.programs[from].endpoint else {
+            return Err(EndpointError::UnknownClaim);
+        };
+        endpoint.send(SendArgs {
+            peer,
+            data: &pieces,
+            tag,
+            cq_data,
+            flags,
+            context: MESSAGE | number as u64,
+        })
+    }
+
+    fn start_one_sided(&mut self, number: usize) -> Result<(), EndpointError> {
+        let operation = &self.one_sided[number];
+        let (from, to, kind) = (operation.from, operation.to, operation.kind);
+        let (local, length) = (operation.local, operation.length);
+        let remote = [RemoteIoVec {
+            address: operation.remote,
+            length: length as u64,
+            key: self.programs[to].region.remote_key,
+        }];
+        let pieces = self.pieces(from, local, length, operation.buffer);
+        let cq_data = operation.announces.then_some(number as u64);
+        let flags = flags(operation.manner);
+        let context = ONE_SIDED | number as u64;
+        if self.parted.contains(&(from, to)) || self.parted.contains(&(to, from)) {
+            return Err(EndpointError::UnknownClaim);
+        }
+        let peer = self.peer(from, to).ok_or(EndpointError::TryAgain)?;
+        let Some(endpoint) = &mut self.programs[from].endpoint else {
+            return Err(EndpointError::UnknownClaim);
+        };
+        let word = |offset| {
+            [IoVec::new(UserSlice {
+                address: local + offset,
+                length: 8,
+            })]
+        };
+        let (result, comparand) = (word(8), word(16));
+        match kind {
+            OneSidedKind::Write => endpoint.write(WriteArgs {
+                peer,
+                data: &pieces,
+                remote: &remote,
+                cq_data,
+                flags,
+                context,
+            }),
+            OneSidedKind::Read => endpoint.read(ReadArgs {
+                peer,
+                buffer: &pieces,
+                remote: &remote,
+                flags,
+                context,
+            }),
+            OneSidedKind::Add | OneSidedKind::FetchAdd | OneSidedKind::Claim => {
+                endpoint.atomic(AtomicArgs {
+                    peer,
+                    datatype: AtomicDatatype::UINT64,
+                    operation: match kind {
+                        OneSidedKind::Claim => AtomicOp::CSWAP,
+                        _ => AtomicOp::SUM,
+                    },
+                    operand: &pieces,
+                    kind: match kind {
+                        OneSidedKind::Claim => AtomicKind::Compare {
+                            result: &result,
+                            comparand: &comparand,
+                        },
+                        OneSidedKind::FetchAdd => AtomicKind::Fetch { result: &result },
+                        _ => AtomicKind::Write,
+                    },
+                    remote: &remote,
+                    flags,
+                    context,
+                })
+            }
+        }
+    }
+
+    fn open_receives(&self, at: ProgramId) -> impl Iterator<Item = usize> {
+        let receives = self.receives.iter().enumerate();
+        receives
+            .filter(move |(_, receive)| receive.at == at && !receive.ended)
+            .map(|(number, _)| number)
+    }
+
+    fn note_receive(
+        &mut self,
+        at: ProgramId,
+        from: Option<ProgramId>,
+        tag: Option<(u64, u64)>,
+        capacity: usize,
+        kind: ReceiveKind,
+    ) -> (usize, u64) {
+        let address = self.allocate(at, capacity);
+        self.receives.push(Receive {
+            at,
+            from,
+            tag,
+            capacity,
+            address,
+            kind,
+            id: None,
+            cancelled: false,
+            cleared: false,
+            taken: Vec::new(),
+            ended: false,
+        });
+        self.programs[at].open_receives += 1;
+        (self.receives.len() - 1, address)
+    }
+
+    fn give_up_receive(&mut self, number: usize) {
+        let receive = &mut self.receives[number];
+        receive.ended = true;
+        self.programs[receive.at].open_receives -= 1;
+    }
+
+    fn receive(
+        &mut self,
+        at: ProgramId,
+        from: Option<ProgramId>,
+        tag: Option<(u64, u64)>,
+        capacity: usize,
+        buffer: Buffer,
+    ) -> Result<(), String> {
+        if self.programs[at].open_receives >= MAX_RECEIVES {
+            return Ok(());
+        }
+        let source = match from {
+            Some(from) if self.is_doomed(at, from) => return Ok(()),
+            Some(from) => match self.peer(at, from) {
+                Some(peer) => SourceFilter::Peer(peer),
+                None => return Ok(()),
+            },
+            None => SourceFilter::Any,
+        };
+        let (number, address) = self.note_receive(at, from, tag, capacity, ReceiveKind::Posted);
+        let pieces = self.pieces(at, address, capacity, buffer);
+        let endpoint = self.programs[at].endpoint.as_mut().expect("it runs");
+        let posted = endpoint.recv(RecvArgs {
+            source,
+            buffer: &pieces,
+            tag: tag.map(|(tag, ignore)| TagFilter { tag, ignore }),
+            flags: OperationFlags::COMPLETION,
+            context: RECEIVE | number as u64,
+        });
+        match posted {
+            Ok(id) => self.receives[number].id = Some(id),
+            Err(EndpointError::TryAgain) => self.give_up_receive(number),
+            Err(error) => return Err(format!("receive {number} was refused: {error}")),
+        }
+        self.collect(at)
+    }
+
+    fn multi_receive(
+        &mut self,
+        at: ProgramId,
+        capacity: usize,
+        min_free: usize,
+    ) -> Result<(), String> {
+        let (number, address) = self.note_receive(at, None, None, capacity, ReceiveKind::Multi);
+        let buffer = self.pieces(at, address, capacity, WORD)[0];
+        let endpoint = self.programs[at].endpoint.as_mut().expect("it runs");
+        let posted = endpoint.multi_recv(MultiRecvArgs {
+            source: SourceFilter::Any,
+            buffer,
+            min_free,
+            context: RECEIVE | number as u64,
+        });
+        match posted {
+            Ok(id) => self.receives[number].id = Some(id),
+            Err(EndpointError::TryAgain) => self.give_up_receive(number),
+            Err(error) => return Err(format!("receive {number} was refused: {error}")),
+        }
+        self.collect(at)
+    }
+
+    fn cancel(&mut self, number: usize, clearing: bool) -> Result<(), String> {
+        let receive = &mut self.receives[number];
+        let Some(id) = receive.id else { return Ok(()) };
+        let at = receive.at;
+        if let Some(endpoint) = &mut self.programs[at].endpoint
+            && endpoint.cancel(id)
+        {
+            receive.cancelled = true;
+            receive.cleared = clearing;
+        }
+        self.collect(at)
+    }
+
+    /// Reserves the first message that any receive of a kind would take.
+    fn reserve(&mut self, at: ProgramId, tagged: bool, keep: bool) -> Result<(), String> {
+        let everything = TagFilter {
+            tag: 0,
+            ignore: u64::MAX,
+        };
+        let tag = tagged.then_some(everything);
+        let endpoint = self.programs[at].endpoint.as_mut().expect("it runs");
+        let seen = endpoint.peek(SourceFilter::Any, tag);
+        let Some((claim, info)) = endpoint.claim(SourceFilter::Any, tag) else {
+            return match seen {
+                Some(info) => Err(format!("{info:?} was seen and cannot be claimed")),
+                None => Ok(()),
+            };
+        };
+        if seen != Some(info) {
+            return Err(format!("claimed {info:?}, but saw {seen:?}"));
+        }
+        let tag = tagged.then_some((0, u64::MAX));
+        let (number, address) = self.note_receive(at, None, tag, 20_000, ReceiveKind::Claim);
+        if !keep && let Some(data) = info.cq_data {
+            let endpoint = self.programs[at].endpoint.as_mut().expect("it runs");
+            endpoint
+                .discard(claim)
+                .map_err(|error| format!("a claimed message cannot be discarded: {error}"))?;
+            self.note_taken(number, data as usize)?;
+            self.give_up_receive(number);
+            return Ok(());
+        }
+        let pieces = self.pieces(at, address, 20_000, WORD);
+        let endpoint = self.programs[at].endpoint.as_mut().expect("it runs");
+        endpoint
+            .recv_claimed(ClaimedRecvArgs {
+                claim,
+                buffer: &pieces,
+                flags: OperationFlags::COMPLETION,
+                context: RECEIVE | number as u64,
+            })
+            .map_err(|error| format!("a claimed message cannot be received: {error}"))?;
+        self.collect(at)
+    }
+
+    /// A program takes another, which may be dead, out of its address vector.
+    fn forget(&mut self, at: ProgramId, peer: ProgramId) -> Result<(), String> {
+        let address = self.programs[peer].address;
+        self.programs[at].peers.remove(&peer);
+        if let Some(endpoint) = &mut self.programs[at].endpoint
+            && let Some(id) = endpoint.find_address(&address)
+        {
+            endpoint
+                .remove_address(id)
+                .map_err(|error| format!("program {peer} cannot be removed: {error}"))?;
+        }
+        self.collect(at)
+    }
+
+    /// Lets the next thing happen: an event of the fabric, or the end of a wait. Returns whether
+    /// there was one.
+    fn advance(&mut self) -> Result<bool, String> {
+        let timeout = (0..self.programs.len())
+            .filter_map(|at| {
+                let endpoint = self.programs[at].endpoint.as_ref()?;
+                Some((endpoint.next_timeout()?, at))
+            })
+            .min();
+        match (timeout, self.fabric.next_event_time()) {
+            (Some((Instant(until), at)), event) if event.is_none_or(|event| until < event) => {
+                self.fabric.run_until(until);
+                self.progress(at)?;
+                Ok(true)
+            }
+            (_, None) => Ok(false),
+            _ => {
+                if let Some(host) = self.fabric.step().and_then(|step| step.host) {
+                    let at = self.current[host.index()];
+                    let program = &mut self.programs[at];
+                    program.unpolled += 1;
+                    if program.unpolled >= program.settings.patience {
+                        program.unpolled = 0;
+                        self.progress(at)?;
+                    }
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    fn progress(&mut self, at: ProgramId) -> Result<(), String> {
+        let now = Instant(self.fabric.now());
+        for _ in 0..10_000 {
+            let Some(endpoint) = &mut self.programs[at].endpoint else {
+                return Ok(());
+            };
+            let taken = endpoint.progress(now);
+            self.collect(at)?;
+            self.push(at)?;
+            if taken == 0 {
+                return Ok(());
+            }
+        }
+        Err(format!("program {at} always has something to do"))
+    }
+
+    /// Runs until nothing moves any more.
+    fn settle(&mut self) -> Result<(), String> {
+        for _ in 0..100_000 {
+            if self.advance()? {
+                continue;
+            }
+            for at in 0..self.programs.len() {
+                self.progress(at)?;
+            }
+            let timeouts = self.programs.iter().filter_map(|program| {
+                let endpoint = program.endpoint.as_ref()?;
+                endpoint.next_timeout()
+            });
+            if self.fabric.next_event_time().is_none() && timeouts.count() == 0 {
+                return Ok(());
+            }
+        }
+        Err("the programs do not come to rest".into())
+    }
+
+    /// Hears what a program's endpoint has to say.
+    fn collect(&mut self, at: ProgramId) -> Result<(), String> {
+        loop {
+            let Some(endpoint) = &mut self.programs[at].endpoint else {
+                return Ok(());
+            };
+            let Some(completion) = endpoint.poll_completion() else {
+                break;
+            };
+            let (context, flags) = match &completion {
+                Ok(entry) => (entry.context, entry.flags),
+                Err(entry) => (entry.context, entry.flags),
+            };
+            let number = (context & NUMBER) as usize;
+            match context & !NUMBER {
+                MESSAGE => self.on_sent(number, completion)?,
+                ONE_SIDED => self.on_one_sided(number, completion)?,
+                RECEIVE => self.on_received(at, number, completion)?,
+                _ if flags.contains(CompletionFlags::REMOTE_WRITE) => match completion {
+                    Ok(entry) => self.on_announced(at, &entry)?,
+                    Err(entry) => return Err(format!("program {at} heard {entry:?}")),
+                },
+                _ => return Err(format!("program {at} heard {completion:?}")),
+            }
+        }
+        while let Some(event) = self.programs[at]
+            .endpoint
+            .as_mut()
+            .and_then(Endpoint::poll_event)
+        {
+            self.on_event(at, &event)?;
+        }
+        Ok(())
+    }
+
+    fn on_event(&self, at: ProgramId, event: &Event) -> Result<(), String> {
+        // After deaths and partings packets arrive that nobody expects any more, or are lost.
+        let troubled = (0..self.programs.len()).any(|other| self.is_doomed(at, other));
+        match event {
+            _ if troubled => Ok(()),
+            other => Err(format!("program {at}: {other}")),
+        }
+    }
+
+    fn ended(
+        &self,
+        what: &str,
+        state: Asked,
+        manner: Manner,
+        (from, to): (ProgramId, ProgramId),
+        result: Result<(), Failure>,
+    ) -> Result<Asked, String> {
+        if state != Asked::Started && state != Asked::Waiting {
+            return Err(format!("{what} was reported although it is {state:?}"));
+        }
+        match result {
+            Ok(()) if matches!(manner, Manner::Silent | Manner::Inject) => {
+                Err(format!("the success of {what} was reported"))
+            }
+            Err(failure) if !self.is_doomed(from, to) => Err(format!("{what} failed: {failure}")),
+            Err(failure) if !is_loss(failure) => {
+                Err(format!("{what} failed for the wrong reason: {failure}"))
+            }
+            _ => Ok(Asked::Ended(result)),
+        }
+    }
+
+    fn on_sent(
+        &mut self,
+        number: usize,
+        completion: Result<CompletionEntry, ErrorEntry>,
+    ) -> Result<(), String> {
+        let what = format!("message {number}");
+        let message = &self.messages[number];
+        let result = completion.map_err(|entry| entry.failure).map(|_| ());
+        if let Ok(entry) = completion
+            && entry.length != message.length as u64
+        {
+            return Err(format!("{what} was reported with length {}", entry.length));
+        }
+        if result.is_ok()
+            && message.manner == Manner::DeliveryComplete
+            && message.taken.is_none()
+            && !self.is_dead(message.to)
+        {
+            return Err(format!("{what} was reported before its delivery"));
+        }
+        let pair = (message.from, message.to);
+        self.messages[number].state =
+            self.ended(&what, message.state, message.manner, pair, result)?;
+        Ok(())
+    }
+
+    fn on_one_sided(
+        &mut self,
+        number: usize,
+        completion: Result<CompletionEntry, ErrorEntry>,
+    ) -> Result<(), String> {
+        let operation = &self.one_sided[number];
+        let what = format!("one-sided operation {number} ({:?})", operation.kind);
+        let result = completion.map_err(|entry| entry.failure).map(|_| ());
+        if let Ok(entry) = completion {
+            if entry.flags != operation.kind.flags() {
+                return Err(format!("{what} was reported with {:?}", entry.flags));
+            }
+            if operation.kind == OneSidedKind::Read
+                && self.bytes(operation.from, operation.local, operation.length)
+                    != pattern(number, operation.length)
+            {
+                return Err(format!("{what} brought other data"));
+            }
+            if operation.kind == OneSidedKind::Write
+                && operation.manner == Manner::DeliveryComplete
+                && !self.is_written(number)
+            {
+                return Err(format!("{what} was reported before its delivery"));
+            }
+        }
+        let pair = (operation.from, operation.to);
+        self.one_sided[number].state =
+            self.ended(&what, operation.state, operation.manner, pair, result)?;
+        Ok(())
+    }
+
+    fn is_written(&self, number: usize) -> bool {
+        let operation = &self.one_sided[number];
+        self.bytes(operation.to, operation.remote, operation.length)
+            == pattern(number, operation.length)
+    }
+
+    /// A peer's write with CQ data.
+    fn on_announced(&mut self, at: ProgramId, entry: &CompletionEntry) -> Result<(), String> {
+        let number = entry.data as usize;
+        let Some(operation) = self.one_sided.get(number) else {
+            return Err(format!(
+                "program {at} heard of a write nobody made: {entry:?}"
+            ));
+        };
+        if !operation.announces || operation.to != at || operation.announced {
+            return Err(format!("program {at} heard of write {number}: {entry:?}"));
+        }
+        if !self.is_written(number) || entry.length != operation.length as u64 {
+            return Err(format!("write {number} was announced before its data"));
+        }
+        self.one_sided[number].announced = true;
+        Ok(())
+    }
+
+    fn note_taken(&mut self, receive: usize, number: usize) -> Result<(), String> {
+        let Some(message) = self.messages.get_mut(number) else {
+            return Err(format!("receive {receive} got a message nobody sent"));
+        };
+        let taker = &mut self.receives[receive];
+        if !taker.accepts(message) {
+            return Err(format!(
+                "receive {receive} got message {number}, which is not for it"
+            ));
+        }
+        if message.state == Asked::Waiting && !self.programs[message.from].outbox.is_empty() {
+            // It is being handed over right now, to the program itself.
+        }
+        if let Some(other) = message.taken.replace(receive) {
+            return Err(format!(
+                "message {number} was received by {other} and by {receive}"
+            ));
+        }
+        taker.taken.push(number);
+        Ok(())
+    }
+
+    fn on_received(
+        &mut self,
+        at: ProgramId,
+        number: usize,
+        completion: Result<CompletionEntry, ErrorEntry>,
+    ) -> Result<(), String> {
+        let what = format!("receive {number}");
+        let receive = &self.receives[number];
+        let kind = receive.kind;
+        if receive.ended || receive.at != at {
+            return Err(format!("{what} was reported after its end: {completion:?}"));
+        }
+        let flags = match &completion {
+            Ok(entry) => entry.flags,
+            Err(entry) => entry.flags,
+        };
+        if kind != ReceiveKind::Multi || flags.contains(CompletionFlags::MULTI_RECV) {
+            self.give_up_receive(number);
+        }
+        let receive = &self.receives[number];
+        let (address, length, whole, data) = match completion {
+            Ok(entry) => {
+                let address = match kind {
+                    ReceiveKind::Multi => entry.buffer,
+                    _ => receive.address,
+                };
+                (address, entry.length as usize, entry.length, entry)
+            }
+            Err(entry) if entry.failure.errno == Errno::ETRUNC => {
+                let whole = entry.length + entry.overflow_length;
+                let like = CompletionEntry {
+                    context: entry.context,
+                    flags: entry.flags,
+                    length: whole,
+                    data: entry.data,
+                    tag: entry.tag,
+                    source: entry.source,
+                    buffer: 0,
+                };
+                (receive.address, entry.length as usize, whole, like)
+            }
+            Err(entry) => {
+                let troubled = (0..self.programs.len()).any(|other| self.is_doomed(at, other));
+                let asked = receive.cancelled && entry.failure.errno == Errno::ECANCELED;
+                return match asked || (troubled && is_loss(entry.failure)) {
+                    true => Ok(()),
+                    false => Err(format!("{what} failed: {}", entry.failure)),
+                };
+            }
+        };
+        let truncated = completion.is_err();
+        let has_data = flags.contains(CompletionFlags::REMOTE_CQ_DATA);
+        let message_number = if has_data {
+            data.data as usize
+        } else {
+            let head = self.bytes(at, address, 8);
+            u64::from_le_bytes(head.try_into().expect("eight bytes")) as usize
+        };
+        self.note_taken(number, message_number)?;
+        let (message, receive) = (&self.messages[message_number], &self.receives[number]);
+        let what = format!("{what} of message {message_number}");
+        if whole != message.length as u64 || message.data.is_some() != has_data {
+            return Err(format!("{what} reported {data:?}"));
+        }
+        if data.tag != message.tag.unwrap_or(0) {
+            return Err(format!("{what} reported tag {}", data.tag));
+        }
+        if kind != ReceiveKind::Multi && truncated != (message.length > receive.capacity) {
+            return Err(format!("{what}: truncated is {truncated}"));
+        }
+        let from = message.from;
+        let source = data.source.and_then(|peer| {
+            let endpoint = self.programs[at].endpoint.as_ref()?;
+            endpoint.lookup_address(peer)
+        });
+        if source != Some(self.programs[from].address) && !self.is_doomed(from, at) {
+            return Err(format!("{what} reported another sender: {source:?}"));
+        }
+        // Where a truncated message of a multi-receive buffer went is not told.
+        if kind == ReceiveKind::Multi && truncated {
+            return Ok(());
+        }
+        let expected = pattern(message_number, message.length);
+        match self.bytes(at, address, length) == expected[..length] {
+            true => Ok(()),
+            false => Err(format!("{what} brought other data")),
+        }
+    }
+
+    fn finish(mut self) -> Result<(), String> {
+        self.settle()?;
+        // Those who live clear up after those who died or parted.
+        let count = self.programs.len();
+        for at in 0..count {
+            for other in 0..count {
+                if at != other && self.is_doomed(at, other) {
+                    self.forget(at, other)?;
+                }
+            }
+        }
+        self.settle()?;
+        self.receive_the_rest()?;
+        for number in 0..self.receives.len() {
+            if !self.receives[number].ended {
+                self.cancel(number, true)?;
+            }
+        }
+        self.settle()?;
+        // Late packets of parted programs may have introduced them once more.
+        for at in 0..count {
+            for other in 0..count {
+                if at != other && self.is_doomed(at, other) {
+                    self.forget(at, other)?;
+                }
+            }
+        }
+        self.settle()?;
+        self.check_outcomes()?;
+        self.check_rest()?;
+        for at in 0..count {
+            if self.is_dead(at) {
+                continue;
+            }
+            check_matching(&self.messages, &self.receives, self.ordered)?;
+        }
+        Ok(())
+    }
+
+    /// Posts receives for whatever is sent and not received.
+    fn receive_the_rest(&mut self) -> Result<(), String> {
+        let buffer = WORD;
+        let mut last = usize::MAX;
+        loop {
+            let missing: Vec<usize> = (0..self.messages.len())
+                .filter(|number| {
+                    let message = &self.messages[*number];
+                    message.state != Asked::Refused
+                        && message.taken.is_none()
+                        && !self.is_doomed(message.from, message.to)
+                })
+                .collect();
+            if missing.is_empty() {
+                return Ok(());
+            }
+            if missing.len() >= last {
+                let number = missing[0];
+                let message = &self.messages[number];
+                return Err(format!(
+                    "message {number} from program {} to {} never arrives; it is {:?}, {} more \
+                     are missing; {}",
+                    message.from,
+                    message.to,
+                    message.state,
+                    missing.len() - 1,
+                    self.usages(),
+                ));
+            }
+            last = missing.len();
+            for number in missing {
+                let message = &self.messages[number];
+                let (at, tag) = (message.to, message.tag.map(|_| (0, u64::MAX)));
+                self.receive(at, None, tag, 20_000, buffer)?;
+            }
+            self.settle()?;
+        }
+    }
+
+    fn check_outcomes(&self) -> Result<(), String> {
+        for (number, message) in self.messages.iter().enumerate() {
+            let doomed = self.is_doomed(message.from, message.to);
+            let reported = matches!(message.state, Asked::Ended(_));
+            let reports = matches!(message.manner, Manner::Plain | Manner::DeliveryComplete);
+            let never = !self.is_dead(message.from)
+                && match message.state {
+                    Asked::Started => reports,
+                    Asked::Waiting => true,
+                    Asked::Refused | Asked::Ended(_) => false,
+                };
+            if never {
+                return Err(format!(
+                    "message {number} never ends: {:?}; {}",
+                    message.state,
+                    self.usages()
+                ));
+            }
+            if !doomed && reports && !reported {
+                return Err(format!("message {number} was not reported"));
+            }
+        }
+        for (number, operation) in self.one_sided.iter().enumerate() {
+            let doomed = self.is_doomed(operation.from, operation.to);
+            let reports = matches!(operation.manner, Manner::Plain | Manner::DeliveryComplete);
+            let what = format!("one-sided operation {number} ({:?})", operation.kind);
+            let never = !self.is_dead(operation.from)
+                && match operation.state {
+                    Asked::Started => reports,
+                    Asked::Waiting => true,
+                    Asked::Refused | Asked::Ended(_) => false,
+                };
+            if never {
+                return Err(format!(
+                    "{what} of {} bytes from program {} to {} never ends: {:?}; {}",
+                    operation.length,
+                    operation.from,
+                    operation.to,
+                    operation.state,
+                    self.usages()
+                ));
+            }
+            if doomed {
+                continue;
+            }
+            if operation.kind == OneSidedKind::Write && !self.is_written(number) {
+                return Err(format!("{what} did not write its data"));
+            }
+            if operation.announces && !operation.announced {
+                return Err(format!("{what} was not announced"));
+            }
+        }
+        (0..self.programs.len())
+            .filter(|at| !self.is_dead(*at))
+            .try_for_each(|at| self.check_words(at))
+    }
+
+    /// What the programs keep, for the report of something that is stuck.
+    fn usages(&self) -> String {
+        let all = self.programs.iter().enumerate();
+        all.filter_map(|(at, program)| {
+            let usage = program.endpoint.as_ref()?.usage();
+            Some(format!("program {at} keeps {usage:?}"))
+        })
+        .collect::<Vec<_>>()
+        .join(", ")
+    }
+
+    /// The counter and the lock word of a program are what its peers' atomics made them.
+    fn check_words(&self, at: ProgramId) -> Result<(), String> {
+        let to_it = |kinds: &[OneSidedKind]| -> Vec<usize> {
+            let all = self.one_sided.iter().enumerate();
+            all.filter(|(_, one)| one.to == at && kinds.contains(&one.kind))
+                .map(|(number, _)| number)
+                .collect()
+        };
+        let fetched = |number: &usize| {
+            let operation = &self.one_sided[*number];
+            let bytes = self.bytes(operation.from, operation.local + 8, 8);
+            u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+        };
+        let adds = to_it(&[OneSidedKind::Add, OneSidedKind::FetchAdd]);
+        let certain = adds.iter().filter(|number| {
+            let operation = &self.one_sided[**number];
+            !self.is_doomed(operation.from, at)
+        });
+        let counter = self.word(at, 0);
+        if !(certain.count() as u64..=adds.len() as u64).contains(&counter) {
+            return Err(format!(
+                "the counter of program {at} is {counter} after {} additions",
+                adds.len()
+            ));
+        }
+        let mut values: Vec<u64> = adds
+            .iter()
+            .filter(|number| {
+                let operation = &self.one_sided[**number];
+                operation.kind == OneSidedKind::FetchAdd && operation.state == Asked::Ended(Ok(()))
+            })
+            .map(fetched)
+            .collect();
+        values.sort_unstable();
+        if values.windows(2).any(|pair| pair[0] == pair[1])
+            || values.iter().any(|value| *value >= counter)
+        {
+            return Err(format!(
+                "fetched from the counter of program {at}: {values:?}"
+            ));
+        }
+        let owner = self.word(at, 8);
+        for number in to_it(&[OneSidedKind::Claim]) {
+            let operation = &self.one_sided[number];
+            if operation.state != Asked::Ended(Ok(())) {
+                continue;
+            }
+            let (old, won) = (fetched(&number), owner == number as u64 + 1);
+            if (old == 0) != won || (!won && old != owner) {
+                return Err(format!(
+                    "operation {number} found {old} in the lock word of program {at}, which {owner} \
+                     owns"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing is left of what is over.
+    fn check_rest(&self) -> Result<(), String> {
+        for (at, program) in self.programs.iter().enumerate() {
+            let Some(endpoint) = &program.endpoint else {
+                continue;
+            };
+            let usage = endpoint.usage();
+            let expected = Usage {
+                peers: usage.peers,
+                ..Usage::default()
+            };
+            if usage != expected || endpoint.has_packets_in_flight() {
+                return Err(format!("program {at} keeps {usage:?}"));
+            }
+            let nic = endpoint.nic();
+            let found = (nic.posted_receives(), nic.free_buffers());
+            let nic = &program.settings.nic;
+            let expected = (nic.recv_depth as usize, nic.send_depth as usize);
+            if found != expected {
+                return Err(format!(
+                    "program {at} on host {}: receives and free buffers are {found:?} instead of \
+                     {expected:?}",
+                    program.slot
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn flags(manner: Manner) -> OperationFlags {
+    match manner {
+        Manner::Plain => OperationFlags::COMPLETION,
+        Manner::Silent => OperationFlags::empty(),
+        Manner::Inject => OperationFlags::INJECT | OperationFlags::COMPLETION,
+        Manner::DeliveryComplete => OperationFlags::COMPLETION | OperationFlags::DELIVERY_COMPLETE,
+    }
+}
+
+const WORD: Buffer = Buffer {
+    pieces: 1,
+    registered: false,
+};
