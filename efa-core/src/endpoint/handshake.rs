@@ -109,8 +109,13 @@ impl<N: Nic> Endpoint<N> {
         if let Some(state) = self.peers.state_mut(peer) {
             // Peers send one. Should another come, the first one stands: operations were chosen by it.
             state.features.get_or_insert(features);
-            for id in core::mem::take(&mut state.await_features) {
+            let refused = core::mem::take(&mut state.await_features);
+            let granted = core::mem::take(&mut state.await_data);
+            for id in refused {
                 self.refuse_read(peer, id);
+            }
+            for id in granted {
+                self.queue_outbound(id);
             }
         }
     }

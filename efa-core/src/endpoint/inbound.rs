@@ -42,6 +42,8 @@ pub(super) struct Transfer {
     pub(super) length: u64,
     /// Bytes that have arrived, those beyond the capacity included.
     pub(super) received: u64,
+    /// Bytes that RDMA reads are to bring, and packets must not.
+    pub(super) to_read: u64,
     pub(super) supply: Supply,
     /// The RDMA reads of the transfer, if there are any.
     pub(super) plan: Option<PlanKey>,
@@ -134,6 +136,7 @@ impl Transfer {
             capacity,
             length,
             received: 0,
+            to_read: 0,
             supply: Supply::Unasked,
             plan: None,
             ask: Ask::Nothing,
@@ -194,7 +197,7 @@ impl<N: Nic> Endpoint<N> {
         let fits = offset
             .checked_add(length)
             .is_some_and(|end| end <= transfer.length)
-            && length <= transfer.length - transfer.received;
+            && length <= transfer.length - transfer.received - transfer.to_read;
         if !fits {
             return false;
         }

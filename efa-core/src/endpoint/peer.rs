@@ -7,7 +7,7 @@ use crate::address::{Qkey, Qpn};
 use crate::wire::{ExtraFeatures, Handshake, MsgId};
 
 use super::error::Failure;
-use super::ids::ReceiveId;
+use super::ids::{OutboundId, ReceiveId};
 use super::reorder::ReorderWindow;
 use super::time::Instant;
 use super::work::Work;
@@ -30,6 +30,8 @@ pub(super) struct PeerState {
     pub(super) handshake_failure: Option<Failure>,
     /// Transfers whose data cannot be read, until the peer's HANDSHAKE says whether it knows READ_NACK.
     pub(super) await_features: Vec<ReceiveId>,
+    /// Operations that may send CTSDATA when the peer's HANDSHAKE has come.
+    pub(super) await_data: Vec<OutboundId>,
     /// A request was sent, so the peer's HANDSHAKE can be expected.
     pub(super) request_sent: bool,
     /// Messages to the peer of which it reads a part by RDMA, and their bytes in packets.
@@ -90,6 +92,7 @@ impl PeerState {
             features: None,
             handshake_failure: None,
             await_features: Vec::new(),
+            await_data: Vec::new(),
             request_sent: false,
             reads_in_flight: 0,
             runt_in_flight: 0,

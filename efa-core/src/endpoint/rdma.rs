@@ -181,6 +181,7 @@ impl<N: Nic> Endpoint<N> {
         let own_regions = registered?;
         let end = transfer.length.min(transfer.capacity).max(next);
         transfer.received += transfer.length - end;
+        transfer.to_read = end - next;
         let plan = ReadPlan {
             remote,
             next,
@@ -266,6 +267,7 @@ impl<N: Nic> Endpoint<N> {
         match failure {
             None => {
                 transfer.received += length;
+                transfer.to_read -= length;
                 self.go_on_with(id);
             }
             Some(failure) => self.fail_inbound(id, failure),

@@ -172,6 +172,9 @@ impl<N: Nic> Endpoint<N> {
                 bulk.queued = false;
                 return Ok(false);
             }
+            if matches!(bulk.stream, Stream::CtsData(_)) && self.waits_for_handshake(id) {
+                return Ok(false);
+            }
             match self.send_next(id) {
                 Ok(()) => {}
                 Err(EndpointError::TryAgain) => return Err(EndpointError::TryAgain),
@@ -185,6 +188,24 @@ impl<N: Nic> Endpoint<N> {
             }
         }
         Ok(true)
+    }
+
+    /// Makes an operation wait if its peer has not sent its HANDSHAKE. Only that says whether CTSDATA
+    /// may have a connection id, and without one the peer cannot tell us from an earlier owner of our
+    /// queue pair number whose last packets arrive late. Stock libfabric since 1.17 waits as well.
+    fn waits_for_handshake(&mut self, id: OutboundId) -> bool {
+        let peer = self.outbound.get(id).map(|outbound| outbound.peer);
+        let Some(state) = peer.and_then(|peer| self.peers.state_mut(peer)) else {
+            return false;
+        };
+        if state.features.is_some() {
+            return false;
+        }
+        state.await_data.push(id);
+        if let Some(bulk) = self.bulk_mut(id) {
+            bulk.queued = false;
+        }
+        true
     }
 
     /// Posts one packet of an operation that has something to post.

@@ -1,5 +1,6 @@
 //! The protocol engine on mock devices.
 
+mod coverage;
 mod faults;
 mod handshake;
 mod hostile;

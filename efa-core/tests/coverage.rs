@@ -1,0 +1,180 @@
+//! `docs/protocol-coverage.md` names code and tests that exist, and leaves no section out.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The sections of the protocol document that state something an implementation can break.
+const SECTIONS: [&str; 27] = [
+    "1.1",
+    "1.2",
+    "1.3",
+    "1.4",
+    "2.1",
+    "2.1.1",
+    "2.2",
+    "2.3",
+    "3.1",
+    "3.2 eager",
+    "3.2 medium",
+    "3.2 long-CTS",
+    "3.3",
+    "3.3 eager write",
+    "3.3 long-CTS write",
+    "3.3 read",
+    "3.3 atomic",
+    "4.1 long-read message",
+    "4.1 long-read write",
+    "4.1 direct read",
+    "4.2",
+    "4.3",
+    "4.4",
+    "4.5",
+    "4.6",
+    "4.7",
+    "5",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn table() -> String {
+    read(&root().join("docs/protocol-coverage.md"))
+}
+
+/// The cells of the rows of the table whose header starts with `first`.
+fn rows(first: &str) -> Vec<Vec<String>> {
+    let text = table();
+    let header = format!("| {first} |");
+    text.lines()
+        .skip_while(|line| !line.starts_with(&header))
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| {
+            let cells = line.trim_matches('|').split(" | ");
+            cells.map(|cell| cell.trim().to_owned()).collect()
+        })
+        .collect()
+}
+
+/// What stands between backticks and has a `::`.
+fn references(cell: &str) -> Vec<&str> {
+    let parts: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
+    assert!(!parts.is_empty(), "{cell} names nothing");
+    parts
+}
+
+/// The file that a reference's path means, by the rules at the top of the document.
+fn file(path: &str, is_test: bool) -> PathBuf {
+    let root = root();
+    let candidates = match (is_test, path.split_once('/')) {
+        (true, Some(("unit", rest))) => vec![
+            format!("efa-core/src/{rest}.rs"),
+            format!("efa-core/src/{rest}/mod.rs"),
+        ],
+        (true, Some(("device", rest))) => vec![format!("efa-emu/tests/endpoint/{rest}.rs")],
+        (true, Some(("sim" | "promises", _))) => vec![format!("efa-emu/tests/{path}.rs")],
+        (true, _) => vec![format!("efa-core/tests/{path}.rs")],
+        (false, Some(("wire", rest))) => vec![format!("efa-core/src/wire/{rest}.rs")],
+        (false, _) => vec![
+            format!("efa-core/src/endpoint/{path}.rs"),
+            format!("efa-core/src/endpoint/{path}/mod.rs"),
+            format!("efa-core/src/{path}.rs"),
+        ],
+    };
+    let found = candidates
+        .iter()
+        .map(|name| root.join(name))
+        .find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("{path} names none of {candidates:?}"))
+}
+
+fn has_word(line: &str, word: &str) -> bool {
+    line.split(|character: char| !character.is_alphanumeric() && character != '_')
+        .any(|part| part == word)
+}
+
+fn check(reference: &str, is_test: bool) {
+    let (path, name) = reference
+        .split_once("::")
+        .unwrap_or_else(|| panic!("{reference} has no name"));
+    let text = read(&file(path, is_test));
+    let defines = |line: &str| {
+        let line = line.trim_start();
+        let item = ["fn ", "struct ", "enum ", "const ", "type "]
+            .iter()
+            .any(|kind| line.contains(kind));
+        // Tests of packet types are made by a macro from the names of the types.
+        let in_macro = path == "wire/literal/mod" && line.starts_with(&format!("{name} "));
+        (item && has_word(line, name)) || in_macro
+    };
+    assert!(text.lines().any(defines), "{reference} does not exist");
+}
+
+#[test]
+fn every_row_names_code_and_tests_that_exist() {
+    let rows = rows("Section");
+    assert!(rows.len() > 60, "{} rows", rows.len());
+    for row in rows {
+        let [_, statement, code, tests] = &row[..] else {
+            panic!("{row:?} has not four cells");
+        };
+        assert!(!statement.is_empty());
+        references(code)
+            .into_iter()
+            .for_each(|name| check(name, false));
+        references(tests)
+            .into_iter()
+            .for_each(|name| check(name, true));
+    }
+}
+
+#[test]
+fn no_section_is_left_out() {
+    let covered: BTreeSet<String> = rows("Section")
+        .into_iter()
+        .map(|row| row[0].clone())
+        .collect();
+    let expected: BTreeSet<String> = SECTIONS.iter().map(ToString::to_string).collect();
+    assert_eq!(covered, expected);
+}
+
+#[test]
+fn every_deviation_has_a_row_and_every_row_a_deviation() {
+    let text = read(&root().join("docs/deviations.md"));
+    let deviations: BTreeSet<String> = text
+        .lines()
+        .filter_map(|line| {
+            line.strip_prefix("| ")?
+                .split(' ')
+                .next()?
+                .parse::<u32>()
+                .ok()
+        })
+        .map(|number| format!("D{number}"))
+        .collect();
+    let rows = rows("Deviation");
+    let covered: BTreeSet<String> = rows.iter().map(|row| row[0].clone()).collect();
+    assert_eq!(covered, deviations);
+    for row in rows {
+        references(&row[1])
+            .into_iter()
+            .for_each(|name| check(name, true));
+    }
+    // The statements refer to deviations that exist.
+    let document = table();
+    let named = document
+        .split(|character: char| !character.is_alphanumeric())
+        .filter(|word| {
+            word.strip_prefix('D')
+                .is_some_and(|number| number.parse::<u32>().is_ok())
+        });
+    for name in named {
+        assert!(deviations.contains(name), "{name} is no deviation");
+    }
+}

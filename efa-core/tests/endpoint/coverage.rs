@@ -1,0 +1,277 @@
+//! Statements of the protocol that no other theme covers; `docs/protocol-coverage.md` names them.
+
+use efa_core::endpoint::*;
+use efa_core::nic::Nic;
+use efa_core::wire::{
+    Connid, Cts, EagerRtm, EagerRtw, ExtraFeatures, ExtraInfo, ExtraInfoWord, Handshake, Header,
+    LongctsRtm, MsgId, PacketType, RawAddressHeader, RecvId, Repr, ReqOptions, SendId,
+};
+
+use crate::mock::Traits;
+use crate::script::{MODERN, Script, config, connected, connected_with, memory, traits};
+
+#[test]
+fn extra_info_may_have_any_number_of_words() {
+    for count in [0, 1, 2, 4, 100] {
+        let mut script = Script::new();
+        let peer = script.insert_peer();
+        let mut words = vec![ExtraInfoWord::new(u64::MAX << 9); count];
+        if let Some(first) = words.first_mut() {
+            // Bits that nobody has defined change nothing.
+            *first = ExtraInfoWord::new(MODERN.bits() | u64::MAX << 40);
+        }
+        let connid = script.connid();
+        script.send(
+            &Handshake {
+                extra_info: ExtraInfo::new(&words).unwrap(),
+                connid,
+                ..Handshake::default()
+            },
+            &[],
+        );
+        script.expect_handshake();
+        let sent = script.try_send(peer, 8, OperationFlags::DELIVERY_COMPLETE, 1);
+        let expected = match count {
+            0 => Err(EndpointError::Unsupported("delivery complete")),
+            _ => Ok(()),
+        };
+        assert_eq!(sent, expected, "{count} words");
+    }
+}
+
+#[test]
+fn raw_addresses_of_any_size_are_stepped_over() {
+    for size in [32, 36, 40, 64] {
+        let mut script = Script::new();
+        script.recv(0, 100, 1);
+        let address = script.peer_address();
+        let message = EagerRtm {
+            options: ReqOptions {
+                raw_address: RawAddressHeader::with_size(address, size),
+                ..ReqOptions::default()
+            },
+            ..script.eager(0)
+        };
+        script.send(&message, b"behind the address");
+        assert_eq!(script.completion().length, 18, "size {size}");
+        let place = crate::mock::MEMORY;
+        assert_eq!(script.network.memory(0, place, 18), b"behind the address");
+        assert!(script.dut.find_address(&address).is_some());
+    }
+}
+
+#[test]
+fn an_endpoint_may_be_closed_with_its_handshake_in_flight() {
+    let mut script = Script::new();
+    script.recv(0, 100, 1);
+    let message = script.eager(0);
+    script.send(&message, b"the only message");
+    assert_eq!(script.completion().context, 1);
+    assert!(script.dut.has_packets_in_flight());
+    let nic = script.dut.close();
+    assert_eq!(script.network.flights(), 1);
+    drop(nic);
+    // The peer gets it although nobody is there any more.
+    let handshake = script.network.swallow(0);
+    assert_eq!(PacketType::peek(&handshake), Some(PacketType::Handshake));
+}
+
+#[test]
+fn delivery_complete_is_served_before_any_handshake() {
+    let mut script = Script::new();
+    script.recv(0, 100, 1);
+    let message = EagerRtm {
+        receipt: Some(SendId(77)),
+        ..script.eager(0)
+    };
+    script.send(&message, b"8 bytes.");
+    assert_eq!(script.completion().context, 1);
+    script.expect_handshake();
+    script.expect(|packet| match packet.header {
+        Header::Receipt(receipt) => {
+            assert_eq!((receipt.send_id, receipt.msg_id), (SendId(77), MsgId(0)));
+        }
+        other => panic!("{other:?}"),
+    });
+    let write = EagerRtw {
+        receipt: Some(SendId(78)),
+        options: script.raw_address(),
+        ..EagerRtw::default()
+    };
+    script.send(&write, &[]);
+    script.expect(|packet| match packet.header {
+        Header::Receipt(receipt) => assert_eq!(receipt.send_id, SendId(78)),
+        other => panic!("{other:?}"),
+    });
+}
+
+#[test]
+fn a_medium_message_goes_out_as_the_device_has_room() {
+    let small = Traits {
+        send_depth: 1,
+        mtu: 512,
+        ..traits()
+    };
+    let (mut script, peer) = connected_with(config(), small);
+    script
+        .try_send(peer, 1900, OperationFlags::empty(), 1)
+        .unwrap();
+    let mut offsets = Vec::new();
+    for _ in 0..4 {
+        script.progress();
+        assert_eq!(script.network.flights(), 1);
+        script.expect_no_completion();
+        offsets.push(script.expect(|packet| match packet.header {
+            Header::MediumRtm(medium) => medium.seg_offset,
+            other => panic!("{other:?}"),
+        }));
+    }
+    assert_eq!(offsets, [0, 480, 960, 1440]);
+    assert_eq!(script.completion().context, 1);
+}
+
+fn long(script: &Script, number: u32) -> LongctsRtm {
+    LongctsRtm {
+        msg_id: MsgId(number),
+        msg_length: 10_000,
+        send_id: SendId(100 + number),
+        credit_request: 1000,
+        options: script.raw_address(),
+        ..LongctsRtm::default()
+    }
+}
+
+#[test]
+fn many_long_messages_share_their_windows_fairly() {
+    let (mut script, _) = connected();
+    for number in 0..5 {
+        script.recv(u64::from(number) * 10_000, 10_000, number.into());
+        let request = long(&script, number);
+        script.send(&request, &[7; 100]);
+    }
+    let mut left = [9900_u64; 5];
+    // Each gets a window of two packets in its turn; what was granted is what comes.
+    while left.iter().any(|left| *left > 0) {
+        for (number, left) in left.iter_mut().enumerate() {
+            let (send_id, recv_id, granted) = script.expect(|packet| match packet.header {
+                Header::Cts(cts) => (cts.send_id, cts.recv_id, cts.recv_length),
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(send_id, SendId(100 + number as u32));
+            assert_eq!(granted, (*left).min(2 * (1024 - 32)));
+            let connid = script.connid();
+            let mut rest = granted;
+            while rest > 0 {
+                let length = rest.min(900);
+                let data = efa_core::wire::CtsData {
+                    recv_id,
+                    seg_length: length,
+                    seg_offset: 10_000 - *left,
+                    connid,
+                    ..efa_core::wire::CtsData::default()
+                };
+                *left -= length;
+                rest -= length;
+                script.send(&data, &vec![7; length as usize]);
+            }
+        }
+    }
+    let contexts: Vec<u64> = (0..5).map(|_| script.completion().context).collect();
+    assert_eq!(contexts, [0, 1, 2, 3, 4]);
+    script.expect_silence();
+}
+
+#[test]
+fn granted_data_waits_for_the_handshake() {
+    let mut script = Script::new();
+    let peer = script.insert_peer();
+    script
+        .try_send(peer, 3000, OperationFlags::empty(), 1)
+        .unwrap();
+    let send_id = script.expect(|packet| match packet.header {
+        Header::LongctsRtm(long) => long.send_id,
+        other => panic!("{other:?}"),
+    });
+    let connid = script.connid();
+    script.send(
+        &Cts {
+            connid,
+            send_id,
+            recv_id: RecvId(3),
+            recv_length: 1000,
+            ..Cts::default()
+        },
+        &[],
+    );
+    script.expect_handshake();
+    script.expect_silence();
+    script.shake_hands(ExtraFeatures::CONNID_HEADER);
+    script.expect(|packet| match packet.header {
+        Header::CtsData(data) => assert_eq!(data.connid, Some(Connid(0x1111_1111))),
+        other => panic!("{other:?}"),
+    });
+}
+
+#[test]
+fn runts_that_bring_more_than_they_may_end_the_receive() {
+    let (mut script, _) = connected();
+    script.recv(0, 20_000, 1);
+    let source = [efa_core::wire::RmaIov::new(0x5000, 20_000, 9)];
+    let runt = |script: &Script, seg_offset| efa_core::wire::RuntreadRtm {
+        msg_length: 20_000,
+        send_id: SendId(5),
+        seg_offset,
+        runt_length: 100,
+        read_iov: efa_core::wire::RmaIovs::new(&source).unwrap(),
+        options: script.raw_address(),
+        ..efa_core::wire::RuntreadRtm::default()
+    };
+    let first = runt(&script, 0).to_packet(&[1; 100]);
+    script.inject(&first);
+    let surplus = runt(&script, 100).to_packet(&[2; 500]);
+    script.inject(&surplus);
+    assert_eq!(script.refusal(), PacketError::SizeMismatch);
+    // The device has reads of the message, whose memory it keeps until they are done.
+    script.expect_no_completion();
+    while script.network.flights() > 0 {
+        script.network.swallow(0);
+        script.progress();
+    }
+    assert_eq!(script.error().failure.errno, Errno::EIO);
+    assert_eq!(script.dut.usage().inbound, 0);
+    assert_eq!(script.network.regions(0), 0);
+}
+
+#[test]
+fn an_atomic_is_as_long_as_a_packet_allows() {
+    let (mut script, peer) = connected();
+    let size = script.dut.atomic_size(AtomicKind::Write);
+    let compared = script.dut.atomic_size(AtomicKind::Compare {
+        result: &[],
+        comparand: &[],
+    });
+    // Room for the longest header of a request, as stock libfabric reckons.
+    assert_eq!((size, compared), (1024 - 152, (1024 - 152) / 2));
+    let add = |script: &mut Script, length: usize| {
+        script.dut.atomic(AtomicArgs {
+            peer,
+            datatype: efa_core::wire::AtomicDatatype::UINT8,
+            operation: efa_core::wire::AtomicOp::SUM,
+            operand: &[memory(0, length)],
+            kind: AtomicKind::Write,
+            remote: &[RemoteIoVec {
+                address: 0x1000,
+                length: length as u64,
+                key: efa_core::nic::RemoteKey(1),
+            }],
+            flags: OperationFlags::COMPLETION,
+            context: 1,
+        })
+    };
+    assert!(matches!(
+        add(&mut script, size + 1),
+        Err(EndpointError::OutOfRange { .. })
+    ));
+    add(&mut script, size).unwrap();
+    assert!(script.sent().len() <= script.dut.nic().attributes().mtu);
+}
