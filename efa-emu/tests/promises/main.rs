@@ -6,7 +6,7 @@
 //! finds something, [`minimise`] leaves out what is not needed for it.
 //!
 //! `EFA_SEEDS=n` runs the seeds 0 to n - 1; `EFA_SEED=n` runs one, `EFA_STEPS=1,5,7` some of its
-//! steps only.
+//! steps only. Then the log of the fabric is printed as well.
 
 mod minimise;
 mod model;
@@ -57,7 +57,8 @@ fn first_failure(count: u64) -> Option<String> {
 fn random_programs_get_what_libfabric_promises() {
     minimise::quiet_panics();
     if let Some(seed) = number("EFA_SEED") {
-        let plan = Plan::new(seed);
+        let mut plan = Plan::new(seed);
+        plan.fabric.log = true;
         let steps = match env::var("EFA_STEPS") {
             Ok(list) => list
                 .split(',')
@@ -66,9 +67,12 @@ fn random_programs_get_what_libfabric_promises() {
             Err(_) => (0..plan.steps.len()).collect::<Vec<_>>(),
         };
         println!("{}", minimise::listing(&plan, &steps));
-        if let Err(error) = minimise::attempt(&plan, &steps, |_| {}) {
-            panic!("{error}");
+        let mut fabric = None;
+        let result = minimise::attempt(&plan, &steps, |made| fabric = Some(made.clone()));
+        if let Some(fabric) = fabric {
+            println!("{}", fabric.log().text());
         }
+        result.unwrap_or_else(|error| panic!("{error}"));
         return;
     }
     // All 10,000 in an optimised build (`make sim`); otherwise as many as take a few seconds.

@@ -779,6 +779,8 @@ impl World {
     }
 
     fn on_event(&self, at: ProgramId, event: &Event) -> Result<(), String> {
+        self.fabric
+            .note(format_args!("program {at} hears: {event}"));
         // After deaths and partings packets arrive that nobody expects any more, or are lost.
         let troubled = (0..self.programs.len()).any(|other| self.is_doomed(at, other));
         match event {
