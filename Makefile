@@ -2,7 +2,7 @@
 CARGO ?= cargo
 REPORTS := target/conformance
 
-.PHONY: conformance test lint bench interop setup build release
+.PHONY: conformance test lint sim bench interop setup build release
 .PHONY: wireshark-install wireshark-test wireshark-bench
 .DEFAULT_GOAL := conformance
 
@@ -13,9 +13,13 @@ conformance: release
 		--junit $(REPORTS)/junit.xml
 
 ## test: formatting, lints, documentation and all tests
-test: lint build
+test: lint build sim
 	$(CARGO) test --workspace --doc --quiet
 	$(CARGO) nextest run --workspace
+
+## sim: 10,000 random programs on the simulator against what libfabric promises
+sim: setup
+	$(CARGO) test --release -p efa-emu --test promises --quiet
 
 lint: setup
 	$(CARGO) fmt --all --check

@@ -92,7 +92,7 @@ pub(crate) enum Step {
         tagged: bool,
         keep: bool,
     },
-    Fault(Fault),
+    Fault(Box<Fault>),
     /// The program is killed; another one starts on its host.
     Die {
         at: usize,
@@ -309,7 +309,7 @@ fn step(rng: &mut StdRng, count: usize, faults: bool, deaths: bool) -> Step {
             tagged: tag.is_some(),
             keep: rng.random(),
         },
-        81..87 if faults => Step::Fault(fault(rng)),
+        81..87 if faults => Step::Fault(Box::new(fault(rng))),
         87..89 if deaths => Step::Die { at: from },
         89 if deaths && from != to => Step::Forget { at: from, peer: to },
         _ => Step::Run {

@@ -11,6 +11,7 @@ use efa_core::endpoint::{
 };
 use efa_core::nic::{Access, Region, UserSlice};
 use efa_core::wire::{AtomicDatatype, AtomicOp};
+use efa_emu::fault::Fault;
 use efa_emu::sim::{Fabric, HostConfig, SimHost, SimNic};
 
 use crate::model::{
@@ -319,7 +320,7 @@ impl World {
                 }
             }
             Step::Fault(ref fault) => {
-                self.fabric.install(fault.clone());
+                self.fabric.install(Fault::clone(fault));
             }
             Step::Die { at } => {
                 let program = self.current[at];
@@ -902,9 +903,6 @@ impl World {
             return Err(format!(
                 "receive {receive} got message {number}, which is not for it"
             ));
-        }
-        if message.state == Asked::Waiting && !self.programs[message.from].outbox.is_empty() {
-            // It is being handed over right now, to the program itself.
         }
         if let Some(other) = message.taken.replace(receive) {
             return Err(format!(
