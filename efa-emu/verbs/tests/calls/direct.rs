@@ -306,3 +306,123 @@ fn a_doorbell_arms_a_queue_for_an_event() {
         assert_eq!((taken, of), (0, queue));
     });
 }
+
+/// What the device's thread of this process has done so far.
+#[derive(Clone, Copy, Debug)]
+struct Activity {
+    /// Times that it went to sleep.
+    sleeps: u64,
+    /// Processor time in ticks of 10 ms.
+    ticks: u64,
+}
+
+impl Activity {
+    fn now() -> Activity {
+        for task in std::fs::read_dir("/proc/self/task").unwrap() {
+            let task = task.unwrap().path();
+            let file = |name| std::fs::read_to_string(task.join(name)).unwrap_or_default();
+            if file("comm").trim() != "efa-emu" {
+                continue;
+            }
+            let status = file("status");
+            let sleeps = status
+                .lines()
+                .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))
+                .and_then(|count| count.trim().parse().ok())
+                .expect("the kernel counts them");
+            let stat = file("stat");
+            // Behind the name, which ends with a parenthesis: user and system time are 12th and 13th.
+            let fields: Vec<&str> = stat
+                .rsplit_once(')')
+                .unwrap()
+                .1
+                .split_whitespace()
+                .collect();
+            let time = |field: usize| fields[field].parse::<u64>().unwrap();
+            return Activity {
+                sleeps,
+                ticks: time(11) + time(12),
+            };
+        }
+        panic!("an opened device has a thread");
+    }
+
+    /// What it does while the program does nothing, a third of a second long.
+    fn while_idle() -> Activity {
+        // Until it takes over from a program that polled, and has settled.
+        std::thread::sleep(Duration::from_millis(60));
+        let before = Activity::now();
+        std::thread::sleep(Duration::from_millis(333));
+        let after = Activity::now();
+        Activity {
+            sleeps: after.sleeps - before.sleeps,
+            ticks: after.ticks - before.ticks,
+        }
+    }
+}
+
+/// The device looks at doorbells only while somebody may write them, and seldom while nobody does.
+#[test]
+fn doorbells_cost_those_who_asked_for_them() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        let queue = endpoint.cq(64);
+        let pair = endpoint.srd(queue, 0);
+        let mut memory = [0u8; 64];
+        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let by_calls = || {
+            assert_eq!(post_recv(pair, 1, &mut [sge(region, 0, 8)]), 0);
+            let mut list = [sge(region, 8, 8)];
+            let mut request = send_request(&endpoint, pair, 2, &mut list);
+            assert_eq!(post_send(pair, &mut request).0, 0);
+            wait_for(queue, 2);
+        };
+        by_calls();
+        let idle = Activity::while_idle();
+        assert!(
+            idle.sleeps < 30 && idle.ticks < 5,
+            "without doorbells: {idle:?}"
+        );
+
+        let (mut of_send, mut of_receive): (efadv_wq_attr, efadv_wq_attr) = (zeroed(), zeroed());
+        let mut number = efadv_ah_attr::default();
+        // SAFETY: live objects.
+        let qpn = unsafe {
+            let (send, receive) = (&raw mut of_send, &raw mut of_receive);
+            assert_eq!(efadv_query_qp_wqs(pair, send, receive, 40), 0);
+            assert_eq!(efadv_query_ah(endpoint.handle, &raw mut number, 16), 0);
+            (*pair).qp_num as u16
+        };
+        let mut completions = Completions::of(queue);
+        let (mut sends, mut receives) = (Ring::of(&of_send), Ring::of(&of_receive));
+        // The calls have used one entry of each queue, and two completions.
+        (sends.counter, receives.counter, completions.0.counter) = (1, 1, 2);
+        for round in 0..3 {
+            receives.write(&receive(region, 0, 8, round));
+            receives.ring();
+            let [a, b, c, d] = head(&sends, round, 0, 1, (number.ahn, qpn));
+            let [e, f] = buffer(region, 8, 8);
+            sends.write(&[a, b, c, d, e, f]);
+            sends.ring();
+            for _ in 0..2 {
+                let entry = completions.next();
+                assert_eq!((entry.request, entry.status), (round, 0));
+            }
+            let idle = Activity::while_idle();
+            assert!(
+                (1..2000).contains(&idle.sleeps) && idle.ticks < 15,
+                "with doorbells, round {round}: {idle:?}"
+            );
+        }
+        // SAFETY: live objects.
+        unsafe {
+            assert_eq!(ibv_destroy_qp(pair), 0);
+            assert_eq!(ibv_destroy_cq(queue), 0);
+        }
+        let idle = Activity::while_idle();
+        assert!(
+            idle.sleeps < 30 && idle.ticks < 5,
+            "without doorbells again: {idle:?}"
+        );
+    });
+}
