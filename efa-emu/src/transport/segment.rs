@@ -513,3 +513,48 @@ impl<'a> Slot<'a> {
         self.header.u32(self.at + 32)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn damaged_segments_and_those_of_other_versions_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("1.device");
+        let address = Address {
+            gid: Gid([7; 16]),
+            id: ParticipantId(1),
+        };
+        let refused = || Segment::open(&path, address).unwrap_err().to_string();
+        assert!(Segment::open(&path, address).unwrap().is_none());
+        std::fs::write(&path, b"short").unwrap();
+        assert!(refused().contains("too short"), "{}", refused());
+        std::fs::remove_file(&path).unwrap();
+
+        let segment = Segment::create(&path, address).unwrap();
+        assert!(Segment::open(&path, address).unwrap().is_some());
+        let whole = segment.file.metadata().unwrap().len();
+        for (at, complaint) in [
+            (AT_MAGIC, "magic"),
+            (AT_VERSION, "layout \"version 254, 1024 slots\""),
+            (AT_SLOT_COUNT, "layout \"version 1, 1278 slots\""),
+            (AT_GID, "another owner"),
+            (AT_PARTICIPANT, "another owner"),
+        ] {
+            let mut byte = [0];
+            segment.file.read_exact_at(&mut byte, at as u64).unwrap();
+            segment.file.write_all_at(&[254], at as u64).unwrap();
+            let error = refused();
+            assert!(error.contains(complaint), "{error}");
+            assert!(error.contains("1.device"), "{error}");
+            segment.file.write_all_at(&byte, at as u64).unwrap();
+        }
+        segment.file.set_len(whole - 1).unwrap();
+        assert!(refused().contains("too short"), "{}", refused());
+        segment.file.set_len(whole).unwrap();
+        assert!(Segment::open(&path, address).unwrap().is_some());
+    }
+}
