@@ -10,6 +10,11 @@ use efa_conformance::player::Launcher;
 
 /// Runs the cells of group `libfabric` whose names are given; each must work.
 fn all_work(names: &[&str]) {
+    all_of("libfabric", names);
+}
+
+/// Runs the cells of a group whose names are given; each must work.
+fn all_of(group: &str, names: &[&str]) {
     let efa_conformance = Path::new(env!("CARGO_BIN_EXE_efa-conformance")).to_owned();
     let efa_emu = efa_conformance.with_file_name("efa-emu");
     if !efa_emu.is_file() {
@@ -25,7 +30,7 @@ fn all_work(names: &[&str]) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let lab = Lab::new(&root, launcher, Selection::default()).unwrap();
     for name in names {
-        let cells = interop::select(&lab, Some("libfabric"), Some(name)).unwrap();
+        let cells = interop::select(&lab, Some(group), Some(name)).unwrap();
         let cell = cells.iter().find(|cell| cell.name() == *name).unwrap();
         let row = cell.run(&lab);
         match &row.outcome {
@@ -87,4 +92,35 @@ fn neighbouring_releases() {
 #[test]
 fn release_1_11_reads_into_fresh_memory() {
     all_work(&["1.17 -> 1.11+rdma: messages"]);
+}
+
+#[test]
+fn the_python_package() {
+    all_of("python", &["efa queries, messages, RDMA, refusals"]);
+}
+
+#[test]
+fn tools_of_rdma_core() {
+    all_of(
+        "rdma_core",
+        &[
+            "ibv_devices 44",
+            "ibv_devices 56.1",
+            "ibv_devinfo -v 56.1",
+            "ibv_ud_pingpong -e 44",
+            "ibv_ud_pingpong -e 56.1",
+        ],
+    );
+}
+
+#[test]
+fn perftest_by_events() {
+    all_of(
+        "perftest",
+        &[
+            "25.01 ib_send_lat -c SRD -n 1000 -e",
+            "25.01 ib_read_lat -c SRD -n 1000 -e",
+            "25.01 ib_write_bw -c SRD -n 1000",
+        ],
+    );
 }

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use efa_emu::sysfs::DEVICE_NAME as DEVICE;
+
 use super::dialogue::{converse, installed};
 use super::{Bench, Cell, CellResult, Host, Lab, Unmet};
 
@@ -16,9 +18,6 @@ const NEWER: &str = "debian13";
 
 /// The version of this machine's tools and of the newer ones.
 const VERSIONS: [(&str, Option<&str>); 2] = [("44", None), ("56.1", Some(NEWER))];
-
-/// The name of the emulated device.
-const DEVICE: &str = "rdmap0s6";
 
 /// Where Debian's package `rdma-core` has the tests of the Python bindings, compressed.
 const PYVERBS_TESTS: &str = "/usr/share/doc/rdma-core/tests";
@@ -103,8 +102,9 @@ fn devices(host: &Host) -> CellResult {
 
 fn devinfo(host: &Host) -> CellResult {
     let info = host.run(&["ibv_devinfo", "-v"])?.stdout;
+    let name = format!("hca_id: {DEVICE}");
     let expected = [
-        "hca_id: rdmap0s6",
+        name.as_str(),
         "transport: unspecified (4)",
         "vendor_id: 0x1d0f",
         "vendor_part_id: 61346",
