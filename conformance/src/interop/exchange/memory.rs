@@ -223,10 +223,9 @@ impl Pair<'_> {
                 let wrong = found
                     .iter()
                     .zip(expected)
-                    .position(|(found, expected)| found != expected);
-                return Err(Unmet::Failed(format!(
-                    "element {wrong:?} of memory is wrong"
-                )));
+                    .position(|(found, expected)| found != expected)
+                    .unwrap_or(found.len());
+                return Err(Unmet::Failed(format!("element {wrong} of memory is wrong")));
             }
             std::thread::sleep(LOOK);
         }
