@@ -40,8 +40,8 @@ pub(crate) unsafe fn buffers<'a>(list: *const ibv_sge, count: usize) -> Option<&
     match count {
         // Then the pointer may be anything.
         0 => Some(&[]),
-        // SAFETY: valid by contract, and both types have the same layout, as checked above.
         1..=LIST_ROOM if !list.is_null() => {
+            // SAFETY: valid by contract, and both types have the same layout, as checked above.
             Some(unsafe { core::slice::from_raw_parts(list.cast(), count) })
         }
         _ => None,
