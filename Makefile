@@ -29,6 +29,7 @@ lint: setup
 ## bench: micro benchmarks, then stock programs over the device beside other providers
 bench: release
 	$(CARGO) bench --workspace --quiet
+	$(CARGO) run --release --quiet -p efa-emu --example sim_growth 200000
 
 ## interop: one line for each program that must work on emulated devices (docs/interop.md)
 interop: release

@@ -59,14 +59,12 @@ impl SharedMemory {
         self.length
     }
 
-    #[inline]
+    #[inline(always)]
     fn at(&self, offset: usize, length: usize) -> *mut u8 {
         let end = offset.checked_add(length);
-        assert!(
-            end.is_some_and(|end| end <= self.length),
-            "access beyond a shared mapping: {offset} + {length} of {}",
-            self.length
-        );
+        if end.is_none_or(|end| end > self.length) {
+            beyond(offset, length, self.length);
+        }
         // SAFETY: the whole range lies inside the mapping, as just checked.
         unsafe { self.base.as_ptr().add(offset) }
     }
@@ -159,6 +157,13 @@ impl SharedMemory {
         // SAFETY: writable by contract, readable and in bounds as checked.
         unsafe { std::ptr::copy(from, address as *mut u8, length) };
     }
+}
+
+/// Apart, so that what the message needs is not put together before every access.
+#[cold]
+#[inline(never)]
+fn beyond(offset: usize, length: usize, end: usize) -> ! {
+    panic!("access beyond a shared mapping: {offset} + {length} of {end}");
 }
 
 impl Drop for SharedMemory {

@@ -17,6 +17,7 @@ mod handles;
 mod node;
 mod objects;
 mod statuses;
+mod steady;
 mod verbs;
 
 use common::{Program, TestFabric};

@@ -1,0 +1,304 @@
+//! What a 64-byte message costs through the verbs: instructions, time, and the memory of queue pairs.
+//!
+//! The program starts itself again on an emulated host, where it sends messages from one queue pair
+//! of its own to another: one thread does everything that both sides do for a packet, and waits for
+//! nobody. Under valgrind's callgrind the difference of a long and a short run is the number of
+//! instructions, which does not depend on what else the machine does. The peer is a message through
+//! a crossbeam channel in one thread.
+
+#[path = "../src/abi/mod.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "a benchmark uses a part of the ABI"
+)]
+mod abi;
+#[path = "../tests/calls/verbs.rs"]
+#[allow(dead_code, reason = "a benchmark uses a part of the helpers")]
+mod verbs;
+
+use std::ffi::c_int;
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::ptr::null_mut;
+use std::time::Instant;
+
+use abi::*;
+use verbs::*;
+
+const LENGTH: u32 = 64;
+
+/// Messages of the short run under callgrind, and how many more the long one has.
+const FEW: u64 = 2_048;
+const MORE: u64 = 10_240;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match words[..] {
+        ["messages", count, burst] => number(count)
+            .and_then(|count| Ok((count, number(burst)?)))
+            .map(|(count, burst)| println!("{}", messages(count, burst))),
+        ["pairs", count] => number(count).map(|count| println!("{}", pairs(count))),
+        // `cargo test --benches` only wants to know whether it starts.
+        _ if words.contains(&"--test") => Ok(()),
+        _ => report(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("packets: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|error| format!("{text:?} is no number: {error}"))
+}
+
+/// Nanoseconds per message of `count` messages, `burst` of them at a time.
+fn messages(count: u64, burst: u64) -> f64 {
+    let endpoint = Endpoint::new();
+    let queue = extended_cq(&endpoint);
+    let pairs = [(); 2].map(|()| deep_pair(&endpoint, queue));
+    let mut memory = vec![7u64; 4096];
+    let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+    let [from, to] = pairs;
+    let start = Instant::now();
+    for _ in 0..count / burst {
+        for _ in 0..burst {
+            assert_eq!(post_recv(to, 1, &mut [sge(region, 8192, 8192)]), 0);
+        }
+        let mut data = [sge(region, 0, LENGTH)];
+        for _ in 0..burst {
+            let mut request = send_request(&endpoint, to, 2, &mut data);
+            assert_eq!(post_send(from, &mut request).0, 0);
+        }
+        let mut seen = 0;
+        while seen < 2 * burst {
+            seen += poll_session(queue, 2 * burst - seen);
+        }
+    }
+    start.elapsed().as_nanos() as f64 / count as f64
+}
+
+/// A completion queue as libfabric makes it.
+fn extended_cq(endpoint: &Endpoint) -> *mut ibv_cq {
+    let mut attributes: ibv_cq_init_attr_ex = zeroed();
+    attributes.cqe = 8192;
+    attributes.wc_flags = IBV_WC_STANDARD_FLAGS;
+    let mut efa = efadv_cq_init_attr::default();
+    let size = size_of::<efadv_cq_init_attr>() as u32;
+    // SAFETY: a live context, and attributes on the stack.
+    let queue =
+        unsafe { efadv_create_cq(endpoint.context, &raw mut attributes, &raw mut efa, size) };
+    assert!(!queue.is_null(), "no completion queue: errno {}", errno());
+    queue.cast()
+}
+
+/// A queue pair of the depth that libfabric asks for.
+fn deep_pair(endpoint: &Endpoint, queue: *mut ibv_cq) -> *mut ibv_qp {
+    let (mut attributes, mut efa) = endpoint.srd_request(queue, 0);
+    attributes.cap.max_send_wr = 4096;
+    attributes.cap.max_recv_wr = 8192;
+    attributes.cap.max_recv_sge = 1;
+    attributes.sq_sig_all = 1;
+    let size = size_of::<efadv_qp_init_attr>() as u32;
+    // SAFETY: live objects, and attributes on the stack.
+    let pair =
+        unsafe { efadv_create_qp_ex(endpoint.context, &raw mut attributes, &raw mut efa, size) };
+    assert!(!pair.is_null(), "no queue pair: errno {}", errno());
+    ready(pair);
+    pair
+}
+
+/// Reads up to `limit` completions as libfabric does: a session, and calls for their fields.
+fn poll_session(queue: *mut ibv_cq, limit: u64) -> u64 {
+    let queue: *mut ibv_cq_ex = queue.cast();
+    let mut count = 0;
+    // SAFETY: a live extended completion queue with all functions, in one thread.
+    unsafe {
+        if (*queue).start_poll.expect("given")(queue, null_mut()) != 0 {
+            return 0;
+        }
+        loop {
+            assert_eq!((*queue).status, 0, "a message failed");
+            black_box((*queue).read_opcode.expect("given")(queue));
+            black_box((*queue).read_wc_flags.expect("given")(queue));
+            black_box((*queue).read_byte_len.expect("given")(queue));
+            count += 1;
+            if count == limit || (*queue).next_poll.expect("given")(queue) != 0 {
+                break;
+            }
+        }
+        (*queue).end_poll.expect("given")(queue);
+    }
+    count
+}
+
+/// Resident bytes per queue pair of `count`, each of which has sent and received a message.
+fn pairs(count: u64) -> f64 {
+    let endpoint = Endpoint::new();
+    let queue = extended_cq(&endpoint);
+    let mut memory = vec![7u64; 4096];
+    let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+    let talk = |pair: *mut ibv_qp| {
+        assert_eq!(post_recv(pair, 1, &mut [sge(region, 8192, 8192)]), 0);
+        let mut data = [sge(region, 0, LENGTH)];
+        let mut request = send_request(&endpoint, pair, 2, &mut data);
+        assert_eq!(post_send(pair, &mut request).0, 0);
+        let mut seen = 0;
+        while seen < 2 {
+            seen += poll_session(queue, 2 - seen);
+        }
+    };
+    // What the first message takes is not the queue pairs'.
+    talk(deep_pair(&endpoint, queue));
+    let before = resident();
+    for _ in 0..count {
+        talk(deep_pair(&endpoint, queue));
+    }
+    (resident() - before) as f64 / count as f64
+}
+
+/// Bytes of memory that this process has in use.
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
+    let pages = statm.split_whitespace().nth(1).expect("the second field");
+    // SAFETY: takes no pointers.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+    pages.parse::<u64>().expect("a number") * page
+}
+
+/// `efa-emu` beside the directory that this program was built into.
+fn emulator() -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    own.ancestors()
+        .skip(1)
+        .take(2)
+        .map(|directory| directory.join("efa-emu"))
+        .find(|path| path.is_file())
+        .ok_or_else(|| "efa-emu was not built; run `cargo build --workspace --release`".to_owned())
+}
+
+/// Runs this program on an emulated host, behind `wrapper`; its standard output and error.
+fn again(
+    emulator: &Path,
+    wrapper: &[&str],
+    arguments: &[&str],
+) -> Result<(String, String), String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let output = Command::new(emulator)
+        .args([
+            "run",
+            "--fabric",
+            &format!("packets-{}", std::process::id()),
+        ])
+        .arg("--")
+        .args(wrapper)
+        .arg(own)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("cannot start {}: {error}", emulator.display()))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let errors = text(&output.stderr);
+    if output.status.success() {
+        Ok((text(&output.stdout), errors))
+    } else {
+        Err(format!(
+            "{wrapper:?} {arguments:?}: {}\n{errors}",
+            output.status
+        ))
+    }
+}
+
+/// Instructions per message, `None` without valgrind.
+fn instructions(emulator: &Path, burst: &str) -> Result<Option<f64>, String> {
+    let has_valgrind = Command::new("valgrind").arg("--version").output().is_ok();
+    if !has_valgrind {
+        return Ok(None);
+    }
+    let wrapper = [
+        "valgrind",
+        "--tool=callgrind",
+        "--callgrind-out-file=/dev/null",
+    ];
+    let counted = |messages: u64| -> Result<u64, String> {
+        let messages = messages.to_string();
+        let (_, errors) = again(emulator, &wrapper, &["messages", &messages, burst])?;
+        errors
+            .split_once("Collected : ")
+            .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok())
+            .ok_or_else(|| format!("callgrind printed no count: {errors}"))
+    };
+    let difference = counted(FEW + MORE)?.saturating_sub(counted(FEW)?);
+    Ok(Some(difference as f64 / MORE as f64))
+}
+
+/// Nanoseconds to hand 64 bytes through a channel in one thread.
+fn channel() -> f64 {
+    const COUNT: u32 = 1_000_000;
+    let (sender, receiver) = crossbeam_channel::bounded::<[u8; LENGTH as usize]>(64);
+    let start = Instant::now();
+    for _ in 0..COUNT {
+        sender
+            .try_send(black_box([7; LENGTH as usize]))
+            .expect("room");
+        black_box(receiver.try_recv().expect("a message"));
+    }
+    start.elapsed().as_nanos() as f64 / f64::from(COUNT)
+}
+
+fn report() -> Result<(), String> {
+    const ROUNDS: c_int = 5;
+    let emulator = emulator()?;
+    println!(
+        "{LENGTH}-byte messages through the verbs, both sides in one thread, best of {ROUNDS}"
+    );
+    println!(
+        "{:<34} {:>9} {:>8} {:>10} {:>14}",
+        "", "ns", "of peer", "Mmsg/s", "instructions"
+    );
+    let mut peer = f64::INFINITY;
+    let mut best = [f64::INFINITY; 2];
+    let bursts = ["1", "64"];
+    for _ in 0..ROUNDS {
+        peer = peer.min(channel());
+        for (best, burst) in best.iter_mut().zip(bursts) {
+            let (printed, _) = again(&emulator, &[], &["messages", "256000", burst])?;
+            let time = printed.trim().parse::<f64>();
+            *best = best.min(time.map_err(|error| format!("{printed:?}: {error}"))?);
+        }
+    }
+    println!(
+        "{:<34} {peer:>9.1} {:>7.2}x {:>10.2} {:>14}",
+        "crossbeam channel (peer)",
+        1.0,
+        1e3 / peer,
+        "-"
+    );
+    for (time, burst) in best.into_iter().zip(bursts) {
+        let count = match instructions(&emulator, burst)? {
+            Some(count) => format!("{count:.0}"),
+            None => "no valgrind".to_owned(),
+        };
+        println!(
+            "{:<34} {time:>9.1} {:>7.2}x {:>10.2} {count:>14}",
+            format!("one send and receive, bursts of {burst}"),
+            time / peer,
+            1e3 / time,
+        );
+    }
+    println!("\nqueue pairs of 4096 sends and 8192 receives; resident bytes, one message each");
+    for count in ["1", "64", "1024"] {
+        match again(&emulator, &[], &["pairs", count]) {
+            Ok((printed, _)) => println!("{count:>5} queue pairs {:>10} B each", printed.trim()),
+            Err(error) => println!("{count:>5} queue pairs: {error}"),
+        }
+    }
+    Ok(())
+}
