@@ -28,7 +28,8 @@ pub(super) struct Tap {
     sent: HashMap<Token, Sent>,
 }
 
-fn now(direction: Direction) -> Moment {
+/// This moment, for a frame in this direction.
+pub(super) fn now(direction: Direction) -> Moment {
     // A clock before 1970 is not worth an error.
     let time = SystemTime::now().duration_since(UNIX_EPOCH);
     Moment {
@@ -73,20 +74,22 @@ impl Tap {
         }
     }
 
-    /// A request leaves.
-    pub(super) fn sent(&mut self, to: Gid, token: Token, record: &Record, data: LocalData<'_>) {
+    /// A request left, at `moment`: the receiver may have answered it by now.
+    pub(super) fn sent(
+        &mut self,
+        moment: Moment,
+        to: Gid,
+        token: Token,
+        record: &Record,
+        data: LocalData<'_>,
+    ) {
         let header = record.header;
         let path = record.path;
         self.sent.insert(token, Sent { to, path, header });
         let route = self.outbound(to, path);
         let mut data = Registered(data);
-        self.recorder.request(
-            now(Direction::Outbound),
-            route,
-            &header,
-            record.retry,
-            &mut data,
-        );
+        self.recorder
+            .request(moment, route, &header, record.retry, &mut data);
     }
 
     /// The outcome of a request came back. `memory` is where a read's data is now. What the link

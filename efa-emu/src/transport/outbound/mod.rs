@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use efa_core::address::{Gid, Qkey, Qpn};
 use efa_core::nic::Status;
 
+use crate::capture::{Direction, Moment};
 use crate::device::Device;
 use crate::link::{
     HostSegment, Link, LinkBusy, LocalData, Operation, RemoteRange, RequestHeader, Token,
@@ -28,7 +29,7 @@ use super::ring::{Full, Producer};
 use super::schedule::{Network, Passage, monotonic_now};
 use super::segment::Address;
 use super::shared::SharedMemory;
-use super::tap::Tap;
+use super::tap::{Tap, now};
 
 /// Longest RDMA write that travels in one record like a send. Beyond, one copy by the target costs
 /// less than two through the ring.
@@ -657,6 +658,13 @@ impl Refused {
     }
 }
 
+/// The time at which a request is about to leave, if a capture wants to know. Afterwards it is too
+/// late: the answer may be there before this process runs again.
+#[inline]
+fn leaving(tap: Option<&Tap>) -> Option<Moment> {
+    tap.map(|_| now(Direction::Outbound))
+}
+
 impl Link for Outbound {
     #[inline]
     fn try_send(
@@ -701,6 +709,7 @@ impl Link for Outbound {
                 length: header.length,
             };
             let pending = Pending::Request(token, header.source_qpn, header.sequence);
+            let leaves = leaving(self.tap.as_deref());
             let pushed = ring.push(&record, pending, |memory, at| {
                 memory::gather(memory, at, data, window);
             });
@@ -709,10 +718,10 @@ impl Link for Outbound {
                 return Err(LinkBusy);
             }
             list(&mut self.waiting, ring, index);
-            if self.tap.is_some() {
+            if let Some(moment) = leaves {
                 // Made anew, so that without a capture there is no need for one in memory.
                 let record = Record::request(Kind::Data, header, header.length, passage, retry);
-                self.tap_sent(to, token, record, data);
+                self.tap_sent(moment, to, token, record, data);
             }
             return Ok(());
         }
@@ -722,9 +731,16 @@ impl Link for Outbound {
 
 impl Outbound {
     #[cold]
-    fn tap_sent(&mut self, to: Gid, token: Token, record: Record, data: LocalData<'_>) {
+    fn tap_sent(
+        &mut self,
+        moment: Moment,
+        to: Gid,
+        token: Token,
+        record: Record,
+        data: LocalData<'_>,
+    ) {
         if let Some(tap) = &mut self.tap {
-            tap.sent(to, token, &record, data);
+            tap.sent(moment, to, token, &record, data);
         }
     }
 
@@ -757,6 +773,7 @@ impl Outbound {
             retry: record.retry,
             stage: Stage::through_rings(header.operation),
         });
+        let leaves = leaving(self.tap.as_deref());
         let through_rings = self.rdma == RdmaPath::Rings
             || ring.rings_only
             || segments.len() > record::MAX_SEGMENTS;
@@ -776,7 +793,9 @@ impl Outbound {
             }
             list(&mut self.waiting, ring, index);
         }
-        self.tap_sent(to, token, record, data);
+        if let Some(moment) = leaves {
+            self.tap_sent(moment, to, token, record, data);
+        }
         Ok(())
     }
 }
