@@ -11,6 +11,10 @@ use std::ffi::c_int;
 pub const QP_DRIVER_TYPE_SRD: u32 = 0;
 /// `wc_flags` bit: report the GID of senders without an address handle.
 pub const WC_EX_WITH_SGID: u64 = 1 << 0;
+/// `wc_flags` bit: tell writes with immediate data that took no receive.
+pub const WC_EX_WITH_IS_UNSOLICITED: u64 = 1 << 1;
+/// `flags` bit of a queue pair: peers' writes with immediate data take no receive.
+pub const QP_FLAGS_UNSOLICITED_WRITE_RECV: u16 = 1 << 0;
 /// Work completion opcode of a peer's RDMA write with immediate.
 pub const WC_RECV_RDMA_WITH_IMM: ibv_wc_opcode::Type = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
 
@@ -68,6 +72,8 @@ pub struct CqInitAttr {
 pub struct Cq {
     pub comp_mask: u64,
     pub wc_read_sgid: Option<unsafe extern "C" fn(cq: *mut Cq, sgid: *mut ibv_gid) -> c_int>,
+    /// Only there if the queue was made with [`WC_EX_WITH_IS_UNSOLICITED`].
+    pub wc_is_unsolicited: Option<unsafe extern "C" fn(cq: *mut Cq) -> bool>,
 }
 
 #[link(name = "efa")]
@@ -111,5 +117,6 @@ mod tests {
         assert_eq!(size_of::<QpInitAttr>(), 16);
         assert_eq!(size_of::<CqInitAttr>(), 16);
         assert_eq!(offset_of!(Cq, wc_read_sgid), 8);
+        assert_eq!(offset_of!(Cq, wc_is_unsolicited), 16);
     }
 }

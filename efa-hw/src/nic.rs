@@ -32,6 +32,9 @@ pub struct NicConfig {
     /// Receiver-not-ready retries of the device before a send completes with
     /// [`efa_core::nic::Status::RemoteRnr`]: 0 to 6, or 7 for ever. Stock libfabric sets 3.
     pub rnr_retry: u8,
+    /// Peers' writes with immediate data take no receive, where the device can do that. Senders must
+    /// be told, because stock libfabric wants both sides to agree.
+    pub unsolicited_write_recv: bool,
 }
 
 impl Default for NicConfig {
@@ -42,6 +45,7 @@ impl Default for NicConfig {
             packet_buffers: 2048,
             qkey: None,
             rnr_retry: 3,
+            unsolicited_write_recv: true,
         }
     }
 }
@@ -111,8 +115,9 @@ impl HwNic {
         let mut attributes = limits.clone();
         attributes.send_queue_depth = config.send_queue_depth;
         attributes.recv_queue_depth = config.recv_queue_depth;
-        // The queue pair is made without it.
-        attributes.caps -= DeviceCaps::UNSOLICITED_WRITE_RECV;
+        if !config.unsolicited_write_recv {
+            attributes.caps -= DeviceCaps::UNSOLICITED_WRITE_RECV;
+        }
 
         let pd = ProtectionDomain::alloc(&device)?;
         let memory_error = |error: NicError| OpenError::Verbs {
@@ -128,7 +133,7 @@ impl HwNic {
         let qkey = config
             .qkey
             .unwrap_or_else(|| Qkey(rand::random::<u32>() & 0x7FFF_FFFF));
-        let queues = Queues::create(&device, &pd, &config, qkey)?;
+        let queues = Queues::create(&device, &pd, &config, attributes.caps, qkey)?;
         let address = RawAddress {
             gid: device.gid(),
             qpn: queues.qpn(),

@@ -124,19 +124,25 @@ impl Session<'_> {
 }
 
 impl Queues {
-    /// Creates completion queue and queue pair and brings the latter to ready-to-send.
+    /// Creates completion queue and queue pair and brings the latter to ready-to-send. `caps` are what
+    /// is used of the device.
     pub(crate) fn create(
         device: &HwDevice,
         pd: &ProtectionDomain,
         config: &NicConfig,
+        caps: DeviceCaps,
         qkey: Qkey,
     ) -> Result<Queues, OpenError> {
-        let caps = device.attributes().caps;
-        let cq = CompletionQueue::create(
-            device,
-            config.send_queue_depth + config.recv_queue_depth,
-            caps.contains(DeviceCaps::CQ_WITH_SGID),
-        )?;
+        let unsolicited = caps.contains(DeviceCaps::UNSOLICITED_WRITE_RECV);
+        let mut wc_flags = 0;
+        if caps.contains(DeviceCaps::CQ_WITH_SGID) {
+            wc_flags |= efadv::WC_EX_WITH_SGID;
+        }
+        if unsolicited {
+            wc_flags |= efadv::WC_EX_WITH_IS_UNSOLICITED;
+        }
+        let entries = config.send_queue_depth + config.recv_queue_depth;
+        let cq = CompletionQueue::create(device, entries, wc_flags)?;
 
         let mut operations = ffi::IBV_QP_EX_WITH_SEND | ffi::IBV_QP_EX_WITH_SEND_WITH_IMM;
         if caps.contains(DeviceCaps::RDMA_READ) {
@@ -164,6 +170,11 @@ impl Queues {
         };
         let mut efa_attr = QpInitAttr {
             driver_qp_type: efadv::QP_DRIVER_TYPE_SRD,
+            flags: if unsolicited {
+                efadv::QP_FLAGS_UNSOLICITED_WRITE_RECV
+            } else {
+                0
+            },
             ..Default::default()
         };
         // SAFETY: device, domain and queue are alive, both structures are complete.
@@ -316,8 +327,9 @@ fn bring_up(
 #[derive(Debug)]
 struct CompletionQueue {
     cq: NonNull<ffi::ibv_cq_ex>,
-    /// Set if completions of unknown senders carry their GID.
+    /// Set if completions carry what only EFA has.
     efa: Option<NonNull<efadv::Cq>>,
+    is_unsolicited: Option<unsafe extern "C" fn(*mut efadv::Cq) -> bool>,
     calls: PollCalls,
 }
 
@@ -358,7 +370,7 @@ impl CompletionQueue {
     fn create(
         device: &HwDevice,
         entries: usize,
-        with_sgid: bool,
+        wc_flags: u64,
     ) -> Result<CompletionQueue, OpenError> {
         let fields = ffi::IBV_WC_EX_WITH_BYTE_LEN
             | ffi::IBV_WC_EX_WITH_IMM
@@ -371,7 +383,7 @@ impl CompletionQueue {
             ..Default::default()
         };
         let mut efa_attr = CqInitAttr {
-            wc_flags: if with_sgid { efadv::WC_EX_WITH_SGID } else { 0 },
+            wc_flags,
             ..Default::default()
         };
         // SAFETY: the device is open and both structures are complete.
@@ -391,10 +403,20 @@ impl CompletionQueue {
             return Err(error);
         };
         // SAFETY: the queue is alive and was made by libefa.
-        let efa = with_sgid
+        let efa = (wc_flags != 0)
             .then(|| NonNull::new(unsafe { efadv::efadv_cq_from_ibv_cq_ex(cq.as_ptr()) }))
             .flatten();
-        Ok(CompletionQueue { cq, efa, calls })
+        let asked = wc_flags & efadv::WC_EX_WITH_IS_UNSOLICITED != 0;
+        let is_unsolicited = efa.filter(|_| asked).and_then(|efa| {
+            // SAFETY: a libefa that accepted the flag has the member.
+            unsafe { efa.as_ref() }.wc_is_unsolicited
+        });
+        Ok(CompletionQueue {
+            cq,
+            efa,
+            is_unsolicited,
+            calls,
+        })
     }
 
     /// `struct ibv_cq` is the beginning of `struct ibv_cq_ex`.
@@ -468,13 +490,17 @@ impl Entry<'_> {
             .unwrap_or(Status::RemoteBadStatus)
     }
 
-    fn is_write_with_immediate(&self) -> bool {
-        self.read(self.0.calls.opcode) == efadv::WC_RECV_RDMA_WITH_IMM
+    /// A peer's write that consumed no receive.
+    pub(crate) fn is_write_without_receive(&self) -> bool {
+        let (Some(efa), Some(read)) = (self.0.efa, self.0.is_unsolicited) else {
+            return false;
+        };
+        // SAFETY: an `Entry` exists only while the session stands at a completion.
+        self.is_write_with_immediate() && unsafe { read(efa.as_ptr()) }
     }
 
-    /// A peer's write that consumed no receive; its work request id is 0.
-    pub(crate) fn is_write_without_receive(&self) -> bool {
-        self.wr_id() == 0 && self.is_write_with_immediate()
+    fn is_write_with_immediate(&self) -> bool {
+        self.read(self.0.calls.opcode) == efadv::WC_RECV_RDMA_WITH_IMM
     }
 
     /// The completion of a receive whose buffer is `buffer`.

@@ -271,92 +271,110 @@ fn rdma_moves_data_both_ways_and_a_bad_key_moves_none() {
                 );
                 return;
             }
-            let (mut a, mut b) = (open(&device), open(&device));
-            let ahn = a.create_address_handle(b.local_address().gid).unwrap();
-            // The device refuses RDMA of initiators that the responder's address book lacks.
-            b.create_address_handle(a.local_address().gid).unwrap();
-            let length = 3 << 20;
-            let local = a.allocate_user(length).unwrap();
-            let remote = b.allocate_user(length).unwrap();
-            let local_region = a.register(local, Access::LOCAL_WRITE).unwrap();
-            let remote_region = b
-                .register(
-                    remote,
-                    Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE,
-                )
-                .unwrap();
-            let pattern: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
-            b.write_user(remote.address, &pattern).unwrap();
-            let request = RdmaRequest {
-                destination: destination(ahn, b.local_address()),
-                local,
-                local_key: local_region.local_key,
-                remote_address: remote.address,
-                remote_key: remote_region.remote_key,
-                immediate: None,
-                context: 1,
-            };
-
-            a.post_read(&request).unwrap();
-            let read = wait(&mut [&mut a, &mut b], 1)[0];
-            assert_eq!((read.context, read.status), (1, Status::Ok));
-            assert_eq!(read.kind, CompletionKind::RdmaRead);
-            assert!(
-                a.read_user(local).unwrap() == pattern,
-                "the data that was read differs"
-            );
-
-            a.write_user(local.address, &vec![0x5A; length]).unwrap();
-            post_receive(&mut b);
-            let write = RdmaRequest {
-                immediate: Some(77),
-                context: 2,
-                ..request
-            };
-            a.post_write(&write).unwrap();
-            let arrived = wait(&mut [&mut b], 1)[0];
-            let CompletionKind::RecvRdmaWithImmediate {
-                length: bytes,
-                immediate,
-                source,
-                ..
-            } = arrived.kind
-            else {
-                panic!("not a write with immediate: {arrived:?}");
-            };
-            assert_eq!(
-                (bytes, immediate, source.qpn),
-                (length, 77, a.local_address().qpn)
-            );
-            let written = wait(&mut [&mut a], 1)[0];
-            assert_eq!((written.context, written.status), (2, Status::Ok));
-            assert_eq!(written.kind, CompletionKind::RdmaWrite);
-            assert!(
-                b.read_user(remote)
-                    .unwrap()
-                    .iter()
-                    .all(|byte| *byte == 0x5A)
-            );
-
-            b.deregister(remote_region).unwrap();
-            a.write_user(local.address, &vec![0x11; length]).unwrap();
-            a.post_write(&RdmaRequest {
-                context: 3,
-                ..request
-            })
-            .unwrap();
-            let refused = wait(&mut [&mut a, &mut b], 1)[0];
-            assert_eq!(
-                (refused.context, refused.status),
-                (3, Status::RemoteBadAddress)
-            );
-            assert!(
-                b.read_user(remote)
-                    .unwrap()
-                    .iter()
-                    .all(|byte| *byte == 0x5A)
-            );
+            for unsolicited in [false, true] {
+                rdma(&device, unsolicited);
+            }
         },
+    );
+}
+
+/// The target takes writes with immediate data without a receive, if `unsolicited` and it can.
+fn rdma(device: &Arc<HwDevice>, unsolicited: bool) {
+    let config = NicConfig {
+        packet_buffers: 64,
+        unsolicited_write_recv: unsolicited,
+        ..NicConfig::default()
+    };
+    let mut a = open(device);
+    let mut b = HwNic::open(device.clone(), config).unwrap();
+    let unsolicited = b
+        .attributes()
+        .caps
+        .contains(DeviceCaps::UNSOLICITED_WRITE_RECV);
+    let ahn = a.create_address_handle(b.local_address().gid).unwrap();
+    // The device refuses RDMA of initiators that the responder's address book lacks.
+    b.create_address_handle(a.local_address().gid).unwrap();
+    let length = 3 << 20;
+    let local = a.allocate_user(length).unwrap();
+    let remote = b.allocate_user(length).unwrap();
+    let local_region = a.register(local, Access::LOCAL_WRITE).unwrap();
+    let remote_region = b
+        .register(
+            remote,
+            Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE,
+        )
+        .unwrap();
+    let pattern: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
+    b.write_user(remote.address, &pattern).unwrap();
+    let request = RdmaRequest {
+        destination: destination(ahn, b.local_address()),
+        local,
+        local_key: local_region.local_key,
+        remote_address: remote.address,
+        remote_key: remote_region.remote_key,
+        immediate: None,
+        context: 1,
+    };
+
+    a.post_read(&request).unwrap();
+    let read = wait(&mut [&mut a, &mut b], 1)[0];
+    assert_eq!((read.context, read.status), (1, Status::Ok));
+    assert_eq!(read.kind, CompletionKind::RdmaRead);
+    assert!(
+        a.read_user(local).unwrap() == pattern,
+        "the data that was read differs"
+    );
+
+    a.write_user(local.address, &vec![0x5A; length]).unwrap();
+    post_receive(&mut b);
+    let write = RdmaRequest {
+        immediate: Some(77),
+        context: 2,
+        ..request
+    };
+    a.post_write(&write).unwrap();
+    let arrived = wait(&mut [&mut b], 1)[0];
+    let CompletionKind::RecvRdmaWithImmediate {
+        buffer,
+        length: bytes,
+        immediate,
+        source,
+    } = arrived.kind
+    else {
+        panic!("not a write with immediate: {arrived:?}");
+    };
+    assert_eq!(buffer.is_none(), unsolicited);
+    assert_eq!(
+        (bytes, immediate, source.qpn),
+        (length, 77, a.local_address().qpn)
+    );
+    let written = wait(&mut [&mut a], 1)[0];
+    assert_eq!((written.context, written.status), (2, Status::Ok));
+    assert_eq!(written.kind, CompletionKind::RdmaWrite);
+    assert!(
+        b.read_user(remote)
+            .unwrap()
+            .iter()
+            .all(|byte| *byte == 0x5A)
+    );
+
+    b.deregister(remote_region).unwrap();
+    a.write_user(local.address, &vec![0x11; length]).unwrap();
+    a.post_write(&RdmaRequest {
+        context: 3,
+        ..request
+    })
+    .unwrap();
+    let refused = wait(&mut [&mut a, &mut b], 1)[0];
+    assert_eq!(
+        (refused.context, refused.status),
+        (3, Status::RemoteBadAddress)
+    );
+    assert!(
+        b.read_user(remote)
+            .unwrap()
+            .iter()
+            .all(|byte| *byte == 0x5A)
     );
 }
 
