@@ -444,11 +444,27 @@ pub fn request(operation: &Operation, region: impl Fn(&str) -> Remote) -> Reques
             offset,
             payload,
             data,
+            delivery_complete,
         } => Request::Write {
             to: *to,
             remote: at(region, *offset),
             payload: *payload,
             data: *data,
+            delivery_complete: *delivery_complete,
+        },
+        Operation::Atomic {
+            to,
+            region,
+            offset,
+            payload,
+            action,
+            delivery_complete,
+        } => Request::Atomic {
+            to: *to,
+            remote: at(region, *offset),
+            action: *action,
+            operand: *payload,
+            delivery_complete: *delivery_complete,
         },
         Operation::Read {
             from,

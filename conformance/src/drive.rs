@@ -358,7 +358,11 @@ fn open_core(
 ) -> Result<Box<dyn Application>, RequestError> {
     let refused = |error: efa_hw::OpenError| RequestError::Refused(error.to_string());
     let device = HwDevice::open(&DeviceName::First).map_err(refused)?;
-    let nic = HwNic::open(device, NicConfig::default()).map_err(refused)?;
+    let mut config = NicConfig::default();
+    if let Some(wanted) = settings.unsolicited_write_recv {
+        config.unsolicited_write_recv = wanted;
+    }
+    let nic = HwNic::open(device, config).map_err(refused)?;
     let start = std::time::Instant::now();
     let clock = move || Instant(start.elapsed());
     let config = configuration(settings);

@@ -7,7 +7,7 @@ use crate::conduct::{ConductError, Conductor, Transcript};
 use crate::libfabric::Library;
 use crate::merge::{Annotation, MergeError, merge};
 use crate::player::{Host, Launcher, Player};
-use crate::scenario::{Scenario, ScenarioError};
+use crate::scenario::{Scenario, ScenarioError, Software};
 
 /// Why nothing was recorded.
 #[derive(Debug, thiserror::Error)]
@@ -52,15 +52,32 @@ impl RecordError {
     }
 }
 
+/// Where stock endpoints get their libfabric from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stock {
+    /// The library: a path, or a name for the dynamic linker.
+    pub library: PathBuf,
+    /// A program that starts its first argument with the libraries of another release.
+    pub runner: Option<PathBuf>,
+}
+
+impl Default for Stock {
+    fn default() -> Self {
+        Stock {
+            library: Library::DEFAULT.into(),
+            runner: None,
+        }
+    }
+}
+
 /// Plays a scenario, each endpoint on an emulated host of its own. With `captures` each host writes
 /// its packets there.
 pub fn play(
     scenario: &Scenario,
     launcher: &Launcher,
-    library: Option<&Path>,
+    stock: &Stock,
     captures: Option<&Path>,
 ) -> Result<(Transcript, Vec<PathBuf>), ConductError> {
-    let library = library.unwrap_or(Path::new(Library::DEFAULT));
     let mut players = Vec::new();
     let mut files = Vec::new();
     for endpoint in &scenario.endpoints {
@@ -73,11 +90,15 @@ pub fn play(
                 profile: endpoint.profile.clone(),
                 capture,
                 environment: endpoint.environment.clone(),
+                runner: match endpoint.software {
+                    Software::Libfabric => stock.runner.clone(),
+                    Software::Core => None,
+                },
                 ..Host::default()
             },
         )?);
     }
-    let conductor = Conductor::new(scenario, players, library.to_owned());
+    let conductor = Conductor::new(scenario, players, stock.library.clone());
     Ok((conductor.play()?, files))
 }
 
@@ -95,13 +116,13 @@ pub fn record(
     path: &Path,
     output: &Path,
     launcher: &Launcher,
-    library: Option<&Path>,
+    stock: &Stock,
 ) -> Result<Recording, RecordError> {
     let scenario = Scenario::load(path)?;
     let directory = Scratch::new().map_err(|error| {
         RecordError::Environment(format!("cannot make a temporary directory: {error}"))
     })?;
-    let (transcript, captures) = play(&scenario, launcher, library, Some(&directory.0))?;
+    let (transcript, captures) = play(&scenario, launcher, stock, Some(&directory.0))?;
     let steps = transcript.marks.iter().map(|mark| Annotation {
         time: mark.time,
         text: match scenario.steps.get(mark.step) {

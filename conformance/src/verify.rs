@@ -7,7 +7,7 @@ use crate::scenario::{Capability, Operation, Scenario};
 pub fn expected_seed(scenario: &Scenario, id: &str) -> Option<u64> {
     let (_, operation, expect) = scenario.operation(id)?;
     // A buffer that was sent, written or registered comes back with its own bytes.
-    if operation.payload().is_some() {
+    if !operation.delivers() {
         return None;
     }
     let (_, message, _) = scenario.operation(expect.message.as_ref()?)?;

@@ -66,6 +66,10 @@ fn facts() -> Vec<Fact> {
         fi_msg_tagged { msg_iov, desc, iov_count, addr, tag, ignore, context, data }
         fi_rma_iov { addr, len, key }
         fi_msg_rma { msg_iov, desc, iov_count, addr, rma_iov, rma_iov_count, context, data }
+        fi_ioc { addr, count }
+        fi_rma_ioc { addr, count, key }
+        fi_msg_atomic { msg_iov, desc, iov_count, addr, rma_iov, rma_iov_count, datatype, op,
+                        context, data }
         iovec { iov_base, iov_len }
         fid { fclass, context, ops }
         fid_fabric { ops, api_version }
@@ -87,7 +91,7 @@ fn facts() -> Vec<Fact> {
         fi_ops_msg { size, recv, send, sendmsg, inject, senddata, injectdata }
         fi_ops_tagged { size, recv, send, sendmsg, inject, senddata, injectdata }
         fi_ops_rma { size, read, write, writemsg }
-        fi_ops_atomic { size, write, readwrite, compwrite }
+        fi_ops_atomic { size, write, writemsg, readwrite, compwrite }
     }
     values! { facts;
         FI_MSG, FI_RMA, FI_TAGGED, FI_ATOMIC, FI_READ, FI_WRITE, FI_RECV, FI_SEND, FI_REMOTE_READ,

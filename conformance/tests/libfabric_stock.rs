@@ -140,7 +140,9 @@ fn messages_memory_and_errors_cross_the_interface() {
         address,
         key,
     };
-    pair.start(0, |a| a.write(Token(6), message.clone(), remote, None));
+    pair.start(0, |a| {
+        a.write(Token(6), message.clone(), remote, None, false)
+    });
     assert_eq!(pair.complete(1)[0].1.result, Ok(()));
     // A write may complete before its bytes are there.
     let deadline = Instant::now() + Duration::from_secs(30);

@@ -125,6 +125,7 @@ impl<N: HostNic> CoreApplication<N> {
         remote: Remote,
         action: AtomicAction,
         operand: Payload,
+        delivery_complete: bool,
     ) -> Result<(), RequestError> {
         let peer = self.peer(to)?;
         let length = operand.length;
@@ -150,7 +151,7 @@ impl<N: HostNic> CoreApplication<N> {
             operand: &operand,
             kind,
             remote: &[remote_piece(remote, length)],
-            flags: OperationFlags::COMPLETION,
+            flags: completion(delivery_complete),
             context: token,
         })?;
         if !matches!(action, AtomicAction::Update(_)) {
@@ -228,11 +229,8 @@ impl<N: HostNic> Application for CoreApplication<N> {
                     tag,
                     cq_data: data,
                     flags: match mode {
-                        SendMode::Normal => OperationFlags::COMPLETION,
                         SendMode::Inject => OperationFlags::INJECT,
-                        SendMode::DeliveryComplete => {
-                            OperationFlags::COMPLETION | OperationFlags::DELIVERY_COMPLETE
-                        }
+                        mode => completion(mode == SendMode::DeliveryComplete),
                     },
                     context: token,
                 })?;
@@ -261,6 +259,7 @@ impl<N: HostNic> Application for CoreApplication<N> {
                 remote,
                 payload,
                 data,
+                delivery_complete,
             } => {
                 let peer = self.peer(to)?;
                 let memory = self.memory(&payload.bytes())?;
@@ -269,7 +268,7 @@ impl<N: HostNic> Application for CoreApplication<N> {
                     data: &[IoVec::new(memory)],
                     remote: &[remote_piece(remote, payload.length)],
                     cq_data: data,
-                    flags: OperationFlags::COMPLETION,
+                    flags: completion(delivery_complete),
                     context: token,
                 })?;
                 self.buffers.insert(token, memory);
@@ -296,7 +295,8 @@ impl<N: HostNic> Application for CoreApplication<N> {
                 remote,
                 action,
                 operand,
-            } => self.start_atomic(token, to, remote, action, operand)?,
+                delivery_complete,
+            } => self.start_atomic(token, to, remote, action, operand, delivery_complete)?,
         }
         Ok(Started::Operation)
     }
@@ -379,6 +379,12 @@ impl<N: HostNic> Application for CoreApplication<N> {
     fn next_timeout(&self) -> Option<Instant> {
         self.endpoint.next_timeout()
     }
+}
+
+fn completion(delivery_complete: bool) -> OperationFlags {
+    let mut flags = OperationFlags::COMPLETION;
+    flags.set(OperationFlags::DELIVERY_COMPLETE, delivery_complete);
+    flags
 }
 
 fn remote_piece(remote: Remote, length: usize) -> RemoteIoVec {

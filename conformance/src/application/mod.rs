@@ -60,6 +60,8 @@ pub enum Request {
         payload: Payload,
         /// Remote completion data.
         data: Option<u64>,
+        /// The completion means that the data is in the memory (`FI_DELIVERY_COMPLETE`).
+        delivery_complete: bool,
     },
     /// Read a peer's memory.
     Read {
@@ -81,6 +83,8 @@ pub enum Request {
         action: AtomicAction,
         /// The operands; the length is a multiple of 8 bytes.
         operand: Payload,
+        /// The completion of an [`AtomicAction::Update`] means that it was carried out.
+        delivery_complete: bool,
     },
 }
 
@@ -112,6 +116,13 @@ pub enum AtomicFunction {
 }
 
 impl AtomicFunction {
+    /// What scenarios call them.
+    pub const NAMES: [(&'static str, AtomicFunction); 3] = [
+        ("sum", AtomicFunction::Sum),
+        ("xor", AtomicFunction::Xor),
+        ("write", AtomicFunction::Write),
+    ];
+
     /// The new element.
     pub fn apply(self, element: u64, operand: u64) -> u64 {
         match self {

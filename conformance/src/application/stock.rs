@@ -7,7 +7,9 @@ use efa_core::wire::AtomicDatatype;
 use super::{
     Application, AtomicAction, Failure, Outcome, Remote, Request, RequestError, Started, Token,
 };
-use crate::libfabric::{self, Address, Destination, Endpoint, RegionId, RemoteMemory, ffi};
+use crate::libfabric::{
+    self, Address, AtomicCall, Destination, Endpoint, RegionId, RemoteMemory, ffi,
+};
 use crate::scenario::{EndpointIndex, Payload, RegionAccess, SendMode};
 
 /// An application over a stock endpoint.
@@ -48,6 +50,7 @@ impl StockApplication {
         remote: Remote,
         action: AtomicAction,
         operand: Payload,
+        delivery_complete: bool,
     ) -> Result<(), RequestError> {
         let to = RemoteMemory {
             peer: self.peer(to)?,
@@ -55,14 +58,16 @@ impl StockApplication {
             key: remote.key,
         };
         let mut operands = operand.bytes();
-        let (fetch, compare) = match action {
-            AtomicAction::Update(_) => (false, false),
-            AtomicAction::Fetch(_) | AtomicAction::Read => (true, false),
+        let call = match action {
+            AtomicAction::Update(_) if delivery_complete => AtomicCall::DeliveryComplete,
+            AtomicAction::Update(_) => AtomicCall::Update,
+            AtomicAction::Fetch(_) | AtomicAction::Read => AtomicCall::Fetch,
             AtomicAction::CompareSwap(comparand) => {
                 operands.extend(comparand.bytes());
-                (true, true)
+                AtomicCall::Compare
             }
         };
+        let fetch = matches!(call, AtomicCall::Fetch | AtomicCall::Compare);
         if fetch {
             operands.resize(operands.len() + operand.length, 0);
         }
@@ -73,8 +78,7 @@ impl StockApplication {
             to,
             AtomicDatatype::UINT64.0,
             action.code().0,
-            fetch,
-            compare,
+            call,
         )?;
         if fetch {
             self.fetches.insert(token, operand.length);
@@ -155,13 +159,16 @@ impl Application for StockApplication {
                 remote,
                 payload,
                 data,
+                delivery_complete,
             } => {
                 let to = RemoteMemory {
                     peer: self.peer(to)?,
                     address: remote.address,
                     key: remote.key,
                 };
-                self.endpoint.write(name, payload.bytes(), to, data)?;
+                let bytes = payload.bytes();
+                self.endpoint
+                    .write(name, bytes, to, data, delivery_complete)?;
             }
             Request::Read {
                 from,
@@ -180,7 +187,8 @@ impl Application for StockApplication {
                 remote,
                 action,
                 operand,
-            } => self.start_atomic(token, to, remote, action, operand)?,
+                delivery_complete,
+            } => self.start_atomic(token, to, remote, action, operand, delivery_complete)?,
         }
         Ok(Started::Operation)
     }

@@ -49,7 +49,7 @@ fn table(arguments: &Interop) -> Result<Outcome, String> {
     };
     let scenarios = Selection {
         paths,
-        library: arguments.software.libfabric.clone(),
+        stock: arguments.software.stock(),
     };
     let lab = Lab::new(Path::new("."), launcher, scenarios)?;
     let group = arguments.group.as_deref().or(only);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::{Outcome, complain, say};
 use crate::player::Launcher;
-use crate::record::{self, RecordError};
+use crate::record::{self, RecordError, Stock};
 
 /// Which software takes part.
 #[derive(clap::Args)]
@@ -12,9 +12,25 @@ pub(super) struct SoftwareOptions {
     /// The libfabric to load.
     #[arg(long, value_name = "PATH", help_heading = "Software")]
     pub(super) libfabric: Option<PathBuf>,
+    /// Start stock endpoints with this program in front: the `run` of `scripts/userland`.
+    #[arg(long, value_name = "PROGRAM", help_heading = "Software")]
+    pub(super) runner: Option<PathBuf>,
     /// The efa-emu program; the default is the one beside this program, then the one in PATH.
     #[arg(long, value_name = "PATH", help_heading = "Software")]
     pub(super) efa_emu: Option<PathBuf>,
+}
+
+impl SoftwareOptions {
+    pub(super) fn stock(&self) -> Stock {
+        let mut stock = Stock {
+            runner: self.runner.clone(),
+            ..Stock::default()
+        };
+        if let Some(library) = &self.libfabric {
+            stock.library.clone_from(library);
+        }
+        stock
+    }
 }
 
 #[derive(clap::Args)]
@@ -33,8 +49,8 @@ pub(super) fn record(arguments: &Record) -> Outcome {
         Ok(launcher) => launcher,
         Err(problem) => return complain(problem, Outcome::Unfit),
     };
-    let library = arguments.software.libfabric.as_deref();
-    match record::record(&arguments.scenario, &arguments.output, &launcher, library) {
+    let stock = arguments.software.stock();
+    match record::record(&arguments.scenario, &arguments.output, &launcher, &stock) {
         Ok(recording) => {
             say(format_args!(
                 "{}: {} frames of {}",

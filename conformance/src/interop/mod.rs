@@ -8,6 +8,7 @@
 mod bench;
 mod cell;
 mod dialogue;
+mod engine;
 pub mod exchange;
 mod host;
 mod lab;
@@ -64,6 +65,11 @@ pub const GROUPS: &[Group] = &[
         name: "rdma_core",
         about: "rdma-core's tools, and the tests of its Python bindings",
         cells: rdma_core::cells,
+    },
+    Group {
+        name: "engine",
+        about: "the protocol engine and four generations of libfabric: every subprotocol, both ways",
+        cells: engine::cells,
     },
 ];
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Bench, Cell, CellResult, Lab, Unmet};
-use crate::record;
+use crate::record::{self, Stock};
 use crate::scenario::{EndpointIndex, Scenario, Software};
 use crate::suite;
 
@@ -17,8 +17,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub struct Selection {
     /// Scenarios, or directories of scenarios.
     pub paths: Vec<PathBuf>,
-    /// The library; the default is the system's.
-    pub library: Option<PathBuf>,
+    /// The libfabric.
+    pub stock: Stock,
 }
 
 pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, String> {
@@ -47,8 +47,8 @@ fn play(bench: &Bench, scenario: &Scenario, role: EndpointIndex) -> CellResult {
     for endpoint in &mut cast.endpoints {
         endpoint.version = None;
     }
-    let library = bench.lab().scenarios.library.as_deref();
-    match record::play(&cast, bench.launcher(), library, None) {
+    let stock = &bench.lab().scenarios.stock;
+    match record::play(&cast, bench.launcher(), stock, None) {
         Ok((transcript, _)) if transcript.problems.is_empty() => {
             Ok(transcript.versions.join(" and "))
         }

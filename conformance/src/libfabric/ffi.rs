@@ -24,6 +24,8 @@ use std::ffi::{c_char, c_int, c_void};
 pub type fi_addr_t = u64;
 /// No particular peer.
 pub const FI_ADDR_UNSPEC: fi_addr_t = u64::MAX;
+/// What an operation's context points to: the library's until the completion.
+pub type fi_context2 = [*mut c_void; 8];
 
 pub const FI_MSG: u64 = 1 << 1;
 pub const FI_RMA: u64 = 1 << 2;
@@ -278,6 +280,33 @@ pub struct fi_msg_rma {
     pub addr: fi_addr_t,
     pub rma_iov: *const fi_rma_iov,
     pub rma_iov_count: usize,
+    pub context: *mut c_void,
+    pub data: u64,
+}
+
+#[repr(C)]
+pub struct fi_ioc {
+    pub addr: *mut c_void,
+    pub count: usize,
+}
+
+#[repr(C)]
+pub struct fi_rma_ioc {
+    pub addr: u64,
+    pub count: usize,
+    pub key: u64,
+}
+
+#[repr(C)]
+pub struct fi_msg_atomic {
+    pub msg_iov: *const fi_ioc,
+    pub desc: *mut *mut c_void,
+    pub iov_count: usize,
+    pub addr: fi_addr_t,
+    pub rma_iov: *const fi_rma_ioc,
+    pub rma_iov_count: usize,
+    pub datatype: u32,
+    pub op: u32,
     pub context: *mut c_void,
     pub data: u64,
 }
@@ -630,7 +659,7 @@ pub struct fi_ops_atomic {
         ) -> isize,
     >,
     pub writev: unused,
-    pub writemsg: unused,
+    pub writemsg: Option<unsafe extern "C" fn(*mut fid_ep, *const fi_msg_atomic, u64) -> isize>,
     pub inject: unused,
     pub readwrite: Option<
         unsafe extern "C" fn(

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub use completion::{Completion, Failure};
 pub use endpoint::{Address, Endpoint, RegionId, Settings};
 pub use library::Library;
-pub use operation::{Destination, RemoteMemory, Token};
+pub use operation::{AtomicCall, Destination, RemoteMemory, Token};
 
 /// A release of libfabric, or a version of its programming interface: `major.minor`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]

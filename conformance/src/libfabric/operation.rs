@@ -42,9 +42,8 @@ pub(super) struct Pending {
     mr: *mut ffi::fid_mr,
 }
 
-/// What an operation's context pointer points to: `struct fi_context2`, eight pointers that belong to
-/// the library until the completion. Its address tells the completions apart.
-type Context = [*mut c_void; 8];
+/// Its address tells the completions apart.
+type Context = ffi::fi_context2;
 
 impl Pending {
     /// Takes the operation back from the library.
@@ -295,15 +294,24 @@ impl Endpoint {
         self.library.check("fi_inject", result)
     }
 
-    /// Writes `buffer` to a peer's memory, with completion data for the peer if `data` is given.
+    /// Writes `buffer` to a peer's memory, with completion data for the peer if `data` is given. With
+    /// `delivery_complete` the completion means that the data is there.
     pub fn write(
         &mut self,
         token: Token,
         buffer: Vec<u8>,
         to: RemoteMemory,
         data: Option<u64>,
+        delivery_complete: bool,
     ) -> Result<(), Error> {
         let peer = to.peer.0;
+        let mut flags = ffi::FI_COMPLETION;
+        if data.is_some() {
+            flags |= ffi::FI_REMOTE_CQ_DATA;
+        }
+        if delivery_complete {
+            flags |= ffi::FI_DELIVERY_COMPLETE;
+        }
         self.begin(
             "fi_write",
             token,
@@ -312,7 +320,7 @@ impl Endpoint {
                 let ep = endpoint.ep;
                 // SAFETY: as in `recv`; the message and its vectors are only read during the call.
                 unsafe {
-                    let Some(data) = data else {
+                    if flags == ffi::FI_COMPLETION {
                         let write = entry!((*ep).rma, ffi::fi_ops_rma, write)?;
                         return Ok(write(
                             ep,
@@ -324,7 +332,7 @@ impl Endpoint {
                             to.key,
                             context,
                         ));
-                    };
+                    }
                     let iov = ffi::iovec {
                         iov_base: memory.cast(),
                         iov_len: memory.len(),
@@ -342,14 +350,10 @@ impl Endpoint {
                         rma_iov: &remote,
                         rma_iov_count: 1,
                         context,
-                        data,
+                        data: data.unwrap_or(0),
                     };
                     let write = entry!((*ep).rma, ffi::fi_ops_rma, writemsg)?;
-                    Ok(write(
-                        ep,
-                        &message,
-                        ffi::FI_REMOTE_CQ_DATA | ffi::FI_COMPLETION,
-                    ))
+                    Ok(write(ep, &message, flags))
                 }
             },
         )
@@ -383,9 +387,8 @@ impl Endpoint {
     }
 
     /// Applies an atomic operation to `count` elements of a peer's memory. `datatype` and `op` are
-    /// libfabric's numbers (`enum fi_datatype`, `enum fi_op`). `operands` holds the operand, then
-    /// the compare operand if `compare` is set, then room for the result if `fetch` is set; the
-    /// completion returns it with the result filled in.
+    /// libfabric's numbers (`enum fi_datatype`, `enum fi_op`). `operands` holds the operand, then what
+    /// the call takes besides; the completion returns it with the result filled in.
     #[expect(
         clippy::too_many_arguments,
         reason = "it is the library's own signature"
@@ -398,10 +401,13 @@ impl Endpoint {
         to: RemoteMemory,
         datatype: u32,
         op: u32,
-        fetch: bool,
-        compare: bool,
+        atomic: AtomicCall,
     ) -> Result<(), Error> {
-        let parts = 1 + usize::from(compare) + usize::from(fetch || compare);
+        let parts = match atomic {
+            AtomicCall::Update | AtomicCall::DeliveryComplete => 1,
+            AtomicCall::Fetch => 2,
+            AtomicCall::Compare => 3,
+        };
         if !operands.len().is_multiple_of(parts) {
             return Err(Error::Usage(format!(
                 "{} bytes of operands do not divide into {parts} equal parts",
@@ -414,62 +420,106 @@ impl Endpoint {
             "fi_atomic",
             token,
             operands,
-            |endpoint, memory, descriptor, context| {
+            |endpoint, memory, mut descriptor, context| {
                 let ep = endpoint.ep;
                 let base = memory.cast::<u8>();
-                // SAFETY: as in `recv`; the three operands lie behind each other inside `memory`.
+                // SAFETY: as in `recv`; the three operands lie behind each other inside `memory`,
+                // and the message and its vectors are only read during the call.
                 unsafe {
-                    Ok(if compare {
-                        let call = entry!((*ep).atomic, ffi::fi_ops_atomic, compwrite)?;
-                        call(
-                            ep,
-                            base.cast(),
-                            count,
-                            descriptor,
-                            base.add(part).cast(),
-                            descriptor,
-                            base.add(2 * part).cast(),
-                            descriptor,
-                            peer,
-                            to.address,
-                            to.key,
-                            datatype,
-                            op,
-                            context,
-                        )
-                    } else if fetch {
-                        let call = entry!((*ep).atomic, ffi::fi_ops_atomic, readwrite)?;
-                        call(
-                            ep,
-                            base.cast(),
-                            count,
-                            descriptor,
-                            base.add(part).cast(),
-                            descriptor,
-                            peer,
-                            to.address,
-                            to.key,
-                            datatype,
-                            op,
-                            context,
-                        )
-                    } else {
-                        let call = entry!((*ep).atomic, ffi::fi_ops_atomic, write)?;
-                        call(
-                            ep,
-                            base.cast(),
-                            count,
-                            descriptor,
-                            peer,
-                            to.address,
-                            to.key,
-                            datatype,
-                            op,
-                            context,
-                        )
+                    Ok(match atomic {
+                        AtomicCall::Compare => {
+                            let call = entry!((*ep).atomic, ffi::fi_ops_atomic, compwrite)?;
+                            call(
+                                ep,
+                                base.cast(),
+                                count,
+                                descriptor,
+                                base.add(part).cast(),
+                                descriptor,
+                                base.add(2 * part).cast(),
+                                descriptor,
+                                peer,
+                                to.address,
+                                to.key,
+                                datatype,
+                                op,
+                                context,
+                            )
+                        }
+                        AtomicCall::Fetch => {
+                            let call = entry!((*ep).atomic, ffi::fi_ops_atomic, readwrite)?;
+                            call(
+                                ep,
+                                base.cast(),
+                                count,
+                                descriptor,
+                                base.add(part).cast(),
+                                descriptor,
+                                peer,
+                                to.address,
+                                to.key,
+                                datatype,
+                                op,
+                                context,
+                            )
+                        }
+                        AtomicCall::DeliveryComplete => {
+                            let call = entry!((*ep).atomic, ffi::fi_ops_atomic, writemsg)?;
+                            let operand = ffi::fi_ioc {
+                                addr: base.cast(),
+                                count,
+                            };
+                            let remote = ffi::fi_rma_ioc {
+                                addr: to.address,
+                                count,
+                                key: to.key,
+                            };
+                            let message = ffi::fi_msg_atomic {
+                                msg_iov: &operand,
+                                desc: &raw mut descriptor,
+                                iov_count: 1,
+                                addr: peer,
+                                rma_iov: &remote,
+                                rma_iov_count: 1,
+                                datatype,
+                                op,
+                                context,
+                                data: 0,
+                            };
+                            let flags = ffi::FI_DELIVERY_COMPLETE | ffi::FI_COMPLETION;
+                            call(ep, &message, flags)
+                        }
+                        AtomicCall::Update => {
+                            let call = entry!((*ep).atomic, ffi::fi_ops_atomic, write)?;
+                            call(
+                                ep,
+                                base.cast(),
+                                count,
+                                descriptor,
+                                peer,
+                                to.address,
+                                to.key,
+                                datatype,
+                                op,
+                                context,
+                            )
+                        }
                     })
                 }
             },
         )
     }
+}
+
+/// Which of libfabric's atomic calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AtomicCall {
+    /// `fi_atomic`.
+    Update,
+    /// `fi_atomicmsg` with `FI_DELIVERY_COMPLETE`.
+    DeliveryComplete,
+    /// `fi_fetch_atomic`; room for the result is behind the operand.
+    Fetch,
+    /// `fi_compare_atomic`; the comparand and room for the result are behind the operand.
+    Compare,
 }

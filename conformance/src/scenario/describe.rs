@@ -58,6 +58,20 @@ impl Step {
                             name(*to)
                         )
                     }
+                    Operation::Atomic {
+                        to,
+                        region,
+                        payload,
+                        action,
+                        ..
+                    } => {
+                        let integers = payload.length / 8;
+                        let op = action.code().name().unwrap_or("unknown operation");
+                        format!(
+                            "{at} applies {id}, {op} of {integers} integers, to {region} of {}",
+                            name(*to)
+                        )
+                    }
                     Operation::Read {
                         from,
                         region,

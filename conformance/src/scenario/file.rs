@@ -44,6 +44,7 @@ pub(super) struct Settings {
     pub(super) runt_size: Option<usize>,
     pub(super) cts_window_packets: Option<u32>,
     pub(super) use_device_rdma: Option<bool>,
+    pub(super) unsolicited_write_recv: Option<bool>,
 }
 
 /// One table for all kinds of steps: which keys a kind takes is checked when it is read, so that
@@ -66,6 +67,8 @@ pub(super) struct Step {
     pub(super) offset: Option<Spanned<usize>>,
     pub(super) access: Option<Spanned<Vec<Spanned<String>>>>,
     pub(super) message: Option<Spanned<String>>,
+    pub(super) op: Option<Spanned<String>>,
+    pub(super) comparand: Option<Spanned<u64>>,
     #[serde(rename = "for")]
     pub(super) operations: Option<Spanned<Vec<Spanned<String>>>>,
     pub(super) progress: Option<Spanned<Vec<Spanned<String>>>>,

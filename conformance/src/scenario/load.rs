@@ -153,6 +153,7 @@ fn endpoint(source: &Source<'_>, raw: file::Endpoint) -> Result<EndpointSpec> {
         runt_size: raw.settings.runt_size,
         cts_window_packets: raw.settings.cts_window_packets,
         use_device_rdma: raw.settings.use_device_rdma,
+        unsolicited_write_recv: raw.settings.unsolicited_write_recv,
     };
     Ok(EndpointSpec {
         name,

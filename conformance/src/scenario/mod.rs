@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use error::ScenarioError;
 
+use crate::application::AtomicAction;
 use crate::libfabric::{Version, ffi};
 
 /// A scenario, checked: every name refers to something, every step has what it needs.
@@ -146,6 +147,8 @@ pub struct Settings {
     pub runt_size: Option<usize>,
     pub cts_window_packets: Option<u32>,
     pub use_device_rdma: Option<bool>,
+    /// Of [`efa_hw::NicConfig`]; the simulated device decides by itself.
+    pub unsolicited_write_recv: Option<bool>,
 }
 
 /// One thing that happens.
@@ -240,6 +243,23 @@ pub enum Operation {
         payload: Payload,
         /// Remote completion data.
         data: Option<u64>,
+        /// The completion means that the data is in the memory (`FI_DELIVERY_COMPLETE`).
+        delivery_complete: bool,
+    },
+    /// Change 64-bit unsigned integers in a peer's registered memory.
+    Atomic {
+        /// The owner of the memory.
+        to: EndpointIndex,
+        /// Name of its `register` step.
+        region: String,
+        /// Where in the region, in bytes.
+        offset: usize,
+        /// The operand.
+        payload: Payload,
+        /// What is done with it.
+        action: AtomicAction,
+        /// The completion means that it was carried out (`FI_DELIVERY_COMPLETE`).
+        delivery_complete: bool,
     },
     /// Read a peer's registered memory.
     Read {
@@ -267,12 +287,22 @@ impl Operation {
         )
     }
 
+    /// Whether the operation brings bytes to the application.
+    pub fn delivers(&self) -> bool {
+        match self {
+            Operation::Recv { .. } | Operation::Read { .. } => true,
+            Operation::Atomic { action, .. } => !matches!(action, AtomicAction::Update(_)),
+            _ => false,
+        }
+    }
+
     /// The bytes that the operation provides.
     pub fn payload(&self) -> Option<Payload> {
         match self {
             Operation::Send { payload, .. }
             | Operation::Register { payload, .. }
-            | Operation::Write { payload, .. } => Some(*payload),
+            | Operation::Write { payload, .. }
+            | Operation::Atomic { payload, .. } => Some(*payload),
             Operation::Recv { .. } | Operation::Read { .. } => None,
         }
     }

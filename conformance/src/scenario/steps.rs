@@ -10,6 +10,7 @@ use super::{
     Action, EndpointIndex, EndpointSpec, ErrorName, Expectation, Operation, Payload, RegionAccess,
     SendMode, TagMatch, file,
 };
+use crate::application::{AtomicAction, AtomicFunction};
 
 /// Largest message or region that a scenario may ask for, in bytes: a typing error must not exhaust
 /// memory.
@@ -33,8 +34,22 @@ fn keys_of(kind: &str) -> Option<&'static [&'static str]> {
         "inject" => &["at", "id", "to", "length", "seed", "data"],
         "tinject" => &["at", "id", "to", "length", "seed", "tag", "data"],
         "register" => &["at", "id", "length", "seed", "access"],
-        "write" => &[
+        "write" | "write-dc" => &[
             "at", "id", "to", "region", "offset", "length", "seed", "data", "expect",
+        ],
+        "atomic" | "atomic-dc" | "fetch-atomic" => &[
+            "at", "id", "to", "region", "offset", "length", "seed", "op", "expect",
+        ],
+        "compare-atomic" => &[
+            "at",
+            "id",
+            "to",
+            "region",
+            "offset",
+            "length",
+            "seed",
+            "comparand",
+            "expect",
         ],
         "read" => &["at", "id", "from", "region", "offset", "length", "expect"],
         "check" => &["at", "region", "offset", "message"],
@@ -44,10 +59,28 @@ fn keys_of(kind: &str) -> Option<&'static [&'static str]> {
     })
 }
 
-const KINDS: [&str; 12] = [
-    "recv", "trecv", "send", "tsend", "send-dc", "tsend-dc", "inject", "tinject", "register",
-    "write", "read", "check",
+const KINDS: [&str; 17] = [
+    "recv",
+    "trecv",
+    "send",
+    "tsend",
+    "send-dc",
+    "tsend-dc",
+    "inject",
+    "tinject",
+    "register",
+    "write",
+    "write-dc",
+    "read",
+    "atomic",
+    "atomic-dc",
+    "fetch-atomic",
+    "compare-atomic",
+    "check",
 ];
+
+/// Size of the integers of atomic operations, in bytes.
+const ELEMENT: usize = 8;
 
 impl<'a> Steps<'a> {
     /// No step has been read yet.
@@ -159,7 +192,7 @@ impl Steps<'_> {
                         .collect::<Result<_>>()?,
                 }
             }
-            "write" => {
+            "write" | "write-dc" => {
                 let to = self.need_endpoint(line, "to", kind, raw.to)?;
                 let region = self.need_spanned(line, "region", kind, raw.region)?;
                 Operation::Write {
@@ -168,6 +201,40 @@ impl Steps<'_> {
                     offset,
                     payload,
                     data,
+                    delivery_complete: kind == "write-dc",
+                }
+            }
+            "atomic" | "atomic-dc" | "fetch-atomic" | "compare-atomic" => {
+                if length == 0 || !length.is_multiple_of(ELEMENT) {
+                    return Err(self.source.error(
+                        line,
+                        "length",
+                        format!("{length} bytes"),
+                        format!("atomic operations take integers of {ELEMENT} bytes"),
+                    ));
+                }
+                let to = self.need_endpoint(line, "to", kind, raw.to)?;
+                let region = self.need_spanned(line, "region", kind, raw.region)?;
+                Operation::Atomic {
+                    to,
+                    region: self.region("region", &region, to)?,
+                    offset,
+                    payload,
+                    action: match kind {
+                        "compare-atomic" => {
+                            let seed = self.need(line, "comparand", kind, raw.comparand)?;
+                            AtomicAction::CompareSwap(Payload { length, seed })
+                        }
+                        _ => {
+                            let op = self.need_spanned(line, "op", kind, raw.op)?;
+                            let function = lookup(self.source, "op", &op, &AtomicFunction::NAMES)?;
+                            match kind {
+                                "fetch-atomic" => AtomicAction::Fetch(function),
+                                _ => AtomicAction::Update(function),
+                            }
+                        }
+                    },
+                    delivery_complete: kind == "atomic-dc",
                 }
             }
             "read" => {
@@ -227,6 +294,8 @@ impl Steps<'_> {
             ("offset", start(&raw.offset)),
             ("access", start(&raw.access)),
             ("message", start(&raw.message)),
+            ("op", start(&raw.op)),
+            ("comparand", start(&raw.comparand)),
             ("for", start(&raw.operations)),
             ("progress", start(&raw.progress)),
             ("expect", start(&raw.expect)),

@@ -72,6 +72,7 @@ impl Pair<'_> {
             remote,
             payload,
             data,
+            delivery_complete: false,
         };
         self.begin(INITIATOR, write, None)
             .and_then(|operation| self.wait(operation, None))
@@ -201,6 +202,7 @@ impl Pair<'_> {
             remote,
             action,
             operand,
+            delivery_complete: false,
         };
         let operation = self.begin(INITIATOR, request, old.filter(|_| fetches))?;
         let result = self.wait(operation, fetches.then_some(operand.length));

@@ -1,0 +1,304 @@
+//! The subprotocols: what forces each, and what it consists of.
+
+use super::Initiator;
+use super::release::Release;
+use crate::libfabric::Version;
+
+/// One way to carry out an operation.
+#[derive(Debug)]
+pub(super) struct Subprotocol {
+    pub(super) name: &'static str,
+    /// The release of libfabric that brought it.
+    since: Version,
+    /// Why a release that has it does not initiate it.
+    not_from: &'static [(&'static str, &'static str)],
+    /// The devices of both hosts.
+    pub(super) profile: &'static str,
+    /// What makes stock libfabric choose it.
+    pub(super) environment: &'static [(&'static str, &'static str)],
+    /// What makes the engine choose it.
+    pub(super) settings: &'static str,
+    pub(super) operations: Operations,
+    /// What each side must send.
+    pub(super) initiator: &'static [&'static str],
+    pub(super) responder: &'static [&'static str],
+}
+
+/// The operations of a cell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Operations {
+    /// Tagged and untagged messages, some of them unexpected.
+    Messages {
+        length: usize,
+        delivery_complete: bool,
+    },
+    Write {
+        length: usize,
+        delivery_complete: bool,
+        data: bool,
+    },
+    Read {
+        length: usize,
+    },
+    /// `atomic`, `atomic-dc`, `fetch-atomic` or `compare-atomic`.
+    Atomic(&'static str),
+}
+
+const NO_RDMA: &[(&str, &str)] = &[("FI_EFA_USE_DEVICE_RDMA", "0")];
+const RDMA: &[(&str, &str)] = &[("FI_EFA_USE_DEVICE_RDMA", "1")];
+const READ_LONG: &[(&str, &str)] = &[
+    ("FI_EFA_USE_DEVICE_RDMA", "1"),
+    ("FI_EFA_INTER_MIN_READ_MESSAGE_SIZE", "70000"),
+];
+const READ_RUNT: &[(&str, &str)] = &[
+    ("FI_EFA_USE_DEVICE_RDMA", "1"),
+    ("FI_EFA_INTER_MIN_READ_MESSAGE_SIZE", "70000"),
+    ("FI_EFA_RUNT_SIZE", "20480"),
+];
+const WRITE_LONG: &[(&str, &str)] = &[
+    ("FI_EFA_USE_DEVICE_RDMA", "1"),
+    ("FI_EFA_INTER_MIN_READ_WRITE_SIZE", "70000"),
+];
+
+const EMULATED: &str = "use_device_rdma = false";
+
+const fn since(major: u16, minor: u16) -> Version {
+    Version { major, minor }
+}
+
+const fn messages(length: usize) -> Operations {
+    Operations::Messages {
+        length,
+        delivery_complete: false,
+    }
+}
+
+const fn messages_dc(length: usize) -> Operations {
+    Operations::Messages {
+        length,
+        delivery_complete: true,
+    }
+}
+
+const fn write(length: usize) -> Operations {
+    Operations::Write {
+        length,
+        delivery_complete: false,
+        data: false,
+    }
+}
+
+const fn write_dc(length: usize) -> Operations {
+    Operations::Write {
+        length,
+        delivery_complete: true,
+        data: false,
+    }
+}
+
+/// Baseline subprotocols without RDMA.
+const BASELINE: Subprotocol = Subprotocol {
+    name: "",
+    since: since(1, 10),
+    not_from: &[],
+    profile: "efa2",
+    environment: NO_RDMA,
+    settings: EMULATED,
+    operations: messages(64),
+    initiator: &[],
+    responder: &[],
+};
+
+/// In the order of table 1.1 of the specification.
+pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
+    Subprotocol {
+        name: "eager message",
+        initiator: &["EAGER_MSGRTM", "EAGER_TAGRTM", "HANDSHAKE"],
+        responder: &["HANDSHAKE"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "medium message",
+        operations: messages(40_000),
+        initiator: &["MEDIUM_MSGRTM", "MEDIUM_TAGRTM"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "long-CTS message",
+        operations: messages(500_000),
+        initiator: &["LONGCTS_MSGRTM", "LONGCTS_TAGRTM", "CTSDATA"],
+        responder: &["CTS"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "long-read message",
+        environment: READ_LONG,
+        settings: "min_read_message_size = 70000",
+        operations: messages(200_000),
+        initiator: &["LONGREAD_MSGRTM", "LONGREAD_TAGRTM"],
+        responder: &["RDMA_READ_REQUEST", "EOR"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "runting-read message",
+        since: since(1, 16),
+        environment: READ_RUNT,
+        settings: "min_read_message_size = 70000, runt_size = 20480",
+        operations: messages(200_000),
+        initiator: &["RUNTREAD_MSGRTM", "RUNTREAD_TAGRTM"],
+        responder: &["RDMA_READ_REQUEST", "EOR"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "DC eager message",
+        since: since(1, 12),
+        operations: messages_dc(64),
+        initiator: &["DC_EAGER_MSGRTM", "DC_EAGER_TAGRTM"],
+        responder: &["RECEIPT"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "DC medium message",
+        since: since(1, 12),
+        operations: messages_dc(40_000),
+        initiator: &["DC_MEDIUM_MSGRTM", "DC_MEDIUM_TAGRTM"],
+        responder: &["RECEIPT"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "DC long-CTS message",
+        since: since(1, 12),
+        operations: messages_dc(500_000),
+        initiator: &["DC_LONGCTS_MSGRTM", "DC_LONGCTS_TAGRTM", "CTSDATA"],
+        responder: &["CTS", "RECEIPT"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "eager write",
+        operations: write(1000),
+        initiator: &["EAGER_RTW"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "long-CTS write",
+        operations: write(500_000),
+        initiator: &["LONGCTS_RTW", "CTSDATA"],
+        responder: &["CTS"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "long-read write",
+        profile: "efa1",
+        environment: WRITE_LONG,
+        settings: "min_read_write_size = 70000",
+        operations: write(200_000),
+        initiator: &["LONGREAD_RTW"],
+        responder: &["RDMA_READ_REQUEST", "EOR"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "DC eager write",
+        since: since(1, 12),
+        operations: write_dc(1000),
+        initiator: &["DC_EAGER_RTW"],
+        responder: &["RECEIPT"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "DC long-CTS write",
+        since: since(1, 12),
+        operations: write_dc(500_000),
+        initiator: &["DC_LONGCTS_RTW", "CTSDATA"],
+        responder: &["CTS", "RECEIPT"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "short read",
+        operations: Operations::Read { length: 1000 },
+        initiator: &["SHORT_RTR"],
+        responder: &["READRSP"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "long-CTS read",
+        operations: Operations::Read { length: 500_000 },
+        initiator: &["LONGCTS_RTR", "CTS"],
+        responder: &["READRSP", "CTSDATA"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "direct read",
+        environment: RDMA,
+        settings: "",
+        operations: Operations::Read { length: 200_000 },
+        initiator: &["RDMA_READ_REQUEST"],
+        responder: &["RDMA_READ_RESPONSE"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "direct write",
+        since: since(1, 18),
+        environment: RDMA,
+        settings: "",
+        operations: write(200_000),
+        initiator: &["RDMA_WRITE"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "direct write with immediate",
+        since: since(1, 18),
+        environment: RDMA,
+        settings: "",
+        operations: Operations::Write {
+            length: 4000,
+            delivery_complete: false,
+            data: true,
+        },
+        initiator: &["RDMA_WRITE with immediate"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "write atomic",
+        operations: Operations::Atomic("atomic"),
+        initiator: &["WRITE_RTA"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "fetch atomic",
+        operations: Operations::Atomic("fetch-atomic"),
+        initiator: &["FETCH_RTA"],
+        responder: &["ATOMRSP"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "compare atomic",
+        operations: Operations::Atomic("compare-atomic"),
+        initiator: &["COMPARE_RTA"],
+        responder: &["ATOMRSP"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "DC write atomic",
+        since: since(1, 12),
+        operations: Operations::Atomic("atomic-dc"),
+        initiator: &["DC_WRITE_RTA"],
+        responder: &["RECEIPT"],
+        ..BASELINE
+    },
+];
+
+impl Subprotocol {
+    /// Why a release cannot take part, if it cannot.
+    pub(super) fn missing_in(&self, release: &Release, initiator: Initiator) -> Option<String> {
+        if release.version < self.since {
+            return Some(format!(
+                "libfabric {} has none: it came with {}",
+                release.name, self.since
+            ));
+        }
+        let known = self.not_from.iter().find(|(name, _)| *name == release.name);
+        known
+            .filter(|_| initiator == Initiator::Stock)
+            .map(|(_, reason)| (*reason).to_owned())
+    }
+}
