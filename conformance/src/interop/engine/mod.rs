@@ -78,7 +78,13 @@ fn play(
             },
         )?;
     let merged = bench.capture("cell");
-    merge(&files, &[scenario.description.clone()], &[], &merged).map_err(Unmet::failed)?;
+    merge(
+        &files,
+        std::slice::from_ref(&scenario.description),
+        &[],
+        &merged,
+    )
+    .map_err(Unmet::failed)?;
     let problems = transcript.problems;
     let (seen, missing) = look(&merged, subprotocol, initiator)?;
     match (problems.is_empty(), missing.is_empty()) {
