@@ -18,6 +18,7 @@ use super::iov::{Iov, attach, total_length};
 use super::operation::{AtomicArgs, AtomicKind, IoVec, OperationFlags};
 use super::outbound::{Awaited, Outbound, Report};
 use super::send::check_pieces;
+use super::statistics::Protocol;
 use super::transmit::Owner;
 use super::work::Work;
 use super::write::remote_pieces;
@@ -99,7 +100,10 @@ impl<N: Nic> Endpoint<N> {
                 let length = total_length(operand) as usize;
                 let at = packet.in_buffer;
                 match attach(&mut self.nic, packet.buffer, at, operand, 0, length, false) {
-                    Ok(attached) => packet.in_buffer = attached.in_buffer,
+                    Ok(attached) => {
+                        self.statistics.note_sent(Protocol::Atomic, length);
+                        packet.in_buffer = attached.in_buffer;
+                    }
                     Err(error) => {
                         self.nic.release_buffer(packet.buffer);
                         return Err(error.into());
@@ -197,7 +201,7 @@ impl<N: Nic> Endpoint<N> {
         };
         match id {
             Some(id) if self.transfer_mut(id).is_some_and(is_atomic) => {
-                if self.take_data(id, packet, payload, 0) {
+                if self.take_data(id, packet, payload, 0, Protocol::Atomic) {
                     self.go_on_with(id);
                 } else {
                     self.refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);

@@ -14,6 +14,7 @@ use super::iov::{attach, copy_out};
 use super::message::receive_flags;
 use super::operation::{OperationFlags, SendArgs};
 use super::outbound::{Awaited, Outbound};
+use super::statistics::Protocol;
 use super::stream::MessageHead;
 use super::transmit::Owner;
 
@@ -66,6 +67,8 @@ impl<N: Nic> Endpoint<N> {
             );
             match attached {
                 Ok(attached) => {
+                    let copied = attached.in_buffer - packet.in_buffer;
+                    self.statistics.note_sent(Protocol::Eager, copied);
                     packet.in_buffer = attached.in_buffer;
                     packet.gathered = attached.gathered;
                     self.post_packet(args.peer, Owner::Outbound(id), packet)
@@ -105,7 +108,8 @@ impl<N: Nic> Endpoint<N> {
             posted.target.as_slice(),
             0,
         );
-        self.statistics.copied_bytes += length.min(posted.capacity);
+        self.statistics
+            .note_received(Protocol::Eager, length.min(posted.capacity));
         let failure = match copied {
             Ok(()) => None,
             Err(_) => Some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy)),

@@ -13,6 +13,7 @@ use super::ids::PeerId;
 use super::iov::attach;
 use super::operation::{OperationFlags, SendArgs};
 use super::outbound::{Awaited, Outbound};
+use super::statistics::Protocol;
 use super::transmit::{Headerless, Outgoing, Owner};
 
 impl<N: Nic> Endpoint<N> {
@@ -52,6 +53,8 @@ impl<N: Nic> Endpoint<N> {
         let size = length as usize;
         let attached = attach(&mut self.nic, buffer, 0, args.data, 0, size, may_gather)
             .inspect_err(|_| self.nic.release_buffer(buffer))?;
+        self.statistics
+            .note_sent(Protocol::Headerless, attached.in_buffer);
         let outbound = Outbound {
             peer: args.peer,
             report: Some(Self::send_report(args)),

@@ -15,6 +15,7 @@ use super::iov::{Iov, copy_out};
 use super::matching::PostedKey;
 use super::multi_recv::{MultiKey, Part};
 use super::rdma::PlanKey;
+use super::statistics::Protocol;
 use super::transmit::Owner;
 use super::work::Work;
 
@@ -157,6 +158,17 @@ impl Transfer {
         self.received == self.length
     }
 
+    /// What brings its CTSDATA.
+    pub(super) fn windowed(&self) -> Protocol {
+        if self.is_read() {
+            Protocol::EmulatedRead
+        } else if self.ending.is_peers() {
+            Protocol::LongCtsWrite
+        } else {
+            Protocol::LongCts
+        }
+    }
+
     /// Whether it is a read of this endpoint's application.
     pub(super) fn is_read(&self) -> bool {
         self.ending.flags.contains(CompletionFlags::READ)
@@ -189,6 +201,7 @@ impl<N: Nic> Endpoint<N> {
         packet: &ReceivedPacket,
         payload: Payload,
         offset: u64,
+        protocol: Protocol,
     ) -> bool {
         let Some(Inbound::Active(transfer)) = self.inbound.get_mut(id) else {
             return false;
@@ -211,7 +224,8 @@ impl<N: Nic> Endpoint<N> {
                 transfer.target.as_slice(),
                 offset,
             );
-            self.statistics.copied_bytes += length.min(transfer.capacity.saturating_sub(offset));
+            let taken = length.min(transfer.capacity.saturating_sub(offset));
+            self.statistics.note_received(protocol, taken);
             if copied.is_err() {
                 transfer.failure = Some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy));
             }

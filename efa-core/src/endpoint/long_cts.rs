@@ -109,13 +109,13 @@ impl<N: Nic> Endpoint<N> {
         let Some(transfer) = self.transfer_mut(id) else {
             return;
         };
-        let peer = transfer.peer;
+        let (peer, protocol) = (transfer.peer, transfer.windowed());
         let left = match transfer.supply {
             Supply::Windows { granted } => granted.checked_sub(payload.length as u64),
             Supply::Unasked | Supply::Refused { .. } | Supply::Nacked => None,
         };
         match left {
-            Some(granted) if self.take_data(id, packet, payload, offset) => {
+            Some(granted) if self.take_data(id, packet, payload, offset, protocol) => {
                 if let Some(transfer) = self.transfer_mut(id) {
                     transfer.supply = Supply::Windows { granted };
                 }

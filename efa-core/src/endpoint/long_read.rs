@@ -146,6 +146,7 @@ impl<N: Nic> Endpoint<N> {
             }
         };
         bulk.allowed = bulk.moved;
+        bulk.protocol = bulk.stream.protocol();
         let runt = bulk.runt.take();
         if let Some(runt) = runt
             && let Some(state) = self.peers.state_mut(peer)

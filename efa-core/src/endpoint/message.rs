@@ -13,6 +13,7 @@ use super::inbound_table::Inbound;
 use super::incoming::{Incoming, Iovs, Payload, Rtm, RtmProtocol};
 use super::long_cts::SIZE_MISMATCH;
 use super::matching::Matcher;
+use super::statistics::Protocol;
 
 /// A message that no receive has taken yet.
 pub(super) struct UnexpectedMessage {
@@ -161,7 +162,7 @@ impl<N: Nic> Endpoint<N> {
         let taken = match rtm.protocol {
             RtmProtocol::Eager { receipt } => {
                 self.note_receipt(id, receipt);
-                self.take_data(id, packet, payload, 0)
+                self.take_data(id, packet, payload, 0, Protocol::Eager)
             }
             RtmProtocol::Medium {
                 msg_length,
@@ -169,7 +170,8 @@ impl<N: Nic> Endpoint<N> {
                 receipt,
             } => {
                 self.note_receipt(id, receipt);
-                self.same_length(id, msg_length) && self.take_data(id, packet, payload, seg_offset)
+                self.same_length(id, msg_length)
+                    && self.take_data(id, packet, payload, seg_offset, Protocol::Medium)
             }
             RtmProtocol::LongCts {
                 send_id,
@@ -181,7 +183,7 @@ impl<N: Nic> Endpoint<N> {
                     transfer.send_id = send_id;
                     transfer.supply = Supply::Windows { granted: 0 };
                 }
-                self.take_data(id, packet, payload, 0)
+                self.take_data(id, packet, payload, 0, Protocol::LongCts)
             }
             RtmProtocol::LongRead {
                 send_id, read_iov, ..
@@ -195,7 +197,7 @@ impl<N: Nic> Endpoint<N> {
             } => {
                 self.same_length(id, msg_length)
                     && self.start_message_read(id, send_id, read_iov, runt_length)
-                    && self.take_data(id, packet, payload, seg_offset)
+                    && self.take_data(id, packet, payload, seg_offset, Protocol::RuntingRead)
             }
         };
         if taken {

@@ -98,7 +98,7 @@ pub use operation::{
     AtomicArgs, AtomicKind, ClaimedRecvArgs, IOV_LIMIT, IoVec, MessageInfo, MultiRecvArgs,
     OperationFlags, ReadArgs, RecvArgs, RemoteIoVec, SendArgs, SourceFilter, TagFilter, WriteArgs,
 };
-pub use statistics::{Counter, Statistics, Usage};
+pub use statistics::{Copied, Counter, Protocol, Statistics, Usage};
 pub use time::Instant;
 
 use crate::address::RawAddress;

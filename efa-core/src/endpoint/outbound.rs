@@ -8,6 +8,7 @@ use super::completion::{CompletionEntry, CompletionFlags, ErrorEntry};
 use super::error::{EndpointError, Failure};
 use super::ids::{OutboundId, PeerId};
 use super::iov::Iov;
+use super::statistics::Protocol;
 use super::stream::Stream;
 use super::work::Work;
 
@@ -42,6 +43,8 @@ pub(super) struct Bulk {
     pub(super) allowed: u64,
     /// What the next packet looks like.
     pub(super) stream: Stream,
+    /// What its packets belong to.
+    pub(super) protocol: Protocol,
     /// In the queue of work.
     pub(super) queued: bool,
     /// Registrations made for the operation.
@@ -88,6 +91,7 @@ impl Bulk {
             to_move: length,
             moved: 0,
             allowed: length,
+            protocol: stream.protocol(),
             stream,
             queued: false,
             own_regions: None,

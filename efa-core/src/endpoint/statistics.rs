@@ -28,8 +28,8 @@ pub struct Statistics {
     pub stray_completions: u64,
     /// Events that were dropped because the application did not take them.
     pub events_dropped: u64,
-    /// Bytes of user data copied from packet buffers to user memory.
-    pub copied_bytes: u64,
+    /// Bytes of user data that were copied, by [`Protocol`]; see [`Statistics::copied`].
+    pub(super) copied: [Copied; Protocol::COUNT],
     /// Sends, reported or not.
     pub sends: Counter,
     /// Receives, reported or not.
@@ -42,6 +42,57 @@ pub struct Statistics {
     pub remote_writes: Counter,
 }
 
+/// What carried data, as far as copies are concerned. What the device moves by itself (long-read
+/// messages and writes, direct reads and writes) is not here: nothing of it is copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protocol {
+    /// Eager messages.
+    Eager,
+    /// Medium messages.
+    Medium,
+    /// Long-CTS messages, those included that answer a READ_NACK.
+    LongCts,
+    /// The packets of runting reads.
+    RuntingRead,
+    /// Messages to zero-copy receivers.
+    Headerless,
+    /// Emulated eager writes.
+    EagerWrite,
+    /// Emulated long-CTS writes.
+    LongCtsWrite,
+    /// Emulated reads.
+    EmulatedRead,
+    /// Atomics.
+    Atomic,
+}
+
+impl Protocol {
+    const COUNT: usize = Protocol::ALL.len();
+
+    /// All of them.
+    pub const ALL: [Protocol; 9] = [
+        Protocol::Eager,
+        Protocol::Medium,
+        Protocol::LongCts,
+        Protocol::RuntingRead,
+        Protocol::Headerless,
+        Protocol::EagerWrite,
+        Protocol::LongCtsWrite,
+        Protocol::EmulatedRead,
+        Protocol::Atomic,
+    ];
+}
+
+/// Bytes of user data that the engine copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Copied {
+    /// From user memory to packet buffers. Registered pieces of 1 KiB and more are gathered by the
+    /// device instead.
+    pub sent: u64,
+    /// From packets to user memory.
+    pub received: u64,
+}
+
 /// How operations of one kind ended: the values of libfabric's counters (`fi_cntr`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counter {
@@ -52,6 +103,21 @@ pub struct Counter {
 }
 
 impl Statistics {
+    /// Bytes of user data that were copied for a protocol.
+    pub fn copied(&self, protocol: Protocol) -> Copied {
+        self.copied[protocol as usize]
+    }
+
+    #[inline]
+    pub(super) fn note_sent(&mut self, protocol: Protocol, bytes: usize) {
+        self.copied[protocol as usize].sent += bytes as u64;
+    }
+
+    #[inline]
+    pub(super) fn note_received(&mut self, protocol: Protocol, bytes: u64) {
+        self.copied[protocol as usize].received += bytes;
+    }
+
     /// Counts the end of an operation of the application.
     #[inline]
     pub(super) fn count(&mut self, flags: CompletionFlags, success: bool) {

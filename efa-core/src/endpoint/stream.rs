@@ -13,6 +13,7 @@ use super::ids::{OutboundId, PeerId};
 use super::incoming::Iovs;
 use super::iov::attach;
 use super::outbound::{Bulk, BulkKey};
+use super::statistics::Protocol;
 use super::transmit::{Outgoing, Owner};
 use super::work::QUANTUM;
 
@@ -69,6 +70,24 @@ pub(super) struct WriteHead {
 }
 
 impl Stream {
+    /// What its packets belong to, for the counters of copied bytes. A read-based request carries no
+    /// data; should it be refused, the data goes in windows.
+    pub(super) fn protocol(&self) -> Protocol {
+        match self {
+            Stream::Medium(..) => Protocol::Medium,
+            Stream::Runt(..) => Protocol::RuntingRead,
+            Stream::LongCts(Request::Write(_))
+            | Stream::LongRead(Request::Write(_), _)
+            | Stream::RdmaWrite(..) => Protocol::LongCtsWrite,
+            Stream::ReadResponse(_) => Protocol::EmulatedRead,
+            Stream::LongCts(Request::Message(_))
+            | Stream::LongRead(Request::Message(_), _)
+            | Stream::NackAnswer(_)
+            | Stream::CtsData(_)
+            | Stream::Silent(_) => Protocol::LongCts,
+        }
+    }
+
     /// Whether the next packet is due whether or not data may be moved.
     pub(super) fn is_request(&self) -> bool {
         matches!(
@@ -227,7 +246,10 @@ impl<N: Nic> Endpoint<N> {
             return Ok(());
         };
         let mut packet = next.packet;
-        let Bulk { source, .. } = &self.bulks[key as usize];
+        let Bulk {
+            source, protocol, ..
+        } = &self.bulks[key as usize];
+        let protocol = *protocol;
         let attached = attach(
             &mut self.nic,
             packet.buffer,
@@ -239,6 +261,8 @@ impl<N: Nic> Endpoint<N> {
         );
         match attached {
             Ok(attached) => {
+                let copied = attached.in_buffer - packet.in_buffer;
+                self.statistics.note_sent(protocol, copied);
                 packet.in_buffer = attached.in_buffer;
                 packet.gathered = attached.gathered;
             }

@@ -17,6 +17,7 @@ use super::long_cts::SIZE_MISMATCH;
 use super::operation::{OperationFlags, RemoteIoVec, WriteArgs};
 use super::outbound::{Awaited, Bulk, Outbound, Report};
 use super::send::check_pieces;
+use super::statistics::Protocol;
 use super::stream::{Request, Stream, WriteHead};
 use super::transmit::Owner;
 use super::{Endpoint, IOV_LIMIT};
@@ -146,6 +147,8 @@ impl<N: Nic> Endpoint<N> {
             );
             match attached {
                 Ok(attached) => {
+                    let copied = attached.in_buffer - packet.in_buffer;
+                    self.statistics.note_sent(Protocol::EagerWrite, copied);
                     packet.in_buffer = attached.in_buffer;
                     packet.gathered = attached.gathered;
                     self.post_packet(args.peer, Owner::Outbound(id), packet)
@@ -240,7 +243,7 @@ impl<N: Nic> Endpoint<N> {
                 pieces,
                 0,
             );
-            self.statistics.copied_bytes += length;
+            self.statistics.note_received(Protocol::EagerWrite, length);
             let failure = copied
                 .is_err()
                 .then_some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy));
@@ -276,7 +279,7 @@ impl<N: Nic> Endpoint<N> {
                     transfer.wants_receipt = delivery_complete;
                     transfer.supply = Supply::Windows { granted: 0 };
                 }
-                if self.take_data(id, packet, payload, 0) {
+                if self.take_data(id, packet, payload, 0, Protocol::LongCtsWrite) {
                     self.go_on_with(id);
                 } else {
                     self.fail_inbound(id, SIZE_MISMATCH);

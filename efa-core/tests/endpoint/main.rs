@@ -1,5 +1,6 @@
 //! The protocol engine on mock devices.
 
+mod copies;
 mod coverage;
 mod faults;
 mod handshake;

@@ -1,0 +1,171 @@
+//! What is copied, by protocol: nothing that the device can fetch or bring by itself.
+
+use efa_core::endpoint::*;
+use efa_core::nic::{Access, RemoteKey, UserSlice};
+use efa_core::wire::{Cts, ExtraFeatures, Header, LongreadRtm, RecvId, RmaIov, RmaIovs, SendId};
+
+use crate::mock::{MEMORY, Traits};
+use crate::script::{MODERN, Script, config, traits};
+
+/// Whole memory, registered or not, at a peer that has these features.
+fn script(registered: bool) -> (Script, PeerId, IoVec) {
+    let wide = Traits {
+        mtu: 4096,
+        ..traits()
+    };
+    let mut script = Script::with(config(), wide);
+    let peer = script.insert_peer();
+    script.shake_hands(MODERN | ExtraFeatures::RDMA_READ | ExtraFeatures::RDMA_WRITE);
+    script.expect_handshake();
+    let memory = UserSlice {
+        address: MEMORY,
+        length: 1 << 19,
+    };
+    let region = registered.then(|| script.dut.register(memory, Access::all()).unwrap());
+    (script, peer, IoVec { memory, region })
+}
+
+fn part(whole: IoVec, length: usize) -> [IoVec; 1] {
+    [IoVec {
+        memory: UserSlice {
+            length,
+            ..whole.memory
+        },
+        ..whole
+    }]
+}
+
+fn send(script: &mut Script, peer: PeerId, data: &[IoVec]) {
+    script
+        .dut
+        .send(SendArgs {
+            peer,
+            data,
+            tag: None,
+            cq_data: None,
+            flags: OperationFlags::COMPLETION,
+            context: 1,
+        })
+        .unwrap();
+    script.progress();
+}
+
+/// What was copied in all, and for one protocol.
+fn copied(script: &Script, protocol: Protocol) -> (u64, u64, Copied) {
+    let all = Protocol::ALL.map(|protocol| script.dut.statistics().copied(protocol));
+    let sent = all.iter().map(|copied| copied.sent).sum();
+    let received = all.iter().map(|copied| copied.received).sum();
+    (sent, received, script.dut.statistics().copied(protocol))
+}
+
+#[test]
+fn registered_memory_is_gathered_and_other_memory_is_copied_once() {
+    for registered in [false, true] {
+        let copies = |length: u64| if registered { 0 } else { length };
+        let (mut script, peer, memory) = script(registered);
+        send(&mut script, peer, &part(memory, 3000));
+        let (sent, _, eager) = copied(&script, Protocol::Eager);
+        assert_eq!((sent, eager.sent), (copies(3000), copies(3000)));
+        script.sent();
+
+        let (mut script, peer, memory) = self::script(registered);
+        send(&mut script, peer, &part(memory, 9000));
+        let send_id = script.expect(|packet| match packet.header {
+            Header::LongctsRtm(long) => long.send_id,
+            other => panic!("{other:?}"),
+        });
+        let connid = script.connid();
+        let sent = copied(&script, Protocol::LongCts).0;
+        let recv_length = 9000 - 4068;
+        script.send(
+            &Cts {
+                connid,
+                send_id,
+                recv_id: RecvId(1),
+                recv_length,
+                ..Cts::default()
+            },
+            &[],
+        );
+        assert_eq!(sent, copies(4068));
+        let (sent, _, long) = copied(&script, Protocol::LongCts);
+        // The last piece is short, and cheaper to copy than to gather.
+        let expected = if registered { 868 } else { 9000 };
+        assert_eq!((sent, long.sent), (expected, expected));
+    }
+}
+
+#[test]
+fn what_is_read_or_written_by_the_device_is_not_copied() {
+    let (mut script, peer, memory) = script(true);
+    script
+        .dut
+        .recv(RecvArgs {
+            source: SourceFilter::Any,
+            buffer: &part(memory, 100_000),
+            tag: None,
+            flags: OperationFlags::COMPLETION,
+            context: 2,
+        })
+        .unwrap();
+    let source = [RmaIov::new(0x9000, 100_000, 3)];
+    let message = LongreadRtm {
+        msg_length: 100_000,
+        send_id: SendId(4),
+        read_iov: RmaIovs::new(&source).unwrap(),
+        options: script.raw_address(),
+        ..LongreadRtm::default()
+    };
+    script.send(&message, &[]);
+    let remote = [RemoteIoVec {
+        address: 0x1000,
+        length: 100_000,
+        key: RemoteKey(5),
+    }];
+    script
+        .dut
+        .write(WriteArgs {
+            peer,
+            data: &part(memory, 100_000),
+            remote: &remote,
+            cq_data: None,
+            flags: OperationFlags::COMPLETION,
+            context: 3,
+        })
+        .unwrap();
+    send(&mut script, peer, &part(memory, 100_000));
+    for _ in 0..10 {
+        while script.network.flights() > 0 {
+            script.network.swallow(0);
+        }
+        script.progress();
+    }
+    let mut contexts = [script.completion().context, script.completion().context];
+    contexts.sort_unstable();
+    assert_eq!(contexts, [2, 3]);
+    for protocol in Protocol::ALL {
+        let (.., copied) = copied(&script, protocol);
+        assert_eq!(copied, Copied::default(), "{protocol:?}");
+    }
+}
+
+#[test]
+fn received_packets_are_copied_once_to_where_they_belong() {
+    let (mut script, _, memory) = script(true);
+    script
+        .dut
+        .recv(RecvArgs {
+            source: SourceFilter::Any,
+            buffer: &part(memory, 50),
+            tag: None,
+            flags: OperationFlags::COMPLETION,
+            context: 2,
+        })
+        .unwrap();
+    let message = script.eager(0);
+    script.send(&message, &[7; 80]);
+    // What does not fit the buffer is not copied.
+    assert_eq!(script.error().length, 50);
+    let (sent, received, eager) = copied(&script, Protocol::Eager);
+    assert_eq!((sent, received, eager.received), (0, 50, 50));
+}
