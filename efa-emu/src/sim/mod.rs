@@ -11,7 +11,7 @@
 //! overtake each other ([`NetworkConfig`]), a send's completion and the peer's reaction to it are
 //! independent events, completions of one poll come in any order, queue pair numbers are reused
 //! ([`FabricConfig::qpn_policy`]), late packets reach the next owner of a number, frames are lost and
-//! repeated below the reliability layer, hosts die. A [`Fault`](crate::fault::Fault) stages the rest
+//! repeated below the reliability layer, hosts die. A [`Fault`] stages the rest
 //! ([`Fabric::install`]).
 //!
 //! ```
