@@ -226,7 +226,11 @@ impl<N: Nic> Endpoint<N> {
         if started || in_packets == transfer.length {
             return true;
         }
-        if in_packets > transfer.length || read_iov.total_length() != Some(transfer.length) {
+        // Packets may have come that said something else about how the rest comes.
+        if in_packets > transfer.length
+            || transfer.received > in_packets
+            || read_iov.total_length() != Some(transfer.length)
+        {
             return false;
         }
         transfer.send_id = send_id;

@@ -5,8 +5,8 @@ use core::time::Duration;
 use efa_core::endpoint::*;
 use efa_core::nic::{Nic, RemoteKey, Status};
 use efa_core::wire::{
-    AtomRsp, Cts, CtsData, EagerRtw, Eor, Header, LongctsRtm, MsgId, PacketType, ReadNack, ReadRsp,
-    Receipt, RecvId, Repr, RmaIov, RmaIovs, SendId,
+    AtomRsp, Cts, CtsData, EagerRtw, Eor, Header, LongctsRtm, MediumRtm, MsgId, PacketType,
+    ReadNack, ReadRsp, Receipt, RecvId, Repr, RmaIov, RmaIovs, RuntreadRtm, SendId,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -225,6 +225,42 @@ fn data_that_was_not_granted_ends_the_receive() {
         script.refusal(),
         PacketError::StaleOperation { id: recv_id.0 }
     );
+}
+
+/// Packets of one message that do not agree on how much of it comes in packets and how much is read.
+#[test]
+fn a_message_that_comes_in_packets_and_is_read_as_well_ends_the_receive() {
+    let source = [RmaIov::new(0x5000, 1000, 9)];
+    let runt = |script: &Script, msg_id, runt_length| RuntreadRtm {
+        msg_id: MsgId(msg_id),
+        msg_length: 1000,
+        send_id: SendId(5),
+        runt_length,
+        read_iov: RmaIovs::new(&source).unwrap(),
+        options: script.raw_address(),
+        ..RuntreadRtm::default()
+    };
+    let (mut script, _) = connected();
+    for (msg_id, all_in_packets) in [(0, true), (1, false)] {
+        script.recv(0, 1000, 7);
+        let first = match all_in_packets {
+            true => runt(&script, msg_id, 1000).to_packet(&[1; 900]),
+            false => MediumRtm {
+                msg_id: MsgId(msg_id),
+                msg_length: 1000,
+                options: script.raw_address(),
+                ..MediumRtm::default()
+            }
+            .to_packet(&[1; 900]),
+        };
+        script.inject(&first);
+        let second = runt(&script, msg_id, 800);
+        script.send(&second, &[2; 50]);
+        assert_eq!(script.refusal(), PacketError::SizeMismatch);
+        assert_eq!(script.error().failure.errno, Errno::EIO);
+        script.expect_silence();
+    }
+    assert_eq!(script.dut.usage().inbound, 0);
 }
 
 #[test]
