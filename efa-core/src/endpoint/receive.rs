@@ -190,6 +190,11 @@ impl<N: Nic> Endpoint<N> {
         });
     }
 
+    /// Whether a peer was given up: what it sent is dropped.
+    pub(super) fn is_given_up(&self, peer: PeerId) -> bool {
+        self.peers.state(peer).is_none_or(|state| state.failed)
+    }
+
     /// Gives up a peer that broke the protocol in a way that cannot be mended.
     #[cold]
     pub(super) fn give_up_peer(&mut self, peer: PeerId, packet_type: PacketType) {

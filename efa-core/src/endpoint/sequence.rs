@@ -65,7 +65,12 @@ impl<N: Nic> Endpoint<N> {
                 while let Some((packet, behind)) = next.and_then(|held| self.take_held(peer, held))
                 {
                     next = behind;
-                    match self.parse_again(&packet) {
+                    // An earlier one may have been the end of the conversation.
+                    let incoming = match self.is_given_up(peer) {
+                        true => None,
+                        false => self.parse_again(&packet),
+                    };
+                    match incoming {
                         None => self.release(packet),
                         Some(incoming) if is_first => self.first_packet(peer, packet, &incoming),
                         Some(incoming) => self.later_packet(peer, packet, &incoming),

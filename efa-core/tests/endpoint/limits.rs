@@ -3,7 +3,8 @@
 use efa_core::endpoint::*;
 use efa_core::nic::{Access, RemoteKey, Status, UserSlice};
 use efa_core::wire::{
-    EagerRtm, EagerRtw, ExtraFeatures, Header, MsgId, PacketType, RecvId, Rta, RtaKind, SendId,
+    EagerRtm, EagerRtw, ExtraFeatures, Header, LongctsRtm, MsgId, PacketType, RecvId, Rta, RtaKind,
+    SendId,
 };
 
 use crate::mock::{MEMORY, Traits};
@@ -78,6 +79,40 @@ fn a_peer_that_fills_the_memory_for_waiting_packets_leaves_the_others_theirs() {
     script.send(&one_too_many, b"unexpected");
     assert_eq!(failed_peer(&mut script), Some(peer));
     assert_eq!(script.dut.usage().held_packets, 0);
+}
+
+#[test]
+fn what_waited_behind_the_end_of_a_conversation_takes_no_receive() {
+    let settings = EndpointConfig {
+        peer_held_bytes: 2048,
+        ..config()
+    };
+    let (mut script, peer) = connected_with(settings, traits());
+    let early = LongctsRtm {
+        msg_id: MsgId(1),
+        msg_length: 10_000,
+        tag: Some(7),
+        options: script.raw_address(),
+        ..LongctsRtm::default()
+    };
+    script.send(&early, &[7; 700]);
+    let receive = script
+        .dut
+        .recv(RecvArgs {
+            source: SourceFilter::Any,
+            buffer: &[memory(0, 10_000)],
+            tag: Some(TagFilter::exact(7)),
+            flags: OperationFlags::COMPLETION,
+            context: 5,
+        })
+        .unwrap();
+    // The one before it finds no receive and no memory.
+    let unexpected = script.eager(0);
+    script.send(&unexpected, &[0; 600]);
+    assert_eq!(failed_peer(&mut script), Some(peer));
+    script.expect_silence();
+    assert_eq!(script.dut.usage().held_packets, 0);
+    assert!(script.dut.cancel(receive), "it still waits");
 }
 
 #[test]
