@@ -20,7 +20,6 @@ use super::outbound::{Awaited, Outbound, Report};
 use super::send::check_pieces;
 use super::statistics::Protocol;
 use super::transmit::Owner;
-use super::work::Work;
 use super::write::remote_pieces;
 
 /// Header of ATOMRSP in bytes.
@@ -28,7 +27,7 @@ const ATOMRSP_HEADER: usize = 24;
 
 /// The old values of an atomic on their way to its requester, for which there was no packet buffer.
 pub(super) struct AtomicResponse {
-    peer: PeerId,
+    pub(super) peer: PeerId,
     recv_id: RecvId,
     values: Box<[u8]>,
 }
@@ -305,14 +304,11 @@ impl<N: Nic> Endpoint<N> {
                 RtaKind::Fetch(recv_id) | RtaKind::Compare(recv_id) => {
                     let values = &values[..total];
                     if self.send_old_values(peer, recv_id, values).is_err() {
-                        let key = self.atomic_responses.insert(AtomicResponse {
+                        self.queue_atomic_response(AtomicResponse {
                             peer,
                             recv_id,
                             values: values.into(),
                         });
-                        let key = key as u32;
-                        let work = Work::AtomicResponse { peer, key };
-                        self.queue_answer(peer, work, PacketType::AtomRsp);
                     }
                 }
             }

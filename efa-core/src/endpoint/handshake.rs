@@ -115,6 +115,9 @@ impl<N: Nic> Endpoint<N> {
                 self.refuse_read(peer, id);
             }
             for id in granted {
+                if let Some(bulk) = self.bulk_mut(id) {
+                    bulk.queued = false;
+                }
                 self.queue_outbound(id);
             }
         }

@@ -9,6 +9,7 @@ use crate::nic::Nic;
 use crate::wire::{MsgId, PacketType, RecvId, SendId};
 
 use super::Endpoint;
+use super::atomic::AtomicResponse;
 use super::ids::{PeerId, ReceiveId};
 use super::work::Work;
 
@@ -56,11 +57,20 @@ impl<N: Nic> Endpoint<N> {
         self.queue_answer(peer, work, PacketType::Receipt);
     }
 
-    /// Queues an answer to a peer.
-    pub(super) fn queue_answer(&mut self, peer: PeerId, work: Work, packet_type: PacketType) {
+    fn queue_answer(&mut self, peer: PeerId, work: Work, packet_type: PacketType) {
         if self.begin_service(peer, packet_type) {
             self.owed += 1;
             self.queue_work(work);
+        }
+    }
+
+    /// Sends ATOMRSP when there is room for it.
+    pub(super) fn queue_atomic_response(&mut self, response: AtomicResponse) {
+        let peer = response.peer;
+        if self.begin_service(peer, PacketType::AtomRsp) {
+            let key = self.atomic_responses.insert(response) as u32;
+            self.owed += 1;
+            self.queue_work(Work::AtomicResponse { peer, key });
         }
     }
 

@@ -220,10 +220,8 @@ impl<N: Nic> Endpoint<N> {
         if state.features.is_some() {
             return false;
         }
+        // It stays marked as queued: more windows do not put it here again.
         state.await_data.push(id);
-        if let Some(bulk) = self.bulk_mut(id) {
-            bulk.queued = false;
-        }
         true
     }
 
