@@ -26,7 +26,7 @@
 //! | `write`, `read`, `atomic`, `arithmetic` | one-sided operations |
 //! | `outbound`, `inbound`, `inbound_table` | operations in flight, as source and as destination of the data |
 //! | `service` | what is done for peers' requests, and how much of it at a time |
-//! | `stream`, `rdma` | the packets and the RDMA requests that they consist of |
+//! | `stream`, `rdma`, `exposed` | the packets and the RDMA requests that they consist of; memory that peers may name |
 //! | `ids`, `iov`, `list`, `hash`, `random`, `incoming` | their parts |
 //!
 //! # What is promised
@@ -51,6 +51,7 @@ mod completion;
 mod config;
 mod eager;
 mod error;
+mod exposed;
 mod handshake;
 mod hash;
 mod headerless;
@@ -111,6 +112,7 @@ use assembly::Assemblies;
 use atomic::AtomicResponse;
 
 use choice::Local;
+use exposed::Exposed;
 use hash::Mixer;
 use held::Held;
 use ids::{Arena, OutboundId, PacketId};
@@ -123,7 +125,7 @@ use outbound::{Bulk, Outbound};
 use peek::Claim;
 use peers::Peers;
 use random::Random;
-use rdma::{Exposed, ReadPlan};
+use rdma::ReadPlan;
 use transmit::InFlight;
 use work::Work;
 
@@ -165,7 +167,8 @@ pub struct Endpoint<N: Nic> {
     parked: usize,
     parked_buffers: usize,
     max_parked_buffers: usize,
-    /// Answers to peers' requests that wait to be sent.
+    /// Requests of peers under way, and answers to them that wait to be sent; the latter alone.
+    served: usize,
     owed: usize,
     /// Ends of back-offs.
     timers: BinaryHeap<Reverse<(Instant, PeerId)>>,
@@ -248,6 +251,7 @@ impl<N: Nic> Endpoint<N> {
             parked: 0,
             parked_buffers: 0,
             max_parked_buffers: attributes.send_queue_depth / 4,
+            served: 0,
             owed: 0,
             timers: BinaryHeap::new(),
             waiting_peers: 0,
@@ -322,12 +326,13 @@ impl<N: Nic> Endpoint<N> {
         Ok(region)
     }
 
-    /// Ends a registration of [`Endpoint::register`]. No operation may be using it.
+    /// Ends a registration of [`Endpoint::register`]. No operation of the application may be using
+    /// it; writes and reads of peers that do are given up.
     ///
     /// # Errors
     /// The region is not registered.
     pub fn deregister(&mut self, region: Region) -> Result<(), EndpointError> {
-        self.exposed.remove(&region.remote_key.0);
+        self.withdraw(region);
         Ok(self.nic.deregister(region)?)
     }
 

@@ -4,9 +4,7 @@
 //! device or the settings allow. The parts are posted as the device has room and complete in any
 //! order.
 
-use hashbrown::HashMap;
-
-use crate::nic::{Access, Nic, NicError, Region, RemoteKey, UserSlice};
+use crate::nic::{Access, Nic, NicError, Region, RemoteKey};
 use crate::wire::RmaIov;
 
 use super::Endpoint;
@@ -39,9 +37,6 @@ pub(super) struct ReadPlan {
 /// Names a [`ReadPlan`] in [`Endpoint::read_plans`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PlanKey(u32);
-
-/// Memory of the application that peers may name, by remote key.
-pub(super) type Exposed = HashMap<u64, (UserSlice, Access, Region)>;
 
 /// The next part of a transfer between `local` and `remote`, of at most `limit` bytes, from byte
 /// `offset` to byte `end`.
@@ -280,40 +275,12 @@ impl<N: Nic> Endpoint<N> {
         self.deregister_own(plan.own_regions);
         plan.tells_peer
     }
-
-    /// The local memory that a peer's request names, if the keys allow this access to all of it.
-    pub(super) fn exposed_memory(&self, pieces: &Iovs, access: Access) -> Option<Iov> {
-        let mut found = [IoVec::new(UserSlice {
-            address: 0,
-            length: 0,
-        }); super::IOV_LIMIT];
-        let pieces = pieces.as_slice();
-        for (piece, found) in pieces.iter().zip(&mut found) {
-            let (memory, allowed, region) = self.exposed.get(&piece.key())?;
-            let end = piece.addr().checked_add(piece.len())?;
-            let inside = piece.addr() >= memory.address
-                && end <= memory.address.checked_add(memory.length as u64)?;
-            if !inside || !allowed.contains(access) {
-                return None;
-            }
-            *found = IoVec {
-                memory: UserSlice {
-                    address: piece.addr(),
-                    length: usize::try_from(piece.len()).ok()?,
-                },
-                // Where the device would write, a region that it may only read is of no use.
-                region: (access == Access::REMOTE_READ || allowed.contains(Access::LOCAL_WRITE))
-                    .then_some(*region),
-            };
-        }
-        Iov::new(&found[..pieces.len()]).ok()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nic::LocalKey;
+    use crate::nic::{LocalKey, UserSlice};
 
     fn local(lengths: &[usize]) -> Vec<IoVec> {
         let region = Region {

@@ -26,11 +26,13 @@ impl<N: Nic> Endpoint<N> {
             return false;
         }
         state.served += 1;
+        self.served += 1;
         true
     }
 
     /// Notes that a request of a peer was carried out, or was given up.
     pub(super) fn end_service(&mut self, peer: PeerId) {
+        self.served -= 1;
         if let Some(state) = self.peers.state_mut(peer) {
             state.served -= 1;
         }

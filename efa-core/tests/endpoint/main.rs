@@ -15,3 +15,4 @@ mod script;
 #[path = "../support/siege.rs"]
 mod siege;
 mod sieges;
+mod withdrawn;

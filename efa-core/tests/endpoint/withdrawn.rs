@@ -1,0 +1,148 @@
+//! Memory that the application deregisters while peers are at work on it.
+
+use efa_core::endpoint::*;
+use efa_core::nic::{Access, Region, Status};
+use efa_core::wire::{
+    Cts, CtsData, Header, LongctsRtw, LongreadRtw, PacketType, RecvId, RmaIov, RmaIovs, Rtr,
+    RtrKind, SendId,
+};
+
+use crate::mock::MEMORY;
+use crate::script::{Script, connected, memory};
+
+fn expose(script: &mut Script) -> Region {
+    let memory = memory(0, 8192).memory;
+    script.dut.register(memory, Access::all()).unwrap()
+}
+
+/// The peer writes 5000 bytes by long-CTS, of which 100 have arrived.
+fn begin_write(script: &mut Script, region: Region) -> RecvId {
+    let target = [RmaIov::new(MEMORY, 5000, region.remote_key.0)];
+    let write = LongctsRtw {
+        rma_iov: RmaIovs::new(&target).unwrap(),
+        msg_length: 5000,
+        send_id: SendId(5),
+        credit_request: 1,
+        delivery_complete: true,
+        options: script.raw_address(),
+    };
+    script.send(&write, &[1; 100]);
+    script.expect(|packet| match packet.header {
+        Header::Cts(cts) => cts.recv_id,
+        other => panic!("{other:?}"),
+    })
+}
+
+fn send_data(script: &mut Script, recv_id: RecvId) {
+    let data = CtsData {
+        recv_id,
+        seg_length: 500,
+        seg_offset: 100,
+        connid: script.connid(),
+        ..CtsData::default()
+    };
+    script.send(&data, &[2; 500]);
+}
+
+fn expect_failure(script: &mut Script, request: PacketType) {
+    match script.dut.poll_event() {
+        Some(Event::RemoteOperationFailed {
+            packet_type,
+            failure,
+            ..
+        }) => {
+            assert_eq!(packet_type, request.code());
+            assert_eq!(failure.provider, ProviderError::RmaAddress);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_deregistered_target_is_not_written_any_more() {
+    let (mut script, _) = connected();
+    let region = expose(&mut script);
+    let recv_id = begin_write(&mut script, region);
+    script.dut.deregister(region).unwrap();
+    expect_failure(&mut script, PacketType::DcLongctsRtw);
+    send_data(&mut script, recv_id);
+    assert_eq!(
+        script.refusal(),
+        PacketError::StaleOperation { id: recv_id.0 }
+    );
+    assert_eq!(script.network.memory(0, MEMORY + 100, 1), [0]);
+    script.expect_silence();
+    assert_eq!(script.dut.usage().inbound, 0);
+}
+
+#[test]
+fn a_target_that_another_registration_covers_is_still_written() {
+    let (mut script, _) = connected();
+    let region = expose(&mut script);
+    let other = expose(&mut script);
+    let recv_id = begin_write(&mut script, other);
+    script.dut.deregister(region).unwrap();
+    send_data(&mut script, recv_id);
+    assert_eq!(script.dut.poll_event(), None);
+    assert_eq!(script.network.memory(0, MEMORY + 100, 1), [2]);
+}
+
+#[test]
+fn a_deregistered_source_is_not_read_any_more() {
+    let (mut script, _) = connected();
+    let region = expose(&mut script);
+    let source = [RmaIov::new(MEMORY, 5000, region.remote_key.0)];
+    let read = Rtr {
+        kind: RtrKind::Longcts,
+        rma_iov: RmaIovs::new(&source).unwrap(),
+        msg_length: 5000,
+        recv_id: RecvId(7),
+        recv_length: 1000,
+        options: script.raw_address(),
+    };
+    script.send(&read, &[]);
+    let send_id = script.expect(|packet| match packet.header {
+        Header::ReadRsp(response) => response.send_id,
+        other => panic!("{other:?}"),
+    });
+    script.dut.deregister(region).unwrap();
+    let cts = Cts {
+        connid: script.connid(),
+        send_id,
+        recv_id: RecvId(7),
+        recv_length: 1000,
+        ..Cts::default()
+    };
+    script.send(&cts, &[]);
+    assert_eq!(
+        script.refusal(),
+        PacketError::StaleOperation { id: send_id.0 }
+    );
+    script.expect_silence();
+    assert_eq!(script.dut.usage().outbound, 0);
+}
+
+#[test]
+fn a_write_that_the_device_is_reading_ends_when_the_device_is_done() {
+    let (mut script, _) = connected();
+    let region = expose(&mut script);
+    let target = [RmaIov::new(MEMORY, 5000, region.remote_key.0)];
+    let source = [RmaIov::new(0x5000, 5000, 9)];
+    let write = LongreadRtw {
+        rma_iov: RmaIovs::new(&target).unwrap(),
+        msg_length: 5000,
+        send_id: SendId(5),
+        read_iov: RmaIovs::new(&source).unwrap(),
+        options: script.raw_address(),
+    };
+    script.send(&write, &[]);
+    assert_eq!(script.network.flights(), 1);
+    script.dut.deregister(region).unwrap();
+    assert_eq!(script.dut.usage().inbound, 1);
+    script.network.fail(0, Status::LocalInvalidLkey);
+    script.progress();
+    expect_failure(&mut script, PacketType::LongreadRtw);
+    // No EOR: the data is not there.
+    script.expect_silence();
+    assert_eq!(script.dut.usage().inbound, 0);
+}
