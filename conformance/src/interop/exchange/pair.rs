@@ -197,14 +197,20 @@ impl<'a> Pair<'a> {
         Ok(self.start(at, request, seed)?.0)
     }
 
-    /// Waits until an operation has completed, without an error and with the right bytes.
+    /// Waits until an operation has completed, without an error and with the right bytes. If one
+    /// that it may depend on has failed, as the send that a receive waits for, that is the error.
     pub(super) fn wait(
         &mut self,
-        operation: Operation,
+        mut operation: Operation,
         length: Option<usize>,
     ) -> Result<Report, Unmet> {
         let mut quiet_since = Instant::now();
         let report = loop {
+            let mut failed = self
+                .reports
+                .iter()
+                .filter(|(_, report)| report.failure.is_some());
+            operation = failed.next().map_or(operation, |(failed, _)| *failed);
             if let Some(report) = self.reports.remove(&operation) {
                 break report;
             }
