@@ -5,6 +5,7 @@
 //! handed over by value and come back with their completions, so that no caller can touch memory that
 //! the library still uses.
 
+mod bare;
 mod completion;
 mod endpoint;
 pub mod ffi;
@@ -17,6 +18,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+pub use bare::BareBuffer;
 pub use completion::{Completion, Failure};
 pub use endpoint::{Address, Endpoint, RegionId, Settings};
 pub use library::Library;

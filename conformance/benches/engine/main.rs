@@ -1,0 +1,199 @@
+//! The protocol engine beside stock libfabric's efa provider, over the same emulated device.
+//!
+//! Two tables: instructions of a 64-byte tagged eager message, sender and receiver together, counted by
+//! callgrind and without those of the device; and what the device's cost is part of, the message rate
+//! and the bandwidth. Both ends of a conversation are in one process and one thread, so that one figure
+//! holds both, and no figure depends on who runs on which processor.
+//!
+//! `cargo bench -p efa-conformance --bench engine -- [instructions|rate]`
+
+mod callgrind;
+mod ends;
+mod measure;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use measure::{Sample, Workload};
+
+/// Who is measured.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Contender {
+    name: String,
+    /// What the child process is told: `core`, or the path of a libfabric.
+    argument: String,
+    /// Where a libfabric has its providers, if they are files of their own.
+    providers: Option<PathBuf>,
+}
+
+impl Contender {
+    const ENGINE: &str = "core";
+
+    fn is_engine(&self) -> bool {
+        self.argument == Self::ENGINE
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [child, rest @ ..] = arguments.as_slice()
+        && child == measure::CHILD
+    {
+        return report(measure::child(rest).map(|sample| println!("{sample}")));
+    }
+    // Without this argument of `cargo bench` it is `cargo test`, which only asks whether it runs.
+    if !arguments.iter().any(|argument| argument == "--bench") {
+        return ExitCode::SUCCESS;
+    }
+    let wanted = arguments.iter().find(|argument| !argument.starts_with('-'));
+    let wants = |table| wanted.is_none_or(|wanted| wanted == table);
+    report((|| {
+        let emulator = emulator()?;
+        if wants("instructions") {
+            instructions(&emulator)?;
+        }
+        if wants("rate") {
+            rate(&emulator)?;
+        }
+        Ok(())
+    })())
+}
+
+fn report(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("engine: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The `efa-emu` that was built beside this program.
+fn emulator() -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    // target/PROFILE/deps/engine-HASH
+    let directory = own.ancestors().nth(2).unwrap_or(Path::new("."));
+    let (program, library) = (
+        directory.join("efa-emu"),
+        directory.join("libefa_emu_verbs.so"),
+    );
+    if program.is_file() && library.is_file() {
+        Ok(program)
+    } else {
+        Err(format!(
+            "{} or {} is missing; run `cargo build --workspace --release`",
+            program.display(),
+            library.display()
+        ))
+    }
+}
+
+/// libfabric 2.5.1 from the package index, or the machine's own where that cannot be fetched.
+fn stock() -> Contender {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/userland");
+    let fetched = Command::new(script).arg("pypi-mpich").output();
+    if let Ok(output) = fetched
+        && output.status.success()
+    {
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let directory = Path::new(printed.trim()).join("venv/lib/mpich");
+        return Contender {
+            name: "libfabric 2.5.1".into(),
+            argument: directory.join("libfabric.so.1").display().to_string(),
+            providers: Some(directory.join("libfabric")),
+        };
+    }
+    println!("libfabric 2.5.1 cannot be fetched; the machine's own takes its place");
+    system()
+}
+
+fn system() -> Contender {
+    Contender {
+        name: "the machine's libfabric".into(),
+        argument: "libfabric.so.1".into(),
+        providers: None,
+    }
+}
+
+fn engine() -> Contender {
+    Contender {
+        name: "efa-core and efa-hw".into(),
+        argument: Contender::ENGINE.into(),
+        providers: None,
+    }
+}
+
+fn instructions(emulator: &Path) -> Result<(), String> {
+    const SHORT: Workload = Workload::new(64, 64, 2_000);
+    const LONG: Workload = Workload::new(64, 64, 6_000);
+    let mut contenders = vec![engine(), stock()];
+    if !contenders.contains(&system()) {
+        contenders.push(system());
+    }
+    println!("instructions per 64-byte tagged eager message, sender and receiver");
+    println!(
+        "(a run of 6,000 messages less one of 2,000; device: libefa_emu_verbs.so and what it calls)"
+    );
+    println!(
+        "{:<26} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "", "all", "device", "harness", "protocol", "ours/its"
+    );
+    let mut first = None;
+    for contender in &contenders {
+        let short = callgrind::count(emulator, contender, SHORT)?;
+        let long = callgrind::count(emulator, contender, LONG)?;
+        let per = |pick: fn(&callgrind::Counts) -> u64| {
+            let messages = (LONG.messages - SHORT.messages) as f64;
+            (pick(&long) as f64 - pick(&short) as f64) / messages
+        };
+        let (all, device) = (per(|counts| counts.all), per(|counts| counts.device));
+        let harness = per(|counts| counts.harness);
+        let protocol = all - device - harness;
+        let ours = *first.get_or_insert(protocol);
+        println!(
+            "{:<26} {all:>8.0} {device:>8.0} {harness:>8.0} {protocol:>8.0} {:>8.2}",
+            contender.name,
+            ours / protocol
+        );
+    }
+    println!();
+    Ok(())
+}
+
+fn rate(emulator: &Path) -> Result<(), String> {
+    const ROUNDS: usize = 8;
+    let contenders = [engine(), stock()];
+    println!("tagged messages, best of {ROUNDS} interleaved rounds; processor time in brackets");
+    println!(
+        "{:<12} {:>34} {:>34} {:>8}",
+        "bytes", contenders[0].name, contenders[1].name, "ratio"
+    );
+    for workload in [
+        Workload::new(64, 64, 200_000),
+        Workload::new(8 << 10, 64, 50_000),
+        Workload::new(64 << 10, 16, 10_000),
+        Workload::new(1 << 20, 4, 1_000),
+        Workload::new(64 << 20, 2, 16),
+    ] {
+        let mut best: [Option<Sample>; 2] = [None, None];
+        for round in 0..ROUNDS {
+            // Each goes first in turn: what runs second finds the machine as the other left it.
+            for index in [round % 2, 1 - round % 2] {
+                let sample = measure::run(emulator, &contenders[index], workload)?;
+                best[index] = Some(best[index].map_or(sample, |best| best.min(sample)));
+            }
+        }
+        let [Some(ours), Some(theirs)] = best else {
+            continue;
+        };
+        println!(
+            "{:<12} {:>34} {:>34} {:>7.2}x",
+            workload.length,
+            ours.describe(workload),
+            theirs.describe(workload),
+            theirs.wall / ours.wall
+        );
+    }
+    Ok(())
+}
