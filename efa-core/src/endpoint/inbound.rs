@@ -420,6 +420,8 @@ impl<N: Nic> Endpoint<N> {
                     failure,
                 });
             }
+            // Of peers' operations only those with CQ data concern the application.
+            (None, Audience::Target(_)) if !ending.report_success => {}
             (None, _) => {
                 self.statistics.count(flags, true);
                 if ending.report_success {

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{
-    AtomicArgs, AtomicKind, ClaimedRecvArgs, CompletionEntry, CompletionFlags, Endpoint,
+    AtomicArgs, AtomicKind, ClaimedRecvArgs, CompletionEntry, CompletionFlags, Counter, Endpoint,
     EndpointError, Errno, ErrorEntry, Event, Failure, Instant, IoVec, MultiRecvArgs,
     OperationFlags, PeerId, ReadArgs, RecvArgs, RemoteIoVec, SendArgs, SourceFilter, TagFilter,
     Usage, WriteArgs,
@@ -49,6 +49,8 @@ struct Program {
     peers: HashMap<ProgramId, PeerId>,
     outbox: VecDeque<Item>,
     open_receives: usize,
+    /// Completions of receives that it heard.
+    received: Counter,
     unpolled: u32,
 }
 
@@ -138,6 +140,7 @@ impl World {
             peers: HashMap::new(),
             outbox: VecDeque::new(),
             open_receives: 0,
+            received: Counter::default(),
             unpolled: 0,
         });
         Ok(self.programs.len() - 1)
@@ -929,6 +932,10 @@ impl World {
             Ok(entry) => entry.flags,
             Err(entry) => entry.flags,
         };
+        match completion {
+            Ok(_) => self.programs[at].received.successes += 1,
+            Err(_) => self.programs[at].received.errors += 1,
+        }
         if kind != ReceiveKind::Multi || flags.contains(CompletionFlags::MULTI_RECV) {
             self.give_up_receive(number);
         }
@@ -1033,6 +1040,7 @@ impl World {
         self.check_outcomes()?;
         self.check_rest()?;
         for at in 0..count {
+            self.check_counters(at)?;
             if self.is_dead(at) {
                 continue;
             }
@@ -1200,6 +1208,57 @@ impl World {
                 return Err(format!(
                     "operation {number} found {old} in the lock word of program {at}, which {owner} \
                      owns"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The counters of a program say what became of its operations.
+    fn check_counters(&self, at: ProgramId) -> Result<(), String> {
+        let Some(endpoint) = &self.programs[at].endpoint else {
+            return Ok(());
+        };
+        let counted = |states: &[Asked]| {
+            let ended = |wanted: fn(&Asked) -> bool| {
+                states.iter().filter(|state| wanted(state)).count() as u64
+            };
+            Counter {
+                // Whose success is not reported stays started.
+                successes: ended(|state| matches!(state, Asked::Started | Asked::Ended(Ok(())))),
+                errors: ended(|state| matches!(state, Asked::Ended(Err(_)))),
+            }
+        };
+        let messages = self.messages.iter().filter(|message| message.from == at);
+        let one_sided = |reads: bool| -> Vec<Asked> {
+            let all = self.one_sided.iter().filter(|one| one.from == at);
+            all.filter(|one| one.kind.flags().contains(CompletionFlags::READ) == reads)
+                .map(|one| one.state)
+                .collect()
+        };
+        let to_it = self.one_sided.iter().filter(|one| one.to == at);
+        let statistics = endpoint.statistics();
+        for (what, found, expected) in [
+            (
+                "sends",
+                statistics.sends,
+                counted(&messages.map(|message| message.state).collect::<Vec<_>>()),
+            ),
+            ("receives", statistics.receives, self.programs[at].received),
+            ("writes", statistics.writes, counted(&one_sided(false))),
+            ("reads", statistics.reads, counted(&one_sided(true))),
+            (
+                "remote writes",
+                statistics.remote_writes,
+                Counter {
+                    successes: to_it.filter(|one| one.announced).count() as u64,
+                    errors: 0,
+                },
+            ),
+        ] {
+            if found != expected {
+                return Err(format!(
+                    "program {at} counted {what}: {found:?} instead of {expected:?}"
                 ));
             }
         }
