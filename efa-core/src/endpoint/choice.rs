@@ -4,6 +4,7 @@
 //! operations, writes and reads alike), except that a peer without a feature is served by the
 //! baseline protocols wherever they can do the work (spec section 2.1, case a).
 
+use crate::nic::Access;
 use crate::wire::ExtraFeatures;
 
 use super::peer::PeerFeatures;
@@ -28,6 +29,15 @@ pub(super) struct Local {
 const FIRST_GENERATION: u32 = 0xEFA0;
 
 impl Local {
+    /// The same without RDMA: for an operation whose memory the device does not register.
+    pub(super) fn without_rdma(self) -> Local {
+        Local {
+            rdma_read: false,
+            rdma_write: false,
+            ..self
+        }
+    }
+
     /// Whether the two devices can read from each other: both know how, and both are of the first
     /// generation or neither is (stock libfabric since 2.0). A peer that does not name its device
     /// (before 1.20) is believed.
@@ -62,6 +72,16 @@ pub(super) enum MessageProtocol {
     LongRead,
     /// With this many bytes in packets.
     RuntRead(u64),
+}
+
+impl MessageProtocol {
+    /// Whether the peer reads the message, so that its memory has to be registered.
+    pub(super) fn is_read_by_peer(self) -> bool {
+        matches!(
+            self,
+            MessageProtocol::LongRead | MessageProtocol::RuntRead(_)
+        )
+    }
 }
 
 /// Why there is no protocol for an operation, or not yet.
@@ -141,6 +161,17 @@ pub(super) enum WriteProtocol {
     Eager,
     LongCts,
     LongRead,
+}
+
+impl WriteProtocol {
+    /// How the memory has to be registered, if it has to.
+    pub(super) fn registration(self) -> Option<Access> {
+        match self {
+            WriteProtocol::Direct => Some(Access::empty()),
+            WriteProtocol::LongRead => Some(Access::REMOTE_READ),
+            WriteProtocol::Eager | WriteProtocol::LongCts => None,
+        }
+    }
 }
 
 /// Chooses the subprotocol of a write. It waits for the peer's handshake, as in stock libfabric

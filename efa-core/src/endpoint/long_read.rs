@@ -1,7 +1,7 @@
 //! Messages whose data the receiver reads by RDMA (spec section 4.1), with or without a first part in
 //! packets (spec section 4.5), and what happens when it cannot (spec section 4.7).
 
-use crate::nic::{Access, Nic};
+use crate::nic::Nic;
 use crate::wire::{Eor, ExtraFeatures, PacketType, ReadNack, Repr};
 
 use super::Endpoint;
@@ -12,25 +12,25 @@ use super::held::ReceivedPacket;
 use super::ids::{OutboundId, PeerId, ReceiveId};
 use super::inbound::Supply;
 use super::incoming::{Incoming, Iovs, Rtm, RtmProtocol};
-use super::iov::Iov;
 use super::outbound::{Awaited, Bulk, Report};
+use super::rdma::Registered;
 use super::stream::{MessageHead, Request, Stream, segment_size};
 
 // The sender's side.
 impl<N: Nic> Endpoint<N> {
-    /// Starts an operation whose data the peer reads. If the memory cannot be registered, the data
-    /// goes by long-CTS after all.
+    /// Starts an operation whose data the peer reads.
     pub(super) fn start_long_read(
         &mut self,
         peer: PeerId,
         report: Report,
-        mut source: Iov,
+        data: Registered,
         length: u64,
         request: Request,
     ) -> Result<OutboundId, EndpointError> {
-        let Ok(own_regions) = self.register_pieces(&mut source, Access::REMOTE_READ) else {
-            return self.start_long_cts(peer, report, source, length, request);
-        };
+        let Registered {
+            source,
+            own_regions,
+        } = data;
         let remote = Self::readable_pieces(&source);
         let bulk = Bulk {
             to_move: 0,
@@ -47,15 +47,15 @@ impl<N: Nic> Endpoint<N> {
         &mut self,
         peer: PeerId,
         report: Report,
-        mut source: Iov,
+        data: Registered,
         length: u64,
         head: MessageHead,
         runt: u64,
     ) -> Result<OutboundId, EndpointError> {
-        let Ok(own_regions) = self.register_pieces(&mut source, Access::REMOTE_READ) else {
-            let request = Request::Message(head);
-            return self.start_long_cts(peer, report, source, length, request);
-        };
+        let Registered {
+            source,
+            own_regions,
+        } = data;
         let remote = Self::readable_pieces(&source);
         // The id has a fixed width, so any serves to measure the header.
         let header = head.runt(OutboundId::from_wire(0), length, 0, runt, &remote);

@@ -34,6 +34,13 @@ pub(super) struct ReadPlan {
     pub(super) own_regions: Option<Box<[Region]>>,
 }
 
+/// The data of an operation in memory that is registered for it.
+pub(super) struct Registered {
+    pub(super) source: Iov,
+    /// Registrations made for the operation.
+    pub(super) own_regions: Option<Box<[Region]>>,
+}
+
 /// Names a [`ReadPlan`] in [`Endpoint::read_plans`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PlanKey(u32);
@@ -95,6 +102,24 @@ impl<N: Nic> Endpoint<N> {
             piece.region = Some(*region);
         }
         Ok((!own.is_empty()).then(|| own.into()))
+    }
+
+    /// Registers the data of an operation as far as it is not registered. `None` if the device
+    /// refuses.
+    ///
+    /// # Errors
+    /// There are too many pieces.
+    pub(super) fn register_source(
+        &mut self,
+        data: &[IoVec],
+        access: Access,
+    ) -> Result<Option<Registered>, EndpointError> {
+        let mut source = Iov::new(data)?;
+        let own_regions = self.register_pieces(&mut source, access).ok();
+        Ok(own_regions.map(|own_regions| Registered {
+            source,
+            own_regions,
+        }))
     }
 
     /// Ends registrations that were made for one operation.

@@ -1,6 +1,6 @@
 //! The application sends a message: the choice of a subprotocol, and what all of them share.
 
-use crate::nic::Nic;
+use crate::nic::{Access, Nic};
 use crate::wire::{MsgId, Repr};
 
 use super::choice::{self, MessageProtocol, MessageQuery, NoProtocol};
@@ -46,32 +46,62 @@ impl<N: Nic> Endpoint<N> {
             delivery_complete,
             options,
         };
-        if protocol == MessageProtocol::Eager {
-            self.send_eager(args, length, &head)?;
-        } else {
-            let report = Self::send_report(args);
-            let source = Iov::new(args.data)?;
-            let request = Request::Message(head);
-            let peer = args.peer;
-            match protocol {
-                MessageProtocol::Eager | MessageProtocol::Medium => {
-                    self.send_medium(peer, report, source, length, head)?;
-                }
-                MessageProtocol::LongCts => {
-                    self.start_long_cts(peer, report, source, length, request)?;
-                }
-                MessageProtocol::LongRead => {
-                    self.start_long_read(peer, report, source, length, request)?;
-                }
-                MessageProtocol::RuntRead(runt) => {
-                    self.start_runt_read(peer, report, source, length, head, runt)?;
-                }
-            }
+        match protocol {
+            MessageProtocol::Eager => self.send_eager(args, length, &head)?,
+            _ => self.send_bulk(args, &query, protocol, head)?,
         }
         // Only now: an id that was not used would be a gap that stalls the peer for good.
         if let Some(state) = self.peers.state_mut(args.peer) {
             state.next_msg_id = state.next_msg_id.next();
             state.request_sent = true;
+        }
+        Ok(())
+    }
+
+    /// Sends a message that takes more than its first packet. One that the peer was to read, but
+    /// whose memory the device does not register, goes as if there were no RDMA.
+    fn send_bulk(
+        &mut self,
+        args: &SendArgs<'_>,
+        query: &MessageQuery,
+        protocol: MessageProtocol,
+        head: MessageHead,
+    ) -> Result<(), EndpointError> {
+        let (peer, length) = (args.peer, query.length);
+        let mut protocol = protocol;
+        let mut registered = None;
+        if protocol.is_read_by_peer() {
+            registered = self.register_source(args.data, Access::REMOTE_READ)?;
+            if registered.is_none() {
+                let features = self.peers.state(peer).and_then(|state| state.features);
+                let local = self.local.without_rdma();
+                protocol = match choice::message(&local, features.as_ref(), query) {
+                    Ok(protocol) => protocol,
+                    Err(reason) => return self.no_protocol(peer, reason),
+                };
+            }
+        }
+        let report = Self::send_report(args);
+        let request = Request::Message(head);
+        match (protocol, registered) {
+            (MessageProtocol::LongRead, Some(data)) => {
+                self.start_long_read(peer, report, data, length, request)?;
+            }
+            (MessageProtocol::RuntRead(runt), Some(data)) => {
+                self.start_runt_read(peer, report, data, length, head, runt)?;
+            }
+            (MessageProtocol::Eager, _) => self.send_eager(args, length, &head)?,
+            (MessageProtocol::Medium, _) => {
+                let source = Iov::new(args.data)?;
+                self.send_medium(peer, report, source, length, head)?;
+            }
+            (
+                MessageProtocol::LongCts | MessageProtocol::LongRead | MessageProtocol::RuntRead(_),
+                _,
+            ) => {
+                let source = Iov::new(args.data)?;
+                self.start_long_cts(peer, report, source, length, request)?;
+            }
         }
         Ok(())
     }

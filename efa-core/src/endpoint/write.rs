@@ -16,6 +16,7 @@ use super::iov::{Iov, attach, copy_out, total_length};
 use super::long_cts::SIZE_MISMATCH;
 use super::operation::{OperationFlags, RemoteIoVec, WriteArgs};
 use super::outbound::{Awaited, Bulk, Outbound, Report};
+use super::rdma::Registered;
 use super::send::check_pieces;
 use super::statistics::Protocol;
 use super::stream::{Request, Stream, WriteHead};
@@ -75,23 +76,33 @@ impl<N: Nic> Endpoint<N> {
             fits_rdma: self.fits_rdma(args, length),
         };
         let features = self.peers.state(args.peer).and_then(|state| state.features);
-        let protocol = match choice::write(&self.local, features.as_ref(), &query) {
+        let mut protocol = match choice::write(&self.local, features.as_ref(), &query) {
             Ok(protocol) => protocol,
             Err(reason) => return self.no_protocol(args.peer, reason),
         };
+        let mut registered = None;
+        if let Some(access) = protocol.registration() {
+            registered = self.register_source(args.data, access)?;
+            if registered.is_none() {
+                let local = self.local.without_rdma();
+                protocol = match choice::write(&local, features.as_ref(), &query) {
+                    Ok(protocol) => protocol,
+                    Err(reason) => return self.no_protocol(args.peer, reason),
+                };
+            }
+        }
         let request = Request::Write(head);
-        match protocol {
-            WriteProtocol::Eager => self.write_eager(args, length, &head, report)?,
-            WriteProtocol::LongCts => {
+        match (protocol, registered) {
+            (WriteProtocol::Direct, Some(data)) => {
+                return self.write_direct(args, data, length, target, report);
+            }
+            (WriteProtocol::LongRead, Some(data)) => {
+                self.start_long_read(args.peer, report, data, length, request)?;
+            }
+            (WriteProtocol::Eager, _) => self.write_eager(args, length, &head, report)?,
+            (WriteProtocol::LongCts | WriteProtocol::LongRead | WriteProtocol::Direct, _) => {
                 let source = Iov::new(args.data)?;
                 self.start_long_cts(args.peer, report, source, length, request)?;
-            }
-            WriteProtocol::LongRead => {
-                let source = Iov::new(args.data)?;
-                self.start_long_read(args.peer, report, source, length, request)?;
-            }
-            WriteProtocol::Direct => {
-                return self.write_direct(args, length, target, report, request);
             }
         }
         if let Some(state) = self.peers.state_mut(args.peer) {
@@ -165,20 +176,19 @@ impl<N: Nic> Endpoint<N> {
         posted
     }
 
-    /// Writes by RDMA; emulates it if the memory cannot be registered.
+    /// Writes by RDMA.
     fn write_direct(
         &mut self,
         args: &WriteArgs<'_>,
+        data: Registered,
         length: u64,
         target: Iovs,
         report: Report,
-        request: Request,
     ) -> Result<(), EndpointError> {
-        let mut source = Iov::new(args.data)?;
-        let Ok(own_regions) = self.register_pieces(&mut source, Access::empty()) else {
-            self.start_long_cts(args.peer, report, source, length, request)?;
-            return Ok(());
-        };
+        let Registered {
+            source,
+            own_regions,
+        } = data;
         let immediate = args.cq_data.map(|data| data as u32);
         let bulk = Bulk {
             own_regions,

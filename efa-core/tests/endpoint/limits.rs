@@ -162,6 +162,87 @@ fn a_piece_whose_neighbour_could_not_be_registered_goes_without_a_key() {
     assert_eq!(script.network.regions(0), 0);
 }
 
+/// Without registrations everything goes as it would without RDMA. Stock libfabric refuses a
+/// LONGCTS_RTW that carries all of its data.
+#[test]
+fn what_cannot_be_registered_travels_as_without_rdma() {
+    let settings = EndpointConfig {
+        min_read_message_size: 500,
+        min_read_write_size: 500,
+        ..config()
+    };
+    let none = Traits {
+        max_regions: 0,
+        ..traits()
+    };
+    let rdma = ExtraFeatures::RDMA_READ | ExtraFeatures::RDMA_WRITE;
+    for (features, length, message, write) in [
+        (
+            MODERN | rdma,
+            600,
+            PacketType::EagerMsgRtm,
+            PacketType::EagerRtw,
+        ),
+        (
+            MODERN | rdma,
+            1500,
+            PacketType::MediumMsgRtm,
+            PacketType::LongctsRtw,
+        ),
+        (
+            MODERN | rdma,
+            5000,
+            PacketType::LongctsMsgRtm,
+            PacketType::LongctsRtw,
+        ),
+        (
+            MODERN | ExtraFeatures::RDMA_READ,
+            600,
+            PacketType::EagerMsgRtm,
+            PacketType::EagerRtw,
+        ),
+    ] {
+        let mut script = Script::with(settings.clone(), none.clone());
+        let peer = script.insert_peer();
+        script.shake_hands(features);
+        script.expect_handshake();
+        script
+            .try_send(peer, length, OperationFlags::empty(), 1)
+            .unwrap();
+        let sent = script.expect(|packet| packet.base.packet_type);
+        assert_eq!(sent, message, "{length} bytes, {features:?}");
+        while script.network.flights() > 0 {
+            script.sent();
+        }
+        let remote = RemoteIoVec {
+            address: 0x1000,
+            length: length as u64,
+            key: RemoteKey(1),
+        };
+        script
+            .dut
+            .write(WriteArgs {
+                peer,
+                data: &[memory(0, length)],
+                remote: &[remote],
+                cq_data: None,
+                flags: OperationFlags::COMPLETION,
+                context: 2,
+            })
+            .unwrap();
+        let sent = script.expect(|packet| packet.base.packet_type);
+        assert_eq!(sent, write, "{length} bytes, {features:?}");
+    }
+    // A peer that reads, but does not know delivery complete (libfabric 1.11).
+    let mut script = Script::with(settings, none);
+    let peer = script.insert_peer();
+    script.shake_hands(ExtraFeatures::RDMA_READ);
+    script.expect_handshake();
+    let refused = script.try_send(peer, 600, OperationFlags::DELIVERY_COMPLETE, 1);
+    assert_eq!(refused.unwrap_err().errno(), Errno::EOPNOTSUPP);
+    script.expect_silence();
+}
+
 #[test]
 fn an_operation_that_finds_no_room_gives_its_registrations_back() {
     let settings = EndpointConfig {
