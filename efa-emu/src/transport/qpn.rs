@@ -88,6 +88,10 @@ impl HostTable {
         let memory = SharedMemory::map(&file, 0, length).map_err(FabricError::io("map", path))?;
         memory.u32(AT_VERSION).store(VERSION, Ordering::Relaxed);
         memory.u32(AT_COUNT).store(count, Ordering::Relaxed);
+        // A host that comes back must not number its participants as it did before: peers may still
+        // know those that are gone.
+        let first = rand::random::<u32>();
+        memory.u32(AT_PARTICIPANT).store(first, Ordering::Relaxed);
         memory.write(AT_GID, &gid.0);
         memory.write(AT_NAME, name.as_bytes());
         memory.u64(AT_MAGIC).store(MAGIC, Ordering::Release);
