@@ -28,7 +28,7 @@ pub(super) const LOOK: Duration = Duration::from_millis(2);
 /// How long the reliability layer waits before it sends a lost frame again; doubled each time.
 pub(super) const RETRANSMIT_TIMEOUT: Duration = Duration::from_micros(500);
 /// How often it sends a frame before the request fails.
-pub(super) const ATTEMPTS: u32 = 8;
+pub(super) const ATTEMPTS: u32 = 12;
 
 /// The time from the first loss of a frame until the reliability layer gives up.
 pub(super) fn give_up_after() -> Duration {
