@@ -56,6 +56,14 @@ pub enum Command {
         /// Its raw address.
         address: Vec<u8>,
     },
+    /// Take a peer out of the address vector. Answer: [`Event::Done`].
+    Remove {
+        /// Its place in the scenario.
+        peer: EndpointIndex,
+    },
+    /// Close the endpoint, with everything that is outstanding. Another one may be opened then.
+    /// Answer: [`Event::Done`].
+    Close,
     /// Start an operation. Answer: [`Event::Started`] or [`Event::TryAgain`].
     Start {
         /// The operation's name.
@@ -304,6 +312,10 @@ impl Driver {
                 settings,
                 report_sources,
             } => (open_core(&settings, report_sources)?, OWN_VERSION),
+            Command::Close => {
+                self.subject = None;
+                return Ok(Event::Done);
+            }
             command => return self.use_application(command),
         };
         let address = opened.address()?;
@@ -318,6 +330,10 @@ impl Driver {
         match command {
             Command::Insert { peer, address } => {
                 subject.insert(peer, &address)?;
+                Ok(Event::Done)
+            }
+            Command::Remove { peer } => {
+                subject.remove(peer)?;
                 Ok(Event::Done)
             }
             Command::Start {
@@ -342,6 +358,7 @@ impl Driver {
             }
             Command::OpenLibfabric { .. }
             | Command::OpenCore { .. }
+            | Command::Close
             | Command::Poll
             | Command::Progress
             | Command::Pause => Err(RequestError::Refused("an endpoint is open already".into())),

@@ -119,6 +119,8 @@ pub struct Host {
     pub runner: Option<PathBuf>,
     /// Where standard error goes, if not to ours.
     pub log: Option<PathBuf>,
+    /// Further options of `efa-emu run`.
+    pub options: Vec<String>,
 }
 
 /// A running driver.
@@ -142,6 +144,7 @@ impl Player {
         if let Some(capture) = &host.capture {
             arguments.extend(["--pcap".into(), capture.into()]);
         }
+        arguments.extend(host.options.iter().map(OsString::from));
         arguments.push("--".into());
         arguments.extend(
             host.runner

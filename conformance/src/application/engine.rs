@@ -194,6 +194,13 @@ impl<N: HostNic> Application for CoreApplication<N> {
         Ok(())
     }
 
+    fn remove(&mut self, peer: EndpointIndex) -> Result<(), RequestError> {
+        let id = self.peer(peer)?;
+        self.endpoint.remove_address(id)?;
+        self.peers.remove(&peer);
+        Ok(())
+    }
+
     fn start(&mut self, token: Token, request: &Request) -> Result<Started, RequestError> {
         match *request {
             Request::Recv { length, from, tag } => {

@@ -220,6 +220,9 @@ pub trait Application {
     /// Makes a peer's raw address known. Peers are inserted in the order of the scenario.
     fn insert(&mut self, peer: EndpointIndex, address: &[u8]) -> Result<(), RequestError>;
 
+    /// Takes a peer out of the address vector (`fi_av_remove`).
+    fn remove(&mut self, peer: EndpointIndex) -> Result<(), RequestError>;
+
     /// Starts an operation.
     fn start(&mut self, token: Token, request: &Request) -> Result<Started, RequestError>;
 

@@ -104,6 +104,13 @@ impl Application for StockApplication {
         Ok(())
     }
 
+    fn remove(&mut self, peer: EndpointIndex) -> Result<(), RequestError> {
+        let address = self.peer(peer)?;
+        self.endpoint.remove(address)?;
+        self.peers.remove(&peer);
+        Ok(())
+    }
+
     fn start(&mut self, token: Token, request: &Request) -> Result<Started, RequestError> {
         let name = libfabric::Token(token);
         match *request {

@@ -59,6 +59,11 @@ impl Local {
         }
     }
 
+    /// Takes a peer out of the address vector.
+    pub fn remove(&mut self, peer: EndpointIndex) -> Result<(), RequestError> {
+        self.application.remove(peer)
+    }
+
     /// Memory that operation `token` registered, as 64-bit words. What is left at its end does not
     /// count.
     pub fn words(&mut self, token: Token) -> Result<Vec<u64>, RequestError> {

@@ -1,0 +1,87 @@
+//! The network options of `efa-emu run`, seen through unmodified programs.
+
+use crate::rig::{Rig, Side, Software};
+use crate::with_each;
+
+/// The order in which 40 sends of `a` complete.
+fn completions(a: Side, b: Side) -> Vec<u64> {
+    let mut rig = Rig::new([a, b]);
+    let arrive: Vec<_> = (0..40).map(|tag| rig.trecv(1, tag, 64)).collect();
+    let sent: Vec<_> = (0..40).map(|tag| rig.tsend(0, 1, tag, 64)).collect();
+    rig.wait_ok(&arrive);
+    rig.wait_ok(&sent);
+    let order = rig.order().iter().filter(|token| sent.contains(token));
+    let order = order.copied().collect();
+    rig.end();
+    order
+}
+
+#[test]
+fn answers_take_the_network_too() {
+    with_each(|software| {
+        let side = |name| Side::new(name, software);
+        let order = completions(side("a"), side("b"));
+        assert!(order.is_sorted(), "nothing is disturbed: {order:?}");
+        // The packets of `a` arrive in order; what `b` answers does not.
+        for (option, value) in [("--jitter", "20ms"), ("--paths", "16"), ("--loss", "0.3")] {
+            let b = side("b").option(option, value);
+            let b = b.option("--latency", "50ms").option("--seed", "7");
+            let order = completions(side("a"), b);
+            assert!(!order.is_sorted(), "{option}: {order:?}");
+        }
+    });
+}
+
+#[test]
+fn latency_delays_answers() {
+    with_each(|software| {
+        let far = Side::new("b", software).option("--latency", "1s");
+        let mut rig = Rig::new([Side::new("a", software), far, Side::new("c", software)]);
+        let arrive = [rig.trecv(1, 1, 64), rig.trecv(2, 1, 64)];
+        let sent = [rig.tsend(0, 1, 1, 64), rig.tsend(0, 2, 1, 64)];
+        rig.wait_ok(&sent);
+        rig.wait_ok(&arrive);
+        let place = |token| rig.order().iter().position(|other| *other == token);
+        assert!(place(sent[1]) < place(sent[0]), "{:?}", rig.order());
+    });
+}
+
+#[test]
+fn refusals_are_repeated_by_the_device() {
+    with_each(|software| {
+        let a = Side::new("a", software)
+            .option("--rnr", "0.5")
+            .option("--seed", "3");
+        let mut rig = Rig::new([a, Side::new("b", software)]);
+        rig.fault(
+            r#"label = "again", when = { packet = "EAGER_TAGRTM", sender = "a", repeated = true }, then = { delay = "0ns" }"#,
+        );
+        let arrive: Vec<_> = (0..40).map(|tag| rig.trecv(1, tag, 64)).collect();
+        for tag in 0..40 {
+            rig.tsend(0, 1, tag, 64);
+        }
+        rig.wait_ok(&arrive);
+        let again = rig.armed("again").seen;
+        assert!((10..=80).contains(&again), "{again}");
+        rig.end();
+    });
+}
+
+#[test]
+fn numbers_are_reused_as_asked() {
+    let next = |software: Software, policy: &str| {
+        let mut rig = Rig::new([Side::new("a", software).option("--qpn-reuse", policy)]);
+        let first = rig.qpn(0);
+        rig.close(0);
+        rig.open(0);
+        let numbers = (first, rig.qpn(0));
+        rig.end();
+        numbers
+    };
+    with_each(|software| {
+        let (first, second) = next(software, "lowest");
+        assert_eq!(first, second);
+        let (first, second) = next(software, "oldest");
+        assert_ne!(first, second);
+    });
+}

@@ -1,0 +1,369 @@
+//! Each thing that a fault can do, and its effect.
+
+use efa_emu::fault::{Action, HostName};
+
+use crate::rig::{Rig, Side, Software};
+use crate::with_each;
+
+fn pair(software: Software) -> Rig {
+    let mut rig = Rig::pair(software);
+    rig.greet();
+    rig
+}
+
+/// What an operation with a peer that does not answer fails with.
+fn unresponsive(software: Software) -> i32 {
+    match software {
+        Software::Stock => libc::EIO,
+        Software::Engine => libc::ECONNABORTED,
+    }
+}
+
+/// Posts receives for, and sends, tagged messages `0..count`; answers the receives.
+fn burst(rig: &mut Rig, count: u64) -> Vec<u64> {
+    let arrive: Vec<_> = (0..count).map(|tag| rig.trecv(1, tag, 64)).collect();
+    for tag in 0..count {
+        rig.tsend(0, 1, tag, 64);
+    }
+    arrive
+}
+
+#[test]
+fn a_held_packet_waits_for_its_release() {
+    with_each(|software| {
+        let mut rig = pair(software);
+        rig.fault(
+            r#"label = "k", when = { packet = "EAGER_TAGRTM", sender = "a", nth = 3 }, then = "hold""#,
+        );
+        let arrive = burst(&mut rig, 6);
+        rig.wait_ok(&arrive[..2]);
+        rig.settle();
+        let done: Vec<_> = arrive.iter().map(|token| rig.is_done(*token)).collect();
+        // Messages stay in order: those behind the held one wait for it in the receiver's window.
+        assert_eq!(done, [true, true, false, false, false, false]);
+        let armed = rig.armed("k");
+        assert_eq!((armed.seen, armed.applied, armed.held), (6, 1, 1));
+        rig.release("k");
+        rig.wait_ok(&arrive);
+        assert_eq!(rig.armed("k").held, 0);
+        rig.end();
+    });
+}
+
+#[test]
+fn a_held_packet_waits_for_later_packets() {
+    with_each(|software| {
+        let mut rig = pair(software);
+        rig.fault(
+            r#"label = "k", when = { packet = "EAGER_TAGRTM", sender = "a", nth = 1 }, then = { hold-packets = 3 }"#,
+        );
+        let arrive: Vec<_> = (0..4).map(|tag| rig.trecv(1, tag, 64)).collect();
+        for tag in 0..3 {
+            rig.tsend(0, 1, tag, 64);
+        }
+        rig.settle();
+        assert_eq!(rig.armed("k").held, 1);
+        assert!(!arrive.iter().any(|token| rig.is_done(*token)));
+        rig.tsend(0, 1, 3, 64);
+        rig.wait_ok(&arrive);
+        rig.end();
+    });
+}
+
+#[test]
+fn an_event_releases_what_is_held_and_goes_first() {
+    with_each(|software| {
+        let mut rig = pair(software);
+        // Message ids count from 0, and the greeting had that.
+        rig.fault(r#"label = "k", when = { msg-id = 1, sender = "a" }, then = "hold""#);
+        rig.fault(r#"label = "t", when = { msg-id = 3, sender = "a" }, then = { release = "k" }"#);
+        let arrive: Vec<_> = (0..3).map(|tag| rig.trecv(1, tag, 64)).collect();
+        rig.tsend(0, 1, 0, 64);
+        rig.tsend(0, 1, 1, 64);
+        rig.settle();
+        assert_eq!(rig.armed("k").held, 1);
+        rig.tsend(0, 1, 2, 64);
+        rig.wait_ok(&arrive);
+        assert_eq!((rig.armed("t").applied, rig.armed("k").held), (1, 0));
+        rig.end();
+    });
+}
+
+#[test]
+fn a_delayed_packet_is_overtaken_by_those_of_others() {
+    with_each(|software| {
+        let sides = ["a", "b", "c"].map(|name| Side::new(name, software));
+        let mut rig = Rig::new(sides);
+        rig.fault(
+            r#"label = "d", when = { packet = "EAGER_TAGRTM", sender = "a" }, then = { delay = "2s" }"#,
+        );
+        let from_a = rig.trecv(1, 1, 64);
+        let from_c = rig.trecv(1, 2, 64);
+        rig.tsend(0, 1, 1, 64);
+        rig.await_applied("d", 1);
+        rig.tsend(2, 1, 2, 64);
+        rig.wait_ok(&[from_a, from_c]);
+        let place = |token| rig.order().iter().position(|other| *other == token);
+        assert!(place(from_c) < place(from_a), "{:?}", rig.order());
+        rig.end();
+    });
+}
+
+#[test]
+fn a_dropped_packet_is_sent_again_below_the_program() {
+    with_each(|software| {
+        let mut rig = pair(software);
+        rig.fault(
+            r#"label = "d", when = { packet = "EAGER_TAGRTM", sender = "a", count = 3 }, then = "drop""#,
+        );
+        let arrives = rig.trecv(1, 1, 64);
+        let sent = rig.tsend(0, 1, 1, 64);
+        rig.wait_ok(&[arrives, sent]);
+        // The first time and three retransmissions, the last of which got through.
+        let armed = rig.armed("d");
+        assert_eq!((armed.seen, armed.applied), (4, 3));
+        rig.end();
+    });
+}
+
+#[test]
+fn a_packet_that_is_lost_for_good_makes_its_peer_unresponsive() {
+    with_each(|software| {
+        let mut rig = pair(software);
+        rig.fault(r#"when = { packet = "EAGER_TAGRTM", sender = "a" }, then = "lose""#);
+        rig.trecv(1, 1, 64);
+        let sent = rig.tsend(0, 1, 1, 64);
+        assert_eq!(rig.code(sent), unresponsive(software));
+    });
+}
+
+#[test]
+fn every_status_reaches_the_application() {
+    with_each(|software| {
+        for (on, status, stock, engine) in [
+            (
+                "request",
+                "remote-bad-address",
+                (libc::EIO, "Invalid address"),
+                (libc::EINVAL, "FI_EINVAL (RemoteBadAddress)"),
+            ),
+            (
+                "answer",
+                "remote-abort",
+                (libc::EIO, "Receiver connection aborted"),
+                (libc::ECONNABORTED, "FI_ECONNABORTED (RemoteAbort)"),
+            ),
+            (
+                "answer",
+                "local-unresponsive-remote",
+                (libc::EIO, "Unresponsive receiver"),
+                (
+                    libc::ECONNABORTED,
+                    "FI_ECONNABORTED (EstablishedUnresponsive)",
+                ),
+            ),
+        ] {
+            let mut rig = pair(software);
+            let rule = format!(
+                r#"label = "s", when = {{ on = "{on}", packet = "EAGER_TAGRTM", sender = "a", nth = 2 }}, then = {{ status = "{status}" }}"#
+            );
+            rig.fault(&rule);
+            let first = rig.tsend(0, 1, 1, 64);
+            rig.wait_ok(&[first]);
+            let second = rig.tsend(0, 1, 2, 64);
+            let failure = rig.failure(second).expect("it fails");
+            let expected = match software {
+                Software::Stock => stock,
+                Software::Engine => engine,
+            };
+            assert_eq!((failure.code, failure.text.as_str()), expected);
+            assert_eq!(rig.armed("s").applied, 1);
+        }
+    });
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_costs_time_only() {
+    with_each(|software| {
+        let mut rig = pair(software);
+        // Queue pairs of RDM endpoints retry three times; the fifth attempt is the program's own.
+        rig.fault(
+            r#"label = "r", when = { packet = "EAGER_TAGRTM", sender = "a", nth = 1 }, then = { not-ready = 4 }"#,
+        );
+        let arrives = rig.trecv(1, 1, 64);
+        let sent = rig.tsend(0, 1, 1, 64);
+        rig.wait_ok(&[arrives, sent]);
+        let armed = rig.armed("r");
+        assert_eq!(
+            (armed.seen, armed.applied),
+            (2, 1),
+            "the program sent it again"
+        );
+        rig.end();
+    });
+}
+
+#[test]
+fn answers_of_the_peer_can_overtake_the_completion_of_the_send() {
+    with_each(|software| {
+        let mut rig = pair(software);
+        rig.fault(
+            r#"label = "h", when = { on = "answer", packet = "DC_EAGER_TAGRTM", sender = "a", nth = 1 }, then = "hold""#,
+        );
+        rig.fault(r#"label = "receipt", when = { on = "answer", packet = "RECEIPT" }, then = { delay = "0ns" }"#);
+        let arrives = rig.trecv(1, 1, 64);
+        let sent = rig.tsend_dc(0, 1, 1, 64);
+        rig.wait_ok(&[arrives]);
+        rig.await_applied("receipt", 1);
+        rig.settle();
+        assert_eq!(
+            rig.armed("h").held,
+            1,
+            "the send has not completed at the device"
+        );
+        // Stock is content with the RECEIPT; the engine waits until the device is done with the memory.
+        assert_eq!(rig.is_done(sent), software == Software::Stock);
+        rig.release("h");
+        rig.wait_ok(&[sent]);
+        rig.end();
+    });
+}
+
+#[test]
+fn sends_complete_in_random_order() {
+    with_each(|software| {
+        let mut rig = pair(software);
+        rig.fault(
+            r#"label = "x", when = { on = "answer", sender = "a" }, then = { delay = ["0ns", "20ms"] }"#,
+        );
+        let arrive: Vec<_> = (0..24).map(|tag| rig.trecv(1, tag, 64)).collect();
+        let sent: Vec<_> = (0..24).map(|tag| rig.tsend(0, 1, tag, 64)).collect();
+        rig.wait_ok(&arrive);
+        rig.wait_ok(&sent);
+        let completed: Vec<_> = rig
+            .order()
+            .iter()
+            .filter(|token| sent.contains(token))
+            .collect();
+        assert!(!completed.is_sorted(), "{completed:?}");
+        rig.end();
+    });
+}
+
+#[test]
+fn a_duplicated_completion_is_noticed_and_changes_nothing() {
+    with_each(|software| {
+        for on in ["request", "answer"] {
+            let mut rig = pair(software);
+            let rule = format!(
+                r#"label = "x", when = {{ on = "{on}", packet = "EAGER_TAGRTM", sender = "a", count = 5 }}, then = "duplicate""#
+            );
+            rig.fault(&rule);
+            // The rig panics if an operation completes twice.
+            let arrive = burst(&mut rig, 20);
+            rig.wait_ok(&arrive);
+            rig.settle();
+            assert_eq!(rig.armed("x").applied, 5);
+            rig.end();
+        }
+    });
+}
+
+#[test]
+fn a_registration_fails() {
+    with_each(|software| {
+        let mut rig = pair(software);
+        rig.fault(
+            r#"label = "m", when = { on = "registration", host = "a", min-length = 1000000, nth = 1 }, then = { fail = "ENOMEM" }"#,
+        );
+        let refused = rig.try_register(0, 1_000_000);
+        let refusal = refused.unwrap_err().to_string();
+        let expected = match software {
+            Software::Stock => "Cannot allocate memory",
+            Software::Engine => "no resources left for another memory region",
+        };
+        assert!(refusal.contains(expected), "{refusal}");
+        assert_eq!(rig.armed("m").applied, 1);
+        rig.register(0, 1_000_000);
+        rig.end();
+    });
+}
+
+#[test]
+fn a_queue_pair_gets_the_number_that_is_wanted() {
+    with_each(|software| {
+        let mut rig = pair(software);
+        rig.fault(r#"when = { on = "queue-pair", host = "a", nth = 1 }, then = { qpn = 77 }"#);
+        assert_ne!(rig.qpn(0), 77);
+        rig.close(0);
+        rig.open(0);
+        assert_eq!(rig.qpn(0), 77);
+        rig.end();
+    });
+}
+
+#[test]
+fn cut_hosts_lose_each_other_until_they_are_healed() {
+    with_each(|software| {
+        let sides = ["a", "b", "c"].map(|name| Side::new(name, software));
+        let mut rig = Rig::new(sides);
+        rig.greet();
+        let ab = || {
+            [
+                HostName::from("a".to_owned()),
+                HostName::from("b".to_owned()),
+            ]
+        };
+        rig.act(Action::Cut(ab()));
+        let other = rig.trecv(1, 2, 64);
+        let sent = rig.tsend(2, 1, 2, 64);
+        rig.wait_ok(&[other, sent]);
+        let lost = rig.tsend(0, 1, 1, 64);
+        assert_eq!(rig.code(lost), unresponsive(software));
+        rig.act(Action::Heal(ab()));
+        // The other direction has lost nothing and goes on.
+        let arrives = rig.trecv(0, 3, 64);
+        let sent = rig.tsend(1, 0, 3, 64);
+        rig.wait_ok(&[arrives, sent]);
+    });
+}
+
+#[test]
+fn a_cut_that_is_healed_in_time_is_not_noticed() {
+    with_each(|software| {
+        let mut rig = pair(software);
+        rig.fault(r#"label = "cut", then = { cut = ["a", "b"] }"#);
+        let arrives = rig.trecv(1, 1, 64);
+        let sent = rig.tsend(0, 1, 1, 64);
+        rig.await_applied("cut", 1);
+        rig.act(Action::Heal(
+            ["a", "b"].map(|name| HostName::from(name.to_owned())),
+        ));
+        rig.wait_ok(&[arrives, sent]);
+        rig.end();
+    });
+}
+
+#[test]
+fn a_host_is_killed_by_a_packet() {
+    with_each(|software| {
+        let mut rig = pair(software);
+        rig.fault(
+            r#"when = { packet = "EAGER_TAGRTM", sender = "a", nth = 3 }, then = { kill = "b" }"#,
+        );
+        let mut codes = Vec::new();
+        for tag in 0..4 {
+            let sent = rig.tsend(0, 1, tag, 64);
+            if tag == 2 {
+                // It dies of this one.
+                rig.await_death(1);
+            }
+            codes.push(rig.code(sent));
+        }
+        let gone = match software {
+            Software::Stock => libc::EIO,
+            Software::Engine => libc::ENOTCONN,
+        };
+        assert_eq!(codes, [0, 0, gone, gone]);
+    });
+}

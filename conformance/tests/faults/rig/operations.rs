@@ -1,0 +1,253 @@
+//! Operations: what the endpoints are told to do.
+//!
+//! Whatever arrives is compared with what was sent: messages by their tag, regions by their owner.
+
+use std::time::Instant;
+
+use efa_conformance::application::{AtomicAction, AtomicFunction, Remote, Request, Started, Token};
+use efa_conformance::drive::{Command, Event};
+use efa_conformance::player::PlayerError;
+use efa_conformance::scenario::{EndpointIndex, Payload, RegionAccess, SendMode, TagMatch};
+
+use super::{PATIENCE, Rig};
+
+/// Memory that peers may read and write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Region {
+    at: EndpointIndex,
+    token: Token,
+    remote: Remote,
+    payload: Payload,
+}
+
+/// The message with a tag.
+fn tagged(tag: u64, length: usize) -> Payload {
+    Payload {
+        length,
+        seed: 1_000_000 + tag,
+    }
+}
+
+/// What a region starts with, and what is written to it.
+const BEFORE: u64 = 2_000_000;
+const WRITTEN: u64 = 2_000_001;
+
+/// Every untagged message.
+fn untagged(length: usize) -> Payload {
+    Payload {
+        length,
+        seed: 3_000_000,
+    }
+}
+
+impl Rig {
+    /// As [`Rig::start`], and it has to be accepted.
+    #[track_caller]
+    fn begin(&mut self, at: EndpointIndex, request: Request, seed: Option<u64>) -> Token {
+        let started = self.start(at, request, seed);
+        started.unwrap_or_else(|error| panic!("{error}")).0
+    }
+
+    /// Posts a receive for one message of the given tag.
+    #[track_caller]
+    pub(crate) fn trecv(&mut self, at: EndpointIndex, tag: u64, length: usize) -> Token {
+        let request = Request::Recv {
+            length,
+            from: None,
+            tag: Some(TagMatch { tag, ignore: 0 }),
+        };
+        self.begin(at, request, Some(tagged(tag, length).seed))
+    }
+
+    /// Posts a receive for any untagged message.
+    #[track_caller]
+    pub(crate) fn recv(&mut self, at: EndpointIndex, length: usize) -> Token {
+        let request = Request::Recv {
+            length,
+            from: None,
+            tag: None,
+        };
+        self.begin(at, request, Some(untagged(length).seed))
+    }
+
+    /// Sends a tagged message.
+    #[track_caller]
+    pub(crate) fn tsend(
+        &mut self,
+        at: EndpointIndex,
+        to: EndpointIndex,
+        tag: u64,
+        length: usize,
+    ) -> Token {
+        let sent = self.try_tsend(at, to, tag, length);
+        sent.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`Rig::tsend`]; the error if it is refused.
+    pub(crate) fn try_tsend(
+        &mut self,
+        at: EndpointIndex,
+        to: EndpointIndex,
+        tag: u64,
+        length: usize,
+    ) -> Result<Token, PlayerError> {
+        let payload = tagged(tag, length);
+        let request = message(to, payload, Some(tag), SendMode::Normal);
+        self.start(at, request, None).map(|(token, _)| token)
+    }
+
+    /// Sends a tagged message with delivery complete.
+    #[track_caller]
+    pub(crate) fn tsend_dc(
+        &mut self,
+        at: EndpointIndex,
+        to: EndpointIndex,
+        tag: u64,
+        length: usize,
+    ) -> Token {
+        let payload = tagged(tag, length);
+        let request = message(to, payload, Some(tag), SendMode::DeliveryComplete);
+        self.begin(at, request, None)
+    }
+
+    /// Sends an untagged message.
+    #[track_caller]
+    pub(crate) fn send(
+        &mut self,
+        at: EndpointIndex,
+        to: EndpointIndex,
+        length: usize,
+        mode: SendMode,
+    ) -> Token {
+        self.begin(at, message(to, untagged(length), None, mode), None)
+    }
+
+    /// Registers memory that peers may read and write.
+    #[track_caller]
+    pub(crate) fn register(&mut self, at: EndpointIndex, length: usize) -> Region {
+        let region = self.try_register(at, length);
+        region.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`Rig::register`]; the error if it is refused.
+    pub(crate) fn try_register(
+        &mut self,
+        at: EndpointIndex,
+        length: usize,
+    ) -> Result<Region, PlayerError> {
+        let payload = Payload {
+            length,
+            seed: BEFORE,
+        };
+        let access = vec![RegionAccess::RemoteRead, RegionAccess::RemoteWrite];
+        let (token, started) = self.start(at, Request::Register { payload, access }, None)?;
+        let Started::Region(remote) = started else {
+            panic!("{started:?}");
+        };
+        Ok(Region {
+            at,
+            token,
+            remote,
+            payload,
+        })
+    }
+
+    /// Writes a whole region.
+    #[track_caller]
+    pub(crate) fn write(
+        &mut self,
+        at: EndpointIndex,
+        to: &Region,
+        delivery_complete: bool,
+    ) -> Token {
+        let payload = Payload {
+            seed: WRITTEN,
+            ..to.payload
+        };
+        let request = Request::Write {
+            to: to.at,
+            remote: to.remote,
+            payload,
+            data: None,
+            delivery_complete,
+        };
+        self.begin(at, request, None)
+    }
+
+    /// Waits until the region has what [`Rig::write`] writes: the completion of a write does not say
+    /// that it has arrived.
+    #[track_caller]
+    pub(crate) fn wait_written(&mut self, region: &Region) {
+        let payload = Payload {
+            seed: WRITTEN,
+            ..region.payload
+        };
+        let (token, offset) = (region.token, 0);
+        let command = Command::Check {
+            token,
+            offset,
+            payload,
+        };
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.ask(region.at, &command).unwrap();
+            if answer == (Event::Checked { difference: None }) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{answer:?}");
+            self.turn();
+        }
+    }
+
+    /// Reads a whole region that nobody has written.
+    #[track_caller]
+    pub(crate) fn read(&mut self, at: EndpointIndex, from: &Region) -> Token {
+        let request = Request::Read {
+            from: from.at,
+            remote: from.remote,
+            length: from.payload.length,
+        };
+        self.begin(at, request, Some(from.payload.seed))
+    }
+
+    /// Changes the first element of a region.
+    #[track_caller]
+    pub(crate) fn atomic(
+        &mut self,
+        at: EndpointIndex,
+        to: &Region,
+        action: AtomicAction,
+        delivery_complete: bool,
+    ) -> Token {
+        let operand = Payload {
+            length: 8,
+            seed: WRITTEN,
+        };
+        let request = Request::Atomic {
+            to: to.at,
+            remote: to.remote,
+            action,
+            operand,
+            delivery_complete,
+        };
+        self.begin(at, request, None)
+    }
+}
+
+/// An atomic of each packet type.
+pub(crate) const UPDATE: AtomicAction = AtomicAction::Update(AtomicFunction::Sum);
+pub(crate) const FETCH: AtomicAction = AtomicAction::Fetch(AtomicFunction::Sum);
+pub(crate) const COMPARE: AtomicAction = AtomicAction::CompareSwap(Payload {
+    length: 8,
+    seed: BEFORE,
+});
+
+fn message(to: EndpointIndex, payload: Payload, tag: Option<u64>, mode: SendMode) -> Request {
+    Request::Send {
+        to,
+        payload,
+        tag,
+        data: None,
+        mode,
+    }
+}
