@@ -797,10 +797,13 @@ local function walk(p, plan, add)
                 width = math.max((p["raw_addr.size"] or 0) - RAW_ADDRESS_LENGTH, 0)
                 present = width > 0
             elseif width == "rest" then
+                if p.reported > offset then
+                    p[name .. "_offset"], p[name .. "_length"] = offset, p.reported - offset
+                end
                 width = p.length - offset
                 present = width > 0
             elseif step.if_room then
-                present = p.length - offset >= width
+                present = p.reported - offset >= width
             end
             if present then
                 if is_truncated(p, name, offset, width) then
@@ -815,8 +818,6 @@ local function walk(p, plan, add)
                 end
                 if name == "raw_addr.gid" then
                     p.gid_offset = offset
-                elseif step[2] == "rest" then
-                    p[name .. "_offset"], p[name .. "_length"] = offset, width
                 end
                 if add then
                     add(step, offset, width)
@@ -851,13 +852,13 @@ local function check(p, plan)
     if p.trailing_length then
         issue(p, "trailing-bytes", format("%d bytes behind the end of %s", p.trailing_length, p.name))
     end
-    if not p.cut and p.seg_length and p.seg_length ~= p.data_length then
+    if p.seg_length and p.seg_length ~= p.data_length then
         issue(p, "packet-form", format("seg_length is %.0f, but %d bytes of data follow",
             p.seg_length, p.data_length))
         p.malformed = true
     end
     local expected = p.msg_length
-    if not expected and not p.cut then
+    if not expected then
         -- The data of a comparing atomic are two operands.
         expected = p.code == COMPARE_RTA and floor(p.data_length / 2) or p.data_length
     end
@@ -874,11 +875,11 @@ local function hex64(tvb, offset)
     return "0x" .. tvb(offset, 8):le_uint64():tohex():gsub("^0+(%x)", "%1")
 end
 
--- Reads an RDM packet. With `add`, its fields are shown as they are read.
-local function read_packet(tvb, make_add)
+-- Reads an RDM packet of `reported` bytes, of which the capture may have cut some off: what is missing
+-- then is not what the sender left out. With `make_add`, its fields are shown as they are read.
+local function read_packet(tvb, reported, make_add)
     local length = tvb:len()
-    -- What the capture cut off is not what the sender left out.
-    local p = { tvb = tvb, length = length, cut = tvb:reported_len() > length, data_length = 0 }
+    local p = { tvb = tvb, length = length, reported = reported, cut = reported > length, data_length = 0 }
     p.raw = tvb:raw(0, math.min(length, HEADER_WINDOW))
     p.code = length > 0 and p.raw:byte(1) or nil
     local packet = PACKETS[p.code]
@@ -1197,7 +1198,7 @@ local function add_segment(transfer, p, offset, frame, room)
         return false
     end
     transfer.bytes = transfer.bytes + length
-    if p.data_offset then
+    if p.data_offset and not p.cut then
         keep(transfer, offset, p.tvb, p.data_offset, length)
     end
     return true
@@ -1621,12 +1622,20 @@ local function find_refused(context, me, p)
     end
 end
 
+-- The capture cut off the header of a packet of `me`: what it began or ended is not known.
+local function miss(c, me)
+    c.from_start, me.expected = false, nil
+end
+
 local function follow_packet(context, p)
     local c, me, you = context.conversation, context.me, context.you
     local frame, now = context.frame, context.now
-    count(p.name, p.length)
-    if p.malformed or p.cut then
+    count(p.name, p.reported)
+    if p.malformed then
         return
+    end
+    if p.truncated then
+        return miss(c, me)
     end
     if c.from_start == nil then
         c.from_start = p.code == 9 or (p.packet.is_req and has_bit(p.flags, RAW_ADDRESS_BIT))
@@ -2070,12 +2079,16 @@ end
 -- What the transport header says of the packet behind it, while that is dissected.
 local current
 
+-- What Wireshark says of packets of which the capture has not enough.
+local CUT_OFF = " [Packet size limited during capture]"
+
 function efa_rdm.dissector(tvb, pinfo, tree)
     local length, context = tvb:len(), current
     current = nil
     local item = tree:add(efa_rdm, tvb())
     local wanted = is_tree_wanted(tree, rdm_handle)
-    local p = read_packet(tvb, wanted and function(p) return tree_adder(p, tvb, item) end)
+    local p = read_packet(tvb, context and context.reported or tvb:reported_len(),
+        wanted and function(p) return tree_adder(p, tvb, item) end)
     if context and context.conversation then
         follow_packet(context, p)
     end
@@ -2100,14 +2113,22 @@ function efa_rdm.dissector(tvb, pinfo, tree)
     end
     pinfo.cols.protocol:set("EFA RDM")
     pinfo.cols.info:set(text)
+    if p.truncated and p.cut then
+        item:append_text(CUT_OFF)
+        pinfo.cols.info:append(CUT_OFF)
+    end
     return length
 end
 
--- Reads a transport header; nil and the reason if the bytes are none.
+-- Reads a transport header. If the bytes are none: nil and the reason, or nil alone if the capture has
+-- too few of them.
 local function read_header(tvb)
-    local length = tvb:len()
+    local length, reported = tvb:len(), tvb:reported_len()
+    if reported < HEADER_LENGTH then
+        return nil, format("%d bytes, but the transport header has at least %d", reported, HEADER_LENGTH)
+    end
     if length < HEADER_LENGTH then
-        return nil, format("%d bytes, but the transport header has at least %d", length, HEADER_LENGTH)
+        return nil
     end
     local h = {}
     local raw = tvb:raw(0, math.min(length, RDMA_HEADER_LENGTH))
@@ -2128,8 +2149,11 @@ local function read_header(tvb)
     if h.header_length < needed then
         return nil, format("header length %d, but %s needs %d", h.header_length, OPCODES[h.opcode], needed)
     end
+    if h.header_length > reported then
+        return nil, format("header length %d, but there are %d bytes", h.header_length, reported)
+    end
     if h.header_length > length then
-        return nil, format("header length %d, but there are %d bytes", h.header_length, length)
+        return nil
     end
     if h.flags ~= 0 then
         h.has_immediate, h.retransmission, h.not_captured =
@@ -2140,7 +2164,7 @@ local function read_header(tvb)
             Struct.unpack("<I8I4I4I4", raw, 33)
         h.remote_address = unsigned(h.remote_address)
     end
-    h.data_length = tvb:reported_len() - h.header_length
+    h.data_length = reported - h.header_length
     local announced = h.not_captured and 0 or h.payload_length
     if announced ~= h.data_length then
         h.issues = { { RULES["transport-form"], format(
@@ -2237,14 +2261,22 @@ function efa.dissector(tvb, pinfo, tree)
     if not h then
         pinfo.cols.protocol:set("EFA")
         local item = tree:add(efa, tvb())
-        show_issues(item, { { RULES["transport-form"], reason } })
-        pinfo.cols.info:set("[malformed] " .. reason)
+        if reason then
+            show_issues(item, { { RULES["transport-form"], reason } })
+            pinfo.cols.info:set("[malformed] " .. reason)
+        else
+            item:append_text(CUT_OFF)
+            pinfo.cols.info:set("transport header" .. CUT_OFF)
+        end
         return length
     end
     local frame = pinfo.number
     local source = endpoint_of(pinfo.src, h.source_qpn)
     local destination = endpoint_of(pinfo.dst, h.destination_qpn)
-    local context = { frame = frame, now = pinfo.rel_ts, qkey = h.qkey, sequence = h.sequence }
+    local context = {
+        frame = frame, now = pinfo.rel_ts, qkey = h.qkey, sequence = h.sequence,
+        reported = h.data_length,
+    }
     if not pinfo.visited then
         context.conversation, context.me, context.you =
             conversation_of(pinfo.p2p_dir, source, destination)
@@ -2254,6 +2286,10 @@ function efa.dissector(tvb, pinfo, tree)
     local item = tree:add(efa, tvb(0, h.header_length))
     local is_packet = h.opcode == OPCODE.SEND and not state.without_header[frame]
     local has_data = length > h.header_length
+    local is_cut_off = is_packet and h.data_length > 0 and not has_data
+    if is_cut_off and context.conversation then
+        miss(context.conversation, context.me)
+    end
     if is_tree_wanted(tree, efa_handle) then
         if is_visible then
             item:set_text("EFA Emulated Transport v1, " .. header_summary(h))
@@ -2287,6 +2323,8 @@ function efa.dissector(tvb, pinfo, tree)
             text = "message without header, " .. text
         elseif h.not_captured then
             text = text .. " (data not captured)"
+        elseif is_cut_off then
+            text = text .. CUT_OFF
         end
         pinfo.cols.info:set(text)
     end

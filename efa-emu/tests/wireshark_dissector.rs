@@ -429,7 +429,7 @@ fn transport_headers_show_their_fields() {
             assert_eq!(value("efa.status"), u64::from(status.code()));
         }
         assert_eq!(shown.has("efa.data"), repr.captured_len() > 0);
-        assert!(!shown.has("efa.rule.transport_malformed"));
+        assert!(!shown.has("efa.rule.transport-form"));
         // The outer headers are right, the UDP checksum included.
         assert_eq!(shown.one("udp.checksum.status"), "1");
     }
@@ -735,6 +735,65 @@ fn recorded_traces_show_what_the_codec_reads() {
             assert!(broken.is_empty(), "{about}: {broken:?}");
         }
         assert_eq!(shown.len(), number, "{}", path.display());
+    }
+}
+
+/// The capture with no more than `snaplen` bytes of each frame.
+fn cut_off(capture: &[u8], snaplen: usize) -> Vec<u8> {
+    let mut blocks = owned_blocks(capture);
+    for block in blocks.iter_mut().filter(|block| block[0] == 6) {
+        let captured = u32::from_le_bytes(block[20..24].try_into().unwrap()) as usize;
+        let kept = captured.min(snaplen);
+        block[20..24].copy_from_slice(&(kept as u32).to_le_bytes());
+        let padded = |length: usize| length.next_multiple_of(4);
+        block.drain(28 + padded(kept)..28 + padded(captured));
+        let length = (block.len() as u32).to_le_bytes();
+        block[4..8].copy_from_slice(&length);
+        let end = block.len() - 4;
+        block[end..].copy_from_slice(&length);
+    }
+    blocks.concat()
+}
+
+/// What a capture with a snap length left out is no fault of the sender, and while headers are whole
+/// transfers are followed as ever.
+#[test]
+fn what_the_capture_cut_off_breaks_no_rule() {
+    let Some(tshark) = Tshark::find() else { return };
+    for name in ["long-cts", "runting-read", "read-emulated"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../traces/{name}.pcapng"));
+        let capture = std::fs::read(&path).unwrap();
+        let transfers = |shown: &Shown| -> Vec<(String, Vec<String>)> {
+            let fields = shown.fields("efa_rdm.transfer");
+            let fields = fields.filter(|(name, _)| name != "efa_rdm.transfer.data");
+            fields
+                .map(|(name, values)| (name, values.clone()))
+                .collect()
+        };
+        let whole = tshark.dissect_twice(&capture);
+        // Within the transport header, behind it, within and behind the header of packets.
+        for snaplen in [70, 94, 100, 130, 200] {
+            let about = format!("{name}, {snaplen} bytes of each frame");
+            let shown = tshark.dissect_twice(&cut_off(&capture, snaplen));
+            assert_eq!(shown.len(), whole.len(), "{about}");
+            for (number, (shown, whole)) in (1..).zip(shown.iter().zip(&whole)) {
+                let about = format!("{about}: frame {number}");
+                for prefix in [
+                    "efa.rule.",
+                    "efa_rdm.rule.",
+                    "_ws.malformed",
+                    "efa_rdm.malformed",
+                ] {
+                    let broken: Vec<_> = shown.fields(prefix).collect();
+                    assert!(broken.is_empty(), "{about}: {broken:?}");
+                }
+                if snaplen >= 200 {
+                    assert_eq!(transfers(shown), transfers(whole), "{about}");
+                }
+            }
+        }
+        let says_so = tshark.lines(&cut_off(&capture, 100)).concat();
+        assert!(says_so.contains("[Packet size limited during capture]"));
     }
 }
 
