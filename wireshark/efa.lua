@@ -839,10 +839,6 @@ end
 
 -- What can be judged from the packet alone.
 local function check(p, plan)
-    for _, found in ipairs(plan.issues or {}) do
-        p.issues = p.issues or {}
-        p.issues[#p.issues + 1] = found
-    end
     local size = p["raw_addr.size"]
     if size and size < RAW_ADDRESS_LENGTH then
         issue(p, "packet-form", format("raw address of %.0f bytes, but it has at least %d",
@@ -856,6 +852,13 @@ local function check(p, plan)
         issue(p, "packet-form", format("seg_length is %.0f, but %d bytes of data follow",
             p.seg_length, p.data_length))
         p.malformed = true
+    end
+    if p.malformed then
+        return
+    end
+    for _, found in ipairs(plan.issues or {}) do
+        p.issues = p.issues or {}
+        p.issues[#p.issues + 1] = found
     end
     local expected = p.msg_length
     if not expected then

@@ -935,7 +935,7 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
     );
     let many = [&[70, 4, 0, 0, 5, 0, 0, 0][..], &[0; 5 * 24]].concat();
     breaks(talk.bytes(End::A, &many), &["packet-form"]);
-    let short = [&[64, 4, 5, 0, 6, 0, 0, 0, 31, 0, 0, 0][..], &[0; 32]].concat();
+    let short = [&[64, 4, 5, 0x80, 6, 0, 0, 0, 31, 0, 0, 0][..], &[0; 32]].concat();
     breaks(talk.bytes(End::A, &short), &["packet-form"]);
     breaks(
         talk.bytes(End::A, &[9, 4, 0, 0, 2, 0, 0, 0]),

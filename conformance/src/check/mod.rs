@@ -234,8 +234,8 @@ pub fn check(capture: &Capture) -> Checked {
         if is_sent {
             packets += 1;
             identity.sent(&observed, &mut findings);
-            sequence.sent(&observed, &mut findings);
-            transfer.sent(&observed, &mut findings);
+            let goes_on = sequence.sent(&observed, &mut findings);
+            transfer.sent(&observed, goes_on, &mut findings);
         }
         if is_received {
             identity.received(&observed);

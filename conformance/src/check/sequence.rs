@@ -66,7 +66,8 @@ struct Sequence {
 pub(super) struct Sequences(HashMap<(Node, Node), Sequence>);
 
 impl Sequences {
-    pub(super) fn sent(&mut self, observed: &Observed<'_>, findings: &mut Findings) {
+    /// Whether the packet goes on with a message that an earlier one began.
+    pub(super) fn sent(&mut self, observed: &Observed<'_>, findings: &mut Findings) -> bool {
         let packet_type = observed.packet.base.packet_type;
         let payload = observed.packet.payload.len() as u64;
         // (message, offset of this packet's data, shape) of messages in several packets
@@ -77,7 +78,7 @@ impl Sequences {
             Header::LongctsRtm(h) => {
                 // The answer to READ_NACK repeats the msg_id on purpose.
                 if h.options.flags.contains(ReqFlags::READ_NACK) {
-                    return;
+                    return true;
                 }
                 (h.msg_id, None)
             }
@@ -107,7 +108,7 @@ impl Sequences {
                     },
                 )),
             ),
-            _ => return,
+            _ => return false,
         };
         let sequence = self.0.entry((observed.from, observed.to)).or_default();
         if let Some((offset, shape)) = part
@@ -132,12 +133,12 @@ impl Sequences {
             if message.pieces.total() >= message.shape.in_packets {
                 sequence.parts.remove(&msg_id.0);
             }
-            return;
+            return true;
         }
         if let Some(&first) = sequence.messages.get(&msg_id.0) {
             let text = format!("message {} was sent in packet {first} already", msg_id.0);
             findings.at(MSG_ID_ONCE, observed, text);
-            return;
+            return false;
         }
         sequence.messages.insert(msg_id.0, observed.number);
         let origin = *sequence.origin.get_or_insert(msg_id);
@@ -163,6 +164,7 @@ impl Sequences {
                 sequence.parts.insert(msg_id.0, message);
             }
         }
+        false
     }
 
     /// Judges what two endpoints sent each other so far, and forgets it.

@@ -387,6 +387,28 @@ fn windows_are_filled_exactly() {
     let mut b = start();
     b.send(A, B, &data(9, 1000, 1500, A), &[0; 1500]);
     assert_eq!(b.broken(), [("ctsdata-names-cts", 9)]);
+
+    // The request of a read opens the first window.
+    let iov = [RmaIov::new(0x1000, 100, 1)];
+    let rtr = Rtr {
+        kind: RtrKind::Longcts,
+        rma_iov: RmaIovs::new(&iov).unwrap(),
+        msg_length: 100,
+        recv_id: RecvId(3),
+        recv_length: 50,
+        options: options(None, Some(A)),
+    };
+    let response = ReadRsp {
+        connid: connid(B),
+        recv_id: RecvId(3),
+        send_id: SendId(4),
+        seg_length: 60,
+        flags: UniversalFlags::empty(),
+    };
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &rtr, b"");
+    b.send(B, A, &response, &[0; 60]);
+    assert_eq!(b.broken(), [("cts-window", 9), ("message-whole", 9)]);
 }
 
 #[test]
@@ -407,6 +429,22 @@ fn answers_name_requests_and_come_once() {
     assert_eq!(b.broken(), []);
     b.send(B, A, &receipt(4), b"");
     assert_eq!(b.broken(), [("one-answer", 11)]);
+
+    // A late packet of the same message announces nothing new.
+    let part = |offset| MediumRtm {
+        msg_id: MsgId(1),
+        msg_length: 20,
+        seg_offset: offset,
+        receipt: Some(SendId(4)),
+        options: options(None, Some(A)),
+        ..MediumRtm::default()
+    };
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &part(0), &[0; 10]);
+    b.send(B, A, &receipt(4), b"");
+    b.send(A, B, &part(10), &[0; 10]);
+    b.send(B, A, &receipt(4), b"");
+    assert_eq!(b.broken(), [("one-answer", 13)]);
 
     let mut b = Builder::acquainted(all());
     b.send(A, B, &dc, b"");

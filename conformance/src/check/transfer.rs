@@ -45,6 +45,17 @@ impl Transfer {
         self.is_acknowledged || self.ending == Ending::Data && self.is_sent()
     }
 
+    fn check_window(&self, observed: &Observed<'_>, findings: &mut Findings) {
+        let sent = self.pieces.total();
+        if sent > self.allowed {
+            let text = format!(
+                "{sent} bytes of the operation of packet {} are sent, only {} are allowed so far",
+                self.request, self.allowed
+            );
+            findings.at(CTS_WINDOW, observed, text);
+        }
+    }
+
     /// What can be said when nothing more comes.
     fn end(&self, findings: &mut Findings) {
         // A capture may end in the middle of a message that nobody has received yet; once it was
@@ -75,7 +86,8 @@ struct Read {
 }
 
 impl Transfers {
-    pub(super) fn sent(&mut self, observed: &Observed<'_>, findings: &mut Findings) {
+    /// `goes_on`: the packet belongs to a message that an earlier one began.
+    pub(super) fn sent(&mut self, observed: &Observed<'_>, goes_on: bool, findings: &mut Findings) {
         let payload = observed.packet.payload.len() as u64;
         match &observed.packet.header {
             Header::EagerRtm(h) => {
@@ -83,6 +95,8 @@ impl Transfers {
                     self.announce(observed, id.0, payload, payload, Ending::Receipt);
                 }
             }
+            // The message's first packet announced its operation.
+            Header::MediumRtm(_) | Header::RuntreadRtm(_) if goes_on => {}
             Header::MediumRtm(h) => {
                 if let Some(id) = h.receipt {
                     self.announce(observed, id.0, h.msg_length, h.msg_length, Ending::Receipt);
@@ -179,13 +193,9 @@ impl Transfers {
     ) {
         let key = (observed.from, observed.to, send_id);
         let packet_type = observed.packet.base.packet_type;
-        // Further packets of the same message repeat the id; the answer to a READ_NACK goes on.
-        let goes_on = match &observed.packet.header {
-            Header::MediumRtm(_) | Header::RuntreadRtm(_) => true,
-            Header::LongctsRtm(h) => h.options.flags.contains(ReqFlags::READ_NACK),
-            _ => false,
-        };
-        if goes_on
+        // The answer to a READ_NACK goes on with the operation of the refused request.
+        if let Header::LongctsRtm(h) = &observed.packet.header
+            && h.options.flags.contains(ReqFlags::READ_NACK)
             && let Some(known) = self.sends.get_mut(&key)
             && !known.is_acknowledged
             && known.length == length
@@ -268,6 +278,7 @@ impl Transfers {
             ending: Ending::Data,
             is_acknowledged: false,
         };
+        transfer.check_window(observed, findings);
         self.sends
             .insert((observed.from, observed.to, send_id), transfer);
         self.receives
@@ -359,15 +370,7 @@ impl Transfers {
                 findings.at(SEGMENT_BOUNDS, observed, text);
             }
         }
-        if transfer.pieces.total() > transfer.allowed {
-            let text = format!(
-                "{} bytes of the message of packet {} are sent, only {} are allowed so far",
-                transfer.pieces.total(),
-                transfer.request,
-                transfer.allowed
-            );
-            findings.at(CTS_WINDOW, observed, text);
-        }
+        transfer.check_window(observed, findings);
     }
 
     fn acknowledge(
