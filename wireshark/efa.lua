@@ -108,6 +108,52 @@ local ATOMIC_OPS = {
     [18] = "MSWAP",
     [19] = "DIFF",
 }
+local REF_KINDS = {
+    [0] = "OPERATION",
+    [1] = "MSG_ID",
+    [2] = "MSG_ID_SKIP",
+}
+local PROVIDER_ERRORS = {
+    [0] = "NONE",
+    [1] = "FLUSHED",
+    [2] = "LOCAL_QP_INTERNAL_ERROR",
+    [3] = "LOCAL_UNSUPPORTED_OP",
+    [4] = "LOCAL_INVALID_AH",
+    [5] = "LOCAL_INVALID_LKEY",
+    [6] = "LOCAL_BAD_LENGTH",
+    [7] = "REMOTE_BAD_ADDRESS",
+    [8] = "REMOTE_ABORT",
+    [9] = "REMOTE_BAD_DEST_QPN",
+    [10] = "REMOTE_RNR",
+    [11] = "REMOTE_BAD_LENGTH",
+    [12] = "REMOTE_BAD_STATUS",
+    [13] = "LOCAL_UNRESPONSIVE_REMOTE",
+    [14] = "REMOTE_UNKNOWN_PEER",
+    [15] = "LOCAL_UNREACHABLE_REMOTE",
+    [18] = "REMOTE_FEATURE_MISMATCH",
+    [4097] = "DEPRECATED_PACKET_TYPE",
+    [4098] = "INVALID_PACKET_TYPE",
+    [4099] = "UNKNOWN_PACKET_TYPE",
+    [4100] = "PACKET_POST",
+    [4101] = "PACKET_SEND",
+    [4102] = "MESSAGE_PROCESSING",
+    [4103] = "TAGGED_PROCESSING",
+    [4104] = "PACKET_ALREADY_PROCESSED",
+    [4105] = "OUT_OF_MEMORY",
+    [4106] = "DEREGISTRATION",
+    [4107] = "RECEIVE_COPY",
+    [4108] = "RECEIVE_POOL_EXHAUSTED",
+    [4109] = "SEND_POOL_EXHAUSTED",
+    [4110] = "ADDRESS_INSERTION",
+    [4111] = "RMA_ADDRESS",
+    [4112] = "RECEIVE_POST",
+    [4113] = "HANDSHAKE",
+    [4115] = "REQUEST_SIZE_MISMATCH",
+    [4117] = "RDMA_READ_POST",
+    [4118] = "INVALID_DATATYPE",
+    [4124] = "ESTABLISHED_UNRESPONSIVE",
+    [4126] = "UNESTABLISHED_UNRESPONSIVE",
+}
 local TYPES = {
     [1] = "RTS",
     [2] = "CONNACK",
@@ -211,7 +257,7 @@ local FIELDS = {
     { "nextra_p3", "uint32", "number of extra_info words plus 3 (spec section 2.1, table 2.2)", base.DEC },
     { "op_id", "uint32", "what is abandoned (not in the spec, stock libfabric since 2.6.0 (development branch))", base.DEC },
     { "padding", "bytes", "without meaning; senders may leave anything in it (spec section 3.2, table 3.6)" },
-    { "prov_errno", "uint32", "why: a provider error number (not in the spec, stock libfabric since 2.6.0 (development branch))", base.DEC },
+    { "prov_errno", "uint32", "why: a device status, or from 4096 on a number of libfabric's own (not in the spec, stock libfabric since 2.6.0 (development branch))", base.DEC, PROVIDER_ERRORS },
     { "raw_addr.connid", "uint32", "connection id of the sender, which is its Q-key (spec section 1.4, table 1.5)", base.HEX },
     { "raw_addr.gid", "ipv6", "GID of the sender's device (spec section 1.4, table 1.5)" },
     { "raw_addr.pad", "bytes", "without meaning; senders may leave anything in it (spec section 1.4, table 1.5)" },
@@ -225,7 +271,7 @@ local FIELDS = {
     { "read_iov_count", "uint32", "number of read_iov entries, at most 4 (spec section 4.1, table 4.1)", base.DEC },
     { "recv_id", "uint32", "operation of the data's receiver, for CTSDATA (spec section 3.2, table 3.6)", base.DEC },
     { "recv_length", "uint64", "bytes that the receiver is ready to receive (spec section 3.2, table 3.6)", base.DEC },
-    { "ref_kind", "uint32", "what op_id is: 0 operation, 1 message id, 2 message id to be skipped (not in the spec, stock libfabric since 2.6.0 (development branch))", base.DEC },
+    { "ref_kind", "uint32", "what op_id is (not in the spec, stock libfabric since 2.6.0 (development branch))", base.DEC, REF_KINDS },
     { "reserved", "bytes", "without meaning; senders may leave anything in it (spec section 3.3, table 3.15)" },
     { "rma_iov.addr", "uint64", "virtual address at the target (spec section 3.3)", base.HEX },
     { "rma_iov.key", "uint64", "remote key of the target's memory (spec section 3.3)", base.HEX },
@@ -438,6 +484,7 @@ rdm_field("uint16", "flags.unknown", "Unknown flags", base.HEX)
 for bit, name in pairs(FEATURES) do
     rdm_field("bool", "extra_info." .. name, label_of(name), 64, nil, 2 ^ bit)
 end
+rdm_field("uint64", "extra_info.unknown", "Unknown features", base.HEX)
 rdm_field("uint32", "data_length", "Data length")
 rdm_field("bool", "malformed", "Malformed")
 rdm_field("string", "sender_version", "Sender")
@@ -500,7 +547,7 @@ local TRANSPORT_RULES = {
 local PACKET_RULES = {
     { "packet-form", MALFORMED, ERROR, "The packet is malformed" },
     { "iov-length", MALFORMED, ERROR, "The lengths of the iovs are not that of the data" },
-    { "unknown-flags", PROTOCOL, NOTE, "Flags that the protocol does not define" },
+    { "unknown-flags", PROTOCOL, NOTE, "Flags or features that the protocol does not define" },
     { "trailing-bytes", PROTOCOL, NOTE, "Bytes behind the end of the packet's format" },
     { "req-flags", PROTOCOL, WARN, "Without flags that the packet type implies" },
     { "one-identity", PROTOCOL, NOTE, "Both raw address and connid header" },
@@ -878,6 +925,20 @@ local function hex64(tvb, offset)
     return "0x" .. tvb(offset, 8):le_uint64():tohex():gsub("^0+(%x)", "%1")
 end
 
+-- The features in word `index` of a HANDSHAKE that the protocol does not define, nil if there are none.
+local function unknown_features(tvb, offset, index)
+    local halves = { tvb(offset, 4):le_uint(), tvb(offset + 4, 4):le_uint() }
+    for bit in pairs(index == 0 and FEATURES or {}) do
+        local half = bit < 32 and 1 or 2
+        if has_bit(halves[half], bit % 32) then
+            halves[half] = halves[half] - 2 ^ (bit % 32)
+        end
+    end
+    if halves[1] + halves[2] > 0 then
+        return UInt64(halves[1], halves[2])
+    end
+end
+
 -- Reads an RDM packet of `reported` bytes, of which the capture may have cut some off: what is missing
 -- then is not what the sender left out. With `make_add`, its fields are shown as they are read.
 local function read_packet(tvb, reported, make_add)
@@ -914,6 +975,15 @@ local function read_packet(tvb, reported, make_add)
     end
     if not p.truncated then
         check(p, plan)
+    end
+    if p.code == 9 and not p.malformed then
+        for index in ipairs(p.extra_info) do
+            local unknown = unknown_features(tvb, plan.size + 8 * (index - 1), index - 1)
+            if unknown then
+                issue(p, "unknown-flags", format("features 0x%s of word %d are not defined",
+                    unknown:tohex(), index - 1))
+            end
+        end
     end
     return p
 end
@@ -1896,8 +1966,13 @@ local function tree_adder(p, tvb, tree)
             if p.plan.unknown_flags > 0 then
                 add_generated(item, F["flags.unknown"], p.plan.unknown_flags)
             end
-        elseif name == "extra_info" and index == 0 then
-            add_bits(item, FEATURE_FIELDS, tvb(offset, width))
+        elseif name == "extra_info" then
+            if index == 0 then
+                add_bits(item, FEATURE_FIELDS, tvb(offset, width))
+            end
+            if is_wanted(tree, F["extra_info.unknown"]) then
+                add_generated(item, F["extra_info.unknown"], unknown_features(tvb, offset, index))
+            end
         end
     end
 end

@@ -10,11 +10,12 @@ use std::fmt::Write;
 use std::path::Path;
 
 use bitflags::Flags;
+use efa_core::endpoint::ProviderError;
 use efa_core::nic::Status;
 use efa_core::wire::fields::{Array, FieldDescriptor, Kind, Presence, Section, Width, sections};
 use efa_core::wire::{
     AtomicDatatype, AtomicOp, CtsFlags, ExtraFeatures, Family, HandshakeFlags, PacketType,
-    ReqFlags, UniversalFlags,
+    PeerErrorRefKind, ReqFlags, UniversalFlags,
 };
 use efa_emu::frame::{self, Opcode};
 use tshark::Tshark;
@@ -63,6 +64,8 @@ fn proto_field(kind: Kind, width: usize) -> (String, &'static str) {
         Kind::PacketType => (uint, "base.DEC, TYPES"),
         Kind::AtomicDatatype => (uint, "base.DEC, DATATYPES"),
         Kind::AtomicOp => (uint, "base.DEC, ATOMIC_OPS"),
+        Kind::PeerErrorRefKind => (uint, "base.DEC, REF_KINDS"),
+        Kind::ProviderError => (uint, "base.DEC, PROVIDER_ERRORS"),
         Kind::Gid => ("ipv6".into(), ""),
         Kind::Padding | Kind::Data | Kind::Unknown => ("bytes".into(), ""),
     }
@@ -155,6 +158,10 @@ fn generated() -> String {
         names(|code| AtomicDatatype(code).name()),
     );
     table(&mut out, "ATOMIC_OPS", names(|code| AtomicOp(code).name()));
+    let ref_kinds = names(|code| PeerErrorRefKind(code).name());
+    table(&mut out, "REF_KINDS", ref_kinds);
+    let errors = ProviderError::ALL.map(|error| (error.code(), upper_snake(&format!("{error:?}"))));
+    table(&mut out, "PROVIDER_ERRORS", errors);
     let types = PacketType::ALL
         .iter()
         .map(|packet_type| (packet_type.code(), packet_type.name().to_string()));

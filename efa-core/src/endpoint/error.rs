@@ -165,6 +165,49 @@ pub enum ProviderError {
 }
 
 impl ProviderError {
+    /// All of them, by number.
+    pub const ALL: [ProviderError; 39] = [
+        ProviderError::None,
+        ProviderError::Flushed,
+        ProviderError::LocalQpInternalError,
+        ProviderError::LocalUnsupportedOp,
+        ProviderError::LocalInvalidAh,
+        ProviderError::LocalInvalidLkey,
+        ProviderError::LocalBadLength,
+        ProviderError::RemoteBadAddress,
+        ProviderError::RemoteAbort,
+        ProviderError::RemoteBadDestQpn,
+        ProviderError::RemoteRnr,
+        ProviderError::RemoteBadLength,
+        ProviderError::RemoteBadStatus,
+        ProviderError::LocalUnresponsiveRemote,
+        ProviderError::RemoteUnknownPeer,
+        ProviderError::LocalUnreachableRemote,
+        ProviderError::RemoteFeatureMismatch,
+        ProviderError::DeprecatedPacketType,
+        ProviderError::InvalidPacketType,
+        ProviderError::UnknownPacketType,
+        ProviderError::PacketPost,
+        ProviderError::PacketSend,
+        ProviderError::MessageProcessing,
+        ProviderError::TaggedProcessing,
+        ProviderError::PacketAlreadyProcessed,
+        ProviderError::OutOfMemory,
+        ProviderError::Deregistration,
+        ProviderError::ReceiveCopy,
+        ProviderError::ReceivePoolExhausted,
+        ProviderError::SendPoolExhausted,
+        ProviderError::AddressInsertion,
+        ProviderError::RmaAddress,
+        ProviderError::ReceivePost,
+        ProviderError::Handshake,
+        ProviderError::RequestSizeMismatch,
+        ProviderError::RdmaReadPost,
+        ProviderError::InvalidDatatype,
+        ProviderError::EstablishedUnresponsive,
+        ProviderError::UnestablishedUnresponsive,
+    ];
+
     /// The number that libfabric puts into `fi_cq_err_entry.prov_errno`.
     pub const fn code(self) -> u32 {
         self as u32

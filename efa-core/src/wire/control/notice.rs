@@ -1,5 +1,7 @@
 //! Notices about an operation, without data: EOR, READ_NACK, RECEIPT and PEER_ERROR.
 
+use core::fmt;
+
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -233,6 +235,22 @@ impl PeerErrorRefKind {
     pub const MSG_ID: PeerErrorRefKind = PeerErrorRefKind(1);
     /// The message id of a message that will never arrive: the sequence goes on behind it.
     pub const MSG_ID_SKIP: PeerErrorRefKind = PeerErrorRefKind(2);
+
+    /// The name of the value. `None` if it is not known.
+    pub const fn name(self) -> Option<&'static str> {
+        match self {
+            PeerErrorRefKind::OPERATION => Some("OPERATION"),
+            PeerErrorRefKind::MSG_ID => Some("MSG_ID"),
+            PeerErrorRefKind::MSG_ID_SKIP => Some("MSG_ID_SKIP"),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for PeerErrorRefKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.0, self.name().unwrap_or("unknown"))
+    }
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

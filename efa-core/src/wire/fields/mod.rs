@@ -113,6 +113,11 @@ pub enum Kind {
     AtomicDatatype,
     /// `enum fi_op`.
     AtomicOp,
+    /// What a PEER_ERROR refers to.
+    PeerErrorRefKind,
+    /// A device status or a number of libfabric's own, see
+    /// [`ProviderError`](crate::endpoint::ProviderError).
+    ProviderError,
     /// The number of entries of an array.
     Count(Array),
     /// The `size` of the raw address header.

@@ -5,6 +5,7 @@ use core::fmt;
 use super::Kind;
 use crate::address::Gid;
 use crate::wire::atomic::{AtomicDatatype, AtomicOp};
+use crate::wire::control::PeerErrorRefKind;
 use crate::wire::flags::{CtsFlags, HandshakeFlags, ReqFlags, UniversalFlags};
 use crate::wire::packet_type::PacketType;
 
@@ -79,6 +80,10 @@ impl fmt::Display for DisplayValue<'_> {
             },
             (Value::Unsigned(code), Kind::AtomicOp) => match u32::try_from(code) {
                 Ok(code) => write!(f, "{}", AtomicOp(code)),
+                Err(_) => write!(f, "{code}"),
+            },
+            (Value::Unsigned(code), Kind::PeerErrorRefKind) => match u32::try_from(code) {
+                Ok(code) => write!(f, "{}", PeerErrorRefKind(code)),
                 Err(_) => write!(f, "{code}"),
             },
             (Value::Unsigned(number), Kind::Bits) => write!(f, "{number:#x}"),

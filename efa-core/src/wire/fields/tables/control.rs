@@ -1,9 +1,9 @@
 //! Tables of the packets that are no requests.
 
 use super::{
-    CONNID_HDR, bits, connid_or_padding, count, number, once, padding, section, stock, table,
+    CONNID_HDR, bits, connid_or_padding, count, field, number, once, padding, section, stock, table,
 };
-use crate::wire::fields::{Array, Presence, Section, Source};
+use crate::wire::fields::{Array, Kind, Presence, Section, Source};
 use crate::wire::flags::HandshakeFlags;
 
 const T_CTS: Source = table("3.2", "3.6");
@@ -196,17 +196,19 @@ pub(super) const READ_NACK: Section = once(&[
 const STOCK_DEVELOPMENT: Source = stock("2.6.0 (development branch)");
 pub(super) const PEER_ERROR: Section = once(&[
     number("op_id", 4, STOCK_DEVELOPMENT, "what is abandoned"),
-    number(
+    field(
         "ref_kind",
         4,
+        Kind::PeerErrorRefKind,
         STOCK_DEVELOPMENT,
-        "what op_id is: 0 operation, 1 message id, 2 message id to be skipped",
+        "what op_id is",
     ),
-    number(
+    field(
         "prov_errno",
         4,
+        Kind::ProviderError,
         STOCK_DEVELOPMENT,
-        "why: a provider error number",
+        "why: a device status, or from 4096 on a number of libfabric's own",
     ),
     connid_or_padding(STOCK_DEVELOPMENT)[0],
     connid_or_padding(STOCK_DEVELOPMENT)[1],
