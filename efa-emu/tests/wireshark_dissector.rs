@@ -4,16 +4,21 @@
 
 mod tshark;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use bitflags::{Bits as _, Flags};
 use efa_core::address::{Gid, Qkey, Qpn};
+use efa_core::endpoint::ProviderError;
 use efa_core::nic::Status;
 use efa_core::wire::fields::{Kind, Value, Width, fields_of, sections};
-use efa_core::wire::{Family, Packet, PacketType};
+use efa_core::wire::{
+    AtomicDatatype, AtomicOp, CtsFlags, ExtraFeatures, Family, HandshakeFlags, Packet, PacketType,
+    PeerErrorRefKind, ReqFlags, UniversalFlags,
+};
 use efa_emu::capture::{
     CaptureTap, Direction, Interface, InterfaceId, Reader, SharedFile, Writer, create_shared,
 };
@@ -197,12 +202,82 @@ fn shown_fields(shown: &Shown, packet: &[u8]) -> BTreeMap<String, Vec<String>> {
     fields
 }
 
+/// The bits of flags and features by name, whether or not they are set; and, in hexadecimal, those
+/// without a name.
+fn expected_bits(packet: &[u8]) -> BTreeMap<String, String> {
+    fn name_bits<F: Flags>(group: &str, bits: F::Bits, named: &mut BTreeMap<String, String>)
+    where
+        F::Bits: std::fmt::LowerHex,
+    {
+        let mut unknown = bits;
+        for flag in F::FLAGS.iter().filter(|flag| flag.is_named()) {
+            let name = format!("efa_rdm.{group}.{}", flag.name().to_lowercase());
+            let is_set = bits & flag.value().bits() == flag.value().bits();
+            named.insert(name, u8::from(is_set).to_string());
+            unknown = unknown & !flag.value().bits();
+        }
+        if unknown != F::Bits::EMPTY {
+            named.insert(format!("efa_rdm.{group}.unknown"), format!("{unknown:x}"));
+        }
+    }
+    let mut named = BTreeMap::new();
+    let mut words = 0;
+    for field in fields_of(packet).into_iter().flatten() {
+        let Some(number) = field.value.as_u64() else {
+            continue;
+        };
+        if field.descriptor.kind == Kind::Flags {
+            let (flags, bits) = ("flags", number as u16);
+            match field.packet_type {
+                PacketType::Handshake => name_bits::<HandshakeFlags>(flags, bits, &mut named),
+                PacketType::Cts => name_bits::<CtsFlags>(flags, bits, &mut named),
+                other if other.is_req() => name_bits::<ReqFlags>(flags, bits, &mut named),
+                _ => name_bits::<UniversalFlags>(flags, bits, &mut named),
+            }
+        } else if field.descriptor.name == "extra_info" {
+            let group = "extra_info";
+            if words == 0 {
+                name_bits::<ExtraFeatures>(group, number, &mut named);
+            } else if number != 0 {
+                let unknown = named.entry(format!("efa_rdm.{group}.unknown"));
+                let text = unknown.or_default();
+                let separator = if text.is_empty() { "" } else { "," };
+                *text = format!("{text}{separator}{number:x}");
+            }
+            words += 1;
+        }
+    }
+    named
+}
+
+fn shown_bits(shown: &Shown) -> BTreeMap<String, String> {
+    let groups = ["efa_rdm.flags.", "efa_rdm.extra_info."];
+    let fields = groups.iter().flat_map(|group| shown.fields(group));
+    fields
+        .map(|(name, values)| {
+            let values: Vec<_> = values
+                .iter()
+                .map(|value| match value.as_str() {
+                    "True" => "1",
+                    "False" => "0",
+                    digits => match digits.strip_prefix("0x") {
+                        Some(digits) => digits.trim_start_matches('0'),
+                        None => digits,
+                    },
+                })
+                .collect();
+            (name, values.join(","))
+        })
+        .collect()
+}
+
 fn compare(packets: &[Vec<u8>], tshark: &Tshark) {
     let shown = tshark.dissect(&capture_packets(packets));
     assert_eq!(shown.len(), packets.len());
     for (number, (shown, packet)) in shown.iter().zip(packets).enumerate() {
         let about = format!("frame {}: {}", number + 1, hex(packet));
         assert_eq!(shown_fields(shown, packet), expected(packet), "{about}");
+        assert_eq!(shown_bits(shown), expected_bits(packet), "{about}");
         let parsed = Packet::parse(packet).map(|packet| packet.header);
         assert_eq!(
             shown.has("efa_rdm.malformed"),
@@ -339,6 +414,80 @@ fn mutated_frames_never_make_a_lua_error() {
     });
     let errors = broken.run_unchecked(&mutated, &["-c", "100", "-Y", filter]);
     assert_eq!(errors.lines().count(), 100);
+}
+
+/// Numbers that the protocol has names for are shown with them, as the codec calls them.
+#[test]
+fn codes_are_shown_with_their_names() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut packets = Vec::new();
+    let mut expected = Vec::new();
+    for packet_type in PacketType::ALL {
+        packets.push(vec![packet_type.code(), 4, 0, 0]);
+        expected.push(format!("{packet_type} ({})", packet_type.code()));
+    }
+    let rta = |datatype: u32, op: u32| {
+        let words = [0, 0, datatype, op, 0].map(u32::to_le_bytes);
+        [&[74, 4, 0x20, 0][..], &words.concat()].concat()
+    };
+    for code in 0..=20 {
+        packets.push(rta(code, 0));
+        packets.push(rta(0, code));
+        for name in [AtomicDatatype(code).name(), AtomicOp(code).name()] {
+            expected.push(format!("{} ({code})", name.unwrap_or("Unknown")));
+        }
+    }
+    let peer_error = |kind: u32, error: u32| {
+        let words = [0, kind, error, 0].map(u32::to_le_bytes);
+        [&[12, 4, 0, 0][..], &words.concat()].concat()
+    };
+    for code in 0..=3 {
+        packets.push(peer_error(code, 0));
+        let name = PeerErrorRefKind(code).name().unwrap_or("Unknown");
+        expected.push(format!("{name} ({code})"));
+    }
+    let upper = |name: String| name.replace('_', "").to_uppercase();
+    for error in ProviderError::ALL {
+        packets.push(peer_error(0, error.code()));
+        expected.push(format!("{error:?} ({})", error.code()));
+    }
+    let mut frames: Vec<_> = packets
+        .iter()
+        .map(|packet| (header(frame::Kind::Send, packet.len()), &packet[..]))
+        .collect();
+    for status in Status::ALL {
+        frames.push((header(frame::Kind::Response(status), 0), &[]));
+        expected.push(format!(
+            "{status:?} ({}): {}",
+            status.code(),
+            status.describe()
+        ));
+    }
+    for opcode in frame::Opcode::ALL {
+        expected.push(format!("{opcode} ({})", opcode as u8));
+    }
+    let rdma = Rdma {
+        remote: RemoteRange { address: 1, key: 2 },
+        total_length: 0,
+        offset: 0,
+    };
+    for kind in [
+        frame::Kind::RdmaReadRequest(rdma),
+        frame::Kind::RdmaReadResponse(rdma),
+        frame::Kind::RdmaWrite(rdma),
+        frame::Kind::Datagram,
+    ] {
+        frames.push((header(kind, 0), &[]));
+    }
+    let text = tshark.run(&capture(frames), &["-O", "efa,efa_rdm"]);
+    let shown: BTreeSet<String> = text
+        .lines()
+        .filter_map(|line| line.split_once(": "))
+        .map(|(_, value)| upper(value.to_owned()))
+        .collect();
+    for name in expected {
+        assert!(shown.contains(&upper(name.clone())), "{name}");
+    }
 }
 
 /// How many frames to mutate: `EFA_MUTATIONS`, or a number that takes a few seconds.

@@ -23,7 +23,9 @@ use efa_emu::link::RemoteRange;
 use tshark::talk::{End, Talk};
 use tshark::{Shown, Tshark};
 
-const ALL: ExtraFeatures = ExtraFeatures::all();
+/// Those that have names; unnamed ones are worth a note.
+const ALL: ExtraFeatures =
+    ExtraFeatures::from_bits_retain((ExtraFeatures::PEER_ERROR.bits() << 1) - 1);
 
 struct Followed(Vec<Shown>);
 
@@ -958,6 +960,15 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
     };
     odd.options.flags = ReqFlags::from_bits_retain(0x400);
     breaks(talk.packet(End::A, &odd.into(), b""), &["unknown-flags"]);
+    let handshake = [
+        &[9, 4, 2, 0, 4, 0, 0, 0][..],
+        &(1_u64 << 40).to_le_bytes(),
+        &[0; 8],
+    ];
+    breaks(
+        talk.bytes(End::B, &handshake.concat()),
+        &["handshake-once", "unknown-flags"],
+    );
     let connid = End::A.connid().0.to_le_bytes();
     let untyped = [&[64, 4, 0, 0x80, 8, 0, 0, 0][..], &connid].concat();
     breaks(talk.bytes(End::A, &untyped), &["req-flags"]);
