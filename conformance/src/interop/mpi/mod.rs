@@ -1,0 +1,254 @@
+//! Group `mpi`: MPI libraries over libfabric's efa provider and over UCX, two to eight ranks on two to
+//! four emulated hosts.
+//!
+//! The programs, in `conformance/mpi`, verify everything that they receive. Captures show that what
+//! had to go from host to host went through the device.
+
+mod library;
+mod volume;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use self::library::{Installation, Layout, Library, Transport};
+use self::volume::Volume;
+use super::{Bench, Cell, CellResult, Lab, Running, Unmet};
+
+const GROUP: &str = "mpi";
+
+/// Generous: eight ranks that wait actively share few processors.
+const LIMIT: Duration = Duration::from_secs(300);
+
+const MIB: u64 = 1024 * 1024;
+
+/// A part of the C program, and the bytes that at least one rank of each host must send to another
+/// host while it runs: the program passes them around a ring of all ranks.
+#[derive(Clone, Copy)]
+struct Part {
+    name: &'static str,
+    bytes: u64,
+}
+
+const PARTS: [Part; 4] = [
+    Part {
+        name: "p2p",
+        bytes: 3 * 8 * MIB,
+    },
+    WILDCARDS,
+    Part {
+        name: "collectives",
+        bytes: MIB,
+    },
+    Part {
+        name: "rma",
+        bytes: MIB,
+    },
+];
+
+const WILDCARDS: Part = Part {
+    name: "wildcards",
+    bytes: 0,
+};
+
+/// Which libraries reach the device in which ways.
+const COMBINATIONS: [(Library, Transport); 7] = [
+    (Library::Mpich, Transport::Libfabric),
+    (Library::OpenMpi, Transport::Libfabric),
+    (Library::DebianOpenMpi, Transport::Libfabric),
+    (Library::Mpich, Transport::UcxSrd),
+    (Library::OpenMpi, Transport::UcxSrd),
+    (Library::Mpich, Transport::UcxUd),
+    (Library::OpenMpi, Transport::UcxUd),
+];
+
+const PAIR: Layout = Layout { ranks: 2, hosts: 2 };
+const LAYOUTS: [Layout; 3] = [
+    PAIR,
+    Layout { ranks: 4, hosts: 2 },
+    Layout { ranks: 8, hosts: 4 },
+];
+
+pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
+    let mut cells = Vec::new();
+    for (library, transport) in COMBINATIONS {
+        let name = format!("{} {}", library.name(), transport.name());
+        for layout in LAYOUTS {
+            let Layout { ranks, hosts } = layout;
+            cells.push(Cell::new(
+                GROUP,
+                format!("{name} C {ranks} ranks {hosts} hosts"),
+                LIMIT,
+                move |bench| c_program(bench, library, transport, layout),
+            ));
+        }
+        cells.push(Cell::new(
+            GROUP,
+            format!("{name} mpi4py 2 ranks 2 hosts"),
+            LIMIT,
+            move |bench| python_program(bench, library, transport, PAIR),
+        ));
+    }
+    cells.push(Cell::new(
+        GROUP,
+        "mpich-5.0.2 one host, no settings",
+        LIMIT,
+        unaware,
+    ));
+    cells.push(Cell::new(GROUP, "mpich-4.0.2 ucx-ud", LIMIT, debian_mpich));
+    Ok(cells)
+}
+
+/// Runs a job to its end and checks what left each host.
+fn volume_of(
+    bench: &Bench,
+    installation: &Installation,
+    transport: Transport,
+    layout: Layout,
+    program: &[PathBuf],
+    part: Part,
+) -> Result<(String, Volume), Unmet> {
+    let captures: Vec<PathBuf> = (0..layout.ranks)
+        .map(|rank| bench.capture(&format!("{}-{rank}", part.name)))
+        .collect();
+    let job = installation.job(bench, transport, layout, program, &captures);
+    let finished = Running::start(bench, part.name.into(), job)?.success()?;
+    let ranks_per_host = layout.ranks / layout.hosts;
+    let mut sum = Volume::default();
+    for host in captures.chunks(ranks_per_host) {
+        let mut sent = Volume::default();
+        for capture in host {
+            sent += Volume::of(capture)?;
+        }
+        if sent.bytes < part.bytes {
+            return Err(Unmet::Failed(format!(
+                "{}: a host has sent {sent}, but {} bytes must have gone to others: see {}",
+                part.name,
+                part.bytes,
+                host[0].display()
+            )));
+        }
+        sum += sent;
+    }
+    // They have hundreds of megabytes, and have said what they had to.
+    for capture in &captures {
+        let _ = std::fs::remove_file(capture);
+    }
+    Ok((finished.stdout, sum))
+}
+
+fn c_program(bench: &Bench, library: Library, transport: Transport, layout: Layout) -> CellResult {
+    let installation = Installation::find(bench, library)?;
+    let program = installation.compile(bench, "exercise.c")?;
+    let mut sum = Volume::default();
+    let mut checks = 0;
+    for part in PARTS {
+        // MPICH loses wildcard receives over UCX, whatever UCX runs over: `UCX_TLS=tcp,self` on two
+        // ranks shows it without a device.
+        if part.name == WILDCARDS.name
+            && library == Library::Mpich
+            && transport != Transport::Libfabric
+        {
+            continue;
+        }
+        let words = [program.clone(), part.name.into()];
+        let (printed, volume) = volume_of(bench, &installation, transport, layout, &words, part)?;
+        checks += checks_of(&printed, part.name)
+            .ok_or_else(|| Unmet::Failed(format!("{} printed {printed:?}", part.name)))?;
+        sum += volume;
+    }
+    Ok(format!("{checks} checks, {sum}"))
+}
+
+/// The number in `NAME: NUMBER checks on ...`.
+fn checks_of(printed: &str, part: &str) -> Option<u64> {
+    printed
+        .lines()
+        .find_map(|line| line.strip_prefix(part)?.strip_prefix(": "))?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
+}
+
+fn python_program(
+    bench: &Bench,
+    library: Library,
+    transport: Transport,
+    layout: Layout,
+) -> CellResult {
+    let installation = Installation::find(bench, library)?;
+    let words = installation.python(bench, "exercise.py")?;
+    let part = Part {
+        name: "python",
+        bytes: 9 * MIB,
+    };
+    let (printed, volume) = volume_of(bench, &installation, transport, layout, &words, part)?;
+    let verified = printed
+        .lines()
+        .filter(|line| line.contains("verified on"))
+        .count();
+    if verified != 3 {
+        return Err(Unmet::Failed(format!(
+            "not all parts were run: {printed:?}"
+        )));
+    }
+    Ok(format!("{verified} parts, {volume}"))
+}
+
+/// `efa-emu run -- mpiexec -n 4 PROGRAM`, as anybody would start it. All ranks are on one host; which
+/// way they take is the library's choice.
+fn unaware(bench: &Bench) -> CellResult {
+    let installation = Installation::find(bench, Library::Mpich)?;
+    let program = installation.compile(bench, "exercise.c")?;
+    let mpiexec = installation.mpiexec();
+    let host = bench
+        .host("h0")
+        .env("MPIR_CVAR_CH4_NETMOD", "ofi")
+        .env("FI_PROVIDER", "efa");
+    let words = [
+        mpiexec.as_os_str(),
+        "-n".as_ref(),
+        "4".as_ref(),
+        program.as_os_str(),
+        "p2p".as_ref(),
+    ];
+    let finished = host.run(&words)?;
+    let checks = checks_of(&finished.stdout, "p2p")
+        .ok_or_else(|| Unmet::Failed(format!("it printed {:?}", finished.stdout)))?;
+    Ok(format!("{checks} checks"))
+}
+
+/// Debian 12's MPICH is built for UCX 1.13 alone.
+fn debian_mpich(bench: &Bench) -> CellResult {
+    let installation = Installation::find(bench, Library::DebianMpich)?;
+    let program = installation.compile(bench, "exercise.c")?;
+    let captures = ["0", "1"].map(|rank| bench.capture(rank));
+    let words = [program, "p2p".into()];
+    let job = installation.job(bench, Transport::UcxUd, PAIR, &words, &captures);
+    let finished = Running::start(bench, "p2p".into(), job)?.wait()?;
+    if finished.status.success() {
+        return Err(Unmet::Failed(
+            "it works, against what this cell knows".into(),
+        ));
+    }
+    Err(Unmet::Known {
+        reason:
+            "built for UCX 1.13 alone, which has no SRD, and whose UD asks for more than EFA has: \
+                 no frame is sent"
+                .into(),
+        capture: captures[0].clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_count_of_checks_is_read_from_the_line_of_the_part() {
+        let printed = "[warning]\nrma: 2252 checks on 2 ranks in 0.1 s\n";
+        assert_eq!(checks_of(printed, "rma"), Some(2252));
+        assert_eq!(checks_of(printed, "p2p"), None);
+        assert_eq!(checks_of("p2p: none checks", "p2p"), None);
+    }
+}
