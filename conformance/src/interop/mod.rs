@@ -11,8 +11,10 @@ mod dialogue;
 mod engine;
 pub mod exchange;
 mod host;
+mod kill;
 mod lab;
 mod libfabric;
+mod mpi;
 mod perftest;
 mod process;
 mod python;
@@ -50,6 +52,16 @@ pub const GROUPS: &[Group] = &[
         name: "libfabric",
         about: "releases of stock libfabric, each with itself and with each other",
         cells: libfabric::cells,
+    },
+    Group {
+        name: "mpi",
+        about: "MPI over libfabric and over UCX, two to eight ranks on two to four hosts",
+        cells: mpi::cells,
+    },
+    Group {
+        name: "kill",
+        about: "one side of a run is killed at random moments; nothing stays behind",
+        cells: kill::cells,
     },
     Group {
         name: "perftest",

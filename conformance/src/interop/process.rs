@@ -174,6 +174,16 @@ impl<'a> Running<'a> {
         }
     }
 
+    /// Waits for its end for this long at most.
+    pub fn ends_within(&mut self, time: Duration) -> Option<ExitStatus> {
+        self.wait_until(Instant::now() + time.min(self.bench.left()))
+    }
+
+    /// Tells it to end, with all that it started.
+    pub fn terminate(&self) {
+        self.signal(libc::SIGTERM);
+    }
+
     fn wait_until(&mut self, deadline: Instant) -> Option<ExitStatus> {
         loop {
             match self.child.try_wait() {

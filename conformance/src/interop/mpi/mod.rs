@@ -159,6 +159,33 @@ fn c_program(bench: &Bench, library: Library, transport: Transport, layout: Layo
     Ok(format!("{checks} checks, {sum}"))
 }
 
+/// A job of two ranks on two hosts that goes on for as long as it may.
+pub(super) struct Job {
+    installation: Installation,
+    program: PathBuf,
+}
+
+impl Job {
+    /// Fetches and compiles what it needs.
+    pub(super) fn prepare(bench: &Bench) -> Result<Job, Unmet> {
+        let installation = Installation::find(bench, Library::Mpich)?;
+        let program = installation.compile(bench, "exercise.c")?;
+        Ok(Job {
+            installation,
+            program,
+        })
+    }
+
+    /// Starts it.
+    pub(super) fn start<'a>(&self, bench: &'a Bench<'a>) -> Result<Running<'a>, Unmet> {
+        let words = [self.program.clone(), "pingpong".into(), "3600".into()];
+        let command = self
+            .installation
+            .job(bench, Transport::Libfabric, PAIR, &words, &[]);
+        Running::start(bench, "MPI job".into(), command)
+    }
+}
+
 /// The number in `NAME: NUMBER checks on ...`.
 fn checks_of(printed: &str, part: &str) -> Option<u64> {
     printed

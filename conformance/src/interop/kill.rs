@@ -1,0 +1,309 @@
+//! Group `kill`: one side of a run is killed at a random moment, again and again, in one network.
+//!
+//! Half of the kills come while the programs start, at any moment from the first instruction on; half
+//! come when data flows, which only a network that works after all kills before reaches. The other
+//! side may fail by itself or wait for ever for a message that nobody sends any more, which is the
+//! program's affair; it must end when it is told to. Then nothing is left in the network.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use efa_emu::transport::list_hosts;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::process::free_port;
+use super::{Bench, Cell, CellResult, Lab, Running, Unmet, mpi};
+
+const GROUP: &str = "kill";
+
+/// The moments come from it; a cell says so when it fails.
+const SEED: u64 = 0xefa;
+
+/// How long a survivor may take to see by itself that its peer is gone.
+const NOTICE: Duration = Duration::from_secs(2);
+/// How long it may take to end when it is told to, and a launcher to end its job. Machines are busy.
+const END: Duration = Duration::from_secs(60);
+/// How long programs may take until data flows.
+const START: Duration = Duration::from_secs(60);
+const TICK: Duration = Duration::from_millis(5);
+
+pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
+    let cell = |name, rounds: u64, limit, mpi: bool| {
+        Cell::new(GROUP, name, Duration::from_secs(limit), move |bench| {
+            kills(bench, rounds, mpi)
+        })
+    };
+    Ok(vec![
+        cell("kill-20 fi_pingpong", 20, 600, false),
+        cell("kill-200 fi_pingpong and MPI", 200, 5400, true),
+    ])
+}
+
+/// How the rounds went.
+#[derive(Default)]
+struct Tally {
+    early: u32,
+    flowing: u32,
+    noticed: u32,
+    told: u32,
+    /// All hosts that ever had a queue pair.
+    gids: BTreeSet<String>,
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} kills at start, {} with data under way; survivors: {} ended by themselves, {} when told to",
+            self.early, self.flowing, self.noticed, self.told
+        )
+    }
+}
+
+fn kills(bench: &Bench, rounds: u64, with_mpi: bool) -> CellResult {
+    if !Path::new("/usr/bin/fi_pingpong").is_file() {
+        return Err(Unmet::Skipped(
+            "fi_pingpong is missing: install the Debian package libfabric-bin".into(),
+        ));
+    }
+    let job = match with_mpi {
+        true => Some(mpi::Job::prepare(bench)?),
+        false => None,
+    };
+    let mut tally = Tally::default();
+    for round in 0..rounds {
+        let mut random = SmallRng::seed_from_u64(SEED + round);
+        let result = match &job {
+            // Each of the four moments and sides gets both programs.
+            Some(job) if round / 4 % 2 == 1 => {
+                kill_rank(bench, job, round, &mut random, &mut tally)
+            }
+            _ => kill_side(bench, round, &mut random, &mut tally),
+        };
+        result
+            .and_then(|()| expect_empty(bench))
+            .map_err(|unmet| match unmet {
+                Unmet::Failed(text) => {
+                    Unmet::Failed(format!("kill {round} of seed {SEED:#x}: {text}"))
+                }
+                other => other,
+            })?;
+    }
+    let port = free_port()?;
+    let (server, client) = start_pair(bench, port, &["-c"])?;
+    client.success()?;
+    server.success()?;
+    expect_empty(bench)?;
+    bench.host("last").run(&["true"])?;
+    expect_no_files(bench, &tally.gids)?;
+    Ok(tally.to_string())
+}
+
+/// `fi_pingpong`, server first.
+fn start_pair<'a>(
+    bench: &'a Bench<'a>,
+    port: u16,
+    options: &[&str],
+) -> Result<(Running<'a>, Running<'a>), Unmet> {
+    let text = port.to_string();
+    let common = [&["fi_pingpong", "-p", "efa", "-e", "rdm"], options].concat();
+    // A library that libfabric 1.17 loads for another vendor's devices prints stack traces from its
+    // handler of SIGTERM, and gets stuck there if the signal came while libraries were being loaded.
+    let host = |name| bench.host(name).env("IPATH_NO_BACKTRACE", "1");
+    let mut server = host("server").start(&[&common[..], &["-B", &text]].concat())?;
+    server.await_listener(port)?;
+    let client = host("client").start(&[&common[..], &["-P", &text, "127.0.0.1"]].concat())?;
+    Ok((server, client))
+}
+
+/// Kills one side of `fi_pingpong`.
+fn kill_side(
+    bench: &Bench,
+    round: u64,
+    random: &mut SmallRng,
+    tally: &mut Tally,
+) -> Result<(), Unmet> {
+    let endless = ["-I", "100000000", "-S", "65536"];
+    let (server, client) = start_pair(bench, free_port()?, &endless)?;
+    await_moment(bench, round, random, tally)?;
+    let (victim, mut survivor) = match round / 2 % 2 == 0 {
+        true => (client, server),
+        false => (server, client),
+    };
+    kill(await_child(victim.id())?);
+    let ended = victim.wait()?.status;
+    if ended.success() {
+        return Err(Unmet::Failed(format!("the killed side ended with {ended}")));
+    }
+    match survivor.ends_within(NOTICE) {
+        Some(_) => tally.noticed += 1,
+        None => {
+            tally.told += 1;
+            survivor.terminate();
+            if survivor.ends_within(END).is_none() {
+                return Err(Unmet::Failed(format!(
+                    "the survivor, process {}, did not end within {END:?} of SIGTERM",
+                    survivor.id()
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Kills one rank of an MPI job; the launcher ends the others.
+fn kill_rank(
+    bench: &Bench,
+    job: &mpi::Job,
+    round: u64,
+    random: &mut SmallRng,
+    tally: &mut Tally,
+) -> Result<(), Unmet> {
+    let mut running = job.start(bench)?;
+    await_moment(bench, round, random, tally)?;
+    let deadline = Instant::now() + START;
+    // Ranks are the children of the `efa-emu run`s, which do not open the device.
+    let ranks = loop {
+        let ranks: Vec<i32> = participants(bench)?
+            .into_iter()
+            .filter(|participant| !participant.has_device)
+            .filter_map(|participant| child_of(participant.pid.cast_unsigned()))
+            .collect();
+        if ranks.len() == 2 {
+            break ranks;
+        }
+        if Instant::now() > deadline {
+            return Err(Unmet::Failed("the job has not started its ranks".into()));
+        }
+        std::thread::sleep(TICK);
+    };
+    kill(ranks[random.random_range(0..2)]);
+    match running.ends_within(END) {
+        Some(status) if status.success() => {
+            Err(Unmet::Failed("the job succeeded without its rank".into()))
+        }
+        Some(_) => {
+            tally.noticed += 1;
+            Ok(())
+        }
+        None => Err(Unmet::Failed(format!(
+            "the job did not end within {END:?} of the death of a rank"
+        ))),
+    }
+}
+
+/// Waits for the moment of the kill: in even rounds some time from the start, in odd rounds some time
+/// after both sides have queue pairs.
+fn await_moment(
+    bench: &Bench,
+    round: u64,
+    random: &mut SmallRng,
+    tally: &mut Tally,
+) -> Result<(), Unmet> {
+    if round.is_multiple_of(2) {
+        tally.early += 1;
+        std::thread::sleep(Duration::from_millis(random.random_range(0..500)));
+        return Ok(());
+    }
+    tally.flowing += 1;
+    let deadline = Instant::now() + START;
+    while participants(bench)?
+        .iter()
+        .filter(|participant| !participant.queue_pairs.is_empty())
+        .count()
+        < 2
+    {
+        if Instant::now() > deadline {
+            return Err(Unmet::Failed(format!(
+                "no two sides with queue pairs within {START:?}"
+            )));
+        }
+        std::thread::sleep(TICK);
+    }
+    let hosts = list_hosts(bench.fabric()).map_err(Unmet::failed)?;
+    tally
+        .gids
+        .extend(hosts.iter().map(|host| host.gid.to_string()));
+    std::thread::sleep(Duration::from_millis(random.random_range(0..200)));
+    Ok(())
+}
+
+fn participants(bench: &Bench) -> Result<Vec<efa_emu::transport::ParticipantStatus>, Unmet> {
+    let hosts = list_hosts(bench.fabric()).map_err(Unmet::failed)?;
+    Ok(hosts
+        .into_iter()
+        .flat_map(|host| host.participants)
+        .collect())
+}
+
+/// The network is empty soon after the programs' end.
+fn expect_empty(bench: &Bench) -> Result<(), Unmet> {
+    let deadline = Instant::now() + END;
+    loop {
+        let left = participants(bench)?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(Unmet::Failed(format!("still in the network: {left:?}")));
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+/// Neither the network's own shared memory is left, nor libfabric's.
+fn expect_no_files(bench: &Bench, gids: &BTreeSet<String>) -> Result<(), Unmet> {
+    // SAFETY: takes no pointers.
+    let user = unsafe { libc::geteuid() };
+    let network = Path::new("/dev/shm")
+        .join(format!("efa-emu-{user}"))
+        .join(bench.fabric());
+    if network.exists() {
+        return Err(Unmet::Failed(format!("{} is left", network.display())));
+    }
+    let objects = std::fs::read_dir("/dev/shm").map_err(Unmet::failed)?;
+    // libfabric's names begin with the address of the endpoint.
+    let left: Vec<String> = objects
+        .flatten()
+        .map(|object| object.file_name().to_string_lossy().into_owned())
+        .filter(|name| gids.iter().any(|gid| name.starts_with(gid.as_str())))
+        .collect();
+    match left.is_empty() {
+        true => Ok(()),
+        false => Err(Unmet::Failed(format!("/dev/shm has {left:?}"))),
+    }
+}
+
+/// The program that an `efa-emu run` starts, once it is there.
+fn await_child(process: u32) -> Result<i32, Unmet> {
+    let deadline = Instant::now() + START;
+    loop {
+        if let Some(child) = child_of(process) {
+            return Ok(child);
+        }
+        if Instant::now() > deadline {
+            return Err(Unmet::Failed(format!("process {process} starts nothing")));
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+/// The first child of a process.
+fn child_of(process: u32) -> Option<i32> {
+    let children = format!("/proc/{process}/task/{process}/children");
+    std::fs::read_to_string(children)
+        .ok()?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
+}
+
+fn kill(process: i32) {
+    // SAFETY: sends a signal, touches no memory. The process is a child of a live child of this one,
+    // so its number is its own.
+    unsafe { libc::kill(process, libc::SIGKILL) };
+}
