@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitCode, ExitStatus};
 
 use super::signals::Signals;
 
@@ -47,8 +47,36 @@ fn forward(child: &Child, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
+/// Ends this process as the program ended: by the same signal, so that whoever started it can tell.
+/// MPICH's launcher ends a job when one of its processes dies from a signal, but not when one exits
+/// with the status that a shell makes of it.
+///
+/// Destructors of the caller do not run if it was a signal.
+pub(super) fn end_as(status: ExitStatus) -> ExitCode {
+    if let Some(signal) = status.signal() {
+        die_of(signal);
+    }
+    ExitCode::from(shell_status(status))
+}
+
+/// Returns if the signal does not end this process.
+fn die_of(signal: i32) {
+    // SAFETY: all calls get valid pointers to initialised values, or none, and the default action is
+    // no code of ours.
+    unsafe {
+        // The program has left its core, if it may; one of this process would replace it.
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        libc::signal(signal, libc::SIG_DFL);
+        let mut only = core::mem::zeroed();
+        libc::sigemptyset(&raw mut only);
+        libc::sigaddset(&raw mut only, signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const only, core::ptr::null_mut());
+        libc::raise(signal);
+    }
+}
+
 /// The exit status that a shell would report: the program's, or 128 and the signal that ended it.
-pub(super) fn shell_status(status: ExitStatus) -> u8 {
+fn shell_status(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
         (None, Some(signal)) => (128 + signal) as u8,

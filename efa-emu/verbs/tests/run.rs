@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -16,8 +17,34 @@ fn the_exit_status_is_the_programs() {
     let fabric = TestFabric::new();
     assert_eq!(shell(&fabric, "exit 0").code(), 0);
     assert_eq!(shell(&fabric, "exit 7").code(), 7);
-    assert_eq!(shell(&fabric, "kill -KILL $$").code(), 137);
-    assert_eq!(shell(&fabric, "kill -TERM $$").code(), 143);
+}
+
+/// Not the status that a shell makes of it: MPICH's launcher goes by the signal.
+#[test]
+fn a_program_that_dies_of_a_signal_takes_the_run_along() {
+    let fabric = TestFabric::new();
+    // One that cannot be handled, one that `run` waits for itself, one that would leave a core.
+    for (name, signal) in [
+        ("KILL", libc::SIGKILL),
+        ("TERM", libc::SIGTERM),
+        ("SEGV", libc::SIGSEGV),
+    ] {
+        let outcome = shell(&fabric, &format!("kill -{name} $$"));
+        assert_eq!(
+            outcome.status.signal(),
+            Some(signal),
+            "{:?}",
+            outcome.status
+        );
+        assert!(
+            !outcome.status.core_dumped(),
+            "the program's core is enough"
+        );
+        assert!(
+            !fabric.directory().exists(),
+            "the host is gone all the same"
+        );
+    }
 }
 
 /// Each refusal is exit status 2 and one line that names the thing and the remedy.
