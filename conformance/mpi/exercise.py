@@ -28,10 +28,10 @@ def expect(condition, what):
 def p2p():
     following, previous = (rank + 1) % size, (rank - 1) % size
     for length in (0, 1, 100, 8000, 65536, 1 << 20, 8 << 20):
-        received = bytearray(length)
+        received, mine = bytearray(length), content(rank, length)
         requests = [
             world.Irecv([received, MPI.BYTE], previous, 1),
-            world.Isend([content(rank, length), MPI.BYTE], following, 1),
+            world.Isend([mine, MPI.BYTE], following, 1),
         ]
         MPI.Request.Waitall(requests)
         expect(received == content(previous, length), f"{length} bytes from {previous}")
@@ -62,8 +62,10 @@ def rma():
     length = 100_000
     window = MPI.Win.Allocate(length, 1, comm=world)
     memory = memoryview(window).cast("B")
+    # It must live until the fence: the library reads it then.
+    mine = content(rank, length)
     window.Fence()
-    window.Put([content(rank, length), MPI.BYTE], following)
+    window.Put([mine, MPI.BYTE], following)
     window.Fence()
     expect(memory[:length] == content(previous, length), "Put")
     fetched = bytearray(length)
