@@ -129,7 +129,7 @@ fn kill_side(
     let endless = ["-I", "100000000", "-S", "65536"];
     let (server, client) = start_pair(bench, free_port()?, &endless)?;
     await_moment(bench, round, random, tally)?;
-    let (victim, mut survivor) = match round / 2 % 2 == 0 {
+    let (victim, mut survivor) = match (round / 2).is_multiple_of(2) {
         true => (client, server),
         false => (server, client),
     };
