@@ -124,3 +124,28 @@ fn perftest_by_events() {
         ],
     );
 }
+
+/// C programs of MPI take longer; `make interop` has them.
+#[test]
+fn mpi_over_libfabric() {
+    all_of(
+        "mpi",
+        &[
+            "mpich-5.0.2 efa mpi4py 2 ranks 2 hosts",
+            "openmpi-5.0.11 efa mpi4py 2 ranks 2 hosts",
+            "openmpi-4.1.4 efa mpi4py 2 ranks 2 hosts",
+        ],
+    );
+}
+
+#[test]
+fn mpi_over_ucx() {
+    all_of(
+        "mpi",
+        &[
+            "mpich-5.0.2 ucx-srd mpi4py 2 ranks 2 hosts",
+            "openmpi-5.0.11 ucx-srd mpi4py 2 ranks 2 hosts",
+            "mpich-5.0.2 ucx-ud mpi4py 2 ranks 2 hosts",
+        ],
+    );
+}
