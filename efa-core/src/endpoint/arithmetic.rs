@@ -1,9 +1,10 @@
 //! What atomics do to the elements of memory: libfabric's operations on its data types.
 //!
-//! Elements are little-endian, as everything in the protocol. The long double types are not
-//! supported: their format is a matter of the compiler.
+//! Elements are little-endian, as everything in the protocol.
 
 use crate::wire::{AtomicDatatype, AtomicOp};
+
+use super::soft_float::{Bfloat16, Float8E4m3, Float8E5m2, Float16, LongDouble};
 
 /// Checks that an operation is defined for a data type, and for a request with or without a
 /// comparand. Returns the size of an element in bytes.
@@ -74,6 +75,10 @@ impl Kind {
             AtomicDatatype::DOUBLE => (Class::Real, 8),
             AtomicDatatype::FLOAT_COMPLEX => (Class::Complex, 8),
             AtomicDatatype::DOUBLE_COMPLEX => (Class::Complex, 16),
+            AtomicDatatype::LONG_DOUBLE => (Class::Real, 16),
+            AtomicDatatype::LONG_DOUBLE_COMPLEX => (Class::Complex, 32),
+            AtomicDatatype::FLOAT16 | AtomicDatatype::BFLOAT16 => (Class::Real, 2),
+            AtomicDatatype::FLOAT8_E4M3 | AtomicDatatype::FLOAT8_E5M2 => (Class::Real, 1),
             _ => return None,
         };
         Some(Kind { class, size })
@@ -112,6 +117,12 @@ pub(super) fn apply(
         AtomicDatatype::DOUBLE => slices.each::<f64, 8>(new),
         AtomicDatatype::FLOAT_COMPLEX => slices.each::<Complex<f32>, 8>(new),
         AtomicDatatype::DOUBLE_COMPLEX => slices.each::<Complex<f64>, 16>(new),
+        AtomicDatatype::LONG_DOUBLE => slices.each::<LongDouble, 16>(new),
+        AtomicDatatype::LONG_DOUBLE_COMPLEX => slices.each::<Complex<LongDouble>, 32>(new),
+        AtomicDatatype::FLOAT16 => slices.each::<Float16, 2>(new),
+        AtomicDatatype::BFLOAT16 => slices.each::<Bfloat16, 2>(new),
+        AtomicDatatype::FLOAT8_E4M3 => slices.each::<Float8E4m3, 1>(new),
+        AtomicDatatype::FLOAT8_E5M2 => slices.each::<Float8E5m2, 1>(new),
         _ => new.copy_from_slice(old),
     }
 }
@@ -139,7 +150,7 @@ impl Slices<'_> {
 }
 
 /// An element of `SIZE` bytes.
-trait Element<const SIZE: usize>: Copy + PartialEq {
+pub(super) trait Element<const SIZE: usize>: Copy + PartialEq {
     fn from_bytes(bytes: [u8; SIZE]) -> Self;
     fn to_bytes(self) -> [u8; SIZE];
     fn from_truth(truth: bool) -> Self;
@@ -281,43 +292,50 @@ macro_rules! complexes {
                 re.copy_from_slice(&bytes[..$half]);
                 im.copy_from_slice(&bytes[$half..]);
                 Complex {
-                    re: <$type>::from_le_bytes(re),
-                    im: <$type>::from_le_bytes(im),
+                    re: Element::<$half>::from_bytes(re),
+                    im: Element::<$half>::from_bytes(im),
                 }
             }
 
             fn to_bytes(self) -> [u8; $size] {
                 let mut bytes = [0; $size];
-                bytes[..$half].copy_from_slice(&self.re.to_le_bytes());
-                bytes[$half..].copy_from_slice(&self.im.to_le_bytes());
+                bytes[..$half].copy_from_slice(&Element::<$half>::to_bytes(self.re));
+                bytes[$half..].copy_from_slice(&Element::<$half>::to_bytes(self.im));
                 bytes
             }
 
             fn from_truth(truth: bool) -> Self {
                 Complex {
-                    re: if truth { 1.0 } else { 0.0 },
-                    im: 0.0,
+                    re: Element::<$half>::from_truth(truth),
+                    im: Element::<$half>::from_truth(false),
                 }
             }
 
             fn sum(self, other: Self) -> Self {
                 Complex {
-                    re: self.re + other.re,
-                    im: self.im + other.im,
+                    re: Element::<$half>::sum(self.re, other.re),
+                    im: Element::<$half>::sum(self.im, other.im),
                 }
             }
 
             fn difference(self, other: Self) -> Self {
                 Complex {
-                    re: self.re - other.re,
-                    im: self.im - other.im,
+                    re: Element::<$half>::difference(self.re, other.re),
+                    im: Element::<$half>::difference(self.im, other.im),
                 }
             }
 
             fn product(self, other: Self) -> Self {
+                let product = Element::<$half>::product;
                 Complex {
-                    re: self.re * other.re - self.im * other.im,
-                    im: self.re * other.im + self.im * other.re,
+                    re: Element::<$half>::difference(
+                        product(self.re, other.re),
+                        product(self.im, other.im),
+                    ),
+                    im: Element::<$half>::sum(
+                        product(self.re, other.im),
+                        product(self.im, other.re),
+                    ),
                 }
             }
 
@@ -331,7 +349,7 @@ macro_rules! complexes {
         }
     )*};
 }
-complexes!(f32: 8 of 4, f64: 16 of 8);
+complexes!(f32: 8 of 4, f64: 16 of 8, LongDouble: 32 of 16);
 
 #[cfg(test)]
 mod tests {
@@ -444,7 +462,8 @@ mod tests {
             (AtomicDatatype::DOUBLE, AtomicOp::MSWAP, true),
             (AtomicDatatype::DOUBLE_COMPLEX, AtomicOp::MIN, false),
             (AtomicDatatype::FLOAT_COMPLEX, AtomicOp::CSWAP_GT, true),
-            (AtomicDatatype::LONG_DOUBLE, AtomicOp::SUM, false),
+            (AtomicDatatype::LONG_DOUBLE, AtomicOp::BAND, false),
+            (AtomicDatatype::FLOAT16, AtomicOp::MSWAP, true),
             (AtomicDatatype(77), AtomicOp::SUM, false),
             (AtomicDatatype::INT8, AtomicOp(20), false),
             (AtomicDatatype::INT8, AtomicOp::SUM, true),

@@ -23,7 +23,7 @@
 //! | `multi_recv`, `peek` | other ways to receive |
 //! | `headerless` | messages to zero-copy receivers |
 //! | `eager`, `long_cts`, `long_read` | the other subprotocols, with runting read and READ_NACK |
-//! | `write`, `read`, `atomic`, `arithmetic` | one-sided operations |
+//! | `write`, `read`, `atomic`, `arithmetic`, `soft_float` | one-sided operations |
 //! | `outbound`, `inbound`, `inbound_table` | operations in flight, as source and as destination of the data |
 //! | `service` | what is done for peers' requests, and how much of it at a time |
 //! | `stream`, `rdma`, `exposed` | the packets and the RDMA requests that they consist of; memory that peers may name |
@@ -81,6 +81,7 @@ mod reorder;
 mod send;
 mod sequence;
 mod service;
+mod soft_float;
 mod statistics;
 mod stream;
 mod time;
