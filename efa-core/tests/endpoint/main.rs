@@ -10,6 +10,7 @@ mod messages;
 mod mock;
 mod ordering;
 mod random;
+mod read_nack;
 mod receiving;
 mod script;
 #[path = "../support/siege.rs"]

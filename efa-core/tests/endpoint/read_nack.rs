@@ -1,0 +1,409 @@
+//! Data that was to be read by RDMA and cannot be (spec section 4.7).
+
+use efa_core::endpoint::*;
+use efa_core::nic::{Access, RemoteKey};
+use efa_core::wire::{
+    Cts, CtsData, CtsFlags, ExtraFeatures, Header, LongctsRtm, LongreadRtm, LongreadRtw, MsgId,
+    PacketType, ReadNack, ReadRsp, Receipt, RecvId, ReqFlags, ReqOptions, RmaIov, RmaIovs,
+    RuntreadRtm, SendId,
+};
+
+use crate::mock::{MEMORY, Traits};
+use crate::script::{MODERN, Script, config, connected_with, memory, traits};
+
+const LENGTH: usize = 20_000;
+const SOURCE: [RmaIov; 1] = [RmaIov::new(0x5000, LENGTH as u64, 9)];
+
+/// A device that registers no memory.
+fn unable() -> Traits {
+    Traits {
+        max_regions: 0,
+        ..traits()
+    }
+}
+
+fn long_read(options: ReqOptions) -> LongreadRtm<'static> {
+    LongreadRtm {
+        msg_length: LENGTH as u64,
+        send_id: SendId(77),
+        read_iov: RmaIovs::new(&SOURCE).unwrap(),
+        options,
+        ..LongreadRtm::default()
+    }
+}
+
+fn expect_nack(script: &mut Script) -> RecvId {
+    script.expect(|packet| match packet.header {
+        Header::ReadNack(nack) => {
+            assert_eq!(nack.send_id, SendId(77));
+            nack.recv_id
+        }
+        other => panic!("{other:?}"),
+    })
+}
+
+fn connid_options(script: &Script) -> ReqOptions {
+    ReqOptions {
+        connid: script.connid(),
+        ..ReqOptions::default()
+    }
+}
+
+/// Grants all that is missing and returns what came: offset and length of each packet.
+fn take_data(script: &mut Script, send_id: SendId, recv_length: u64) -> Vec<(u64, u64)> {
+    let cts = Cts {
+        connid: script.connid(),
+        send_id,
+        recv_id: RecvId(3),
+        recv_length,
+        ..Cts::default()
+    };
+    script.send(&cts, &[]);
+    let mut parts = Vec::new();
+    let mut left = recv_length;
+    while left > 0 {
+        let part = script.expect(|packet| match packet.header {
+            Header::CtsData(data) => (data.seg_offset, data.seg_length),
+            other => panic!("{other:?}"),
+        });
+        left -= part.1;
+        parts.push(part);
+    }
+    parts
+}
+
+fn expect_contiguous(parts: &[(u64, u64)], from: u64) {
+    let mut at = from;
+    for (offset, length) in parts {
+        assert_eq!(*offset, at);
+        at += length;
+    }
+    assert_eq!(at, LENGTH as u64);
+}
+
+#[test]
+fn a_refused_message_is_asked_for_and_its_answer_takes_no_turn() {
+    let (mut script, _) = connected_with(config(), unable());
+    script.recv(0, LENGTH, 1);
+    let request = long_read(script.raw_address());
+    script.send(&request, &[]);
+    let recv_id = expect_nack(&mut script);
+    // Messages that come before the answer are not held up by it.
+    script.recv(30_000, 8, 2);
+    let next = script.eager(1);
+    script.send(&next, b"next");
+    assert_eq!(script.completion().context, 2);
+    let mut options = connid_options(&script);
+    options.flags = ReqFlags::READ_NACK;
+    let answer = LongctsRtm {
+        msg_length: LENGTH as u64,
+        send_id: SendId(78),
+        options,
+        ..LongctsRtm::default()
+    };
+    script.send(&answer, &[]);
+    let mut offset = 0;
+    while offset < LENGTH {
+        let (id, granted) = script.expect(|packet| match packet.header {
+            Header::Cts(cts) => {
+                assert_eq!(cts.send_id, SendId(78));
+                (cts.recv_id, cts.recv_length as usize)
+            }
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(id, recv_id);
+        for part in vec![5; granted].chunks(900) {
+            let data = CtsData {
+                recv_id,
+                seg_length: part.len() as u64,
+                seg_offset: offset as u64,
+                connid: script.connid(),
+                ..CtsData::default()
+            };
+            script.send(&data, part);
+            offset += part.len();
+        }
+    }
+    assert_eq!(script.completion().context, 1);
+    assert_eq!(script.network.memory(0, MEMORY, LENGTH), [5; LENGTH]);
+    // Once more, when nobody asked.
+    script.send(&answer, &[]);
+    assert_eq!(
+        script.refusal(),
+        PacketError::AlreadyProcessed { msg_id: 0 }
+    );
+    script.expect_silence();
+}
+
+#[test]
+fn the_nack_waits_for_what_comes_in_packets_and_for_the_handshake() {
+    let mut script = Script::with(config(), unable());
+    script.insert_peer();
+    script.recv(0, LENGTH, 1);
+    let runt = |seg_offset| RuntreadRtm {
+        msg_length: LENGTH as u64,
+        send_id: SendId(77),
+        seg_offset,
+        runt_length: 600,
+        read_iov: RmaIovs::new(&SOURCE).unwrap(),
+        ..RuntreadRtm::default()
+    };
+    let options = script.raw_address();
+    let parts = [300, 0].map(|offset| RuntreadRtm {
+        options,
+        ..runt(offset)
+    });
+    script.send(&parts[0], &[1; 300]);
+    script.expect_handshake();
+    script.expect_silence();
+    script.send(&parts[1], &[1; 300]);
+    script.expect_silence();
+    script.shake_hands(MODERN);
+    expect_nack(&mut script);
+    script.expect_silence();
+}
+
+#[test]
+fn a_peer_that_knows_no_nack_gets_none() {
+    for early in [false, true] {
+        let mut script = Script::with(config(), unable());
+        script.insert_peer();
+        let old = ExtraFeatures::RDMA_READ | ExtraFeatures::CONNID_HEADER;
+        script.recv(0, LENGTH, 1);
+        let request = long_read(script.raw_address());
+        if early {
+            script.send(&request, &[]);
+            script.expect_handshake();
+            script.expect_no_completion();
+            script.shake_hands(old);
+        } else {
+            script.shake_hands(old);
+            script.expect_handshake();
+            script.send(&request, &[]);
+        }
+        assert_eq!(script.error().failure.errno, Errno::ENOMEM);
+        script.expect_silence();
+        assert_eq!(script.dut.usage().inbound, 0);
+        assert_eq!(script.dut.usage().assemblies, 0);
+    }
+}
+
+#[test]
+fn a_refused_write_of_a_peer_is_forgotten_until_it_starts_afresh() {
+    // The only registration is that of the target, which the device may not write for us.
+    let one = Traits {
+        max_regions: 1,
+        ..traits()
+    };
+    let (mut script, _) = connected_with(config(), one);
+    let memory = memory(0, LENGTH).memory;
+    let region = script.dut.register(memory, Access::REMOTE_WRITE).unwrap();
+    let target = [RmaIov::new(MEMORY, LENGTH as u64, region.remote_key.0)];
+    let request = LongreadRtw {
+        rma_iov: RmaIovs::new(&target).unwrap(),
+        msg_length: LENGTH as u64,
+        send_id: SendId(77),
+        read_iov: RmaIovs::new(&SOURCE).unwrap(),
+        options: script.raw_address(),
+    };
+    script.send(&request, &[]);
+    expect_nack(&mut script);
+    assert_eq!(script.dut.usage().inbound, 0);
+    script.expect_silence();
+}
+
+fn sender(features: ExtraFeatures, runt_size: usize) -> (Script, PeerId) {
+    let settings = EndpointConfig {
+        runt_size,
+        ..config()
+    };
+    let mut script = Script::with(settings, traits());
+    let peer = script.insert_peer();
+    script.shake_hands(MODERN | ExtraFeatures::RDMA_READ | features);
+    script.expect_handshake();
+    (script, peer)
+}
+
+fn refuse(script: &mut Script, send_id: SendId) {
+    let nack = ReadNack {
+        connid: script.connid(),
+        send_id,
+        recv_id: RecvId(3),
+        ..ReadNack::default()
+    };
+    script.send(&nack, &[]);
+}
+
+/// The answer to READ_NACK: its `send_id`.
+fn expect_answer(script: &mut Script, expected: PacketType) -> SendId {
+    script.expect(|packet| match &packet.header {
+        Header::LongctsRtm(long) => {
+            assert_eq!(packet.base.packet_type, expected);
+            assert!(long.options.flags.contains(ReqFlags::READ_NACK));
+            assert_eq!((long.msg_id, long.msg_length), (MsgId(0), LENGTH as u64));
+            assert_eq!(packet.payload.len(), 0);
+            long.send_id
+        }
+        other => panic!("{other:?}"),
+    })
+}
+
+#[test]
+fn a_refused_send_goes_on_without_data_in_its_request() {
+    let (mut script, peer) = sender(ExtraFeatures::empty(), 0);
+    script
+        .try_send(peer, LENGTH, OperationFlags::empty(), 1)
+        .unwrap();
+    let send_id = script.expect(|packet| match &packet.header {
+        Header::LongreadRtm(long) => long.send_id,
+        other => panic!("{other:?}"),
+    });
+    refuse(&mut script, send_id);
+    let send_id = expect_answer(&mut script, PacketType::LongctsMsgRtm);
+    // It is answered once.
+    refuse(&mut script, send_id);
+    assert_eq!(
+        script.refusal(),
+        PacketError::StaleOperation { id: send_id.0 }
+    );
+    expect_contiguous(&take_data(&mut script, send_id, LENGTH as u64), 0);
+    assert_eq!(script.completion().context, 1);
+    assert_eq!(script.network.regions(0), 0);
+}
+
+#[test]
+fn a_refused_send_goes_on_behind_its_runt() {
+    let (mut script, peer) = sender(ExtraFeatures::RUNTING_READ, 1500);
+    script
+        .try_send(peer, LENGTH, OperationFlags::empty(), 1)
+        .unwrap();
+    let mut runt = 0;
+    let mut send_id = SendId(0);
+    while runt < 1500 {
+        (send_id, runt) = script.expect(|packet| match &packet.header {
+            Header::RuntreadRtm(header) => {
+                assert_eq!((header.seg_offset, header.runt_length), (runt, 1500));
+                (header.send_id, runt + packet.payload.len() as u64)
+            }
+            other => panic!("{other:?}"),
+        });
+    }
+    refuse(&mut script, send_id);
+    let send_id = expect_answer(&mut script, PacketType::LongctsMsgRtm);
+    let left = LENGTH as u64 - 1500;
+    expect_contiguous(&take_data(&mut script, send_id, left), 1500);
+    assert_eq!(script.completion().context, 1);
+}
+
+#[test]
+fn a_refused_send_with_delivery_complete_waits_for_its_receipt() {
+    let (mut script, peer) = sender(ExtraFeatures::empty(), 0);
+    script
+        .try_send(peer, LENGTH, OperationFlags::DELIVERY_COMPLETE, 1)
+        .unwrap();
+    let send_id = script.expect(|packet| match &packet.header {
+        Header::LongreadRtm(long) => long.send_id,
+        other => panic!("{other:?}"),
+    });
+    refuse(&mut script, send_id);
+    let send_id = expect_answer(&mut script, PacketType::DcLongctsMsgRtm);
+    take_data(&mut script, send_id, LENGTH as u64);
+    script.expect_no_completion();
+    let receipt = Receipt {
+        connid: script.connid(),
+        send_id,
+        ..Receipt::default()
+    };
+    script.send(&receipt, &[]);
+    assert_eq!(script.completion().context, 1);
+}
+
+fn remote(length: usize) -> [RemoteIoVec; 1] {
+    [RemoteIoVec {
+        address: 0x1000,
+        length: length as u64,
+        key: RemoteKey(1),
+    }]
+}
+
+#[test]
+fn a_refused_write_starts_afresh_with_data() {
+    let (mut script, peer) = sender(ExtraFeatures::empty(), 0);
+    script
+        .dut
+        .write(WriteArgs {
+            peer,
+            data: &[memory(0, LENGTH)],
+            remote: &remote(LENGTH),
+            cq_data: Some(7),
+            flags: OperationFlags::COMPLETION,
+            context: 1,
+        })
+        .unwrap();
+    let send_id = script.expect(|packet| match &packet.header {
+        Header::LongreadRtw(long) => long.send_id,
+        other => panic!("{other:?}"),
+    });
+    refuse(&mut script, send_id);
+    let (send_id, sent) = script.expect(|packet| match &packet.header {
+        Header::LongctsRtw(long) => {
+            assert!(!long.options.flags.contains(ReqFlags::READ_NACK));
+            assert_eq!(long.options.cq_data, Some(7));
+            assert_eq!(long.msg_length, LENGTH as u64);
+            assert!(!packet.payload.is_empty());
+            (long.send_id, packet.payload.len() as u64)
+        }
+        other => panic!("{other:?}"),
+    });
+    let left = LENGTH as u64 - sent;
+    expect_contiguous(&take_data(&mut script, send_id, left), sent);
+    assert_eq!(script.completion().context, 1);
+}
+
+/// A read whose buffer cannot be registered is emulated; the CTS of such a read says so.
+#[test]
+fn windows_of_an_emulated_read_are_marked() {
+    let mut script = Script::with(config(), unable());
+    let peer = script.insert_peer();
+    script.shake_hands(MODERN | ExtraFeatures::RDMA_READ);
+    script.expect_handshake();
+    script
+        .dut
+        .read(ReadArgs {
+            peer,
+            buffer: &[memory(0, LENGTH)],
+            remote: &remote(LENGTH),
+            flags: OperationFlags::COMPLETION,
+            context: 1,
+        })
+        .unwrap();
+    let (recv_id, window) = script.expect(|packet| match &packet.header {
+        Header::Rtr(rtr) => (rtr.recv_id, u64::from(rtr.recv_length)),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(window, 2 * (1024 - 32));
+    let connid = script.connid();
+    let first = ReadRsp {
+        connid,
+        recv_id,
+        send_id: SendId(9),
+        seg_length: 1000,
+        ..ReadRsp::default()
+    };
+    script.send(&first, &[1; 1000]);
+    let rest = CtsData {
+        recv_id,
+        seg_length: window - 1000,
+        seg_offset: 1000,
+        connid,
+        ..CtsData::default()
+    };
+    script.send(&rest, &vec![1; window as usize - 1000]);
+    script.expect(|packet| match packet.header {
+        Header::Cts(cts) => {
+            assert_eq!(cts.flags & CtsFlags::EMULATED_READ, CtsFlags::EMULATED_READ);
+            assert_eq!((cts.send_id, cts.recv_id), (SendId(9), recv_id));
+        }
+        other => panic!("{other:?}"),
+    });
+}
