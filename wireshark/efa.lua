@@ -976,7 +976,7 @@ local function read_packet(tvb, reported, make_add)
     if not p.truncated then
         check(p, plan)
     end
-    if p.code == 9 and not p.malformed then
+    if p.code == 9 and not p.truncated and not p.malformed then
         for index in ipairs(p.extra_info) do
             local unknown = unknown_features(tvb, plan.size + 8 * (index - 1), index - 1)
             if unknown then
