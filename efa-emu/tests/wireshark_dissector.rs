@@ -946,26 +946,48 @@ fn what_the_capture_cut_off_breaks_no_rule() {
     }
 }
 
-/// What the packet list and the transfers say of each trace stands in `wireshark/golden`.
-/// `EFA_UPDATE=1` rewrites it, to be read before it is committed.
-#[test]
-fn traces_are_shown_as_before() {
-    let Some(tshark) = Tshark::find() else { return };
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wireshark/golden");
+/// The packet list of a trace, with transfers and subprotocols, and the file that says how it was.
+fn packet_list(tshark: &Tshark, trace: &Path) -> (String, PathBuf) {
     let columns = concat!(
         "gui.column.format:\"No.\",\"%m\",\"Host\",\"%Cus:frame.interface_name:0:R\",",
         "\"Transfer\",\"%Cus:efa_rdm.transfer:0:R\",",
         "\"Subprotocol\",\"%Cus:efa_rdm.transfer.subprotocol:0:R\",\"Info\",\"%i\""
     );
+    let text = tshark.run(&std::fs::read(trace).unwrap(), &["-2", "-o", columns]);
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wireshark/golden");
+    let name = trace.with_extension("txt");
+    (text, golden.join(name.file_name().unwrap()))
+}
+
+/// Wireshark 3.4 of Debian 11 and 4.4 of Debian 13, whose Lua is 5.2 and 5.4.
+#[test]
+fn other_releases_of_wireshark_show_the_same() {
+    for name in ["wireshark-debian11", "wireshark-debian13"] {
+        let Some(tshark) = Tshark::fetch(name) else {
+            continue;
+        };
+        for path in traces() {
+            let (text, expected) = packet_list(&tshark, &path);
+            let expected = std::fs::read_to_string(expected).unwrap();
+            assert_eq!(text, expected, "{name}: {}", path.display());
+        }
+        let mut rng = StdRng::seed_from_u64(9);
+        compare(&corpus(&mut rng), &tshark);
+    }
+}
+
+/// What the packet list and the transfers say of each trace stands in `wireshark/golden`.
+/// `EFA_UPDATE=1` rewrites it, to be read before it is committed.
+#[test]
+fn traces_are_shown_as_before() {
+    let Some(tshark) = Tshark::find() else { return };
     let mut differing = Vec::new();
     for path in traces() {
-        let text = tshark.run(&std::fs::read(&path).unwrap(), &["-2", "-o", columns]);
-        let expected = golden.join(path.with_extension("txt").file_name().unwrap());
+        let (text, expected) = packet_list(&tshark, &path);
         if std::fs::read_to_string(&expected).is_ok_and(|expected| expected == text) {
             continue;
         }
         if std::env::var_os("EFA_UPDATE").is_some() {
-            std::fs::create_dir_all(&golden).unwrap();
             std::fs::write(&expected, text).unwrap();
         } else {
             differing.push(expected);

@@ -26,7 +26,31 @@ pub(crate) struct Tshark {
 impl Tshark {
     /// `None`, and a line that says why, if there is none that runs the dissector.
     pub(crate) fn find() -> Option<Tshark> {
-        let program = std::env::var_os("TSHARK").unwrap_or_else(|| "tshark".into());
+        Tshark::load(std::env::var_os("TSHARK").unwrap_or_else(|| "tshark".into()))
+    }
+
+    /// The one of another Debian release, which `scripts/userland NAME` fetches at the first use.
+    /// `None`, and a line that says why, if that fails.
+    pub(crate) fn fetch(name: &str) -> Option<Tshark> {
+        let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../scripts/userland");
+        let output = Command::new(script).arg(name).output().unwrap();
+        if !output.status.success() {
+            let reason = String::from_utf8_lossy(&output.stderr);
+            eprintln!("skipped: scripts/userland {name}: {}", reason.trim_end());
+            return None;
+        }
+        let directory = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim_end());
+        let program = directory.join("tshark");
+        let started = Command::new(&program).arg("--version").output().unwrap();
+        if !started.status.success() {
+            let reason = String::from_utf8_lossy(&started.stderr);
+            eprintln!("skipped: {}: {}", program.display(), reason.trim_end());
+            return None;
+        }
+        Tshark::load(program.into())
+    }
+
+    fn load(program: OsString) -> Option<Tshark> {
         let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         let dissector = root.join("../wireshark/efa.lua").canonicalize().unwrap();
         let tshark = Tshark {
