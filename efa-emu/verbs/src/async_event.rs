@@ -10,7 +10,7 @@ use crate::errno::{self, Errno};
 
 /// Takes one event from a counter made by [`crate::context::event_fd`], waiting for it unless the
 /// descriptor is non-blocking.
-pub(crate) fn take_one(descriptor: &OwnedFd) -> Result<(), Errno> {
+fn take_one(descriptor: &OwnedFd) -> Result<(), Errno> {
     let mut count = 0u64;
     // SAFETY: `count` has room for the 8 bytes that an event counter delivers.
     let read = unsafe {

@@ -3,106 +3,16 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicI32, Ordering};
-use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq};
-use crate::async_event::take_one;
-use crate::comp_queue::{CompQueue, QUEUES};
-use crate::context::{CONTEXTS, Context, event_fd};
+use crate::comp_queue::CompQueue;
+use crate::context::{CONTEXTS, Context};
 use crate::errno::{self, Errno};
+use crate::event_queue::{EventQueue, RaisedBy};
 use crate::handles::{Handle, Registry};
 
 pub(crate) static CHANNELS: Registry<Channel> = Registry::new();
-
-/// The completion queue that raised an event: its address, as the program knows it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RaisedBy(*mut ibv_cq);
-
-// SAFETY: only an address here.
-unsafe impl Send for RaisedBy {}
-// SAFETY: as above.
-unsafe impl Sync for RaisedBy {}
-
-impl RaisedBy {
-    pub(crate) fn new(queue: &CompQueue) -> RaisedBy {
-        RaisedBy(queue.c_pointer())
-    }
-}
-
-/// Events that the program has not taken yet.
-///
-/// The descriptor counts them, the list says whose they are. A count without an entry is an event of
-/// a completion queue that was destroyed before the program took it.
-pub(crate) struct EventQueue {
-    descriptor: OwnedFd,
-    events: Mutex<VecDeque<RaisedBy>>,
-}
-
-impl EventQueue {
-    fn events(&self) -> MutexGuard<'_, VecDeque<RaisedBy>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds an event. Called by the device, under its lock.
-    pub(crate) fn raise(&self, by: RaisedBy) {
-        self.events().push_back(by);
-        let one = 1u64;
-        // SAFETY: 8 readable bytes. The counter cannot overflow: each event needs a request for it.
-        unsafe {
-            libc::write(
-                self.descriptor.as_raw_fd(),
-                (&raw const one).cast(),
-                size_of::<u64>(),
-            )
-        };
-    }
-
-    /// Drops the events of a completion queue that goes away.
-    fn discard(&self, of: RaisedBy) {
-        self.events().retain(|event| *event != of);
-    }
-
-    /// Takes back an event of a completion queue that the program has not taken yet; whether there
-    /// was one. Never waits: whoever reads the descriptor at this moment has the event.
-    fn take_back(&self, of: RaisedBy) -> bool {
-        let mut events = self.events();
-        let Some(place) = events.iter().position(|event| *event == of) else {
-            return false;
-        };
-        let mut count = 0u64;
-        let room = libc::iovec {
-            iov_base: (&raw mut count).cast(),
-            iov_len: size_of::<u64>(),
-        };
-        // SAFETY: `count` has room for the 8 bytes that an event counter delivers.
-        let read = unsafe {
-            libc::preadv2(
-                self.descriptor.as_raw_fd(),
-                &raw const room,
-                1,
-                -1,
-                libc::RWF_NOWAIT,
-            )
-        };
-        if read != size_of::<u64>() as isize {
-            return false;
-        }
-        events.remove(place);
-        true
-    }
-
-    /// Takes the oldest event. It is counted under the lock of the list, so that a completion queue
-    /// that is being destroyed finds it in the list or in its count.
-    fn take(&self) -> Option<Arc<CompQueue>> {
-        let mut events = self.events();
-        let RaisedBy(pointer) = events.pop_front()?;
-        let queue = QUEUES.get(pointer).ok()?;
-        queue.count_event();
-        Some(queue)
-    }
-}
 
 /// A completion channel.
 pub(crate) struct Channel {
@@ -168,19 +78,16 @@ pub(crate) extern "C" fn ibv_create_comp_channel(
     context: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
     errno::pointer(CONTEXTS.get(context).and_then(|owner| {
-        let descriptor = event_fd()?;
+        let events = EventQueue::new()?;
         let c = ibv_comp_channel {
             context,
-            fd: descriptor.as_raw_fd(),
+            fd: events.descriptor(),
             refcnt: 0,
         };
         Ok(CHANNELS.insert(Arc::new(Channel {
             c: UnsafeCell::new(c),
             context: owner,
-            events: Arc::new(EventQueue {
-                descriptor,
-                events: Mutex::default(),
-            }),
+            events: Arc::new(events),
         })))
     }))
 }
@@ -212,13 +119,9 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         if queue.is_null() || queue_context.is_null() {
             return Err(Errno::INVAL);
         }
-        loop {
-            take_one(&channel.events.descriptor)?;
-            if let Some(queue) = channel.events.take() {
-                queue.catch_up();
-                return Ok((queue.c_pointer(), queue.program_context()));
-            }
-        }
+        let queue = channel.events.take()?;
+        queue.catch_up();
+        Ok((queue.c_pointer(), queue.program_context()))
     });
     errno::zero_or_minus_one(result.map(|(of, context)| {
         // SAFETY: valid by contract.

@@ -102,7 +102,7 @@ impl Context {
 }
 
 /// A new counter with the semantics of a semaphore: every read takes one event.
-pub(crate) fn event_fd() -> Result<OwnedFd, Errno> {
+fn event_fd() -> Result<OwnedFd, Errno> {
     // SAFETY: takes no pointers.
     let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
     if descriptor < 0 {

@@ -8,9 +8,9 @@ use efa_core::address::Qpn;
 use efa_emu::device::{self, CqId, PdId, QpConfig, QpRings, RegionKeys};
 use efa_emu::transport::{Engine, EngineError, FabricError};
 
-use crate::channel::{EventQueue, RaisedBy};
 use crate::device::Device;
 use crate::errno::Errno;
+use crate::event_queue::{EventQueue, RaisedBy};
 use crate::interrupted::Locking;
 
 /// Where the events of completion queues go.

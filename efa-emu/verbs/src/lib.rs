@@ -24,6 +24,7 @@ mod device_node;
 mod domain;
 mod efadv;
 mod errno;
+mod event_queue;
 mod exports;
 mod handles;
 mod hardware;

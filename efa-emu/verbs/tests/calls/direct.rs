@@ -307,6 +307,75 @@ fn a_doorbell_arms_a_queue_for_an_event() {
     });
 }
 
+/// libfabric's direct data path reads the channel's descriptor by itself, and expects what the kernel
+/// writes: the `ibv_cq`, in 8 bytes.
+#[test]
+fn a_channels_descriptor_reads_as_the_kernels() {
+    on_emulated_host("efa2", || {
+        const ARM: u32 = 1 << 31;
+        const SEQUENCE: u32 = 29;
+        let endpoint = Endpoint::new();
+        // SAFETY: a live context.
+        let channel = unsafe { ibv_create_comp_channel(endpoint.context) };
+        // SAFETY: live objects.
+        let queue_of =
+            || unsafe { ibv_create_cq(endpoint.context, 64, std::ptr::null_mut(), channel, 0) };
+        let (sends, receives) = (queue_of(), queue_of());
+        let (mut request, mut efa) = endpoint.srd_request(sends, 0);
+        request.recv_cq = receives;
+        // SAFETY: live objects.
+        let pair =
+            unsafe { efadv_create_qp_ex(endpoint.context, &raw mut request, &raw mut efa, 24) };
+        ready(pair);
+        let mut memory = [0u8; 16];
+        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let doorbells = [sends, receives].map(|queue| Completions::of(queue).0.doorbell);
+        let exchange = |times: u32| {
+            for doorbell in doorbells {
+                // SAFETY: the queue's doorbell. So many completions were consumed, so many events
+                // received before.
+                let doorbell = unsafe { AtomicU32::from_ptr(doorbell) };
+                doorbell.store(ARM | times << SEQUENCE | times, Ordering::Release);
+            }
+            assert_eq!(post_recv(pair, 1, &mut [sge(region, 0, 8)]), 0);
+            let mut list = [sge(region, 8, 8)];
+            let mut request = send_request(&endpoint, pair, 2, &mut list);
+            assert_eq!(post_send(pair, &mut request).0, 0);
+        };
+        // SAFETY: a live channel; the descriptor blocks until an event comes.
+        let read = || unsafe {
+            let mut event = [0u64; 4];
+            let length = libc::read((*channel).fd, event.as_mut_ptr().cast(), 8);
+            assert_eq!(length, 8);
+            event[0] as usize
+        };
+        let both = [sends, receives].map(|queue| queue.addr());
+        for times in 0..3 {
+            exchange(times);
+            let mut seen = [read(), read()];
+            if seen != both {
+                seen.reverse();
+            }
+            assert_eq!(seen, both);
+        }
+        // What a queue has left when it is destroyed is gone from the descriptor, too.
+        exchange(3);
+        wait_for(receives, 4);
+        wait_for(sends, 4);
+        // SAFETY: live objects.
+        unsafe {
+            assert_eq!(ibv_destroy_qp(pair), 0);
+            assert_eq!(ibv_destroy_cq(sends), 0);
+            assert_eq!(read(), receives.addr());
+            let flags = libc::fcntl((*channel).fd, libc::F_GETFL);
+            libc::fcntl((*channel).fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
+            let mut event = 0u64;
+            assert_eq!(libc::read((*channel).fd, (&raw mut event).cast(), 8), -1);
+            assert_eq!(errno(), libc::EAGAIN);
+        }
+    });
+}
+
 /// What the device's thread of this process has done so far.
 #[derive(Clone, Copy, Debug)]
 struct Activity {
