@@ -36,7 +36,8 @@ pub struct EndpointConfig {
     /// (`FI_ORDER_SAS`). If not, they are matched as they arrive; atomics wait for their turn
     /// nevertheless. Default true.
     pub ordered: bool,
-    /// Peers that may be known only because they sent us something. Default 65,536.
+    /// Peers that may be known only because they sent us something; of one queue pair number the
+    /// latest 8 owners. Packets of others are dropped. Default 65,536.
     pub max_implicit_peers: usize,
     /// The first message id in either direction with every peer. 0 by the protocol; tests of the
     /// wrap-around start just below 2^32.
@@ -66,6 +67,7 @@ pub struct EndpointConfig {
     /// Longest wait after receiver-not-ready answers. Default 1 s.
     pub backoff_max: Duration,
     /// Seed of the random part of waits and of the hash functions, so that runs can be repeated.
+    /// Where peers are not trusted it should be random: they choose what is hashed. Default 0.
     pub seed: u64,
     /// Events kept for [`Endpoint::poll_event`](super::Endpoint::poll_event); older ones are
     /// counted and dropped. Default 1,024.

@@ -48,6 +48,10 @@ impl Slot {
     }
 }
 
+/// Owners of one queue pair number that are remembered although the application inserted none of
+/// them. Packets of a dead one arrive within the time that the network holds them.
+const MAX_OWNERS: usize = 8;
+
 /// The address vector.
 pub(super) struct Peers {
     peers: Arena<Peer, PeerId>,
@@ -135,6 +139,21 @@ impl Peers {
                 has_sender(&self.peers, *slot, ahn, qpn)
             })
             .copied()
+    }
+
+    /// The oldest of those who introduced themselves as owners of a queue pair, if there are
+    /// [`MAX_OWNERS`] of them.
+    pub(super) fn surplus_owner(&self, ahn: Ahn, qpn: Qpn) -> Option<PeerId> {
+        let mut next = self.current(ahn, qpn);
+        let (mut oldest, mut owners) = (None, 0);
+        while let Some((id, peer)) = next.and_then(|slot| self.peers.at(slot.index())) {
+            if !peer.explicit {
+                oldest = Some(id);
+                owners += 1;
+            }
+            next = peer.older;
+        }
+        oldest.filter(|_| owners >= MAX_OWNERS)
     }
 
     /// Whether an address that a packet states can be that of its sender.

@@ -118,6 +118,7 @@ impl<N: Nic> Endpoint<N> {
         if let Some(peer) = self.peers.find(&address) {
             return Some(peer);
         }
+        self.forget_dead_owners(source);
         if self.peers.implicit_len() >= self.config.max_implicit_peers {
             self.statistics.unknown_senders += 1;
             return None;
@@ -125,6 +126,18 @@ impl<N: Nic> Endpoint<N> {
         self.add_peer(address, false)
             .inspect_err(|_| self.statistics.unknown_senders += 1)
             .ok()
+    }
+
+    /// Makes room among the owners of a queue pair number for a new one: the others are dead. One
+    /// sender that makes up connection ids must not take the room of all others.
+    fn forget_dead_owners(&mut self, source: &Source) {
+        let Some(ahn) = source.ahn else {
+            return;
+        };
+        if let Some(oldest) = self.peers.surplus_owner(ahn, source.qpn) {
+            // An error can only be about an address handle that nobody needs any more.
+            let _ = self.remove_address(oldest);
+        }
     }
 
     /// Adds a peer that is not in the address vector.

@@ -310,6 +310,56 @@ fn self_introduced_peers_are_bounded() {
     assert_eq!(script.dut.statistics().unknown_senders, 7);
 }
 
+/// However many connection ids one sender makes up, others can introduce themselves; who was
+/// inserted stays.
+#[test]
+fn owners_of_one_queue_pair_take_no_room_from_others() {
+    let mut script = Script::with(
+        EndpointConfig {
+            max_implicit_peers: 9,
+            ..config()
+        },
+        traits(),
+    );
+    let inserted = script.insert_peer();
+    let introduce = |script: &mut Script, qpn, qkey| {
+        let address = RawAddress {
+            qpn: Qpn(qpn),
+            qkey: Qkey(qkey),
+            ..script.peer_address()
+        };
+        let eager = EagerRtm {
+            options: ReqOptions {
+                raw_address: Some(RawAddressHeader::new(address)),
+                ..ReqOptions::default()
+            },
+            ..EagerRtm::default()
+        };
+        let source = Source {
+            qpn: Qpn(qpn),
+            ..script.source()
+        };
+        script.inject_from(source, &eager.to_packet(b"x"));
+        address
+    };
+    let addresses: Vec<RawAddress> = (0..100)
+        .map(|qkey| introduce(&mut script, 20, qkey))
+        .collect();
+    let other = introduce(&mut script, 21, 5);
+    assert!(script.dut.find_address(&other).is_some());
+    assert_eq!(script.dut.statistics().unknown_senders, 0);
+    let known = |script: &Script| -> Vec<u32> {
+        let known = addresses
+            .iter()
+            .filter(|address| script.dut.find_address(address).is_some());
+        known.map(|address| address.qkey.0).collect()
+    };
+    assert_eq!(known(&script), [92, 93, 94, 95, 96, 97, 98, 99]);
+    assert!(script.dut.lookup_address(inserted).is_some());
+    // What the forgotten ones sent is gone with them.
+    assert_eq!(script.dut.usage().unexpected, 9);
+}
+
 /// A queue pair is destroyed, its number taken by a new one, and packets of the old one are still
 /// under way.
 #[test]
