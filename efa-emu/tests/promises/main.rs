@@ -8,6 +8,7 @@
 //! `EFA_SEEDS=n` runs the seeds 0 to n - 1; `EFA_SEED=n` runs one, `EFA_STEPS=1,5,7` some of its
 //! steps only. Then the log of the fabric is printed as well.
 
+mod combine;
 mod minimise;
 mod model;
 mod plan;

@@ -2,6 +2,7 @@
 
 use efa_core::endpoint::{CompletionFlags, Errno, Failure, ReceiveId};
 
+use crate::combine::Combine;
 use crate::plan::{Buffer, Manner};
 
 /// Names a program: they are numbered as they start, so each has one life.
@@ -91,6 +92,7 @@ pub(crate) enum OneSidedKind {
     Add,
     FetchAdd,
     Claim,
+    Combine(Combine),
 }
 
 impl OneSidedKind {
@@ -102,6 +104,7 @@ impl OneSidedKind {
             OneSidedKind::FetchAdd | OneSidedKind::Claim => {
                 CompletionFlags::ATOMIC | CompletionFlags::READ
             }
+            OneSidedKind::Combine(combine) => combine.flags(),
         }
     }
 }

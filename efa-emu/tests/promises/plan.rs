@@ -12,6 +12,8 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
+use crate::combine::{Call, Combine};
+
 /// The world and what happens in it.
 pub(crate) struct Plan {
     pub(crate) seed: u64,
@@ -76,6 +78,14 @@ pub(crate) enum Step {
         to: usize,
         fetch: bool,
         manner: Manner,
+    },
+    /// Changes elements that nobody else does.
+    Combine {
+        from: usize,
+        to: usize,
+        combine: Combine,
+        manner: Manner,
+        buffer: Buffer,
     },
     /// Takes the lock word of a program if it is free.
     Claim {
@@ -299,7 +309,20 @@ fn step(rng: &mut StdRng, count: usize, faults: bool, deaths: bool) -> Step {
             fetch: rng.random(),
             manner: manner(rng),
         },
-        74..76 => Step::Claim { from, to },
+        74 => Step::Claim { from, to },
+        75 => {
+            let combine = Combine::random(rng);
+            Step::Combine {
+                from,
+                to,
+                combine,
+                manner: match combine.call {
+                    Call::Write => manner(rng),
+                    Call::Fetch | Call::Compare => Manner::Plain,
+                },
+                buffer,
+            }
+        }
         76..78 => Step::Cancel {
             at: from,
             choice: rng.random_range(0..8),

@@ -14,6 +14,7 @@ use efa_core::wire::{AtomicDatatype, AtomicOp};
 use efa_emu::fault::Fault;
 use efa_emu::sim::{Fabric, HostConfig, SimHost, SimNic};
 
+use crate::combine::Call;
 use crate::model::{
     Asked, Message, OneSided, OneSidedKind, ProgramId, Receive, ReceiveKind, check_matching,
     is_loss, pattern,
@@ -309,6 +310,16 @@ impl World {
                 let kind = OneSidedKind::Claim;
                 self.one_sided((from, to), 8, kind, Manner::Plain, false, WORD)?;
             }
+            Step::Combine {
+                from,
+                to,
+                combine,
+                manner,
+                buffer,
+            } => {
+                let (kind, length) = (OneSidedKind::Combine(combine), combine.length());
+                self.one_sided((from, to), length, kind, manner, false, buffer)?;
+            }
             Step::Cancel { at, choice } => {
                 let at = self.current[at];
                 let open: Vec<usize> = self.open_receives(at).collect();
@@ -360,11 +371,16 @@ impl World {
     ) -> Result<(), String> {
         let (from, to) = (self.current[from], self.current[to]);
         let number = self.one_sided.len();
-        // The operand, the old value and the comparand of an atomic lie side by side.
-        let local = self.allocate(from, length.max(24));
+        // The operand, the old values and the comparand of an atomic lie side by side.
+        let local = match kind {
+            OneSidedKind::Write | OneSidedKind::Read => self.allocate(from, length),
+            _ => self.allocate(from, 3 * length),
+        };
         let target = self.programs[to].memory.address;
         let remote = match kind {
-            OneSidedKind::Write | OneSidedKind::Read => self.allocate(to, length),
+            OneSidedKind::Write | OneSidedKind::Read | OneSidedKind::Combine(_) => {
+                self.allocate(to, length)
+            }
             OneSidedKind::Add | OneSidedKind::FetchAdd => target,
             OneSidedKind::Claim => target + 8,
         };
@@ -375,6 +391,12 @@ impl World {
                 self.fill(from, local, &1_u64.to_le_bytes());
             }
             OneSidedKind::Claim => self.fill(from, local, &(number as u64 + 1).to_le_bytes()),
+            OneSidedKind::Combine(_) => {
+                let [old, operand, comparand] = combined(number, length);
+                self.fill(to, remote, &old);
+                self.fill(from, local, &operand);
+                self.fill(from, local + 2 * length as u64, &comparand);
+            }
         }
         self.one_sided.push(OneSided {
             from,
@@ -448,11 +470,28 @@ impl World {
         let operation = &self.one_sided[number];
         let (from, to, kind) = (operation.from, operation.to, operation.kind);
         let (local, length) = (operation.local, operation.length);
-        let remote = [RemoteIoVec {
-            address: operation.remote,
-            length: length as u64,
-            key: self.programs[to].region.remote_key,
-        }];
+        let key = self.programs[to].region.remote_key;
+        let part = match kind {
+            OneSidedKind::Combine(combine) => {
+                combine.elements.div_ceil(combine.remote_pieces) * combine.element_size()
+            }
+            _ => length.max(1),
+        };
+        let mut remote: Vec<RemoteIoVec> = (0..length)
+            .step_by(part)
+            .map(|start| RemoteIoVec {
+                address: operation.remote + start as u64,
+                length: part.min(length - start) as u64,
+                key,
+            })
+            .collect();
+        if remote.is_empty() {
+            remote.push(RemoteIoVec {
+                address: operation.remote,
+                length: 0,
+                key,
+            });
+        }
         let pieces = self.pieces(from, local, length, operation.buffer);
         let cq_data = operation.announces.then_some(number as u64);
         let flags = flags(operation.manner);
@@ -464,13 +503,13 @@ impl World {
         let Some(endpoint) = &mut self.programs[from].endpoint else {
             return Err(EndpointError::UnknownClaim);
         };
-        let word = |offset| {
+        let third = |index| {
             [IoVec::new(UserSlice {
-                address: local + offset,
-                length: 8,
+                address: local + index * length as u64,
+                length,
             })]
         };
-        let (result, comparand) = (word(8), word(16));
+        let (result, comparand) = (third(1), third(2));
         match kind {
             OneSidedKind::Write => endpoint.write(WriteArgs {
                 peer,
@@ -487,22 +526,30 @@ impl World {
                 flags,
                 context,
             }),
-            OneSidedKind::Add | OneSidedKind::FetchAdd | OneSidedKind::Claim => {
+            OneSidedKind::Add
+            | OneSidedKind::FetchAdd
+            | OneSidedKind::Claim
+            | OneSidedKind::Combine(_) => {
+                let (datatype, operation, call) = match kind {
+                    OneSidedKind::Combine(combine) => {
+                        (combine.datatype, combine.operation, combine.call)
+                    }
+                    OneSidedKind::Claim => (AtomicDatatype::UINT64, AtomicOp::CSWAP, Call::Compare),
+                    OneSidedKind::FetchAdd => (AtomicDatatype::UINT64, AtomicOp::SUM, Call::Fetch),
+                    _ => (AtomicDatatype::UINT64, AtomicOp::SUM, Call::Write),
+                };
                 endpoint.atomic(AtomicArgs {
                     peer,
-                    datatype: AtomicDatatype::UINT64,
-                    operation: match kind {
-                        OneSidedKind::Claim => AtomicOp::CSWAP,
-                        _ => AtomicOp::SUM,
-                    },
+                    datatype,
+                    operation,
                     operand: &pieces,
-                    kind: match kind {
-                        OneSidedKind::Claim => AtomicKind::Compare {
+                    kind: match call {
+                        Call::Compare => AtomicKind::Compare {
                             result: &result,
                             comparand: &comparand,
                         },
-                        OneSidedKind::FetchAdd => AtomicKind::Fetch { result: &result },
-                        _ => AtomicKind::Write,
+                        Call::Fetch => AtomicKind::Fetch { result: &result },
+                        Call::Write => AtomicKind::Write,
                     },
                     remote: &remote,
                     flags,
@@ -860,10 +907,17 @@ impl World {
             {
                 return Err(format!("{what} brought other data"));
             }
-            if operation.kind == OneSidedKind::Write
-                && operation.manner == Manner::DeliveryComplete
-                && !self.is_written(number)
+            if let OneSidedKind::Combine(combine) = operation.kind
+                && combine.call != Call::Write
             {
+                let length = operation.length;
+                let fetched = self.bytes(operation.from, operation.local + length as u64, length);
+                let [old, ..] = combined(number, length);
+                if fetched != old {
+                    return Err(format!("{what} fetched other values"));
+                }
+            }
+            if operation.manner == Manner::DeliveryComplete && !self.is_written(number) {
                 return Err(format!("{what} was reported before its delivery"));
             }
         }
@@ -873,10 +927,19 @@ impl World {
         Ok(())
     }
 
+    /// Whether an operation on memory of its own has changed it as it should.
     fn is_written(&self, number: usize) -> bool {
         let operation = &self.one_sided[number];
-        self.bytes(operation.to, operation.remote, operation.length)
-            == pattern(number, operation.length)
+        let expected = match operation.kind {
+            OneSidedKind::Write => pattern(number, operation.length),
+            OneSidedKind::Combine(combine) => {
+                let [old, operand, comparand] = combined(number, operation.length);
+                combine.outcome(&old, &operand, &comparand)
+            }
+            // What others change as well is checked in the end.
+            _ => return true,
+        };
+        self.bytes(operation.to, operation.remote, operation.length) == expected
     }
 
     /// A peer's write with CQ data.
@@ -1133,8 +1196,8 @@ impl World {
             if doomed {
                 continue;
             }
-            if operation.kind == OneSidedKind::Write && !self.is_written(number) {
-                return Err(format!("{what} did not write its data"));
+            if !self.is_written(number) {
+                return Err(format!("{what} did not do its work"));
             }
             if operation.announces && !operation.announced {
                 return Err(format!("{what} was not announced"));
@@ -1293,6 +1356,11 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// What an atomic on memory of its own finds there, its operand and its comparand.
+fn combined(number: usize, length: usize) -> [Vec<u8>; 3] {
+    [1, 2, 3].map(|part| pattern(3 * number + part, length))
 }
 
 fn flags(manner: Manner) -> OperationFlags {
