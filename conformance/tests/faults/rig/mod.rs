@@ -62,6 +62,12 @@ impl Side {
         self
     }
 
+    /// Brings a recipe: rules that are armed while its process runs.
+    pub(crate) fn recipe(self, name: &str) -> Side {
+        let path = format!("{}/faults/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+        self.option("--faults", &path)
+    }
+
     pub(crate) fn env(mut self, variable: &str, value: &str) -> Side {
         let pair = (variable.to_owned(), value.to_owned());
         self.host.environment.extend([pair]);
@@ -159,6 +165,12 @@ impl Rig {
     /// Endpoints on hosts `a` and `b`.
     pub(crate) fn pair(software: Software) -> Rig {
         Rig::new(["a", "b"].map(|name| Side::new(name, software)))
+    }
+
+    /// As [`Rig::pair`]; `b` brings a recipe.
+    pub(crate) fn staged(software: Software, recipe: &str) -> Rig {
+        let b = Side::new("b", software).recipe(recipe);
+        Rig::new([Side::new("a", software), b])
     }
 
     /// A message in each direction between the first two, so that both have the other's handshake.
@@ -310,11 +322,20 @@ impl Rig {
         self.fabric().disarm(|_| true).unwrap();
     }
 
-    /// The armed rule with this label.
+    /// The only armed rule with this label.
     pub(crate) fn armed(&self, label: &str) -> ArmedFault {
+        let found = self.all_armed(label);
+        let [only] = &found[..] else {
+            panic!("armed with the label {label:?}: {found:?}");
+        };
+        only.clone()
+    }
+
+    /// The armed rules with this label.
+    pub(crate) fn all_armed(&self, label: &str) -> Vec<ArmedFault> {
         let all = self.fabric().armed().unwrap();
-        let found = all.into_iter().find(|armed| armed.fault.label == label);
-        found.unwrap_or_else(|| panic!("no rule {label:?} is armed"))
+        let labelled = all.into_iter().filter(|armed| armed.fault.label == label);
+        labelled.collect()
     }
 
     /// Waits until a rule was applied so many times.
