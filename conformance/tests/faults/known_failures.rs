@@ -290,6 +290,31 @@ fn k13_the_sender_of_a_long_read_cannot_register() {
     });
 }
 
+/// Packets that are posted in batches are rung for, also while the handshake is awaited.
+#[test]
+fn k14_the_last_packet_of_a_batch_is_sent() {
+    const MESSAGES: u64 = 12;
+    with_each(|software| {
+        let mut rig = Rig::pair(software);
+        rig.fault(
+            r#"label = "late", when = { packet = "HANDSHAKE", sender = "b" }, then = "hold""#,
+        );
+        rig.fault(r#"label = "parts", when = { packet = "MEDIUM_TAGRTM", sender = "a" }, then = { delay = "0ns" }"#);
+        // One after the other, without any progress in between.
+        let arrive: Vec<_> = (0..MESSAGES).map(|tag| rig.trecv(1, tag, 40_000)).collect();
+        let sent: Vec<_> = (0..MESSAGES)
+            .map(|tag| rig.tsend(0, 1, tag, 40_000))
+            .collect();
+        rig.wait_ok(&arrive);
+        rig.wait_ok(&sent);
+        assert_eq!(rig.armed("late").held, 1);
+        assert_eq!(rig.armed("parts").applied, 5 * MESSAGES);
+        rig.clear();
+        rig.exchange(0, 1, MESSAGES);
+        rig.end();
+    });
+}
+
 /// An error of the device in the middle of many operations reaches the application, and only the
 /// operation that it is about.
 #[test]

@@ -367,3 +367,112 @@ fn a_host_is_killed_by_a_packet() {
         assert_eq!(codes, [0, 0, gone, gone]);
     });
 }
+
+/// Rules that hold what `a` sends to `b`, and nothing else.
+#[test]
+fn queue_pairs_hosts_and_lengths_select_packets() {
+    with_each(|software| {
+        // Every host counts for itself: here their numbers differ.
+        let sides = [("a", "1"), ("b", "2"), ("c", "3")].map(|(name, seed)| {
+            let side = Side::new(name, software).option("--qpn-reuse", "random");
+            side.option("--seed", seed)
+        });
+        let mut rig = Rig::new(sides);
+        assert_ne!(rig.qpn(0), rig.qpn(2));
+        assert_ne!(rig.qpn(1), rig.qpn(2));
+        rig.greet();
+        for (from, to) in [(2, 1), (0, 2)] {
+            rig.exchange(from, to, 1000);
+        }
+        let (of_a, of_b) = (rig.qpn(0), rig.qpn(1));
+        let gid = rig.gid(0);
+        // What is sent for comparison, beside the message of 64 bytes from `a` to `b`.
+        for (when, (from, to), length) in [
+            (format!("source-qpn = {of_a}, receiver = \"b\""), (2, 1), 64),
+            (
+                format!("destination-qpn = {of_b}, sender = \"a\""),
+                (0, 2),
+                64,
+            ),
+            (format!("sender = \"{gid}\""), (2, 1), 64),
+            ("receiver = \"b\"".to_owned(), (0, 2), 64),
+            // With the header of the packet.
+            ("max-length = 200".to_owned(), (2, 1), 500),
+            ("min-length = 50, max-length = 200".to_owned(), (2, 1), 500),
+        ] {
+            rig.fault(&format!(
+                r#"label = "h", when = {{ packet = "EAGER_TAGRTM", {when} }}, then = "hold""#
+            ));
+            let held = rig.trecv(1, 1, 64);
+            rig.tsend(0, 1, 1, 64);
+            rig.await_applied("h", 1);
+            let arrives = rig.trecv(to, 2, length);
+            let sent = rig.tsend(from, to, 2, length);
+            rig.wait_ok(&[arrives, sent]);
+            assert!(!rig.is_done(held), "{when}");
+            assert_eq!(rig.armed("h").held, 1, "{when}");
+            rig.clear();
+            rig.wait_ok(&[held]);
+        }
+        rig.end();
+    });
+}
+
+#[test]
+fn every_other_packet_is_selected() {
+    with_each(|software| {
+        let mut rig = pair(software);
+        rig.fault(
+            r#"label = "h", when = { packet = "EAGER_TAGRTM", sender = "a", nth = 2, every = 2, count = 2 }, then = "hold""#,
+        );
+        let arrive = burst(&mut rig, 8);
+        rig.wait_ok(&arrive[..1]);
+        rig.await_applied("h", 2);
+        rig.settle();
+        let armed = rig.armed("h");
+        assert_eq!((armed.seen, armed.held), (8, 2));
+        rig.release("h");
+        rig.wait_ok(&arrive);
+        rig.end();
+    });
+}
+
+#[test]
+fn rdma_is_an_operation_of_its_own() {
+    with_each(|software| {
+        let sides = ["a", "b"].map(|name| Side::new(name, software).profile("efa2"));
+        let mut rig = Rig::new(sides);
+        rig.greet();
+        rig.fault(r#"label = "h", when = { operation = "read" }, then = "hold""#);
+        let arrives = rig.trecv(1, 1, 2_000_000);
+        let sent = rig.tsend(0, 1, 1, 2_000_000);
+        rig.await_applied("h", 1);
+        rig.settle();
+        assert_eq!(rig.done(&[arrives, sent]), [false, false]);
+        rig.clear();
+        rig.wait_ok(&[arrives, sent]);
+        rig.end();
+    });
+}
+
+/// A kind of completion: only what was refused as "receiver not ready" becomes another error.
+#[test]
+fn the_status_of_a_completion_is_selected() {
+    with_each(|software| {
+        let mut rig = pair(software);
+        rig.fault(
+            r#"label = "refused", when = { packet = "EAGER_TAGRTM", sender = "a", nth = 2 }, then = { not-ready = 9 }"#,
+        );
+        rig.fault(
+            r#"label = "s", when = { on = "answer", status = "remote-rnr", sender = "a" }, then = { status = "remote-abort" }"#,
+        );
+        let sent: Vec<_> = (0..3).map(|tag| rig.tsend(0, 1, tag, 64)).collect();
+        let codes: Vec<_> = sent.iter().map(|token| rig.code(*token)).collect();
+        let aborted = match software {
+            Software::Stock => libc::EIO,
+            Software::Engine => libc::ECONNABORTED,
+        };
+        assert_eq!(codes, [0, aborted, 0]);
+        assert_eq!(rig.armed("s").applied, 1);
+    });
+}

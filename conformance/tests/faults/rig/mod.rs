@@ -12,6 +12,7 @@ use efa_conformance::drive::{Command, Event};
 use efa_conformance::libfabric::{Library, Version};
 use efa_conformance::player::{Host, Launcher, Player, PlayerError};
 use efa_conformance::scenario::{Capability, EndpointIndex, Settings};
+use efa_core::address::Gid;
 use efa_emu::fault::Action;
 use efa_emu::transport::{ArmedFault, Fabric};
 
@@ -285,6 +286,11 @@ impl Rig {
     pub(crate) fn remove(&mut self, at: EndpointIndex, peer: EndpointIndex) {
         let answer = self.ask(at, &Command::Remove { peer }).unwrap();
         assert_eq!(answer, Event::Done);
+    }
+
+    /// The GID of an endpoint's host.
+    pub(crate) fn gid(&self, at: EndpointIndex) -> Gid {
+        Gid(self.addresses[at][..16].try_into().unwrap())
     }
 
     /// An endpoint's queue pair number.

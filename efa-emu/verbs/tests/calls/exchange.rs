@@ -97,6 +97,67 @@ fn classic_sends() {
     });
 }
 
+/// Work request ids stay with their queue pair when another one on the completion queue goes.
+#[test]
+fn queue_pairs_share_a_completion_queue_until_one_is_destroyed() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        let (queue, sinks_queue) = (endpoint.cq(64), endpoint.cq(64));
+        let (goes, stays) = (endpoint.srd(queue, 0), endpoint.srd(queue, 0));
+        let mut memory = vec![0u8; 64];
+        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let sink = || {
+            let sink = endpoint.srd(sinks_queue, 0);
+            for wr_id in 0..16 {
+                assert_eq!(post_recv(sink, wr_id, &mut [sge(region, 0, 8)]), 0);
+            }
+            sink
+        };
+        let send = |from: *mut ibv_qp, to: *mut ibv_qp, wr_id: u64| {
+            let mut list = [sge(region, 0, 8)];
+            post_send(from, &mut send_request(&endpoint, to, wr_id, &mut list)).0
+        };
+        let first = sink();
+        for index in 0..8 {
+            assert_eq!(send(goes, first, 100 + index), 0);
+            assert_eq!(send(stays, first, 200 + index), 0);
+        }
+        // The ids of the next so many completions.
+        let take = |count: usize| {
+            let one = (0..count).map(|_| {
+                loop {
+                    let mut completion = [ibv_wc::default()];
+                    if poll(queue, &mut completion) == 1 {
+                        assert_eq!(completion[0].status, 0);
+                        break completion[0].wr_id;
+                    }
+                }
+            });
+            one.collect::<Vec<_>>()
+        };
+        // Some of both, the rest stays in the queue.
+        let mut ids = take(6);
+        // SAFETY: a live queue pair, not used any more.
+        assert_eq!(unsafe { ibv_destroy_qp(goes) }, 0);
+        ids.retain(|wr_id| *wr_id >= 200);
+        ids.extend(take(8 - ids.len()));
+        ids.sort_unstable();
+        assert_eq!(ids, (200..208).collect::<Vec<_>>());
+
+        // All places of the send queue are there, and no id comes twice or from the other queue pair.
+        for round in [1000, 2000] {
+            let fresh = sink();
+            for index in 0..16 {
+                assert_eq!(send(stays, fresh, round + index), 0);
+            }
+            let mut ids = take(16);
+            ids.sort_unstable();
+            assert_eq!(ids, (round..round + 16).collect::<Vec<_>>());
+        }
+        assert_eq!(poll(queue, &mut [ibv_wc::default(); 4]), 0);
+    });
+}
+
 #[test]
 fn wrong_requests_are_not_posted() {
     on_emulated_host("efa2", || {
