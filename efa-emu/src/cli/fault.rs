@@ -103,8 +103,17 @@ impl FaultArguments {
                 }
                 fabric.act(Action::Release(label))?;
             }
-            FaultCommand::Cut { one, other } => fabric.act(Action::Cut([one, other]))?,
-            FaultCommand::Heal { one, other } => fabric.act(Action::Heal([one, other]))?,
+            FaultCommand::Cut { one, other } => {
+                let pair = two_hosts(one, other)?;
+                // A rule may name hosts that are to come; who types a command means those that run.
+                for host in &pair {
+                    fabric.find_host(host)?;
+                }
+                fabric.act(Action::Cut(pair))?;
+            }
+            FaultCommand::Heal { one, other } => {
+                fabric.act(Action::Heal(two_hosts(one, other)?))?;
+            }
             FaultCommand::Kill { host } => fabric.act(Action::Kill(host))?,
             FaultCommand::List => super::print(&table(&fabric.armed()?)),
             FaultCommand::Clear { label: None } => {
@@ -118,6 +127,13 @@ impl FaultArguments {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn two_hosts(one: HostName, other: HostName) -> Result<[HostName; 2], Failure> {
+    if one == other {
+        return Err(Failure(format!("{one} is named twice: name two hosts")));
+    }
+    Ok([one, other])
 }
 
 fn no_label(label: &str, fabric: &str) -> Failure {

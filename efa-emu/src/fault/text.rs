@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::names;
 use super::rule::{Action, Delay, Errno, Fault, HostName, Match, PacketTypes, Point};
 use crate::duration;
+use crate::link::Operation;
 
 /// A rule that cannot be armed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -70,13 +71,59 @@ pub fn parse_file(name: &str, text: &str) -> Result<Vec<Fault>, FaultError> {
         .collect()
 }
 
+/// How an action is written.
+fn form(action: &str) -> Option<&'static str> {
+    Some(match action {
+        "hold" => r#""hold""#,
+        "drop" => r#""drop""#,
+        "lose" => r#""lose""#,
+        "duplicate" => r#""duplicate""#,
+        "hold-packets" => "{ hold-packets = 3 }",
+        "release" => r#"{ release = "LABEL" }"#,
+        "delay" => r#"{ delay = "5ms" }"#,
+        "status" => r#"{ status = "remote-abort" }"#,
+        "not-ready" => "{ not-ready = 4 }",
+        "fail" => r#"{ fail = "ENOMEM" }"#,
+        "qpn" => "{ qpn = 77 }",
+        "cut" => r#"{ cut = ["HOST", "HOST"] }"#,
+        "heal" => r#"{ heal = ["HOST", "HOST"] }"#,
+        "kill" => r#"{ kill = "HOST" }"#,
+        _ => return None,
+    })
+}
+
+/// Names the bounds of a number instead of its Rust type.
+fn in_figures(problem: &str) -> String {
+    [
+        ("u16", "65535"),
+        ("u32", "4294967295"),
+        ("u64", "9223372036854775807"),
+    ]
+    .into_iter()
+    .fold(problem.to_owned(), |problem, (rust, most)| {
+        let expected = format!("expected a number from 0 to {most}");
+        problem.replace(&format!("expected {rust}"), &expected)
+    })
+}
+
 fn read(rule: toml::Value) -> Result<Fault, FaultError> {
     let fault: Fault = serde_path_to_error::deserialize(rule).map_err(|error| {
         let key = match error.path().to_string() {
             path if path == "." => "the rule".to_owned(),
             path => path,
         };
-        FaultError::new(&key, error.inner().message().trim().replace('\n', ", "))
+        let problem = error.inner().message().trim().replace('\n', ", ");
+        let form = key.strip_prefix("then.").and_then(form);
+        match form {
+            // Our own words say already what to write.
+            Some(form) if problem.contains("invalid type") || problem.contains("found") => {
+                FaultError::new(
+                    &key,
+                    format!("cannot be read like this: write then = {form}"),
+                )
+            }
+            _ => FaultError::new(&key, in_figures(&problem)),
+        }
     })?;
     fault.check()?;
     Ok(fault)
@@ -123,6 +170,7 @@ impl fmt::Display for Fault {
 impl Fault {
     /// Refuses combinations that mean nothing.
     fn check(&self) -> Result<(), FaultError> {
+        self.then.check()?;
         let Some(when) = &self.when else {
             return if self.then.is_trigger() {
                 Ok(())
@@ -158,6 +206,18 @@ impl Fault {
     }
 }
 
+impl Action {
+    fn check(&self) -> Result<(), FaultError> {
+        match self {
+            Action::Cut([one, other]) | Action::Heal([one, other]) if one == other => {
+                let problem = format!("names \"{one}\" twice: name two hosts");
+                Err(FaultError::new("then", problem))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Match {
     fn check(&self) -> Result<(), FaultError> {
         let is_frame = matches!(self.on, Point::Request | Point::Answer);
@@ -185,6 +245,17 @@ impl Match {
         if self.status.is_some() && self.on != Point::Answer {
             let problem = "is only known for answers: add on = \"answer\"";
             return Err(FaultError::new("when.status", problem));
+        }
+        let carries_packet = self.operation.is_none_or(|of| of == Operation::Send);
+        if !carries_packet && (!self.packet.is_any() || self.msg_id.is_some()) {
+            let problem = "carries no RDM packet: leave out `packet` and `msg-id`, or `operation`";
+            return Err(FaultError::new("when.operation", problem));
+        }
+        if let (Some(least), Some(most)) = (self.min_length, self.max_length)
+            && least > most
+        {
+            let problem = format!("{least} is more than max-length, {most}: nothing matches");
+            return Err(FaultError::new("when.min-length", problem));
         }
         for (key, value) in [
             ("nth", self.nth),

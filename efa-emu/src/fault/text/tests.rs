@@ -97,6 +97,35 @@ fn errors_name_the_key_the_value_and_the_remedy() {
             ["then:", "1 or more"],
         ),
         (r#"when = { , then"#, ["the rule:", "when ="]),
+        (r#"then = { cut = ["a", "a"] }"#, ["then:", "\"a\" twice"]),
+        (
+            r#"when = { packet = "CTS", operation = "read" }, then = "hold""#,
+            ["when.operation:", "`packet`"],
+        ),
+        (
+            r#"when = { min-length = 5, max-length = 3 }, then = "hold""#,
+            ["when.min-length:", "max-length"],
+        ),
+        (
+            r#"when = { msg-id = "x" }, then = "hold""#,
+            ["when.msg-id:", "from 0 to 4294967295"],
+        ),
+        (
+            r#"when = {}, then = "delay""#,
+            ["then.delay:", "then = { delay = \"5ms\" }"],
+        ),
+        (
+            r#"when = {}, then = { hold = 1 }"#,
+            ["then.hold:", "then = \"hold\""],
+        ),
+        (
+            r#"when = {}, then = { not-ready = "x" }"#,
+            ["then.not-ready:", "then = { not-ready = 4 }"],
+        ),
+        (
+            r#"when = { on = "registration" }, then = { fail = 12 }"#,
+            ["then.fail:", "then = { fail = \"ENOMEM\" }"],
+        ),
     ] {
         let error = complaint(text);
         for part in expected {

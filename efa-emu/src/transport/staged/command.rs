@@ -42,7 +42,10 @@ impl Fabric {
             Ok((id, triggers, board))
         })?;
         for trigger in &triggers {
-            self.execute(trigger, &board)?;
+            if let Err(error) = self.execute(trigger, &board) {
+                board.disarm(id);
+                return Err(error);
+            }
         }
         Ok(id)
     }
@@ -107,21 +110,24 @@ impl Fabric {
         }
     }
 
-    /// Kills the processes of a host that have opened its device.
-    fn kill(&self, name: &HostName) -> Result<(), FabricError> {
+    /// The host with a name or GID, if it runs.
+    pub fn find_host(&self, name: &HostName) -> Result<HostStatus, FabricError> {
         let hosts = self.with_registry(host::list)?;
-        let is_meant = |status: &&HostStatus| {
+        let is_meant = |status: &HostStatus| {
             name.is(status.gid, &|gid: Gid, name: &str| {
                 status.gid == gid && status.name == name
             })
         };
-        let host = hosts
-            .iter()
-            .find(is_meant)
-            .ok_or_else(|| FabricError::NoSuchHost {
-                fabric: self.name().to_owned(),
-                host: name.to_string(),
-            })?;
+        let found = hosts.into_iter().find(is_meant);
+        found.ok_or_else(|| FabricError::NoSuchHost {
+            fabric: self.name().to_owned(),
+            host: name.to_string(),
+        })
+    }
+
+    /// Kills the processes of a host that have opened its device.
+    fn kill(&self, name: &HostName) -> Result<(), FabricError> {
+        let host = self.find_host(name)?;
         let own = std::process::id() as i32;
         let victims = host
             .participants
