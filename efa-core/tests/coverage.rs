@@ -1,4 +1,5 @@
-//! `docs/protocol-coverage.md` names code and tests that exist, and leaves no section out.
+//! `docs/protocol-coverage.md` names code and tests that exist, and leaves no section out;
+//! `docs/known-failures.md` names tests that exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,6 +36,8 @@ const SECTIONS: [&str; 27] = [
     "5",
 ];
 
+const PROTOCOL: &str = "docs/protocol-coverage.md";
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -43,13 +46,9 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn table() -> String {
-    read(&root().join("docs/protocol-coverage.md"))
-}
-
-/// The cells of the rows of the table whose header starts with `first`.
-fn rows(first: &str) -> Vec<Vec<String>> {
-    let text = table();
+/// The cells of the rows of a document's table whose header starts with `first`.
+fn rows(document: &str, first: &str) -> Vec<Vec<String>> {
+    let text = read(&root().join(document));
     let header = format!("| {first} |");
     text.lines()
         .skip_while(|line| !line.starts_with(&header))
@@ -78,6 +77,8 @@ fn file(path: &str, is_test: bool) -> PathBuf {
             format!("efa-core/src/{rest}/mod.rs"),
         ],
         (true, Some(("device", rest))) => vec![format!("efa-emu/tests/endpoint/{rest}.rs")],
+        (true, Some(("faults", _))) => vec![format!("conformance/tests/{path}.rs")],
+        (true, Some(("calls", _))) => vec![format!("efa-emu/verbs/tests/{path}.rs")],
         (true, Some(("sim" | "promises", _))) => vec![format!("efa-emu/tests/{path}.rs")],
         (true, _) => vec![format!("efa-core/tests/{path}.rs")],
         (false, Some(("wire", rest))) => vec![format!("efa-core/src/wire/{rest}.rs")],
@@ -118,7 +119,7 @@ fn check(reference: &str, is_test: bool) {
 
 #[test]
 fn every_row_names_code_and_tests_that_exist() {
-    let rows = rows("Section");
+    let rows = rows(PROTOCOL, "Section");
     assert!(rows.len() > 60, "{} rows", rows.len());
     for row in rows {
         let [_, statement, code, tests] = &row[..] else {
@@ -136,7 +137,7 @@ fn every_row_names_code_and_tests_that_exist() {
 
 #[test]
 fn no_section_is_left_out() {
-    let covered: BTreeSet<String> = rows("Section")
+    let covered: BTreeSet<String> = rows(PROTOCOL, "Section")
         .into_iter()
         .map(|row| row[0].clone())
         .collect();
@@ -158,7 +159,7 @@ fn every_deviation_has_a_row_and_every_row_a_deviation() {
         })
         .map(|number| format!("D{number}"))
         .collect();
-    let rows = rows("Deviation");
+    let rows = rows(PROTOCOL, "Deviation");
     let covered: BTreeSet<String> = rows.iter().map(|row| row[0].clone()).collect();
     assert_eq!(covered, deviations);
     for row in rows {
@@ -167,7 +168,7 @@ fn every_deviation_has_a_row_and_every_row_a_deviation() {
             .for_each(|name| check(name, true));
     }
     // The statements refer to deviations that exist.
-    let document = table();
+    let document = read(&root().join(PROTOCOL));
     let named = document
         .split(|character: char| !character.is_alphanumeric())
         .filter(|word| {
@@ -177,4 +178,20 @@ fn every_deviation_has_a_row_and_every_row_a_deviation() {
     for name in named {
         assert!(deviations.contains(name), "{name} is no deviation");
     }
+}
+
+#[test]
+fn every_known_failure_names_tests_that_exist() {
+    let rows = rows("docs/known-failures.md", "#");
+    for (row, number) in rows.iter().zip(1..) {
+        let [own, cells @ .., tests] = &row[..] else {
+            panic!("{row:?} has no cells");
+        };
+        assert_eq!((own, cells.len()), (&number.to_string(), 5), "{row:?}");
+        assert!(cells.iter().all(|cell| !cell.is_empty()), "{row:?}");
+        references(tests)
+            .into_iter()
+            .for_each(|name| check(name, true));
+    }
+    assert_eq!(rows.len(), 17);
 }
