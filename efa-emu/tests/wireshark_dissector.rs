@@ -620,6 +620,40 @@ fn foreign_traffic_is_not_claimed_and_other_ports_are_recognised() {
     assert_eq!(claimed, is_ours);
 }
 
+/// What a reader of the transport header has to refuse breaks the rule `transport-form`, and says why.
+#[test]
+fn headers_without_form_are_named() {
+    let Some(tshark) = Tshark::find() else { return };
+    // {byte of the header, what to put there, what is said}
+    let damages = [
+        (0, 0x44, "magic is 44 46, not 45 46"),
+        (2, 2, "version 2, but only 1 is known"),
+        (3, 99, "opcode 99 is not assigned"),
+        (6, 31, "header length 31, but SEND needs 32"),
+        (6, 60, "header length 60, but there are 36 bytes"),
+        (
+            28,
+            5,
+            "payload length is 5, but the frame has 4 bytes of data",
+        ),
+    ];
+    let packet = vec![64, 4, 4, 0];
+    let mut blocks = owned_blocks(&capture_packets(&vec![packet; damages.len() + 1]));
+    let frames = blocks.iter_mut().filter(|block| block[0] == 6);
+    for (block, (at, value, _)) in frames.zip(damages) {
+        block[28 + frame::OUTER_LEN + at] = value;
+    }
+    let text = tshark.run(
+        &blocks.concat(),
+        &["-O", "efa", "-Y", "efa.rule.transport-form"],
+    );
+    for (_, _, reason) in damages {
+        let line = format!("[Expert Info (Error/Malformed): {reason}]");
+        assert!(text.contains(&line), "{reason}:\n{text}");
+    }
+    assert_eq!(text.matches("[Expert Info").count(), damages.len());
+}
+
 /// The capture with other bytes behind the UDP headers, to another port.
 fn with_payloads(mut blocks: Vec<Vec<u8>>, mut payload: impl FnMut(&mut [u8])) -> Vec<u8> {
     let udp = 28 + frame::OUTER_LEN - 8;
