@@ -502,6 +502,9 @@ rdm_field("framenum", "transfer.next_in", "Next frame")
 rdm_field("framenum", "transfer.last_in", "Last frame")
 rdm_field("framenum", "transfer.request_in", "Request in", base.NONE, frametype.REQUEST)
 rdm_field("framenum", "transfer.response_in", "Response in", base.NONE, frametype.RESPONSE)
+rdm_field("framenum", "transfer.granted_in", "Granted in", base.NONE, frametype.REQUEST)
+rdm_field("framenum", "transfer.data_in", "First data of the window in", base.NONE, frametype.RESPONSE)
+rdm_field("framenum", "transfer.acknowledged_in", "Acknowledged in", base.NONE, frametype.ACK)
 rdm_field("framenum", "transfer.delivered_in", "In order since frame")
 rdm_field("relative_time", "transfer.response_time", "Time since request")
 rdm_field("relative_time", "transfer.duration", "Duration")
@@ -1051,6 +1054,7 @@ local function reset_state()
         transfer_of = {}, -- by frame, like all the following
         issues_of = {}, request_of = {}, response_of = {}, response_time_of = {}, retry_of = {},
         transfer_response_time_of = {}, negotiated_of = {},
+        granted_of = {}, data_of = {}, -- CTS and CTSDATA
         without_header = {}, -- frames to a queue pair for headerless messages
         user_recv_qps = {}, -- those queue pairs
         counts = {}, -- by type: packets and bytes
@@ -1494,10 +1498,36 @@ local function follow_write(c, me, you, p, frame, now)
     finish_if_whole(transfer, p, frame, now)
 end
 
+-- Bytes from `first` on may be sent because of this frame. Windows come in the order of the bytes.
+local function open_window(transfer, first, frame)
+    transfer.windows = transfer.windows or {}
+    transfer.windows[#transfer.windows + 1] = { first = first, frame = frame }
+end
+
+-- Links data at `offset` with the frame that allowed it.
+local function use_window(transfer, offset, frame)
+    local windows = transfer.windows or {}
+    local low, high = 0, #windows -- the last one that begins before the data
+    while low < high do
+        local middle = math.ceil((low + high) / 2)
+        if windows[middle].first <= offset then
+            low = middle
+        else
+            high = middle - 1
+        end
+    end
+    if low > 0 then
+        local granted = windows[low].frame
+        state.granted_of[frame] = granted
+        state.data_of[granted] = state.data_of[granted] or frame
+    end
+end
+
 local function follow_read(c, me, you, p, frame, now)
     local transfer = begin(c, me, p, frame, now, p.msg_length)
     -- READ_RTR, which stock only defines, says nothing of lengths.
     transfer.granted = p.recv_length and math.min(p.recv_length, p.msg_length) or 0
+    open_window(transfer, 0, frame)
 end
 
 local function follow_atomic(c, me, you, p, frame, now)
@@ -1525,6 +1555,7 @@ FOLLOW[3] = function(c, me, you, p, frame, now)
     end
     join(transfer, frame, now)
     respond(transfer, frame, now)
+    open_window(transfer, transfer.granted, frame)
     transfer.granted = transfer.granted + p.recv_length
     if transfer.length and transfer.granted > transfer.length then
         note(frame, "cts-window", format("%.0f bytes are granted, but the message has %.0f",
@@ -1539,6 +1570,7 @@ end
 
 local function stream(transfer, p, offset, frame, now)
     add_segment(transfer, p, offset, frame)
+    use_window(transfer, offset, frame)
     if transfer.bytes > transfer.granted then
         note(frame, "cts-window", format("%.0f bytes were sent, but only %.0f granted",
             transfer.bytes, transfer.granted))
@@ -2045,6 +2077,11 @@ local TRANSFER_FIELDS = {
     end },
     { "response_in", function(transfer, frame, first)
         return frame == first and transfer.response or nil
+    end },
+    { "granted_in", function(_, frame) return state.granted_of[frame] end },
+    { "data_in", function(_, frame) return state.data_of[frame] end },
+    { "acknowledged_in", function(transfer, frame, first)
+        return frame == first and transfer.acknowledged or nil
     end },
     { "delivered_in", function(transfer, frame)
         return transfer.delivered ~= frame and transfer.delivered or nil

@@ -112,6 +112,15 @@ impl Followed {
         rules
     }
 
+    /// The data frames may be sent because of the frame `granted`.
+    fn is_window(&self, granted: u32, data: &[u32]) {
+        assert_eq!(self.value(granted, "transfer.data_in"), data[0].to_string());
+        for frame in data {
+            let grant = self.value(*frame, "transfer.granted_in");
+            assert_eq!(grant, granted.to_string(), "frame {frame}");
+        }
+    }
+
     fn is_flawless(&self) {
         assert_eq!(self.broken_rules(), []);
     }
@@ -207,6 +216,9 @@ fn a_long_cts_message_is_followed_from_request_to_last_data() {
         followed.value(rtm, "transfer.response_in"),
         first_cts.to_string()
     );
+    followed.is_window(first_cts, &[late, early]);
+    followed.is_window(second_cts, &[last]);
+    assert!(!followed.frame(rtm).has("efa_rdm.transfer.acknowledged_in"));
     assert_eq!(followed.value(rtm, "transfer.length"), "300");
     assert_eq!(followed.data(last), message);
     assert_eq!(
@@ -530,11 +542,17 @@ fn emulated_reads_and_atomics_lead_to_their_responses() {
         &[rtr, readrsp, window, grant, last],
     );
     followed.is_response(readrsp, rtr);
+    followed.is_window(rtr, &[readrsp, window]);
+    followed.is_window(grant, &[last]);
     assert_eq!(followed.data(last), memory);
     followed.is_transfer("Emulated compare atomic", &[compare, old]);
     followed.is_response(old, compare);
     followed.is_transfer("Emulated DC atomic", &[dc, receipt]);
     followed.is_response(receipt, dc);
+    assert_eq!(
+        followed.value(dc, "transfer.acknowledged_in"),
+        receipt.to_string()
+    );
     followed.is_flawless();
 }
 
