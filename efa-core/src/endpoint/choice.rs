@@ -20,6 +20,7 @@ pub(super) struct Local {
     pub(super) unsolicited_write_recv: bool,
     /// PCI part id of the device.
     pub(super) part_id: u32,
+    pub(super) handshake_before_messages: bool,
     pub(super) max_medium_size: u64,
     pub(super) min_read_message_size: u64,
     pub(super) min_read_write_size: u64,
@@ -101,6 +102,9 @@ pub(super) fn message(
     query: &MessageQuery,
 ) -> Result<MessageProtocol, NoProtocol> {
     let MessageQuery { length, .. } = *query;
+    if local.handshake_before_messages && peer.is_none() {
+        return Err(NoProtocol::AwaitHandshake);
+    }
     if query.inject {
         return Ok(MessageProtocol::Eager);
     }
@@ -278,6 +282,7 @@ mod tests {
         rdma_write: true,
         unsolicited_write_recv: true,
         part_id: 0xEFA1,
+        handshake_before_messages: false,
         max_medium_size: 65_536,
         min_read_message_size: 1 << 20,
         min_read_write_size: 65_536,

@@ -58,6 +58,12 @@ pub struct EndpointConfig {
     pub read_segment_size: usize,
     /// Packets of data granted by one CTS (`FI_EFA_TX_MIN_CREDITS`), at least 1. Default 32.
     pub cts_window_packets: u32,
+    /// Send no message before the peer's handshake has arrived: [`EndpointError::TryAgain`] until
+    /// then. Needed where peers may be zero-copy receivers (libfabric 1.22 to 2.5): they lose what is
+    /// sent to them before their handshake says how. Default false.
+    ///
+    /// [`EndpointError::TryAgain`]: super::EndpointError::TryAgain
+    pub handshake_before_messages: bool,
     /// Use and offer RDMA read and write where the device has them (`FI_EFA_USE_DEVICE_RDMA`).
     /// Default true.
     pub use_device_rdma: bool,
@@ -94,6 +100,7 @@ impl Default for EndpointConfig {
             runt_size: 0,
             read_segment_size: 1 << 30,
             cts_window_packets: 32,
+            handshake_before_messages: false,
             use_device_rdma: true,
             backoff_first_micros: (40, 119),
             backoff_max: Duration::from_secs(1),

@@ -221,6 +221,7 @@ impl<N: Nic> Endpoint<N> {
             rdma_write: has(DeviceCaps::RDMA_WRITE),
             unsolicited_write_recv: has(DeviceCaps::UNSOLICITED_WRITE_RECV),
             part_id: attributes.vendor_part_id,
+            handshake_before_messages: config.handshake_before_messages,
             max_medium_size: config.max_medium_size as u64,
             min_read_message_size: config.min_read_message_size as u64,
             min_read_write_size: config.min_read_write_size as u64,

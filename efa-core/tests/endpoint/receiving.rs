@@ -5,11 +5,11 @@ use efa_core::endpoint::*;
 use efa_core::nic::Status;
 use efa_core::wire::{
     ExtraFeatures, ExtraInfo, ExtraInfoWord, Handshake, Header, LongctsRtm, MediumRtm, MsgId,
-    SendId, UserRecvQp,
+    PacketType, SendId, UserRecvQp,
 };
 
 use crate::mock::MEMORY;
-use crate::script::{Script, memory};
+use crate::script::{Script, config, memory, traits};
 
 fn multi(script: &mut Script, length: usize, min_free: usize) -> ReceiveId {
     script
@@ -305,4 +305,33 @@ fn a_zero_copy_receiver_gets_the_data_and_nothing_else() {
         let error = send(&mut script, length, None, data).unwrap_err();
         assert_eq!(error.errno(), Errno::EINVAL);
     }
+}
+
+/// What is sent to a zero-copy receiver before its handshake would be lost.
+#[test]
+fn messages_may_be_made_to_wait_for_the_handshake() {
+    let settings = EndpointConfig {
+        handshake_before_messages: true,
+        ..config()
+    };
+    let mut script = Script::with(settings, traits());
+    let peer = script.insert_peer();
+    for flags in [OperationFlags::empty(), OperationFlags::INJECT] {
+        let sent = script.try_send(peer, 16, flags, 1);
+        assert_eq!(sent, Err(EndpointError::TryAgain));
+    }
+    // The peer is asked for it, once.
+    let asked = script.expect(|packet| packet.base.packet_type);
+    assert_eq!(asked, PacketType::EagerRtw);
+    script.expect_silence();
+    script.shake_hands(ExtraFeatures::CONNID_HEADER);
+    script.expect_handshake();
+    script
+        .try_send(peer, 16, OperationFlags::empty(), 1)
+        .unwrap();
+    let msg_id = script.expect(|packet| match packet.header {
+        Header::EagerRtm(eager) => eager.msg_id,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(msg_id, MsgId(0));
 }
