@@ -188,28 +188,30 @@ fn k09_a_message_that_does_not_fit_stops_nothing() {
     /// Such messages are read by the receiver.
     const LONG: usize = 2_000_000;
     with_each(|software| {
-        for length in [64, 40_000, 300_000, LONG] {
-            let mut rig = Rig::pair(software);
+        let mut rig = Rig::pair(software);
+        for (length, first) in [(64, 0), (40_000, 3), (300_000, 6), (LONG, 9)] {
             let arrive: Vec<_> = [length, length / 2, length]
                 .into_iter()
-                .enumerate()
-                .map(|(tag, space)| rig.trecv(1, tag as u64, space))
+                .zip(first..)
+                .map(|(space, tag)| rig.trecv(1, tag, space))
                 .collect();
-            let sent: Vec<_> = (0..3).map(|tag| rig.tsend(0, 1, tag, length)).collect();
-            rig.wait_ok(&arrive[..1]);
+            let sent: Vec<_> = (first..first + 3)
+                .map(|tag| rig.tsend(0, 1, tag, length))
+                .collect();
+            rig.wait_ok(&[arrive[0], sent[0]]);
             let code = rig.code(arrive[1]);
             assert_eq!(code, 265, "FI_ETRUNC is expected for {length}");
-            rig.settle();
             if software == Software::Stock && length == LONG {
                 // The message that comes next in order is never taken: the receiver forgets to go on.
-                assert_eq!(rig.done(&sent), [true, false, false]);
+                rig.settle();
+                assert_eq!(rig.done(&sent[1..]), [false, false]);
                 assert!(!rig.is_done(arrive[2]));
-                continue;
+                return;
             }
             rig.wait_ok(&arrive[2..]);
             rig.wait_ok(&sent);
-            rig.end();
         }
+        rig.end();
     });
 }
 

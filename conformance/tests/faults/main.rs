@@ -3,6 +3,7 @@
 //! Needs the other programs of the workspace (`cargo build --workspace`), and for stock libfabric an
 //! installed one with the efa provider; without them the tests say so.
 
+mod command;
 mod documented;
 mod known_failures;
 mod network;

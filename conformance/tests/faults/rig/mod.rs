@@ -132,7 +132,8 @@ fn conformance() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_efa-conformance"))
 }
 
-fn emulator() -> std::path::PathBuf {
+/// The program `efa-emu`.
+pub(crate) fn emulator() -> std::path::PathBuf {
     conformance().with_file_name("efa-emu")
 }
 
@@ -303,6 +304,10 @@ impl Rig {
     pub(crate) fn qkey(&self, at: EndpointIndex) -> u32 {
         let bytes = self.addresses[at][20..24].try_into().unwrap();
         u32::from_le_bytes(bytes)
+    }
+
+    pub(crate) fn fabric_name(&self) -> &str {
+        &self.launcher.fabric
     }
 
     fn fabric(&self) -> Fabric {
