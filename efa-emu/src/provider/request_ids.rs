@@ -3,9 +3,10 @@
 /// Work request ids by request id. A request id is a free place in the table plus, in the bits above
 /// it, a generation of the queue pair.
 pub struct RequestIds {
-    /// The application's id, or the next free place.
+    /// The application's id, or the next free place. Only as long as it had to be so far.
     places: Vec<Place>,
-    /// First free place; `places.len()` if there is none.
+    depth: u16,
+    /// First free place; `places.len()` if there is none among them.
     free: u16,
     used: u16,
     place_mask: u16,
@@ -36,9 +37,8 @@ impl RequestIds {
         let depth = depth.min(1 << 15);
         let place_mask = (depth.next_power_of_two() - 1) as u16;
         RequestIds {
-            places: (1..=depth)
-                .map(|next| Place::Free { next: next as u16 })
-                .collect(),
+            places: Vec::new(),
+            depth: depth as u16,
             free: 0,
             used: 0,
             place_mask,
@@ -49,7 +49,7 @@ impl RequestIds {
     /// How many work requests may be outstanding.
     #[inline]
     pub fn depth(&self) -> usize {
-        self.places.len()
+        usize::from(self.depth)
     }
 
     /// Whether no more work requests fit.
@@ -68,12 +68,27 @@ impl RequestIds {
     #[inline]
     pub(super) fn take(&mut self, wr_id: u64) -> Option<u16> {
         let place = self.free;
-        let entry = self.places.get_mut(usize::from(place))?;
+        let Some(entry) = self.places.get_mut(usize::from(place)) else {
+            return self.grow(wr_id);
+        };
         let Place::Free { next } = *entry else {
             unreachable!("the free list holds free places only");
         };
         *entry = Place::Used { wr_id };
         self.free = next;
+        self.used += 1;
+        Some(place | self.generation)
+    }
+
+    /// As [`RequestIds::take`], when there is no free place among those there are.
+    #[cold]
+    fn grow(&mut self, wr_id: u64) -> Option<u16> {
+        let place = self.free;
+        if place == self.depth {
+            return None;
+        }
+        self.places.push(Place::Used { wr_id });
+        self.free = place + 1;
         self.used += 1;
         Some(place | self.generation)
     }
@@ -102,6 +117,6 @@ impl RequestIds {
     /// Forgets all outstanding work requests, under a new generation.
     pub(super) fn restart(&mut self) {
         let generation = u32::from(self.generation) / (u32::from(self.place_mask) + 1);
-        *self = RequestIds::new(self.places.len() as u32, generation + 1);
+        *self = RequestIds::new(self.depth.into(), generation + 1);
     }
 }

@@ -1,7 +1,9 @@
 //! The bytes of a ring and the words that are written to announce new entries.
 
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use memmap2::{MmapMut, MmapRaw};
 use zerocopy::FromZeros;
 
 use crate::device::Error;
@@ -13,21 +15,59 @@ struct CacheLine([AtomicU64; WORDS_PER_LINE]);
 /// Words of 8 bytes in a cache line.
 pub(super) const WORDS_PER_LINE: usize = 8;
 
+/// Bytes from which on a ring gets pages of its own. An allocator may hand out memory that was used
+/// before, and would touch all of it to make it zero.
+const OWN_PAGES: usize = 16 << 10;
+
 /// Zeroed, cache-line aligned memory that is only ever accessed as 64-bit atomics.
 pub struct RingMemory {
-    lines: Box<[CacheLine]>,
+    lines: NonNull<[CacheLine]>,
+    owner: Owner,
 }
 
+/// What the lines lie in.
+enum Owner {
+    /// A `Box<[CacheLine]>`.
+    Heap,
+    /// Pages of the system, given back when the mapping is dropped.
+    Pages(#[expect(dead_code, reason = "kept for its drop")] MmapRaw),
+}
+
+// SAFETY: the lines are owned, and consist of atomics.
+unsafe impl Send for RingMemory {}
+// SAFETY: as above.
+unsafe impl Sync for RingMemory {}
+
 impl RingMemory {
-    /// Allocates `entries * entry_size` bytes. Pages that are never used cost no memory.
+    /// Allocates `entries * entry_size` bytes. Pages of a long ring that are never used cost no
+    /// memory.
     pub(super) fn new(entries: usize, entry_size: usize) -> Result<Self, Error> {
-        let lines = entries
+        let exhausted = Error::Exhausted("queue");
+        let count = entries
             .checked_mul(entry_size)
-            .ok_or(Error::Exhausted("queue"))?
+            .ok_or(exhausted)?
             .div_ceil(size_of::<CacheLine>());
-        let lines = <[CacheLine]>::new_box_zeroed_with_elems(lines)
-            .map_err(|_| Error::Exhausted("queue"))?;
-        Ok(RingMemory { lines })
+        let bytes = count * size_of::<CacheLine>();
+        if bytes < OWN_PAGES {
+            let lines = <[CacheLine]>::new_box_zeroed_with_elems(count).map_err(|_| exhausted)?;
+            return Ok(RingMemory {
+                lines: NonNull::from(Box::leak(lines)),
+                owner: Owner::Heap,
+            });
+        }
+        let pages = MmapRaw::from(MmapMut::map_anon(bytes).map_err(|_| exhausted)?);
+        let first = NonNull::new(pages.as_mut_ptr().cast()).ok_or(exhausted)?;
+        Ok(RingMemory {
+            lines: NonNull::slice_from_raw_parts(first, count),
+            owner: Owner::Pages(pages),
+        })
+    }
+
+    #[inline(always)]
+    fn lines(&self) -> &[CacheLine] {
+        // SAFETY: the lines live as long as `self`, are aligned (to a page, if not by a box), and any
+        // bytes are valid atomics.
+        unsafe { self.lines.as_ref() }
     }
 
     /// The word at `index`, counted in 8 bytes.
@@ -36,7 +76,7 @@ impl RingMemory {
     /// Beyond the end of the memory.
     #[cfg(test)]
     pub(super) fn word(&self, index: usize) -> &AtomicU64 {
-        &self.lines[index / WORDS_PER_LINE].0[index % WORDS_PER_LINE]
+        &self.lines()[index / WORDS_PER_LINE].0[index % WORDS_PER_LINE]
     }
 
     /// The words of entry `index` of a ring whose entries have `N` words: 1, 2, 4 or 8.
@@ -47,14 +87,14 @@ impl RingMemory {
     pub(super) fn entry<const N: usize>(&self, index: usize) -> &[AtomicU64; N] {
         const { assert!(WORDS_PER_LINE.is_multiple_of(N)) };
         let per_line = WORDS_PER_LINE / N;
-        let (entries, _) = self.lines[index / per_line].0.as_chunks();
+        let (entries, _) = self.lines()[index / per_line].0.as_chunks();
         &entries[index % per_line]
     }
 
     /// The first byte, aligned to 64. The memory lives as long as the ring that it belongs to, and
     /// may be written through this pointer in aligned words of up to 8 bytes.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.lines.as_ptr().cast_mut().cast()
+        self.lines.as_ptr().cast()
     }
 
     #[cfg(test)]
@@ -66,12 +106,21 @@ impl RingMemory {
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        size_of_val(&*self.lines)
+        size_of_val(self.lines())
     }
 
     /// Whether there is no memory at all.
     pub fn is_empty(&self) -> bool {
-        self.lines.is_empty()
+        self.lines().is_empty()
+    }
+}
+
+impl Drop for RingMemory {
+    fn drop(&mut self) {
+        if let Owner::Heap = self.owner {
+            // SAFETY: leaked from a box when this was made, and nobody has a reference any more.
+            drop(unsafe { Box::from_raw(self.lines.as_ptr()) });
+        }
     }
 }
 
@@ -109,6 +158,31 @@ mod tests {
         assert_eq!((memory.len(), memory.as_ptr().addr() % 64), (128, 0));
         assert_eq!(memory.bytes(0..128), [0; 128]);
         assert_eq!((size_of::<Doorbell>(), align_of::<Doorbell>()), (64, 64));
+    }
+
+    #[test]
+    fn of_a_long_ring_only_used_pages_take_memory() {
+        /// Pages of this process's memory at `address` and behind it that the system has provided.
+        fn resident(memory: &RingMemory) -> usize {
+            let mut pages = vec![0u8; memory.len() / 4096];
+            // SAFETY: the range is mapped and starts at a page; there is a byte for each page.
+            let result =
+                unsafe { libc::mincore(memory.as_ptr().cast(), memory.len(), pages.as_mut_ptr()) };
+            assert_eq!(result, 0);
+            pages.iter().filter(|page| **page & 1 != 0).count()
+        }
+        // Memory that was used before must not be taken for it.
+        drop(vec![7u8; 1 << 20]);
+        let memory = RingMemory::new(1 << 14, 64).unwrap();
+        assert_eq!((memory.len(), memory.as_ptr().addr() % 4096), (1 << 20, 0));
+        assert_eq!(resident(&memory), 0);
+        memory.word(0).store(1, Ordering::Relaxed);
+        memory
+            .word(memory.len() / 8 - 1)
+            .store(1, Ordering::Relaxed);
+        // Two, or as many as the system provides at a time.
+        let touched = resident(&memory);
+        assert!((2..=64).contains(&touched), "{touched} of 256 pages");
     }
 
     #[test]
