@@ -304,6 +304,13 @@ impl Segment {
     #[inline]
     pub(super) fn wake(&self) {
         fence(Ordering::SeqCst);
+        self.wake_sleeper();
+    }
+
+    /// As [`Segment::wake`] for an owner that has been asleep for a while: one that falls asleep at
+    /// this moment may be missed.
+    #[inline]
+    pub(super) fn wake_sleeper(&self) {
         let word = self.wake_word();
         if word.load(Ordering::Relaxed) == ASLEEP && word.swap(AWAKE, Ordering::SeqCst) == ASLEEP {
             futex::wake(word);

@@ -171,7 +171,7 @@ pub(super) struct Inbound {
     duplicate: bool,
     copies: VecDeque<Copying>,
     pulls: PullTable,
-    /// Slots whose senders have answers that they were not woken for.
+    /// Slots whose senders have answers that they were not certainly woken for.
     answered: Vec<usize>,
 }
 
@@ -204,6 +204,9 @@ impl Inbound {
     #[inline]
     pub(super) fn poll(&mut self, work: &mut Work<'_>) -> bool {
         let mut busy = false;
+        if !self.answered.is_empty() {
+            self.wake_answered();
+        }
         if self.segment.doorbell_rung() {
             busy = true;
             self.answer_doorbells(work.outbound);
@@ -228,9 +231,7 @@ impl Inbound {
         if !self.outcomes.is_empty() {
             busy |= self.send_outcomes(work);
         }
-        if !self.answered.is_empty() {
-            self.wake_senders();
-        }
+        self.wake_sleepers();
         busy
     }
 
@@ -765,8 +766,22 @@ impl Inbound {
         }
     }
 
+    /// Wakes senders that sleep although they were answered. Those that fell asleep just when the
+    /// answer was written are left to [`Inbound::wake_answered`]: to see them, the processor has to
+    /// wait until the answer is in its cache, and it should not when the message has just come that
+    /// the application waits for.
     #[inline]
-    fn wake_senders(&mut self) {
+    fn wake_sleepers(&mut self) {
+        for slot in &self.answered {
+            if let Some(ring) = &self.rings[*slot] {
+                ring.peer.segment.wake_sleeper();
+            }
+        }
+    }
+
+    /// Wakes every sender that sleeps and was answered in the turn before.
+    #[inline]
+    fn wake_answered(&mut self) {
         for slot in self.answered.drain(..) {
             if let Some(ring) = &mut self.rings[slot] {
                 ring.answered = false;
