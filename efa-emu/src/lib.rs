@@ -5,6 +5,7 @@ mod duration;
 pub mod fault;
 pub mod frame;
 pub mod link;
+mod prefetch;
 pub mod profile;
 pub mod provider;
 pub mod sim;

@@ -93,6 +93,14 @@ impl CqTable {
         }
     }
 
+    /// Has the next entries brought into the caches.
+    pub(super) fn prefetch(&self, cq: CqId) {
+        if let Some(queue) = self.queues.get(cq.0 as usize) {
+            queue.ring.prefetch(queue.producer);
+            queue.ring.prefetch(queue.producer.wrapping_add(2));
+        }
+    }
+
     /// Takes notice of the doorbell. A queue that already holds entries which the client has not
     /// seen raises its event at once.
     pub(super) fn ring(&mut self, cq: CqId) -> Result<(), Error> {

@@ -19,6 +19,7 @@ mod error;
 mod flight;
 mod initiator;
 mod keys;
+mod look_ahead;
 mod qp_table;
 mod qpn;
 pub mod queue;
@@ -69,6 +70,8 @@ pub struct Device {
     qps: QpTable,
     initiator: Initiator,
     counters: Counters,
+    /// The queue pair that received last, until [`Device::look_ahead`] has seen to it.
+    last_receiver: Option<Qpn>,
 }
 
 impl Device {
@@ -83,6 +86,7 @@ impl Device {
             qps: QpTable::new(),
             initiator: Initiator::default(),
             counters: Counters::default(),
+            last_receiver: None,
             profile,
         }
     }

@@ -198,6 +198,12 @@ pub(super) struct ReceiveSide {
     pub(super) consumed: u16,
     /// The doorbell when it was last read.
     pub(super) producer: u16,
+    /// Descriptors below this counter had their memory fetched by [`Device::look_ahead`].
+    ///
+    /// [`Device::look_ahead`]: super::Device::look_ahead
+    pub(super) fetched: u16,
+    /// Bytes of the last message.
+    pub(super) last_length: u32,
 }
 
 impl QueuePair {

@@ -30,12 +30,12 @@ struct Receive {
 }
 
 /// The receive queue holds something that is no receive.
-struct Malformed;
+pub(super) struct Malformed;
 
 impl QueuePair {
-    /// Descriptors that were posted and not consumed.
+    /// Descriptors that were posted and not consumed; all of them if that is fewer than `wanted`.
     #[inline(always)]
-    fn posted_descriptors(&mut self, wanted: u16) -> Result<u16, Malformed> {
+    pub(super) fn posted_descriptors(&mut self, wanted: u16) -> Result<u16, Malformed> {
         let available = self.recv.producer.wrapping_sub(self.recv.consumed);
         if available >= wanted {
             return Ok(available);
@@ -184,6 +184,8 @@ impl Device {
                     self.counters.rx_bytes += length;
                     self.counters.recv_bytes += length;
                     self.counters.recv_wrs += 1;
+                    responder.qp.recv.last_length = header.length;
+                    self.last_receiver = Some(header.destination_qpn);
                 }
                 status
             }

@@ -12,6 +12,7 @@ use efa_core::nic::Status;
 
 use super::shared::SharedMemory;
 use crate::link::{HostSegment, LocalData};
+use crate::prefetch::{self, CACHE_LINE};
 
 /// Bytes of a request's data: `length` of them from `offset` on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,6 +122,23 @@ pub(super) fn copy_in(data: LocalData<'_>, offset: u32, into: &mut [u8]) -> bool
             }
             copied == into.len()
         }
+    }
+}
+
+/// Cache lines in front of a buffer that are fetched with it. Clients keep what they know of a buffer
+/// there (libfabric its packet entries), and reach for it as soon as there is a message.
+const LINES_IN_FRONT: u64 = 3;
+
+/// Most bytes of a buffer that are fetched; the processor finds out about longer runs by itself.
+const FETCHED: u64 = 512;
+
+/// Has registered memory brought into this processor's caches, where it is going to be written.
+pub(super) fn fetch_near(buffer: HostSegment) {
+    let line = CACHE_LINE as u64;
+    let start = (buffer.address & !(line - 1)).wrapping_sub(LINES_IN_FRONT * line);
+    let end = buffer.address + u64::from(buffer.length).min(FETCHED);
+    for address in (start..end).step_by(CACHE_LINE) {
+        prefetch::for_write(std::ptr::without_provenance(address as usize));
     }
 }
 

@@ -14,6 +14,7 @@ use super::files::CaptureRequests;
 use super::fork::HomeProcess;
 use super::host::Host;
 use super::inbound::{Inbound, Work};
+use super::memory;
 use super::outbound::Outbound;
 use super::peer::Peers;
 use super::qpn::QpnChoice;
@@ -245,6 +246,9 @@ impl State {
         busy |= self.outbound.reap();
         busy |= self.complete();
         busy |= self.send();
+        if !busy {
+            self.device.look_ahead(memory::fetch_near);
+        }
         busy
     }
 

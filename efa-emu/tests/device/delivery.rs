@@ -3,6 +3,7 @@
 use efa_core::address::Qpn;
 use efa_core::nic::Status;
 use efa_emu::device::Service;
+use efa_emu::device::queue::Buffer;
 use efa_emu::link::{HostSegment, Operation, RemoteRange, RequestHeader, Transfer};
 use efa_emu::provider::WcOpcode;
 
@@ -241,4 +242,79 @@ fn requests_that_no_device_sends_are_refused() {
         assert_eq!(transfer.calls, [], "{header:?}");
     }
     assert_eq!(net.hosts[1].poll(), None);
+}
+
+/// The memory that the device asks to be fetched for the next messages.
+fn looked_at(net: &mut Net) -> Vec<HostSegment> {
+    let mut found = Vec::new();
+    net.hosts[1].device.look_ahead(|memory| found.push(memory));
+    found
+}
+
+#[test]
+fn a_device_looks_ahead_once_for_each_receive() {
+    let mut net = Net::pair(Setup::default());
+    for receive in 0..10 {
+        net.hosts[1].post_recv(receive, &[(1000 * receive, 100)]);
+    }
+    let header = RequestHeader {
+        length: 70,
+        ..request(&net, Operation::Send, None)
+    };
+    let send = |net: &mut Net| {
+        assert_eq!(
+            deliver(net, &header, &mut Recorder::new(Ok(()))),
+            Status::Ok
+        );
+    };
+    assert_eq!(looked_at(&mut net), [], "nothing came yet");
+    send(&mut net);
+    // As much of the next two as the last message had.
+    assert_eq!(looked_at(&mut net), [segment(1000, 70), segment(2000, 70)]);
+    assert_eq!(looked_at(&mut net), []);
+    send(&mut net);
+    assert_eq!(looked_at(&mut net), [segment(3000, 70)]);
+    // Messages overtake the device, and more are not posted.
+    for _ in 0..6 {
+        send(&mut net);
+    }
+    assert_eq!(looked_at(&mut net), [segment(8000, 70), segment(9000, 70)]);
+    send(&mut net);
+    assert_eq!(looked_at(&mut net), []);
+    net.hosts[1].post_recv(10, &[(10_000, 100)]);
+    net.hosts[1].post_recv(11, &[(11_000, 30)]);
+    send(&mut net);
+    assert_eq!(
+        looked_at(&mut net),
+        [segment(10_000, 70), segment(11_000, 30)]
+    );
+}
+
+#[test]
+fn a_device_looks_only_at_memory_that_the_receive_may_use() {
+    let mut net = Net::pair(Setup::default());
+    let outside = Buffer {
+        lkey: net.hosts[1].keys.lkey.0 ^ 1,
+        ..net.hosts[1].buffer(0, 100)
+    };
+    net.hosts[1].post_recv(0, &[(0, 100)]);
+    net.hosts[1].client.recv.post(1, &[outside]).unwrap();
+    net.hosts[1].post_recv(2, &[(2000, 100)]);
+    let header = request(&net, Operation::Send, None);
+    let status = deliver(&mut net, &header, &mut Recorder::new(Ok(())));
+    assert_eq!(status, Status::Ok);
+    assert_eq!(looked_at(&mut net), [segment(2000, 64)]);
+}
+
+#[test]
+fn a_device_that_looks_ahead_leaves_a_doorbell_without_sense_to_the_next_message() {
+    let mut net = Net::pair(Setup::default());
+    net.hosts[1].post_recv(0, &[(0, 100)]);
+    let header = request(&net, Operation::Send, None);
+    let arrive = |net: &mut Net| deliver(net, &header, &mut Recorder::new(Ok(())));
+    assert_eq!(arrive(&mut net), Status::Ok);
+    net.hosts[1].client.recv.ring().doorbell().write(1 << 14);
+    assert_eq!(looked_at(&mut net), []);
+    assert_eq!(net.hosts[1].outcome(), Some((0, Status::Ok)));
+    assert_eq!(arrive(&mut net), Status::RemoteAbort);
 }

@@ -21,6 +21,7 @@ use efa_core::address::{Ahn, Gid, Qpn};
 use super::memory::{Doorbell, RingMemory};
 use super::work_request::WqeOperation;
 use crate::device::Error;
+use crate::prefetch;
 
 const PHASE: u8 = 1 << 0;
 const QUEUE_SHIFT: u8 = 1;
@@ -340,6 +341,11 @@ impl CompletionRing {
     fn slot(&self, counter: u16) -> &[AtomicU64; WORDS] {
         self.memory
             .entry((u32::from(counter) & (self.entries - 1)) as usize)
+    }
+
+    /// Has the entry that a counter names brought into the caches.
+    pub(crate) fn prefetch(&self, counter: u16) {
+        prefetch::for_write(self.slot(counter).as_ptr().cast());
     }
 
     /// Writes the entry that the producer counter names; its phase bit publishes it. An entry that

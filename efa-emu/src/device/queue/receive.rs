@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::memory::{Doorbell, RingMemory};
 use super::work_request::Buffer;
 use crate::device::Error;
+use crate::prefetch;
 
 const LKEY_MASK: u32 = 0x00ff_ffff;
 const FIRST: u32 = 1 << 30;
@@ -115,6 +116,13 @@ impl ReceiveRing {
     pub fn write(&self, counter: u16, descriptor: &ReceiveDescriptor) {
         for (slot, word) in self.slot(counter).iter().zip(descriptor.encode()) {
             slot.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Has the descriptor that a counter names brought into the caches.
+    pub(crate) fn prefetch(&self, counter: u16) {
+        if self.entries > 0 {
+            prefetch::for_write(self.slot(counter).as_ptr().cast());
         }
     }
 

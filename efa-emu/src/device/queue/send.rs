@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::memory::{Doorbell, RingMemory, WORDS_PER_LINE};
 use super::work_request::{BadWorkRequest, RawWorkRequest, WorkRequest, WqeSize};
 use crate::device::Error;
+use crate::prefetch;
 
 /// A send queue's ring and doorbell. The doorbell holds the 16-bit producer counter.
 pub struct SendRing {
@@ -78,6 +79,16 @@ impl SendRing {
         match self.size {
             WqeSize::Bytes64 => index,
             WqeSize::Bytes128 => 2 * index,
+        }
+    }
+
+    /// Has the entry that a counter names brought into the caches.
+    pub(crate) fn prefetch(&self, counter: u16) {
+        if self.entries > 0 {
+            let line = self
+                .memory
+                .entry::<WORDS_PER_LINE>(self.first_line(counter));
+            prefetch::for_write(line.as_ptr().cast());
         }
     }
 
