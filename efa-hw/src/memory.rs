@@ -5,6 +5,7 @@
 
 use efa_core::nic::{NicError, UserSlice};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
@@ -63,6 +64,9 @@ impl Drop for UserMemory {
 pub(crate) struct AddressSpace {
     /// Start of each range and its length; ranges do not overlap.
     ranges: BTreeMap<u64, usize>,
+    /// The range that was found last, as most look-ups find the same again; of no bytes if that is
+    /// gone.
+    last: Cell<(u64, usize)>,
     /// Memory that the nic keeps alive for its user.
     owned: Vec<UserMemory>,
 }
@@ -109,10 +113,12 @@ impl AddressSpace {
             .any(|memory| memory.slice().address == address)
         {
             self.ranges.remove(&address);
+            self.last.take();
         }
     }
 
     /// A pointer to the slice, if all of it is known. Empty slices are valid anywhere.
+    #[inline]
     pub(crate) fn resolve(&self, slice: UserSlice) -> Result<*mut u8, NicError> {
         let fault = NicError::MemoryFault {
             address: slice.address,
@@ -121,17 +127,28 @@ impl AddressSpace {
         if slice.length == 0 {
             return Ok(NonNull::dangling().as_ptr());
         }
+        let pointer = slice.address as usize as *mut u8;
+        if contains(self.last.get(), slice) {
+            return Ok(pointer);
+        }
         let (&start, &length) = self
             .ranges
             .range(..=slice.address)
             .next_back()
             .ok_or(fault)?;
-        let offset = slice.address - start;
-        match offset.checked_add(slice.length as u64) {
-            Some(end) if end <= length as u64 => Ok(slice.address as usize as *mut u8),
-            _ => Err(fault),
+        if !contains((start, length), slice) {
+            return Err(fault);
         }
+        self.last.set((start, length));
+        Ok(pointer)
     }
+}
+
+/// Whether all of a slice is in the range of `length` bytes at `start`.
+fn contains((start, length): (u64, usize), slice: UserSlice) -> bool {
+    let offset = slice.address.wrapping_sub(start);
+    // An address below the start is beyond any length.
+    offset <= length as u64 && slice.length as u64 <= length as u64 - offset
 }
 
 #[cfg(test)]
@@ -181,6 +198,11 @@ mod tests {
         // SAFETY: refused, because it overlaps.
         unsafe { space.allow(slice) }.unwrap_err();
         assert!(space.resolve(slice).is_ok());
+        let before = UserSlice {
+            address: slice.address - 1,
+            ..slice
+        };
+        assert!(space.resolve(before).is_err());
         space.revoke(slice.address);
         assert!(space.resolve(slice).is_err());
     }

@@ -76,16 +76,16 @@ impl<N: Nic> Endpoint<N> {
         if let Some(result) = result {
             same_length(result)?;
         }
-        self.check_peer(args.peer)?;
+        let state = self.check_peer(args.peer)?;
         let inject = args.flags.contains(OperationFlags::INJECT);
         let delivery_complete =
             args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject && result.is_none();
-        let features = self.peers.state(args.peer).and_then(|state| state.features);
-        if let Err(reason) = choice::atomic(features.as_ref(), delivery_complete) {
+        let features = state.and_then(|state| state.features.as_ref());
+        let msg_id = self.next_msg_id(state);
+        if let Err(reason) = choice::atomic(features, delivery_complete) {
             return self.no_protocol(args.peer, reason);
         }
         let (kind, owner) = self.remember_atomic(args, length, result, delivery_complete)?;
-        let msg_id = self.next_msg_id(args.peer);
         let header = Rta {
             kind,
             msg_id,

@@ -96,7 +96,7 @@ impl<N: Nic> Endpoint<N> {
         rtm: &Rtm,
         receipt: Option<SendId>,
     ) {
-        let Some(Inbound::Posted(posted)) = self.inbound.remove(id) else {
+        let Some(Inbound::Posted(posted)) = self.inbound.get(id) else {
             return;
         };
         let length = payload.length as u64;
@@ -108,8 +108,11 @@ impl<N: Nic> Endpoint<N> {
             posted.target.as_slice(),
             0,
         );
+        let (context, capacity) = (posted.context, posted.capacity);
+        let report_success = posted.report_success;
+        self.inbound.remove(id);
         self.statistics
-            .note_received(Protocol::Eager, length.min(posted.capacity));
+            .note_received(Protocol::Eager, length.min(capacity));
         let failure = match copied {
             Ok(()) => None,
             Err(_) => Some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy)),
@@ -120,14 +123,14 @@ impl<N: Nic> Endpoint<N> {
             self.queue_receipt(peer, send_id, rtm.msg_id);
         }
         let ending = Ending {
-            context: posted.context,
-            report_success: posted.report_success,
+            context,
+            report_success,
             flags: receive_flags(rtm.tag.is_some(), rtm.cq_data),
             tag: rtm.tag.unwrap_or(0),
             cq_data: rtm.cq_data,
             audience: Audience::Starter,
             part: None,
         };
-        self.end_inbound(&ending, peer, length, posted.capacity, failure);
+        self.end_inbound(&ending, peer, length, capacity, failure);
     }
 }

@@ -9,7 +9,6 @@ use crate::wire::PacketType;
 
 use super::Endpoint;
 use super::error::EndpointError;
-use super::ids::PeerId;
 use super::iov::attach;
 use super::operation::{OperationFlags, SendArgs};
 use super::outbound::{Awaited, Outbound};
@@ -17,11 +16,6 @@ use super::statistics::Protocol;
 use super::transmit::{Headerless, Outgoing, Owner};
 
 impl<N: Nic> Endpoint<N> {
-    /// The queue pair of a zero-copy receiver.
-    pub(super) fn user_recv_qp(&self, peer: PeerId) -> Option<(Qpn, Qkey)> {
-        self.peers.state(peer)?.features?.user_recv_qp
-    }
-
     /// Sends a message without a header. It is not part of the sequence of messages.
     pub(super) fn send_headerless(
         &mut self,

@@ -170,6 +170,7 @@ impl<T, I: Id> Arena<T, I> {
     }
 
     /// Stores a value, or gives it back if the arena is full.
+    #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Result<I, T> {
         if self.is_full() {
             return Err(value);
@@ -189,6 +190,7 @@ impl<T, I: Id> Arena<T, I> {
         Ok(I::new(index, *generation))
     }
 
+    #[inline]
     pub(crate) fn remove(&mut self, id: I) -> Option<T> {
         let (generation, slot) = self.slots.get_mut(id.index())?;
         if *generation != id.generation() || matches!(slot, Slot::Free { .. }) {

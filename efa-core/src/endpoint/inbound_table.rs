@@ -45,6 +45,7 @@ impl InboundTable {
     }
 
     /// Stores an operation.
+    #[inline]
     pub(super) fn insert(&mut self, inbound: Inbound) -> Result<ReceiveId, Full> {
         if self.is_full() {
             return Err(Full);

@@ -5,9 +5,9 @@
 
 use crate::address::RawAddress;
 use crate::wire::{
-    AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, Eor, Header, LongctsRtm, MsgId,
-    Packet, PacketType, ReadNack, ReadRsp, Receipt, RecvId, ReqFlags, ReqOptions, RmaIov, RmaIovs,
-    RtaKind, RtrKind, SendId,
+    AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, EagerRtm, Eor, Header, LongctsRtm,
+    MsgId, Packet, PacketType, ReadNack, ReadRsp, Receipt, RecvId, ReqFlags, ReqOptions, RmaIov,
+    RmaIovs, RtaKind, RtrKind, SendId,
 };
 
 use super::peer::PeerFeatures;
@@ -244,6 +244,30 @@ impl Incoming {
     /// Copies out what the handlers need of a packet of `length` bytes.
     #[inline]
     pub(super) fn new(packet: &Packet<'_>, length: usize) -> Self {
+        let payload = Payload {
+            offset: length - packet.payload.len(),
+            length: packet.payload.len(),
+        };
+        // The request of which there are the most has a way of its own: what is made where it stays
+        // need not be moved there.
+        if let Header::EagerRtm(eager) = &packet.header {
+            let raw_address = eager.options.raw_address.map(|header| header.address());
+            return Incoming {
+                packet_type: packet.base.packet_type,
+                connid: eager
+                    .options
+                    .connid
+                    .or(raw_address.map(|address| address.qkey.into())),
+                raw_address,
+                body: Body::Message(eager_message(eager)),
+                payload,
+            };
+        }
+        Incoming::other(packet, payload)
+    }
+
+    #[inline(never)]
+    fn other(packet: &Packet<'_>, payload: Payload) -> Self {
         let options = packet.header.req_options();
         let raw_address = options
             .and_then(|options| options.raw_address)
@@ -257,10 +281,7 @@ impl Incoming {
             connid,
             raw_address,
             body: Body::from(&packet.header),
-            payload: Payload {
-                offset: length - packet.payload.len(),
-                length: packet.payload.len(),
-            },
+            payload,
         }
     }
 }
@@ -269,14 +290,7 @@ impl From<&Header<'_>> for Body {
     #[inline]
     fn from(header: &Header<'_>) -> Self {
         match header {
-            Header::EagerRtm(eager) => Body::Message(Rtm {
-                msg_id: eager.msg_id,
-                tag: eager.tag,
-                cq_data: eager.options.cq_data,
-                protocol: RtmProtocol::Eager {
-                    receipt: eager.receipt,
-                },
-            }),
+            Header::EagerRtm(eager) => Body::Message(eager_message(eager)),
             Header::MediumRtm(medium) => Body::Message(Rtm {
                 msg_id: medium.msg_id,
                 tag: medium.tag,
@@ -363,6 +377,18 @@ impl From<&Header<'_>> for Body {
             | Header::ReadRtr(_)
             | Header::PeerError(_) => Body::Unsupported,
         }
+    }
+}
+
+#[inline]
+fn eager_message(eager: &EagerRtm) -> Rtm {
+    Rtm {
+        msg_id: eager.msg_id,
+        tag: eager.tag,
+        cq_data: eager.options.cq_data,
+        protocol: RtmProtocol::Eager {
+            receipt: eager.receipt,
+        },
     }
 }
 

@@ -82,6 +82,21 @@ pub(super) fn parts(pieces: &[IoVec], offset: u64, length: u64) -> impl Iterator
     })
 }
 
+/// The first `length` bytes of a buffer of one piece: what small messages consist of.
+#[inline]
+fn only_piece(pieces: &[IoVec], offset: u64, length: usize) -> Option<IoVec> {
+    match pieces {
+        [piece] if offset == 0 && length > 0 && length <= piece.memory.length => Some(IoVec {
+            memory: UserSlice {
+                length,
+                ..piece.memory
+            },
+            ..*piece
+        }),
+        _ => None,
+    }
+}
+
 /// Payloads shorter than this are cheaper to copy than to gather: a second entry in the work
 /// request, and a second read by the device.
 const MIN_GATHER: usize = 1024;
@@ -105,6 +120,15 @@ pub(super) fn attach<N: Nic>(
     may_gather: bool,
 ) -> Result<Attached, NicError> {
     let mut at = header;
+    if let Some(piece) = only_piece(pieces, offset, length)
+        && (length < MIN_GATHER || piece.region.is_none() || !may_gather)
+    {
+        nic.copy_from_user(buffer, at, piece.memory)?;
+        return Ok(Attached {
+            in_buffer: at + length,
+            gathered: None,
+        });
+    }
     for part in parts(pieces, offset, length as u64) {
         if let Some(region) = part.region
             && may_gather
@@ -135,6 +159,11 @@ pub(super) fn copy_out<N: Nic>(
     pieces: &[IoVec],
     offset: u64,
 ) -> Result<(), NicError> {
+    if let Some(piece) = only_piece(pieces, offset, length)
+        && let Some(buffer) = packet.buffer()
+    {
+        return nic.copy_to_user(buffer, from, length, piece.memory.address);
+    }
     let mut from = from;
     for part in parts(pieces, offset, length as u64) {
         let UserSlice { address, length } = part.memory;

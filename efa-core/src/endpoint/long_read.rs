@@ -13,6 +13,7 @@ use super::ids::{OutboundId, PeerId, ReceiveId};
 use super::inbound::Supply;
 use super::incoming::{Incoming, Iovs, Rtm, RtmProtocol};
 use super::outbound::{Awaited, Bulk, Report};
+use super::peer::PeerState;
 use super::rdma::Registered;
 use super::stream::{MessageHead, Request, Stream, segment_size};
 
@@ -100,9 +101,9 @@ impl<N: Nic> Endpoint<N> {
 
     /// Bytes that may travel ahead of the RDMA read of another message to a peer: the settings'
     /// share, as long as no message to the peer is being read.
-    pub(super) fn runt_budget(&self, peer: PeerId) -> u64 {
+    pub(super) fn runt_budget(&self, peer: Option<&PeerState>) -> u64 {
         let runt_size = self.config.runt_size as u64;
-        match self.peers.state(peer) {
+        match peer {
             Some(state) if state.reads_in_flight > 0 => 0,
             Some(state) => runt_size.saturating_sub(state.runt_in_flight),
             None => runt_size,

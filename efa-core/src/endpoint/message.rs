@@ -41,14 +41,12 @@ impl<N: Nic> Endpoint<N> {
     ) {
         let tagged = rtm.tag.is_some();
         let tag = rtm.tag.unwrap_or(0);
-        let matcher = self.matcher(tagged);
-        let Some(found) = matcher.find_receive(peer, tag) else {
+        let Some(found) = self.matcher(tagged).match_receive(peer, tag) else {
             return self.keep_unexpected(peer, packet, incoming, rtm);
         };
         if found.stays {
             return self.match_multi(found.receive, peer, packet, incoming, rtm);
         }
-        matcher.remove_receive(found.key);
         let id = found.receive;
         if let RtmProtocol::Eager { receipt } = rtm.protocol {
             self.receive_eager(id, peer, &packet, incoming.payload, rtm, receipt);

@@ -144,7 +144,7 @@ impl<N: Nic> Endpoint<N> {
     /// Undoes [`Endpoint::new_bulk`] for an operation that could not be started.
     pub(super) fn discard_outbound(&mut self, id: OutboundId) {
         if let Some(outbound) = self.outbound.remove(id) {
-            self.drop_bulk(&outbound);
+            self.drop_bulk(outbound.peer, outbound.bulk);
         }
     }
 
@@ -154,14 +154,15 @@ impl<N: Nic> Endpoint<N> {
         self.bulks.get_mut(key as usize)
     }
 
-    fn drop_bulk(&mut self, outbound: &Outbound) {
-        let Some(BulkKey(key)) = outbound.bulk else {
+    #[inline]
+    fn drop_bulk(&mut self, peer: PeerId, bulk: Option<BulkKey>) {
+        let Some(BulkKey(key)) = bulk else {
             return;
         };
         let bulk = self.bulks.remove(key as usize);
         self.deregister_own(bulk.own_regions);
         if let Some(runt) = bulk.runt
-            && let Some(state) = self.peers.state_mut(outbound.peer)
+            && let Some(state) = self.peers.state_mut(peer)
         {
             state.reads_in_flight -= 1;
             state.runt_in_flight -= runt;
@@ -187,16 +188,21 @@ impl<N: Nic> Endpoint<N> {
                 return;
             }
         }
-        let Some(outbound) = self.outbound.remove(id) else {
-            return;
+        let Outbound {
+            peer,
+            report,
+            length,
+            failure,
+            bulk,
+            ..
+        } = *outbound;
+        self.outbound.remove(id);
+        self.drop_bulk(peer, bulk);
+        let Some(report) = report else {
+            return self.end_service(peer);
         };
-        self.drop_bulk(&outbound);
-        let Some(report) = outbound.report else {
-            return self.end_service(outbound.peer);
-        };
-        self.statistics
-            .count(report.flags, outbound.failure.is_none());
-        match outbound.failure {
+        self.statistics.count(report.flags, failure.is_none());
+        match failure {
             Some(failure) => self.report_error(ErrorEntry {
                 context: report.context,
                 flags: report.flags,
@@ -204,13 +210,13 @@ impl<N: Nic> Endpoint<N> {
                 overflow_length: 0,
                 data: 0,
                 tag: 0,
-                source: Some(outbound.peer),
+                source: Some(peer),
                 failure,
             }),
             None if report.success => self.report(CompletionEntry {
                 context: report.context,
                 flags: report.flags,
-                length: outbound.length,
+                length,
                 data: 0,
                 tag: 0,
                 source: None,

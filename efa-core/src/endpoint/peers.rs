@@ -298,6 +298,13 @@ impl Peers {
         self.peers.get(id).map(|peer| peer.destination)
     }
 
+    /// The state of a peer, if there ever was a packet to or from it; `None` if there is no such
+    /// peer.
+    #[inline]
+    pub(super) fn lookup(&self, id: PeerId) -> Option<Option<&PeerState>> {
+        Some(self.peers.get(id)?.state.as_deref())
+    }
+
     /// The state of a peer, if there ever was a packet to or from it.
     #[inline]
     pub(super) fn state(&self, id: PeerId) -> Option<&PeerState> {

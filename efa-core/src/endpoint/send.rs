@@ -11,6 +11,7 @@ use super::iov::{Iov, total_length};
 use super::message::message_flags;
 use super::operation::{OperationFlags, SendArgs};
 use super::outbound::{Awaited, Bulk, Report};
+use super::peer::PeerState;
 use super::stream::{MessageHead, Request, Stream, segment_size};
 use super::{Endpoint, IOV_LIMIT};
 
@@ -20,28 +21,29 @@ impl<N: Nic> Endpoint<N> {
         let inject = args.flags.contains(OperationFlags::INJECT);
         check_pieces(args.data.len())?;
         self.check_inject(inject, length)?;
-        self.check_peer(args.peer)?;
-        if let Some(qp) = self.user_recv_qp(args.peer) {
+        let state = self.check_peer(args.peer)?;
+        let features = state.and_then(|state| state.features.as_ref());
+        if let Some(qp) = features.and_then(|features| features.user_recv_qp) {
             return self.send_headerless(args, length, qp);
         }
-        let options = self.request_options(args.peer, args.cq_data);
+        let options = self.options_for(state, args.cq_data);
         // Stock libfabric keeps injected data out of delivery complete: nobody hears of its end.
         let delivery_complete = args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject;
         let header = super::eager::header_length(args.tag.is_some(), delivery_complete, &options);
         let query = MessageQuery {
             length,
             eager_capacity: self.mtu.saturating_sub(header) as u64,
-            runt_budget: self.runt_budget(args.peer),
+            runt_budget: self.runt_budget(state),
             delivery_complete,
             inject,
         };
-        let features = self.peers.state(args.peer).and_then(|state| state.features);
-        let protocol = match choice::message(&self.local, features.as_ref(), &query) {
+        let msg_id = self.next_msg_id(state);
+        let protocol = match choice::message(&self.local, features, &query) {
             Ok(protocol) => protocol,
             Err(reason) => return self.no_protocol(args.peer, reason),
         };
         let head = MessageHead {
-            msg_id: self.next_msg_id(args.peer),
+            msg_id,
             tag: args.tag,
             delivery_complete,
             options,
@@ -159,23 +161,20 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Whether an operation with a peer can be started now.
-    pub(super) fn check_peer(&self, peer: PeerId) -> Result<(), EndpointError> {
-        if !self.peers.contains(peer) {
-            return Err(EndpointError::UnknownPeer(peer));
-        }
-        match self.peers.state(peer) {
-            Some(state) if state.failed => Err(EndpointError::PeerFailed(peer)),
-            Some(state) if state.backoff.is_some() => Err(EndpointError::TryAgain),
-            _ => Ok(()),
+    /// The state of a peer with which an operation can be started now, if there was ever a packet.
+    #[inline]
+    pub(super) fn check_peer(&self, peer: PeerId) -> Result<Option<&PeerState>, EndpointError> {
+        match self.peers.lookup(peer) {
+            None => Err(EndpointError::UnknownPeer(peer)),
+            Some(Some(state)) if state.failed => Err(EndpointError::PeerFailed(peer)),
+            Some(Some(state)) if state.backoff.is_some() => Err(EndpointError::TryAgain),
+            Some(state) => Ok(state),
         }
     }
 
     /// The id of the next message to a peer.
-    pub(super) fn next_msg_id(&self, peer: PeerId) -> MsgId {
-        self.peers
-            .state(peer)
-            .map_or(MsgId(self.config.first_msg_id), |state| state.next_msg_id)
+    pub(super) fn next_msg_id(&self, peer: Option<&PeerState>) -> MsgId {
+        peer.map_or(MsgId(self.config.first_msg_id), |state| state.next_msg_id)
     }
 
     /// What to tell the application of a send.

@@ -13,6 +13,7 @@ use super::Endpoint;
 use super::completion::Event;
 use super::error::{EndpointError, Errno, Failure, ProviderError};
 use super::ids::{OutboundId, PacketId, PeerId, ReceiveId};
+use super::peer::PeerState;
 
 /// A packet or RDMA request that the device has, or that waits to be posted again.
 pub(super) struct InFlight {
@@ -262,7 +263,17 @@ impl<N: Nic> Endpoint<N> {
     /// (spec section 2.2; stock libfabric since 1.17).
     #[inline]
     pub(super) fn request_options(&self, peer: PeerId, cq_data: Option<u64>) -> ReqOptions {
-        let identity = super::handshake::identity(self.peers.state(peer));
+        self.options_for(self.peers.state(peer), cq_data)
+    }
+
+    /// As [`Endpoint::request_options`], for a peer in this state.
+    #[inline]
+    pub(super) fn options_for(
+        &self,
+        state: Option<&PeerState>,
+        cq_data: Option<u64>,
+    ) -> ReqOptions {
+        let identity = super::handshake::identity(state);
         let address = self.address;
         ReqOptions {
             raw_address: identity.raw_address_header(address),
@@ -280,28 +291,33 @@ impl<N: Nic> Endpoint<N> {
             return self.on_receiver_not_ready(id);
         }
         // A completion that comes twice finds nothing.
-        let Some(done) = self.packets.remove(id) else {
+        let Some(done) = self.packets.get(id) else {
             self.statistics.stray_completions += 1;
             return;
         };
+        let (peer, owner) = (done.peer, done.owner);
         if status != Status::Ok {
-            let failure = self.refine(done.peer, status);
-            return self.on_lost(&done, failure);
+            let failure = self.refine(peer, status);
+            return self.lose_packet(id, failure);
         }
+        let (buffer, read) = match &done.request {
+            Request::Packet(packet) => (Some(packet.buffer), None),
+            Request::Rdma(part, Rdma::Read) => (None, Some(part.local.length as u64)),
+            Request::Stored(_) | Request::Rdma(_, Rdma::Write(_)) => (None, None),
+        };
+        self.packets.remove(id);
         if self.waiting_peers > 0 {
-            self.end_backoff_series(done.peer);
+            self.end_backoff_series(peer);
         }
-        match done.request {
-            Request::Packet(packet) => self.recycle(packet.buffer),
-            Request::Stored(_) => {}
-            Request::Rdma(part, Rdma::Read) => {
-                if let Owner::Inbound(id) = done.owner {
-                    self.on_read_done(id, part.local.length as u64, None);
-                }
-            }
-            Request::Rdma(_, Rdma::Write(_)) => {}
+        if let Some(buffer) = buffer {
+            self.recycle(buffer);
         }
-        if let Owner::Outbound(id) = done.owner
+        if let Some(length) = read
+            && let Owner::Inbound(id) = owner
+        {
+            self.on_read_done(id, length, None);
+        }
+        if let Owner::Outbound(id) = owner
             && let Some(outbound) = self.outbound.get_mut(id)
         {
             outbound.outstanding -= 1;
@@ -309,7 +325,7 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Gives up a packet that waited to be posted again.
+    /// Gives up a packet that the device lost, or that waited to be posted again.
     pub(super) fn lose_packet(&mut self, id: PacketId, failure: Failure) {
         if let Some(lost) = self.packets.remove(id) {
             self.on_lost(&lost, failure);

@@ -62,8 +62,8 @@ impl PostedKey {
 /// A posted receive that accepts a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
-    pub(crate) key: PostedKey,
     pub(crate) receive: ReceiveId,
+    /// It was left, as it may take several messages.
     pub(crate) stays: bool,
 }
 
@@ -230,26 +230,32 @@ impl<M> Matcher<M> {
         self.groups.len() - 1
     }
 
-    /// Finds the oldest receive that accepts a message.
-    pub(crate) fn find_receive(&self, source: PeerId, tag: u64) -> Option<Found> {
-        let mut oldest: Option<(u64, u32)> = None;
+    /// Finds the oldest receive that accepts a message, and takes it out unless it stays.
+    pub(crate) fn match_receive(&mut self, source: PeerId, tag: u64) -> Option<Found> {
+        let mut oldest: Option<(u64, u32, u64)> = None;
         for group in self.groups.iter().filter(|group| group.count > 0) {
             let key = group.key(source, tag);
-            if let Some(node) = group.queues.front(self.mixer, &self.posted, key) {
+            let hash = key.hash(self.mixer);
+            if let Some(node) = group.queues.front(hash, &self.posted, key) {
                 let order = self.posted[node as usize].order;
-                if oldest.is_none_or(|(oldest, _)| order < oldest) {
-                    oldest = Some((order, node));
+                if oldest.is_none_or(|(oldest, ..)| order < oldest) {
+                    oldest = Some((order, node, hash));
                 }
             }
         }
-        oldest.map(|(_, node)| {
-            let posted = &self.posted[node as usize];
-            Found {
-                key: PostedKey(node),
-                receive: posted.receive,
-                stays: posted.stays,
-            }
-        })
+        let (_, node, hash) = oldest?;
+        let posted = &self.posted[node as usize];
+        let found = Found {
+            receive: posted.receive,
+            stays: posted.stays,
+        };
+        if !found.stays {
+            let group = &mut self.groups[posted.group as usize];
+            group.count -= 1;
+            group.queues.pop_front(hash, &mut self.posted, node);
+            self.posted.remove(node as usize);
+        }
+        Some(found)
     }
 
     /// Takes out a posted receive.
@@ -289,16 +295,20 @@ impl<M> Matcher<M> {
 
     /// The first message to have arrived that a receive accepts.
     pub(crate) fn find_unexpected(&self, filter: &Filter) -> Option<UnexpectedKey> {
+        if self.unexpected.is_empty() {
+            return None;
+        }
         let tag = filter.tag.tag;
         let front = |source| match source {
             None => {
                 let key = Key::new(None, tag);
-                self.by_tag.front(self.mixer, &self.unexpected, key)
+                self.by_tag
+                    .front(key.hash(self.mixer), &self.unexpected, key)
             }
             source => {
                 let key = Key::new(source, tag);
                 self.by_source_and_tag
-                    .front(self.mixer, &self.unexpected, key)
+                    .front(key.hash(self.mixer), &self.unexpected, key)
             }
         };
         let node = match (filter.tag.ignore, filter.source) {

@@ -30,7 +30,8 @@ impl Key {
         (self.source != Self::ANY).then_some(PeerId::from_bits(self.source))
     }
 
-    fn hash(self, mixer: Mixer) -> u64 {
+    #[inline]
+    pub(super) fn hash(self, mixer: Mixer) -> u64 {
         mixer.hash(self.tag, self.source)
     }
 }
@@ -54,18 +55,16 @@ fn key<T: Queued<QUEUE>, const QUEUE: usize>(nodes: &Slab<T>, queue: &List<QUEUE
 }
 
 impl<const QUEUE: usize> Queues<QUEUE> {
-    /// The first element of a queue.
+    /// The first element of a queue, given the hash of its key.
     #[inline]
     pub(super) fn front<T: Queued<QUEUE>>(
         &self,
-        mixer: Mixer,
+        hash: u64,
         nodes: &Slab<T>,
         wanted: Key,
     ) -> Option<u32> {
         self.table
-            .find(wanted.hash(mixer), |queue| {
-                key(nodes, queue) == Some(wanted)
-            })
+            .find(hash, |queue| key(nodes, queue) == Some(wanted))
             .and_then(List::front)
     }
 
@@ -83,6 +82,24 @@ impl<const QUEUE: usize> Queues<QUEUE> {
                 let mut queue = List::EMPTY;
                 queue.push_back(nodes, node);
                 vacant.insert(queue);
+            }
+        }
+    }
+
+    /// Takes out an element that is the first of its queue, given the hash of its key.
+    pub(super) fn pop_front<T: Queued<QUEUE>>(
+        &mut self,
+        hash: u64,
+        nodes: &mut Slab<T>,
+        node: u32,
+    ) {
+        let found = self
+            .table
+            .find_entry(hash, |queue| queue.front() == Some(node));
+        if let Ok(mut entry) = found {
+            entry.get_mut().remove(nodes, node);
+            if entry.get().is_empty() {
+                entry.remove();
             }
         }
     }

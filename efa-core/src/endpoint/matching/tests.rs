@@ -75,8 +75,8 @@ proptest! {
             match step {
                 Step::Message { source, tag } => {
                     let source = PeerId::new(source, 0);
-                    let found = matcher.find_receive(source, tag);
-                    let found = found.map(|found| matcher.remove_receive(found.key));
+                    let found = matcher.match_receive(source, tag);
+                    let found = found.map(|found| found.receive);
                     prop_assert_eq!(found, model.message(source, tag, number));
                     if found.is_none() {
                         matcher.add_unexpected(source, tag, number);
