@@ -22,6 +22,19 @@ pub(super) struct Subprotocol {
     /// What each side must send.
     pub(super) initiator: &'static [&'static str],
     pub(super) responder: &'static [&'static str],
+    fault: Option<Fault>,
+}
+
+/// What a stock release does wrong as the responder of a subprotocol.
+#[derive(Debug)]
+pub(super) struct Fault {
+    release: &'static str,
+    /// Part of the failure that shows it.
+    pub(super) shows: &'static str,
+    /// The packet that the release owes and never sends.
+    pub(super) withholds: &'static str,
+    /// What is wrong, and where.
+    pub(super) reason: &'static str,
 }
 
 /// The operations of a cell.
@@ -107,6 +120,7 @@ const BASELINE: Subprotocol = Subprotocol {
     operations: messages(64),
     initiator: &[],
     responder: &[],
+    fault: None,
 };
 
 /// In the order of table 1.1 of the specification.
@@ -194,6 +208,14 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
         operations: write(200_000),
         initiator: &["LONGREAD_RTW"],
         responder: &["RDMA_READ_REQUEST", "EOR"],
+        fault: Some(Fault {
+            release: "2.1.0",
+            shows: "lower did not complete",
+            withholds: "EOR",
+            reason: "2.1 registers memory that peers may write without IBV_ACCESS_LOCAL_WRITE where \
+                     the device has no RDMA write, so the device refuses the read that is to bring \
+                     the data (later releases: ofiwg/libfabric pull request 11150)",
+        }),
         ..BASELINE
     },
     Subprotocol {
@@ -300,5 +322,12 @@ impl Subprotocol {
         known
             .filter(|_| initiator == Initiator::Stock)
             .map(|(_, reason)| (*reason).to_owned())
+    }
+
+    /// What a release does wrong when it answers.
+    pub(super) fn fault_of(&self, release: &Release, initiator: Initiator) -> Option<&Fault> {
+        self.fault
+            .as_ref()
+            .filter(|fault| fault.release == release.name && initiator == Initiator::Engine)
     }
 }
