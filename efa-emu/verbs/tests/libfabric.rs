@@ -163,6 +163,11 @@ fn pingpong_over_a_bad_network() {
 const SERVER: &str = "killing-server";
 const CLIENT: &str = "killing-client";
 
+/// libinfinipath, which Debian's libfabric loads for another vendor's devices, answers SIGTERM by
+/// calling `exit` inside the handler. Libraries' destructors then wait for ever for locks that the
+/// interrupted code holds: malloc's, or libfabric's own. This leaves the signal to others.
+const NO_FOREIGN_HANDLER: [(&str, &str); 1] = [("IPATH_NO_BACKTRACE", "1")];
+
 /// Kills one side in the middle of a transfer. The other one may fail or wait for ever, which is the
 /// application's affair, but it can be ended; then a new pair works and nothing is left.
 #[test]
@@ -172,7 +177,8 @@ fn a_killed_side_leaves_nothing_behind() {
     }
     let fabric = TestFabric::new();
     for kill_client in [true, false] {
-        let long = pingpong(&fabric, &["-e", "rdm", "-I", "100000000", "-S", "65536"]);
+        let mut long = pingpong(&fabric, &["-e", "rdm", "-I", "100000000", "-S", "65536"]);
+        long.environment = &NO_FOREIGN_HANDLER;
         let server = long.server(&["--host", SERVER]);
         let client = long.client(&["--host", CLIENT]);
         let gids = wait_for_traffic(&fabric);
@@ -207,8 +213,7 @@ fn wait_for_traffic(fabric: &TestFabric) -> Vec<String> {
         let gids: Vec<_> = ps
             .lines()
             .map(|line| line.split_whitespace().collect::<Vec<_>>())
-            // Host, process, "open", GID and at least one queue pair: before that libfabric is
-            // inside `fi_getinfo`, where stock signal handlers get stuck at its lock.
+            // Host, process, "open", GID and at least one queue pair.
             .filter(|fields| fields.len() > 4 && fields[2] == "open")
             .map(|fields| fields[3].to_owned())
             .collect();
