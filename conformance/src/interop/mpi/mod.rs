@@ -5,12 +5,14 @@
 //! had to go from host to host went through the device.
 
 mod library;
+mod segments;
 mod volume;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use self::library::{Installation, Layout, Library, Transport};
+pub(super) use self::segments::Segments;
 use self::volume::Volume;
 use super::{Bench, Cell, CellResult, Lab, Running, Unmet};
 
@@ -187,6 +189,7 @@ fn lost_wildcards(bench: &Bench, library: Library, transport: Transport) -> Cell
     );
     let mut tcp = installation.job(bench, transport, PAIR, &words, &[]);
     tcp.env("UCX_TLS", "tcp,self");
+    let segments = Segments::now();
     let mut jobs = [
         (
             "the device",
@@ -203,6 +206,7 @@ fn lost_wildcards(bench: &Bench, library: Library, transport: Transport) -> Cell
         }
     }
     drop(jobs);
+    segments.remove_new();
     let sent = Volume::of(&capture)?;
     if sent == Volume::default() {
         return Err(Unmet::Failed("nothing was sent over the device".into()));
