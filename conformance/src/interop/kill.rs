@@ -10,7 +10,8 @@ use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use efa_emu::transport::list_hosts;
+use efa_core::address::Qpn;
+use efa_emu::transport::{HostStatus, ParticipantStatus, list_hosts};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -84,6 +85,15 @@ fn kills(bench: &Bench, rounds: u64, with_mpi: bool) -> CellResult {
         false => None,
     };
     let segments = mpi::Segments::now();
+    // They keep the hosts, with their tables of queue pair numbers, through all rounds.
+    let [first, second] = HOSTS;
+    let keepers = [
+        bench.host(first).start(&["sleep", "infinity"])?,
+        bench.host(second).start(&["sleep", "infinity"])?,
+    ];
+    await_left(bench, keepers.len())?;
+    let kept = participants(bench)?;
+    let numbers = lowest_numbers(bench)?;
     let mut tally = Tally::default();
     let begin = Instant::now();
     for round in 0..rounds {
@@ -91,12 +101,12 @@ fn kills(bench: &Bench, rounds: u64, with_mpi: bool) -> CellResult {
         let result = match &job {
             // Each of the four moments and sides gets both programs.
             Some(job) if round / 4 % 2 == 1 => {
-                kill_rank(bench, job, round, &mut random, &mut tally)
+                kill_rank(bench, job, &kept, round, &mut random, &mut tally)
             }
             _ => kill_side(bench, round, &mut random, &mut tally),
         };
         result
-            .and_then(|()| expect_empty(bench))
+            .and_then(|()| await_left(bench, keepers.len()))
             .map_err(|unmet| match unmet {
                 Unmet::Failed(text) => {
                     Unmet::Failed(format!("kill {round} of seed {SEED:#x}: {text}"))
@@ -110,11 +120,17 @@ fn kills(bench: &Bench, rounds: u64, with_mpi: bool) -> CellResult {
         true => segments.remove_new(),
         false => 0,
     };
-    let port = free_port()?;
-    let (server, client) = start_pair(bench, port, &["-c"])?;
+    let numbers_now = lowest_numbers(bench)?;
+    if numbers_now != numbers {
+        return Err(Unmet::Failed(format!(
+            "the lowest free queue pair numbers are {numbers_now:?}, and were {numbers:?}"
+        )));
+    }
+    let (server, client) = start_pair(bench, None, &["-c"])?;
     client.success()?;
     server.success()?;
-    expect_empty(bench)?;
+    drop(keepers);
+    await_left(bench, 0)?;
     bench.host("last").run(&["true"])?;
     expect_no_files(bench, &tally.gids)?;
     let mut measured = format!("{tally}; {:.0} s", time.as_secs_f64());
@@ -124,21 +140,47 @@ fn kills(bench: &Bench, rounds: u64, with_mpi: bool) -> CellResult {
     Ok(measured)
 }
 
-/// `fi_pingpong`, server first.
+/// The emulated hosts of all programs; those of [`mpi::Job`].
+const HOSTS: [&str; 2] = ["h0", "h1"];
+
+/// Options of a `fi_pingpong` that does not end by itself.
+const ENDLESS: [&str; 4] = ["-I", "100000000", "-S", "65536"];
+
+/// The numbers that queue pairs get now if they get the lowest that are free.
+fn lowest_numbers(bench: &Bench) -> Result<Vec<Vec<Qpn>>, Unmet> {
+    let sides = start_pair(bench, Some(("--qpn-reuse", "lowest")), &ENDLESS)?;
+    let hosts = await_queue_pairs(bench)?;
+    drop(sides);
+    let participants = hosts.into_iter().flat_map(|host| host.participants);
+    Ok(participants
+        .map(|participant| participant.queue_pairs)
+        .filter(|numbers| !numbers.is_empty())
+        .collect())
+}
+
+/// `fi_pingpong`, server first, on emulated hosts with an option of `efa-emu run`.
 fn start_pair<'a>(
     bench: &'a Bench<'a>,
-    port: u16,
+    host_option: Option<(&str, &str)>,
     options: &[&str],
 ) -> Result<(Running<'a>, Running<'a>), Unmet> {
+    let port = free_port()?;
     let text = port.to_string();
     let common = [&["fi_pingpong", "-p", "efa", "-e", "rdm"], options].concat();
     // libinfinipath, which Debian's libfabric loads for another vendor's devices, answers SIGTERM by
     // calling `exit` inside the handler. Libraries' destructors then wait for ever for locks that the
     // interrupted code holds: malloc's, or libfabric's own.
-    let host = |name| bench.host(name).env("IPATH_NO_BACKTRACE", "1");
-    let mut server = host("server").start(&[&common[..], &["-B", &text]].concat())?;
+    let host = |name| {
+        let host = bench.host(name).env("IPATH_NO_BACKTRACE", "1");
+        match host_option {
+            Some((option, value)) => host.option(option, value),
+            None => host,
+        }
+    };
+    let [first, second] = HOSTS;
+    let mut server = host(first).start(&[&common[..], &["-B", &text]].concat())?;
     server.await_listener(port)?;
-    let client = host("client").start(&[&common[..], &["-P", &text, "127.0.0.1"]].concat())?;
+    let client = host(second).start(&[&common[..], &["-P", &text, "127.0.0.1"]].concat())?;
     Ok((server, client))
 }
 
@@ -149,9 +191,8 @@ fn kill_side(
     random: &mut SmallRng,
     tally: &mut Tally,
 ) -> Result<(), Unmet> {
-    let endless = ["-I", "100000000", "-S", "65536"];
     tally.sides += 1;
-    let (server, client) = start_pair(bench, free_port()?, &endless)?;
+    let (server, client) = start_pair(bench, None, &ENDLESS)?;
     await_moment(bench, round, random, tally)?;
     let (victim, mut survivor) = match (round / 2).is_multiple_of(2) {
         true => (client, server),
@@ -182,6 +223,7 @@ fn kill_side(
 fn kill_rank(
     bench: &Bench,
     job: &mpi::Job,
+    others: &[ParticipantStatus],
     round: u64,
     random: &mut SmallRng,
     tally: &mut Tally,
@@ -194,7 +236,7 @@ fn kill_rank(
     let ranks = loop {
         let ranks: Vec<i32> = participants(bench)?
             .into_iter()
-            .filter(|participant| !participant.has_device)
+            .filter(|participant| !participant.has_device && !others.contains(participant))
             .filter_map(|participant| child_of(participant.pid.cast_unsigned()))
             .collect();
         if ranks.len() == 2 {
@@ -234,21 +276,7 @@ fn await_moment(
         return Ok(());
     }
     tally.flowing += 1;
-    let deadline = Instant::now() + START;
-    while participants(bench)?
-        .iter()
-        .filter(|participant| !participant.queue_pairs.is_empty())
-        .count()
-        < 2
-    {
-        if Instant::now() > deadline {
-            return Err(Unmet::Failed(format!(
-                "no two sides with queue pairs within {START:?}"
-            )));
-        }
-        std::thread::sleep(TICK);
-    }
-    let hosts = list_hosts(bench.fabric()).map_err(Unmet::failed)?;
+    let hosts = await_queue_pairs(bench)?;
     tally
         .gids
         .extend(hosts.iter().map(|host| host.gid.to_string()));
@@ -256,7 +284,26 @@ fn await_moment(
     Ok(())
 }
 
-fn participants(bench: &Bench) -> Result<Vec<efa_emu::transport::ParticipantStatus>, Unmet> {
+/// Waits until two processes have queue pairs, and returns all hosts.
+fn await_queue_pairs(bench: &Bench) -> Result<Vec<HostStatus>, Unmet> {
+    let deadline = Instant::now() + START;
+    loop {
+        let hosts = list_hosts(bench.fabric()).map_err(Unmet::failed)?;
+        let participants = hosts.iter().flat_map(|host| &host.participants);
+        let open = participants.filter(|participant| !participant.queue_pairs.is_empty());
+        if open.count() >= 2 {
+            return Ok(hosts);
+        }
+        if Instant::now() > deadline {
+            return Err(Unmet::Failed(format!(
+                "no two sides with queue pairs within {START:?}"
+            )));
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+fn participants(bench: &Bench) -> Result<Vec<ParticipantStatus>, Unmet> {
     let hosts = list_hosts(bench.fabric()).map_err(Unmet::failed)?;
     Ok(hosts
         .into_iter()
@@ -264,12 +311,12 @@ fn participants(bench: &Bench) -> Result<Vec<efa_emu::transport::ParticipantStat
         .collect())
 }
 
-/// The network is empty soon after the programs' end.
-fn expect_empty(bench: &Bench) -> Result<(), Unmet> {
+/// So many processes are in the network soon after the end of the others, and none has the device.
+fn await_left(bench: &Bench, count: usize) -> Result<(), Unmet> {
     let deadline = Instant::now() + END;
     loop {
         let left = participants(bench)?;
-        if left.is_empty() {
+        if left.len() == count && !left.iter().any(|participant| participant.has_device) {
             return Ok(());
         }
         if Instant::now() > deadline {
