@@ -76,14 +76,19 @@ fn populate(region: Registration) -> Result<(), Errno> {
     } else {
         libc::MADV_POPULATE_READ
     };
-    let (start, length) = (start as usize, (end - start) as usize);
     // SAFETY: the advice changes no contents, whatever the range is.
-    if length == 0 || unsafe { libc::madvise(start as *mut c_void, length, advice) } == 0 {
-        return Ok(());
-    }
-    match std::io::Error::last_os_error().raw_os_error() {
-        Some(libc::ENOMEM | libc::EFAULT) => Err(Errno::FAULT),
-        // Linux before 5.14, or a mapping that cannot be populated: it is touched when it is used.
+    let advise =
+        |length| match unsafe { libc::madvise(start as usize as *mut c_void, length, advice) } {
+            0 => Ok(()),
+            _ => Err(Errno::last()),
+        };
+    let length = (end - start) as usize;
+    match advise(length).map_err(Errno::number) {
+        // Not mapped at all.
+        Err(libc::ENOMEM | libc::EFAULT) => Err(Errno::FAULT),
+        // Not mapped for this access, or not of memory that can be pinned; but Linux before 5.14
+        // knows no such advice, not even for nothing.
+        Err(libc::EINVAL) if advise(0).is_ok() => Err(Errno::FAULT),
         _ => Ok(()),
     }
 }

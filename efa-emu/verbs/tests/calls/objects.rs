@@ -304,6 +304,14 @@ fn registered_memory_is_there() {
             assert_eq!(libc::munmap(mapping, length), 0);
             let unmapped = ibv_reg_mr(endpoint.pd, inside, 64, IBV_ACCESS_LOCAL_WRITE as c_int);
             expect_null(unmapped, libc::EFAULT, "memory that is not mapped");
+
+            let constant = libc::mmap(null_mut(), length, libc::PROT_READ, flags, -1, 0);
+            assert_ne!(constant, libc::MAP_FAILED);
+            let writable = ibv_reg_mr(endpoint.pd, constant, 64, IBV_ACCESS_LOCAL_WRITE as c_int);
+            expect_null(writable, libc::EFAULT, "memory that is read-only");
+            let readable = ibv_reg_mr(endpoint.pd, constant, 64, 0);
+            assert!(!readable.is_null(), "errno {}", errno());
+            assert_eq!(ibv_dereg_mr(readable), 0);
         }
     });
 }
