@@ -132,7 +132,7 @@ const fn base() -> Profile {
     }
 }
 
-static PROFILES: [Profile; 4] = [
+static PROFILES: [Profile; 5] = [
     Profile {
         name: "efa0",
         description: "first generation, messages only",
@@ -172,6 +172,16 @@ static PROFILES: [Profile; 4] = [
         data_polling_128: true,
         ..base()
     },
+    Profile {
+        name: "efa4",
+        description: "as efa3; nothing but its part id is public",
+        part_id: 0xefa4,
+        hw_version: 0xefa4,
+        firmware: "1.4.0.0",
+        caps: DeviceCaps::all(),
+        data_polling_128: true,
+        ..base()
+    },
 ];
 
 impl Profile {
@@ -206,69 +216,87 @@ impl Profile {
         }
     }
 
-    /// Every attribute with its source, in the order of `efa-emu profiles`.
+    /// Every attribute with its source, in the order of `efa-emu profiles`. Names, order and sources
+    /// are those of all profiles.
     pub fn attributes(&self) -> Vec<Attribute> {
         /// A mock of the device by people who have one.
-        const MOCK: &str = "UCX contrib/ibmock: attributes of a device with part id 0xefa1";
+        const MOCK: &str = "UCX contrib/ibmock, for part id 0xefa1";
         const GENERATION: &str = "which firmware of which generation has it is not public: ours";
         const MORE: &str =
             "ours; UCX contrib/ibmock has fewer, too few for 1024 queue pairs a host";
-        const LAYOUT: &str = "the layout of a work request";
         const OURS: &str = "ours: not public";
-        let caps: Vec<_> = self.caps.iter_names().map(|(name, _)| name).collect();
-        let caps = format!("{:#04x} {}", self.caps.bits(), caps.join("|"));
-        let backoff = format!(
-            "{:?}..{:?}",
-            self.rnr_backoff.first, self.rnr_backoff.longest
-        );
-        let part = format!("{:#06x}", self.part_id);
-        let hw_ver = format!("{:#06x}", self.hw_version);
-        let unknown_peer = self.unknown_peer_check.to_string();
-        let rows = [
-            ("vendor_part_id", part, "PCI id table of the kernel driver"),
-            ("hw_ver", hw_ver, MOCK),
+        let number = |value: u64| value.to_string();
+        let hexadecimal = |value: u32| format!("{value:#06x}");
+        let yes_or_no = |value: bool| String::from(if value { "yes" } else { "no" });
+        let RnrBackoff { first, longest } = self.rnr_backoff;
+        let mut rows = vec![
+            (
+                "vendor_part_id",
+                hexadecimal(self.part_id),
+                "PCI id tables of the kernel driver (to 0xefa3) and rdma-core",
+            ),
+            (
+                "hw_ver",
+                hexadecimal(self.hw_version),
+                "UCX contrib/ibmock has 0xefa1 for part id 0xefa1; the others alike",
+            ),
             ("fw_ver", self.firmware.to_owned(), OURS),
-            ("device_caps", caps, GENERATION),
             (
-                "cq_notifications",
-                self.cq_notifications.to_string(),
+                "device_caps",
+                format!("{:#04x}", self.caps.bits()),
+                GENERATION,
+            ),
+        ];
+        for (name, capability) in DeviceCaps::all().iter_names() {
+            rows.push((name, yes_or_no(self.caps.contains(capability)), GENERATION));
+        }
+        let max_sge_rd = u64::from(self.max_rdma_sge);
+        rows.extend([
+            (
+                "CQ_NOTIFICATIONS",
+                yes_or_no(self.cq_notifications),
                 GENERATION,
             ),
             (
-                "data_polling_128",
-                self.data_polling_128.to_string(),
+                "DATA_POLLING_128",
+                yes_or_no(self.data_polling_128),
                 GENERATION,
             ),
             (
-                "unknown_peer_check",
-                unknown_peer,
+                "unknown peer check",
+                yes_or_no(self.unknown_peer_check),
                 "status 14 of the device's interface",
             ),
-            ("max_msg_sz", self.mtu.to_string(), MOCK),
-            ("max_sq_wr", self.max_sq_wr.to_string(), MOCK),
-            ("max_rq_wr", self.max_rq_wr.to_string(), MOCK),
-            ("max_sq_sge", self.max_sq_sge.to_string(), MOCK),
-            ("max_rq_sge", self.max_rq_sge.to_string(), MOCK),
-            ("max_sge_rd", self.max_rdma_sge.to_string(), MOCK),
-            ("inline_buf_size", self.inline_size.to_string(), MOCK),
-            ("inline_buf_size_ex", INLINE_SIZE_WIDE.to_string(), LAYOUT),
-            ("max_rdma_size", self.max_rdma_size.to_string(), MOCK),
-            ("max_qp", self.max_qp.to_string(), MORE),
-            ("max_cq", self.max_cq.to_string(), MORE),
-            ("max_cqe", self.max_cqe.to_string(), MOCK),
-            ("max_mr", self.max_mr.to_string(), MOCK),
-            ("max_mr_size", self.max_mr_size.to_string(), MOCK),
-            ("max_pd", self.max_pd.to_string(), MORE),
-            ("max_ah", self.max_ah.to_string(), MORE),
-            ("comp_vectors", self.comp_vectors.to_string(), OURS),
-            ("rnr_backoff", backoff, OURS),
-        ];
-        rows.map(|(name, value, source)| Attribute {
-            name,
-            value,
-            source,
-        })
-        .into()
+            ("max_msg_sz", number(self.mtu.into()), MOCK),
+            ("max_sq_wr", number(self.max_sq_wr.into()), MOCK),
+            ("max_rq_wr", number(self.max_rq_wr.into()), MOCK),
+            ("max_sq_sge", number(self.max_sq_sge.into()), MOCK),
+            ("max_rq_sge", number(self.max_rq_sge.into()), MOCK),
+            ("max_sge_rd", number(max_sge_rd), MOCK),
+            ("inline_buf_size", number(self.inline_size.into()), MOCK),
+            (
+                "inline_buf_size_ex",
+                number(INLINE_SIZE_WIDE.into()),
+                "the layout of a work request",
+            ),
+            ("max_rdma_size", number(self.max_rdma_size.into()), MOCK),
+            ("max_qp", number(self.max_qp.into()), MORE),
+            ("max_cq", number(self.max_cq.into()), MORE),
+            ("max_cqe", number(self.max_cqe.into()), MOCK),
+            ("max_mr", number(self.max_mr.into()), MOCK),
+            ("max_mr_size", number(self.max_mr_size), MOCK),
+            ("max_pd", number(self.max_pd.into()), MORE),
+            ("max_ah", number(self.max_ah.into()), MORE),
+            ("comp_vectors", number(self.comp_vectors.into()), OURS),
+            ("RNR back-off", format!("{first:?}..{longest:?}"), OURS),
+        ]);
+        rows.into_iter()
+            .map(|(name, value, source)| Attribute {
+                name,
+                value,
+                source,
+            })
+            .collect()
     }
 }
 
@@ -312,11 +340,18 @@ mod tests {
     }
 
     #[test]
-    fn every_attribute_is_listed_once_with_its_source() {
+    fn every_attribute_is_listed_once_with_the_same_source_for_all() {
         let mut names = std::collections::HashSet::new();
         for attribute in Profile::default().attributes() {
             assert!(names.insert(attribute.name), "{}", attribute.name);
             assert!(!attribute.value.is_empty() && !attribute.source.is_empty());
+        }
+        let sources = |profile: &Profile| -> Vec<_> {
+            let attributes = profile.attributes().into_iter();
+            attributes.map(|row| (row.name, row.source)).collect()
+        };
+        for profile in Profile::all() {
+            assert_eq!(sources(profile), sources(&Profile::default()));
         }
     }
 

@@ -19,11 +19,7 @@ impl ProfilesArguments {
             Some(name) => std::slice::from_ref(by_name(name)?),
             None => Profile::all(),
         };
-        let mut output = String::new();
-        for profile in profiles {
-            table(&mut output, profile);
-        }
-        super::print(&output);
+        super::print(&table(profiles));
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -39,24 +35,40 @@ pub(super) fn by_name(name: &str) -> Result<&'static Profile, Failure> {
     })
 }
 
-fn table(output: &mut String, profile: &Profile) {
-    let default = if profile.name == Profile::DEFAULT {
-        " (default)"
-    } else {
-        ""
-    };
-    *output += &format!("{}{default}: {}\n", profile.name, profile.description);
-    let attributes = profile.attributes();
-    let width = |text: &dyn Fn(&efa_emu::profile::Attribute) -> usize| {
-        attributes.iter().map(text).max().unwrap_or(0)
-    };
-    let names = width(&|attribute| attribute.name.len());
-    let values = width(&|attribute| attribute.value.len());
-    for attribute in &attributes {
-        *output += &format!(
-            "  {:names$}  {:values$}  {}\n",
-            attribute.name, attribute.value, attribute.source
-        );
+/// What the profiles are, then a row for each attribute: its value in each profile, and its source.
+fn table(profiles: &[Profile]) -> String {
+    let mut output = String::new();
+    for profile in profiles {
+        let default = match profile.name == Profile::DEFAULT {
+            true => " (default)",
+            false => "",
+        };
+        output += &format!("{}{default}: {}\n", profile.name, profile.description);
     }
     output.push('\n');
+
+    let header = ["attribute"].into_iter().map(String::from);
+    let names = profiles.iter().map(|profile| profile.name.to_owned());
+    let mut rows: Vec<Vec<String>> = vec![header.chain(names).chain(["source".into()]).collect()];
+    let columns: Vec<_> = profiles.iter().map(Profile::attributes).collect();
+    for (at, attribute) in columns[0].iter().enumerate() {
+        let values = columns.iter().map(|column| column[at].value.clone());
+        let mut row = vec![attribute.name.to_owned()];
+        row.extend(values);
+        row.push(attribute.source.to_owned());
+        rows.push(row);
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<_> = (0..rows[0].len())
+        .map(|at| width(at).unwrap_or(0))
+        .collect();
+    for row in &rows {
+        let cells = row.iter().zip(&widths);
+        let line: Vec<_> = cells
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
+        output += line.join("  ").trim_end();
+        output.push('\n');
+    }
+    output
 }

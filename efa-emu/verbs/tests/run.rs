@@ -290,6 +290,17 @@ fn profiles_are_listed_with_sources() {
     ] {
         assert!(all.contains(expected), "{expected} is not in\n{all}");
     }
+    let row = |name: &str| {
+        let line = all.lines().find(|line| line.starts_with(name));
+        let line = line.unwrap_or_else(|| panic!("{name} is not in\n{all}"));
+        line.split_whitespace().collect::<Vec<_>>()
+    };
+    let generations = ["efa0", "efa1", "efa2", "efa3", "efa4"];
+    assert_eq!(row("attribute")[1..6], generations);
+    let parts = ["0xefa0", "0xefa1", "0xefa2", "0xefa3", "0xefa4"];
+    assert_eq!(row("vendor_part_id")[1..6], parts);
+    assert_eq!(row("RDMA_READ")[1..6], ["no", "yes", "yes", "yes", "yes"]);
+    assert_eq!(row("RDMA_WRITE")[1..6], ["no", "no", "yes", "yes", "yes"]);
     let mut command = Command::new(built("efa-emu"));
     command.args(["profiles", "efa0"]);
     let one = Program::start(command)
