@@ -1,0 +1,168 @@
+//! What the network options of `efa-emu run` do to a stock program, as its capture shows it.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use common::{Dialogue, TestFabric, installed};
+use efa_core::nic::Status;
+use efa_emu::capture::{Direction, Reader};
+use efa_emu::frame::{Kind, Repr};
+
+/// Messages of `fi_pingpong` in each direction.
+const ROUNDS: u32 = 3;
+
+/// What a host has recorded: transport headers with their times and directions.
+type Recorded = Vec<(Duration, Direction, Repr)>;
+
+fn recorded(path: &Path) -> Recorded {
+    let mut reader = Reader::open(path).unwrap();
+    let mut headers = Vec::new();
+    while let Some(frame) = reader.next_frame().unwrap() {
+        let header = frame.frame.unwrap().header;
+        headers.push((frame.time, frame.direction.unwrap(), header));
+    }
+    headers
+}
+
+/// What the server of a `fi_pingpong` without RDMA receives with these network options: `None`, said
+/// aloud, if there is no such program.
+fn received(options: &[&str]) -> Option<Recorded> {
+    installed("fi_pingpong", "libfabric-bin")?;
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("server.pcapng");
+    let rounds = ROUNDS.to_string();
+    // 256 KiB are some 30 packets.
+    let size = ["-I", &rounds, "-S", "262144", "-c"];
+    let program = [&["fi_pingpong", "-p", "efa", "-e", "rdm"], &size[..]].concat();
+    let dialogue = Dialogue::new(&fabric, &program, "-B", "-P");
+    let device = ["--profile", "efa0"];
+    let capture = ["--pcap", file.to_str().unwrap()];
+    dialogue.run(
+        &[&device, &capture, options].concat(),
+        &[&device, options].concat(),
+    );
+    Some(recorded(&file))
+}
+
+/// The messages that arrive, in the order of their arrival.
+fn arrivals(recorded: &Recorded) -> Vec<Repr> {
+    let inbound = recorded.iter().filter(|(_, direction, header)| {
+        *direction == Direction::Inbound && header.kind == Kind::Send
+    });
+    inbound.map(|(.., header)| *header).collect()
+}
+
+fn paths(arrivals: &[Repr]) -> BTreeSet<u16> {
+    arrivals.iter().map(|header| header.path).collect()
+}
+
+fn in_order(arrivals: &[Repr]) -> bool {
+    arrivals.is_sorted_by_key(|header| header.sequence)
+}
+
+fn is_refusal(header: &Repr) -> bool {
+    header.kind == Kind::Response(Status::RemoteRnr)
+}
+
+#[test]
+fn several_paths_and_jitter_change_the_order() {
+    for (options, several) in [
+        (&["--latency", "100us"][..], false),
+        (&["--paths", "8", "--latency", "100us"], true),
+        (&["--paths", "8", "--jitter", "500us"], true),
+    ] {
+        let Some(recorded) = received(options) else {
+            return;
+        };
+        let arrivals = arrivals(&recorded);
+        assert!(arrivals.len() > 50, "{options:?}: {}", arrivals.len());
+        assert_eq!(paths(&arrivals).len() > 1, several, "{options:?}");
+        assert_eq!(in_order(&arrivals), !several, "{options:?}");
+    }
+}
+
+/// What is lost comes later, once, and the program's data is right.
+#[test]
+fn loss_makes_packets_late() {
+    let Some(recorded) = received(&["--loss", "0.1", "--seed", "3"]) else {
+        return;
+    };
+    let arrivals = arrivals(&recorded);
+    assert!(!in_order(&arrivals));
+    assert_eq!(paths(&arrivals).len(), 1);
+    let distinct: BTreeSet<_> = arrivals
+        .iter()
+        .filter(|header| !header.retransmission)
+        .map(|header| (header.source_qpn.0, header.sequence))
+        .collect();
+    assert!(distinct.len() > 50, "{}", distinct.len());
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_refuses() {
+    let Some(recorded) = received(&["--rnr", "0.2", "--seed", "3"]) else {
+        return;
+    };
+    let refusals = recorded
+        .iter()
+        .filter(|(_, direction, header)| *direction == Direction::Outbound && is_refusal(header));
+    let refusals = refusals.count();
+    assert!(refusals > 5, "{refusals} of some 100");
+}
+
+/// A message and its answer take two latencies at least.
+#[test]
+fn latency_is_waited_for() {
+    const LATENCY: Duration = Duration::from_millis(5);
+    let Some(recorded) = received(&["--latency", "5ms"]) else {
+        return;
+    };
+    let (Some((first, ..)), Some((last, ..))) = (recorded.first(), recorded.last()) else {
+        panic!("nothing was recorded");
+    };
+    let took = *last - *first;
+    assert!(took >= 2 * ROUNDS * LATENCY, "{took:?}");
+}
+
+/// The number of a queue pair that was destroyed is the next one's, or comes last.
+#[test]
+fn numbers_are_reused_by_the_policy() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    for (policy, reused) in [("lowest", true), ("oldest", false)] {
+        let fabric = TestFabric::new();
+        let directory = tempfile::tempdir().unwrap();
+        // The host stays while the programs on it come and go.
+        let sleeper = fabric.sleeper("server");
+        let program = [
+            "fi_pingpong",
+            "-p",
+            "efa",
+            "-e",
+            "rdm",
+            "-I",
+            "1",
+            "-S",
+            "64",
+        ];
+        let dialogue = Dialogue::new(&fabric, &program, "-B", "-P");
+        let numbers: Vec<_> = ["first", "second"]
+            .map(|name| {
+                let file = directory.path().join(name);
+                let file = file.to_str().unwrap();
+                let options = ["--host", "server", "--qpn-reuse", policy, "--pcap", file];
+                dialogue.run(&options, &["--qpn-reuse", policy]);
+                let recorded = recorded(Path::new(file));
+                arrivals(&recorded)[0].destination_qpn
+            })
+            .into();
+        assert_eq!(numbers[0] == numbers[1], reused, "{policy}: {numbers:?}");
+        sleeper.signal(libc::SIGTERM);
+        sleeper.wait();
+    }
+}
