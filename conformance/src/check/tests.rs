@@ -5,7 +5,7 @@ use efa_core::wire::{
     AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, CtsFlags, EagerRtm, EagerRtw, Eor,
     ExtraFeatures, ExtraInfo, ExtraInfoWord, Handshake, LongctsRtm, LongreadRtm, MediumRtm, MsgId,
     RawAddressHeader, ReadRsp, Receipt, RecvId, Repr, ReqOptions, RmaIov, RmaIovs, Rta, RtaKind,
-    Rtr, RtrKind, SendId, UniversalFlags,
+    Rtr, RtrKind, RuntreadRtm, SendId, UniversalFlags,
 };
 use efa_emu::frame;
 
@@ -486,6 +486,28 @@ fn remote_memory_is_as_long_as_its_data() {
     let mut b = Builder::acquainted(all());
     b.send(A, B, &write, &[0; 9]);
     assert_eq!(b.broken(), [("iov-length", 7)]);
+
+    // Each packet of a runt says where the rest is.
+    let memory = |length| [RmaIov::new(0x1000, length, 1)];
+    let (right, wrong) = (memory(100), memory(99));
+    let runt = RuntreadRtm {
+        msg_id: MsgId(1),
+        msg_length: 100,
+        runt_length: 20,
+        send_id: SendId(4),
+        read_iov: RmaIovs::new(&right).unwrap(),
+        options: options(None, Some(A)),
+        ..RuntreadRtm::default()
+    };
+    let rest = RuntreadRtm {
+        seg_offset: 10,
+        read_iov: RmaIovs::new(&wrong).unwrap(),
+        ..runt
+    };
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &runt, &[0; 10]);
+    b.send(A, B, &rest, &[0; 10]);
+    assert_eq!(b.broken(), [("iov-length", 9)]);
 }
 
 #[test]

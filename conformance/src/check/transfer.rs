@@ -96,7 +96,7 @@ impl Transfers {
                 }
             }
             // The message's first packet announced its operation.
-            Header::MediumRtm(_) | Header::RuntreadRtm(_) if goes_on => {}
+            Header::MediumRtm(_) if goes_on => {}
             Header::MediumRtm(h) => {
                 if let Some(id) = h.receipt {
                     self.announce(observed, id.0, h.msg_length, h.msg_length, Ending::Receipt);
@@ -113,13 +113,10 @@ impl Transfers {
             }
             Header::RuntreadRtm(h) => {
                 check_iov(observed, h.read_iov, h.msg_length, "read_iov", findings);
-                self.announce(
-                    observed,
-                    h.send_id.0,
-                    h.msg_length,
-                    h.runt_length,
-                    Ending::Eor,
-                );
+                let runt = h.runt_length;
+                if !goes_on {
+                    self.announce(observed, h.send_id.0, h.msg_length, runt, Ending::Eor);
+                }
             }
             Header::EagerRtw(h) => {
                 check_iov(observed, h.rma_iov, payload, "rma_iov", findings);
