@@ -406,6 +406,9 @@ fn mutated_frames_never_make_a_lua_error() {
     // Transfers are followed in the first pass, and shown in the second.
     assert_eq!(tshark.run(&mutated, &["-Y", filter]), "");
     assert_eq!(tshark.run(&mutated, &["-2", "-Y", filter]), "");
+    // And when all of the tree is shown; `run` looks for errors in it.
+    let details = tshark.run(&mutated, &["-2", "-O", "efa,efa_rdm"]);
+    assert_eq!(details.matches("\nFrame ").count() + 1, mutations());
     // That the filter finds errors.
     let function = "local function read_header(tvb)\n";
     let broken = tshark.with_dissector(|text| {
@@ -919,6 +922,49 @@ fn recorded_traces_show_what_the_codec_reads() {
         }
         assert_eq!(shown.len(), number, "{}", path.display());
     }
+}
+
+/// While no details are on the screen, the dissector adds fields only if a filter or a column asks for
+/// them: what a column has then is what the details have.
+#[test]
+fn columns_have_what_the_details_have() {
+    let Some(tshark) = Tshark::find() else { return };
+    let names: Vec<String> = tshark.fields().into_keys().collect();
+    let columns = names
+        .iter()
+        .map(|name| format!(",\"{name}\",\"%Cus:{name}:0:U\""));
+    let columns = format!(
+        "gui.column.format:\"No.\",\"%m\"{}",
+        columns.collect::<String>()
+    );
+    let mut seen = BTreeSet::new();
+    for name in [
+        "long-cts",
+        "runting-read",
+        "read-emulated",
+        "delivery-complete",
+    ] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../traces/{name}.pcapng"));
+        let capture = std::fs::read(&path).unwrap();
+        let text = tshark.run(&capture, &["-2", "-T", "tabs", "-o", &columns]);
+        let shown = tshark.dissect_twice(&capture);
+        assert_eq!(text.lines().count(), shown.len());
+        for (line, shown) in text.lines().zip(&shown) {
+            // Empty columns at the end of a line are left out.
+            let cells = line.split('\t').skip(1).chain(std::iter::repeat(""));
+            for (field, cell) in names.iter().zip(cells) {
+                assert_eq!(
+                    !cell.is_empty(),
+                    shown.has(field),
+                    "{name}: {line}: {field}"
+                );
+                if !cell.is_empty() {
+                    seen.insert(field);
+                }
+            }
+        }
+    }
+    assert!(seen.len() > 80, "only {seen:?}");
 }
 
 /// The capture with no more than `snaplen` bytes of each frame.
