@@ -1927,8 +1927,10 @@ end
 -- Nobody looks at the tree of most packets, and building it is most of the work. When it is not on
 -- the screen, only those fields are added that a filter, a column or a tap asks for.
 local is_visible
+-- The method of all trees: to look it up anew costs as much as to call it.
+local is_referenced
 local function is_wanted(tree, field)
-    return is_visible or tree:referenced(field)
+    return is_visible or is_referenced(tree, field)
 end
 
 local function add_generated(tree, field, value)
@@ -2054,27 +2056,31 @@ local function uint64(number)
     return UInt64(number % 2 ^ 32, floor(number / 2 ^ 32) % 2 ^ 32)
 end
 
--- What there is to say about a frame's transfer: {field, value of (transfer, frame, first, last)}.
--- Functions, because a value costs more than to find out that nobody asks for it.
+local function itself(value)
+    return value
+end
+
+-- What there is to say about a frame's transfer: {field, value of (transfer, frame, first, last), what
+-- makes of it the value to show}. To find out that there is no value costs less than to ask whether
+-- somebody wants it, and that less than to make it.
 local TRANSFER_FIELDS = {
     { "operation", function(transfer) return transfer.operation end },
     { "subprotocol", function(transfer) return transfer.subprotocol end },
-    { "length", function(transfer) return transfer.length and uint64(transfer.length) end },
-    { "order", function(transfer) return transfer.order and uint64(transfer.order) end },
+    { "length", function(transfer) return transfer.length end, uint64 },
+    { "order", function(transfer) return transfer.order end, uint64 },
     { "first_in", function(_, frame, first) return frame ~= first and first or nil end },
-    { "previous_in", function(transfer, frame) return (neighbours(transfer.frames, frame)) end },
-    { "next_in", function(transfer, frame)
-        local _, following = neighbours(transfer.frames, frame)
-        return following
-    end },
+    { "previous_in", function(_, frame, first) return frame ~= first and frame or nil end,
+        function(frame, transfer) return (neighbours(transfer.frames, frame)) end },
+    { "next_in", function(_, frame, _, last) return frame ~= last and frame or nil end,
+        function(frame, transfer)
+            local _, following = neighbours(transfer.frames, frame)
+            return following
+        end },
     { "last_in", function(_, frame, _, last) return frame ~= last and last or nil end },
     { "request_in", function(_, frame, first)
         return state.transfer_response_time_of[frame] and first
     end },
-    { "response_time", function(_, frame)
-        local time = state.transfer_response_time_of[frame]
-        return time and nstime(time)
-    end },
+    { "response_time", function(_, frame) return state.transfer_response_time_of[frame] end, nstime },
     { "response_in", function(transfer, frame, first)
         return frame == first and transfer.response or nil
     end },
@@ -2087,12 +2093,12 @@ local TRANSFER_FIELDS = {
         return transfer.delivered ~= frame and transfer.delivered or nil
     end },
     { "duration", function(transfer, frame, _, last)
-        return frame == last and nstime(transfer.last_time - transfer.started) or nil
-    end },
+        return frame == last and transfer.last_time - transfer.started or nil
+    end, nstime },
     { "retries", function(transfer) return transfer.retries > 0 and transfer.retries or nil end },
 }
 for _, entry in ipairs(TRANSFER_FIELDS) do
-    entry[1] = F["transfer." .. entry[1]]
+    entry[1], entry[3] = F["transfer." .. entry[1]], entry[3] or itself
 end
 
 local function show_transfer(tree, frame)
@@ -2108,11 +2114,9 @@ local function show_transfer(tree, frame)
     end
     local first, last = transfer.frames[1], transfer.frames[#transfer.frames]
     for _, entry in ipairs(TRANSFER_FIELDS) do
-        if is_wanted(tree, entry[1]) then
-            local value = entry[2](transfer, frame, first, last)
-            if value then
-                item:add(entry[1], value):set_generated()
-            end
+        local value = entry[2](transfer, frame, first, last)
+        if value and is_wanted(tree, entry[1]) then
+            item:add(entry[1], entry[3](value, transfer)):set_generated()
         end
     end
     if transfer.done == frame and is_wanted(tree, F["transfer.data"]) then
@@ -2187,8 +2191,8 @@ local rdm_handle, efa_handle -- set below, when the dissectors exist
 
 -- Whether there is anything to add to the tree.
 local function is_tree_wanted(tree, handle)
-    is_visible = tree.visible
-    return is_visible or tree:referenced(handle)
+    is_visible, is_referenced = tree.visible, is_referenced or tree.referenced
+    return is_visible or is_referenced(tree, handle)
 end
 
 -- What the transport header says of the packet behind it, while that is dissected.
