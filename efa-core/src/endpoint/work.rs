@@ -52,7 +52,7 @@ enum Outcome {
 pub(super) const QUANTUM: usize = 32;
 
 impl<N: Nic> Endpoint<N> {
-    /// Queues work and does it as soon as there is room. Packets that are to be posted again go
+    /// Queues work, to be done as soon as there is room. Packets that are to be posted again go
     /// first: they hold buffers that the others may be waiting for.
     pub(super) fn queue_work(&mut self, work: Work) {
         self.queue_of(work).push_back(work);
