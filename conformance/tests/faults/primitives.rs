@@ -251,7 +251,7 @@ fn sends_complete_in_random_order() {
 }
 
 #[test]
-fn a_duplicated_completion_is_noticed_and_changes_nothing() {
+fn a_duplicated_completion_completes_nothing_twice() {
     with_each(|software| {
         for on in ["request", "answer"] {
             let mut rig = pair(software);
