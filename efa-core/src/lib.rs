@@ -15,3 +15,8 @@ pub mod address;
 pub mod endpoint;
 pub mod nic;
 pub mod wire;
+
+/// The example in the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
