@@ -42,12 +42,16 @@ fn an_idle_process_burns_no_processor_time() {
     // one that wakes every millisecond well over a hundredth.
     process.say("20");
     process.hear();
-    process.say("1000");
-    let used: u64 = process.hear().parse().unwrap();
-    assert!(
-        used < 5_000,
-        "{used} us of processor time in 1 s of doing nothing"
-    );
+    // What it burns for ever, it burns in each of the seconds.
+    let mut used = Vec::new();
+    while used.last().is_none_or(|&used| used >= 5_000) {
+        assert!(
+            used.len() < 10,
+            "us of processor time in seconds of doing nothing: {used:?}"
+        );
+        process.say("1000");
+        used.push(process.hear().parse::<u64>().unwrap());
+    }
     process.finish();
 }
 

@@ -416,17 +416,26 @@ impl Activity {
         panic!("an opened device has a thread");
     }
 
-    /// What it does while the program does nothing, a third of a second long.
-    fn while_idle() -> Activity {
-        // Until it takes over from a program that polled, and has settled.
-        std::thread::sleep(Duration::from_millis(60));
-        let before = Activity::now();
-        std::thread::sleep(Duration::from_millis(333));
-        let after = Activity::now();
-        Activity {
-            sleeps: after.sleeps - before.sleeps,
-            ticks: after.ticks - before.ticks,
+    /// Checks what it does while the program does nothing: within a third of a second, at least
+    /// once in several. It may have work left from before, and other programs can make a third of a
+    /// second longer than that; a device that is busy for ever is so in all of them.
+    fn assert_idle(when: &str, is_met: impl Fn(Activity) -> bool) {
+        let mut seen = Vec::new();
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(60));
+            let before = Activity::now();
+            std::thread::sleep(Duration::from_millis(333));
+            let after = Activity::now();
+            let idle = Activity {
+                sleeps: after.sleeps - before.sleeps,
+                ticks: after.ticks - before.ticks,
+            };
+            if is_met(idle) {
+                return;
+            }
+            seen.push(idle);
         }
+        panic!("{when}: {seen:?}");
     }
 }
 
@@ -447,11 +456,8 @@ fn doorbells_cost_those_who_asked_for_them() {
             wait_for(queue, 2);
         };
         by_calls();
-        let idle = Activity::while_idle();
-        assert!(
-            idle.sleeps < 30 && idle.ticks < 5,
-            "without doorbells: {idle:?}"
-        );
+        let without = |idle: Activity| idle.sleeps < 30 && idle.ticks < 5;
+        Activity::assert_idle("without doorbells", without);
 
         let (mut of_send, mut of_receive): (efadv_wq_attr, efadv_wq_attr) = (zeroed(), zeroed());
         let mut number = efadv_ah_attr::default();
@@ -477,21 +483,15 @@ fn doorbells_cost_those_who_asked_for_them() {
                 let entry = completions.next();
                 assert_eq!((entry.request, entry.status), (round, 0));
             }
-            let idle = Activity::while_idle();
-            assert!(
-                (1..2000).contains(&idle.sleeps) && idle.ticks < 15,
-                "with doorbells, round {round}: {idle:?}"
-            );
+            Activity::assert_idle("with doorbells", |idle| {
+                (1..2000).contains(&idle.sleeps) && idle.ticks < 15
+            });
         }
         // SAFETY: live objects.
         unsafe {
             assert_eq!(ibv_destroy_qp(pair), 0);
             assert_eq!(ibv_destroy_cq(queue), 0);
         }
-        let idle = Activity::while_idle();
-        assert!(
-            idle.sleeps < 30 && idle.ticks < 5,
-            "without doorbells again: {idle:?}"
-        );
+        Activity::assert_idle("without doorbells again", without);
     });
 }
