@@ -4,6 +4,7 @@ use hashbrown::HashTable;
 
 use crate::wire::MsgId;
 
+use super::admission::PartKey;
 use super::hash::Mixer;
 use super::ids::{ClaimId, PeerId, ReceiveId};
 use super::matching::UnexpectedKey;
@@ -15,6 +16,8 @@ pub(super) enum Assembly {
     Unexpected { tagged: bool, key: UnexpectedKey },
     /// Likewise; the application claimed it.
     Claimed(ClaimId),
+    /// Likewise; it has its place in a multi-receive buffer and waits for room among the operations.
+    Waiting(PartKey),
     /// To the receive.
     Receive(ReceiveId),
 }

@@ -12,9 +12,17 @@ pub struct EndpointConfig {
     /// Completions for the application that may wait; beyond it the endpoint stops polling the
     /// device until the application takes some. Default 131,072.
     pub completion_queue: usize,
-    /// Sends (and, counted separately, receives) that may be in flight; at most 1,048,576, which
-    /// is the default.
+    /// Operations that the application may have in flight: sends and writes, and, counted
+    /// separately, receives, reads and fetching atomics. What peers do here takes nothing away from
+    /// it. Together with [`EndpointConfig::remote_operations`] less than 1,048,576. Default 983,039.
     pub max_operations: usize,
+    /// Operations of peers, of all together, that may be carried out at a time: emulated writes and
+    /// reads of our memory, and messages of more than one packet on their way into multi-receive
+    /// buffers. Nothing that the application does takes any of it away. A peer gets as many as are
+    /// left over for others; what it asks for beyond that waits until some end. So 16 peers that all
+    /// ask for more than there are have a seventeenth each, and the last seventeenth is there for
+    /// whoever comes next. At least 1. Default 65,536.
+    pub remote_operations: usize,
     /// Message ids that a peer may run ahead of the oldest one missing, a power of two up to 2^20.
     /// A peer that goes beyond it has broken the protocol (a stock sender of 1.11 or 1.17 aborts
     /// its receiver at 16,384): the packet is refused, the peer is given up with an
@@ -28,9 +36,10 @@ pub struct EndpointConfig {
     /// given up. To be limited where peers are not trusted, so that none can use up what all need.
     /// Default: no limit.
     pub peer_held_bytes: usize,
-    /// Requests of one peer that may be under way at a time: emulated writes and reads of our
-    /// memory, and answers (RECEIPT, EOR, ATOMRSP) that wait to be sent. A peer that asks for more is
-    /// given up. Default 65,536.
+    /// Requests of one peer that may be pending at a time: its
+    /// [`remote_operations`](EndpointConfig::remote_operations), carried out or waiting for it, and
+    /// answers (RECEIPT, EOR, ATOMRSP) that wait to be sent. A peer that asks for more is given up.
+    /// Default 65,536.
     pub peer_operations: usize,
     /// Whether messages of one peer are matched in the order in which it sent them
     /// (`FI_ORDER_SAS`). If not, they are matched as they arrive; atomics wait for their turn
@@ -86,7 +95,8 @@ impl Default for EndpointConfig {
             recv_buffers: 8192,
             poll_batch: 64,
             completion_queue: 1 << 17,
-            max_operations: 1 << 20,
+            max_operations: (1 << 20) - (1 << 16) - 1,
+            remote_operations: 1 << 16,
             reorder_window: 1 << 16,
             held_bytes: 1 << 30,
             peer_held_bytes: usize::MAX,

@@ -192,6 +192,12 @@ impl Held {
         }
     }
 
+    /// Whether a packet can wait without taking a buffer from those that the device must have.
+    pub(super) fn has_memory_for(&self, packet: &ReceivedPacket) -> bool {
+        self.in_buffers < self.max_in_buffers
+            || self.copied_bytes + packet.footprint() <= self.max_copied_bytes
+    }
+
     /// Packets that wait in device buffers.
     pub(super) fn in_buffers(&self) -> usize {
         self.in_buffers

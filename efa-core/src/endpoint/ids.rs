@@ -169,6 +169,16 @@ impl<T, I: Id> Arena<T, I> {
         self.used >= self.limit
     }
 
+    /// Makes room for one object that does not count, until [`Arena::narrow`].
+    pub(crate) fn widen(&mut self) {
+        self.limit += 1;
+    }
+
+    /// Takes back the room of an object that did not count and is gone.
+    pub(crate) fn narrow(&mut self) {
+        self.limit -= 1;
+    }
+
     /// Stores a value, or gives it back if the arena is full.
     #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Result<I, T> {

@@ -120,6 +120,12 @@ impl Ending {
     pub(super) fn is_peers(&self) -> bool {
         matches!(self.audience, Audience::Target(_))
     }
+
+    /// Whether it was a peer that decided that there is such an operation: a write, or one of who
+    /// knows how many messages for a multi-receive buffer.
+    pub(super) fn is_remote(&self) -> bool {
+        self.is_peers() || self.part.is_some()
+    }
 }
 
 impl Transfer {
@@ -321,6 +327,7 @@ impl<N: Nic> Endpoint<N> {
         if is_write {
             // The peer starts the write afresh, with a request of another kind.
             self.inbound.remove(id);
+            self.end_operation(peer);
             self.end_service(peer);
         }
         Ok(())
@@ -357,6 +364,9 @@ impl<N: Nic> Endpoint<N> {
         };
         if transfer.assembled {
             self.assemblies.remove(transfer.peer, transfer.msg_id);
+        }
+        if transfer.ending.is_remote() {
+            self.end_operation(transfer.peer);
         }
         if transfer.ending.is_peers() {
             self.end_service(transfer.peer);

@@ -28,7 +28,7 @@ pub(super) struct InboundTable {
 }
 
 impl InboundTable {
-    /// A table for at most `limit` operations.
+    /// A table for at most `limit` operations of the application.
     pub(super) fn new(limit: usize) -> Self {
         InboundTable {
             ids: Arena::new(limit),
@@ -40,14 +40,20 @@ impl InboundTable {
         self.ids.len()
     }
 
+    /// Whether there is no room for another operation of the application.
     pub(super) fn is_full(&self) -> bool {
         self.ids.is_full()
     }
 
-    /// Stores an operation.
+    /// Stores an operation. Those of peers do not count here: there are not more than
+    /// [`EndpointConfig::remote_operations`](super::EndpointConfig::remote_operations).
     #[inline]
     pub(super) fn insert(&mut self, inbound: Inbound) -> Result<ReceiveId, Full> {
-        if self.is_full() {
+        if let Inbound::Active(transfer) = &inbound
+            && transfer.ending.is_remote()
+        {
+            self.ids.widen();
+        } else if self.is_full() {
             return Err(Full);
         }
         let stored = match inbound {
@@ -68,7 +74,13 @@ impl InboundTable {
     pub(super) fn remove(&mut self, id: ReceiveId) -> Option<Inbound> {
         Some(match self.ids.remove(id)? {
             Inbound::Posted(posted) => Inbound::Posted(posted),
-            Inbound::Active(key) => Inbound::Active(self.transfers.remove(key as usize)),
+            Inbound::Active(key) => {
+                let transfer = self.transfers.remove(key as usize);
+                if transfer.ending.is_remote() {
+                    self.ids.narrow();
+                }
+                Inbound::Active(transfer)
+            }
         })
     }
 

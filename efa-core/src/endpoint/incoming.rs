@@ -117,6 +117,11 @@ impl Rtm {
         )
     }
 
+    /// Whether it is all in one packet.
+    pub(super) fn is_eager(&self) -> bool {
+        matches!(self.protocol, RtmProtocol::Eager { .. })
+    }
+
     /// Whether other packets of the same `msg_id` may follow.
     pub(super) fn is_segment(&self) -> bool {
         matches!(
@@ -132,6 +137,13 @@ pub(super) struct Rtw {
     pub(super) target: Iovs,
     pub(super) cq_data: Option<u64>,
     pub(super) protocol: RtwProtocol,
+}
+
+impl Rtw {
+    /// Whether it brings all of its data.
+    pub(super) fn is_eager(&self) -> bool {
+        matches!(self.protocol, RtwProtocol::Eager { .. })
+    }
 }
 
 /// The subprotocol of a write, with its own fields.

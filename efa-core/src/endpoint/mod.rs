@@ -25,7 +25,7 @@
 //! | `eager`, `long_cts`, `long_read` | the other subprotocols, with runting read and READ_NACK |
 //! | `write`, `read`, `atomic`, `arithmetic`, `soft_float` | one-sided operations |
 //! | `outbound`, `inbound`, `inbound_table` | operations in flight, as source and as destination of the data |
-//! | `service` | what is done for peers' requests, and how much of it at a time |
+//! | `service`, `admission` | what is done for peers' requests, and how much of it; which of their operations wait |
 //! | `stream`, `rdma`, `exposed` | the packets and the RDMA requests that they consist of; memory that peers may name |
 //! | `ids`, `iov`, `list`, `hash`, `random`, `incoming` | their parts |
 //!
@@ -40,7 +40,12 @@
 //! * Nothing that a peer sends makes the endpoint panic, affects other peers, or makes it keep more
 //!   than [`EndpointConfig::held_bytes`] of packets. Where peers are not trusted,
 //!   [`EndpointConfig::peer_held_bytes`] and [`EndpointConfig::peer_operations`] give each its share.
+//! * What peers start here takes no room from what the application starts
+//!   ([`EndpointConfig::max_operations`]), nor the other way round; and peers that ask for more than
+//!   there is room for wait for each other, never so that there is none left for the next
+//!   ([`EndpointConfig::remote_operations`]).
 
+mod admission;
 mod arithmetic;
 mod assembly;
 mod atomic;
@@ -109,6 +114,7 @@ use slab::Slab;
 use crate::nic::{Access, BufferId, Completion, DeviceCaps, Nic, Region, UserSlice};
 use crate::wire::MsgId;
 
+use admission::Admission;
 use assembly::Assemblies;
 use atomic::AtomicResponse;
 
@@ -168,7 +174,9 @@ pub struct Endpoint<N: Nic> {
     parked: usize,
     parked_buffers: usize,
     max_parked_buffers: usize,
-    /// Requests of peers under way, and answers to them that wait to be sent; the latter alone.
+    /// Operations of peers that are carried out here, and those that wait for it.
+    admission: Admission,
+    /// Requests of peers that are pending, and answers to them that wait to be sent; the latter alone.
     served: usize,
     owed: usize,
     /// Ends of back-offs.
@@ -214,6 +222,23 @@ impl<N: Nic> Endpoint<N> {
                 limit: 1 << 20,
             });
         }
+        let operations = config
+            .max_operations
+            .saturating_add(config.remote_operations);
+        if operations >= 1 << 20 {
+            return Err(EndpointError::OutOfRange {
+                what: "max_operations and remote_operations together",
+                value: operations as u64,
+                limit: (1 << 20) - 1,
+            });
+        }
+        if config.remote_operations == 0 {
+            return Err(EndpointError::OutOfRange {
+                what: "remote_operations",
+                value: 0,
+                limit: (1 << 20) - 1,
+            });
+        }
         let wanted_receives = config.recv_buffers.clamp(1, attributes.recv_queue_depth);
         let has = |caps| config.use_device_rdma && attributes.caps.contains(caps);
         let local = Local {
@@ -253,6 +278,7 @@ impl<N: Nic> Endpoint<N> {
             parked: 0,
             parked_buffers: 0,
             max_parked_buffers: attributes.send_queue_depth / 4,
+            admission: Admission::default(),
             served: 0,
             owed: 0,
             timers: BinaryHeap::new(),
@@ -355,6 +381,7 @@ impl<N: Nic> Endpoint<N> {
             assemblies: self.assemblies.len(),
             claimed: self.claims.len(),
             owed: self.owed,
+            waiting: self.admission.waiting(),
         }
     }
 
@@ -615,6 +642,7 @@ impl<N: Nic> Endpoint<N> {
                 self.drop_unexpected(peer, &claim.message);
             }
         }
+        self.end_waiting(peer, failure);
         if let Some(state) = self.peers.state_mut(peer) {
             for head in state.window.drain() {
                 self.drop_held(peer, head);

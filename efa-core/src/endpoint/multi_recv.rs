@@ -15,7 +15,7 @@ use super::inbound_table::Inbound;
 use super::incoming::{Incoming, Rtm};
 use super::iov::Iov;
 use super::matching::{Filter, PostedKey};
-use super::message::receive_flags;
+use super::message::{UnexpectedMessage, receive_flags};
 use super::operation::{IoVec, MultiRecvArgs, SourceFilter, TagFilter};
 
 /// Names a [`MultiBuffer`] in [`Endpoint::multi_buffers`].
@@ -90,26 +90,28 @@ impl<N: Nic> Endpoint<N> {
             posted.key = key;
         }
         // Those that are here already come first.
-        while !self.inbound.is_full()
-            && let Some(unexpected) = self.untagged.find_unexpected(&filter)
-            && let length = self.untagged.unexpected_mut(unexpected).2.length
-            && let Some((target, ending)) = self.next_part(id, length)
+        while let Some(unexpected) = self.untagged.find_unexpected(&filter)
+            && let (.., message) = self.untagged.unexpected_mut(unexpected)
+            && let (length, cq_data) = (message.length, message.cq_data)
+            && let Some((target, ending)) = self.next_part(id, length, cq_data)
         {
             let (peer, _, message) = self.untagged.remove_unexpected(unexpected);
-            let ending = Ending {
-                flags: receive_flags(false, message.cq_data),
-                cq_data: message.cq_data,
-                ..ending
-            };
-            let capacity = target.memory.length as u64;
-            self.receive_kept(peer, &message, Iov::One(target), capacity, ending)?;
+            match self.is_admitted(peer) {
+                true => self.receive_part(peer, &message, target, ending),
+                false => self.postpone_part(peer, message, target, ending),
+            }
         }
         Ok(id)
     }
 
     /// Gives a message of `length` bytes the next part of a buffer, `None` if that takes no more.
     /// Closes the buffer if too little is left then.
-    fn next_part(&mut self, id: ReceiveId, length: u64) -> Option<(IoVec, Ending)> {
+    fn next_part(
+        &mut self,
+        id: ReceiveId,
+        length: u64,
+        cq_data: Option<u64>,
+    ) -> Option<(IoVec, Ending)> {
         let Some(Inbound::Posted(posted)) = self.inbound.get(id) else {
             return None;
         };
@@ -135,9 +137,9 @@ impl<N: Nic> Endpoint<N> {
         let ending = Ending {
             context,
             report_success: true,
-            flags: receive_flags(false, None),
+            flags: receive_flags(false, cq_data),
             tag: 0,
-            cq_data: None,
+            cq_data,
             audience: Audience::Starter,
             part: Some(Part {
                 buffer: multi,
@@ -156,18 +158,29 @@ impl<N: Nic> Endpoint<N> {
         incoming: &Incoming,
         rtm: &Rtm,
     ) {
-        if self.inbound.is_full() {
-            return self.keep_unexpected(peer, packet, incoming, rtm);
-        }
         let length = rtm.length(incoming.payload);
-        let Some((target, ending)) = self.next_part(receive, length) else {
+        // A message that ends with its first packet is no operation that others would wait for.
+        if !rtm.is_eager() && !self.is_admitted(peer) {
+            let Some(head) = self.make_wait(peer, packet, incoming.packet_type) else {
+                return;
+            };
+            let message = UnexpectedMessage {
+                msg_id: rtm.msg_id,
+                length,
+                cq_data: rtm.cq_data,
+                segmented: rtm.is_segment(),
+                head,
+            };
+            match self.next_part(receive, length, rtm.cq_data) {
+                Some((target, ending)) => self.postpone_part(peer, message, target, ending),
+                None => self.drop_unexpected(peer, &message),
+            }
+            return;
+        }
+        let Some((target, ending)) = self.next_part(receive, length, rtm.cq_data) else {
             return self.keep_unexpected(peer, packet, incoming, rtm);
         };
-        let ending = Ending {
-            flags: receive_flags(false, rtm.cq_data),
-            cq_data: rtm.cq_data,
-            ..ending
-        };
+        self.begin_operation(peer);
         let capacity = target.memory.length as u64;
         let mut transfer = Transfer::new(peer, length, Iov::One(target), capacity, ending);
         transfer.msg_id = rtm.msg_id;

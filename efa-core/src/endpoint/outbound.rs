@@ -113,7 +113,7 @@ impl<N: Nic> Endpoint<N> {
     /// Makes an operation with the rest of its data.
     ///
     /// # Errors
-    /// [`EndpointError::TryAgain`] if there are too many operations.
+    /// [`EndpointError::TryAgain`] if there are too many operations of the application.
     pub(super) fn new_bulk(
         &mut self,
         peer: PeerId,
@@ -122,7 +122,10 @@ impl<N: Nic> Endpoint<N> {
         awaited: Awaited,
         bulk: Bulk,
     ) -> Result<OutboundId, EndpointError> {
-        if self.outbound.is_full() {
+        // Reads of peers have room of their own.
+        if report.is_none() {
+            self.outbound.widen();
+        } else if self.outbound.is_full() {
             self.deregister_own(bulk.own_regions);
             return Err(EndpointError::TryAgain);
         }
@@ -199,6 +202,8 @@ impl<N: Nic> Endpoint<N> {
         self.outbound.remove(id);
         self.drop_bulk(peer, bulk);
         let Some(report) = report else {
+            self.outbound.narrow();
+            self.end_operation(peer);
             return self.end_service(peer);
         };
         self.statistics.count(report.flags, failure.is_none());

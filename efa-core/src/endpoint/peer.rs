@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use crate::address::{Qkey, Qpn};
 use crate::wire::{ExtraFeatures, Handshake, MsgId};
 
+use super::admission::Waiting;
 use super::error::Failure;
 use super::ids::{OutboundId, ReceiveId};
 use super::reorder::ReorderWindow;
@@ -18,8 +19,11 @@ pub(super) struct PeerState {
     pub(super) next_msg_id: MsgId,
     /// Memory of its packets that wait, in bytes.
     pub(super) held_bytes: usize,
-    /// Its requests under way, and answers to it that wait to be sent.
+    /// Its requests that are pending, and answers to it that wait to be sent.
     pub(super) served: usize,
+    /// Its operations that are carried out here, and those that wait for it.
+    pub(super) operations: usize,
+    pub(super) waiting: VecDeque<Waiting>,
     /// What came from the peer before its turn.
     pub(super) window: ReorderWindow,
     /// Our HANDSHAKE.
@@ -87,6 +91,8 @@ impl PeerState {
             next_msg_id: first_msg_id,
             held_bytes: 0,
             served: 0,
+            operations: 0,
+            waiting: VecDeque::new(),
             window: ReorderWindow::new(first_msg_id),
             handshake_sent: false,
             features: None,

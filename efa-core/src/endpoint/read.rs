@@ -6,8 +6,8 @@ use crate::wire::{PacketType, ReadRsp, RecvId, Repr, Rtr, RtrKind};
 
 use super::Endpoint;
 use super::choice::{self, ReadProtocol};
-use super::completion::{CompletionFlags, Event, PacketError};
-use super::error::{EndpointError, Errno, Failure, ProviderError};
+use super::completion::{CompletionFlags, PacketError};
+use super::error::EndpointError;
 use super::held::ReceivedPacket;
 use super::ids::{PeerId, ReceiveId};
 use super::inbound::{Audience, Ending, Supply, Transfer};
@@ -145,16 +145,9 @@ impl<N: Nic> Endpoint<N> {
             },
             ..Bulk::new(source, length, Stream::ReadResponse(rtr.recv_id))
         };
-        match self.new_bulk(peer, None, length, Awaited::Nothing, bulk) {
-            Ok(id) => self.queue_outbound(id),
-            Err(_) => {
-                self.end_service(peer);
-                self.push_event(Event::RemoteOperationFailed {
-                    peer,
-                    packet_type: packet_type.code(),
-                    failure: Failure::new(Errno::ENOMEM, ProviderError::SendPoolExhausted),
-                });
-            }
+        if let Ok(id) = self.new_bulk(peer, None, length, Awaited::Nothing, bulk) {
+            self.begin_operation(peer);
+            self.queue_outbound(id);
         }
     }
 }

@@ -165,14 +165,13 @@ impl<N: Nic> Endpoint<N> {
             }
             Body::Message(rtm) => return self.in_turn(peer, rtm.msg_id, packet, incoming),
             Body::Atomic(rta) => return self.in_turn(peer, rta.msg_id, packet, incoming),
+            Body::Write(_) | Body::Read(_) => return self.on_request(peer, packet, incoming),
             Body::Handshake(features) => self.on_handshake(peer, *features),
             Body::Cts(cts) => self.on_cts(peer, cts),
             Body::CtsData(data) => self.on_cts_data(peer, data, &packet, payload),
             Body::Receipt(receipt) => self.on_receipt(peer, receipt),
             Body::Eor(eor) => self.on_eor(peer, eor),
             Body::ReadNack(nack) => self.on_read_nack(peer, nack),
-            Body::Write(rtw) => self.on_write(peer, rtw, &packet, incoming),
-            Body::Read(rtr) => self.on_read(peer, rtr, incoming.packet_type),
             Body::ReadRsp(response) => self.on_read_response(peer, response, &packet, payload),
             Body::AtomRsp(response) => self.on_atomic_response(peer, response, &packet, payload),
             Body::Unsupported => self.refuse(

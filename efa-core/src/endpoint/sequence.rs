@@ -168,6 +168,10 @@ impl<N: Nic> Endpoint<N> {
                 Some(claim) => claim.message.head,
                 None => return self.release(packet),
             },
+            Assembly::Waiting(key) => match self.admission.part_head(key) {
+                Some(head) => *head,
+                None => return self.release(packet),
+            },
             Assembly::Receive(_) => return self.release(packet),
         };
         let id = match self.hold(peer, packet, Some(head)) {
@@ -184,6 +188,11 @@ impl<N: Nic> Endpoint<N> {
             Assembly::Claimed(claim) => {
                 if let Some(claim) = self.claims.get_mut(claim) {
                     claim.message.head = id;
+                }
+            }
+            Assembly::Waiting(key) => {
+                if let Some(head) = self.admission.part_head(key) {
+                    *head = id;
                 }
             }
             Assembly::Receive(_) => {}

@@ -14,7 +14,7 @@ use super::ids::{PeerId, ReceiveId};
 use super::work::Work;
 
 impl<N: Nic> Endpoint<N> {
-    /// Notes that a request of a peer is under way. Returns false if it is one too many: the peer was
+    /// Notes that a request of a peer is pending. Returns false if it is one too many: the peer was
     /// given up.
     pub(super) fn begin_service(&mut self, peer: PeerId, packet_type: PacketType) -> bool {
         let limit = self.config.peer_operations;

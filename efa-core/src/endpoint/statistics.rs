@@ -162,4 +162,6 @@ pub struct Usage {
     pub claimed: usize,
     /// Answers to peers' requests (RECEIPT, EOR, ATOMRSP) that wait to be sent.
     pub owed: usize,
+    /// Operations of peers that wait until others of theirs end.
+    pub waiting: usize,
 }

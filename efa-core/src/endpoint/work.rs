@@ -15,6 +15,8 @@ use super::transmit::{Owner, failure_of};
 /// Something to do when the device has room again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Work {
+    /// Carry out operations of peers that waited for others to end.
+    Admission,
     /// Send our HANDSHAKE.
     Handshake(PeerId),
     /// Post a packet again.
@@ -103,7 +105,11 @@ impl<N: Nic> Endpoint<N> {
             Work::Receipt { peer, .. }
             | Work::Eor { peer, .. }
             | Work::AtomicResponse { peer, .. } => self.end_answer(peer),
-            Work::Handshake(_) | Work::Resend(_) | Work::Outbound(_) | Work::Inbound(_) => {}
+            Work::Admission
+            | Work::Handshake(_)
+            | Work::Resend(_)
+            | Work::Outbound(_)
+            | Work::Inbound(_) => {}
         }
     }
 
@@ -113,6 +119,7 @@ impl<N: Nic> Endpoint<N> {
             | Work::Receipt { peer, .. }
             | Work::Eor { peer, .. }
             | Work::AtomicResponse { peer, .. } => Some(peer),
+            Work::Admission => None,
             Work::Resend(id) => self.packets.get(id).map(|packet| packet.peer),
             Work::Outbound(id) => self.outbound.get(id).map(|outbound| outbound.peer),
             Work::Inbound(id) => match self.inbound.get(id) {
@@ -124,6 +131,10 @@ impl<N: Nic> Endpoint<N> {
 
     fn do_work(&mut self, work: Work) -> Outcome {
         let result = match work {
+            Work::Admission => {
+                self.admit_waiting();
+                Ok(())
+            }
             Work::Handshake(peer) => self.send_handshake(peer),
             Work::Resend(id) => match self.post(id) {
                 Ok(()) => Ok(()),

@@ -270,13 +270,9 @@ impl<N: Nic> Endpoint<N> {
         }
         let transfer = Transfer::new(peer, length, target, length, ending);
         let Ok(id) = self.inbound.insert(Inbound::Active(transfer)) else {
-            self.end_service(peer);
-            return self.push_event(Event::RemoteOperationFailed {
-                peer,
-                packet_type: packet_type.code(),
-                failure: Failure::new(Errno::ENOMEM, ProviderError::ReceivePoolExhausted),
-            });
+            return;
         };
+        self.begin_operation(peer);
         match rtw.protocol {
             RtwProtocol::Eager { .. } => {}
             RtwProtocol::LongCts {

@@ -1,5 +1,6 @@
 //! The protocol engine on mock devices.
 
+mod admission;
 mod copies;
 mod coverage;
 mod faults;

@@ -41,6 +41,8 @@ const PEER: usize = 1;
 const ATTACKER: usize = 2;
 
 const MAX_OPERATIONS: usize = 512;
+/// Operations of all peers at a time.
+const REMOTE_OPERATIONS: usize = 12;
 /// Requests of one peer at a time.
 const PEER_OPERATIONS: usize = 24;
 const HELD_BYTES: usize = 64 << 10;
@@ -129,6 +131,7 @@ fn config(choices: &mut Choices<'_>) -> EndpointConfig {
         recv_buffers: RECV_DEPTH,
         poll_batch: 8,
         max_operations: MAX_OPERATIONS,
+        remote_operations: REMOTE_OPERATIONS,
         peer_operations: PEER_OPERATIONS,
         reorder_window: 64,
         held_bytes: HELD_BYTES,
@@ -949,8 +952,10 @@ impl<'a> Siege<'a> {
             usage.held_packets <= limit.max(HELD_BYTES / 128 + RECV_DEPTH),
             "{usage:?}"
         );
-        assert!(usage.outbound <= MAX_OPERATIONS, "{usage:?}");
-        assert!(usage.inbound <= MAX_OPERATIONS, "{usage:?}");
+        let operations = MAX_OPERATIONS + REMOTE_OPERATIONS;
+        assert!(usage.outbound <= operations, "{usage:?}");
+        assert!(usage.inbound <= operations, "{usage:?}");
+        assert!(usage.waiting <= usage.held_packets, "{usage:?}");
         assert!(
             usage.assemblies <= usage.held_packets + usage.inbound,
             "{usage:?}"
