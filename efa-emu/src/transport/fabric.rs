@@ -11,6 +11,8 @@
 //!       <n>.device                   the shared segment of participant n, if it opened a device
 //!       profile                      name of the devices' profile
 //!       <n>.capture                  where the host's devices record if participant n asked for it
+//!       <n>.recording                into which captures the device of participant n records
+//!     recorders/<n>.lock             locked by a process that records all hosts (module `recorder`)
 //! ```
 //!
 //! Nothing in here needs a daemon. A process announces itself by a lock that the kernel releases
@@ -28,11 +30,12 @@ use super::error::FabricError;
 use super::host::{self, Host, HostStatus};
 use super::lock::{REGISTRY_PATIENCE, RegistryLock};
 use super::qpn::ParticipantId;
+use super::recorder;
 use super::staged::{Board, board_path, draft_path};
 
 /// First line of the registry file; another layout of anything below the fabric's directory gets
 /// another number.
-const LAYOUT: &str = "efa-emu fabric layout 2\n";
+const LAYOUT: &str = "efa-emu fabric layout 3\n";
 
 /// Longest name of a fabric or host.
 const MAX_NAME: usize = 63;
@@ -167,7 +170,8 @@ impl Fabric {
     }
 
     /// Runs `work` on the hosts' directory while no other process changes the registry, after
-    /// removing what dead processes left. Removes the fabric afterwards if no host is left in it.
+    /// removing what dead processes left. Removes the fabric afterwards if no host and no recorder is
+    /// left in it.
     pub(super) fn with_registry<T>(
         &self,
         work: impl FnOnce(&Path) -> Result<T, FabricError>,
@@ -186,6 +190,7 @@ impl Fabric {
         let hosts = self.directory.join("hosts");
         private_directory(&hosts)?;
         host::remove_dead(&hosts)?;
+        recorder::remove_dead(&self.directory);
         if let Ok(Some(board)) = Board::open_existing(&self.directory) {
             board.disarm_orphans(|owner| host::is_alive(&self.host_directory(owner.gid), owner.id));
         }
@@ -193,6 +198,9 @@ impl Fabric {
         if std::fs::remove_dir(&hosts).is_ok() {
             let _ = std::fs::remove_file(board_path(&self.directory));
             let _ = std::fs::remove_file(draft_path(&self.directory));
+            if recorder::are_any(&self.directory) {
+                return result;
+            }
             let _ = std::fs::remove_file(self.directory.join("registry"));
             let _ = std::fs::remove_dir(&self.directory);
             let _ = std::fs::remove_dir(self.user_directory());
@@ -242,7 +250,7 @@ fn shared_memory_root() -> PathBuf {
 }
 
 /// Makes sure that `path` is a directory of this user that nobody else can write to.
-fn private_directory(path: &Path) -> Result<(), FabricError> {
+pub(super) fn private_directory(path: &Path) -> Result<(), FabricError> {
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

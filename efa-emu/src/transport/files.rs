@@ -6,7 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::host::requested_captures;
+use super::host::{announce_recording, requested_captures};
+use super::qpn::ParticipantId;
 use crate::capture::{CaptureTap, Direction, InterfaceId, SharedFile};
 use crate::frame::Frame;
 
@@ -103,14 +104,17 @@ pub(super) struct Requested(Vec<(FileId, PathBuf)>);
 #[derive(Debug)]
 pub(super) struct CaptureRequests {
     host: PathBuf,
+    /// The participant whose device looks.
+    own: ParticipantId,
     looked: Option<Instant>,
     known: Vec<FileId>,
 }
 
 impl CaptureRequests {
-    pub(super) fn new(host: &Path) -> CaptureRequests {
+    pub(super) fn new(host: &Path, own: ParticipantId) -> CaptureRequests {
         CaptureRequests {
             host: host.to_owned(),
+            own,
             looked: None,
             known: Vec::new(),
         }
@@ -124,7 +128,7 @@ impl CaptureRequests {
         self.looked = Some(Instant::now());
         let wanted: Vec<_> = requested_captures(&self.host)
             .into_iter()
-            .filter_map(|path| Some((FileId::of(&std::fs::metadata(&path).ok()?), path)))
+            .filter_map(|(_, path)| Some((FileId::of(&std::fs::metadata(&path).ok()?), path)))
             .collect();
         let ids: Vec<_> = wanted.iter().map(|(id, _)| *id).collect();
         if ids == self.known {
@@ -132,5 +136,13 @@ impl CaptureRequests {
         }
         self.known = ids;
         Some(Requested(wanted))
+    }
+
+    /// Tells those who asked that the device records for them.
+    pub(super) fn answer(&self, Requested(files): &Requested) {
+        let inodes = files.iter().map(|(id, _)| id.inode);
+        if let Err(error) = announce_recording(&self.host, self.own, inodes) {
+            tracing::debug!(%error, "cannot tell the recorders that it records");
+        }
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use efa_core::address::{Gid, Qpn};
 
@@ -11,8 +13,11 @@ use super::fabric::{Fabric, check_name, gid_from_name};
 use super::fork::HomeProcess;
 use super::lock::{Liveness, OwnLock};
 use super::qpn::{HostTable, ParticipantId, QpnChoice};
-use super::segment::Address;
+use super::segment::{Address, Segment};
 use crate::capture;
+
+/// Time between two looks at whether recorders have come.
+const RECORDER_PAUSE: Duration = Duration::from_millis(5);
 
 /// This process's participation in a host. The host exists as long as any process takes part in it;
 /// dropping this value ends the participation, as the end of the process does.
@@ -74,15 +79,43 @@ fn capture_path(host: &Path, id: ParticipantId) -> PathBuf {
     host.join(format!("{}.capture", id.0))
 }
 
-/// The captures that live participants of a host ask for.
-pub(super) fn requested_captures(host: &Path) -> Vec<PathBuf> {
+/// The captures that live participants of a host ask for, by who asks.
+pub(super) fn requested_captures(host: &Path) -> Vec<(ParticipantId, PathBuf)> {
     file_names(host)
         .unwrap_or_default()
         .iter()
         .filter(|name| name.ends_with(".capture"))
-        .filter(|name| file_owner(name).is_some_and(|id| is_alive(host, id)))
-        .map(|name| host.join(name))
+        .filter_map(|name| Some((file_owner(name)?, host.join(name))))
+        .filter(|(id, _)| is_alive(host, *id))
         .collect()
+}
+
+/// Where a participant's device says into which captures it records.
+fn recording_path(host: &Path, id: ParticipantId) -> PathBuf {
+    host.join(format!("{}.recording", id.0))
+}
+
+/// Where a participant prepares files that others then find whole.
+fn draft_path(host: &Path, id: ParticipantId) -> PathBuf {
+    host.join(format!("{}.draft", id.0))
+}
+
+/// Says that the device of the participant `id` records into the capture files with these inodes.
+pub(super) fn announce_recording(
+    host: &Path,
+    id: ParticipantId,
+    inodes: impl Iterator<Item = u64>,
+) -> io::Result<()> {
+    let text: String = inodes.map(|inode| format!("{inode}\n")).collect();
+    let draft = draft_path(host, id);
+    std::fs::write(&draft, text)?;
+    std::fs::rename(&draft, recording_path(host, id))
+}
+
+/// Whether the device of the participant `id` has said that it records into that file.
+fn is_recording_into(host: &Path, id: ParticipantId, inode: u64) -> bool {
+    let text = std::fs::read_to_string(recording_path(host, id)).unwrap_or_default();
+    text.lines().any(|line| line.parse() == Ok(inode))
 }
 
 /// Where the name of a host's profile is.
@@ -197,7 +230,7 @@ impl Host {
     /// stays.
     pub fn announce_profile(&self, profile: &str) -> Result<(), FabricError> {
         check_name("profile", profile)?;
-        let draft = self.directory.join(format!("{}.draft", self.id.0));
+        let draft = draft_path(&self.directory, self.id);
         std::fs::write(&draft, profile).map_err(FabricError::io("write", &draft))?;
         // Unlike a renaming, a link replaces nothing.
         let linked = std::fs::hard_link(&draft, profile_path(&self.directory));
@@ -211,14 +244,60 @@ impl Host {
     }
 
     /// Asks the host's devices to record what they send and receive, until this participation ends
-    /// or [`Host::request_capture`] is called again, which begins a new file. They notice within
-    /// about a tenth of a second. Returns the capture file, which all of them write.
+    /// or [`Host::request_capture`] is called again, which begins a new file. Those that work notice
+    /// within about a tenth of a second; [`Host::devices_not_recording`] tells, and wakes the others.
+    /// Returns the capture file, which all of them write.
     pub fn request_capture(&self, interface: &capture::Interface) -> Result<PathBuf, FabricError> {
         let path = capture_path(&self.directory, self.id);
-        let draft = self.directory.join(format!("{}.draft", self.id.0));
+        let draft = draft_path(&self.directory, self.id);
         capture::create_shared(&draft, interface).map_err(FabricError::io("create", &draft))?;
         std::fs::rename(&draft, &path).map_err(FabricError::io("rename", &draft))?;
         Ok(path)
+    }
+
+    /// The live processes with devices that do not record into the file that this participation
+    /// asked for last, in the pid namespace of the caller. Such devices are woken: one without work
+    /// sleeps until something comes.
+    pub fn devices_not_recording(&self) -> Result<Vec<i32>, FabricError> {
+        let path = capture_path(&self.directory, self.id);
+        let metadata = std::fs::metadata(&path).map_err(FabricError::io("stat", &path))?;
+        let mut missing = Vec::new();
+        for (id, pid) in participants(&self.directory)? {
+            let device = device_path(&self.directory, id);
+            if !device.exists() || is_recording_into(&self.directory, id, metadata.ino()) {
+                continue;
+            }
+            missing.push(pid);
+            let address = Address { gid: self.gid, id };
+            // It may be gone by now, or not be complete yet; then it looks by itself.
+            if let Ok(Some(segment)) = Segment::open(&device, address) {
+                segment.wake();
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Waits until the processes that record the fabric (see [`Recorder`](super::Recorder)) record
+    /// this host too, so that a device that is opened next misses none of its frames. False if one of
+    /// them has not begun within `patience`: it may be stopped.
+    pub fn wait_for_recorders(&self, patience: Duration) -> Result<bool, FabricError> {
+        let started = Instant::now();
+        loop {
+            let mut missing = self.fabric.recorders()?;
+            if !missing.is_empty() {
+                let alive = participants(&self.directory)?;
+                for (id, _) in requested_captures(&self.directory) {
+                    missing.retain(|pid| alive.get(&id) != Some(pid));
+                }
+            }
+            if missing.is_empty() {
+                return Ok(true);
+            }
+            if started.elapsed() > patience {
+                return Ok(false);
+            }
+            std::thread::sleep(RECORDER_PAUSE);
+        }
     }
 
     /// Where the files of the host's participants are.
@@ -260,6 +339,7 @@ impl Drop for Host {
         self.table.release_all(|owner| owner == self.id);
         let _ = std::fs::remove_file(self.device_path());
         let _ = std::fs::remove_file(capture_path(&self.directory, self.id));
+        let _ = std::fs::remove_file(recording_path(&self.directory, self.id));
         if let Some(lock) = self.lock.take() {
             let _ = std::fs::remove_file(lock.path());
         }
@@ -321,7 +401,8 @@ fn directories(hosts: &Path) -> Result<Vec<(Gid, PathBuf)>, FabricError> {
 fn file_owner(name: &str) -> Option<ParticipantId> {
     let (id, kind) = name.split_once('.')?;
     let id = id.parse().ok().filter(|id| *id != 0)?;
-    matches!(kind, "lock" | "device" | "capture" | "draft").then_some(ParticipantId(id))
+    let is_owned = matches!(kind, "lock" | "device" | "capture" | "recording" | "draft");
+    is_owned.then_some(ParticipantId(id))
 }
 
 /// The live participants of a host and the processes that they are.

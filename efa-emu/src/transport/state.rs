@@ -174,7 +174,7 @@ impl State {
             events: None,
             started: Instant::now(),
             watched: 0,
-            captures: CaptureRequests::new(host.directory()),
+            captures: CaptureRequests::new(host.directory(), id),
             staged: Staged::new(host.fabric(), seed)?,
             late_answers: LateAnswers::default(),
             answers_wait: false,
@@ -390,6 +390,7 @@ impl State {
     pub(super) fn check_captures(&mut self) {
         if let Some(requested) = self.captures.look() {
             self.outbound.record(&requested, self.device.profile().mtu);
+            self.captures.answer(&requested);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Captures of what goes between two hosts.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use efa_core::nic::Status;
 use efa_emu::capture::{Direction, Interface, Reader, create_shared};
@@ -8,7 +9,7 @@ use efa_emu::frame::Kind;
 use efa_emu::provider::SendData;
 use efa_emu::transport::RdmaPath;
 
-use crate::client::{Client, config};
+use crate::client::{Client, config, fabric};
 
 /// A frame in short: what it is, its sequence number, whether it is a repetition, its payload.
 type Seen = (String, u32, bool, Option<Vec<u8>>);
@@ -36,13 +37,90 @@ fn frames(path: &Path) -> Vec<(Direction, Seen)> {
     found
 }
 
-fn capture(root: &Path, host: &str) -> PathBuf {
-    let interface = Interface {
+fn interface(host: &str) -> Interface {
+    Interface {
         host: host.to_owned(),
         profile: "efa2".to_owned(),
         gid: Default::default(),
-    };
-    create_shared(&root.join(format!("{host}.pcapng")), &interface).unwrap()
+    }
+}
+
+fn capture(root: &Path, host: &str) -> PathBuf {
+    create_shared(&root.join(format!("{host}.pcapng")), &interface(host)).unwrap()
+}
+
+/// Who asked for a capture learns when the device records: from then on nothing is missed.
+#[test]
+fn a_device_says_for_whom_it_records() {
+    let root = tempfile::tempdir().unwrap();
+    let mut alpha = Client::open(root.path(), &config("alpha"));
+    let mut beta = Client::open(root.path(), &config("beta"));
+    let recorder = fabric(root.path())
+        .enter_host(Some("alpha"), None, 1)
+        .unwrap();
+    let file = recorder.request_capture(&interface("alpha")).unwrap();
+    let kept = root.path().join("kept.pcapng");
+    std::fs::hard_link(&file, &kept).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !recorder.devices_not_recording().unwrap().is_empty() {
+        assert!(Instant::now() < deadline, "the device does not answer");
+        alpha.engine.progress();
+    }
+    let to = alpha.connect(beta.address());
+    beta.connect(alpha.address());
+    let memory = beta.register(vec![0; 64]);
+    beta.post_recv(0, memory.buffer(0, 64));
+    assert!(alpha.post_send(0, to, SendData::Inline(&[b"first"])));
+    beta.wait_ok();
+    alpha.wait_ok();
+    drop((alpha, beta, recorder));
+    let recorded = frames(&kept);
+    assert_eq!(recorded[0].1.3.as_deref(), Some(&b"first"[..]));
+}
+
+/// A host that begins while somebody records the fabric is recorded from its first frame on, unless
+/// the recorder is stopped.
+#[test]
+fn new_hosts_wait_for_recorders() {
+    const SHORT: Duration = Duration::from_millis(20);
+    let root = tempfile::tempdir().unwrap();
+    let fabric = fabric(root.path());
+    let enter = |name| fabric.enter_host(Some(name), None, 1).unwrap();
+    assert!(enter("alpha").wait_for_recorders(SHORT).unwrap());
+
+    let recorder = fabric.announce_recorder().unwrap();
+    let second = fabric.announce_recorder().unwrap();
+    let beta = enter("beta");
+    assert!(!beta.wait_for_recorders(SHORT).unwrap());
+    // The recorder enters the host and asks for a capture.
+    let inside = enter("beta");
+    assert!(!beta.wait_for_recorders(SHORT).unwrap());
+    inside.request_capture(&interface("beta")).unwrap();
+    assert!(beta.wait_for_recorders(SHORT).unwrap());
+
+    let gamma = enter("gamma");
+    assert!(!gamma.wait_for_recorders(SHORT).unwrap());
+    drop(recorder);
+    assert!(!gamma.wait_for_recorders(SHORT).unwrap());
+    drop(second);
+    assert!(gamma.wait_for_recorders(SHORT).unwrap());
+    drop((beta, inside, gamma));
+    assert!(!fabric.directory().exists());
+}
+
+/// What a recorder that was killed left does not hold anybody up, and goes.
+#[test]
+fn the_dead_record_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let fabric = fabric(root.path());
+    let host = fabric.enter_host(Some("alpha"), None, 1).unwrap();
+    let recorders = fabric.directory().join("recorders");
+    std::fs::create_dir(&recorders).unwrap();
+    std::fs::write(recorders.join("1.lock"), "").unwrap();
+    assert!(host.wait_for_recorders(Duration::ZERO).unwrap());
+    assert!(!recorders.exists());
+    drop(host);
+    assert!(!fabric.directory().exists());
 }
 
 #[test]
