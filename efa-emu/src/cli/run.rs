@@ -22,6 +22,10 @@ use super::{Failure, child, fault, leftovers, profiles};
 /// `ibv_device` has room for paths of this length.
 const LONGEST_DEVICE_PATH: usize = 255;
 
+/// How long the program waits for those who record the fabric. They look for new hosts ten times a
+/// second.
+const RECORDER_PATIENCE: Duration = Duration::from_secs(3);
+
 #[derive(Args)]
 #[command(override_usage = "efa-emu run [OPTIONS] -- COMMAND [ARG]...")]
 pub(super) struct RunArguments {
@@ -126,6 +130,15 @@ impl RunArguments {
         let directory = RunDirectory::create()?;
         let sysfs_root = directory.subdirectory("sysfs")?;
         generate_sysfs(&sysfs_root, profile, &host)?;
+
+        if !host.wait_for_recorders(RECORDER_PATIENCE)? {
+            eprintln!(
+                "efa-emu: whoever records the fabric {} does not answer: the capture may lack the first \
+                 frames of host {}",
+                self.fabric,
+                host.name()
+            );
+        }
 
         let (program, arguments) = self.command.split_first().expect("clap requires a command");
         let mut command = Command::new(program);

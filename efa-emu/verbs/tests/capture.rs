@@ -5,8 +5,10 @@ mod common;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use common::{Dialogue, Program, TestFabric, built, installed};
+use common::{Dialogue, Outcome, PATIENCE, Program, TestFabric, built, installed};
 use efa_emu::capture::{Direction, Reader};
 use efa_emu::profile::Profile;
 
@@ -80,7 +82,7 @@ fn both_hosts_of_a_dialogue_record_it() {
     assert_eq!((seen, sent), (others_sent, others_seen));
 }
 
-/// A capture of the whole fabric, begun before its hosts, ended by the user.
+/// A capture of the whole fabric, begun before its hosts, ended by the user: nothing is missed.
 #[test]
 fn a_running_fabric_is_recorded_until_the_interrupt() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
@@ -89,20 +91,13 @@ fn a_running_fabric_is_recorded_until_the_interrupt() {
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("fabric.pcapng");
-    // A host that is there all the time, so that both sides are noticed before they talk.
-    let hosts = ["alpha", "beta"];
-    let sleepers = hosts.map(|host| fabric.sleeper(host));
     let mut command = Command::new(built("efa-emu"));
     command
         .args(["capture", "--fabric", fabric.name(), "-w"])
         .arg(&file);
     let capture = Program::start(command);
-    fabric.wait_for_captures(2);
+    wait_for_start(&file);
     pingpong(&fabric).run(&["--host", "alpha"], &["--host", "beta"]);
-    for sleeper in sleepers {
-        sleeper.signal(libc::SIGTERM);
-        sleeper.wait();
-    }
     // It leaves hosts when nobody else is in them.
     fabric.wait_for_captures(0);
     capture.signal(libc::SIGINT);
@@ -120,7 +115,79 @@ fn a_running_fabric_is_recorded_until_the_interrupt() {
     assert_eq!((alpha.as_str(), beta.as_str()), ("alpha", "beta"));
     assert!(*seen >= 10 && *sent >= 10, "{recorded:?}");
     assert_eq!((seen, sent), (others_sent, others_seen));
+    // The first packet of all is the server's or the client's first.
+    let mut reader = Reader::open(&file).unwrap();
+    let first = reader.next_frame().unwrap().unwrap();
+    assert_eq!(first.direction, Some(Direction::Outbound));
+    assert_eq!(first.frame.unwrap().header.sequence, 0);
     assert!(!fabric.directory().exists());
+}
+
+/// A device that was there before the capture records when the capture's first byte is there.
+#[test]
+fn a_capture_begins_when_the_devices_record() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let dialogue = pingpong(&fabric);
+    let server = dialogue.server(&["--host", "alpha"]);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("fabric.pcapng");
+    let mut command = Command::new(built("efa-emu"));
+    command
+        .args(["capture", "--fabric", fabric.name(), "-w"])
+        .arg(&file);
+    let capture = Program::start(command);
+    wait_for_start(&file);
+    let client = dialogue.client(&["--host", "beta"]);
+    client.wait().expect_success("client");
+    server.wait().expect_success("server");
+    fabric.wait_for_captures(0);
+    capture.signal(libc::SIGINT);
+    let outcome = capture.wait().expect_success("capture");
+    let begun = format!("recording fabric {}: alpha; Ctrl+C", fabric.name());
+    assert!(outcome.stderr.contains(&begun), "{}", outcome.stderr);
+    let mut recorded = frames(&file);
+    recorded.sort();
+    let [(_, seen, sent), (_, others_seen, others_sent)] = &recorded[..] else {
+        panic!("two interfaces: {recorded:?}");
+    };
+    assert!(*seen >= 10, "{recorded:?}");
+    assert_eq!((seen, sent), (others_sent, others_seen));
+}
+
+/// A new host waits for the recorder, but not for ever.
+#[test]
+fn a_recorder_that_was_stopped_holds_nobody_up() {
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("fabric.pcapng");
+    let mut command = Command::new(built("efa-emu"));
+    command
+        .args(["capture", "--fabric", fabric.name(), "-w"])
+        .arg(&file);
+    let capture = Program::start(command);
+    wait_for_start(&file);
+    let heard = |outcome: Outcome| outcome.expect_success("run").stderr;
+    assert_eq!(heard(Program::start(fabric.host(&["true"])).wait()), "");
+    fabric.wait_for_captures(0);
+    capture.signal(libc::SIGSTOP);
+    let warning = heard(Program::start(fabric.host(&["true"])).wait());
+    assert!(warning.contains("does not answer"), "{warning}");
+    capture.signal(libc::SIGCONT);
+    capture.signal(libc::SIGINT);
+    capture.wait().expect_success("capture");
+    assert!(!fabric.directory().exists());
+}
+
+/// Waits for the first byte of a capture.
+fn wait_for_start(file: &Path) {
+    let deadline = Instant::now() + PATIENCE;
+    while std::fs::metadata(file).map_or(0, |metadata| metadata.len()) == 0 {
+        assert!(Instant::now() < deadline, "{} is empty", file.display());
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// The filter decides which frames are recorded, and a reader that goes away ends the recording even
@@ -131,17 +198,15 @@ fn a_filtered_capture_goes_into_a_pipe_until_nobody_reads_it() {
         return;
     }
     let fabric = TestFabric::new();
-    let hosts = ["alpha", "beta"];
-    let sleepers = hosts.map(|host| fabric.sleeper(host));
     let mut command = Command::new(built("efa-emu"));
     command.args(["capture", "--fabric", fabric.name()]);
     command.args("host beta and outbound and rdm".split(' '));
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    fabric.wait_for_captures(2);
-    pingpong(&fabric).run(&["--host", "alpha"], &["--host", "beta"]);
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut pipe = child.stdout.take().unwrap();
-    let mut bytes = Vec::new();
+    let mut bytes = vec![0];
+    pipe.read_exact(&mut bytes).unwrap();
+    pingpong(&fabric).run(&["--host", "alpha"], &["--host", "beta"]);
     // More than the frames of ten messages, fewer bytes than a pipe may hold back.
     while bytes.len() < 40_000 {
         let mut chunk = [0; 4096];
@@ -163,7 +228,6 @@ fn a_filtered_capture_goes_into_a_pipe_until_nobody_reads_it() {
         assert_eq!(hardware, Some(Profile::DEFAULT));
     }
     assert!(packets >= 9, "{packets} packets");
-    drop(sleepers);
 }
 
 #[test]

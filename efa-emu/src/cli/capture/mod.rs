@@ -52,7 +52,18 @@ impl CaptureArguments {
         let sink = output.sink()?;
         let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
         let recording = Recording::begin(&self.fabric, sink, filter)?;
-        let summary = record(recording, &name, |_| {
+        let announce = |recording: &Recording| {
+            let hosts: Vec<_> = recording.interfaces().iter().map(|i| &i.host[..]).collect();
+            let hosts = match &hosts[..] {
+                [] => "no hosts yet".to_owned(),
+                hosts => hosts.join(", "),
+            };
+            eprintln!(
+                "efa-emu: recording fabric {}: {hosts}; Ctrl+C ends it",
+                self.fabric
+            );
+        };
+        let summary = record(recording, &name, announce, |_| {
             signals.wait_for(TICK).is_none() && !output.is_deserted()
         })?;
         if let Some(summary) = summary {
@@ -81,27 +92,42 @@ pub(super) fn parse_filter(text: &str) -> Result<Filter, Failure> {
     Filter::parse(text).map_err(|reason| Failure(format!("capture filter {text:?}: {reason}")))
 }
 
-/// Records for as long as `goes_on`, which waits a moment, says so. Returns what there was as a line
-/// for the user, or nothing if whoever read the capture went away. `target` is the name of what is
-/// written.
+/// Calls `announce` when all devices record, then records for as long as `goes_on`, which waits a
+/// moment, says so. Returns what there was as a line for the user, or nothing if whoever read the
+/// capture went away. `target` is the name of what is written.
 pub(super) fn record(
     mut recording: Recording,
     target: &str,
+    announce: impl FnOnce(&Recording),
     mut goes_on: impl FnMut(&mut Recording) -> bool,
 ) -> Result<Option<String>, Failure> {
-    let outcome = loop {
-        let ends = !goes_on(&mut recording);
-        if let Err(trouble) = recording.turn() {
-            break Err(trouble);
+    let run = || {
+        let missing = recording.start()?;
+        if !missing.is_empty() {
+            eprintln!("efa-emu: {}", unanswered(&missing));
         }
-        if ends {
-            break Ok(());
+        announce(&recording);
+        loop {
+            let goes_on = goes_on(&mut recording);
+            recording.turn()?;
+            if !goes_on {
+                return Ok(());
+            }
         }
     };
+    let outcome = run();
     match outcome.and_then(|()| recording.end()) {
         Ok(summary) => Ok(Some(summary)),
         Err(Trouble::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(None),
         Err(Trouble::Output(error)) => Err(Failure(format!("cannot write to {target}: {error}"))),
         Err(Trouble::Fabric(reason)) => Err(reason),
     }
+}
+
+fn unanswered(processes: &[i32]) -> String {
+    let processes: Vec<_> = processes.iter().map(i32::to_string).collect();
+    format!(
+        "the device of process {} does not record yet: if the process is stopped, let it go on",
+        processes.join(", ")
+    )
 }

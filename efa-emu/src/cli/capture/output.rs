@@ -8,6 +8,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::cli::Failure;
 
+/// Bytes that are held back until a flush: the declarations of some hundred hosts.
+const BUFFERED: usize = 64 << 10;
+
 /// An open file or pipe.
 pub(in crate::cli) struct Output(File);
 
@@ -25,7 +28,8 @@ impl Output {
 
     /// What the capture is written into.
     pub(in crate::cli) fn sink(&self) -> Result<Box<dyn Write>, Failure> {
-        Ok(Box::new(BufWriter::new(self.0.try_clone()?)))
+        let file = self.0.try_clone()?;
+        Ok(Box::new(BufWriter::with_capacity(BUFFERED, file)))
     }
 
     /// Whether nobody is left at the other end of the pipe. A quiet fabric gives nothing to write, and

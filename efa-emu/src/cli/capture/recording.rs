@@ -3,14 +3,17 @@
 //! The recording process takes part in every host of the fabric and asks its devices to record into a
 //! file, from which it moves the frames into the capture. When it ends, even by a kill, the devices
 //! stop recording.
+//!
+//! The capture's first byte is written when all devices record, so that whoever waits for it misses
+//! nothing that happens afterwards. Hosts that come later wait for the recorder before they begin.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, Write};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use efa_core::address::Gid;
 use efa_emu::capture::{FollowedFrame, Follower, Interface, InterfaceId, Writer};
-use efa_emu::transport::{Fabric, Host, HostStatus};
+use efa_emu::transport::{Fabric, Host, HostStatus, Recorder};
 
 use super::filter::{Filter, Seen};
 use crate::cli::Failure;
@@ -18,9 +21,15 @@ use crate::cli::Failure;
 /// A host's file lies in memory: after this many bytes another one is begun.
 const LONGEST_FILE: u64 = 16 << 20;
 
-/// For how long devices may go on writing into a file after another one was begun. They look for
-/// a new one about ten times a second.
-const CHANGEOVER: Duration = Duration::from_secs(1);
+/// Files that devices of processes that were stopped may still write into. If there are more, the
+/// oldest is given up, since they lie in memory.
+const MOST_RETIRED: usize = 8;
+
+/// How long devices have to begin recording; a process that was stopped never does.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Time between two looks at whether they have.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a recording fails.
 pub(in crate::cli) enum Trouble {
@@ -40,8 +49,8 @@ struct Recorded {
     interface: Interface,
     id: InterfaceId,
     current: Follower,
-    /// Files that devices may still write into, and until when.
-    retired: Vec<(Follower, Instant)>,
+    /// Files that devices may still write into, the oldest first.
+    retired: VecDeque<Follower>,
     /// Frames that the files before those lack.
     dropped: u64,
 }
@@ -49,6 +58,8 @@ struct Recorded {
 /// A recording that goes on.
 pub(in crate::cli) struct Recording {
     fabric: Fabric,
+    /// Makes new hosts wait for this process.
+    _recorder: Recorder,
     writer: Writer<Box<dyn Write>>,
     filter: Filter,
     hosts: HashMap<Gid, Recorded>,
@@ -59,19 +70,17 @@ pub(in crate::cli) struct Recording {
 }
 
 impl Recording {
-    /// Begins to record what passes the filter.
+    /// Prepares to record what passes the filter.
     pub(in crate::cli) fn begin(
         fabric: &str,
         sink: Box<dyn Write>,
         filter: Filter,
     ) -> Result<Recording, Failure> {
         let fabric = Fabric::open(fabric)?;
-        let mut writer = Writer::new(sink)?;
-        // A reader at the other end of a pipe waits for the start of the capture.
-        writer.flush()?;
         Ok(Recording {
+            _recorder: fabric.announce_recorder()?,
             fabric,
-            writer,
+            writer: Writer::new(sink)?,
             filter,
             hosts: HashMap::new(),
             interfaces: Vec::new(),
@@ -89,13 +98,33 @@ impl Recording {
         &self.interfaces
     }
 
+    /// Begins the capture as soon as all devices record. Returns the processes whose devices do not
+    /// within [`PATIENCE`].
+    pub(in crate::cli) fn start(&mut self) -> Result<Vec<i32>, Trouble> {
+        let started = Instant::now();
+        loop {
+            let hosts = self.fabric.hosts()?;
+            self.join_new(&hosts)?;
+            let mut missing = Vec::new();
+            for recorded in self.hosts.values() {
+                missing.extend(recorded.host.devices_not_recording()?);
+            }
+            if missing.is_empty() || started.elapsed() > PATIENCE {
+                // A reader at the other end of a pipe waits for this.
+                self.writer.flush().map_err(Trouble::Output)?;
+                return Ok(missing);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
     /// Follows the fabric's changes, and moves what was recorded into the capture.
     pub(in crate::cli) fn turn(&mut self) -> Result<(), Trouble> {
         let hosts = self.fabric.hosts()?;
         self.join_new(&hosts)?;
         for recorded in self.hosts.values_mut() {
             recorded.read(&mut self.frames)?;
-            recorded.drop_retired()?;
+            recorded.drop_retired(&mut self.frames)?;
             recorded.change_file()?;
         }
         self.leave_deserted(&hosts)?;
@@ -123,7 +152,7 @@ impl Recording {
                 interface,
                 id,
                 current: Follower::open(&file)?,
-                retired: Vec::new(),
+                retired: VecDeque::new(),
                 dropped: 0,
             };
             self.hosts.insert(status.gid, recorded);
@@ -193,7 +222,7 @@ impl Recording {
 impl Recorded {
     fn read(&mut self, frames: &mut Vec<(InterfaceId, FollowedFrame)>) -> io::Result<()> {
         let mut new = Vec::new();
-        for (follower, _) in &mut self.retired {
+        for follower in &mut self.retired {
             follower.read(&mut new)?;
         }
         self.current.read(&mut new)?;
@@ -208,14 +237,26 @@ impl Recorded {
         }
         let file = self.host.request_capture(&self.interface)?;
         let previous = std::mem::replace(&mut self.current, Follower::open(&file)?);
-        self.retired.push((previous, Instant::now() + CHANGEOVER));
+        self.retired.push_back(previous);
         Ok(())
     }
 
-    /// Gives up files that no device writes into any more.
-    fn drop_retired(&mut self) -> io::Result<()> {
-        let now = Instant::now();
-        for (follower, _) in self.retired.extract_if(.., |(_, until)| *until < now) {
+    /// Gives up files that no device writes into any more, after a last look at them.
+    fn drop_retired(
+        &mut self,
+        frames: &mut Vec<(InterfaceId, FollowedFrame)>,
+    ) -> Result<(), Trouble> {
+        if self.retired.is_empty() {
+            return Ok(());
+        }
+        let kept = if self.host.devices_not_recording()?.is_empty() {
+            self.read(frames)?;
+            0
+        } else {
+            MOST_RETIRED
+        };
+        let given_up = self.retired.len().saturating_sub(kept);
+        for follower in self.retired.drain(..given_up) {
             self.dropped += follower.dropped()?;
         }
         Ok(())
@@ -229,7 +270,7 @@ impl Recorded {
     ) -> io::Result<()> {
         self.read(frames)?;
         let mut dropped = self.dropped + self.current.dropped()?;
-        for (follower, _) in &self.retired {
+        for follower in &self.retired {
             dropped += follower.dropped()?;
         }
         writer.add_dropped(self.id, dropped);

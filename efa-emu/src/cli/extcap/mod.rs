@@ -154,14 +154,21 @@ impl ExtcapArguments {
             self.extcap_control_out.as_deref(),
             selection,
         );
-        record(recording, &pipe.display().to_string(), |recording| {
-            if let Some(selection) = toolbar.turn(recording.interfaces()) {
-                recording.set_filter(fixed.clone().and(selection.filter()));
-            }
-            // A Wireshark that was killed leaves the reader of the pipe behind.
-            let is_wanted = !output.is_deserted() && rustix::process::getppid() == wireshark;
-            signals.wait_for(TICK).is_none() && is_wanted
-        })?;
+        // Wireshark shows what is printed as an error; the capture's first byte tells it.
+        let announce = |_: &Recording| {};
+        record(
+            recording,
+            &pipe.display().to_string(),
+            announce,
+            |recording| {
+                if let Some(selection) = toolbar.turn(recording.interfaces()) {
+                    recording.set_filter(fixed.clone().and(selection.filter()));
+                }
+                // A Wireshark that was killed leaves the reader of the pipe behind.
+                let is_wanted = !output.is_deserted() && rustix::process::getppid() == wireshark;
+                signals.wait_for(TICK).is_none() && is_wanted
+            },
+        )?;
         Ok(ExitCode::SUCCESS)
     }
 }
