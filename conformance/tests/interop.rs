@@ -70,6 +70,25 @@ fn tools_of_debian_13() {
 }
 
 #[test]
+fn an_application_sleeps_until_a_message_comes() {
+    all_work(&[
+        "2.5 fi_cq_sread -f efa-direct",
+        "2.5 fi_cq_sread -f efa",
+        "2.5 fi_cq_sread -f efa without shm",
+    ]);
+}
+
+#[test]
+fn older_releases_cannot_sleep() {
+    all_work(&[
+        "1.11 fi_cq_sread -f EFA-*",
+        "1.17 fi_cq_sread -f efa",
+        "2.1 fi_cq_sread -f efa",
+        "2.1 fi_cq_sread -f efa-direct",
+    ]);
+}
+
+#[test]
 fn the_oldest_and_the_newest_release() {
     all_work(&[
         "1.11 -> 2.5: data",

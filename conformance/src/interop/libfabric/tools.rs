@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::GROUP;
 use super::release::{Release, V1_11, V1_17, V2_1};
 use crate::interop::traffic::Traffic;
-use crate::interop::{Bench, Cell, CellResult, Host, Unmet, free_port};
+use crate::interop::{Bench, Cell, CellResult, Unmet, free_port};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -45,14 +45,6 @@ pub(super) fn cells() -> Vec<Cell> {
     cells
 }
 
-fn host<'a>(bench: &'a Bench<'a>, name: &str, release: Release) -> Result<Host<'a>, Unmet> {
-    let host = bench.host(name);
-    Ok(match release.userland(bench)? {
-        Some(userland) => host.userland(&userland),
-        None => host,
-    })
-}
-
 /// The values of `field:` lines, in order.
 fn values<'a>(text: &'a str, field: &str) -> Vec<&'a str> {
     let value = |line: &'a str| line.trim().strip_prefix(field)?.strip_prefix(": ");
@@ -60,7 +52,7 @@ fn values<'a>(text: &'a str, field: &str) -> Vec<&'a str> {
 }
 
 fn info(bench: &Bench, release: Release) -> CellResult {
-    let host = host(bench, "a", release)?;
+    let host = release.host(bench, "a")?;
     let listed = host.run(&["fi_info", "-p", "efa"])?.stdout;
     let types = values(&listed, "type");
     for wanted in ["FI_EP_RDM", "FI_EP_DGRAM"] {
@@ -101,11 +93,13 @@ fn pingpong(bench: &Bench, release: Release, endpoint: &str, fabric: Option<&str
     // With integrity checks.
     let mut common = vec!["fi_pingpong", "-c", "-p", "efa", "-e", endpoint];
     common.extend(fabric.iter().flat_map(|fabric| ["-f", fabric]));
-    let mut server = host(bench, "server", release)?
+    let mut server = release
+        .host(bench, "server")?
         .captured()
         .start(&[&common[..], &["-B", &port]].concat())?;
     server.await_listener(number)?;
-    let client = host(bench, "client", release)?
+    let client = release
+        .host(bench, "client")?
         .run(&[&common[..], &["-P", &port, "127.0.0.1"]].concat())?;
     server.success()?;
     let sizes: Vec<usize> = client.stdout.lines().filter_map(size_of_line).collect();
