@@ -9,6 +9,7 @@ use crate::wire::PacketType;
 
 use super::Endpoint;
 use super::error::EndpointError;
+use super::immediate;
 use super::iov::attach;
 use super::operation::{OperationFlags, SendArgs};
 use super::outbound::{Awaited, Outbound};
@@ -35,7 +36,7 @@ impl<N: Nic> Endpoint<N> {
         }
         let immediate = match args.cq_data.map(u32::try_from) {
             None => None,
-            Some(Ok(data)) => Some(data),
+            Some(Ok(data)) => Some(immediate::of_cq_data(data)),
             Some(Err(_)) => {
                 let what = "CQ data for a zero-copy receiver";
                 let data = args.cq_data.unwrap_or(0);

@@ -22,6 +22,7 @@
 //! | `send`, `recv`, `message` | two-sided operations up to their subprotocol; medium messages |
 //! | `multi_recv`, `peek` | other ways to receive |
 //! | `headerless` | messages to zero-copy receivers |
+//! | `immediate` | completion data as the device's immediate data |
 //! | `eager`, `long_cts`, `long_read` | the other subprotocols, with runting read and READ_NACK |
 //! | `write`, `read`, `atomic`, `arithmetic`, `soft_float` | one-sided operations |
 //! | `outbound`, `inbound`, `inbound_table` | operations in flight, as source and as destination of the data |
@@ -62,6 +63,7 @@ mod hash;
 mod headerless;
 mod held;
 mod ids;
+mod immediate;
 mod inbound;
 mod inbound_table;
 mod incoming;

@@ -9,6 +9,7 @@ use super::completion::{CompletionEntry, CompletionFlags, Event, PacketError};
 use super::error::{EndpointError, Errno, Failure, ProviderError};
 use super::held::ReceivedPacket;
 use super::ids::PeerId;
+use super::immediate;
 use super::inbound::{Audience, Ending, Supply, Transfer};
 use super::inbound_table::Inbound;
 use super::incoming::{Incoming, Iovs, Rtw, RtwProtocol};
@@ -189,7 +190,7 @@ impl<N: Nic> Endpoint<N> {
             source,
             own_regions,
         } = data;
-        let immediate = args.cq_data.map(|data| data as u32);
+        let immediate = args.cq_data.map(|data| immediate::of_cq_data(data as u32));
         let bulk = Bulk {
             own_regions,
             ..Bulk::new(source, length, Stream::RdmaWrite(target, immediate))
@@ -326,7 +327,7 @@ impl<N: Nic> Endpoint<N> {
             context: 0,
             flags,
             length: length as u64,
-            data: immediate.into(),
+            data: immediate::to_cq_data(immediate),
             tag: 0,
             source,
             buffer: 0,
