@@ -107,6 +107,8 @@ pub struct Conductor<'a> {
     tokens: HashMap<&'a str, Token>,
     regions: HashMap<&'a str, Remote>,
     reports: HashMap<Token, Report>,
+    /// Completion data that came with writes of peers, by the endpoint that it came to.
+    written: HashMap<EndpointIndex, Vec<u64>>,
     transcript: Transcript,
 }
 
@@ -127,6 +129,7 @@ impl<'a> Conductor<'a> {
             tokens: HashMap::new(),
             regions: HashMap::new(),
             reports: HashMap::new(),
+            written: HashMap::new(),
             transcript: Transcript::default(),
         }
     }
@@ -145,6 +148,8 @@ impl<'a> Conductor<'a> {
             step: self.scenario.steps.len(),
             time: now(),
         });
+        let problems = verify::written(self.scenario, &self.written);
+        self.transcript.problems.extend(problems);
         for player in self.players.drain(..) {
             player.end()?;
         }
@@ -356,9 +361,13 @@ impl<'a> Conductor<'a> {
         let name = &self.scenario.endpoints[at].name;
         match event {
             Event::Completed { report } => {
-                // Without a token a peer wrote to our memory; scenarios do not name that yet.
-                if let Some(token) = report.token {
-                    self.reports.insert(token, report);
+                match (report.token, report.data) {
+                    (Some(token), _) => {
+                        self.reports.insert(token, report);
+                    }
+                    // Without a token a peer wrote to our memory.
+                    (None, Some(data)) => self.written.entry(at).or_default().push(data),
+                    (None, None) => {}
                 }
             }
             Event::Reported { text } => {
