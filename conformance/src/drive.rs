@@ -41,6 +41,8 @@ pub enum Command {
         capabilities: u64,
         /// Whether to register every buffer.
         register_local: bool,
+        /// The largest message, if the application promises one.
+        max_message: Option<usize>,
     },
     /// Open an endpoint of the protocol engine on the first EFA device. Answer: [`Event::Opened`].
     OpenCore {
@@ -104,6 +106,7 @@ impl Command {
                 api: endpoint.api.to_raw(),
                 capabilities: endpoint.capability_bits(),
                 register_local: endpoint.register_local,
+                max_message: endpoint.max_message,
             },
             Software::Core => Command::OpenCore {
                 settings: endpoint.settings.clone(),
@@ -297,6 +300,7 @@ impl Driver {
                 api,
                 capabilities,
                 register_local,
+                max_message,
             } => {
                 let library = Library::load(&library)?;
                 let settings = libfabric::Settings {
@@ -304,6 +308,7 @@ impl Driver {
                     api: Version::from_raw(api),
                     capabilities,
                     register_local,
+                    max_message,
                 };
                 let endpoint = libfabric::Endpoint::open(&library, &settings)?;
                 (Box::new(StockApplication::new(endpoint)), library.version())
@@ -421,6 +426,7 @@ mod tests {
             api: Version::BASELINE_API.to_raw(),
             capabilities: 0,
             register_local: false,
+            max_message: None,
         };
         let line = serde_json::to_string(&command).unwrap() + "\n";
         let events = converse(&line);

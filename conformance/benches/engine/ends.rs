@@ -155,6 +155,7 @@ impl StockEnds {
             api: Version::BASELINE_API,
             capabilities: ffi::FI_TAGGED,
             register_local: true,
+            max_message: None,
         };
         let open =
             || libfabric::Endpoint::open(&library, &settings).map_err(|error| error.to_string());

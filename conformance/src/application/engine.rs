@@ -87,7 +87,8 @@ pub fn configuration(settings: &Settings) -> EndpointConfig {
         min_read_write_size,
         runt_size,
         cts_window_packets,
-        use_device_rdma
+        use_device_rdma,
+        handshake_before_messages
     );
     config
 }

@@ -58,13 +58,15 @@ impl Endpoint {
             n if n == -ffi::FI_EAVAIL => return self.read_error().map(Some),
             n => self.library.check("fi_cq_readfrom", n)?,
         }
-        let (token, buffer) = self.take(entry.op_context);
+        let (token, buffer, counted) = self.take(entry.op_context);
         let has_data = entry.flags & ffi::FI_REMOTE_CQ_DATA != 0;
+        let is_message = entry.flags & ffi::FI_RECV != 0;
+        let counted = if is_message { counted } else { 0 };
         Ok(Some(Completion {
             token,
             buffer,
             flags: entry.flags,
-            length: entry.len,
+            length: entry.len.saturating_sub(counted),
             tag: entry.tag,
             data: has_data.then_some(entry.data),
             source: (source != ffi::FI_ADDR_UNSPEC).then_some(Address(source)),
@@ -81,7 +83,7 @@ impl Endpoint {
             self.library
                 .check("fi_cq_readerr", read(self.cq, &mut entry, 0))?;
         }
-        let (token, buffer) = self.take(entry.op_context);
+        let (token, buffer, _) = self.take(entry.op_context);
         // SAFETY: the queue is open.
         let strerror = unsafe { entry!((*self.cq).ops, ffi::fi_ops_cq, strerror) };
         let cq = self.cq;
@@ -109,16 +111,18 @@ impl Endpoint {
         })
     }
 
-    /// The operation that a completion's context names. Contexts that are not ours (a peer's write
-    /// to our memory has none) name no operation.
-    fn take(&mut self, context: *mut c_void) -> (Option<Token>, Vec<u8>) {
+    /// The operation that a completion's context names, its buffer, and how many bytes of the prefix
+    /// its length counts. Contexts that are not ours (a peer's write to our memory has none) name no
+    /// operation.
+    fn take(&mut self, context: *mut c_void) -> (Option<Token>, Vec<u8>, usize) {
         let key = context as usize;
         match self.pending.remove(&key) {
-            None => (None, Vec::new()),
+            None => (None, Vec::new(), 0),
             Some(pending) => {
                 let token = pending.token;
                 // SAFETY: the operation was pending under this key and has completed.
-                (Some(token), unsafe { pending.finish(key) })
+                let (counted, buffer) = unsafe { (pending.counted(), pending.finish(key)) };
+                (Some(token), buffer, counted)
             }
         }
     }

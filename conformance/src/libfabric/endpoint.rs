@@ -23,6 +23,12 @@ pub struct Settings {
     /// Register every buffer before it is used (`FI_MR_LOCAL`), instead of leaving that to the
     /// provider.
     pub register_local: bool,
+    /// The application promises to send and receive no message above this many bytes, and leaves the
+    /// provider a prefix before each if it is to. From this, the EFA provider of 1.11 to 2.5 concludes
+    /// that it may receive into the application's buffers, if that fits into a packet, buffers are
+    /// registered ([`Settings::register_local`]), and nothing tagged, directed, atomic or ordered is
+    /// asked for. `None`: messages of any size.
+    pub max_message: Option<usize>,
 }
 
 impl Settings {
@@ -43,6 +49,30 @@ struct Region {
     mr: *mut ffi::fid_mr,
 }
 
+/// The first release that receives into the application's buffers without a prefix.
+const FIRST_WITHOUT_PREFIX: Version = Version {
+    major: 1,
+    minor: 22,
+};
+/// It counts the prefix as part of the message that follows it: it sends and posts as many bytes, and
+/// so reaches beyond the end of the buffer. Completions of receives never count the prefix.
+const PREFIX_TWICE: Version = Version {
+    major: 1,
+    minor: 11,
+};
+
+/// Memory around each message that is the provider's.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Margin {
+    /// Bytes in front, which count as part of the buffer.
+    pub(super) prefix: usize,
+    /// Bytes behind, which do not.
+    pub(super) behind: usize,
+    /// How much of the prefix completions of receives count as received, if the packet arrived in the
+    /// buffer; of messages that were copied there, nothing.
+    pub(super) counted: usize,
+}
+
 /// A reliable-datagram endpoint of the EFA provider, bound to one completion queue, one event queue
 /// and one address vector of its own.
 pub struct Endpoint {
@@ -59,6 +89,8 @@ pub struct Endpoint {
     pub(super) register_local: bool,
     /// Whether peers name memory by its virtual address rather than by its offset in the region.
     virtual_addresses: bool,
+    /// The room around each message.
+    pub(super) margin: Margin,
     pub(super) pending: HashMap<usize, Pending>,
 }
 
@@ -90,6 +122,7 @@ impl Endpoint {
             next_region: 0,
             register_local: false,
             virtual_addresses: true,
+            margin: Margin::default(),
             pending: HashMap::new(),
         };
         // Each step fills one member; on an error the drop of `endpoint` closes what was opened.
@@ -112,11 +145,16 @@ impl Endpoint {
         if settings.register_local {
             mr_mode |= ffi::FI_MR_LOCAL;
         }
+        let mut mode = ffi::FI_CONTEXT | ffi::FI_CONTEXT2;
+        // Later releases receive into the application's buffers without it.
+        if settings.max_message.is_some() && self.library.version() < FIRST_WITHOUT_PREFIX {
+            mode |= ffi::FI_MSG_PREFIX;
+        }
         // SAFETY: `hints` is a fresh structure of the library with all attributes allocated; the
         // provider name must come from malloc because `fi_freeinfo` frees it, hence strdup.
         unsafe {
             (*hints).caps = settings.capabilities;
-            (*hints).mode = ffi::FI_CONTEXT | ffi::FI_CONTEXT2;
+            (*hints).mode = mode;
             (*(*hints).ep_attr).type_ = ffi::FI_EP_RDM;
             (*(*hints).domain_attr).mr_mode = mr_mode;
             (*(*hints).fabric_attr).prov_name = libc::strdup(provider.as_ptr());
@@ -158,7 +196,29 @@ impl Endpoint {
         let mr_mode = unsafe { (*(*only).domain_attr).mr_mode };
         self.register_local = mr_mode & ffi::FI_MR_LOCAL != 0;
         self.virtual_addresses = mr_mode & ffi::FI_MR_VIRT_ADDR != 0;
+        if let Some(size) = settings.max_message {
+            self.promise(size);
+        }
         Ok(())
+    }
+
+    /// Lowers what the endpoint is opened with, as applications may, to messages of up to `size` bytes
+    /// in no particular order.
+    fn promise(&mut self, size: usize) {
+        // SAFETY: `info` is a valid structure with its attributes, and nobody else has it.
+        unsafe {
+            let info = self.info;
+            (*(*info).ep_attr).max_msg_size = size;
+            (*(*info).tx_attr).msg_order = 0;
+            (*(*info).rx_attr).msg_order = 0;
+            if (*info).mode & ffi::FI_MSG_PREFIX != 0 {
+                self.margin.prefix = (*(*info).ep_attr).msg_prefix_size;
+            }
+        }
+        match self.library.version() {
+            PREFIX_TWICE => self.margin.behind = self.margin.prefix,
+            _ => self.margin.counted = self.margin.prefix,
+        }
     }
 
     /// The first entry that speaks the RDM protocol. Releases from 2.1 on also list the fabric

@@ -47,6 +47,8 @@ pub const FI_DIRECTED_RECV: u64 = 1 << 59;
 pub const FI_CONTEXT: u64 = 1 << 59;
 /// Mode bit: as [`FI_CONTEXT`], twice as large.
 pub const FI_CONTEXT2: u64 = 1 << 52;
+/// Mode bit: the application leaves room in front of each message.
+pub const FI_MSG_PREFIX: u64 = 1 << 58;
 
 pub const FI_MR_LOCAL: c_int = 1 << 2;
 pub const FI_MR_VIRT_ADDR: c_int = 1 << 4;

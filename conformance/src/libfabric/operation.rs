@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use super::endpoint::{Address, Endpoint, close};
+use super::endpoint::{Address, Endpoint, Margin, close};
 use super::library::entry;
 use super::{Error, ffi};
 
@@ -39,6 +39,8 @@ pub struct RemoteMemory {
 pub(super) struct Pending {
     pub(super) token: Token,
     memory: *mut [u8],
+    /// What of it is not the operation's.
+    margin: Margin,
     mr: *mut ffi::fid_mr,
 }
 
@@ -46,19 +48,34 @@ pub(super) struct Pending {
 type Context = ffi::fi_context2;
 
 impl Pending {
+    /// How much of what was received in front of the message counts as received.
+    ///
+    /// # Safety
+    /// As for [`Pending::finish`].
+    pub(super) unsafe fn counted(&self) -> usize {
+        // SAFETY: the memory was made in `begin_within`, and the library has finished with it.
+        let memory = unsafe { &*self.memory };
+        // It was zero; a provider that receives in place has made a packet of it.
+        let is_packet = memory[..self.margin.prefix].iter().any(|byte| *byte != 0);
+        if is_packet { self.margin.counted } else { 0 }
+    }
+
     /// Takes the operation back from the library.
     ///
     /// # Safety
     /// `context` is the key under which this operation was pending, and the library has finished
     /// with it: it completed, was refused, or its endpoint is closed.
     pub(super) unsafe fn finish(self, context: usize) -> Vec<u8> {
-        // SAFETY: both were made by `Box::into_raw` in `begin`; the registration names the memory and
+        // SAFETY: both were made by `Box::into_raw` in `begin_within`; the registration names the memory and
         // goes first.
-        unsafe {
+        let mut memory = unsafe {
             close(self.mr.cast());
             drop(Box::from_raw(context as *mut Context));
             Box::from_raw(self.memory).into_vec()
-        }
+        };
+        memory.truncate(memory.len() - self.margin.behind);
+        memory.drain(..self.margin.prefix);
+        memory
     }
 }
 
@@ -72,10 +89,41 @@ impl Endpoint {
         buffer: Vec<u8>,
         post: impl FnOnce(&Self, *mut [u8], *mut c_void, *mut c_void) -> Result<isize, Error>,
     ) -> Result<(), Error> {
-        let memory = Box::into_raw(buffer.into_boxed_slice());
+        self.begin_within(Margin::default(), call, token, buffer, post)
+    }
+
+    /// As [`Endpoint::begin`], for a message: `post` gets it with its prefix.
+    fn begin_message(
+        &mut self,
+        call: &'static str,
+        token: Token,
+        message: Vec<u8>,
+        post: impl FnOnce(&Self, *mut [u8], *mut c_void, *mut c_void) -> Result<isize, Error>,
+    ) -> Result<(), Error> {
+        let memory = self.with_margin(message);
+        self.begin_within(self.margin, call, token, memory, post)
+    }
+
+    /// A message with the room around it.
+    fn with_margin(&self, mut message: Vec<u8>) -> Vec<u8> {
+        message.splice(..0, vec![0; self.margin.prefix]);
+        message.resize(message.len() + self.margin.behind, 0);
+        message
+    }
+
+    fn begin_within(
+        &mut self,
+        margin: Margin,
+        call: &'static str,
+        token: Token,
+        memory: Vec<u8>,
+        post: impl FnOnce(&Self, *mut [u8], *mut c_void, *mut c_void) -> Result<isize, Error>,
+    ) -> Result<(), Error> {
+        let memory = Box::into_raw(memory.into_boxed_slice());
         let mut pending = Pending {
             token,
             memory,
+            margin,
             mr: ptr::null_mut(),
         };
         let context = Box::into_raw(Box::new([ptr::null_mut(); 8]) as Box<Context>);
@@ -96,7 +144,8 @@ impl Endpoint {
                 }
             }
         }
-        let result = post(self, memory, descriptor, context.cast())
+        let given = ptr::slice_from_raw_parts_mut(memory.cast(), memory.len() - margin.behind);
+        let result = post(self, given, descriptor, context.cast())
             .and_then(|result| self.library.check(call, result));
         match result {
             Ok(()) => {
@@ -119,7 +168,7 @@ impl Endpoint {
         source: Option<Address>,
     ) -> Result<(), Error> {
         let source = source.map_or(ffi::FI_ADDR_UNSPEC, |address| address.0);
-        self.begin(
+        self.begin_message(
             "fi_recv",
             token,
             buffer,
@@ -151,7 +200,7 @@ impl Endpoint {
         ignore: u64,
     ) -> Result<(), Error> {
         let source = source.map_or(ffi::FI_ADDR_UNSPEC, |address| address.0);
-        self.begin(
+        self.begin_message(
             "fi_trecv",
             token,
             buffer,
@@ -178,7 +227,7 @@ impl Endpoint {
     /// Sends a message.
     pub fn send(&mut self, token: Token, buffer: Vec<u8>, to: Destination) -> Result<(), Error> {
         let peer = to.peer.0;
-        self.begin(
+        self.begin_message(
             "fi_send",
             token,
             buffer,
@@ -222,7 +271,7 @@ impl Endpoint {
         if to.data.is_some() {
             flags |= ffi::FI_REMOTE_CQ_DATA;
         }
-        self.begin(
+        self.begin_message(
             "fi_sendmsg",
             token,
             buffer,
@@ -272,7 +321,8 @@ impl Endpoint {
     /// Sends a short message by copy; there will be no completion.
     pub fn inject(&mut self, bytes: &[u8], to: Destination) -> Result<(), Error> {
         let (ep, peer) = (self.ep, to.peer.0);
-        let (buffer, length) = (bytes.as_ptr().cast(), bytes.len());
+        let memory = self.with_margin(bytes.to_vec());
+        let (buffer, length) = (memory.as_ptr().cast(), memory.len() - self.margin.behind);
         // SAFETY: the endpoint is open; the library copies the bytes during the call.
         let result = unsafe {
             match (to.tag, to.data) {

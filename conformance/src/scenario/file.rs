@@ -27,6 +27,7 @@ pub(super) struct Endpoint {
     pub(super) profile: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) register_local: bool,
+    pub(super) max_message: Option<usize>,
     pub(super) address_vector: Option<Vec<Spanned<String>>>,
     pub(super) not_under_test: Option<String>,
     #[serde(default)]
@@ -44,6 +45,7 @@ pub(super) struct Settings {
     pub(super) runt_size: Option<usize>,
     pub(super) cts_window_packets: Option<u32>,
     pub(super) use_device_rdma: Option<bool>,
+    pub(super) handshake_before_messages: Option<bool>,
     pub(super) unsolicited_write_recv: Option<bool>,
 }
 

@@ -153,6 +153,7 @@ fn endpoint(source: &Source<'_>, raw: file::Endpoint) -> Result<EndpointSpec> {
         runt_size: raw.settings.runt_size,
         cts_window_packets: raw.settings.cts_window_packets,
         use_device_rdma: raw.settings.use_device_rdma,
+        handshake_before_messages: raw.settings.handshake_before_messages,
         unsolicited_write_recv: raw.settings.unsolicited_write_recv,
     };
     Ok(EndpointSpec {
@@ -171,6 +172,7 @@ fn endpoint(source: &Source<'_>, raw: file::Endpoint) -> Result<EndpointSpec> {
             .map(|given| profile(source, &given))
             .transpose()?,
         register_local: raw.register_local,
+        max_message: raw.max_message,
         address_vector: Vec::new(),
         not_under_test: raw.not_under_test,
         environment: raw.environment,

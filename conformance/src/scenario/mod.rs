@@ -75,6 +75,9 @@ pub struct EndpointSpec {
     pub profile: Option<String>,
     /// Whether its application registers every buffer (`FI_MR_LOCAL`).
     pub register_local: bool,
+    /// The largest message that its application promises to send and receive, in bytes, so that stock
+    /// libfabric may receive into the application's buffers; `None` promises nothing.
+    pub max_message: Option<usize>,
     /// The endpoints that its application knows from the start; by default all others. An endpoint
     /// that is not known is met through the raw address in its first packet.
     pub address_vector: Vec<EndpointIndex>,
@@ -147,6 +150,7 @@ pub struct Settings {
     pub runt_size: Option<usize>,
     pub cts_window_packets: Option<u32>,
     pub use_device_rdma: Option<bool>,
+    pub handshake_before_messages: Option<bool>,
     /// Of [`efa_hw::NicConfig`]; the simulated device decides by itself.
     pub unsolicited_write_recv: Option<bool>,
 }

@@ -130,6 +130,7 @@ impl Release {
                 api: self.version.to_raw(),
                 capabilities: ffi::FI_MSG | ffi::FI_TAGGED | ffi::FI_RMA | ffi::FI_ATOMIC,
                 register_local: false,
+                max_message: None,
             },
             host: player::Host {
                 profile: Some(profile.into()),

@@ -240,6 +240,7 @@ impl Rig {
                 .into_iter()
                 .fold(0, |bits, capability| bits | capability.bits()),
                 register_local: false,
+                max_message: None,
             },
             Software::Engine => Command::OpenCore {
                 settings: self.sides[at].settings.clone(),
