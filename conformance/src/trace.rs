@@ -1,12 +1,12 @@
 //! Captures, and captures with their scenario: traces.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use efa_core::address::Gid;
-use efa_core::wire::PacketType;
+use efa_core::address::{Gid, Qpn};
+use efa_core::wire::{Header, Packet, PacketType};
 use efa_emu::capture::{Direction, ReadError, Reader};
 use efa_emu::frame::{self, Frame, OUTER_LEN, Repr};
 
@@ -49,14 +49,18 @@ pub struct CapturedPacket {
     pub destination: Gid,
     /// The transport header.
     pub header: Repr,
+    /// Whether it goes to a queue pair that takes messages without the RDM header, as an earlier
+    /// HANDSHAKE says.
+    pub headerless: bool,
     /// What the transport header carries.
     pub payload: Vec<u8>,
 }
 
 impl CapturedPacket {
-    /// The RDM packet that it carries, if it is a send.
+    /// The RDM packet that it carries, if it is a send with the RDM header.
     pub fn rdm(&self) -> Option<&[u8]> {
-        matches!(self.header.kind, frame::Kind::Send).then_some(&self.payload[..])
+        let is_packet = matches!(self.header.kind, frame::Kind::Send) && !self.headerless;
+        is_packet.then_some(&self.payload[..])
     }
 
     /// The type of the RDM packet, if it is one of an assigned type.
@@ -72,6 +76,7 @@ impl CapturedPacket {
                 Some(code) => format!("packet of unassigned type {code}"),
                 None => "empty packet".into(),
             },
+            (None, _) if self.headerless => "message without header".into(),
             (None, _) => self.header.kind.opcode().to_string(),
         }
     }
@@ -106,12 +111,41 @@ pub enum TraceError {
     },
 }
 
+/// The queue pairs that take messages without the RDM header, as far as a capture has told.
+#[derive(Default)]
+struct UserRecvQps(HashSet<(Gid, Qpn)>);
+
+impl UserRecvQps {
+    /// Learns from a frame; returns whether it goes to such a queue pair.
+    fn follow(&mut self, frame: &Frame<'_>) -> bool {
+        if frame.header.kind != frame::Kind::Send {
+            return false;
+        }
+        let (from, to) = (frame.header.source_qpn, frame.header.destination_qpn);
+        // It only receives: what sends is another one that has got its number.
+        self.0.remove(&(frame.source, from));
+        if self.0.contains(&(frame.destination, to)) {
+            return true;
+        }
+        if PacketType::peek(frame.payload) == Some(PacketType::Handshake)
+            && let Ok(packet) = Packet::parse(frame.payload)
+            && let Header::Handshake(handshake) = packet.header
+            && let Some(qp) = handshake.user_recv_qp
+            && let Ok(qpn) = qp.qpn.try_into()
+        {
+            self.0.insert((frame.source, Qpn(qpn)));
+        }
+        false
+    }
+}
+
 impl Capture {
     /// Reads a whole capture. Frames that are not of the emulated wire are damage.
     pub fn load(path: &Path) -> Result<Self, ReadError> {
         let mut reader = Reader::open(path)?;
         let mut frames = Vec::new();
         let mut damage = Vec::new();
+        let mut user_recv = UserRecvQps::default();
         while let Some(captured) = reader.next_frame()? {
             let number = captured.number;
             let mut repaired = Vec::new();
@@ -144,6 +178,7 @@ impl Capture {
                 comments: captured.comments.iter().map(|c| c.to_string()).collect(),
                 source: frame.source,
                 destination: frame.destination,
+                headerless: user_recv.follow(&frame),
                 header: frame.header,
                 payload: frame.payload.to_vec(),
             });
@@ -308,4 +343,61 @@ fn step_named(comment: &str, scenario: &Scenario) -> Result<Option<usize>, Strin
         ));
     }
     Ok(Some(index))
+}
+
+#[cfg(test)]
+mod tests {
+    use efa_core::address::Qkey;
+    use efa_core::wire::{ExtraFeatures, ExtraInfo, Handshake, Repr as _, UserRecvQp};
+
+    use super::*;
+
+    const RECEIVER: Gid = Gid([2; 16]);
+    const SENDER: Gid = Gid([1; 16]);
+
+    fn send<'a>(source: Gid, from: u16, destination: Gid, to: u16, payload: &'a [u8]) -> Frame<'a> {
+        Frame {
+            source,
+            destination,
+            header: Repr {
+                kind: frame::Kind::Send,
+                source_qpn: Qpn(from),
+                destination_qpn: Qpn(to),
+                qkey: Qkey(0),
+                sequence: 0,
+                immediate: None,
+                retransmission: false,
+                path: 0,
+                payload_length: payload.len() as u32,
+                payload_captured: true,
+            },
+            payload,
+        }
+    }
+
+    #[test]
+    fn a_handshake_names_the_queue_pair_that_takes_messages_without_header() {
+        let word = ExtraFeatures::USER_RECV_QP.into();
+        let handshake = Handshake {
+            extra_info: ExtraInfo::one(&word),
+            user_recv_qp: Some(UserRecvQp {
+                qpn: 7,
+                qkey: Qkey(0),
+            }),
+            ..Handshake::default()
+        };
+        let mut bytes = [0; 64];
+        let length = handshake.emit_packet(&[], &mut bytes).unwrap();
+        let handshake = &bytes[..length];
+        let mut known = UserRecvQps::default();
+        let message = send(SENDER, 1, RECEIVER, 7, b"nothing but data");
+        assert!(!known.follow(&message));
+        assert!(!known.follow(&send(RECEIVER, 2, SENDER, 1, handshake)));
+        assert!(known.follow(&message));
+        assert!(!known.follow(&send(SENDER, 1, RECEIVER, 2, b"")));
+        // Another host's, and one that got the number later.
+        assert!(!known.follow(&send(RECEIVER, 2, SENDER, 7, b"")));
+        assert!(!known.follow(&send(RECEIVER, 7, SENDER, 1, b"")));
+        assert!(!known.follow(&message));
+    }
 }

@@ -86,6 +86,7 @@ impl Builder {
                     payload_length: payload.len() as u32,
                     payload_captured: true,
                 },
+                headerless: false,
                 payload: payload.clone(),
             });
         }

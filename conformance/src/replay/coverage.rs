@@ -54,6 +54,13 @@ pub fn beyond_script(trace: &Trace) -> Option<String> {
                     frame.number
                 ));
             }
+            _ if frame.headerless => {
+                return Some(format!(
+                    "packet {} is a message without header, for which scripted endpoints have no \
+                     queue pair",
+                    frame.number
+                ));
+            }
             _ if !frame.header.payload_captured => {
                 return Some(format!(
                     "the data of packet {} was not captured",
