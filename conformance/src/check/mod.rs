@@ -9,7 +9,7 @@ mod identity;
 mod sequence;
 mod transfer;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 
 use efa_core::address::{Gid, Qkey};
@@ -178,7 +178,7 @@ pub struct Checked {
 /// Checks a capture.
 pub fn check(capture: &Capture) -> Checked {
     let mut findings = Findings::default();
-    let failed = failed_sends(capture);
+    let void = void_attempts(capture);
     // Hosts whose own sends, and whose arrivals, are in the capture: for the others the far end's
     // copy has to stand in.
     let outbound = hosts(capture, Direction::Outbound);
@@ -189,9 +189,9 @@ pub fn check(capture: &Capture) -> Checked {
     let mut transfer = transfer::Transfers::default();
     let mut packets = 0;
     let mut copies = Copies::default();
-    for frame in &capture.frames {
+    for (place, frame) in capture.frames.iter().enumerate() {
         let Some(bytes) = frame.rdm() else { continue };
-        if frame.header.retransmission || failed.contains(&request_key(frame)) {
+        if void.contains(&place) {
             continue;
         }
         let is_sent = match frame.direction {
@@ -274,26 +274,42 @@ fn request_key(frame: &CapturedPacket) -> RequestKey {
     )
 }
 
-/// Sends that the responder's device refused: the protocol above sends them again.
-fn failed_sends(capture: &Capture) -> HashSet<RequestKey> {
-    capture
-        .frames
-        .iter()
-        .filter_map(|frame| match frame.header.kind {
-            Kind::Response(status) if status != Status::Ok => Some((
-                frame.destination,
-                frame.header.destination_qpn.0,
-                frame.header.sequence,
-            )),
-            _ => None,
-        })
-        .collect()
+/// Places of sends that do not count: the responder's device refused them, so that the sender's device
+/// or the protocol above sends them again, or they repeat one that counts.
+fn void_attempts(capture: &Capture) -> HashSet<usize> {
+    let mut void = HashSet::new();
+    // The attempts at each request that have not been refused so far, as each direction shows them.
+    let mut standing: HashMap<RequestKey, Vec<(Option<Direction>, usize)>> = HashMap::new();
+    for (place, frame) in capture.frames.iter().enumerate() {
+        match frame.header.kind {
+            Kind::Send => {
+                let attempts = standing.entry(request_key(frame)).or_default();
+                let repeats = attempts.iter().any(|(side, _)| *side == frame.direction);
+                if frame.header.retransmission && repeats {
+                    void.insert(place);
+                } else {
+                    attempts.push((frame.direction, place));
+                }
+            }
+            Kind::Response(status) if status != Status::Ok => {
+                let key = (
+                    frame.destination,
+                    frame.header.destination_qpn.0,
+                    frame.header.sequence,
+                );
+                let refused = standing.remove(&key).unwrap_or_default();
+                void.extend(refused.into_iter().map(|(_, place)| place));
+            }
+            _ => {}
+        }
+    }
+    void
 }
 
 /// Compares both ends' copies of each packet.
 #[derive(Default)]
 struct Copies<'a> {
-    sent: std::collections::HashMap<RequestKey, &'a CapturedPacket>,
+    sent: HashMap<RequestKey, &'a CapturedPacket>,
 }
 
 impl<'a> Copies<'a> {

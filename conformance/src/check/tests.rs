@@ -564,7 +564,25 @@ fn one_sided_captures_and_refused_sends_are_understood() {
     refusal.header.destination_qpn = first.header.source_qpn;
     refusal.header.kind = Kind::Response(Status::RemoteRnr);
     refusal.payload = Vec::new();
+    b.capture.frames.insert(4, refusal.clone());
+    assert_eq!(b.broken(), []);
+
+    // The device sends one again by itself; what arrives in the end counts, and counts once.
+    let mut b = Builder::acquainted(all());
+    b.send(B, A, &eager(0, None, Some(B)), b"");
+    let again: Vec<CapturedPacket> = b.capture.frames[2..4]
+        .iter()
+        .cloned()
+        .map(|mut frame| {
+            frame.header.retransmission = true;
+            frame
+        })
+        .collect();
     b.capture.frames.insert(4, refusal);
+    assert_eq!(b.broken(), [("handshake-answer", 7)]);
+    b.capture.frames.splice(5..5, again.clone());
+    assert_eq!(b.broken(), []);
+    b.capture.frames.splice(7..7, again);
     assert_eq!(b.broken(), []);
 }
 
