@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use efa_core::nic::Status;
+use efa_core::wire::Packet;
 use efa_emu::frame::Kind;
 
 use crate::trace::{Capture, CapturedPacket};
@@ -18,12 +20,27 @@ pub(super) fn sent_by(capture: &Capture, host: &str) -> BTreeMap<String, usize> 
     counts
 }
 
-/// As [`CapturedPacket::kind`]; writes with immediate data are a kind of their own.
+/// The RDM packets that a host sent.
+pub(super) fn packets<'a>(
+    capture: &'a Capture,
+    host: &'a str,
+) -> impl Iterator<Item = Packet<'a>> + 'a {
+    capture
+        .sent()
+        .filter(move |packet| capture.interfaces[packet.interface] == host)
+        .filter_map(|packet| Packet::parse(packet.rdm()?).ok())
+}
+
+/// What a device answers that has no receive posted.
+pub(super) const NOT_READY: &str = "receiver not ready";
+
+/// As [`CapturedPacket::kind`]; writes with immediate data and [`NOT_READY`] are kinds of their own.
 fn kind(packet: &CapturedPacket) -> String {
     match packet.header.kind {
         Kind::RdmaWrite { .. } if packet.header.immediate.is_some() => {
             format!("{} with immediate", packet.kind())
         }
+        Kind::Response(Status::RemoteRnr) => NOT_READY.into(),
         _ => packet.kind(),
     }
 }

@@ -7,22 +7,21 @@
 //! be played again with `efa-conformance record`.
 
 mod capture;
+mod play;
 mod release;
 mod script;
 mod subprotocol;
+mod zero_copy;
 
-use std::path::Path;
 use std::time::Duration;
 
 use super::{Bench, Cell, CellResult, Lab, Unmet};
-use crate::check;
-use crate::merge::merge;
-use crate::record;
-use crate::scenario::Scenario;
-use crate::trace::Capture;
 
+use play::{CELL, Played, Tally, play};
 use release::{RELEASES, Release};
 use subprotocol::{Fault, SUBPROTOCOLS, Subprotocol};
+
+const GROUP: &str = "engine";
 
 /// A scenario has bounds of its own for everything that it waits for; this is for all of it.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -43,57 +42,18 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
                     Initiator::Engine => format!("{} to {}", subprotocol.name, release.name),
                     Initiator::Stock => format!("{} from {}", subprotocol.name, release.name),
                 };
-                cells.push(Cell::new("engine", name, LIMIT, move |bench| {
-                    let result = play(bench, release, subprotocol, initiator);
-                    match subprotocol.fault_of(release, initiator) {
-                        None => result,
-                        Some(fault) => excuse(bench, result, subprotocol, fault),
-                    }
+                cells.push(Cell::new(GROUP, name, LIMIT, move |bench| {
+                    cell(bench, release, subprotocol, initiator)
                 }));
             }
         }
+        cells.extend(zero_copy::cells(release));
     }
     Ok(cells)
 }
 
-/// Whether a failure is that of a known fault: the operation that it shows in did not end, and the
-/// engine sent what it had to, but the packet that stock owes is not in the capture.
-fn excuse(
-    bench: &Bench,
-    result: CellResult,
-    subprotocol: &Subprotocol,
-    fault: &Fault,
-) -> CellResult {
-    let text = match result {
-        Err(Unmet::Failed(text)) if text.contains(fault.shows) => text,
-        Ok(_) => {
-            return Err(Unmet::Failed(format!(
-                "this works, but is listed as a fault of stock libfabric: {}",
-                fault.reason
-            )));
-        }
-        other => return other,
-    };
-    let sent_by = |host| {
-        let capture = Capture::load(&bench.capture(host)).map_err(Unmet::failed)?;
-        Ok::<_, Unmet>(capture::sent_by(&capture, host))
-    };
-    let (ours, theirs) = (sent_by(script::ENGINE)?, sent_by(script::STOCK)?);
-    let all_sent = subprotocol
-        .initiator
-        .iter()
-        .all(|kind| ours.contains_key(*kind));
-    if all_sent && !theirs.contains_key(fault.withholds) {
-        Err(Unmet::Known {
-            reason: fault.reason.into(),
-            capture: bench.capture(script::STOCK),
-        })
-    } else {
-        Err(Unmet::Failed(text))
-    }
-}
-
-fn play(
+/// Plays a subprotocol's scenario; the sides must send what the subprotocol consists of.
+fn cell(
     bench: &Bench,
     release: &Release,
     subprotocol: &Subprotocol,
@@ -104,66 +64,39 @@ fn play(
     }
     let fetched = release.fetch(bench)?;
     let text = script::write(release, &fetched, subprotocol, initiator);
-    let path = bench.directory().join("cell.toml");
-    std::fs::write(&path, &text).map_err(Unmet::failed)?;
-    let scenario = Scenario::parse(&path, &text).map_err(Unmet::failed)?;
-    let captures = bench.directory();
-    let (transcript, files) =
-        record::play(&scenario, bench.launcher(), &fetched.stock, Some(captures)).map_err(
-            |error| {
-                if error.is_environment() {
-                    Unmet::Skipped(error.to_string())
-                } else {
-                    Unmet::failed(error)
-                }
-            },
-        )?;
-    let merged = bench.capture("cell");
-    merge(
-        &files,
-        std::slice::from_ref(&scenario.description),
-        &[],
-        &merged,
-    )
-    .map_err(Unmet::failed)?;
-    let problems = transcript.problems;
-    let (seen, missing) = look(&merged, subprotocol, initiator)?;
-    match (problems.is_empty(), missing.is_empty()) {
-        (true, true) => Ok(seen),
-        _ => Err(Unmet::Failed(
-            [problems, missing, vec![format!("seen: {seen}")]]
-                .concat()
-                .join("\n"),
-        )),
-    }
-}
-
-/// What each side sent, in words, and what is wrong with it.
-fn look(
-    path: &Path,
-    subprotocol: &Subprotocol,
-    initiator: Initiator,
-) -> Result<(String, Vec<String>), Unmet> {
-    let capture = Capture::load(path).map_err(Unmet::failed)?;
-    let mut problems = capture.damage.clone();
-    let violations = check::check(&capture).violations;
-    problems.extend(violations.iter().map(ToString::to_string));
+    let played = play(bench, &fetched, &text)?;
     let (first, second) = match initiator {
         Initiator::Engine => (script::ENGINE, script::STOCK),
         Initiator::Stock => (script::STOCK, script::ENGINE),
     };
-    let mut seen = Vec::new();
-    for (host, needed) in [
-        (first, subprotocol.initiator),
-        (second, subprotocol.responder),
-    ] {
-        let sent = capture::sent_by(&capture, host);
-        for kind in needed {
-            match sent.get(*kind) {
-                Some(count) => seen.push(format!("{count} {kind}")),
-                None => problems.push(format!("{host} sent no {kind}, only {sent:?}")),
-            }
-        }
+    let mut tally = Tally::default();
+    tally.require(&played, first, subprotocol.initiator);
+    if let Some(fault) = subprotocol.fault_of(release, initiator) {
+        return excuse(bench, &played, &tally, fault);
     }
-    Ok((seen.join(", "), problems))
+    tally.require(&played, second, subprotocol.responder);
+    played.judge(tally.seen, tally.missing)
+}
+
+/// Whether a failure is that of a known fault: the operation that it shows in did not end, and the
+/// engine sent what it had to, but the packet that stock owes is not in the capture.
+fn excuse(bench: &Bench, played: &Played, tally: &Tally, fault: &Fault) -> CellResult {
+    let stopped = played.stopped.as_deref().unwrap_or("nothing stopped it");
+    let is_fault = stopped.contains(fault.shows)
+        && tally.missing.is_empty()
+        && !played.sent_by(script::STOCK).contains_key(fault.withholds);
+    Err(if is_fault {
+        Unmet::Known {
+            reason: fault.reason.into(),
+            capture: bench.capture(CELL),
+        }
+    } else {
+        Unmet::Failed(format!(
+            "{stopped}; but this is listed as a fault of stock libfabric: {}\n{}",
+            fault.reason,
+            [&played.problems[..], &tally.missing[..]]
+                .concat()
+                .join("\n")
+        ))
+    })
 }

@@ -22,12 +22,26 @@ pub(super) fn write(
         Initiator::Engine => (ENGINE, STOCK),
         Initiator::Stock => (STOCK, ENGINE),
     };
-    let mut script = Script {
-        text: String::new(),
-        first,
-        second,
+    let Subprotocol { name, profile, .. } = *subprotocol;
+    let what = format!("{name}: {first} to {second}, libfabric {}", release.name);
+    let mut script = Script::new(&what, first, second);
+    let capabilities = match subprotocol.operations {
+        Operations::Messages { .. } => r#"["msg", "tagged", "source"]"#,
+        Operations::Write { .. } | Operations::Read { .. } => r#"["msg", "rma", "source"]"#,
+        Operations::Atomic(_) => r#"["msg", "rma", "atomic", "source"]"#,
     };
-    script.endpoints(release, fetched, subprotocol);
+    let mut settings = vec![unsolicited_write_recv(release.unsolicited)];
+    settings.extend(subprotocol.settings);
+    script.engine(ENGINE, profile, capabilities, &settings);
+    let stock = (release, fetched);
+    script.stock(
+        STOCK,
+        stock,
+        profile,
+        capabilities,
+        subprotocol.environment,
+        "",
+    );
     script.greet();
     match subprotocol.operations {
         Operations::Messages {
@@ -42,42 +56,78 @@ pub(super) fn write(
         Operations::Read { length } => script.read(length),
         Operations::Atomic(call) => script.atomic(call),
     }
-    script.text
+    script.finish()
 }
 
-struct Script {
+/// The setting of the engine's device.
+pub(super) fn unsolicited_write_recv(on: bool) -> &'static str {
+    if on {
+        "unsolicited_write_recv = true"
+    } else {
+        "unsolicited_write_recv = false"
+    }
+}
+
+/// A scenario in the making: `first` begins operations with `second`.
+pub(super) struct Script {
     text: String,
     first: &'static str,
     second: &'static str,
 }
 
 impl Script {
+    pub(super) fn new(description: &str, first: &'static str, second: &'static str) -> Self {
+        Script {
+            text: format!("description = {description:?}\nspec = []\n"),
+            first,
+            second,
+        }
+    }
+
+    /// The scenario.
+    pub(super) fn finish(self) -> String {
+        self.text
+    }
+
     fn line(&mut self, line: &str) {
         self.text.push_str(line);
         self.text.push('\n');
     }
 
-    fn endpoints(&mut self, release: &Release, fetched: &Fetched, subprotocol: &Subprotocol) {
-        let Subprotocol {
-            name,
-            profile,
-            settings,
-            ..
-        } = subprotocol;
-        let unsolicited = release.unsolicited;
-        let settings = match *settings {
-            "" => String::new(),
-            settings => format!(", {settings}"),
-        };
-        let capabilities = match subprotocol.operations {
-            Operations::Messages { .. } => r#"["msg", "tagged", "source"]"#,
-            Operations::Write { .. } | Operations::Read { .. } => r#"["msg", "rma", "source"]"#,
-            Operations::Atomic(_) => r#"["msg", "rma", "atomic", "source"]"#,
-        };
+    /// The engine's endpoint.
+    pub(super) fn engine(
+        &mut self,
+        name: &str,
+        profile: &str,
+        capabilities: &str,
+        settings: &[&str],
+    ) {
+        let settings = settings.join(", ");
+        self.line(&format!(
+            r#"
+[[endpoint]]
+name = "{name}"
+software = "core"
+profile = "{profile}"
+capabilities = {capabilities}
+settings = {{ {settings} }}"#
+        ));
+    }
+
+    /// A stock endpoint, whose application registers all its memory. `more` are further keys.
+    pub(super) fn stock(
+        &mut self,
+        name: &str,
+        (release, fetched): (&Release, &Fetched),
+        profile: &str,
+        capabilities: &str,
+        variables: &[(&str, &str)],
+        more: &str,
+    ) {
         let mut environment =
             String::from(r#"FI_PROVIDER = "efa", FI_EFA_ENABLE_SHM_TRANSFER = "0""#);
         // Writing to a string cannot fail.
-        for (variable, value) in subprotocol.environment {
+        for (variable, value) in variables {
             let _ = write!(environment, r#", {variable} = "{value}""#);
         }
         if let Some(providers) = &fetched.providers {
@@ -87,42 +137,33 @@ impl Script {
                 providers.display().to_string()
             );
         }
-        let (first, second, version) = (self.first, self.second, release.version);
+        let version = release.version;
         self.line(&format!(
-            r#"description = "{name}: {first} to {second}, libfabric {}"
-spec = []
-
+            r#"
 [[endpoint]]
-name = "{ENGINE}"
-software = "core"
-profile = "{profile}"
-capabilities = {capabilities}
-settings = {{ unsolicited_write_recv = {unsolicited}{settings} }}
-
-[[endpoint]]
-name = "{STOCK}"
+name = "{name}"
 software = "libfabric"
 version = "{version}"
 profile = "{profile}"
 register_local = true
 capabilities = {capabilities}
-environment = {{ {environment} }}"#,
-            release.name
+environment = {{ {environment} }}
+{more}"#
         ));
     }
 
     /// A step; `keys` without `do` and `at`.
-    fn step(&mut self, at: &str, kind: &str, keys: &str) {
+    pub(super) fn step(&mut self, at: &str, kind: &str, keys: &str) {
         self.line(&format!(
             "\n[[step]]\ndo = \"{kind}\"\nat = \"{at}\"\n{keys}"
         ));
     }
 
-    fn wait(&mut self, operations: &str) {
+    pub(super) fn wait(&mut self, operations: &str) {
         self.line(&format!("\n[[step]]\ndo = \"wait\"\nfor = [{operations}]"));
     }
 
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         self.line("\n[[step]]\ndo = \"settle\"");
     }
 
@@ -177,7 +218,7 @@ environment = {{ {environment} }}"#,
         self.settle();
     }
 
-    fn target(&mut self, length: usize) {
+    pub(super) fn target(&mut self, length: usize) {
         self.step(
             self.second,
             "register",
@@ -196,7 +237,7 @@ environment = {{ {environment} }}"#,
         );
     }
 
-    fn write(&mut self, length: usize, delivery_complete: bool, data: bool) {
+    pub(super) fn write(&mut self, length: usize, delivery_complete: bool, data: bool) {
         let (first, second) = (self.first, self.second);
         let kind = if delivery_complete {
             "write-dc"

@@ -17,7 +17,7 @@ pub(super) struct Subprotocol {
     /// What makes stock libfabric choose it.
     pub(super) environment: &'static [(&'static str, &'static str)],
     /// What makes the engine choose it.
-    pub(super) settings: &'static str,
+    pub(super) settings: &'static [&'static str],
     pub(super) operations: Operations,
     /// What each side must send.
     pub(super) initiator: &'static [&'static str],
@@ -73,7 +73,7 @@ const WRITE_LONG: &[(&str, &str)] = &[
     ("FI_EFA_INTER_MIN_READ_WRITE_SIZE", "70000"),
 ];
 
-const EMULATED: &str = "use_device_rdma = false";
+const EMULATED: &[&str] = &["use_device_rdma = false"];
 
 const fn since(major: u16, minor: u16) -> Version {
     Version { major, minor }
@@ -147,7 +147,7 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
     Subprotocol {
         name: "long-read message",
         environment: READ_LONG,
-        settings: "min_read_message_size = 70000",
+        settings: &["min_read_message_size = 70000"],
         operations: messages(200_000),
         initiator: &["LONGREAD_MSGRTM", "LONGREAD_TAGRTM"],
         responder: &["RDMA_READ_REQUEST", "EOR"],
@@ -157,7 +157,7 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
         name: "runting-read message",
         since: since(1, 16),
         environment: READ_RUNT,
-        settings: "min_read_message_size = 70000, runt_size = 20480",
+        settings: &["min_read_message_size = 70000", "runt_size = 20480"],
         operations: messages(200_000),
         initiator: &["RUNTREAD_MSGRTM", "RUNTREAD_TAGRTM"],
         responder: &["RDMA_READ_REQUEST", "EOR"],
@@ -204,7 +204,7 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
         name: "long-read write",
         profile: "efa1",
         environment: WRITE_LONG,
-        settings: "min_read_write_size = 70000",
+        settings: &["min_read_write_size = 70000"],
         operations: write(200_000),
         initiator: &["LONGREAD_RTW"],
         responder: &["RDMA_READ_REQUEST", "EOR"],
@@ -251,7 +251,7 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
     Subprotocol {
         name: "direct read",
         environment: RDMA,
-        settings: "",
+        settings: &[],
         operations: Operations::Read { length: 200_000 },
         initiator: &["RDMA_READ_REQUEST"],
         responder: &["RDMA_READ_RESPONSE"],
@@ -261,7 +261,7 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
         name: "direct write",
         since: since(1, 18),
         environment: RDMA,
-        settings: "",
+        settings: &[],
         operations: write(200_000),
         initiator: &["RDMA_WRITE"],
         ..BASELINE
@@ -270,7 +270,7 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
         name: "direct write with immediate",
         since: since(1, 18),
         environment: RDMA,
-        settings: "",
+        settings: &[],
         operations: Operations::Write {
             length: 4000,
             delivery_complete: false,
