@@ -140,6 +140,7 @@ fn perftest_by_events() {
             "25.01 ib_send_lat -c SRD -n 1000 -e",
             "25.01 ib_read_lat -c SRD -n 1000 -e",
             "25.01 ib_write_bw -c SRD -n 1000",
+            "25.01 ib_write_bw, the tenth write aborted",
         ],
     );
 }

@@ -75,7 +75,47 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
             Cell::new(GROUP, name, LIMIT, move |bench| run(bench, release, test))
         })
     };
-    Ok(tests(OLD, OLD_TESTS).chain(tests(NEW, NEW_TESTS)).collect())
+    let faulty = Cell::new(
+        GROUP,
+        "25.01 ib_write_bw, the tenth write aborted",
+        LIMIT,
+        write_is_aborted,
+    );
+    Ok(tests(OLD, OLD_TESTS)
+        .chain(tests(NEW, NEW_TESTS))
+        .chain([faulty])
+        .collect())
+}
+
+/// Writes are events of the fault primitive, and what it makes of one reaches the program.
+fn write_is_aborted(bench: &Bench) -> CellResult {
+    const RULE: &str = r#"
+[[fault]]
+when = { operation = "write", nth = 10 }
+then = { status = "remote-abort" }
+"#;
+    // As rdma-core shows the device's status 8: `IBV_WC_REM_ABORT_ERR` and the vendor's error.
+    const EXPECTED: [&str; 2] = ["Failed status 16: wr_id 0 syndrom 0x8", "ccnt=9"];
+    let rules = bench.directory().join("rules.toml");
+    std::fs::write(&rules, RULE)
+        .map_err(|error| Unmet::Failed(format!("cannot write {}: {error}", rules.display())))?;
+    let userland = bench.userland("debian13")?;
+    let hosts = ["server", "client"].map(|name| {
+        let host = bench.host(name).userland(&userland).profile(NEW.profile);
+        match name {
+            "server" => host.option("--faults", &rules),
+            _ => host,
+        }
+    });
+    let words = "ib_write_bw -c SRD -n 100 -x 0";
+    let program: Vec<_> = words.split_whitespace().collect();
+    match converse(&hosts[0], &hosts[1], &program) {
+        Ok(_) => Err(Unmet::Failed("nothing failed".into())),
+        Err(Unmet::Failed(text)) if EXPECTED.iter().all(|part| text.contains(part)) => {
+            Ok(EXPECTED.join(", "))
+        }
+        Err(other) => Err(other),
+    }
 }
 
 fn run(bench: &Bench, release: Release, test: &str) -> CellResult {

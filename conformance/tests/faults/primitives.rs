@@ -345,6 +345,26 @@ fn a_cut_that_is_healed_in_time_is_not_noticed() {
 }
 
 #[test]
+fn a_packet_of_another_host_heals_a_cut() {
+    with_each(|software| {
+        let sides = ["a", "b", "c"].map(|name| Side::new(name, software));
+        let mut rig = Rig::new(sides);
+        rig.greet();
+        rig.fault(r#"label = "cut", then = { cut = ["a", "b"] }"#);
+        rig.fault(
+            r#"when = { packet = "EAGER_TAGRTM", sender = "c" }, then = { heal = ["a", "b"] }"#,
+        );
+        let arrives = rig.trecv(1, 1, 64);
+        let sent = rig.tsend(0, 1, 1, 64);
+        rig.await_applied("cut", 1);
+        assert_eq!(rig.done(&[arrives, sent]), [false, false]);
+        rig.exchange(2, 1, 2);
+        rig.wait_ok(&[arrives, sent]);
+        rig.end();
+    });
+}
+
+#[test]
 fn a_host_is_killed_by_a_packet() {
     with_each(|software| {
         let mut rig = pair(software);

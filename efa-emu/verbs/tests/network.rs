@@ -128,6 +128,44 @@ fn latency_is_waited_for() {
     assert!(took >= 2 * ROUNDS * LATENCY, "{took:?}");
 }
 
+/// Datagrams are an operation of their own: a rule about them delays each, one about sends none.
+#[test]
+fn a_rule_delays_datagrams() {
+    const DELAY_MS: u32 = 40;
+    if installed("ibv_ud_pingpong", "ibverbs-utils").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let rules = directory.path().join("rules.toml");
+    let text = format!(
+        r#"
+[[fault]]
+when = {{ operation = "send" }}
+then = "lose"
+
+[[fault]]
+when = {{ operation = "datagram" }}
+then = {{ delay = "{DELAY_MS}ms" }}
+"#
+    );
+    std::fs::write(&rules, text).unwrap();
+    let rounds = ROUNDS.to_string();
+    let program = ["ibv_ud_pingpong", "-g", "0", "-n", &rounds];
+    let dialogue = Dialogue::new(&fabric, &program, "-p", "-p");
+    let [_, client] = dialogue.run(&["--faults", rules.to_str().unwrap()], &[]);
+    // "10 iters in 0.83 seconds = 82615.90 usec/iter"
+    let seconds: f64 = client
+        .stdout
+        .lines()
+        .find_map(|line| line.split_once(" iters in ")?.1.split(' ').next())
+        .expect("it tells the time that it took")
+        .parse()
+        .unwrap();
+    let least = f64::from(2 * ROUNDS * DELAY_MS) / 1000.0;
+    assert!(seconds >= 0.99 * least, "{seconds} of {least} s");
+}
+
 /// The number of a queue pair that was destroyed is the next one's, or comes last.
 #[test]
 fn numbers_are_reused_by_the_policy() {
