@@ -254,7 +254,7 @@ fn dissector_and_checker_find_the_same_breaches_in_changed_captures() {
         // Long ones take long and have nothing that short ones lack.
         .filter(|(_, view)| !changeable(view).is_empty() && view.len() < 200)
         .collect();
-    let mut rng = StdRng::seed_from_u64(1);
+    let mut rng = StdRng::seed_from_u64(seed());
     let mut broken = BTreeSet::new();
     let mut disagreements = Vec::new();
     for _ in 0..mutations() {
@@ -273,9 +273,10 @@ fn dissector_and_checker_find_the_same_breaches_in_changed_captures() {
     }
     assert!(
         disagreements.is_empty(),
-        "{} of {}:\n{}",
+        "{} of {}, seed {}:\n{}",
         disagreements.len(),
         mutations(),
+        seed(),
         disagreements.join("\n")
     );
     // That the changes do break rules.
@@ -284,8 +285,17 @@ fn dissector_and_checker_find_the_same_breaches_in_changed_captures() {
 
 /// How many mutated captures: `EFA_MUTATIONS` divided by 100, or a number that takes a few seconds.
 fn mutations() -> usize {
-    let wanted = std::env::var("EFA_MUTATIONS").ok();
-    wanted.map_or(60, |wanted| {
-        wanted.parse::<usize>().expect("EFA_MUTATIONS is a number") / 100
-    })
+    number("EFA_MUTATIONS").map_or(60, |wanted| wanted as usize / 100)
+}
+
+/// Of the random changes: `EFA_SEED`, or always the same.
+fn seed() -> u64 {
+    number("EFA_SEED").unwrap_or(1)
+}
+
+/// The number in an environment variable, if it is set.
+fn number(variable: &str) -> Option<u64> {
+    let value = std::env::var(variable).ok()?;
+    let number = value.parse();
+    Some(number.unwrap_or_else(|_| panic!("{variable} is no number: {value}")))
 }
