@@ -604,6 +604,7 @@ local COMPARE_RTA = 76
 local HEADER_WINDOW = 512
 
 local STATUS_OK, STATUS_RNR = 0, 10
+local MAGIC = "EF"
 
 -- Arithmetic, because Lua 5.2 and 5.4 have no bit operators in common.
 local function has_bit(value, bit)
@@ -2240,10 +2241,13 @@ function efa_rdm.dissector(tvb, pinfo, tree)
 end
 
 -- Reads a transport header. If the bytes are none: nil and the reason, or nil alone if the capture has
--- too few of them.
+-- too few of them, or if they are of another protocol, which a third result says.
 local function read_header(tvb)
     local length, reported = tvb:len(), tvb:reported_len()
     if reported < HEADER_LENGTH then
+        if tvb:raw(0, math.min(length, #MAGIC)) ~= MAGIC:sub(1, length) then
+            return nil, nil, true
+        end
         return nil, format("%d bytes, but the transport header has at least %d", reported, HEADER_LENGTH)
     end
     if length < HEADER_LENGTH then
@@ -2251,12 +2255,12 @@ local function read_header(tvb)
     end
     local h = {}
     local raw = tvb:raw(0, math.min(length, RDMA_HEADER_LENGTH))
-    local m1, m2
-    m1, m2, h.version, h.opcode, h.flags, h.header_length, h.source_qpn, h.destination_qpn, h.qkey,
+    local magic
+    magic, h.version, h.opcode, h.flags, h.header_length, h.source_qpn, h.destination_qpn, h.qkey,
         h.sequence, h.immediate, h.status, h.reserved, h.path, h.payload_length =
-        Struct.unpack("<BBBBI2I2I2I2I4I4I4BBI2I4", raw)
-    if m1 ~= 0x45 or m2 ~= 0x46 then
-        return nil, format("magic is %02x %02x, not 45 46", m1, m2)
+        Struct.unpack("<c2BBI2I2I2I2I4I4I4BBI2I4", raw)
+    if magic ~= MAGIC then
+        return nil, nil, true
     end
     if h.version ~= 1 then
         return nil, format("version %d, but only 1 is known", h.version)
@@ -2376,7 +2380,11 @@ end
 
 function efa.dissector(tvb, pinfo, tree)
     local length = tvb:len()
-    local h, reason = read_header(tvb)
+    local h, reason, is_foreign = read_header(tvb)
+    if is_foreign then
+        -- Other programs get this port too, as the one that a client sends from.
+        return 0
+    end
     if not h then
         pinfo.cols.protocol:set("EFA")
         local item = tree:add(efa, tvb())
