@@ -8,6 +8,12 @@
 -- In this order: tables of the protocol, fields, rules, reading packets, following transfers,
 -- showing packets, the two dissectors, statistics.
 
+local _, loaded_already = pcall(Dissector.get, "efa") -- an error, or nil, if there is none
+if type(loaded_already) == "userdata" then
+    error("the EFA dissector is loaded already: leave out -X lua_script, or remove the installed efa.lua "
+        .. "(tshark -G folders names the directory of personal Lua plugins)", 0)
+end
+
 set_plugin_info({
     version = "0.1.0",
     author = "The efa-emu authors",

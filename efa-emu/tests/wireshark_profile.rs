@@ -188,7 +188,7 @@ fn the_installation_is_where_wireshark_looks_for_it() {
         return;
     }
     let home = tempfile::tempdir().unwrap();
-    let run = |program: &Path, arguments: &[&str]| {
+    let output = |program: &Path, arguments: &[&str]| {
         let output = Command::new(program)
             .args(arguments)
             .env("HOME", home.path())
@@ -198,8 +198,9 @@ fn the_installation_is_where_wireshark_looks_for_it() {
             .unwrap();
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{}: {error}", program.display());
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        (String::from_utf8_lossy(&output.stdout).into_owned(), error)
     };
+    let run = |program: &Path, arguments: &[&str]| output(program, arguments).0;
     run(&wireshark().join("install"), &[]);
     let file = home.path().join("talk.pcapng");
     std::fs::write(&file, talk()).unwrap();
@@ -220,5 +221,11 @@ fn the_installation_is_where_wireshark_looks_for_it() {
         list.contains(&from) && list.contains("Long-CTS message"),
         "{list}"
     );
+    // A second copy is refused, with the remedy.
+    let script = format!("lua_script:{}", wireshark().join("efa.lua").display());
+    let arguments = ["-X", &script, "-r", file.to_str().unwrap()];
+    let (list, error) = output(Path::new("tshark"), &arguments);
+    assert!(list.contains("LONGCTS_MSGRTM"), "{list}");
+    assert!(error.contains("leave out -X lua_script"), "{error}");
     drop(tshark);
 }
