@@ -7,12 +7,13 @@
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use efa_core::address::Gid;
+use efa_core::address::{Gid, Qpn};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::config::NetworkOptions;
-use crate::link::Operation;
+use super::record::Record;
+use crate::link::{Operation, RequestHeader};
 
 /// How long the reliability layer waits for an acknowledgement before it sends a packet again, on
 /// top of the round trip.
@@ -44,60 +45,91 @@ pub(super) struct Passage {
     pub(super) not_ready: bool,
 }
 
+/// A request on its way, or the answer to it. What the network does to a packet follows from this, the
+/// options and the seed alone, and not from what else is sent and when: the n-th request of a queue
+/// pair meets the same fate in every run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Packet {
+    pub(super) operation: Operation,
+    /// Who asks.
+    pub(super) initiator: Gid,
+    pub(super) source_qpn: Qpn,
+    /// Counts the requests of that queue pair.
+    pub(super) sequence: u32,
+    /// How often it was refused as "receiver not ready" before.
+    pub(super) attempt: u32,
+}
+
+impl Packet {
+    pub(super) fn request(initiator: Gid, header: &RequestHeader, attempt: u32) -> Packet {
+        Packet {
+            operation: header.operation,
+            initiator,
+            source_qpn: header.source_qpn,
+            sequence: header.sequence,
+            attempt,
+        }
+    }
+
+    /// The answer to a request. Only sends find a receiver not ready, so it is no send.
+    pub(super) fn reply(initiator: Gid, record: &Record) -> Packet {
+        Packet {
+            operation: Operation::RdmaRead,
+            ..Packet::request(initiator, &record.header, u32::from(record.retry))
+        }
+    }
+}
+
+/// Mixes a word into a seed.
+fn mix(seed: u64, word: u64) -> u64 {
+    (seed.rotate_left(25) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
 /// Decides what happens to the packets that one device sends.
 #[derive(Debug)]
 pub(super) struct Network {
     options: NetworkOptions,
-    random: SmallRng,
-    next_path: u16,
 }
 
 impl Network {
     /// The network as the options describe it; `None` if it is perfect and there is nothing to
-    /// decide. `gid` and `participant` make the choices of different devices independent.
-    pub(super) fn new(options: &NetworkOptions, gid: Gid, participant: u32) -> Option<Network> {
+    /// decide.
+    pub(super) fn new(options: &NetworkOptions) -> Option<Network> {
         if options.is_immediate() && options.rnr == 0.0 {
             return None;
         }
-        let seed = gid.0.iter().fold(options.seed, |seed, byte| {
-            seed.rotate_left(7).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(*byte)
-        });
-        Some(Network {
-            options: *options,
-            random: SmallRng::seed_from_u64(seed ^ u64::from(participant) << 32),
-            next_path: 0,
-        })
+        Some(Network { options: *options })
     }
 
     /// The network as the answers of a device see it, which leave in the other direction; `None` if
     /// they arrive at once.
-    pub(super) fn for_replies(
-        options: &NetworkOptions,
-        gid: Gid,
-        participant: u32,
-    ) -> Option<Network> {
-        let options = NetworkOptions {
+    pub(super) fn for_replies(options: &NetworkOptions) -> Option<Network> {
+        Network::new(&NetworkOptions {
             seed: options.seed.rotate_left(32),
             rnr: 0.0,
             ..*options
-        };
-        Network::new(&options, gid, participant)
+        })
     }
 
-    /// When an answer arrives that leaves at `now`.
-    pub(super) fn reply(&mut self, now: u64) -> u64 {
-        // Only sends find a receiver not ready.
-        self.pass(now, Operation::RdmaRead).due
-    }
-
-    /// What happens to the next packet, sent at `now`.
-    pub(super) fn pass(&mut self, now: u64, operation: Operation) -> Passage {
+    /// What happens to a packet that is sent at `now`.
+    pub(super) fn pass(&self, now: u64, packet: &Packet) -> Passage {
         let options = &self.options;
-        let path = self.next_path;
-        self.next_path = (path + 1) % options.paths.max(1);
-        let not_ready = operation == Operation::Send
+        let gid = u128::from_be_bytes(packet.initiator.0);
+        let queue_pair = [
+            (gid >> 64) as u64,
+            gid as u64,
+            u64::from(packet.source_qpn.0),
+        ]
+        .into_iter()
+        .fold(options.seed, mix);
+        let number = u64::from(packet.attempt) << 32 | u64::from(packet.sequence);
+        let mut random = SmallRng::seed_from_u64(mix(queue_pair, number));
+        // A queue pair uses the paths in turns. The high bits are the well mixed ones.
+        let turn = (queue_pair >> 40) + u64::from(packet.sequence) + u64::from(packet.attempt);
+        let path = (turn % u64::from(options.paths.max(1))) as u16;
+        let not_ready = packet.operation == Operation::Send
             && options.rnr > 0.0
-            && self.random.random_bool(options.rnr);
+            && random.random_bool(options.rnr);
         if options.is_immediate() {
             return Passage {
                 due: 0,
@@ -107,7 +139,7 @@ impl Network {
         }
         let mut delay = options.latency;
         if !options.jitter.is_zero() {
-            delay += options.jitter.mul_f64(self.random.random::<f64>());
+            delay += options.jitter.mul_f64(random.random::<f64>());
         }
         // Paths differ in length by up to the latency.
         if options.paths > 1 {
@@ -116,7 +148,7 @@ impl Network {
         }
         if options.loss > 0.0 {
             let mut lost = 0;
-            while lost < MAX_RETRANSMISSIONS && self.random.random_bool(options.loss) {
+            while lost < MAX_RETRANSMISSIONS && random.random_bool(options.loss) {
                 lost += 1;
             }
             delay += (2 * options.latency + RETRANSMIT_AFTER) * lost;
@@ -219,17 +251,27 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn dues(text: &str, count: usize) -> Vec<u64> {
-        let mut network = Network::new(&options(text), Gid([1; 16]), 1).unwrap();
+    fn send(sequence: u32) -> Packet {
+        Packet {
+            operation: Operation::Send,
+            initiator: Gid([1; 16]),
+            source_qpn: Qpn(2),
+            sequence,
+            attempt: 0,
+        }
+    }
+
+    fn dues(text: &str, count: u32) -> Vec<u64> {
+        let network = Network::new(&options(text)).unwrap();
         (0..count)
-            .map(|_| network.pass(1000, Operation::Send).due)
+            .map(|sequence| network.pass(1000, &send(sequence)).due)
             .collect()
     }
 
     #[test]
     fn a_perfect_network_decides_nothing() {
-        assert!(Network::new(&options(""), Gid([1; 16]), 1).is_none());
-        assert!(Network::new(&options("seed=5,qpn-reuse=random"), Gid([1; 16]), 1).is_none());
+        assert!(Network::new(&options("")).is_none());
+        assert!(Network::new(&options("seed=5,qpn-reuse=random")).is_none());
     }
 
     #[test]
@@ -250,9 +292,10 @@ mod tests {
     fn paths_make_packets_overtake_and_loss_makes_them_late() {
         let over_paths = dues("paths=4", 8);
         assert!(
-            over_paths[3] > over_paths[4],
-            "the second round overtakes the first"
+            over_paths.windows(2).any(|pair| pair[0] > pair[1]),
+            "the second round overtakes the first: {over_paths:?}"
         );
+        assert_eq!(over_paths[..4], over_paths[4..]);
         let lossy = dues("loss=0.5", 100);
         let lost = lossy.iter().filter(|due| **due >= 1000 + 100_000).count();
         assert!((20..80).contains(&lost), "{lost}");
@@ -260,10 +303,47 @@ mod tests {
 
     #[test]
     fn not_ready_is_for_sends() {
-        let mut network = Network::new(&options("rnr=1"), Gid([1; 16]), 1).unwrap();
-        let send = network.pass(5, Operation::Send);
-        assert!(send.not_ready && send.due == 0);
-        assert!(!network.pass(5, Operation::RdmaWrite).not_ready);
+        let network = Network::new(&options("rnr=1")).unwrap();
+        let passage = network.pass(5, &send(0));
+        assert!(passage.not_ready && passage.due == 0);
+        let write = Packet {
+            operation: Operation::RdmaWrite,
+            ..send(0)
+        };
+        assert!(!network.pass(5, &write).not_ready);
+    }
+
+    /// Each part of a packet's name counts, and nothing that happened before.
+    #[test]
+    fn a_packet_meets_the_same_fate_in_every_run() {
+        let text = "paths=16,latency=1us,jitter=1s,loss=0.5,rnr=0.5";
+        let network = Network::new(&options(text)).unwrap();
+        let fate = |packet: &Packet| network.pass(0, packet);
+        let first = fate(&send(7));
+        let others = [
+            send(8),
+            Packet {
+                attempt: 1,
+                ..send(7)
+            },
+            Packet {
+                source_qpn: Qpn(3),
+                ..send(7)
+            },
+            Packet {
+                initiator: Gid([2; 16]),
+                ..send(7)
+            },
+        ];
+        for other in &others {
+            assert_ne!(fate(other), first, "{other:?}");
+        }
+        assert_eq!(fate(&send(7)), first);
+        let replies = Network::for_replies(&options(text)).unwrap();
+        assert_ne!(replies.pass(0, &send(7)).due, first.due);
+        // Who is refused is tried again with other luck.
+        let luck = |attempt| fate(&Packet { attempt, ..send(7) }).not_ready;
+        assert!((0..64).any(luck) && !(0..64).all(luck));
     }
 
     #[test]

@@ -163,9 +163,9 @@ impl State {
         tap: Option<Box<Tap>>,
     ) -> Result<State, FabricError> {
         let peers = Peers::new(host.fabric().clone(), Arc::clone(&segment));
-        let Address { gid, id } = host.address();
+        let Address { id, .. } = host.address();
         let seed = config.network.seed ^ u64::from(id.0) << 32;
-        let replies = Network::for_replies(&config.network, gid, id.0);
+        let replies = Network::for_replies(&config.network);
         let mut state = State {
             device,
             inbound: Inbound::new(segment, replies),

@@ -2,11 +2,12 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
 use common::{Dialogue, TestFabric, installed};
+use efa_core::address::Qpn;
 use efa_core::nic::Status;
 use efa_emu::capture::{Direction, Reader};
 use efa_emu::frame::{Kind, Repr};
@@ -112,6 +113,65 @@ fn a_receiver_that_is_not_ready_refuses() {
         .filter(|(_, direction, header)| *direction == Direction::Outbound && is_refusal(header));
     let refusals = refusals.count();
     assert!(refusals > 5, "{refusals} of some 100");
+}
+
+/// What the network did to the n-th message of a queue pair: the path of each attempt, and how many
+/// attempts found the receiver not ready.
+type Fates = BTreeMap<(Qpn, u32), (Vec<u16>, usize)>;
+
+fn fates(recorded: &Recorded) -> Fates {
+    let mut fates = Fates::new();
+    for (_, direction, header) in recorded {
+        if *direction == Direction::Inbound && header.kind == Kind::Send {
+            let name = (header.source_qpn, header.sequence);
+            fates.entry(name).or_default().0.push(header.path);
+        } else if *direction == Direction::Outbound && is_refusal(header) {
+            let name = (header.destination_qpn, header.sequence);
+            fates.entry(name).or_default().1 += 1;
+        }
+    }
+    // The last ones may not have come to their last attempt.
+    fates.retain(|_, (attempts, refusals)| attempts.len() == *refusals + 1);
+    fates
+}
+
+/// Two processes, their threads and their capture run at another pace each time.
+#[test]
+fn the_seed_decides_what_happens_to_the_nth_message() {
+    let run = |seed| {
+        let shaken = ["--rnr", "0.3", "--paths", "4", "--latency", "100us"];
+        received(&[&shaken[..], &["--jitter", "500us", "--seed", seed]].concat())
+    };
+    let (Some(first), Some(again), Some(other)) = (run("7"), run("7"), run("8")) else {
+        return;
+    };
+    let [first, again, other] = [first, again, other].map(|recorded| fates(&recorded));
+    let common = |others: &Fates| {
+        first
+            .keys()
+            .filter(|name| others.contains_key(name))
+            .count()
+    };
+    assert!(
+        common(&again) > 50 && common(&other) > 50,
+        "{first:?}\n{again:?}\n{other:?}"
+    );
+    let differing = |others: &Fates| -> Vec<_> {
+        let both = first
+            .iter()
+            .filter_map(|(name, fate)| Some((*name, fate.clone(), others.get(name)?.clone())));
+        both.filter(|(_, fate, other)| fate != other).collect()
+    };
+    // A receiver that is slow to post its first buffers refuses, too, and adds to the attempts.
+    let slow = differing(&again);
+    assert!(slow.len() <= 5, "one seed, two runs: {slow:?}");
+    let changed = differing(&other);
+    let paths = changed.iter().filter(|(_, (a, _), (b, _))| a[0] != b[0]);
+    let refusals = changed.iter().filter(|(_, (_, a), (_, b))| a != b);
+    assert!(
+        paths.count() > 10 && refusals.count() > 10,
+        "another seed: {changed:?}"
+    );
 }
 
 /// A message and its answer take two latencies at least.

@@ -10,8 +10,8 @@ use crate::fault::{Event, Fate, FaultId, Flow, Frame, PACKET_START, Stage};
 use crate::link::{Operation, RequestHeader};
 use crate::transport::inbound::transfers::FromRing;
 use crate::transport::outbound::PushError;
-use crate::transport::record::{Answer, Kind};
-use crate::transport::schedule::monotonic_now;
+use crate::transport::record::{Answer, Kind, Record};
+use crate::transport::schedule::{Packet, monotonic_now};
 use crate::transport::segment::Address;
 use crate::transport::staged::{self, Change};
 
@@ -182,11 +182,8 @@ impl Inbound {
                     number: request.number,
                     status,
                 };
-                let now = monotonic_now();
-                match self.replies.as_mut().map(|network| network.reply(now)) {
-                    None => self.outcomes.push_back((0, outcome)),
-                    Some(due) => self.outcomes.push_back((due, outcome)),
-                }
+                let due = self.reply_due(request.from, &request.record);
+                self.outcomes.push_back((due.unwrap_or(0), outcome));
             }
         }
     }
@@ -214,10 +211,11 @@ impl Inbound {
         busy
     }
 
-    /// When the network lets an answer arrive that leaves now; `None` if at once.
-    pub(super) fn reply_due(&mut self) -> Option<u64> {
+    /// When the network lets the answer to a request arrive that leaves now; `None` if at once.
+    pub(super) fn reply_due(&self, from: Address, record: &Record) -> Option<u64> {
         let now = monotonic_now();
-        let due = self.replies.as_mut()?.reply(now);
+        let packet = Packet::reply(from.gid, record);
+        let due = self.replies.as_ref()?.pass(now, &packet).due;
         (due > now).then_some(due)
     }
 }

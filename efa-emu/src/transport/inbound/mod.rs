@@ -513,7 +513,8 @@ impl Inbound {
     fn answer(&mut self, of: &Later, answer: Answer) {
         if self.replies.is_some()
             && matches!(answer, Answer::Status(_))
-            && let Some(due) = self.reply_due()
+            && let Some(from) = self.ring(of).map(|ring| ring.peer.address())
+            && let Some(due) = self.reply_due(from, &of.incoming.record)
         {
             let then = Then::Answer(answer);
             let task = Task { of: *of, then };

@@ -3,7 +3,7 @@
 mod bulk;
 mod routes;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ use super::memory::{self, Window};
 use super::peer::{Peer, Peers};
 use super::record::{self, Answer, Kind, Record, record_length};
 use super::ring::{Full, Producer};
-use super::schedule::{Network, Passage, monotonic_now};
+use super::schedule::{Network, Packet, Passage, monotonic_now};
 use super::segment::Address;
 use super::shared::SharedMemory;
 use super::tap::{Tap, now};
@@ -92,6 +92,7 @@ pub(super) struct Outbound {
     rings: slab::Slab<OutRing>,
     /// Rings with records that are not answered.
     waiting: Vec<usize>,
+    own: Gid,
     network: Option<Network>,
     rdma: RdmaPath,
     bulks: BulkTable,
@@ -112,7 +113,8 @@ impl Outbound {
     pub(super) fn new(config: &HostConfig, peers: Peers, tap: Option<Box<Tap>>) -> Outbound {
         let own = peers.own_address();
         Outbound {
-            network: Network::new(&config.network, own.gid, own.id.0),
+            own: own.gid,
+            network: Network::new(&config.network),
             rdma: config.rdma,
             routes: Routes::new(peers, config.ring_bytes),
             rings: slab::Slab::new(),
@@ -190,9 +192,7 @@ impl Outbound {
                 }
                 Pending::Request(token, qpn, sequence) => {
                     let status = status_of(answer);
-                    if status == Status::RemoteRnr {
-                        refused.note(qpn, sequence);
-                    }
+                    refused.note(qpn, sequence, status);
                     completed.push_back((token, status));
                 }
                 Pending::ReadData(pull) => read_data.push((pull, status_of(answer))),
@@ -409,9 +409,7 @@ impl Outbound {
         let status = Status::from_code(code).unwrap_or(Status::RemoteBadStatus);
         match pending {
             Pending::Request(token, qpn, sequence) => {
-                if status == Status::RemoteRnr {
-                    self.refused.note(qpn, sequence);
-                }
+                self.refused.note(qpn, sequence, status);
                 self.completed.push_back((token, status));
             }
             Pending::Bulk(name) => settle(
@@ -621,40 +619,47 @@ fn settle(
         (_, answer) => status_of(answer),
     };
     if let Some(bulk) = bulks.remove(name) {
-        if outcome == Status::RemoteRnr {
-            refused.note(bulk.header.source_qpn, bulk.header.sequence);
-        }
+        refused.note(bulk.header.source_qpn, bulk.header.sequence, outcome);
         completed.push_back((bulk.token, outcome));
     }
 }
 
-/// Requests that were refused as "receiver not ready": the device will probably make them again.
+/// Requests that were refused as "receiver not ready", which the device will probably make again, and
+/// how often they were.
 #[derive(Debug, Default)]
-struct Refused(HashSet<(Qpn, u32)>);
+struct Refused(HashMap<(Qpn, u32), u32>);
 
 impl Refused {
     /// Those that the device gives up stay behind, so their number is limited.
     const LIMIT: usize = 4096;
 
-    fn note(&mut self, qpn: Qpn, sequence: u32) {
+    /// A request was answered.
+    #[inline]
+    fn note(&mut self, qpn: Qpn, sequence: u32, status: Status) {
+        if status == Status::RemoteRnr {
+            self.count(qpn, sequence);
+        } else if !self.0.is_empty() {
+            self.0.remove(&(qpn, sequence));
+        }
+    }
+
+    #[cold]
+    fn count(&mut self, qpn: Qpn, sequence: u32) {
         if self.0.len() >= Self::LIMIT {
             self.0.clear();
         }
-        self.0.insert((qpn, sequence));
+        let refusals = self.0.entry((qpn, sequence)).or_default();
+        *refusals = refusals.wrapping_add(1);
     }
 
-    /// Whether this request was refused before.
+    /// How often this request was refused before.
     #[inline]
-    fn take(&mut self, header: &RequestHeader) -> bool {
-        !self.0.is_empty() && self.0.remove(&(header.source_qpn, header.sequence))
-    }
-
-    /// The request could not be made yet.
-    #[cold]
-    fn give_back(&mut self, header: &RequestHeader, retry: bool) {
-        if retry {
-            self.note(header.source_qpn, header.sequence);
+    fn attempts(&self, header: &RequestHeader) -> u32 {
+        if self.0.is_empty() {
+            return 0;
         }
+        let name = (header.source_qpn, header.sequence);
+        self.0.get(&name).copied().unwrap_or(0)
     }
 }
 
@@ -686,8 +691,13 @@ impl Link for Outbound {
             }
         };
         let ring = &mut self.rings[index];
-        let passage = match &mut self.network {
-            Some(network) => network.pass(monotonic_now(), header.operation),
+        let attempt = self.refused.attempts(header);
+        let retry = attempt > 0;
+        let passage = match &self.network {
+            Some(network) => {
+                let packet = Packet::request(self.own, header, attempt);
+                network.pass(monotonic_now(), &packet)
+            }
             None => Passage::default(),
         };
         let in_one_record = match header.operation {
@@ -702,7 +712,6 @@ impl Link for Outbound {
                 self.completed.push_back((token, Status::RemoteBadLength));
                 return Ok(());
             }
-            let retry = self.refused.take(header);
             let record = Record::request(Kind::Data, header, header.length, passage, retry);
             let window = Window {
                 offset: 0,
@@ -714,7 +723,6 @@ impl Link for Outbound {
                 memory::gather(memory, at, data, window);
             });
             if pushed.is_err() {
-                self.refused.give_back(header, retry);
                 return Err(LinkBusy);
             }
             list(&mut self.waiting, ring, index);
@@ -763,7 +771,7 @@ impl Outbound {
             LocalData::Inline(_) => &[],
         };
         let (list_bytes, length) = record::segments_to_bytes(segments);
-        let retry = self.refused.take(header);
+        let retry = self.refused.attempts(header) > 0;
         let record = Record::request(Kind::Direct, header, length as u32, passage, retry);
         let name = self.bulks.insert(Bulk {
             token,
@@ -785,7 +793,6 @@ impl Outbound {
             });
             let Ok(position) = pushed else {
                 self.bulks.remove(name);
-                self.refused.give_back(header, record.retry);
                 return Err(LinkBusy);
             };
             if let Some(bulk) = self.bulks.get_mut(name) {
