@@ -5,6 +5,25 @@ use std::path::{Path, PathBuf};
 
 use efa_core::address::Gid;
 
+/// What a directory holds, and with it, what is of no use if the directory is not usable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Holds {
+    /// All fabrics of the user.
+    AllFabrics,
+    /// One fabric, or a part of it.
+    OneFabric,
+}
+
+impl Holds {
+    /// What else to do than to remove the directory, after the sentence that says so.
+    fn remedy(self) -> &'static str {
+        match self {
+            Holds::AllFabrics => " (another --fabric name does not help: all are kept there)",
+            Holds::OneFabric => ", or choose another --fabric name",
+        }
+    }
+}
+
 /// Why a fabric, a host or a device on it could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum FabricError {
@@ -23,12 +42,14 @@ pub enum FabricError {
     },
     /// The directory belongs to somebody else.
     #[error(
-        "{} belongs to user {owner}, this process runs as user {user}: fabrics are never shared \
-         between users; choose another --fabric name, or let user {owner} remove it", .path.display()
+        "{} belongs to user {owner}, this process runs as user {user}, and fabrics are never shared \
+         between users: let user {owner} or root remove it{}", .path.display(), .holds.remedy()
     )]
     ForeignOwner {
         /// The directory.
         path: PathBuf,
+        /// What is in it.
+        holds: Holds,
         /// User id of its owner.
         owner: u32,
         /// Effective user id of this process.
@@ -46,10 +67,12 @@ pub enum FabricError {
         mode: u32,
     },
     /// Something else stands where the directory should be.
-    #[error("{} is not a directory: remove it, or choose another --fabric name", .path.display())]
+    #[error("{} is not a directory: remove it{}", .path.display(), .holds.remedy())]
     NotADirectory {
         /// The path.
         path: PathBuf,
+        /// What should be in it.
+        holds: Holds,
     },
     /// The fabric was made by another version of this program.
     #[error(

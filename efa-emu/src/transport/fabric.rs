@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use efa_core::address::Gid;
 
-use super::error::FabricError;
+use super::error::{FabricError, Holds};
 use super::host::{self, Host, HostStatus};
 use super::lock::{REGISTRY_PATIENCE, RegistryLock};
 use super::qpn::ParticipantId;
@@ -188,7 +188,7 @@ impl Fabric {
         let registry = self.lock_registry(patience)?;
         check_layout(registry.file(), &self.directory)?;
         let hosts = self.directory.join("hosts");
-        private_directory(&hosts)?;
+        private_directory(&hosts, Holds::OneFabric)?;
         host::remove_dead(&hosts)?;
         recorder::remove_dead(&self.directory);
         if let Ok(Some(board)) = Board::open_existing(&self.directory) {
@@ -216,8 +216,8 @@ impl Fabric {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let locked = private_directory(self.user_directory())
-                .and_then(|()| private_directory(&self.directory))
+            let locked = private_directory(self.user_directory(), Holds::AllFabrics)
+                .and_then(|()| private_directory(&self.directory, Holds::OneFabric))
                 .and_then(|()| RegistryLock::acquire(&self.directory.join("registry"), patience));
             match locked {
                 // The last participant to leave removes the directories, perhaps between our steps.
@@ -250,7 +250,7 @@ fn shared_memory_root() -> PathBuf {
 }
 
 /// Makes sure that `path` is a directory of this user that nobody else can write to.
-pub(super) fn private_directory(path: &Path) -> Result<(), FabricError> {
+pub(super) fn private_directory(path: &Path, holds: Holds) -> Result<(), FabricError> {
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -260,12 +260,14 @@ pub(super) fn private_directory(path: &Path) -> Result<(), FabricError> {
     if !metadata.is_dir() {
         return Err(FabricError::NotADirectory {
             path: path.to_owned(),
+            holds,
         });
     }
     let user = effective_user();
     if metadata.uid() != user {
         return Err(FabricError::ForeignOwner {
             path: path.to_owned(),
+            holds,
             owner: metadata.uid(),
             user,
         });
@@ -394,21 +396,43 @@ mod tests {
         }
         let root = tempfile::tempdir().unwrap();
         let host = open(&root).unwrap();
-        let directory = host.fabric().directory().to_owned();
-        std::os::unix::fs::chown(&directory, Some(12345), None).unwrap();
-        let error = open(&root).unwrap_err();
+        let fabric = host.fabric().directory().to_owned();
+        let all = host.fabric().user_directory().to_owned();
+        let give = |path: &Path, user| std::os::unix::fs::chown(path, Some(user), None).unwrap();
+        for (path, holds) in [(&fabric, Holds::OneFabric), (&all, Holds::AllFabrics)] {
+            give(path, 12345);
+            let error = open(&root).unwrap_err();
+            assert!(
+                matches!(
+                    &error,
+                    FabricError::ForeignOwner {
+                        path: found,
+                        holds: held,
+                        owner: 12345,
+                        user: 0,
+                    } if found == path && *held == holds
+                ),
+                "{error}"
+            );
+            // The message is right about what helps.
+            let elsewhere = Fabric::open_below(root.path(), "elsewhere");
+            assert_eq!(elsewhere.is_ok(), holds == Holds::OneFabric, "{error}");
+            let advised = error.to_string().contains("or choose another --fabric");
+            assert_eq!(advised, holds == Holds::OneFabric, "{error}");
+            give(path, 0);
+            open(&root).unwrap();
+        }
+        drop(host);
+        // So is it about removing the directory.
+        std::fs::create_dir(&all).unwrap();
+        give(&all, 12345);
+        let error = open(&root).unwrap_err().to_string();
+        let removed = format!("{} belongs to user 12345", all.display());
         assert!(
-            matches!(
-                error,
-                FabricError::ForeignOwner {
-                    owner: 12345,
-                    user: 0,
-                    ..
-                }
-            ),
+            error.starts_with(&removed) && error.contains("or root remove it"),
             "{error}"
         );
-        std::os::unix::fs::chown(&directory, Some(0), None).unwrap();
+        std::fs::remove_dir_all(&all).unwrap();
         open(&root).unwrap();
     }
 

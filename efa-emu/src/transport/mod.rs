@@ -57,7 +57,7 @@ pub use config::{
     ENV_RDMA, ENV_UNKNOWN_PEERS, HostConfig, NetworkOptions, RdmaPath, parse_duration,
 };
 pub use engine::{Engine, EventHandler};
-pub use error::{EngineError, FabricError};
+pub use error::{EngineError, FabricError, Holds};
 pub use fabric::Fabric;
 pub use host::{Host, HostStatus, ParticipantStatus, list_hosts};
 pub use recorder::Recorder;

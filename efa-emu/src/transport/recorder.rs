@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::error::FabricError;
+use super::error::{FabricError, Holds};
 use super::fabric::{Fabric, private_directory};
 use super::fork::HomeProcess;
 use super::lock::{Liveness, OwnLock};
@@ -25,7 +25,7 @@ impl Fabric {
     pub fn announce_recorder(&self) -> Result<Recorder, FabricError> {
         self.with_registry(|_| {
             let directory = recorders_directory(self.directory());
-            private_directory(&directory)?;
+            private_directory(&directory, Holds::OneFabric)?;
             let path = (1_u32..)
                 .map(|number| directory.join(format!("{number}.lock")))
                 .find(|path| !path.exists())
