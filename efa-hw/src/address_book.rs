@@ -94,6 +94,7 @@ impl AddressBook {
     }
 
     /// The handle with this number.
+    #[inline]
     pub(crate) fn handle(&self, ahn: Ahn) -> Result<*mut ffi::ibv_ah, NicError> {
         match self.entries.get(usize::from(ahn.0)) {
             Some(Some(entry)) => Ok(entry.handle.as_ptr()),

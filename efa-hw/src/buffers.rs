@@ -14,12 +14,20 @@ enum Owner {
     Device,
 }
 
+/// What is known of a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Slot {
+    owner: Owner,
+    /// What its last owner but the device wants to hear when the device is done with it.
+    context: u64,
+}
+
 /// The packet buffers of one queue pair, in one registered piece of memory.
 #[derive(Debug)]
 pub(crate) struct PacketBuffers {
     memory: UserMemory,
     stride: usize,
-    owners: Vec<Owner>,
+    slots: Vec<Slot>,
     free: Vec<BufferId>,
 }
 
@@ -32,7 +40,13 @@ impl PacketBuffers {
         Ok(PacketBuffers {
             memory: UserMemory::new(stride * count as usize)?,
             stride,
-            owners: vec![Owner::Pool; count as usize],
+            slots: vec![
+                Slot {
+                    owner: Owner::Pool,
+                    context: 0,
+                };
+                count as usize
+            ],
             free: (0..count).rev().map(BufferId).collect(),
         })
     }
@@ -43,52 +57,74 @@ impl PacketBuffers {
     }
 
     /// Bytes of one buffer.
+    #[inline]
     pub(crate) fn size(&self) -> usize {
         self.stride
     }
 
+    #[inline]
     pub(crate) fn address(&self, buffer: BufferId) -> u64 {
         self.memory.slice().address + buffer.0 as u64 * self.stride as u64
     }
 
+    #[inline]
     pub(crate) fn acquire(&mut self) -> Option<BufferId> {
         let buffer = self.free.pop()?;
-        self.owners[buffer.0 as usize] = Owner::Engine;
+        self.slots[buffer.0 as usize].owner = Owner::Engine;
         Some(buffer)
     }
 
+    #[inline]
+    fn of_engine(&mut self, buffer: BufferId) -> Option<&mut Slot> {
+        self.slots
+            .get_mut(buffer.0 as usize)
+            .filter(|slot| slot.owner == Owner::Engine)
+    }
+
     /// Puts a buffer of the engine back; others are left as they are.
+    #[inline]
     pub(crate) fn release(&mut self, buffer: BufferId) {
-        if self.owned_by_engine(buffer) {
-            self.owners[buffer.0 as usize] = Owner::Pool;
+        if let Some(slot) = self.of_engine(buffer) {
+            slot.owner = Owner::Pool;
             self.free.push(buffer);
         }
     }
 
+    #[inline]
     pub(crate) fn owned_by_engine(&self, buffer: BufferId) -> bool {
-        self.owners.get(buffer.0 as usize) == Some(&Owner::Engine)
+        let slot = self.slots.get(buffer.0 as usize);
+        slot.is_some_and(|slot| slot.owner == Owner::Engine)
     }
 
-    /// Hands a buffer of the engine to the device.
-    pub(crate) fn lend(&mut self, buffer: BufferId) -> Result<(), NicError> {
-        if !self.owned_by_engine(buffer) {
+    /// Hands a buffer of the engine to the device. `context` comes back with it.
+    #[inline]
+    pub(crate) fn lend(&mut self, buffer: BufferId, context: u64) -> Result<(), NicError> {
+        let Some(slot) = self.of_engine(buffer) else {
             return Err(NicError::Invalid {
                 what: "packet buffer",
                 value: u64::from(buffer.0),
             });
-        }
-        self.owners[buffer.0 as usize] = Owner::Device;
+        };
+        *slot = Slot {
+            owner: Owner::Device,
+            context,
+        };
         Ok(())
     }
 
-    /// Takes a buffer back from the device.
-    pub(crate) fn take_back(&mut self, buffer: BufferId) {
-        if let Some(owner) = self.owners.get_mut(buffer.0 as usize) {
-            *owner = Owner::Engine;
+    /// Takes a buffer back from the device, with its context. `None` if the device does not have it.
+    #[inline]
+    pub(crate) fn take_back(&mut self, buffer: BufferId) -> Option<u64> {
+        let slot = self.slots.get_mut(buffer.0 as usize)?;
+        if slot.owner != Owner::Device {
+            return None;
         }
+        slot.owner = Owner::Engine;
+        Some(slot.context)
     }
 
     /// A buffer of the engine; nothing of any other.
+    #[inline]
     pub(crate) fn bytes(&self, buffer: BufferId) -> &[u8] {
         if !self.owned_by_engine(buffer) {
             return &[];
@@ -101,6 +137,7 @@ impl PacketBuffers {
     }
 
     /// A buffer of the engine; nothing of any other.
+    #[inline]
     pub(crate) fn bytes_mut(&mut self, buffer: BufferId) -> &mut [u8] {
         if !self.owned_by_engine(buffer) {
             return &mut [];
@@ -126,12 +163,13 @@ mod tests {
         buffers.bytes_mut(first).fill(1);
         assert!(buffers.bytes(second).iter().all(|byte| *byte == 0));
 
-        buffers.lend(first).unwrap();
+        buffers.lend(first, 7).unwrap();
         assert!(buffers.bytes(first).is_empty());
-        buffers.lend(first).unwrap_err();
+        buffers.lend(first, 8).unwrap_err();
         buffers.release(first);
         assert_eq!(buffers.acquire(), None, "a lent buffer cannot be released");
-        buffers.take_back(first);
+        assert_eq!(buffers.take_back(first), Some(7));
+        assert_eq!(buffers.take_back(first), None, "it comes back once");
         buffers.release(first);
         buffers.release(first);
         assert_eq!(buffers.acquire(), Some(first));

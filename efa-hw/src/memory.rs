@@ -120,31 +120,31 @@ impl AddressSpace {
     /// A pointer to the slice, if all of it is known. Empty slices are valid anywhere.
     #[inline]
     pub(crate) fn resolve(&self, slice: UserSlice) -> Result<*mut u8, NicError> {
-        let fault = NicError::MemoryFault {
-            address: slice.address,
-            length: slice.length,
-        };
         if slice.length == 0 {
             return Ok(NonNull::dangling().as_ptr());
         }
-        let pointer = slice.address as usize as *mut u8;
-        if contains(self.last.get(), slice) {
-            return Ok(pointer);
+        if !contains(self.last.get(), slice) {
+            self.last.set(self.find(slice)?);
         }
-        let (&start, &length) = self
-            .ranges
-            .range(..=slice.address)
-            .next_back()
-            .ok_or(fault)?;
-        if !contains((start, length), slice) {
-            return Err(fault);
-        }
-        self.last.set((start, length));
-        Ok(pointer)
+        Ok(slice.address as usize as *mut u8)
+    }
+
+    /// The range that has all of a slice.
+    #[cold]
+    fn find(&self, slice: UserSlice) -> Result<(u64, usize), NicError> {
+        let before = self.ranges.range(..=slice.address).next_back();
+        before
+            .map(|(&start, &length)| (start, length))
+            .filter(|range| contains(*range, slice))
+            .ok_or(NicError::MemoryFault {
+                address: slice.address,
+                length: slice.length,
+            })
     }
 }
 
 /// Whether all of a slice is in the range of `length` bytes at `start`.
+#[inline]
 fn contains((start, length): (u64, usize), slice: UserSlice) -> bool {
     let offset = slice.address.wrapping_sub(start);
     // An address below the start is beyond any length.

@@ -50,22 +50,18 @@ impl Default for NicConfig {
     }
 }
 
-/// What a send-queue work request was, while it is in flight.
+/// An RDMA request in flight.
 #[derive(Clone, Copy, Debug)]
-struct InFlight {
-    work: Work,
+struct Rdma {
+    is_read: bool,
     context: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Work {
-    Send(BufferId),
-    Read,
-    Write,
 }
 
 /// Marks the `wr_id` of receives; the low bits are the buffer.
 const RECV: u64 = 1 << 63;
+/// Marks the `wr_id` of sends; the low bits are the buffer, which also keeps the context. Without a
+/// mark it is an RDMA request, and the low bits are its key.
+const SEND: u64 = 1 << 62;
 
 /// One SRD queue pair of an EFA device.
 #[derive(Debug)]
@@ -81,7 +77,8 @@ pub struct HwNic {
     device: Arc<HwDevice>,
     attributes: NicAttributes,
     address: RawAddress,
-    in_flight: Slab<InFlight>,
+    rdma: Slab<Rdma>,
+    sends_posted: usize,
     receives_posted: usize,
 }
 
@@ -150,7 +147,8 @@ impl HwNic {
             device,
             attributes,
             address,
-            in_flight: Slab::with_capacity(config.send_queue_depth),
+            rdma: Slab::with_capacity(config.send_queue_depth),
+            sends_posted: 0,
             receives_posted: 0,
         })
     }
@@ -214,29 +212,29 @@ impl HwNic {
     }
 
     /// Queues one work request; `build` names the operation and its data.
+    #[inline]
     fn post(
         &mut self,
         destination: Destination,
-        in_flight: InFlight,
+        work_request_id: u64,
         build: impl FnOnce(&Session),
     ) -> Result<(), NicError> {
         let handle = self.address_book.handle(destination.ahn)?;
-        if self.in_flight.len() == self.attributes.send_queue_depth {
+        if self.sends_posted + self.rdma.len() > self.attributes.send_queue_depth {
             return Err(NicError::QueueFull);
         }
-        let key = self.in_flight.insert(in_flight);
         // SAFETY: `handle` is alive in the address book, the queue pair in `queues`.
-        let result = unsafe { self.queues.post(key as u64, handle, destination, build) };
-        result.inspect_err(|_| {
-            self.in_flight.remove(key);
-        })
+        unsafe {
+            self.queues
+                .post(work_request_id, handle, destination, build)
+        }
     }
 
     /// Queues an RDMA operation; `build` names it, given the checked remote key.
     fn post_rdma(
         &mut self,
         request: &RdmaRequest,
-        work: Work,
+        is_read: bool,
         build: impl FnOnce(&Session, u32),
     ) -> Result<(), NicError> {
         let length = u32::try_from(request.local.length)
@@ -250,17 +248,17 @@ impl HwNic {
             what: "remote key",
             value: request.remote_key.0,
         })?;
-        self.post(
-            request.destination,
-            InFlight {
-                work,
-                context: request.context,
-            },
-            |session| {
-                build(session, remote_key);
-                session.gather(&[sge(request.local.address, length, request.local_key)]);
-            },
-        )
+        let key = self.rdma.insert(Rdma {
+            is_read,
+            context: request.context,
+        });
+        let result = self.post(request.destination, key as u64, |session| {
+            build(session, remote_key);
+            session.gather(&[sge(request.local.address, length, request.local_key)]);
+        });
+        result.inspect_err(|_| {
+            self.rdma.remove(key);
+        })
     }
 }
 
@@ -300,22 +298,27 @@ impl Nic for HwNic {
         self.address_book.destroy(ahn)
     }
 
+    #[inline]
     fn acquire_buffer(&mut self) -> Option<BufferId> {
         self.buffers.acquire()
     }
 
+    #[inline]
     fn release_buffer(&mut self, buffer: BufferId) {
         self.buffers.release(buffer);
     }
 
+    #[inline]
     fn buffer(&self, buffer: BufferId) -> &[u8] {
         self.buffers.bytes(buffer)
     }
 
+    #[inline]
     fn buffer_mut(&mut self, buffer: BufferId) -> &mut [u8] {
         self.buffers.bytes_mut(buffer)
     }
 
+    #[inline]
     fn copy_from_user(
         &mut self,
         buffer: BufferId,
@@ -337,6 +340,7 @@ impl Nic for HwNic {
         Ok(())
     }
 
+    #[inline]
     fn copy_to_user(
         &mut self,
         buffer: BufferId,
@@ -373,6 +377,7 @@ impl Nic for HwNic {
         HwNic::write_user(self, address, source)
     }
 
+    #[inline]
     fn post_send(&mut self, request: &SendRequest) -> Result<(), NicError> {
         let payload_length = request.payload.map_or(0, |(slice, _)| slice.length);
         let length = request.header_length.saturating_add(payload_length);
@@ -382,18 +387,16 @@ impl Nic for HwNic {
                 value: length as u64,
             });
         }
-        self.buffers.lend(request.buffer)?;
+        self.buffers.lend(request.buffer, request.context)?;
+        self.sends_posted += 1;
         let header = sge(
             self.buffers.address(request.buffer),
             request.header_length as u32,
             self.buffers_region.keys().local_key,
         );
-        let in_flight = InFlight {
-            work: Work::Send(request.buffer),
-            context: request.context,
-        };
         let inline = length <= self.attributes.inline_size;
-        let result = self.post(request.destination, in_flight, |session| {
+        let work_request_id = SEND | u64::from(request.buffer.0);
+        let result = self.post(request.destination, work_request_id, |session| {
             session.send(request.immediate);
             match request.payload {
                 None if inline => session.inline(&[header]),
@@ -403,14 +406,18 @@ impl Nic for HwNic {
                 }
             }
         });
-        result.inspect_err(|_| self.buffers.take_back(request.buffer))
+        result.inspect_err(|_| {
+            self.buffers.take_back(request.buffer);
+            self.sends_posted -= 1;
+        })
     }
 
+    #[inline]
     fn post_recv(&mut self, buffer: BufferId) -> Result<(), NicError> {
         if self.receives_posted == self.attributes.recv_queue_depth {
             return Err(NicError::QueueFull);
         }
-        self.buffers.lend(buffer)?;
+        self.buffers.lend(buffer, 0)?;
         let entry = sge(
             self.buffers.address(buffer),
             self.buffers.size() as u32,
@@ -432,7 +439,7 @@ impl Nic for HwNic {
         if !self.attributes.caps.contains(DeviceCaps::RDMA_READ) {
             return Err(NicError::Unsupported("RDMA read"));
         }
-        self.post_rdma(request, Work::Read, |session, key| {
+        self.post_rdma(request, true, |session, key| {
             session.read(key, request.remote_address);
         })
     }
@@ -441,41 +448,49 @@ impl Nic for HwNic {
         if !self.attributes.caps.contains(DeviceCaps::RDMA_WRITE) {
             return Err(NicError::Unsupported("RDMA write"));
         }
-        self.post_rdma(request, Work::Write, |session, key| {
+        self.post_rdma(request, false, |session, key| {
             session.write(key, request.remote_address, request.immediate);
         })
     }
 
+    #[inline]
     fn poll(&mut self, completions: &mut Vec<Completion>, limit: usize) -> usize {
         let HwNic {
             queues,
             buffers,
-            in_flight,
+            rdma,
+            sends_posted,
             receives_posted,
             ..
         } = self;
         queues.poll(limit, |entry| {
             let status = entry.status();
-            let (context, kind) = if entry.wr_id() & RECV != 0 {
-                let buffer = BufferId(entry.wr_id() as u32);
-                buffers.take_back(buffer);
+            let wr_id = entry.wr_id();
+            let (context, kind) = if wr_id & SEND != 0 {
+                let buffer = BufferId(wr_id as u32);
+                let Some(context) = buffers.take_back(buffer) else {
+                    return;
+                };
+                *sends_posted -= 1;
+                (context, CompletionKind::Send { buffer })
+            } else if wr_id & RECV != 0 {
+                let buffer = BufferId(wr_id as u32);
+                if buffers.take_back(buffer).is_none() {
+                    return;
+                }
                 *receives_posted -= 1;
                 (0, entry.receive(buffer, status))
             } else if entry.is_write_without_receive() {
                 (0, entry.unsolicited_write())
             } else {
-                let Some(work) = in_flight.try_remove(entry.wr_id() as usize) else {
+                let Some(Rdma { is_read, context }) = rdma.try_remove(wr_id as usize) else {
                     return;
                 };
-                let kind = match work.work {
-                    Work::Send(buffer) => {
-                        buffers.take_back(buffer);
-                        CompletionKind::Send { buffer }
-                    }
-                    Work::Read => CompletionKind::RdmaRead,
-                    Work::Write => CompletionKind::RdmaWrite,
+                let kind = match is_read {
+                    true => CompletionKind::RdmaRead,
+                    false => CompletionKind::RdmaWrite,
                 };
-                (work.context, kind)
+                (context, kind)
             };
             completions.push(Completion {
                 context,
@@ -535,6 +550,7 @@ impl Drop for ProtectionDomain {
 struct MemoryRegion(NonNull<ffi::ibv_mr>);
 
 impl MemoryRegion {
+    #[inline]
     fn keys(&self) -> Region {
         // SAFETY: the registration is alive until `self` is dropped.
         let region = unsafe { self.0.as_ref() };

@@ -69,6 +69,7 @@ impl Session<'_> {
     }
 
     /// A send, with an immediate if there is one.
+    #[inline]
     pub(crate) fn send(&self, immediate: Option<u32>) {
         // SAFETY: the queue pair is alive and a session is open.
         unsafe {
@@ -101,6 +102,7 @@ impl Session<'_> {
     }
 
     /// Registered memory as the request's data.
+    #[inline]
     pub(crate) fn gather(&self, entries: &[ffi::ibv_sge]) {
         // SAFETY: as in `send`; the device copies the entries.
         unsafe { (self.0.set_sge_list)(self.qp(), entries.len(), entries.as_ptr()) };
@@ -208,6 +210,7 @@ impl Queues {
     ///
     /// # Safety
     /// `handle` is alive, and the memory that `build` names stays registered until the completion.
+    #[inline]
     pub(crate) unsafe fn post(
         &mut self,
         work_request_id: u64,
@@ -235,6 +238,7 @@ impl Queues {
     }
 
     /// Posts one receive.
+    #[inline]
     pub(crate) fn post_recv(
         &mut self,
         work_request_id: u64,
@@ -424,6 +428,7 @@ impl CompletionQueue {
         self.cq.as_ptr().cast()
     }
 
+    #[inline]
     fn poll(&mut self, limit: usize, mut take: impl FnMut(&Entry<'_>)) -> usize {
         if limit == 0 {
             return 0;
@@ -466,17 +471,20 @@ impl Drop for CompletionQueue {
 pub(crate) struct Entry<'a>(&'a CompletionQueue);
 
 impl Entry<'_> {
+    #[inline]
     fn read<T>(&self, call: unsafe extern "C" fn(*mut ffi::ibv_cq_ex) -> T) -> T {
         // SAFETY: an `Entry` exists only while the session stands at a completion.
         unsafe { call(self.0.cq.as_ptr()) }
     }
 
+    #[inline]
     pub(crate) fn wr_id(&self) -> u64 {
         // SAFETY: as in `read`.
         unsafe { (*self.0.cq.as_ptr()).wr_id }
     }
 
     /// The device's own code, which the vendor error carries; libibverbs' status is coarser.
+    #[inline]
     pub(crate) fn status(&self) -> Status {
         // SAFETY: as in `read`.
         let status = unsafe { (*self.0.cq.as_ptr()).status };
@@ -504,6 +512,7 @@ impl Entry<'_> {
     }
 
     /// The completion of a receive whose buffer is `buffer`.
+    #[inline]
     pub(crate) fn receive(&self, buffer: BufferId, status: Status) -> CompletionKind {
         let calls = &self.0.calls;
         if status != Status::Ok {
@@ -521,8 +530,17 @@ impl Entry<'_> {
         }
         let length = self.read(calls.byte_length) as usize;
         let source = self.source();
+        let has_immediate = self.read(calls.flags) & ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+        if !has_immediate {
+            return CompletionKind::Recv {
+                buffer,
+                length,
+                source,
+                immediate: None,
+            };
+        }
+        let immediate = u32::from_be(self.read(calls.immediate));
         if self.is_write_with_immediate() {
-            let immediate = u32::from_be(self.read(calls.immediate));
             let buffer = Some(buffer);
             return CompletionKind::RecvRdmaWithImmediate {
                 buffer,
@@ -531,13 +549,11 @@ impl Entry<'_> {
                 immediate,
             };
         }
-        let has_immediate = self.read(calls.flags) & ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-        let immediate = has_immediate.then(|| u32::from_be(self.read(calls.immediate)));
         CompletionKind::Recv {
             buffer,
             length,
             source,
-            immediate,
+            immediate: Some(immediate),
         }
     }
 
@@ -551,6 +567,7 @@ impl Entry<'_> {
         }
     }
 
+    #[inline]
     fn source(&self) -> Source {
         let qpn = Qpn(self.read(self.0.calls.source_qp) as u16);
         match self.read(self.0.calls.slid) as u16 {

@@ -12,7 +12,6 @@ use super::error::{EndpointError, Errno, Failure, ProviderError};
 use super::held::ReceivedPacket;
 use super::ids::{OutboundId, PeerId, ReceiveId};
 use super::inbound::{Audience, Ending, Transfer};
-use super::inbound_table::Inbound;
 use super::incoming::{self, Incoming, Payload};
 use super::iov::{Iov, attach, total_length};
 use super::operation::{AtomicArgs, AtomicKind, IoVec, OperationFlags};
@@ -115,9 +114,9 @@ impl<N: Nic> Endpoint<N> {
             match owner {
                 Owner::Outbound(id) => self.discard_outbound(id),
                 Owner::Inbound(id) => {
-                    self.inbound.remove(id);
+                    self.inbound.remove_active(id);
                 }
-                Owner::Nobody | Owner::Provocation => {}
+                Owner::Whole(_) | Owner::Nobody | Owner::Provocation => {}
             }
             return Err(error);
         }
@@ -174,7 +173,7 @@ impl<N: Nic> Endpoint<N> {
         let transfer = Transfer::new(args.peer, length, Iov::new(result)?, length, ending);
         let id: ReceiveId = self
             .inbound
-            .insert(Inbound::Active(transfer))
+            .insert_active(transfer)
             .map_err(|_| EndpointError::TryAgain)?;
         let recv_id = RecvId(id.to_wire());
         let kind = match args.kind.is_compare() {

@@ -96,6 +96,7 @@ pub(super) enum NoProtocol {
 
 /// Chooses the subprotocol of a message. `peer` is `None` before its handshake; a message that
 /// could be read by RDMA does not wait for it, it goes as long-CTS.
+#[inline]
 pub(super) fn message(
     local: &Local,
     peer: Option<&PeerFeatures>,

@@ -1,33 +1,21 @@
 //! Eager messages (spec section 3.2): the whole message in one packet.
 
 use crate::nic::Nic;
-use crate::wire::{EagerRtm, MsgId, Repr, ReqOptions, SendId};
+use crate::wire::SendId;
 
 use super::Endpoint;
 use super::error::{EndpointError, Errno, Failure, ProviderError};
 use super::held::ReceivedPacket;
 use super::ids::{PeerId, ReceiveId};
-use super::inbound::{Audience, Ending};
-use super::inbound_table::Inbound;
+use super::inbound::{Audience, Ending, Posted};
 use super::incoming::{Payload, Rtm};
 use super::iov::{attach, copy_out};
 use super::message::receive_flags;
 use super::operation::{OperationFlags, SendArgs};
-use super::outbound::{Awaited, Outbound};
+use super::outbound::{Awaited, OnePacket, Outbound};
 use super::statistics::Protocol;
 use super::stream::MessageHead;
 use super::transmit::Owner;
-
-/// Length in bytes of the header that an eager message would have.
-pub(super) fn header_length(tagged: bool, delivery_complete: bool, options: &ReqOptions) -> usize {
-    EagerRtm {
-        msg_id: MsgId(0),
-        tag: tagged.then_some(0),
-        receipt: delivery_complete.then_some(SendId(0)),
-        options: *options,
-    }
-    .header_len()
-}
 
 impl<N: Nic> Endpoint<N> {
     /// Sends a message of `length` bytes, which fit.
@@ -37,23 +25,33 @@ impl<N: Nic> Endpoint<N> {
         length: u64,
         head: &MessageHead,
     ) -> Result<(), EndpointError> {
-        let outbound = Outbound {
-            peer: args.peer,
-            report: Some(Self::send_report(args)),
-            length,
-            awaited: Awaited::for_packets(head.delivery_complete),
-            outstanding: 1,
-            failure: None,
-            bulk: None,
-        };
-        let Ok(id) = self.outbound.insert(outbound) else {
+        if self.outbound.is_full() {
             return Err(EndpointError::TryAgain);
-        };
-        let header = EagerRtm {
-            msg_id: head.msg_id,
-            tag: head.tag,
-            receipt: head.delivery_complete.then(|| SendId(id.to_wire())),
-            options: head.options,
+        }
+        let report = Self::send_report(args);
+        let mut header = head.eager();
+        let owner = match &mut header.receipt {
+            None => Owner::Whole(OnePacket {
+                report,
+                length,
+                failure: None,
+            }),
+            Some(send_id) => {
+                let outbound = Outbound {
+                    peer: args.peer,
+                    report: Some(report),
+                    length,
+                    awaited: Awaited::Receipt,
+                    outstanding: 1,
+                    failure: None,
+                    bulk: None,
+                };
+                let Ok(id) = self.outbound.insert(outbound) else {
+                    return Err(EndpointError::TryAgain);
+                };
+                *send_id = SendId(id.to_wire());
+                Owner::Outbound(id)
+            }
         };
         let posted = self.start_packet(&header).and_then(|mut packet| {
             let attached = attach(
@@ -71,7 +69,7 @@ impl<N: Nic> Endpoint<N> {
                     self.statistics.note_sent(Protocol::Eager, copied);
                     packet.in_buffer = attached.in_buffer;
                     packet.gathered = attached.gathered;
-                    self.post_packet(args.peer, Owner::Outbound(id), packet)
+                    self.post_packet(args.peer, owner, packet)
                 }
                 Err(error) => {
                     self.nic.release_buffer(packet.buffer);
@@ -79,7 +77,9 @@ impl<N: Nic> Endpoint<N> {
                 }
             }
         });
-        if posted.is_err() {
+        if posted.is_err()
+            && let Owner::Outbound(id) = owner
+        {
             self.outbound.remove(id);
         }
         posted
@@ -96,7 +96,7 @@ impl<N: Nic> Endpoint<N> {
         rtm: &Rtm,
         receipt: Option<SendId>,
     ) {
-        let Some(Inbound::Posted(posted)) = self.inbound.get(id) else {
+        let Some(posted) = self.inbound.remove_posted(id) else {
             return;
         };
         let length = payload.length as u64;
@@ -108,9 +108,12 @@ impl<N: Nic> Endpoint<N> {
             posted.target.as_slice(),
             0,
         );
-        let (context, capacity) = (posted.context, posted.capacity);
-        let report_success = posted.report_success;
-        self.inbound.remove(id);
+        let Posted {
+            context,
+            report_success,
+            capacity,
+            ..
+        } = posted;
         self.statistics
             .note_received(Protocol::Eager, length.min(capacity));
         let failure = match copied {

@@ -12,7 +12,7 @@ use super::error::EndpointError;
 use super::immediate;
 use super::iov::attach;
 use super::operation::{OperationFlags, SendArgs};
-use super::outbound::{Awaited, Outbound};
+use super::outbound::OnePacket;
 use super::statistics::Protocol;
 use super::transmit::{Headerless, Outgoing, Owner};
 
@@ -43,6 +43,9 @@ impl<N: Nic> Endpoint<N> {
                 return Err(too_large(what, data, u32::MAX.into()));
             }
         };
+        if self.outbound.is_full() {
+            return Err(EndpointError::TryAgain);
+        }
         let buffer = self.nic.acquire_buffer().ok_or(EndpointError::TryAgain)?;
         let may_gather = !args.flags.contains(OperationFlags::INJECT);
         let size = length as usize;
@@ -50,20 +53,12 @@ impl<N: Nic> Endpoint<N> {
             .inspect_err(|_| self.nic.release_buffer(buffer))?;
         self.statistics
             .note_sent(Protocol::Headerless, attached.in_buffer);
-        let outbound = Outbound {
-            peer: args.peer,
-            report: Some(Self::send_report(args)),
+        // The data is in its place when it arrives: delivery needs no receipt.
+        let owner = Owner::Whole(OnePacket {
+            report: Self::send_report(args),
             length,
-            // The data is in its place when it arrives: delivery needs no receipt.
-            awaited: Awaited::Nothing,
-            outstanding: 1,
             failure: None,
-            bulk: None,
-        };
-        let Ok(id) = self.outbound.insert(outbound) else {
-            self.nic.release_buffer(buffer);
-            return Err(EndpointError::TryAgain);
-        };
+        });
         let packet = Outgoing {
             // There is none on the wire; this is what it stands for.
             packet_type: PacketType::EagerMsgRtm,
@@ -76,9 +71,6 @@ impl<N: Nic> Endpoint<N> {
                 immediate,
             }),
         };
-        self.post_packet(args.peer, Owner::Outbound(id), packet)
-            .inspect_err(|_| {
-                self.outbound.remove(id);
-            })
+        self.post_packet(args.peer, owner, packet)
     }
 }

@@ -89,6 +89,12 @@ macro_rules! operation_id {
             $vis const fn from_wire(bits: u32) -> Self {
                 $name(bits)
             }
+
+            /// The slot of the object, for links that end with it.
+            #[allow(dead_code, reason = "not every kind of object is linked")]
+            pub(crate) const fn slot(self) -> u32 {
+                self.0 & ((1 << 20) - 1)
+            }
         }
 
         impl Id for $name {
@@ -161,10 +167,12 @@ impl<T, I: Id> Arena<T, I> {
         }
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.used
     }
 
+    #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.used >= self.limit
     }
@@ -179,25 +187,35 @@ impl<T, I: Id> Arena<T, I> {
         self.limit -= 1;
     }
 
+    /// The id that the next object will have, `None` if the arena is full.
+    #[inline]
+    pub(crate) fn next_id(&self) -> Option<I> {
+        if self.is_full() {
+            return None;
+        }
+        Some(match self.slots.get(self.free as usize) {
+            Some((generation, _)) => I::new(self.free, *generation),
+            None => I::new(self.slots.len() as u32, 0),
+        })
+    }
+
     /// Stores a value, or gives it back if the arena is full.
     #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Result<I, T> {
-        if self.is_full() {
+        let Some(id) = self.next_id() else {
             return Err(value);
-        }
+        };
         self.used += 1;
-        if self.free == END {
-            let index = self.slots.len() as u32;
-            self.slots.push((0, Slot::Used(value)));
-            return Ok(I::new(index, 0));
+        match self.slots.get_mut(id.index()) {
+            Some((_, slot)) => {
+                if let Slot::Free { next } = *slot {
+                    self.free = next;
+                }
+                *slot = Slot::Used(value);
+            }
+            None => self.slots.push((0, Slot::Used(value))),
         }
-        let index = self.free;
-        let (generation, slot) = &mut self.slots[index as usize];
-        if let Slot::Free { next } = *slot {
-            self.free = next;
-        }
-        *slot = Slot::Used(value);
-        Ok(I::new(index, *generation))
+        Ok(id)
     }
 
     #[inline]
@@ -215,6 +233,7 @@ impl<T, I: Id> Arena<T, I> {
         Some(value)
     }
 
+    #[inline]
     pub(crate) fn get(&self, id: I) -> Option<&T> {
         match self.slots.get(id.index()) {
             Some((generation, Slot::Used(value))) if *generation == id.generation() => Some(value),
@@ -222,6 +241,7 @@ impl<T, I: Id> Arena<T, I> {
         }
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, id: I) -> Option<&mut T> {
         match self.slots.get_mut(id.index()) {
             Some((generation, Slot::Used(value))) if *generation == id.generation() => Some(value),
@@ -230,6 +250,7 @@ impl<T, I: Id> Arena<T, I> {
     }
 
     /// The object in a slot, with its id.
+    #[inline]
     pub(crate) fn at(&self, index: usize) -> Option<(I, &T)> {
         match self.slots.get(index) {
             Some((generation, Slot::Used(value))) => {
@@ -240,11 +261,20 @@ impl<T, I: Id> Arena<T, I> {
     }
 
     /// The object in a slot.
+    #[inline]
     pub(crate) fn at_mut(&mut self, index: usize) -> Option<&mut T> {
         match self.slots.get_mut(index) {
             Some((_, Slot::Used(value))) => Some(value),
             _ => None,
         }
+    }
+
+    /// All objects, to change them, in the order of their slots.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().filter_map(|(_, slot)| match slot {
+            Slot::Used(value) => Some(value),
+            Slot::Free { .. } => None,
+        })
     }
 
     /// All objects, in the order of their slots.

@@ -12,7 +12,7 @@ use super::ids::{PeerId, ReceiveId};
 use super::inbound_table::Inbound;
 use super::incoming::Payload;
 use super::iov::{Iov, copy_out};
-use super::matching::PostedKey;
+use super::matching::PostedEntry;
 use super::multi_recv::{MultiKey, Part};
 use super::rdma::PlanKey;
 use super::statistics::Protocol;
@@ -29,9 +29,16 @@ pub(super) struct Posted {
     pub(super) capacity: u64,
     /// Its place among the posted receives of its kind.
     pub(super) tagged: bool,
-    pub(super) key: PostedKey,
+    pub(super) entry: PostedEntry,
     /// It takes several messages.
     pub(super) multi: Option<MultiKey>,
+}
+
+impl Posted {
+    /// Sorts the receives of one kind by their age, untagged ones before tagged ones.
+    pub(super) fn age(&self) -> (bool, u64) {
+        (self.tagged, self.entry.order())
+    }
 }
 
 /// Data on its way in.
@@ -326,7 +333,7 @@ impl<N: Nic> Endpoint<N> {
         }
         if is_write {
             // The peer starts the write afresh, with a request of another kind.
-            self.inbound.remove(id);
+            self.inbound.remove_active(id);
             self.end_operation(peer);
             self.end_service(peer);
         }
@@ -359,7 +366,7 @@ impl<N: Nic> Endpoint<N> {
 
     /// Ends a transfer that is complete or was aborted, and of which the device has nothing.
     fn finish_inbound(&mut self, id: ReceiveId) {
-        let Some(Inbound::Active(transfer)) = self.inbound.remove(id) else {
+        let Some(transfer) = self.inbound.remove_active(id) else {
             return;
         };
         if transfer.assembled {

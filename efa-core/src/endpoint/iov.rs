@@ -51,6 +51,7 @@ impl Iov {
 }
 
 /// The length of all pieces in bytes.
+#[inline]
 pub(super) fn total_length(pieces: &[IoVec]) -> u64 {
     pieces.iter().fold(0, |sum, piece| {
         sum.saturating_add(piece.memory.length as u64)
@@ -110,6 +111,7 @@ pub(super) struct Attached {
 /// Makes `length` bytes of the pieces from `offset` on the payload of the packet whose header
 /// occupies the first `header` bytes of `buffer`: gathered by the device if `may_gather` and they
 /// are in one registered piece, copied otherwise.
+#[inline]
 pub(super) fn attach<N: Nic>(
     nic: &mut N,
     buffer: BufferId,
@@ -151,6 +153,7 @@ pub(super) fn attach<N: Nic>(
 
 /// Copies `length` bytes of a packet from byte `from` on into the pieces, at byte `offset` of the
 /// buffer. What lies beyond the buffer's end is left out.
+#[inline]
 pub(super) fn copy_out<N: Nic>(
     nic: &mut N,
     packet: &ReceivedPacket,

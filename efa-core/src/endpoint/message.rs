@@ -41,7 +41,8 @@ impl<N: Nic> Endpoint<N> {
     ) {
         let tagged = rtm.tag.is_some();
         let tag = rtm.tag.unwrap_or(0);
-        let Some(found) = self.matcher(tagged).match_receive(peer, tag) else {
+        let (matcher, receives) = self.matching(tagged);
+        let Some(found) = matcher.match_receive(receives, peer, tag) else {
             return self.keep_unexpected(peer, packet, incoming, rtm);
         };
         if found.stays {
@@ -82,7 +83,7 @@ impl<N: Nic> Endpoint<N> {
         rtm: &Rtm,
     ) {
         let peer = transfer.peer;
-        match self.inbound.insert(Inbound::Active(transfer)) {
+        match self.inbound.insert_active(transfer) {
             Ok(id) => self.begin(id, peer, packet, incoming, rtm),
             // The caller has looked whether there is room.
             Err(_) => self.release(packet),

@@ -28,7 +28,7 @@
 //! | `outbound`, `inbound`, `inbound_table` | operations in flight, as source and as destination of the data |
 //! | `service`, `admission` | what is done for peers' requests, and how much of it; which of their operations wait |
 //! | `stream`, `rdma`, `exposed` | the packets and the RDMA requests that they consist of; memory that peers may name |
-//! | `ids`, `iov`, `list`, `hash`, `random`, `incoming` | their parts |
+//! | `ids`, `iov`, `hash`, `random`, `incoming` | their parts |
 //!
 //! # What is promised
 //!
@@ -68,7 +68,6 @@ mod inbound;
 mod inbound_table;
 mod incoming;
 mod iov;
-mod list;
 mod long_cts;
 mod long_read;
 mod matching;
@@ -125,8 +124,7 @@ use exposed::Exposed;
 use hash::Mixer;
 use held::Held;
 use ids::{Arena, OutboundId, PacketId};
-use inbound::Posted;
-use inbound_table::{Inbound, InboundTable};
+use inbound_table::InboundTable;
 use matching::Matcher;
 use message::MessageMatcher;
 use multi_recv::MultiBuffer;
@@ -375,7 +373,7 @@ impl<N: Nic> Endpoint<N> {
     pub fn usage(&self) -> Usage {
         Usage {
             peers: self.peers.len(),
-            outbound: self.outbound.len(),
+            outbound: self.outbound.len() + self.one_packet_operations(),
             inbound: self.inbound.len(),
             unexpected: self.untagged.unexpected_len() + self.tagged.unexpected_len(),
             held_packets: self.held.len(),
@@ -529,15 +527,12 @@ impl<N: Nic> Endpoint<N> {
     /// As [`Endpoint::cancel`], for the oldest receive posted with this context; linear in the
     /// number of posted receives.
     pub fn cancel_context(&mut self, context: u64) -> bool {
-        let inbound = &self.inbound;
-        let has_context = |id| match inbound.get(id) {
-            Some(Inbound::Posted(Posted { context: other, .. })) => *other == context,
-            _ => false,
-        };
         let found = self
-            .untagged
-            .find_posted(has_context)
-            .or_else(|| self.tagged.find_posted(has_context));
+            .inbound
+            .posted()
+            .filter(|(_, posted)| posted.context == context)
+            .min_by_key(|(_, posted)| posted.age())
+            .map(|(id, _)| id);
         found.is_some_and(|id| self.cancel_receive(id))
     }
 
@@ -550,9 +545,10 @@ impl<N: Nic> Endpoint<N> {
         if self.completions.len() < self.config.completion_queue {
             let mut batch = core::mem::take(&mut self.batch);
             taken = self.nic.poll(&mut batch, self.config.poll_batch);
-            for completion in batch.drain(..) {
-                self.on_completion(&completion);
+            for completion in &batch {
+                self.on_completion(completion);
             }
+            batch.clear();
             self.batch = batch;
         }
         self.end_backoffs();
@@ -614,6 +610,7 @@ impl<N: Nic> Endpoint<N> {
         for id in outbound {
             self.fail_outbound(id, failure);
         }
+        self.fail_one_packet_operations(peer, failure);
         let inbound: Vec<ReceiveId> = self
             .inbound
             .transfers()
@@ -623,11 +620,17 @@ impl<N: Nic> Endpoint<N> {
         for id in inbound {
             self.fail_inbound(id, failure);
         }
+        let mut posted: Vec<_> = self
+            .inbound
+            .posted()
+            .filter(|(_, posted)| posted.entry.source() == Some(peer))
+            .map(|(id, posted)| (posted.age(), id))
+            .collect();
+        posted.sort_unstable_by_key(|(age, _)| *age);
+        for (_, id) in posted {
+            self.withdraw_posted(id, failure);
+        }
         for tagged in [false, true] {
-            for key in self.matcher(tagged).posted_for(peer) {
-                let id = self.matcher(tagged).remove_receive(key);
-                self.end_posted(id, failure);
-            }
             for key in self.matcher(tagged).unexpected_from(peer) {
                 let (.., message) = self.matcher(tagged).remove_unexpected(key);
                 self.drop_unexpected(peer, &message);
@@ -652,6 +655,7 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
+    #[inline]
     fn report(&mut self, entry: CompletionEntry) {
         self.completions.push_back(Ok(entry));
     }

@@ -14,7 +14,7 @@ use super::inbound::{Audience, Ending, Posted, Transfer};
 use super::inbound_table::Inbound;
 use super::incoming::{Incoming, Rtm};
 use super::iov::Iov;
-use super::matching::{Filter, PostedKey};
+use super::matching::Filter;
 use super::message::{UnexpectedMessage, receive_flags};
 use super::operation::{IoVec, MultiRecvArgs, SourceFilter, TagFilter};
 
@@ -69,26 +69,23 @@ impl<N: Nic> Endpoint<N> {
             closed: false,
         };
         let multi = MultiKey(self.multi_buffers.insert(buffer) as u32);
+        let filter = Filter {
+            source: args.source,
+            tag: TagFilter::exact(0),
+        };
         let posted = Posted {
             context: args.context,
             report_success: true,
             target: Iov::One(args.buffer),
             capacity: args.buffer.memory.length as u64,
             tagged: false,
-            key: PostedKey::NOWHERE,
+            entry: self.untagged.new_entry(&filter, true),
             multi: Some(multi),
         };
-        let Ok(id) = self.inbound.insert(Inbound::Posted(posted)) else {
+        let Ok(id) = self.inbound.insert_posted(posted) else {
             return Err(EndpointError::TryAgain);
         };
-        let filter = Filter {
-            source: args.source,
-            tag: TagFilter::exact(0),
-        };
-        let key = self.untagged.post(id, filter, true);
-        if let Some(Inbound::Posted(posted)) = self.inbound.get_mut(id) {
-            posted.key = key;
-        }
+        self.untagged.post(&mut self.inbound, id.slot());
         // Those that are here already come first.
         while let Some(unexpected) = self.untagged.find_unexpected(&filter)
             && let (.., message) = self.untagged.unexpected_mut(unexpected)
@@ -115,7 +112,7 @@ impl<N: Nic> Endpoint<N> {
         let Some(Inbound::Posted(posted)) = self.inbound.get(id) else {
             return None;
         };
-        let (context, key, multi) = (posted.context, posted.key, posted.multi?);
+        let (context, multi) = (posted.context, posted.multi?);
         let buffer = self.multi_buffers.get_mut(multi.0 as usize)?;
         let memory = buffer.piece.memory;
         let free = memory.length - buffer.used;
@@ -131,8 +128,8 @@ impl<N: Nic> Endpoint<N> {
         buffer.incomplete += 1;
         if memory.length - buffer.used < buffer.min_free {
             buffer.closed = true;
-            self.untagged.remove_receive(key);
-            self.inbound.remove(id);
+            self.untagged.remove_receive(&mut self.inbound, id.slot());
+            self.inbound.remove_posted(id);
         }
         let ending = Ending {
             context,

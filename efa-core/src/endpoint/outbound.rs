@@ -28,6 +28,16 @@ pub(super) struct Outbound {
     pub(super) bulk: Option<BulkKey>,
 }
 
+/// An operation that is one packet, and ends when the device says that it has arrived. Nothing is kept
+/// of it but this, with the packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct OnePacket {
+    pub(super) report: Report,
+    /// Length of the data in bytes.
+    pub(super) length: u64,
+    pub(super) failure: Option<Failure>,
+}
+
 /// Names a [`Bulk`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct BulkKey(pub(super) u32);
@@ -206,6 +216,28 @@ impl<N: Nic> Endpoint<N> {
             self.end_operation(peer);
             return self.end_service(peer);
         };
+        self.report_outbound(peer, &report, length, failure);
+    }
+
+    /// Ends an operation whose only packet the device is done with.
+    #[inline]
+    pub(super) fn end_one_packet(&mut self, peer: PeerId, operation: &OnePacket) {
+        let OnePacket {
+            report,
+            length,
+            failure,
+        } = operation;
+        self.report_outbound(peer, report, *length, *failure);
+    }
+
+    #[inline]
+    fn report_outbound(
+        &mut self,
+        peer: PeerId,
+        report: &Report,
+        length: u64,
+        failure: Option<Failure>,
+    ) {
         self.statistics.count(report.flags, failure.is_none());
         match failure {
             Some(failure) => self.report_error(ErrorEntry {

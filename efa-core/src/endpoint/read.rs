@@ -11,7 +11,6 @@ use super::error::EndpointError;
 use super::held::ReceivedPacket;
 use super::ids::{PeerId, ReceiveId};
 use super::inbound::{Audience, Ending, Supply, Transfer};
-use super::inbound_table::Inbound;
 use super::incoming::{self, Iovs, Payload};
 use super::iov::{Iov, total_length};
 use super::operation::{OperationFlags, ReadArgs};
@@ -43,7 +42,7 @@ impl<N: Nic> Endpoint<N> {
             part: None,
         };
         let transfer = Transfer::new(args.peer, length, target, length, ending);
-        let Ok(id) = self.inbound.insert(Inbound::Active(transfer)) else {
+        let Ok(id) = self.inbound.insert_active(transfer) else {
             return Err(EndpointError::TryAgain);
         };
         if protocol == ReadProtocol::Direct && self.plan_reads(id, source, 0, false).is_ok() {
@@ -56,7 +55,7 @@ impl<N: Nic> Endpoint<N> {
         };
         self.request_read(id, args.peer, kind, &source, length)
             .inspect_err(|_| {
-                self.inbound.remove(id);
+                self.inbound.remove_active(id);
             })
     }
 

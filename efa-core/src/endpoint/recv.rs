@@ -8,20 +8,26 @@ use super::completion::{CompletionFlags, ErrorEntry};
 use super::error::{EndpointError, Errno, Failure, ProviderError};
 use super::ids::{PeerId, ReceiveId};
 use super::inbound::{Audience, Ending, Posted, Transfer};
-use super::inbound_table::Inbound;
+use super::inbound_table::{Inbound, InboundTable};
 use super::incoming::{Body, Incoming};
 use super::iov::{Iov, total_length};
-use super::matching::{Filter, PostedKey};
+use super::matching::Filter;
 use super::message::{MessageMatcher, UnexpectedMessage, message_flags, receive_flags};
 use super::operation::{OperationFlags, RecvArgs, SourceFilter, TagFilter};
 
 impl<N: Nic> Endpoint<N> {
     pub(super) fn matcher(&mut self, tagged: bool) -> &mut MessageMatcher {
-        if tagged {
-            &mut self.tagged
-        } else {
-            &mut self.untagged
-        }
+        self.matching(tagged).0
+    }
+
+    /// The receives of one kind, and where they are.
+    #[inline]
+    pub(super) fn matching(&mut self, tagged: bool) -> (&mut MessageMatcher, &mut InboundTable) {
+        let matcher = match tagged {
+            true => &mut self.tagged,
+            false => &mut self.untagged,
+        };
+        (matcher, &mut self.inbound)
     }
 
     pub(super) fn start_recv(&mut self, args: &RecvArgs<'_>) -> Result<ReceiveId, EndpointError> {
@@ -54,23 +60,21 @@ impl<N: Nic> Endpoint<N> {
             };
             return self.receive_kept(peer, &message, target, capacity, ending);
         }
-        // The matcher needs the id and the receive its place in the matcher: it gets it at once.
+        let entry = self.matcher(tagged).new_entry(&filter, false);
         let posted = Posted {
             context: args.context,
             report_success,
             target,
             capacity,
             tagged,
-            key: PostedKey::NOWHERE,
+            entry,
             multi: None,
         };
-        let Ok(id) = self.inbound.insert(Inbound::Posted(posted)) else {
+        let Ok(id) = self.inbound.insert_posted(posted) else {
             return Err(EndpointError::TryAgain);
         };
-        let key = self.matcher(tagged).post(id, filter, false);
-        if let Some(Inbound::Posted(posted)) = self.inbound.get_mut(id) {
-            posted.key = key;
-        }
+        let (matcher, receives) = self.matching(tagged);
+        matcher.post(receives, id.slot());
         Ok(id)
     }
 
@@ -90,7 +94,7 @@ impl<N: Nic> Endpoint<N> {
         let mut transfer = Transfer::new(peer, message.length, target, capacity, ending);
         transfer.msg_id = message.msg_id;
         transfer.assembled = message.segmented;
-        let Ok(id) = self.inbound.insert(Inbound::Active(transfer)) else {
+        let Ok(id) = self.inbound.insert_active(transfer) else {
             return Err(EndpointError::TryAgain);
         };
         self.receive_held(id, peer, message);
@@ -130,18 +134,23 @@ impl<N: Nic> Endpoint<N> {
     }
 
     pub(super) fn cancel_receive(&mut self, id: ReceiveId) -> bool {
+        self.withdraw_posted(id, Failure::new(Errno::ECANCELED, ProviderError::None))
+    }
+
+    /// Ends a posted receive that no message has matched. Returns whether it was one.
+    pub(super) fn withdraw_posted(&mut self, id: ReceiveId, failure: Failure) -> bool {
         let Some(Inbound::Posted(posted)) = self.inbound.get(id) else {
             return false;
         };
-        let (tagged, key) = (posted.tagged, posted.key);
-        self.matcher(tagged).remove_receive(key);
-        self.end_posted(id, Failure::new(Errno::ECANCELED, ProviderError::None));
+        let (matcher, receives) = self.matching(posted.tagged);
+        matcher.remove_receive(receives, id.slot());
+        self.end_posted(id, failure);
         true
     }
 
     /// Ends a receive that is not among the posted ones any more.
     pub(super) fn end_posted(&mut self, id: ReceiveId, failure: Failure) {
-        if let Some(Inbound::Posted(posted)) = self.inbound.remove(id) {
+        if let Some(posted) = self.inbound.remove_posted(id) {
             let mut flags = message_flags(posted.tagged, CompletionFlags::RECV);
             if let Some(multi) = posted.multi {
                 flags.set(CompletionFlags::MULTI_RECV, self.close_multi(multi));

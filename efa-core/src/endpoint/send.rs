@@ -29,24 +29,22 @@ impl<N: Nic> Endpoint<N> {
         let options = self.options_for(state, args.cq_data);
         // Stock libfabric keeps injected data out of delivery complete: nobody hears of its end.
         let delivery_complete = args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject;
-        let header = super::eager::header_length(args.tag.is_some(), delivery_complete, &options);
+        let head = MessageHead {
+            msg_id: self.next_msg_id(state),
+            tag: args.tag,
+            delivery_complete,
+            options,
+        };
         let query = MessageQuery {
             length,
-            eager_capacity: self.mtu.saturating_sub(header) as u64,
+            eager_capacity: self.mtu.saturating_sub(head.eager().header_len()) as u64,
             runt_budget: self.runt_budget(state),
             delivery_complete,
             inject,
         };
-        let msg_id = self.next_msg_id(state);
         let protocol = match choice::message(&self.local, features, &query) {
             Ok(protocol) => protocol,
             Err(reason) => return self.no_protocol(args.peer, reason),
-        };
-        let head = MessageHead {
-            msg_id,
-            tag: args.tag,
-            delivery_complete,
-            options,
         };
         match protocol {
             MessageProtocol::Eager => self.send_eager(args, length, &head)?,

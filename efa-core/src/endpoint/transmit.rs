@@ -5,7 +5,8 @@
 
 use crate::address::{Qkey, Qpn};
 use crate::nic::{
-    BufferId, LocalKey, Nic, NicError, RdmaRequest, RemoteKey, SendRequest, Status, UserSlice,
+    BufferId, Destination, LocalKey, Nic, NicError, RdmaRequest, RemoteKey, SendRequest, Status,
+    UserSlice,
 };
 use crate::wire::{PacketType, Repr, ReqOptions};
 
@@ -13,6 +14,7 @@ use super::Endpoint;
 use super::completion::Event;
 use super::error::{EndpointError, Errno, Failure, ProviderError};
 use super::ids::{OutboundId, PacketId, PeerId, ReceiveId};
+use super::outbound::OnePacket;
 use super::peer::PeerState;
 
 /// A packet or RDMA request that the device has, or that waits to be posted again.
@@ -60,6 +62,8 @@ pub(super) struct RdmaPart {
 /// The operation that a packet belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
+    /// The packet is all of it.
+    Whole(OnePacket),
     /// Its end waits for the packet's completion.
     Outbound(OutboundId),
     /// It fails if the packet cannot be sent.
@@ -143,18 +147,28 @@ impl<N: Nic> Endpoint<N> {
         owner: Owner,
         request: Request,
     ) -> Result<(), EndpointError> {
+        let destination = self
+            .peers
+            .destination(peer)
+            .ok_or(EndpointError::UnknownPeer(peer))?;
+        let Some(id) = self.packets.next_id() else {
+            return Err(EndpointError::TryAgain);
+        };
+        hand_over(&mut self.nic, destination, &request, id)?;
+        self.statistics.packets_sent += 1;
+        if let Owner::Whole(_) = owner {
+            // It counts as an operation.
+            self.outbound.narrow();
+        }
         let in_flight = InFlight {
             peer,
             owner,
             request,
             refusals: 0,
         };
-        let Ok(id) = self.packets.insert(in_flight) else {
-            return Err(EndpointError::TryAgain);
-        };
-        self.post(id).inspect_err(|_| {
-            self.packets.remove(id);
-        })
+        let stored = self.packets.insert(in_flight);
+        debug_assert!(stored.is_ok_and(|stored| stored == id));
+        Ok(())
     }
 
     /// Moves a packet that waits for its peer out of its buffer, so that one peer that is not ready
@@ -199,64 +213,21 @@ impl<N: Nic> Endpoint<N> {
         Ok(())
     }
 
-    /// Posts what is remembered under `id`.
+    /// Posts what is remembered under `id`, again.
     pub(super) fn post(&mut self, id: PacketId) -> Result<(), EndpointError> {
+        if self.is_stored(id) {
+            self.restore(id)?;
+        }
         let Some(in_flight) = self.packets.get(id) else {
             return Ok(());
         };
-        let mut destination = self
+        let destination = self
             .peers
             .destination(in_flight.peer)
             .ok_or(EndpointError::UnknownPeer(in_flight.peer))?;
-        let context = u64::from(id.to_wire());
-        let posted = match &in_flight.request {
-            Request::Packet(packet) => {
-                let mut immediate = None;
-                if let Some(headerless) = packet.headerless {
-                    destination.qpn = headerless.qpn;
-                    destination.qkey = headerless.qkey;
-                    immediate = headerless.immediate;
-                }
-                self.nic.post_send(&SendRequest {
-                    destination,
-                    buffer: packet.buffer,
-                    header_length: packet.in_buffer,
-                    payload: packet.gathered,
-                    immediate,
-                    context,
-                })
-            }
-            Request::Stored(_) => {
-                self.restore(id)?;
-                return self.post(id);
-            }
-            Request::Rdma(part, rdma) => {
-                let mut request = RdmaRequest {
-                    destination,
-                    local: part.local,
-                    local_key: part.local_key,
-                    remote_address: part.remote_address,
-                    remote_key: part.remote_key,
-                    immediate: None,
-                    context,
-                };
-                match rdma {
-                    Rdma::Read => self.nic.post_read(&request),
-                    Rdma::Write(immediate) => {
-                        request.immediate = *immediate;
-                        self.nic.post_write(&request)
-                    }
-                }
-            }
-        };
-        match posted {
-            Ok(()) => {
-                self.statistics.packets_sent += 1;
-                Ok(())
-            }
-            Err(NicError::QueueFull) => Err(EndpointError::TryAgain),
-            Err(error) => Err(error.into()),
-        }
+        hand_over(&mut self.nic, destination, &in_flight.request, id)?;
+        self.statistics.packets_sent += 1;
+        Ok(())
     }
 
     /// The optional headers of a request to a peer: who we are, in the form that the peer needs
@@ -290,44 +261,86 @@ impl<N: Nic> Endpoint<N> {
         if status == Status::RemoteRnr {
             return self.on_receiver_not_ready(id);
         }
+        if status != Status::Ok {
+            return self.on_refused(id, status);
+        }
         // A completion that comes twice finds nothing.
-        let Some(done) = self.packets.get(id) else {
+        let Some(done) = self.take_packet(id) else {
             self.statistics.stray_completions += 1;
             return;
         };
-        let (peer, owner) = (done.peer, done.owner);
-        if status != Status::Ok {
-            let failure = self.refine(peer, status);
-            return self.lose_packet(id, failure);
-        }
-        let (buffer, read) = match &done.request {
-            Request::Packet(packet) => (Some(packet.buffer), None),
-            Request::Rdma(part, Rdma::Read) => (None, Some(part.local.length as u64)),
-            Request::Stored(_) | Request::Rdma(_, Rdma::Write(_)) => (None, None),
-        };
-        self.packets.remove(id);
         if self.waiting_peers > 0 {
-            self.end_backoff_series(peer);
+            self.end_backoff_series(done.peer);
         }
-        if let Some(buffer) = buffer {
-            self.recycle(buffer);
+        let mut read = None;
+        match done.request {
+            Request::Packet(packet) => self.recycle(packet.buffer),
+            Request::Rdma(part, Rdma::Read) => read = Some(part.local.length as u64),
+            Request::Stored(_) | Request::Rdma(_, Rdma::Write(_)) => {}
         }
-        if let Some(length) = read
-            && let Owner::Inbound(id) = owner
-        {
-            self.on_read_done(id, length, None);
+        match done.owner {
+            Owner::Whole(operation) => self.end_one_packet(done.peer, &operation),
+            Owner::Outbound(id) => {
+                if let Some(outbound) = self.outbound.get_mut(id) {
+                    outbound.outstanding -= 1;
+                    self.finish_outbound(id);
+                }
+            }
+            Owner::Inbound(id) => {
+                if let Some(length) = read {
+                    self.on_read_done(id, length, None);
+                }
+            }
+            Owner::Nobody | Owner::Provocation => {}
         }
-        if let Owner::Outbound(id) = owner
-            && let Some(outbound) = self.outbound.get_mut(id)
-        {
-            outbound.outstanding -= 1;
-            self.finish_outbound(id);
+    }
+
+    /// The device could not deliver a packet or carry out an RDMA request.
+    #[cold]
+    fn on_refused(&mut self, id: PacketId, status: Status) {
+        match self.packets.get(id) {
+            Some(refused) => {
+                let failure = self.refine(refused.peer, status);
+                self.lose_packet(id, failure);
+            }
+            None => self.statistics.stray_completions += 1,
+        }
+    }
+
+    /// Forgets a packet or RDMA request.
+    #[inline]
+    fn take_packet(&mut self, id: PacketId) -> Option<InFlight> {
+        let taken = self.packets.remove(id)?;
+        if let Owner::Whole(_) = taken.owner {
+            self.outbound.widen();
+        }
+        Some(taken)
+    }
+
+    /// Operations of one packet.
+    pub(super) fn one_packet_operations(&self) -> usize {
+        let is_whole = |in_flight: &InFlight| matches!(in_flight.owner, Owner::Whole(_));
+        self.packets
+            .iter()
+            .filter(|(_, packet)| is_whole(packet))
+            .count()
+    }
+
+    /// Notes that the operations of one packet with a peer failed; they end when the device is done
+    /// with their memory.
+    pub(super) fn fail_one_packet_operations(&mut self, peer: PeerId, failure: Failure) {
+        for in_flight in self.packets.iter_mut() {
+            if let Owner::Whole(operation) = &mut in_flight.owner
+                && in_flight.peer == peer
+            {
+                operation.failure.get_or_insert(failure);
+            }
         }
     }
 
     /// Gives up a packet that the device lost, or that waited to be posted again.
     pub(super) fn lose_packet(&mut self, id: PacketId, failure: Failure) {
-        if let Some(lost) = self.packets.remove(id) {
+        if let Some(lost) = self.take_packet(id) {
             self.on_lost(&lost, failure);
         }
     }
@@ -349,6 +362,10 @@ impl<N: Nic> Endpoint<N> {
             state.request_sent = false;
         }
         match (lost.owner, packet_type) {
+            (Owner::Whole(mut operation), _) => {
+                operation.failure.get_or_insert(failure);
+                self.end_one_packet(lost.peer, &operation);
+            }
             (Owner::Outbound(id), _) => {
                 if let Some(outbound) = self.outbound.get_mut(id) {
                     outbound.outstanding -= 1;
@@ -386,6 +403,65 @@ impl<N: Nic> Endpoint<N> {
             };
         }
         failure
+    }
+}
+
+/// Hands a request to the device.
+#[inline]
+fn hand_over<N: Nic>(
+    nic: &mut N,
+    destination: Destination,
+    request: &Request,
+    id: PacketId,
+) -> Result<(), EndpointError> {
+    let context = u64::from(id.to_wire());
+    let posted = match request {
+        Request::Packet(packet) => {
+            let (destination, immediate) = match packet.headerless {
+                None => (destination, None),
+                Some(Headerless {
+                    qpn,
+                    qkey,
+                    immediate,
+                }) => {
+                    let ahn = destination.ahn;
+                    (Destination { ahn, qpn, qkey }, immediate)
+                }
+            };
+            nic.post_send(&SendRequest {
+                destination,
+                buffer: packet.buffer,
+                header_length: packet.in_buffer,
+                payload: packet.gathered,
+                immediate,
+                context,
+            })
+        }
+        // It has no buffer to be posted from.
+        Request::Stored(_) => Err(NicError::QueueFull),
+        Request::Rdma(part, rdma) => {
+            let mut request = RdmaRequest {
+                destination,
+                local: part.local,
+                local_key: part.local_key,
+                remote_address: part.remote_address,
+                remote_key: part.remote_key,
+                immediate: None,
+                context,
+            };
+            match rdma {
+                Rdma::Read => nic.post_read(&request),
+                Rdma::Write(immediate) => {
+                    request.immediate = *immediate;
+                    nic.post_write(&request)
+                }
+            }
+        }
+    };
+    match posted {
+        Ok(()) => Ok(()),
+        Err(NicError::QueueFull) => Err(EndpointError::TryAgain),
+        Err(error) => Err(error.into()),
     }
 }
 

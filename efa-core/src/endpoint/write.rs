@@ -11,7 +11,6 @@ use super::held::ReceivedPacket;
 use super::ids::PeerId;
 use super::immediate;
 use super::inbound::{Audience, Ending, Supply, Transfer};
-use super::inbound_table::Inbound;
 use super::incoming::{Incoming, Iovs, Rtw, RtwProtocol};
 use super::iov::{Iov, attach, copy_out, total_length};
 use super::long_cts::SIZE_MISMATCH;
@@ -270,7 +269,7 @@ impl<N: Nic> Endpoint<N> {
             return;
         }
         let transfer = Transfer::new(peer, length, target, length, ending);
-        let Ok(id) = self.inbound.insert(Inbound::Active(transfer)) else {
+        let Ok(id) = self.inbound.insert_active(transfer) else {
             return;
         };
         self.begin_operation(peer);

@@ -199,6 +199,7 @@ impl PacketType {
     }
 
     /// Whether the mandatory header ends with a tag.
+    #[inline]
     pub const fn is_tagged(self) -> bool {
         use PacketType::*;
         matches!(
@@ -216,6 +217,7 @@ impl PacketType {
     }
 
     /// Whether the receiver answers with RECEIPT (spec section 4.2).
+    #[inline]
     pub const fn is_delivery_complete(self) -> bool {
         use PacketType::*;
         matches!(

@@ -75,6 +75,7 @@ pub struct ReqOptions {
 
 impl ReqOptions {
     /// Bytes on the wire.
+    #[inline]
     pub const fn wire_len(&self) -> usize {
         let raw_address = match self.raw_address {
             Some(header) => header.wire_len(),
@@ -86,6 +87,7 @@ impl ReqOptions {
     }
 
     /// The flags of the base header for a request whose type has the flags `implied`.
+    #[inline]
     pub(super) fn wire_flags(&self, implied: ReqFlags) -> u16 {
         let mut flags = self.flags | implied;
         flags.set(ReqFlags::RAW_ADDR_HDR, self.raw_address.is_some());
@@ -124,6 +126,7 @@ impl ReqOptions {
         })
     }
 
+    #[inline]
     pub(super) fn write(&self, writer: &mut Writer<'_>) {
         if let Some(header) = self.raw_address {
             writer.put(&U32::new(header.size));

@@ -15,7 +15,8 @@
 //! memory for that.
 //!
 //! With many receives or messages the cost is that of memory that is not in a cache. So the tables
-//! hold 8 bytes per queue and no keys, and what is looked at in one match lies together.
+//! hold 4 bytes per queue and no keys, the links of a posted receive are in the receive itself, and
+//! what is looked at in one match lies together.
 
 mod arrivals;
 mod queues;
@@ -27,11 +28,10 @@ use slab::Slab;
 
 use super::hash::Mixer;
 use super::ids::{PeerId, ReceiveId};
-use super::list::{Linked, Links};
 use super::operation::{SourceFilter, TagFilter};
 
 use arrivals::{Arrivals, Place};
-use queues::{Key, Queued, Queues};
+use queues::{Key, Links, Nodes, Queues};
 
 /// What a receive accepts. Untagged receives have the filter of tag 0 in a matcher of their own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,13 +50,52 @@ impl Filter {
     }
 }
 
-/// Names a posted receive inside its [`Matcher`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct PostedKey(u32);
+/// What a [`Matcher`] keeps in a posted receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PostedEntry {
+    order: u64,
+    key: Key,
+    links: Links,
+    group: u32,
+    /// It may take several messages.
+    stays: bool,
+}
 
-impl PostedKey {
-    /// Of a receive that is about to be posted.
-    pub(crate) const NOWHERE: PostedKey = PostedKey(u32::MAX);
+impl PostedEntry {
+    /// Whom the receive names as its source.
+    pub(crate) fn source(&self) -> Option<PeerId> {
+        self.key.source()
+    }
+
+    /// Counts the receives of a matcher in the order in which they were posted.
+    pub(crate) fn order(&self) -> u64 {
+        self.order
+    }
+}
+
+/// Where the posted receives are, by slot. Asking for a slot without one is a mistake of the caller,
+/// and may panic.
+pub(crate) trait Receives {
+    fn id(&self, slot: u32) -> ReceiveId;
+    fn entry(&self, slot: u32) -> &PostedEntry;
+    fn entry_mut(&mut self, slot: u32) -> &mut PostedEntry;
+}
+
+impl<R: Receives> Nodes<POSTED> for R {
+    #[inline]
+    fn key(&self, slot: u32) -> Key {
+        self.entry(slot).key
+    }
+
+    #[inline]
+    fn links(&self, slot: u32) -> &Links {
+        &self.entry(slot).links
+    }
+
+    #[inline]
+    fn links_mut(&mut self, slot: u32) -> &mut Links {
+        &mut self.entry_mut(slot).links
+    }
 }
 
 /// A posted receive that accepts a message.
@@ -74,7 +113,6 @@ pub(crate) struct UnexpectedKey(u32);
 /// The posted receives and unexpected messages of one kind, tagged or untagged. `M` is an
 /// unexpected message.
 pub(crate) struct Matcher<M> {
-    posted: Slab<Posted>,
     groups: Vec<Group>,
     /// Counts the receives, to tell which of two is older.
     next_order: u64,
@@ -83,16 +121,6 @@ pub(crate) struct Matcher<M> {
     by_source_and_tag: Queues<BY_SOURCE_AND_TAG>,
     by_tag: Queues<BY_TAG>,
     mixer: Mixer,
-}
-
-struct Posted {
-    order: u64,
-    key: Key,
-    links: Links,
-    receive: ReceiveId,
-    group: u32,
-    /// It may take several messages.
-    stays: bool,
 }
 
 /// Receives with the same ignore mask that all name a source, or all do not.
@@ -122,53 +150,33 @@ const BY_SOURCE_AND_TAG: usize = 0;
 const BY_TAG: usize = 1;
 const POSTED: usize = 2;
 
-impl Linked<POSTED> for Posted {
-    fn links(&self) -> &Links {
-        &self.links
-    }
-
-    fn links_mut(&mut self) -> &mut Links {
-        &mut self.links
-    }
-}
-
-impl Queued<POSTED> for Posted {
-    fn key(&self) -> Key {
-        self.key
-    }
-}
-
 macro_rules! unexpected_stands_in {
-    ($($list:ident)*) => {$(
-        impl<M> Linked<$list> for Unexpected<M> {
-            fn links(&self) -> &Links {
-                &self.links[$list]
+    ($($queue:ident: $source:expr,)*) => {$(
+        impl<M> Nodes<$queue> for Slab<Unexpected<M>> {
+            fn key(&self, node: u32) -> Key {
+                let unexpected = &self[node as usize];
+                let source: fn(PeerId) -> Option<PeerId> = $source;
+                Key::new(source(unexpected.source), unexpected.tag)
             }
 
-            fn links_mut(&mut self) -> &mut Links {
-                &mut self.links[$list]
+            fn links(&self, node: u32) -> &Links {
+                &self[node as usize].links[$queue]
+            }
+
+            fn links_mut(&mut self, node: u32) -> &mut Links {
+                &mut self[node as usize].links[$queue]
             }
         }
     )*};
 }
-unexpected_stands_in!(BY_SOURCE_AND_TAG BY_TAG);
-
-impl<M> Queued<BY_SOURCE_AND_TAG> for Unexpected<M> {
-    fn key(&self) -> Key {
-        Key::new(Some(self.source), self.tag)
-    }
-}
-
-impl<M> Queued<BY_TAG> for Unexpected<M> {
-    fn key(&self) -> Key {
-        Key::new(None, self.tag)
-    }
+unexpected_stands_in! {
+    BY_SOURCE_AND_TAG: Some,
+    BY_TAG: |_| None,
 }
 
 impl<M> Matcher<M> {
     pub(crate) fn new(mixer: Mixer) -> Self {
         Matcher {
-            posted: Slab::new(),
             groups: Vec::new(),
             next_order: 0,
             unexpected: Slab::new(),
@@ -179,30 +187,35 @@ impl<M> Matcher<M> {
         }
     }
 
-    /// Posts a receive behind all others. `stays` comes back when it is found.
-    pub(crate) fn post(&mut self, receive: ReceiveId, filter: Filter, stays: bool) -> PostedKey {
-        let group_index = self.group(filter);
-        let group = &mut self.groups[group_index];
+    /// The entry of a receive that is about to be posted. `stays` comes back when it is found.
+    #[inline]
+    pub(crate) fn new_entry(&mut self, filter: &Filter, stays: bool) -> PostedEntry {
+        let group = self.group(filter);
         let source = match filter.source {
             SourceFilter::Any => None,
             SourceFilter::Peer(peer) => Some(peer),
         };
-        let node = self.posted.insert(Posted {
-            order: self.next_order,
+        let order = self.next_order;
+        self.next_order += 1;
+        PostedEntry {
+            order,
             key: Key::new(source, filter.tag.tag & !filter.tag.ignore),
             links: Links::NONE,
-            receive,
-            group: group_index as u32,
+            group: group as u32,
             stays,
-        }) as u32;
-        self.next_order += 1;
+        }
+    }
+
+    /// Posts a receive, of which [`Matcher::new_entry`] was the last entry made, behind all others.
+    #[inline]
+    pub(crate) fn post(&mut self, receives: &mut impl Receives, slot: u32) {
+        let group = &mut self.groups[receives.entry(slot).group as usize];
         group.count += 1;
-        group.queues.push(self.mixer, &mut self.posted, node);
-        PostedKey(node)
+        group.queues.push(self.mixer, receives, slot);
     }
 
     /// The group for a filter: the one of its kind, or an empty one taken over, or a new one.
-    fn group(&mut self, filter: Filter) -> usize {
+    fn group(&mut self, filter: &Filter) -> usize {
         let directed = matches!(filter.source, SourceFilter::Peer(_));
         let ignore = filter.tag.ignore;
         let mut empty = None;
@@ -231,45 +244,49 @@ impl<M> Matcher<M> {
     }
 
     /// Finds the oldest receive that accepts a message, and takes it out unless it stays.
-    pub(crate) fn match_receive(&mut self, source: PeerId, tag: u64) -> Option<Found> {
+    #[inline]
+    pub(crate) fn match_receive(
+        &mut self,
+        receives: &mut impl Receives,
+        source: PeerId,
+        tag: u64,
+    ) -> Option<Found> {
         let mut oldest: Option<(u64, u32, u64)> = None;
         for group in self.groups.iter().filter(|group| group.count > 0) {
             let key = group.key(source, tag);
             let hash = key.hash(self.mixer);
-            if let Some(node) = group.queues.front(hash, &self.posted, key) {
-                let order = self.posted[node as usize].order;
+            if let Some(slot) = group.queues.front(hash, receives, key) {
+                let order = receives.entry(slot).order;
                 if oldest.is_none_or(|(oldest, ..)| order < oldest) {
-                    oldest = Some((order, node, hash));
+                    oldest = Some((order, slot, hash));
                 }
             }
         }
-        let (_, node, hash) = oldest?;
-        let posted = &self.posted[node as usize];
-        let found = Found {
-            receive: posted.receive,
-            stays: posted.stays,
-        };
-        if !found.stays {
-            let group = &mut self.groups[posted.group as usize];
+        let (_, slot, hash) = oldest?;
+        let PostedEntry { group, stays, .. } = *receives.entry(slot);
+        if !stays {
+            let group = &mut self.groups[group as usize];
             group.count -= 1;
-            group.queues.pop_front(hash, &mut self.posted, node);
-            self.posted.remove(node as usize);
+            group.queues.remove(hash, receives, slot);
         }
-        Some(found)
+        Some(Found {
+            receive: receives.id(slot),
+            stays,
+        })
     }
 
     /// Takes out a posted receive.
-    pub(crate) fn remove_receive(&mut self, PostedKey(node): PostedKey) -> ReceiveId {
-        let group = &mut self.groups[self.posted[node as usize].group as usize];
+    pub(crate) fn remove_receive(&mut self, receives: &mut impl Receives, slot: u32) {
+        let PostedEntry { group, key, .. } = *receives.entry(slot);
+        let group = &mut self.groups[group as usize];
         group.count -= 1;
-        group.queues.remove(self.mixer, &mut self.posted, node);
-        self.posted.remove(node as usize).receive
+        group.queues.remove(key.hash(self.mixer), receives, slot);
     }
 
-    /// Posted receives, oldest first.
+    /// Posted receives.
     #[cfg(test)]
     pub(crate) fn posted_len(&self) -> usize {
-        self.posted.len()
+        self.groups.iter().map(|group| group.count).sum()
     }
 
     /// Keeps a message that no receive accepts yet, behind all others.
@@ -338,15 +355,12 @@ impl<M> Matcher<M> {
         UnexpectedKey(node): UnexpectedKey,
     ) -> (PeerId, u64, M) {
         let nodes = &mut self.unexpected;
-        self.by_source_and_tag.remove(self.mixer, nodes, node);
-        self.by_tag.remove(self.mixer, nodes, node);
-        let Unexpected {
-            message,
-            source,
-            tag,
-            place,
-            ..
-        } = nodes.remove(node as usize);
+        let Unexpected { source, tag, .. } = nodes[node as usize];
+        let hash = |source| Key::new(source, tag).hash(self.mixer);
+        self.by_source_and_tag
+            .remove(hash(Some(source)), nodes, node);
+        self.by_tag.remove(hash(None), nodes, node);
+        let Unexpected { message, place, .. } = nodes.remove(node as usize);
         self.all
             .remove(place, |node, place| nodes[node as usize].place = place);
         (source, tag, message)
@@ -360,29 +374,5 @@ impl<M> Matcher<M> {
             .filter(|arrival| arrival.source == source)
             .map(|arrival| UnexpectedKey(arrival.node))
             .collect()
-    }
-
-    /// Posted receives that name this source, oldest first; linear in the number of all receives.
-    pub(crate) fn posted_for(&self, source: PeerId) -> Vec<PostedKey> {
-        let mut keys: Vec<(u64, PostedKey)> = self
-            .posted
-            .iter()
-            .filter(|(_, posted)| posted.key.source() == Some(source))
-            .map(|(node, posted)| (posted.order, PostedKey(node as u32)))
-            .collect();
-        keys.sort_unstable_by_key(|(order, _)| *order);
-        keys.into_iter().map(|(_, key)| key).collect()
-    }
-
-    /// The oldest posted receive that satisfies `wanted`; linear in the number of receives.
-    pub(crate) fn find_posted(
-        &self,
-        mut wanted: impl FnMut(ReceiveId) -> bool,
-    ) -> Option<ReceiveId> {
-        self.posted
-            .iter()
-            .filter(|(_, posted)| wanted(posted.receive))
-            .min_by_key(|(_, posted)| posted.order)
-            .map(|(_, posted)| posted.receive)
     }
 }

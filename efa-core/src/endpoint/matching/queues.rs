@@ -1,12 +1,12 @@
-//! Queues of slab elements, found by key.
-
-use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
-use slab::Slab;
+//! Queues of elements that lie in slots elsewhere, found by key.
+//!
+//! All links are in the elements: a queue is a list of those with the same key, and the first of each
+//! queue stands in the list of its bucket. So an element is put in and taken out without memory of its
+//! own, and a look-up touches a bucket and the first elements of its queues, of which there is
+//! nearly always one.
 
 use crate::endpoint::hash::Mixer;
 use crate::endpoint::ids::PeerId;
-use crate::endpoint::list::{Linked, List};
 
 /// What the elements of one queue have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +19,7 @@ impl Key {
     /// All ones is no peer's id: its slot number would be out of range.
     const ANY: u64 = u64::MAX;
 
+    #[inline]
     pub(super) fn new(source: Option<PeerId>, tag: u64) -> Self {
         Key {
             source: source.map_or(Self::ANY, PeerId::to_bits),
@@ -36,90 +37,180 @@ impl Key {
     }
 }
 
-/// A slab's element that can stand in a queue of [`Queues<QUEUE>`].
-pub(super) trait Queued<const QUEUE: usize>: Linked<QUEUE> {
-    /// Which queue; it does not change while the element is in it.
-    fn key(&self) -> Key;
+/// No slot.
+const END: u32 = u32::MAX;
+
+/// An element's place in its queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Links {
+    /// The element before; of the first one, the last.
+    previous: u32,
+    /// The element behind.
+    next: u32,
+    /// Of the first element: the first of another queue in the same bucket.
+    neighbour: u32,
 }
 
-/// A hash table of queues. It holds no keys: the first element of each queue has it, and that is
-/// what a look-up is after. Empty queues leave the table.
+impl Links {
+    /// Those of an element that is in no queue.
+    pub(super) const NONE: Links = Links {
+        previous: END,
+        next: END,
+        neighbour: END,
+    };
+}
+
+/// Slots with elements that can stand in a queue of [`Queues<QUEUE>`].
+pub(super) trait Nodes<const QUEUE: usize> {
+    /// Which queue; it does not change while the element is in it.
+    fn key(&self, node: u32) -> Key;
+    fn links(&self, node: u32) -> &Links;
+    fn links_mut(&mut self, node: u32) -> &mut Links;
+}
+
+/// A hash table of queues.
 #[derive(Default)]
 pub(super) struct Queues<const QUEUE: usize> {
-    table: HashTable<List<QUEUE>>,
+    /// The first element of the first queue of each bucket. None at all, or a power of two.
+    buckets: Vec<u32>,
+    /// Queues that are not empty: not more than buckets.
+    queues: usize,
 }
 
-fn key<T: Queued<QUEUE>, const QUEUE: usize>(nodes: &Slab<T>, queue: &List<QUEUE>) -> Option<Key> {
-    let front = queue.front()?;
-    nodes.get(front as usize).map(T::key)
-}
+/// Buckets of a table that gets its first queue.
+const MIN_BUCKETS: usize = 16;
 
 impl<const QUEUE: usize> Queues<QUEUE> {
+    #[inline]
+    fn bucket(&self, hash: u64) -> usize {
+        hash as usize & self.buckets.len().wrapping_sub(1)
+    }
+
     /// The first element of a queue, given the hash of its key.
     #[inline]
-    pub(super) fn front<T: Queued<QUEUE>>(
-        &self,
-        hash: u64,
-        nodes: &Slab<T>,
-        wanted: Key,
-    ) -> Option<u32> {
-        self.table
-            .find(hash, |queue| key(nodes, queue) == Some(wanted))
-            .and_then(List::front)
+    pub(super) fn front(&self, hash: u64, nodes: &impl Nodes<QUEUE>, wanted: Key) -> Option<u32> {
+        let mut node = *self.buckets.get(self.bucket(hash))?;
+        while node != END {
+            if nodes.key(node) == wanted {
+                return Some(node);
+            }
+            node = nodes.links(node).neighbour;
+        }
+        None
     }
 
     /// Puts an element at the end of its queue.
-    pub(super) fn push<T: Queued<QUEUE>>(&mut self, mixer: Mixer, nodes: &mut Slab<T>, node: u32) {
-        let wanted = nodes[node as usize].key();
-        let entry = self.table.entry(
-            wanted.hash(mixer),
-            |queue| key(nodes, queue) == Some(wanted),
-            |queue| key(nodes, queue).map_or(0, |key| key.hash(mixer)),
-        );
-        match entry {
-            Entry::Occupied(mut occupied) => occupied.get_mut().push_back(nodes, node),
-            Entry::Vacant(vacant) => {
-                let mut queue = List::EMPTY;
-                queue.push_back(nodes, node);
-                vacant.insert(queue);
+    #[inline]
+    pub(super) fn push(&mut self, mixer: Mixer, nodes: &mut impl Nodes<QUEUE>, node: u32) {
+        let key = nodes.key(node);
+        let hash = key.hash(mixer);
+        if let Some(first) = self.front(hash, nodes, key) {
+            let last = nodes.links(first).previous;
+            nodes.links_mut(last).next = node;
+            nodes.links_mut(first).previous = node;
+            *nodes.links_mut(node) = Links {
+                previous: last,
+                ..Links::NONE
+            };
+            return;
+        }
+        if self.queues == self.buckets.len() {
+            self.grow(mixer, nodes);
+        }
+        self.queues += 1;
+        self.insert_front(hash, nodes, node, node);
+    }
+
+    /// Makes an element the first one of a queue that is not in the table.
+    #[inline]
+    fn insert_front(&mut self, hash: u64, nodes: &mut impl Nodes<QUEUE>, node: u32, last: u32) {
+        let bucket = self.bucket(hash);
+        if let Some(first) = self.buckets.get_mut(bucket) {
+            let links = nodes.links_mut(node);
+            links.previous = last;
+            links.neighbour = core::mem::replace(first, node);
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self, mixer: Mixer, nodes: &mut impl Nodes<QUEUE>) {
+        let count = (self.buckets.len() * 2).max(MIN_BUCKETS);
+        let old = core::mem::replace(&mut self.buckets, vec![END; count]);
+        for mut node in old {
+            while node != END {
+                let Links {
+                    previous: last,
+                    neighbour,
+                    ..
+                } = *nodes.links(node);
+                let hash = nodes.key(node).hash(mixer);
+                self.insert_front(hash, nodes, node, last);
+                node = neighbour;
             }
         }
     }
 
-    /// Takes out an element that is the first of its queue, given the hash of its key.
-    pub(super) fn pop_front<T: Queued<QUEUE>>(
+    /// Takes an element out of its queue, given the hash of its key.
+    #[inline]
+    pub(super) fn remove(&mut self, hash: u64, nodes: &mut impl Nodes<QUEUE>, node: u32) {
+        let Links {
+            previous,
+            next,
+            neighbour,
+        } = *nodes.links(node);
+        let is_first = nodes.links(previous).next == END;
+        if !is_first {
+            // The last one is known to the first.
+            let behind = match next {
+                END => self.front(hash, nodes, nodes.key(node)),
+                next => Some(next),
+            };
+            nodes.links_mut(previous).next = next;
+            if let Some(behind) = behind {
+                nodes.links_mut(behind).previous = previous;
+            }
+            return;
+        }
+        let successor = match next {
+            END => {
+                self.queues -= 1;
+                neighbour
+            }
+            next => {
+                let links = nodes.links_mut(next);
+                links.neighbour = neighbour;
+                links.previous = previous;
+                next
+            }
+        };
+        self.replace_front(hash, nodes, node, successor);
+    }
+
+    /// Puts another element into the place of the first one of a queue in the list of its bucket.
+    #[inline]
+    fn replace_front(
         &mut self,
         hash: u64,
-        nodes: &mut Slab<T>,
+        nodes: &mut impl Nodes<QUEUE>,
         node: u32,
+        successor: u32,
     ) {
-        let found = self
-            .table
-            .find_entry(hash, |queue| queue.front() == Some(node));
-        if let Ok(mut entry) = found {
-            entry.get_mut().remove(nodes, node);
-            if entry.get().is_empty() {
-                entry.remove();
-            }
+        let bucket = self.bucket(hash);
+        let Some(first) = self.buckets.get_mut(bucket) else {
+            return;
+        };
+        if *first == node {
+            *first = successor;
+            return;
         }
-    }
-
-    /// Takes an element out of its queue.
-    pub(super) fn remove<T: Queued<QUEUE>>(
-        &mut self,
-        mixer: Mixer,
-        nodes: &mut Slab<T>,
-        node: u32,
-    ) {
-        let wanted = nodes[node as usize].key();
-        let found = self.table.find_entry(wanted.hash(mixer), |queue| {
-            key(nodes, queue) == Some(wanted)
-        });
-        if let Ok(mut entry) = found {
-            entry.get_mut().remove(nodes, node);
-            if entry.get().is_empty() {
-                entry.remove();
+        let mut at = *first;
+        while at != END {
+            let links = nodes.links_mut(at);
+            if links.neighbour == node {
+                links.neighbour = successor;
+                return;
             }
+            at = links.neighbour;
         }
     }
 }

@@ -42,6 +42,24 @@ impl Model {
     }
 }
 
+/// The posted receives that the matcher links.
+#[derive(Default)]
+struct Store(Vec<(ReceiveId, PostedEntry)>);
+
+impl Receives for Store {
+    fn id(&self, slot: u32) -> ReceiveId {
+        self.0[slot as usize].0
+    }
+
+    fn entry(&self, slot: u32) -> &PostedEntry {
+        &self.0[slot as usize].1
+    }
+
+    fn entry_mut(&mut self, slot: u32) -> &mut PostedEntry {
+        &mut self.0[slot as usize].1
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Message { source: u32, tag: u64 },
@@ -69,13 +87,13 @@ proptest! {
     fn behaves_as_plain_lists_do(steps in steps()) {
         let mut matcher = Matcher::new(Mixer::new(7));
         let mut model = Model::default();
-        let mut keys = std::collections::HashMap::new();
+        let mut store = Store::default();
         for (number, step) in steps.into_iter().enumerate() {
             let number = number as u32;
             match step {
                 Step::Message { source, tag } => {
                     let source = PeerId::new(source, 0);
-                    let found = matcher.match_receive(source, tag);
+                    let found = matcher.match_receive(&mut store, source, tag);
                     let found = found.map(|found| found.receive);
                     prop_assert_eq!(found, model.message(source, tag, number));
                     if found.is_none() {
@@ -83,7 +101,8 @@ proptest! {
                     }
                 }
                 Step::Receive { source, tag } => {
-                    let id = ReceiveId::new(number, 0);
+                    let slot = store.0.len() as u32;
+                    let id = ReceiveId::new(slot, number % 7);
                     let source = source.map_or(SourceFilter::Any, |source| {
                         SourceFilter::Peer(PeerId::new(source, 0))
                     });
@@ -93,17 +112,15 @@ proptest! {
                         .map(|key| matcher.remove_unexpected(key).2);
                     prop_assert_eq!(found, model.receive(id, filter));
                     if found.is_none() {
-                        keys.insert(number, matcher.post(id, filter, false));
+                        store.0.push((id, matcher.new_entry(&filter, false)));
+                        matcher.post(&mut store, slot);
                     }
                 }
                 Step::Cancel { position } => {
                     if !model.posted.is_empty() {
                         let position = position % model.posted.len();
                         let (id, _) = model.posted.remove(position);
-                        prop_assert_eq!(
-                            matcher.remove_receive(keys[&(id.index() as u32)]),
-                            id
-                        );
+                        matcher.remove_receive(&mut store, id.slot());
                     }
                 }
             }
@@ -123,20 +140,17 @@ proptest! {
                 .map(|(.., number)| *number)
                 .collect();
             prop_assert_eq!(left, expected);
-            let posted: Vec<ReceiveId> = matcher
-                .posted_for(source)
-                .into_iter()
-                .map(|key| matcher.posted[key.0 as usize].receive)
-                .collect();
-            let expected: Vec<ReceiveId> = model
-                .posted
-                .iter()
-                .filter(|(_, filter)| filter.source == SourceFilter::Peer(source))
-                .map(|(id, _)| *id)
-                .collect();
-            prop_assert_eq!(posted, expected);
         }
-        let first = model.posted.first().map(|(id, _)| *id);
-        prop_assert_eq!(matcher.find_posted(|_| true), first);
+        while let Some((_, filter)) = model.posted.first() {
+            let source = match filter.source {
+                SourceFilter::Any => PeerId::new(9, 0),
+                SourceFilter::Peer(source) => source,
+            };
+            let tag = filter.tag.tag;
+            let found = matcher.match_receive(&mut store, source, tag);
+            let found = found.map(|found| found.receive);
+            prop_assert_eq!(found, model.message(source, tag, 0));
+        }
+        prop_assert_eq!(matcher.posted_len(), 0);
     }
 }

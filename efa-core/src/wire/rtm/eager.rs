@@ -46,6 +46,7 @@ impl EagerRtm {
 }
 
 impl Repr for EagerRtm {
+    #[inline]
     fn packet_type(&self) -> PacketType {
         match (self.tag, self.receipt) {
             (None, None) => PacketType::EagerMsgRtm,
@@ -55,17 +56,20 @@ impl Repr for EagerRtm {
         }
     }
 
+    #[inline]
     fn wire_flags(&self) -> u16 {
         self.options
             .wire_flags(ReqFlags::implied_by_rtm(self.tag.is_some()))
     }
 
+    #[inline]
     fn header_len(&self) -> usize {
         (8 + receipt_len(self.receipt) + tag_len(self.tag)).saturating_add(self.options.wire_len())
     }
 }
 
 impl sealed::Fields for EagerRtm {
+    #[inline]
     fn write_fields(&self, writer: &mut Writer<'_>) {
         writer.put(&U32::new(self.msg_id.0));
         write_receipt(self.receipt, writer);

@@ -41,6 +41,7 @@ struct RawLong {
 /// Where read_iov_count is, in LONGREAD and RUNTREAD alike.
 const READ_IOV_COUNT_OFFSET: usize = 20;
 
+#[inline]
 fn parse_receipt(cursor: &mut Cursor<'_>) -> Result<Option<SendId>, ParseError> {
     if cursor.packet_type().is_delivery_complete() {
         let raw: &RawReceipt = cursor.take()?;
@@ -50,10 +51,12 @@ fn parse_receipt(cursor: &mut Cursor<'_>) -> Result<Option<SendId>, ParseError> 
     }
 }
 
+#[inline]
 const fn receipt_len(receipt: Option<SendId>) -> usize {
     if receipt.is_some() { 8 } else { 0 }
 }
 
+#[inline]
 fn write_receipt(receipt: Option<SendId>, writer: &mut Writer<'_>) {
     if let Some(send_id) = receipt {
         writer.put(&RawReceipt {
@@ -63,6 +66,7 @@ fn write_receipt(receipt: Option<SendId>, writer: &mut Writer<'_>) {
     }
 }
 
+#[inline]
 fn parse_tag(cursor: &mut Cursor<'_>) -> Result<Option<u64>, ParseError> {
     if cursor.packet_type().is_tagged() {
         Ok(Some(cursor.take::<U64>()?.get()))
@@ -71,10 +75,12 @@ fn parse_tag(cursor: &mut Cursor<'_>) -> Result<Option<u64>, ParseError> {
     }
 }
 
+#[inline]
 const fn tag_len(tag: Option<u64>) -> usize {
     if tag.is_some() { 8 } else { 0 }
 }
 
+#[inline]
 fn write_tag(tag: Option<u64>, writer: &mut Writer<'_>) {
     if let Some(tag) = tag {
         writer.put(&U64::new(tag));
