@@ -1,7 +1,7 @@
 //! Eager messages (spec section 3.2): the whole message in one packet.
 
 use crate::nic::Nic;
-use crate::wire::SendId;
+use crate::wire::{EagerRtm, SendId};
 
 use super::Endpoint;
 use super::error::{EndpointError, Errno, Failure, ProviderError};
@@ -14,22 +14,21 @@ use super::message::receive_flags;
 use super::operation::{OperationFlags, SendArgs};
 use super::outbound::{Awaited, OnePacket, Outbound};
 use super::statistics::Protocol;
-use super::stream::MessageHead;
 use super::transmit::Owner;
 
 impl<N: Nic> Endpoint<N> {
-    /// Sends a message of `length` bytes, which fit.
+    /// Sends a message of `length` bytes, which fit. With delivery complete, the operation that RECEIPT
+    /// has to name is filled in here.
     pub(super) fn send_eager(
         &mut self,
         args: &SendArgs<'_>,
         length: u64,
-        head: &MessageHead,
+        mut header: EagerRtm,
     ) -> Result<(), EndpointError> {
         if self.outbound.is_full() {
             return Err(EndpointError::TryAgain);
         }
         let report = Self::send_report(args);
-        let mut header = head.eager();
         let owner = match &mut header.receipt {
             None => Owner::Whole(OnePacket {
                 report,

@@ -398,7 +398,7 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// Tells how a message of `length` bytes for a buffer of `capacity` bytes ended.
-    #[inline]
+    #[inline(always)]
     pub(super) fn end_inbound(
         &mut self,
         ending: &Ending,

@@ -6,8 +6,8 @@
 use crate::address::RawAddress;
 use crate::wire::{
     AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, EagerRtm, Eor, Header, LongctsRtm,
-    MsgId, Packet, PacketType, ReadNack, ReadRsp, Receipt, RecvId, ReqFlags, ReqOptions, RmaIov,
-    RmaIovs, RtaKind, RtrKind, SendId,
+    MsgId, Packet, PacketType, ParseError, ReadNack, ReadRsp, Receipt, RecvId, ReqFlags,
+    ReqOptions, RmaIov, RmaIovs, RtaKind, RtrKind, SendId,
 };
 
 use super::peer::PeerFeatures;
@@ -30,6 +30,17 @@ pub(super) struct Incoming {
 pub(super) struct Payload {
     pub(super) offset: usize,
     pub(super) length: usize,
+}
+
+impl Payload {
+    /// The payload is what a packet ends with.
+    #[inline]
+    fn of(packet: &[u8], payload: &[u8]) -> Self {
+        Payload {
+            offset: packet.len() - payload.len(),
+            length: payload.len(),
+        }
+    }
 }
 
 /// What a packet asks for.
@@ -253,33 +264,32 @@ impl Incoming {
         matches!(self.body, Body::Message(_))
     }
 
-    /// Copies out what the handlers need of a packet of `length` bytes.
-    #[inline]
-    pub(super) fn new(packet: &Packet<'_>, length: usize) -> Self {
-        let payload = Payload {
-            offset: length - packet.payload.len(),
-            length: packet.payload.len(),
-        };
+    /// Parses a packet and copies out what the handlers need of it.
+    ///
+    /// # Errors
+    /// As [`Packet::parse`].
+    #[inline(always)]
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         // The request of which there are the most has a way of its own: what is made where it stays
         // need not be moved there.
-        if let Header::EagerRtm(eager) = &packet.header {
-            let raw_address = eager.options.raw_address.map(|header| header.address());
-            return Incoming {
-                packet_type: packet.base.packet_type,
-                connid: eager
-                    .options
-                    .connid
-                    .or(raw_address.map(|address| address.qkey.into())),
-                raw_address,
-                body: Body::Message(eager_message(eager)),
-                payload,
-            };
-        }
-        Incoming::other(packet, payload)
+        let Some((packet_type, eager, payload)) = Packet::parse_eager(bytes) else {
+            return Packet::parse(bytes).map(|packet| Incoming::other(&packet, bytes));
+        };
+        let raw_address = eager.options.raw_address.map(|header| header.address());
+        Ok(Incoming {
+            packet_type,
+            connid: eager
+                .options
+                .connid
+                .or(raw_address.map(|address| address.qkey.into())),
+            raw_address,
+            body: Body::Message(eager_message(&eager)),
+            payload: Payload::of(bytes, payload),
+        })
     }
 
     #[inline(never)]
-    fn other(packet: &Packet<'_>, payload: Payload) -> Self {
+    fn other(packet: &Packet<'_>, bytes: &[u8]) -> Self {
         let options = packet.header.req_options();
         let raw_address = options
             .and_then(|options| options.raw_address)
@@ -293,7 +303,7 @@ impl Incoming {
             connid,
             raw_address,
             body: Body::from(&packet.header),
-            payload,
+            payload: Payload::of(bytes, packet.payload),
         }
     }
 }

@@ -22,6 +22,7 @@ impl Iov {
     }));
 
     /// Takes over at most [`IOV_LIMIT`] pieces.
+    #[inline]
     pub(super) fn new(pieces: &[IoVec]) -> Result<Self, EndpointError> {
         match pieces {
             [piece] => Ok(Iov::One(*piece)),
@@ -35,6 +36,7 @@ impl Iov {
         }
     }
 
+    #[inline]
     pub(super) fn as_slice(&self) -> &[IoVec] {
         match self {
             Iov::One(piece) => core::slice::from_ref(piece),
@@ -121,16 +123,29 @@ pub(super) fn attach<N: Nic>(
     length: usize,
     may_gather: bool,
 ) -> Result<Attached, NicError> {
+    let Some(piece) = only_piece(pieces, offset, length)
+        .filter(|piece| length < MIN_GATHER || piece.region.is_none() || !may_gather)
+    else {
+        return attach_parts(nic, buffer, header, pieces, offset, length, may_gather);
+    };
+    nic.copy_from_user(buffer, header, piece.memory)?;
+    Ok(Attached {
+        in_buffer: header + length,
+        gathered: None,
+    })
+}
+
+#[inline(never)]
+fn attach_parts<N: Nic>(
+    nic: &mut N,
+    buffer: BufferId,
+    header: usize,
+    pieces: &[IoVec],
+    offset: u64,
+    length: usize,
+    may_gather: bool,
+) -> Result<Attached, NicError> {
     let mut at = header;
-    if let Some(piece) = only_piece(pieces, offset, length)
-        && (length < MIN_GATHER || piece.region.is_none() || !may_gather)
-    {
-        nic.copy_from_user(buffer, at, piece.memory)?;
-        return Ok(Attached {
-            in_buffer: at + length,
-            gathered: None,
-        });
-    }
     for part in parts(pieces, offset, length as u64) {
         if let Some(region) = part.region
             && may_gather
@@ -167,6 +182,18 @@ pub(super) fn copy_out<N: Nic>(
     {
         return nic.copy_to_user(buffer, from, length, piece.memory.address);
     }
+    copy_parts(nic, packet, from, length, pieces, offset)
+}
+
+#[inline(never)]
+fn copy_parts<N: Nic>(
+    nic: &mut N,
+    packet: &ReceivedPacket,
+    from: usize,
+    length: usize,
+    pieces: &[IoVec],
+    offset: u64,
+) -> Result<(), NicError> {
     let mut from = from;
     for part in parts(pieces, offset, length as u64) {
         let UserSlice { address, length } = part.memory;

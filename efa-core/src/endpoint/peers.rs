@@ -71,6 +71,11 @@ fn sender_hash(ahn: Ahn, qpn: Qpn) -> u64 {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
+#[cold]
+fn first_state(first_msg_id: MsgId) -> Box<PeerState> {
+    Box::new(PeerState::new(first_msg_id))
+}
+
 /// The GID of an AHN.
 type Gids = Vec<Option<(Gid, usize)>>;
 
@@ -314,12 +319,11 @@ impl Peers {
     /// The state of a peer, made if need be.
     #[inline]
     pub(super) fn state_mut(&mut self, id: PeerId) -> Option<&mut PeerState> {
-        let first_msg_id = self.first_msg_id;
         let peer = self.peers.get_mut(id)?;
-        Some(
-            peer.state
-                .get_or_insert_with(|| Box::new(PeerState::new(first_msg_id))),
-        )
+        if peer.state.is_none() {
+            peer.state = Some(first_state(self.first_msg_id));
+        }
+        peer.state.as_deref_mut()
     }
 
     /// All peers.

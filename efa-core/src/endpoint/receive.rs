@@ -3,7 +3,7 @@
 
 use crate::address::RawAddress;
 use crate::nic::{BufferId, Completion, CompletionKind, Nic, Source, Status};
-use crate::wire::{Packet, PacketType};
+use crate::wire::PacketType;
 
 use super::Endpoint;
 use super::completion::{Event, PacketError};
@@ -68,8 +68,8 @@ impl<N: Nic> Endpoint<N> {
         let length = length.min(bytes.len());
         let bytes = &bytes[..length];
         let packet_type = bytes.first().copied().unwrap_or(0);
-        let incoming = match Packet::parse(bytes) {
-            Ok(parsed) => Incoming::new(&parsed, length),
+        let incoming = match Incoming::parse(bytes) {
+            Ok(incoming) => incoming,
             Err(error) => {
                 // The connection id is unknown, so the sender may be an older incarnation: good
                 // enough for a report.

@@ -1,7 +1,7 @@
 //! The application sends a message: the choice of a subprotocol, and what all of them share.
 
 use crate::nic::{Access, Nic};
-use crate::wire::{MsgId, Repr};
+use crate::wire::{EagerRtm, MsgId, Repr, SendId};
 
 use super::choice::{self, MessageProtocol, MessageQuery, NoProtocol};
 use super::completion::CompletionFlags;
@@ -29,15 +29,16 @@ impl<N: Nic> Endpoint<N> {
         let options = self.options_for(state, args.cq_data);
         // Stock libfabric keeps injected data out of delivery complete: nobody hears of its end.
         let delivery_complete = args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject;
-        let head = MessageHead {
+        // As if it were to fit one packet; the operation that RECEIPT has to name is not known yet.
+        let header = EagerRtm {
             msg_id: self.next_msg_id(state),
             tag: args.tag,
-            delivery_complete,
+            receipt: delivery_complete.then_some(SendId(0)),
             options,
         };
         let query = MessageQuery {
             length,
-            eager_capacity: self.mtu.saturating_sub(head.eager().header_len()) as u64,
+            eager_capacity: self.mtu.saturating_sub(header.header_len()) as u64,
             runt_budget: self.runt_budget(state),
             delivery_complete,
             inject,
@@ -47,8 +48,8 @@ impl<N: Nic> Endpoint<N> {
             Err(reason) => return self.no_protocol(args.peer, reason),
         };
         match protocol {
-            MessageProtocol::Eager => self.send_eager(args, length, &head)?,
-            _ => self.send_bulk(args, &query, protocol, head)?,
+            MessageProtocol::Eager => self.send_eager(args, length, header)?,
+            _ => self.send_bulk(args, &query, protocol, header)?,
         }
         // Only now: an id that was not used would be a gap that stalls the peer for good.
         if let Some(state) = self.peers.state_mut(args.peer) {
@@ -65,8 +66,14 @@ impl<N: Nic> Endpoint<N> {
         args: &SendArgs<'_>,
         query: &MessageQuery,
         protocol: MessageProtocol,
-        head: MessageHead,
+        header: EagerRtm,
     ) -> Result<(), EndpointError> {
+        let head = MessageHead {
+            msg_id: header.msg_id,
+            tag: header.tag,
+            delivery_complete: query.delivery_complete,
+            options: header.options,
+        };
         let (peer, length) = (args.peer, query.length);
         let mut protocol = protocol;
         let mut registered = None;
@@ -90,7 +97,7 @@ impl<N: Nic> Endpoint<N> {
             (MessageProtocol::RuntRead(runt), Some(data)) => {
                 self.start_runt_read(peer, report, data, length, head, runt)?;
             }
-            (MessageProtocol::Eager, _) => self.send_eager(args, length, &head)?,
+            (MessageProtocol::Eager, _) => self.send_eager(args, length, header)?,
             (MessageProtocol::Medium, _) => {
                 let source = Iov::new(args.data)?;
                 self.send_medium(peer, report, source, length, head)?;

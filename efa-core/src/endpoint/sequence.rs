@@ -4,7 +4,7 @@
 //! arrive, and only atomics wait.
 
 use crate::nic::Nic;
-use crate::wire::{MsgId, Packet};
+use crate::wire::MsgId;
 
 use super::Endpoint;
 use super::assembly::Assembly;
@@ -201,8 +201,6 @@ impl<N: Nic> Endpoint<N> {
 
     /// Parses a packet that was parsed before it had to wait.
     pub(super) fn parse_again(&self, packet: &ReceivedPacket) -> Option<Incoming> {
-        let bytes = packet.bytes(&self.nic);
-        let parsed = Packet::parse(bytes).ok()?;
-        Some(Incoming::new(&parsed, bytes.len()))
+        Incoming::parse(packet.bytes(&self.nic)).ok()
     }
 }

@@ -3,8 +3,8 @@
 
 use crate::nic::Nic;
 use crate::wire::{
-    CtsData, EagerRtm, ExtraFeatures, LongctsRtm, LongctsRtw, LongreadRtm, LongreadRtw, MediumRtm,
-    MsgId, ReadRsp, RecvId, Repr, ReqFlags, ReqOptions, RuntreadRtm, SendId,
+    CtsData, ExtraFeatures, LongctsRtm, LongctsRtw, LongreadRtm, LongreadRtw, MediumRtm, MsgId,
+    ReadRsp, RecvId, Repr, ReqFlags, ReqOptions, RuntreadRtm, SendId,
 };
 
 use super::Endpoint;
@@ -101,18 +101,6 @@ impl Stream {
 }
 
 impl MessageHead {
-    /// The header of a message in one packet. With delivery complete, the operation that RECEIPT has to
-    /// name is to be filled in.
-    #[inline]
-    pub(super) fn eager(&self) -> EagerRtm {
-        EagerRtm {
-            msg_id: self.msg_id,
-            tag: self.tag,
-            receipt: self.delivery_complete.then_some(SendId(0)),
-            options: self.options,
-        }
-    }
-
     pub(super) fn medium(&self, id: OutboundId, length: u64, offset: u64) -> MediumRtm {
         MediumRtm {
             msg_id: self.msg_id,

@@ -140,7 +140,7 @@ impl<N: Nic> Endpoint<N> {
         self.post_new(peer, owner, Request::Rdma(part, rdma))
     }
 
-    #[inline]
+    #[inline(always)]
     fn post_new(
         &mut self,
         peer: PeerId,
@@ -407,7 +407,7 @@ impl<N: Nic> Endpoint<N> {
 }
 
 /// Hands a request to the device.
-#[inline]
+#[inline(always)]
 fn hand_over<N: Nic>(
     nic: &mut N,
     destination: Destination,

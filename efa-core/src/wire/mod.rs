@@ -209,6 +209,22 @@ headers! {
 }
 
 impl<'a> Packet<'a> {
+    /// The parts of an eager message, which most packets are, without making a [`Header`] of it. `None`
+    /// for every other packet, and for those that [`Packet::parse`] rejects.
+    #[inline(always)]
+    pub(crate) fn parse_eager(packet: &'a [u8]) -> Option<(PacketType, EagerRtm, &'a [u8])> {
+        let (base, rest) = split_base(packet).ok()?;
+        let (PacketType::EagerMsgRtm | PacketType::EagerTagRtm) = base.packet_type else {
+            return None;
+        };
+        if base.version != PROTOCOL_VERSION {
+            return None;
+        }
+        let mut cursor = Cursor::new(base, packet, rest);
+        let eager = EagerRtm::parse(&mut cursor).ok()?;
+        Some((base.packet_type, eager, cursor.rest()))
+    }
+
     /// Parses a whole packet. Its length is that of the slice.
     ///
     /// # Errors
