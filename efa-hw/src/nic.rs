@@ -377,7 +377,7 @@ impl Nic for HwNic {
         HwNic::write_user(self, address, source)
     }
 
-    #[inline]
+    #[inline(always)]
     fn post_send(&mut self, request: &SendRequest) -> Result<(), NicError> {
         let payload_length = request.payload.map_or(0, |(slice, _)| slice.length);
         let length = request.header_length.saturating_add(payload_length);
@@ -466,21 +466,32 @@ impl Nic for HwNic {
         queues.poll(limit, |entry| {
             let status = entry.status();
             let wr_id = entry.wr_id();
-            let (context, kind) = if wr_id & SEND != 0 {
+            // Each kind is made where it stays.
+            if wr_id & SEND != 0 {
                 let buffer = BufferId(wr_id as u32);
-                let Some(context) = buffers.take_back(buffer) else {
-                    return;
-                };
-                *sends_posted -= 1;
-                (context, CompletionKind::Send { buffer })
-            } else if wr_id & RECV != 0 {
-                let buffer = BufferId(wr_id as u32);
-                if buffers.take_back(buffer).is_none() {
-                    return;
+                if let Some(context) = buffers.take_back(buffer) {
+                    *sends_posted -= 1;
+                    completions.push(Completion {
+                        context,
+                        status,
+                        kind: CompletionKind::Send { buffer },
+                    });
                 }
-                *receives_posted -= 1;
-                (0, entry.receive(buffer, status))
-            } else if entry.is_write_without_receive() {
+                return;
+            }
+            if wr_id & RECV != 0 {
+                let buffer = BufferId(wr_id as u32);
+                if buffers.take_back(buffer).is_some() {
+                    *receives_posted -= 1;
+                    completions.push(Completion {
+                        context: 0,
+                        status,
+                        kind: entry.receive(buffer, status),
+                    });
+                }
+                return;
+            }
+            let (context, kind) = if entry.is_write_without_receive() {
                 (0, entry.unsolicited_write())
             } else {
                 let Some(Rdma { is_read, context }) = rdma.try_remove(wr_id as usize) else {

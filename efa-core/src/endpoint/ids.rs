@@ -200,7 +200,7 @@ impl<T, I: Id> Arena<T, I> {
     }
 
     /// Stores a value, or gives it back if the arena is full.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(&mut self, value: T) -> Result<I, T> {
         let Some(id) = self.next_id() else {
             return Err(value);

@@ -264,19 +264,13 @@ impl Incoming {
         matches!(self.body, Body::Message(_))
     }
 
-    /// Parses a packet and copies out what the handlers need of it.
-    ///
-    /// # Errors
-    /// As [`Packet::parse`].
+    /// Takes what the handlers need from an eager message; `None` for every other packet, which is for
+    /// [`Incoming::parse`].
     #[inline(always)]
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
-        // The request of which there are the most has a way of its own: what is made where it stays
-        // need not be moved there.
-        let Some((packet_type, eager, payload)) = Packet::parse_eager(bytes) else {
-            return Packet::parse(bytes).map(|packet| Incoming::other(&packet, bytes));
-        };
+    pub(super) fn parse_eager(bytes: &[u8]) -> Option<Self> {
+        let (packet_type, eager, payload) = Packet::parse_eager(bytes)?;
         let raw_address = eager.options.raw_address.map(|header| header.address());
-        Ok(Incoming {
+        Some(Incoming {
             packet_type,
             connid: eager
                 .options
@@ -288,8 +282,12 @@ impl Incoming {
         })
     }
 
-    #[inline(never)]
-    fn other(packet: &Packet<'_>, bytes: &[u8]) -> Self {
+    /// Parses a packet and copies out what the handlers need of it.
+    ///
+    /// # Errors
+    /// As [`Packet::parse`].
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
+        let packet = Packet::parse(bytes)?;
         let options = packet.header.req_options();
         let raw_address = options
             .and_then(|options| options.raw_address)
@@ -298,13 +296,13 @@ impl Incoming {
             .header
             .connid()
             .or(raw_address.map(|address| address.qkey.into()));
-        Incoming {
+        Ok(Incoming {
             packet_type: packet.base.packet_type,
             connid,
             raw_address,
             body: Body::from(&packet.header),
             payload: Payload::of(bytes, packet.payload),
-        }
+        })
     }
 }
 

@@ -67,21 +67,39 @@ impl<N: Nic> Endpoint<N> {
         let bytes = self.nic.buffer(buffer);
         let length = length.min(bytes.len());
         let bytes = &bytes[..length];
-        let packet_type = bytes.first().copied().unwrap_or(0);
-        let incoming = match Incoming::parse(bytes) {
-            Ok(incoming) => incoming,
+        // What most packets are is parsed where it stays and need not be moved.
+        match Incoming::parse_eager(bytes) {
+            Some(incoming) => {
+                let packet = ReceivedPacket::in_buffer(buffer, length);
+                self.accept(packet, source, &incoming);
+            }
+            None => self.on_other_packet(buffer, length, source),
+        }
+    }
+
+    #[inline(never)]
+    fn on_other_packet(&mut self, buffer: BufferId, length: usize, source: &Source) {
+        let packet = ReceivedPacket::in_buffer(buffer, length);
+        let bytes = packet.bytes(&self.nic);
+        match Incoming::parse(bytes) {
+            Ok(incoming) => self.accept(packet, source, &incoming),
             Err(error) => {
+                let packet_type = bytes.first().copied().unwrap_or(0);
                 // The connection id is unknown, so the sender may be an older incarnation: good
                 // enough for a report.
                 let peer = self.peers.identify(source, None);
                 self.refuse(peer, packet_type, PacketError::Malformed(error));
-                return self.recycle(buffer);
+                self.release(packet);
             }
-        };
-        let packet = ReceivedPacket::in_buffer(buffer, length);
+        }
+    }
+
+    /// Finds out who sent a packet, and hands it to the subprotocol.
+    #[inline(always)]
+    fn accept(&mut self, packet: ReceivedPacket, source: &Source, incoming: &Incoming) {
         let peer = match self.peers.identify(source, incoming.connid) {
             Some(peer) => peer,
-            None => match self.introduce(source, &incoming) {
+            None => match self.introduce(source, incoming) {
                 Some(peer) => peer,
                 None => return self.release(packet),
             },
@@ -96,7 +114,7 @@ impl<N: Nic> Endpoint<N> {
         if !state.handshake_sent {
             self.greet(peer);
         }
-        self.dispatch(peer, packet, &incoming);
+        self.dispatch(peer, packet, incoming);
     }
 
     /// Finds or makes the peer of a packet whose sender is not in the address vector, by the address

@@ -16,6 +16,7 @@ use super::reorder::Position;
 
 impl<N: Nic> Endpoint<N> {
     /// Processes a message or atomic when its turn has come, and then those that waited for it.
+    #[inline(always)]
     pub(super) fn in_turn(
         &mut self,
         peer: PeerId,
@@ -31,8 +32,27 @@ impl<N: Nic> Endpoint<N> {
                 state.window.advance();
                 let chains = state.window.take_expected();
                 self.first_packet(peer, packet, incoming);
-                self.process_held(peer, chains);
+                if chains != [None; 2] {
+                    self.process_held(peer, chains);
+                }
             }
+            position => self.out_of_turn(peer, msg_id, position, packet, incoming),
+        }
+    }
+
+    #[inline(never)]
+    fn out_of_turn(
+        &mut self,
+        peer: PeerId,
+        msg_id: MsgId,
+        position: Position,
+        packet: ReceivedPacket,
+        incoming: &Incoming,
+    ) {
+        let Some(state) = self.peers.state_mut(peer) else {
+            return self.release(packet);
+        };
+        match position {
             Position::Early if !self.config.ordered && incoming.is_message() => {
                 match state.window.pass(msg_id) {
                     true => self.first_packet(peer, packet, incoming),
@@ -40,7 +60,7 @@ impl<N: Nic> Endpoint<N> {
                 }
             }
             Position::Early => self.hold_early(peer, msg_id, packet, incoming),
-            Position::Past => self.later_packet(peer, packet, incoming),
+            Position::Expected | Position::Past => self.later_packet(peer, packet, incoming),
             Position::Beyond => {
                 let expected = state.window.expected().0;
                 let packet_type = incoming.packet_type;
