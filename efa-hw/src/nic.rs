@@ -212,7 +212,7 @@ impl HwNic {
     }
 
     /// Queues one work request; `build` names the operation and its data.
-    #[inline]
+    #[inline(always)]
     fn post(
         &mut self,
         destination: Destination,

@@ -23,7 +23,7 @@ impl<N: Nic> Endpoint<N> {
         &mut self,
         args: &SendArgs<'_>,
         length: u64,
-        mut header: EagerRtm,
+        header: &mut EagerRtm,
     ) -> Result<(), EndpointError> {
         if self.outbound.is_full() {
             return Err(EndpointError::TryAgain);
@@ -52,7 +52,7 @@ impl<N: Nic> Endpoint<N> {
                 Owner::Outbound(id)
             }
         };
-        let posted = self.start_packet(&header).and_then(|mut packet| {
+        let posted = self.start_packet(header).and_then(|mut packet| {
             let attached = attach(
                 &mut self.nic,
                 packet.buffer,

@@ -177,6 +177,7 @@ impl Held {
     }
 
     /// Gives up a packet that does not wait. Its device buffer, if it is in one, is the caller's.
+    #[inline]
     pub(super) fn release(&mut self, packet: ReceivedPacket) -> Option<BufferId> {
         match packet.storage {
             Storage::Device(buffer) => Some(buffer),

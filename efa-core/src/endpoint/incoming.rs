@@ -264,13 +264,13 @@ impl Incoming {
         matches!(self.body, Body::Message(_))
     }
 
-    /// Takes what the handlers need from an eager message; `None` for every other packet, which is for
-    /// [`Incoming::parse`].
+    /// Takes what the handlers need from an eager message, and its place among those of its sender.
+    /// `None` for every other packet, which is for [`Incoming::parse`].
     #[inline(always)]
-    pub(super) fn parse_eager(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn parse_eager(bytes: &[u8]) -> Option<(MsgId, Self)> {
         let (packet_type, eager, payload) = Packet::parse_eager(bytes)?;
         let raw_address = eager.options.raw_address.map(|header| header.address());
-        Some(Incoming {
+        let incoming = Incoming {
             packet_type,
             connid: eager
                 .options
@@ -279,7 +279,8 @@ impl Incoming {
             raw_address,
             body: Body::Message(eager_message(&eager)),
             payload: Payload::of(bytes, payload),
-        })
+        };
+        Some((eager.msg_id, incoming))
     }
 
     /// Parses a packet and copies out what the handlers need of it.

@@ -113,7 +113,7 @@ pub(super) struct Attached {
 /// Makes `length` bytes of the pieces from `offset` on the payload of the packet whose header
 /// occupies the first `header` bytes of `buffer`: gathered by the device if `may_gather` and they
 /// are in one registered piece, copied otherwise.
-#[inline]
+#[inline(always)]
 pub(super) fn attach<N: Nic>(
     nic: &mut N,
     buffer: BufferId,
@@ -168,7 +168,7 @@ fn attach_parts<N: Nic>(
 
 /// Copies `length` bytes of a packet from byte `from` on into the pieces, at byte `offset` of the
 /// buffer. What lies beyond the buffer's end is left out.
-#[inline]
+#[inline(always)]
 pub(super) fn copy_out<N: Nic>(
     nic: &mut N,
     packet: &ReceivedPacket,

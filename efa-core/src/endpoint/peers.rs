@@ -138,6 +138,7 @@ impl Peers {
         None
     }
 
+    #[inline]
     fn current(&self, ahn: Ahn, qpn: Qpn) -> Option<Slot> {
         self.by_sender
             .find(sender_hash(ahn, qpn), |slot| {

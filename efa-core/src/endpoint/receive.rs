@@ -67,13 +67,14 @@ impl<N: Nic> Endpoint<N> {
         let bytes = self.nic.buffer(buffer);
         let length = length.min(bytes.len());
         let bytes = &bytes[..length];
-        // What most packets are is parsed where it stays and need not be moved.
-        match Incoming::parse_eager(bytes) {
-            Some(incoming) => {
-                let packet = ReceivedPacket::in_buffer(buffer, length);
-                self.accept(packet, source, &incoming);
-            }
-            None => self.on_other_packet(buffer, length, source),
+        // What most packets are has a way of its own: it is parsed where it stays.
+        let Some((msg_id, incoming)) = Incoming::parse_eager(bytes) else {
+            return self.on_other_packet(buffer, length, source);
+        };
+        let packet = ReceivedPacket::in_buffer(buffer, length);
+        match self.sender(source, &incoming) {
+            Some(peer) => self.in_turn(peer, msg_id, packet, &incoming),
+            None => self.release(packet),
         }
     }
 
@@ -82,7 +83,10 @@ impl<N: Nic> Endpoint<N> {
         let packet = ReceivedPacket::in_buffer(buffer, length);
         let bytes = packet.bytes(&self.nic);
         match Incoming::parse(bytes) {
-            Ok(incoming) => self.accept(packet, source, &incoming),
+            Ok(incoming) => match self.sender(source, &incoming) {
+                Some(peer) => self.dispatch(peer, packet, &incoming),
+                None => self.release(packet),
+            },
             Err(error) => {
                 let packet_type = bytes.first().copied().unwrap_or(0);
                 // The connection id is unknown, so the sender may be an older incarnation: good
@@ -94,27 +98,23 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Finds out who sent a packet, and hands it to the subprotocol.
+    /// The peer that sent a packet, which gets our HANDSHAKE if it has not. `None` if nothing is to be
+    /// done with the packet.
     #[inline(always)]
-    fn accept(&mut self, packet: ReceivedPacket, source: &Source, incoming: &Incoming) {
+    fn sender(&mut self, source: &Source, incoming: &Incoming) -> Option<PeerId> {
         let peer = match self.peers.identify(source, incoming.connid) {
             Some(peer) => peer,
-            None => match self.introduce(source, incoming) {
-                Some(peer) => peer,
-                None => return self.release(packet),
-            },
+            None => self.introduce(source, incoming)?,
         };
-        let Some(state) = self.peers.state_mut(peer) else {
-            return self.release(packet);
-        };
+        let state = self.peers.state_mut(peer)?;
         if state.failed {
             self.statistics.from_failed_peers += 1;
-            return self.release(packet);
+            return None;
         }
         if !state.handshake_sent {
             self.greet(peer);
         }
-        self.dispatch(peer, packet, incoming);
+        Some(peer)
     }
 
     /// Finds or makes the peer of a packet whose sender is not in the address vector, by the address

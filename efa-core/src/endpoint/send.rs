@@ -30,7 +30,7 @@ impl<N: Nic> Endpoint<N> {
         // Stock libfabric keeps injected data out of delivery complete: nobody hears of its end.
         let delivery_complete = args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject;
         // As if it were to fit one packet; the operation that RECEIPT has to name is not known yet.
-        let header = EagerRtm {
+        let mut header = EagerRtm {
             msg_id: self.next_msg_id(state),
             tag: args.tag,
             receipt: delivery_complete.then_some(SendId(0)),
@@ -48,8 +48,8 @@ impl<N: Nic> Endpoint<N> {
             Err(reason) => return self.no_protocol(args.peer, reason),
         };
         match protocol {
-            MessageProtocol::Eager => self.send_eager(args, length, header)?,
-            _ => self.send_bulk(args, &query, protocol, header)?,
+            MessageProtocol::Eager => self.send_eager(args, length, &mut header)?,
+            _ => self.send_bulk(args, &query, protocol, &mut header)?,
         }
         // Only now: an id that was not used would be a gap that stalls the peer for good.
         if let Some(state) = self.peers.state_mut(args.peer) {
@@ -66,7 +66,7 @@ impl<N: Nic> Endpoint<N> {
         args: &SendArgs<'_>,
         query: &MessageQuery,
         protocol: MessageProtocol,
-        header: EagerRtm,
+        header: &mut EagerRtm,
     ) -> Result<(), EndpointError> {
         let head = MessageHead {
             msg_id: header.msg_id,
