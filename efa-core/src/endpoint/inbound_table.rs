@@ -1,7 +1,7 @@
 //! The operations of [`super::inbound`], found by their id.
 //!
-//! Posted receives, of which there may be very many, are half of the size of transfers. So each kind
-//! has memory of its own, and a match touches no more of it than it needs.
+//! Posted receives, of which there may be very many, are smaller than transfers. So each kind has
+//! memory of its own, and a match touches no more of it than it needs.
 
 use slab::Slab;
 

@@ -197,7 +197,7 @@ impl<N: Nic> Endpoint<N> {
         in_flight.is_some_and(|in_flight| matches!(in_flight.request, Request::Stored(_)))
     }
 
-    /// Brings a packet back into a buffer.
+    /// Brings a packet back into a buffer, if it is not in one.
     fn restore(&mut self, id: PacketId) -> Result<(), EndpointError> {
         let Some(InFlight { request, .. }) = self.packets.get_mut(id) else {
             return Ok(());
@@ -215,16 +215,17 @@ impl<N: Nic> Endpoint<N> {
 
     /// Posts what is remembered under `id`, again.
     pub(super) fn post(&mut self, id: PacketId) -> Result<(), EndpointError> {
-        if self.is_stored(id) {
-            self.restore(id)?;
-        }
-        let Some(in_flight) = self.packets.get(id) else {
+        let Some(InFlight { peer, .. }) = self.packets.get(id) else {
             return Ok(());
         };
         let destination = self
             .peers
-            .destination(in_flight.peer)
-            .ok_or(EndpointError::UnknownPeer(in_flight.peer))?;
+            .destination(*peer)
+            .ok_or(EndpointError::UnknownPeer(*peer))?;
+        self.restore(id)?;
+        let Some(in_flight) = self.packets.get(id) else {
+            return Ok(());
+        };
         hand_over(&mut self.nic, destination, &in_flight.request, id)?;
         self.statistics.packets_sent += 1;
         Ok(())
@@ -262,7 +263,7 @@ impl<N: Nic> Endpoint<N> {
             return self.on_receiver_not_ready(id);
         }
         if status != Status::Ok {
-            return self.on_refused(id, status);
+            return self.on_undelivered(id, status);
         }
         // A completion that comes twice finds nothing.
         let Some(done) = self.take_packet(id) else {
@@ -297,7 +298,7 @@ impl<N: Nic> Endpoint<N> {
 
     /// The device could not deliver a packet or carry out an RDMA request.
     #[cold]
-    fn on_refused(&mut self, id: PacketId, status: Status) {
+    fn on_undelivered(&mut self, id: PacketId, status: Status) {
         match self.packets.get(id) {
             Some(refused) => {
                 let failure = self.refine(refused.peer, status);
