@@ -2,7 +2,7 @@
 //! responder's side of emulated writes.
 
 use crate::nic::Nic;
-use crate::wire::{MsgId, PacketType, ReadNack, RecvId, SendId};
+use crate::wire::{ExtraFeatures, MsgId, PacketType, ReadNack, RecvId, SendId};
 
 use super::Endpoint;
 use super::completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event};
@@ -261,9 +261,20 @@ impl<N: Nic> Endpoint<N> {
         match transfer.supply {
             Supply::Windows { granted: 0 } => self.ask(id, Ask::Cts),
             Supply::Refused { in_packets } if transfer.received >= in_packets => {
-                let known = self.peers.state(transfer.peer);
-                if known.is_some_and(|state| state.features.is_some()) {
-                    self.ask(id, Ask::ReadNack);
+                let features = self
+                    .peers
+                    .state(transfer.peer)
+                    .and_then(|peer| peer.features);
+                match features {
+                    None => {}
+                    Some(features) if features.extra.contains(ExtraFeatures::READ_NACK) => {
+                        self.ask(id, Ask::ReadNack);
+                    }
+                    Some(_) => {
+                        // libfabric before 1.20 knows no other way to send the data.
+                        let failure = Failure::new(Errno::ENOMEM, ProviderError::RdmaReadPost);
+                        self.fail_inbound(id, failure);
+                    }
                 }
             }
             _ => {}

@@ -2,12 +2,12 @@
 //! packets (spec section 4.5), and what happens when it cannot (spec section 4.7).
 
 use crate::nic::Nic;
-use crate::wire::{Eor, ExtraFeatures, PacketType, ReadNack, Repr};
+use crate::wire::{Eor, PacketType, ReadNack, Repr};
 
 use super::Endpoint;
 use super::assembly::Assembly;
 use super::completion::PacketError;
-use super::error::{EndpointError, Errno, Failure, ProviderError};
+use super::error::EndpointError;
 use super::held::ReceivedPacket;
 use super::ids::{OutboundId, PeerId, ReceiveId};
 use super::inbound::Supply;
@@ -190,12 +190,7 @@ impl<N: Nic> Endpoint<N> {
         };
         match state.features {
             None => state.await_features.push(id),
-            Some(_) if state.has(ExtraFeatures::READ_NACK) => self.go_on_with(id),
-            Some(_) => {
-                // libfabric before 1.20 knows no other way to send the data.
-                let failure = Failure::new(Errno::ENOMEM, ProviderError::RdmaReadPost);
-                self.fail_inbound(id, failure);
-            }
+            Some(_) => self.go_on_with(id),
         }
     }
 

@@ -188,6 +188,32 @@ fn a_peer_that_knows_no_nack_gets_none() {
     }
 }
 
+/// The packets of a runt are no mistake of the peer, whatever becomes of the rest.
+#[test]
+fn a_runt_whose_rest_nothing_brings_fails_when_it_has_come() {
+    let mut script = Script::with(config(), unable());
+    script.insert_peer();
+    script.shake_hands(ExtraFeatures::RDMA_READ | ExtraFeatures::RUNTING_READ);
+    script.expect_handshake();
+    script.recv(0, LENGTH, 1);
+    for seg_offset in [300, 0] {
+        script.expect_no_completion();
+        let runt = RuntreadRtm {
+            msg_length: LENGTH as u64,
+            send_id: SendId(77),
+            seg_offset,
+            runt_length: 600,
+            read_iov: RmaIovs::new(&SOURCE).unwrap(),
+            options: script.raw_address(),
+            ..RuntreadRtm::default()
+        };
+        script.send(&runt, &[1; 300]);
+    }
+    assert_eq!(script.error().failure.errno, Errno::ENOMEM);
+    assert_eq!(script.dut.poll_event(), None);
+    assert_eq!(script.dut.usage().assemblies, 0);
+}
+
 #[test]
 fn a_refused_write_of_a_peer_is_forgotten_until_it_starts_afresh() {
     // The only registration is that of the target, which the device may not write for us.
