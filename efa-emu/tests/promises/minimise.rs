@@ -35,7 +35,8 @@ pub(crate) fn attempt(
     keep: &[usize],
     prepare: impl FnOnce(&Fabric),
 ) -> Result<(), String> {
-    catch_unwind(AssertUnwindSafe(|| run::run(plan, keep, prepare))).unwrap_or_else(|_| {
+    let run = || run::run(plan, keep, prepare).map(|_| ());
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
         let panic = LAST_PANIC.with(|last| last.borrow().clone());
         Err(format!("panic: {panic}"))
     })
@@ -77,8 +78,12 @@ pub(crate) fn listing(plan: &Plan, keep: &[usize]) -> String {
     for (host, settings) in plan.programs.iter().enumerate() {
         let _ = writeln!(
             text,
-            "host {host}: {}, {:?}, {:?}, patience {}",
-            settings.profile.name, settings.nic, settings.endpoint, settings.patience
+            "host {host}: {:?} on {}, {:?}, {:?}, patience {}",
+            settings.release,
+            settings.profile.name,
+            settings.nic,
+            settings.endpoint,
+            settings.patience
         );
     }
     for index in keep {

@@ -21,6 +21,8 @@ pub(crate) struct Message {
     pub(crate) state: Asked,
     /// The receive that took it.
     pub(crate) taken: Option<usize>,
+    /// Its receive failed, and there was no way to tell the sender.
+    pub(crate) lost: bool,
 }
 
 /// How far the sender's, or requester's, side of an operation is.
@@ -55,6 +57,8 @@ pub(crate) enum ReceiveKind {
     Posted,
     Multi,
     Claim,
+    /// A buffer of a zero-copy receiver.
+    ZeroCopy,
 }
 
 impl Receive {
@@ -82,6 +86,8 @@ pub(crate) struct OneSided {
     /// CQ data for the target.
     pub(crate) announces: bool,
     pub(crate) announced: bool,
+    /// The registration of the target's memory was ended before the end was reported.
+    pub(crate) orphaned: bool,
     pub(crate) state: Asked,
 }
 
@@ -96,6 +102,11 @@ pub(crate) enum OneSidedKind {
 }
 
 impl OneSidedKind {
+    /// Whether it takes its turn among the messages.
+    pub(crate) fn is_atomic(self) -> bool {
+        !matches!(self, OneSidedKind::Write | OneSidedKind::Read)
+    }
+
     pub(crate) fn flags(self) -> CompletionFlags {
         match self {
             OneSidedKind::Write => CompletionFlags::RMA | CompletionFlags::WRITE,
@@ -165,6 +176,8 @@ pub(crate) fn check_matching(
             };
             if (other.from, other.to) == (message.from, message.to)
                 && other_taker < taker
+                // What has no header has no order.
+                && receives[other_taker].kind != ReceiveKind::ZeroCopy
                 && receives[other_taker].accepts(message)
             {
                 return Err(format!(

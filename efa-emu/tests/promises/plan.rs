@@ -13,6 +13,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 use crate::combine::{Call, Combine};
+use crate::release::Release;
 
 /// The world and what happens in it.
 pub(crate) struct Plan {
@@ -26,6 +27,7 @@ pub(crate) struct Plan {
 /// How a program opens its endpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
+    pub(crate) release: Release,
     pub(crate) profile: Profile,
     pub(crate) nic: NicConfig,
     pub(crate) endpoint: EndpointConfig,
@@ -112,6 +114,11 @@ pub(crate) enum Step {
         at: usize,
         peer: usize,
     },
+    /// A program ends the registration of what its peers write and read, whatever is in flight, and
+    /// lends the memory anew.
+    Withdraw {
+        at: usize,
+    },
     Run {
         events: usize,
     },
@@ -134,30 +141,88 @@ pub(crate) struct Buffer {
     pub(crate) registered: bool,
 }
 
-const MTU: u32 = 1024;
+pub(crate) const MTU: u32 = 1024;
 
 impl Plan {
+    /// Whether a program is of a release.
+    pub(crate) fn has(&self, release: Release) -> bool {
+        self.programs.iter().any(|one| one.release == release)
+    }
+
+    /// Whether all programs are of releases of a kind.
+    pub(crate) fn all(&self, kind: fn(Release) -> bool) -> bool {
+        self.programs.iter().all(|one| kind(one.release))
+    }
+
     pub(crate) fn new(seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let count = rng.random_range(2..=3);
         let first_msg_id = *[0, u32::MAX - 5, u32::MAX / 2].choose(&mut rng).unwrap();
         let ordered = rng.random_bool(0.8);
-        let programs = (0..count)
+        let mut programs: Vec<Settings> = (0..count)
             .map(|_| settings(&mut rng, first_msg_id, ordered))
             .collect();
+        choose_releases(&mut rng, &mut programs);
+        if rng.random_bool(0.2) {
+            // So small that peers run ahead of them.
+            for settings in &mut programs {
+                settings.endpoint.reorder_window = *[2, 8, 1 << 16].choose(&mut rng).unwrap();
+            }
+        }
         let fabric = fabric(&mut rng, seed);
         // Half of the runs have faults, half of those also deaths.
         let faults = rng.random_bool(0.5);
-        let deaths = faults && rng.random_bool(0.5);
+        let has_connection_ids = |one: &Settings| one.release.has_connection_ids();
+        let kinds = Kinds {
+            faults,
+            // Without connection ids late packets of the dead are their successors'.
+            deaths: faults && rng.random_bool(0.5) && programs.iter().all(has_connection_ids),
+            withdrawals: rng.random_bool(0.3),
+        };
         let length = rng.random_range(20..90);
-        let steps = (0..length)
-            .map(|_| step(&mut rng, count, faults, deaths))
-            .collect();
+        let steps = (0..length).map(|_| step(&mut rng, count, kinds)).collect();
         Plan {
             seed,
             fabric,
             programs,
             steps,
+        }
+    }
+}
+
+/// What may happen in a run.
+#[derive(Clone, Copy)]
+struct Kinds {
+    faults: bool,
+    deaths: bool,
+    withdrawals: bool,
+}
+
+/// Half of the runs are among programs of ours; in the others some are of other releases.
+fn choose_releases(rng: &mut StdRng, programs: &mut [Settings]) {
+    match rng.random_range(0..10) {
+        0..5 => {}
+        5..8 => {
+            // 1.11 does not do zero-copy receivers of 1.17 the favour that these ask for.
+            let other = *[Release::V1_11, Release::V1_17Constant]
+                .choose(rng)
+                .unwrap();
+            let old = [Release::V1_17, other];
+            for settings in programs.iter_mut() {
+                if rng.random_bool(0.6) {
+                    settings.release = *old.choose(rng).unwrap();
+                }
+            }
+        }
+        _ => {
+            // Older releases do not know such receivers at all, and they lose what is sent to them
+            // before their HANDSHAKE.
+            for settings in programs.iter_mut() {
+                settings.endpoint.handshake_before_messages = true;
+                if rng.random_bool(0.5) {
+                    settings.release = Release::V2_1ZeroCopy;
+                }
+            }
         }
     }
 }
@@ -181,6 +246,7 @@ fn settings(rng: &mut StdRng, first_msg_id: u32, ordered: bool) -> Settings {
         recv_buffers: recv_depth as usize,
         poll_batch: rng.random_range(1..20),
         max_operations: *[64, 4096].choose(rng).unwrap(),
+        remote_operations: *[1, 4, 1 << 16].choose(rng).unwrap(),
         first_msg_id,
         ordered,
         max_medium_size: *[0, 2500, 8000].choose(rng).unwrap(),
@@ -195,6 +261,7 @@ fn settings(rng: &mut StdRng, first_msg_id: u32, ordered: bool) -> Settings {
         ..EndpointConfig::default()
     };
     Settings {
+        release: Release::Ours,
         profile,
         nic,
         endpoint,
@@ -246,7 +313,7 @@ fn manner(rng: &mut StdRng) -> Manner {
     .unwrap()
 }
 
-fn step(rng: &mut StdRng, count: usize, faults: bool, deaths: bool) -> Step {
+fn step(rng: &mut StdRng, count: usize, kinds: Kinds) -> Step {
     let from = rng.random_range(0..count);
     // A program may talk to itself.
     let to = rng.random_range(0..count);
@@ -332,9 +399,10 @@ fn step(rng: &mut StdRng, count: usize, faults: bool, deaths: bool) -> Step {
             tagged: tag.is_some(),
             keep: rng.random(),
         },
-        81..87 if faults => Step::Fault(Box::new(fault(rng))),
-        87..89 if deaths => Step::Die { at: from },
-        89 if deaths && from != to => Step::Forget { at: from, peer: to },
+        81..87 if kinds.faults => Step::Fault(Box::new(fault(rng))),
+        87..89 if kinds.deaths => Step::Die { at: from },
+        89 if kinds.deaths && from != to => Step::Forget { at: from, peer: to },
+        90..92 if kinds.withdrawals => Step::Withdraw { at: from },
         _ => Step::Run {
             events: rng.random_range(1..60),
         },

@@ -1,31 +1,37 @@
 //! Carries a plan out, and holds what happens against the model.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::ops::AddAssign;
 
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{
     AtomicArgs, AtomicKind, ClaimedRecvArgs, CompletionEntry, CompletionFlags, Counter, Endpoint,
     EndpointError, Errno, ErrorEntry, Event, Failure, Instant, IoVec, MultiRecvArgs,
-    OperationFlags, PeerId, ReadArgs, RecvArgs, RemoteIoVec, SendArgs, SourceFilter, TagFilter,
-    Usage, WriteArgs,
+    OperationFlags, PacketError, PeerId, ReadArgs, RecvArgs, RemoteIoVec, SendArgs, SourceFilter,
+    TagFilter, Usage, WriteArgs,
 };
 use efa_core::nic::{Access, Region, UserSlice};
 use efa_core::wire::{AtomicDatatype, AtomicOp};
 use efa_emu::fault::Fault;
-use efa_emu::sim::{Fabric, HostConfig, SimHost, SimNic};
+use efa_emu::sim::{Fabric, HostConfig, SimHost};
 
 use crate::combine::Call;
 use crate::model::{
     Asked, Message, OneSided, OneSidedKind, ProgramId, Receive, ReceiveKind, check_matching,
     is_loss, pattern,
 };
-use crate::plan::{Buffer, Manner, Plan, Settings, Step};
+use crate::plan::{Buffer, MTU, Manner, Plan, Settings, Step};
+use crate::release::{Release, ReleaseNic};
+use crate::user_queue_pair::{Arrived, UserQueuePair};
 
 const MEMORY: usize = 8 << 20;
 /// The counter and the lock word of a program are the first words of its memory.
 const WORDS: u64 = 16;
 /// Receives that a program has open at a time.
 const MAX_RECEIVES: usize = 24;
+
+/// What deregistered memory holds.
+const SOMETHING_ELSE: u8 = 0xEE;
 
 const MESSAGE: u64 = 1 << 40;
 const RECEIVE: u64 = 2 << 40;
@@ -43,9 +49,13 @@ struct Program {
     settings: Settings,
     host: SimHost,
     address: RawAddress,
-    endpoint: Option<Endpoint<SimNic>>,
+    endpoint: Option<Endpoint<ReleaseNic>>,
+    /// Of a zero-copy receiver.
+    user: Option<UserQueuePair>,
     memory: UserSlice,
     region: Region,
+    /// The same memory once more, for writes and reads of peers.
+    lent: Region,
     used: u64,
     peers: HashMap<ProgramId, PeerId>,
     outbox: VecDeque<Item>,
@@ -66,7 +76,41 @@ pub(crate) struct World {
     one_sided: Vec<OneSided>,
     /// Programs of which one took the other out of its address vector.
     parted: BTreeSet<(ProgramId, ProgramId)>,
+    /// The same for those of which one ran ahead of the other's window.
+    overrun: BTreeSet<(ProgramId, ProgramId)>,
+    /// What one program sent to another in the order of its message ids.
+    sequences: HashMap<(ProgramId, ProgramId), Vec<Item>>,
     ordered: bool,
+    all_have_read_nack: bool,
+    troubles: Troubles,
+}
+
+/// How often a run met what is rare.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Troubles {
+    /// Packets beyond the window of their receiver.
+    pub(crate) overruns: usize,
+    /// Operations whose memory was deregistered.
+    pub(crate) orphans: usize,
+    /// Messages that could be neither read nor asked for.
+    pub(crate) lost: usize,
+    /// Messages without headers.
+    pub(crate) headerless: usize,
+    /// Times that a program made operations of its peers wait.
+    pub(crate) waits: usize,
+    /// Operations that the other release does not know.
+    pub(crate) refusals: usize,
+}
+
+impl AddAssign for Troubles {
+    fn add_assign(&mut self, other: Troubles) {
+        self.overruns += other.overruns;
+        self.orphans += other.orphans;
+        self.lost += other.lost;
+        self.headerless += other.headerless;
+        self.waits += other.waits;
+        self.refusals += other.refusals;
+    }
 }
 
 /// Carries out those steps of a plan whose index is in `keep`. An error says which promise was broken.
@@ -74,7 +118,7 @@ pub(crate) fn run(
     plan: &Plan,
     keep: &[usize],
     prepare: impl FnOnce(&Fabric),
-) -> Result<(), String> {
+) -> Result<Troubles, String> {
     let mut world = World::new(plan)?;
     prepare(&world.fabric);
     for index in keep {
@@ -107,10 +151,14 @@ impl World {
             receives: Vec::new(),
             one_sided: Vec::new(),
             parted: BTreeSet::new(),
+            overrun: BTreeSet::new(),
+            sequences: HashMap::new(),
             ordered: plan
                 .programs
                 .iter()
                 .all(|settings| settings.endpoint.ordered),
+            all_have_read_nack: plan.all(Release::has_read_nack),
+            troubles: Troubles::default(),
         };
         for (slot, settings) in plan.programs.iter().enumerate() {
             let program = world.start(slot, settings.clone())?;
@@ -122,21 +170,30 @@ impl World {
     fn start(&mut self, slot: usize, settings: Settings) -> Result<ProgramId, String> {
         let host = self.hosts[slot].clone();
         let nic = host.open(settings.nic).map_err(|error| error.to_string())?;
+        let user = match settings.release {
+            Release::V2_1ZeroCopy => Some(UserQueuePair::open(&host, settings.nic.rnr_retry)?),
+            _ => None,
+        };
+        let nic = ReleaseNic::new(
+            nic,
+            settings.release,
+            user.as_ref().map(UserQueuePair::name),
+        );
         let mut endpoint =
             Endpoint::new(nic, settings.endpoint.clone()).map_err(|error| error.to_string())?;
         let memory = host.allocate(MEMORY).map_err(|error| error.to_string())?;
-        let region = (0..20)
-            // A staged failure may be meant for another registration.
-            .find_map(|_| endpoint.register(memory, Access::all()).ok())
-            .ok_or("the program's memory cannot be registered")?;
+        let region = register(&mut endpoint, memory)?;
+        let lent = register(&mut endpoint, memory)?;
         self.programs.push(Program {
             slot,
             settings,
             address: endpoint.address(),
             host,
             endpoint: Some(endpoint),
+            user,
             memory,
             region,
+            lent,
             used: WORDS,
             peers: HashMap::new(),
             outbox: VecDeque::new(),
@@ -233,7 +290,8 @@ impl World {
                 self.fill(from, address, &pattern(number, length));
                 // Messages without room for their number, or whose place is not told when they are
                 // truncated, are known by their data.
-                let with_data = with_data || length < 8 || tag.is_none();
+                let with_data =
+                    with_data || length < 8 || tag.is_none() || !self.all_have_read_nack;
                 self.messages.push(Message {
                     from,
                     to,
@@ -245,6 +303,7 @@ impl World {
                     buffer,
                     state: Asked::Waiting,
                     taken: None,
+                    lost: false,
                 });
                 self.programs[from].outbox.push_back(Item::Message(number));
                 self.push(from)?;
@@ -266,7 +325,9 @@ impl World {
                 min_free,
             } => {
                 let at = self.current[at];
-                if self.programs[at].open_receives < MAX_RECEIVES {
+                if self.programs[at].user.is_some() {
+                    self.receive_without_header(at)?;
+                } else if self.programs[at].open_receives < MAX_RECEIVES {
                     self.multi_receive(at, capacity, min_free)?;
                 }
             }
@@ -340,6 +401,7 @@ impl World {
                 let program = self.current[at];
                 // Its queue pair goes, and nobody is told.
                 self.programs[program].endpoint = None;
+                self.programs[program].user = None;
                 self.programs[program].outbox.clear();
                 let settings = self.programs[program].settings.clone();
                 self.current[at] = self.start(at, settings)?;
@@ -349,6 +411,7 @@ impl World {
                 self.parted.insert((at, peer));
                 self.forget(at, peer)?;
             }
+            Step::Withdraw { at } => self.withdraw(self.current[at])?,
             Step::Run { events } => {
                 for _ in 0..events {
                     if !self.advance()? {
@@ -409,6 +472,7 @@ impl World {
             buffer,
             announces,
             announced: false,
+            orphaned: false,
             state: Asked::Waiting,
         });
         self.programs[from].outbox.push_back(Item::OneSided(number));
@@ -433,13 +497,73 @@ impl World {
                 Ok(()) => Asked::Started,
                 Err(EndpointError::TryAgain) if !self.parted.contains(&(at, to)) => return Ok(()),
                 Err(_) if self.is_doomed(at, to) => Asked::Refused,
+                Err(error) if self.may_refuse(item, &error) => {
+                    self.troubles.refusals += 1;
+                    Asked::Refused
+                }
                 Err(error) => return Err(format!("{what} was refused: {error}")),
             };
+            if state == Asked::Started {
+                self.note_started(at, to, item)?;
+            }
             match item {
                 Item::Message(number) => self.messages[number].state = state,
                 Item::OneSided(number) => self.one_sided[number].state = state,
             }
             self.programs[at].outbox.pop_front();
+        }
+        Ok(())
+    }
+
+    fn release(&self, program: ProgramId) -> Release {
+        self.programs[program].settings.release
+    }
+
+    /// Whether a message is one that a zero-copy receiver cannot get.
+    fn needs_header(&self, number: usize) -> Option<Errno> {
+        let message = &self.messages[number];
+        let zero_copy = self.release(message.to) == Release::V2_1ZeroCopy;
+        match message {
+            _ if !zero_copy => None,
+            Message { tag: Some(_), .. } => Some(Errno::EOPNOTSUPP),
+            message => (message.length > MTU as usize).then_some(Errno::EINVAL),
+        }
+    }
+
+    /// Whether an operation is not possible between releases.
+    fn may_refuse(&self, item: Item, error: &EndpointError) -> bool {
+        let (from, to, manner) = match item {
+            Item::Message(number) => {
+                if let Some(errno) = self.needs_header(number) {
+                    return error.errno() == errno;
+                }
+                let message = &self.messages[number];
+                (message.from, message.to, message.manner)
+            }
+            Item::OneSided(number) => {
+                let operation = &self.one_sided[number];
+                (operation.from, operation.to, operation.manner)
+            }
+        };
+        manner == Manner::DeliveryComplete
+            && error.errno() == Errno::EOPNOTSUPP
+            && [from, to]
+                .into_iter()
+                .any(|program| !self.release(program).has_delivery_complete())
+    }
+
+    fn note_started(&mut self, at: ProgramId, to: ProgramId, item: Item) -> Result<(), String> {
+        let in_turn = match item {
+            Item::Message(number) => {
+                if self.needs_header(number).is_some() {
+                    return Err(format!("message {number} was sent to a zero-copy receiver"));
+                }
+                self.release(to) != Release::V2_1ZeroCopy
+            }
+            Item::OneSided(number) => self.one_sided[number].kind.is_atomic(),
+        };
+        if in_turn {
+            self.sequences.entry((at, to)).or_default().push(item);
         }
         Ok(())
     }
@@ -470,7 +594,14 @@ impl World {
         let operation = &self.one_sided[number];
         let (from, to, kind) = (operation.from, operation.to, operation.kind);
         let (local, length) = (operation.local, operation.length);
-        let key = self.programs[to].region.remote_key;
+        let key = match kind {
+            OneSidedKind::Write | OneSidedKind::Read | OneSidedKind::Combine(_) => {
+                self.programs[to].lent.remote_key
+            }
+            OneSidedKind::Add | OneSidedKind::FetchAdd | OneSidedKind::Claim => {
+                self.programs[to].region.remote_key
+            }
+        };
         let part = match kind {
             OneSidedKind::Combine(combine) => {
                 combine.elements.div_ceil(combine.remote_pieces) * combine.element_size()
@@ -606,6 +737,9 @@ impl World {
         capacity: usize,
         buffer: Buffer,
     ) -> Result<(), String> {
+        if self.programs[at].user.is_some() {
+            return self.receive_without_header(at);
+        }
         if self.programs[at].open_receives >= MAX_RECEIVES {
             return Ok(());
         }
@@ -727,6 +861,176 @@ impl World {
         self.collect(at)
     }
 
+    /// A program ends the registration of what it lends, and uses the memory for something else.
+    fn withdraw(&mut self, at: ProgramId) -> Result<(), String> {
+        let lent = self.programs[at].lent;
+        let Some(endpoint) = &mut self.programs[at].endpoint else {
+            return Ok(());
+        };
+        endpoint
+            .deregister(lent)
+            .map_err(|error| format!("program {at} cannot deregister: {error}"))?;
+        for number in 0..self.one_sided.len() {
+            let operation = &self.one_sided[number];
+            let names_it = match operation.kind {
+                OneSidedKind::Write | OneSidedKind::Read | OneSidedKind::Combine(_) => true,
+                OneSidedKind::Add | OneSidedKind::FetchAdd | OneSidedKind::Claim => false,
+            };
+            // Without delivery complete a success says that the data was sent.
+            let under_way = match operation.state {
+                Asked::Started => true,
+                Asked::Ended(Ok(())) => !self.is_written(number),
+                Asked::Ended(Err(_)) | Asked::Waiting | Asked::Refused => false,
+            };
+            if operation.to == at && names_it && under_way && !operation.orphaned {
+                let (address, length) = (operation.remote, operation.length);
+                self.fill(at, address, &vec![SOMETHING_ELSE; length]);
+                self.one_sided[number].orphaned = true;
+                self.troubles.orphans += 1;
+            }
+        }
+        let program = &mut self.programs[at];
+        if let Some(endpoint) = &mut program.endpoint {
+            program.lent = register(endpoint, program.memory)?;
+        }
+        self.collect(at)
+    }
+
+    /// What lost its memory may never end: the requester is not told. It ends with its peer, and has
+    /// left the memory alone.
+    fn end_orphans(&mut self) -> Result<(), String> {
+        let orphans: Vec<usize> = (0..self.one_sided.len())
+            .filter(|number| self.one_sided[*number].orphaned)
+            .collect();
+        for number in &orphans {
+            let (from, to) = (self.one_sided[*number].from, self.one_sided[*number].to);
+            self.parted.insert((from, to));
+        }
+        let lost: Vec<usize> = (0..self.messages.len())
+            .filter(|number| self.messages[*number].lost)
+            .collect();
+        for number in &lost {
+            let (from, to) = (self.messages[*number].from, self.messages[*number].to);
+            self.parted.insert((from, to));
+        }
+        self.forget_the_doomed()?;
+        self.settle()?;
+        for number in lost {
+            let message = &self.messages[number];
+            let reports = matches!(message.manner, Manner::Plain | Manner::DeliveryComplete);
+            if reports && !self.is_dead(message.from) && message.state == Asked::Started {
+                return Err(format!("message {number} does not end with its peer"));
+            }
+        }
+        for number in orphans {
+            let operation = &self.one_sided[number];
+            let what = format!("one-sided operation {number} ({:?})", operation.kind);
+            let reports = matches!(operation.manner, Manner::Plain | Manner::DeliveryComplete);
+            if reports && !self.is_dead(operation.from) && operation.state == Asked::Started {
+                return Err(format!("{what} does not end with its peer"));
+            }
+            let memory = self.bytes(operation.to, operation.remote, operation.length);
+            if memory.iter().any(|byte| *byte != SOMETHING_ELSE) {
+                return Err(format!("{what} changed memory that was deregistered"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The program that another knows as a peer.
+    fn program_of(&self, at: ProgramId, peer: PeerId) -> Option<ProgramId> {
+        let endpoint = self.programs[at].endpoint.as_ref()?;
+        let address = endpoint.lookup_address(peer)?;
+        let mut programs = self.programs.iter();
+        programs.position(|other| other.address == address)
+    }
+
+    /// A packet was further ahead than the window of its receiver: that must be so.
+    fn on_overflow(
+        &mut self,
+        at: ProgramId,
+        peer: PeerId,
+        msg_id: u32,
+        expected: u32,
+    ) -> Result<(), String> {
+        let from = self
+            .program_of(at, peer)
+            .ok_or(format!("program {at} gives up {peer}, which is nobody"))?;
+        let Settings { endpoint, .. } = &self.programs[at].settings;
+        let sent = self.sequences.get(&(from, at)).map_or(&[][..], |sent| sent);
+        let item = |id: u32| sent.get(id.wrapping_sub(endpoint.first_msg_id) as usize);
+        let missing = match item(expected) {
+            Some(Item::Message(number)) => self.messages[*number].taken.is_none(),
+            Some(Item::OneSided(_)) => true,
+            None => false,
+        };
+        let ahead = msg_id.wrapping_sub(expected);
+        if ahead < endpoint.reorder_window || item(msg_id).is_none() || !missing {
+            return Err(format!(
+                "program {at} gives up program {from}, which has sent {} messages, at id {msg_id} \
+                 with id {expected} missing",
+                sent.len(),
+            ));
+        }
+        self.overrun.insert((at, from));
+        self.troubles.overruns += 1;
+        Ok(())
+    }
+
+    /// A zero-copy receiver posts a buffer.
+    fn receive_without_header(&mut self, at: ProgramId) -> Result<(), String> {
+        let (number, _) = self.note_receive(at, None, None, MTU as usize, ReceiveKind::ZeroCopy);
+        match &mut self.programs[at].user {
+            Some(user) => user.post(number),
+            None => Ok(()),
+        }
+    }
+
+    /// Hears of messages that came without headers.
+    fn collect_without_header(&mut self, at: ProgramId) -> Result<(), String> {
+        let Some(user) = &mut self.programs[at].user else {
+            return Ok(());
+        };
+        for Arrived {
+            receive,
+            bytes,
+            immediate,
+        } in user.poll()?
+        {
+            let Some(number) = immediate.map(|data| data as usize) else {
+                return Err(format!("receive {receive} got a message without CQ data"));
+            };
+            self.note_taken(receive, number)?;
+            self.give_up_receive(receive);
+            self.troubles.headerless += 1;
+            if bytes != pattern(number, self.messages[number].length) {
+                return Err(format!(
+                    "receive {receive} got other data than message {number}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts a buffer for each message to a zero-copy receiver that is still to come: until there is
+    /// one, its sender does not come to rest.
+    fn receive_the_rest_without_header(&mut self) -> Result<(), String> {
+        for at in 0..self.programs.len() {
+            let to_come = self.messages.iter().filter(|message| {
+                message.to == at && message.taken.is_none() && message.state != Asked::Refused
+            });
+            let to_come = to_come.count();
+            while self.programs[at]
+                .user
+                .as_ref()
+                .is_some_and(|user| user.posted() < to_come)
+            {
+                self.receive_without_header(at)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Lets the next thing happen: an event of the fabric, or the end of a wait. Returns whether
     /// there was one.
     fn advance(&mut self) -> Result<bool, String> {
@@ -765,7 +1069,12 @@ impl World {
                 return Ok(());
             };
             let taken = endpoint.progress(now);
+            self.troubles.waits += usize::from(endpoint.usage().waiting > 0);
+            if let Some(objection) = endpoint.nic().objection() {
+                return Err(format!("program {at}: {objection}"));
+            }
             self.collect(at)?;
+            self.collect_without_header(at)?;
             self.push(at)?;
             if taken == 0 {
                 return Ok(());
@@ -796,6 +1105,14 @@ impl World {
 
     /// Hears what a program's endpoint has to say.
     fn collect(&mut self, at: ProgramId) -> Result<(), String> {
+        // They say why the operations of a completion failed.
+        while let Some(event) = self.programs[at]
+            .endpoint
+            .as_mut()
+            .and_then(Endpoint::poll_event)
+        {
+            self.on_event(at, &event)?;
+        }
         loop {
             let Some(endpoint) = &mut self.programs[at].endpoint else {
                 return Ok(());
@@ -819,23 +1136,40 @@ impl World {
                 _ => return Err(format!("program {at} heard {completion:?}")),
             }
         }
-        while let Some(event) = self.programs[at]
-            .endpoint
-            .as_mut()
-            .and_then(Endpoint::poll_event)
-        {
-            self.on_event(at, &event)?;
-        }
         Ok(())
     }
 
-    fn on_event(&self, at: ProgramId, event: &Event) -> Result<(), String> {
+    fn on_event(&mut self, at: ProgramId, event: &Event) -> Result<(), String> {
         self.fabric
             .note(format_args!("program {at} hears: {event}"));
+        if let Event::PacketRefused {
+            peer: Some(peer),
+            reason: PacketError::BeyondWindow { msg_id, expected },
+            ..
+        } = *event
+        {
+            return self.on_overflow(at, peer, msg_id, expected);
+        }
+        if let Event::PeerFailed { peer, .. } = *event
+            && let Some(from) = self.program_of(at, peer)
+            && self.overrun.contains(&(at, from))
+        {
+            // From now on it hears nothing of it.
+            self.parted.insert((at, from));
+        }
         // After deaths and partings packets arrive that nobody expects any more, or are lost.
         let troubled = (0..self.programs.len()).any(|other| self.is_doomed(at, other));
+        let orphaned = self
+            .one_sided
+            .iter()
+            .any(|one| one.orphaned && (one.from == at || one.to == at));
         match event {
             _ if troubled => Ok(()),
+            Event::RemoteOperationFailed { .. }
+            | Event::PacketRefused {
+                reason: PacketError::StaleOperation { .. },
+                ..
+            } if orphaned => Ok(()),
             other => Err(format!("program {at}: {other}")),
         }
     }
@@ -846,6 +1180,7 @@ impl World {
         state: Asked,
         manner: Manner,
         (from, to): (ProgramId, ProgramId),
+        orphaned: bool,
         result: Result<(), Failure>,
     ) -> Result<Asked, String> {
         if state != Asked::Started && state != Asked::Waiting {
@@ -855,7 +1190,9 @@ impl World {
             Ok(()) if matches!(manner, Manner::Silent | Manner::Inject) => {
                 Err(format!("the success of {what} was reported"))
             }
-            Err(failure) if !self.is_doomed(from, to) => Err(format!("{what} failed: {failure}")),
+            Err(failure) if !self.is_doomed(from, to) && !orphaned => {
+                Err(format!("{what} failed: {failure}"))
+            }
             Err(failure) if !is_loss(failure) => {
                 Err(format!("{what} failed for the wrong reason: {failure}"))
             }
@@ -869,6 +1206,8 @@ impl World {
         completion: Result<CompletionEntry, ErrorEntry>,
     ) -> Result<(), String> {
         let what = format!("message {number}");
+        // The data is there when the sender hears of it, whether or not the receiver has looked.
+        self.collect_without_header(self.messages[number].to)?;
         let message = &self.messages[number];
         let result = completion.map_err(|entry| entry.failure).map(|_| ());
         if let Ok(entry) = completion
@@ -885,7 +1224,7 @@ impl World {
         }
         let pair = (message.from, message.to);
         self.messages[number].state =
-            self.ended(&what, message.state, message.manner, pair, result)?;
+            self.ended(&what, message.state, message.manner, pair, false, result)?;
         Ok(())
     }
 
@@ -917,13 +1256,20 @@ impl World {
                     return Err(format!("{what} fetched other values"));
                 }
             }
-            if operation.manner == Manner::DeliveryComplete && !self.is_written(number) {
+            let in_place = operation.orphaned || self.is_written(number);
+            if operation.manner == Manner::DeliveryComplete && !in_place {
                 return Err(format!("{what} was reported before its delivery"));
             }
         }
         let pair = (operation.from, operation.to);
-        self.one_sided[number].state =
-            self.ended(&what, operation.state, operation.manner, pair, result)?;
+        self.one_sided[number].state = self.ended(
+            &what,
+            operation.state,
+            operation.manner,
+            pair,
+            operation.orphaned,
+            result,
+        )?;
         Ok(())
     }
 
@@ -953,7 +1299,8 @@ impl World {
         if !operation.announces || operation.to != at || operation.announced {
             return Err(format!("program {at} heard of write {number}: {entry:?}"));
         }
-        if !self.is_written(number) || entry.length != operation.length as u64 {
+        let in_place = operation.orphaned || self.is_written(number);
+        if !in_place || entry.length != operation.length as u64 {
             return Err(format!("write {number} was announced before its data"));
         }
         self.one_sided[number].announced = true;
@@ -1024,6 +1371,13 @@ impl World {
                 };
                 (receive.address, entry.length as usize, whole, like)
             }
+            Err(entry) if self.is_lost(at, &entry) => {
+                let message = entry.data as usize;
+                self.note_taken(number, message)?;
+                self.messages[message].lost = true;
+                self.troubles.lost += 1;
+                return Ok(());
+            }
             Err(entry) => {
                 let troubled = (0..self.programs.len()).any(|other| self.is_doomed(at, other));
                 let asked = receive.cancelled && entry.failure.errno == Errno::ECANCELED;
@@ -1072,17 +1426,24 @@ impl World {
         }
     }
 
-    fn finish(mut self) -> Result<(), String> {
+    /// Whether a message failed because its receiver could not read it, and its sender, or the
+    /// receiver, knows no READ_NACK.
+    fn is_lost(&self, at: ProgramId, entry: &ErrorEntry) -> bool {
+        let Some(message) = self.messages.get(entry.data as usize) else {
+            return false;
+        };
+        let [from, to] = [message.from, message.to].map(|program| self.release(program));
+        entry.failure.errno == Errno::ENOMEM
+            && entry.flags.contains(CompletionFlags::REMOTE_CQ_DATA)
+            && message.to == at
+            && !(from.has_read_nack() && to.has_read_nack())
+    }
+
+    fn finish(mut self) -> Result<Troubles, String> {
+        self.receive_the_rest_without_header()?;
         self.settle()?;
         // Those who live clear up after those who died or parted.
-        let count = self.programs.len();
-        for at in 0..count {
-            for other in 0..count {
-                if at != other && self.is_doomed(at, other) {
-                    self.forget(at, other)?;
-                }
-            }
-        }
+        self.forget_the_doomed()?;
         self.settle()?;
         self.receive_the_rest()?;
         for number in 0..self.receives.len() {
@@ -1092,22 +1453,28 @@ impl World {
         }
         self.settle()?;
         // Late packets of parted programs may have introduced them once more.
-        for at in 0..count {
-            for other in 0..count {
-                if at != other && self.is_doomed(at, other) {
-                    self.forget(at, other)?;
-                }
-            }
-        }
+        self.forget_the_doomed()?;
         self.settle()?;
         self.check_outcomes()?;
+        self.end_orphans()?;
         self.check_rest()?;
-        for at in 0..count {
+        for at in 0..self.programs.len() {
             self.check_counters(at)?;
             if self.is_dead(at) {
                 continue;
             }
             check_matching(&self.messages, &self.receives, self.ordered)?;
+        }
+        Ok(self.troubles)
+    }
+
+    fn forget_the_doomed(&mut self) -> Result<(), String> {
+        for at in 0..self.programs.len() {
+            for other in 0..self.programs.len() {
+                if self.is_doomed(at, other) {
+                    self.forget(at, other)?;
+                }
+            }
         }
         Ok(())
     }
@@ -1157,6 +1524,7 @@ impl World {
             let reported = matches!(message.state, Asked::Ended(_));
             let reports = matches!(message.manner, Manner::Plain | Manner::DeliveryComplete);
             let never = !self.is_dead(message.from)
+                && !message.lost
                 && match message.state {
                     Asked::Started => reports,
                     Asked::Waiting => true,
@@ -1169,7 +1537,8 @@ impl World {
                     self.usages()
                 ));
             }
-            if !doomed && reports && !reported {
+            let excused = doomed || message.lost || message.state == Asked::Refused;
+            if !excused && reports && !reported {
                 return Err(format!("message {number} was not reported"));
             }
         }
@@ -1178,6 +1547,7 @@ impl World {
             let reports = matches!(operation.manner, Manner::Plain | Manner::DeliveryComplete);
             let what = format!("one-sided operation {number} ({:?})", operation.kind);
             let never = !self.is_dead(operation.from)
+                && !operation.orphaned
                 && match operation.state {
                     Asked::Started => reports,
                     Asked::Waiting => true,
@@ -1193,7 +1563,7 @@ impl World {
                     self.usages()
                 ));
             }
-            if doomed {
+            if doomed || operation.orphaned || operation.state == Asked::Refused {
                 continue;
             }
             if !self.is_written(number) {
@@ -1235,7 +1605,7 @@ impl World {
         let adds = to_it(&[OneSidedKind::Add, OneSidedKind::FetchAdd]);
         let certain = adds.iter().filter(|number| {
             let operation = &self.one_sided[**number];
-            !self.is_doomed(operation.from, at)
+            operation.state != Asked::Refused && !self.is_doomed(operation.from, at)
         });
         let counter = self.word(at, 0);
         if !(certain.count() as u64..=adds.len() as u64).contains(&counter) {
@@ -1342,7 +1712,7 @@ impl World {
             if usage != expected || endpoint.has_packets_in_flight() {
                 return Err(format!("program {at} keeps {usage:?}"));
             }
-            let nic = endpoint.nic();
+            let nic = endpoint.nic().sim();
             let found = (nic.posted_receives(), nic.free_buffers());
             let nic = &program.settings.nic;
             let expected = (nic.recv_depth as usize, nic.send_depth as usize);
@@ -1356,6 +1726,13 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Registers the memory of a program. A staged failure may be meant for another registration.
+fn register(endpoint: &mut Endpoint<ReleaseNic>, memory: UserSlice) -> Result<Region, String> {
+    (0..20)
+        .find_map(|_| endpoint.register(memory, Access::all()).ok())
+        .ok_or("the program's memory cannot be registered".into())
 }
 
 /// What an atomic on memory of its own finds there, its operand and its comparand.

@@ -1,0 +1,352 @@
+//! Peers of other releases of libfabric: our engine behind a device that makes its packets those of
+//! the release, and that complains of packets which the release would not understand.
+//!
+//! A release that does not know a feature neither announces it nor sees that others do, so it is
+//! taken out of the HANDSHAKE packets in both directions; the engine's choices follow from that. What
+//! else differs is rewritten: the fields of HANDSHAKE, the length of EOR and of the raw address, and
+//! connection ids where there were none. Libfabric 2.1 that is no zero-copy receiver needs nothing of
+//! that: it knows what we know. What is not modelled is timing: libfabric 1.11 sends CTSDATA, and 1.11
+//! and 1.17 read, before the HANDSHAKE of their peer has come.
+
+use std::collections::HashMap;
+
+use efa_core::address::{Ahn, Gid, RawAddress};
+use efa_core::nic::{
+    Access, BufferId, Completion, CompletionKind, Nic, NicAttributes, NicError, RdmaRequest,
+    Region, SendRequest, Status, UserSlice,
+};
+use efa_core::wire::{
+    ExtraFeatures, ExtraInfo, ExtraInfoWord, Handshake, Header, Packet, RawAddressHeader, Repr,
+    UserRecvQp,
+};
+use efa_emu::sim::SimNic;
+
+/// What a program's endpoint is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Release {
+    Ours,
+    /// libfabric 1.11: RDMA read is all that it knows beyond the baseline.
+    V1_11,
+    /// libfabric 1.17, which has no READ_NACK and no RDMA write.
+    V1_17,
+    /// The same as a zero-copy receiver, which wants headers of constant length.
+    V1_17Constant,
+    /// libfabric 2.1 as a zero-copy receiver, with a queue pair for messages without headers.
+    V2_1ZeroCopy,
+}
+
+/// Numbers of packet types.
+const CTS: u8 = 3;
+const CTSDATA: u8 = 4;
+const READRSP: u8 = 5;
+const EOR: u8 = 7;
+const ATOMRSP: u8 = 8;
+const HANDSHAKE: u8 = 9;
+const READ_NACK: u8 = 11;
+const FIRST_REQUEST: u8 = 64;
+
+/// Flags of requests.
+const RAW_ADDRESS: u16 = 1;
+const ANSWERS_NACK: u16 = 1 << 13;
+const CONNID: u16 = 1 << 15;
+
+impl Release {
+    /// Whether it knows what to do when memory cannot be registered for an RDMA read.
+    pub(crate) fn has_read_nack(self) -> bool {
+        self.known().contains(ExtraFeatures::READ_NACK)
+    }
+
+    pub(crate) fn has_delivery_complete(self) -> bool {
+        self.known().contains(ExtraFeatures::DELIVERY_COMPLETE)
+    }
+
+    /// Whether its packets tell it from an earlier owner of its queue pair number.
+    pub(crate) fn has_connection_ids(self) -> bool {
+        self.known().contains(ExtraFeatures::CONNID_HEADER)
+    }
+
+    fn known(self) -> ExtraFeatures {
+        match self {
+            Release::Ours | Release::V2_1ZeroCopy => ExtraFeatures::all(),
+            Release::V1_11 => ExtraFeatures::RDMA_READ,
+            Release::V1_17 | Release::V1_17Constant => {
+                ExtraFeatures::RDMA_READ
+                    | ExtraFeatures::DELIVERY_COMPLETE
+                    | ExtraFeatures::CONSTANT_HEADER_LENGTH
+                    | ExtraFeatures::CONNID_HEADER
+                    | ExtraFeatures::RUNTING_READ
+            }
+        }
+    }
+
+    /// Why it could not take a packet.
+    fn objection(self, bytes: &[u8]) -> Option<&'static str> {
+        // What has no base header is no packet of any release.
+        let [packet_type, _, low, high, ..] = *bytes else {
+            return (self != Release::Ours).then_some("it has no base header");
+        };
+        let flags = u16::from_le_bytes([low, high]);
+        let is_request = packet_type >= FIRST_REQUEST;
+        let is_message = matches!(packet_type, 64..=69 | 128 | 129 | 133..=138 | 145..);
+        match self {
+            Release::Ours => None,
+            Release::V1_11 => match packet_type {
+                CTS..=READRSP | EOR..=HANDSHAKE | 64..=76 | 128..=130 => {
+                    let would_be_data = is_request || packet_type == CTSDATA;
+                    (would_be_data && flags & (CONNID | ANSWERS_NACK) != 0)
+                        .then_some("it would take the connection id for data")
+                }
+                _ => Some("it does not know the type"),
+            },
+            Release::V1_17 | Release::V1_17Constant if packet_type == READ_NACK => {
+                Some("it does not know READ_NACK")
+            }
+            Release::V1_17 | Release::V1_17Constant if is_request && flags & ANSWERS_NACK != 0 => {
+                Some("it never refused to read")
+            }
+            Release::V1_17Constant if is_request && flags & RAW_ADDRESS == 0 => {
+                Some("its headers have no constant length")
+            }
+            Release::V2_1ZeroCopy if is_message => {
+                Some("a zero-copy receiver has no receives for it")
+            }
+            Release::V1_17 | Release::V1_17Constant | Release::V2_1ZeroCopy => None,
+        }
+    }
+
+    /// A HANDSHAKE as the release sends it, or as it reads it.
+    fn handshake(self, bytes: &[u8], user_recv_qp: Option<UserRecvQp>, own: bool) -> Vec<u8> {
+        let Ok(Packet {
+            header: Header::Handshake(handshake),
+            ..
+        }) = Packet::parse(bytes)
+        else {
+            return bytes.to_vec();
+        };
+        let mut features = handshake.extra_info.features() & self.known();
+        if own && self == Release::V1_17Constant {
+            features |= ExtraFeatures::CONSTANT_HEADER_LENGTH;
+        }
+        if user_recv_qp.is_some() {
+            features |= ExtraFeatures::USER_RECV_QP;
+        }
+        let word = ExtraInfoWord::from(features);
+        let extra_info = ExtraInfo::one(&word);
+        match self {
+            Release::V1_11 => Handshake {
+                extra_info,
+                ..Handshake::default()
+            },
+            Release::V1_17 | Release::V1_17Constant => Handshake {
+                extra_info,
+                connid: handshake.connid,
+                ..Handshake::default()
+            },
+            Release::Ours | Release::V2_1ZeroCopy => Handshake {
+                extra_info,
+                user_recv_qp: user_recv_qp.or(handshake.user_recv_qp),
+                ..handshake
+            },
+        }
+        .to_packet(&[])
+    }
+
+    /// The first bytes of a packet as the release sends them.
+    fn sent(self, bytes: &[u8], address: RawAddress, user: Option<UserRecvQp>) -> Vec<u8> {
+        let mut sent = bytes.to_vec();
+        match (self, bytes.first()) {
+            (Release::Ours, _) | (_, None) => {}
+            (_, Some(&HANDSHAKE)) => sent = self.handshake(bytes, user, true),
+            (Release::V1_11, Some(&(CTS | READRSP | ATOMRSP))) => {
+                sent[3] &= !(CONNID >> 8) as u8;
+                sent[4..8].fill(0);
+            }
+            (Release::V1_11, Some(&EOR)) => {
+                sent[3] &= !(CONNID >> 8) as u8;
+                sent.truncate(12);
+            }
+            (Release::V1_11, Some(FIRST_REQUEST..)) => {
+                // Four bytes fewer than since 1.13, none of which means anything.
+                let mut header = RawAddressHeader::STOCK_SIZE.to_le_bytes().to_vec();
+                header.extend(address.to_bytes());
+                let found = sent.windows(header.len()).position(|part| part == header);
+                if let Some(at) = found {
+                    sent[at] = 32;
+                    sent.drain(at + 36..at + 40);
+                }
+            }
+            _ => {}
+        }
+        sent
+    }
+}
+
+/// The device of a program of some release.
+pub(crate) struct ReleaseNic {
+    nic: SimNic,
+    release: Release,
+    user_recv_qp: Option<UserRecvQp>,
+    /// What the engine wrote into buffers that were changed for the wire.
+    originals: HashMap<BufferId, Vec<u8>>,
+    objection: Option<String>,
+}
+
+impl ReleaseNic {
+    pub(crate) fn new(nic: SimNic, release: Release, user_recv_qp: Option<UserRecvQp>) -> Self {
+        ReleaseNic {
+            nic,
+            release,
+            user_recv_qp,
+            originals: HashMap::new(),
+            objection: None,
+        }
+    }
+
+    pub(crate) fn sim(&self) -> &SimNic {
+        &self.nic
+    }
+
+    /// What the release had to say about a packet.
+    pub(crate) fn objection(&self) -> Option<&str> {
+        self.objection.as_deref()
+    }
+
+    fn restore(&mut self, buffer: BufferId) {
+        if let Some(original) = self.originals.remove(&buffer) {
+            self.nic.buffer_mut(buffer)[..original.len()].copy_from_slice(&original);
+        }
+    }
+
+    /// A packet arrived. Returns its length as the engine gets it.
+    fn receive(&mut self, buffer: BufferId, length: usize) -> usize {
+        let bytes = &self.nic.buffer(buffer)[..length];
+        if let Some(why) = self.release.objection(bytes) {
+            let (release, packet_type) = (self.release, bytes.first());
+            let text = format!("{release:?} got a packet of type {packet_type:?}: {why}");
+            self.objection.get_or_insert(text);
+        }
+        if self.release == Release::Ours || bytes.first() != Some(&HANDSHAKE) {
+            return length;
+        }
+        let read = self.release.handshake(bytes, None, false);
+        self.nic.buffer_mut(buffer)[..read.len()].copy_from_slice(&read);
+        read.len()
+    }
+}
+
+impl Nic for ReleaseNic {
+    fn post_send(&mut self, request: &SendRequest) -> Result<(), NicError> {
+        let bytes = &self.nic.buffer(request.buffer)[..request.header_length];
+        // Only messages without headers have immediate data.
+        if self.release == Release::Ours || request.immediate.is_some() {
+            return self.nic.post_send(request);
+        }
+        let original = bytes.to_vec();
+        let address = self.nic.local_address();
+        let sent = self.release.sent(&original, address, self.user_recv_qp);
+        self.nic.buffer_mut(request.buffer)[..sent.len()].copy_from_slice(&sent);
+        self.originals.insert(request.buffer, original);
+        let request = SendRequest {
+            header_length: sent.len(),
+            ..*request
+        };
+        self.nic
+            .post_send(&request)
+            .inspect_err(|_| self.restore(request.buffer))
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>, limit: usize) -> usize {
+        let first = completions.len();
+        let count = self.nic.poll(completions, limit);
+        for completion in &mut completions[first..] {
+            match &mut completion.kind {
+                // It may be posted again.
+                CompletionKind::Send { buffer } => self.restore(*buffer),
+                CompletionKind::Recv { buffer, length, .. } if completion.status == Status::Ok => {
+                    *length = self.receive(*buffer, *length);
+                }
+                _ => {}
+            }
+        }
+        count
+    }
+
+    fn attributes(&self) -> &NicAttributes {
+        self.nic.attributes()
+    }
+
+    fn local_address(&self) -> RawAddress {
+        self.nic.local_address()
+    }
+
+    fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, NicError> {
+        self.nic.register(memory, access)
+    }
+
+    fn deregister(&mut self, region: Region) -> Result<(), NicError> {
+        self.nic.deregister(region)
+    }
+
+    fn create_address_handle(&mut self, gid: Gid) -> Result<Ahn, NicError> {
+        self.nic.create_address_handle(gid)
+    }
+
+    fn destroy_address_handle(&mut self, ahn: Ahn) -> Result<(), NicError> {
+        self.nic.destroy_address_handle(ahn)
+    }
+
+    fn acquire_buffer(&mut self) -> Option<BufferId> {
+        self.nic.acquire_buffer()
+    }
+
+    fn release_buffer(&mut self, buffer: BufferId) {
+        self.nic.release_buffer(buffer);
+    }
+
+    fn buffer(&self, buffer: BufferId) -> &[u8] {
+        self.nic.buffer(buffer)
+    }
+
+    fn buffer_mut(&mut self, buffer: BufferId) -> &mut [u8] {
+        self.nic.buffer_mut(buffer)
+    }
+
+    fn copy_from_user(
+        &mut self,
+        buffer: BufferId,
+        offset: usize,
+        source: UserSlice,
+    ) -> Result<(), NicError> {
+        self.nic.copy_from_user(buffer, offset, source)
+    }
+
+    fn copy_to_user(
+        &mut self,
+        buffer: BufferId,
+        offset: usize,
+        length: usize,
+        address: u64,
+    ) -> Result<(), NicError> {
+        self.nic.copy_to_user(buffer, offset, length, address)
+    }
+
+    fn write_user(&mut self, address: u64, source: &[u8]) -> Result<(), NicError> {
+        self.nic.write_user(address, source)
+    }
+
+    fn read_user(&mut self, address: u64, target: &mut [u8]) -> Result<(), NicError> {
+        self.nic.read_user(address, target)
+    }
+
+    fn post_recv(&mut self, buffer: BufferId) -> Result<(), NicError> {
+        self.nic.post_recv(buffer)
+    }
+
+    fn post_read(&mut self, request: &RdmaRequest) -> Result<(), NicError> {
+        self.nic.post_read(request)
+    }
+
+    fn post_write(&mut self, request: &RdmaRequest) -> Result<(), NicError> {
+        self.nic.post_write(request)
+    }
+}

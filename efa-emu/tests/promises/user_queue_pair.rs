@@ -1,0 +1,92 @@
+//! The second queue pair of a zero-copy receiver (libfabric 1.22 to 2.5): the application's own
+//! buffers are posted there, and messages come without headers, one to a buffer.
+
+use std::collections::HashMap;
+
+use efa_core::nic::{BufferId, Completion, CompletionKind, Nic, Status};
+use efa_core::wire::UserRecvQp;
+use efa_emu::sim::{NicConfig, SimHost, SimNic};
+
+pub(crate) struct UserQueuePair {
+    nic: SimNic,
+    /// Receives that are posted, by their buffer.
+    posted: HashMap<BufferId, usize>,
+}
+
+/// A message that arrived.
+pub(crate) struct Arrived {
+    pub(crate) receive: usize,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) immediate: Option<u32>,
+}
+
+const DEPTH: u32 = 128;
+
+impl UserQueuePair {
+    pub(crate) fn open(host: &SimHost, rnr_retry: u8) -> Result<Self, String> {
+        let nic = host.open(NicConfig {
+            send_depth: 2,
+            recv_depth: DEPTH,
+            packet_buffers: DEPTH as usize,
+            rnr_retry,
+            ..NicConfig::default()
+        });
+        Ok(UserQueuePair {
+            nic: nic.map_err(|error| error.to_string())?,
+            posted: HashMap::new(),
+        })
+    }
+
+    /// How a HANDSHAKE names it.
+    pub(crate) fn name(&self) -> UserRecvQp {
+        let address = self.nic.local_address();
+        UserRecvQp {
+            qpn: address.qpn.0.into(),
+            qkey: address.qkey,
+        }
+    }
+
+    /// Posts a receive.
+    pub(crate) fn post(&mut self, receive: usize) -> Result<(), String> {
+        let buffer = self
+            .nic
+            .acquire_buffer()
+            .ok_or("more receives than DEPTH")?;
+        self.posted.insert(buffer, receive);
+        self.nic
+            .post_recv(buffer)
+            .map_err(|error| error.to_string())
+    }
+
+    /// Receives that no message has taken.
+    pub(crate) fn posted(&self) -> usize {
+        self.posted.len()
+    }
+
+    /// Takes what arrived.
+    pub(crate) fn poll(&mut self) -> Result<Vec<Arrived>, String> {
+        let mut completions: Vec<Completion> = Vec::new();
+        while self.nic.poll(&mut completions, 64) > 0 {}
+        let mut arrived = Vec::new();
+        for completion in completions {
+            match completion.kind {
+                CompletionKind::Recv {
+                    buffer,
+                    length,
+                    immediate,
+                    ..
+                } if completion.status == Status::Ok => {
+                    let receive = self.posted.remove(&buffer);
+                    arrived.push(Arrived {
+                        receive: receive.ok_or("a buffer came back that was not posted")?,
+                        bytes: self.nic.buffer(buffer)[..length].to_vec(),
+                        immediate,
+                    });
+                    self.nic.release_buffer(buffer);
+                }
+                other => return Err(format!("a user queue pair completed {other:?}")),
+            }
+        }
+        Ok(arrived)
+    }
+}
