@@ -1,0 +1,248 @@
+//! The end of a run: everything is over, and nothing is left of it.
+
+use efa_core::endpoint::{CompletionFlags, Counter, Usage};
+
+use crate::model::{Asked, OneSidedKind, ProgramId, check_matching};
+use crate::plan::Manner;
+
+use super::{Troubles, World};
+
+impl World {
+    pub(super) fn finish(mut self) -> Result<Troubles, String> {
+        self.receive_the_rest_without_header()?;
+        self.settle()?;
+        // Those who live clear up after those who died or parted.
+        self.forget_the_doomed()?;
+        self.settle()?;
+        self.receive_the_rest()?;
+        for number in 0..self.receives.len() {
+            if !self.receives[number].ended {
+                self.cancel(number, true)?;
+            }
+        }
+        self.settle()?;
+        // Late packets of parted programs may have introduced them once more.
+        self.forget_the_doomed()?;
+        self.settle()?;
+        self.check_outcomes()?;
+        self.end_orphans()?;
+        self.check_rest()?;
+        for at in 0..self.programs.len() {
+            self.check_counters(at)?;
+            if self.is_dead(at) {
+                continue;
+            }
+            check_matching(&self.messages, &self.receives, self.ordered)?;
+        }
+        Ok(self.troubles)
+    }
+
+    pub(super) fn check_outcomes(&self) -> Result<(), String> {
+        for (number, message) in self.messages.iter().enumerate() {
+            let doomed = self.is_doomed(message.from, message.to);
+            let reported = matches!(message.state, Asked::Ended(_));
+            let reports = matches!(message.manner, Manner::Plain | Manner::DeliveryComplete);
+            let never = !self.is_dead(message.from)
+                && !message.lost
+                && match message.state {
+                    Asked::Started => reports,
+                    Asked::Waiting => true,
+                    Asked::Refused | Asked::Ended(_) => false,
+                };
+            if never {
+                return Err(format!(
+                    "message {number} never ends: {:?}; {}",
+                    message.state,
+                    self.usages()
+                ));
+            }
+            let excused = doomed || message.lost || message.state == Asked::Refused;
+            if !excused && reports && !reported {
+                return Err(format!("message {number} was not reported"));
+            }
+        }
+        for (number, operation) in self.one_sided.iter().enumerate() {
+            let doomed = self.is_doomed(operation.from, operation.to);
+            let reports = matches!(operation.manner, Manner::Plain | Manner::DeliveryComplete);
+            let what = format!("one-sided operation {number} ({:?})", operation.kind);
+            let never = !self.is_dead(operation.from)
+                && !operation.orphaned
+                && match operation.state {
+                    Asked::Started => reports,
+                    Asked::Waiting => true,
+                    Asked::Refused | Asked::Ended(_) => false,
+                };
+            if never {
+                return Err(format!(
+                    "{what} of {} bytes from program {} to {} never ends: {:?}; {}",
+                    operation.length,
+                    operation.from,
+                    operation.to,
+                    operation.state,
+                    self.usages()
+                ));
+            }
+            if doomed || operation.orphaned || operation.state == Asked::Refused {
+                continue;
+            }
+            if !self.is_written(number) {
+                return Err(format!("{what} did not do its work"));
+            }
+            if operation.announces && !operation.announced {
+                return Err(format!("{what} was not announced"));
+            }
+        }
+        (0..self.programs.len())
+            .filter(|at| !self.is_dead(*at))
+            .try_for_each(|at| self.check_words(at))
+    }
+
+    /// What the programs keep, for the report of something that is stuck.
+    pub(super) fn usages(&self) -> String {
+        let all = self.programs.iter().enumerate();
+        all.filter_map(|(at, program)| {
+            let usage = program.endpoint.as_ref()?.usage();
+            Some(format!("program {at} keeps {usage:?}"))
+        })
+        .collect::<Vec<_>>()
+        .join(", ")
+    }
+
+    /// The counter and the lock word of a program are what its peers' atomics made them.
+    pub(super) fn check_words(&self, at: ProgramId) -> Result<(), String> {
+        let to_it = |kinds: &[OneSidedKind]| -> Vec<usize> {
+            let all = self.one_sided.iter().enumerate();
+            all.filter(|(_, one)| one.to == at && kinds.contains(&one.kind))
+                .map(|(number, _)| number)
+                .collect()
+        };
+        let fetched = |number: &usize| {
+            let operation = &self.one_sided[*number];
+            let bytes = self.bytes(operation.from, operation.local + 8, 8);
+            u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+        };
+        let adds = to_it(&[OneSidedKind::Add, OneSidedKind::FetchAdd]);
+        let certain = adds.iter().filter(|number| {
+            let operation = &self.one_sided[**number];
+            operation.state != Asked::Refused && !self.is_doomed(operation.from, at)
+        });
+        let counter = self.word(at, 0);
+        if !(certain.count() as u64..=adds.len() as u64).contains(&counter) {
+            return Err(format!(
+                "the counter of program {at} is {counter} after {} additions",
+                adds.len()
+            ));
+        }
+        let mut values: Vec<u64> = adds
+            .iter()
+            .filter(|number| {
+                let operation = &self.one_sided[**number];
+                operation.kind == OneSidedKind::FetchAdd && operation.state == Asked::Ended(Ok(()))
+            })
+            .map(fetched)
+            .collect();
+        values.sort_unstable();
+        if values.windows(2).any(|pair| pair[0] == pair[1])
+            || values.iter().any(|value| *value >= counter)
+        {
+            return Err(format!(
+                "fetched from the counter of program {at}: {values:?}"
+            ));
+        }
+        let owner = self.word(at, 8);
+        for number in to_it(&[OneSidedKind::Claim]) {
+            let operation = &self.one_sided[number];
+            if operation.state != Asked::Ended(Ok(())) {
+                continue;
+            }
+            let (old, won) = (fetched(&number), owner == number as u64 + 1);
+            if (old == 0) != won || (!won && old != owner) {
+                return Err(format!(
+                    "operation {number} found {old} in the lock word of program {at}, which {owner} \
+                     owns"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The counters of a program say what became of its operations.
+    pub(super) fn check_counters(&self, at: ProgramId) -> Result<(), String> {
+        let Some(endpoint) = &self.programs[at].endpoint else {
+            return Ok(());
+        };
+        let counted = |states: &[Asked]| {
+            let ended = |wanted: fn(&Asked) -> bool| {
+                states.iter().filter(|state| wanted(state)).count() as u64
+            };
+            Counter {
+                // Whose success is not reported stays started.
+                successes: ended(|state| matches!(state, Asked::Started | Asked::Ended(Ok(())))),
+                errors: ended(|state| matches!(state, Asked::Ended(Err(_)))),
+            }
+        };
+        let messages = self.messages.iter().filter(|message| message.from == at);
+        let one_sided = |reads: bool| -> Vec<Asked> {
+            let all = self.one_sided.iter().filter(|one| one.from == at);
+            all.filter(|one| one.kind.flags().contains(CompletionFlags::READ) == reads)
+                .map(|one| one.state)
+                .collect()
+        };
+        let to_it = self.one_sided.iter().filter(|one| one.to == at);
+        let statistics = endpoint.statistics();
+        for (what, found, expected) in [
+            (
+                "sends",
+                statistics.sends,
+                counted(&messages.map(|message| message.state).collect::<Vec<_>>()),
+            ),
+            ("receives", statistics.receives, self.programs[at].received),
+            ("writes", statistics.writes, counted(&one_sided(false))),
+            ("reads", statistics.reads, counted(&one_sided(true))),
+            (
+                "remote writes",
+                statistics.remote_writes,
+                Counter {
+                    successes: to_it.filter(|one| one.announced).count() as u64,
+                    errors: 0,
+                },
+            ),
+        ] {
+            if found != expected {
+                return Err(format!(
+                    "program {at} counted {what}: {found:?} instead of {expected:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing is left of what is over.
+    pub(super) fn check_rest(&self) -> Result<(), String> {
+        for (at, program) in self.programs.iter().enumerate() {
+            let Some(endpoint) = &program.endpoint else {
+                continue;
+            };
+            let usage = endpoint.usage();
+            let expected = Usage {
+                peers: usage.peers,
+                ..Usage::default()
+            };
+            if usage != expected || endpoint.has_packets_in_flight() {
+                return Err(format!("program {at} keeps {usage:?}"));
+            }
+            let nic = endpoint.nic().sim();
+            let found = (nic.posted_receives(), nic.free_buffers());
+            let nic = &program.settings.nic;
+            let expected = (nic.recv_depth as usize, nic.send_depth as usize);
+            if found != expected {
+                return Err(format!(
+                    "program {at} on host {}: receives and free buffers are {found:?} instead of \
+                     {expected:?}",
+                    program.slot
+                ));
+            }
+        }
+        Ok(())
+    }
+}

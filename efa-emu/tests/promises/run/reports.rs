@@ -1,0 +1,267 @@
+//! What endpoints report, held against what was asked for.
+
+use efa_core::endpoint::{CompletionEntry, CompletionFlags, Errno, ErrorEntry, Failure};
+
+use crate::combine::Call;
+use crate::model::{Asked, OneSidedKind, ProgramId, ReceiveKind, is_loss, pattern};
+use crate::plan::Manner;
+
+use super::{World, combined};
+
+impl World {
+    pub(super) fn ended(
+        &self,
+        what: &str,
+        state: Asked,
+        manner: Manner,
+        (from, to): (ProgramId, ProgramId),
+        orphaned: bool,
+        result: Result<(), Failure>,
+    ) -> Result<Asked, String> {
+        if state != Asked::Started && state != Asked::Waiting {
+            return Err(format!("{what} was reported although it is {state:?}"));
+        }
+        match result {
+            Ok(()) if matches!(manner, Manner::Silent | Manner::Inject) => {
+                Err(format!("the success of {what} was reported"))
+            }
+            Err(failure) if !self.is_doomed(from, to) && !orphaned => {
+                Err(format!("{what} failed: {failure}"))
+            }
+            Err(failure) if !is_loss(failure) => {
+                Err(format!("{what} failed for the wrong reason: {failure}"))
+            }
+            _ => Ok(Asked::Ended(result)),
+        }
+    }
+
+    pub(super) fn on_sent(
+        &mut self,
+        number: usize,
+        completion: Result<CompletionEntry, ErrorEntry>,
+    ) -> Result<(), String> {
+        let what = format!("message {number}");
+        // The data is there when the sender hears of it, whether or not the receiver has looked.
+        self.collect_without_header(self.messages[number].to)?;
+        let message = &self.messages[number];
+        let result = completion.map_err(|entry| entry.failure).map(|_| ());
+        if let Ok(entry) = completion
+            && entry.length != message.length as u64
+        {
+            return Err(format!("{what} was reported with length {}", entry.length));
+        }
+        if result.is_ok()
+            && message.manner == Manner::DeliveryComplete
+            && message.taken.is_none()
+            && !self.is_dead(message.to)
+        {
+            return Err(format!("{what} was reported before its delivery"));
+        }
+        let pair = (message.from, message.to);
+        self.messages[number].state =
+            self.ended(&what, message.state, message.manner, pair, false, result)?;
+        Ok(())
+    }
+
+    pub(super) fn on_one_sided(
+        &mut self,
+        number: usize,
+        completion: Result<CompletionEntry, ErrorEntry>,
+    ) -> Result<(), String> {
+        let operation = &self.one_sided[number];
+        let what = format!("one-sided operation {number} ({:?})", operation.kind);
+        let result = completion.map_err(|entry| entry.failure).map(|_| ());
+        if let Ok(entry) = completion {
+            if entry.flags != operation.kind.flags() {
+                return Err(format!("{what} was reported with {:?}", entry.flags));
+            }
+            if operation.kind == OneSidedKind::Read
+                && self.bytes(operation.from, operation.local, operation.length)
+                    != pattern(number, operation.length)
+            {
+                return Err(format!("{what} brought other data"));
+            }
+            if let OneSidedKind::Combine(combine) = operation.kind
+                && combine.call != Call::Write
+            {
+                let length = operation.length;
+                let fetched = self.bytes(operation.from, operation.local + length as u64, length);
+                let [old, ..] = combined(number, length);
+                if fetched != old {
+                    return Err(format!("{what} fetched other values"));
+                }
+            }
+            let in_place = operation.orphaned || self.is_written(number);
+            if operation.manner == Manner::DeliveryComplete && !in_place {
+                return Err(format!("{what} was reported before its delivery"));
+            }
+        }
+        let pair = (operation.from, operation.to);
+        self.one_sided[number].state = self.ended(
+            &what,
+            operation.state,
+            operation.manner,
+            pair,
+            operation.orphaned,
+            result,
+        )?;
+        Ok(())
+    }
+
+    /// Whether an operation on memory of its own has changed it as it should.
+    pub(super) fn is_written(&self, number: usize) -> bool {
+        let operation = &self.one_sided[number];
+        let expected = match operation.kind {
+            OneSidedKind::Write => pattern(number, operation.length),
+            OneSidedKind::Combine(combine) => {
+                let [old, operand, comparand] = combined(number, operation.length);
+                combine.outcome(&old, &operand, &comparand)
+            }
+            // What others change as well is checked in the end.
+            _ => return true,
+        };
+        self.bytes(operation.to, operation.remote, operation.length) == expected
+    }
+
+    /// A peer's write with CQ data.
+    pub(super) fn on_announced(
+        &mut self,
+        at: ProgramId,
+        entry: &CompletionEntry,
+    ) -> Result<(), String> {
+        let number = entry.data as usize;
+        let Some(operation) = self.one_sided.get(number) else {
+            return Err(format!(
+                "program {at} heard of a write nobody made: {entry:?}"
+            ));
+        };
+        if !operation.announces || operation.to != at || operation.announced {
+            return Err(format!("program {at} heard of write {number}: {entry:?}"));
+        }
+        let in_place = operation.orphaned || self.is_written(number);
+        if !in_place || entry.length != operation.length as u64 {
+            return Err(format!("write {number} was announced before its data"));
+        }
+        self.one_sided[number].announced = true;
+        Ok(())
+    }
+
+    pub(super) fn note_taken(&mut self, receive: usize, number: usize) -> Result<(), String> {
+        let Some(message) = self.messages.get_mut(number) else {
+            return Err(format!("receive {receive} got a message nobody sent"));
+        };
+        let taker = &mut self.receives[receive];
+        if !taker.accepts(message) {
+            return Err(format!(
+                "receive {receive} got message {number}, which is not for it"
+            ));
+        }
+        if let Some(other) = message.taken.replace(receive) {
+            return Err(format!(
+                "message {number} was received by {other} and by {receive}"
+            ));
+        }
+        taker.taken.push(number);
+        Ok(())
+    }
+
+    pub(super) fn on_received(
+        &mut self,
+        at: ProgramId,
+        number: usize,
+        completion: Result<CompletionEntry, ErrorEntry>,
+    ) -> Result<(), String> {
+        let what = format!("receive {number}");
+        let receive = &self.receives[number];
+        let kind = receive.kind;
+        if receive.ended || receive.at != at {
+            return Err(format!("{what} was reported after its end: {completion:?}"));
+        }
+        let flags = match &completion {
+            Ok(entry) => entry.flags,
+            Err(entry) => entry.flags,
+        };
+        match completion {
+            Ok(_) => self.programs[at].received.successes += 1,
+            Err(_) => self.programs[at].received.errors += 1,
+        }
+        if kind != ReceiveKind::Multi || flags.contains(CompletionFlags::MULTI_RECV) {
+            self.give_up_receive(number);
+        }
+        let receive = &self.receives[number];
+        let (address, length, whole, data) = match completion {
+            Ok(entry) => {
+                let address = match kind {
+                    ReceiveKind::Multi => entry.buffer,
+                    _ => receive.address,
+                };
+                (address, entry.length as usize, entry.length, entry)
+            }
+            Err(entry) if entry.failure.errno == Errno::ETRUNC => {
+                let whole = entry.length + entry.overflow_length;
+                let like = CompletionEntry {
+                    context: entry.context,
+                    flags: entry.flags,
+                    length: whole,
+                    data: entry.data,
+                    tag: entry.tag,
+                    source: entry.source,
+                    buffer: 0,
+                };
+                (receive.address, entry.length as usize, whole, like)
+            }
+            Err(entry) if self.is_lost(at, &entry) => {
+                let message = entry.data as usize;
+                self.note_taken(number, message)?;
+                self.messages[message].lost = true;
+                self.troubles.lost += 1;
+                return Ok(());
+            }
+            Err(entry) => {
+                let troubled = (0..self.programs.len()).any(|other| self.is_doomed(at, other));
+                let asked = receive.cancelled && entry.failure.errno == Errno::ECANCELED;
+                return match asked || (troubled && is_loss(entry.failure)) {
+                    true => Ok(()),
+                    false => Err(format!("{what} failed: {}", entry.failure)),
+                };
+            }
+        };
+        let truncated = completion.is_err();
+        let has_data = flags.contains(CompletionFlags::REMOTE_CQ_DATA);
+        let message_number = if has_data {
+            data.data as usize
+        } else {
+            let head = self.bytes(at, address, 8);
+            u64::from_le_bytes(head.try_into().expect("eight bytes")) as usize
+        };
+        self.note_taken(number, message_number)?;
+        let (message, receive) = (&self.messages[message_number], &self.receives[number]);
+        let what = format!("{what} of message {message_number}");
+        if whole != message.length as u64 || message.data.is_some() != has_data {
+            return Err(format!("{what} reported {data:?}"));
+        }
+        if data.tag != message.tag.unwrap_or(0) {
+            return Err(format!("{what} reported tag {}", data.tag));
+        }
+        if kind != ReceiveKind::Multi && truncated != (message.length > receive.capacity) {
+            return Err(format!("{what}: truncated is {truncated}"));
+        }
+        let from = message.from;
+        let source = data.source.and_then(|peer| {
+            let endpoint = self.programs[at].endpoint.as_ref()?;
+            endpoint.lookup_address(peer)
+        });
+        if source != Some(self.programs[from].address) && !self.is_doomed(from, at) {
+            return Err(format!("{what} reported another sender: {source:?}"));
+        }
+        // Where a truncated message of a multi-receive buffer went is not told.
+        if kind == ReceiveKind::Multi && truncated {
+            return Ok(());
+        }
+        let expected = pattern(message_number, message.length);
+        match self.bytes(at, address, length) == expected[..length] {
+            true => Ok(()),
+            false => Err(format!("{what} brought other data")),
+        }
+    }
+}
