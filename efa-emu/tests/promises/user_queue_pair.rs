@@ -17,7 +17,7 @@ pub(crate) struct UserQueuePair {
 pub(crate) struct Arrived {
     pub(crate) receive: usize,
     pub(crate) bytes: Vec<u8>,
-    pub(crate) immediate: Option<u32>,
+    pub(crate) cq_data: Option<u32>,
 }
 
 const DEPTH: u32 = 128;
@@ -80,7 +80,8 @@ impl UserQueuePair {
                     arrived.push(Arrived {
                         receive: receive.ok_or("a buffer came back that was not posted")?,
                         bytes: self.nic.buffer(buffer)[..length].to_vec(),
-                        immediate,
+                        // In the order of stock libfabric.
+                        cq_data: immediate.map(u32::swap_bytes),
                     });
                     self.nic.release_buffer(buffer);
                 }

@@ -191,10 +191,10 @@ impl World {
         for Arrived {
             receive,
             bytes,
-            immediate,
+            cq_data,
         } in user.poll()?
         {
-            let Some(number) = immediate.map(|data| data as usize) else {
+            let Some(number) = cq_data.map(|data| data as usize) else {
                 return Err(format!("receive {receive} got a message without CQ data"));
             };
             self.note_taken(receive, number)?;
