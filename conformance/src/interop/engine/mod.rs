@@ -19,7 +19,7 @@ use super::{Bench, Cell, CellResult, Lab, Unmet};
 
 use play::{CELL, Played, Tally, play};
 use release::{RELEASES, Release};
-use subprotocol::{Fault, SUBPROTOCOLS, Subprotocol};
+use subprotocol::{Fault, Instead, Operations, SUBPROTOCOLS, Subprotocol};
 
 const GROUP: &str = "engine";
 
@@ -52,29 +52,61 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
     Ok(cells)
 }
 
-/// Plays a subprotocol's scenario; the sides must send what the subprotocol consists of.
+/// Plays a subprotocol's scenario; the sides must send what the subprotocol consists of, or what takes
+/// its place with a release that lacks it.
 fn cell(
     bench: &Bench,
     release: &Release,
     subprotocol: &Subprotocol,
     initiator: Initiator,
 ) -> CellResult {
-    if let Some(reason) = subprotocol.missing_in(release, initiator) {
-        return Err(Unmet::Skipped(reason));
-    }
     let fetched = release.fetch(bench)?;
     let text = script::write(release, &fetched, subprotocol, initiator);
-    let played = play(bench, &fetched, &text)?;
+    let mut played = play(bench, &fetched, &text)?;
     let (first, second) = match initiator {
         Initiator::Engine => (script::ENGINE, script::STOCK),
         Initiator::Stock => (script::STOCK, script::ENGINE),
     };
     let mut tally = Tally::default();
-    tally.require(&played, first, subprotocol.initiator);
-    if let Some(fault) = subprotocol.fault_of(release, initiator) {
-        return excuse(bench, &played, &tally, fault);
+    match subprotocol.instead(release, initiator) {
+        Some(Instead::Refusal(text)) => {
+            match played.stopped.take() {
+                Some(error) if error.contains(text) => tally.seen.push(format!("refused: {error}")),
+                other => {
+                    tally.missing.push("it was not refused".into());
+                    played.stopped = other;
+                }
+            }
+            tally.forbid(&played, first, subprotocol.initiator);
+        }
+        Some(Instead::Packets(initiator, responder)) => {
+            tally.require(&played, first, initiator);
+            tally.require(&played, second, responder);
+            let own = [subprotocol.initiator, subprotocol.responder].concat();
+            let new: Vec<&str> = own
+                .into_iter()
+                .filter(|kind| !initiator.contains(kind) && !responder.contains(kind))
+                .collect();
+            for host in [first, second] {
+                tally.forbid(&played, host, &new);
+            }
+            if let Some(seen) = tally.seen.first_mut() {
+                seen.insert_str(0, "instead: ");
+            }
+        }
+        None => {
+            tally.require(&played, first, subprotocol.initiator);
+            if let Some(fault) = subprotocol.fault_of(release, initiator) {
+                return excuse(bench, &played, &tally, fault);
+            }
+            tally.require(&played, second, subprotocol.responder);
+            if matches!(subprotocol.operations, Operations::Write { data: true, .. }) {
+                for host in [first, second] {
+                    tally.unsolicited(&played, host, subprotocol.unsolicited);
+                }
+            }
+        }
     }
-    tally.require(&played, second, subprotocol.responder);
     played.judge(tally.seen, tally.missing)
 }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::capture::sent_by;
+use efa_core::wire::{ExtraFeatures, Header};
+
+use super::capture::{packets, sent_by};
 use super::release::Fetched;
 use crate::check;
 use crate::conduct::ConductError;
@@ -126,6 +128,23 @@ impl Tally {
             if let Some(count) = sent.get(*kind) {
                 self.missing.push(format!("{host} sent {count} {kind}"));
             }
+        }
+    }
+
+    /// A host's HANDSHAKE must say that its device takes writes with immediate data without a receive,
+    /// or must not.
+    pub(super) fn unsolicited(&mut self, played: &Played, host: &str, expected: bool) {
+        let features = packets(&played.capture, host).find_map(|packet| match packet.header {
+            Header::Handshake(handshake) => Some(handshake.extra_info.features()),
+            _ => None,
+        });
+        let found =
+            features.map(|features| features.contains(ExtraFeatures::UNSOLICITED_WRITE_RECV));
+        if found != Some(expected) {
+            self.missing.push(format!(
+                "{host}: unsolicited write receive in its HANDSHAKE: expected {expected}, actual \
+                 {found:?}"
+            ));
         }
     }
 }

@@ -30,18 +30,17 @@ pub(super) fn write(
         Operations::Write { .. } | Operations::Read { .. } => r#"["msg", "rma", "source"]"#,
         Operations::Atomic(_) => r#"["msg", "rma", "atomic", "source"]"#,
     };
-    let mut settings = vec![unsolicited_write_recv(release.unsolicited)];
+    let unsolicited = subprotocol.engine_unsolicited(release);
+    let mut settings = vec![unsolicited_write_recv(unsolicited)];
     settings.extend(subprotocol.settings);
     script.engine(ENGINE, profile, capabilities, &settings);
     let stock = (release, fetched);
-    script.stock(
-        STOCK,
-        stock,
-        profile,
-        capabilities,
-        subprotocol.environment,
-        "",
-    );
+    let environment = subprotocol.environment;
+    let register = match subprotocol.register_local {
+        true => REGISTERED,
+        false => "",
+    };
+    script.stock(STOCK, stock, profile, capabilities, environment, register);
     script.greet();
     match subprotocol.operations {
         Operations::Messages {
@@ -58,6 +57,9 @@ pub(super) fn write(
     }
     script.finish()
 }
+
+/// The key of endpoints whose application registers its memory.
+pub(super) const REGISTERED: &str = "register_local = true";
 
 /// The setting of the engine's device.
 pub(super) fn unsolicited_write_recv(on: bool) -> &'static str {
@@ -114,7 +116,7 @@ settings = {{ {settings} }}"#
         ));
     }
 
-    /// A stock endpoint, whose application registers all its memory. `more` are further keys.
+    /// A stock endpoint. `more` are further keys.
     pub(super) fn stock(
         &mut self,
         name: &str,
@@ -145,7 +147,6 @@ name = "{name}"
 software = "libfabric"
 version = "{version}"
 profile = "{profile}"
-register_local = true
 capabilities = {capabilities}
 environment = {{ {environment} }}
 {more}"#

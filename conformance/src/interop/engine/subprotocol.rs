@@ -10,8 +10,11 @@ pub(super) struct Subprotocol {
     pub(super) name: &'static str,
     /// The release of libfabric that brought it.
     since: Version,
-    /// Why a release that has it does not initiate it.
-    not_from: &'static [(&'static str, &'static str)],
+    /// Whether it needs what only some builds of a release have: writes with immediate data that take
+    /// no receive.
+    pub(super) unsolicited: bool,
+    /// What releases that lack it make of it.
+    without: Without,
     /// The devices of both hosts.
     pub(super) profile: &'static str,
     /// What makes stock libfabric choose it.
@@ -19,10 +22,30 @@ pub(super) struct Subprotocol {
     /// What makes the engine choose it.
     pub(super) settings: &'static [&'static str],
     pub(super) operations: Operations,
+    /// Whether stock's application registers its memory (`FI_MR_LOCAL`) or leaves that to the provider.
+    pub(super) register_local: bool,
     /// What each side must send.
     pub(super) initiator: &'static [&'static str],
     pub(super) responder: &'static [&'static str],
     fault: Option<Fault>,
+}
+
+/// What is done with a release that lacks a subprotocol.
+#[derive(Clone, Copy, Debug)]
+struct Without {
+    /// When the engine begins.
+    engine: Instead,
+    /// When the release begins.
+    stock: Instead,
+}
+
+/// What is done instead of a subprotocol.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Instead {
+    /// The operation is refused with an error that contains this.
+    Refusal(&'static str),
+    /// The initiator and the responder send these.
+    Packets(&'static [&'static str], &'static [&'static str]),
 }
 
 /// What a stock release does wrong as the responder of a subprotocol.
@@ -73,6 +96,14 @@ const WRITE_LONG: &[(&str, &str)] = &[
     ("FI_EFA_INTER_MIN_READ_WRITE_SIZE", "70000"),
 ];
 
+/// The engine's answer to delivery complete with a peer that cannot acknowledge.
+const NO_DC: &str = "not supported: delivery complete";
+/// 2.1 can be told to receive no unsolicited writes.
+const RDMA_SOLICITED: &[(&str, &str)] = &[
+    ("FI_EFA_USE_DEVICE_RDMA", "1"),
+    ("FI_EFA_USE_UNSOLICITED_WRITE_RECV", "0"),
+];
+
 const EMULATED: &[&str] = &["use_device_rdma = false"];
 
 const fn since(major: u16, minor: u16) -> Version {
@@ -113,11 +144,16 @@ const fn write_dc(length: usize) -> Operations {
 const BASELINE: Subprotocol = Subprotocol {
     name: "",
     since: since(1, 10),
-    not_from: &[],
+    unsolicited: false,
+    without: Without {
+        engine: Instead::Packets(&[], &[]),
+        stock: Instead::Packets(&[], &[]),
+    },
     profile: "efa2",
     environment: NO_RDMA,
     settings: EMULATED,
     operations: messages(64),
+    register_local: true,
     initiator: &[],
     responder: &[],
     fault: None,
@@ -156,6 +192,16 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
     Subprotocol {
         name: "runting-read message",
         since: since(1, 16),
+        without: Without {
+            engine: Instead::Packets(
+                &["LONGREAD_MSGRTM", "LONGREAD_TAGRTM"],
+                &["RDMA_READ_REQUEST", "EOR"],
+            ),
+            stock: Instead::Packets(
+                &["LONGREAD_MSGRTM", "LONGREAD_TAGRTM"],
+                &["RDMA_READ_REQUEST", "EOR"],
+            ),
+        },
         environment: READ_RUNT,
         settings: &["min_read_message_size = 70000", "runt_size = 20480"],
         operations: messages(200_000),
@@ -166,6 +212,10 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
     Subprotocol {
         name: "DC eager message",
         since: since(1, 12),
+        without: Without {
+            engine: Instead::Refusal(NO_DC),
+            stock: Instead::Packets(&["EAGER_MSGRTM", "EAGER_TAGRTM"], &[]),
+        },
         operations: messages_dc(64),
         initiator: &["DC_EAGER_MSGRTM", "DC_EAGER_TAGRTM"],
         responder: &["RECEIPT"],
@@ -174,6 +224,10 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
     Subprotocol {
         name: "DC medium message",
         since: since(1, 12),
+        without: Without {
+            engine: Instead::Refusal(NO_DC),
+            stock: Instead::Packets(&["MEDIUM_MSGRTM", "MEDIUM_TAGRTM"], &[]),
+        },
         operations: messages_dc(40_000),
         initiator: &["DC_MEDIUM_MSGRTM", "DC_MEDIUM_TAGRTM"],
         responder: &["RECEIPT"],
@@ -182,6 +236,10 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
     Subprotocol {
         name: "DC long-CTS message",
         since: since(1, 12),
+        without: Without {
+            engine: Instead::Refusal(NO_DC),
+            stock: Instead::Packets(&["LONGCTS_MSGRTM", "LONGCTS_TAGRTM", "CTSDATA"], &["CTS"]),
+        },
         operations: messages_dc(500_000),
         initiator: &["DC_LONGCTS_MSGRTM", "DC_LONGCTS_TAGRTM", "CTSDATA"],
         responder: &["CTS", "RECEIPT"],
@@ -206,21 +264,36 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
         environment: WRITE_LONG,
         settings: &["min_read_write_size = 70000"],
         operations: write(200_000),
+        register_local: false,
+        initiator: &["LONGREAD_RTW"],
+        responder: &["RDMA_READ_REQUEST", "EOR"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "long-read write, FI_MR_LOCAL",
+        profile: "efa1",
+        environment: WRITE_LONG,
+        settings: &["min_read_write_size = 70000"],
+        operations: write(200_000),
         initiator: &["LONGREAD_RTW"],
         responder: &["RDMA_READ_REQUEST", "EOR"],
         fault: Some(Fault {
             release: "2.1.0",
             shows: "lower did not complete",
             withholds: "EOR",
-            reason: "2.1 registers memory that peers may write without IBV_ACCESS_LOCAL_WRITE where \
-                     the device has no RDMA write, so the device refuses the read that is to bring \
-                     the data (later releases: ofiwg/libfabric pull request 11150)",
+            reason: "2.1 uses the application's registration, but registers memory that peers may \
+                     write without IBV_ACCESS_LOCAL_WRITE where the device has no RDMA write: it \
+                     refuses the read that is to bring the data",
         }),
         ..BASELINE
     },
     Subprotocol {
         name: "DC eager write",
         since: since(1, 12),
+        without: Without {
+            engine: Instead::Refusal(NO_DC),
+            stock: Instead::Packets(&["EAGER_RTW"], &[]),
+        },
         operations: write_dc(1000),
         initiator: &["DC_EAGER_RTW"],
         responder: &["RECEIPT"],
@@ -229,6 +302,10 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
     Subprotocol {
         name: "DC long-CTS write",
         since: since(1, 12),
+        without: Without {
+            engine: Instead::Refusal(NO_DC),
+            stock: Instead::Packets(&["LONGCTS_RTW", "CTSDATA"], &["CTS"]),
+        },
         operations: write_dc(500_000),
         initiator: &["DC_LONGCTS_RTW", "CTSDATA"],
         responder: &["CTS", "RECEIPT"],
@@ -260,6 +337,10 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
     Subprotocol {
         name: "direct write",
         since: since(1, 18),
+        without: Without {
+            engine: Instead::Packets(&["LONGREAD_RTW"], &["RDMA_READ_REQUEST", "EOR"]),
+            stock: Instead::Packets(&["LONGREAD_RTW"], &["RDMA_READ_REQUEST", "EOR"]),
+        },
         environment: RDMA,
         settings: &[],
         operations: write(200_000),
@@ -269,6 +350,28 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
     Subprotocol {
         name: "direct write with immediate",
         since: since(1, 18),
+        without: Without {
+            engine: Instead::Packets(&["EAGER_RTW"], &[]),
+            stock: Instead::Packets(&["EAGER_RTW"], &[]),
+        },
+        environment: RDMA_SOLICITED,
+        settings: &[],
+        operations: Operations::Write {
+            length: 4000,
+            delivery_complete: false,
+            data: true,
+        },
+        initiator: &["RDMA_WRITE with immediate"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "unsolicited write with immediate",
+        since: since(2, 1),
+        unsolicited: true,
+        without: Without {
+            engine: Instead::Packets(&["EAGER_RTW"], &[]),
+            stock: Instead::Packets(&["EAGER_RTW"], &[]),
+        },
         environment: RDMA,
         settings: &[],
         operations: Operations::Write {
@@ -302,6 +405,10 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
     Subprotocol {
         name: "DC write atomic",
         since: since(1, 12),
+        without: Without {
+            engine: Instead::Refusal(NO_DC),
+            stock: Instead::Packets(&["WRITE_RTA"], &[]),
+        },
         operations: Operations::Atomic("atomic-dc"),
         initiator: &["DC_WRITE_RTA"],
         responder: &["RECEIPT"],
@@ -310,18 +417,23 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
 ];
 
 impl Subprotocol {
-    /// Why a release cannot take part, if it cannot.
-    pub(super) fn missing_in(&self, release: &Release, initiator: Initiator) -> Option<String> {
-        if release.version < self.since {
-            return Some(format!(
-                "libfabric {} has none: it came with {}",
-                release.name, self.since
-            ));
+    /// What is done instead, if the release lacks it.
+    pub(super) fn instead(&self, release: &Release, initiator: Initiator) -> Option<Instead> {
+        let is_there = release.version >= self.since && (release.unsolicited || !self.unsolicited);
+        match initiator {
+            _ if is_there => None,
+            Initiator::Engine => Some(self.without.engine),
+            Initiator::Stock => Some(self.without.stock),
         }
-        let known = self.not_from.iter().find(|(name, _)| *name == release.name);
-        known
-            .filter(|_| initiator == Initiator::Stock)
-            .map(|(_, reason)| (*reason).to_owned())
+    }
+
+    /// Whether the engine's device takes writes with immediate data without a receive. It does as the
+    /// release wherever that does not matter.
+    pub(super) fn engine_unsolicited(&self, release: &Release) -> bool {
+        match self.operations {
+            Operations::Write { data: true, .. } => self.unsolicited,
+            _ => release.unsolicited,
+        }
     }
 
     /// What a release does wrong when it answers.

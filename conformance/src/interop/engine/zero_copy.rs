@@ -9,7 +9,7 @@ use efa_emu::profile::Profile;
 use super::capture::{NOT_READY, packets};
 use super::play::{CELL, Played, Tally, play};
 use super::release::{Fetched, Release};
-use super::script::{ENGINE, STOCK, Script, unsolicited_write_recv};
+use super::script::{ENGINE, REGISTERED, STOCK, Script, unsolicited_write_recv};
 use super::{GROUP, LIMIT};
 use crate::interop::{Bench, Cell, CellResult, Unmet};
 use crate::libfabric::Version;
@@ -190,7 +190,7 @@ fn stock(
     arriving: &'static str,
 ) {
     let generation = Generation::of(release.version);
-    let promise = format!("max_message = {}", generation.promised(mtu()));
+    let promise = format!("{REGISTERED}\nmax_message = {}", generation.promised(mtu()));
     let environment = generation.environment(arriving);
     let release = (release, fetched);
     script.stock(name, release, PROFILE, CAPABILITIES, &environment, &promise);
@@ -218,7 +218,8 @@ fn to_receiver(bench: &Bench, release: &Release, sender: &'static str) -> CellRe
         }
         // In this mode it could not send right (see `PREFIX_SENT`).
         (_, Generation::Unannounced) => {
-            script.stock(PEER, (release, &fetched), PROFILE, CAPABILITIES, &[], "");
+            let stock = (release, &fetched);
+            script.stock(PEER, stock, PROFILE, CAPABILITIES, &[], REGISTERED);
         }
         _ => stock(&mut script, PEER, release, &fetched, "0"),
     }
