@@ -71,16 +71,18 @@ impl Default for Stock {
 }
 
 /// Plays a scenario, each endpoint on an emulated host of its own. With `captures` each host writes
-/// its packets there.
+/// its packets there. The rules in the file `faults` hold as long as the first endpoint's host runs.
 pub fn play(
     scenario: &Scenario,
     launcher: &Launcher,
     stock: &Stock,
     captures: Option<&Path>,
+    faults: Option<&Path>,
 ) -> Result<(Transcript, Vec<PathBuf>), ConductError> {
     let mut players = Vec::new();
     let mut files = Vec::new();
-    for endpoint in &scenario.endpoints {
+    for (at, endpoint) in scenario.endpoints.iter().enumerate() {
+        let faults = faults.filter(|_| at == 0);
         let capture = captures.map(|directory| directory.join(format!("{}.pcapng", endpoint.name)));
         files.extend(capture.clone());
         players.push(Player::launch(
@@ -94,6 +96,9 @@ pub fn play(
                     Software::Libfabric => stock.runner.clone(),
                     Software::Core => None,
                 },
+                options: faults.map_or(Vec::new(), |file| {
+                    vec!["--faults".into(), file.display().to_string()]
+                }),
                 ..Host::default()
             },
         )?);
@@ -122,7 +127,7 @@ pub fn record(
     let directory = Scratch::new().map_err(|error| {
         RecordError::Environment(format!("cannot make a temporary directory: {error}"))
     })?;
-    let (transcript, captures) = play(&scenario, launcher, stock, Some(&directory.0))?;
+    let (transcript, captures) = play(&scenario, launcher, stock, Some(&directory.0), None)?;
     let steps = transcript.marks.iter().map(|mark| Annotation {
         time: mark.time,
         text: match scenario.steps.get(mark.step) {

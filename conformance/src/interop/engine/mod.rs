@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::{Bench, Cell, CellResult, Lab, Unmet};
 
-use play::{CELL, Played, Tally, play};
+use play::{CELL, Played, Tally, play_staged};
 use release::{RELEASES, Release};
 use subprotocol::{Fault, Instead, Operations, SUBPROTOCOLS, Subprotocol};
 
@@ -38,6 +38,9 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
     for release in RELEASES {
         for subprotocol in SUBPROTOCOLS {
             for initiator in [Initiator::Engine, Initiator::Stock] {
+                if let Some(Instead::Nothing) = subprotocol.instead(release, initiator) {
+                    continue;
+                }
                 let name = match initiator {
                     Initiator::Engine => format!("{} to {}", subprotocol.name, release.name),
                     Initiator::Stock => format!("{} from {}", subprotocol.name, release.name),
@@ -61,12 +64,12 @@ fn cell(
     initiator: Initiator,
 ) -> CellResult {
     let fetched = release.fetch(bench)?;
-    let text = script::write(release, &fetched, subprotocol, initiator);
-    let mut played = play(bench, &fetched, &text)?;
     let (first, second) = match initiator {
         Initiator::Engine => (script::ENGINE, script::STOCK),
         Initiator::Stock => (script::STOCK, script::ENGINE),
     };
+    let text = script::write(release, &fetched, subprotocol, initiator);
+    let mut played = play_staged(bench, &fetched, &text, &subprotocol.staged.rules(second))?;
     let mut tally = Tally::default();
     match subprotocol.instead(release, initiator) {
         Some(Instead::Refusal(text)) => {
@@ -94,7 +97,7 @@ fn cell(
                 seen.insert_str(0, "instead: ");
             }
         }
-        None => {
+        Some(Instead::Nothing) | None => {
             tally.require(&played, first, subprotocol.initiator);
             if let Some(fault) = subprotocol.fault_of(release, initiator) {
                 return excuse(bench, &played, &tally, fault);

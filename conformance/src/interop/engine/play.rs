@@ -32,19 +32,40 @@ pub(super) struct Played {
 /// Plays a scenario. It stays beside its captures, so that it can be played again with
 /// `efa-conformance record`.
 pub(super) fn play(bench: &Bench, fetched: &Fetched, text: &str) -> Result<Played, Unmet> {
+    play_staged(bench, fetched, text, "")
+}
+
+/// As [`play`], with the rules of `faults` in the network.
+pub(super) fn play_staged(
+    bench: &Bench,
+    fetched: &Fetched,
+    text: &str,
+    faults: &str,
+) -> Result<Played, Unmet> {
     let path = bench.directory().join(CELL).with_extension("toml");
     std::fs::write(&path, text).map_err(Unmet::failed)?;
     let scenario = Scenario::parse(&path, text).map_err(Unmet::failed)?;
     let directory = bench.directory();
-    let (stopped, mut problems) =
-        match record::play(&scenario, bench.launcher(), &fetched.stock, Some(directory)) {
-            Ok((transcript, _)) => (None, transcript.problems),
-            // The machine has another release than the cell is about.
-            Err(error @ ConductError::Version { .. }) => {
-                return Err(Unmet::Skipped(error.to_string()));
-            }
-            Err(error) => (Some(error.to_string()), Vec::new()),
-        };
+    let file = directory.join("faults.toml");
+    let mut rules = None;
+    if !faults.is_empty() {
+        std::fs::write(&file, faults).map_err(Unmet::failed)?;
+        rules = Some(file.as_path());
+    }
+    let (stopped, mut problems) = match record::play(
+        &scenario,
+        bench.launcher(),
+        &fetched.stock,
+        Some(directory),
+        rules,
+    ) {
+        Ok((transcript, _)) => (None, transcript.problems),
+        // The machine has another release than the cell is about.
+        Err(error @ ConductError::Version { .. }) => {
+            return Err(Unmet::Skipped(error.to_string()));
+        }
+        Err(error) => (Some(error.to_string()), Vec::new()),
+    };
     let hosts: Vec<PathBuf> = scenario
         .endpoints
         .iter()

@@ -22,6 +22,8 @@ pub(super) struct Subprotocol {
     /// What makes the engine choose it.
     pub(super) settings: &'static [&'static str],
     pub(super) operations: Operations,
+    /// What is staged at the responder.
+    pub(super) staged: Staged,
     /// Whether stock's application registers its memory (`FI_MR_LOCAL`) or leaves that to the provider.
     pub(super) register_local: bool,
     /// What each side must send.
@@ -42,6 +44,8 @@ struct Without {
 /// What is done instead of a subprotocol.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Instead {
+    /// Nothing is: there is no cell.
+    Nothing,
     /// The operation is refused with an error that contains this.
     Refusal(&'static str),
     /// The initiator and the responder send these.
@@ -58,6 +62,34 @@ pub(super) struct Fault {
     pub(super) withholds: &'static str,
     /// What is wrong, and where.
     pub(super) reason: &'static str,
+}
+
+/// What goes wrong on purpose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Staged {
+    Nothing,
+    /// Memory of about so many bytes, not fewer, is not registered, the first and the second time.
+    RegistrationsFail(usize),
+}
+
+impl Staged {
+    /// The rules for the network.
+    pub(super) fn rules(self, host: &str) -> String {
+        match self {
+            Staged::Nothing => String::new(),
+            Staged::RegistrationsFail(length) => [1, 2]
+                .map(|nth| {
+                    // A cache of registrations may round up to pages.
+                    let to = length + 2 * 4096;
+                    let when = format!(
+                        "when = {{ on = \"registration\", host = \"{host}\", min-length = \
+                         {length}, max-length = {to}, nth = {nth} }}"
+                    );
+                    format!("[[fault]]\n{when}\nthen = {{ fail = \"ENOMEM\" }}\n")
+                })
+                .concat(),
+        }
+    }
 }
 
 /// The operations of a cell.
@@ -153,6 +185,7 @@ const BASELINE: Subprotocol = Subprotocol {
     environment: NO_RDMA,
     settings: EMULATED,
     operations: messages(64),
+    staged: Staged::Nothing,
     register_local: true,
     initiator: &[],
     responder: &[],
@@ -207,6 +240,28 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
         operations: messages(200_000),
         initiator: &["RUNTREAD_MSGRTM", "RUNTREAD_TAGRTM"],
         responder: &["RDMA_READ_REQUEST", "EOR"],
+        ..BASELINE
+    },
+    Subprotocol {
+        name: "read nack of a message",
+        since: since(1, 20),
+        // Earlier releases try again. Nothing tells one that it is not read from.
+        without: Without {
+            engine: Instead::Nothing,
+            stock: Instead::Nothing,
+        },
+        environment: READ_LONG,
+        settings: &["min_read_message_size = 70000"],
+        operations: messages(200_000),
+        staged: Staged::RegistrationsFail(200_000),
+        register_local: false,
+        initiator: &[
+            "LONGREAD_MSGRTM",
+            "LONGREAD_TAGRTM",
+            "LONGCTS_MSGRTM",
+            "CTSDATA",
+        ],
+        responder: &["READ_NACK", "CTS", "RDMA_READ_REQUEST", "EOR"],
         ..BASELINE
     },
     Subprotocol {
