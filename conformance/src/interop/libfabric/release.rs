@@ -62,6 +62,13 @@ pub(super) const V2_1: Release = Release {
     environment: &[],
 };
 
+/// The same, told to need receives for writes with data, as the builds in wheels do.
+pub(super) const V2_1_SOLICITED: Release = Release {
+    name: "2.1+solicited",
+    environment: &[("FI_EFA_USE_UNSOLICITED_WRITE_RECV", "0")],
+    ..V2_1
+};
+
 /// The wheel `mpich`.
 pub(super) const V2_5: Release = Release {
     name: "2.5",
@@ -90,7 +97,7 @@ impl Release {
     }
 
     /// The library's path, or its name if the machine has it itself.
-    fn library(&self, userland: Option<&Userland>) -> PathBuf {
+    pub(super) fn library(&self, userland: Option<&Userland>) -> PathBuf {
         match userland {
             None => self.library.into(),
             Some(userland) => userland.directory().join(Path::new(self.library)),
