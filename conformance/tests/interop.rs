@@ -169,3 +169,26 @@ fn mpi_over_ucx() {
         ],
     );
 }
+
+#[test]
+fn the_engine_and_stock_zero_copy_receivers() {
+    all_of(
+        "engine",
+        &[
+            "messages to zero-copy receiver 1.17.0",
+            "messages to zero-copy receiver 2.1.0",
+            "messages from zero-copy receiver 2.5.1",
+        ],
+    );
+}
+
+#[test]
+fn completion_data_of_direct_writes() {
+    all_of(
+        "engine",
+        &[
+            "unsolicited write with immediate to 2.1.0",
+            "direct write with immediate from 2.5.1",
+        ],
+    );
+}
