@@ -26,10 +26,9 @@ lint: setup
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
-## bench: micro benchmarks, then stock programs over the device beside other providers
+## bench: micro benchmarks, then stock programs over the device beside other providers; 20 minutes at most
 bench: release
-	$(CARGO) bench --workspace --quiet
-	$(CARGO) run --release --quiet -p efa-emu --example sim_growth 200000
+	@scripts/bench
 
 ## interop: one line for each program that must work on emulated devices (docs/interop.md)
 interop: release

@@ -3,7 +3,12 @@
 //!
 //! The figures of a shared machine are noise; their ratios in one run are not. So every round
 //! measures every provider once, one after the other, and each provider's best round counts. A ratio
-//! is to the shm provider of the same release.
+//! is to the shm provider of the same release. Each of the two processes has a processor of its own,
+//! and a real-time priority where the system permits one (`chrt`), so that others do not come between.
+//!
+//! It ends in time whatever the machine does: rounds begin until a table's time is over, slow providers
+//! make fewer round trips, and every process is ended when it takes too long. A provider that the
+//! machine lacks is named with the reason.
 //!
 //! A measurement is the difference of a long and a short run: the providers make their buffer pools
 //! in the first exchange (74 MB for libfabric 1.17's efa provider), which `fi_pingpong` counts, and the
@@ -15,12 +20,23 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-const ROUNDS: usize = 4;
-const TIMEOUT: Duration = Duration::from_secs(20);
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// Rounds of a table, if there is time for them.
+const ROUNDS: usize = 5;
+/// No round begins later than this after its table.
+const TABLE_TIME: Duration = Duration::from_secs(120);
+/// The longest that two processes may take from start to result.
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// About how long the messages of one measurement take.
+const MESSAGES_TIME: Duration = Duration::from_secs(1);
+/// Failures in a row after which a provider is not tried again.
+const FAILURES: usize = 2;
 
 /// Longest message of the efa-direct fabric, which sends nothing longer than a packet.
 const LONGEST_DIRECT: usize = 8928;
@@ -79,8 +95,79 @@ fn rows(size: usize, releases: &[Release]) -> Vec<Row> {
     rows
 }
 
+/// One of two processes that talk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Side {
+    Server,
+    Client,
+}
+
+/// How the two processes come to their processors.
+#[derive(Clone, Debug)]
+struct Placement {
+    /// Words in front of each side's program.
+    words: [Vec<&'static str>; 2],
+    /// What that is, for the reader of the tables.
+    description: &'static str,
+}
+
+impl Placement {
+    /// The best that this machine permits.
+    fn find() -> Placement {
+        let works = |words: &[&str]| {
+            let mut command = Command::new(words[0]);
+            command.args(&words[1..]).arg("true");
+            command.stdin(Stdio::null()).stdout(Stdio::null());
+            let status = command.stderr(Stdio::null()).status();
+            status.is_ok_and(|status| status.success())
+        };
+        let choices: [(&[&'static str], &'static str); 2] = [
+            (
+                &["chrt", "-r", "10"],
+                "a processor for each process, real-time priority",
+            ),
+            (
+                &[],
+                "a processor for each process, ordinary priority (chrt -r is not permitted)",
+            ),
+        ];
+        for (priority, description) in choices {
+            let words = ["0", "1"].map(|cpu| [&["taskset", "-c", cpu], priority].concat());
+            if words.iter().all(|words| works(words)) {
+                return Placement { words, description };
+            }
+        }
+        Placement {
+            words: [Vec::new(), Vec::new()],
+            description: "the processors that the system chooses (taskset -c 0 and 1 do not work)",
+        }
+    }
+
+    fn words(&self, side: Side) -> &[&'static str] {
+        &self.words[side as usize]
+    }
+}
+
+/// What every measurement needs.
+struct Bench {
+    emulator: PathBuf,
+    fabric: String,
+    placement: Placement,
+}
+
+/// A program with its arguments, as a command.
+fn command(words: &[&OsStr]) -> Command {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).stdin(Stdio::null());
+    command.stderr(Stdio::null());
+    // A handler that libinfinipath, which Debian's libfabric loads, would put in the signals' way.
+    command.env("IPATH_NO_BACKTRACE", "1");
+    command
+}
+
 impl Row {
-    fn command(&self, emulator: &Path, fabric: &str) -> Command {
+    /// `program` with the row's libfabric and provider, on a host of its own.
+    fn words<'a>(&'a self, bench: &'a Bench, program: &'static str) -> Vec<&'a OsStr> {
         let profile = match self.carrier {
             Carrier::Provider(_) => None,
             Carrier::Device | Carrier::DeviceDirect => Some("efa2"),
@@ -88,25 +175,44 @@ impl Row {
         };
         let mut words: Vec<&OsStr> = Vec::new();
         if let Some(profile) = profile {
-            words.push(emulator.as_os_str());
-            let options = ["run", "--fabric", fabric, "--profile", profile, "--"];
+            words.push(bench.emulator.as_os_str());
+            let options = ["run", "--fabric", &bench.fabric, "--profile", profile, "--"];
             words.extend(options.map(OsStr::new));
         }
         if let Release::Unpacked(run) = &self.release {
             words.push(run.as_os_str());
         }
-        words.push(OsStr::new("fi_pingpong"));
-        let provider: &[&str] = match (self.carrier, &self.release) {
-            (Carrier::Provider(name), _) => &["-p", name],
-            (Carrier::DeviceDirect, _) => &["-p", "efa", "-f", "efa-direct"],
-            (_, Release::Installed) => &["-p", "efa"],
+        words.push(OsStr::new(program));
+        let (provider, fabric) = match (self.carrier, &self.release) {
+            (Carrier::Provider(name), _) => (name, None),
+            (Carrier::DeviceDirect, _) => ("efa", Some("efa-direct")),
+            (_, Release::Installed) => ("efa", None),
             // This release prefers efa-direct.
-            (_, Release::Unpacked(_)) => &["-p", "efa", "-f", "efa"],
+            (_, Release::Unpacked(_)) => ("efa", Some("efa")),
         };
-        words.extend(provider.iter().map(OsStr::new));
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]);
-        command
+        words.extend(["-p", provider].map(OsStr::new));
+        words.extend(
+            fabric
+                .iter()
+                .flat_map(|fabric| ["-f", fabric])
+                .map(OsStr::new),
+        );
+        words.extend(["-e", "rdm"].map(OsStr::new));
+        words
+    }
+
+    /// Why the provider cannot be measured here, if it cannot.
+    fn missing(&self, bench: &Bench) -> Option<String> {
+        // `fi_info` calls endpoint types by their full names.
+        let mut words = self.words(bench, "fi_info");
+        words.truncate(words.len() - 2);
+        words.extend(["-t", "FI_EP_RDM"].map(OsStr::new));
+        let shown: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+        match ended(command(&words).stdout(Stdio::null()), TIMEOUT) {
+            Ok(status) if status.success() => None,
+            Ok(status) => Some(format!("`{}`: {status}", shown.join(" "))),
+            Err(error) => Some(format!("`{}`: {error}", shown.join(" "))),
+        }
     }
 }
 
@@ -126,13 +232,24 @@ impl fmt::Display for Row {
     }
 }
 
-/// Ends the child if it is still there.
+/// A child in a process group of its own, which ends with this value: `efa-emu run` has a child, too.
 struct Guard(Child);
+
+impl Guard {
+    fn start(command: &mut Command, what: &str) -> Result<Guard, String> {
+        let child = command.process_group(0).spawn();
+        child
+            .map(Guard)
+            .map_err(|error| format!("cannot start {what}: {error}"))
+    }
+}
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Both fail only when the child is gone already.
-        let _ = self.0.kill();
+        // Both fail only when all of them are gone already.
+        if let Some(group) = Pid::from_raw(self.0.id() as i32) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
         let _ = self.0.wait();
     }
 }
@@ -151,73 +268,160 @@ fn main() -> ExitCode {
 }
 
 fn run(filter: Option<&str>) -> Result<(), String> {
-    let emulator = emulator()?;
-    let fabric = format!("bench-{}", std::process::id());
+    let bench = Bench {
+        emulator: emulator()?,
+        fabric: format!("bench-{}", std::process::id()),
+        placement: Placement::find(),
+    };
     let mut releases = vec![Release::Installed];
     match unpacked() {
         Ok(run) => releases.push(Release::Unpacked(run)),
         Err(error) => println!("libfabric of Debian 13 is not measured: {error}"),
     }
-    println!("stock fi_pingpong -e rdm, best of {ROUNDS} interleaved rounds; ratio to shm");
-    for (size, warm_up, round_trips) in [(64, 10_000, 100_000), (1_048_576, 100, 1_000)] {
+    println!(
+        "stock fi_pingpong -e rdm, best of interleaved rounds; ratio to shm; {}",
+        bench.placement.description
+    );
+    for (size, trips) in [
+        (
+            64,
+            Trips {
+                warm_up: 12_000,
+                most: 100_000,
+            },
+        ),
+        (
+            1_048_576,
+            Trips {
+                warm_up: 100,
+                most: 1_000,
+            },
+        ),
+    ] {
         let name = format!("pingpong/{size}");
-        if filter.is_some_and(|filter| !name.contains(filter)) {
-            continue;
-        }
-        println!("\n{name} B, {round_trips} round trips");
-        println!(
-            "{:<38} {:>10} {:>8} {:>10} {:>8} {:>8}",
-            "provider", "us one-way", "ratio", "MB/s", "ratio", "Mmsg/s"
-        );
-        let rows = rows(size, &releases);
-        let mut best: Vec<Result<f64, String>> = vec![Err("not measured".to_owned()); rows.len()];
-        for _ in 0..ROUNDS {
-            for (best, row) in best.iter_mut().zip(&rows) {
-                let measured = one_way(row, &emulator, &fabric, size, (warm_up, round_trips));
-                *best = match (&*best, measured) {
-                    (Ok(old), Ok(new)) => Ok(old.min(new)),
-                    (Ok(old), Err(_)) => Ok(*old),
-                    (Err(_), measured) => measured,
-                };
-            }
-        }
-        let mut shm = f64::NAN;
-        for (row, measured) in rows.iter().zip(best) {
-            let microseconds = match measured {
-                Ok(microseconds) => microseconds,
-                Err(error) => {
-                    println!("{row:<38} failed: {error}");
-                    continue;
-                }
-            };
-            if row.carrier == Carrier::Provider("shm") {
-                shm = microseconds;
-            }
+        if filter.is_none_or(|filter| name.contains(filter)) {
             println!(
-                "{row:<38} {microseconds:>10.2} {:>7.2}x {:>10.0} {:>7.2}x {:>8.3}",
-                microseconds / shm,
-                size as f64 / microseconds,
-                shm / microseconds,
-                1.0 / microseconds,
+                "\n{name} B, {} round trips after {}",
+                trips.most, trips.warm_up
             );
+            table(&bench, size, trips, &releases);
         }
     }
     if filter.is_none_or(|filter| "ib_send_bw".contains(filter)) {
         println!("\nib_send_bw -c SRD, 64 B, one queue pair, one core for each side");
-        let best = (0..ROUNDS)
-            .map(|_| message_rate(&emulator, &fabric))
-            .reduce(|best, next| match (best, next) {
-                (Ok(best), Ok(next)) => Ok(best.max(next)),
-                (Ok(best), Err(_)) | (Err(_), Ok(best)) => Ok(best),
-                (error, Err(_)) => error,
-            });
-        match best {
-            Some(Ok(rate)) => println!("{rate:.3} Mmsg/s, best of {ROUNDS}"),
-            Some(Err(error)) => println!("failed: {error}"),
-            None => {}
+        let mut best = Figures::default();
+        rounds("ib_send_bw", |_| {
+            best.add(message_rate(&bench), f64::max);
+            best.is_hopeful()
+        });
+        match best.best {
+            Some(rate) => println!("{rate:.3} Mmsg/s, best of {}", best.count),
+            None => println!("not measured: {}", best.reason),
         }
     }
     Ok(())
+}
+
+/// Calls `round` until it wants no more, there were enough, or the time is over, and tells it whether
+/// it is. Says on standard error how far it is.
+fn rounds(name: &str, mut round: impl FnMut(&dyn Fn() -> bool) -> bool) {
+    let start = Instant::now();
+    for number in 1..=ROUNDS {
+        if start.elapsed() > TABLE_TIME {
+            eprintln!("{name}: no time for more than {} rounds", number - 1);
+            return;
+        }
+        let seconds = start.elapsed().as_secs();
+        eprintln!(
+            "{name}: round {number} of {ROUNDS}, {seconds} s of {}",
+            TABLE_TIME.as_secs()
+        );
+        let is_over = || number > 1 && start.elapsed() > TABLE_TIME;
+        if !round(&is_over) {
+            return;
+        }
+    }
+}
+
+/// What the rounds of one row gave.
+#[derive(Default)]
+struct Figures {
+    best: Option<f64>,
+    /// Rounds that gave a figure.
+    count: usize,
+    /// Failures since the last one that did.
+    failures: usize,
+    /// What the last failure was.
+    reason: String,
+}
+
+impl Figures {
+    fn add(&mut self, measured: Result<f64, String>, better: fn(f64, f64) -> f64) {
+        match measured {
+            Ok(figure) => {
+                self.best = Some(self.best.map_or(figure, |best| better(best, figure)));
+                self.count += 1;
+                self.failures = 0;
+            }
+            Err(reason) => {
+                self.failures += 1;
+                self.reason = reason;
+            }
+        }
+    }
+
+    /// Whether it is worth trying again.
+    fn is_hopeful(&self) -> bool {
+        self.failures < FAILURES
+    }
+}
+
+/// Measures all providers at one size and prints a line for each.
+fn table(bench: &Bench, size: usize, trips: Trips, releases: &[Release]) {
+    let rows = rows(size, releases);
+    let mut figures: Vec<Figures> = rows
+        .iter()
+        .map(|row| match row.missing(bench) {
+            None => Figures::default(),
+            Some(reason) => Figures {
+                failures: FAILURES,
+                reason,
+                ..Figures::default()
+            },
+        })
+        .collect();
+    rounds(&format!("{size} B"), |is_over| {
+        for (figures, row) in figures.iter_mut().zip(&rows) {
+            if figures.is_hopeful() && !is_over() {
+                figures.add(one_way(row, bench, size, trips), f64::min);
+            }
+        }
+        figures.iter().any(Figures::is_hopeful)
+    });
+    println!(
+        "{:<38} {:>10} {:>8} {:>10} {:>8} {:>8} {:>6}",
+        "provider", "us one-way", "ratio", "MB/s", "ratio", "Mmsg/s", "rounds"
+    );
+    let mut shm = None;
+    for (row, figures) in rows.iter().zip(figures) {
+        if row.carrier == Carrier::Provider("shm") {
+            shm = figures.best;
+        }
+        let Some(microseconds) = figures.best else {
+            println!("{row:<38} not measured: {}", figures.reason);
+            continue;
+        };
+        let ratio =
+            |of: &dyn Fn(f64) -> f64| shm.map_or("-".into(), |shm| format!("{:.2}x", of(shm)));
+        println!(
+            "{row:<38} {microseconds:>10.2} {:>8} {:>10.0} {:>8} {:>8.3} {:>6}",
+            ratio(&|shm| microseconds / shm),
+            size as f64 / microseconds,
+            ratio(&|shm| shm / microseconds),
+            1.0 / microseconds,
+            figures.count,
+        );
+    }
 }
 
 /// What starts programs of Debian 13, fetched if it is not here yet.
@@ -235,47 +439,62 @@ fn unpacked() -> Result<PathBuf, String> {
 }
 
 /// Millions of messages per second that `ib_send_bw` reports for its client.
-fn message_rate(emulator: &Path, fabric: &str) -> Result<f64, String> {
+fn message_rate(bench: &Bench) -> Result<f64, String> {
     let port = free_port()?.to_string();
-    let side = |peer: &[&str]| {
-        let mut command = Command::new(emulator);
-        command
-            .args(["run", "--fabric", fabric, "--", "ib_send_bw"])
-            .args(["-c", "SRD", "-x", "0", "-F", "-s", "64", "-n", "400000"])
-            .args(["-p", &port])
-            .args(peer)
-            .stdin(Stdio::null())
-            .stderr(Stdio::null());
-        command
+    let emulator = bench.emulator.as_os_str();
+    let program = ["run", "--fabric", &bench.fabric, "--", "ib_send_bw"];
+    let options = [
+        "-c", "SRD", "-x", "0", "-F", "-s", "64", "-n", "400000", "-p", &port,
+    ];
+    let side = |side, peer: &[&str]| {
+        let mut words: Vec<&OsStr> = bench.placement.words(side).iter().map(OsStr::new).collect();
+        words.push(emulator);
+        words.extend(program.iter().chain(&options).chain(peer).map(OsStr::new));
+        command(&words)
     };
-    let server = side(&[]).stdout(Stdio::null()).spawn();
-    let _server = Guard(server.map_err(|error| format!("cannot start the server: {error}"))?);
-    let output = first_output(|| side(&["127.0.0.1"]))?;
+    let output = converse(side(Side::Server, &[]), || {
+        side(Side::Client, &["127.0.0.1"])
+    })?;
     // `#bytes #iterations peak average MsgRate`
-    output
-        .iter()
-        .filter_map(|line| {
-            let columns: Vec<&str> = line.split_whitespace().collect();
-            match columns[..] {
-                ["64", _, _, _, rate] => rate.parse().ok(),
-                _ => None,
-            }
-        })
-        .next_back()
-        .ok_or_else(|| "the client printed no result".to_owned())
+    let rate = |line: &String| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        match columns[..] {
+            ["64", _, _, _, rate] => rate.parse().ok(),
+            _ => None,
+        }
+    };
+    let printed = output.iter().filter_map(rate).next_back();
+    printed.ok_or_else(|| "the client printed no result".to_owned())
 }
 
-/// What a client prints that is tried until its server listens.
-fn first_output(client: impl Fn() -> Command) -> Result<Vec<String>, String> {
+/// Waits for the end of a program, and ends it if that takes too long.
+fn ended(command: &mut Command, patience: Duration) -> Result<ExitStatus, String> {
+    let mut child = Guard(
+        command
+            .spawn()
+            .map_err(|error| format!("cannot start: {error}"))?,
+    );
     let start = Instant::now();
+    loop {
+        match child.0.try_wait().map_err(|error| error.to_string())? {
+            Some(status) => return Ok(status),
+            None if start.elapsed() > patience => {
+                return Err(format!("no end in {} s", patience.as_secs()));
+            }
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+/// Starts a server, and a client that is tried until the server listens; what the client prints.
+/// Nothing is left when this returns, [`TIMEOUT`] later at the latest.
+fn converse(mut server: Command, client: impl Fn() -> Command) -> Result<Vec<String>, String> {
+    let start = Instant::now();
+    let mut server = Guard::start(server.stdout(Stdio::null()), "the server")?;
     // The client gives up at once if nobody listens yet.
     loop {
-        let mut child = client()
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| format!("cannot start the client: {error}"))?;
-        let output = child.stdout.take();
-        let mut child = Guard(child);
+        let mut child = Guard::start(client().stdout(Stdio::piped()), "the client")?;
+        let output = child.0.stdout.take();
         let status = loop {
             match child.0.try_wait().map_err(|error| error.to_string())? {
                 Some(status) => break status,
@@ -291,28 +510,42 @@ fn first_output(client: impl Fn() -> Command) -> Result<Vec<String>, String> {
                 .flat_map(|output| BufReader::new(output).lines().map_while(Result::ok));
             return Ok(lines.collect());
         }
-        if start.elapsed() > TIMEOUT / 2 {
+        if let Ok(Some(server)) = server.0.try_wait() {
+            return Err(format!(
+                "the server ended ({server}), the client, too ({status})"
+            ));
+        }
+        if start.elapsed() > TIMEOUT {
             return Err(format!("the client failed: {status}"));
         }
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
+/// Round trips of a measurement.
+#[derive(Clone, Copy, Debug)]
+struct Trips {
+    /// Of the short run, which is taken off.
+    warm_up: usize,
+    /// At most so many more, if they do not take longer than [`MESSAGES_TIME`].
+    most: usize,
+}
+
 /// Microseconds of half a round trip once both sides have warmed up.
-fn one_way(
-    row: &Row,
-    emulator: &Path,
-    fabric: &str,
-    size: usize,
-    (warm_up, round_trips): (usize, usize),
-) -> Result<f64, String> {
+fn one_way(row: &Row, bench: &Bench, size: usize, trips: Trips) -> Result<f64, String> {
     let total = |round_trips: usize| {
-        let mean = mean_one_way(row, emulator, fabric, size, round_trips)?;
+        let mean = mean_one_way(row, bench, size, round_trips)?;
         Ok::<f64, String>(mean * round_trips as f64)
     };
-    let difference = total(warm_up + round_trips)? - total(warm_up)?;
+    let short = total(trips.warm_up)?;
+    let per_trip = Duration::from_secs_f64(2.0 * short / trips.warm_up as f64 * 1e-6);
+    let in_time = MESSAGES_TIME.as_nanos() / per_trip.as_nanos().max(1);
+    let more = usize::try_from(in_time)
+        .unwrap_or(usize::MAX)
+        .clamp(trips.warm_up, trips.most);
+    let difference = total(trips.warm_up + more)? - short;
     if difference > 0.0 {
-        Ok(difference / round_trips as f64)
+        Ok(difference / more as f64)
     } else {
         Err("the short run took longer than the long one".to_owned())
     }
@@ -333,52 +566,20 @@ fn emulator() -> Result<PathBuf, String> {
 }
 
 /// One server and one client, from start to the client's table: its microseconds per transfer.
-fn mean_one_way(
-    row: &Row,
-    emulator: &Path,
-    fabric: &str,
-    size: usize,
-    round_trips: usize,
-) -> Result<f64, String> {
-    let port = free_port()?.to_string();
-    let base = |command: &mut Command| {
-        command
-            .args([
-                "-e",
-                "rdm",
-                "-I",
-                &round_trips.to_string(),
-                "-S",
-                &size.to_string(),
-            ])
-            .stdin(Stdio::null());
+fn mean_one_way(row: &Row, bench: &Bench, size: usize, round_trips: usize) -> Result<f64, String> {
+    let (port, size) = (free_port()?.to_string(), size.to_string());
+    let round_trips = round_trips.to_string();
+    let side = |side, peer: &[&str]| {
+        let mut words: Vec<&OsStr> = bench.placement.words(side).iter().map(OsStr::new).collect();
+        words.extend(row.words(bench, "fi_pingpong"));
+        words.extend(["-I", &round_trips, "-S", &size].map(OsStr::new));
+        words.extend(peer.iter().map(OsStr::new));
+        command(&words)
     };
-    let mut server = row.command(emulator, fabric);
-    base(&mut server);
-    server
-        .args(["-B", &port])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let server = Guard(
-        server
-            .spawn()
-            .map_err(|error| format!("cannot start the server: {error}"))?,
-    );
-
-    let _server = server;
-    let output = first_output(|| {
-        let mut client = row.command(emulator, fabric);
-        base(&mut client);
-        client
-            .args(["-P", &port, "127.0.0.1"])
-            .stderr(Stdio::null());
-        client
-    })?;
-    output
-        .iter()
-        .filter_map(|line| parse(line))
-        .next_back()
-        .ok_or_else(|| "the client printed no result".to_owned())
+    let client = || side(Side::Client, &["-P", &port, "127.0.0.1"]);
+    let output = converse(side(Side::Server, &["-B", &port]), client)?;
+    let printed = output.iter().filter_map(|line| parse(line)).next_back();
+    printed.ok_or_else(|| "the client printed no result".to_owned())
 }
 
 /// `64 20k =20k 2.4m 0.01s 184.12 0.35 2.88`: bytes, sent, acknowledged, total, time, MB/s, us, M/s.
