@@ -6,7 +6,7 @@
 //! is to the shm provider of the same release. Each of the two processes has a processor of its own,
 //! and a real-time priority where the system permits one (`chrt`), so that others do not come between.
 //!
-//! It ends in time whatever the machine does: rounds begin until a table's time is over, slow providers
+//! It ends in time whatever the machine does: measurements begin until a table's time is over, slow providers
 //! make fewer round trips, and every process is ended when it takes too long. A provider that the
 //! machine lacks is named with the reason.
 //!
@@ -29,8 +29,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Rounds of a table, if there is time for them.
 const ROUNDS: usize = 5;
-/// No round begins later than this after its table.
-const TABLE_TIME: Duration = Duration::from_secs(120);
+/// No measurement begins later than this after its table.
+const TABLE_TIME: Duration = Duration::from_secs(100);
 /// The longest that two processes may take from start to result.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// About how long the messages of one measurement take.
@@ -336,7 +336,7 @@ fn rounds(name: &str, mut round: impl FnMut(&dyn Fn() -> bool) -> bool) {
             "{name}: round {number} of {ROUNDS}, {seconds} s of {}",
             TABLE_TIME.as_secs()
         );
-        let is_over = || number > 1 && start.elapsed() > TABLE_TIME;
+        let is_over = || start.elapsed() > TABLE_TIME;
         if !round(&is_over) {
             return;
         }
@@ -382,7 +382,10 @@ fn table(bench: &Bench, size: usize, trips: Trips, releases: &[Release]) {
     let mut figures: Vec<Figures> = rows
         .iter()
         .map(|row| match row.missing(bench) {
-            None => Figures::default(),
+            None => Figures {
+                reason: "no time was left".to_owned(),
+                ..Figures::default()
+            },
             Some(reason) => Figures {
                 failures: FAILURES,
                 reason,
