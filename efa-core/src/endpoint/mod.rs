@@ -10,6 +10,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | `open`, `address_vector` | opening and closing; who is in the address vector, and the end of a peer |
 //! | `operation`, `completion`, `error`, `config`, `statistics`, `time` | the vocabulary of the API |
 //! | `receive` | from a device completion to the handler of a packet |
 //! | `transmit`, `work` | posting and completions; what waits for room in the device |
@@ -46,6 +47,7 @@
 //!   there is room for wait for each other, never so that there is none left for the next
 //!   ([`EndpointConfig::remote_operations`]).
 
+mod address_vector;
 mod admission;
 mod arithmetic;
 mod assembly;
@@ -73,6 +75,7 @@ mod long_read;
 mod matching;
 mod message;
 mod multi_recv;
+mod open;
 mod operation;
 mod outbound;
 mod peek;
@@ -113,7 +116,6 @@ use crate::address::RawAddress;
 use slab::Slab;
 
 use crate::nic::{Access, BufferId, Completion, DeviceCaps, Nic, Region, UserSlice};
-use crate::wire::MsgId;
 
 use admission::Admission;
 use assembly::Assemblies;
@@ -121,11 +123,9 @@ use atomic::AtomicResponse;
 
 use choice::Local;
 use exposed::Exposed;
-use hash::Mixer;
 use held::Held;
 use ids::{Arena, OutboundId, PacketId};
 use inbound_table::InboundTable;
-use matching::Matcher;
 use message::MessageMatcher;
 use multi_recv::MultiBuffer;
 use outbound::{Bulk, Outbound};
@@ -203,106 +203,6 @@ pub struct Endpoint<N: Nic> {
 const MAX_REQUEST_HEADER: usize = 24 + 4 * 24 + 40 + 8;
 
 impl<N: Nic> Endpoint<N> {
-    /// Opens an endpoint on a queue pair and posts its receive buffers.
-    ///
-    /// # Errors
-    /// The settings contradict each other or the device, or the device refuses a buffer.
-    pub fn new(nic: N, config: EndpointConfig) -> Result<Self, EndpointError> {
-        let attributes = nic.attributes();
-        let mtu = attributes.mtu;
-        if mtu <= MAX_REQUEST_HEADER {
-            return Err(EndpointError::Unsupported(
-                "an MTU that leaves no room for data behind the headers",
-            ));
-        }
-        if config.reorder_window == 0 || config.reorder_window > 1 << 20 {
-            return Err(EndpointError::OutOfRange {
-                what: "reorder_window",
-                value: u64::from(config.reorder_window),
-                limit: 1 << 20,
-            });
-        }
-        let operations = config
-            .max_operations
-            .saturating_add(config.remote_operations);
-        if operations >= 1 << 20 {
-            return Err(EndpointError::OutOfRange {
-                what: "max_operations and remote_operations together",
-                value: operations as u64,
-                limit: (1 << 20) - 1,
-            });
-        }
-        if config.remote_operations == 0 {
-            return Err(EndpointError::OutOfRange {
-                what: "remote_operations",
-                value: 0,
-                limit: (1 << 20) - 1,
-            });
-        }
-        let wanted_receives = config.recv_buffers.clamp(1, attributes.recv_queue_depth);
-        let has = |caps| config.use_device_rdma && attributes.caps.contains(caps);
-        let local = Local {
-            rdma_read: has(DeviceCaps::RDMA_READ),
-            rdma_write: has(DeviceCaps::RDMA_WRITE),
-            unsolicited_write_recv: has(DeviceCaps::UNSOLICITED_WRITE_RECV),
-            part_id: attributes.vendor_part_id,
-            handshake_before_messages: config.handshake_before_messages,
-            max_medium_size: config.max_medium_size as u64,
-            min_read_message_size: config.min_read_message_size as u64,
-            min_read_write_size: config.min_read_write_size as u64,
-        };
-        let address = nic.local_address();
-        let mixer = Mixer::new(config.seed ^ u64::from(address.qkey.0));
-        let mut endpoint = Endpoint {
-            address,
-            mtu,
-            local,
-            peers: Peers::new(mixer, MsgId(config.first_msg_id)),
-            untagged: Matcher::new(mixer),
-            tagged: Matcher::new(mixer),
-            assemblies: Assemblies::new(mixer),
-            held: Held::new(wanted_receives / 4, config.held_bytes),
-            outbound: Arena::new(config.max_operations),
-            bulks: Slab::new(),
-            read_plans: Slab::new(),
-            atomic_responses: Slab::new(),
-            exposed: Exposed::new(),
-            scratch: Vec::new(),
-            inbound: InboundTable::new(config.max_operations),
-            packets: Arena::new(usize::MAX),
-            claims: Arena::new(config.max_operations),
-            multi_buffers: Slab::new(),
-            resend: VecDeque::new(),
-            restock: VecDeque::new(),
-            ready: VecDeque::new(),
-            parked: 0,
-            parked_buffers: 0,
-            max_parked_buffers: attributes.send_queue_depth / 4,
-            admission: Admission::default(),
-            served: 0,
-            owed: 0,
-            timers: BinaryHeap::new(),
-            waiting_peers: 0,
-            posted_receives: 0,
-            wanted_receives,
-            to_post: Vec::with_capacity(wanted_receives),
-            completions: VecDeque::new(),
-            events: VecDeque::new(),
-            batch: Vec::with_capacity(config.poll_batch),
-            now: Instant::START,
-            random: Random::new(config.seed),
-            statistics: Statistics::default(),
-            nic,
-            config,
-        };
-        for _ in 0..wanted_receives {
-            let buffer = endpoint.nic.acquire_buffer();
-            endpoint.to_post.extend(buffer);
-        }
-        endpoint.post_receives();
-        Ok(endpoint)
-    }
-
     /// The endpoint's raw address, for the address vectors of others.
     pub fn address(&self) -> RawAddress {
         self.address
@@ -383,54 +283,6 @@ impl<N: Nic> Endpoint<N> {
             owed: self.owed,
             waiting: self.admission.waiting(),
         }
-    }
-
-    /// Puts an address into the address vector; an address that is there already keeps its id, also
-    /// if only a packet introduced it.
-    ///
-    /// # Errors
-    /// The device's address book is full.
-    pub fn insert_address(&mut self, address: RawAddress) -> Result<PeerId, EndpointError> {
-        match self.peers.find(&address) {
-            Some(peer) => {
-                self.peers.make_explicit(peer);
-                Ok(peer)
-            }
-            None => self.add_peer(address, true),
-        }
-    }
-
-    /// Takes an address out of the address vector. Operations with the peer fail with
-    /// `FI_ECANCELED` (as soon as the device is done with their memory), messages of the peer that
-    /// no receive took yet are dropped.
-    ///
-    /// # Errors
-    /// The peer is not in the address vector.
-    pub fn remove_address(&mut self, peer: PeerId) -> Result<(), EndpointError> {
-        if !self.peers.contains(peer) {
-            return Err(EndpointError::UnknownPeer(peer));
-        }
-        self.end_operations_with(peer, Failure::new(Errno::ECANCELED, ProviderError::None));
-        if let Some((ahn, state)) = self.peers.remove(peer) {
-            if let Some(mut state) = state {
-                self.waiting_peers -= usize::from(!state.last_wait.is_zero());
-                // Packets that wait to be sent again end now; the others with their completions.
-                self.unpark(&mut state.parked);
-            }
-            self.nic.destroy_address_handle(ahn)?;
-        }
-        self.do_ready_work();
-        Ok(())
-    }
-
-    /// The address of a peer.
-    pub fn lookup_address(&self, peer: PeerId) -> Option<RawAddress> {
-        self.peers.address(peer)
-    }
-
-    /// The peer with an address, whether it was inserted or introduced itself.
-    pub fn find_address(&self, address: &RawAddress) -> Option<PeerId> {
-        self.peers.find(address)
     }
 
     /// Starts to send a message.
@@ -577,82 +429,6 @@ impl<N: Nic> Endpoint<N> {
     /// An orderly end calls `progress` until this is false.
     pub fn has_packets_in_flight(&self) -> bool {
         self.packets.len() > 0 || !self.ready.is_empty() || self.parked > 0
-    }
-
-    /// Closes the endpoint and gives the device back, to be closed as well. Operations in flight
-    /// end without a completion; the device still owns the memory and the buffers of what it has
-    /// not completed.
-    pub fn close(mut self) -> N {
-        let peers: Vec<PeerId> = self.peers.ids().collect();
-        for peer in peers {
-            if let Some(ahn) = self.peers.ahn(peer) {
-                // The queue pair is about to go; an error has no one to be told to.
-                let _ = self.nic.destroy_address_handle(ahn);
-            }
-        }
-        for bulk in core::mem::take(&mut self.bulks).drain() {
-            self.deregister_own(bulk.own_regions);
-        }
-        for plan in core::mem::take(&mut self.read_plans).drain() {
-            self.deregister_own(plan.own_regions);
-        }
-        self.nic
-    }
-
-    /// Ends everything that depends on a peer.
-    fn end_operations_with(&mut self, peer: PeerId, failure: Failure) {
-        let outbound: Vec<OutboundId> = self
-            .outbound
-            .iter()
-            .filter(|(_, outbound)| outbound.peer == peer)
-            .map(|(id, _)| id)
-            .collect();
-        for id in outbound {
-            self.fail_outbound(id, failure);
-        }
-        self.fail_one_packet_operations(peer, failure);
-        let inbound: Vec<ReceiveId> = self
-            .inbound
-            .transfers()
-            .filter(|(_, transfer)| transfer.peer == peer)
-            .map(|(id, _)| id)
-            .collect();
-        for id in inbound {
-            self.fail_inbound(id, failure);
-        }
-        let mut posted: Vec<_> = self
-            .inbound
-            .posted()
-            .filter(|(_, posted)| posted.entry.source() == Some(peer))
-            .map(|(id, posted)| (posted.age(), id))
-            .collect();
-        posted.sort_unstable_by_key(|(age, _)| *age);
-        for (_, id) in posted {
-            self.withdraw_posted(id, failure);
-        }
-        for tagged in [false, true] {
-            for key in self.matcher(tagged).unexpected_from(peer) {
-                let (.., message) = self.matcher(tagged).remove_unexpected(key);
-                self.drop_unexpected(peer, &message);
-            }
-        }
-        let claims: Vec<ClaimId> = self
-            .claims
-            .iter()
-            .filter(|(_, claim)| claim.peer == peer)
-            .map(|(id, _)| id)
-            .collect();
-        for id in claims {
-            if let Some(claim) = self.claims.remove(id) {
-                self.drop_unexpected(peer, &claim.message);
-            }
-        }
-        self.end_waiting(peer, failure);
-        if let Some(state) = self.peers.state_mut(peer) {
-            for head in state.window.drain() {
-                self.drop_held(peer, head);
-            }
-        }
     }
 
     #[inline]

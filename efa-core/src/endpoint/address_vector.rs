@@ -1,0 +1,114 @@
+//! The address vector as the application sees it, and the end of a peer.
+
+use crate::address::RawAddress;
+use crate::nic::Nic;
+
+use super::Endpoint;
+use super::error::{EndpointError, Errno, Failure, ProviderError};
+use super::ids::{ClaimId, OutboundId, PeerId, ReceiveId};
+
+impl<N: Nic> Endpoint<N> {
+    /// Puts an address into the address vector; an address that is there already keeps its id, also
+    /// if only a packet introduced it.
+    ///
+    /// # Errors
+    /// The device's address book is full.
+    pub fn insert_address(&mut self, address: RawAddress) -> Result<PeerId, EndpointError> {
+        match self.peers.find(&address) {
+            Some(peer) => {
+                self.peers.make_explicit(peer);
+                Ok(peer)
+            }
+            None => self.add_peer(address, true),
+        }
+    }
+
+    /// Takes an address out of the address vector. Operations with the peer fail with
+    /// `FI_ECANCELED` (as soon as the device is done with their memory), messages of the peer that
+    /// no receive took yet are dropped.
+    ///
+    /// # Errors
+    /// The peer is not in the address vector.
+    pub fn remove_address(&mut self, peer: PeerId) -> Result<(), EndpointError> {
+        if !self.peers.contains(peer) {
+            return Err(EndpointError::UnknownPeer(peer));
+        }
+        self.end_operations_with(peer, Failure::new(Errno::ECANCELED, ProviderError::None));
+        if let Some((ahn, state)) = self.peers.remove(peer) {
+            if let Some(mut state) = state {
+                self.waiting_peers -= usize::from(!state.last_wait.is_zero());
+                // Packets that wait to be sent again end now; the others with their completions.
+                self.unpark(&mut state.parked);
+            }
+            self.nic.destroy_address_handle(ahn)?;
+        }
+        self.do_ready_work();
+        Ok(())
+    }
+
+    /// The address of a peer.
+    pub fn lookup_address(&self, peer: PeerId) -> Option<RawAddress> {
+        self.peers.address(peer)
+    }
+
+    /// The peer with an address, whether it was inserted or introduced itself.
+    pub fn find_address(&self, address: &RawAddress) -> Option<PeerId> {
+        self.peers.find(address)
+    }
+
+    /// Ends everything that depends on a peer.
+    pub(super) fn end_operations_with(&mut self, peer: PeerId, failure: Failure) {
+        let outbound: Vec<OutboundId> = self
+            .outbound
+            .iter()
+            .filter(|(_, outbound)| outbound.peer == peer)
+            .map(|(id, _)| id)
+            .collect();
+        for id in outbound {
+            self.fail_outbound(id, failure);
+        }
+        self.fail_one_packet_operations(peer, failure);
+        let inbound: Vec<ReceiveId> = self
+            .inbound
+            .transfers()
+            .filter(|(_, transfer)| transfer.peer == peer)
+            .map(|(id, _)| id)
+            .collect();
+        for id in inbound {
+            self.fail_inbound(id, failure);
+        }
+        let mut posted: Vec<_> = self
+            .inbound
+            .posted()
+            .filter(|(_, posted)| posted.entry.source() == Some(peer))
+            .map(|(id, posted)| (posted.age(), id))
+            .collect();
+        posted.sort_unstable_by_key(|(age, _)| *age);
+        for (_, id) in posted {
+            self.withdraw_posted(id, failure);
+        }
+        for tagged in [false, true] {
+            for key in self.matcher(tagged).unexpected_from(peer) {
+                let (.., message) = self.matcher(tagged).remove_unexpected(key);
+                self.drop_unexpected(peer, &message);
+            }
+        }
+        let claims: Vec<ClaimId> = self
+            .claims
+            .iter()
+            .filter(|(_, claim)| claim.peer == peer)
+            .map(|(id, _)| id)
+            .collect();
+        for id in claims {
+            if let Some(claim) = self.claims.remove(id) {
+                self.drop_unexpected(peer, &claim.message);
+            }
+        }
+        self.end_waiting(peer, failure);
+        if let Some(state) = self.peers.state_mut(peer) {
+            for head in state.window.drain() {
+                self.drop_held(peer, head);
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Opening and closing an endpoint.
+
+use std::collections::{BinaryHeap, VecDeque};
+
+use slab::Slab;
+
+use crate::nic::{DeviceCaps, Nic};
+use crate::wire::MsgId;
+
+use super::admission::Admission;
+use super::assembly::Assemblies;
+use super::choice::Local;
+use super::config::EndpointConfig;
+use super::error::EndpointError;
+use super::exposed::Exposed;
+use super::hash::Mixer;
+use super::held::Held;
+use super::ids::{Arena, Id, PeerId, ReceiveId};
+use super::inbound_table::InboundTable;
+use super::matching::Matcher;
+use super::peers::Peers;
+use super::random::Random;
+use super::statistics::Statistics;
+use super::time::Instant;
+use super::{Endpoint, MAX_REQUEST_HEADER};
+
+impl<N: Nic> Endpoint<N> {
+    /// Opens an endpoint on a queue pair and posts its receive buffers.
+    ///
+    /// # Errors
+    /// The settings contradict each other or the device, or the device refuses a buffer.
+    pub fn new(nic: N, config: EndpointConfig) -> Result<Self, EndpointError> {
+        let attributes = nic.attributes();
+        let mtu = attributes.mtu;
+        if mtu <= MAX_REQUEST_HEADER {
+            return Err(EndpointError::Unsupported(
+                "an MTU that leaves no room for data behind the headers",
+            ));
+        }
+        if config.reorder_window == 0 || config.reorder_window > 1 << 20 {
+            return Err(EndpointError::OutOfRange {
+                what: "reorder_window",
+                value: u64::from(config.reorder_window),
+                limit: 1 << 20,
+            });
+        }
+        let operations = config
+            .max_operations
+            .saturating_add(config.remote_operations);
+        // A message of one packet for a multi-receive buffer takes an id beyond both, for a moment.
+        let ids = ReceiveId::MAX_SLOTS;
+        if operations >= ids {
+            return Err(EndpointError::OutOfRange {
+                what: "max_operations and remote_operations together",
+                value: operations as u64,
+                limit: ids as u64 - 1,
+            });
+        }
+        if config.remote_operations == 0 {
+            return Err(EndpointError::OutOfRange {
+                what: "remote_operations",
+                value: 0,
+                limit: ids as u64 - 1,
+            });
+        }
+        let wanted_receives = config.recv_buffers.clamp(1, attributes.recv_queue_depth);
+        let has = |caps| config.use_device_rdma && attributes.caps.contains(caps);
+        let local = Local {
+            rdma_read: has(DeviceCaps::RDMA_READ),
+            rdma_write: has(DeviceCaps::RDMA_WRITE),
+            unsolicited_write_recv: has(DeviceCaps::UNSOLICITED_WRITE_RECV),
+            part_id: attributes.vendor_part_id,
+            handshake_before_messages: config.handshake_before_messages,
+            max_medium_size: config.max_medium_size as u64,
+            min_read_message_size: config.min_read_message_size as u64,
+            min_read_write_size: config.min_read_write_size as u64,
+        };
+        let address = nic.local_address();
+        let mixer = Mixer::new(config.seed ^ u64::from(address.qkey.0));
+        let mut endpoint = Endpoint {
+            address,
+            mtu,
+            local,
+            peers: Peers::new(mixer, MsgId(config.first_msg_id)),
+            untagged: Matcher::new(mixer),
+            tagged: Matcher::new(mixer),
+            assemblies: Assemblies::new(mixer),
+            held: Held::new(wanted_receives / 4, config.held_bytes),
+            outbound: Arena::new(config.max_operations),
+            bulks: Slab::new(),
+            read_plans: Slab::new(),
+            atomic_responses: Slab::new(),
+            exposed: Exposed::new(),
+            scratch: Vec::new(),
+            inbound: InboundTable::new(config.max_operations),
+            packets: Arena::new(usize::MAX),
+            claims: Arena::new(config.max_operations),
+            multi_buffers: Slab::new(),
+            resend: VecDeque::new(),
+            restock: VecDeque::new(),
+            ready: VecDeque::new(),
+            parked: 0,
+            parked_buffers: 0,
+            max_parked_buffers: attributes.send_queue_depth / 4,
+            admission: Admission::default(),
+            served: 0,
+            owed: 0,
+            timers: BinaryHeap::new(),
+            waiting_peers: 0,
+            posted_receives: 0,
+            wanted_receives,
+            to_post: Vec::with_capacity(wanted_receives),
+            completions: VecDeque::new(),
+            events: VecDeque::new(),
+            batch: Vec::with_capacity(config.poll_batch),
+            now: Instant::START,
+            random: Random::new(config.seed),
+            statistics: Statistics::default(),
+            nic,
+            config,
+        };
+        for _ in 0..wanted_receives {
+            let buffer = endpoint.nic.acquire_buffer();
+            endpoint.to_post.extend(buffer);
+        }
+        endpoint.post_receives();
+        Ok(endpoint)
+    }
+
+    /// Closes the endpoint and gives the device back, to be closed as well. Operations in flight
+    /// end without a completion; the device still owns the memory and the buffers of what it has
+    /// not completed.
+    pub fn close(mut self) -> N {
+        let peers: Vec<PeerId> = self.peers.ids().collect();
+        for peer in peers {
+            if let Some(ahn) = self.peers.ahn(peer) {
+                // The queue pair is about to go; an error has no one to be told to.
+                let _ = self.nic.destroy_address_handle(ahn);
+            }
+        }
+        for bulk in core::mem::take(&mut self.bulks).drain() {
+            self.deregister_own(bulk.own_regions);
+        }
+        for plan in core::mem::take(&mut self.read_plans).drain() {
+            self.deregister_own(plan.own_regions);
+        }
+        self.nic
+    }
+}
