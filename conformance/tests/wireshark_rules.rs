@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use efa_conformance::check::check;
 use efa_conformance::trace::{Capture, CapturedPacket};
+use efa_core::wire::PacketType;
 use efa_core::wire::fields::fields_of;
 use efa_emu::capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
 use efa_emu::frame::{Frame, Kind};
@@ -242,6 +243,30 @@ fn dissector_and_checker_find_the_same_breaches_in_the_corpus() {
             let disagreement = disagreement(&found.0, &found.1);
             assert_eq!(disagreement, None, "{} host {host}", path.display());
         }
+    }
+}
+
+/// A request that comes so late that its send_id belongs to another operation.
+#[test]
+fn dissector_and_checker_tell_operations_of_one_send_id_apart() {
+    let Some(tshark) = Tshark::find() else { return };
+    let path = corpus()
+        .into_iter()
+        .find(|path| path.ends_with("delivery-complete.pcapng"));
+    for mut view in views(&path.unwrap()) {
+        let is = |code: u8| move |frame: &CapturedPacket| frame.rdm().is_some_and(|p| p[0] == code);
+        let request = view.iter().position(is(PacketType::DcEagerMsgRtm.code()));
+        let data = view.iter().rposition(is(PacketType::CtsData.code()));
+        // Behind it comes more data of the operation that has the send_id then.
+        view.swap(request.unwrap(), data.unwrap() - 1);
+        let capture = pcapng(&view);
+        let found = (
+            found_by_dissector(&tshark, &capture),
+            found_by_check(&capture),
+        );
+        assert_eq!(disagreement(&found.0, &found.1), None);
+        let names_nothing = |(_, rule): &(u64, String)| rule == "ctsdata-names-cts";
+        assert!(found.0.iter().any(names_nothing), "{:?}", found.0);
     }
 }
 

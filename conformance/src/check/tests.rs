@@ -527,6 +527,31 @@ fn packets_without_form_are_named() {
     assert_eq!(b.broken(), [("req-flags", 7)]);
 }
 
+/// A send_id that is given to another operation too early does not change where the data of the first
+/// one belongs: that is by recv_id.
+#[test]
+fn data_belongs_to_the_operation_that_its_cts_answered() {
+    let mut b = Builder::acquainted(all());
+    let long = LongctsRtm {
+        msg_id: MsgId(1),
+        msg_length: 100,
+        send_id: SendId(7),
+        options: options(None, Some(A)),
+        ..LongctsRtm::default()
+    };
+    b.send(A, B, &long, &[0; 20]);
+    b.send(B, A, &cts(7, 3, 80, B), b"");
+    let other = EagerRtm {
+        receipt: Some(SendId(7)),
+        ..eager(2, None, Some(A))
+    };
+    b.send(A, B, &other, &[0; 10]);
+    b.send(A, B, &data(3, 20, 80, A), &[0; 80]);
+    assert_eq!(b.broken(), []);
+    b.send(A, B, &data(3, 90, 20, A), &[0; 20]);
+    assert_eq!(b.broken(), [("segment-bounds", 15)]);
+}
+
 #[test]
 fn what_arrives_is_what_was_sent() {
     let mut b = Builder::acquainted(all());

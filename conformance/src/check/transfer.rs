@@ -21,8 +21,14 @@ enum Ending {
     Eor,
 }
 
+/// An operation with data on its way. The ids that name it may be given to others while it goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct TransferId(usize);
+
 /// Data on its way from `send_id` of one endpoint to `recv_id` of another.
 struct Transfer {
+    source: Node,
+    destination: Node,
     request: u64,
     packet_type: PacketType,
     length: u64,
@@ -69,10 +75,13 @@ impl Transfer {
 
 #[derive(Default)]
 pub(super) struct Transfers {
-    /// By (source of the data, destination, send_id). An id may be used again after its operation.
-    sends: HashMap<(Node, Node, u32), Transfer>,
-    /// The send_id behind (source of the data, destination, recv_id).
-    receives: HashMap<(Node, Node, u32), u32>,
+    transfers: HashMap<TransferId, Transfer>,
+    /// How many there were.
+    begun: usize,
+    /// What (source of the data, destination, send_id) named last.
+    sends: HashMap<(Node, Node, u32), TransferId>,
+    /// What (source of the data, destination, recv_id) named last.
+    receives: HashMap<(Node, Node, u32), TransferId>,
     /// Reads and fetching atomics that wait for their answer, by (requester, responder, recv_id).
     requests: HashMap<(Node, Node, u32), Read>,
 }
@@ -193,7 +202,7 @@ impl Transfers {
         // The answer to a READ_NACK goes on with the operation of the refused request.
         if let Header::LongctsRtm(h) = &observed.packet.header
             && h.options.flags.contains(ReqFlags::READ_NACK)
-            && let Some(known) = self.sends.get_mut(&key)
+            && let Some(known) = self.of_send_id(key)
             && !known.is_acknowledged
             && known.length == length
         {
@@ -203,6 +212,8 @@ impl Transfers {
         let mut pieces = Pieces::default();
         pieces.add(0, in_request.min(length));
         let transfer = Transfer {
+            source: observed.from,
+            destination: observed.to,
             request: observed.number,
             packet_type,
             length,
@@ -212,7 +223,21 @@ impl Transfers {
             ending,
             is_acknowledged: false,
         };
-        self.sends.insert(key, transfer);
+        self.begin(send_id, transfer);
+    }
+
+    fn begin(&mut self, send_id: u32, transfer: Transfer) -> TransferId {
+        let id = TransferId(self.begun);
+        self.begun += 1;
+        let key = (transfer.source, transfer.destination, send_id);
+        self.sends.insert(key, id);
+        self.transfers.insert(id, transfer);
+        id
+    }
+
+    /// What (source of the data, destination, send_id) names.
+    fn of_send_id(&mut self, key: (Node, Node, u32)) -> Option<&mut Transfer> {
+        self.transfers.get_mut(self.sends.get(&key)?)
     }
 
     fn atomic(&mut self, observed: &Observed<'_>, rta: &Rta<'_>, findings: &mut Findings) {
@@ -266,6 +291,8 @@ impl Transfers {
             findings.at(SEGMENT_OVERLAP, observed, text);
         }
         let transfer = Transfer {
+            source: observed.from,
+            destination: observed.to,
             request: observed.number,
             packet_type: observed.packet.base.packet_type,
             length: read.length,
@@ -276,10 +303,9 @@ impl Transfers {
             is_acknowledged: false,
         };
         transfer.check_window(observed, findings);
-        self.sends
-            .insert((observed.from, observed.to, send_id), transfer);
+        let id = self.begin(send_id, transfer);
         self.receives
-            .insert((observed.from, observed.to, recv_id), send_id);
+            .insert((observed.from, observed.to, recv_id), id);
     }
 
     fn window(
@@ -294,8 +320,9 @@ impl Transfers {
             findings.at(CTS_POSITIVE, observed, "its recv_length is 0".into());
         }
         let (source, destination) = (observed.to, observed.from);
-        let transfer = self.sends.get_mut(&(source, destination, send_id));
-        let Some(transfer) = transfer.filter(|transfer| !transfer.is_over()) else {
+        let id = self.sends.get(&(source, destination, send_id)).copied();
+        let transfer = id.and_then(|id| Some((id, self.transfers.get_mut(&id)?)));
+        let Some((id, transfer)) = transfer.filter(|(_, transfer)| !transfer.is_over()) else {
             unknown(observed, "send_id", send_id, findings);
             return;
         };
@@ -316,8 +343,7 @@ impl Transfers {
             findings.at(ANSWER_NAMES_REQUEST, observed, text);
         }
         transfer.recv_id = Some(recv_id);
-        self.receives
-            .insert((source, destination, recv_id), send_id);
+        self.receives.insert((source, destination, recv_id), id);
     }
 
     fn data(
@@ -332,7 +358,7 @@ impl Transfers {
         let transfer = self
             .receives
             .get(&(source, destination, recv_id))
-            .and_then(|send_id| self.sends.get_mut(&(source, destination, *send_id)));
+            .and_then(|id| self.transfers.get_mut(id));
         let Some(transfer) = transfer else {
             if let Some(read) = self.requests.get_mut(&(destination, source, recv_id)) {
                 let end = offset.saturating_add(payload);
@@ -378,7 +404,7 @@ impl Transfers {
         findings: &mut Findings,
     ) {
         let key = (observed.to, observed.from, send_id);
-        match self.sends.get_mut(&key) {
+        match self.of_send_id(key) {
             Some(transfer) if transfer.ending == ending => {
                 if transfer.is_acknowledged {
                     let text = format!(
@@ -395,18 +421,21 @@ impl Transfers {
 
     /// Judges the operations of two endpoints so far, and forgets them.
     pub(super) fn forget(&mut self, one: Node, other: Node, findings: &mut Findings) {
-        let is_theirs = |(source, destination, _): &(Node, Node, u32)| {
-            [(one, other), (other, one)].contains(&(*source, *destination))
-        };
-        for (_, transfer) in self.sends.extract_if(|key, _| is_theirs(key)) {
+        let are_theirs =
+            |source, destination| [(one, other), (other, one)].contains(&(source, destination));
+        let theirs = self
+            .transfers
+            .extract_if(|_, transfer| are_theirs(transfer.source, transfer.destination));
+        for (_, transfer) in theirs {
             transfer.end(findings);
         }
-        self.receives.retain(|key, _| !is_theirs(key));
-        self.requests.retain(|key, _| !is_theirs(key));
+        self.sends.retain(|key, _| !are_theirs(key.0, key.1));
+        self.receives.retain(|key, _| !are_theirs(key.0, key.1));
+        self.requests.retain(|key, _| !are_theirs(key.0, key.1));
     }
 
     pub(super) fn end(&mut self, findings: &mut Findings) {
-        for transfer in self.sends.values() {
+        for transfer in self.transfers.values() {
             transfer.end(findings);
         }
     }
