@@ -611,6 +611,7 @@ local HEADER_WINDOW = 512
 
 local STATUS_OK, STATUS_RNR = 0, 10
 local MAGIC = "EF"
+local IS_TSHARK = not gui_enabled()
 
 -- Arithmetic, because Lua 5.2 and 5.4 have no bit operators in common.
 local function has_bit(value, bit)
@@ -1069,10 +1070,6 @@ local function reset_state()
     }
 end
 reset_state()
-
-function efa.init()
-    reset_state()
-end
 
 local function note(frame, id, text)
     local issues = state.issues_of[frame]
@@ -1936,8 +1933,41 @@ end
 local is_visible
 -- The method of all trees: to look it up anew costs as much as to call it.
 local is_referenced
+-- While tshark reads a capture for the first time, it asks for the same fields of all frames: what it
+-- said of a field, or of a list of fields, holds for the next frame too.
+local is_first_reading
+local answers = {}
 local function is_wanted(tree, field)
-    return is_visible or is_referenced(tree, field)
+    if is_visible or not is_first_reading then
+        return is_visible or is_referenced(tree, field)
+    end
+    local answer = answers[field]
+    if answer == nil then
+        answer = is_referenced(tree, field)
+        answers[field] = answer
+    end
+    return answer
+end
+
+-- The entries {field, ...} of a list that may be wanted.
+local function wanted_entries(tree, entries)
+    if is_visible or not is_first_reading then
+        return entries
+    end
+    local wanted = answers[entries]
+    if not wanted then
+        wanted = {}
+        for _, entry in ipairs(entries) do
+            wanted[#wanted + 1] = is_referenced(tree, entry[1]) and entry or nil
+        end
+        answers[entries] = wanted
+    end
+    return wanted
+end
+
+function efa.init()
+    reset_state()
+    answers = {}
 end
 
 local function add_generated(tree, field, value)
@@ -1970,7 +2000,14 @@ end
 local FEATURE_FIELDS = bit_fields(FEATURES, "extra_info.")
 
 local KINDS, GROUP_OF = {}, {}
+local PACKET_FIELDS = {} -- what `tree_adder` may add
+for name, field in pairs(F) do
+    if GROUPS[name] or name:match("^flags%.") or name:match("^extra_info%.") then
+        PACKET_FIELDS[#PACKET_FIELDS + 1] = { field }
+    end
+end
 for _, field in ipairs(FIELDS) do
+    PACKET_FIELDS[#PACKET_FIELDS + 1] = { F[field[1]] }
     KINDS[field[1]] = field[2]
     local group = field[1]:match("^([^.]*)%.")
     GROUP_OF[field[1]] = GROUPS[group] and group
@@ -1982,7 +2019,7 @@ local function tree_adder(p, tvb, tree)
     return function(field, offset, width, index)
         local name, parent = field[1], tree
         local wanted = GROUP_OF[name]
-        if wanted and is_visible then
+        if wanted and is_wanted(tree, F[wanted]) then
             if group ~= wanted or group_index ~= index then
                 group, group_index, group_start = wanted, index, offset
                 group_item = tree:add(F[wanted], tvb(offset, width))
@@ -2120,7 +2157,7 @@ local function show_transfer(tree, frame)
         item:append_text(": " .. transfer.subprotocol)
     end
     local first, last = transfer.frames[1], transfer.frames[#transfer.frames]
-    for _, entry in ipairs(TRANSFER_FIELDS) do
+    for _, entry in ipairs(wanted_entries(tree, TRANSFER_FIELDS)) do
         local value = entry[2](transfer, frame, first, last)
         if value and is_wanted(tree, entry[1]) then
             item:add(entry[1], entry[3](value, transfer)):set_generated()
@@ -2157,13 +2194,20 @@ local ANNOUNCED_FIELDS = {
     { "device", function(announced) return announced.device end },
 }
 
+local NEGOTIATED_FIELDS = {}
+for name, field in pairs(F) do
+    if name:match("^negotiated") then
+        NEGOTIATED_FIELDS[#NEGOTIATED_FIELDS + 1] = { field }
+    end
+end
+
 local function show_negotiated(tree, frame)
     local negotiated = state.negotiated_of[frame]
-    if not negotiated then
+    if not negotiated or not wanted_entries(tree, NEGOTIATED_FIELDS)[1] then
         return
     end
     local item = tree
-    if is_visible then
+    if is_wanted(tree, F["negotiated"]) then
         item = tree:add(F["negotiated"])
         item:set_generated()
     end
@@ -2197,8 +2241,9 @@ end
 local rdm_handle, efa_handle -- set below, when the dissectors exist
 
 -- Whether there is anything to add to the tree.
-local function is_tree_wanted(tree, handle)
+local function is_tree_wanted(tree, handle, pinfo)
     is_visible, is_referenced = tree.visible, is_referenced or tree.referenced
+    is_first_reading = IS_TSHARK and not pinfo.visited
     return is_visible or is_referenced(tree, handle)
 end
 
@@ -2212,9 +2257,10 @@ function efa_rdm.dissector(tvb, pinfo, tree)
     local length, context = tvb:len(), current
     current = nil
     local item = tree:add(efa_rdm, tvb())
-    local wanted = is_tree_wanted(tree, rdm_handle)
+    local wanted = is_tree_wanted(tree, rdm_handle, pinfo)
     local p = read_packet(tvb, context and context.reported or tvb:reported_len(),
-        wanted and function(p) return tree_adder(p, tvb, item) end)
+        wanted and wanted_entries(tree, PACKET_FIELDS)[1]
+            and function(p) return tree_adder(p, tvb, item) end)
     if context and context.conversation then
         follow_packet(context, p)
     end
@@ -2423,7 +2469,7 @@ function efa.dissector(tvb, pinfo, tree)
     if is_cut_off and context.conversation then
         miss(context.conversation, context.me)
     end
-    if is_tree_wanted(tree, efa_handle) then
+    if is_tree_wanted(tree, efa_handle, pinfo) then
         if is_visible then
             item:set_text("EFA Emulated Transport v1, " .. header_summary(h))
         end

@@ -979,7 +979,12 @@ fn recorded_traces_show_what_the_codec_reads() {
 #[test]
 fn columns_have_what_the_details_have() {
     let Some(tshark) = Tshark::find() else { return };
-    let names: Vec<String> = tshark.fields().into_keys().collect();
+    // Subtrees have no value of their own.
+    let fields = tshark.fields().into_iter();
+    let names: Vec<String> = fields
+        .filter(|(_, [kind, ..])| kind != "FT_NONE")
+        .map(|(name, _)| name)
+        .collect();
     let columns = names
         .iter()
         .map(|name| format!(",\"{name}\",\"%Cus:{name}:0:U\""));
@@ -996,25 +1001,60 @@ fn columns_have_what_the_details_have() {
     ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../traces/{name}.pcapng"));
         let capture = std::fs::read(&path).unwrap();
-        let text = tshark.run(&capture, &["-2", "-T", "tabs", "-o", &columns]);
-        let shown = tshark.dissect_twice(&capture);
-        assert_eq!(text.lines().count(), shown.len());
-        for (line, shown) in text.lines().zip(&shown) {
-            // Empty columns at the end of a line are left out.
-            let cells = line.split('\t').skip(1).chain(std::iter::repeat(""));
-            for (field, cell) in names.iter().zip(cells) {
-                assert_eq!(
-                    !cell.is_empty(),
-                    shown.has(field),
-                    "{name}: {line}: {field}"
-                );
-                if !cell.is_empty() {
-                    seen.insert(field);
+        for passes in [1, 2] {
+            let options = ["-T", "tabs", "-o", &columns, "-2"];
+            let text = tshark.run(&capture, &options[..3 + passes]);
+            let shown = match passes {
+                1 => tshark.dissect(&capture),
+                _ => tshark.dissect_twice(&capture),
+            };
+            assert_eq!(text.lines().count(), shown.len());
+            for (line, shown) in text.lines().zip(&shown) {
+                // Empty columns at the end of a line are left out.
+                let cells = line.split('\t').skip(1).chain(std::iter::repeat(""));
+                for (field, cell) in names.iter().zip(cells) {
+                    assert_eq!(
+                        !cell.is_empty(),
+                        shown.has(field),
+                        "{name} in {passes}: {line}: {field}"
+                    );
+                    if !cell.is_empty() {
+                        seen.insert(field);
+                    }
                 }
             }
         }
     }
     assert!(seen.len() > 80, "only {seen:?}");
+}
+
+/// The subtrees of optional parts, which have no value of their own, are found like their fields.
+#[test]
+fn filters_find_subtrees() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut rng = StdRng::seed_from_u64(10);
+    let packets = capture_packets(&corpus(&mut rng));
+    for (group, part) in [
+        ("raw_addr", "raw_addr.qpn"),
+        ("read_iov", "read_iov.key"),
+        ("rma_iov", "rma_iov.key"),
+        ("user_recv_qp", "user_recv_qp.qkey"),
+        ("hmem_p2p", "hmem_p2p.p2p_supported"),
+        ("negotiated", "negotiated.sender_handshake_in"),
+    ] {
+        let count = |name: &str, options: &[&str]| {
+            let filter = format!("efa_rdm.{name}");
+            let text = tshark.run(&packets, &[&["-Y", &filter], options].concat());
+            text.lines().count()
+        };
+        for options in [&[][..], &["-2"]] {
+            let found = count(group, options);
+            assert!(
+                found > 3 && found == count(part, options),
+                "{group}: {found}"
+            );
+        }
+    }
 }
 
 /// The capture with no more than `snaplen` bytes of each frame.
