@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -161,8 +162,8 @@ impl Outcome {
 /// A running program, in a process group of its own that ends with this value.
 pub(crate) struct Program {
     child: Child,
-    stdout: Receiver<String>,
-    stderr: Receiver<String>,
+    stdout: Printed,
+    stderr: Printed,
     description: String,
     finished: bool,
 }
@@ -178,8 +179,8 @@ impl Program {
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start {description}: {error}"));
         Program {
-            stdout: collect(child.stdout.take()),
-            stderr: collect(child.stderr.take()),
+            stdout: Printed::follow(child.stdout.take()),
+            stderr: Printed::follow(child.stderr.take()),
             child,
             description,
             finished: false,
@@ -230,8 +231,8 @@ impl Program {
                 panic!(
                     "{} did not end within {PATIENCE:?}\n--- stdout\n{}\n--- stderr\n{}",
                     self.description,
-                    self.stdout.recv_timeout(rest).unwrap_or_default(),
-                    self.stderr.recv_timeout(rest).unwrap_or_default(),
+                    self.stdout.within(rest),
+                    self.stderr.within(rest),
                 );
             }
             thread::sleep(Duration::from_millis(5));
@@ -240,8 +241,30 @@ impl Program {
         self.end_group();
         Outcome {
             status,
-            stdout: self.stdout.recv().unwrap_or_default(),
-            stderr: self.stderr.recv().unwrap_or_default(),
+            stdout: self.stdout.within(PATIENCE),
+            stderr: self.stderr.within(PATIENCE),
+        }
+    }
+
+    /// Waits until what the program has printed to standard output is enough.
+    ///
+    /// # Panics
+    /// If it takes longer than [`PATIENCE`].
+    #[track_caller]
+    pub(crate) fn wait_for_output(&self, is_enough: impl Fn(&str) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let printed = self.stdout.so_far();
+            if is_enough(&printed) {
+                return;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{} has printed no more than\n{printed}\n--- stderr\n{}",
+                self.description,
+                self.stderr.so_far(),
+            );
+            thread::sleep(Duration::from_millis(5));
         }
     }
 
@@ -261,15 +284,38 @@ impl Drop for Program {
     }
 }
 
-fn collect(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
-    let (sender, receiver) = channel();
-    let mut pipe = pipe.expect("the stream is piped");
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = pipe.read_to_end(&mut bytes);
-        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
-    });
-    receiver
+/// What a program prints to one of its streams.
+struct Printed {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    /// Told when the stream ends.
+    end: Receiver<()>,
+}
+
+impl Printed {
+    fn follow(pipe: Option<impl Read + Send + 'static>) -> Printed {
+        let (ended, end) = channel();
+        let mut pipe = pipe.expect("the stream is piped");
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let all = bytes.clone();
+        thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            while let Ok(count @ 1..) = pipe.read(&mut chunk) {
+                all.lock().unwrap().extend_from_slice(&chunk[..count]);
+            }
+            let _ = ended.send(());
+        });
+        Printed { bytes, end }
+    }
+
+    fn so_far(&self) -> String {
+        String::from_utf8_lossy(&self.bytes.lock().unwrap()).into_owned()
+    }
+
+    /// All of it; if it does not end in time, what there is.
+    fn within(&self, time: Duration) -> String {
+        let _ = self.end.recv_timeout(time);
+        self.so_far()
+    }
 }
 
 /// A TCP port that is free now.
@@ -302,8 +348,8 @@ pub(crate) fn wait_for_listener(port: u16, server: &mut Program) {
             panic!(
                 "{} ended before it listened: {status}\n--- stdout\n{}\n--- stderr\n{}",
                 server.description,
-                server.stdout.recv().unwrap_or_default(),
-                server.stderr.recv().unwrap_or_default()
+                server.stdout.within(PATIENCE),
+                server.stderr.within(PATIENCE)
             );
         }
         assert!(
