@@ -3,12 +3,19 @@
 //! The fabric cleans up after itself. But libfabric, too, makes a shared memory object for each
 //! endpoint, for peers on the same host, and removes it when the endpoint is closed: after a kill it
 //! stays. Its name starts with the device's GID, which tells ours from those of real devices.
+//!
+//! Who uses an object is read from `/proc`. That shows neither the programs of other pid namespaces,
+//! which may share `/dev/shm` (containers of one pod), nor the files of programs that hide them. The
+//! fabric knows of the live processes of both kinds by their locks; as long as a host has one, the
+//! objects of that host stay.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use efa_emu::transport::Fabric;
 
 /// Where `shm_open` puts its objects.
 const SHARED_MEMORY: &str = "/dev/shm";
@@ -19,49 +26,70 @@ const GID_PREFIX: &str = "fe80::ef:a0ff:fe";
 
 /// Removes the objects of this user's programs that no process uses any more.
 pub(super) fn remove() {
-    remove_from(Path::new(SHARED_MEMORY));
+    remove_from(Path::new(SHARED_MEMORY), hosts_out_of_sight);
 }
 
-fn remove_from(directory: &Path) {
+/// Removes the unused objects in `directory`, but for those of the hosts whose GIDs `kept` returns.
+fn remove_from(directory: &Path, kept: impl FnOnce() -> HashSet<String>) {
     let user = rustix::process::geteuid().as_raw();
     // The list comes first: a program that has made an object by now has it open, or has closed it
     // after mapping it, when the processes are looked at.
-    let candidates: Vec<_> = fs::read_dir(directory)
+    let mut candidates: Vec<_> = fs::read_dir(directory)
         .into_iter()
         .flatten()
         .flatten()
-        .filter(|entry| is_endpoint(&entry.file_name()))
         .filter(|entry| {
             entry
                 .metadata()
                 .is_ok_and(|metadata| metadata.uid() == user)
         })
-        .map(|entry| entry.path())
+        .filter_map(|entry| Some((gid_of_endpoint(&entry.file_name())?, entry.path())))
         .collect();
     if candidates.is_empty() {
         return;
     }
+    let kept = kept();
+    candidates.retain(|(gid, _)| !kept.contains(gid));
     let used = used_files(directory, user);
-    for path in candidates.iter().filter(|path| !used.contains(*path)) {
+    for (_, path) in candidates.iter().filter(|(_, path)| !used.contains(path)) {
         let _ = fs::remove_file(path);
     }
 }
 
-/// `GID_QPN_QKEY_UID`, the last three in hexadecimal.
-fn is_endpoint(name: &OsString) -> bool {
-    let Some(numbers) = name
-        .to_str()
-        .and_then(|name| name.strip_prefix(GID_PREFIX))
-        .and_then(|rest| rest.split_once('_'))
-        .map(|(_, numbers)| numbers)
-    else {
-        return false;
-    };
+/// The GIDs, as text, of the hosts on which a live process's files cannot be seen.
+fn hosts_out_of_sight() -> HashSet<String> {
+    let hosts = Fabric::running()
+        .into_iter()
+        .filter_map(|fabric| fabric.hosts().ok())
+        .flatten();
+    hosts
+        .filter(|host| {
+            host.participants
+                .iter()
+                .any(|participant| !are_files_visible(participant.pid))
+        })
+        .map(|host| host.gid.to_string())
+        .collect()
+}
+
+/// Returns whether `/proc` tells which files the live process `pid` uses. `pid` is 0 if the process
+/// has no number in this pid namespace.
+fn are_files_visible(pid: i32) -> bool {
+    let process = Path::new("/proc").join(pid.to_string());
+    fs::read_dir(process.join("fd")).is_ok() && fs::read(process.join("maps")).is_ok()
+}
+
+/// The GID in the name of an endpoint's object, which is `GID_QPN_QKEY_UID` with the last three in
+/// hexadecimal; `None` for other names and the GIDs of real devices.
+fn gid_of_endpoint(name: &OsString) -> Option<String> {
+    let (gid, numbers) = name.to_str()?.split_once('_')?;
     let numbers: Vec<_> = numbers.split('_').collect();
-    numbers.len() == 3
+    let is_endpoint = gid.starts_with(GID_PREFIX)
+        && numbers.len() == 3
         && numbers.iter().all(|number| {
             !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_hexdigit())
-        })
+        });
+    is_endpoint.then(|| gid.to_owned())
 }
 
 /// The files in `directory` that processes of `user` have open or mapped.
@@ -108,16 +136,19 @@ mod tests {
 
     #[test]
     fn names_of_endpoints() {
-        let is = |name: &str| is_endpoint(&OsString::from(name));
-        assert!(is("fe80::ef:a0ff:fe00:1_0002_3046906b_0000"));
-        assert!(is("fe80::ef:a0ff:fe4c:276c_000a_1_03e8"));
-        assert!(
-            !is("fe80::1ff:fe23:4567_0002_3046906b_0000"),
-            "a real device's"
-        );
-        assert!(!is("fe80::ef:a0ff:fe00:1_0002_3046906b"));
-        assert!(!is("fe80::ef:a0ff:fe00:1_0002_other_0000"));
-        assert!(!is("efa-emu-0"));
+        let gid = |name: &str| gid_of_endpoint(&OsString::from(name));
+        let found = gid("fe80::ef:a0ff:fe00:1_0002_3046906b_0000");
+        assert_eq!(found.as_deref(), Some("fe80::ef:a0ff:fe00:1"));
+        let found = gid("fe80::ef:a0ff:fe4c:276c_000a_1_03e8");
+        assert_eq!(found.as_deref(), Some("fe80::ef:a0ff:fe4c:276c"));
+        for other in [
+            "fe80::1ff:fe23:4567_0002_3046906b_0000", // a real device's
+            "fe80::ef:a0ff:fe00:1_0002_3046906b",
+            "fe80::ef:a0ff:fe00:1_0002_other_0000",
+            "efa-emu-0",
+        ] {
+            assert_eq!(gid(other), None, "{other}");
+        }
     }
 
     #[test]
@@ -125,10 +156,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let directory = fs::canonicalize(directory.path()).unwrap();
         let path = |name: &str| directory.join(name);
-        let [unused, open, mapped] = ["1", "2", "3"]
+        let [unused, open, mapped, out_of_sight] = ["1", "2", "3", "4"]
             .map(|number| path(&format!("fe80::ef:a0ff:fe00:{number}_0002_3046906b_0000")));
         let other = path("of_somebody_else_1");
-        for file in [&unused, &open, &mapped, &other] {
+        for file in [&unused, &open, &mapped, &out_of_sight, &other] {
             fs::write(file, "content").unwrap();
         }
         let opened = fs::File::open(&open).unwrap();
@@ -137,12 +168,14 @@ mod tests {
         let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
         drop(file);
 
-        remove_from(&directory);
+        let kept = || HashSet::from(["fe80::ef:a0ff:fe00:4".to_owned()]);
+        remove_from(&directory, kept);
+        assert!(out_of_sight.exists(), "its user cannot be seen");
         assert!(!unused.exists());
         assert!(open.exists() && mapped.exists() && other.exists());
         assert!(opened.as_fd().try_clone_to_owned().is_ok() && map.len() == 7);
         drop((opened, map));
-        remove_from(&directory);
-        assert!(!open.exists() && !mapped.exists() && other.exists());
+        remove_from(&directory, HashSet::new);
+        assert!(!open.exists() && !mapped.exists() && !out_of_sight.exists() && other.exists());
     }
 }

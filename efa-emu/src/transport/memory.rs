@@ -160,7 +160,7 @@ pub(super) enum Direction {
 /// Why a copy between processes did not happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CopyError {
-    /// The system does not let this process touch the other one's memory.
+    /// The system does not let this process touch the other one's memory, or name the other process.
     Forbidden,
     /// The other process is gone.
     Gone,
@@ -185,6 +185,9 @@ impl CopyError {
 /// the request's data from `offset` on.
 ///
 /// Memory that is not mapped on either side is an error here and no crash: the kernel checks both.
+/// A live process that has no number in this pid namespace (`pid` is 0; containers that share memory
+/// but not their process numbers) is [`CopyError::Forbidden`]: the kernel's `ESRCH` would not tell it
+/// from a dead one.
 pub(super) fn copy_between(
     pid: i32,
     direction: Direction,
@@ -192,6 +195,9 @@ pub(super) fn copy_between(
     theirs: &[HostSegment],
     offset: u32,
 ) -> Result<(), CopyError> {
+    if pid == 0 {
+        return Err(CopyError::Forbidden);
+    }
     let window = Window {
         offset,
         length: own.length,
@@ -209,7 +215,7 @@ pub(super) fn copy_between(
     Ok(())
 }
 
-/// One system call; answers how many bytes it moved, at least 1.
+/// Makes one system call. Returns how many bytes it moved, at least 1.
 fn copy_some(
     pid: i32,
     direction: Direction,
@@ -381,6 +387,10 @@ mod tests {
         assert_eq!(
             copy_between(i32::MAX, Direction::FromPeer, target, &theirs, 0),
             Err(CopyError::Gone)
+        );
+        assert_eq!(
+            copy_between(0, Direction::FromPeer, target, &theirs, 0),
+            Err(CopyError::Forbidden)
         );
     }
 }

@@ -209,19 +209,16 @@ fn a_killed_side_leaves_nothing_behind() {
 fn wait_for_traffic(fabric: &TestFabric) -> Vec<String> {
     let deadline = std::time::Instant::now() + common::PATIENCE;
     loop {
-        let ps = fabric.ps();
-        let gids: Vec<_> = ps
-            .lines()
-            .map(|line| line.split_whitespace().collect::<Vec<_>>())
-            // Host, process, "open", GID and at least one queue pair.
-            .filter(|fields| fields.len() > 4 && fields[2] == "open")
-            .map(|fields| fields[3].to_owned())
-            .collect();
+        let gids = fabric.gids_with_queue_pairs();
         if gids.len() == 2 {
             std::thread::sleep(std::time::Duration::from_millis(200));
             return gids;
         }
-        assert!(std::time::Instant::now() < deadline, "no traffic:\n{ps}");
+        assert!(
+            std::time::Instant::now() < deadline,
+            "no traffic:\n{}",
+            fabric.ps()
+        );
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }

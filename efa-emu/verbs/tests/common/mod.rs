@@ -120,6 +120,17 @@ impl TestFabric {
         }
     }
 
+    /// The GIDs of the processes that have a queue pair, as `efa-emu ps` lists them.
+    pub(crate) fn gids_with_queue_pairs(&self) -> Vec<String> {
+        self.ps()
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>())
+            // Host, process, "open", GID and at least one queue pair.
+            .filter(|fields| fields.len() > 4 && fields[2] == "open")
+            .map(|fields| fields[3].to_owned())
+            .collect()
+    }
+
     /// What `efa-emu ps` prints.
     pub(crate) fn ps(&self) -> String {
         let mut command = Command::new(built("efa-emu"));
@@ -361,6 +372,24 @@ pub(crate) fn wait_for_listener(port: u16, server: &mut Program) {
     }
 }
 
+/// Has `command` started by a launcher: a program and its options; nothing changes without one.
+pub(crate) fn started_by(launcher: &[&str], command: Command) -> Command {
+    let [program, options @ ..] = launcher else {
+        return command;
+    };
+    let mut launched = Command::new(program);
+    launched
+        .args(options)
+        .arg(command.get_program())
+        .args(command.get_args())
+        .envs(
+            command
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
+    launched
+}
+
 /// A server program and a client program that agree on a TCP port, each under an `efa-emu run`.
 pub(crate) struct Dialogue<'a> {
     fabric: &'a TestFabric,
@@ -370,6 +399,8 @@ pub(crate) struct Dialogue<'a> {
     client_port: &'a str,
     /// Added to both programs' environments.
     pub(crate) environment: &'a [(&'a str, &'a str)],
+    /// A program with options that starts each `efa-emu run`, for example in namespaces of its own.
+    pub(crate) launcher: &'a [&'a str],
 }
 
 impl<'a> Dialogue<'a> {
@@ -388,6 +419,7 @@ impl<'a> Dialogue<'a> {
             server_port,
             client_port,
             environment: &[],
+            launcher: &[],
         }
     }
 
@@ -396,7 +428,7 @@ impl<'a> Dialogue<'a> {
             .fabric
             .run(&[options, &["--"], &self.arguments, tail].concat());
         command.envs(self.environment.iter().copied());
-        command
+        started_by(self.launcher, command)
     }
 
     /// Starts the server with these options of `efa-emu run`, and waits until it listens.
