@@ -3,9 +3,9 @@
 use crate::address::RawAddress;
 use crate::nic::Nic;
 
-use super::Endpoint;
-use super::error::{EndpointError, Errno, Failure, ProviderError};
-use super::ids::{ClaimId, OutboundId, PeerId, ReceiveId};
+use crate::endpoint::Endpoint;
+use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
+use crate::endpoint::base::ids::{ClaimId, OutboundId, PeerId, ReceiveId};
 
 impl<N: Nic> Endpoint<N> {
     /// Puts an address into the address vector; an address that is there already keeps its id, also
@@ -57,7 +57,7 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// Ends everything that depends on a peer.
-    pub(super) fn end_operations_with(&mut self, peer: PeerId, failure: Failure) {
+    pub(crate) fn end_operations_with(&mut self, peer: PeerId, failure: Failure) {
         let outbound: Vec<OutboundId> = self
             .outbound
             .iter()

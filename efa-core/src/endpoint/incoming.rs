@@ -10,26 +10,26 @@ use crate::wire::{
     ReqOptions, RmaIov, RmaIovs, RtaKind, RtrKind, SendId,
 };
 
-use super::peer::PeerFeatures;
+use crate::endpoint::conversation::PeerFeatures;
 
 /// A packet's header.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Incoming {
-    pub(super) packet_type: PacketType,
+pub(crate) struct Incoming {
+    pub(crate) packet_type: PacketType,
     /// The connection id, from wherever the packet has it.
-    pub(super) connid: Option<Connid>,
+    pub(crate) connid: Option<Connid>,
     /// The sender's address, if the packet states it.
-    pub(super) raw_address: Option<RawAddress>,
-    pub(super) body: Body,
+    pub(crate) raw_address: Option<RawAddress>,
+    pub(crate) body: Body,
     /// Where the payload is in the packet.
-    pub(super) payload: Payload,
+    pub(crate) payload: Payload,
 }
 
 /// The payload's place in the packet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Payload {
-    pub(super) offset: usize,
-    pub(super) length: usize,
+pub(crate) struct Payload {
+    pub(crate) offset: usize,
+    pub(crate) length: usize,
 }
 
 impl Payload {
@@ -45,7 +45,7 @@ impl Payload {
 
 /// What a packet asks for.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Body {
+pub(crate) enum Body {
     /// Takes its turn by `msg_id`: a message.
     Message(Rtm),
     /// Takes its turn by `msg_id`: an atomic.
@@ -66,16 +66,16 @@ pub(super) enum Body {
 
 /// A request to message.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rtm {
-    pub(super) msg_id: MsgId,
-    pub(super) tag: Option<u64>,
-    pub(super) cq_data: Option<u64>,
-    pub(super) protocol: RtmProtocol,
+pub(crate) struct Rtm {
+    pub(crate) msg_id: MsgId,
+    pub(crate) tag: Option<u64>,
+    pub(crate) cq_data: Option<u64>,
+    pub(crate) protocol: RtmProtocol,
 }
 
 /// The subprotocol of a message, with its own fields.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum RtmProtocol {
+pub(crate) enum RtmProtocol {
     Eager {
         receipt: Option<SendId>,
     },
@@ -107,7 +107,7 @@ pub(super) enum RtmProtocol {
 
 impl Rtm {
     /// Length of the whole message in bytes.
-    pub(super) fn length(&self, payload: Payload) -> u64 {
+    pub(crate) fn length(&self, payload: Payload) -> u64 {
         match self.protocol {
             RtmProtocol::Eager { .. } => payload.length as u64,
             RtmProtocol::Medium { msg_length, .. }
@@ -118,7 +118,7 @@ impl Rtm {
     }
 
     /// Whether it continues a message whose RDMA read was refused.
-    pub(super) fn answers_nack(&self) -> bool {
+    pub(crate) fn answers_nack(&self) -> bool {
         matches!(
             self.protocol,
             RtmProtocol::LongCts {
@@ -129,12 +129,12 @@ impl Rtm {
     }
 
     /// Whether it is all in one packet.
-    pub(super) fn is_eager(&self) -> bool {
+    pub(crate) fn is_eager(&self) -> bool {
         matches!(self.protocol, RtmProtocol::Eager { .. })
     }
 
     /// Whether other packets of the same `msg_id` may follow.
-    pub(super) fn is_segment(&self) -> bool {
+    pub(crate) fn is_segment(&self) -> bool {
         matches!(
             self.protocol,
             RtmProtocol::Medium { .. } | RtmProtocol::RuntRead { .. }
@@ -144,22 +144,22 @@ impl Rtm {
 
 /// A request to write.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rtw {
-    pub(super) target: Iovs,
-    pub(super) cq_data: Option<u64>,
-    pub(super) protocol: RtwProtocol,
+pub(crate) struct Rtw {
+    pub(crate) target: Iovs,
+    pub(crate) cq_data: Option<u64>,
+    pub(crate) protocol: RtwProtocol,
 }
 
 impl Rtw {
     /// Whether it brings all of its data.
-    pub(super) fn is_eager(&self) -> bool {
+    pub(crate) fn is_eager(&self) -> bool {
         matches!(self.protocol, RtwProtocol::Eager { .. })
     }
 }
 
 /// The subprotocol of a write, with its own fields.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum RtwProtocol {
+pub(crate) enum RtwProtocol {
     Eager {
         receipt: Option<SendId>,
     },
@@ -177,44 +177,44 @@ pub(super) enum RtwProtocol {
 
 /// A request to read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rtr {
-    pub(super) kind: RtrKind,
-    pub(super) source: Iovs,
-    pub(super) msg_length: u64,
-    pub(super) recv_id: RecvId,
-    pub(super) recv_length: u32,
+pub(crate) struct Rtr {
+    pub(crate) kind: RtrKind,
+    pub(crate) source: Iovs,
+    pub(crate) msg_length: u64,
+    pub(crate) recv_id: RecvId,
+    pub(crate) recv_length: u32,
 }
 
 /// An atomic request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rta {
-    pub(super) kind: RtaKind,
-    pub(super) msg_id: MsgId,
-    pub(super) datatype: AtomicDatatype,
-    pub(super) operation: AtomicOp,
-    pub(super) target: Iovs,
+pub(crate) struct Rta {
+    pub(crate) kind: RtaKind,
+    pub(crate) msg_id: MsgId,
+    pub(crate) datatype: AtomicDatatype,
+    pub(crate) operation: AtomicOp,
+    pub(crate) target: Iovs,
 }
 
 /// Up to four pieces of a peer's (or, in requests to us, our own) registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Iovs {
+pub(crate) struct Iovs {
     entries: [RmaIov; RmaIovs::MAX],
     count: usize,
 }
 
 impl Iovs {
-    pub(super) fn as_slice(&self) -> &[RmaIov] {
+    pub(crate) fn as_slice(&self) -> &[RmaIov] {
         &self.entries[..self.count]
     }
 
     /// The pieces as a packet takes them.
-    pub(super) fn wire(&self) -> RmaIovs<'_> {
+    pub(crate) fn wire(&self) -> RmaIovs<'_> {
         // There are never more than a packet may have.
         RmaIovs::new(self.as_slice()).unwrap_or(RmaIovs::EMPTY)
     }
 
     /// At most four pieces.
-    pub(super) fn new(pieces: impl Iterator<Item = RmaIov>) -> Self {
+    pub(crate) fn new(pieces: impl Iterator<Item = RmaIov>) -> Self {
         let mut iovs = Iovs::from(RmaIovs::EMPTY);
         for (entry, piece) in iovs.entries.iter_mut().zip(pieces) {
             *entry = piece;
@@ -224,7 +224,7 @@ impl Iovs {
     }
 
     /// The address, key and length of what follows byte `offset` within one piece.
-    pub(super) fn part_at(&self, offset: u64) -> Option<RmaIov> {
+    pub(crate) fn part_at(&self, offset: u64) -> Option<RmaIov> {
         let mut skip = offset;
         for piece in self.as_slice() {
             if skip < piece.len() {
@@ -240,7 +240,7 @@ impl Iovs {
     }
 
     /// The sum of the lengths, `None` if it does not fit 64 bits.
-    pub(super) fn total_length(&self) -> Option<u64> {
+    pub(crate) fn total_length(&self) -> Option<u64> {
         self.as_slice()
             .iter()
             .try_fold(0_u64, |sum, iov| sum.checked_add(iov.len()))
@@ -260,14 +260,14 @@ impl From<RmaIovs<'_>> for Iovs {
 
 impl Incoming {
     /// Whether it is a request to message.
-    pub(super) fn is_message(&self) -> bool {
+    pub(crate) fn is_message(&self) -> bool {
         matches!(self.body, Body::Message(_))
     }
 
     /// Takes what the handlers need from an eager message, and its place among those of its sender.
     /// `None` for every other packet, which is for [`Incoming::parse`].
     #[inline(always)]
-    pub(super) fn parse_eager(bytes: &[u8]) -> Option<(MsgId, Self)> {
+    pub(crate) fn parse_eager(bytes: &[u8]) -> Option<(MsgId, Self)> {
         let (packet_type, eager, payload) = Packet::parse_eager(bytes)?;
         let raw_address = eager.options.raw_address.map(|header| header.address());
         let incoming = Incoming {
@@ -287,7 +287,7 @@ impl Incoming {
     ///
     /// # Errors
     /// As [`Packet::parse`].
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         let packet = Packet::parse(bytes)?;
         let options = packet.header.req_options();
         let raw_address = options

@@ -8,28 +8,22 @@
 //!
 //! # Map
 //!
-//! | module | what it holds |
+//! | folder or file | what it holds |
 //! |---|---|
+//! | `api` | the vocabulary of the application: arguments, completions, events, errors, settings, counters, time |
+//! | `base` | ids and the arenas behind them, hashing, random numbers, immediate data |
+//! | `memory` | the application's memory in pieces, and its way into and out of packets |
+//! | `peers` | the address vector, and who sent a packet |
+//! | `receiving` | order, matching and assembly of messages; packets that wait; data on its way in |
+//! | `sending` | which subprotocol an operation uses; its packets |
+//! | `one_sided` | memory that peers may access; the arithmetic of atomics |
+//! | `quota` | how much is done for peers at a time, and which of their operations wait |
+//! | `posting` | packets and RDMA requests that the device has; queues of work, back-off, packet buffers |
+//! | `subprotocols` | what the parts do together for each kind of operation |
+//! | `conversation` | what is kept about one peer |
+//! | `dispatch` | from a device completion to the handler of a packet |
 //! | `open`, `address_vector` | opening and closing; who is in the address vector, and the end of a peer |
-//! | `operation`, `completion`, `error`, `config`, `statistics`, `time` | the vocabulary of the API |
-//! | `receive` | from a device completion to the handler of a packet |
-//! | `transmit`, `work` | posting and completions; what waits for room in the device |
-//! | `backoff`, `buffers` | receivers that are not ready; packet buffers |
-//! | `peers`, `peer` | address vector, who sent a packet; the state of one conversation |
-//! | `handshake` | HANDSHAKE, and how requests name their sender |
-//! | `sequence`, `reorder`, `held` | the order of messages; packets that wait |
-//! | `matching`, `assembly` | receives and unexpected messages; messages of several packets |
-//! | `choice` | which subprotocol an operation uses |
-//! | `send`, `recv`, `message` | two-sided operations up to their subprotocol; medium messages |
-//! | `multi_recv`, `peek` | other ways to receive |
-//! | `headerless` | messages to zero-copy receivers |
-//! | `immediate` | completion data as the device's immediate data |
-//! | `eager`, `long_cts`, `long_read` | the other subprotocols, with runting read and READ_NACK |
-//! | `write`, `read`, `atomic`, `arithmetic`, `soft_float` | one-sided operations |
-//! | `outbound`, `inbound`, `inbound_table` | operations in flight, as source and as destination of the data |
-//! | `service`, `admission` | what is done for peers' requests, and how much of it; which of their operations wait |
-//! | `stream`, `rdma`, `exposed` | the packets and the RDMA requests that they consist of; memory that peers may name |
-//! | `ids`, `iov`, `hash`, `random`, `incoming` | their parts |
+//! | `incoming` | a parsed packet as values of its own |
 //!
 //! # What is promised
 //!
@@ -48,93 +42,58 @@
 //!   ([`EndpointConfig::remote_operations`]).
 
 mod address_vector;
-mod admission;
-mod arithmetic;
-mod assembly;
-mod atomic;
-mod backoff;
-mod buffers;
-mod choice;
-mod completion;
-mod config;
-mod eager;
-mod error;
-mod exposed;
-mod handshake;
-mod hash;
-mod headerless;
-mod held;
-mod ids;
-mod immediate;
-mod inbound;
-mod inbound_table;
+mod api;
+mod base;
+mod conversation;
+mod dispatch;
 mod incoming;
-mod iov;
-mod long_cts;
-mod long_read;
-mod matching;
-mod message;
-mod multi_recv;
+mod memory;
+mod one_sided;
 mod open;
-mod operation;
-mod outbound;
-mod peek;
-mod peer;
 mod peers;
-mod random;
-mod rdma;
-mod read;
-mod receive;
-mod recv;
-mod reorder;
-mod send;
-mod sequence;
-mod service;
-mod soft_float;
-mod statistics;
-mod stream;
-mod time;
-mod transmit;
-mod work;
-mod write;
+mod posting;
+mod quota;
+mod receiving;
+mod sending;
+mod subprotocols;
 
 use core::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-pub use completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event, PacketError};
-pub use config::EndpointConfig;
-pub use error::{EndpointError, Errno, Failure, ProviderError};
-pub use ids::{ClaimId, PeerId, ReceiveId};
-pub use operation::{
+pub use api::completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event, PacketError};
+pub use api::config::EndpointConfig;
+pub use api::error::{EndpointError, Errno, Failure, ProviderError};
+pub use api::operation::{
     AtomicArgs, AtomicKind, ClaimedRecvArgs, IOV_LIMIT, IoVec, MessageInfo, MultiRecvArgs,
     OperationFlags, ReadArgs, RecvArgs, RemoteIoVec, SendArgs, SourceFilter, TagFilter, WriteArgs,
 };
-pub use statistics::{Copied, Counter, Protocol, Statistics, Usage};
-pub use time::Instant;
+pub use api::statistics::{Copied, Counter, Protocol, Statistics, Usage};
+pub use api::time::Instant;
+pub use base::ids::{ClaimId, PeerId, ReceiveId};
 
 use crate::address::RawAddress;
 use slab::Slab;
 
 use crate::nic::{Access, BufferId, Completion, DeviceCaps, Nic, Region, UserSlice};
 
-use admission::Admission;
-use assembly::Assemblies;
-use atomic::AtomicResponse;
+use quota::admission::Admission;
+use receiving::assembly::Assemblies;
+use subprotocols::atomic::AtomicResponse;
 
-use choice::Local;
-use exposed::Exposed;
-use held::Held;
-use ids::{Arena, OutboundId, PacketId};
-use inbound_table::InboundTable;
-use message::MessageMatcher;
-use multi_recv::MultiBuffer;
-use outbound::{Bulk, Outbound};
-use peek::Claim;
+use base::ids::{Arena, OutboundId, PacketId};
+use base::random::Random;
+use one_sided::exposed::Exposed;
 use peers::Peers;
-use random::Random;
-use rdma::ReadPlan;
-use transmit::InFlight;
-use work::Work;
+use posting::in_flight::InFlight;
+use posting::work::Work;
+use receiving::claims::Claim;
+use receiving::held::Held;
+use receiving::multi_receive::MultiBuffer;
+use receiving::table::InboundTable;
+use sending::choice::Local;
+use sending::outbound::{Bulk, Outbound};
+use subprotocols::message::MessageMatcher;
+use subprotocols::rdma::ReadPlan;
 
 /// One RDM endpoint.
 pub struct Endpoint<N: Nic> {

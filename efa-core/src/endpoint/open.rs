@@ -7,22 +7,22 @@ use slab::Slab;
 use crate::nic::{DeviceCaps, Nic};
 use crate::wire::MsgId;
 
-use super::admission::Admission;
-use super::assembly::Assemblies;
-use super::choice::Local;
-use super::config::EndpointConfig;
-use super::error::EndpointError;
-use super::exposed::Exposed;
-use super::hash::Mixer;
-use super::held::Held;
-use super::ids::{Arena, Id, PeerId, ReceiveId};
-use super::inbound_table::InboundTable;
-use super::matching::Matcher;
-use super::peers::Peers;
-use super::random::Random;
-use super::statistics::Statistics;
-use super::time::Instant;
-use super::{Endpoint, MAX_REQUEST_HEADER};
+use crate::endpoint::api::config::EndpointConfig;
+use crate::endpoint::api::error::EndpointError;
+use crate::endpoint::api::statistics::Statistics;
+use crate::endpoint::api::time::Instant;
+use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::ids::{Arena, Id, PeerId, ReceiveId};
+use crate::endpoint::base::random::Random;
+use crate::endpoint::one_sided::exposed::Exposed;
+use crate::endpoint::peers::Peers;
+use crate::endpoint::quota::admission::Admission;
+use crate::endpoint::receiving::assembly::Assemblies;
+use crate::endpoint::receiving::held::Held;
+use crate::endpoint::receiving::matching::Matcher;
+use crate::endpoint::receiving::table::InboundTable;
+use crate::endpoint::sending::choice::Local;
+use crate::endpoint::{Endpoint, MAX_REQUEST_HEADER};
 
 impl<N: Nic> Endpoint<N> {
     /// Opens an endpoint on a queue pair and posts its receive buffers.

@@ -1,0 +1,247 @@
+//! What the application hears: completions of its operations, and events that belong to none.
+
+use core::fmt;
+
+use crate::nic::{NicError, Status};
+use crate::wire::{PacketType, ParseError};
+
+use crate::endpoint::api::error::Failure;
+use crate::endpoint::base::ids::PeerId;
+
+bitflags::bitflags! {
+    /// What kind of operation completed, in libfabric's bit numbers.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct CompletionFlags: u64 {
+        /// An untagged message.
+        const MSG = 1 << 1;
+        /// A read or write of remote memory.
+        const RMA = 1 << 2;
+        /// A tagged message.
+        const TAGGED = 1 << 3;
+        /// An atomic operation.
+        const ATOMIC = 1 << 4;
+        /// The local side read remote memory.
+        const READ = 1 << 8;
+        /// The local side wrote remote memory.
+        const WRITE = 1 << 9;
+        /// A receive.
+        const RECV = 1 << 10;
+        /// A send.
+        const SEND = 1 << 11;
+        /// A peer read local memory.
+        const REMOTE_READ = 1 << 12;
+        /// A peer wrote local memory.
+        const REMOTE_WRITE = 1 << 13;
+        /// A multi-receive buffer takes no more messages, and all its messages are complete: it is
+        /// the application's again.
+        const MULTI_RECV = 1 << 16;
+        /// `data` is meaningful.
+        const REMOTE_CQ_DATA = 1 << 17;
+    }
+}
+
+/// A successful operation (`fi_cq_tagged_entry` and the source).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CompletionEntry {
+    /// The operation's context; 0 for a peer's write with CQ data.
+    pub context: u64,
+    /// What completed.
+    pub flags: CompletionFlags,
+    /// Bytes received (receives and peers' writes), or bytes of the operation.
+    pub length: u64,
+    /// The sender's CQ data, with [`CompletionFlags::REMOTE_CQ_DATA`]; otherwise 0.
+    pub data: u64,
+    /// The tag of a tagged receive; otherwise 0.
+    pub tag: u64,
+    /// Who sent or wrote (receives and peers' writes).
+    pub source: Option<PeerId>,
+    /// Where the message is (multi-receive); otherwise 0.
+    pub buffer: u64,
+}
+
+/// A failed operation (`fi_cq_err_entry` and the source).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ErrorEntry {
+    /// The operation's context.
+    pub context: u64,
+    /// What failed.
+    pub flags: CompletionFlags,
+    /// Bytes that did arrive (truncated receives); otherwise 0.
+    pub length: u64,
+    /// Bytes that did not fit (truncated receives); otherwise 0.
+    pub overflow_length: u64,
+    /// The sender's CQ data, with [`CompletionFlags::REMOTE_CQ_DATA`]; otherwise 0.
+    pub data: u64,
+    /// The tag of a tagged receive; otherwise 0.
+    pub tag: u64,
+    /// Who sent or wrote, if a message was received; otherwise the peer of the operation.
+    pub source: Option<PeerId>,
+    /// The cause.
+    pub failure: Failure,
+}
+
+/// Something that the application should know and that belongs to no operation of its own
+/// (libfabric's event queue).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A packet was refused. Nothing else of its sender is affected, unless a message is now
+    /// missing: then [`Event::PeerFailed`] follows.
+    PacketRefused {
+        /// The sender, if known.
+        peer: Option<PeerId>,
+        /// The packet type id of its first byte; 0 for an empty packet.
+        packet_type: u8,
+        /// Why.
+        reason: PacketError,
+    },
+    /// A packet that belongs to no operation of the application (a handshake, a CTS, ...) could not
+    /// be sent for a reason other than the peer being gone.
+    ControlSendFailed {
+        /// To whom.
+        peer: PeerId,
+        /// The packet type id.
+        packet_type: u8,
+        /// Why.
+        failure: Failure,
+    },
+    /// The conversation with a peer cannot go on: what it sends from now on is dropped, operations
+    /// with it failed. Removing and inserting its address starts afresh.
+    PeerFailed {
+        /// Who.
+        peer: PeerId,
+        /// Why.
+        failure: Failure,
+    },
+    /// The device refused to take a receive buffer; there is one less.
+    ReceivePostFailed(NicError),
+    /// The device gave a receive buffer back without a packet.
+    ReceiveFailed(Status),
+    /// A registration that the endpoint had made could not be ended.
+    DeregistrationFailed(NicError),
+    /// A one-sided operation of a peer named memory that could not be reached, or was malformed.
+    RemoteOperationFailed {
+        /// Who asked.
+        peer: PeerId,
+        /// The packet type id of the request.
+        packet_type: u8,
+        /// Why.
+        failure: Failure,
+    },
+}
+
+/// Why a packet was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum PacketError {
+    /// It does not parse.
+    Malformed(ParseError),
+    /// Its type is retired, unassigned or reserved.
+    InvalidType,
+    /// Its type is known, but this endpoint has no operation that answers it.
+    UnsupportedType,
+    /// It names an operation that does not exist (any more), or that belongs to another peer.
+    StaleOperation {
+        /// The id in the packet.
+        id: u32,
+    },
+    /// Its message was already received.
+    AlreadyProcessed {
+        /// The message id.
+        msg_id: u32,
+    },
+    /// Its message id lies beyond the reorder window.
+    BeyondWindow {
+        /// The message id.
+        msg_id: u32,
+        /// The oldest message id missing.
+        expected: u32,
+    },
+    /// Its raw address names another host or queue pair than the one that sent it.
+    ForeignAddress,
+    /// Its sizes or offsets contradict each other or the operation.
+    SizeMismatch,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |code| TypeName(code);
+        match self {
+            Event::PacketRefused {
+                peer,
+                packet_type,
+                reason,
+            } => {
+                write!(f, "{} packet from ", name(*packet_type))?;
+                match peer {
+                    Some(peer) => write!(f, "peer {peer}")?,
+                    None => f.write_str("an unknown sender")?,
+                }
+                write!(f, " refused: {reason}")
+            }
+            Event::ControlSendFailed {
+                peer,
+                packet_type,
+                failure,
+            } => write!(
+                f,
+                "{} packet to peer {peer} could not be sent: {failure}",
+                name(*packet_type)
+            ),
+            Event::PeerFailed { peer, failure } => {
+                write!(
+                    f,
+                    "the conversation with peer {peer} was given up: {failure}"
+                )
+            }
+            Event::ReceivePostFailed(error) => {
+                write!(f, "a receive buffer could not be posted: {error}")
+            }
+            Event::ReceiveFailed(status) => {
+                write!(f, "a receive buffer came back empty: {}", status.describe())
+            }
+            Event::DeregistrationFailed(error) => {
+                write!(f, "a registration could not be ended: {error}")
+            }
+            Event::RemoteOperationFailed {
+                peer,
+                packet_type,
+                failure,
+            } => write!(f, "{} of peer {peer} failed: {failure}", name(*packet_type)),
+        }
+    }
+}
+
+/// A packet type id by its name, if it has one.
+struct TypeName(u8);
+
+impl fmt::Display for TypeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match PacketType::from_code(self.0) {
+            Some(packet_type) => packet_type.fmt(f),
+            None => write!(f, "type {}", self.0),
+        }
+    }
+}
+
+impl fmt::Display for PacketError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PacketError::Malformed(error) => error.fmt(f),
+            PacketError::InvalidType => f.write_str("retired, unassigned or reserved packet type"),
+            PacketError::UnsupportedType => f.write_str("packet type not supported here"),
+            PacketError::StaleOperation { id } => write!(f, "operation {id:#x} does not exist"),
+            PacketError::AlreadyProcessed { msg_id } => {
+                write!(f, "message {msg_id} was already received")
+            }
+            PacketError::BeyondWindow { msg_id, expected } => write!(
+                f,
+                "message {msg_id} is beyond the reorder window that starts at {expected}"
+            ),
+            PacketError::ForeignAddress => {
+                f.write_str("the raw address is not that of the packet's sender")
+            }
+            PacketError::SizeMismatch => f.write_str("contradictory sizes or offsets"),
+        }
+    }
+}

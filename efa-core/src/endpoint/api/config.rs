@@ -1,0 +1,121 @@
+//! Settings of an endpoint, with stock libfabric's defaults where it has the same setting.
+
+use core::time::Duration;
+
+/// Settings of an [`Endpoint`](crate::endpoint::Endpoint). They do not change while it is open.
+#[derive(Clone, PartialEq, Debug)]
+pub struct EndpointConfig {
+    /// Receive buffers to keep posted, at most the device's receive queue. Default 8192.
+    pub recv_buffers: usize,
+    /// Completions taken from the device per poll, in entries. Default 64.
+    pub poll_batch: usize,
+    /// Completions for the application that may wait; beyond it the endpoint stops polling the
+    /// device until the application takes some. Default 131,072.
+    pub completion_queue: usize,
+    /// Operations that the application may have in flight: sends and writes, and, counted
+    /// separately, receives, reads and fetching atomics. What peers do here takes nothing away from
+    /// it. Together with [`EndpointConfig::remote_operations`] less than 1,048,576. Default 983,039.
+    pub max_operations: usize,
+    /// Operations of peers, of all together, that may be carried out at a time: emulated writes and
+    /// reads of our memory, and messages of more than one packet on their way into multi-receive
+    /// buffers. Nothing that the application does takes any of it away. A peer gets as many as are
+    /// left over for others; what it asks for beyond that waits until some end. So 16 peers that all
+    /// ask for more than there are have a seventeenth each, and the last seventeenth is there for
+    /// whoever comes next. At least 1. Default 65,536.
+    pub remote_operations: usize,
+    /// Message ids that a peer may run ahead of the oldest one missing, a power of two up to 2^20.
+    /// A peer that goes beyond it has broken the protocol (a stock sender of 1.11 or 1.17 aborts
+    /// its receiver at 16,384): the packet is refused, the peer is given up with an
+    /// [`Event::PeerFailed`](crate::endpoint::Event::PeerFailed). Default 65,536.
+    pub reorder_window: u32,
+    /// Bytes of early or unexpected packets that may be kept outside of device buffers. Beyond it
+    /// such packets stay in device buffers, and peers see receiver-not-ready. Default 1 GiB.
+    pub held_bytes: usize,
+    /// Bytes of [`EndpointConfig::held_bytes`] (in the sizes that are really taken, 128 at least per
+    /// packet) that the packets of one peer may take, wherever they wait. A peer that needs more is
+    /// given up. To be limited where peers are not trusted, so that none can use up what all need.
+    /// Default: no limit.
+    pub peer_held_bytes: usize,
+    /// Requests of one peer that may be pending at a time: its
+    /// [`remote_operations`](EndpointConfig::remote_operations), carried out or waiting for it, and
+    /// answers (RECEIPT, EOR, ATOMRSP) that wait to be sent. A peer that asks for more is given up.
+    /// Default 65,536.
+    pub peer_operations: usize,
+    /// Whether messages of one peer are matched in the order in which it sent them
+    /// (`FI_ORDER_SAS`). If not, they are matched as they arrive; atomics wait for their turn
+    /// nevertheless. Default true.
+    pub ordered: bool,
+    /// Peers that may be known only because they sent us something; of one queue pair number the
+    /// latest 8 owners. Packets of others are dropped. Default 65,536.
+    pub max_implicit_peers: usize,
+    /// The first message id in either direction with every peer. 0 by the protocol; tests of the
+    /// wrap-around start just below 2^32.
+    pub first_msg_id: u32,
+    /// Largest message sent as medium (`FI_EFA_INTER_MAX_MEDIUM_MESSAGE_SIZE`), in bytes.
+    /// Default 65,536.
+    pub max_medium_size: usize,
+    /// Smallest message sent by RDMA read (`FI_EFA_INTER_MIN_READ_MESSAGE_SIZE`), in bytes.
+    /// Default 1 MiB.
+    pub min_read_message_size: usize,
+    /// Smallest emulated write done by RDMA read (`FI_EFA_INTER_MIN_READ_WRITE_SIZE`), in bytes.
+    /// Default 65,536.
+    pub min_read_write_size: usize,
+    /// Bytes of a message that travel ahead of the RDMA read of the rest (`FI_EFA_RUNT_SIZE`), per
+    /// peer. Default 0: none.
+    pub runt_size: usize,
+    /// Largest RDMA read posted at once (`FI_EFA_INTER_READ_SEGMENT_SIZE`), in bytes. Default 1 GiB.
+    pub read_segment_size: usize,
+    /// Packets of data granted by one CTS (`FI_EFA_TX_MIN_CREDITS`), at least 1. Default 32.
+    pub cts_window_packets: u32,
+    /// Send no message before the peer's handshake has arrived: [`EndpointError::TryAgain`] until
+    /// then. Needed where peers may be zero-copy receivers (libfabric 1.22 to 2.5): they lose what is
+    /// sent to them before their handshake says how. Default false.
+    ///
+    /// [`EndpointError::TryAgain`]: crate::endpoint::EndpointError::TryAgain
+    pub handshake_before_messages: bool,
+    /// Use and offer RDMA read and write where the device has them (`FI_EFA_USE_DEVICE_RDMA`).
+    /// Default true.
+    pub use_device_rdma: bool,
+    /// First wait after repeated receiver-not-ready answers, drawn at random from this range, in
+    /// microseconds. Default 40..=119.
+    pub backoff_first_micros: (u32, u32),
+    /// Longest wait after receiver-not-ready answers. Default 1 s.
+    pub backoff_max: Duration,
+    /// Seed of the random part of waits and of the hash functions, so that runs can be repeated.
+    /// Where peers are not trusted it should be random: they choose what is hashed. Default 0.
+    pub seed: u64,
+    /// Events kept for [`Endpoint::poll_event`](crate::endpoint::Endpoint::poll_event); older ones are
+    /// counted and dropped. Default 1,024.
+    pub max_events: usize,
+}
+
+impl Default for EndpointConfig {
+    fn default() -> Self {
+        EndpointConfig {
+            recv_buffers: 8192,
+            poll_batch: 64,
+            completion_queue: 1 << 17,
+            max_operations: (1 << 20) - (1 << 16) - 1,
+            remote_operations: 1 << 16,
+            reorder_window: 1 << 16,
+            held_bytes: 1 << 30,
+            peer_held_bytes: usize::MAX,
+            peer_operations: 1 << 16,
+            ordered: true,
+            max_implicit_peers: 1 << 16,
+            first_msg_id: 0,
+            max_medium_size: 65_536,
+            min_read_message_size: 1 << 20,
+            min_read_write_size: 65_536,
+            runt_size: 0,
+            read_segment_size: 1 << 30,
+            cts_window_packets: 32,
+            handshake_before_messages: false,
+            use_device_rdma: true,
+            backoff_first_micros: (40, 119),
+            backoff_max: Duration::from_secs(1),
+            seed: 0,
+            max_events: 1024,
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! What the application sees: arguments, completions, events, errors, settings, counters, time.
+
+pub(crate) mod completion;
+pub(crate) mod config;
+pub(crate) mod error;
+pub(crate) mod operation;
+pub(crate) mod statistics;
+pub(crate) mod time;

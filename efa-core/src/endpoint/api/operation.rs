@@ -1,0 +1,241 @@
+//! What the application asks for: the arguments of sends, receives and one-sided operations.
+
+use crate::nic::{Region, RemoteKey, UserSlice};
+use crate::wire::{AtomicDatatype, AtomicOp};
+
+use crate::endpoint::{ClaimId, PeerId};
+
+/// Pieces that one buffer may consist of (libfabric's `iov_limit` of the efa provider).
+pub const IOV_LIMIT: usize = 4;
+
+/// A piece of the application's memory, with its registration if it has one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IoVec {
+    /// The memory.
+    pub memory: UserSlice,
+    /// Its registration (libfabric's `desc`). With it the device reads and writes the memory by
+    /// itself; without it the endpoint copies, or registers the memory for the operation.
+    pub region: Option<Region>,
+}
+
+impl IoVec {
+    /// Unregistered memory.
+    pub const fn new(memory: UserSlice) -> Self {
+        IoVec {
+            memory,
+            region: None,
+        }
+    }
+}
+
+impl From<UserSlice> for IoVec {
+    fn from(memory: UserSlice) -> Self {
+        IoVec::new(memory)
+    }
+}
+
+bitflags::bitflags! {
+    /// How an operation is to be carried out, in libfabric's bit numbers.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct OperationFlags: u64 {
+        /// Report success. Without it only errors are reported (selective completion).
+        const COMPLETION = 1 << 24;
+        /// The memory may be reused as soon as the call returns; a success is not reported.
+        const INJECT = 1 << 25;
+        /// Report success only when the data is in the target's memory.
+        const DELIVERY_COMPLETE = 1 << 28;
+    }
+}
+
+/// Who may have sent what a receive takes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum SourceFilter {
+    /// Anybody (`FI_ADDR_UNSPEC`).
+    Any,
+    /// One peer (a directed receive).
+    Peer(PeerId),
+}
+
+/// Which tags a tagged receive takes: those that equal `tag` in every bit that `ignore` leaves 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TagFilter {
+    /// The tag.
+    pub tag: u64,
+    /// Bits that do not matter.
+    pub ignore: u64,
+}
+
+impl TagFilter {
+    /// Takes exactly this tag.
+    pub const fn exact(tag: u64) -> Self {
+        TagFilter { tag, ignore: 0 }
+    }
+
+    /// Whether a message with this tag is taken.
+    pub const fn accepts(self, tag: u64) -> bool {
+        (self.tag ^ tag) & !self.ignore == 0
+    }
+}
+
+/// A message to send.
+#[derive(Clone, Copy, Debug)]
+pub struct SendArgs<'a> {
+    /// To whom.
+    pub peer: PeerId,
+    /// The data: at most [`IOV_LIMIT`] pieces.
+    pub data: &'a [IoVec],
+    /// The tag; `None` for an untagged message.
+    pub tag: Option<u64>,
+    /// Remote CQ data for the receiver's completion.
+    pub cq_data: Option<u64>,
+    /// How to send.
+    pub flags: OperationFlags,
+    /// Returned in the completion (`op_context`).
+    pub context: u64,
+}
+
+/// A receive to post.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvArgs<'a> {
+    /// From whom.
+    pub source: SourceFilter,
+    /// Where to: at most [`IOV_LIMIT`] pieces.
+    pub buffer: &'a [IoVec],
+    /// Which tags; `None` for untagged messages.
+    pub tag: Option<TagFilter>,
+    /// How to receive: only [`OperationFlags::COMPLETION`] matters.
+    pub flags: OperationFlags,
+    /// Returned in the completion (`op_context`).
+    pub context: u64,
+}
+
+/// A buffer to post for several messages (`FI_MULTI_RECV`). Every message is reported.
+#[derive(Clone, Copy, Debug)]
+pub struct MultiRecvArgs {
+    /// From whom.
+    pub source: SourceFilter,
+    /// Where to: the messages go one behind the other.
+    pub buffer: IoVec,
+    /// When fewer bytes than these are left, the buffer takes no more messages
+    /// (`FI_OPT_MIN_MULTI_RECV`). At least 1, at most the buffer's length.
+    pub min_free: usize,
+    /// Returned in the completions (`op_context`).
+    pub context: u64,
+}
+
+/// What is known of a message that no receive has taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MessageInfo {
+    /// Who sent it.
+    pub source: PeerId,
+    /// Its tag; `None` for an untagged message.
+    pub tag: Option<u64>,
+    /// Its whole length in bytes, whether or not all of it has arrived.
+    pub length: u64,
+    /// Its CQ data.
+    pub cq_data: Option<u64>,
+}
+
+/// A receive for a message that was claimed.
+#[derive(Clone, Copy, Debug)]
+pub struct ClaimedRecvArgs<'a> {
+    /// The message.
+    pub claim: ClaimId,
+    /// Where to: at most [`IOV_LIMIT`] pieces.
+    pub buffer: &'a [IoVec],
+    /// How to receive: only [`OperationFlags::COMPLETION`] matters.
+    pub flags: OperationFlags,
+    /// Returned in the completion (`op_context`).
+    pub context: u64,
+}
+
+/// A piece of a peer's registered memory (`fi_rma_iov`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RemoteIoVec {
+    /// First byte, in the peer's address space.
+    pub address: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// The peer's key for it.
+    pub key: RemoteKey,
+}
+
+/// A write of a peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteArgs<'a> {
+    /// Whose memory.
+    pub peer: PeerId,
+    /// The data: at most [`IOV_LIMIT`] pieces.
+    pub data: &'a [IoVec],
+    /// Where to; as long as `data`.
+    pub remote: &'a [RemoteIoVec],
+    /// Remote CQ data: the target then gets a completion.
+    pub cq_data: Option<u64>,
+    /// How to write.
+    pub flags: OperationFlags,
+    /// Returned in the completion (`op_context`).
+    pub context: u64,
+}
+
+/// A read of a peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadArgs<'a> {
+    /// Whose memory.
+    pub peer: PeerId,
+    /// Where the data goes: at most [`IOV_LIMIT`] pieces.
+    pub buffer: &'a [IoVec],
+    /// What to read; as long as `buffer`.
+    pub remote: &'a [RemoteIoVec],
+    /// How to read: only [`OperationFlags::COMPLETION`] matters.
+    pub flags: OperationFlags,
+    /// Returned in the completion (`op_context`).
+    pub context: u64,
+}
+
+/// An atomic operation on a peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct AtomicArgs<'a> {
+    /// Whose memory.
+    pub peer: PeerId,
+    /// The type of the elements.
+    pub datatype: AtomicDatatype,
+    /// What to do with each element.
+    pub operation: AtomicOp,
+    /// The operands: at most [`IOV_LIMIT`] pieces. The length counts also where the operation does not
+    /// look at them ([`AtomicOp::ATOMIC_READ`]).
+    pub operand: &'a [IoVec],
+    /// Whether the old values are wanted, and with what to compare them.
+    pub kind: AtomicKind<'a>,
+    /// The elements; as long as `operand`. Stock libfabric 2.x handles several pieces of a compare
+    /// wrongly: use one.
+    pub remote: &'a [RemoteIoVec],
+    /// How to do it.
+    pub flags: OperationFlags,
+    /// Returned in the completion (`op_context`).
+    pub context: u64,
+}
+
+/// The three calls for atomics: `fi_atomic`, `fi_fetch_atomic`, `fi_compare_atomic`.
+#[derive(Clone, Copy, Debug)]
+pub enum AtomicKind<'a> {
+    /// Only changes the elements.
+    Write,
+    /// Changes the elements and fetches the old ones.
+    Fetch {
+        /// Where the old elements go; as long as the operand.
+        result: &'a [IoVec],
+    },
+    /// Changes the elements depending on a comparison, and fetches the old ones.
+    Compare {
+        /// Where the old elements go; as long as the operand.
+        result: &'a [IoVec],
+        /// What to compare the old elements with; as long as the operand.
+        comparand: &'a [IoVec],
+    },
+}
+
+impl AtomicKind<'_> {
+    pub(crate) const fn is_compare(self) -> bool {
+        matches!(self, AtomicKind::Compare { .. })
+    }
+}

@@ -1,0 +1,167 @@
+//! Counters of what an endpoint did and saw.
+
+use crate::endpoint::api::completion::CompletionFlags;
+
+/// Counters since the endpoint was opened. They wrap around.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Packets that the device took, those sent again included.
+    pub packets_sent: u64,
+    /// Packets that arrived.
+    pub packets_received: u64,
+    /// Packets whose sender could not be found out; they were dropped.
+    pub unknown_senders: u64,
+    /// Packets that were refused; each is an event too.
+    pub packets_refused: u64,
+    /// Packets of peers that were given up; they were dropped.
+    pub from_failed_peers: u64,
+    /// Packets that came before their turn.
+    pub out_of_order: u64,
+    /// Messages that no receive was waiting for.
+    pub unexpected_messages: u64,
+    /// Packets that found no receive buffer at the peer; each was sent again.
+    pub receiver_not_ready: u64,
+    /// Control packets that were lost because the peer was gone.
+    pub control_packets_lost: u64,
+    /// Completions of the device for work that it does not have.
+    pub stray_completions: u64,
+    /// Events that were dropped because the application did not take them.
+    pub events_dropped: u64,
+    /// Bytes of user data that were copied, by [`Protocol`]; see [`Statistics::copied`].
+    pub(crate) copied: [Copied; Protocol::COUNT],
+    /// Sends, reported or not.
+    pub sends: Counter,
+    /// Receives, reported or not.
+    pub receives: Counter,
+    /// Writes, and atomics without a result.
+    pub writes: Counter,
+    /// Reads, and atomics with a result.
+    pub reads: Counter,
+    /// Peers' writes with CQ data.
+    pub remote_writes: Counter,
+}
+
+/// What carried data, as far as copies are concerned. What the device moves by itself (long-read
+/// messages and writes, direct reads and writes) is not here: nothing of it is copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protocol {
+    /// Eager messages.
+    Eager,
+    /// Medium messages.
+    Medium,
+    /// Long-CTS messages, those included that answer a READ_NACK.
+    LongCts,
+    /// The packets of runting reads.
+    RuntingRead,
+    /// Messages to zero-copy receivers.
+    Headerless,
+    /// Emulated eager writes.
+    EagerWrite,
+    /// Emulated long-CTS writes.
+    LongCtsWrite,
+    /// Emulated reads.
+    EmulatedRead,
+    /// Atomics.
+    Atomic,
+}
+
+impl Protocol {
+    const COUNT: usize = Protocol::ALL.len();
+
+    /// All of them.
+    pub const ALL: [Protocol; 9] = [
+        Protocol::Eager,
+        Protocol::Medium,
+        Protocol::LongCts,
+        Protocol::RuntingRead,
+        Protocol::Headerless,
+        Protocol::EagerWrite,
+        Protocol::LongCtsWrite,
+        Protocol::EmulatedRead,
+        Protocol::Atomic,
+    ];
+}
+
+/// Bytes of user data that the engine copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Copied {
+    /// From user memory to packet buffers. Registered pieces of 1 KiB and more are gathered by the
+    /// device instead.
+    pub sent: u64,
+    /// From packets to user memory.
+    pub received: u64,
+}
+
+/// How operations of one kind ended: the values of libfabric's counters (`fi_cntr`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counter {
+    /// Those that succeeded.
+    pub successes: u64,
+    /// Those that failed.
+    pub errors: u64,
+}
+
+impl Statistics {
+    /// Bytes of user data that were copied for a protocol.
+    pub fn copied(&self, protocol: Protocol) -> Copied {
+        self.copied[protocol as usize]
+    }
+
+    #[inline]
+    pub(crate) fn note_sent(&mut self, protocol: Protocol, bytes: usize) {
+        self.copied[protocol as usize].sent += bytes as u64;
+    }
+
+    #[inline]
+    pub(crate) fn note_received(&mut self, protocol: Protocol, bytes: u64) {
+        self.copied[protocol as usize].received += bytes;
+    }
+
+    /// Counts the end of an operation of the application.
+    #[inline]
+    pub(crate) fn count(&mut self, flags: CompletionFlags, success: bool) {
+        let counter = if flags.contains(CompletionFlags::SEND) {
+            &mut self.sends
+        } else if flags.contains(CompletionFlags::RECV) {
+            &mut self.receives
+        } else if flags.contains(CompletionFlags::REMOTE_WRITE) {
+            &mut self.remote_writes
+        } else if flags.contains(CompletionFlags::WRITE) {
+            &mut self.writes
+        } else {
+            &mut self.reads
+        };
+        let count = if success {
+            &mut counter.successes
+        } else {
+            &mut counter.errors
+        };
+        *count = count.wrapping_add(1);
+    }
+}
+
+/// What an endpoint holds at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Entries of the address vector, those that introduced themselves included.
+    pub peers: usize,
+    /// Operations in flight that send data.
+    pub outbound: usize,
+    /// Receives posted, and operations in flight that take data.
+    pub inbound: usize,
+    /// Messages that no receive has taken.
+    pub unexpected: usize,
+    /// Packets that wait: for their turn, or for a receive.
+    pub held_packets: usize,
+    /// Packets that the device has, or that wait to be posted again.
+    pub packets: usize,
+    /// Messages of which some packets have not come.
+    pub assemblies: usize,
+    /// Messages that the application claimed.
+    pub claimed: usize,
+    /// Answers to peers' requests (RECEIPT, EOR, ATOMRSP) that wait to be sent.
+    pub owed: usize,
+    /// Operations of peers that wait until others of theirs end.
+    pub waiting: usize,
+}

@@ -1,0 +1,238 @@
+//! From a device completion to the subprotocol that a packet belongs to: parse, find out who sent
+//! it, answer a first packet with a handshake, dispatch.
+
+use crate::address::RawAddress;
+use crate::nic::{BufferId, Completion, CompletionKind, Nic, Source, Status};
+use crate::wire::PacketType;
+
+use crate::endpoint::Endpoint;
+use crate::endpoint::api::completion::{Event, PacketError};
+use crate::endpoint::api::error::{Errno, Failure, ProviderError};
+use crate::endpoint::base::ids::PeerId;
+use crate::endpoint::incoming::{Body, Incoming};
+use crate::endpoint::receiving::held::ReceivedPacket;
+
+impl<N: Nic> Endpoint<N> {
+    /// Handles one completion of the device.
+    #[inline]
+    pub(crate) fn on_completion(&mut self, completion: &Completion) {
+        let Completion {
+            context, status, ..
+        } = *completion;
+        match completion.kind {
+            CompletionKind::Send { .. } | CompletionKind::RdmaRead | CompletionKind::RdmaWrite => {
+                self.on_done(context, status);
+            }
+            CompletionKind::Recv {
+                buffer,
+                length,
+                source,
+                immediate: _,
+            } => {
+                self.posted_receives = self.posted_receives.saturating_sub(1);
+                if status == Status::Ok {
+                    self.on_packet(buffer, length, &source);
+                } else {
+                    self.on_receive_failed(buffer, status);
+                }
+            }
+            CompletionKind::RecvRdmaWithImmediate {
+                buffer,
+                length,
+                source,
+                immediate,
+            } => {
+                if let Some(buffer) = buffer {
+                    self.posted_receives = self.posted_receives.saturating_sub(1);
+                    self.recycle(buffer);
+                }
+                if status == Status::Ok {
+                    self.on_written(&source, length, immediate);
+                }
+            }
+        }
+    }
+
+    /// A receive buffer came back empty: the queue pair is going away, or refused it.
+    fn on_receive_failed(&mut self, buffer: BufferId, status: Status) {
+        self.wanted_receives -= 1;
+        self.nic.release_buffer(buffer);
+        if status != Status::Flushed {
+            self.push_event(Event::ReceiveFailed(status));
+        }
+    }
+
+    fn on_packet(&mut self, buffer: BufferId, length: usize, source: &Source) {
+        self.statistics.packets_received += 1;
+        let bytes = self.nic.buffer(buffer);
+        let length = length.min(bytes.len());
+        let bytes = &bytes[..length];
+        // What most packets are has a way of its own: it is parsed where it stays.
+        let Some((msg_id, incoming)) = Incoming::parse_eager(bytes) else {
+            return self.on_other_packet(buffer, length, source);
+        };
+        let packet = ReceivedPacket::in_buffer(buffer, length);
+        match self.sender(source, &incoming) {
+            Some(peer) => self.in_turn(peer, msg_id, packet, &incoming),
+            None => self.release(packet),
+        }
+    }
+
+    #[inline(never)]
+    fn on_other_packet(&mut self, buffer: BufferId, length: usize, source: &Source) {
+        let packet = ReceivedPacket::in_buffer(buffer, length);
+        let bytes = packet.bytes(&self.nic);
+        match Incoming::parse(bytes) {
+            Ok(incoming) => match self.sender(source, &incoming) {
+                Some(peer) => self.dispatch(peer, packet, &incoming),
+                None => self.release(packet),
+            },
+            Err(error) => {
+                let packet_type = bytes.first().copied().unwrap_or(0);
+                // The connection id is unknown, so the sender may be an older incarnation: good
+                // enough for a report.
+                let peer = self.peers.identify(source, None);
+                self.refuse(peer, packet_type, PacketError::Malformed(error));
+                self.release(packet);
+            }
+        }
+    }
+
+    /// The peer that sent a packet, which gets our HANDSHAKE if it has not. `None` if nothing is to be
+    /// done with the packet.
+    #[inline(always)]
+    fn sender(&mut self, source: &Source, incoming: &Incoming) -> Option<PeerId> {
+        let peer = match self.peers.identify(source, incoming.connid) {
+            Some(peer) => peer,
+            None => self.introduce(source, incoming)?,
+        };
+        let state = self.peers.state_mut(peer)?;
+        if state.failed {
+            self.statistics.from_failed_peers += 1;
+            return None;
+        }
+        if !state.handshake_sent {
+            self.greet(peer);
+        }
+        Some(peer)
+    }
+
+    /// Finds or makes the peer of a packet whose sender is not in the address vector, by the address
+    /// that the packet states.
+    #[cold]
+    fn introduce(&mut self, source: &Source, incoming: &Incoming) -> Option<PeerId> {
+        let Some(address) = incoming.raw_address else {
+            self.statistics.unknown_senders += 1;
+            return None;
+        };
+        if !self.peers.is_plausible(source, &address) {
+            self.refuse(
+                None,
+                incoming.packet_type.code(),
+                PacketError::ForeignAddress,
+            );
+            return None;
+        }
+        if let Some(peer) = self.peers.find(&address) {
+            return Some(peer);
+        }
+        self.forget_dead_owners(source);
+        if self.peers.implicit_len() >= self.config.max_implicit_peers {
+            self.statistics.unknown_senders += 1;
+            return None;
+        }
+        self.add_peer(address, false)
+            .inspect_err(|_| self.statistics.unknown_senders += 1)
+            .ok()
+    }
+
+    /// Makes room among the owners of a queue pair number for a new one: the others are dead. One
+    /// sender that makes up connection ids must not take the room of all others.
+    fn forget_dead_owners(&mut self, source: &Source) {
+        let Some(ahn) = source.ahn else {
+            return;
+        };
+        if let Some(oldest) = self.peers.surplus_owner(ahn, source.qpn) {
+            // An error can only be about an address handle that nobody needs any more.
+            let _ = self.remove_address(oldest);
+        }
+    }
+
+    /// Adds a peer that is not in the address vector.
+    pub(crate) fn add_peer(
+        &mut self,
+        address: RawAddress,
+        explicit: bool,
+    ) -> Result<PeerId, crate::endpoint::EndpointError> {
+        let ahn = self.nic.create_address_handle(address.gid)?;
+        match self.peers.insert(address, ahn, explicit) {
+            Some(peer) => Ok(peer),
+            None => {
+                self.nic.destroy_address_handle(ahn)?;
+                Err(crate::endpoint::EndpointError::TryAgain)
+            }
+        }
+    }
+
+    #[inline]
+    fn dispatch(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Incoming) {
+        let payload = incoming.payload;
+        match &incoming.body {
+            Body::Message(rtm) if rtm.answers_nack() => {
+                return self.on_nack_answer(peer, packet, incoming, rtm);
+            }
+            Body::Message(rtm) => return self.in_turn(peer, rtm.msg_id, packet, incoming),
+            Body::Atomic(rta) => return self.in_turn(peer, rta.msg_id, packet, incoming),
+            Body::Write(_) | Body::Read(_) => return self.on_request(peer, packet, incoming),
+            Body::Handshake(features) => self.on_handshake(peer, *features),
+            Body::Cts(cts) => self.on_cts(peer, cts),
+            Body::CtsData(data) => self.on_cts_data(peer, data, &packet, payload),
+            Body::Receipt(receipt) => self.on_receipt(peer, receipt),
+            Body::Eor(eor) => self.on_eor(peer, eor),
+            Body::ReadNack(nack) => self.on_read_nack(peer, nack),
+            Body::ReadRsp(response) => self.on_read_response(peer, response, &packet, payload),
+            Body::AtomRsp(response) => self.on_atomic_response(peer, response, &packet, payload),
+            Body::Unsupported => self.refuse(
+                Some(peer),
+                incoming.packet_type.code(),
+                PacketError::UnsupportedType,
+            ),
+        }
+        self.release(packet);
+    }
+
+    /// Gives up a packet that was handled.
+    #[inline]
+    pub(crate) fn release(&mut self, packet: ReceivedPacket) {
+        if let Some(buffer) = self.held.release(packet) {
+            self.recycle(buffer);
+        }
+    }
+
+    /// Reports a packet that was not accepted.
+    #[cold]
+    pub(crate) fn refuse(&mut self, peer: Option<PeerId>, packet_type: u8, reason: PacketError) {
+        self.statistics.packets_refused += 1;
+        self.push_event(Event::PacketRefused {
+            peer,
+            packet_type,
+            reason,
+        });
+    }
+
+    /// Whether a peer was given up: what it sent is dropped.
+    pub(crate) fn is_given_up(&self, peer: PeerId) -> bool {
+        self.peers.state(peer).is_none_or(|state| state.failed)
+    }
+
+    /// Gives up a peer that broke the protocol in a way that cannot be mended.
+    #[cold]
+    pub(crate) fn give_up_peer(&mut self, peer: PeerId, packet_type: PacketType) {
+        let failure = Failure::new(Errno::EIO, ProviderError::for_request(packet_type));
+        if let Some(state) = self.peers.state_mut(peer) {
+            state.failed = true;
+        }
+        self.push_event(Event::PeerFailed { peer, failure });
+        self.end_operations_with(peer, failure);
+    }
+}

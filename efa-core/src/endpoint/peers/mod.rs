@@ -1,0 +1,466 @@
+//! Peers: the address vector, and who sent a packet.
+//!
+//! An address is a GID, a queue pair number and a connection id (the Q-key). The device tells
+//! senders apart by the first two only, so a queue pair that was destroyed and whose number was
+//! taken again looks the same. The connection id in packets tells the *incarnations* apart: every
+//! address is a peer of its own, and peers with the same AHN and QPN form a chain that starts with
+//! the one that was inserted last. A packet belongs to the peer of the chain that has its
+//! connection id, so a stale packet can never reach the successor.
+
+use core::num::NonZeroU32;
+
+use hashbrown::HashTable;
+
+use crate::address::{Ahn, Gid, Qpn, RawAddress};
+use crate::nic::{Destination, Source};
+use crate::wire::{Connid, MsgId};
+
+use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::ids::{Arena, Id, PeerId};
+use crate::endpoint::conversation::PeerState;
+
+/// An entry of the address vector. There may be a million, most of them idle, so it is small: the GID
+/// is that of its AHN, and peers name each other by slot.
+pub(crate) struct Peer {
+    destination: Destination,
+    /// Inserted by the application, not only by a packet.
+    explicit: bool,
+    /// The slot of the next older peer with the same AHN and QPN.
+    older: Option<Slot>,
+    /// Made with the first packet in either direction.
+    state: Option<Box<PeerState>>,
+}
+
+/// A peer's place in the arena, for links that end with the peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Slot(NonZeroU32);
+
+impl From<PeerId> for Slot {
+    fn from(id: PeerId) -> Self {
+        // Ids have no slot with all bits set, so the next number is not 0.
+        Slot(NonZeroU32::MIN.saturating_add(id.index() as u32))
+    }
+}
+
+impl Slot {
+    fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+/// Owners of one queue pair number that are remembered although the application inserted none of
+/// them. Packets of a dead one arrive within the time that the network holds them.
+const MAX_OWNERS: usize = 8;
+
+/// The address vector.
+pub(crate) struct Peers {
+    peers: Arena<Peer, PeerId>,
+    by_address: HashTable<Slot>,
+    /// The newest peer of each AHN and QPN.
+    by_sender: HashTable<Slot>,
+    /// The GID of each AHN in use, and by how many peers.
+    gids: Gids,
+    implicit: usize,
+    mixer: Mixer,
+    first_msg_id: MsgId,
+}
+
+fn sender_hash(ahn: Ahn, qpn: Qpn) -> u64 {
+    // Device-made numbers need no seed: a multiplication spreads them.
+    let key = u64::from(ahn.0) << 16 | u64::from(qpn.0);
+    key.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[cold]
+fn first_state(first_msg_id: MsgId) -> Box<PeerState> {
+    Box::new(PeerState::new(first_msg_id))
+}
+
+/// The GID of an AHN.
+type Gids = Vec<Option<(Gid, usize)>>;
+
+fn address_of(gids: &Gids, peer: &Peer) -> Option<RawAddress> {
+    let Destination { ahn, qpn, qkey } = peer.destination;
+    let (gid, _) = (*gids.get(usize::from(ahn.0))?)?;
+    Some(RawAddress { gid, qpn, qkey })
+}
+
+impl Peers {
+    pub(crate) fn new(mixer: Mixer, first_msg_id: MsgId) -> Self {
+        Peers {
+            peers: Arena::new(usize::MAX),
+            by_address: HashTable::new(),
+            by_sender: HashTable::new(),
+            gids: Vec::new(),
+            implicit: 0,
+            mixer,
+            first_msg_id,
+        }
+    }
+
+    fn address_hash(&self, address: &RawAddress) -> u64 {
+        address_hash(self.mixer, address)
+    }
+
+    /// The peer with an address.
+    pub(crate) fn find(&self, address: &RawAddress) -> Option<PeerId> {
+        let slot = self.by_address.find(self.address_hash(address), |slot| {
+            let peer = self.peers.at(slot.index());
+            peer.and_then(|(_, peer)| address_of(&self.gids, peer)) == Some(*address)
+        })?;
+        Some(self.peers.at(slot.index())?.0)
+    }
+
+    /// The peer that sent a packet: the incarnation of (AHN, QPN) that has the packet's connection
+    /// id, or the newest one if the packet has none. `None` if it is not in the address vector.
+    #[inline]
+    pub(crate) fn identify(&self, source: &Source, connid: Option<Connid>) -> Option<PeerId> {
+        let Some(ahn) = source.ahn else {
+            // The device did not know the sender when the packet came. It may since have been
+            // inserted, so that a device that reports the GID lets us find it.
+            return self.find(&RawAddress {
+                gid: source.gid?,
+                qpn: source.qpn,
+                qkey: connid?.into(),
+            });
+        };
+        let mut candidate = self.current(ahn, source.qpn);
+        let Some(connid) = connid else {
+            return Some(self.peers.at(candidate?.index())?.0);
+        };
+        while let Some(slot) = candidate {
+            let (id, peer) = self.peers.at(slot.index())?;
+            if peer.destination.qkey.0 == connid.0 {
+                return Some(id);
+            }
+            candidate = peer.older;
+        }
+        None
+    }
+
+    #[inline]
+    fn current(&self, ahn: Ahn, qpn: Qpn) -> Option<Slot> {
+        self.by_sender
+            .find(sender_hash(ahn, qpn), |slot| {
+                has_sender(&self.peers, *slot, ahn, qpn)
+            })
+            .copied()
+    }
+
+    /// The oldest of those who introduced themselves as owners of a queue pair, if there are
+    /// [`MAX_OWNERS`] of them.
+    pub(crate) fn surplus_owner(&self, ahn: Ahn, qpn: Qpn) -> Option<PeerId> {
+        let mut next = self.current(ahn, qpn);
+        let (mut oldest, mut owners) = (None, 0);
+        while let Some((id, peer)) = next.and_then(|slot| self.peers.at(slot.index())) {
+            if !peer.explicit {
+                oldest = Some(id);
+                owners += 1;
+            }
+            next = peer.older;
+        }
+        oldest.filter(|_| owners >= MAX_OWNERS)
+    }
+
+    /// Whether an address that a packet states can be that of its sender.
+    pub(crate) fn is_plausible(&self, source: &Source, address: &RawAddress) -> bool {
+        let known_gid = match source.ahn {
+            Some(ahn) => self
+                .gids
+                .get(usize::from(ahn.0))
+                .copied()
+                .flatten()
+                .map(|(gid, _)| gid),
+            None => source.gid,
+        };
+        address.qpn == source.qpn && known_gid.is_none_or(|gid| gid == address.gid)
+    }
+
+    /// Adds an address that is not there yet, as the newest peer of its AHN and QPN. `None` if there
+    /// is no room, or if the AHN is that of another GID.
+    pub(crate) fn insert(
+        &mut self,
+        address: RawAddress,
+        ahn: Ahn,
+        explicit: bool,
+    ) -> Option<PeerId> {
+        let index = usize::from(ahn.0);
+        if self.gids.len() <= index {
+            self.gids.resize(index + 1, None);
+        }
+        let uses = match self.gids[index] {
+            Some((gid, _)) if gid != address.gid => return None,
+            Some((_, uses)) => uses + 1,
+            None => 1,
+        };
+        let RawAddress { gid, qpn, qkey } = address;
+        let current = self.current(ahn, qpn);
+        let peer = Peer {
+            destination: Destination { ahn, qpn, qkey },
+            explicit,
+            older: current,
+            state: None,
+        };
+        let id = self.peers.insert(peer).ok()?;
+        let slot = Slot::from(id);
+        self.gids[index] = Some((gid, uses));
+        let (peers, gids, mixer) = (&self.peers, &self.gids, self.mixer);
+        let hash = sender_hash(ahn, qpn);
+        match self.by_sender.find_mut(hash, |slot| Some(*slot) == current) {
+            Some(newest) => *newest = slot,
+            None => {
+                self.by_sender.insert_unique(hash, slot, |slot| {
+                    peers.at(slot.index()).map_or(0, |(_, peer)| {
+                        sender_hash(peer.destination.ahn, peer.destination.qpn)
+                    })
+                });
+            }
+        }
+        let hash = address_hash(mixer, &address);
+        self.by_address.insert_unique(hash, slot, |slot| {
+            let peer = peers.at(slot.index());
+            peer.and_then(|(_, peer)| address_of(gids, peer))
+                .map_or(0, |address| address_hash(mixer, &address))
+        });
+        self.implicit += usize::from(!explicit);
+        Some(id)
+    }
+
+    /// Notes that the application inserted a peer that had introduced itself.
+    pub(crate) fn make_explicit(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.get_mut(id)
+            && !peer.explicit
+        {
+            peer.explicit = true;
+            self.implicit -= 1;
+        }
+    }
+
+    /// Takes a peer out, with the AHN to give back to the device.
+    pub(crate) fn remove(&mut self, id: PeerId) -> Option<(Ahn, Option<Box<PeerState>>)> {
+        let peer = self.peers.get(id)?;
+        let (Destination { ahn, qpn, .. }, older) = (peer.destination, peer.older);
+        let slot = Slot::from(id);
+        if let Some(address) = self.address(id)
+            && let Ok(entry) = self
+                .by_address
+                .find_entry(self.address_hash(&address), |other| *other == slot)
+        {
+            entry.remove();
+        }
+        let peers = &self.peers;
+        if let Ok(mut entry) = self.by_sender.find_entry(sender_hash(ahn, qpn), |slot| {
+            has_sender(peers, *slot, ahn, qpn)
+        }) {
+            match (*entry.get() == slot, older) {
+                (true, Some(older)) => *entry.get_mut() = older,
+                (true, None) => {
+                    entry.remove();
+                }
+                (false, _) => {
+                    let newest = *entry.get();
+                    self.unchain(newest, slot, older);
+                }
+            }
+        }
+        let gid = &mut self.gids[usize::from(ahn.0)];
+        *gid = gid.and_then(|(gid, uses)| (uses > 1).then_some((gid, uses - 1)));
+        let peer = self.peers.remove(id)?;
+        self.implicit -= usize::from(!peer.explicit);
+        Some((ahn, peer.state))
+    }
+
+    fn unchain(&mut self, newest: Slot, victim: Slot, older: Option<Slot>) {
+        let mut next = Some(newest);
+        while let Some(peer) = next.and_then(|slot| self.peers.at_mut(slot.index())) {
+            if peer.older == Some(victim) {
+                peer.older = older;
+                return;
+            }
+            next = peer.older;
+        }
+    }
+
+    /// Peers that were not inserted by the application.
+    pub(crate) fn implicit_len(&self) -> usize {
+        self.implicit
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.peers.len()
+    }
+
+    pub(crate) fn contains(&self, id: PeerId) -> bool {
+        self.peers.get(id).is_some()
+    }
+
+    pub(crate) fn address(&self, id: PeerId) -> Option<RawAddress> {
+        address_of(&self.gids, self.peers.get(id)?)
+    }
+
+    /// Where packets for a peer go.
+    #[inline]
+    pub(crate) fn destination(&self, id: PeerId) -> Option<Destination> {
+        self.peers.get(id).map(|peer| peer.destination)
+    }
+
+    /// The state of a peer, if there ever was a packet to or from it; `None` if there is no such
+    /// peer.
+    #[inline]
+    pub(crate) fn lookup(&self, id: PeerId) -> Option<Option<&PeerState>> {
+        Some(self.peers.get(id)?.state.as_deref())
+    }
+
+    /// The state of a peer, if there ever was a packet to or from it.
+    #[inline]
+    pub(crate) fn state(&self, id: PeerId) -> Option<&PeerState> {
+        self.peers.get(id)?.state.as_deref()
+    }
+
+    /// The state of a peer, made if need be.
+    #[inline]
+    pub(crate) fn state_mut(&mut self, id: PeerId) -> Option<&mut PeerState> {
+        let peer = self.peers.get_mut(id)?;
+        if peer.state.is_none() {
+            peer.state = Some(first_state(self.first_msg_id));
+        }
+        peer.state.as_deref_mut()
+    }
+
+    /// All peers.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = PeerId> {
+        self.peers.iter().map(|(id, _)| id)
+    }
+
+    /// The AHN of a peer.
+    pub(crate) fn ahn(&self, id: PeerId) -> Option<Ahn> {
+        self.peers.get(id).map(|peer| peer.destination.ahn)
+    }
+}
+
+fn has_sender(peers: &Arena<Peer, PeerId>, slot: Slot, ahn: Ahn, qpn: Qpn) -> bool {
+    peers
+        .at(slot.index())
+        .is_some_and(|(_, peer)| peer.destination.ahn == ahn && peer.destination.qpn == qpn)
+}
+
+fn address_hash(mixer: Mixer, address: &RawAddress) -> u64 {
+    let gid = u128::from_le_bytes(address.gid.0);
+    let endpoint = u64::from(address.qpn.0) << 32 | u64::from(address.qkey.0);
+    mixer.hash(gid as u64 ^ endpoint.rotate_left(24), (gid >> 64) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::Qkey;
+
+    fn address(host: u8, qpn: u16, qkey: u32) -> RawAddress {
+        let mut gid = [0; 16];
+        gid[15] = host;
+        RawAddress {
+            gid: Gid(gid),
+            qpn: Qpn(qpn),
+            qkey: Qkey(qkey),
+        }
+    }
+
+    fn from(ahn: u16, qpn: u16) -> Source {
+        Source {
+            ahn: Some(Ahn(ahn)),
+            qpn: Qpn(qpn),
+            gid: None,
+        }
+    }
+
+    fn peers() -> Peers {
+        Peers::new(Mixer::new(3), MsgId(0))
+    }
+
+    #[test]
+    fn incarnations_of_a_queue_pair_are_told_apart_by_connid() {
+        let mut peers = peers();
+        let old = peers.insert(address(1, 7, 100), Ahn(4), true).unwrap();
+        let new = peers.insert(address(1, 7, 200), Ahn(4), true).unwrap();
+        assert_eq!(peers.identify(&from(4, 7), Some(Connid(100))), Some(old));
+        assert_eq!(peers.identify(&from(4, 7), Some(Connid(200))), Some(new));
+        assert_eq!(peers.identify(&from(4, 7), None), Some(new));
+        assert_eq!(peers.identify(&from(4, 7), Some(Connid(300))), None);
+        assert_eq!(peers.identify(&from(4, 8), Some(Connid(100))), None);
+        assert_eq!(peers.identify(&from(5, 7), None), None);
+    }
+
+    #[test]
+    fn any_incarnation_can_be_removed() {
+        for victim in 0..3 {
+            let mut peers = peers();
+            let ids: Vec<PeerId> = (0..3)
+                .map(|qkey| peers.insert(address(1, 7, qkey), Ahn(4), false).unwrap())
+                .collect();
+            let (ahn, _) = peers.remove(ids[victim]).unwrap();
+            assert_eq!(ahn, Ahn(4));
+            for (qkey, id) in ids.iter().enumerate() {
+                let expected = (qkey != victim).then_some(*id);
+                let found = peers.identify(&from(4, 7), Some(Connid(qkey as u32)));
+                assert_eq!(found, expected, "qkey {qkey} without {victim}");
+                assert_eq!(peers.find(&address(1, 7, qkey as u32)), expected);
+            }
+            let newest = if victim == 2 { ids[1] } else { ids[2] };
+            assert_eq!(peers.identify(&from(4, 7), None), Some(newest));
+            assert_eq!(peers.implicit_len(), 2);
+            assert!(peers.remove(ids[victim]).is_none());
+        }
+    }
+
+    #[test]
+    fn an_ahn_of_another_gid_is_not_taken() {
+        let mut peers = peers();
+        let first = peers.insert(address(1, 7, 100), Ahn(4), true).unwrap();
+        assert_eq!(peers.insert(address(2, 7, 100), Ahn(4), true), None);
+        assert_eq!(peers.len(), 1);
+        peers.remove(first).unwrap();
+        // With its last peer the AHN is free for another GID.
+        let second = peers.insert(address(2, 7, 100), Ahn(4), true).unwrap();
+        assert_eq!(peers.address(second), Some(address(2, 7, 100)));
+    }
+
+    #[test]
+    fn a_sender_without_ahn_is_found_by_gid_and_connid() {
+        let mut peers = peers();
+        let id = peers.insert(address(1, 7, 100), Ahn(0), true).unwrap();
+        let source = Source {
+            ahn: None,
+            qpn: Qpn(7),
+            gid: Some(address(1, 0, 0).gid),
+        };
+        assert_eq!(peers.identify(&source, Some(Connid(100))), Some(id));
+        assert_eq!(peers.identify(&source, Some(Connid(101))), None);
+        assert_eq!(peers.identify(&source, None), None);
+        let anonymous = Source {
+            gid: None,
+            ..source
+        };
+        assert_eq!(peers.identify(&anonymous, Some(Connid(100))), None);
+    }
+
+    #[test]
+    fn an_address_that_contradicts_the_device_is_not_plausible() {
+        let mut peers = peers();
+        peers.insert(address(1, 7, 100), Ahn(4), true).unwrap();
+        assert!(peers.is_plausible(&from(4, 8), &address(1, 8, 5)));
+        assert!(!peers.is_plausible(&from(4, 8), &address(1, 9, 5)));
+        assert!(!peers.is_plausible(&from(4, 8), &address(2, 8, 5)));
+        let unknown = Source {
+            ahn: None,
+            qpn: Qpn(8),
+            gid: None,
+        };
+        assert!(peers.is_plausible(&unknown, &address(2, 8, 5)));
+    }
+
+    #[test]
+    fn idle_peers_are_small() {
+        let slot = size_of::<(u32, Peer)>();
+        assert!(slot <= 32, "{slot} bytes");
+    }
+}

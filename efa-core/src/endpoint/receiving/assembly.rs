@@ -1,0 +1,81 @@
+//! Messages that come in several packets of the same `msg_id`: where the later ones go.
+
+use hashbrown::HashTable;
+
+use crate::wire::MsgId;
+
+use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::ids::{ClaimId, PeerId, ReceiveId};
+use crate::endpoint::quota::admission::PartKey;
+use crate::endpoint::receiving::matching::UnexpectedKey;
+
+/// Where further packets of a message go whose first packet was processed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Assembly {
+    /// To its other packets.
+    Unexpected { tagged: bool, key: UnexpectedKey },
+    /// Likewise; the application claimed it.
+    Claimed(ClaimId),
+    /// Likewise; it has its place in a multi-receive buffer and waits for room among the operations.
+    Waiting(PartKey),
+    /// To the receive.
+    Receive(ReceiveId),
+}
+
+/// Messages of which more packets will come under the same `msg_id`.
+pub(crate) struct Assemblies {
+    table: HashTable<(PeerId, MsgId, Assembly)>,
+    mixer: Mixer,
+}
+
+impl Assemblies {
+    pub(crate) fn new(mixer: Mixer) -> Self {
+        Assemblies {
+            table: HashTable::new(),
+            mixer,
+        }
+    }
+
+    fn hash(&self, peer: PeerId, msg_id: MsgId) -> u64 {
+        self.mixer.hash(peer.to_bits(), u64::from(msg_id.0))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(crate) fn get(&self, peer: PeerId, msg_id: MsgId) -> Option<Assembly> {
+        self.table
+            .find(self.hash(peer, msg_id), |(other, id, _)| {
+                *other == peer && *id == msg_id
+            })
+            .map(|(.., assembly)| *assembly)
+    }
+
+    pub(crate) fn set(&mut self, peer: PeerId, msg_id: MsgId, assembly: Assembly) {
+        let hash = self.hash(peer, msg_id);
+        let mixer = self.mixer;
+        match self
+            .table
+            .find_mut(hash, |(other, id, _)| *other == peer && *id == msg_id)
+        {
+            Some((.., current)) => *current = assembly,
+            None => {
+                self.table
+                    .insert_unique(hash, (peer, msg_id, assembly), |(peer, id, _)| {
+                        mixer.hash(peer.to_bits(), u64::from(id.0))
+                    });
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, peer: PeerId, msg_id: MsgId) {
+        let hash = self.hash(peer, msg_id);
+        let entry = self
+            .table
+            .find_entry(hash, |(other, id, _)| *other == peer && *id == msg_id);
+        if let Ok(entry) = entry {
+            entry.remove();
+        }
+    }
+}

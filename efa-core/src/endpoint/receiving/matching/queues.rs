@@ -1,0 +1,216 @@
+//! Queues of elements that lie in slots elsewhere, found by key.
+//!
+//! All links are in the elements: a queue is a list of those with the same key, and the first of each
+//! queue stands in the list of its bucket. So an element is put in and taken out without memory of its
+//! own, and a look-up touches a bucket and the first elements of its queues, of which there is
+//! nearly always one.
+
+use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::ids::PeerId;
+
+/// What the elements of one queue have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Key {
+    source: u64,
+    tag: u64,
+}
+
+impl Key {
+    /// All ones is no peer's id: its slot number would be out of range.
+    const ANY: u64 = u64::MAX;
+
+    #[inline]
+    pub(super) fn new(source: Option<PeerId>, tag: u64) -> Self {
+        Key {
+            source: source.map_or(Self::ANY, PeerId::to_bits),
+            tag,
+        }
+    }
+
+    pub(super) fn source(self) -> Option<PeerId> {
+        (self.source != Self::ANY).then_some(PeerId::from_bits(self.source))
+    }
+
+    #[inline]
+    pub(super) fn hash(self, mixer: Mixer) -> u64 {
+        mixer.hash(self.tag, self.source)
+    }
+}
+
+/// No slot.
+const END: u32 = u32::MAX;
+
+/// An element's place in its queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Links {
+    /// The element before; of the first one, the last.
+    previous: u32,
+    /// The element behind.
+    next: u32,
+    /// Of the first element: the first of another queue in the same bucket.
+    neighbour: u32,
+}
+
+impl Links {
+    /// Those of an element that is in no queue.
+    pub(super) const NONE: Links = Links {
+        previous: END,
+        next: END,
+        neighbour: END,
+    };
+}
+
+/// Slots with elements that can stand in a queue of [`Queues<QUEUE>`].
+pub(super) trait Nodes<const QUEUE: usize> {
+    /// Which queue; it does not change while the element is in it.
+    fn key(&self, node: u32) -> Key;
+    fn links(&self, node: u32) -> &Links;
+    fn links_mut(&mut self, node: u32) -> &mut Links;
+}
+
+/// A hash table of queues.
+#[derive(Default)]
+pub(super) struct Queues<const QUEUE: usize> {
+    /// The first element of the first queue of each bucket. None at all, or a power of two.
+    buckets: Vec<u32>,
+    /// Queues that are not empty: not more than buckets.
+    queues: usize,
+}
+
+/// Buckets of a table that gets its first queue.
+const MIN_BUCKETS: usize = 16;
+
+impl<const QUEUE: usize> Queues<QUEUE> {
+    #[inline]
+    fn bucket(&self, hash: u64) -> usize {
+        hash as usize & self.buckets.len().wrapping_sub(1)
+    }
+
+    /// The first element of a queue, given the hash of its key.
+    #[inline]
+    pub(super) fn front(&self, hash: u64, nodes: &impl Nodes<QUEUE>, wanted: Key) -> Option<u32> {
+        let mut node = *self.buckets.get(self.bucket(hash))?;
+        while node != END {
+            if nodes.key(node) == wanted {
+                return Some(node);
+            }
+            node = nodes.links(node).neighbour;
+        }
+        None
+    }
+
+    /// Puts an element at the end of its queue.
+    #[inline]
+    pub(super) fn push(&mut self, mixer: Mixer, nodes: &mut impl Nodes<QUEUE>, node: u32) {
+        let key = nodes.key(node);
+        let hash = key.hash(mixer);
+        if let Some(first) = self.front(hash, nodes, key) {
+            let last = nodes.links(first).previous;
+            nodes.links_mut(last).next = node;
+            nodes.links_mut(first).previous = node;
+            *nodes.links_mut(node) = Links {
+                previous: last,
+                ..Links::NONE
+            };
+            return;
+        }
+        if self.queues == self.buckets.len() {
+            self.grow(mixer, nodes);
+        }
+        self.queues += 1;
+        self.insert_front(hash, nodes, node, node);
+    }
+
+    /// Makes an element the first one of a queue that is not in the table.
+    #[inline]
+    fn insert_front(&mut self, hash: u64, nodes: &mut impl Nodes<QUEUE>, node: u32, last: u32) {
+        let bucket = self.bucket(hash);
+        if let Some(first) = self.buckets.get_mut(bucket) {
+            let links = nodes.links_mut(node);
+            links.previous = last;
+            links.neighbour = core::mem::replace(first, node);
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self, mixer: Mixer, nodes: &mut impl Nodes<QUEUE>) {
+        let count = (self.buckets.len() * 2).max(MIN_BUCKETS);
+        let old = core::mem::replace(&mut self.buckets, vec![END; count]);
+        for mut node in old {
+            while node != END {
+                let Links {
+                    previous: last,
+                    neighbour,
+                    ..
+                } = *nodes.links(node);
+                let hash = nodes.key(node).hash(mixer);
+                self.insert_front(hash, nodes, node, last);
+                node = neighbour;
+            }
+        }
+    }
+
+    /// Takes an element out of its queue, given the hash of its key.
+    #[inline]
+    pub(super) fn remove(&mut self, hash: u64, nodes: &mut impl Nodes<QUEUE>, node: u32) {
+        let Links {
+            previous,
+            next,
+            neighbour,
+        } = *nodes.links(node);
+        let is_first = nodes.links(previous).next == END;
+        if !is_first {
+            // The last one is known to the first.
+            let behind = match next {
+                END => self.front(hash, nodes, nodes.key(node)),
+                next => Some(next),
+            };
+            nodes.links_mut(previous).next = next;
+            if let Some(behind) = behind {
+                nodes.links_mut(behind).previous = previous;
+            }
+            return;
+        }
+        let successor = match next {
+            END => {
+                self.queues -= 1;
+                neighbour
+            }
+            next => {
+                let links = nodes.links_mut(next);
+                links.neighbour = neighbour;
+                links.previous = previous;
+                next
+            }
+        };
+        self.replace_front(hash, nodes, node, successor);
+    }
+
+    /// Puts another element into the place of the first one of a queue in the list of its bucket.
+    #[inline]
+    fn replace_front(
+        &mut self,
+        hash: u64,
+        nodes: &mut impl Nodes<QUEUE>,
+        node: u32,
+        successor: u32,
+    ) {
+        let bucket = self.bucket(hash);
+        let Some(first) = self.buckets.get_mut(bucket) else {
+            return;
+        };
+        if *first == node {
+            *first = successor;
+            return;
+        }
+        let mut at = *first;
+        while at != END {
+            let links = nodes.links_mut(at);
+            if links.neighbour == node {
+                links.neighbour = successor;
+                return;
+            }
+            at = links.neighbour;
+        }
+    }
+}

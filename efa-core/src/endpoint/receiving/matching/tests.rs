@@ -1,0 +1,156 @@
+//! Matching compared with plain lists.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::endpoint::base::ids::Id;
+
+/// The matching rules as plain lists.
+#[derive(Default)]
+struct Model {
+    posted: Vec<(ReceiveId, Filter)>,
+    unexpected: Vec<(PeerId, u64, u32)>,
+}
+
+impl Model {
+    fn message(&mut self, source: PeerId, tag: u64, number: u32) -> Option<ReceiveId> {
+        match self
+            .posted
+            .iter()
+            .position(|(_, filter)| filter.accepts(source, tag))
+        {
+            Some(position) => Some(self.posted.remove(position).0),
+            None => {
+                self.unexpected.push((source, tag, number));
+                None
+            }
+        }
+    }
+
+    fn receive(&mut self, id: ReceiveId, filter: Filter) -> Option<u32> {
+        match self
+            .unexpected
+            .iter()
+            .position(|(source, tag, _)| filter.accepts(*source, *tag))
+        {
+            Some(position) => Some(self.unexpected.remove(position).2),
+            None => {
+                self.posted.push((id, filter));
+                None
+            }
+        }
+    }
+}
+
+/// The posted receives that the matcher links.
+#[derive(Default)]
+struct Store(Vec<(ReceiveId, PostedEntry)>);
+
+impl Receives for Store {
+    fn id(&self, slot: u32) -> ReceiveId {
+        self.0[slot as usize].0
+    }
+
+    fn entry(&self, slot: u32) -> &PostedEntry {
+        &self.0[slot as usize].1
+    }
+
+    fn entry_mut(&mut self, slot: u32) -> &mut PostedEntry {
+        &mut self.0[slot as usize].1
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Message { source: u32, tag: u64 },
+    Receive { source: Option<u32>, tag: TagFilter },
+    Cancel { position: usize },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let source = 0..3_u32;
+    let tag = 0..8_u64;
+    let ignore = prop_oneof![3 => Just(0), 1 => Just(7), 1 => Just(u64::MAX), 2 => 0..8_u64];
+    let step = prop_oneof![
+        4 => (source.clone(), tag.clone())
+            .prop_map(|(source, tag)| Step::Message { source, tag }),
+        4 => (proptest::option::of(source), tag, ignore).prop_map(|(source, tag, ignore)| {
+            Step::Receive { source, tag: TagFilter { tag, ignore } }
+        }),
+        1 => any::<usize>().prop_map(|position| Step::Cancel { position }),
+    ];
+    proptest::collection::vec(step, 0..200)
+}
+
+proptest! {
+    #[test]
+    fn behaves_as_plain_lists_do(steps in steps()) {
+        let mut matcher = Matcher::new(Mixer::new(7));
+        let mut model = Model::default();
+        let mut store = Store::default();
+        for (number, step) in steps.into_iter().enumerate() {
+            let number = number as u32;
+            match step {
+                Step::Message { source, tag } => {
+                    let source = PeerId::new(source, 0);
+                    let found = matcher.match_receive(&mut store, source, tag);
+                    let found = found.map(|found| found.receive);
+                    prop_assert_eq!(found, model.message(source, tag, number));
+                    if found.is_none() {
+                        matcher.add_unexpected(source, tag, number);
+                    }
+                }
+                Step::Receive { source, tag } => {
+                    let slot = store.0.len() as u32;
+                    let id = ReceiveId::new(slot, number % 7);
+                    let source = source.map_or(SourceFilter::Any, |source| {
+                        SourceFilter::Peer(PeerId::new(source, 0))
+                    });
+                    let filter = Filter { source, tag };
+                    let found = matcher
+                        .find_unexpected(&filter)
+                        .map(|key| matcher.remove_unexpected(key).2);
+                    prop_assert_eq!(found, model.receive(id, filter));
+                    if found.is_none() {
+                        store.0.push((id, matcher.new_entry(&filter, false)));
+                        matcher.post(&mut store, slot);
+                    }
+                }
+                Step::Cancel { position } => {
+                    if !model.posted.is_empty() {
+                        let position = position % model.posted.len();
+                        let (id, _) = model.posted.remove(position);
+                        matcher.remove_receive(&mut store, id.slot());
+                    }
+                }
+            }
+            prop_assert_eq!(matcher.posted_len(), model.posted.len());
+        }
+        for source in 0..3 {
+            let source = PeerId::new(source, 0);
+            let left: Vec<u32> = matcher
+                .unexpected_from(source)
+                .into_iter()
+                .map(|key| *matcher.unexpected_mut(key).2)
+                .collect();
+            let expected: Vec<u32> = model
+                .unexpected
+                .iter()
+                .filter(|(from, ..)| *from == source)
+                .map(|(.., number)| *number)
+                .collect();
+            prop_assert_eq!(left, expected);
+        }
+        while let Some((_, filter)) = model.posted.first() {
+            let source = match filter.source {
+                SourceFilter::Any => PeerId::new(9, 0),
+                SourceFilter::Peer(source) => source,
+            };
+            let tag = filter.tag.tag;
+            let found = matcher.match_receive(&mut store, source, tag);
+            let found = found.map(|found| found.receive);
+            prop_assert_eq!(found, model.message(source, tag, 0));
+        }
+        prop_assert_eq!(matcher.posted_len(), 0);
+    }
+}

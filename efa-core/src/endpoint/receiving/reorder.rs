@@ -1,0 +1,258 @@
+//! The reorder window: what arrives from a peer in any order is processed in the order of `msg_id`.
+//!
+//! Messages and atomics of one peer share one sequence (spec section 3.2; stock libfabric since
+//! 1.17 keeps it whatever ordering the application asked for). A packet whose turn has not come is
+//! held. Ids wrap around from 2^32 - 1 to 0; distances are signed, so the wrap-around is nothing
+//! special.
+//!
+//! Packets that are at most [`NEAR`] ids early, which is nearly all of them, are found by index;
+//! those beyond in a hash table. So the memory is proportional to what is held, not to how far a
+//! peer runs ahead. A peer that runs ahead by the whole window has broken the protocol; that is the
+//! caller's to report.
+
+use hashbrown::HashTable;
+
+use crate::wire::MsgId;
+
+use crate::endpoint::receiving::held::HeldId;
+
+/// Ids beyond the expected one that are found by index. A power of two.
+const NEAR: usize = 64;
+
+/// Where an id stands relative to the one that is to be processed next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Position {
+    /// It is the next one.
+    Expected,
+    /// It has to wait.
+    Early,
+    /// It has been processed, at least its first packet.
+    Past,
+    /// It is further ahead than the window allows.
+    Beyond,
+}
+
+/// The packets of one peer that came too early. Packets with the same id form a chain; the window
+/// holds the head and the packets their links.
+pub(crate) struct ReorderWindow {
+    expected: MsgId,
+    near: Option<Box<[Option<HeldId>; NEAR]>>,
+    near_held: usize,
+    far: HashTable<(MsgId, HeldId)>,
+    /// Ids that were processed before their turn, where order is not asked for.
+    done: HashTable<MsgId>,
+}
+
+impl ReorderWindow {
+    /// An empty window that starts with `first`.
+    pub(crate) fn new(first: MsgId) -> Self {
+        ReorderWindow {
+            expected: first,
+            near: None,
+            near_held: 0,
+            far: HashTable::new(),
+            done: HashTable::new(),
+        }
+    }
+
+    /// The id that is to be processed next.
+    pub(crate) fn expected(&self) -> MsgId {
+        self.expected
+    }
+
+    /// Where `id` stands in a window of `size` ids.
+    #[inline]
+    pub(crate) fn position(&self, id: MsgId, size: u32) -> Position {
+        match id.distance_from(self.expected) {
+            0 => Position::Expected,
+            ..0 => Position::Past,
+            distance if distance.unsigned_abs() < size => Position::Early,
+            _ => Position::Beyond,
+        }
+    }
+
+    /// Holds a packet with an early id. `link` gets the head of the chain so far, puts the packet
+    /// in front of it and returns the new head.
+    pub(crate) fn hold(&mut self, id: MsgId, link: impl FnOnce(Option<HeldId>) -> HeldId) {
+        if (id.distance_from(self.expected) as u32 as usize) < NEAR {
+            let near = self.near.get_or_insert_with(|| Box::new([None; NEAR]));
+            let slot = &mut near[slot(id)];
+            self.near_held += usize::from(slot.is_none());
+            *slot = Some(link(*slot));
+            return;
+        }
+        match self.far.find_mut(far_hash(id), |(held, _)| *held == id) {
+            Some((_, head)) => *head = link(Some(*head)),
+            None => {
+                let head = link(None);
+                self.far
+                    .insert_unique(far_hash(id), (id, head), |(id, _)| far_hash(*id));
+            }
+        }
+    }
+
+    /// Moves on to the next id that was not processed: the expected one has been.
+    #[inline]
+    pub(crate) fn advance(&mut self) {
+        self.expected = self.expected.next();
+        while !self.done.is_empty() {
+            let expected = self.expected;
+            match self
+                .done
+                .find_entry(far_hash(expected), |id| *id == expected)
+            {
+                Ok(entry) => entry.remove(),
+                Err(_) => return,
+            };
+            self.expected = expected.next();
+        }
+    }
+
+    /// Notes that an early id is processed before its turn. Returns false if it was before.
+    pub(crate) fn pass(&mut self, id: MsgId) -> bool {
+        let hash = far_hash(id);
+        let known = self.done.find(hash, |other| *other == id).is_some();
+        if !known {
+            self.done.insert_unique(hash, id, |id| far_hash(*id));
+        }
+        !known
+    }
+
+    /// Takes the packets held for the expected id: up to two chains, those that came while the id
+    /// was far ahead and those that came when it was near.
+    #[inline]
+    pub(crate) fn take_expected(&mut self) -> [Option<HeldId>; 2] {
+        if self.near_held == 0 && self.far.is_empty() {
+            return [None; 2];
+        }
+        let near = match &mut self.near {
+            Some(near) => near[slot(self.expected)].take(),
+            None => None,
+        };
+        self.near_held -= usize::from(near.is_some());
+        [near, self.take_far(self.expected)]
+    }
+
+    fn take_far(&mut self, id: MsgId) -> Option<HeldId> {
+        if self.far.is_empty() {
+            return None;
+        }
+        let entry = self.far.find_entry(far_hash(id), |(held, _)| *held == id);
+        entry.ok().map(|entry| entry.remove().0.1)
+    }
+
+    /// Takes out all chains, for a peer that is given up.
+    pub(crate) fn drain(&mut self) -> Vec<HeldId> {
+        let mut heads: Vec<HeldId> = self.far.drain().map(|(_, head)| head).collect();
+        if let Some(near) = &mut self.near {
+            heads.extend(near.iter_mut().filter_map(Option::take));
+        }
+        self.near_held = 0;
+        self.done.clear();
+        heads
+    }
+}
+
+/// Ids less than [`NEAR`] apart have different slots.
+fn slot(id: MsgId) -> usize {
+    id.0 as usize % NEAR
+}
+
+/// Ids in a window are consecutive: a multiplication spreads them.
+fn far_hash(id: MsgId) -> u64 {
+    u64::from(id.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::endpoint::base::ids::Id;
+
+    #[test]
+    fn positions_are_right_across_the_wrap_around() {
+        let window = ReorderWindow::new(MsgId(u32::MAX - 1));
+        let position = |id| window.position(MsgId(id), 16);
+        assert_eq!(position(u32::MAX - 1), Position::Expected);
+        assert_eq!(position(u32::MAX), Position::Early);
+        assert_eq!(position(0), Position::Early);
+        assert_eq!(position(13), Position::Early);
+        assert_eq!(position(14), Position::Beyond);
+        assert_eq!(position(u32::MAX - 2), Position::Past);
+    }
+
+    #[test]
+    fn ids_that_passed_are_skipped_across_the_wrap_around() {
+        let mut window = ReorderWindow::new(MsgId(u32::MAX - 1));
+        for id in [u32::MAX, 0, 2] {
+            assert!(window.pass(MsgId(id)));
+            assert!(!window.pass(MsgId(id)));
+        }
+        window.advance();
+        assert_eq!(window.expected(), MsgId(1));
+        window.advance();
+        assert_eq!(window.expected(), MsgId(3));
+        window.advance();
+        assert_eq!(window.expected(), MsgId(4));
+    }
+
+    proptest! {
+        /// Ids arrive in any order, each as one to three packets; every packet comes out once, in
+        /// the order of the ids.
+        #[test]
+        fn everything_comes_out_once_and_in_order(
+            first in prop_oneof![Just(0), Just(u32::MAX - 100), any::<u32>()],
+            mut order in Just((0..300_u32).collect::<Vec<_>>()).prop_shuffle(),
+            copies in proptest::collection::vec(1..4_u32, 300),
+            keep in 0..300_usize,
+        ) {
+            // Some runs are nearly in order, as real traffic is.
+            order[keep..].sort_unstable();
+            let mut window = ReorderWindow::new(MsgId(first));
+            let mut next_held = 0;
+            let mut links: HashMap<u32, Option<HeldId>> = HashMap::new();
+            let mut expected = 0;
+            for id in order {
+                let msg_id = MsgId(first.wrapping_add(id));
+                match window.position(msg_id, 1024) {
+                    Position::Expected => {
+                        prop_assert_eq!(id, expected);
+                        expected += 1;
+                        window.advance();
+                        loop {
+                            let mut count = 0;
+                            for mut head in window.take_expected() {
+                                while let Some(held) = head {
+                                    head = links.remove(&(held.index() as u32)).unwrap();
+                                    count += 1;
+                                }
+                            }
+                            if count == 0 {
+                                break;
+                            }
+                            prop_assert_eq!(count, copies[expected as usize]);
+                            expected += 1;
+                            window.advance();
+                        }
+                    }
+                    Position::Early => {
+                        for _ in 0..copies[id as usize] {
+                            window.hold(msg_id, |next| {
+                                links.insert(next_held, next);
+                                next_held += 1;
+                                HeldId::new(next_held - 1, 0)
+                            });
+                        }
+                    }
+                    other => prop_assert!(false, "{id} is {other:?}"),
+                }
+            }
+            prop_assert_eq!(expected, 300);
+            prop_assert!(links.is_empty());
+            prop_assert!(window.drain().is_empty());
+        }
+    }
+}

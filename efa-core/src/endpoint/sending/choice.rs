@@ -1,0 +1,463 @@
+//! Which subprotocol an operation uses: pure functions of what is known about it.
+//!
+//! The thresholds and the order of the tests are those of stock libfabric 2.x (two-sided
+//! operations, writes and reads alike), except that a peer without a feature is served by the
+//! baseline protocols wherever they can do the work (spec section 2.1, case a).
+
+use crate::nic::Access;
+use crate::wire::ExtraFeatures;
+
+use crate::endpoint::conversation::PeerFeatures;
+
+/// What the endpoint itself can do, and its settings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Local {
+    /// The device reads by RDMA, and the settings allow it.
+    pub(crate) rdma_read: bool,
+    /// The device writes by RDMA, and the settings allow it.
+    pub(crate) rdma_write: bool,
+    /// The device takes writes with immediate without a receive.
+    pub(crate) unsolicited_write_recv: bool,
+    /// PCI part id of the device.
+    pub(crate) part_id: u32,
+    pub(crate) handshake_before_messages: bool,
+    pub(crate) max_medium_size: u64,
+    pub(crate) min_read_message_size: u64,
+    pub(crate) min_read_write_size: u64,
+}
+
+/// The part id of the first generation of the device, whose RDMA read does not work with others'.
+const FIRST_GENERATION: u32 = 0xEFA0;
+
+impl Local {
+    /// The same without RDMA: for an operation whose memory the device does not register.
+    pub(crate) fn without_rdma(self) -> Local {
+        Local {
+            rdma_read: false,
+            rdma_write: false,
+            ..self
+        }
+    }
+
+    /// Whether the two devices can read from each other: both know how, and both are of the first
+    /// generation or neither is (stock libfabric since 2.0). A peer that does not name its device
+    /// (before 1.20) is believed.
+    fn can_read(&self, peer: &PeerFeatures) -> bool {
+        let same_generation = peer.device_version.is_none_or(|version| {
+            (version == FIRST_GENERATION) == (self.part_id == FIRST_GENERATION)
+        });
+        self.rdma_read && peer.extra.contains(ExtraFeatures::RDMA_READ) && same_generation
+    }
+}
+
+/// A message to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct MessageQuery {
+    /// Its length in bytes.
+    pub(crate) length: u64,
+    /// The largest message that fits a single packet with the headers it would have.
+    pub(crate) eager_capacity: u64,
+    /// Bytes that may travel ahead of an RDMA read to this peer now.
+    pub(crate) runt_budget: u64,
+    pub(crate) delivery_complete: bool,
+    /// The data leaves with the call; it is short enough for a single packet.
+    pub(crate) inject: bool,
+}
+
+/// How a message travels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MessageProtocol {
+    Eager,
+    Medium,
+    LongCts,
+    LongRead,
+    /// With this many bytes in packets.
+    RuntRead(u64),
+}
+
+impl MessageProtocol {
+    /// Whether the peer reads the message, so that its memory has to be registered.
+    pub(crate) fn is_read_by_peer(self) -> bool {
+        matches!(
+            self,
+            MessageProtocol::LongRead | MessageProtocol::RuntRead(_)
+        )
+    }
+}
+
+/// Why there is no protocol for an operation, or not yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NoProtocol {
+    /// It depends on the peer's handshake, which has not arrived.
+    AwaitHandshake,
+    /// The peer lacks the feature.
+    Unsupported(&'static str),
+}
+
+/// Chooses the subprotocol of a message. `peer` is `None` before its handshake; a message that
+/// could be read by RDMA does not wait for it, it goes as long-CTS.
+#[inline]
+pub(crate) fn message(
+    local: &Local,
+    peer: Option<&PeerFeatures>,
+    query: &MessageQuery,
+) -> Result<MessageProtocol, NoProtocol> {
+    let MessageQuery { length, .. } = *query;
+    if local.handshake_before_messages && peer.is_none() {
+        return Err(NoProtocol::AwaitHandshake);
+    }
+    if query.inject {
+        return Ok(MessageProtocol::Eager);
+    }
+    if let Some(peer) = peer
+        && length > 0
+        && length >= local.min_read_message_size
+        && local.can_read(peer)
+    {
+        // EOR implies delivery, so there is no DC form; but runts would end before it.
+        let runts = peer.extra.contains(ExtraFeatures::RUNTING_READ) && !query.delivery_complete;
+        return Ok(match query.runt_budget.min(length) {
+            runt if runts && runt > 0 => MessageProtocol::RuntRead(runt),
+            _ => MessageProtocol::LongRead,
+        });
+    }
+    if query.delivery_complete {
+        require(peer, ExtraFeatures::DELIVERY_COMPLETE, "delivery complete")?;
+    }
+    Ok(if length <= query.eager_capacity {
+        MessageProtocol::Eager
+    } else if length <= local.max_medium_size {
+        MessageProtocol::Medium
+    } else {
+        MessageProtocol::LongCts
+    })
+}
+
+/// A write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct WriteQuery {
+    /// Its length in bytes.
+    pub(crate) length: u64,
+    /// The largest write that fits a single packet with the headers it would have.
+    pub(crate) eager_capacity: u64,
+    pub(crate) delivery_complete: bool,
+    /// The data leaves with the call; it is short enough for a single packet.
+    pub(crate) inject: bool,
+    /// It has CQ data that an immediate can hold, if any, and if so is one RDMA request.
+    pub(crate) fits_rdma: FitsRdma,
+}
+
+/// Whether the device can do a write by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FitsRdma {
+    /// It has no CQ data.
+    Plain,
+    /// Its CQ data fits 32 bits, and its data one request between two pieces of memory.
+    WithImmediate,
+    /// Its CQ data or its shape does not fit.
+    No,
+}
+
+/// How a write travels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WriteProtocol {
+    /// By the device (spec section 4.6).
+    Direct,
+    Eager,
+    LongCts,
+    LongRead,
+}
+
+impl WriteProtocol {
+    /// How the memory has to be registered, if it has to.
+    pub(crate) fn registration(self) -> Option<Access> {
+        match self {
+            WriteProtocol::Direct => Some(Access::empty()),
+            WriteProtocol::LongRead => Some(Access::REMOTE_READ),
+            WriteProtocol::Eager | WriteProtocol::LongCts => None,
+        }
+    }
+}
+
+/// Chooses the subprotocol of a write. It waits for the peer's handshake, as in stock libfabric
+/// since 2.0: emulating what the device could do would be a waste.
+pub(crate) fn write(
+    local: &Local,
+    peer: Option<&PeerFeatures>,
+    query: &WriteQuery,
+) -> Result<WriteProtocol, NoProtocol> {
+    if query.inject {
+        return Ok(WriteProtocol::Eager);
+    }
+    let Some(peer) = peer else {
+        return Err(NoProtocol::AwaitHandshake);
+    };
+    let same_immediates =
+        local.unsolicited_write_recv == peer.extra.contains(ExtraFeatures::UNSOLICITED_WRITE_RECV);
+    let fits = match query.fits_rdma {
+        FitsRdma::Plain => true,
+        FitsRdma::WithImmediate => same_immediates,
+        FitsRdma::No => false,
+    };
+    if fits
+        && query.length > 0
+        && local.rdma_write
+        && peer.extra.contains(ExtraFeatures::RDMA_WRITE)
+    {
+        return Ok(WriteProtocol::Direct);
+    }
+    if query.length > 0 && query.length >= local.min_read_write_size && local.can_read(peer) {
+        return Ok(WriteProtocol::LongRead);
+    }
+    if query.delivery_complete {
+        require(
+            Some(peer),
+            ExtraFeatures::DELIVERY_COMPLETE,
+            "delivery complete",
+        )?;
+    }
+    Ok(if query.length <= query.eager_capacity {
+        WriteProtocol::Eager
+    } else {
+        WriteProtocol::LongCts
+    })
+}
+
+/// How a read travels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ReadProtocol {
+    /// By the device (spec section 4.1).
+    Direct,
+    /// In one READRSP.
+    Short,
+    /// In READRSP and CTSDATA.
+    LongCts,
+}
+
+/// Chooses the subprotocol of a read of `length` bytes, of which one READRSP holds up to `capacity`.
+/// It waits for the peer's handshake as a write does.
+pub(crate) fn read(
+    local: &Local,
+    peer: Option<&PeerFeatures>,
+    length: u64,
+    capacity: u64,
+) -> Result<ReadProtocol, NoProtocol> {
+    match peer {
+        None => Err(NoProtocol::AwaitHandshake),
+        Some(peer) if length > 0 && local.can_read(peer) => Ok(ReadProtocol::Direct),
+        // Strictly less, as in every stock libfabric.
+        Some(_) if length < capacity => Ok(ReadProtocol::Short),
+        Some(_) => Ok(ReadProtocol::LongCts),
+    }
+}
+
+/// Chooses whether an atomic can be sent with delivery complete.
+pub(crate) fn atomic(
+    peer: Option<&PeerFeatures>,
+    delivery_complete: bool,
+) -> Result<(), NoProtocol> {
+    if delivery_complete {
+        require(peer, ExtraFeatures::DELIVERY_COMPLETE, "delivery complete")?;
+    }
+    Ok(())
+}
+
+fn require(
+    peer: Option<&PeerFeatures>,
+    feature: ExtraFeatures,
+    name: &'static str,
+) -> Result<(), NoProtocol> {
+    match peer {
+        None => Err(NoProtocol::AwaitHandshake),
+        Some(peer) if peer.extra.contains(feature) => Ok(()),
+        Some(_) => Err(NoProtocol::Unsupported(name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCAL: Local = Local {
+        rdma_read: true,
+        rdma_write: true,
+        unsolicited_write_recv: true,
+        part_id: 0xEFA1,
+        handshake_before_messages: false,
+        max_medium_size: 65_536,
+        min_read_message_size: 1 << 20,
+        min_read_write_size: 65_536,
+    };
+
+    const NO_READ: Local = Local {
+        rdma_read: false,
+        ..LOCAL
+    };
+
+    fn peer(extra: ExtraFeatures, device_version: Option<u32>) -> Option<PeerFeatures> {
+        Some(PeerFeatures {
+            extra,
+            device_version,
+            user_recv_qp: None,
+        })
+    }
+
+    #[test]
+    fn table_of_messages() {
+        use MessageProtocol::*;
+        use NoProtocol::*;
+        let baseline = peer(ExtraFeatures::empty(), None);
+        let dc = peer(ExtraFeatures::DELIVERY_COMPLETE, Some(0xEFA1));
+        let reads = peer(ExtraFeatures::RDMA_READ, Some(0xEFA2));
+        let old_reads = peer(ExtraFeatures::RDMA_READ, None);
+        let first = peer(ExtraFeatures::RDMA_READ, Some(0xEFA0));
+        let runts = peer(
+            ExtraFeatures::RDMA_READ | ExtraFeatures::RUNTING_READ,
+            Some(0xEFA1),
+        );
+        let only_runts = peer(ExtraFeatures::RUNTING_READ, Some(0xEFA1));
+        const MIB: u64 = 1 << 20;
+        #[rustfmt::skip]
+        let table = [
+            // local    peer      length    runt  dc     expected
+            (&LOCAL,   None,       0,         0,   false, Ok(Eager)),
+            (&LOCAL,   None,       8000,      0,   false, Ok(Eager)),
+            (&LOCAL,   None,       8001,      0,   false, Ok(Medium)),
+            (&LOCAL,   None,       65_536,    0,   false, Ok(Medium)),
+            (&LOCAL,   None,       65_537,    0,   false, Ok(LongCts)),
+            (&LOCAL,   None,       MIB,       0,   false, Ok(LongCts)),
+            (&LOCAL,   baseline,   MIB,       0,   false, Ok(LongCts)),
+            (&LOCAL,   reads,      MIB - 1,   0,   false, Ok(LongCts)),
+            (&LOCAL,   reads,      MIB,       0,   false, Ok(LongRead)),
+            (&LOCAL,   old_reads,  MIB,       0,   false, Ok(LongRead)),
+            (&LOCAL,   reads,      MIB,       0,   true, Ok(LongRead)),
+            (&NO_READ, reads,      MIB,       0,   false, Ok(LongCts)),
+            (&LOCAL,   first,      MIB,       0,   false, Ok(LongCts)),
+            (&LOCAL,   runts,      MIB,       0,   false, Ok(LongRead)),
+            (&LOCAL,   runts,      MIB,       300, false, Ok(RuntRead(300))),
+            (&LOCAL,   runts,      MIB,   2 * MIB, false, Ok(RuntRead(MIB))),
+            (&LOCAL,   runts,      MIB,       300, true, Ok(LongRead)),
+            (&LOCAL,   reads,      MIB,       300, false, Ok(LongRead)),
+            (&LOCAL,   only_runts, MIB,       300, false, Ok(LongCts)),
+            (&LOCAL,   dc,         8000,      0,   true, Ok(Eager)),
+            (&LOCAL,   dc,         8001,      0,   true, Ok(Medium)),
+            (&LOCAL,   dc,         65_537,    0,   true, Ok(LongCts)),
+            (&LOCAL,   None,       8,         0,   true, Err(AwaitHandshake)),
+            (&LOCAL,   baseline,   8,         0,   true, Err(Unsupported("delivery complete"))),
+        ];
+        for (local, peer, length, runt_budget, delivery_complete, expected) in table {
+            let query = MessageQuery {
+                length,
+                eager_capacity: 8000,
+                runt_budget,
+                delivery_complete,
+                inject: false,
+            };
+            assert_eq!(
+                message(local, peer.as_ref(), &query),
+                expected,
+                "{query:?} to {peer:?}"
+            );
+            let inject = MessageQuery {
+                inject: true,
+                ..query
+            };
+            assert_eq!(message(local, peer.as_ref(), &inject), Ok(Eager));
+        }
+    }
+
+    #[test]
+    fn table_of_writes() {
+        use FitsRdma::*;
+        use NoProtocol::*;
+        use WriteProtocol::*;
+        let baseline = peer(ExtraFeatures::empty(), None);
+        let reads = peer(ExtraFeatures::RDMA_READ, Some(0xEFA1));
+        let writes = peer(
+            ExtraFeatures::RDMA_READ | ExtraFeatures::RDMA_WRITE,
+            Some(0xEFA2),
+        );
+        let unsolicited = peer(
+            ExtraFeatures::RDMA_WRITE | ExtraFeatures::UNSOLICITED_WRITE_RECV,
+            Some(0xEFA2),
+        );
+        #[rustfmt::skip]
+        let table = [
+            // local    peer         length  dc     fits           expected
+            (&LOCAL,   None,        100,    false, Plain,         Err(AwaitHandshake)),
+            (&LOCAL,   baseline,    0,      false, Plain,         Ok(Eager)),
+            (&LOCAL,   baseline,    8000,   false, Plain,         Ok(Eager)),
+            (&LOCAL,   baseline,    8001,   false, Plain,         Ok(LongCts)),
+            (&LOCAL,   baseline,    8001,   true,  Plain,         Err(Unsupported("delivery complete"))),
+            (&LOCAL,   baseline,    65_536, false, Plain,         Ok(LongCts)),
+            (&LOCAL,   reads,       65_535, false, Plain,         Ok(LongCts)),
+            (&LOCAL,   reads,       65_536, false, Plain,         Ok(LongRead)),
+            (&LOCAL,   reads,       65_536, true,  Plain,         Ok(LongRead)),
+            (&NO_READ, reads,       65_536, false, Plain,         Ok(LongCts)),
+            (&LOCAL,   writes,      1,      false, Plain,         Ok(Direct)),
+            (&LOCAL,   writes,      0,      false, Plain,         Ok(Eager)),
+            (&LOCAL,   writes,      65_536, true,  Plain,         Ok(Direct)),
+            (&LOCAL,   writes,      100,    false, No,            Ok(Eager)),
+            (&LOCAL,   writes,      100,    false, WithImmediate, Ok(Eager)),
+            (&LOCAL,   unsolicited, 100,    false, WithImmediate, Ok(Direct)),
+        ];
+        for (local, peer, length, delivery_complete, fits_rdma, expected) in table {
+            let query = WriteQuery {
+                length,
+                eager_capacity: 8000,
+                delivery_complete,
+                inject: false,
+                fits_rdma,
+            };
+            assert_eq!(
+                write(local, peer.as_ref(), &query),
+                expected,
+                "{query:?} to {peer:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn table_of_reads() {
+        use ReadProtocol::*;
+        let baseline = peer(ExtraFeatures::empty(), None);
+        let reads = peer(ExtraFeatures::RDMA_READ, Some(0xEFA1));
+        for (local, peer, length, expected) in [
+            (&LOCAL, None, 100, Err(NoProtocol::AwaitHandshake)),
+            (&LOCAL, baseline, 0, Ok(Short)),
+            (&LOCAL, baseline, 999, Ok(Short)),
+            (&LOCAL, baseline, 1000, Ok(LongCts)),
+            (&LOCAL, reads, 1, Ok(Direct)),
+            (&LOCAL, reads, 0, Ok(Short)),
+            (&NO_READ, reads, 1, Ok(Short)),
+        ] {
+            assert_eq!(
+                read(local, peer.as_ref(), length, 1000),
+                expected,
+                "{length} from {peer:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn devices_of_the_first_generation_read_among_themselves_only() {
+        let local = |part_id| Local { part_id, ..LOCAL };
+        let peer = |version| PeerFeatures {
+            extra: ExtraFeatures::RDMA_READ,
+            device_version: Some(version),
+            user_recv_qp: None,
+        };
+        for (own, others, expected) in [
+            (0xEFA0, 0xEFA0, true),
+            (0xEFA0, 0xEFA1, false),
+            (0xEFA1, 0xEFA0, false),
+            (0xEFA1, 0xEFA2, true),
+        ] {
+            assert_eq!(
+                local(own).can_read(&peer(others)),
+                expected,
+                "{own:#x} and {others:#x}"
+            );
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Operations that send data: the choice of a subprotocol, the packets of each.
+
+pub(crate) mod choice;
+pub(crate) mod outbound;
+pub(crate) mod stream;

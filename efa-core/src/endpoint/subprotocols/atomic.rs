@@ -1,0 +1,372 @@
+//! Atomics (spec section 3.3): one request, and a response with the old values if they are wanted. They
+//! take their turn among the messages of their sender.
+
+use crate::nic::{Access, Nic, UserSlice};
+use crate::wire::{AtomRsp, AtomicOp, MsgId, PacketType, RecvId, Repr, Rta, RtaKind, SendId};
+
+use crate::endpoint::Endpoint;
+use crate::endpoint::api::completion::{CompletionFlags, Event, PacketError};
+use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
+use crate::endpoint::api::operation::{AtomicArgs, AtomicKind, IoVec, OperationFlags};
+use crate::endpoint::api::statistics::Protocol;
+use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
+use crate::endpoint::incoming::{self, Incoming, Payload};
+use crate::endpoint::memory::iov::{Iov, attach, total_length};
+use crate::endpoint::one_sided::arithmetic;
+use crate::endpoint::posting::in_flight::Owner;
+use crate::endpoint::receiving::held::ReceivedPacket;
+use crate::endpoint::receiving::transfer::{Audience, Ending, Transfer};
+use crate::endpoint::sending::choice;
+use crate::endpoint::sending::outbound::{Awaited, Outbound, Report};
+use crate::endpoint::subprotocols::sends::check_pieces;
+use crate::endpoint::subprotocols::write::remote_pieces;
+
+/// Header of ATOMRSP in bytes.
+const ATOMRSP_HEADER: usize = 24;
+
+/// The old values of an atomic on their way to its requester, for which there was no packet buffer.
+pub(crate) struct AtomicResponse {
+    pub(crate) peer: PeerId,
+    recv_id: RecvId,
+    values: Box<[u8]>,
+}
+
+// The requester's side.
+impl<N: Nic> Endpoint<N> {
+    /// Most bytes that an atomic may have per operand: one packet has to hold the request.
+    pub(crate) fn max_atomic_size(&self, kind: AtomicKind<'_>) -> usize {
+        // Stock libfabric advertises the same.
+        let payload = self.mtu.saturating_sub(24 + 32 + 96);
+        match kind {
+            AtomicKind::Write | AtomicKind::Fetch { .. } => payload,
+            AtomicKind::Compare { .. } => payload / 2,
+        }
+    }
+
+    pub(crate) fn start_atomic(&mut self, args: &AtomicArgs<'_>) -> Result<(), EndpointError> {
+        let length = total_length(args.operand);
+        check_pieces(args.operand.len())?;
+        let limit = self.max_atomic_size(args.kind) as u64;
+        if length > limit {
+            return Err(EndpointError::OutOfRange {
+                what: "length of an atomic's operand",
+                value: length,
+                limit,
+            });
+        }
+        arithmetic::check(args.datatype, args.operation, args.kind.is_compare())
+            .map_err(EndpointError::Unsupported)?;
+        let target = remote_pieces(args.remote, length)?;
+        let same_length = |pieces: &[IoVec]| match total_length(pieces) {
+            other if other == length => Ok(()),
+            other => Err(EndpointError::LengthMismatch {
+                local: length,
+                remote: other,
+            }),
+        };
+        let (result, comparand): (Option<&[IoVec]>, &[IoVec]) = match args.kind {
+            AtomicKind::Write => (None, &[]),
+            AtomicKind::Fetch { result } => (Some(result), &[]),
+            AtomicKind::Compare { result, comparand } => {
+                same_length(comparand)?;
+                (Some(result), comparand)
+            }
+        };
+        if let Some(result) = result {
+            same_length(result)?;
+        }
+        let state = self.check_peer(args.peer)?;
+        let inject = args.flags.contains(OperationFlags::INJECT);
+        let delivery_complete =
+            args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject && result.is_none();
+        let features = state.and_then(|state| state.features.as_ref());
+        let msg_id = self.next_msg_id(state);
+        if let Err(reason) = choice::atomic(features, delivery_complete) {
+            return self.no_protocol(args.peer, reason);
+        }
+        let (kind, owner) = self.remember_atomic(args, length, result, delivery_complete)?;
+        let header = Rta {
+            kind,
+            msg_id,
+            atomic_datatype: args.datatype,
+            atomic_op: args.operation,
+            rma_iov: target.wire(),
+            options: self.request_options(args.peer, None),
+        };
+        let posted = self.start_packet(&header).and_then(|mut packet| {
+            for operand in [args.operand, comparand] {
+                let length = total_length(operand) as usize;
+                let at = packet.in_buffer;
+                match attach(&mut self.nic, packet.buffer, at, operand, 0, length, false) {
+                    Ok(attached) => {
+                        self.statistics.note_sent(Protocol::Atomic, length);
+                        packet.in_buffer = attached.in_buffer;
+                    }
+                    Err(error) => {
+                        self.nic.release_buffer(packet.buffer);
+                        return Err(error.into());
+                    }
+                }
+            }
+            self.post_packet(args.peer, owner, packet)
+        });
+        if let Err(error) = posted {
+            match owner {
+                Owner::Outbound(id) => self.discard_outbound(id),
+                Owner::Inbound(id) => {
+                    self.inbound.remove_active(id);
+                }
+                Owner::Whole(_) | Owner::Nobody | Owner::Provocation => {}
+            }
+            return Err(error);
+        }
+        if let Some(state) = self.peers.state_mut(args.peer) {
+            state.next_msg_id = state.next_msg_id.next();
+            state.request_sent = true;
+        }
+        Ok(())
+    }
+
+    /// Makes the operation that an atomic ends with: its send, or the arrival of the old values.
+    fn remember_atomic(
+        &mut self,
+        args: &AtomicArgs<'_>,
+        length: u64,
+        result: Option<&[IoVec]>,
+        delivery_complete: bool,
+    ) -> Result<(RtaKind, Owner), EndpointError> {
+        let report_success = args.flags.contains(OperationFlags::COMPLETION);
+        let Some(result) = result else {
+            let inject = args.flags.contains(OperationFlags::INJECT);
+            let outbound = Outbound {
+                peer: args.peer,
+                report: Some(Report {
+                    context: args.context,
+                    flags: CompletionFlags::ATOMIC | CompletionFlags::WRITE,
+                    success: report_success && !inject,
+                }),
+                length,
+                awaited: Awaited::for_packets(delivery_complete),
+                outstanding: 1,
+                failure: None,
+                bulk: None,
+            };
+            let id: OutboundId = self
+                .outbound
+                .insert(outbound)
+                .map_err(|_| EndpointError::TryAgain)?;
+            let kind = match delivery_complete {
+                true => RtaKind::DcWrite(SendId(id.to_wire())),
+                false => RtaKind::Write,
+            };
+            return Ok((kind, Owner::Outbound(id)));
+        };
+        let ending = Ending {
+            context: args.context,
+            report_success,
+            flags: CompletionFlags::ATOMIC | CompletionFlags::READ,
+            tag: 0,
+            cq_data: None,
+            audience: Audience::Starter,
+            part: None,
+        };
+        let transfer = Transfer::new(args.peer, length, Iov::new(result)?, length, ending);
+        let id: ReceiveId = self
+            .inbound
+            .insert_active(transfer)
+            .map_err(|_| EndpointError::TryAgain)?;
+        let recv_id = RecvId(id.to_wire());
+        let kind = match args.kind.is_compare() {
+            true => RtaKind::Compare(recv_id),
+            false => RtaKind::Fetch(recv_id),
+        };
+        Ok((kind, Owner::Inbound(id)))
+    }
+
+    /// The old values of an atomic.
+    pub(crate) fn on_atomic_response(
+        &mut self,
+        peer: PeerId,
+        response: &AtomRsp,
+        packet: &ReceivedPacket,
+        payload: Payload,
+    ) {
+        let packet_type = PacketType::AtomRsp;
+        let id = self.transfer_with(peer, response.recv_id);
+        let is_atomic = |transfer: &mut Transfer| {
+            let flags = CompletionFlags::ATOMIC | CompletionFlags::READ;
+            transfer.ending.flags.contains(flags)
+        };
+        match id {
+            Some(id) if self.transfer_mut(id).is_some_and(is_atomic) => {
+                if self.take_data(id, packet, payload, 0, Protocol::Atomic) {
+                    self.go_on_with(id);
+                } else {
+                    self.refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
+                    self.fail_inbound(id, crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH);
+                }
+            }
+            _ => self.refuse_id(peer, packet_type, response.recv_id.0),
+        }
+    }
+}
+
+// The responder's side.
+impl<N: Nic> Endpoint<N> {
+    /// An atomic whose turn has come.
+    pub(crate) fn on_atomic(
+        &mut self,
+        peer: PeerId,
+        packet: ReceivedPacket,
+        incoming: &Incoming,
+        rta: &incoming::Rta,
+    ) {
+        let packet_type = incoming.packet_type;
+        let operand = incoming.payload;
+        if let Err(failure) = self.carry_out(peer, &packet, operand, rta) {
+            self.push_event(Event::RemoteOperationFailed {
+                peer,
+                packet_type: packet_type.code(),
+                failure,
+            });
+        }
+        self.release(packet);
+    }
+
+    fn carry_out(
+        &mut self,
+        peer: PeerId,
+        packet: &ReceivedPacket,
+        payload: Payload,
+        rta: &incoming::Rta,
+    ) -> Result<(), Failure> {
+        const BAD_TYPE: Failure = Failure::new(Errno::EINVAL, ProviderError::InvalidDatatype);
+        const BAD_SIZE: Failure = crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
+        const BAD_MEMORY: Failure = Failure::new(Errno::EINVAL, ProviderError::RmaAddress);
+        const UNREACHABLE: Failure = Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy);
+        let is_compare = matches!(rta.kind, RtaKind::Compare(_));
+        let size =
+            arithmetic::check(rta.datatype, rta.operation, is_compare).map_err(|_| BAD_TYPE)?;
+        let total = rta.target.total_length().unwrap_or(u64::MAX);
+        let operands = if is_compare { 2 } else { 1 };
+        if total.checked_mul(operands) != Some(payload.length as u64)
+            || total + ATOMRSP_HEADER as u64 > self.mtu as u64
+            || rta
+                .target
+                .as_slice()
+                .iter()
+                .any(|piece| piece.len() % size as u64 != 0)
+        {
+            return Err(BAD_SIZE);
+        }
+        let total = total as usize;
+        let access = if rta.operation == AtomicOp::ATOMIC_READ {
+            Access::REMOTE_READ
+        } else {
+            Access::REMOTE_WRITE
+        };
+        let target = self.exposed_memory(&rta.target, access).ok_or(BAD_MEMORY)?;
+        let mut values = core::mem::take(&mut self.scratch);
+        values.clear();
+        let result = (|| {
+            // The old values, and behind them the new ones.
+            values.resize(2 * total, 0);
+            let (old, new) = values.split_at_mut(total);
+            let mut at = 0;
+            for piece in target.as_slice() {
+                let length = piece.memory.length;
+                self.nic
+                    .read_user(piece.memory.address, &mut old[at..at + length])
+                    .map_err(|_| UNREACHABLE)?;
+                at += length;
+            }
+            let bytes = packet.bytes(&self.nic);
+            let (operand, comparand) = bytes[payload.offset..].split_at(total);
+            arithmetic::apply(rta.datatype, rta.operation, old, operand, comparand, new);
+            if rta.operation == AtomicOp::ATOMIC_READ {
+                return Ok(());
+            }
+            let mut at = 0;
+            for piece in target.as_slice() {
+                let UserSlice { address, length } = piece.memory;
+                self.nic
+                    .write_user(address, &new[at..at + length])
+                    .map_err(|_| UNREACHABLE)?;
+                at += length;
+            }
+            Ok(())
+        })();
+        if result.is_ok() {
+            match rta.kind {
+                RtaKind::Write => {}
+                RtaKind::DcWrite(send_id) => self.queue_receipt(peer, send_id, MsgId(0)),
+                RtaKind::Fetch(recv_id) | RtaKind::Compare(recv_id) => {
+                    let values = &values[..total];
+                    if self.send_old_values(peer, recv_id, values).is_err() {
+                        self.queue_atomic_response(AtomicResponse {
+                            peer,
+                            recv_id,
+                            values: values.into(),
+                        });
+                    }
+                }
+            }
+        }
+        self.scratch = values;
+        result
+    }
+
+    /// Sends ATOMRSP.
+    ///
+    /// # Errors
+    /// Only [`EndpointError::TryAgain`].
+    fn send_old_values(
+        &mut self,
+        peer: PeerId,
+        recv_id: RecvId,
+        values: &[u8],
+    ) -> Result<(), EndpointError> {
+        let header = AtomRsp {
+            connid: Some(self.address.qkey.into()),
+            recv_id,
+            seg_length: values.len() as u64,
+            ..AtomRsp::default()
+        };
+        debug_assert_eq!(header.header_len(), ATOMRSP_HEADER);
+        let posted = self.start_packet(&header).and_then(|mut packet| {
+            let start = packet.in_buffer;
+            packet.in_buffer += values.len();
+            self.nic.buffer_mut(packet.buffer)[start..packet.in_buffer].copy_from_slice(values);
+            self.post_packet(peer, Owner::Nobody, packet)
+        });
+        match posted {
+            Err(EndpointError::TryAgain) => Err(EndpointError::TryAgain),
+            Ok(()) | Err(EndpointError::UnknownPeer(_)) => Ok(()),
+            Err(error) => {
+                self.push_event(Event::ControlSendFailed {
+                    peer,
+                    packet_type: PacketType::AtomRsp.code(),
+                    failure: crate::endpoint::posting::in_flight::failure_of(&error),
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends an ATOMRSP for which there was no room.
+    ///
+    /// # Errors
+    /// Only [`EndpointError::TryAgain`].
+    pub(crate) fn send_atomic_response(&mut self, key: u32) -> Result<(), EndpointError> {
+        let Some(response) = self.atomic_responses.try_remove(key as usize) else {
+            return Ok(());
+        };
+        let sent = self.send_old_values(response.peer, response.recv_id, &response.values);
+        if sent.is_err() {
+            // The slot that was just freed is the next one taken, so the key stays.
+            let again = self.atomic_responses.insert(response);
+            debug_assert_eq!(again, key as usize);
+        }
+        sent
+    }
+}

@@ -1,0 +1,76 @@
+//! Messages to zero-copy receivers: stock libfabric 1.22 to 2.5 can receive into the application's
+//! buffers directly, on a second queue pair that its handshake names (extra request 7, which the spec
+//! does not list). What goes there is the data and nothing else; CQ data travels as immediate. Such a
+//! receiver refuses all other messages.
+
+use crate::address::{Qkey, Qpn};
+use crate::nic::Nic;
+use crate::wire::PacketType;
+
+use crate::endpoint::Endpoint;
+use crate::endpoint::api::error::EndpointError;
+use crate::endpoint::api::operation::{OperationFlags, SendArgs};
+use crate::endpoint::api::statistics::Protocol;
+use crate::endpoint::base::immediate;
+use crate::endpoint::memory::iov::attach;
+use crate::endpoint::posting::in_flight::{Headerless, Outgoing, Owner};
+use crate::endpoint::sending::outbound::OnePacket;
+
+impl<N: Nic> Endpoint<N> {
+    /// Sends a message without a header. It is not part of the sequence of messages.
+    pub(crate) fn send_headerless(
+        &mut self,
+        args: &SendArgs<'_>,
+        length: u64,
+        (qpn, qkey): (Qpn, Qkey),
+    ) -> Result<(), EndpointError> {
+        if args.tag.is_some() {
+            return Err(EndpointError::Unsupported(
+                "tagged messages to a zero-copy receiver",
+            ));
+        }
+        let too_large = |what, value, limit| EndpointError::OutOfRange { what, value, limit };
+        if length > self.mtu as u64 {
+            let what = "length of a message to a zero-copy receiver";
+            return Err(too_large(what, length, self.mtu as u64));
+        }
+        let immediate = match args.cq_data.map(u32::try_from) {
+            None => None,
+            Some(Ok(data)) => Some(immediate::of_cq_data(data)),
+            Some(Err(_)) => {
+                let what = "CQ data for a zero-copy receiver";
+                let data = args.cq_data.unwrap_or(0);
+                return Err(too_large(what, data, u32::MAX.into()));
+            }
+        };
+        if self.outbound.is_full() {
+            return Err(EndpointError::TryAgain);
+        }
+        let buffer = self.nic.acquire_buffer().ok_or(EndpointError::TryAgain)?;
+        let may_gather = !args.flags.contains(OperationFlags::INJECT);
+        let size = length as usize;
+        let attached = attach(&mut self.nic, buffer, 0, args.data, 0, size, may_gather)
+            .inspect_err(|_| self.nic.release_buffer(buffer))?;
+        self.statistics
+            .note_sent(Protocol::Headerless, attached.in_buffer);
+        // The data is in its place when it arrives: delivery needs no receipt.
+        let owner = Owner::Whole(OnePacket {
+            report: Self::send_report(args),
+            length,
+            failure: None,
+        });
+        let packet = Outgoing {
+            // There is none on the wire; this is what it stands for.
+            packet_type: PacketType::EagerMsgRtm,
+            buffer,
+            in_buffer: attached.in_buffer,
+            gathered: attached.gathered,
+            headerless: Some(Headerless {
+                qpn,
+                qkey,
+                immediate,
+            }),
+        };
+        self.post_packet(args.peer, owner, packet)
+    }
+}

@@ -1,0 +1,163 @@
+//! Long-CTS transfers (spec section 3.2): the receiver opens one window after the other.
+//!
+//! A CTS grants a number of bytes. The sender sends exactly these, in CTSDATA packets whose offsets
+//! count from the start of the whole message, data of the request included. Only when all of them
+//! have arrived does the receiver grant more; that is what every stock libfabric does and expects.
+
+use crate::nic::Nic;
+use crate::wire::{Cts, CtsData, CtsFlags, PacketType, Receipt, RecvId};
+
+use crate::endpoint::Endpoint;
+use crate::endpoint::api::completion::PacketError;
+use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
+use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
+use crate::endpoint::incoming::Payload;
+use crate::endpoint::posting::in_flight::Owner;
+use crate::endpoint::receiving::held::ReceivedPacket;
+use crate::endpoint::receiving::transfer::Supply;
+use crate::endpoint::sending::outbound::Awaited;
+use crate::endpoint::sending::stream::Stream;
+
+/// Header of CTSDATA with a connection id, in bytes.
+const CTSDATA_HEADER: usize = 32;
+
+/// A packet and the operation that it belongs to contradict each other.
+pub(crate) const SIZE_MISMATCH: Failure =
+    Failure::new(Errno::EIO, ProviderError::RequestSizeMismatch);
+
+impl<N: Nic> Endpoint<N> {
+    /// The peer opened a window.
+    pub(crate) fn on_cts(&mut self, peer: PeerId, cts: &Cts) {
+        let id = OutboundId::from_wire(cts.send_id.0);
+        let is_peers = self
+            .outbound
+            .get(id)
+            .is_some_and(|outbound| outbound.peer == peer && outbound.failure.is_none());
+        let bulk = match self.bulk_mut(id) {
+            Some(bulk) if is_peers && matches!(bulk.stream, Stream::CtsData(_)) => bulk,
+            _ => return self.refuse_id(peer, PacketType::Cts, cts.send_id.0),
+        };
+        if cts.recv_length == 0 || cts.recv_length > bulk.to_move - bulk.allowed {
+            let code = PacketType::Cts.code();
+            return self.refuse(Some(peer), code, PacketError::SizeMismatch);
+        }
+        bulk.stream = Stream::CtsData(Some(cts.recv_id));
+        bulk.allowed += cts.recv_length;
+        self.queue_outbound(id);
+    }
+
+    /// Bytes that one CTS grants at most.
+    pub(crate) fn window_size(&self) -> u64 {
+        let per_packet = self.mtu.saturating_sub(CTSDATA_HEADER) as u64;
+        (u64::from(self.config.cts_window_packets) * per_packet).max(1)
+    }
+
+    /// Sends a CTS.
+    ///
+    /// # Errors
+    /// Only [`EndpointError::TryAgain`]; other errors end the transfer.
+    pub(crate) fn send_cts(&mut self, id: ReceiveId) -> Result<(), EndpointError> {
+        let window = self.window_size();
+        let connid = Some(self.address.qkey.into());
+        let Some(transfer) = self.transfer_mut(id) else {
+            return Ok(());
+        };
+        let mut cts = Cts {
+            connid,
+            send_id: transfer.send_id,
+            recv_id: RecvId(id.to_wire()),
+            recv_length: (transfer.length - transfer.received).min(window),
+            ..Cts::default()
+        };
+        // Only libfabric 1.11 looks at it.
+        cts.flags.set(CtsFlags::EMULATED_READ, transfer.is_read());
+        let peer = transfer.peer;
+        self.send_for(id, peer, Owner::Inbound(id), &cts)?;
+        if let Some(transfer) = self.transfer_mut(id) {
+            transfer.supply = Supply::Windows {
+                granted: cts.recv_length,
+            };
+        }
+        Ok(())
+    }
+
+    /// Data of a window.
+    pub(crate) fn on_cts_data(
+        &mut self,
+        peer: PeerId,
+        data: &CtsData,
+        packet: &ReceivedPacket,
+        payload: Payload,
+    ) {
+        match self.transfer_with(peer, data.recv_id) {
+            Some(id) => {
+                self.take_granted(id, data.seg_offset, packet, payload, PacketType::CtsData)
+            }
+            None => self.refuse_id(peer, PacketType::CtsData, data.recv_id.0),
+        }
+    }
+
+    /// Takes data that the peer was granted. Data that it was not granted ends the transfer.
+    pub(crate) fn take_granted(
+        &mut self,
+        id: ReceiveId,
+        offset: u64,
+        packet: &ReceivedPacket,
+        payload: Payload,
+        packet_type: PacketType,
+    ) {
+        let Some(transfer) = self.transfer_mut(id) else {
+            return;
+        };
+        let (peer, protocol) = (transfer.peer, transfer.windowed());
+        let left = match transfer.supply {
+            Supply::Windows { granted } => granted.checked_sub(payload.length as u64),
+            Supply::Unasked | Supply::Refused { .. } | Supply::Nacked => None,
+        };
+        match left {
+            Some(granted) if self.take_data(id, packet, payload, offset, protocol) => {
+                if let Some(transfer) = self.transfer_mut(id) {
+                    transfer.supply = Supply::Windows { granted };
+                }
+                self.go_on_with(id);
+            }
+            _ => {
+                self.refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
+                self.fail_inbound(id, SIZE_MISMATCH);
+            }
+        }
+    }
+
+    /// The data of an operation is where the peer's application wants it.
+    pub(crate) fn on_receipt(&mut self, peer: PeerId, receipt: &Receipt) {
+        self.on_acknowledged(
+            peer,
+            receipt.send_id.0,
+            Awaited::Receipt,
+            PacketType::Receipt,
+        );
+    }
+
+    /// The packet arrived that an operation waited for.
+    pub(crate) fn on_acknowledged(
+        &mut self,
+        peer: PeerId,
+        id: u32,
+        awaited: Awaited,
+        packet_type: PacketType,
+    ) {
+        match self.outbound.get_mut(OutboundId::from_wire(id)) {
+            Some(outbound) if outbound.peer == peer && outbound.awaited == awaited => {
+                outbound.awaited = Awaited::Nothing;
+                self.finish_outbound(OutboundId::from_wire(id));
+            }
+            _ => self.refuse_id(peer, packet_type, id),
+        }
+    }
+
+    /// Reports a packet for an operation that does not exist, or is not one of the sender's.
+    pub(crate) fn refuse_id(&mut self, peer: PeerId, packet_type: PacketType, id: u32) {
+        let reason = PacketError::StaleOperation { id };
+        self.refuse(Some(peer), packet_type.code(), reason);
+    }
+}

@@ -1,0 +1,238 @@
+//! Messages whose data the receiver reads by RDMA (spec section 4.1), with or without a first part in
+//! packets (spec section 4.5), and what happens when it cannot (spec section 4.7).
+
+use crate::nic::Nic;
+use crate::wire::{Eor, PacketType, ReadNack, Repr};
+
+use crate::endpoint::Endpoint;
+use crate::endpoint::api::completion::PacketError;
+use crate::endpoint::api::error::EndpointError;
+use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
+use crate::endpoint::conversation::PeerState;
+use crate::endpoint::incoming::{Incoming, Iovs, Rtm, RtmProtocol};
+use crate::endpoint::receiving::assembly::Assembly;
+use crate::endpoint::receiving::held::ReceivedPacket;
+use crate::endpoint::receiving::transfer::Supply;
+use crate::endpoint::sending::outbound::{Awaited, Bulk, Report};
+use crate::endpoint::sending::stream::{MessageHead, Request, Stream, segment_size};
+use crate::endpoint::subprotocols::rdma::Registered;
+
+// The sender's side.
+impl<N: Nic> Endpoint<N> {
+    /// Starts an operation whose data the peer reads.
+    pub(crate) fn start_long_read(
+        &mut self,
+        peer: PeerId,
+        report: Report,
+        data: Registered,
+        length: u64,
+        request: Request,
+    ) -> Result<OutboundId, EndpointError> {
+        let Registered {
+            source,
+            own_regions,
+        } = data;
+        let remote = Self::readable_pieces(&source);
+        let bulk = Bulk {
+            to_move: 0,
+            allowed: 0,
+            own_regions,
+            runt: Some(0),
+            ..Bulk::new(source, length, Stream::LongRead(request, remote))
+        };
+        self.start_read_based(peer, report, length, Awaited::Eor, bulk)
+    }
+
+    /// Starts a message of which the first `runt` bytes travel in packets.
+    pub(crate) fn start_runt_read(
+        &mut self,
+        peer: PeerId,
+        report: Report,
+        data: Registered,
+        length: u64,
+        head: MessageHead,
+        runt: u64,
+    ) -> Result<OutboundId, EndpointError> {
+        let Registered {
+            source,
+            own_regions,
+        } = data;
+        let remote = Self::readable_pieces(&source);
+        // The id has a fixed width, so any serves to measure the header.
+        let header = head.runt(OutboundId::from_wire(0), length, 0, runt, &remote);
+        let size = segment_size(runt, self.mtu.saturating_sub(header.header_len()));
+        // When nothing is left to be read, no EOR comes.
+        let awaited = if runt < length {
+            Awaited::Eor
+        } else {
+            Awaited::Nothing
+        };
+        let bulk = Bulk {
+            to_move: runt,
+            allowed: runt,
+            own_regions,
+            runt: Some(runt),
+            ..Bulk::new(source, length, Stream::Runt(head, size, remote))
+        };
+        self.start_read_based(peer, report, length, awaited, bulk)
+    }
+
+    fn start_read_based(
+        &mut self,
+        peer: PeerId,
+        report: Report,
+        length: u64,
+        awaited: Awaited,
+        bulk: Bulk,
+    ) -> Result<OutboundId, EndpointError> {
+        let runt = bulk.runt.unwrap_or(0);
+        if self.outbound.is_full() {
+            self.deregister_own(bulk.own_regions);
+            return Err(EndpointError::TryAgain);
+        }
+        if let Some(state) = self.peers.state_mut(peer) {
+            state.reads_in_flight += 1;
+            state.runt_in_flight += runt;
+        }
+        let id = self.new_bulk(peer, Some(report), length, awaited, bulk)?;
+        self.start_stream(id)?;
+        Ok(id)
+    }
+
+    /// Bytes that may travel ahead of the RDMA read of another message to a peer: the settings'
+    /// share, as long as no message to the peer is being read.
+    pub(crate) fn runt_budget(&self, peer: Option<&PeerState>) -> u64 {
+        let runt_size = self.config.runt_size as u64;
+        match peer {
+            Some(state) if state.reads_in_flight > 0 => 0,
+            Some(state) => runt_size.saturating_sub(state.runt_in_flight),
+            None => runt_size,
+        }
+    }
+
+    /// The peer has read the data of an operation.
+    pub(crate) fn on_eor(&mut self, peer: PeerId, eor: &Eor) {
+        self.on_acknowledged(peer, eor.send_id.0, Awaited::Eor, PacketType::Eor);
+    }
+
+    /// The peer cannot read the data of an operation: send it what it lacks in packets. A message
+    /// goes on behind its runt, under the same `msg_id`; a write starts afresh.
+    pub(crate) fn on_read_nack(&mut self, peer: PeerId, nack: &ReadNack) {
+        let id = OutboundId::from_wire(nack.send_id.0);
+        let packet_type = PacketType::ReadNack;
+        let length = match self.outbound.get(id) {
+            Some(outbound) if outbound.peer == peer && outbound.awaited == Awaited::Eor => {
+                outbound.length
+            }
+            _ => return self.refuse_id(peer, packet_type, nack.send_id.0),
+        };
+        let Some(bulk) = self.bulk_mut(id) else {
+            return self.refuse_id(peer, packet_type, nack.send_id.0);
+        };
+        let Stream::Silent(Some(request)) = bulk.stream else {
+            // It came before all of the runt was sent: the peer cannot know that it lacks the rest.
+            let code = packet_type.code();
+            return self.refuse(Some(peer), code, PacketError::SizeMismatch);
+        };
+        bulk.to_move = length;
+        let delivery_complete = match request {
+            Request::Message(head) => {
+                bulk.stream = Stream::NackAnswer(head);
+                head.delivery_complete
+            }
+            Request::Write(head) => {
+                bulk.moved = 0;
+                bulk.stream = Stream::LongCts(request);
+                head.delivery_complete
+            }
+        };
+        bulk.allowed = bulk.moved;
+        bulk.protocol = bulk.stream.protocol();
+        let runt = bulk.runt.take();
+        if let Some(runt) = runt
+            && let Some(state) = self.peers.state_mut(peer)
+        {
+            state.reads_in_flight -= 1;
+            state.runt_in_flight -= runt;
+        }
+        if let Some(outbound) = self.outbound.get_mut(id) {
+            outbound.awaited = Awaited::for_packets(delivery_complete);
+        }
+        self.queue_outbound(id);
+    }
+}
+
+// The receiver's side.
+impl<N: Nic> Endpoint<N> {
+    /// Starts to read a transfer's data from byte `in_packets` on.
+    pub(crate) fn start_reads(&mut self, id: ReceiveId, remote: Iovs, in_packets: u64) {
+        if self.plan_reads(id, remote, in_packets, true).is_ok() {
+            return;
+        }
+        let Some(transfer) = self.transfer_mut(id) else {
+            return;
+        };
+        transfer.supply = Supply::Refused { in_packets };
+        let (peer, msg_id) = (transfer.peer, transfer.msg_id);
+        let is_message = !transfer.ending.is_peers();
+        if is_message && !transfer.assembled {
+            // The answer finds the transfer by its message id.
+            transfer.assembled = true;
+            self.assemblies.set(peer, msg_id, Assembly::Receive(id));
+        }
+        self.refuse_read(peer, id);
+    }
+
+    /// Goes on with a transfer whose data cannot be read, if the peer's features are known.
+    pub(crate) fn refuse_read(&mut self, peer: PeerId, id: ReceiveId) {
+        let Some(state) = self.peers.state_mut(peer) else {
+            return;
+        };
+        match state.features {
+            None => state.await_features.push(id),
+            Some(_) => self.go_on_with(id),
+        }
+    }
+
+    /// The answer to READ_NACK: a long-CTS request under the `msg_id` of the refused one. It does
+    /// not take a turn of its own.
+    pub(crate) fn on_nack_answer(
+        &mut self,
+        peer: PeerId,
+        packet: ReceivedPacket,
+        incoming: &Incoming,
+        rtm: &Rtm,
+    ) {
+        let packet_type = incoming.packet_type.code();
+        let id = match self.assemblies.get(peer, rtm.msg_id) {
+            Some(Assembly::Receive(id)) => Some(id),
+            _ => None,
+        };
+        let transfer = id.and_then(|id| self.transfer_mut(id));
+        match (transfer, rtm.protocol) {
+            (
+                Some(transfer),
+                RtmProtocol::LongCts {
+                    msg_length,
+                    send_id,
+                    delivery_complete,
+                    ..
+                },
+            ) if transfer.supply == Supply::Nacked && transfer.length == msg_length => {
+                transfer.supply = Supply::Windows { granted: 0 };
+                transfer.send_id = send_id;
+                transfer.wants_receipt = delivery_complete;
+                if let Some(id) = id {
+                    self.go_on_with(id);
+                }
+            }
+            _ => {
+                let reason = PacketError::AlreadyProcessed {
+                    msg_id: rtm.msg_id.0,
+                };
+                self.refuse(Some(peer), packet_type, reason);
+            }
+        }
+        self.release(packet);
+    }
+}

@@ -1,0 +1,152 @@
+//! Reads of a peer's memory: by the device (spec section 4.1), or emulated in one packet or in windows
+//! (spec section 3.3). In an emulated read the responder is the sender of the data.
+
+use crate::nic::{Access, Nic};
+use crate::wire::{PacketType, ReadRsp, RecvId, Repr, Rtr, RtrKind};
+
+use crate::endpoint::Endpoint;
+use crate::endpoint::api::completion::{CompletionFlags, PacketError};
+use crate::endpoint::api::error::EndpointError;
+use crate::endpoint::api::operation::{OperationFlags, ReadArgs};
+use crate::endpoint::base::ids::{PeerId, ReceiveId};
+use crate::endpoint::incoming::{self, Iovs, Payload};
+use crate::endpoint::memory::iov::{Iov, total_length};
+use crate::endpoint::posting::in_flight::Owner;
+use crate::endpoint::receiving::held::ReceivedPacket;
+use crate::endpoint::receiving::transfer::{Audience, Ending, Supply, Transfer};
+use crate::endpoint::sending::choice::{self, ReadProtocol};
+use crate::endpoint::sending::outbound::{Awaited, Bulk};
+use crate::endpoint::sending::stream::Stream;
+use crate::endpoint::subprotocols::write::remote_pieces;
+
+// The requester's side.
+impl<N: Nic> Endpoint<N> {
+    pub(crate) fn start_read(&mut self, args: &ReadArgs<'_>) -> Result<(), EndpointError> {
+        let length = total_length(args.buffer);
+        let target = Iov::new(args.buffer)?;
+        let source = remote_pieces(args.remote, length)?;
+        self.check_peer(args.peer)?;
+        let capacity = self.read_response_capacity();
+        let features = self.peers.state(args.peer).and_then(|state| state.features);
+        let protocol = match choice::read(&self.local, features.as_ref(), length, capacity) {
+            Ok(protocol) => protocol,
+            Err(reason) => return self.no_protocol(args.peer, reason),
+        };
+        let ending = Ending {
+            context: args.context,
+            report_success: args.flags.contains(OperationFlags::COMPLETION),
+            flags: CompletionFlags::RMA | CompletionFlags::READ,
+            tag: 0,
+            cq_data: None,
+            audience: Audience::Starter,
+            part: None,
+        };
+        let transfer = Transfer::new(args.peer, length, target, length, ending);
+        let Ok(id) = self.inbound.insert_active(transfer) else {
+            return Err(EndpointError::TryAgain);
+        };
+        if protocol == ReadProtocol::Direct && self.plan_reads(id, source, 0, false).is_ok() {
+            return Ok(());
+        }
+        let kind = if length < capacity {
+            RtrKind::Short
+        } else {
+            RtrKind::Longcts
+        };
+        self.request_read(id, args.peer, kind, &source, length)
+            .inspect_err(|_| {
+                self.inbound.remove_active(id);
+            })
+    }
+
+    /// Data that one READRSP holds. Peers have the same MTU.
+    fn read_response_capacity(&self) -> u64 {
+        self.mtu.saturating_sub(ReadRsp::default().header_len()) as u64
+    }
+
+    fn request_read(
+        &mut self,
+        id: ReceiveId,
+        peer: PeerId,
+        kind: RtrKind,
+        source: &Iovs,
+        length: u64,
+    ) -> Result<(), EndpointError> {
+        // A full READRSP must fit the window: stock responders count on it.
+        let window = self.window_size().max(self.read_response_capacity());
+        let granted = match kind {
+            RtrKind::Short => length,
+            RtrKind::Longcts => length.min(window),
+        };
+        let header = Rtr {
+            kind,
+            rma_iov: source.wire(),
+            msg_length: length,
+            recv_id: RecvId(id.to_wire()),
+            recv_length: u32::try_from(granted).unwrap_or(u32::MAX),
+            options: self.request_options(peer, None),
+        };
+        let packet = self.start_packet(&header)?;
+        self.post_packet(peer, Owner::Inbound(id), packet)?;
+        if let Some(transfer) = self.transfer_mut(id) {
+            transfer.supply = Supply::Windows {
+                granted: header.recv_length.into(),
+            };
+        }
+        if let Some(state) = self.peers.state_mut(peer) {
+            state.request_sent = true;
+        }
+        Ok(())
+    }
+
+    /// The first data of a read.
+    pub(crate) fn on_read_response(
+        &mut self,
+        peer: PeerId,
+        response: &ReadRsp,
+        packet: &ReceivedPacket,
+        payload: Payload,
+    ) {
+        let packet_type = PacketType::ReadRsp;
+        let id = self.transfer_with(peer, response.recv_id);
+        match id.and_then(|id| Some((id, self.transfer_mut(id)?))) {
+            Some((id, transfer)) if transfer.is_read() && !transfer.responded => {
+                transfer.responded = true;
+                transfer.send_id = response.send_id;
+                self.take_granted(id, 0, packet, payload, packet_type);
+            }
+            _ => self.refuse_id(peer, packet_type, response.recv_id.0),
+        }
+    }
+}
+
+// The responder's side.
+impl<N: Nic> Endpoint<N> {
+    /// A peer wants to read our memory.
+    pub(crate) fn on_read(&mut self, peer: PeerId, rtr: &incoming::Rtr, packet_type: PacketType) {
+        let length = rtr.msg_length;
+        if rtr.source.total_length() != Some(length)
+            || (rtr.recv_length == 0 && length > 0 && rtr.kind == RtrKind::Longcts)
+        {
+            return self.refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
+        }
+        let Some(source) = self.exposed_memory(&rtr.source, Access::REMOTE_READ) else {
+            return self.refuse_memory(peer, packet_type);
+        };
+        if !self.begin_service(peer, packet_type) {
+            return;
+        }
+        let bulk = Bulk {
+            // libfabric 1.11 leaves the field of SHORT_RTR unset, as the spec has it.
+            allowed: match rtr.kind {
+                RtrKind::Short => length,
+                RtrKind::Longcts => length.min(rtr.recv_length.into()),
+            },
+            ..Bulk::new(source, length, Stream::ReadResponse(rtr.recv_id))
+        };
+        if let Ok(id) = self.new_bulk(peer, None, length, Awaited::Nothing, bulk) {
+            self.begin_operation(peer);
+            self.queue_outbound(id);
+        }
+    }
+}

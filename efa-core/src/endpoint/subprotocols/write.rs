@@ -1,0 +1,335 @@
+//! Writes of a peer's memory: by the device (spec section 4.6), or emulated, in one packet, in
+//! windows (spec section 3.3) or by an RDMA read of the target (spec section 4.1).
+
+use crate::nic::{Access, Nic, Source};
+use crate::wire::{EagerRtw, MsgId, PacketType, Repr, ReqOptions, RmaIov, SendId};
+
+use crate::endpoint::api::completion::{CompletionEntry, CompletionFlags, Event, PacketError};
+use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
+use crate::endpoint::api::operation::{OperationFlags, RemoteIoVec, WriteArgs};
+use crate::endpoint::api::statistics::Protocol;
+use crate::endpoint::base::ids::PeerId;
+use crate::endpoint::base::immediate;
+use crate::endpoint::incoming::{Incoming, Iovs, Rtw, RtwProtocol};
+use crate::endpoint::memory::iov::{Iov, attach, copy_out, total_length};
+use crate::endpoint::posting::in_flight::Owner;
+use crate::endpoint::receiving::held::ReceivedPacket;
+use crate::endpoint::receiving::transfer::{Audience, Ending, Supply, Transfer};
+use crate::endpoint::sending::choice::{self, FitsRdma, WriteProtocol, WriteQuery};
+use crate::endpoint::sending::outbound::{Awaited, Bulk, Outbound, Report};
+use crate::endpoint::sending::stream::{Request, Stream, WriteHead};
+use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
+use crate::endpoint::subprotocols::rdma::Registered;
+use crate::endpoint::subprotocols::sends::check_pieces;
+use crate::endpoint::{Endpoint, IOV_LIMIT};
+
+/// The memory of a peer that an operation of `length` bytes names.
+pub(crate) fn remote_pieces(remote: &[RemoteIoVec], length: u64) -> Result<Iovs, EndpointError> {
+    if remote.len() > IOV_LIMIT {
+        return Err(EndpointError::OutOfRange {
+            what: "number of remote pieces",
+            value: remote.len() as u64,
+            limit: IOV_LIMIT as u64,
+        });
+    }
+    let pieces = Iovs::new(
+        remote
+            .iter()
+            .map(|piece| RmaIov::new(piece.address, piece.length, piece.key.0)),
+    );
+    match pieces.total_length() {
+        Some(total) if total == length => Ok(pieces),
+        total => Err(EndpointError::LengthMismatch {
+            local: length,
+            remote: total.unwrap_or(u64::MAX),
+        }),
+    }
+}
+
+// The requester's side.
+impl<N: Nic> Endpoint<N> {
+    pub(crate) fn start_write(&mut self, args: &WriteArgs<'_>) -> Result<(), EndpointError> {
+        let length = total_length(args.data);
+        check_pieces(args.data.len())?;
+        let target = remote_pieces(args.remote, length)?;
+        let inject = args.flags.contains(OperationFlags::INJECT);
+        self.check_inject(inject, length)?;
+        self.check_peer(args.peer)?;
+        let delivery_complete = args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject;
+        let options = self.request_options(args.peer, args.cq_data);
+        let head = WriteHead {
+            target,
+            delivery_complete,
+            options,
+        };
+        let report = Report {
+            context: args.context,
+            flags: CompletionFlags::RMA | CompletionFlags::WRITE,
+            success: args.flags.contains(OperationFlags::COMPLETION) && !inject,
+        };
+        let header = eager_header(&head, SendId(0)).header_len();
+        let query = WriteQuery {
+            length,
+            eager_capacity: self.mtu.saturating_sub(header) as u64,
+            delivery_complete,
+            inject,
+            fits_rdma: self.fits_rdma(args, length),
+        };
+        let features = self.peers.state(args.peer).and_then(|state| state.features);
+        let mut protocol = match choice::write(&self.local, features.as_ref(), &query) {
+            Ok(protocol) => protocol,
+            Err(reason) => return self.no_protocol(args.peer, reason),
+        };
+        let mut registered = None;
+        if let Some(access) = protocol.registration() {
+            registered = self.register_source(args.data, access)?;
+            if registered.is_none() {
+                let local = self.local.without_rdma();
+                protocol = match choice::write(&local, features.as_ref(), &query) {
+                    Ok(protocol) => protocol,
+                    Err(reason) => return self.no_protocol(args.peer, reason),
+                };
+            }
+        }
+        let request = Request::Write(head);
+        match (protocol, registered) {
+            (WriteProtocol::Direct, Some(data)) => {
+                return self.write_direct(args, data, length, target, report);
+            }
+            (WriteProtocol::LongRead, Some(data)) => {
+                self.start_long_read(args.peer, report, data, length, request)?;
+            }
+            (WriteProtocol::Eager, _) => self.write_eager(args, length, &head, report)?,
+            (WriteProtocol::LongCts | WriteProtocol::LongRead | WriteProtocol::Direct, _) => {
+                let source = Iov::new(args.data)?;
+                self.start_long_cts(args.peer, report, source, length, request)?;
+            }
+        }
+        if let Some(state) = self.peers.state_mut(args.peer) {
+            state.request_sent = true;
+        }
+        Ok(())
+    }
+
+    /// Whether the device can do a write by itself.
+    fn fits_rdma(&self, args: &WriteArgs<'_>, length: u64) -> FitsRdma {
+        let Some(data) = args.cq_data else {
+            return FitsRdma::Plain;
+        };
+        let one_request = args.data.len() == 1
+            && args.remote.len() == 1
+            && length <= self.nic.attributes().max_rdma_size as u64;
+        match u32::try_from(data) {
+            Ok(_) if one_request => FitsRdma::WithImmediate,
+            _ => FitsRdma::No,
+        }
+    }
+
+    fn write_eager(
+        &mut self,
+        args: &WriteArgs<'_>,
+        length: u64,
+        head: &WriteHead,
+        report: Report,
+    ) -> Result<(), EndpointError> {
+        let outbound = Outbound {
+            peer: args.peer,
+            report: Some(report),
+            length,
+            awaited: Awaited::for_packets(head.delivery_complete),
+            outstanding: 1,
+            failure: None,
+            bulk: None,
+        };
+        let Ok(id) = self.outbound.insert(outbound) else {
+            return Err(EndpointError::TryAgain);
+        };
+        let may_gather = !args.flags.contains(OperationFlags::INJECT);
+        let header = eager_header(head, SendId(id.to_wire()));
+        let posted = self.start_packet(&header).and_then(|mut packet| {
+            let attached = attach(
+                &mut self.nic,
+                packet.buffer,
+                packet.in_buffer,
+                args.data,
+                0,
+                length as usize,
+                may_gather,
+            );
+            match attached {
+                Ok(attached) => {
+                    let copied = attached.in_buffer - packet.in_buffer;
+                    self.statistics.note_sent(Protocol::EagerWrite, copied);
+                    packet.in_buffer = attached.in_buffer;
+                    packet.gathered = attached.gathered;
+                    self.post_packet(args.peer, Owner::Outbound(id), packet)
+                }
+                Err(error) => {
+                    self.nic.release_buffer(packet.buffer);
+                    Err(error.into())
+                }
+            }
+        });
+        if posted.is_err() {
+            self.outbound.remove(id);
+        }
+        posted
+    }
+
+    /// Writes by RDMA.
+    fn write_direct(
+        &mut self,
+        args: &WriteArgs<'_>,
+        data: Registered,
+        length: u64,
+        target: Iovs,
+        report: Report,
+    ) -> Result<(), EndpointError> {
+        let Registered {
+            source,
+            own_regions,
+        } = data;
+        let immediate = args.cq_data.map(|data| immediate::of_cq_data(data as u32));
+        let bulk = Bulk {
+            own_regions,
+            ..Bulk::new(source, length, Stream::RdmaWrite(target, immediate))
+        };
+        let id = self.new_bulk(args.peer, Some(report), length, Awaited::Nothing, bulk)?;
+        self.start_stream(id)
+    }
+}
+
+fn eager_header(head: &WriteHead, send_id: SendId) -> EagerRtw<'_> {
+    EagerRtw {
+        rma_iov: head.target.wire(),
+        receipt: head.delivery_complete.then_some(send_id),
+        options: ReqOptions { ..head.options },
+    }
+}
+
+// The responder's side.
+impl<N: Nic> Endpoint<N> {
+    /// A peer wants to write our memory.
+    pub(crate) fn on_write(
+        &mut self,
+        peer: PeerId,
+        rtw: &Rtw,
+        packet: &ReceivedPacket,
+        incoming: &Incoming,
+    ) {
+        let packet_type = incoming.packet_type;
+        let payload = incoming.payload;
+        let length = match rtw.protocol {
+            RtwProtocol::Eager { .. } => payload.length as u64,
+            RtwProtocol::LongCts { msg_length, .. } | RtwProtocol::LongRead { msg_length, .. } => {
+                msg_length
+            }
+        };
+        if rtw.target.total_length() != Some(length) {
+            return self.refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
+        }
+        let Some(target) = self.exposed_memory(&rtw.target, Access::REMOTE_WRITE) else {
+            return self.refuse_memory(peer, packet_type);
+        };
+        let mut flags = CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE;
+        flags.set(CompletionFlags::REMOTE_CQ_DATA, rtw.cq_data.is_some());
+        let ending = Ending {
+            context: 0,
+            // The application hears of a peer's write only if that has CQ data for it.
+            report_success: rtw.cq_data.is_some(),
+            flags,
+            tag: 0,
+            cq_data: rtw.cq_data,
+            audience: Audience::Target(packet_type),
+            part: None,
+        };
+        if let RtwProtocol::Eager { receipt } = rtw.protocol {
+            let pieces = target.as_slice();
+            let copied = copy_out(
+                &mut self.nic,
+                packet,
+                payload.offset,
+                payload.length,
+                pieces,
+                0,
+            );
+            self.statistics.note_received(Protocol::EagerWrite, length);
+            let failure = copied
+                .is_err()
+                .then_some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy));
+            // Without pieces and data it only wanted to be answered with a handshake.
+            if let Some(send_id) = receipt
+                && failure.is_none()
+            {
+                self.queue_receipt(peer, send_id, MsgId(0));
+            }
+            return self.end_inbound(&ending, peer, length, length, failure);
+        }
+        if !self.begin_service(peer, packet_type) {
+            return;
+        }
+        let transfer = Transfer::new(peer, length, target, length, ending);
+        let Ok(id) = self.inbound.insert_active(transfer) else {
+            return;
+        };
+        self.begin_operation(peer);
+        match rtw.protocol {
+            RtwProtocol::Eager { .. } => {}
+            RtwProtocol::LongCts {
+                send_id,
+                delivery_complete,
+                ..
+            } => {
+                if let Some(transfer) = self.transfer_mut(id) {
+                    transfer.send_id = send_id;
+                    transfer.wants_receipt = delivery_complete;
+                    transfer.supply = Supply::Windows { granted: 0 };
+                }
+                if self.take_data(id, packet, payload, 0, Protocol::LongCtsWrite) {
+                    self.go_on_with(id);
+                } else {
+                    self.fail_inbound(id, SIZE_MISMATCH);
+                }
+            }
+            RtwProtocol::LongRead {
+                send_id, read_iov, ..
+            } => {
+                if read_iov.total_length() != Some(length) {
+                    return self.fail_inbound(id, SIZE_MISMATCH);
+                }
+                if let Some(transfer) = self.transfer_mut(id) {
+                    transfer.send_id = send_id;
+                }
+                self.start_reads(id, read_iov, 0);
+                self.go_on_with(id);
+            }
+        }
+    }
+
+    /// Reports a request that names memory which its sender may not use.
+    #[cold]
+    pub(crate) fn refuse_memory(&mut self, peer: PeerId, packet_type: PacketType) {
+        self.push_event(Event::RemoteOperationFailed {
+            peer,
+            packet_type: packet_type.code(),
+            failure: Failure::new(Errno::EINVAL, ProviderError::RmaAddress),
+        });
+    }
+
+    /// A peer's device wrote our memory and left immediate data. No connection id comes with it.
+    pub(crate) fn on_written(&mut self, source: &Source, length: usize, immediate: u32) {
+        let source = self.peers.identify(source, None);
+        let flags =
+            CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE | CompletionFlags::REMOTE_CQ_DATA;
+        self.statistics.count(flags, true);
+        self.report(CompletionEntry {
+            context: 0,
+            flags,
+            length: length as u64,
+            data: immediate::to_cq_data(immediate),
+            tag: 0,
+            source,
+            buffer: 0,
+        });
+    }
+}
