@@ -1,46 +1,46 @@
-//! How the deterministic fabric grows: 2, 64 and 512 hosts in one process and one thread.
+//! How the deterministic fabric grows: from 2 to 10,000 hosts in one process and one thread.
 //!
 //! `cargo run --release -p efa-emu --example sim_growth [PACKETS]`
 //!
-//! Every host has one queue pair and keeps 16 packets of 64 bytes in flight to hosts all over the
-//! fabric. Printed are events and packets per second of real time, heap bytes per queue pair (rings,
-//! tables, completion queue) before and after the traffic (which takes packet buffers into use), and
-//! heap allocations per packet once the traffic runs.
+//! Every host has one queue pair with 256 posted receives and keeps 16 packets of 64 bytes in flight
+//! to hosts all over the fabric. For each number of hosts it prints events and packets per second of
+//! processor time, the process's memory per queue pair before and after the traffic, and heap
+//! allocations per packet once the traffic runs. The last two lines compare the rates at 64 and 512
+//! hosts, and say how much memory the largest fabric took.
+//!
+//! Each number of hosts runs in a process of its own, so that none finds memory that another has left.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use efa_core::address::Ahn;
 use efa_core::nic::{Completion, CompletionKind, Destination, Nic, SendRequest, Status};
 use efa_emu::sim::{Fabric, FabricConfig, HostConfig, NicConfig, SimNic};
 
-/// The system's allocator with counters.
+/// The system's allocator with a counter.
 struct Counting;
 
-static LIVE_BYTES: AtomicU64 = AtomicU64::new(0);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call goes to the system's allocator unchanged; the counters are not part of it.
+// SAFETY: every call goes to the system's allocator unchanged; the counter is not part of it.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        LIVE_BYTES.fetch_add(layout.size() as u64, Ordering::Relaxed);
         // SAFETY: the caller keeps `alloc`'s contract, which is the system's.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        LIVE_BYTES.fetch_add(layout.size() as u64, Ordering::Relaxed);
         // SAFETY: as in `alloc`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE_BYTES.fetch_sub(layout.size() as u64, Ordering::Relaxed);
         // SAFETY: the caller keeps `dealloc`'s contract, and the block came from the system.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -103,14 +103,65 @@ impl Program {
     }
 }
 
+/// What a number of hosts came to, as the process that ran them prints it.
+#[derive(Clone, Copy)]
 struct Figures {
-    events: u64,
-    packets: u64,
-    real: Duration,
-    simulated: Duration,
+    events_per_second: f64,
+    packets_per_second: f64,
     idle_bytes: u64,
     busy_bytes: u64,
-    allocations: u64,
+    peak_bytes: u64,
+    allocations: f64,
+    simulated: f64,
+}
+
+impl Figures {
+    fn print(&self) {
+        let Figures {
+            events_per_second,
+            packets_per_second,
+            idle_bytes,
+            busy_bytes,
+            peak_bytes,
+            allocations,
+            simulated,
+        } = self;
+        println!(
+            "{events_per_second} {packets_per_second} {idle_bytes} {busy_bytes} {peak_bytes} \
+             {allocations} {simulated}"
+        );
+    }
+
+    fn parse(text: &str) -> Result<Figures, Box<dyn Error>> {
+        let mut words = text.split_whitespace();
+        let mut next = || words.next().ok_or("a figure is missing");
+        Ok(Figures {
+            events_per_second: next()?.parse()?,
+            packets_per_second: next()?.parse()?,
+            idle_bytes: next()?.parse()?,
+            busy_bytes: next()?.parse()?,
+            peak_bytes: next()?.parse()?,
+            allocations: next()?.parse()?,
+            simulated: next()?.parse()?,
+        })
+    }
+}
+
+/// A figure of `/proc/self/status` in bytes: what the process takes of the machine's memory.
+fn process_memory(figure: &str) -> Result<u64, Box<dyn Error>> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(figure));
+    let kilobytes = line.and_then(|rest| rest.split_whitespace().nth(1));
+    Ok(kilobytes
+        .ok_or("the system does not tell it")?
+        .parse::<u64>()?
+        * 1024)
+}
+
+/// Time that this thread has had a processor: what others take does not count.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn run(hosts: usize, packets: u64) -> Result<Figures, Box<dyn Error>> {
@@ -128,7 +179,7 @@ fn run(hosts: usize, packets: u64) -> Result<Figures, Box<dyn Error>> {
         rnr_retry: 7,
         ..NicConfig::default()
     };
-    let before = LIVE_BYTES.load(Ordering::Relaxed);
+    let before = process_memory("VmRSS")?;
     let mut programs = Vec::new();
     for host in &handles {
         programs.push(Program {
@@ -137,8 +188,10 @@ fn run(hosts: usize, packets: u64) -> Result<Figures, Box<dyn Error>> {
             next: 0,
         });
     }
-    let bytes_per_qp = |before: u64| (LIVE_BYTES.load(Ordering::Relaxed) - before) / hosts as u64;
-    let idle_bytes = bytes_per_qp(before);
+    let bytes_per_qp = || -> Result<u64, Box<dyn Error>> {
+        Ok(process_memory("VmRSS")?.saturating_sub(before) / hosts as u64)
+    };
+    let idle_bytes = bytes_per_qp()?;
 
     let addresses: Vec<_> = programs.iter().map(|one| one.nic.local_address()).collect();
     for (own, program) in programs.iter_mut().enumerate() {
@@ -186,39 +239,70 @@ fn run(hosts: usize, packets: u64) -> Result<Figures, Box<dyn Error>> {
     };
     drive(packets / 4)?;
     let (allocations, simulated) = (ALLOCATIONS.load(Ordering::Relaxed), fabric.now());
-    let start = Instant::now();
+    let start = processor_time();
     let (events, arrived) = drive(packets)?;
+    let seconds = (processor_time() - start).as_secs_f64();
+    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - allocations;
     Ok(Figures {
-        events,
-        packets: arrived,
-        real: start.elapsed(),
-        simulated: fabric.now() - simulated,
+        events_per_second: events as f64 / seconds,
+        packets_per_second: arrived as f64 / seconds,
+        simulated: (fabric.now() - simulated).as_secs_f64(),
         idle_bytes,
-        busy_bytes: bytes_per_qp(before),
-        allocations: ALLOCATIONS.load(Ordering::Relaxed) - allocations,
+        busy_bytes: bytes_per_qp()?,
+        peak_bytes: process_memory("VmHWM")?,
+        allocations: allocations as f64 / arrived as f64,
     })
 }
 
+/// Runs this program again for one number of hosts.
+fn run_apart(hosts: usize, packets: u64) -> Result<Figures, Box<dyn Error>> {
+    let output = Command::new(std::env::current_exe()?)
+        .args([packets.to_string(), hosts.to_string()])
+        .output()?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into());
+    }
+    Figures::parse(&String::from_utf8(output.stdout)?)
+}
+
+fn number(name: &str, text: &str) -> Result<u64, Box<dyn Error>> {
+    let parsed = text.parse();
+    parsed.map_err(|error| format!("{name}: {text:?} is no number: {error}").into())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let packets = match std::env::args().nth(1) {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let packets = match arguments.first() {
         None => 1_000_000,
-        Some(text) => text
-            .parse()
-            .map_err(|error| format!("PACKETS: {text:?} is no number: {error}"))?,
+        Some(text) => number("PACKETS", text)?,
     };
-    println!("hosts    events/s   packets/s  idle B/QP  busy B/QP  allocs/packet  simulated");
-    for hosts in [2, 64, 512] {
-        let figures = run(hosts, packets)?;
-        let seconds = figures.real.as_secs_f64();
+    if let Some(hosts) = arguments.get(1) {
+        run(number("HOSTS", hosts)? as usize, packets)?.print();
+        return Ok(());
+    }
+    println!("hosts    events/s   packets/s  idle B/QP  busy B/QP  allocs/packet  simulated ms");
+    let mut all = BTreeMap::new();
+    for hosts in [2, 64, 512, 10_000] {
+        let figures = run_apart(hosts, packets)?;
         println!(
-            "{hosts:5} {:11.0} {:11.0} {:10} {:10} {:14.4} {:>10.3?}",
-            figures.events as f64 / seconds,
-            figures.packets as f64 / seconds,
+            "{hosts:5} {:11.0} {:11.0} {:10} {:10} {:14.4} {:13.3}",
+            figures.events_per_second,
+            figures.packets_per_second,
             figures.idle_bytes,
             figures.busy_bytes,
-            figures.allocations as f64 / figures.packets as f64,
-            figures.simulated,
+            figures.allocations,
+            1000.0 * figures.simulated,
         );
+        all.insert(hosts, figures);
     }
+    let rate = |hosts| all[&hosts].events_per_second;
+    println!(
+        "events/s at 512 hosts: {:.2} of those at 64 (goal: 0.67 at least)",
+        rate(512) / rate(64)
+    );
+    println!(
+        "10000 hosts, 16 packets in flight each: {:.2} GiB at most (goal: below 4)",
+        all[&10_000].peak_bytes as f64 / f64::from(1 << 30)
+    );
     Ok(())
 }

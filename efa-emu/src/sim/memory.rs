@@ -43,6 +43,8 @@ pub(crate) struct AddressSpace {
     next: u64,
     used: u64,
     limit: u64,
+    /// Bytes of packet buffers that are not in use, the last used one at the end.
+    spare: Vec<Box<[u8]>>,
 }
 
 #[derive(Debug)]
@@ -50,10 +52,18 @@ enum Block {
     /// One allocation of a program.
     Plain(Box<[u8]>),
     /// Packet buffers side by side. A slot is only mapped while its buffer is lent to the device.
-    Slots {
-        size: usize,
-        slots: Vec<Option<Box<[u8]>>>,
-    },
+    Slots { size: usize, slots: Vec<Slot> },
+}
+
+/// The place of a packet buffer.
+#[derive(Clone, Debug)]
+enum Slot {
+    /// Not mapped: the program has the buffer, or nobody.
+    Unmapped,
+    /// Lent to the device to be written, and not written yet. It takes no memory.
+    Blank,
+    /// Lent to the device, with these bytes.
+    Filled(Box<[u8]>),
 }
 
 impl AddressSpace {
@@ -64,6 +74,7 @@ impl AddressSpace {
             next: base + GUARD,
             used: 0,
             limit,
+            spare: Vec::new(),
         }
     }
 
@@ -74,6 +85,7 @@ impl AddressSpace {
             next: self.next,
             used: 0,
             limit: self.limit,
+            spare: Vec::new(),
         }
     }
 
@@ -88,7 +100,7 @@ impl AddressSpace {
     /// Reserves addresses for `count` packet buffers, `size` bytes apart, none of them mapped yet.
     pub(crate) fn reserve_slots(&mut self, count: usize, size: usize) -> Result<u64, OutOfMemory> {
         let address = self.claim((count as u64).saturating_mul(size as u64))?;
-        let slots = vec![None; count];
+        let slots = vec![Slot::Unmapped; count];
         self.blocks.insert(address, Block::Slots { size, slots });
         Ok(address)
     }
@@ -119,19 +131,45 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Maps slot `index` of the slots at `base` with a buffer.
+    /// Takes the bytes of a packet buffer of `size` bytes into use. What they hold is left from an
+    /// earlier use, or zero.
+    pub(crate) fn take_spare(&mut self, size: usize) -> Box<[u8]> {
+        take_spare(&mut self.spare, size)
+    }
+
+    /// Keeps the bytes of a packet buffer for the next use.
+    pub(crate) fn put_spare(&mut self, bytes: Box<[u8]>) {
+        self.spare.push(bytes);
+    }
+
+    /// Maps slot `index` of the slots at `base` with a buffer that the device reads.
     pub(crate) fn lend(&mut self, base: u64, index: usize, buffer: Box<[u8]>) {
         if let Some(slot) = self.slot(base, index) {
-            *slot = Some(buffer);
+            *slot = Slot::Filled(buffer);
+        }
+    }
+
+    /// Maps slot `index` of the slots at `base` with a buffer that the device is to write. It takes
+    /// memory from then on, and cannot be read before.
+    pub(crate) fn lend_blank(&mut self, base: u64, index: usize) {
+        if let Some(slot) = self.slot(base, index) {
+            *slot = Slot::Blank;
         }
     }
 
     /// Unmaps slot `index` of the slots at `base` and returns its buffer.
     pub(crate) fn take_back(&mut self, base: u64, index: usize) -> Option<Box<[u8]>> {
-        self.slot(base, index)?.take()
+        let Block::Slots { size, slots } = self.blocks.get_mut(&base)? else {
+            return None;
+        };
+        match std::mem::replace(slots.get_mut(index)?, Slot::Unmapped) {
+            Slot::Unmapped => None,
+            Slot::Blank => Some(take_spare(&mut self.spare, *size)),
+            Slot::Filled(buffer) => Some(buffer),
+        }
     }
 
-    fn slot(&mut self, base: u64, index: usize) -> Option<&mut Option<Box<[u8]>>> {
+    fn slot(&mut self, base: u64, index: usize) -> Option<&mut Slot> {
         match self.blocks.get_mut(&base)? {
             Block::Slots { slots, .. } => slots.get_mut(index),
             Block::Plain(_) => None,
@@ -163,8 +201,10 @@ impl AddressSpace {
         let (bytes, offset) = match block {
             Block::Plain(bytes) => (bytes, offset),
             Block::Slots { size, slots } => {
-                let slot = slots.get(offset / size).and_then(Option::as_ref);
-                (slot.ok_or(fault)?, offset % size)
+                let Some(Slot::Filled(buffer)) = slots.get(offset / size) else {
+                    return Err(fault);
+                };
+                (buffer, offset % size)
             }
         };
         offset
@@ -191,8 +231,14 @@ impl AddressSpace {
         let (bytes, offset) = match block {
             Block::Plain(bytes) => (bytes, offset),
             Block::Slots { size, slots } => {
-                let slot = slots.get_mut(offset / *size).and_then(Option::as_mut);
-                (slot.ok_or(fault)?, offset % *size)
+                let slot = slots.get_mut(offset / *size).ok_or(fault)?;
+                if matches!(slot, Slot::Blank) {
+                    *slot = Slot::Filled(take_spare(&mut self.spare, *size));
+                }
+                let Slot::Filled(buffer) = slot else {
+                    return Err(fault);
+                };
+                (buffer, offset % *size)
             }
         };
         offset
@@ -209,6 +255,11 @@ impl Block {
             Block::Slots { size, slots } => (*size as u64) * (slots.len() as u64),
         }
     }
+}
+
+fn take_spare(spare: &mut Vec<Box<[u8]>>, size: usize) -> Box<[u8]> {
+    let spare = spare.pop().filter(|bytes| bytes.len() == size);
+    spare.unwrap_or_else(|| vec![0; size].into())
 }
 
 #[cfg(test)]
@@ -270,5 +321,25 @@ mod tests {
         assert_eq!(memory.take_back(base, 1).unwrap().len(), 64);
         assert!(memory.bytes(base + 64, 1).is_err());
         assert!(memory.take_back(base, 9).is_none());
+    }
+
+    #[test]
+    fn a_blank_slot_takes_memory_when_it_is_written() {
+        let mut memory = AddressSpace::new(BASE, 1 << 20);
+        let base = memory.reserve_slots(3, 64).unwrap();
+        memory.put_spare(vec![9; 64].into());
+        memory.lend_blank(base, 0);
+        memory.lend_blank(base, 1);
+        assert_eq!(memory.spare.len(), 1, "nothing is written yet");
+        assert!(memory.bytes(base, 1).is_err());
+        memory.bytes_mut(base + 64, 2).unwrap().fill(1);
+        assert_eq!(memory.spare.len(), 0);
+        let written = memory.take_back(base, 1).unwrap();
+        assert_eq!(written[..3], [1, 1, 9]);
+        memory.put_spare(written);
+        // A buffer that comes back without having been written has bytes as well.
+        assert_eq!(memory.take_back(base, 0).unwrap().len(), 64);
+        assert!(memory.take_back(base, 0).is_none());
+        assert!(memory.bytes_mut(base, 1).is_err());
     }
 }

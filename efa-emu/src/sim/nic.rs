@@ -345,11 +345,13 @@ impl Nic for SimNic {
     }
 
     fn acquire_buffer(&mut self) -> Option<BufferId> {
-        self.buffers.acquire()
+        self.objects
+            .with_memory(|memory| self.buffers.acquire(memory))
     }
 
     fn release_buffer(&mut self, buffer: BufferId) {
-        self.buffers.release(buffer);
+        self.objects
+            .with_memory(|memory| self.buffers.release(buffer, memory));
     }
 
     fn buffer(&self, buffer: BufferId) -> &[u8] {
@@ -449,7 +451,7 @@ impl Nic for SimNic {
             return Err(error.into());
         }
         self.objects
-            .with_memory(|memory| self.buffers.lend(request.buffer, memory));
+            .with_memory(|memory| self.buffers.lend_to_send(request.buffer, memory));
         self.ring_doorbell()
     }
 
@@ -459,7 +461,7 @@ impl Nic for SimNic {
         let whole = self.buffers.describe(buffer, self.attributes.mtu);
         self.queues.recv.post(buffer.0.into(), &[whole])?;
         self.objects
-            .with_memory(|memory| self.buffers.lend(buffer, memory));
+            .with_memory(|memory| self.buffers.lend_to_receive(buffer, memory));
         Ok(())
     }
 

@@ -2,7 +2,8 @@
 //!
 //! The bytes of a buffer are in one place at a time: with the program while it owns the buffer, in
 //! the simulated host's memory while the device has it. So a program that touches a buffer which it
-//! gave away is found out, and nothing is copied.
+//! gave away is found out, and nothing is copied. A buffer takes memory while the program owns it,
+//! while it is sent, and once the device has written into it; posted receives take none.
 
 use efa_core::nic::{BufferId, NicError};
 
@@ -12,8 +13,8 @@ use crate::device::queue::Buffer;
 
 /// Where a buffer is.
 enum Place {
-    /// In the pool; `None` until its first use.
-    Free(Option<Box<[u8]>>),
+    /// In the pool.
+    Free,
     /// With the program.
     Program(Box<[u8]>),
     /// With the device.
@@ -40,7 +41,7 @@ impl PacketBuffers {
         PacketBuffers {
             pool,
             mtu,
-            places: (0..count).map(|_| Place::Free(None)).collect(),
+            places: (0..count).map(|_| Place::Free).collect(),
             // The lowest number is handed out first.
             free: (0..count as u32).rev().collect(),
         }
@@ -51,23 +52,18 @@ impl PacketBuffers {
         self.free.len()
     }
 
-    pub(super) fn acquire(&mut self) -> Option<BufferId> {
+    pub(super) fn acquire(&mut self, memory: &mut AddressSpace) -> Option<BufferId> {
         let index = self.free.pop()?;
-        let place = &mut self.places[index as usize];
-        let Place::Free(bytes) = place else {
-            unreachable!("the free list names buffers in the pool");
-        };
-        let bytes = bytes.take().unwrap_or_else(|| vec![0; self.mtu].into());
-        *place = Place::Program(bytes);
+        self.places[index as usize] = Place::Program(memory.take_spare(self.pool.stride));
         Some(BufferId(index))
     }
 
-    pub(super) fn release(&mut self, buffer: BufferId) {
+    pub(super) fn release(&mut self, buffer: BufferId, memory: &mut AddressSpace) {
         let Some(place) = self.places.get_mut(buffer.0 as usize) else {
             panic!("release of {buffer:?}, which is no buffer of this queue pair");
         };
-        match std::mem::replace(place, Place::Device) {
-            Place::Program(bytes) => *place = Place::Free(Some(bytes)),
+        match std::mem::replace(place, Place::Free) {
+            Place::Program(bytes) => memory.put_spare(bytes),
             other => {
                 *place = other;
                 panic!("release of {buffer:?}, which the caller does not own");
@@ -78,14 +74,14 @@ impl PacketBuffers {
 
     pub(super) fn bytes(&self, buffer: BufferId) -> &[u8] {
         match self.places.get(buffer.0 as usize) {
-            Some(Place::Program(bytes)) => bytes,
+            Some(Place::Program(bytes)) => &bytes[..self.mtu],
             _ => panic!("access to {buffer:?}, which the caller does not own"),
         }
     }
 
     pub(super) fn bytes_mut(&mut self, buffer: BufferId) -> &mut [u8] {
         match self.places.get_mut(buffer.0 as usize) {
-            Some(Place::Program(bytes)) => bytes,
+            Some(Place::Program(bytes)) => &mut bytes[..self.mtu],
             _ => panic!("access to {buffer:?}, which the caller does not own"),
         }
     }
@@ -126,11 +122,21 @@ impl PacketBuffers {
         }
     }
 
-    /// Maps a buffer that the program owns into the host's memory, for the device.
-    pub(super) fn lend(&mut self, buffer: BufferId, memory: &mut AddressSpace) {
+    /// Maps a buffer that the program owns into the host's memory, for the device to send.
+    pub(super) fn lend_to_send(&mut self, buffer: BufferId, memory: &mut AddressSpace) {
         let place = &mut self.places[buffer.0 as usize];
         if let Place::Program(bytes) = std::mem::replace(place, Place::Device) {
             memory.lend(self.pool.base, buffer.0 as usize, bytes);
+        }
+    }
+
+    /// Maps a buffer that the program owns into the host's memory, for the device to write what
+    /// arrives. What it held is gone.
+    pub(super) fn lend_to_receive(&mut self, buffer: BufferId, memory: &mut AddressSpace) {
+        let place = &mut self.places[buffer.0 as usize];
+        if let Place::Program(bytes) = std::mem::replace(place, Place::Device) {
+            memory.put_spare(bytes);
+            memory.lend_blank(self.pool.base, buffer.0 as usize);
         }
     }
 
@@ -138,7 +144,7 @@ impl PacketBuffers {
     pub(super) fn take_back(&mut self, buffer: BufferId, memory: &mut AddressSpace) {
         // After a crash of the host the memory is gone; the buffer starts over.
         let bytes = memory.take_back(self.pool.base, buffer.0 as usize);
-        let bytes = bytes.unwrap_or_else(|| vec![0; self.mtu].into());
+        let bytes = bytes.unwrap_or_else(|| memory.take_spare(self.pool.stride));
         self.places[buffer.0 as usize] = Place::Program(bytes);
     }
 }
