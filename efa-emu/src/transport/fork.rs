@@ -67,9 +67,13 @@ impl HomeProcess {
     }
 }
 
+/// The word of a [`ForkSafeMutex`] that nobody holds. No process has this number.
+const FREE: u32 = 0;
+
 /// A mutex that a forked child finds usable although another thread of its parent held it at the
-/// time of the `fork`: its word is the pid of the holder. For short and rare critical sections; it
-/// waits by yielding.
+/// time of the `fork`: its word is the pid of the holder. That thread may have been changing the
+/// value, so the child starts again with the default one and forgets the other without looking at it.
+/// For short and rare critical sections; a thread that waits yields.
 pub(super) struct ForkSafeMutex<T> {
     holder: AtomicU32,
     value: UnsafeCell<T>,
@@ -78,10 +82,10 @@ pub(super) struct ForkSafeMutex<T> {
 // SAFETY: a guard gives access to one thread at a time.
 unsafe impl<T: Send> Sync for ForkSafeMutex<T> {}
 
-impl<T> ForkSafeMutex<T> {
+impl<T: Default> ForkSafeMutex<T> {
     pub(super) const fn new(value: T) -> Self {
         ForkSafeMutex {
-            holder: AtomicU32::new(0),
+            holder: AtomicU32::new(FREE),
             value: UnsafeCell::new(value),
         }
     }
@@ -91,13 +95,18 @@ impl<T> ForkSafeMutex<T> {
         let me = std::process::id();
         loop {
             let holder = self.holder.load(Ordering::Relaxed);
-            // A holder with another pid is a thread of the parent that does not exist here.
             if holder != me
                 && self
                     .holder
                     .compare_exchange(holder, me, Ordering::Acquire, Ordering::Relaxed)
                     .is_ok()
             {
+                // A holder with another pid is a thread of the parent that does not exist here.
+                if holder != FREE {
+                    // SAFETY: the exchange made this thread the only one of this process with access.
+                    // `write` does not drop the value that it replaces, which may be half changed.
+                    unsafe { self.value.get().write(T::default()) };
+                }
                 return ForkSafeGuard { mutex: self };
             }
             std::thread::yield_now();
@@ -128,7 +137,7 @@ impl<T> std::ops::DerefMut for ForkSafeGuard<'_, T> {
 
 impl<T> Drop for ForkSafeGuard<'_, T> {
     fn drop(&mut self) {
-        self.mutex.holder.store(0, Ordering::Release);
+        self.mutex.holder.store(FREE, Ordering::Release);
     }
 }
 
@@ -162,10 +171,12 @@ mod tests {
     #[test]
     fn the_mutex_excludes_threads_and_forgives_a_vanished_holder() {
         let mutex = Arc::new(ForkSafeMutex::new(0u64));
-        // As a child sees it whose parent's other thread held the mutex.
+        // As a child sees it whose parent's other thread held the mutex and was changing the value.
+        *mutex.lock() = 0xdead;
         mutex
             .holder
             .store(std::process::id() + 1, Ordering::Relaxed);
+        assert_eq!(*mutex.lock(), 0, "half a change is not seen");
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 let mutex = Arc::clone(&mutex);

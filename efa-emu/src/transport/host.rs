@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use efa_core::address::{Gid, Qpn};
 
-use super::error::FabricError;
-use super::fabric::{Fabric, check_name, gid_from_name};
+use super::error::{FabricError, Holds};
+use super::fabric::{Fabric, check_name, gid_from_name, private_directory};
 use super::fork::HomeProcess;
 use super::lock::{Liveness, OwnLock};
 use super::qpn::{HostTable, ParticipantId, QpnChoice};
@@ -181,7 +181,7 @@ impl Host {
                         .expect("there are more GIDs than hosts"),
                 };
                 let directory = fabric.host_directory(gid);
-                std::fs::create_dir(&directory).map_err(FabricError::io("create", &directory))?;
+                private_directory(&directory, Holds::OneFabric)?;
                 let draft = directory.join("table.draft");
                 let table = HostTable::create(&draft, &name, gid, queue_pairs)?;
                 std::fs::rename(&draft, table_path(&directory))
@@ -397,7 +397,7 @@ fn directories(hosts: &Path) -> Result<Vec<(Gid, PathBuf)>, FabricError> {
     Ok(found)
 }
 
-/// The participant that a file in a host's directory belongs to.
+/// The participant that a file of this name in a host's directory belongs to.
 fn file_owner(name: &str) -> Option<ParticipantId> {
     let (id, kind) = name.split_once('.')?;
     let id = id.parse().ok().filter(|id| *id != 0)?;
@@ -440,6 +440,9 @@ fn file_names(directory: &Path) -> Result<Vec<String>, FabricError> {
 }
 
 /// Removes the files of dead participants, and hosts without live ones. The registry is locked.
+///
+/// A directory inside a host's directory is none of ours. It stays, and so does the directory around
+/// it; a host that comes back uses that again.
 pub(super) fn remove_dead(hosts: &Path) -> Result<(), FabricError> {
     for (gid, directory) in directories(hosts)? {
         let alive = participants(&directory)?;
@@ -458,21 +461,31 @@ pub(super) fn remove_dead(hosts: &Path) -> Result<(), FabricError> {
                     Some(owner) => alive.contains_key(&owner),
                     None => true,
                 };
-            if !keep {
-                let path = directory.join(name);
-                match std::fs::remove_file(&path) {
-                    Ok(()) => {}
-                    // An orderly leaver removes its own files without the registry.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(FabricError::io("remove", &path)(error)),
-                }
+            let path = directory.join(name);
+            if keep || is_directory(&path) {
+                continue;
+            }
+            match std::fs::remove_file(&path) {
+                Ok(()) => {}
+                // An orderly leaver removes its own files without the registry.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(FabricError::io("remove", &path)(error)),
             }
         }
         if alive.is_empty() {
-            std::fs::remove_dir(&directory).map_err(FabricError::io("remove", &directory))?;
+            match std::fs::remove_dir(&directory) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+                Err(error) => return Err(FabricError::io("remove", &directory)(error)),
+            }
         }
     }
     Ok(())
+}
+
+/// Returns whether `path` itself, not what a link points to, is a directory.
+fn is_directory(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }
 
 /// Describes the live hosts. The registry is locked, and the dead are removed.
@@ -623,6 +636,29 @@ mod tests {
                 "{error}"
             );
         }
+        // Folders, also with the names of our files, in a live host's directory and in a dead one's.
+        let strangers = ["notes", "7.lock", "8.device"];
+        let alpha = fabric.enter_host(Some("alpha"), None, 64).unwrap();
+        let directory = alpha.directory().to_owned();
+        for stranger in strangers {
+            std::fs::create_dir(directory.join(stranger)).unwrap();
+        }
+        let beta = fabric.enter_host(Some("beta"), None, 64).unwrap();
+        assert_eq!(fabric.hosts().unwrap().len(), 2);
+        drop(alpha);
+        assert_eq!(
+            fabric.hosts().unwrap().len(),
+            1,
+            "it has ended all the same"
+        );
+        let alpha = fabric.enter_host(Some("alpha"), None, 64).unwrap();
+        assert_eq!(alpha.directory(), directory, "it comes back to its GID");
+        assert_eq!(fabric.hosts().unwrap().len(), 2);
+        drop((alpha, beta));
+        let mut left = file_names(&directory).unwrap();
+        left.sort();
+        assert_eq!(left, ["7.lock", "8.device", "notes"], "nobody's but theirs");
+
         assert_eq!(file_owner("12.lock"), Some(ParticipantId(12)));
         for name in ["0.lock", "x.lock", "1.", "1", "table", "-1.device"] {
             assert_eq!(file_owner(name), None, "{name}");

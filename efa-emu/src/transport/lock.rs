@@ -142,7 +142,8 @@ enum Watch {
 }
 
 impl Liveness {
-    /// Starts to watch `path`; `None` if there is no such file.
+    /// Starts to watch `path`; `None` if there is no such file, or if it is none that
+    /// [`OwnLock::create`] makes: a directory, a link.
     pub(super) fn open(path: &Path) -> io::Result<Option<Liveness>> {
         // The table of own locks stays locked while the file is open here and may yet be closed
         // again: otherwise another thread could create and lock it in between.
@@ -152,6 +153,9 @@ impl Liveness {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
+        if !metadata.is_file() {
+            return Ok(None);
+        }
         let id = FileId::of(&metadata);
         if is_held(&held, id) {
             return Ok(Some(Liveness(Watch::Own(id))));
