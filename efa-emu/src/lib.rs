@@ -3,6 +3,7 @@ pub mod capture;
 pub mod device;
 mod duration;
 pub mod fault;
+mod file_size;
 pub mod frame;
 pub mod link;
 mod prefetch;

@@ -24,6 +24,7 @@ use rustix::fs::FlockOperation;
 
 use super::block::{self, StatisticsKind};
 use super::{CaptureTap, Counts, Direction, Interface, InterfaceId};
+use crate::file_size;
 use crate::frame::Frame;
 
 /// The environment variable that names the capture file to the processes of a host.
@@ -165,6 +166,7 @@ impl SharedFile {
 
     fn append_locked(&mut self, block: &[u8]) -> io::Result<()> {
         let end = self.end_of_whole_blocks()?;
+        file_size::check(end.saturating_add(block.len() as u64))?;
         let written = match self.file.write_at(block, end) {
             Ok(written) if written == block.len() => {
                 self.boundary = end + written as u64;

@@ -12,7 +12,7 @@ use efa_emu::device::QpnPolicy;
 use efa_emu::profile::Profile;
 use efa_emu::sysfs;
 use efa_emu::transport::{
-    DEFAULT_FABRIC, Fabric, Host, HostConfig, NetworkOptions, parse_duration,
+    DEFAULT_FABRIC, Fabric, Host, HostConfig, NetworkOptions, check_limits, parse_duration,
 };
 
 use super::injection::Libraries;
@@ -113,6 +113,7 @@ impl RunArguments {
             None => Vec::new(),
         };
         let libraries = Libraries::find()?;
+        check_limits()?;
         let host =
             Fabric::open(&self.fabric)?.enter_host(self.host.as_deref(), None, profile.max_qp)?;
         host.announce_profile(profile.name)?;

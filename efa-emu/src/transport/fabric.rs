@@ -239,7 +239,7 @@ fn effective_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-fn shared_memory_root() -> PathBuf {
+pub(super) fn shared_memory_root() -> PathBuf {
     let candidates = ["XDG_RUNTIME_DIR", "TMPDIR"].map(std::env::var_os);
     std::iter::once(PathBuf::from("/dev/shm"))
         .chain(candidates.into_iter().flatten().map(PathBuf::from))

@@ -61,4 +61,5 @@ pub use error::{EngineError, FabricError, Holds};
 pub use fabric::Fabric;
 pub use host::{Host, HostStatus, ParticipantStatus, list_hosts};
 pub use recorder::Recorder;
+pub use segment::check_limits;
 pub use staged::ArmedFault;

@@ -81,8 +81,7 @@ impl HostTable {
             .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
             .open(path)
             .map_err(FabricError::io("create", path))?;
-        file.set_len(length as u64)
-            .map_err(FabricError::io("resize", path))?;
+        super::shared::resize(&file, length).map_err(FabricError::io("resize", path))?;
         super::shared::reserve(&file, 0, length)
             .map_err(FabricError::io("reserve memory for", path))?;
         let memory = SharedMemory::map(&file, 0, length).map_err(FabricError::io("map", path))?;

@@ -36,8 +36,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use efa_core::address::Gid;
 
 use super::error::FabricError;
+use super::fabric::shared_memory_root;
 use super::qpn::ParticipantId;
 use super::shared::{self, PAGE, SharedMemory, futex};
+use crate::file_size;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUDV");
 const VERSION: u32 = 1;
@@ -65,6 +67,20 @@ pub(super) const MAX_RING: usize = 1 << 20;
 pub(super) const MIN_RING: usize = 1 << 16;
 /// Distance between the rings of neighbouring slots.
 pub(super) const SLOT_STRIDE: usize = PAGE + MAX_RING;
+
+/// The length of the file in bytes.
+const LENGTH: usize = HEADER_BYTES + SLOTS * SLOT_STRIDE;
+
+/// Checks that this process may open a device, as far as the system's limits go.
+///
+/// # Errors
+/// The limit on the size of its files is too low.
+pub fn check_limits() -> Result<(), FabricError> {
+    file_size::check(LENGTH as u64).map_err(FabricError::io(
+        "make a device's file in",
+        &shared_memory_root(),
+    ))
+}
 
 /// Doorbell summary bit by which a sender asks the owner to free the slots of dead senders.
 const SUMMARY_FULL: u64 = 1 << 63;
@@ -125,8 +141,7 @@ impl Segment {
             .open(path)
             .map_err(FabricError::io("create", path))?;
         // Sparse: a ring takes memory when somebody claims its slot.
-        file.set_len((HEADER_BYTES + SLOTS * SLOT_STRIDE) as u64)
-            .map_err(FabricError::io("resize", path))?;
+        shared::resize(&file, LENGTH).map_err(FabricError::io("resize", path))?;
         shared::reserve(&file, 0, HEADER_BYTES)
             .map_err(FabricError::io("reserve memory for", path))?;
         let header =
@@ -170,7 +185,7 @@ impl Segment {
             .metadata()
             .map_err(FabricError::io("stat", path))?
             .len();
-        if length < (HEADER_BYTES + SLOTS * SLOT_STRIDE) as u64 {
+        if length < LENGTH as u64 {
             return Err(damaged("it is too short"));
         }
         let header =

@@ -7,6 +7,8 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use crate::file_size;
+
 /// Length of a page; offsets of mappings are multiples of it.
 pub(super) const PAGE: usize = 4096;
 
@@ -171,6 +173,15 @@ impl Drop for SharedMemory {
         // SAFETY: the range was mapped by `map`, and no reference into it outlives `self`.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.length) };
     }
+}
+
+/// Gives a file `length` bytes, without memory behind them.
+///
+/// # Errors
+/// The file system refuses, or the process's limit on file sizes does; see [`file_size`].
+pub(super) fn resize(file: &File, length: usize) -> io::Result<()> {
+    file_size::check(length as u64)?;
+    file.set_len(length as u64)
 }
 
 /// Takes real memory for a range of a file, so that a later access cannot fail (a full /dev/shm

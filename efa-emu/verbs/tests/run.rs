@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Program, TestFabric, built, files_with};
+use common::{Program, TestFabric, built, files_with, installed};
 
 fn shell(fabric: &TestFabric, script: &str) -> common::Outcome {
     Program::start(fabric.host(&["sh", "-c", script])).wait()
@@ -311,4 +311,33 @@ fn profiles_are_listed_with_sources() {
         one.starts_with("efa0: ") && !one.contains("\nefa1: "),
         "{one}"
     );
+}
+
+/// A file that grows beyond `ulimit -f` ends its process by a signal, without a word. The device's
+/// file is larger than many limits.
+#[test]
+fn a_limit_on_file_sizes_is_told_and_ends_nobody() {
+    let limit = "--fsize=1000000";
+    let fabric = TestFabric::new();
+    let mut run = Command::new("prlimit");
+    run.args([limit, "--"]).arg(built("efa-emu")).args([
+        "run",
+        "--fabric",
+        fabric.name(),
+        "--",
+        "true",
+    ]);
+    let outcome = Program::start(run).wait();
+    assert_eq!(outcome.code(), 2, "{outcome:?}");
+    assert!(outcome.stderr.contains("ulimit -f"), "{outcome:?}");
+    assert_eq!(outcome.stderr.trim_end().lines().count(), 1, "{outcome:?}");
+
+    // A program that gets the limit later: its device cannot be opened, and the program goes on.
+    if installed("ibv_devinfo", "ibverbs-utils").is_none() {
+        return;
+    }
+    let outcome = Program::start(fabric.host(&["prlimit", limit, "ibv_devinfo"])).wait();
+    assert_eq!(outcome.status.signal(), None, "{outcome:?}");
+    assert!(!outcome.status.success(), "{outcome:?}");
+    assert!(outcome.stderr.contains("ulimit -f"), "{outcome:?}");
 }

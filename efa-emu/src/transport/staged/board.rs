@@ -36,7 +36,7 @@ use crate::fault::{Fault, FaultId, Tally};
 use crate::transport::error::FabricError;
 use crate::transport::qpn::ParticipantId;
 use crate::transport::segment::Address;
-use crate::transport::shared::{PAGE, SharedMemory, reserve};
+use crate::transport::shared::{PAGE, SharedMemory, reserve, resize};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUFB");
 const VERSION: u32 = 1;
@@ -114,7 +114,7 @@ impl Board {
             .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
             .open(&draft)
             .map_err(FabricError::io("create", &draft))?;
-        file.set_len(LENGTH as u64)
+        resize(&file, LENGTH)
             .and_then(|()| reserve(&file, 0, LENGTH))
             .map_err(FabricError::io("resize", &draft))?;
         let memory = SharedMemory::map(&file, 0, LENGTH).map_err(FabricError::io("map", &draft))?;
