@@ -68,7 +68,7 @@ fn a_message_allocates_nothing() {
                     break completion;
                 }
             };
-            assert_eq!((received.code, received.opcode), (0, WcOpcode::Recv));
+            assert_eq!((received.code(), received.opcode()), (0, WcOpcode::Recv));
             alpha.wait_ok();
         }
     };

@@ -143,7 +143,7 @@ impl CqTable {
             let (ring, added) = (Arc::clone(&queue.ring), queue.producer.wrapping_sub(*from));
             for offset in 0..added {
                 if let Slot::Entry(entry) = ring.read(from.wrapping_add(offset)) {
-                    self.write(*cq, &entry.decode());
+                    self.write(*cq, &entry);
                 }
             }
         }

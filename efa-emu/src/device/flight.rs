@@ -2,7 +2,7 @@
 
 use efa_core::address::{Ahn, Gid, Qpn};
 
-use super::queue::{RawWorkRequest, WqeOperation};
+use super::queue::WorkRequest;
 use crate::link::{HostSegment, LocalData, Operation, RemoteRange, RequestHeader, Token};
 
 /// Where a request is.
@@ -19,7 +19,7 @@ pub(super) enum Place {
 /// One request in flight: the entry as it was read from the ring, and what was found out about it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
-    pub(super) wqe: RawWorkRequest,
+    pub(super) wqe: WorkRequest,
     pub(super) qpn: Qpn,
     pub(super) operation: Operation,
     pub(super) sequence: u32,
@@ -33,7 +33,7 @@ pub(super) struct Request {
 
 impl Request {
     const NONE: Request = Request {
-        wqe: RawWorkRequest::EMPTY,
+        wqe: WorkRequest::EMPTY,
         qpn: Qpn(0),
         operation: Operation::Send,
         sequence: 0,
@@ -90,9 +90,9 @@ impl Request {
     /// Bytes of data that leave with the request.
     #[inline(always)]
     pub(super) fn outgoing_bytes(&self) -> u64 {
-        match self.wqe.operation() {
-            WqeOperation::RdmaRead => 0,
-            WqeOperation::Send | WqeOperation::RdmaWrite => u64::from(self.length),
+        match self.operation {
+            Operation::RdmaRead => 0,
+            Operation::Send | Operation::Datagram | Operation::RdmaWrite => self.length.into(),
         }
     }
 }
@@ -104,6 +104,19 @@ struct Slot {
     request: Request,
 }
 
+impl Slot {
+    #[inline(always)]
+    fn token(&self, index: u32) -> Token {
+        Token(u64::from(self.generation) << 32 | u64::from(index))
+    }
+
+    /// Whether the request is in flight under this token.
+    #[inline(always)]
+    fn has(&self, token: Token) -> bool {
+        self.is_live && self.generation == (token.0 >> 32) as u32
+    }
+}
+
 /// Requests in flight, found by a token that is never valid for a later request in the same slot.
 #[derive(Default)]
 pub(super) struct FlightTable {
@@ -112,16 +125,16 @@ pub(super) struct FlightTable {
 }
 
 impl FlightTable {
-    /// Takes a slot and its request, which is one of before and to be overwritten.
+    /// Takes a slot, with the token of its request, which is one of before and to be overwritten.
     #[inline(always)]
-    pub(super) fn claim(&mut self) -> (u32, &mut Request) {
+    pub(super) fn claim(&mut self) -> (u32, Token, &mut Request) {
         let index = match self.free.pop() {
             Some(index) => index,
             None => self.grow(),
         };
         let slot = &mut self.slots[index as usize];
         slot.is_live = true;
-        (index, &mut slot.request)
+        (index, slot.token(index), &mut slot.request)
     }
 
     #[cold]
@@ -136,18 +149,23 @@ impl FlightTable {
         (self.slots.len() - 1) as u32
     }
 
-    #[inline(always)]
     pub(super) fn token(&self, index: u32) -> Token {
-        let generation = self.slots[index as usize].generation;
-        Token(u64::from(generation) << 32 | u64::from(index))
+        self.slots[index as usize].token(index)
     }
 
     /// The slot of a token, if its request is still in flight.
-    #[inline(always)]
     pub(super) fn find(&self, token: Token) -> Option<u32> {
         let index = token.0 as u32;
         let slot = self.slots.get(index as usize)?;
-        (slot.generation == (token.0 >> 32) as u32 && slot.is_live).then_some(index)
+        slot.has(token).then_some(index)
+    }
+
+    /// The request of a token with its slot, if it is still in flight.
+    #[inline(always)]
+    pub(super) fn find_mut(&mut self, token: Token) -> Option<(u32, &mut Request)> {
+        let index = token.0 as u32;
+        let slot = self.slots.get_mut(index as usize)?;
+        slot.has(token).then_some((index, &mut slot.request))
     }
 
     #[inline(always)]

@@ -231,7 +231,7 @@ impl Device {
         self.cqs.remove(cq)
     }
 
-    /// Tells the device that the queue's doorbell was written. If it asks for an event and there are
+    /// Looks at a completion queue's doorbell, which its client has written. If it asks for an event and there are
     /// entries beyond its consumer counter, the event is raised at once, otherwise with the next
     /// entry.
     pub fn arm_cq(&mut self, cq: CqId) -> Result<(), Error> {
@@ -326,7 +326,7 @@ impl Device {
                 self.reset_queues(qpn);
             }
             Some(QpState::Error) => self.flush(qpn),
-            Some(QpState::ReadyToSend) => self.ring_send_doorbell(qpn)?,
+            Some(QpState::ReadyToSend) => self.look_at_send_queue(qpn)?,
             _ => {}
         }
         Ok(())
@@ -365,7 +365,7 @@ impl Device {
     }
 
     /// Whether the device has to look at this queue pair's doorbells by itself, because its client
-    /// writes them without a call. [`Device::poll_doorbells`] looks.
+    /// writes them without a call. [`Device::look_at_watched`] looks.
     pub fn watch_qp(&mut self, qpn: Qpn, watched: bool) -> Result<(), Error> {
         let qp = self
             .qps

@@ -3,11 +3,11 @@
 use efa_core::address::{Ahn, Gid, Qpn};
 use efa_core::nic::{Access, DeviceCaps, Status};
 
-use super::Device;
 use super::completion::CqTable;
 use super::keys::RegionTable;
-use super::queue::{Buffer, CompletionEntry, QueueSide, ReceiveDetail, WqeOperation};
+use super::queue::{Buffer, CompletionEntry, Received, WqeOperation};
 use super::queue_pair::{QueuePair, Service};
+use super::{CqId, Device};
 use crate::link::{HostSegment, Operation, RemoteRange, RequestHeader, Transfer};
 
 /// Bytes in front of the data in a UD receive: an InfiniBand global route header.
@@ -104,20 +104,18 @@ impl QueuePair {
 }
 
 fn failed_receive(qpn: Qpn, request_id: u16, status: Status) -> CompletionEntry {
-    CompletionEntry {
-        request_id,
-        status: status.code(),
-        operation: WqeOperation::Send,
+    CompletionEntry::of_receive(
         qpn,
-        side: QueueSide::Receive(ReceiveDetail {
-            length: 0,
-            ahn: None,
-            source_qpn: Qpn(0),
-            source_gid: None,
-            immediate: None,
-            unsolicited: false,
-        }),
-    }
+        request_id,
+        WqeOperation::Send,
+        status.code(),
+        &Received::NOTHING,
+    )
+}
+
+#[cold]
+fn write_failed_receive(cqs: &mut CqTable, cq: CqId, qpn: Qpn, request_id: u16, status: Status) {
+    cqs.write(cq, &failed_receive(qpn, request_id, status));
 }
 
 impl Device {
@@ -299,7 +297,7 @@ impl Responder<'_> {
         self.complete(
             receive.request_id,
             WqeOperation::Send,
-            ReceiveDetail {
+            &Received {
                 length,
                 ahn: self.sender,
                 source_qpn: header.source_qpn,
@@ -353,6 +351,7 @@ impl Responder<'_> {
         Ok(())
     }
 
+    #[inline(always)]
     fn read(
         &mut self,
         header: &RequestHeader,
@@ -365,6 +364,7 @@ impl Responder<'_> {
         Ok(())
     }
 
+    #[inline(always)]
     fn write(
         &mut self,
         header: &RequestHeader,
@@ -396,7 +396,7 @@ impl Responder<'_> {
         self.complete(
             receive.map_or(0, |receive| receive.request_id),
             WqeOperation::RdmaWrite,
-            ReceiveDetail {
+            &Received {
                 length: header.length,
                 ahn: self.sender,
                 source_qpn: header.source_qpn,
@@ -409,6 +409,7 @@ impl Responder<'_> {
     }
 
     /// The memory that an RDMA request names; `None` if it names no bytes, which needs no key.
+    #[inline(always)]
     fn resolve(
         &self,
         header: &RequestHeader,
@@ -431,21 +432,17 @@ impl Responder<'_> {
     }
 
     #[inline(always)]
-    fn complete(&mut self, request_id: u16, operation: WqeOperation, detail: ReceiveDetail) {
-        let entry = CompletionEntry {
-            request_id,
-            status: Status::Ok.code(),
-            operation,
-            qpn: self.qpn,
-            side: QueueSide::Receive(detail),
-        };
+    fn complete(&mut self, request_id: u16, operation: WqeOperation, received: &Received) {
+        let ok = Status::Ok.code();
+        let entry = CompletionEntry::of_receive(self.qpn, request_id, operation, ok, received);
         self.cqs.write(self.qp.config.recv_cq, &entry);
     }
 
+    #[inline(always)]
     fn fail_receive(&mut self, receive: &Receive, status: Status) {
         self.qp.consume(receive);
-        let entry = failed_receive(self.qpn, receive.request_id, status);
-        self.cqs.write(self.qp.config.recv_cq, &entry);
+        let recv_cq = self.qp.config.recv_cq;
+        write_failed_receive(self.cqs, recv_cq, self.qpn, receive.request_id, status);
     }
 }
 

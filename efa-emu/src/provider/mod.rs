@@ -3,7 +3,7 @@
 //!
 //! Nothing here reaches into [`crate::device::Device`]: a [`SendQueue`] or [`RecvQueue`] writes ring
 //! entries and a doorbell word, a [`CompletionQueue`] reads ring entries. After a doorbell the caller
-//! tells the device to look (`Device::ring_send_doorbell`, `Device::arm_cq`).
+//! tells the device to look (`Device::look_at_send_queue`, `Device::arm_cq`).
 //!
 //! Completions carry 16-bit request ids. A request id is a place in the queue's table of work
 //! request ids plus a generation of the queue pair, so that the completion of a destroyed queue pair
@@ -15,7 +15,7 @@ mod request_ids;
 mod send;
 mod status;
 
-pub use poll::{Completion, CompletionQueue, QueueOwner, WcFlags, WcOpcode, WorkCompletion};
+pub use poll::{Completion, CompletionQueue, QueueOwner, WcFlags, WcOpcode};
 pub use recv::{RecvQueue, RecvQueueConfig};
 pub use request_ids::{RequestIds, Retired};
 pub use send::{

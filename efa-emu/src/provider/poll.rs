@@ -7,7 +7,7 @@ use efa_core::nic::Status;
 
 use super::ibv_wc_status;
 use super::request_ids::Retired;
-use crate::device::queue::{CompletionRing, CqDoorbell, RawCompletion, Slot, WqeOperation};
+use crate::device::queue::{CompletionEntry, CompletionRing, CqDoorbell, Slot, WqeOperation};
 
 /// What finished.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,57 +45,12 @@ bitflags::bitflags! {
     }
 }
 
-/// One completion.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WorkCompletion {
-    /// The application's work request id; 0 for unsolicited writes.
-    pub wr_id: u64,
-    /// The device's status code, which is also the vendor error.
-    pub code: u8,
-    /// What finished.
-    pub opcode: WcOpcode,
-    /// Bytes received (with the 40 bytes of a UD receive's header) or written; 0 for the send queue.
-    pub byte_len: u32,
-    /// Immediate data in host byte order.
-    pub immediate: Option<u32>,
-    /// The local queue pair.
-    pub qp_num: Qpn,
-    /// The sender's queue pair; 0 for the send queue.
-    pub src_qp: Qpn,
-    /// The sender's address handle number; `None` (0xFFFF in the verbs) if it has none here.
-    pub ahn: Option<Ahn>,
-    /// The sender's GID, if it is unknown and the device reports it.
-    pub sgid: Option<Gid>,
-    /// A write with immediate that consumed no receive.
-    pub unsolicited: bool,
-}
-
-impl WorkCompletion {
-    /// The status, if the code is known.
-    pub fn status(&self) -> Option<Status> {
-        Status::from_code(self.code)
-    }
-
-    /// The status as the verbs name it.
-    pub fn ibv_wc_status(&self) -> u32 {
-        ibv_wc_status(self.code)
-    }
-
-    /// Flags as the verbs report them.
-    pub fn flags(&self) -> WcFlags {
-        match self.immediate {
-            Some(_) => WcFlags::WITH_IMMEDIATE,
-            None => WcFlags::empty(),
-        }
-    }
-}
-
-/// A completion of which only what is asked for is taken out of the entry.
+/// One completion: the queue's entry and the application's own name for the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
     /// The application's work request id; 0 for unsolicited writes.
     pub wr_id: u64,
-    entry: RawCompletion,
+    entry: CompletionEntry,
 }
 
 impl Completion {
@@ -103,6 +58,11 @@ impl Completion {
     #[inline]
     pub fn code(&self) -> u8 {
         self.entry.status()
+    }
+
+    /// The status, if the code is known.
+    pub fn status(&self) -> Option<Status> {
+        Status::from_code(self.code())
     }
 
     /// The status as the verbs name it.
@@ -125,7 +85,7 @@ impl Completion {
 
     /// A field that only completions of the receive queue have.
     #[inline]
-    fn of_receive<T>(&self, absent: T, get: impl FnOnce(&RawCompletion) -> T) -> T {
+    fn of_receive<T>(&self, absent: T, get: impl FnOnce(&CompletionEntry) -> T) -> T {
         if self.entry.is_receive() {
             get(&self.entry)
         } else {
@@ -136,13 +96,13 @@ impl Completion {
     /// Bytes received (with the 40 bytes of a UD receive's header) or written; 0 for the send queue.
     #[inline]
     pub fn byte_len(&self) -> u32 {
-        self.of_receive(0, RawCompletion::length)
+        self.of_receive(0, CompletionEntry::length)
     }
 
     /// Immediate data in host byte order.
     #[inline]
     pub fn immediate(&self) -> Option<u32> {
-        self.of_receive(None, RawCompletion::immediate)
+        self.of_receive(None, CompletionEntry::immediate)
     }
 
     /// Flags as the verbs report them.
@@ -163,42 +123,25 @@ impl Completion {
     /// The sender's queue pair; 0 for the send queue.
     #[inline]
     pub fn src_qp(&self) -> Qpn {
-        self.of_receive(Qpn(0), RawCompletion::source_qpn)
+        self.of_receive(Qpn(0), CompletionEntry::source_qpn)
     }
 
     /// The sender's address handle number; `None` (0xFFFF in the verbs) if it has none here.
     #[inline]
     pub fn ahn(&self) -> Option<Ahn> {
-        self.of_receive(None, RawCompletion::ahn)
+        self.of_receive(None, CompletionEntry::ahn)
     }
 
     /// The sender's GID, if it is unknown and the device reports it.
     #[inline]
     pub fn sgid(&self) -> Option<Gid> {
-        self.of_receive(None, RawCompletion::source_gid)
+        self.of_receive(None, CompletionEntry::source_gid)
     }
 
     /// A write with immediate that consumed no receive.
     #[inline]
     pub fn is_unsolicited(&self) -> bool {
-        self.of_receive(false, RawCompletion::is_unsolicited)
-    }
-
-    /// All fields.
-    #[inline]
-    pub fn decode(&self) -> WorkCompletion {
-        WorkCompletion {
-            wr_id: self.wr_id,
-            code: self.code(),
-            opcode: self.opcode(),
-            byte_len: self.byte_len(),
-            immediate: self.immediate(),
-            qp_num: self.qp_num(),
-            src_qp: self.src_qp(),
-            ahn: self.ahn(),
-            sgid: self.sgid(),
-            unsolicited: self.is_unsolicited(),
-        }
+        self.of_receive(false, CompletionEntry::is_unsolicited)
     }
 }
 
@@ -248,14 +191,8 @@ impl CompletionQueue {
 
     /// Takes the next completion. Entries that belong to no outstanding work request of a live queue
     /// pair are dropped.
-    #[inline]
-    pub fn next(&mut self, owner: &mut impl QueueOwner) -> Option<WorkCompletion> {
-        self.take(owner).map(|completion| completion.decode())
-    }
-
-    /// As [`CompletionQueue::next`], with the fields still in the entry.
-    #[inline]
-    pub fn take(&mut self, owner: &mut impl QueueOwner) -> Option<Completion> {
+    #[inline(always)]
+    pub fn next(&mut self, owner: &mut impl QueueOwner) -> Option<Completion> {
         loop {
             let slot = self.ring.read(self.consumer);
             if slot == Slot::Empty {
@@ -272,26 +209,24 @@ impl CompletionQueue {
     }
 
     /// Whether there are entries that were not taken yet.
+    #[inline(always)]
     pub fn has_unread(&self) -> bool {
-        !matches!(self.ring.read(self.consumer), Slot::Empty)
+        !self.ring.is_empty(self.consumer)
     }
 
-    /// Begins a polling session (`ibv_start_poll`): true if there is a completion, which
+    /// Begins a polling session (`ibv_start_poll`) with the next completion, which
     /// [`CompletionQueue::current`] then shows. Without one there is no session to end.
-    #[inline]
-    pub fn start_poll(&mut self, owner: &mut impl QueueOwner) -> bool {
-        self.current = self.take(owner);
-        self.current.is_some()
+    #[inline(always)]
+    pub fn start_poll(&mut self, owner: &mut impl QueueOwner) -> Option<&Completion> {
+        self.current = self.next(owner);
+        self.current.as_ref()
     }
 
     /// Moves to the next completion (`ibv_next_poll`). If there is none, the last one stays.
-    #[inline]
-    pub fn next_poll(&mut self, owner: &mut impl QueueOwner) -> bool {
-        let next = self.take(owner);
-        if next.is_some() {
-            self.current = next;
-        }
-        next.is_some()
+    #[inline(always)]
+    pub fn next_poll(&mut self, owner: &mut impl QueueOwner) -> Option<&Completion> {
+        let next = self.next(owner)?;
+        Some(self.current.insert(next))
     }
 
     /// Ends a polling session (`ibv_end_poll`).
@@ -327,7 +262,7 @@ impl CompletionQueue {
 }
 
 #[inline(always)]
-fn retire(entry: &RawCompletion, owner: &mut impl QueueOwner) -> Retired {
+fn retire(entry: &CompletionEntry, owner: &mut impl QueueOwner) -> Retired {
     if !entry.is_receive() {
         return owner.retire_send(entry.qpn(), entry.request_id());
     }

@@ -102,14 +102,14 @@ impl RecvQueue {
 
     /// Publishes everything written so far.
     #[inline]
-    pub fn ring_doorbell(&self) {
+    pub fn publish(&self) {
         self.ring.doorbell().write(u32::from(self.producer));
     }
 
     /// Posts one receive.
     pub fn post(&mut self, wr_id: u64, buffers: &[Buffer]) -> Result<(), Error> {
         self.write(wr_id, buffers)?;
-        self.ring_doorbell();
+        self.publish();
         Ok(())
     }
 

@@ -64,8 +64,14 @@ impl RequestIds {
         usize::from(self.used)
     }
 
+    /// The request id that the next [`RequestIds::take`] gives, unless the queue is full.
+    #[inline(always)]
+    pub(super) fn next(&self) -> u16 {
+        self.free | self.generation
+    }
+
     /// Takes a request id for a work request; `None` if the queue is full.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, wr_id: u64) -> Option<u16> {
         let place = self.free;
         let Some(entry) = self.places.get_mut(usize::from(place)) else {

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use efa_core::address::{Qkey, Qpn};
 
 use super::request_ids::{RequestIds, Retired};
-use crate::device::queue::{
-    Buffer, InlineData, Payload, RemoteBuffer, SendRing, WorkRequest, WqeOperation, WqeSize,
-};
+use crate::device::queue::{Buffer, EntryHead, RemoteBuffer, SendRing, WqeOperation, WqeSize};
 use crate::device::{Error, QpState};
 
 bitflags::bitflags! {
@@ -58,7 +56,7 @@ pub enum SendOpcode {
     SendWithImmediate(u32),
 }
 
-/// A work request of the classic call.
+/// What the classic call is asked for. Nobody keeps it: the request is written into the ring.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest<'a> {
     /// Returned in the completion.
@@ -88,10 +86,18 @@ struct Session {
     producer: u16,
     /// Request ids taken, to give back when nothing is posted.
     taken: Vec<u16>,
-    /// The request that the setters work on.
-    current: Option<WorkRequest>,
+    /// The request that the setters work on. Its data is in the ring already.
+    current: Option<Current>,
     /// The first error: nothing of the session will be posted.
     error: Option<Error>,
+}
+
+/// A request of the session: the head of the ring's next entry.
+#[derive(Clone, Copy)]
+struct Current {
+    head: EntryHead,
+    /// The peer's memory, of an RDMA request.
+    remote: Option<RemoteBuffer>,
 }
 
 /// The send queue of a queue pair, as its client sees it.
@@ -159,7 +165,7 @@ impl SendQueue {
 
     /// Publishes everything written so far.
     #[inline]
-    pub fn ring_doorbell(&self) {
+    pub fn publish(&self) {
         self.ring.doorbell().write(u32::from(self.producer));
     }
 
@@ -186,73 +192,65 @@ impl SendQueue {
         Ok(())
     }
 
+    /// Completes the entry that the producer counter names.
     #[inline(always)]
-    fn push(&mut self, request: &WorkRequest) {
-        self.ring.write(self.producer, request);
+    fn push(&mut self, head: &EntryHead) {
+        self.ring.write_head(self.producer, head);
         self.producer = self.producer.wrapping_add(1);
     }
 
-    /// Writes one work request into the ring, without the doorbell. [`SendQueue::ring_doorbell`]
+    /// Writes one work request into the ring, without the doorbell. [`SendQueue::publish`]
     /// after the last one, also when a later one was refused.
-    #[inline]
+    #[inline(always)]
     pub fn write(&mut self, request: &SendRequest<'_>) -> Result<(), Error> {
         self.validate(request.flags)?;
-        let payload = match request.data {
-            SendData::Buffers(buffers) => self.gather(buffers)?,
-            SendData::Inline(parts) => self.copy_inline(parts)?,
-        };
-        let request_id = self
-            .ids
-            .take(request.wr_id)
-            .ok_or(Error::QueueFull("send"))?;
         let immediate = match request.opcode {
             SendOpcode::Send => None,
             SendOpcode::SendWithImmediate(immediate) => Some(immediate),
         };
-        self.push(&WorkRequest {
-            request_id,
-            request_id_upper: 0,
-            operation: WqeOperation::Send,
-            immediate,
-            destination_qpn: request.to.qpn,
-            ahn: request.to.ahn,
-            qkey: request.to.qkey,
-            remote: None,
-            payload,
-            signaled: true,
-        });
+        let mut head = EntryHead::new(self.ids.next(), WqeOperation::Send, immediate);
+        head.set_destination(request.to.ahn, request.to.qpn, request.to.qkey);
+        match request.data {
+            SendData::Buffers(buffers) => self.gather(&mut head, buffers)?,
+            SendData::Inline(parts) => {
+                self.copy_inline(&mut head, parts)?;
+            }
+        }
+        self.ids
+            .take(request.wr_id)
+            .ok_or(Error::QueueFull("send"))?;
+        self.push(&head);
         Ok(())
     }
 
     /// Posts one work request.
     pub fn post(&mut self, request: &SendRequest<'_>) -> Result<(), Error> {
         self.write(request)?;
-        self.ring_doorbell();
+        self.publish();
         Ok(())
     }
 
     #[inline(always)]
-    fn gather(&self, buffers: &[Buffer]) -> Result<Payload, Error> {
-        let too_many = Error::invalid("number of gather entries", buffers.len() as u64);
+    fn gather(&self, head: &mut EntryHead, buffers: &[Buffer]) -> Result<(), Error> {
         if buffers.len() > self.config.max_sge as usize {
-            return Err(too_many);
+            return Err(Error::invalid(
+                "number of gather entries",
+                buffers.len() as u64,
+            ));
         }
-        Payload::from_buffers(buffers).ok_or(too_many)
+        self.ring.write_buffers(self.producer, head, buffers);
+        Ok(())
     }
 
-    fn copy_inline(&self, parts: &[&[u8]]) -> Result<Payload, Error> {
+    /// Returns the number of bytes.
+    fn copy_inline(&self, head: &mut EntryHead, parts: &[&[u8]]) -> Result<usize, Error> {
         let length: usize = parts.iter().map(|part| part.len()).sum();
-        let too_long = Error::invalid("inline length", length as u64);
-        if length > self.config.max_inline as usize {
-            return Err(too_long);
+        if length <= self.config.max_inline as usize
+            && self.ring.write_inline(self.producer, head, parts)
+        {
+            return Ok(length);
         }
-        let mut inline = InlineData::EMPTY;
-        for part in parts {
-            if !inline.push(part) {
-                return Err(too_long);
-            }
-        }
-        Ok(Payload::Inline(inline))
+        Err(Error::invalid("inline length", length as u64))
     }
 
     /// Begins a builder session.
@@ -261,6 +259,12 @@ impl SendQueue {
         self.session.taken.clear();
         self.session.current = None;
         self.session.error = None;
+    }
+
+    fn finish_current(&mut self) {
+        if let Some(finished) = self.session.current.take() {
+            self.push(&finished.head);
+        }
     }
 
     /// Begins a work request of the session. Requests before it are complete.
@@ -275,30 +279,18 @@ impl SendQueue {
         if self.session.error.is_some() {
             return;
         }
-        if let Some(finished) = self.session.current.take() {
-            self.push(&finished);
-        }
+        self.finish_current();
         let taken = self
             .validate(flags)
             .and_then(|()| self.ids.take(wr_id).ok_or(Error::QueueFull("send")));
         match taken {
             Ok(request_id) => {
                 self.session.taken.push(request_id);
-                self.session.current = Some(WorkRequest {
-                    request_id,
-                    request_id_upper: 0,
-                    operation,
-                    immediate,
-                    destination_qpn: Qpn(0),
-                    ahn: 0,
-                    qkey: Qkey(0),
-                    remote,
-                    payload: Payload::Buffers {
-                        count: 0,
-                        buffers: Default::default(),
-                    },
-                    signaled: true,
-                });
+                if let Some(remote) = remote {
+                    self.ring.write_remote(self.producer, remote);
+                }
+                let head = EntryHead::new(request_id, operation, immediate);
+                self.session.current = Some(Current { head, remote });
             }
             Err(error) => self.session.error = Some(error),
         }
@@ -350,13 +342,11 @@ impl SendQueue {
     /// Session: the peer of the current request.
     pub fn set_ud_addr(&mut self, to: UdAddress) {
         if let Some(current) = self.current() {
-            current.ahn = to.ahn;
-            current.destination_qpn = to.qpn;
-            current.qkey = to.qkey;
+            current.head.set_destination(to.ahn, to.qpn, to.qkey);
         }
     }
 
-    fn current(&mut self) -> Option<&mut WorkRequest> {
+    fn current(&mut self) -> Option<&mut Current> {
         if self.session.error.is_some() {
             return None;
         }
@@ -366,15 +356,16 @@ impl SendQueue {
         self.session.current.as_mut()
     }
 
-    fn set_payload(&mut self, payload: Result<Payload, Error>) {
-        match payload {
-            Ok(payload) => {
-                if let Some(current) = &mut self.session.current {
-                    if let Some(remote) = &mut current.remote {
-                        remote.length = payload.length().try_into().unwrap_or(u32::MAX);
-                    }
-                    current.payload = payload;
+    /// Notes the current request with its local side of `length` bytes in the ring, or that this
+    /// cannot be done.
+    fn set_local(&mut self, mut current: Current, length: Result<u64, Error>) {
+        match length {
+            Ok(length) => {
+                if let Some(remote) = &mut current.remote {
+                    remote.length = length.try_into().unwrap_or(u32::MAX);
+                    self.ring.write_remote(self.producer, *remote);
                 }
+                self.session.current = Some(current);
             }
             Err(error) => self.session.error = Some(error),
         }
@@ -382,41 +373,40 @@ impl SendQueue {
 
     /// Session: the local memory of the current request.
     pub fn set_sge_list(&mut self, buffers: &[Buffer]) {
-        let max_rdma_sge = self.config.max_rdma_sge as usize;
-        let Some(current) = self.current() else {
+        let Some(mut current) = self.current().copied() else {
             return;
         };
-        let payload = if current.remote.is_some() && buffers.len() > max_rdma_sge {
-            Err(Error::invalid(
-                "number of local RDMA entries",
-                buffers.len() as u64,
-            ))
+        let count = buffers.len();
+        let length = if current.remote.is_some() && count > self.config.max_rdma_sge as usize {
+            Err(Error::invalid("number of local RDMA entries", count as u64))
         } else {
-            self.gather(buffers)
+            let total = buffers.iter().map(|buffer| u64::from(buffer.length)).sum();
+            self.gather(&mut current.head, buffers).map(|()| total)
         };
-        self.set_payload(payload);
+        self.set_local(current, length);
     }
 
     /// Session: bytes to copy into the current request.
     pub fn set_inline_data_list(&mut self, parts: &[&[u8]]) {
-        let inline_write = self.config.inline_write;
-        let Some(current) = self.current() else {
+        let Some(mut current) = self.current().copied() else {
             return;
         };
-        let allowed = match current.operation {
+        let operation = current.head.operation();
+        let allowed = match operation {
             WqeOperation::Send => true,
-            WqeOperation::RdmaWrite => inline_write,
+            WqeOperation::RdmaWrite => self.config.inline_write,
             WqeOperation::RdmaRead => false,
         };
-        let payload = if allowed {
-            self.copy_inline(parts)
+        let length = if allowed {
+            let copied = self.copy_inline(&mut current.head, parts);
+            copied.map(|length| length as u64)
         } else {
             Err(Error::invalid(
                 "inline data for operation",
-                current_code(self),
+                operation.code(),
             ))
         };
-        self.set_payload(payload);
+        self.set_local(current, length);
     }
 
     /// Ends the session: posts everything, or, after an error, nothing.
@@ -425,11 +415,9 @@ impl SendQueue {
             self.abort();
             return Err(error);
         }
-        if let Some(finished) = self.session.current.take() {
-            self.push(&finished);
-        }
+        self.finish_current();
         self.session.taken.clear();
-        self.ring_doorbell();
+        self.publish();
         Ok(())
     }
 
@@ -441,11 +429,4 @@ impl SendQueue {
         }
         self.start();
     }
-}
-
-fn current_code(queue: &SendQueue) -> u64 {
-    queue
-        .session
-        .current
-        .map_or(0, |current| u64::from(current.operation.code()))
 }

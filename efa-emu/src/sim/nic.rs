@@ -16,7 +16,7 @@ use crate::device::queue::{Buffer, WqeSize};
 use crate::device::{Error, Lkey, MemoryRegion, QpChange, QpConfig, QpState, Service};
 use crate::provider::{
     self, CompletionQueue, QueueOwner, RecvQueue, RecvQueueConfig, Retired, SendData, SendFlags,
-    SendOpcode, SendQueue, SendQueueConfig, UdAddress, WcOpcode, WorkCompletion,
+    SendOpcode, SendQueue, SendQueueConfig, UdAddress, WcOpcode,
 };
 
 /// How a queue pair is made.
@@ -101,7 +101,7 @@ pub struct SimNic {
     posted: Slab<Posted>,
     buffers: PacketBuffers,
     /// Completions taken from the queue and not handed out yet.
-    pending: Vec<WorkCompletion>,
+    pending: Vec<provider::Completion>,
     objects: Objects,
 }
 
@@ -217,7 +217,7 @@ impl SimNic {
     fn ring_doorbell(&mut self) -> Result<(), NicError> {
         let qpn = self.address.qpn;
         self.objects
-            .with_host(|host| host.device.ring_send_doorbell(qpn))?;
+            .with_host(|host| host.device.look_at_send_queue(qpn))?;
         self.objects.drive();
         Ok(())
     }
@@ -247,16 +247,16 @@ impl SimNic {
         self.ring_doorbell()
     }
 
-    fn translate(&mut self, entry: &WorkCompletion) -> Completion {
+    fn translate(&mut self, entry: &provider::Completion) -> Completion {
         let source = Source {
-            ahn: entry.ahn,
-            qpn: entry.src_qp,
-            gid: entry.sgid,
+            ahn: entry.ahn(),
+            qpn: entry.src_qp(),
+            gid: entry.sgid(),
         };
-        let (context, kind) = match entry.opcode {
+        let (context, kind) = match entry.opcode() {
             WcOpcode::Send | WcOpcode::RdmaRead | WcOpcode::RdmaWrite => {
                 let posted = self.posted.remove(entry.wr_id as usize);
-                let kind = match (entry.opcode, posted.buffer) {
+                let kind = match (entry.opcode(), posted.buffer) {
                     (WcOpcode::RdmaRead, _) => CompletionKind::RdmaRead,
                     (WcOpcode::RdmaWrite, _) => CompletionKind::RdmaWrite,
                     (_, Some(buffer)) => CompletionKind::Send { buffer },
@@ -268,19 +268,19 @@ impl SimNic {
             WcOpcode::Recv => {
                 let kind = CompletionKind::Recv {
                     buffer: BufferId(entry.wr_id as u32),
-                    length: entry.byte_len as usize,
+                    length: entry.byte_len() as usize,
                     source,
-                    immediate: entry.immediate,
+                    immediate: entry.immediate(),
                 };
                 (0, kind)
             }
             WcOpcode::RecvRdmaWithImmediate => {
-                let solicited = !entry.unsolicited;
+                let solicited = !entry.is_unsolicited();
                 let kind = CompletionKind::RecvRdmaWithImmediate {
                     buffer: solicited.then_some(BufferId(entry.wr_id as u32)),
-                    length: entry.byte_len as usize,
+                    length: entry.byte_len() as usize,
                     source,
-                    immediate: entry.immediate.unwrap_or(0),
+                    immediate: entry.immediate().unwrap_or(0),
                 };
                 (0, kind)
             }

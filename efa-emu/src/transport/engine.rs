@@ -164,17 +164,17 @@ impl Engine {
         Ok(())
     }
 
-    /// Tells the device that a send queue's doorbell was written, and sends what can be sent.
+    /// Has the device look at a send queue whose doorbell was written, and sends what can be sent.
     #[inline]
-    pub fn ring_send_doorbell(&self, qpn: Qpn) -> Result<(), EngineError> {
+    pub fn look_at_send_queue(&self, qpn: Qpn) -> Result<(), EngineError> {
         let mut state = self.shared.lock()?;
-        state.device().ring_send_doorbell(qpn)?;
+        state.device().look_at_send_queue(qpn)?;
         state.send();
         self.shared.keep_worker_in_time(&state);
         Ok(())
     }
 
-    /// Tells the device that a completion queue's doorbell was written.
+    /// Has the device look at a completion queue's doorbell, which was written.
     pub fn arm_cq(&self, cq: CqId) -> Result<(), EngineError> {
         let mut state = self.shared.lock()?;
         state.device().arm_cq(cq)?;

@@ -228,7 +228,7 @@ impl State {
     #[inline]
     pub(super) fn pass(&mut self) -> bool {
         if self.watched > 0 {
-            self.device.poll_doorbells();
+            self.device.look_at_watched();
         }
         self.look_for_faults();
         let mut busy = self.inbound.poll(&mut Work {

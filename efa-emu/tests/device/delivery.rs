@@ -170,7 +170,7 @@ fn a_request_in_parts_completes_and_counts_with_the_last() {
             - before.rdma_write_recv_bytes;
         assert_eq!(moved, 50);
         let completion = net.hosts[1].poll();
-        let opcode = completion.map(|completion| completion.opcode);
+        let opcode = completion.map(|completion| completion.opcode());
         let expected = immediate.map(|_| WcOpcode::RecvRdmaWithImmediate);
         assert_eq!(opcode, expected);
     }

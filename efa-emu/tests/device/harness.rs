@@ -13,8 +13,8 @@ use efa_emu::device::{
 use efa_emu::link::{HostSegment, Link, LinkBusy, LocalData, RequestHeader, Token, Transfer};
 use efa_emu::profile::Profile;
 use efa_emu::provider::{
-    CompletionQueue, QueueOwner, RecvQueue, RecvQueueConfig, Retired, SendData, SendOpcode,
-    SendQueue, SendQueueConfig, SendRequest, UdAddress, WorkCompletion,
+    Completion, CompletionQueue, QueueOwner, RecvQueue, RecvQueueConfig, Retired, SendData,
+    SendOpcode, SendQueue, SendQueueConfig, SendRequest, UdAddress,
 };
 
 /// Where every host's memory begins.
@@ -271,10 +271,10 @@ impl Host {
     }
 
     pub(crate) fn doorbell(&mut self) {
-        self.device.ring_send_doorbell(self.client.qpn).unwrap();
+        self.device.look_at_send_queue(self.client.qpn).unwrap();
     }
 
-    pub(crate) fn poll(&mut self) -> Option<WorkCompletion> {
+    pub(crate) fn poll(&mut self) -> Option<Completion> {
         self.completions.next(&mut self.client)
     }
 

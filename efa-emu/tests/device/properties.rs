@@ -113,7 +113,7 @@ impl World {
     fn poll(&mut self, host: usize) {
         while let Some(completion) = self.net.hosts[host].poll() {
             assert!(completion.status().is_some());
-            if completion.unsolicited {
+            if completion.is_unsolicited() {
                 continue;
             }
             let kind = self.ledgers[host].open.remove(&completion.wr_id);

@@ -124,7 +124,7 @@ fn an_aborted_session_posts_nothing() {
         send.abort();
     }
     assert_eq!(send.outstanding(), 0);
-    send.ring_doorbell();
+    send.publish();
     net.hosts[0].doorbell();
     assert_eq!(net.transmit(0), 0);
     assert_eq!(net.hosts[0].poll(), None);
@@ -232,14 +232,14 @@ fn the_extended_session_shows_a_completion_until_the_next() {
         net.hosts[0].post_send(wr_id, to, &[(0, 8)]);
     }
     let host = &mut net.hosts[1];
-    assert!(!host.completions.start_poll(&mut host.client));
+    assert!(host.completions.start_poll(&mut host.client).is_none());
     net.settle();
     let host = &mut net.hosts[1];
-    assert!(host.completions.start_poll(&mut host.client));
+    assert!(host.completions.start_poll(&mut host.client).is_some());
     assert_eq!(host.completions.current().unwrap().wr_id, 0);
-    assert!(host.completions.next_poll(&mut host.client));
+    assert!(host.completions.next_poll(&mut host.client).is_some());
     assert_eq!(host.completions.current().unwrap().wr_id, 1);
-    assert!(!host.completions.next_poll(&mut host.client));
+    assert!(host.completions.next_poll(&mut host.client).is_none());
     assert_eq!(host.completions.current().unwrap().wr_id, 1);
     host.completions.end_poll();
     assert_eq!(host.completions.current(), None);

@@ -21,15 +21,18 @@ fn a_send_is_scattered_and_reports_its_sender() {
 
     let sent = net.hosts[0].poll().unwrap();
     assert_eq!((sent.wr_id, sent.status()), (42, Some(Status::Ok)));
-    assert_eq!((sent.opcode, sent.qp_num), (WcOpcode::Send, Qpn(100)));
+    assert_eq!((sent.opcode(), sent.qp_num()), (WcOpcode::Send, Qpn(100)));
     assert_eq!(net.hosts[0].poll(), None);
     let received = net.hosts[1].poll().unwrap();
     assert_eq!((received.wr_id, received.status()), (77, Some(Status::Ok)));
-    assert_eq!((received.opcode, received.byte_len), (WcOpcode::Recv, 5));
-    assert_eq!((received.qp_num, received.src_qp), (Qpn(101), Qpn(100)));
-    assert_eq!((received.ahn, received.sgid), (Some(Ahn(0)), None));
     assert_eq!(
-        (received.immediate, received.flags()),
+        (received.opcode(), received.byte_len()),
+        (WcOpcode::Recv, 5)
+    );
+    assert_eq!((received.qp_num(), received.src_qp()), (Qpn(101), Qpn(100)));
+    assert_eq!((received.ahn(), received.sgid()), (Some(Ahn(0)), None));
+    assert_eq!(
+        (received.immediate(), received.flags()),
         (None, WcFlags::empty())
     );
     let host = &mut net.hosts[1];
@@ -50,14 +53,14 @@ fn an_unknown_sender_is_named_by_its_gid_if_the_device_can() {
         net.hosts[0].post_send(1, to, &[(0, 10)]);
         net.settle();
         let received = net.hosts[1].poll().unwrap();
-        assert_eq!((received.ahn, received.sgid), (None, reported));
+        assert_eq!((received.ahn(), received.sgid()), (None, reported));
         // From the next message on it is known.
         let ahn = net.know(1, 0);
         net.hosts[1].post_recv(2, &[(0, 100)]);
         net.hosts[0].post_send(2, to, &[(0, 10)]);
         net.settle();
         let received = net.hosts[1].poll().unwrap();
-        assert_eq!((received.ahn, received.sgid), (Some(ahn), None));
+        assert_eq!((received.ahn(), received.sgid()), (Some(ahn), None));
     }
 }
 
@@ -70,7 +73,7 @@ fn a_handle_in_another_protection_domain_does_not_make_a_sender_known() {
     net.hosts[1].post_recv(1, &[(0, 100)]);
     net.hosts[0].post_send(1, to, &[(0, 10)]);
     net.settle();
-    assert_eq!(net.hosts[1].poll().unwrap().ahn, None);
+    assert_eq!(net.hosts[1].poll().unwrap().ahn(), None);
 }
 
 #[test]
@@ -89,9 +92,9 @@ fn immediates_and_inline_data_arrive() {
         net.settle();
         assert_eq!(net.hosts[0].outcome(), Some((9, Status::Ok)));
         let received = net.hosts[1].poll().unwrap();
-        assert_eq!(received.immediate, Some(0xdead_beef));
+        assert_eq!(received.immediate(), Some(0xdead_beef));
         assert_eq!(received.flags(), WcFlags::WITH_IMMEDIATE);
-        assert_eq!(received.byte_len, u32::from(length));
+        assert_eq!(received.byte_len(), u32::from(length));
         assert_eq!(net.hosts[1].bytes(0, bytes.len()), bytes);
     }
 }
@@ -110,7 +113,7 @@ fn empty_messages_complete_with_length_zero() {
     for wr_id in 0..3 {
         assert_eq!(net.hosts[0].outcome(), Some((wr_id, Status::Ok)));
         let received = net.hosts[1].poll().unwrap();
-        assert_eq!((received.wr_id, received.byte_len), (wr_id, 0));
+        assert_eq!((received.wr_id, received.byte_len()), (wr_id, 0));
     }
 }
 
@@ -125,7 +128,7 @@ fn the_largest_packet_passes() {
     net.hosts[1].post_recv(1, &[(1, mtu)]);
     net.hosts[0].post_send(1, to, &[(0, mtu)]);
     net.settle();
-    assert_eq!(net.hosts[1].poll().unwrap().byte_len, mtu);
+    assert_eq!(net.hosts[1].poll().unwrap().byte_len(), mtu);
     let sent = net.hosts[0].memory[..mtu as usize].to_vec();
     assert_eq!(net.hosts[1].bytes(1, mtu as usize), sent);
 }
@@ -144,7 +147,7 @@ fn a_datagram_is_received_behind_a_global_route_header() {
     net.settle();
     assert_eq!(net.hosts[0].outcome(), Some((6, Status::Ok)));
     let received = net.hosts[1].poll().unwrap();
-    assert_eq!((received.wr_id, received.byte_len), (5, 44));
+    assert_eq!((received.wr_id, received.byte_len()), (5, 44));
     let host = &mut net.hosts[1];
     let mut header = host.bytes(0, 30).to_vec();
     header.extend_from_slice(host.bytes(1000, 10));
@@ -187,7 +190,7 @@ fn an_rdma_read_brings_the_peers_memory_without_its_doing() {
     net.hosts[0].post_rdma(1, to, request);
     net.settle();
     let completion = net.hosts[0].poll().unwrap();
-    assert_eq!(completion.opcode, WcOpcode::RdmaRead);
+    assert_eq!(completion.opcode(), WcOpcode::RdmaRead);
     assert_eq!(
         (completion.wr_id, completion.status()),
         (1, Some(Status::Ok))
@@ -214,12 +217,18 @@ fn an_rdma_write_is_silent_unless_it_has_an_immediate() {
     net.hosts[0].post_rdma(2, to, loud);
     net.settle();
     assert_eq!(net.hosts[0].outcome(), Some((1, Status::Ok)));
-    assert_eq!(net.hosts[0].poll().unwrap().opcode, WcOpcode::RdmaWrite);
+    assert_eq!(net.hosts[0].poll().unwrap().opcode(), WcOpcode::RdmaWrite);
     let received = net.hosts[1].poll().unwrap();
-    assert_eq!(received.opcode, WcOpcode::RecvRdmaWithImmediate);
-    assert_eq!((received.wr_id, received.immediate), (7, Some(99)));
-    assert_eq!((received.byte_len, received.unsolicited), (70_000, false));
-    assert_eq!((received.src_qp, received.ahn), (Qpn(100), Some(Ahn(0))));
+    assert_eq!(received.opcode(), WcOpcode::RecvRdmaWithImmediate);
+    assert_eq!((received.wr_id, received.immediate()), (7, Some(99)));
+    assert_eq!(
+        (received.byte_len(), received.is_unsolicited()),
+        (70_000, false)
+    );
+    assert_eq!(
+        (received.src_qp(), received.ahn()),
+        (Qpn(100), Some(Ahn(0)))
+    );
 }
 
 #[test]
@@ -234,7 +243,7 @@ fn an_unsolicited_write_consumes_no_receive() {
     net.hosts[0].post_rdma(1, to, request);
     net.settle();
     let received = net.hosts[1].poll().unwrap();
-    assert_eq!((received.wr_id, received.unsolicited), (0, true));
+    assert_eq!((received.wr_id, received.is_unsolicited()), (0, true));
     // The receive is still there.
     net.hosts[0].post_send(2, to, &[(0, 1)]);
     net.settle();

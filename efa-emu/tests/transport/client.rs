@@ -10,8 +10,8 @@ use efa_emu::device::{
 };
 use efa_emu::profile::Profile;
 use efa_emu::provider::{
-    CompletionQueue, QueueOwner, RecvQueue, RecvQueueConfig, Retired, SendData, SendOpcode,
-    SendQueue, SendQueueConfig, SendRequest, UdAddress, WorkCompletion,
+    Completion, CompletionQueue, QueueOwner, RecvQueue, RecvQueueConfig, Retired, SendData,
+    SendOpcode, SendQueue, SendQueueConfig, SendRequest, UdAddress,
 };
 use efa_emu::transport::{Engine, Fabric, HostConfig};
 
@@ -255,7 +255,7 @@ impl Client {
     pub(crate) fn post_send(&mut self, wr_id: u64, to: UdAddress, data: SendData<'_>) -> bool {
         let posted = self.post_send_quietly(wr_id, to, data);
         if posted {
-            self.engine.ring_send_doorbell(self.queues.qpn).unwrap();
+            self.engine.look_at_send_queue(self.queues.qpn).unwrap();
         }
         posted
     }
@@ -322,12 +322,12 @@ impl Client {
         self.queues.send.set_ud_addr(to);
         self.queues.send.set_sge_list(&[local]);
         self.queues.send.complete().unwrap();
-        self.queues.send.ring_doorbell();
-        self.engine.ring_send_doorbell(self.queues.qpn).unwrap();
+        self.queues.send.publish();
+        self.engine.look_at_send_queue(self.queues.qpn).unwrap();
     }
 
     /// The next completion, if there is one now. Lets the engine work if there is none yet.
-    pub(crate) fn poll(&mut self) -> Option<WorkCompletion> {
+    pub(crate) fn poll(&mut self) -> Option<Completion> {
         let found = self.completions.next(&mut self.queues);
         if found.is_some() {
             return found;
@@ -337,12 +337,12 @@ impl Client {
     }
 
     /// The next completion that is there without the engine being asked to work.
-    pub(crate) fn glance(&mut self) -> Option<WorkCompletion> {
+    pub(crate) fn glance(&mut self) -> Option<Completion> {
         self.completions.next(&mut self.queues)
     }
 
     /// Waits for the next completion.
-    pub(crate) fn wait(&mut self) -> WorkCompletion {
+    pub(crate) fn wait(&mut self) -> Completion {
         loop {
             if let Some(completion) = self.poll() {
                 return completion;
@@ -352,7 +352,7 @@ impl Client {
     }
 
     /// Waits for the next completion, which has to be a success.
-    pub(crate) fn wait_ok(&mut self) -> WorkCompletion {
+    pub(crate) fn wait_ok(&mut self) -> Completion {
         let completion = self.wait();
         assert_eq!(completion.status(), Some(Status::Ok), "{completion:?}");
         completion

@@ -30,14 +30,14 @@ pub(crate) fn echo(parent: &Parent) {
     });
     while open {
         match client.poll() {
-            Some(completion) if completion.opcode == WcOpcode::Recv => {
-                assert_eq!(completion.code, 0);
+            Some(completion) if completion.opcode() == WcOpcode::Recv => {
+                assert_eq!(completion.code(), 0);
                 let index = completion.wr_id;
-                let data = [slot(index, completion.byte_len as usize)];
+                let data = [slot(index, completion.byte_len() as usize)];
                 assert!(client.post_send(index, to, SendData::Buffers(&data)));
             }
             Some(completion) => {
-                assert_eq!(completion.code, 0);
+                assert_eq!(completion.code(), 0);
                 client.post_recv(completion.wr_id, slot(completion.wr_id, SLOT));
             }
             None => {
@@ -120,12 +120,12 @@ fn a_hundred_thousand_packets_go_there_and_back() {
             continue;
         }
         let completion = client.wait_ok();
-        if completion.opcode == WcOpcode::Send {
+        if completion.opcode() == WcOpcode::Send {
             completed += 1;
             continue;
         }
         let index = completion.wr_id as usize;
-        let found = &back.bytes[index * SLOT..][..completion.byte_len as usize];
+        let found = &back.bytes[index * SLOT..][..completion.byte_len() as usize];
         let number = u64::from_le_bytes(found[..8].try_into().unwrap());
         assert!(
             !std::mem::replace(&mut seen[number as usize], true),

@@ -81,7 +81,7 @@ fn an_event_wakes_an_application_that_sleeps() {
         assert_eq!(u32::from_le_bytes(cq), sleeper.cq.0);
         let completion = sleeper.glance().expect("the event says that there is one");
         assert_eq!(
-            (completion.wr_id, completion.opcode),
+            (completion.wr_id, completion.opcode()),
             (round, WcOpcode::Recv)
         );
         sender.wait_ok();
@@ -110,7 +110,7 @@ fn requests_complete_while_the_initiator_does_not_call_in() {
     while seen != [COUNT; 2] {
         for (client, seen) in [&mut sender, &mut receiver].into_iter().zip(&mut seen) {
             while let Some(completion) = client.glance() {
-                assert_eq!(completion.code, 0);
+                assert_eq!(completion.code(), 0);
                 *seen += 1;
             }
         }

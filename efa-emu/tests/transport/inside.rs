@@ -32,15 +32,15 @@ fn messages_go_between_hosts_and_within_one() {
     }
     assert!(alpha.post_send(7, to, SendData::Buffers(&[source.buffer(0, 8928)])));
     let received = beta.wait_ok();
-    assert_eq!((received.wr_id, received.byte_len), (0, 8928));
-    assert_eq!(received.opcode, WcOpcode::Recv);
-    assert_eq!(received.src_qp, alpha.address().qpn);
-    assert_eq!(received.ahn.map(|ahn| ahn.0), Some(back.ahn));
+    assert_eq!((received.wr_id, received.byte_len()), (0, 8928));
+    assert_eq!(received.opcode(), WcOpcode::Recv);
+    assert_eq!(received.src_qp(), alpha.address().qpn);
+    assert_eq!(received.ahn().map(|ahn| ahn.0), Some(back.ahn));
     assert_eq!(memory.bytes[..8928], source.bytes[..]);
     assert_eq!(alpha.wait_ok().wr_id, 7);
 
     assert!(second.post_send(8, to_second, SendData::Buffers(&[others.buffer(5, 100)])));
-    assert_eq!(beta.wait_ok().byte_len, 100);
+    assert_eq!(beta.wait_ok().byte_len(), 100);
     assert_eq!(memory.bytes[8928..9028], others.bytes[5..105]);
     assert_eq!(second.wait_ok().wr_id, 8);
 
@@ -49,7 +49,7 @@ fn messages_go_between_hosts_and_within_one() {
     assert!(beta.post_send(9, to_self, SendData::Inline(&[b"echo"])));
     let mut seen = [beta.wait_ok(), beta.wait_ok()];
     seen.sort_by_key(|completion| completion.wr_id);
-    assert_eq!((seen[0].wr_id, seen[0].byte_len), (2, 4));
+    assert_eq!((seen[0].wr_id, seen[0].byte_len()), (2, 4));
     assert_eq!(seen[1].wr_id, 9);
     assert_eq!(&memory.bytes[2 * 8928..2 * 8928 + 4], b"echo");
 }
@@ -86,7 +86,7 @@ fn refusals_come_back() {
     }
     let memory = beta.register(vec![0; 64]);
     beta.post_recv(0, memory.buffer(0, 64));
-    assert_eq!(beta.wait_ok().byte_len, 5);
+    assert_eq!(beta.wait_ok().byte_len(), 5);
     assert_eq!(alpha.wait_ok().wr_id, 4);
 
     beta.destroy_qp();
@@ -183,9 +183,9 @@ fn rdma_moves_data_both_ways_and_checks_keys() {
         beta.post_recv(77, small.buffer(0, 64));
         alpha.post_write(1, to, local.buffer(0, 3 << 20), there, Some(0xabcd));
         let arrived = beta.wait_ok();
-        assert_eq!((arrived.wr_id, arrived.immediate), (77, Some(0xabcd)));
-        assert_eq!(arrived.byte_len, 3 << 20);
-        assert_eq!(arrived.opcode, WcOpcode::RecvRdmaWithImmediate);
+        assert_eq!((arrived.wr_id, arrived.immediate()), (77, Some(0xabcd)));
+        assert_eq!(arrived.byte_len(), 3 << 20);
+        assert_eq!(arrived.opcode(), WcOpcode::RecvRdmaWithImmediate);
         assert_eq!(local.bytes, remote.bytes);
         assert!(beta.glance().is_none());
         alpha.wait_ok();

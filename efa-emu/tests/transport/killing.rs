@@ -50,7 +50,7 @@ pub(crate) fn hammer(parent: &Parent) {
             }
         }
         let completion = client.wait();
-        match completion.opcode {
+        match completion.opcode() {
             WcOpcode::Recv => {
                 let at = completion.wr_id as usize * SLOT;
                 client.post_recv(completion.wr_id, memory.buffer(at, SLOT));
@@ -135,7 +135,7 @@ fn survivors_of_a_killed_process_go_on() {
                 std::thread::yield_now();
                 continue;
             };
-            if completion.opcode == WcOpcode::Recv {
+            if completion.opcode() == WcOpcode::Recv {
                 assert_eq!(completion.status(), Some(Status::Ok));
                 received += 1;
                 let at = completion.wr_id as usize * SLOT;
@@ -177,8 +177,8 @@ fn survivors_of_a_killed_process_go_on() {
         while back < 2 {
             let completion = survivor.wait_ok();
             back += 1;
-            if completion.opcode == WcOpcode::Recv {
-                assert_eq!(completion.byte_len, 100);
+            if completion.opcode() == WcOpcode::Recv {
+                assert_eq!(completion.byte_len(), 100);
                 let at = completion.wr_id as usize * SLOT;
                 survivor.post_recv(completion.wr_id, memory.buffer(at, SLOT));
             }

@@ -35,7 +35,7 @@ fn arrivals(network: &str, poll: bool) -> (Vec<u64>, Vec<u64>, u64) {
             // Without polls, the engines' threads have to keep the times.
             let completion = if poll { client.poll() } else { client.glance() };
             if let Some(completion) = completion {
-                assert_eq!(completion.code, 0);
+                assert_eq!(completion.code(), 0);
                 list.push(completion.wr_id);
             }
         }
@@ -109,7 +109,7 @@ fn rdma_takes_its_time_too() {
         let there = (remote.address(), remote.keys.rkey.0);
         alpha.post_write(1, to, local.buffer(0, 200_000), there, Some(1));
         let arrived = beta.wait_ok();
-        assert_eq!(arrived.opcode, WcOpcode::RecvRdmaWithImmediate);
+        assert_eq!(arrived.opcode(), WcOpcode::RecvRdmaWithImmediate);
         assert_eq!(
             local.bytes, remote.bytes,
             "complete when the immediate is there"

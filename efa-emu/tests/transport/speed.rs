@@ -36,8 +36,8 @@ fn take(client: &mut Client, memory: &Memory, count: u64) {
     let mut taken = 0;
     while taken < count {
         if let Some(completion) = client.poll() {
-            assert_eq!(completion.code, 0);
-            if completion.opcode == WcOpcode::Recv {
+            assert_eq!(completion.code(), 0);
+            if completion.opcode() == WcOpcode::Recv {
                 taken += 1;
                 let at = completion.wr_id as usize * SLOT;
                 client.post_recv(completion.wr_id, memory.buffer(at, SLOT));
@@ -55,8 +55,8 @@ fn send_many(client: &mut Client, to: UdAddress, memory: &Memory, length: usize,
             sent += 1;
         }
         if let Some(completion) = client.poll() {
-            assert_eq!(completion.code, 0);
-            done += u64::from(completion.opcode == WcOpcode::Send);
+            assert_eq!(completion.code(), 0);
+            done += u64::from(completion.opcode() == WcOpcode::Send);
         }
     }
 }

@@ -116,7 +116,7 @@ unsafe extern "C" fn wr_complete(pair: *mut ibv_qp_ex) -> c_int {
     drop(queue);
     let result = completed.map_err(Errno::from).and_then(|()| {
         let hardware = &handle.context.hardware;
-        hardware.ring_send_doorbell(handle.qpn, &locking)
+        hardware.look_at_send_queue(handle.qpn, &locking)
     });
     match result {
         Ok(()) => 0,

@@ -104,8 +104,8 @@ impl Hardware {
     }
 
     #[inline]
-    pub(crate) fn ring_send_doorbell(&self, qpn: Qpn, _: &Locking) -> Result<(), Errno> {
-        Ok(self.engine.ring_send_doorbell(qpn)?)
+    pub(crate) fn look_at_send_queue(&self, qpn: Qpn, _: &Locking) -> Result<(), Errno> {
+        Ok(self.engine.look_at_send_queue(qpn)?)
     }
 
     /// What a doorbell of a completion queue asks for.

@@ -59,15 +59,13 @@ fn to_wc(completion: &Completion) -> ibv_wc {
     }
 }
 
-/// Takes the next completion. If there is none, lets the device work for this thread: on a busy
-/// machine that is faster than waiting for the device's own thread.
-#[inline]
-fn next(queue: &CompQueue, polled: &mut Polled, locking: &Locking) -> Option<Completion> {
-    let (completions, mut owners) = polled.split(locking);
-    completions.take(&mut owners).or_else(|| {
+/// If there is no completion, lets the device work for this thread: on a busy machine that is faster
+/// than waiting for the device's own thread.
+#[inline(always)]
+fn work_if_empty(queue: &CompQueue, polled: &Polled, locking: &Locking) {
+    if !polled.completions.has_unread() {
         queue.context.hardware.progress(locking);
-        completions.take(&mut owners)
-    })
+    }
 }
 
 /// Takes up to `limit` completions; returns how many there were, or a negative errno. Through the
@@ -93,18 +91,12 @@ pub(crate) unsafe extern "C" fn poll_cq(
     let Some(polled) = guard.as_mut() else {
         return -libc::EINVAL;
     };
+    work_if_empty(queue, polled, &locking);
+    let (queued, mut owners) = polled.split(&locking);
     let mut count = 0;
-    while count < limit {
-        let completion = match count {
-            0 => next(queue, polled, &locking),
-            _ => {
-                let (completions, mut owners) = polled.split(&locking);
-                completions.take(&mut owners)
-            }
-        };
-        let Some(completion) = completion else {
-            break;
-        };
+    while count < limit
+        && let Some(completion) = queued.next(&mut owners)
+    {
         // SAFETY: `count < limit`, for which there is room by contract.
         unsafe { completions.add(count).write(to_wc(&completion)) };
         count += 1;
@@ -147,12 +139,9 @@ unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut c_void) 
     let Some(polled) = guard.as_mut() else {
         return libc::EINVAL;
     };
+    work_if_empty(cq, polled, &locking);
     let (completions, mut owners) = polled.split(&locking);
-    if !completions.start_poll(&mut owners) {
-        cq.context.hardware.progress(&locking);
-        completions.start_poll(&mut owners);
-    }
-    match completions.current() {
+    match completions.start_poll(&mut owners) {
         Some(completion) => {
             // SAFETY: `guard` is the lock.
             unsafe { show(queue, completion) };
@@ -184,8 +173,7 @@ unsafe extern "C" fn next_poll(queue: *mut ibv_cq_ex) -> c_int {
         return libc::EINVAL;
     };
     let (completions, mut owners) = polled.split(&locking);
-    let found = completions.next_poll(&mut owners);
-    let result = match completions.current().filter(|_| found) {
+    let result = match completions.next_poll(&mut owners) {
         Some(completion) => {
             // SAFETY: `guard` is the lock.
             unsafe { show(queue, completion) };

@@ -133,10 +133,10 @@ pub(crate) unsafe extern "C" fn post_send(
     }
     let posted = !core::ptr::eq(next, requests);
     if posted {
-        queue.ring_doorbell();
+        queue.publish();
     }
     drop(queue);
-    if posted && let Err(errno) = pair.context.hardware.ring_send_doorbell(pair.qpn, &locking) {
+    if posted && let Err(errno) = pair.context.hardware.look_at_send_queue(pair.qpn, &locking) {
         result = Err(errno);
         next = requests;
     }
@@ -223,7 +223,7 @@ pub(crate) unsafe extern "C" fn post_recv(
         next = request.next;
     }
     if !core::ptr::eq(next, requests) {
-        queue.ring_doorbell();
+        queue.publish();
     }
     drop(queue);
     // SAFETY: by contract.

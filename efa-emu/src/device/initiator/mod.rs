@@ -21,16 +21,6 @@ use prepare::{LocalFailure, count_completed, local_still_valid, prepare, send_en
 /// Entries that one queue pair may have read before the next one's turn.
 const TURN: u32 = 16;
 
-/// What became of a look at a send queue.
-enum Started {
-    /// An entry was read.
-    Entry,
-    /// There is none that may be started.
-    Nothing,
-    /// The queue makes no sense.
-    Broken,
-}
-
 #[derive(Default)]
 pub(super) struct Initiator {
     flight: FlightTable,
@@ -80,8 +70,7 @@ impl Initiator {
         self.scheduled.retain(|other| *other != qpn);
     }
 
-    /// Offers a request to the link.
-    #[inline]
+    /// Offers a request again that the link refused, or that was not accepted by the responder.
     fn offer(&mut self, index: u32, link: &mut impl Link) -> Result<(), LinkBusy> {
         let token = self.flight.token(index);
         let Some(request) = self.flight.get(index) else {
@@ -98,12 +87,12 @@ impl Initiator {
 }
 
 impl Device {
-    /// Tells the device that the send queue's doorbell was written. The device reads the new entries
-    /// in the next [`Device::transmit`].
+    /// Looks at a send queue's doorbell, which its client has written. The device reads the new
+    /// entries in the next [`Device::transmit`].
     ///
     /// A producer counter that is further ahead than the ring is long fails the queue pair.
     #[inline]
-    pub fn ring_send_doorbell(&mut self, qpn: Qpn) -> Result<(), Error> {
+    pub fn look_at_send_queue(&mut self, qpn: Qpn) -> Result<(), Error> {
         let qp = self
             .qps
             .get_mut(qpn)
@@ -125,11 +114,11 @@ impl Device {
     }
 
     /// Looks at the doorbells of all watched queue pairs and completion queues.
-    pub fn poll_doorbells(&mut self) {
+    pub fn look_at_watched(&mut self) {
         for position in 0..self.initiator.watched.len() {
             let qpn = self.initiator.watched[position];
             // A destroyed queue pair is not watched any more, so this cannot fail.
-            let _ = self.ring_send_doorbell(qpn);
+            let _ = self.look_at_send_queue(qpn);
         }
         self.cqs.ring_watched();
     }
@@ -210,74 +199,54 @@ impl Device {
         }
     }
 
-    /// Reads the new entries of a queue pair, as many as it may have in its turn.
+    /// Reads the new entries of a queue pair, as many as it may have in its turn, and offers them to
+    /// the link.
+    #[inline]
     fn read_send_queue(&mut self, qpn: Qpn, link: &mut impl Link) {
-        for _ in 0..TURN {
-            match self.start_next(qpn, link) {
-                Started::Entry => {}
-                Started::Nothing => return self.set_unscheduled(qpn),
-                Started::Broken => {
-                    self.set_unscheduled(qpn);
-                    return self.fail(qpn);
-                }
-            }
-        }
-        if self.qps.get(qpn).is_some_and(QueuePair::has_unread) {
-            self.initiator.scheduled.push_back(qpn);
-        } else {
-            self.set_unscheduled(qpn);
-        }
-    }
-
-    fn set_unscheduled(&mut self, qpn: Qpn) {
-        if let Some(qp) = self.qps.get_mut(qpn) {
-            qp.send.scheduled = false;
-        }
-    }
-
-    /// Reads the next entry of a send queue and offers it to the link.
-    // Apart from its loop, so that what is rare there costs nothing here.
-    #[inline(never)]
-    fn start_next(&mut self, qpn: Qpn, link: &mut impl Link) -> Started {
-        let Some(qp) = self.qps.get_mut(qpn).filter(|qp| qp.has_unread()) else {
-            return Started::Nothing;
+        let Some(qp) = self.qps.get_mut(qpn) else {
+            return;
         };
         let initiator = &mut self.initiator;
-        let (index, request) = initiator.flight.claim();
-        let entry = qp.rings.send.read_into(qp.send.fetched, &mut request.wqe);
-        qp.send.fetched = qp.send.fetched.wrapping_add(1);
-        if let Err(error) = entry {
-            return self.refuse(qpn, index, LocalFailure::unreadable(&error));
+        let mut read = 0;
+        while qp.has_unread() {
+            if read == TURN {
+                return initiator.scheduled.push_back(qpn);
+            }
+            read += 1;
+            let (index, token, request) = initiator.flight.claim();
+            let entry = qp.rings.send.read_into(qp.send.fetched, &mut request.wqe);
+            qp.send.fetched = qp.send.fetched.wrapping_add(1);
+            request.qpn = qpn;
+            let prepared = match entry {
+                Ok(()) => prepare(request, qp, &self.regions, &self.book, &self.profile)
+                    .map_err(|status| LocalFailure::of(&request.wqe, status)),
+                Err(error) => Err(LocalFailure::unreadable(&error)),
+            };
+            if let Err(failure) = prepared {
+                initiator.flight.release(index);
+                failure.count(&mut self.counters);
+                self.cqs.write(qp.config.send_cq, &failure.entry(qpn));
+                if failure.status == Status::LocalQpInternalError {
+                    qp.send.scheduled = false;
+                    return self.fail(qpn);
+                }
+                continue;
+            }
+            qp.send.sequence = qp.send.sequence.wrapping_add(1);
+            qp.send.in_flight += 1;
+            let bytes = request.outgoing_bytes();
+            let must_wait = initiator.backlogs.has(request.ahn())
+                || link
+                    .try_send(request.to, token, &request.header(), request.local())
+                    .is_err();
+            if must_wait {
+                initiator.backlogs.push(index, &mut initiator.flight);
+            } else {
+                self.counters.tx_pkts += 1;
+                self.counters.tx_bytes += bytes;
+            }
         }
-        request.qpn = qpn;
-        if let Err(status) = prepare(request, qp, &self.regions, &self.book, &self.profile) {
-            let failure = LocalFailure::of(&request.wqe, status);
-            return self.refuse(qpn, index, failure);
-        }
-        let (ahn, bytes) = (request.ahn(), request.outgoing_bytes());
-        qp.send.sequence = qp.send.sequence.wrapping_add(1);
-        qp.send.in_flight += 1;
-        if initiator.backlogs.has(ahn) || initiator.offer(index, link).is_err() {
-            initiator.backlogs.push(index, &mut initiator.flight);
-        } else {
-            self.counters.tx_pkts += 1;
-            self.counters.tx_bytes += bytes;
-        }
-        Started::Entry
-    }
-
-    /// Completes an entry that fails before it leaves.
-    #[cold]
-    fn refuse(&mut self, qpn: Qpn, index: u32, failure: LocalFailure) -> Started {
-        self.initiator.flight.release(index);
-        failure.count(&mut self.counters);
-        if let Some(qp) = self.qps.get(qpn) {
-            self.cqs.write(qp.config.send_cq, &failure.entry(qpn));
-        }
-        match failure.status {
-            Status::LocalQpInternalError => Started::Broken,
-            _ => Started::Entry,
-        }
+        qp.send.scheduled = false;
     }
 
     /// The answer to a request. A token that is not with the link (any more) is ignored.
@@ -289,10 +258,7 @@ impl Device {
     #[inline]
     pub fn complete(&mut self, now: Duration, token: Token, status: Status) {
         let initiator = &mut self.initiator;
-        let Some(index) = initiator.flight.find(token) else {
-            return;
-        };
-        let Some(request) = initiator.flight.get_mut(index) else {
+        let Some((index, request)) = initiator.flight.find_mut(token) else {
             return;
         };
         if request.place != Place::Link {
@@ -362,7 +328,7 @@ impl Device {
 }
 
 /// The status of the initiator's completion for the answer of the link.
-#[inline]
+#[inline(always)]
 fn answered(operation: Operation, status: Status) -> Status {
     match status {
         Status::Ok | Status::LocalInvalidLkey => status,

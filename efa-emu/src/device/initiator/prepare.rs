@@ -7,24 +7,22 @@ use crate::device::Counters;
 use crate::device::address_book::AddressBook;
 use crate::device::flight::{Place, Request};
 use crate::device::keys::RegionTable;
-use crate::device::queue::{
-    BadWorkRequest, CompletionEntry, QueueSide, RawWorkRequest, SendDetail, WqeOperation,
-};
+use crate::device::queue::{BadWorkRequest, CompletionEntry, WorkRequest, WqeOperation};
 use crate::device::queue_pair::{QueuePair, Service};
 use crate::link::{HostSegment, Operation};
 use crate::profile::Profile;
 
 #[inline(always)]
-fn local_access(operation: WqeOperation) -> Access {
+fn local_access(operation: Operation) -> Access {
     match operation {
-        WqeOperation::RdmaRead => Access::LOCAL_WRITE,
-        WqeOperation::Send | WqeOperation::RdmaWrite => Access::empty(),
+        Operation::RdmaRead => Access::LOCAL_WRITE,
+        Operation::Send | Operation::Datagram | Operation::RdmaWrite => Access::empty(),
     }
 }
 
 pub(super) fn local_still_valid(request: &Request, qp: &QueuePair, regions: &RegionTable) -> bool {
     let wqe = &request.wqe;
-    let access = local_access(wqe.operation());
+    let access = local_access(request.operation);
     (0..wqe.buffer_count()).all(|index| {
         let buffer = wqe.buffer(index);
         let pd = qp.config.pd;
@@ -44,46 +42,28 @@ pub(super) fn prepare(
     profile: &Profile,
 ) -> Result<(), Status> {
     let wqe = &request.wqe;
-    let caps = profile.caps;
-    let service = qp.config.service;
-    let (operation, supported, longest) = match wqe.operation() {
-        WqeOperation::Send if service == Service::Srd => (Operation::Send, true, profile.mtu),
-        WqeOperation::Send => (Operation::Datagram, true, profile.mtu),
-        WqeOperation::RdmaRead => (
-            Operation::RdmaRead,
-            service == Service::Srd
-                && caps.contains(DeviceCaps::RDMA_READ)
-                && wqe.immediate().is_none(),
-            profile.max_rdma_size,
-        ),
-        WqeOperation::RdmaWrite => (
-            Operation::RdmaWrite,
-            service == Service::Srd && caps.contains(DeviceCaps::RDMA_WRITE),
-            profile.max_rdma_size,
-        ),
+    let (operation, longest) = match wqe.is_send() {
+        true => (qp.send_operation(), profile.mtu),
+        false => (rdma(wqe, qp, profile)?, profile.max_rdma_size),
     };
-    if !supported {
-        return Err(Status::LocalUnsupportedOp);
-    }
+    let pd = qp.config.pd;
     let to = book
-        .destination(qp.config.pd, Ahn(wqe.ahn()))
+        .destination(pd, Ahn(wqe.ahn()))
         .ok_or(Status::LocalInvalidAh)?;
     let length = wqe.length();
     if length > u64::from(longest) {
         return Err(Status::LocalBadLength);
     }
-    request.length = length as u32;
-    if wqe.operation() != WqeOperation::Send && wqe.remote().length != request.length {
+    let length = length as u32;
+    if !wqe.is_send() && wqe.remote().length != length {
         return Err(Status::LocalBadLength);
     }
-    let access = local_access(wqe.operation());
-    let segments = request.segments.iter_mut().take(wqe.buffer_count());
-    for (index, segment) in segments.enumerate() {
+    let access = local_access(operation);
+    for index in 0..wqe.buffer_count() {
         let buffer = wqe.buffer(index);
-        *segment = if buffer.length == 0 {
+        request.segments[index] = if buffer.length == 0 {
             HostSegment::default()
         } else {
-            let pd = qp.config.pd;
             regions
                 .local(pd, buffer.lkey, buffer.address, buffer.length, access)
                 .ok_or(Status::LocalInvalidLkey)?
@@ -91,10 +71,36 @@ pub(super) fn prepare(
     }
     request.operation = operation;
     request.sequence = qp.send.sequence;
+    request.length = length;
     request.to = to;
     request.rnr_retries = 0;
     request.place = Place::Link;
     Ok(())
+}
+
+impl QueuePair {
+    /// What a send is here.
+    #[inline(always)]
+    fn send_operation(&self) -> Operation {
+        match self.config.service {
+            Service::Srd => Operation::Send,
+            Service::Ud => Operation::Datagram,
+        }
+    }
+}
+
+/// The operation of an RDMA request, if the queue pair and the device can do it.
+fn rdma(wqe: &WorkRequest, qp: &QueuePair, profile: &Profile) -> Result<Operation, Status> {
+    let (operation, needed) = match wqe.operation() {
+        WqeOperation::RdmaRead => (Operation::RdmaRead, DeviceCaps::RDMA_READ),
+        _ => (Operation::RdmaWrite, DeviceCaps::RDMA_WRITE),
+    };
+    let reads_with_immediate = operation == Operation::RdmaRead && wqe.immediate().is_some();
+    if qp.config.service == Service::Srd && profile.caps.contains(needed) && !reads_with_immediate {
+        Ok(operation)
+    } else {
+        Err(Status::LocalUnsupportedOp)
+    }
 }
 
 /// A send queue entry that fails before it leaves.
@@ -106,7 +112,7 @@ pub(super) struct LocalFailure {
 }
 
 impl LocalFailure {
-    pub(super) fn of(wqe: &RawWorkRequest, status: Status) -> Self {
+    pub(super) fn of(wqe: &WorkRequest, status: Status) -> Self {
         LocalFailure {
             request_id: wqe.request_id(),
             request_id_upper: wqe.request_id_upper(),
@@ -142,29 +148,19 @@ impl LocalFailure {
     }
 
     pub(super) fn entry(&self, qpn: Qpn) -> CompletionEntry {
-        CompletionEntry {
-            request_id: self.request_id,
-            status: self.status.code(),
-            operation: self.operation,
+        CompletionEntry::of_send_id(
             qpn,
-            side: QueueSide::Send(SendDetail {
-                request_id_upper: self.request_id_upper,
-            }),
-        }
+            self.request_id,
+            self.request_id_upper,
+            self.operation,
+            self.status.code(),
+        )
     }
 }
 
 #[inline(always)]
 pub(super) fn send_entry(request: &Request, status: Status) -> CompletionEntry {
-    CompletionEntry {
-        request_id: request.wqe.request_id(),
-        status: status.code(),
-        operation: request.wqe.operation(),
-        qpn: request.qpn,
-        side: QueueSide::Send(SendDetail {
-            request_id_upper: request.wqe.request_id_upper(),
-        }),
-    }
+    CompletionEntry::of_send(request.qpn, &request.wqe, status.code())
 }
 
 fn count_failed(counters: &mut Counters, operation: WqeOperation) {
@@ -178,24 +174,28 @@ fn count_failed(counters: &mut Counters, operation: WqeOperation) {
 #[inline(always)]
 pub(super) fn count_completed(counters: &mut Counters, request: &Request, status: Status) {
     let bytes = u64::from(request.length);
-    let operation = request.wqe.operation();
-    match status {
-        Status::Ok => match operation {
-            WqeOperation::Send => {
-                counters.send_wrs += 1;
-                counters.send_bytes += bytes;
-            }
-            WqeOperation::RdmaRead => {
-                counters.rdma_read_wrs += 1;
-                counters.rdma_read_bytes += bytes;
-            }
-            WqeOperation::RdmaWrite => {
-                counters.rdma_write_wrs += 1;
-                counters.rdma_write_bytes += bytes;
-            }
-        },
-        _ => count_failed(counters, operation),
+    if status != Status::Ok {
+        return count_error(counters, request.wqe.operation(), status);
     }
+    match request.operation {
+        Operation::Send | Operation::Datagram => {
+            counters.send_wrs += 1;
+            counters.send_bytes += bytes;
+        }
+        Operation::RdmaRead => {
+            counters.rdma_read_wrs += 1;
+            counters.rdma_read_bytes += bytes;
+        }
+        Operation::RdmaWrite => {
+            counters.rdma_write_wrs += 1;
+            counters.rdma_write_bytes += bytes;
+        }
+    }
+}
+
+#[cold]
+fn count_error(counters: &mut Counters, operation: WqeOperation, status: Status) {
+    count_failed(counters, operation);
     match status {
         Status::LocalUnresponsiveRemote => counters.unresponsive_remote_events += 1,
         Status::LocalUnreachableRemote => counters.impaired_remote_conn_events += 1,

@@ -19,11 +19,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use efa_core::address::{Ahn, Gid, Qpn};
 
 use super::memory::{Doorbell, RingMemory};
-use super::work_request::WqeOperation;
+use super::work_request::{WorkRequest, WqeOperation};
 use crate::device::Error;
 use crate::prefetch;
 
-const PHASE: u8 = 1 << 0;
+const PHASE_SHIFT: u32 = 24;
+const PHASE: u64 = 1 << PHASE_SHIFT;
 const QUEUE_SHIFT: u8 = 1;
 const QUEUE_MASK: u8 = 0b11;
 const QUEUE_SEND: u8 = 1;
@@ -34,16 +35,9 @@ const OPERATION_MASK: u8 = 0b111;
 const UNSOLICITED: u8 = 1 << 7;
 const WORDS: usize = 4;
 
-/// What only the completion of a send queue entry has.
+/// What the completion of a receive says beside what all completions say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SendDetail {
-    /// Upper 48 bits of the request id.
-    pub request_id_upper: u64,
-}
-
-/// What only the completion of a receive has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ReceiveDetail {
+pub struct Received {
     /// Bytes received, or written by an RDMA write with immediate.
     pub length: u32,
     /// The sender's address handle number in this device's address book, if it has one.
@@ -58,84 +52,95 @@ pub struct ReceiveDetail {
     pub unsolicited: bool,
 }
 
-/// Which queue of the queue pair completed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum QueueSide {
-    /// The send queue.
-    Send(SendDetail),
-    /// The receive queue.
-    Receive(ReceiveDetail),
+impl Received {
+    /// What a receive says that failed or was flushed.
+    pub const NOTHING: Received = Received {
+        length: 0,
+        ahn: None,
+        source_qpn: Qpn(0),
+        source_gid: None,
+        immediate: None,
+        unsolicited: false,
+    };
 }
 
-/// One entry of a completion queue.
+/// One entry of a completion queue, in the form that it has in the ring. The device makes it and the
+/// client copies it out of the ring; each field is taken out when it is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CompletionEntry {
-    /// The request id of the work request.
-    pub request_id: u16,
-    /// The status code; [`efa_core::nic::Status`] names the known ones.
-    pub status: u8,
-    /// The operation: what was requested (send side), or what arrived (receive side).
-    pub operation: WqeOperation,
-    /// The local queue pair.
-    pub qpn: Qpn,
-    /// The rest.
-    pub side: QueueSide,
-}
+pub struct CompletionEntry([u64; WORDS]);
 
 impl CompletionEntry {
+    /// The completion of a send queue entry.
     #[inline(always)]
-    fn encode(&self, phase: bool) -> [u64; WORDS] {
-        let mut flags = u8::from(phase) | self.operation.code() << OPERATION_SHIFT;
-        let mut words = [0; WORDS];
-        match &self.side {
-            QueueSide::Send(detail) => {
-                flags |= QUEUE_SEND << QUEUE_SHIFT;
-                words[0] = detail.request_id_upper << 48;
-                words[1] = detail.request_id_upper >> 16 & 0xffff_ffff;
-            }
-            QueueSide::Receive(detail) => {
-                flags |= QUEUE_RECEIVE << QUEUE_SHIFT;
-                if detail.immediate.is_some() {
-                    flags |= HAS_IMMEDIATE;
-                }
-                if detail.unsolicited {
-                    flags |= UNSOLICITED;
-                }
-                words[0] = u64::from(detail.length as u16) << 48;
-                words[1] = u64::from(detail.ahn.map_or(Ahn::UNKNOWN, |ahn| ahn.0))
-                    | u64::from(detail.source_qpn.0) << 16
-                    | u64::from(detail.immediate.unwrap_or(0)) << 32;
-                if self.operation == WqeOperation::RdmaWrite {
-                    words[2] = u64::from(detail.length >> 16);
-                } else if let Some(Gid(gid)) = detail.source_gid {
-                    let gid = u128::from_le_bytes(gid);
-                    words[2] = gid as u64;
-                    words[3] = (gid >> 64) as u64;
-                }
-            }
-        }
-        words[0] |= u64::from(self.request_id)
-            | u64::from(self.status) << 16
-            | u64::from(flags) << 24
-            | u64::from(self.qpn.0) << 32;
-        words
+    pub fn of_send(qpn: Qpn, request: &WorkRequest, status: u8) -> Self {
+        Self::of_send_id(
+            qpn,
+            request.request_id(),
+            request.request_id_upper(),
+            request.operation(),
+            status,
+        )
     }
-}
 
-/// An entry as a client has read it: copied out of the ring, known to be an entry, each field taken
-/// out when it is asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RawCompletion([u64; WORDS]);
-
-impl RawCompletion {
-    /// `None` if the queue or operation code is unknown.
+    /// As [`CompletionEntry::of_send`], with what the entry said.
     #[inline(always)]
-    fn new(words: [u64; WORDS]) -> Option<Self> {
-        let flags = (words[0] >> 24) as u8;
-        let queue = flags >> QUEUE_SHIFT & QUEUE_MASK;
-        let is_known = WqeOperation::from_code(flags >> OPERATION_SHIFT & OPERATION_MASK).is_some()
-            && (queue == QUEUE_SEND || queue == QUEUE_RECEIVE);
-        is_known.then_some(RawCompletion(words))
+    pub fn of_send_id(
+        qpn: Qpn,
+        request_id: u16,
+        request_id_upper: u64,
+        operation: WqeOperation,
+        status: u8,
+    ) -> Self {
+        let flags = operation.code() << OPERATION_SHIFT | QUEUE_SEND << QUEUE_SHIFT;
+        CompletionEntry([
+            first_word(request_id, status, flags, qpn) | request_id_upper << 48,
+            request_id_upper >> 16 & 0xffff_ffff,
+            0,
+            0,
+        ])
+    }
+
+    /// The completion of a receive. `operation` is what arrived.
+    #[inline(always)]
+    pub fn of_receive(
+        qpn: Qpn,
+        request_id: u16,
+        operation: WqeOperation,
+        status: u8,
+        received: &Received,
+    ) -> Self {
+        let mut flags = operation.code() << OPERATION_SHIFT | QUEUE_RECEIVE << QUEUE_SHIFT;
+        if received.immediate.is_some() {
+            flags |= HAS_IMMEDIATE;
+        }
+        if received.unsolicited {
+            flags |= UNSOLICITED;
+        }
+        let mut words = [
+            first_word(request_id, status, flags, qpn) | u64::from(received.length as u16) << 48,
+            u64::from(received.ahn.map_or(Ahn::UNKNOWN, |ahn| ahn.0))
+                | u64::from(received.source_qpn.0) << 16
+                | u64::from(received.immediate.unwrap_or(0)) << 32,
+            0,
+            0,
+        ];
+        if operation == WqeOperation::RdmaWrite {
+            words[2] = u64::from(received.length >> 16);
+        } else if let Some(Gid(gid)) = received.source_gid {
+            let gid = u128::from_le_bytes(gid);
+            words[2] = gid as u64;
+            words[3] = (gid >> 64) as u64;
+        }
+        CompletionEntry(words)
+    }
+
+    /// Whether the queue and operation codes are known.
+    #[inline(always)]
+    fn is_sound(&self) -> bool {
+        let queue = self.flags() >> QUEUE_SHIFT & QUEUE_MASK;
+        let operation = self.flags() >> OPERATION_SHIFT & OPERATION_MASK;
+        operation <= WqeOperation::RdmaWrite.code()
+            && (queue == QUEUE_SEND || queue == QUEUE_RECEIVE)
     }
 
     #[inline(always)]
@@ -158,9 +163,12 @@ impl RawCompletion {
     /// The operation: what was requested (send side), or what arrived (receive side).
     #[inline(always)]
     pub fn operation(&self) -> WqeOperation {
-        let code = self.flags() >> OPERATION_SHIFT & OPERATION_MASK;
         // Known, as checked when the entry was read.
-        WqeOperation::from_code(code).unwrap_or(WqeOperation::Send)
+        match self.flags() >> OPERATION_SHIFT & OPERATION_MASK {
+            0 => WqeOperation::Send,
+            1 => WqeOperation::RdmaRead,
+            _ => WqeOperation::RdmaWrite,
+        }
     }
 
     /// Whether the entry is of the receive queue; otherwise it is of the send queue.
@@ -225,32 +233,14 @@ impl RawCompletion {
     pub fn is_unsolicited(&self) -> bool {
         self.flags() & UNSOLICITED != 0
     }
+}
 
-    /// All fields.
-    #[inline]
-    pub fn decode(&self) -> CompletionEntry {
-        let side = if self.is_receive() {
-            QueueSide::Receive(ReceiveDetail {
-                length: self.length(),
-                ahn: self.ahn(),
-                source_qpn: self.source_qpn(),
-                source_gid: self.source_gid(),
-                immediate: self.immediate(),
-                unsolicited: self.is_unsolicited(),
-            })
-        } else {
-            QueueSide::Send(SendDetail {
-                request_id_upper: self.request_id_upper(),
-            })
-        };
-        CompletionEntry {
-            request_id: self.request_id(),
-            status: self.status(),
-            operation: self.operation(),
-            qpn: self.qpn(),
-            side,
-        }
-    }
+#[inline(always)]
+fn first_word(request_id: u16, status: u8, flags: u8, qpn: Qpn) -> u64 {
+    u64::from(request_id)
+        | u64::from(status) << 16
+        | u64::from(flags) << 24
+        | u64::from(qpn.0) << 32
 }
 
 /// The value of a completion queue's doorbell register.
@@ -287,7 +277,7 @@ pub enum Slot {
     /// The device has not written the entry yet.
     Empty,
     /// An entry.
-    Entry(RawCompletion),
+    Entry(CompletionEntry),
     /// Bytes that are no entry: the client's own memory was overwritten.
     Garbage,
 }
@@ -334,7 +324,7 @@ impl CompletionRing {
     /// The phase bit of the lap that `counter` is in: true in the first.
     #[inline(always)]
     fn phase(&self, counter: u16) -> bool {
-        super::lap(counter, self.entries) & 1 == 0
+        u32::from(counter) & self.entries == 0
     }
 
     #[inline(always)]
@@ -352,12 +342,20 @@ impl CompletionRing {
     /// the client has not read is lost: the device does not know how far the client is.
     #[inline(always)]
     pub fn write(&self, counter: u16, entry: &CompletionEntry) {
-        let words = entry.encode(self.phase(counter));
         let slot = self.slot(counter);
-        for index in 1..WORDS {
-            slot[index].store(words[index], Ordering::Relaxed);
+        for (slot, word) in slot.iter().zip(entry.0).skip(1) {
+            slot.store(word, Ordering::Relaxed);
         }
-        slot[0].store(words[0], Ordering::Release);
+        let phase = u64::from(self.phase(counter)) << PHASE_SHIFT;
+        slot[0].store(entry.0[0] & !PHASE | phase, Ordering::Release);
+    }
+
+    /// Whether the device has not written the entry yet that the consumer counter names. One look at
+    /// one cache line.
+    #[inline(always)]
+    pub fn is_empty(&self, counter: u16) -> bool {
+        let head = self.slot(counter)[0].load(Ordering::Relaxed);
+        (head & PHASE != 0) != self.phase(counter)
     }
 
     /// Reads what the consumer counter names.
@@ -365,14 +363,18 @@ impl CompletionRing {
     pub fn read(&self, counter: u16) -> Slot {
         let slot = self.slot(counter);
         let head = slot[0].load(Ordering::Acquire);
-        if ((head >> 24) as u8 & PHASE != 0) != self.phase(counter) {
+        if (head & PHASE != 0) != self.phase(counter) {
             return Slot::Empty;
         }
-        let mut words = [head, 0, 0, 0];
+        let mut words = [head & !PHASE, 0, 0, 0];
         for index in 1..WORDS {
             words[index] = slot[index].load(Ordering::Relaxed);
         }
-        RawCompletion::new(words).map_or(Slot::Garbage, Slot::Entry)
+        let entry = CompletionEntry(words);
+        match entry.is_sound() {
+            true => Slot::Entry(entry),
+            false => Slot::Garbage,
+        }
     }
 }
 
@@ -382,7 +384,7 @@ mod tests {
 
     fn read(ring: &CompletionRing, counter: u16) -> Option<CompletionEntry> {
         match ring.read(counter) {
-            Slot::Entry(entry) => Some(entry.decode()),
+            Slot::Entry(entry) => Some(entry),
             Slot::Empty | Slot::Garbage => None,
         }
     }
@@ -395,7 +397,7 @@ mod tests {
         ring.memory().bytes(start..start + 32)
     }
 
-    const RECEIVED: ReceiveDetail = ReceiveDetail {
+    const RECEIVED: Received = Received {
         length: 0x2221,
         ahn: Some(Ahn(0x3231)),
         source_qpn: Qpn(0x4241),
@@ -404,27 +406,33 @@ mod tests {
         unsolicited: false,
     };
 
-    fn received(operation: WqeOperation, detail: ReceiveDetail) -> CompletionEntry {
-        CompletionEntry {
-            request_id: 0x0102,
-            status: 0,
-            operation,
-            qpn: Qpn(0x1211),
-            side: QueueSide::Receive(detail),
-        }
+    fn received(operation: WqeOperation, received: &Received) -> CompletionEntry {
+        let entry = CompletionEntry::of_receive(Qpn(0x1211), 0x0102, operation, 0, received);
+        assert!(entry.is_receive());
+        assert_eq!((entry.request_id(), entry.status()), (0x0102, 0));
+        assert_eq!((entry.qpn(), entry.operation()), (Qpn(0x1211), operation));
+        let found = Received {
+            length: entry.length(),
+            ahn: entry.ahn(),
+            source_qpn: entry.source_qpn(),
+            source_gid: entry.source_gid(),
+            immediate: entry.immediate(),
+            unsolicited: entry.is_unsolicited(),
+        };
+        assert_eq!(found, *received);
+        entry
     }
 
     #[test]
     fn completion_of_a_request() {
-        let entry = CompletionEntry {
-            request_id: 0x0102,
-            status: 10,
-            operation: WqeOperation::RdmaRead,
-            qpn: Qpn(0x1211),
-            side: QueueSide::Send(SendDetail {
-                request_id_upper: 0xa6a5_a4a3_a2a1,
-            }),
-        };
+        let (qpn, upper) = (Qpn(0x1211), 0xa6a5_a4a3_a2a1);
+        let entry = CompletionEntry::of_send_id(qpn, 0x0102, upper, WqeOperation::RdmaRead, 10);
+        assert!(!entry.is_receive());
+        assert_eq!((entry.request_id(), entry.status()), (0x0102, 10));
+        assert_eq!(
+            (entry.request_id_upper(), entry.operation()),
+            (upper, WqeOperation::RdmaRead)
+        );
         #[rustfmt::skip]
         let bytes = [
             0x02, 0x01,                         // request id
@@ -450,12 +458,12 @@ mod tests {
             0x51, 0x52, 0x53, 0x54, // immediate
             0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
         ];
-        assert_eq!(literal(3, &received(WqeOperation::Send, RECEIVED)), bytes);
+        assert_eq!(literal(3, &received(WqeOperation::Send, &RECEIVED)), bytes);
     }
 
     #[test]
     fn completion_of_a_receive_from_an_unknown_sender_names_its_gid() {
-        let detail = ReceiveDetail {
+        let detail = Received {
             ahn: None,
             source_gid: Some(Gid([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16])),
             immediate: None,
@@ -468,12 +476,12 @@ mod tests {
             0xff, 0xff, 0x41, 0x42, 0, 0, 0, 0,
             1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
         ];
-        assert_eq!(literal(4, &received(WqeOperation::Send, detail)), bytes);
+        assert_eq!(literal(4, &received(WqeOperation::Send, &detail)), bytes);
     }
 
     #[test]
     fn completion_of_a_write_has_a_32_bit_length() {
-        let detail = ReceiveDetail {
+        let detail = Received {
             length: 0x2423_2221,
             unsolicited: true,
             ..RECEIVED
@@ -488,7 +496,7 @@ mod tests {
             0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
         ];
         assert_eq!(
-            literal(0, &received(WqeOperation::RdmaWrite, detail)),
+            literal(0, &received(WqeOperation::RdmaWrite, &detail)),
             bytes
         );
     }
@@ -496,10 +504,12 @@ mod tests {
     #[test]
     fn an_entry_is_seen_once_in_each_lap() {
         let ring = CompletionRing::new(2).unwrap();
-        let entry = received(WqeOperation::Send, RECEIVED);
+        let entry = received(WqeOperation::Send, &RECEIVED);
         for counter in (0..=u16::MAX).chain(0..8) {
+            assert!(ring.is_empty(counter), "{counter}");
             assert_eq!(ring.read(counter), Slot::Empty, "{counter}");
             ring.write(counter, &entry);
+            assert!(!ring.is_empty(counter), "{counter}");
             assert_eq!(read(&ring, counter), Some(entry), "{counter}");
         }
     }

@@ -8,6 +8,7 @@ use zerocopy::FromZeros;
 
 use crate::device::Error;
 
+/// What the words are allocated in.
 #[derive(FromZeros)]
 #[repr(C, align(64))]
 struct CacheLine([AtomicU64; WORDS_PER_LINE]);
@@ -21,11 +22,12 @@ const OWN_PAGES: usize = 16 << 10;
 
 /// Zeroed, cache-line aligned memory that is only ever accessed as 64-bit atomics.
 pub struct RingMemory {
-    lines: NonNull<[CacheLine]>,
+    /// Whole cache lines.
+    words: NonNull<[AtomicU64]>,
     owner: Owner,
 }
 
-/// What the lines lie in.
+/// What the words lie in.
 enum Owner {
     /// A `Box<[CacheLine]>`.
     Heap,
@@ -33,7 +35,7 @@ enum Owner {
     Pages(#[expect(dead_code, reason = "kept for its drop")] MmapRaw),
 }
 
-// SAFETY: the lines are owned, and consist of atomics.
+// SAFETY: the words are owned, and are atomics.
 unsafe impl Send for RingMemory {}
 // SAFETY: as above.
 unsafe impl Sync for RingMemory {}
@@ -50,24 +52,25 @@ impl RingMemory {
         let bytes = count * size_of::<CacheLine>();
         if bytes < OWN_PAGES {
             let lines = <[CacheLine]>::new_box_zeroed_with_elems(count).map_err(|_| exhausted)?;
+            let first = NonNull::from(Box::leak(lines)).cast();
             return Ok(RingMemory {
-                lines: NonNull::from(Box::leak(lines)),
+                words: NonNull::slice_from_raw_parts(first, count * WORDS_PER_LINE),
                 owner: Owner::Heap,
             });
         }
         let pages = MmapRaw::from(MmapMut::map_anon(bytes).map_err(|_| exhausted)?);
         let first = NonNull::new(pages.as_mut_ptr().cast()).ok_or(exhausted)?;
         Ok(RingMemory {
-            lines: NonNull::slice_from_raw_parts(first, count),
+            words: NonNull::slice_from_raw_parts(first, count * WORDS_PER_LINE),
             owner: Owner::Pages(pages),
         })
     }
 
     #[inline(always)]
-    fn lines(&self) -> &[CacheLine] {
-        // SAFETY: the lines live as long as `self`, are aligned (to a page, if not by a box), and any
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the words live as long as `self`, are aligned (to a page, if not by a box), and any
         // bytes are valid atomics.
-        unsafe { self.lines.as_ref() }
+        unsafe { self.words.as_ref() }
     }
 
     /// The word at `index`, counted in 8 bytes.
@@ -76,25 +79,23 @@ impl RingMemory {
     /// Beyond the end of the memory.
     #[cfg(test)]
     pub(super) fn word(&self, index: usize) -> &AtomicU64 {
-        &self.lines()[index / WORDS_PER_LINE].0[index % WORDS_PER_LINE]
+        &self.words()[index]
     }
 
-    /// The words of entry `index` of a ring whose entries have `N` words: 1, 2, 4 or 8.
+    /// The words of entry `index` of a ring whose entries have `N` words: 2, 4, 8 or 16.
     ///
     /// # Panics
     /// Beyond the end of the memory.
     #[inline(always)]
     pub(super) fn entry<const N: usize>(&self, index: usize) -> &[AtomicU64; N] {
-        const { assert!(WORDS_PER_LINE.is_multiple_of(N)) };
-        let per_line = WORDS_PER_LINE / N;
-        let (entries, _) = self.lines()[index / per_line].0.as_chunks();
-        &entries[index % per_line]
+        let (entries, _) = self.words().as_chunks();
+        &entries[index]
     }
 
     /// The first byte, aligned to 64. The memory lives as long as the ring that it belongs to, and
     /// may be written through this pointer in aligned words of up to 8 bytes.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.lines.as_ptr().cast()
+        self.words.as_ptr().cast()
     }
 
     #[cfg(test)]
@@ -106,20 +107,22 @@ impl RingMemory {
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        size_of_val(self.lines())
+        size_of_val(self.words())
     }
 
     /// Whether there is no memory at all.
     pub fn is_empty(&self) -> bool {
-        self.lines().is_empty()
+        self.words().is_empty()
     }
 }
 
 impl Drop for RingMemory {
     fn drop(&mut self) {
         if let Owner::Heap = self.owner {
+            let count = self.words.len() / WORDS_PER_LINE;
+            let lines = NonNull::slice_from_raw_parts(self.words.cast::<CacheLine>(), count);
             // SAFETY: leaked from a box when this was made, and nobody has a reference any more.
-            drop(unsafe { Box::from_raw(self.lines.as_ptr()) });
+            drop(unsafe { Box::from_raw(lines.as_ptr()) });
         }
     }
 }

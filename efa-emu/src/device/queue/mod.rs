@@ -15,16 +15,12 @@ mod receive;
 mod send;
 mod work_request;
 
-pub use completion::{
-    CompletionEntry, CompletionRing, CqDoorbell, QueueSide, RawCompletion, ReceiveDetail,
-    SendDetail, Slot,
-};
+pub use completion::{CompletionEntry, CompletionRing, CqDoorbell, Received, Slot};
 pub use memory::{Doorbell, RingMemory};
 pub use receive::{ReceiveDescriptor, ReceiveRing};
 pub use send::SendRing;
 pub use work_request::{
-    BadWorkRequest, Buffer, InlineData, Payload, RawWorkRequest, RemoteBuffer, WorkRequest,
-    WqeOperation, WqeSize,
+    BadWorkRequest, Buffer, EntryHead, RemoteBuffer, WorkRequest, WqeOperation, WqeSize,
 };
 
 use super::Error;
@@ -38,10 +34,4 @@ fn check_entries(what: &'static str, entries: u32) -> Result<(), Error> {
     } else {
         Err(Error::invalid(what, entries))
     }
-}
-
-/// How often the ring was filled before the entry with this counter. `entries` is a power of two.
-#[inline(always)]
-fn lap(counter: u16, entries: u32) -> u32 {
-    u32::from(counter) >> entries.trailing_zeros()
 }

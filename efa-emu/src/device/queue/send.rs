@@ -1,9 +1,14 @@
 //! The send queue's ring.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use zerocopy::IntoBytes;
 
 use super::memory::{Doorbell, RingMemory, WORDS_PER_LINE};
-use super::work_request::{BadWorkRequest, RawWorkRequest, WorkRequest, WqeSize};
+use super::work_request::{
+    BadWorkRequest, Buffer, EntryHead, HEAD_WORDS, MAX_WORDS, RemoteBuffer, WorkRequest,
+    WqeOperation, WqeSize,
+};
 use crate::device::Error;
 use crate::prefetch;
 
@@ -47,30 +52,85 @@ impl SendRing {
         &self.doorbell
     }
 
-    /// Writes the entry that the producer counter names. The doorbell publishes it. Inline data
-    /// beyond the entry's end is cut off.
+    /// Writes the head of the entry that the producer counter names, which completes the entry. The
+    /// doorbell publishes it.
     ///
     /// # Panics
     /// If the ring has no entries.
     #[inline(always)]
-    pub fn write(&self, counter: u16, request: &WorkRequest) {
-        let first = self
-            .memory
-            .entry::<WORDS_PER_LINE>(self.first_line(counter));
-        let second = match self.size {
-            WqeSize::Bytes64 => &[],
-            WqeSize::Bytes128 => &self
-                .memory
-                .entry::<WORDS_PER_LINE>(self.first_line(counter) + 1)[..],
+    pub fn write_head(&self, counter: u16, head: &EntryHead) {
+        let phase = u32::from(counter) & self.entries != 0;
+        let line = self.line(self.first_line(counter));
+        for (slot, word) in line.iter().zip(head.to_words(phase)) {
+            slot.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes the peer's memory of an RDMA request into the entry.
+    ///
+    /// # Panics
+    /// If the ring has no entries.
+    #[inline(always)]
+    pub fn write_remote(&self, counter: u16, remote: RemoteBuffer) {
+        let line = self.line(self.first_line(counter));
+        for (slot, word) in line[HEAD_WORDS..].iter().zip(remote.to_words()) {
+            slot.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes the local buffers of the request that `head` begins, and notes their number in it.
+    /// Buffers beyond the end of the entry are cut off.
+    ///
+    /// # Panics
+    /// If the ring has no entries.
+    #[inline(always)]
+    pub fn write_buffers(&self, counter: u16, head: &mut EntryHead, buffers: &[Buffer]) {
+        let line = self.line(self.first_line(counter));
+        let (places, _) = line[data_start(head)..].as_chunks::<2>();
+        for (place, buffer) in places.iter().zip(buffers) {
+            let [sizes, address] = buffer.to_words();
+            place[0].store(sizes, Ordering::Relaxed);
+            place[1].store(address, Ordering::Relaxed);
+        }
+        head.set_count(false, buffers.len().min(places.len()) as u16);
+    }
+
+    /// Writes the inline bytes of the request that `head` begins, and notes their number in it.
+    /// Returns `false`, and changes nothing, if the entry has no room for all of them.
+    ///
+    /// # Panics
+    /// If the ring has no entries.
+    pub fn write_inline(&self, counter: u16, head: &mut EntryHead, parts: &[&[u8]]) -> bool {
+        let mut words = [0u64; MAX_WORDS];
+        let mut length = 0;
+        let capacity = match (head.operation(), self.size) {
+            (WqeOperation::Send, _) | (_, WqeSize::Bytes128) => self.size.inline_capacity(),
+            (_, WqeSize::Bytes64) => 0,
         };
-        request.encode(super::lap(counter, self.entries) & 1 != 0, |index, word| {
-            let slot = first
-                .get(index)
-                .or_else(|| second.get(index - WORDS_PER_LINE));
-            if let Some(slot) = slot {
-                slot.store(word, Ordering::Relaxed);
-            }
-        });
+        let room = &mut words.as_mut_bytes()[..capacity];
+        for part in parts {
+            let Some(place) = room
+                .get_mut(length..)
+                .and_then(|rest| rest.get_mut(..part.len()))
+            else {
+                return false;
+            };
+            place.copy_from_slice(part);
+            length += part.len();
+        }
+        let first = self.first_line(counter);
+        let words = &words[..length.div_ceil(8)];
+        for (index, word) in (data_start(head)..).zip(words) {
+            let line = self.line(first + index / WORDS_PER_LINE);
+            line[index % WORDS_PER_LINE].store(word.to_le(), Ordering::Relaxed);
+        }
+        head.set_count(true, length as u16);
+        true
+    }
+
+    #[inline(always)]
+    fn line(&self, index: usize) -> &[AtomicU64; WORDS_PER_LINE] {
+        self.memory.entry(index)
     }
 
     #[inline(always)]
@@ -85,9 +145,7 @@ impl SendRing {
     /// Has the entry that a counter names brought into the caches.
     pub(crate) fn prefetch(&self, counter: u16) {
         if self.entries > 0 {
-            let line = self
-                .memory
-                .entry::<WORDS_PER_LINE>(self.first_line(counter));
+            let line = self.line(self.first_line(counter));
             prefetch::for_write(line.as_ptr().cast());
         }
     }
@@ -96,8 +154,8 @@ impl SendRing {
     ///
     /// # Panics
     /// If the ring has no entries.
-    pub fn read(&self, counter: u16) -> Result<RawWorkRequest, BadWorkRequest> {
-        let mut entry = RawWorkRequest::EMPTY;
+    pub fn read(&self, counter: u16) -> Result<WorkRequest, BadWorkRequest> {
+        let mut entry = WorkRequest::EMPTY;
         self.read_into(counter, &mut entry)?;
         Ok(entry)
     }
@@ -107,11 +165,7 @@ impl SendRing {
     /// # Panics
     /// If the ring has no entries.
     #[inline(always)]
-    pub fn read_into(
-        &self,
-        counter: u16,
-        entry: &mut RawWorkRequest,
-    ) -> Result<(), BadWorkRequest> {
+    pub fn read_into(&self, counter: u16, entry: &mut WorkRequest) -> Result<(), BadWorkRequest> {
         let first = self.first_line(counter);
         let (lines, _) = entry.words_mut().as_chunks_mut::<WORDS_PER_LINE>();
         let [head, tail] = lines else {
@@ -126,10 +180,18 @@ impl SendRing {
 
     #[inline(always)]
     fn read_line(&self, index: usize, words: &mut [u64; WORDS_PER_LINE]) {
-        let slots = self.memory.entry::<WORDS_PER_LINE>(index);
-        for (word, slot) in words.iter_mut().zip(slots) {
+        for (word, slot) in words.iter_mut().zip(self.line(index)) {
             *word = slot.load(Ordering::Relaxed);
         }
+    }
+}
+
+/// Where the local side of the request begins, in words.
+#[inline(always)]
+fn data_start(head: &EntryHead) -> usize {
+    match head.operation() {
+        WqeOperation::Send => HEAD_WORDS,
+        WqeOperation::RdmaRead | WqeOperation::RdmaWrite => HEAD_WORDS + 2,
     }
 }
 
@@ -137,35 +199,43 @@ impl SendRing {
 mod tests {
     use efa_core::address::{Qkey, Qpn};
 
-    use super::super::{Buffer, InlineData, Payload, RemoteBuffer, WqeOperation};
     use super::*;
 
-    const SEND: WorkRequest = WorkRequest {
-        request_id: 0x0102,
-        request_id_upper: 0xa6a5_a4a3_a2a1,
-        operation: WqeOperation::Send,
-        immediate: Some(0x1413_1211),
-        destination_qpn: Qpn(0x2221),
-        ahn: 0x3231,
-        qkey: Qkey(0x4443_4241),
-        remote: None,
-        payload: Payload::Buffers {
-            count: 2,
-            buffers: [
-                Buffer {
-                    address: 0x5857_5655_5453_5251,
-                    length: 0x6463_6261,
-                    lkey: 0x0073_7271,
-                },
-                Buffer {
-                    address: 0x8887_8685_8483_8281,
-                    length: 0x9493_9291,
-                    lkey: 0x00b3_b2b1,
-                },
-            ],
+    const BUFFERS: [Buffer; 2] = [
+        Buffer {
+            address: 0x5857_5655_5453_5251,
+            length: 0x6463_6261,
+            lkey: 0x0073_7271,
         },
-        signaled: true,
-    };
+        Buffer {
+            address: 0x8887_8685_8483_8281,
+            length: 0x9493_9291,
+            lkey: 0x00b3_b2b1,
+        },
+    ];
+
+    fn head(operation: WqeOperation, immediate: Option<u32>) -> EntryHead {
+        let mut head = EntryHead::new(0x0102, operation, immediate);
+        head.set_destination(0x3231, Qpn(0x2221), Qkey(0x4443_4241));
+        head
+    }
+
+    /// Writes a send with immediate and two buffers.
+    fn write_send(ring: &SendRing, counter: u16) {
+        let mut head = head(WqeOperation::Send, Some(0x1413_1211));
+        ring.write_buffers(counter, &mut head, &BUFFERS);
+        ring.write_head(counter, &head);
+    }
+
+    /// What every head of these tests says.
+    fn assert_head(request: &WorkRequest) {
+        assert_eq!(
+            (request.request_id(), request.destination_qpn()),
+            (0x0102, Qpn(0x2221))
+        );
+        assert_eq!((request.ahn(), request.qkey()), (0x3231, Qkey(0x4443_4241)));
+        assert!(request.is_signaled());
+    }
 
     #[rustfmt::skip]
     const SEND_BYTES: [u8; 64] = [
@@ -179,7 +249,7 @@ mod tests {
         0, 0,                                           // hints, reserved
         0x41, 0x42, 0x43, 0x44,                         // Q-key
         0, 0, 0, 0, 0, 0,                               // reserved
-        0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6,             // request id, upper part
+        0, 0, 0, 0, 0, 0,                               // request id, upper part
         0x61, 0x62, 0x63, 0x64, 0x71, 0x72, 0x73, 0,    // first buffer: length, lkey
         0x51, 0x52, 0x53, 0x54, 0x55, 0x56, 0x57, 0x58, // address
         0x91, 0x92, 0x93, 0x94, 0xb1, 0xb2, 0xb3, 0,    // second buffer
@@ -189,26 +259,38 @@ mod tests {
     #[test]
     fn a_send_with_two_buffers() {
         let ring = SendRing::new(4, WqeSize::Bytes64).unwrap();
-        ring.write(1, &SEND);
+        write_send(&ring, 1);
         assert_eq!(ring.memory().bytes(64..128), SEND_BYTES);
-        assert_eq!(ring.read(1).map(|raw| raw.decode()), Ok(SEND));
+        let request = ring.read(1).unwrap();
+        assert_head(&request);
+        assert!(request.is_send() && !request.is_inline());
+        assert_eq!(request.operation(), WqeOperation::Send);
+        assert_eq!(request.immediate(), Some(0x1413_1211));
+        assert_eq!(request.buffer_count(), 2);
+        assert_eq!([request.buffer(0), request.buffer(1)], BUFFERS);
+        assert_eq!(request.length(), 0x6463_6261 + 0x9493_9291);
+    }
+
+    /// Our own clients write none; others do.
+    #[test]
+    fn the_upper_part_of_a_request_id_is_the_last_six_bytes_of_the_head() {
+        let ring = SendRing::new(1, WqeSize::Bytes64).unwrap();
+        write_send(&ring, 0);
+        let word = u64::from_le_bytes([0, 0, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6]);
+        ring.memory().word(3).store(word, Ordering::Relaxed);
+        let request = ring.read(0).unwrap();
+        assert_eq!(request.request_id_upper(), 0xa6a5_a4a3_a2a1);
     }
 
     #[test]
     fn the_phase_bit_changes_with_each_lap() {
         let ring = SendRing::new(4, WqeSize::Bytes64).unwrap();
         for (counter, control) in [(3, 0x1c), (4, 0x1d), (8, 0x1c), (0xffff, 0x1d), (0, 0x1c)] {
-            ring.write(counter, &SEND);
+            write_send(&ring, counter);
             let at = usize::from(counter & 3) * 64 + 3;
             assert_eq!(ring.memory().bytes(at..at + 1), [control], "{counter}");
-            assert_eq!(ring.read(counter).map(|raw| raw.decode()), Ok(SEND));
+            assert_head(&ring.read(counter).unwrap());
         }
-    }
-
-    fn inline(bytes: &[u8]) -> Payload {
-        let mut data = InlineData::EMPTY;
-        assert!(data.push(bytes));
-        Payload::Inline(data)
     }
 
     #[test]
@@ -216,27 +298,29 @@ mod tests {
         let bytes: Vec<u8> = (1..=80).collect();
         for (size, capacity) in [(WqeSize::Bytes64, 32), (WqeSize::Bytes128, 80)] {
             let ring = SendRing::new(2, size).unwrap();
-            let request = WorkRequest {
-                payload: inline(&bytes[..capacity]),
-                immediate: None,
-                signaled: false,
-                ..SEND
-            };
-            ring.write(1, &request);
+            let mut head = head(WqeOperation::Send, None);
+            let parts = [&bytes[..3], &[], &bytes[3..capacity]];
+            assert!(ring.write_inline(1, &mut head, &parts));
+            let full = head;
+            assert!(!ring.write_inline(1, &mut head, &[parts[0], parts[2], &[0]]));
+            assert_eq!(head, full, "nothing was changed");
+            ring.write_head(1, &head);
             let start = size.bytes();
-            // Kind: meta, inline, send. Control: last, first.
+            // Kind: meta, inline, send. Control: completion requested, last, first.
             assert_eq!(
                 ring.memory().bytes(start..start + 8),
-                [0x02, 0x01, 0xa0, 0x0c, 0x21, 0x22, capacity as u8, 0]
+                [0x02, 0x01, 0xa0, 0x1c, 0x21, 0x22, capacity as u8, 0]
             );
             assert_eq!(
                 ring.memory().bytes(start + 32..start + 32 + capacity),
                 bytes[..capacity]
             );
-            assert_eq!(ring.read(1).map(|raw| raw.decode()), Ok(request));
+            let request = ring.read(1).unwrap();
+            assert_head(&request);
+            assert_eq!((request.immediate(), request.buffer_count()), (None, 0));
+            assert_eq!(request.inline_bytes(), &bytes[..capacity]);
+            assert_eq!(request.length(), capacity as u64);
         }
-        let mut full = InlineData::EMPTY;
-        assert!(full.push(&bytes) && !full.push(&[0]) && full.as_slice() == bytes);
     }
 
     #[test]
@@ -246,18 +330,11 @@ mod tests {
             length: 0xd4d3_d2d1,
             rkey: 0xe4e3_e2e1,
         };
-        let Payload::Buffers { buffers, .. } = SEND.payload else {
-            unreachable!()
-        };
-        let read = WorkRequest {
-            operation: WqeOperation::RdmaRead,
-            immediate: None,
-            remote: Some(remote),
-            payload: Payload::from_buffers(&buffers[..1]).unwrap(),
-            ..SEND
-        };
         let ring = SendRing::new(1, WqeSize::Bytes64).unwrap();
-        ring.write(0, &read);
+        let mut read = head(WqeOperation::RdmaRead, None);
+        ring.write_remote(0, remote);
+        ring.write_buffers(0, &mut read, &BUFFERS);
+        ring.write_head(0, &read);
         #[rustfmt::skip]
         let data = [
             0xd1, 0xd2, 0xd3, 0xd4, 0xe1, 0xe2, 0xe3, 0xe4, // remote length, rkey
@@ -267,25 +344,33 @@ mod tests {
         ];
         assert_eq!(ring.memory().bytes(32..64), data);
         assert_eq!(ring.memory().bytes(2..8), [0x81, 0x1c, 0x21, 0x22, 1, 0]);
-        assert_eq!(ring.read(0).map(|raw| raw.decode()), Ok(read));
+        let request = ring.read(0).unwrap();
+        assert_head(&request);
+        assert!(!request.is_send());
+        assert_eq!(request.operation(), WqeOperation::RdmaRead);
+        assert_eq!((request.remote(), request.buffer(0)), (remote, BUFFERS[0]));
+        assert_eq!(request.buffer_count(), 1, "there is no room for a second");
 
-        let write = WorkRequest {
-            operation: WqeOperation::RdmaWrite,
-            payload: inline(b"written inline"),
-            ..read
-        };
         let ring = SendRing::new(1, WqeSize::Bytes128).unwrap();
-        ring.write(0, &write);
+        let mut write = head(WqeOperation::RdmaWrite, None);
+        ring.write_remote(0, remote);
+        assert!(ring.write_inline(0, &mut write, &[b"written inline"]));
+        ring.write_head(0, &write);
         assert_eq!(ring.memory().bytes(2..3), [0xa2]);
         assert_eq!(ring.memory().bytes(48..62), b"written inline");
-        assert_eq!(ring.read(0).map(|raw| raw.decode()), Ok(write));
+        let request = ring.read(0).unwrap();
+        assert_eq!(request.operation(), WqeOperation::RdmaWrite);
+        assert_eq!(
+            (request.remote(), request.inline_bytes()),
+            (remote, &b"written inline"[..])
+        );
     }
 
     #[test]
     fn entries_that_make_no_sense_are_told_apart() {
         let ring = SendRing::new(1, WqeSize::Bytes64).unwrap();
         let with = |byte: usize, value: u8| {
-            ring.write(0, &SEND);
+            write_send(&ring, 0);
             let word = ring.memory().word(byte / 8);
             let mut bytes = word.load(Ordering::Relaxed).to_le_bytes();
             bytes[byte % 8] = value;
@@ -334,7 +419,7 @@ mod tests {
                 count: 0x102
             })
         );
-        // An RDMA request has one local buffer; SEND has two.
+        // An RDMA request has one local buffer; the send has two.
         assert_eq!(
             with(2, 0x81),
             Err(BadWorkRequest::Length {

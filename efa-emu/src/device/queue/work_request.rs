@@ -33,9 +33,10 @@ const LAST: u8 = 1 << 3;
 const COMPLETION_REQUESTED: u8 = 1 << 4;
 
 const LKEY_MASK: u32 = 0x00ff_ffff;
-const HEAD_WORDS: usize = 4;
-/// Of a 128-byte entry.
-const MAX_WORDS: usize = 16;
+/// Words in front of the data.
+pub(super) const HEAD_WORDS: usize = 4;
+/// Words of a 128-byte entry.
+pub(super) const MAX_WORDS: usize = 16;
 
 /// The size of a send queue's entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,26 +67,25 @@ impl WqeSize {
 
 /// What a work request does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
 pub enum WqeOperation {
     /// A send.
-    Send,
+    Send = 0,
     /// An RDMA read.
-    RdmaRead,
+    RdmaRead = 1,
     /// An RDMA write.
-    RdmaWrite,
+    RdmaWrite = 2,
 }
 
 impl WqeOperation {
     /// The device's code.
+    #[inline(always)]
     pub const fn code(self) -> u8 {
-        match self {
-            WqeOperation::Send => 0,
-            WqeOperation::RdmaRead => 1,
-            WqeOperation::RdmaWrite => 2,
-        }
+        self as u8
     }
 
     /// The operation of a code, if the device knows it.
+    #[inline(always)]
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             0 => Some(WqeOperation::Send),
@@ -108,6 +108,15 @@ pub struct Buffer {
     pub lkey: u32,
 }
 
+impl Buffer {
+    /// As an entry has it.
+    #[inline(always)]
+    pub(super) fn to_words(self) -> [u64; 2] {
+        let lkey = self.lkey & LKEY_MASK;
+        [u64::from(self.length) | u64::from(lkey) << 32, self.address]
+    }
+}
+
 /// The peer's memory of an RDMA request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RemoteBuffer {
@@ -119,98 +128,94 @@ pub struct RemoteBuffer {
     pub rkey: u32,
 }
 
-/// Bytes that travel inside the work request.
+impl RemoteBuffer {
+    /// As an entry has it.
+    #[inline(always)]
+    pub(super) fn to_words(self) -> [u64; 2] {
+        [
+            u64::from(self.length) | u64::from(self.rkey) << 32,
+            self.address,
+        ]
+    }
+}
+
+/// The part of an entry in front of its data, while the client makes it. The data goes into the ring
+/// by itself ([`SendRing`](super::SendRing)); the head follows when all of it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct InlineData {
-    length: u8,
-    bytes: [u8; INLINE_SIZE_WIDE as usize],
+pub struct EntryHead {
+    words: [u64; HEAD_WORDS],
 }
 
-impl InlineData {
-    /// No bytes.
-    pub const EMPTY: InlineData = InlineData {
-        length: 0,
-        bytes: [0; INLINE_SIZE_WIDE as usize],
-    };
-
-    /// Appends `bytes`; false (and nothing changed) if they do not fit.
-    #[must_use]
-    pub fn push(&mut self, bytes: &[u8]) -> bool {
-        let start = usize::from(self.length);
-        let Some(room) = self.bytes.get_mut(start..start + bytes.len()) else {
-            return false;
-        };
-        room.copy_from_slice(bytes);
-        self.length += bytes.len() as u8;
-        true
-    }
-
-    /// The bytes.
-    pub fn as_slice(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.length)]
-    }
-}
-
-/// The local side of a work request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Payload {
-    /// Bytes inside the work request.
-    Inline(InlineData),
-    /// Registered memory; the first `count` of the buffers are used.
-    Buffers {
-        /// 0, 1 or 2.
-        count: u8,
-        /// The buffers.
-        buffers: [Buffer; 2],
-    },
-}
-
-impl Payload {
-    /// Gathers up to two buffers.
-    #[inline]
-    pub fn from_buffers(list: &[Buffer]) -> Option<Self> {
-        let mut buffers = [Buffer::default(); 2];
-        buffers.get_mut(..list.len())?.copy_from_slice(list);
-        let count = list.len() as u8;
-        Some(Payload::Buffers { count, buffers })
-    }
-
-    /// Total length in bytes.
-    pub fn length(&self) -> u64 {
-        match self {
-            Payload::Inline(data) => u64::from(data.length),
-            Payload::Buffers { count, buffers } => buffers[..usize::from(*count)]
-                .iter()
-                .map(|buffer| u64::from(buffer.length))
-                .sum(),
+impl EntryHead {
+    /// A request without a destination and without data, signaled.
+    #[inline(always)]
+    pub fn new(request_id: u16, operation: WqeOperation, immediate: Option<u32>) -> EntryHead {
+        let mut kind = operation.code() | META;
+        if immediate.is_some() {
+            kind |= HAS_IMMEDIATE;
+        }
+        const CONTROL: u8 = FIRST | LAST | COMPLETION_REQUESTED;
+        EntryHead {
+            words: [
+                u64::from(request_id) | u64::from(kind) << 16 | u64::from(CONTROL) << 24,
+                u64::from(immediate.unwrap_or(0)),
+                0,
+                0,
+            ],
         }
     }
+
+    /// What the request does.
+    #[inline(always)]
+    pub fn operation(&self) -> WqeOperation {
+        operation_of(self.words[0])
+    }
+
+    /// Names the peer by its raw address handle number, queue pair and Q-key.
+    #[inline(always)]
+    pub fn set_destination(&mut self, ahn: u16, qpn: Qpn, qkey: Qkey) {
+        self.words[0] = self.words[0] & !(0xffff << 32) | u64::from(qpn.0) << 32;
+        self.words[1] = self.words[1] & 0xffff_ffff | u64::from(ahn) << 32;
+        self.words[2] = qkey.0.into();
+    }
+
+    /// Notes the number of buffers, or of inline bytes.
+    #[inline(always)]
+    pub(super) fn set_count(&mut self, is_inline: bool, count: u16) {
+        const KIND_INLINE: u64 = (INLINE as u64) << 16;
+        let kind = if is_inline { KIND_INLINE } else { 0 };
+        let others = self.words[0] & !(0xffff << 48 | KIND_INLINE);
+        self.words[0] = others | kind | u64::from(count) << 48;
+    }
+
+    /// The words, with the phase bit of the lap.
+    #[inline(always)]
+    pub(super) fn to_words(self, phase: bool) -> [u64; HEAD_WORDS] {
+        let [first, rest @ ..] = self.words;
+        let [second, third, fourth] = rest;
+        [first | u64::from(phase) << 24, second, third, fourth]
+    }
 }
 
-/// One entry of a send queue.
+/// Known, as checked when the entry was read or given when it was made.
+#[inline(always)]
+fn operation_of(first_word: u64) -> WqeOperation {
+    match (first_word >> 16) as u8 & OPERATION {
+        0 => WqeOperation::Send,
+        1 => WqeOperation::RdmaRead,
+        _ => WqeOperation::RdmaWrite,
+    }
+}
+
+/// An entry as the device has read it: copied out of the ring, known to be one whole request, each
+/// field taken out when it is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WorkRequest {
-    /// Returned in the completion; the device does not interpret it.
-    pub request_id: u16,
-    /// Upper 48 bits of a 64-bit request id, likewise.
-    pub request_id_upper: u64,
-    /// What to do.
-    pub operation: WqeOperation,
-    /// Immediate data.
-    pub immediate: Option<u32>,
-    /// The peer's queue pair.
-    pub destination_qpn: Qpn,
-    /// The peer's raw address handle number.
-    pub ahn: u16,
-    /// The Q-key of the peer's queue pair.
-    pub qkey: Qkey,
-    /// The peer's memory; `Some` exactly for RDMA.
-    pub remote: Option<RemoteBuffer>,
-    /// The local memory or bytes.
-    pub payload: Payload,
-    /// Whether a successful request writes a completion.
-    pub signaled: bool,
+    words: Words,
 }
+
+/// An entry of either size.
+pub(super) type Words = [u64; MAX_WORDS];
 
 /// Why a work request in the ring cannot be executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -241,81 +246,13 @@ pub enum BadWorkRequest {
     },
 }
 
-/// An entry of either size; the words beyond its end are 0.
-pub(super) type Words = [u64; MAX_WORDS];
-
 impl WorkRequest {
-    /// Hands the entry's words to `store`, each with its index. Words that the entry does not need
-    /// are left out.
-    #[inline(always)]
-    pub(super) fn encode(&self, phase: bool, mut store: impl FnMut(usize, u64)) {
-        let mut kind = self.operation.code() | META;
-        if self.immediate.is_some() {
-            kind |= HAS_IMMEDIATE;
-        }
-        let mut control = FIRST | LAST | u8::from(phase);
-        if self.signaled {
-            control |= COMPLETION_REQUESTED;
-        }
-        let mut data = HEAD_WORDS;
-        if let Some(remote) = self.remote {
-            store(
-                data,
-                u64::from(remote.length) | u64::from(remote.rkey) << 32,
-            );
-            store(data + 1, remote.address);
-            data += 2;
-        }
-        let count = match &self.payload {
-            Payload::Inline(inline) => {
-                kind |= INLINE;
-                let bytes = inline.as_slice();
-                for (index, chunk) in bytes.chunks(8).enumerate() {
-                    let mut padded = [0; 8];
-                    padded[..chunk.len()].copy_from_slice(chunk);
-                    store(data + index, u64::from_le_bytes(padded));
-                }
-                bytes.len() as u64
-            }
-            Payload::Buffers { count, buffers } => {
-                for (index, buffer) in buffers.iter().take(usize::from(*count)).enumerate() {
-                    let sizes = u64::from(buffer.length) | u64::from(buffer.lkey & LKEY_MASK) << 32;
-                    store(data + 2 * index, sizes);
-                    store(data + 2 * index + 1, buffer.address);
-                }
-                u64::from(*count)
-            }
-        };
-        let head = [
-            u64::from(self.request_id)
-                | u64::from(kind) << 16
-                | u64::from(control) << 24
-                | u64::from(self.destination_qpn.0) << 32
-                | count << 48,
-            u64::from(self.immediate.unwrap_or(0)) | u64::from(self.ahn) << 32,
-            u64::from(self.qkey.0),
-            self.request_id_upper << 16,
-        ];
-        for (index, word) in head.into_iter().enumerate() {
-            store(index, word);
-        }
-    }
-}
-
-/// An entry as the device has read it: copied out of the ring, known to be one whole request, each
-/// field taken out when it is asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RawWorkRequest {
-    words: Words,
-}
-
-impl RawWorkRequest {
     /// No entry of any ring: room to read one into.
-    pub const EMPTY: RawWorkRequest = RawWorkRequest {
+    pub const EMPTY: WorkRequest = WorkRequest {
         words: [0; MAX_WORDS],
     };
 
-    /// Where the words of an entry go; those beyond its end stay what they were.
+    /// Where the words of an entry go; those beyond its end keep what they were.
     #[inline(always)]
     pub(super) fn words_mut(&mut self) -> &mut Words {
         &mut self.words
@@ -381,8 +318,13 @@ impl RawWorkRequest {
     /// What to do.
     #[inline(always)]
     pub fn operation(&self) -> WqeOperation {
-        // Known, as checked when the entry was read.
-        WqeOperation::from_code(self.kind() & OPERATION).unwrap_or(WqeOperation::Send)
+        operation_of(self.words[0])
+    }
+
+    /// Whether it is a send; otherwise it is RDMA.
+    #[inline(always)]
+    pub fn is_send(&self) -> bool {
+        self.kind() & OPERATION == WqeOperation::Send.code()
     }
 
     /// Immediate data.
@@ -441,11 +383,11 @@ impl RawWorkRequest {
         }
     }
 
-    /// Local buffer 0 or 1; meaningless beyond [`RawWorkRequest::buffer_count`].
+    /// Local buffer 0 or 1; meaningless beyond [`WorkRequest::buffer_count`].
     #[inline(always)]
     pub fn buffer(&self, index: usize) -> Buffer {
-        let (sizes, address) = match (self.operation(), index) {
-            (WqeOperation::Send, 0) => (self.words[HEAD_WORDS], self.words[HEAD_WORDS + 1]),
+        let (sizes, address) = match (self.is_send(), index) {
+            (true, 0) => (self.words[HEAD_WORDS], self.words[HEAD_WORDS + 1]),
             _ => (self.words[HEAD_WORDS + 2], self.words[HEAD_WORDS + 3]),
         };
         Buffer {
@@ -460,9 +402,9 @@ impl RawWorkRequest {
         if !self.is_inline() {
             return &[];
         }
-        let start = match self.operation() {
-            WqeOperation::Send => HEAD_WORDS,
-            WqeOperation::RdmaRead | WqeOperation::RdmaWrite => HEAD_WORDS + 2,
+        let start = match self.is_send() {
+            true => HEAD_WORDS,
+            false => HEAD_WORDS + 2,
         };
         // Entries are little-endian, as the words of this memory are.
         let bytes = self.words[start..].as_bytes();
@@ -479,37 +421,6 @@ impl RawWorkRequest {
             0 => 0,
             1 => u64::from(self.buffer(0).length),
             _ => u64::from(self.buffer(0).length) + u64::from(self.buffer(1).length),
-        }
-    }
-
-    /// All fields.
-    pub fn decode(&self) -> WorkRequest {
-        let payload = if self.is_inline() {
-            let mut inline = InlineData::EMPTY;
-            // They are no more than fit, as checked when the entry was read.
-            let _ = inline.push(self.inline_bytes());
-            Payload::Inline(inline)
-        } else {
-            let mut buffers = [Buffer::default(); 2];
-            for (index, buffer) in buffers.iter_mut().take(self.buffer_count()).enumerate() {
-                *buffer = self.buffer(index);
-            }
-            Payload::Buffers {
-                count: self.buffer_count() as u8,
-                buffers,
-            }
-        };
-        WorkRequest {
-            request_id: self.request_id(),
-            request_id_upper: self.request_id_upper(),
-            operation: self.operation(),
-            immediate: self.immediate(),
-            destination_qpn: self.destination_qpn(),
-            ahn: self.ahn(),
-            qkey: self.qkey(),
-            remote: (self.operation() != WqeOperation::Send).then(|| self.remote()),
-            payload,
-            signaled: self.is_signaled(),
         }
     }
 }
