@@ -348,7 +348,7 @@ fn step_named(comment: &str, scenario: &Scenario) -> Result<Option<usize>, Strin
 #[cfg(test)]
 mod tests {
     use efa_core::address::Qkey;
-    use efa_core::wire::{ExtraFeatures, ExtraInfo, Handshake, Repr as _, UserRecvQp};
+    use efa_core::wire::{ExtraFeatures, Handshake, Repr as _, UserRecvQp};
 
     use super::*;
 
@@ -377,9 +377,8 @@ mod tests {
 
     #[test]
     fn a_handshake_names_the_queue_pair_that_takes_messages_without_header() {
-        let word = ExtraFeatures::USER_RECV_QP.into();
         let handshake = Handshake {
-            extra_info: ExtraInfo::one(&word),
+            extra_info: ExtraFeatures::USER_RECV_QP.into(),
             user_recv_qp: Some(UserRecvQp {
                 qpn: 7,
                 qkey: Qkey(0),

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use criterion::Criterion;
 use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
 use efa_core::wire::{
-    Connid, CtsData, EagerRtm, ExtraFeatures, ExtraInfo, ExtraInfoWord, Handshake, MsgId, Packet,
-    RawAddressHeader, RecvId, Repr, ReqOptions,
+    Connid, CtsData, EagerRtm, ExtraFeatures, Handshake, MsgId, Packet, RawAddressHeader, RecvId,
+    Repr, ReqOptions,
 };
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
@@ -184,9 +184,9 @@ fn main() {
         connid: Some(Connid(0x1234_5678)),
         ..CtsData::default()
     };
-    let word = ExtraInfoWord::from(ExtraFeatures::RDMA_READ | ExtraFeatures::CONNID_HEADER);
+    let features = ExtraFeatures::RDMA_READ | ExtraFeatures::CONNID_HEADER;
     let handshake = Handshake {
-        extra_info: ExtraInfo::one(&word),
+        extra_info: features.into(),
         connid: Some(Connid(0x1234_5678)),
         host_id: Some(1),
         device_version: Some(0xefa1),

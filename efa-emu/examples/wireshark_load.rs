@@ -32,7 +32,7 @@ const GIDS: [Gid; 2] = [
 ];
 
 impl<W: Write> Load<W> {
-    fn send<'a>(&mut self, from: usize, header: impl Into<Header<'a>>, data: &[u8]) {
+    fn send(&mut self, from: usize, header: impl Into<Header>, data: &[u8]) {
         let header = header.into();
         let mut packet = vec![0; header.header_len() + data.len()];
         header

@@ -12,10 +12,10 @@ use efa_core::address::{Qkey, Qpn, RawAddress};
 use efa_core::nic::Status;
 use efa_core::wire::{
     AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, EagerRtm, EagerRtw, Eor,
-    ExtraFeatures, ExtraInfo, ExtraInfoWord, Handshake, Header, LongctsRtm, LongreadRtm,
-    LongreadRtw, MediumRtm, MsgId, PeerError, PeerErrorRefKind, RawAddressHeader, ReadNack,
-    ReadRsp, Receipt, RecvId, Repr as _, ReqFlags, ReqOptions, RmaIov, RmaIovs, Rta, RtaKind, Rtr,
-    RtrKind, RuntreadRtm, SendId, UserRecvQp,
+    ExtraFeatures, Handshake, Header, LongctsRtm, LongreadRtm, LongreadRtw, MediumRtm, MsgId,
+    PeerError, PeerErrorRefKind, RawAddressHeader, ReadNack, ReadRsp, Receipt, RecvId, Repr as _,
+    ReqFlags, ReqOptions, RmaIov, RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntreadRtm, SendId,
+    UserRecvQp,
 };
 use efa_emu::frame::{Kind, Rdma};
 use efa_emu::link::RemoteRange;
@@ -142,7 +142,7 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|i| (i * 7 % 251) as u8).collect()
 }
 
-fn cts(to: SendId, recv_id: u32, recv_length: u64, from: End) -> Header<'static> {
+fn cts(to: SendId, recv_id: u32, recv_length: u64, from: End) -> Header {
     Cts {
         connid: Some(from.connid()),
         send_id: to,
@@ -153,7 +153,7 @@ fn cts(to: SendId, recv_id: u32, recv_length: u64, from: End) -> Header<'static>
     .into()
 }
 
-fn data(recv_id: u32, offset: u64, length: u64, from: End) -> Header<'static> {
+fn data(recv_id: u32, offset: u64, length: u64, from: End) -> Header {
     CtsData {
         recv_id: RecvId(recv_id),
         seg_length: length,
@@ -164,7 +164,7 @@ fn data(recv_id: u32, offset: u64, length: u64, from: End) -> Header<'static> {
     .into()
 }
 
-fn eager(from: End, msg_id: u32) -> Header<'static> {
+fn eager(from: End, msg_id: u32) -> Header {
     EagerRtm {
         msg_id: MsgId(msg_id),
         options: from.known(),
@@ -233,7 +233,7 @@ fn medium_messages_come_in_any_order_and_wait_for_their_turn() {
     let Some(tshark) = Tshark::find() else { return };
     let message = pattern(250);
     let mut talk = Talk::acquainted(ALL);
-    let segment = |offset: usize| -> Header<'static> {
+    let segment = |offset: usize| -> Header {
         MediumRtm {
             msg_id: MsgId(0),
             msg_length: 250,
@@ -509,7 +509,7 @@ fn emulated_reads_and_atomics_lead_to_their_responses() {
     let grant = talk.packet(End::A, &cts(SendId(5), 4, 40, End::A), b"");
     let last = talk.packet(End::B, &data(4, 80, 40, End::B), &memory[80..]);
 
-    let atomic = |kind, msg_id| -> Header<'_> {
+    let atomic = |kind, msg_id| -> Header {
         Rta {
             kind,
             msg_id: MsgId(msg_id),
@@ -684,9 +684,8 @@ fn what_libfabric_sends_again_is_a_retry_and_no_second_message() {
 fn messages_to_a_user_receive_queue_pair_have_no_header() {
     let Some(tshark) = Tshark::find() else { return };
     let mut talk = Talk::new();
-    let word = ExtraInfoWord::from(ALL);
     let handshake = Handshake {
-        extra_info: ExtraInfo::one(&word),
+        extra_info: ALL.into(),
         device_version: Some(0xefa1),
         user_recv_qp: Some(UserRecvQp {
             qpn: 77,
@@ -807,9 +806,8 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         ..EagerRtm::default()
     };
     breaks(talk.packet(End::A, &dc.into(), b""), &["feature-announced"]);
-    let word = ExtraInfoWord::from(ALL);
     let handshake = Handshake {
-        extra_info: ExtraInfo::one(&word),
+        extra_info: ALL.into(),
         ..Handshake::default()
     };
     breaks(
@@ -865,7 +863,7 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         talk.packet(End::B, &cts(SendId(7), 1, 0, End::B), b""),
         &["cts-positive"],
     );
-    let part = |offset, length| -> Header<'static> {
+    let part = |offset, length| -> Header {
         MediumRtm {
             msg_id: MsgId(13),
             msg_length: length,

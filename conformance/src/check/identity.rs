@@ -2,13 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use efa_core::address::{Qkey, RawAddress};
+use efa_core::address::Qkey;
 use efa_core::wire::{Category, Connid, ExtraFeatures, Header, PacketType, ReqFlags};
 
 use super::{
     CONNID_TRUE, FEATURE_ANNOUNCED, FEATURE_EARLY, Findings, HANDSHAKE_ANSWER, HANDSHAKE_ONCE,
     Node, ONE_IDENTITY, Observed, QKEY_TRUE, RAW_ADDRESS_FIRST, RAW_ADDRESS_LAST, RAW_ADDRESS_TRUE,
-    REQ_FLAGS, options,
+    REQ_FLAGS,
 };
 
 /// What one endpoint knows of another, and what it told it.
@@ -58,7 +58,7 @@ impl Identities {
     /// Whether the packet shows that another endpoint has taken over its sender's queue pair: a raw
     /// address with a new connection id. All numbers are given out anew then, by both sides.
     pub(super) fn takes_over(&mut self, observed: &Observed<'_>) -> bool {
-        let Some(Qkey(connid)) = raw_address(observed).map(|address| address.qkey) else {
+        let Some(Qkey(connid)) = observed.packet.raw_address().map(|address| address.qkey) else {
             return false;
         };
         let told = self
@@ -139,19 +139,8 @@ impl Identities {
     }
 
     fn check_connid(&mut self, observed: &Observed<'_>, findings: &mut Findings) {
-        let connid = match &observed.packet.header {
-            Header::Cts(h) => h.connid,
-            Header::CtsData(h) => h.connid,
-            Header::ReadRsp(h) => h.connid,
-            Header::Eor(h) => h.connid,
-            Header::AtomRsp(h) => h.connid,
-            Header::Handshake(h) => h.connid,
-            Header::Receipt(h) => h.connid,
-            Header::ReadNack(h) => h.connid,
-            Header::PeerError(h) => h.connid,
-            header => options(header).and_then(|options| options.connid),
-        };
-        let raw = raw_address(observed);
+        let connid = observed.packet.header.connid();
+        let raw = observed.packet.raw_address();
         for (connid, where_) in [
             (raw.map(|address| address.qkey.0), "raw_addr.connid"),
             (connid.map(|Connid(connid)| connid), "connid"),
@@ -183,7 +172,7 @@ impl Identities {
     }
 
     fn check_options(&mut self, observed: &Observed<'_>, findings: &mut Findings) {
-        let Some(options) = options(&observed.packet.header) else {
+        let Some(options) = observed.packet.header.req_options() else {
             return;
         };
         let known = self.knowledge.get(&(observed.from, observed.to));
@@ -238,11 +227,6 @@ impl Identities {
             }
         }
     }
-}
-
-fn raw_address(observed: &Observed<'_>) -> Option<RawAddress> {
-    let header = options(&observed.packet.header)?.raw_address?;
-    Some(header.address())
 }
 
 fn check_flags(observed: &Observed<'_>, findings: &mut Findings) {

@@ -14,7 +14,7 @@ use std::fmt;
 
 use efa_core::address::{Gid, Qkey};
 use efa_core::nic::Status;
-use efa_core::wire::{Header, Packet, ReqOptions};
+use efa_core::wire::Packet;
 use efa_emu::capture::Direction;
 use efa_emu::frame::Kind;
 
@@ -136,7 +136,7 @@ pub(crate) struct Observed<'a> {
     from: Node,
     to: Node,
     qkey: Qkey,
-    packet: &'a Packet<'a>,
+    packet: &'a Packet,
 }
 
 /// Violations, as they are found.
@@ -368,27 +368,6 @@ fn difference(sent: &CapturedPacket, received: &CapturedPacket) -> String {
             received.payload.len()
         ),
     }
-}
-
-/// The optional headers of a request.
-pub(crate) fn options<'a>(header: &'a Header<'_>) -> Option<&'a ReqOptions> {
-    Some(match header {
-        Header::EagerRtm(h) => &h.options,
-        Header::MediumRtm(h) => &h.options,
-        Header::LongctsRtm(h) => &h.options,
-        Header::LongreadRtm(h) => &h.options,
-        Header::RuntreadRtm(h) => &h.options,
-        Header::RuntctsRtm(h) => &h.options,
-        Header::EagerRtw(h) => &h.options,
-        Header::LongctsRtw(h) => &h.options,
-        Header::LongreadRtw(h) => &h.options,
-        Header::RuntctsRtw(h) => &h.options,
-        Header::RuntreadRtw(h) => &h.options,
-        Header::Rtr(h) => &h.options,
-        Header::ReadRtr(h) => &h.options,
-        Header::Rta(h) => &h.options,
-        _ => return None,
-    })
 }
 
 #[cfg(test)]

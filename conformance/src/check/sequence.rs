@@ -69,7 +69,7 @@ impl Sequences {
     /// Whether the packet goes on with a message that an earlier one began.
     pub(super) fn sent(&mut self, observed: &Observed<'_>, findings: &mut Findings) -> bool {
         let packet_type = observed.packet.base.packet_type;
-        let payload = observed.packet.payload.len() as u64;
+        let payload = observed.packet.payload.length as u64;
         // (message, offset of this packet's data, shape) of messages in several packets
         let (msg_id, part) = match &observed.packet.header {
             Header::EagerRtm(h) => (h.msg_id, None),

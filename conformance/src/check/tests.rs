@@ -3,9 +3,9 @@ use std::time::Duration;
 use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
 use efa_core::wire::{
     AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, CtsFlags, EagerRtm, EagerRtw, Eor,
-    ExtraFeatures, ExtraInfo, ExtraInfoWord, Handshake, LongctsRtm, LongreadRtm, MediumRtm, MsgId,
-    RawAddressHeader, ReadRsp, Receipt, RecvId, Repr, ReqOptions, RmaIov, RmaIovs, Rta, RtaKind,
-    Rtr, RtrKind, RuntreadRtm, SendId, UniversalFlags,
+    ExtraFeatures, Handshake, LongctsRtm, LongreadRtm, MediumRtm, MsgId, RawAddressHeader, ReadRsp,
+    Receipt, RecvId, Repr, ReqOptions, RmaIov, RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntreadRtm,
+    SendId, UniversalFlags,
 };
 use efa_emu::frame;
 
@@ -121,10 +121,9 @@ fn eager(msg_id: u32, raw: Option<u8>, id: Option<u8>) -> EagerRtm {
     }
 }
 
-fn handshake(features: ExtraFeatures, host: u8) -> Handshake<'static> {
-    let word: &'static ExtraInfoWord = Box::leak(Box::new(ExtraInfoWord::from(features)));
+fn handshake(features: ExtraFeatures, host: u8) -> Handshake {
     Handshake {
-        extra_info: ExtraInfo::one(word),
+        extra_info: features.into(),
         connid: connid(host),
         ..Handshake::default()
     }

@@ -97,7 +97,7 @@ struct Read {
 impl Transfers {
     /// `goes_on`: the packet belongs to a message that an earlier one began.
     pub(super) fn sent(&mut self, observed: &Observed<'_>, goes_on: bool, findings: &mut Findings) {
-        let payload = observed.packet.payload.len() as u64;
+        let payload = observed.packet.payload.length as u64;
         match &observed.packet.header {
             Header::EagerRtm(h) => {
                 if let Some(id) = h.receipt {
@@ -240,8 +240,8 @@ impl Transfers {
         self.transfers.get_mut(self.sends.get(&key)?)
     }
 
-    fn atomic(&mut self, observed: &Observed<'_>, rta: &Rta<'_>, findings: &mut Findings) {
-        let payload = observed.packet.payload.len() as u64;
+    fn atomic(&mut self, observed: &Observed<'_>, rta: &Rta, findings: &mut Findings) {
+        let payload = observed.packet.payload.length as u64;
         let operand = match rta.kind {
             RtaKind::Compare(_) => payload / 2,
             _ => payload,
@@ -459,7 +459,7 @@ fn unknown(observed: &Observed<'_>, field: &str, id: u32, findings: &mut Finding
 
 /// The first data of a message in windows lies within it.
 fn check_room(observed: &Observed<'_>, length: u64, findings: &mut Findings) {
-    let payload = observed.packet.payload.len();
+    let payload = observed.packet.payload.length;
     if payload as u64 > length {
         let text = format!("it has {payload} bytes of a message of {length}");
         findings.at(SEGMENT_BOUNDS, observed, text);
@@ -468,7 +468,7 @@ fn check_room(observed: &Observed<'_>, length: u64, findings: &mut Findings) {
 
 fn check_iov(
     observed: &Observed<'_>,
-    iov: RmaIovs<'_>,
+    iov: RmaIovs,
     length: u64,
     name: &str,
     findings: &mut Findings,

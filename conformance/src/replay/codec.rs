@@ -26,8 +26,11 @@ pub fn check(trace: &Trace) -> (usize, Vec<String>) {
                 continue;
             }
         };
-        let mut written = vec![0; packet.header.header_len() + packet.payload.len()];
-        match packet.header.emit_packet(packet.payload, &mut written) {
+        let mut written = vec![0; packet.header.header_len() + packet.payload.length];
+        match packet
+            .header
+            .emit_packet(packet.payload.of(&frame.payload), &mut written)
+        {
             Ok(length) => written.truncate(length),
             Err(error) => {
                 problems.push(format!(

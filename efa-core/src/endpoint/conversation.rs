@@ -69,8 +69,8 @@ pub(crate) struct PeerFeatures {
     pub(crate) user_recv_qp: Option<(Qpn, Qkey)>,
 }
 
-impl From<&Handshake<'_>> for PeerFeatures {
-    fn from(handshake: &Handshake<'_>) -> Self {
+impl From<&Handshake> for PeerFeatures {
+    fn from(handshake: &Handshake) -> Self {
         let extra = handshake.extra_info.features();
         let user_recv_qp = handshake
             .user_recv_qp

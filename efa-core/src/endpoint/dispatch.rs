@@ -3,13 +3,15 @@
 
 use crate::address::RawAddress;
 use crate::nic::{BufferId, Completion, CompletionKind, Nic, Source, Status};
-use crate::wire::PacketType;
+use crate::wire::{
+    EagerRtm, Header, LongctsRtm, LongreadRtm, MediumRtm, Packet, PacketType, ReqFlags, Rta,
+    RuntreadRtm,
+};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::{Event, PacketError};
 use crate::endpoint::api::error::{Errno, Failure, ProviderError};
 use crate::endpoint::base::ids::PeerId;
-use crate::endpoint::incoming::{Body, Incoming};
 use crate::endpoint::receiving::held::ReceivedPacket;
 
 impl<N: Nic> Endpoint<N> {
@@ -68,12 +70,12 @@ impl<N: Nic> Endpoint<N> {
         let length = length.min(bytes.len());
         let bytes = &bytes[..length];
         // What most packets are has a way of its own: it is parsed where it stays.
-        let Some((msg_id, incoming)) = Incoming::parse_eager(bytes) else {
+        let Some((eager, incoming)) = Packet::parse_eager(bytes) else {
             return self.on_other_packet(buffer, length, source);
         };
         let packet = ReceivedPacket::in_buffer(buffer, length);
         match self.sender(source, &incoming) {
-            Some(peer) => self.in_turn(peer, msg_id, packet, &incoming),
+            Some(peer) => self.in_turn(peer, eager.msg_id, packet, &incoming),
             None => self.release(packet),
         }
     }
@@ -82,7 +84,7 @@ impl<N: Nic> Endpoint<N> {
     fn on_other_packet(&mut self, buffer: BufferId, length: usize, source: &Source) {
         let packet = ReceivedPacket::in_buffer(buffer, length);
         let bytes = packet.bytes(&self.nic);
-        match Incoming::parse(bytes) {
+        match Packet::parse(bytes) {
             Ok(incoming) => match self.sender(source, &incoming) {
                 Some(peer) => self.dispatch(peer, packet, &incoming),
                 None => self.release(packet),
@@ -101,8 +103,8 @@ impl<N: Nic> Endpoint<N> {
     /// The peer that sent a packet, which gets our HANDSHAKE if it has not. `None` if nothing is to be
     /// done with the packet.
     #[inline(always)]
-    fn sender(&mut self, source: &Source, incoming: &Incoming) -> Option<PeerId> {
-        let peer = match self.peers.identify(source, incoming.connid) {
+    fn sender(&mut self, source: &Source, incoming: &Packet) -> Option<PeerId> {
+        let peer = match self.peers.identify(source, incoming.connid()) {
             Some(peer) => peer,
             None => self.introduce(source, incoming)?,
         };
@@ -120,15 +122,15 @@ impl<N: Nic> Endpoint<N> {
     /// Finds or makes the peer of a packet whose sender is not in the address vector, by the address
     /// that the packet states.
     #[cold]
-    fn introduce(&mut self, source: &Source, incoming: &Incoming) -> Option<PeerId> {
-        let Some(address) = incoming.raw_address else {
+    fn introduce(&mut self, source: &Source, incoming: &Packet) -> Option<PeerId> {
+        let Some(address) = incoming.raw_address() else {
             self.statistics.unknown_senders += 1;
             return None;
         };
         if !self.peers.is_plausible(source, &address) {
             self.refuse(
                 None,
-                incoming.packet_type.code(),
+                incoming.base.packet_type.code(),
                 PacketError::ForeignAddress,
             );
             return None;
@@ -175,26 +177,41 @@ impl<N: Nic> Endpoint<N> {
     }
 
     #[inline]
-    fn dispatch(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Incoming) {
+    fn dispatch(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Packet) {
         let payload = incoming.payload;
-        match &incoming.body {
-            Body::Message(rtm) if rtm.answers_nack() => {
-                return self.on_nack_answer(peer, packet, incoming, rtm);
+        match &incoming.header {
+            // It takes no turn of its own: its `msg_id` is that of the request that was refused.
+            Header::LongctsRtm(long) if long.options.flags.contains(ReqFlags::READ_NACK) => {
+                self.on_nack_answer(peer, incoming.base.packet_type, long);
             }
-            Body::Message(rtm) => return self.in_turn(peer, rtm.msg_id, packet, incoming),
-            Body::Atomic(rta) => return self.in_turn(peer, rta.msg_id, packet, incoming),
-            Body::Write(_) | Body::Read(_) => return self.on_request(peer, packet, incoming),
-            Body::Handshake(features) => self.on_handshake(peer, *features),
-            Body::Cts(cts) => self.on_cts(peer, cts),
-            Body::CtsData(data) => self.on_cts_data(peer, data, &packet, payload),
-            Body::Receipt(receipt) => self.on_receipt(peer, receipt),
-            Body::Eor(eor) => self.on_eor(peer, eor),
-            Body::ReadNack(nack) => self.on_read_nack(peer, nack),
-            Body::ReadRsp(response) => self.on_read_response(peer, response, &packet, payload),
-            Body::AtomRsp(response) => self.on_atomic_response(peer, response, &packet, payload),
-            Body::Unsupported => self.refuse(
+            Header::EagerRtm(EagerRtm { msg_id, .. })
+            | Header::MediumRtm(MediumRtm { msg_id, .. })
+            | Header::LongctsRtm(LongctsRtm { msg_id, .. })
+            | Header::LongreadRtm(LongreadRtm { msg_id, .. })
+            | Header::RuntreadRtm(RuntreadRtm { msg_id, .. })
+            | Header::Rta(Rta { msg_id, .. }) => {
+                return self.in_turn(peer, *msg_id, packet, incoming);
+            }
+            Header::EagerRtw(_)
+            | Header::LongctsRtw(_)
+            | Header::LongreadRtw(_)
+            | Header::Rtr(_) => return self.on_request(peer, packet, incoming),
+            Header::Handshake(handshake) => self.on_handshake(peer, handshake.into()),
+            Header::Cts(cts) => self.on_cts(peer, cts),
+            Header::CtsData(data) => self.on_cts_data(peer, data, &packet, payload),
+            Header::Receipt(receipt) => self.on_receipt(peer, receipt),
+            Header::Eor(eor) => self.on_eor(peer, eor),
+            Header::ReadNack(nack) => self.on_read_nack(peer, nack),
+            Header::ReadRsp(response) => self.on_read_response(peer, response, &packet, payload),
+            Header::AtomRsp(response) => self.on_atomic_response(peer, response, &packet, payload),
+            // Nothing that a release of libfabric sends.
+            Header::RuntctsRtm(_)
+            | Header::RuntctsRtw(_)
+            | Header::RuntreadRtw(_)
+            | Header::ReadRtr(_)
+            | Header::PeerError(_) => self.refuse(
                 Some(peer),
-                incoming.packet_type.code(),
+                incoming.base.packet_type.code(),
                 PacketError::UnsupportedType,
             ),
         }

@@ -23,7 +23,6 @@
 //! | `conversation` | what is kept about one peer |
 //! | `dispatch` | from a device completion to the handler of a packet |
 //! | `open`, `address_vector` | opening and closing; who is in the address vector, and the end of a peer |
-//! | `incoming` | a parsed packet as values of its own |
 //!
 //! # What is promised
 //!
@@ -46,7 +45,6 @@ mod api;
 mod base;
 mod conversation;
 mod dispatch;
-mod incoming;
 mod memory;
 mod one_sided;
 mod open;

@@ -7,7 +7,7 @@ use super::error::{EmitError, ParseError, Reason};
 use super::fields::fields_of;
 use super::iov::{RmaIov, RmaIovs};
 use super::packet_type::PacketType;
-use super::{BaseHeader, PROTOCOL_VERSION};
+use super::{BaseHeader, Header, PROTOCOL_VERSION, Packet, Payload};
 
 /// The base header on the wire (spec table 1.3).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -41,16 +41,25 @@ impl<'a> Cursor<'a> {
         Cursor { base, packet, rest }
     }
 
-    pub(super) fn base(&self) -> BaseHeader {
-        self.base
-    }
-
     pub(super) fn packet_type(&self) -> PacketType {
         self.base.packet_type
     }
 
     pub(super) fn flags(&self) -> u16 {
         self.base.flags
+    }
+
+    /// The packet, if `header` is what was read.
+    #[inline(always)]
+    pub(super) fn packet_with(&self, header: Header) -> Packet {
+        Packet {
+            base: self.base,
+            header,
+            payload: Payload {
+                offset: self.offset(),
+                length: self.rest.len(),
+            },
+        }
     }
 
     /// What has not been read yet.
@@ -100,13 +109,13 @@ impl<'a> Cursor<'a> {
         count_field: &'static str,
         count_offset: usize,
         count: u32,
-    ) -> Result<RmaIovs<'a>, ParseError> {
+    ) -> Result<RmaIovs, ParseError> {
         if count as usize > RmaIovs::MAX {
             return Err(self.error(count_field, count_offset, Reason::too_many_iovs(count)));
         }
         let entries: &[RmaIov] = self.take_slice(count as usize)?;
         // `new` has nothing to refuse: the count was checked before the array was read.
-        Ok(RmaIovs::new(entries).unwrap_or(RmaIovs::EMPTY))
+        Ok(RmaIovs::new(entries).unwrap_or_default())
     }
 
     /// An error about the field at byte `offset`.

@@ -7,7 +7,7 @@ use super::codec::{Cursor, Repr, Writer, sealed};
 use super::error::{ParseError, Reason};
 use super::flags::HandshakeFlags;
 use super::ids::Connid;
-use super::iov::{ExtraInfo, ExtraInfoWord};
+use super::iov::ExtraInfo;
 use super::packet_type::PacketType;
 use crate::address::Qkey;
 
@@ -26,9 +26,9 @@ use crate::address::Qkey;
 /// | then | 4 + 4 | QPN and Q-key of the user receive QP |
 /// | then | 1 + 7 | p2p_supported and reserved |
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Handshake<'a> {
+pub struct Handshake {
     /// The capabilities.
-    pub extra_info: ExtraInfo<'a>,
+    pub extra_info: ExtraInfo,
     /// The sender's connection id.
     pub connid: Option<Connid>,
     /// Identifies the sender's host.
@@ -77,8 +77,8 @@ struct RawHmemP2p {
     reserved: [u8; 7],
 }
 
-impl<'a> Handshake<'a> {
-    pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<Handshake<'a>, ParseError> {
+impl Handshake {
+    pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<Handshake, ParseError> {
         let offset = cursor.offset();
         let nextra_p3 = cursor.take::<U32>()?.get();
         let Some(count) = nextra_p3.checked_sub(3) else {
@@ -88,9 +88,9 @@ impl<'a> Handshake<'a> {
         if count as usize > ExtraInfo::MAX {
             return Err(cursor.error("nextra_p3", offset, Reason::too_many_words(count)));
         }
-        let words: &[ExtraInfoWord] = cursor.take_slice(count as usize)?;
-        // `new` has nothing to refuse: the count was checked before the words were read.
-        let extra_info = ExtraInfo::new(words).unwrap_or_default();
+        let words: &[U64] = cursor.take_slice(count as usize)?;
+        // There is nothing to refuse: the count was checked before the words were read.
+        let extra_info = ExtraInfo::from_wire(words).unwrap_or_default();
 
         let flags = HandshakeFlags::from_bits_retain(cursor.flags());
         let connid = if flags.contains(HandshakeFlags::CONNID_HDR) {
@@ -137,7 +137,7 @@ impl<'a> Handshake<'a> {
     }
 }
 
-impl Repr for Handshake<'_> {
+impl Repr for Handshake {
     fn packet_type(&self) -> PacketType {
         PacketType::Handshake
     }
@@ -168,10 +168,12 @@ impl Repr for Handshake<'_> {
     }
 }
 
-impl sealed::Fields for Handshake<'_> {
+impl sealed::Fields for Handshake {
     fn write_fields(&self, writer: &mut Writer<'_>) {
         writer.put(&U32::new(self.extra_info.nextra_p3()));
-        writer.put(self.extra_info.as_slice());
+        let kept = self.extra_info.kept();
+        writer.put(kept);
+        writer.put_zeroes(self.extra_info.wire_len() - size_of_val(kept));
         if let Some(connid) = self.connid {
             writer.put(&RawPadded {
                 value: U32::new(connid.0),

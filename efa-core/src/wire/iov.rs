@@ -1,4 +1,4 @@
-//! Arrays inside packets, borrowed in the form in which they are on the wire.
+//! Arrays inside packets, as values.
 
 use core::fmt;
 use core::ops::Deref;
@@ -30,6 +30,9 @@ pub struct RmaIov {
 impl RmaIov {
     /// Bytes on the wire.
     pub const LEN: usize = size_of::<RmaIov>();
+
+    /// No memory: an entry of an array that is not in use.
+    pub const NONE: RmaIov = RmaIov::new(0, 0, 0);
 
     /// Names `len` bytes at `addr` by the owner's remote `key`.
     pub const fn new(addr: u64, len: u64, key: u64) -> RmaIov {
@@ -72,150 +75,200 @@ impl fmt::Debug for RmaIov {
     }
 }
 
-/// At most four [`RmaIov`]s, in a packet that was parsed or in memory of the sender.
+/// At most four [`RmaIov`]s, as a value of its own.
 ///
 /// Stock receivers copy the array into one of four entries without looking at the count, so a
 /// longer one must not be sent, and none is accepted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct RmaIovs<'a>(&'a [RmaIov]);
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RmaIovs {
+    /// Those from `count` on are [`RmaIov::NONE`].
+    entries: [RmaIov; RmaIovs::MAX],
+    count: usize,
+}
 
-impl<'a> RmaIovs<'a> {
+impl RmaIovs {
     /// The most entries that a packet may hold.
     pub const MAX: usize = 4;
 
     /// No entries.
-    pub const EMPTY: RmaIovs<'static> = RmaIovs(&[]);
+    pub const EMPTY: RmaIovs = RmaIovs {
+        entries: [RmaIov::NONE; RmaIovs::MAX],
+        count: 0,
+    };
 
     /// `None` if there are more than [`MAX`](Self::MAX) entries.
-    pub const fn new(entries: &'a [RmaIov]) -> Option<RmaIovs<'a>> {
-        if entries.len() <= Self::MAX {
-            Some(RmaIovs(entries))
-        } else {
-            None
+    pub const fn new(entries: &[RmaIov]) -> Option<RmaIovs> {
+        if entries.len() > Self::MAX {
+            return None;
         }
+        let mut iovs = RmaIovs::EMPTY;
+        while iovs.count < entries.len() {
+            iovs.entries[iovs.count] = entries[iovs.count];
+            iovs.count += 1;
+        }
+        Some(iovs)
+    }
+
+    /// The first [`MAX`](Self::MAX) of `entries`.
+    pub fn first_of(entries: impl IntoIterator<Item = RmaIov>) -> RmaIovs {
+        let mut iovs = RmaIovs::EMPTY;
+        for (place, entry) in iovs.entries.iter_mut().zip(entries) {
+            *place = entry;
+            iovs.count += 1;
+        }
+        iovs
     }
 
     /// The entries.
-    pub const fn as_slice(self) -> &'a [RmaIov] {
-        self.0
+    pub fn as_slice(&self) -> &[RmaIov] {
+        &self.entries[..self.count]
     }
 
     /// The number of entries in the type of the protocol's count fields.
-    pub const fn count(self) -> u32 {
-        self.0.len() as u32 // at most MAX
+    pub const fn count(&self) -> u32 {
+        self.count as u32 // at most MAX
     }
 
     /// Bytes on the wire.
-    pub const fn wire_len(self) -> usize {
-        self.0.len() * RmaIov::LEN // at most 96
+    pub const fn wire_len(&self) -> usize {
+        self.count * RmaIov::LEN // at most 96
     }
 
     /// The sum of the lengths, `None` if it does not fit 64 bits.
-    pub fn total_len(self) -> Option<u64> {
-        self.0
-            .iter()
+    pub fn total_len(&self) -> Option<u64> {
+        self.iter()
             .try_fold(0_u64, |sum, iov| sum.checked_add(iov.len()))
+    }
+
+    /// The rest of the piece in which the byte `offset` of all of them together lies. `None` if it
+    /// lies behind the last one.
+    pub fn part_at(&self, offset: u64) -> Option<RmaIov> {
+        let mut skip = offset;
+        for piece in self.as_slice() {
+            if skip < piece.len() {
+                return Some(RmaIov::new(
+                    piece.addr().wrapping_add(skip),
+                    piece.len() - skip,
+                    piece.key(),
+                ));
+            }
+            skip -= piece.len();
+        }
+        None
     }
 }
 
-impl Deref for RmaIovs<'_> {
+impl Default for RmaIovs {
+    fn default() -> Self {
+        RmaIovs::EMPTY
+    }
+}
+
+impl Deref for RmaIovs {
     type Target = [RmaIov];
 
     fn deref(&self) -> &[RmaIov] {
-        self.0
+        self.as_slice()
     }
 }
 
 /// The capability words of HANDSHAKE (`extra_info`, spec table 2.2), any number of them.
 ///
 /// Word `i / 64` bit `i % 64` is the extra feature or request `i`. Stock libfabric sends exactly
-/// one word and some of its receivers have room for four.
+/// one word, and some of its receivers have room for four. As many are kept here: the words behind
+/// them are counted, and emitted as zeroes.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub struct ExtraInfo<'a>(&'a [ExtraInfoWord]);
-
-/// One capability word in the form in which it is on the wire.
-#[derive(
-    Clone, Copy, PartialEq, Eq, Hash, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
-)]
-#[repr(transparent)]
-pub struct ExtraInfoWord(U64);
-
-impl ExtraInfoWord {
-    /// Bytes on the wire.
-    pub const LEN: usize = size_of::<ExtraInfoWord>();
-
-    /// A word with these bits.
-    pub const fn new(bits: u64) -> ExtraInfoWord {
-        ExtraInfoWord(U64::new(bits))
-    }
-
-    /// The bits of the word.
-    pub const fn get(self) -> u64 {
-        self.0.get()
-    }
+pub struct ExtraInfo {
+    /// Those from `count` on are zero.
+    words: [U64; ExtraInfo::KEPT],
+    count: u32,
 }
 
-impl From<ExtraFeatures> for ExtraInfoWord {
-    fn from(features: ExtraFeatures) -> Self {
-        ExtraInfoWord::new(features.bits())
-    }
-}
-
-impl fmt::Debug for ExtraInfoWord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.get())
-    }
-}
-
-impl<'a> ExtraInfo<'a> {
+impl ExtraInfo {
     /// The most words that are accepted: more than any packet can hold.
     pub const MAX: usize = 0xFFFF;
 
+    /// Words that are kept.
+    pub const KEPT: usize = 4;
+
     /// `None` if there are more than [`MAX`](Self::MAX) words.
-    pub const fn new(words: &'a [ExtraInfoWord]) -> Option<ExtraInfo<'a>> {
-        if words.len() <= Self::MAX {
-            Some(ExtraInfo(words))
-        } else {
-            None
+    pub fn new(words: &[u64]) -> Option<ExtraInfo> {
+        ExtraInfo::from_iter(words.len(), words.iter().map(|word| U64::new(*word)))
+    }
+
+    /// The words as they are in a packet.
+    pub(super) fn from_wire(words: &[U64]) -> Option<ExtraInfo> {
+        ExtraInfo::from_iter(words.len(), words.iter().copied())
+    }
+
+    fn from_iter(count: usize, words: impl Iterator<Item = U64>) -> Option<ExtraInfo> {
+        let mut info = ExtraInfo {
+            words: [U64::ZERO; ExtraInfo::KEPT],
+            count: u32::try_from(count)
+                .ok()
+                .filter(|count| *count as usize <= Self::MAX)?,
+        };
+        for (kept, word) in info.words.iter_mut().zip(words) {
+            *kept = word;
         }
+        Some(info)
     }
 
-    /// One word, as stock libfabric sends it.
-    pub const fn one(word: &'a ExtraInfoWord) -> ExtraInfo<'a> {
-        ExtraInfo(core::slice::from_ref(word))
+    /// The words that are kept, in the form in which they are on the wire.
+    pub(super) fn kept(&self) -> &[U64] {
+        &self.words[..Self::KEPT.min(self.count as usize)]
     }
 
-    /// The words.
-    pub const fn as_slice(self) -> &'a [ExtraInfoWord] {
-        self.0
+    /// The number of words.
+    pub const fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The words that are kept.
+    pub fn words(&self) -> impl Iterator<Item = u64> + use<> {
+        let info = *self;
+        (0..info.kept().len()).map(move |index| info.words[index].get())
     }
 
     /// The extra features and requests 0 to 63; none if the packet has no word.
-    pub fn features(self) -> ExtraFeatures {
-        ExtraFeatures::from_bits_retain(self.0.first().map_or(0, |word| word.get()))
+    pub fn features(&self) -> ExtraFeatures {
+        ExtraFeatures::from_bits_retain(self.words[0].get())
     }
 
-    /// Whether the extra feature or request `id` is set. Words that are absent count as zero.
-    pub fn contains(self, id: u32) -> bool {
-        self.0
+    /// Whether the extra feature or request `id` is set. Words that are absent or not kept count as
+    /// zero.
+    pub fn contains(&self, id: u32) -> bool {
+        self.words
             .get((id / 64) as usize)
             .is_some_and(|word| word.get() >> (id % 64) & 1 == 1)
     }
 
     /// The value of `nextra_p3`: the number of words plus 3 (spec section 2.1).
-    pub const fn nextra_p3(self) -> u32 {
-        self.0.len() as u32 + 3 // at most MAX + 3
+    pub const fn nextra_p3(&self) -> u32 {
+        self.count + 3 // at most MAX + 3
     }
 
     /// Bytes on the wire.
-    pub const fn wire_len(self) -> usize {
-        self.0.len() * ExtraInfoWord::LEN // at most 8 * MAX
+    pub const fn wire_len(&self) -> usize {
+        self.count as usize * size_of::<U64>() // at most 8 * MAX
     }
 }
 
-impl fmt::Debug for ExtraInfo<'_> {
+/// One word, as stock libfabric sends it.
+impl From<ExtraFeatures> for ExtraInfo {
+    fn from(features: ExtraFeatures) -> Self {
+        let mut info = ExtraInfo {
+            count: 1,
+            ..ExtraInfo::default()
+        };
+        info.words[0] = U64::new(features.bits());
+        info
+    }
+}
+
+impl fmt::Debug for ExtraInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0).finish()
+        write!(f, "{} words: {:x?}", self.count, self.kept())
     }
 }
 
@@ -225,20 +278,33 @@ mod tests {
 
     #[test]
     fn feature_ids_count_through_the_words() {
-        let words = [
-            ExtraInfoWord::from(ExtraFeatures::RDMA_READ | ExtraFeatures::READ_NACK),
-            ExtraInfoWord::new(1 << 5),
-        ];
-        let info = ExtraInfo::new(&words).unwrap();
+        let first = ExtraFeatures::RDMA_READ | ExtraFeatures::READ_NACK;
+        let info = ExtraInfo::new(&[first.bits(), 1 << 5]).unwrap();
         let set: Vec<u32> = (0..200).filter(|id| info.contains(*id)).collect();
         assert_eq!(set, [0, 6, 69]);
         assert!(!info.contains(u32::MAX));
         assert_eq!(info.nextra_p3(), 5);
-        assert_eq!(
-            info.features(),
-            ExtraFeatures::RDMA_READ | ExtraFeatures::READ_NACK
-        );
+        assert_eq!(info.features(), first);
         assert_eq!(ExtraInfo::default().features(), ExtraFeatures::empty());
+        assert_eq!(ExtraInfo::from(first).words().collect::<Vec<_>>(), [0x41]);
+    }
+
+    #[test]
+    fn capability_words_behind_the_fourth_are_counted_and_not_kept() {
+        let info = ExtraInfo::new(&[1, 2, 3, 4, 5, 6]).unwrap();
+        assert_eq!((info.count(), info.wire_len()), (6, 48));
+        assert_eq!(info.words().collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert!(!info.contains(256));
+        assert_eq!(ExtraInfo::new(&vec![0; ExtraInfo::MAX + 1]), None);
+    }
+
+    #[test]
+    fn a_part_begins_within_one_piece() {
+        let iovs = RmaIovs::new(&[RmaIov::new(100, 10, 1), RmaIov::new(200, 5, 2)]).unwrap();
+        assert_eq!(iovs.part_at(4), Some(RmaIov::new(104, 6, 1)));
+        assert_eq!(iovs.part_at(10), Some(RmaIov::new(200, 5, 2)));
+        assert_eq!(iovs.part_at(15), None);
+        assert_eq!(RmaIovs::first_of([RmaIov::new(7, 1, 0); 6]).count(), 4);
     }
 
     #[test]

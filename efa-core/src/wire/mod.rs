@@ -1,8 +1,8 @@
 //! Every packet type of the EFA RDM protocol v4.
 //!
 //! [`Packet::parse`] turns a borrowed byte slice into a [`Header`], which is an enum of plain
-//! structs, and the payload behind it. Nothing is copied but the fields of the header, and nothing
-//! is allocated. The same structs are what [`Repr::emit`] writes into a caller's buffer; the exact
+//! `Copy` structs, and the place of the payload behind it. Nothing is copied but the fields of the
+//! header, and nothing is allocated. The same structs are what [`Repr::emit`] writes into a caller's buffer; the exact
 //! length is known before ([`Repr::header_len`]). Payload is not part of a header, because devices
 //! gather it from user memory.
 //!
@@ -16,7 +16,7 @@
 //!
 //! let packet = Packet::parse(&buffer[..length])?;
 //! assert_eq!(packet.header, Header::EagerRtm(eager));
-//! assert_eq!(packet.payload, b"hello");
+//! assert_eq!(packet.payload.of(&buffer[..length]), b"hello");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -53,7 +53,7 @@ pub use error::{EmitError, ParseError, Reason};
 pub use flags::{CtsFlags, ExtraFeatures, HandshakeFlags, ReqFlags, UniversalFlags};
 pub use handshake::{Handshake, UserRecvQp};
 pub use ids::{Connid, MsgId, RecvId, SendId};
-pub use iov::{ExtraInfo, ExtraInfoWord, RmaIov, RmaIovs};
+pub use iov::{ExtraInfo, RmaIov, RmaIovs};
 pub use packet_type::{Category, Family, PacketType};
 pub use req::{RawAddressHeader, ReqOptions};
 pub use rta::{Rta, RtaKind};
@@ -63,6 +63,7 @@ pub use rtw::{EagerRtw, LongctsRtw, LongreadRtw, RuntctsRtw, RuntreadRtw};
 
 use zerocopy::FromBytes;
 
+use crate::address::RawAddress;
 use codec::{Cursor, RawBase, Writer, sealed};
 
 /// The version in the base header of every packet.
@@ -93,16 +94,32 @@ impl BaseHeader {
     }
 }
 
-/// A packet: its header, and the payload behind it.
+/// A parsed packet, as a value that does not depend on the packet's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Packet<'a> {
+pub struct Packet {
     /// The base header as it was received, with all flags.
     pub base: BaseHeader,
     /// The fields of the header.
-    pub header: Header<'a>,
+    pub header: Header,
     /// What follows the header: application data where [`PacketType::carries_data`], otherwise bytes
     /// that this version of the protocol does not know, normally none.
-    pub payload: &'a [u8],
+    pub payload: Payload,
+}
+
+/// Where the payload of a packet is: it is what the packet ends with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Payload {
+    /// Bytes in front of it, which are those of the header.
+    pub offset: usize,
+    /// Its length in bytes.
+    pub length: usize,
+}
+
+impl Payload {
+    /// The payload's bytes, given those of the packet that was parsed.
+    pub fn of<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
+        packet.get(self.offset..).unwrap_or_default()
+    }
 }
 
 /// Declares [`Header`] and what it forwards to its variants.
@@ -111,19 +128,19 @@ macro_rules! headers {
         /// The header of a packet, by layout. Types that differ in tag or delivery complete only
         /// share a variant.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub enum Header<'a> {
+        pub enum Header {
             $($(#[$doc])* $variant($repr),)*
         }
 
         $(
-            impl<'a> From<$repr> for Header<'a> {
+            impl From<$repr> for Header {
                 fn from(repr: $repr) -> Self {
                     Header::$variant(repr)
                 }
             }
         )*
 
-        impl Repr for Header<'_> {
+        impl Repr for Header {
             fn packet_type(&self) -> PacketType {
                 match self {
                     $(Header::$variant(repr) => repr.packet_type(),)*
@@ -149,7 +166,7 @@ macro_rules! headers {
             }
         }
 
-        impl sealed::Fields for Header<'_> {
+        impl sealed::Fields for Header {
             fn write_fields(&self, writer: &mut Writer<'_>) {
                 match self {
                     $(Header::$variant(repr) => repr.write_fields(writer),)*
@@ -171,7 +188,7 @@ headers! {
     /// ATOMRSP.
     AtomRsp(AtomRsp),
     /// HANDSHAKE.
-    Handshake(Handshake<'a>),
+    Handshake(Handshake),
     /// RECEIPT.
     Receipt(Receipt),
     /// READ_NACK.
@@ -185,34 +202,34 @@ headers! {
     /// (DC_)LONGCTS_MSGRTM, (DC_)LONGCTS_TAGRTM.
     LongctsRtm(LongctsRtm),
     /// LONGREAD_MSGRTM, LONGREAD_TAGRTM.
-    LongreadRtm(LongreadRtm<'a>),
+    LongreadRtm(LongreadRtm),
     /// RUNTREAD_MSGRTM, RUNTREAD_TAGRTM.
-    RuntreadRtm(RuntreadRtm<'a>),
+    RuntreadRtm(RuntreadRtm),
     /// RUNTCTS_MSGRTM, RUNTCTS_TAGRTM.
     RuntctsRtm(RuntctsRtm),
     /// (DC_)EAGER_RTW.
-    EagerRtw(EagerRtw<'a>),
+    EagerRtw(EagerRtw),
     /// (DC_)LONGCTS_RTW.
-    LongctsRtw(LongctsRtw<'a>),
+    LongctsRtw(LongctsRtw),
     /// LONGREAD_RTW.
-    LongreadRtw(LongreadRtw<'a>),
+    LongreadRtw(LongreadRtw),
     /// RUNTCTS_RTW.
-    RuntctsRtw(RuntctsRtw<'a>),
+    RuntctsRtw(RuntctsRtw),
     /// RUNTREAD_RTW.
-    RuntreadRtw(RuntreadRtw<'a>),
+    RuntreadRtw(RuntreadRtw),
     /// SHORT_RTR, LONGCTS_RTR.
-    Rtr(Rtr<'a>),
+    Rtr(Rtr),
     /// READ_RTR.
     ReadRtr(ReadRtr),
     /// WRITE_RTA, FETCH_RTA, COMPARE_RTA, DC_WRITE_RTA.
-    Rta(Rta<'a>),
+    Rta(Rta),
 }
 
-impl<'a> Packet<'a> {
-    /// The parts of an eager message, which most packets are, without making a [`Header`] of it. `None`
-    /// for every other packet, and for those that [`Packet::parse`] rejects.
+impl Packet {
+    /// Parses an eager message, which most packets are. `None` for every other packet, and for those
+    /// that [`Packet::parse`] rejects.
     #[inline(always)]
-    pub(crate) fn parse_eager(packet: &'a [u8]) -> Option<(PacketType, EagerRtm, &'a [u8])> {
+    pub(crate) fn parse_eager(packet: &[u8]) -> Option<(EagerRtm, Packet)> {
         let (base, rest) = split_base(packet).ok()?;
         let (PacketType::EagerMsgRtm | PacketType::EagerTagRtm) = base.packet_type else {
             return None;
@@ -222,7 +239,23 @@ impl<'a> Packet<'a> {
         }
         let mut cursor = Cursor::new(base, packet, rest);
         let eager = EagerRtm::parse(&mut cursor).ok()?;
-        Some((base.packet_type, eager, cursor.rest()))
+        Some((eager, cursor.packet_with(eager.into())))
+    }
+
+    /// The address that the sender states, if it does.
+    #[inline(always)]
+    pub fn raw_address(&self) -> Option<RawAddress> {
+        let header = self.header.req_options()?.raw_address?;
+        Some(header.address())
+    }
+
+    /// The sender's connection id, from wherever the packet has it: a request without one may carry
+    /// it in the raw address.
+    #[inline(always)]
+    pub fn connid(&self) -> Option<Connid> {
+        self.header
+            .connid()
+            .or_else(|| Some(self.raw_address()?.qkey.into()))
     }
 
     /// Parses a whole packet. Its length is that of the slice.
@@ -232,7 +265,7 @@ impl<'a> Packet<'a> {
     /// [`PROTOCOL_VERSION`], the packet ends inside its header, an array has too many entries, or a
     /// stated length is not the true one.
     #[inline]
-    pub fn parse(packet: &'a [u8]) -> Result<Packet<'a>, ParseError> {
+    pub fn parse(packet: &[u8]) -> Result<Packet, ParseError> {
         let (base, rest) = split_base(packet)?;
         if base.version != PROTOCOL_VERSION {
             return Err(unsupported_version(base));
@@ -247,27 +280,19 @@ impl<'a> Packet<'a> {
             PacketType::CtsData => Header::CtsData(CtsData::parse(&mut cursor)?),
             _ => return Header::parse(cursor),
         };
-        Ok(Packet {
-            base,
-            header,
-            payload: cursor.rest(),
-        })
+        Ok(cursor.packet_with(header))
     }
 }
 
-impl<'a> Header<'a> {
+impl Header {
     #[inline(never)]
-    fn parse(mut cursor: Cursor<'a>) -> Result<Packet<'a>, ParseError> {
+    fn parse(mut cursor: Cursor<'_>) -> Result<Packet, ParseError> {
         let header = Header::parse_fields(&mut cursor)?;
-        Ok(Packet {
-            base: cursor.base(),
-            header,
-            payload: cursor.rest(),
-        })
+        Ok(cursor.packet_with(header))
     }
 
     #[inline(always)]
-    fn parse_fields(cursor: &mut Cursor<'a>) -> Result<Header<'a>, ParseError> {
+    fn parse_fields(cursor: &mut Cursor<'_>) -> Result<Header, ParseError> {
         use PacketType as T;
         Ok(match cursor.packet_type() {
             T::EagerMsgRtm | T::EagerTagRtm | T::DcEagerMsgRtm | T::DcEagerTagRtm => {

@@ -38,7 +38,7 @@ pub enum RtaKind {
 /// | 20 | 4 | padding, recv_id or send_id |
 /// | 24 | 24 each | rma_iov |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rta<'a> {
+pub struct Rta {
     /// Which of the four types.
     pub kind: RtaKind,
     /// The operation's place in the sequence, which it shares with messages.
@@ -48,7 +48,7 @@ pub struct Rta<'a> {
     /// What is done with them.
     pub atomic_op: AtomicOp,
     /// The target's memory; lengths are in bytes.
-    pub rma_iov: RmaIovs<'a>,
+    pub rma_iov: RmaIovs,
     /// The optional headers.
     pub options: ReqOptions,
 }
@@ -66,12 +66,12 @@ struct RawRta {
 /// Where rma_iov_count is.
 const RMA_IOV_COUNT_OFFSET: usize = 8;
 
-impl<'a> Rta<'a> {
+impl Rta {
     /// `kind` makes the type of the word at byte 20.
     pub(super) fn parse(
         kind: fn(u32) -> RtaKind,
-        cursor: &mut Cursor<'a>,
-    ) -> Result<Rta<'a>, ParseError> {
+        cursor: &mut Cursor<'_>,
+    ) -> Result<Rta, ParseError> {
         let raw: &RawRta = cursor.take()?;
         Ok(Rta {
             kind: kind(raw.id.get()),
@@ -88,7 +88,7 @@ impl<'a> Rta<'a> {
     }
 }
 
-impl Repr for Rta<'_> {
+impl Repr for Rta {
     fn packet_type(&self) -> PacketType {
         match self.kind {
             RtaKind::Write => PacketType::WriteRta,
@@ -107,7 +107,7 @@ impl Repr for Rta<'_> {
     }
 }
 
-impl sealed::Fields for Rta<'_> {
+impl sealed::Fields for Rta {
     fn write_fields(&self, writer: &mut Writer<'_>) {
         let id = match self.kind {
             RtaKind::Write => 0,

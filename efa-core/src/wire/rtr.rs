@@ -34,11 +34,11 @@ pub enum RtrKind {
 /// | 20 | 4 | recv_length |
 /// | 24 | 24 each | rma_iov |
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Rtr<'a> {
+pub struct Rtr {
     /// Which of the two types.
     pub kind: RtrKind,
     /// The responder's memory.
-    pub rma_iov: RmaIovs<'a>,
+    pub rma_iov: RmaIovs,
     /// Length of the whole read in bytes.
     pub msg_length: u64,
     /// The operation that READRSP and CTSDATA have to name.
@@ -70,8 +70,8 @@ struct RawRtr {
 /// Where rma_iov_count is.
 const RMA_IOV_COUNT_OFFSET: usize = 4;
 
-impl<'a> Rtr<'a> {
-    pub(super) fn parse(kind: RtrKind, cursor: &mut Cursor<'a>) -> Result<Rtr<'a>, ParseError> {
+impl Rtr {
+    pub(super) fn parse(kind: RtrKind, cursor: &mut Cursor<'_>) -> Result<Rtr, ParseError> {
         let raw: &RawRtr = cursor.take()?;
         Ok(Rtr {
             kind,
@@ -96,7 +96,7 @@ impl ReadRtr {
     }
 }
 
-impl Repr for Rtr<'_> {
+impl Repr for Rtr {
     fn packet_type(&self) -> PacketType {
         match self.kind {
             RtrKind::Short => PacketType::ShortRtr,
@@ -113,7 +113,7 @@ impl Repr for Rtr<'_> {
     }
 }
 
-impl sealed::Fields for Rtr<'_> {
+impl sealed::Fields for Rtr {
     fn write_fields(&self, writer: &mut Writer<'_>) {
         writer.put(&RawRtr {
             rma_iov_count: U32::new(self.rma_iov.count()),

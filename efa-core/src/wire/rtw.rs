@@ -24,9 +24,9 @@ use super::req::ReqOptions;
 /// | 8 | 4 + 4 | send_id and padding, DC type only |
 /// | 8 or 16 | 24 each | rma_iov |
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct EagerRtw<'a> {
+pub struct EagerRtw {
     /// The target's memory. Stock receivers insist that the lengths add up to the payload.
-    pub rma_iov: RmaIovs<'a>,
+    pub rma_iov: RmaIovs,
     /// Makes it the DC type: the operation that RECEIPT has to name.
     pub receipt: Option<SendId>,
     /// The optional headers.
@@ -44,9 +44,9 @@ pub struct EagerRtw<'a> {
 /// | 20 | 4 | credit_request |
 /// | 24 | 24 each | rma_iov |
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct LongctsRtw<'a> {
+pub struct LongctsRtw {
     /// The target's memory.
-    pub rma_iov: RmaIovs<'a>,
+    pub rma_iov: RmaIovs,
     /// Length of the whole write in bytes.
     pub msg_length: u64,
     /// The operation that CTS has to name.
@@ -70,15 +70,15 @@ pub struct LongctsRtw<'a> {
 /// | 24 | 24 each | rma_iov |
 /// | behind the optional headers | 24 each | read_iov |
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct LongreadRtw<'a> {
+pub struct LongreadRtw {
     /// The target's memory.
-    pub rma_iov: RmaIovs<'a>,
+    pub rma_iov: RmaIovs,
     /// Length of the whole write in bytes.
     pub msg_length: u64,
     /// The operation that EOR or READ_NACK has to name.
     pub send_id: SendId,
     /// The requester's buffer.
-    pub read_iov: RmaIovs<'a>,
+    pub read_iov: RmaIovs,
     /// The optional headers.
     pub options: ReqOptions,
 }
@@ -96,9 +96,9 @@ pub struct LongreadRtw<'a> {
 /// | 32 | 8 | runt_length |
 /// | 40 | 24 each | rma_iov |
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct RuntctsRtw<'a> {
+pub struct RuntctsRtw {
     /// The target's memory.
-    pub rma_iov: RmaIovs<'a>,
+    pub rma_iov: RmaIovs,
     /// Length of the whole write in bytes.
     pub msg_length: u64,
     /// The operation that CTS has to name.
@@ -127,9 +127,9 @@ pub struct RuntctsRtw<'a> {
 /// | 40 | 24 each | rma_iov |
 /// | behind the optional headers | 24 each | read_iov |
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct RuntreadRtw<'a> {
+pub struct RuntreadRtw {
     /// The target's memory.
-    pub rma_iov: RmaIovs<'a>,
+    pub rma_iov: RmaIovs,
     /// Length of the whole write in bytes.
     pub msg_length: u64,
     /// The operation that EOR or READ_NACK has to name.
@@ -139,7 +139,7 @@ pub struct RuntreadRtw<'a> {
     /// Bytes of the write that are sent in RUNTREAD packets.
     pub runt_length: u64,
     /// The requester's buffer. Placed behind the optional headers, as in RUNTREAD_MSGRTM.
-    pub read_iov: RmaIovs<'a>,
+    pub read_iov: RmaIovs,
     /// The optional headers.
     pub options: ReqOptions,
 }
@@ -174,8 +174,8 @@ const RMA_IOV_COUNT_OFFSET: usize = 4;
 /// Where read_iov_count is.
 const READ_IOV_COUNT_OFFSET: usize = 20;
 
-impl<'a> EagerRtw<'a> {
-    pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<EagerRtw<'a>, ParseError> {
+impl EagerRtw {
+    pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<EagerRtw, ParseError> {
         let count = cursor.take::<U32>()?.get();
         let receipt = if cursor.packet_type().is_delivery_complete() {
             let raw: &RawReceipt = cursor.take()?;
@@ -191,8 +191,8 @@ impl<'a> EagerRtw<'a> {
     }
 }
 
-impl<'a> LongctsRtw<'a> {
-    pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<LongctsRtw<'a>, ParseError> {
+impl LongctsRtw {
+    pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<LongctsRtw, ParseError> {
         let raw: &RawLong = cursor.take()?;
         Ok(LongctsRtw {
             rma_iov: parse_rma_iov(cursor, raw.rma_iov_count.get())?,
@@ -205,8 +205,8 @@ impl<'a> LongctsRtw<'a> {
     }
 }
 
-impl<'a> LongreadRtw<'a> {
-    pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<LongreadRtw<'a>, ParseError> {
+impl LongreadRtw {
+    pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<LongreadRtw, ParseError> {
         let raw: &RawLong = cursor.take()?;
         let rma_iov = parse_rma_iov(cursor, raw.rma_iov_count.get())?;
         let options = ReqOptions::parse(cursor, ReqFlags::IMPLIED_BY_RMA)?;
@@ -220,8 +220,8 @@ impl<'a> LongreadRtw<'a> {
     }
 }
 
-impl<'a> RuntctsRtw<'a> {
-    pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<RuntctsRtw<'a>, ParseError> {
+impl RuntctsRtw {
+    pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<RuntctsRtw, ParseError> {
         let raw: &RawRunt = cursor.take()?;
         Ok(RuntctsRtw {
             rma_iov: parse_rma_iov(cursor, raw.long.rma_iov_count.get())?,
@@ -235,8 +235,8 @@ impl<'a> RuntctsRtw<'a> {
     }
 }
 
-impl<'a> RuntreadRtw<'a> {
-    pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<RuntreadRtw<'a>, ParseError> {
+impl RuntreadRtw {
+    pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<RuntreadRtw, ParseError> {
         let raw: &RawRunt = cursor.take()?;
         let rma_iov = parse_rma_iov(cursor, raw.long.rma_iov_count.get())?;
         let options = ReqOptions::parse(cursor, ReqFlags::IMPLIED_BY_RMA)?;
@@ -252,7 +252,7 @@ impl<'a> RuntreadRtw<'a> {
     }
 }
 
-impl Repr for EagerRtw<'_> {
+impl Repr for EagerRtw {
     fn packet_type(&self) -> PacketType {
         match self.receipt {
             None => PacketType::EagerRtw,
@@ -270,7 +270,7 @@ impl Repr for EagerRtw<'_> {
     }
 }
 
-impl sealed::Fields for EagerRtw<'_> {
+impl sealed::Fields for EagerRtw {
     fn write_fields(&self, writer: &mut Writer<'_>) {
         writer.put(&U32::new(self.rma_iov.count()));
         if let Some(send_id) = self.receipt {
@@ -284,7 +284,7 @@ impl sealed::Fields for EagerRtw<'_> {
     }
 }
 
-impl Repr for LongctsRtw<'_> {
+impl Repr for LongctsRtw {
     fn packet_type(&self) -> PacketType {
         if self.delivery_complete {
             PacketType::DcLongctsRtw
@@ -302,7 +302,7 @@ impl Repr for LongctsRtw<'_> {
     }
 }
 
-impl sealed::Fields for LongctsRtw<'_> {
+impl sealed::Fields for LongctsRtw {
     fn write_fields(&self, writer: &mut Writer<'_>) {
         writer.put(&RawLong {
             rma_iov_count: U32::new(self.rma_iov.count()),
@@ -315,7 +315,7 @@ impl sealed::Fields for LongctsRtw<'_> {
     }
 }
 
-impl Repr for LongreadRtw<'_> {
+impl Repr for LongreadRtw {
     fn packet_type(&self) -> PacketType {
         PacketType::LongreadRtw
     }
@@ -330,7 +330,7 @@ impl Repr for LongreadRtw<'_> {
     }
 }
 
-impl sealed::Fields for LongreadRtw<'_> {
+impl sealed::Fields for LongreadRtw {
     fn write_fields(&self, writer: &mut Writer<'_>) {
         writer.put(&RawLong {
             rma_iov_count: U32::new(self.rma_iov.count()),
@@ -344,7 +344,7 @@ impl sealed::Fields for LongreadRtw<'_> {
     }
 }
 
-impl Repr for RuntctsRtw<'_> {
+impl Repr for RuntctsRtw {
     fn packet_type(&self) -> PacketType {
         PacketType::RuntctsRtw
     }
@@ -358,7 +358,7 @@ impl Repr for RuntctsRtw<'_> {
     }
 }
 
-impl sealed::Fields for RuntctsRtw<'_> {
+impl sealed::Fields for RuntctsRtw {
     fn write_fields(&self, writer: &mut Writer<'_>) {
         writer.put(&RawRunt {
             long: RawLong {
@@ -375,7 +375,7 @@ impl sealed::Fields for RuntctsRtw<'_> {
     }
 }
 
-impl Repr for RuntreadRtw<'_> {
+impl Repr for RuntreadRtw {
     fn packet_type(&self) -> PacketType {
         PacketType::RuntreadRtw
     }
@@ -390,7 +390,7 @@ impl Repr for RuntreadRtw<'_> {
     }
 }
 
-impl sealed::Fields for RuntreadRtw<'_> {
+impl sealed::Fields for RuntreadRtw {
     fn write_fields(&self, writer: &mut Writer<'_>) {
         writer.put(&RawRunt {
             long: RawLong {
@@ -408,10 +408,10 @@ impl sealed::Fields for RuntreadRtw<'_> {
     }
 }
 
-fn parse_rma_iov<'a>(cursor: &mut Cursor<'a>, count: u32) -> Result<RmaIovs<'a>, ParseError> {
+fn parse_rma_iov(cursor: &mut Cursor<'_>, count: u32) -> Result<RmaIovs, ParseError> {
     cursor.take_iovs("rma_iov_count", RMA_IOV_COUNT_OFFSET, count)
 }
 
-fn parse_read_iov<'a>(cursor: &mut Cursor<'a>, count: u32) -> Result<RmaIovs<'a>, ParseError> {
+fn parse_read_iov(cursor: &mut Cursor<'_>, count: u32) -> Result<RmaIovs, ParseError> {
     cursor.take_iovs("read_iov_count", READ_IOV_COUNT_OFFSET, count)
 }

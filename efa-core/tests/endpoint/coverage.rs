@@ -3,8 +3,8 @@
 use efa_core::endpoint::*;
 use efa_core::nic::Nic;
 use efa_core::wire::{
-    Connid, Cts, EagerRtm, EagerRtw, ExtraFeatures, ExtraInfo, ExtraInfoWord, Handshake, Header,
-    LongctsRtm, MsgId, PacketType, RawAddressHeader, RecvId, Repr, ReqOptions, SendId,
+    Connid, Cts, EagerRtm, EagerRtw, ExtraFeatures, ExtraInfo, Handshake, Header, LongctsRtm,
+    MsgId, PacketType, RawAddressHeader, RecvId, Repr, ReqOptions, SendId,
 };
 
 use crate::mock::Traits;
@@ -15,10 +15,10 @@ fn extra_info_may_have_any_number_of_words() {
     for count in [0, 1, 2, 4, 100] {
         let mut script = Script::new();
         let peer = script.insert_peer();
-        let mut words = vec![ExtraInfoWord::new(u64::MAX << 9); count];
+        let mut words = vec![u64::MAX << 9; count];
         if let Some(first) = words.first_mut() {
             // Bits that nobody has defined change nothing.
-            *first = ExtraInfoWord::new(MODERN.bits() | u64::MAX << 40);
+            *first = MODERN.bits() | u64::MAX << 40;
         }
         let connid = script.connid();
         script.send(

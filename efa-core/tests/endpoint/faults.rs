@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use efa_core::endpoint::*;
 use efa_core::nic::Status;
-use efa_core::wire::{Header, LongctsRtm, MsgId, Repr};
+use efa_core::wire::{Header, LongctsRtm, MsgId, Packet, Repr};
 
 use crate::mock::{MEMORY, Traits};
 use crate::script::{MODERN, Script, config, connected, connected_with, memory, traits};
@@ -153,14 +153,13 @@ fn a_peer_that_is_not_ready_leaves_buffers_for_others() {
         script.now = timeout;
         script.progress();
         while script.network.flights() > 0 {
-            let id = script.expect(|packet| match packet.header {
-                Header::EagerRtm(eager) => {
-                    assert_eq!(packet.payload, [eager.msg_id.0 as u8; 100]);
-                    eager.msg_id.0
-                }
-                other => panic!("{other:?}"),
-            });
-            ids.push(id);
+            let bytes = script.sent();
+            let packet = Packet::parse(&bytes).unwrap();
+            let Header::EagerRtm(eager) = packet.header else {
+                panic!("{packet:?}");
+            };
+            assert_eq!(packet.payload.of(&bytes), [eager.msg_id.0 as u8; 100]);
+            ids.push(eager.msg_id.0);
         }
     }
     ids.sort_unstable();

@@ -4,8 +4,7 @@ use efa_core::address::Qkey;
 use efa_core::endpoint::*;
 use efa_core::nic::Status;
 use efa_core::wire::{
-    ExtraFeatures, ExtraInfo, ExtraInfoWord, Handshake, Header, LongctsRtm, MediumRtm, MsgId,
-    PacketType, SendId, UserRecvQp,
+    ExtraFeatures, Handshake, Header, LongctsRtm, MediumRtm, MsgId, PacketType, SendId, UserRecvQp,
 };
 
 use crate::mock::MEMORY;
@@ -263,9 +262,8 @@ fn a_zero_copy_receiver_gets_the_data_and_nothing_else() {
     let mut script = Script::new();
     let peer = script.insert_peer();
     let features = ExtraFeatures::CONNID_HEADER | ExtraFeatures::USER_RECV_QP;
-    let word = ExtraInfoWord::from(features);
     let handshake = Handshake {
-        extra_info: ExtraInfo::one(&word),
+        extra_info: features.into(),
         connid: script.connid(),
         device_version: Some(0xEFA1),
         user_recv_qp: Some(UserRecvQp {

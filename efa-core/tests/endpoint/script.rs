@@ -4,8 +4,7 @@ use efa_core::address::RawAddress;
 use efa_core::endpoint::*;
 use efa_core::nic::{DeviceCaps, Source, UserSlice};
 use efa_core::wire::{
-    Connid, EagerRtm, ExtraFeatures, ExtraInfo, ExtraInfoWord, Handshake, MsgId, Packet,
-    RawAddressHeader, Repr, ReqOptions,
+    Connid, EagerRtm, ExtraFeatures, Handshake, MsgId, Packet, RawAddressHeader, Repr, ReqOptions,
 };
 
 use crate::mock::{MEMORY, MockNic, Network, Traits};
@@ -106,7 +105,7 @@ impl Script {
         let connid = self.connid();
         self.send(
             &Handshake {
-                extra_info: ExtraInfo::one(&ExtraInfoWord::from(features)),
+                extra_info: features.into(),
                 connid,
                 device_version: Some(0xEFA1),
                 ..Handshake::default()
@@ -144,7 +143,7 @@ impl Script {
     }
 
     /// Takes the oldest packet that the endpoint sent, which must parse, and looks at it.
-    pub(crate) fn expect<R>(&mut self, look: impl FnOnce(&Packet<'_>) -> R) -> R {
+    pub(crate) fn expect<R>(&mut self, look: impl FnOnce(&Packet) -> R) -> R {
         let bytes = self.sent();
         look(&Packet::parse(&bytes).unwrap())
     }

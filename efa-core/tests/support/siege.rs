@@ -308,20 +308,22 @@ impl<'a> Siege<'a> {
     }
 
     fn shake_hands(&mut self) {
-        let word = ExtraInfoWord::new(match self.choices.byte() {
+        let features = ExtraFeatures::from_bits_retain(match self.choices.byte() {
             0 => 0,
             1 => u64::MAX,
             other => u64::from(other) | 0x100,
         });
         let device_version = if self.choices.flag() { 0xEFA1 } else { 0xEFA0 };
         let packet = Handshake {
-            extra_info: ExtraInfo::one(&word),
+            extra_info: features.into(),
             connid: self.connid(),
             device_version: Some(device_version),
-            user_recv_qp: (word.get() & 0x80 != 0).then_some(UserRecvQp {
-                qpn: 77,
-                qkey: efa_core::address::Qkey(7),
-            }),
+            user_recv_qp: features
+                .contains(ExtraFeatures::USER_RECV_QP)
+                .then_some(UserRecvQp {
+                    qpn: 77,
+                    qkey: efa_core::address::Qkey(7),
+                }),
             ..Handshake::default()
         }
         .to_packet(&[]);

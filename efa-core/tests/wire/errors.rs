@@ -104,7 +104,7 @@ fn raw_addresses_that_are_too_short_or_longer_than_the_packet() {
     for size in 32..=60_u32 {
         packet[8..12].copy_from_slice(&size.to_le_bytes());
         let parsed = Packet::parse(&packet).expect("any size from 32 on");
-        assert_eq!(parsed.payload.len(), 60 - size as usize);
+        assert_eq!(parsed.payload.length, 60 - size as usize);
     }
 }
 
@@ -140,7 +140,7 @@ fn data_of_another_length_than_stated() {
          (spec section 3.2, table 3.7)"
     );
     packet.truncate(packet.len() - 1);
-    assert_eq!(Packet::parse(&packet).unwrap().payload, b"dat");
+    assert_eq!(Packet::parse(&packet).unwrap().payload.of(&packet), b"dat");
 }
 
 #[test]

@@ -3,11 +3,10 @@
 use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
 use efa_core::wire::{
     AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, CtsFlags, EagerRtm, EagerRtw, Eor,
-    ExtraInfo, ExtraInfoWord, Handshake, HandshakeFlags, Header, LongctsRtm, LongctsRtw,
-    LongreadRtm, LongreadRtw, MediumRtm, MsgId, PacketType, PeerError, PeerErrorRefKind,
-    RawAddressHeader, ReadNack, ReadRsp, ReadRtr, Receipt, RecvId, ReqFlags, ReqOptions, RmaIov,
-    RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntctsRtm, RuntctsRtw, RuntreadRtm, RuntreadRtw, SendId,
-    UniversalFlags, UserRecvQp,
+    ExtraInfo, Handshake, HandshakeFlags, Header, LongctsRtm, LongctsRtw, LongreadRtm, LongreadRtw,
+    MediumRtm, MsgId, PacketType, PeerError, PeerErrorRefKind, RawAddressHeader, ReadNack, ReadRsp,
+    ReadRtr, Receipt, RecvId, ReqFlags, ReqOptions, RmaIov, RmaIovs, Rta, RtaKind, Rtr, RtrKind,
+    RuntctsRtm, RuntctsRtw, RuntreadRtm, RuntreadRtw, SendId, UniversalFlags, UserRecvQp,
 };
 
 /// Everything that some header needs. Which header it is depends on `packet_type`.
@@ -25,7 +24,7 @@ pub(crate) struct Parts {
     pub hmem_p2p: Option<bool>,
     pub rma_iov: Vec<RmaIov>,
     pub read_iov: Vec<RmaIov>,
-    pub extra_info: Vec<ExtraInfoWord>,
+    pub extra_info: Vec<u64>,
     pub flags: u16,
     pub payload: Vec<u8>,
 }
@@ -66,13 +65,13 @@ impl Parts {
             hmem_p2p: Some(true),
             rma_iov: vec![RmaIov::new(0x1000, 3, 7), RmaIov::new(0x2000, 4, 8)],
             read_iov: vec![RmaIov::new(0x3000, 5, 9)],
-            extra_info: vec![ExtraInfoWord::new(0x1_ff), ExtraInfoWord::new(0x1)],
+            extra_info: vec![0x1_ff, 0x1],
             flags: 0,
             payload: b"payload".to_vec(),
         }
     }
 
-    pub(crate) fn header(&self) -> Header<'_> {
+    pub(crate) fn header(&self) -> Header {
         use PacketType as T;
         let [word_a, word_b, word_c, word_d] = self.words;
         let [long_a, long_b, long_c, long_d] = self.longs;

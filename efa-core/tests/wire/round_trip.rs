@@ -14,7 +14,7 @@ fn check(parts: &Parts) {
     assert_eq!(packet.len(), header.header_len() + parts.payload.len());
     let parsed = Packet::parse(&packet).unwrap_or_else(|error| panic!("{error}: {packet:02x?}"));
     assert_eq!(parsed.header, header);
-    assert_eq!(parsed.payload, parts.payload);
+    assert_eq!(parsed.payload.of(&packet), parts.payload);
     assert_eq!(
         parsed.base,
         BaseHeader {

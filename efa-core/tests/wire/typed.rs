@@ -10,7 +10,7 @@ use efa_core::wire::{Connid, Header, ReqOptions, RmaIovs, RtaKind};
 pub(crate) struct Typed(pub(crate) BTreeMap<String, u64>);
 
 impl Typed {
-    pub(crate) fn of(header: &Header<'_>) -> Typed {
+    pub(crate) fn of(header: &Header) -> Typed {
         let mut typed = Typed::default();
         match header {
             Header::Cts(repr) => {
@@ -43,9 +43,9 @@ impl Typed {
             }
             Header::Handshake(repr) => {
                 typed.connid(repr.connid);
-                typed.put("nextra_p3", repr.extra_info.as_slice().len() as u32 + 3);
-                for (index, word) in repr.extra_info.as_slice().iter().enumerate() {
-                    typed.put(&format!("extra_info[{index}]"), word.get());
+                typed.put("nextra_p3", repr.extra_info.nextra_p3());
+                for (index, word) in repr.extra_info.words().enumerate() {
+                    typed.put(&format!("extra_info[{index}]"), word);
                 }
                 if let Some(host_id) = repr.host_id {
                     typed.put("host_id", host_id);
@@ -229,7 +229,7 @@ impl Typed {
         self.connid(options.connid);
     }
 
-    fn iovs(&mut self, name: &str, iovs: RmaIovs<'_>) {
+    fn iovs(&mut self, name: &str, iovs: RmaIovs) {
         self.put(&format!("{name}_count"), iovs.len() as u64);
         for (index, iov) in iovs.iter().enumerate() {
             self.put(&format!("{name}[{index}].addr"), iov.addr());

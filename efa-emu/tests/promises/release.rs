@@ -16,8 +16,7 @@ use efa_core::nic::{
     Region, SendRequest, Status, UserSlice,
 };
 use efa_core::wire::{
-    ExtraFeatures, ExtraInfo, ExtraInfoWord, Handshake, Header, Packet, RawAddressHeader, Repr,
-    UserRecvQp,
+    ExtraFeatures, ExtraInfo, Handshake, Header, Packet, RawAddressHeader, Repr, UserRecvQp,
 };
 use efa_emu::sim::SimNic;
 
@@ -130,8 +129,7 @@ impl Release {
         if user_recv_qp.is_some() {
             features |= ExtraFeatures::USER_RECV_QP;
         }
-        let word = ExtraInfoWord::from(features);
-        let extra_info = ExtraInfo::one(&word);
+        let extra_info = ExtraInfo::from(features);
         match self {
             Release::V1_11 => Handshake {
                 extra_info,

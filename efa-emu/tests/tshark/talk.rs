@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
 use efa_core::nic::Status;
-use efa_core::wire::{
-    Connid, ExtraFeatures, ExtraInfo, ExtraInfoWord, Handshake, RawAddressHeader, Repr as _,
-    ReqOptions,
-};
+use efa_core::wire::{Connid, ExtraFeatures, Handshake, RawAddressHeader, Repr as _, ReqOptions};
 use efa_emu::capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
 use efa_emu::frame::{Frame, Kind, Repr};
 
@@ -89,9 +86,8 @@ impl Talk {
     }
 
     pub(crate) fn handshake(&mut self, from: End, features: ExtraFeatures) -> u32 {
-        let word = ExtraInfoWord::from(features);
         let handshake = Handshake {
-            extra_info: ExtraInfo::one(&word),
+            extra_info: features.into(),
             connid: Some(from.connid()),
             device_version: Some(0xefa1),
             ..Handshake::default()
@@ -103,7 +99,7 @@ impl Talk {
     pub(crate) fn packet(
         &mut self,
         from: End,
-        header: &efa_core::wire::Header<'_>,
+        header: &efa_core::wire::Header,
         data: &[u8],
     ) -> u32 {
         let mut bytes = vec![0; header.header_len() + data.len()];

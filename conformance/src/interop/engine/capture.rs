@@ -24,7 +24,7 @@ pub(super) fn sent_by(capture: &Capture, host: &str) -> BTreeMap<String, usize> 
 pub(super) fn packets<'a>(
     capture: &'a Capture,
     host: &'a str,
-) -> impl Iterator<Item = Packet<'a>> + 'a {
+) -> impl Iterator<Item = Packet> + 'a {
     capture
         .sent()
         .filter(move |packet| capture.interfaces[packet.interface] == host)

@@ -3,12 +3,12 @@
 use hashbrown::HashMap;
 
 use crate::nic::{Access, Nic, Region, UserSlice};
+use crate::wire::RmaIovs;
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::{Errno, Failure, ProviderError};
 use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::base::ids::{OutboundId, ReceiveId};
-use crate::endpoint::incoming::Iovs;
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::sending::outbound::BulkKey;
 
@@ -32,7 +32,7 @@ fn overlap(a: UserSlice, b: UserSlice) -> bool {
 
 impl<N: Nic> Endpoint<N> {
     /// The local memory that a peer's request names, if the keys allow this access to all of it.
-    pub(crate) fn exposed_memory(&self, pieces: &Iovs, access: Access) -> Option<Iov> {
+    pub(crate) fn exposed_memory(&self, pieces: &RmaIovs, access: Access) -> Option<Iov> {
         let mut found = [IoVec::new(UserSlice {
             address: 0,
             length: 0,

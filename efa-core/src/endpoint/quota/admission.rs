@@ -11,13 +11,12 @@ use std::collections::VecDeque;
 use slab::Slab;
 
 use crate::nic::Nic;
-use crate::wire::PacketType;
+use crate::wire::{Header, Packet, PacketType};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::Failure;
 use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::base::ids::PeerId;
-use crate::endpoint::incoming::{Body, Incoming};
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::posting::work::Work;
 use crate::endpoint::receiving::assembly::Assembly;
@@ -108,16 +107,13 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// Takes a request to write or read: carries it out, or makes it wait.
-    pub(crate) fn on_request(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Incoming) {
-        let at_once = match &incoming.body {
-            Body::Write(rtw) => rtw.is_eager(),
-            _ => false,
-        };
+    pub(crate) fn on_request(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Packet) {
+        let at_once = matches!(incoming.header, Header::EagerRtw(_));
         if at_once || self.is_admitted(peer) {
             self.carry_out_request(peer, &packet, incoming);
             return self.release(packet);
         }
-        let packet_type = incoming.packet_type;
+        let packet_type = incoming.base.packet_type;
         if self.begin_service(peer, packet_type) {
             match self.make_wait(peer, packet, packet_type) {
                 Some(head) => self.enqueue(peer, Waiting::Request(head)),
@@ -128,11 +124,10 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    fn carry_out_request(&mut self, peer: PeerId, packet: &ReceivedPacket, incoming: &Incoming) {
-        match &incoming.body {
-            Body::Write(rtw) => self.on_write(peer, rtw, packet, incoming),
-            Body::Read(rtr) => self.on_read(peer, rtr, incoming.packet_type),
-            _ => {}
+    fn carry_out_request(&mut self, peer: PeerId, packet: &ReceivedPacket, incoming: &Packet) {
+        match &incoming.header {
+            Header::Rtr(rtr) => self.on_read(peer, rtr, incoming.base.packet_type),
+            _ => self.on_write(peer, packet, incoming),
         }
     }
 

@@ -5,18 +5,18 @@
 //! its messages is missing says so, and the buffer is the application's again.
 
 use crate::nic::{Nic, UserSlice};
+use crate::wire::Packet;
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{IoVec, MultiRecvArgs, SourceFilter, TagFilter};
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
-use crate::endpoint::incoming::{Incoming, Rtm};
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::receiving::held::ReceivedPacket;
 use crate::endpoint::receiving::matching::Filter;
 use crate::endpoint::receiving::table::Inbound;
 use crate::endpoint::receiving::transfer::{Audience, Ending, Posted, Transfer};
-use crate::endpoint::subprotocols::message::{UnexpectedMessage, receive_flags};
+use crate::endpoint::subprotocols::message::{Extent, Rtm, UnexpectedMessage, receive_flags};
 
 /// Names a [`MultiBuffer`] in [`Endpoint::multi_buffers`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,13 +152,13 @@ impl<N: Nic> Endpoint<N> {
         receive: ReceiveId,
         peer: PeerId,
         packet: ReceivedPacket,
-        incoming: &Incoming,
+        incoming: &Packet,
         rtm: &Rtm,
     ) {
-        let length = rtm.length(incoming.payload);
+        let length = rtm.length;
         // A message that ends with its first packet is no operation that others would wait for.
-        if !rtm.is_eager() && !self.is_admitted(peer) {
-            let Some(head) = self.make_wait(peer, packet, incoming.packet_type) else {
+        if rtm.extent != Extent::Whole && !self.is_admitted(peer) {
+            let Some(head) = self.make_wait(peer, packet, incoming.base.packet_type) else {
                 return;
             };
             let message = UnexpectedMessage {

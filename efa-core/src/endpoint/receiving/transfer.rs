@@ -2,14 +2,13 @@
 //! responder's side of emulated writes.
 
 use crate::nic::Nic;
-use crate::wire::{ExtraFeatures, MsgId, PacketType, ReadNack, RecvId, SendId};
+use crate::wire::{ExtraFeatures, MsgId, PacketType, Payload, ReadNack, RecvId, SendId};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event};
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
-use crate::endpoint::incoming::Payload;
 use crate::endpoint::memory::iov::{Iov, copy_out};
 use crate::endpoint::posting::in_flight::Owner;
 use crate::endpoint::posting::work::Work;

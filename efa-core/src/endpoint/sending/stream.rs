@@ -4,14 +4,13 @@
 use crate::nic::Nic;
 use crate::wire::{
     CtsData, ExtraFeatures, LongctsRtm, LongctsRtw, LongreadRtm, LongreadRtw, MediumRtm, MsgId,
-    ReadRsp, RecvId, Repr, ReqFlags, ReqOptions, RuntreadRtm, SendId,
+    ReadRsp, RecvId, Repr, ReqFlags, ReqOptions, RmaIovs, RuntreadRtm, SendId,
 };
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{OutboundId, PeerId};
-use crate::endpoint::incoming::Iovs;
 use crate::endpoint::memory::iov::attach;
 use crate::endpoint::posting::in_flight::{Outgoing, Owner};
 use crate::endpoint::posting::work::QUANTUM;
@@ -25,11 +24,11 @@ pub(crate) enum Stream {
     /// MEDIUM segments.
     Medium(MessageHead, SegmentSize),
     /// RUNTREAD segments.
-    Runt(MessageHead, SegmentSize, Iovs),
+    Runt(MessageHead, SegmentSize, RmaIovs),
     /// LONGCTS_RTM or LONGCTS_RTW, then CTSDATA.
     LongCts(Request),
     /// LONGREAD_RTM or LONGREAD_RTW, with the memory that the peer is to read.
-    LongRead(Request, Iovs),
+    LongRead(Request, RmaIovs),
     /// LONGCTS_RTM in answer to READ_NACK, without data, then CTSDATA.
     NackAnswer(MessageHead),
     /// CTSDATA for the peer's operation; `None` before the first CTS.
@@ -37,7 +36,7 @@ pub(crate) enum Stream {
     /// READRSP, then CTSDATA.
     ReadResponse(RecvId),
     /// RDMA writes.
-    RdmaWrite(Iovs, Option<u32>),
+    RdmaWrite(RmaIovs, Option<u32>),
 }
 
 /// Bytes of data per segment; the last one may have less.
@@ -64,7 +63,7 @@ pub(crate) struct MessageHead {
 /// The fields of a write's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WriteHead {
-    pub(crate) target: Iovs,
+    pub(crate) target: RmaIovs,
     pub(crate) delivery_complete: bool,
     pub(crate) options: ReqOptions,
 }
@@ -124,14 +123,14 @@ impl MessageHead {
         }
     }
 
-    pub(crate) fn runt<'a>(
+    pub(crate) fn runt(
         &self,
         id: OutboundId,
         length: u64,
         offset: u64,
         runt_length: u64,
-        source: &'a Iovs,
-    ) -> RuntreadRtm<'a> {
+        source: &RmaIovs,
+    ) -> RuntreadRtm {
         RuntreadRtm {
             msg_id: self.msg_id,
             msg_length: length,
@@ -139,7 +138,7 @@ impl MessageHead {
             seg_offset: offset,
             runt_length,
             tag: self.tag,
-            read_iov: source.wire(),
+            read_iov: *source,
             options: self.options,
         }
     }
@@ -329,14 +328,14 @@ impl<N: Nic> Endpoint<N> {
                         msg_length: length,
                         send_id: SendId(id.to_wire()),
                         tag: head.tag,
-                        read_iov: source.wire(),
+                        read_iov: source,
                         options: head.options,
                     })?,
                     Request::Write(head) => self.start_packet(&LongreadRtw {
-                        rma_iov: head.target.wire(),
+                        rma_iov: head.target,
                         msg_length: length,
                         send_id: SendId(id.to_wire()),
-                        read_iov: source.wire(),
+                        read_iov: source,
                         options: head.options,
                     })?,
                 };
@@ -357,7 +356,7 @@ impl<N: Nic> Endpoint<N> {
             }
             Stream::LongCts(Request::Write(head)) => {
                 let header = LongctsRtw {
-                    rma_iov: head.target.wire(),
+                    rma_iov: head.target,
                     msg_length: length,
                     send_id: SendId(id.to_wire()),
                     credit_request: credits,

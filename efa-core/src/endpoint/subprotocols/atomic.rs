@@ -2,7 +2,9 @@
 //! take their turn among the messages of their sender.
 
 use crate::nic::{Access, Nic, UserSlice};
-use crate::wire::{AtomRsp, AtomicOp, MsgId, PacketType, RecvId, Repr, Rta, RtaKind, SendId};
+use crate::wire::{
+    AtomRsp, AtomicOp, MsgId, Packet, PacketType, Payload, RecvId, Repr, Rta, RtaKind, SendId,
+};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::{CompletionFlags, Event, PacketError};
@@ -10,7 +12,6 @@ use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::api::operation::{AtomicArgs, AtomicKind, IoVec, OperationFlags};
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
-use crate::endpoint::incoming::{self, Incoming, Payload};
 use crate::endpoint::memory::iov::{Iov, attach, total_length};
 use crate::endpoint::one_sided::arithmetic;
 use crate::endpoint::posting::in_flight::Owner;
@@ -90,7 +91,7 @@ impl<N: Nic> Endpoint<N> {
             msg_id,
             atomic_datatype: args.datatype,
             atomic_op: args.operation,
-            rma_iov: target.wire(),
+            rma_iov: target,
             options: self.request_options(args.peer, None),
         };
         let posted = self.start_packet(&header).and_then(|mut packet| {
@@ -218,10 +219,10 @@ impl<N: Nic> Endpoint<N> {
         &mut self,
         peer: PeerId,
         packet: ReceivedPacket,
-        incoming: &Incoming,
-        rta: &incoming::Rta,
+        incoming: &Packet,
+        rta: &Rta,
     ) {
-        let packet_type = incoming.packet_type;
+        let packet_type = incoming.base.packet_type;
         let operand = incoming.payload;
         if let Err(failure) = self.carry_out(peer, &packet, operand, rta) {
             self.push_event(Event::RemoteOperationFailed {
@@ -238,34 +239,35 @@ impl<N: Nic> Endpoint<N> {
         peer: PeerId,
         packet: &ReceivedPacket,
         payload: Payload,
-        rta: &incoming::Rta,
+        rta: &Rta,
     ) -> Result<(), Failure> {
         const BAD_TYPE: Failure = Failure::new(Errno::EINVAL, ProviderError::InvalidDatatype);
         const BAD_SIZE: Failure = crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
         const BAD_MEMORY: Failure = Failure::new(Errno::EINVAL, ProviderError::RmaAddress);
         const UNREACHABLE: Failure = Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy);
         let is_compare = matches!(rta.kind, RtaKind::Compare(_));
-        let size =
-            arithmetic::check(rta.datatype, rta.operation, is_compare).map_err(|_| BAD_TYPE)?;
-        let total = rta.target.total_length().unwrap_or(u64::MAX);
+        let size = arithmetic::check(rta.atomic_datatype, rta.atomic_op, is_compare)
+            .map_err(|_| BAD_TYPE)?;
+        let total = rta.rma_iov.total_len().unwrap_or(u64::MAX);
         let operands = if is_compare { 2 } else { 1 };
         if total.checked_mul(operands) != Some(payload.length as u64)
             || total + ATOMRSP_HEADER as u64 > self.mtu as u64
             || rta
-                .target
-                .as_slice()
+                .rma_iov
                 .iter()
                 .any(|piece| piece.len() % size as u64 != 0)
         {
             return Err(BAD_SIZE);
         }
         let total = total as usize;
-        let access = if rta.operation == AtomicOp::ATOMIC_READ {
+        let access = if rta.atomic_op == AtomicOp::ATOMIC_READ {
             Access::REMOTE_READ
         } else {
             Access::REMOTE_WRITE
         };
-        let target = self.exposed_memory(&rta.target, access).ok_or(BAD_MEMORY)?;
+        let target = self
+            .exposed_memory(&rta.rma_iov, access)
+            .ok_or(BAD_MEMORY)?;
         let mut values = core::mem::take(&mut self.scratch);
         values.clear();
         let result = (|| {
@@ -282,8 +284,15 @@ impl<N: Nic> Endpoint<N> {
             }
             let bytes = packet.bytes(&self.nic);
             let (operand, comparand) = bytes[payload.offset..].split_at(total);
-            arithmetic::apply(rta.datatype, rta.operation, old, operand, comparand, new);
-            if rta.operation == AtomicOp::ATOMIC_READ {
+            arithmetic::apply(
+                rta.atomic_datatype,
+                rta.atomic_op,
+                old,
+                operand,
+                comparand,
+                new,
+            );
+            if rta.atomic_op == AtomicOp::ATOMIC_READ {
                 return Ok(());
             }
             let mut at = 0;

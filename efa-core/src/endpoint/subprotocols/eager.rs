@@ -1,14 +1,13 @@
 //! Eager messages (spec section 3.2): the whole message in one packet.
 
 use crate::nic::Nic;
-use crate::wire::{EagerRtm, SendId};
+use crate::wire::{EagerRtm, Payload, SendId};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::api::operation::{OperationFlags, SendArgs};
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
-use crate::endpoint::incoming::{Payload, Rtm};
 use crate::endpoint::memory::iov::{attach, copy_out};
 use crate::endpoint::posting::in_flight::Owner;
 use crate::endpoint::receiving::held::ReceivedPacket;
@@ -92,8 +91,7 @@ impl<N: Nic> Endpoint<N> {
         peer: PeerId,
         packet: &ReceivedPacket,
         payload: Payload,
-        rtm: &Rtm,
-        receipt: Option<SendId>,
+        eager: &EagerRtm,
     ) {
         let Some(posted) = self.inbound.remove_posted(id) else {
             return;
@@ -119,17 +117,18 @@ impl<N: Nic> Endpoint<N> {
             Ok(()) => None,
             Err(_) => Some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy)),
         };
-        if let Some(send_id) = receipt
+        if let Some(send_id) = eager.receipt
             && failure.is_none()
         {
-            self.queue_receipt(peer, send_id, rtm.msg_id);
+            self.queue_receipt(peer, send_id, eager.msg_id);
         }
+        let cq_data = eager.options.cq_data;
         let ending = Ending {
             context,
             report_success,
-            flags: receive_flags(rtm.tag.is_some(), rtm.cq_data),
-            tag: rtm.tag.unwrap_or(0),
-            cq_data: rtm.cq_data,
+            flags: receive_flags(eager.tag.is_some(), cq_data),
+            tag: eager.tag.unwrap_or(0),
+            cq_data,
             audience: Audience::Starter,
             part: None,
         };

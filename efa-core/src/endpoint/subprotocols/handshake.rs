@@ -5,9 +5,7 @@
 
 use crate::address::RawAddress;
 use crate::nic::{DeviceCaps, Nic, NicAttributes};
-use crate::wire::{
-    Connid, EagerRtw, ExtraFeatures, ExtraInfo, ExtraInfoWord, Handshake, RawAddressHeader,
-};
+use crate::wire::{Connid, EagerRtw, ExtraFeatures, Handshake, RawAddressHeader};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::config::EndpointConfig;
@@ -94,7 +92,7 @@ impl<N: Nic> Endpoint<N> {
         self.send_control(
             peer,
             &Handshake {
-                extra_info: ExtraInfo::one(&ExtraInfoWord::from(features)),
+                extra_info: features.into(),
                 connid: Some(self.address.qkey.into()),
                 host_id: (host_id != 0).then_some(host_id),
                 // Stock libfabric since 1.20 reads it without looking whether it is there.

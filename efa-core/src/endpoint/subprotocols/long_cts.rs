@@ -5,13 +5,12 @@
 //! have arrived does the receiver grant more; that is what every stock libfabric does and expects.
 
 use crate::nic::Nic;
-use crate::wire::{Cts, CtsData, CtsFlags, PacketType, Receipt, RecvId};
+use crate::wire::{Cts, CtsData, CtsFlags, PacketType, Payload, Receipt, RecvId};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
-use crate::endpoint::incoming::Payload;
 use crate::endpoint::posting::in_flight::Owner;
 use crate::endpoint::receiving::held::ReceivedPacket;
 use crate::endpoint::receiving::transfer::Supply;

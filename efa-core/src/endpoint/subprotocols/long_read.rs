@@ -2,16 +2,14 @@
 //! packets (spec section 4.5), and what happens when it cannot (spec section 4.7).
 
 use crate::nic::Nic;
-use crate::wire::{Eor, PacketType, ReadNack, Repr};
+use crate::wire::{Eor, LongctsRtm, PacketType, ReadNack, Repr, RmaIovs};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
 use crate::endpoint::conversation::PeerState;
-use crate::endpoint::incoming::{Incoming, Iovs, Rtm, RtmProtocol};
 use crate::endpoint::receiving::assembly::Assembly;
-use crate::endpoint::receiving::held::ReceivedPacket;
 use crate::endpoint::receiving::transfer::Supply;
 use crate::endpoint::sending::outbound::{Awaited, Bulk, Report};
 use crate::endpoint::sending::stream::{MessageHead, Request, Stream, segment_size};
@@ -165,7 +163,7 @@ impl<N: Nic> Endpoint<N> {
 // The receiver's side.
 impl<N: Nic> Endpoint<N> {
     /// Starts to read a transfer's data from byte `in_packets` on.
-    pub(crate) fn start_reads(&mut self, id: ReceiveId, remote: Iovs, in_packets: u64) {
+    pub(crate) fn start_reads(&mut self, id: ReceiveId, remote: RmaIovs, in_packets: u64) {
         if self.plan_reads(id, remote, in_packets, true).is_ok() {
             return;
         }
@@ -194,45 +192,35 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// The answer to READ_NACK: a long-CTS request under the `msg_id` of the refused one. It does
-    /// not take a turn of its own.
+    /// The answer to READ_NACK: a long-CTS request under the `msg_id` of the refused one.
     pub(crate) fn on_nack_answer(
         &mut self,
         peer: PeerId,
-        packet: ReceivedPacket,
-        incoming: &Incoming,
-        rtm: &Rtm,
+        packet_type: PacketType,
+        long: &LongctsRtm,
     ) {
-        let packet_type = incoming.packet_type.code();
-        let id = match self.assemblies.get(peer, rtm.msg_id) {
+        let id = match self.assemblies.get(peer, long.msg_id) {
             Some(Assembly::Receive(id)) => Some(id),
             _ => None,
         };
         let transfer = id.and_then(|id| self.transfer_mut(id));
-        match (transfer, rtm.protocol) {
-            (
-                Some(transfer),
-                RtmProtocol::LongCts {
-                    msg_length,
-                    send_id,
-                    delivery_complete,
-                    ..
-                },
-            ) if transfer.supply == Supply::Nacked && transfer.length == msg_length => {
+        match transfer {
+            Some(transfer)
+                if transfer.supply == Supply::Nacked && transfer.length == long.msg_length =>
+            {
                 transfer.supply = Supply::Windows { granted: 0 };
-                transfer.send_id = send_id;
-                transfer.wants_receipt = delivery_complete;
+                transfer.send_id = long.send_id;
+                transfer.wants_receipt = long.delivery_complete;
                 if let Some(id) = id {
                     self.go_on_with(id);
                 }
             }
             _ => {
                 let reason = PacketError::AlreadyProcessed {
-                    msg_id: rtm.msg_id.0,
+                    msg_id: long.msg_id.0,
                 };
-                self.refuse(Some(peer), packet_type, reason);
+                self.refuse(Some(peer), packet_type.code(), reason);
             }
         }
-        self.release(packet);
     }
 }

@@ -1,13 +1,12 @@
 //! Messages on the receiver's side: from matching to a receive to the subprotocol that brings the data.
 
 use crate::nic::Nic;
-use crate::wire::{MsgId, PacketType, SendId};
+use crate::wire::{Header, MsgId, Packet, RmaIovs, SendId};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::{CompletionFlags, PacketError};
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
-use crate::endpoint::incoming::{Incoming, Iovs, Payload, Rtm, RtmProtocol};
 use crate::endpoint::receiving::assembly::Assembly;
 use crate::endpoint::receiving::held::{HeldId, ReceivedPacket};
 use crate::endpoint::receiving::matching::Matcher;
@@ -27,6 +26,88 @@ pub(crate) struct UnexpectedMessage {
     pub(crate) head: HeldId,
 }
 
+/// What every request to message (RTM) states, whatever its subprotocol.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rtm {
+    pub(crate) msg_id: MsgId,
+    pub(crate) tag: Option<u64>,
+    pub(crate) cq_data: Option<u64>,
+    /// Length of the whole message in bytes.
+    pub(crate) length: u64,
+    pub(crate) extent: Extent,
+}
+
+/// How much of its message a packet is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Extent {
+    /// All of it.
+    Whole,
+    /// A segment: others of the same `msg_id` may follow.
+    Segment,
+    /// The beginning, or only the announcement: the rest comes without a `msg_id`.
+    Start,
+}
+
+impl Rtm {
+    /// `None` if the packet is no request to message.
+    #[inline(always)]
+    pub(crate) fn of(incoming: &Packet) -> Option<Rtm> {
+        let (msg_id, tag, options, length, extent) = match &incoming.header {
+            Header::EagerRtm(eager) => {
+                let length = incoming.payload.length as u64;
+                (
+                    eager.msg_id,
+                    eager.tag,
+                    &eager.options,
+                    length,
+                    Extent::Whole,
+                )
+            }
+            Header::MediumRtm(medium) => (
+                medium.msg_id,
+                medium.tag,
+                &medium.options,
+                medium.msg_length,
+                Extent::Segment,
+            ),
+            Header::RuntreadRtm(runt) => (
+                runt.msg_id,
+                runt.tag,
+                &runt.options,
+                runt.msg_length,
+                Extent::Segment,
+            ),
+            Header::LongctsRtm(long) => (
+                long.msg_id,
+                long.tag,
+                &long.options,
+                long.msg_length,
+                Extent::Start,
+            ),
+            Header::LongreadRtm(long) => (
+                long.msg_id,
+                long.tag,
+                &long.options,
+                long.msg_length,
+                Extent::Start,
+            ),
+            _ => return None,
+        };
+        Some(Rtm {
+            msg_id,
+            tag,
+            cq_data: options.cq_data,
+            length,
+            extent,
+        })
+    }
+
+    /// Whether other packets of the same `msg_id` may follow.
+    pub(crate) fn is_segment(&self) -> bool {
+        self.extent == Extent::Segment
+    }
+}
+
 pub(crate) type MessageMatcher = Matcher<UnexpectedMessage>;
 
 impl<N: Nic> Endpoint<N> {
@@ -36,7 +117,7 @@ impl<N: Nic> Endpoint<N> {
         &mut self,
         peer: PeerId,
         packet: ReceivedPacket,
-        incoming: &Incoming,
+        incoming: &Packet,
         rtm: &Rtm,
     ) {
         let tagged = rtm.tag.is_some();
@@ -49,8 +130,8 @@ impl<N: Nic> Endpoint<N> {
             return self.match_multi(found.receive, peer, packet, incoming, rtm);
         }
         let id = found.receive;
-        if let RtmProtocol::Eager { receipt } = rtm.protocol {
-            self.receive_eager(id, peer, &packet, incoming.payload, rtm, receipt);
+        if let Header::EagerRtm(eager) = &incoming.header {
+            self.receive_eager(id, peer, &packet, incoming.payload, eager);
             return self.release(packet);
         }
         let Some(Inbound::Posted(posted)) = self.inbound.get_mut(id) else {
@@ -67,8 +148,7 @@ impl<N: Nic> Endpoint<N> {
         };
         let capacity = posted.capacity;
         let target = posted.target.clone();
-        let length = rtm.length(incoming.payload);
-        let mut transfer = Transfer::new(peer, length, target, capacity, ending);
+        let mut transfer = Transfer::new(peer, rtm.length, target, capacity, ending);
         transfer.msg_id = rtm.msg_id;
         self.inbound.activate(id, transfer);
         self.begin(id, peer, packet, incoming, rtm);
@@ -79,7 +159,7 @@ impl<N: Nic> Endpoint<N> {
         &mut self,
         transfer: Transfer,
         packet: ReceivedPacket,
-        incoming: &Incoming,
+        incoming: &Packet,
         rtm: &Rtm,
     ) {
         let peer = transfer.peer;
@@ -95,7 +175,7 @@ impl<N: Nic> Endpoint<N> {
         id: ReceiveId,
         peer: PeerId,
         packet: ReceivedPacket,
-        incoming: &Incoming,
+        incoming: &Packet,
         rtm: &Rtm,
     ) {
         if rtm.is_segment()
@@ -104,12 +184,7 @@ impl<N: Nic> Endpoint<N> {
             transfer.assembled = true;
             self.assemblies.set(peer, rtm.msg_id, Assembly::Receive(id));
         }
-        let Incoming {
-            payload,
-            packet_type,
-            ..
-        } = *incoming;
-        self.message_packet(id, peer, &packet, rtm, payload, packet_type);
+        self.message_packet(id, peer, &packet, incoming);
         self.release(packet);
     }
 
@@ -118,7 +193,7 @@ impl<N: Nic> Endpoint<N> {
         &mut self,
         peer: PeerId,
         packet: ReceivedPacket,
-        incoming: &Incoming,
+        incoming: &Packet,
         rtm: &Rtm,
     ) {
         self.statistics.unexpected_messages += 1;
@@ -127,7 +202,7 @@ impl<N: Nic> Endpoint<N> {
                 let tagged = rtm.tag.is_some();
                 let message = UnexpectedMessage {
                     msg_id: rtm.msg_id,
-                    length: rtm.length(incoming.payload),
+                    length: rtm.length,
                     cq_data: rtm.cq_data,
                     segmented: rtm.is_segment(),
                     head,
@@ -142,7 +217,7 @@ impl<N: Nic> Endpoint<N> {
             }
             Err(packet) => {
                 self.release(packet);
-                self.give_up_peer(peer, incoming.packet_type);
+                self.give_up_peer(peer, incoming.base.packet_type);
             }
         }
     }
@@ -154,54 +229,41 @@ impl<N: Nic> Endpoint<N> {
         id: ReceiveId,
         peer: PeerId,
         packet: &ReceivedPacket,
-        rtm: &Rtm,
-        payload: Payload,
-        packet_type: PacketType,
+        incoming: &Packet,
     ) {
-        let taken = match rtm.protocol {
-            RtmProtocol::Eager { receipt } => {
-                self.note_receipt(id, receipt);
+        let payload = incoming.payload;
+        let taken = match &incoming.header {
+            Header::EagerRtm(eager) => {
+                self.note_receipt(id, eager.receipt);
                 self.take_data(id, packet, payload, 0, Protocol::Eager)
             }
-            RtmProtocol::Medium {
-                msg_length,
-                seg_offset,
-                receipt,
-            } => {
-                self.note_receipt(id, receipt);
-                self.same_length(id, msg_length)
-                    && self.take_data(id, packet, payload, seg_offset, Protocol::Medium)
+            Header::MediumRtm(medium) => {
+                self.note_receipt(id, medium.receipt);
+                self.same_length(id, medium.msg_length)
+                    && self.take_data(id, packet, payload, medium.seg_offset, Protocol::Medium)
             }
-            RtmProtocol::LongCts {
-                send_id,
-                delivery_complete,
-                ..
-            } => {
-                self.note_receipt(id, delivery_complete.then_some(send_id));
+            Header::LongctsRtm(long) => {
+                self.note_receipt(id, long.delivery_complete.then_some(long.send_id));
                 if let Some(transfer) = self.transfer_mut(id) {
-                    transfer.send_id = send_id;
+                    transfer.send_id = long.send_id;
                     transfer.supply = Supply::Windows { granted: 0 };
                 }
                 self.take_data(id, packet, payload, 0, Protocol::LongCts)
             }
-            RtmProtocol::LongRead {
-                send_id, read_iov, ..
-            } => self.start_message_read(id, send_id, read_iov, 0),
-            RtmProtocol::RuntRead {
-                msg_length,
-                send_id,
-                seg_offset,
-                runt_length,
-                read_iov,
-            } => {
-                self.same_length(id, msg_length)
-                    && self.start_message_read(id, send_id, read_iov, runt_length)
-                    && self.take_data(id, packet, payload, seg_offset, Protocol::RuntingRead)
+            Header::LongreadRtm(long) => {
+                self.start_message_read(id, long.send_id, &long.read_iov, 0)
             }
+            Header::RuntreadRtm(runt) => {
+                self.same_length(id, runt.msg_length)
+                    && self.start_message_read(id, runt.send_id, &runt.read_iov, runt.runt_length)
+                    && self.take_data(id, packet, payload, runt.seg_offset, Protocol::RuntingRead)
+            }
+            _ => false,
         };
         if taken {
             self.go_on_with(id);
         } else {
+            let packet_type = incoming.base.packet_type;
             self.refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
             self.fail_inbound(id, SIZE_MISMATCH);
         }
@@ -213,7 +275,7 @@ impl<N: Nic> Endpoint<N> {
         &mut self,
         id: ReceiveId,
         send_id: SendId,
-        read_iov: Iovs,
+        read_iov: &RmaIovs,
         in_packets: u64,
     ) -> bool {
         let Some(transfer) = self.transfer_mut(id) else {
@@ -228,12 +290,12 @@ impl<N: Nic> Endpoint<N> {
         // Packets may have come that said something else about how the rest comes.
         if in_packets > transfer.length
             || transfer.received > in_packets
-            || read_iov.total_length() != Some(transfer.length)
+            || read_iov.total_len() != Some(transfer.length)
         {
             return false;
         }
         transfer.send_id = send_id;
-        self.start_reads(id, read_iov, in_packets);
+        self.start_reads(id, *read_iov, in_packets);
         true
     }
 

@@ -5,13 +5,12 @@
 //! order.
 
 use crate::nic::{Access, Nic, NicError, Region, RemoteKey};
-use crate::wire::RmaIov;
+use crate::wire::{RmaIov, RmaIovs};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
-use crate::endpoint::incoming::Iovs;
 use crate::endpoint::memory::iov::{Iov, parts};
 use crate::endpoint::posting::in_flight::{Owner, RdmaPart};
 use crate::endpoint::posting::work::QUANTUM;
@@ -22,7 +21,7 @@ use crate::endpoint::sending::outbound::BulkKey;
 /// How the rest of a transfer is read.
 pub(crate) struct ReadPlan {
     /// The peer's memory.
-    remote: Iovs,
+    remote: RmaIovs,
     /// Bytes from the start of the message: the next one to be read, and the end.
     next: u64,
     end: u64,
@@ -49,7 +48,7 @@ pub(crate) struct PlanKey(u32);
 /// `offset` to byte `end`.
 fn next_part(
     local: &[IoVec],
-    remote: &Iovs,
+    remote: &RmaIovs,
     offset: u64,
     end: u64,
     limit: usize,
@@ -132,12 +131,12 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// The memory that a peer is to read: all pieces that have bytes.
-    pub(crate) fn readable_pieces(iov: &Iov) -> Iovs {
+    pub(crate) fn readable_pieces(iov: &Iov) -> RmaIovs {
         let with_bytes = iov
             .as_slice()
             .iter()
             .filter(|piece| piece.memory.length > 0);
-        Iovs::new(with_bytes.map(|piece| {
+        RmaIovs::first_of(with_bytes.map(|piece| {
             RmaIov::new(
                 piece.memory.address,
                 piece.memory.length as u64,
@@ -152,7 +151,7 @@ impl<N: Nic> Endpoint<N> {
         id: OutboundId,
         peer: PeerId,
         BulkKey(key): BulkKey,
-        target: &Iovs,
+        target: &RmaIovs,
         immediate: Option<u32>,
     ) -> Result<u64, EndpointError> {
         let limit = self.nic.attributes().max_rdma_size.max(1);
@@ -185,7 +184,7 @@ impl<N: Nic> Endpoint<N> {
     pub(crate) fn plan_reads(
         &mut self,
         id: ReceiveId,
-        remote: Iovs,
+        remote: RmaIovs,
         next: u64,
         tells_peer: bool,
     ) -> Result<(), NicError> {
@@ -333,14 +332,11 @@ mod tests {
     #[test]
     fn parts_end_where_either_side_or_the_limit_does() {
         let local = local(&[100, 50]);
-        let remote = Iovs::new(
-            [
-                RmaIov::new(7000, 30, 1),
-                RmaIov::new(0, 0, 2),
-                RmaIov::new(9000, 120, 3),
-            ]
-            .into_iter(),
-        );
+        let remote = RmaIovs::first_of([
+            RmaIov::new(7000, 30, 1),
+            RmaIov::new(0, 0, 2),
+            RmaIov::new(9000, 120, 3),
+        ]);
         let mut offset = 0;
         let mut seen = Vec::new();
         while let Some(part) = next_part(&local, &remote, offset, 140, 60) {

@@ -2,14 +2,13 @@
 //! (spec section 3.3). In an emulated read the responder is the sender of the data.
 
 use crate::nic::{Access, Nic};
-use crate::wire::{PacketType, ReadRsp, RecvId, Repr, Rtr, RtrKind};
+use crate::wire::{PacketType, Payload, ReadRsp, RecvId, Repr, RmaIovs, Rtr, RtrKind};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::{CompletionFlags, PacketError};
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{OperationFlags, ReadArgs};
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
-use crate::endpoint::incoming::{self, Iovs, Payload};
 use crate::endpoint::memory::iov::{Iov, total_length};
 use crate::endpoint::posting::in_flight::Owner;
 use crate::endpoint::receiving::held::ReceivedPacket;
@@ -69,7 +68,7 @@ impl<N: Nic> Endpoint<N> {
         id: ReceiveId,
         peer: PeerId,
         kind: RtrKind,
-        source: &Iovs,
+        source: &RmaIovs,
         length: u64,
     ) -> Result<(), EndpointError> {
         // A full READRSP must fit the window: stock responders count on it.
@@ -80,7 +79,7 @@ impl<N: Nic> Endpoint<N> {
         };
         let header = Rtr {
             kind,
-            rma_iov: source.wire(),
+            rma_iov: *source,
             msg_length: length,
             recv_id: RecvId(id.to_wire()),
             recv_length: u32::try_from(granted).unwrap_or(u32::MAX),
@@ -123,14 +122,14 @@ impl<N: Nic> Endpoint<N> {
 // The responder's side.
 impl<N: Nic> Endpoint<N> {
     /// A peer wants to read our memory.
-    pub(crate) fn on_read(&mut self, peer: PeerId, rtr: &incoming::Rtr, packet_type: PacketType) {
+    pub(crate) fn on_read(&mut self, peer: PeerId, rtr: &Rtr, packet_type: PacketType) {
         let length = rtr.msg_length;
-        if rtr.source.total_length() != Some(length)
+        if rtr.rma_iov.total_len() != Some(length)
             || (rtr.recv_length == 0 && length > 0 && rtr.kind == RtrKind::Longcts)
         {
             return self.refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
         }
-        let Some(source) = self.exposed_memory(&rtr.source, Access::REMOTE_READ) else {
+        let Some(source) = self.exposed_memory(&rtr.rma_iov, Access::REMOTE_READ) else {
             return self.refuse_memory(peer, packet_type);
         };
         if !self.begin_service(peer, packet_type) {

@@ -7,7 +7,6 @@ use crate::endpoint::api::completion::{CompletionFlags, ErrorEntry};
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::api::operation::{OperationFlags, RecvArgs, SourceFilter, TagFilter};
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
-use crate::endpoint::incoming::{Body, Incoming};
 use crate::endpoint::memory::iov::{Iov, total_length};
 use crate::endpoint::receiving::assembly::Assembly;
 use crate::endpoint::receiving::matching::Filter;
@@ -113,15 +112,8 @@ impl<N: Nic> Endpoint<N> {
         while let Some((packet, behind)) = next.and_then(|held| self.take_held(peer, held)) {
             next = behind;
             match self.parse_again(&packet) {
-                Some(Incoming {
-                    body: Body::Message(rtm),
-                    payload,
-                    packet_type,
-                    ..
-                }) => {
-                    self.message_packet(id, peer, &packet, &rtm, payload, packet_type);
-                }
-                _ => debug_assert!(false, "only messages wait for receives"),
+                Some(incoming) => self.message_packet(id, peer, &packet, &incoming),
+                None => debug_assert!(false, "it was parsed before it had to wait"),
             }
             self.release(packet);
         }

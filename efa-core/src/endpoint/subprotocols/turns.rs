@@ -4,15 +4,15 @@
 //! arrive, and only atomics wait.
 
 use crate::nic::Nic;
-use crate::wire::MsgId;
+use crate::wire::{Header, MsgId, Packet};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::base::ids::PeerId;
-use crate::endpoint::incoming::{Body, Incoming};
 use crate::endpoint::receiving::assembly::Assembly;
 use crate::endpoint::receiving::held::{HeldId, ReceivedPacket};
 use crate::endpoint::receiving::reorder::Position;
+use crate::endpoint::subprotocols::message::Rtm;
 
 impl<N: Nic> Endpoint<N> {
     /// Processes a message or atomic when its turn has come, and then those that waited for it.
@@ -22,7 +22,7 @@ impl<N: Nic> Endpoint<N> {
         peer: PeerId,
         msg_id: MsgId,
         packet: ReceivedPacket,
-        incoming: &Incoming,
+        incoming: &Packet,
     ) {
         let Some(state) = self.peers.state_mut(peer) else {
             return self.release(packet);
@@ -47,13 +47,13 @@ impl<N: Nic> Endpoint<N> {
         msg_id: MsgId,
         position: Position,
         packet: ReceivedPacket,
-        incoming: &Incoming,
+        incoming: &Packet,
     ) {
         let Some(state) = self.peers.state_mut(peer) else {
             return self.release(packet);
         };
         match position {
-            Position::Early if !self.config.ordered && incoming.is_message() => {
+            Position::Early if !self.config.ordered && Rtm::of(incoming).is_some() => {
                 match state.window.pass(msg_id) {
                     true => self.first_packet(peer, packet, incoming),
                     false => self.later_packet(peer, packet, incoming),
@@ -63,7 +63,7 @@ impl<N: Nic> Endpoint<N> {
             Position::Expected | Position::Past => self.later_packet(peer, packet, incoming),
             Position::Beyond => {
                 let expected = state.window.expected().0;
-                let packet_type = incoming.packet_type;
+                let packet_type = incoming.base.packet_type;
                 let reason = PacketError::BeyondWindow {
                     msg_id: msg_id.0,
                     expected,
@@ -111,7 +111,7 @@ impl<N: Nic> Endpoint<N> {
         peer: PeerId,
         msg_id: MsgId,
         packet: ReceivedPacket,
-        incoming: &Incoming,
+        incoming: &Packet,
     ) {
         self.statistics.out_of_order += 1;
         match self.hold(peer, packet, None) {
@@ -126,47 +126,42 @@ impl<N: Nic> Endpoint<N> {
             }
             Err(packet) => {
                 self.release(packet);
-                self.give_up_peer(peer, incoming.packet_type);
+                self.give_up_peer(peer, incoming.base.packet_type);
             }
         }
     }
 
     /// The first packet of a message or atomic whose turn has come.
     #[inline]
-    fn first_packet(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Incoming) {
-        match &incoming.body {
-            Body::Message(rtm) => self.match_message(peer, packet, incoming, rtm),
-            Body::Atomic(rta) => self.on_atomic(peer, packet, incoming, rta),
-            _ => self.release(packet),
+    fn first_packet(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Packet) {
+        match (Rtm::of(incoming), &incoming.header) {
+            (Some(rtm), _) => self.match_message(peer, packet, incoming, &rtm),
+            (None, Header::Rta(rta)) => self.on_atomic(peer, packet, incoming, rta),
+            (None, _) => self.release(packet),
         }
     }
 
     /// A packet whose `msg_id` was processed before: a segment, or a mistake.
-    fn later_packet(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Incoming) {
-        let packet_type = incoming.packet_type.code();
-        let (rtm, msg_id) = match &incoming.body {
-            Body::Message(rtm) => (Some(rtm), rtm.msg_id),
-            Body::Atomic(rta) => (None, rta.msg_id),
-            _ => return self.release(packet),
+    fn later_packet(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Packet) {
+        let (is_segment, msg_id) = match (Rtm::of(incoming), &incoming.header) {
+            (Some(rtm), _) => (rtm.is_segment(), rtm.msg_id),
+            (None, Header::Rta(rta)) => (false, rta.msg_id),
+            (None, _) => return self.release(packet),
         };
-        let assembly = rtm
-            .filter(|rtm| rtm.is_segment())
-            .and_then(|_| self.assemblies.get(peer, msg_id));
-        match (assembly, rtm) {
-            (Some(Assembly::Receive(id)), Some(rtm)) => {
-                let Incoming {
-                    payload,
-                    packet_type,
-                    ..
-                } = *incoming;
-                self.message_packet(id, peer, &packet, rtm, payload, packet_type);
+        let assembly = match is_segment {
+            true => self.assemblies.get(peer, msg_id),
+            false => None,
+        };
+        match assembly {
+            Some(Assembly::Receive(id)) => {
+                self.message_packet(id, peer, &packet, incoming);
                 self.release(packet);
             }
-            (Some(assembly), Some(_)) => self.keep_segment(peer, assembly, packet, incoming),
-            _ => {
+            Some(assembly) => self.keep_segment(peer, assembly, packet, incoming),
+            None => {
                 self.refuse(
                     Some(peer),
-                    packet_type,
+                    incoming.base.packet_type.code(),
                     PacketError::AlreadyProcessed { msg_id: msg_id.0 },
                 );
                 self.release(packet);
@@ -180,7 +175,7 @@ impl<N: Nic> Endpoint<N> {
         peer: PeerId,
         assembly: Assembly,
         packet: ReceivedPacket,
-        incoming: &Incoming,
+        incoming: &Packet,
     ) {
         let head = match assembly {
             Assembly::Unexpected { tagged, key } => self.matcher(tagged).unexpected_mut(key).2.head,
@@ -198,7 +193,7 @@ impl<N: Nic> Endpoint<N> {
             Ok(id) => id,
             Err(packet) => {
                 self.release(packet);
-                return self.give_up_peer(peer, incoming.packet_type);
+                return self.give_up_peer(peer, incoming.base.packet_type);
             }
         };
         match assembly {
@@ -220,7 +215,7 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// Parses a packet that was parsed before it had to wait.
-    pub(crate) fn parse_again(&self, packet: &ReceivedPacket) -> Option<Incoming> {
-        Incoming::parse(packet.bytes(&self.nic)).ok()
+    pub(crate) fn parse_again(&self, packet: &ReceivedPacket) -> Option<Packet> {
+        Packet::parse(packet.bytes(&self.nic)).ok()
     }
 }

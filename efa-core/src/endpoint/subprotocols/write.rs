@@ -2,7 +2,9 @@
 //! windows (spec section 3.3) or by an RDMA read of the target (spec section 4.1).
 
 use crate::nic::{Access, Nic, Source};
-use crate::wire::{EagerRtw, MsgId, PacketType, Repr, ReqOptions, RmaIov, SendId};
+use crate::wire::{
+    EagerRtw, Header, MsgId, Packet, PacketType, Repr, ReqOptions, RmaIov, RmaIovs, SendId,
+};
 
 use crate::endpoint::api::completion::{CompletionEntry, CompletionFlags, Event, PacketError};
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
@@ -10,7 +12,6 @@ use crate::endpoint::api::operation::{OperationFlags, RemoteIoVec, WriteArgs};
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::base::immediate;
-use crate::endpoint::incoming::{Incoming, Iovs, Rtw, RtwProtocol};
 use crate::endpoint::memory::iov::{Iov, attach, copy_out, total_length};
 use crate::endpoint::posting::in_flight::Owner;
 use crate::endpoint::receiving::held::ReceivedPacket;
@@ -24,7 +25,7 @@ use crate::endpoint::subprotocols::sends::check_pieces;
 use crate::endpoint::{Endpoint, IOV_LIMIT};
 
 /// The memory of a peer that an operation of `length` bytes names.
-pub(crate) fn remote_pieces(remote: &[RemoteIoVec], length: u64) -> Result<Iovs, EndpointError> {
+pub(crate) fn remote_pieces(remote: &[RemoteIoVec], length: u64) -> Result<RmaIovs, EndpointError> {
     if remote.len() > IOV_LIMIT {
         return Err(EndpointError::OutOfRange {
             what: "number of remote pieces",
@@ -32,12 +33,12 @@ pub(crate) fn remote_pieces(remote: &[RemoteIoVec], length: u64) -> Result<Iovs,
             limit: IOV_LIMIT as u64,
         });
     }
-    let pieces = Iovs::new(
+    let pieces = RmaIovs::first_of(
         remote
             .iter()
             .map(|piece| RmaIov::new(piece.address, piece.length, piece.key.0)),
     );
-    match pieces.total_length() {
+    match pieces.total_len() {
         Some(total) if total == length => Ok(pieces),
         total => Err(EndpointError::LengthMismatch {
             local: length,
@@ -182,7 +183,7 @@ impl<N: Nic> Endpoint<N> {
         args: &WriteArgs<'_>,
         data: Registered,
         length: u64,
-        target: Iovs,
+        target: RmaIovs,
         report: Report,
     ) -> Result<(), EndpointError> {
         let Registered {
@@ -199,9 +200,9 @@ impl<N: Nic> Endpoint<N> {
     }
 }
 
-fn eager_header(head: &WriteHead, send_id: SendId) -> EagerRtw<'_> {
+fn eager_header(head: &WriteHead, send_id: SendId) -> EagerRtw {
     EagerRtw {
-        rma_iov: head.target.wire(),
+        rma_iov: head.target,
         receipt: head.delivery_complete.then_some(send_id),
         options: ReqOptions { ..head.options },
     }
@@ -210,40 +211,35 @@ fn eager_header(head: &WriteHead, send_id: SendId) -> EagerRtw<'_> {
 // The responder's side.
 impl<N: Nic> Endpoint<N> {
     /// A peer wants to write our memory.
-    pub(crate) fn on_write(
-        &mut self,
-        peer: PeerId,
-        rtw: &Rtw,
-        packet: &ReceivedPacket,
-        incoming: &Incoming,
-    ) {
-        let packet_type = incoming.packet_type;
+    pub(crate) fn on_write(&mut self, peer: PeerId, packet: &ReceivedPacket, incoming: &Packet) {
+        let packet_type = incoming.base.packet_type;
         let payload = incoming.payload;
-        let length = match rtw.protocol {
-            RtwProtocol::Eager { .. } => payload.length as u64,
-            RtwProtocol::LongCts { msg_length, .. } | RtwProtocol::LongRead { msg_length, .. } => {
-                msg_length
-            }
+        let (rma_iov, options, length) = match &incoming.header {
+            Header::EagerRtw(eager) => (&eager.rma_iov, &eager.options, payload.length as u64),
+            Header::LongctsRtw(long) => (&long.rma_iov, &long.options, long.msg_length),
+            Header::LongreadRtw(long) => (&long.rma_iov, &long.options, long.msg_length),
+            _ => return,
         };
-        if rtw.target.total_length() != Some(length) {
+        let cq_data = options.cq_data;
+        if rma_iov.total_len() != Some(length) {
             return self.refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
         }
-        let Some(target) = self.exposed_memory(&rtw.target, Access::REMOTE_WRITE) else {
+        let Some(target) = self.exposed_memory(rma_iov, Access::REMOTE_WRITE) else {
             return self.refuse_memory(peer, packet_type);
         };
         let mut flags = CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE;
-        flags.set(CompletionFlags::REMOTE_CQ_DATA, rtw.cq_data.is_some());
+        flags.set(CompletionFlags::REMOTE_CQ_DATA, cq_data.is_some());
         let ending = Ending {
             context: 0,
             // The application hears of a peer's write only if that has CQ data for it.
-            report_success: rtw.cq_data.is_some(),
+            report_success: cq_data.is_some(),
             flags,
             tag: 0,
-            cq_data: rtw.cq_data,
+            cq_data,
             audience: Audience::Target(packet_type),
             part: None,
         };
-        if let RtwProtocol::Eager { receipt } = rtw.protocol {
+        if let Header::EagerRtw(eager) = &incoming.header {
             let pieces = target.as_slice();
             let copied = copy_out(
                 &mut self.nic,
@@ -258,7 +254,7 @@ impl<N: Nic> Endpoint<N> {
                 .is_err()
                 .then_some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy));
             // Without pieces and data it only wanted to be answered with a handshake.
-            if let Some(send_id) = receipt
+            if let Some(send_id) = eager.receipt
                 && failure.is_none()
             {
                 self.queue_receipt(peer, send_id, MsgId(0));
@@ -273,16 +269,11 @@ impl<N: Nic> Endpoint<N> {
             return;
         };
         self.begin_operation(peer);
-        match rtw.protocol {
-            RtwProtocol::Eager { .. } => {}
-            RtwProtocol::LongCts {
-                send_id,
-                delivery_complete,
-                ..
-            } => {
+        match &incoming.header {
+            Header::LongctsRtw(long) => {
                 if let Some(transfer) = self.transfer_mut(id) {
-                    transfer.send_id = send_id;
-                    transfer.wants_receipt = delivery_complete;
+                    transfer.send_id = long.send_id;
+                    transfer.wants_receipt = long.delivery_complete;
                     transfer.supply = Supply::Windows { granted: 0 };
                 }
                 if self.take_data(id, packet, payload, 0, Protocol::LongCtsWrite) {
@@ -291,18 +282,17 @@ impl<N: Nic> Endpoint<N> {
                     self.fail_inbound(id, SIZE_MISMATCH);
                 }
             }
-            RtwProtocol::LongRead {
-                send_id, read_iov, ..
-            } => {
-                if read_iov.total_length() != Some(length) {
+            Header::LongreadRtw(long) => {
+                if long.read_iov.total_len() != Some(length) {
                     return self.fail_inbound(id, SIZE_MISMATCH);
                 }
                 if let Some(transfer) = self.transfer_mut(id) {
-                    transfer.send_id = send_id;
+                    transfer.send_id = long.send_id;
                 }
-                self.start_reads(id, read_iov, 0);
+                self.start_reads(id, long.read_iov, 0);
                 self.go_on_with(id);
             }
+            _ => {}
         }
     }
 

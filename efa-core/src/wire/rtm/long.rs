@@ -100,7 +100,7 @@ impl sealed::Fields for LongctsRtm {
 /// | 24 | 8 | tag, tagged types only |
 /// | behind the optional headers | 24 each | read_iov |
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct LongreadRtm<'a> {
+pub struct LongreadRtm {
     /// The message's place in the sequence.
     pub msg_id: MsgId,
     /// Length of the whole message in bytes.
@@ -110,13 +110,13 @@ pub struct LongreadRtm<'a> {
     /// The tag, for a tagged message.
     pub tag: Option<u64>,
     /// The sender's buffer.
-    pub read_iov: RmaIovs<'a>,
+    pub read_iov: RmaIovs,
     /// The optional headers.
     pub options: ReqOptions,
 }
 
-impl<'a> LongreadRtm<'a> {
-    pub(in crate::wire) fn parse(cursor: &mut Cursor<'a>) -> Result<LongreadRtm<'a>, ParseError> {
+impl LongreadRtm {
+    pub(in crate::wire) fn parse(cursor: &mut Cursor<'_>) -> Result<LongreadRtm, ParseError> {
         let raw: &RawLong = cursor.take()?;
         let tag = parse_tag(cursor)?;
         let options = ReqOptions::parse(cursor, ReqFlags::implied_by_rtm(tag.is_some()))?;
@@ -131,7 +131,7 @@ impl<'a> LongreadRtm<'a> {
     }
 }
 
-impl Repr for LongreadRtm<'_> {
+impl Repr for LongreadRtm {
     fn packet_type(&self) -> PacketType {
         match self.tag {
             None => PacketType::LongreadMsgRtm,
@@ -149,7 +149,7 @@ impl Repr for LongreadRtm<'_> {
     }
 }
 
-impl sealed::Fields for LongreadRtm<'_> {
+impl sealed::Fields for LongreadRtm {
     fn write_fields(&self, writer: &mut Writer<'_>) {
         writer.put(&RawLong {
             msg_id: U32::new(self.msg_id.0),

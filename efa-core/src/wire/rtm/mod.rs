@@ -87,6 +87,6 @@ fn write_tag(tag: Option<u64>, writer: &mut Writer<'_>) {
     }
 }
 
-fn parse_read_iov<'a>(cursor: &mut Cursor<'a>, count: u32) -> Result<RmaIovs<'a>, ParseError> {
+fn parse_read_iov(cursor: &mut Cursor<'_>, count: u32) -> Result<RmaIovs, ParseError> {
     cursor.take_iovs("read_iov_count", READ_IOV_COUNT_OFFSET, count)
 }

@@ -26,7 +26,7 @@ use crate::wire::req::ReqOptions;
 /// | 40 | 8 | tag, tagged types only |
 /// | behind the optional headers | 24 each | read_iov |
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct RuntreadRtm<'a> {
+pub struct RuntreadRtm {
     /// The message's place in the sequence; the same in all its segments.
     pub msg_id: MsgId,
     /// Length of the whole message in bytes.
@@ -41,7 +41,7 @@ pub struct RuntreadRtm<'a> {
     /// The tag, for a tagged message.
     pub tag: Option<u64>,
     /// The sender's whole buffer, also the part that is sent in packets.
-    pub read_iov: RmaIovs<'a>,
+    pub read_iov: RmaIovs,
     /// The optional headers.
     pub options: ReqOptions,
 }
@@ -55,8 +55,8 @@ struct RawRunt {
     runt_length: U64,
 }
 
-impl<'a> RuntreadRtm<'a> {
-    pub(in crate::wire) fn parse(cursor: &mut Cursor<'a>) -> Result<RuntreadRtm<'a>, ParseError> {
+impl RuntreadRtm {
+    pub(in crate::wire) fn parse(cursor: &mut Cursor<'_>) -> Result<RuntreadRtm, ParseError> {
         let raw: &RawRunt = cursor.take()?;
         let tag = parse_tag(cursor)?;
         let options = ReqOptions::parse(cursor, ReqFlags::implied_by_rtm(tag.is_some()))?;
@@ -73,7 +73,7 @@ impl<'a> RuntreadRtm<'a> {
     }
 }
 
-impl Repr for RuntreadRtm<'_> {
+impl Repr for RuntreadRtm {
     fn packet_type(&self) -> PacketType {
         match self.tag {
             None => PacketType::RuntreadMsgRtm,
@@ -91,7 +91,7 @@ impl Repr for RuntreadRtm<'_> {
     }
 }
 
-impl sealed::Fields for RuntreadRtm<'_> {
+impl sealed::Fields for RuntreadRtm {
     fn write_fields(&self, writer: &mut Writer<'_>) {
         writer.put(&RawRunt {
             long: RawLong {

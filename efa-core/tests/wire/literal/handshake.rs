@@ -1,18 +1,16 @@
 //! HANDSHAKE as the generations of stock libfabric send it.
 
 use efa_core::address::Qkey;
-use efa_core::wire::{
-    Connid, ExtraFeatures, ExtraInfo, ExtraInfoWord, Handshake, HandshakeFlags, UserRecvQp,
-};
+use efa_core::wire::{Connid, ExtraFeatures, ExtraInfo, Handshake, HandshakeFlags, UserRecvQp};
 
 use super::{Literal, derived};
 
-const READ_ONLY: &[ExtraInfoWord] = &[ExtraInfoWord::new(0x1)];
-const OF_1_17: &[ExtraInfoWord] = &[ExtraInfoWord::new(0x1b)];
-const OF_2_1: &[ExtraInfoWord] = &[ExtraInfoWord::new(0x1fb)];
-const FROM_THE_FUTURE: &[ExtraInfoWord] = &[ExtraInfoWord::new(0x3fb), ExtraInfoWord::new(1 << 63)];
+const READ_ONLY: &[u64] = &[0x1];
+const OF_1_17: &[u64] = &[0x1b];
+const OF_2_1: &[u64] = &[0x1fb];
+const FROM_THE_FUTURE: &[u64] = &[0x3fb, 1 << 63];
 
-const fn words(words: &'static [ExtraInfoWord]) -> ExtraInfo<'static> {
+fn words(words: &[u64]) -> ExtraInfo {
     ExtraInfo::new(words).unwrap()
 }
 

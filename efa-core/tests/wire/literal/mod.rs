@@ -21,14 +21,14 @@ use crate::parts::wire_types;
 /// A packet, and what it means.
 pub(crate) struct Literal {
     pub bytes: Vec<u8>,
-    pub header: Header<'static>,
+    pub header: Header,
     pub payload: &'static [u8],
 }
 
 /// A packet that was worked out by hand.
 fn derived(
     bytes: impl Into<Vec<u8>>,
-    header: impl Into<Header<'static>>,
+    header: impl Into<Header>,
     payload: &'static [u8],
 ) -> Literal {
     Literal {
@@ -65,7 +65,7 @@ fn check(packet_type: PacketType) {
         let parsed = Packet::parse(&literal.bytes)
             .unwrap_or_else(|error| panic!("{error}: {:02x?}", literal.bytes));
         assert_eq!(parsed.header, literal.header);
-        assert_eq!(parsed.payload, literal.payload);
+        assert_eq!(parsed.payload.of(&literal.bytes), literal.payload);
         let emitted = literal.header.to_packet(literal.payload);
         assert_eq!(emitted, literal.bytes, "emitted on the left");
         checked += 1;

@@ -11,7 +11,7 @@ const TAG: Option<u64> = Some(0x8877_6655_4433_2211);
 const SEND_ID: SendId = SendId(0x0403_0201);
 const MSG_ID: MsgId = MsgId(0x0000_0102);
 const READ_IOVS: &[RmaIov] = &[RmaIov::new(0x7f00_dead_0000, 0x10_0000, 0x1234_abcd)];
-const READ_IOV: RmaIovs<'static> = RmaIovs::new(READ_IOVS).unwrap();
+const READ_IOV: RmaIovs = RmaIovs::new(READ_IOVS).unwrap();
 
 fn none() -> ReqOptions {
     ReqOptions::default()

@@ -9,7 +9,7 @@ use super::{Literal, derived};
 
 const RECV_ID: RecvId = RecvId(0x0d0c_0b0a);
 const MSG_ID: MsgId = MsgId(0x0000_0102);
-const TARGET: RmaIovs<'static> = RmaIovs::new(&[RmaIov::new(0x2000, 8, 0x77)]).unwrap();
+const TARGET: RmaIovs = RmaIovs::new(&[RmaIov::new(0x2000, 8, 0x77)]).unwrap();
 
 fn connid() -> ReqOptions {
     ReqOptions {
@@ -18,7 +18,7 @@ fn connid() -> ReqOptions {
     }
 }
 
-fn rta(kind: RtaKind, atomic_op: AtomicOp) -> Rta<'static> {
+fn rta(kind: RtaKind, atomic_op: AtomicOp) -> Rta {
     Rta {
         kind,
         msg_id: MSG_ID,

@@ -8,10 +8,10 @@ use efa_core::wire::{
 use super::{Literal, STOCK_ADDRESS, derived};
 
 const SEND_ID: SendId = SendId(0x0403_0201);
-const TARGET: RmaIovs<'static> = RmaIovs::new(&[RmaIov::new(0x2000, 5, 0x77)]).unwrap();
-const TWO_TARGETS: RmaIovs<'static> =
+const TARGET: RmaIovs = RmaIovs::new(&[RmaIov::new(0x2000, 5, 0x77)]).unwrap();
+const TWO_TARGETS: RmaIovs =
     RmaIovs::new(&[RmaIov::new(0x2000, 2, 0x77), RmaIov::new(0x3000, 3, 0x78)]).unwrap();
-const SOURCE: RmaIovs<'static> = RmaIovs::new(&[RmaIov::new(0x4000, 5, 0x79)]).unwrap();
+const SOURCE: RmaIovs = RmaIovs::new(&[RmaIov::new(0x4000, 5, 0x79)]).unwrap();
 
 fn connid() -> ReqOptions {
     ReqOptions {
