@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::application::{Remote, Report, Request, Started, Token};
-use crate::drive::{Command, Event};
+use crate::drive::{Bytes, Command, Event, Opening};
 use crate::libfabric::Version;
 use crate::player::{Player, PlayerError};
 use crate::scenario::{Action, EndpointIndex, Operation, Scenario, Software};
@@ -26,7 +26,7 @@ pub enum ConductError {
     Player(#[from] PlayerError),
     /// The wrong release of a library was loaded.
     #[error(
-        "endpoint `{endpoint}` needs libfabric {needed}, but {library} is {found}; name another \
+        "endpoint `{endpoint}` needs libfabric {needed}, but {library} has {found}; name another \
          library with --libfabric PATH"
     )]
     Version {
@@ -35,7 +35,7 @@ pub enum ConductError {
         /// What the scenario says.
         needed: Version,
         /// What was loaded.
-        found: Version,
+        found: String,
         /// From where.
         library: PathBuf,
     },
@@ -60,6 +60,7 @@ impl ConductError {
                 | ConductError::Player(
                     PlayerError::Start { .. }
                         | PlayerError::Refused { .. }
+                        | PlayerError::Unsupported { .. }
                         | PlayerError::Ended { is_unfit: true, .. }
                 )
         )
@@ -166,41 +167,38 @@ impl<'a> Conductor<'a> {
     }
 
     fn unexpected(&self, at: EndpointIndex, event: &Event) -> ConductError {
-        PlayerError::Refused {
-            endpoint: self.scenario.endpoints[at].name.clone(),
-            text: format!("unexpected answer {event:?}"),
-        }
-        .into()
+        self.players[at].unexpected(event).into()
     }
 
     fn open(&mut self) -> Result<(), ConductError> {
         let mut addresses = Vec::new();
         for (at, endpoint) in self.scenario.endpoints.iter().enumerate() {
-            let command = Command::open(endpoint, &self.library);
-            let answer = self.ask(at, &command)?;
-            let Event::Opened { address, version } = answer else {
-                return Err(self.unexpected(at, &answer));
-            };
+            let identity = self.players[at].identity()?;
             match (endpoint.software, endpoint.version) {
-                (Software::Libfabric, Some(needed)) if needed != version => {
+                (Software::Libfabric, Some(needed)) if identity.version() != Some(needed) => {
                     return Err(ConductError::Version {
                         endpoint: endpoint.name.clone(),
                         needed,
-                        found: version,
+                        found: identity.to_string(),
                         library: self.library.clone(),
                     });
                 }
                 _ => {}
             }
+            let command = Command::open(&Opening::from(endpoint));
+            let answer = self.ask(at, &command)?;
+            let Event::Opened { address } = answer else {
+                return Err(self.unexpected(at, &answer));
+            };
             self.transcript.versions.push(match endpoint.software {
-                Software::Libfabric => format!("libfabric {version}, interface {}", endpoint.api),
-                Software::Core => format!("efa-core {version}"),
+                Software::Libfabric => format!("{identity}, interface {}", endpoint.api),
+                Software::Core => identity.to_string(),
             });
-            addresses.push(address);
+            addresses.push(address.0);
         }
         for (at, endpoint) in self.scenario.endpoints.iter().enumerate() {
             for &peer in &endpoint.address_vector {
-                let address = addresses[peer].clone();
+                let address = Bytes(addresses[peer].clone());
                 self.ask(at, &Command::Insert { peer, address })?;
             }
         }
@@ -237,15 +235,12 @@ impl<'a> Conductor<'a> {
         let token = self.tokens.len() as Token;
         self.tokens.insert(id, token);
         let request = request(operation, |region| self.regions[region]);
-        let command = Command::Start {
-            token,
-            request,
-            seed: verify::expected_seed(self.scenario, id),
-        };
+        let seed = verify::expected_seed(self.scenario, id);
+        let command = Command::start(token, &request, seed);
         let mut attempts = 0;
         loop {
-            match self.ask(at, &command)? {
-                Event::Started { started } => {
+            match self.ask(at, &command)?.into_started() {
+                Ok(started) => {
                     if let Started::Region(remote) = started {
                         self.regions.insert(id, remote);
                         self.transcript.regions.push(RegionMark {
@@ -257,13 +252,13 @@ impl<'a> Conductor<'a> {
                     return Ok(());
                 }
                 // Every endpoint may have to move before there is room again.
-                Event::TryAgain if attempts < TRY_AGAIN.0 => {
+                Err(Event::Again {}) if attempts < TRY_AGAIN.0 => {
                     attempts += 1;
                     self.set_progress(&[], true)?;
                     std::thread::sleep(TRY_AGAIN.1);
                     self.set_progress(&[], false)?;
                 }
-                answer => return Err(self.unexpected(at, &answer)),
+                Err(answer) => return Err(self.unexpected(at, &answer)),
             }
         }
     }
@@ -271,9 +266,9 @@ impl<'a> Conductor<'a> {
     /// Starts or stops progress at the named endpoints, or at all.
     fn set_progress(&mut self, only: &[EndpointIndex], on: bool) -> Result<(), ConductError> {
         let command = if on {
-            Command::Progress
+            Command::Progress {}
         } else {
-            Command::Pause
+            Command::Pause {}
         };
         for at in self.chosen(only) {
             self.ask(at, &command)?;
@@ -359,23 +354,21 @@ impl<'a> Conductor<'a> {
 
     fn take(&mut self, at: EndpointIndex, event: Event) {
         let name = &self.scenario.endpoints[at].name;
-        match event {
-            Event::Completed { report } => {
-                match (report.token, report.data) {
-                    (Some(token), _) => {
-                        self.reports.insert(token, report);
-                    }
-                    // Without a token a peer wrote to our memory.
-                    (None, Some(data)) => self.written.entry(at).or_default().push(data),
-                    (None, None) => {}
+        match event.into_report() {
+            Ok(report) => match (report.token, report.data) {
+                (Some(token), _) => {
+                    self.reports.insert(token, report);
                 }
-            }
-            Event::Reported { text } => {
-                let problem = format!("endpoint `{name}` reported: {text}");
+                // Without a token a peer wrote to our memory.
+                (None, Some(data)) => self.written.entry(at).or_default().push(data),
+                (None, None) => {}
+            },
+            Err(Event::Reported { text }) => {
+                let problem = format!("endpoint `{name}` reported: {}", text.0);
                 self.transcript.problems.push(problem);
             }
-            other => {
-                let problem = format!("endpoint `{name}` said unasked: {other:?}");
+            Err(other) => {
+                let problem = format!("endpoint `{name}` said unasked: `{}`", other.line());
                 self.transcript.problems.push(problem);
             }
         }
@@ -395,22 +388,16 @@ impl<'a> Conductor<'a> {
         let Some(payload) = payload else {
             return Ok(());
         };
-        let command = Command::Check {
-            token: self.tokens[region],
-            offset,
-            payload,
-        };
-        match self.ask(at, &command)? {
-            Event::Checked { difference: None } => Ok(()),
-            Event::Checked {
-                difference: Some(difference),
-            } => {
+        let command = Command::check(self.tokens[region], offset, payload);
+        match self.ask(at, &command)?.difference() {
+            Ok(None) => Ok(()),
+            Ok(Some(difference)) => {
                 self.transcript.problems.push(format!(
                     "memory `{region}` does not hold `{message}`: {difference}"
                 ));
                 Ok(())
             }
-            answer => Err(self.unexpected(at, &answer)),
+            Err(answer) => Err(self.unexpected(at, &answer)),
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::application::Remote;
 use crate::conduct::{ConductError, Conductor, Transcript};
 use crate::libfabric::Library;
 use crate::merge::{Annotation, MergeError, merge};
-use crate::player::{Host, Launcher, Player};
+use crate::player::{Host, Launcher, Player, Program};
 use crate::scenario::{Scenario, ScenarioError, Software};
 
 /// Why nothing was recorded.
@@ -85,8 +85,15 @@ pub fn play(
         let faults = faults.filter(|_| at == 0);
         let capture = captures.map(|directory| directory.join(format!("{}.pcapng", endpoint.name)));
         files.extend(capture.clone());
+        let program = match endpoint.software {
+            Software::Core => Program::Core,
+            Software::Libfabric => Program::Libfabric {
+                library: stock.library.clone(),
+            },
+        };
         players.push(Player::launch(
             launcher,
+            &program,
             &Host {
                 name: endpoint.name.clone(),
                 profile: endpoint.profile.clone(),

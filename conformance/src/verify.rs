@@ -94,10 +94,10 @@ pub fn completion(scenario: &Scenario, id: &str, report: &Report) -> Vec<String>
         differ(
             "bytes",
             "those of the message".into(),
-            report
-                .difference
-                .clone()
-                .unwrap_or_else(|| "those of the message".into()),
+            report.difference.map_or_else(
+                || "those of the message".into(),
+                |difference| difference.to_string(),
+            ),
         );
     }
     problems

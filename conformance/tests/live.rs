@@ -77,8 +77,11 @@ fn the_engine_talks_to_stock_libfabric_in_both_directions() {
         let scenario = path(&format!("{name}.toml"));
         let (status, printed) = run(conformance(), &["interop", &scenario]);
         assert_eq!(status, Some(0), "{printed}");
-        assert!(printed.contains("efa-core 0.1 and libfabric"), "{printed}");
-        assert!(printed.contains("and efa-core 0.1"), "{printed}");
+        assert!(
+            printed.contains("efa-core 0.1.0 and libfabric"),
+            "{printed}"
+        );
+        assert!(printed.contains("and efa-core 0.1.0"), "{printed}");
         assert!(
             printed.contains("2 passed, 0 known, 0 skipped, 0 failed"),
             "{printed}"

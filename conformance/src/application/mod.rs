@@ -1,8 +1,8 @@
 //! Applications: what uses an endpoint on a scenario's behalf.
 //!
 //! The same requests and outcomes serve stock libfabric ([`stock`]) and the protocol engine
-//! ([`engine`]), in the suite's own process or in another one behind [`crate::drive`]. They are plain
-//! data: payloads are named by their seed, peers by their place in the scenario.
+//! ([`engine`]), in the suite's own process or in another one. They are plain data: payloads are named
+//! by their seed, peers by their place in the scenario.
 
 pub mod engine;
 pub mod stock;
@@ -10,16 +10,15 @@ pub mod subject;
 
 use efa_core::endpoint::Instant;
 use efa_core::wire::AtomicOp;
-use serde::{Deserialize, Serialize};
 
-use crate::scenario::{EndpointIndex, Payload, RegionAccess, SendMode, TagMatch, pattern};
+use crate::scenario::pattern::{self, Difference};
+use crate::scenario::{EndpointIndex, Payload, RegionAccess, SendMode, TagMatch};
 
 /// Names an operation of one application.
 pub type Token = u64;
 
 /// An operation, ready to be started.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(tag = "operation", rename_all = "kebab-case")]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
     /// Post a receive.
     Recv {
@@ -89,8 +88,7 @@ pub enum Request {
 }
 
 /// What an atomic operation does, and whether it fetches.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtomicAction {
     /// `fi_atomic`: changes the elements.
     Update(AtomicFunction),
@@ -104,8 +102,7 @@ pub enum AtomicAction {
 }
 
 /// How an element and its operand make the new element.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtomicFunction {
     /// The wrapping sum.
     Sum,
@@ -153,7 +150,7 @@ impl AtomicAction {
 }
 
 /// A place in a peer's registered memory, as its owner announced it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Remote {
     /// First byte.
     pub address: u64,
@@ -162,8 +159,7 @@ pub struct Remote {
 }
 
 /// What starting a request gave.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Started {
     /// A completion will follow, except for injected messages.
     Operation,
@@ -191,7 +187,7 @@ pub struct Outcome {
 }
 
 /// Why an operation failed.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// libfabric's positive error number.
     pub code: i32,
@@ -210,6 +206,9 @@ pub enum RequestError {
     /// It cannot be started.
     #[error("{0}")]
     Refused(String),
+    /// What is tested has no such operation.
+    #[error("{0}")]
+    Unsupported(String),
 }
 
 /// An application with one endpoint.
@@ -243,7 +242,7 @@ pub trait Application {
 }
 
 /// An [`Outcome`] without its bytes: they have been compared with what was expected.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
     /// The operation; `None` if a peer caused it.
     pub token: Option<Token>,
@@ -258,7 +257,7 @@ pub struct Report {
     /// The error, if the operation failed.
     pub failure: Option<Failure>,
     /// The first difference between the bytes that arrived and those expected.
-    pub difference: Option<String>,
+    pub difference: Option<Difference>,
 }
 
 impl Outcome {

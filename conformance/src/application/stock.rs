@@ -24,10 +24,10 @@ pub struct StockApplication {
 
 impl From<libfabric::Error> for RequestError {
     fn from(error: libfabric::Error) -> Self {
-        if error.is_try_again() {
-            RequestError::TryAgain
-        } else {
-            RequestError::Refused(error.to_string())
+        match error {
+            error if error.is_try_again() => RequestError::TryAgain,
+            error @ libfabric::Error::Missing(_) => RequestError::Unsupported(error.to_string()),
+            error => RequestError::Refused(error.to_string()),
         }
     }
 }

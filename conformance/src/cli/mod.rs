@@ -3,6 +3,7 @@
 //! Exit status: 0 if everything passed, 1 if something failed, 2 for wrong usage or an unfit
 //! environment, with one line on what is wrong and how to mend it.
 
+mod drive;
 mod interop;
 mod look;
 mod record;
@@ -13,8 +14,6 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-
-use crate::drive;
 
 /// Checks implementations of the EFA RDM protocol against recorded traces and the specification.
 #[derive(Parser)]
@@ -39,9 +38,9 @@ enum Command {
     List(look::List),
     /// Run the software that must work on emulated devices, and say what was measured.
     Interop(interop::Interop),
-    /// Run one side of a scenario, driven over standard input and output.
-    #[command(hide = true)]
-    Drive,
+    /// Play an endpoint as `run --dut exec:COMMAND` drives it, with stock libfabric or the engine
+    /// (docs/driver.md).
+    Drive(drive::Drive),
 }
 
 /// How a command ended.
@@ -88,12 +87,7 @@ pub fn main() -> ExitCode {
         Command::Check(arguments) => look::check(&arguments),
         Command::Show(arguments) => look::show(&arguments),
         Command::List(arguments) => look::list(&arguments),
-        Command::Drive => match drive::run(io::BufReader::new(io::stdin()), io::stdout()) {
-            Ok(()) => Outcome::Passed,
-            // Whoever drove is gone.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Outcome::Passed,
-            Err(error) => complain(error, Outcome::Unfit),
-        },
+        Command::Drive(arguments) => drive::drive(&arguments),
     };
     outcome.into()
 }

@@ -1,15 +1,21 @@
 //! `run`: replaying traces.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
 
 use clap::ValueEnum;
 
 use super::{Outcome, complain, say};
+use crate::drive::Identity;
+use crate::drive::serve::Engine;
 use crate::libfabric::Library;
+use crate::player::{ANSWER_TIME, Player, Program, split_words};
 use crate::replay::emu::Emu;
-use crate::replay::hw::{Hw, Stock};
+use crate::replay::hw::{Hw, Outside};
 use crate::suite::progress::Progress;
-use crate::suite::{self, Case, Summary};
+use crate::suite::{self, Case, Results, Summary};
 use crate::trace::Trace;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -22,12 +28,32 @@ enum BackendChoice {
     All,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Dut {
-    /// The protocol engine of efa-core.
     Core,
-    /// Stock libfabric; only with `--backend hw`.
     Libfabric,
+    Exec(Vec<String>),
+}
+
+impl FromStr for Dut {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match (text, text.strip_prefix("exec:")) {
+            ("core", _) => Ok(Dut::Core),
+            ("libfabric", _) => Ok(Dut::Libfabric),
+            (_, Some(command)) => split_words(command).map(Dut::Exec).map_err(|problem| {
+                format!(
+                    "the command is not usable: {problem}; write for example exec:'./program -x'"
+                )
+            }),
+            _ => Err(
+                "write `core`, `libfabric`, or `exec:` and the command that starts a program \
+                      of yours (docs/driver.md)"
+                    .into(),
+            ),
+        }
+    }
 }
 
 #[derive(clap::Args)]
@@ -38,9 +64,18 @@ pub(super) struct Run {
     /// Where the two sides meet.
     #[arg(long, value_enum, default_value = "emu")]
     backend: BackendChoice,
-    /// What is under test.
-    #[arg(long, value_enum, default_value = "core")]
+    /// What is under test: `core`, the protocol engine; `libfabric`, stock libfabric; or
+    /// `exec:COMMAND`, a program of yours that speaks the driver protocol (docs/driver.md). The
+    /// latter two only with `--backend hw`.
+    #[arg(long, value_name = "WHAT", default_value = "core")]
     dut: Dut,
+    /// How long a program under test may take to answer a command before it counts as hung.
+    #[arg(long, value_name = "SECONDS", default_value_t = ANSWER_TIME.as_secs(),
+          value_parser = clap::value_parser!(u64).range(1..))]
+    answer_time: u64,
+    /// The commit that what is under test was built from, for the reports.
+    #[arg(long, value_name = "COMMIT")]
+    commit: Option<String>,
     /// The libfabric to put under test.
     #[arg(long, value_name = "PATH", default_value = Library::DEFAULT)]
     libfabric: PathBuf,
@@ -63,14 +98,28 @@ pub(super) struct Run {
 }
 
 pub(super) fn run(arguments: &Run) -> Outcome {
+    let mut outside = match &arguments.dut {
+        Dut::Core => None,
+        Dut::Libfabric => Some(Program::Libfabric {
+            library: arguments.libfabric.clone(),
+        }),
+        Dut::Exec(words) => Some(Program::Exec {
+            words: words.clone(),
+        }),
+    }
+    .map(|program| Outside {
+        program,
+        limit: Duration::from_secs(arguments.answer_time),
+    });
+    if outside.is_some() && arguments.backend != BackendChoice::Hw {
+        let problem = "only the engine runs in the emulator of this process; put other \
+                       implementations under test with --backend hw";
+        return complain(problem, Outcome::Unfit);
+    }
     let paths = match suite::find(&arguments.traces, "pcapng", arguments.filter.as_deref()) {
         Ok(paths) => paths,
         Err(problem) => return complain(problem, Outcome::Unfit),
     };
-    if arguments.dut == Dut::Libfabric && arguments.backend != BackendChoice::Hw {
-        let problem = "stock libfabric talks to verbs only; put it under test with --backend hw";
-        return complain(problem, Outcome::Unfit);
-    }
     let wants = |choice| arguments.backend == choice || arguments.backend == BackendChoice::All;
     let mut emu = wants(BackendChoice::Emu).then(Emu::orderly);
     let mut hw = None;
@@ -80,9 +129,12 @@ pub(super) fn run(arguments: &Run) -> Outcome {
             Err(error) => return complain(error, Outcome::Unfit),
         }
     }
-    let mut stock = (arguments.dut == Dut::Libfabric).then(|| Stock {
-        library: arguments.libfabric.clone(),
-    });
+    let mut under_test = match outside.as_ref().map_or(Ok(Engine::identity()), identify) {
+        Ok(identity) => identity,
+        Err(problem) => return complain(problem, Outcome::Unfit),
+    };
+    under_test.commit = arguments.commit.clone().or(under_test.commit);
+    say(format_args!("under test: {}", under_test.details()));
     let progress = Progress::new(paths.len());
     let mut cases: Vec<Case> = Vec::new();
     let mut unfit = Vec::new();
@@ -100,8 +152,8 @@ pub(super) fn run(arguments: &Run) -> Outcome {
             results.push(suite::run_engine(&trace, backend, arguments.seeds));
         }
         if let Some(backend) = &mut hw {
-            results.push(match &mut stock {
-                Some(stock) => suite::run_stock(&trace, backend, stock),
+            results.push(match &mut outside {
+                Some(outside) => suite::run_outside(&trace, backend, &under_test.name, outside),
                 // Seeds decide about the emulated network only.
                 None => suite::run_engine(&trace, backend, 0),
             });
@@ -118,6 +170,7 @@ pub(super) fn run(arguments: &Run) -> Outcome {
     }
     progress.finish();
     say(Summary::of(&cases));
+    let results = Results { under_test, cases };
     for problem in &unfit {
         eprintln!("efa-conformance: {problem}");
     }
@@ -128,13 +181,13 @@ pub(super) fn run(arguments: &Run) -> Outcome {
     ];
     for (path, write) in reports {
         if let Some(path) = path
-            && let Err(error) = write(&cases, path)
+            && let Err(error) = write(&results, path)
         {
             let problem = format!("cannot write {}: {error}", path.display());
             return complain(problem, Outcome::Unfit);
         }
     }
-    if cases.iter().any(Case::failed) {
+    if results.cases.iter().any(Case::failed) {
         Outcome::Failed
     } else if !unfit.is_empty() {
         Outcome::Unfit
@@ -143,4 +196,24 @@ pub(super) fn run(arguments: &Run) -> Outcome {
     }
 }
 
-type Writer = fn(&[Case], &Path) -> std::io::Result<()>;
+/// Starts a program once to hear what it is: one that cannot be started at all, or that is no program
+/// for this, is no result of any case.
+fn identify(outside: &Outside) -> Result<Identity, String> {
+    let started = Player::launch_here(
+        "under-test",
+        &outside.program,
+        &BTreeMap::new(),
+        outside.limit,
+    );
+    let identity = started.and_then(|mut player| player.identity());
+    identity.map_err(|error| match &outside.program {
+        Program::Exec { words } => format!(
+            "--dut exec:{}: {error}; it has to answer `hello version=1` on its standard output \
+             (docs/driver.md)",
+            words.join(" ")
+        ),
+        _ => error.to_string(),
+    })
+}
+
+type Writer = fn(&Results, &Path) -> std::io::Result<()>;

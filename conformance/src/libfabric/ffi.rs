@@ -721,3 +721,7 @@ pub type fi_fabric_t =
 pub type fi_version_t = unsafe extern "C" fn() -> u32;
 /// `fi_strerror(3)`.
 pub type fi_strerror_t = unsafe extern "C" fn(c_int) -> *const c_char;
+/// `fi_tostr`.
+pub type fi_tostr_t = unsafe extern "C" fn(*const c_void, c_int) -> *const c_char;
+/// `enum fi_type`: the release with all its numbers; the data is not looked at.
+pub const FI_TYPE_VERSION: c_int = 18;

@@ -1,6 +1,7 @@
 //! Loading the shared library.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, OsStr, c_int};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ pub(super) struct Functions {
     pub(super) fabric: ffi::fi_fabric_t,
     version: ffi::fi_version_t,
     strerror: ffi::fi_strerror_t,
+    tostr: ffi::fi_tostr_t,
     path: PathBuf,
     /// Keeps the code above mapped.
     _library: libloading::Library,
@@ -48,6 +50,7 @@ impl Library {
             fabric: symbol!(b"fi_fabric\0", ffi::fi_fabric_t),
             version: symbol!(b"fi_version\0", ffi::fi_version_t),
             strerror: symbol!(b"fi_strerror\0", ffi::fi_strerror_t),
+            tostr: symbol!(b"fi_tostr\0", ffi::fi_tostr_t),
             path: path.to_owned(),
             _library: library,
         })))
@@ -59,9 +62,31 @@ impl Library {
         Version::from_raw(unsafe { (self.0.version)() })
     }
 
-    /// What was loaded.
-    pub fn path(&self) -> &Path {
-        &self.0.path
+    /// The library's release with all its numbers, such as `1.17.0`.
+    pub fn release(&self) -> String {
+        // SAFETY: for this type the data is not looked at; the result is null or a string that lives
+        // until the next call of this thread.
+        let text = unsafe {
+            let text = (self.0.tostr)(std::ptr::null(), ffi::FI_TYPE_VERSION);
+            (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+        };
+        text.unwrap_or_else(|| self.version().to_string())
+    }
+
+    /// The file that was loaded, or what was asked for if the dynamic linker does not tell.
+    pub fn file(&self) -> PathBuf {
+        let code: *const std::ffi::c_void = self.0.getinfo as *const _;
+        // SAFETY: the structure is made of pointers, for which zero is a value; `dladdr` fills it in
+        // for any address, and the name lives as long as the library is mapped.
+        let name = unsafe {
+            let mut info: libc::Dl_info = std::mem::zeroed();
+            let found = libc::dladdr(code, &mut info) != 0 && !info.dli_fname.is_null();
+            found.then(|| {
+                PathBuf::from(OsStr::from_bytes(CStr::from_ptr(info.dli_fname).to_bytes()))
+            })
+        };
+        let name = name.unwrap_or_else(|| self.0.path.clone());
+        name.canonicalize().unwrap_or(name)
     }
 
     /// The library's text for a positive error number.

@@ -16,8 +16,6 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 pub use bare::BareBuffer;
 pub use completion::{Completion, Failure};
 pub use endpoint::{Address, Endpoint, RegionId, Settings};
@@ -25,7 +23,7 @@ pub use library::Library;
 pub use operation::{AtomicCall, Destination, RemoteMemory, Token};
 
 /// A release of libfabric, or a version of its programming interface: `major.minor`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Version {
     /// Major number.
     pub major: u16,

@@ -22,13 +22,9 @@ pub enum BackendError {
         /// Why.
         source: NicError,
     },
-}
-
-impl BackendError {
-    /// The endpoint under test could not be opened.
-    pub fn endpoint(error: RequestError) -> Self {
-        BackendError::Unfit(format!("the endpoint under test cannot be opened: {error}"))
-    }
+    /// The backend is as it should be; what is under test cannot be opened.
+    #[error("the endpoint under test cannot be opened: {0}")]
+    Subject(#[from] RequestError),
 }
 
 /// Devices and the network between them.

@@ -1,6 +1,5 @@
 //! Real verbs as a backend: an EFA device, or whatever is behind the same ABI.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +8,11 @@ use efa_hw::{DeviceName, HwDevice, HwNic, NicConfig};
 
 use super::backend::{Backend, BackendError};
 use super::{Clock, Opener};
-use crate::application::subject::{Remote, Subject};
-use crate::drive::Command;
-use crate::player::Player;
-use crate::scenario::{EndpointSpec, Software};
+use crate::application::RequestError;
+use crate::application::subject::Subject;
+use crate::drive::Opening;
+use crate::player::{Driven, Player, Program};
+use crate::scenario::EndpointSpec;
 
 /// All endpoints on one device of this host; their packets go through the device.
 pub struct Hw {
@@ -40,27 +40,25 @@ impl Hw {
     }
 }
 
-/// Opens stock libfabric, in a process of its own on this host, as the endpoint under test.
+/// Opens what a program plays, in a process of its own on this host, as the endpoint under test.
 #[derive(Clone, Debug)]
-pub struct Stock {
-    /// The library.
-    pub library: PathBuf,
+pub struct Outside {
+    /// The program.
+    pub program: Program,
+    /// How long it may take to answer a command.
+    pub limit: Duration,
 }
 
-impl Opener<Hw> for Stock {
+impl Opener<Hw> for Outside {
     fn open(
         &mut self,
         _backend: &mut Hw,
         endpoint: &EndpointSpec,
     ) -> Result<Box<dyn Subject>, BackendError> {
-        let player = Player::launch_here(endpoint)
-            .map_err(|error| BackendError::Unfit(error.to_string()))?;
-        let stock = EndpointSpec {
-            software: Software::Libfabric,
-            ..endpoint.clone()
-        };
-        let remote = Remote::open(player, &Command::open(&stock, &self.library));
-        Ok(Box::new(remote.map_err(BackendError::endpoint)?))
+        let (name, environment) = (&endpoint.name, &endpoint.environment);
+        let player = Player::launch_here(name, &self.program, environment, self.limit)
+            .map_err(RequestError::from)?;
+        Ok(Box::new(Driven::open(player, &Opening::from(endpoint))?))
     }
 }
 

@@ -6,7 +6,7 @@ use efa_emu::frame::{Kind, Rdma};
 use super::backend::Backend;
 use super::script::fetched;
 use super::{Replay, Stopped};
-use crate::application::Remote;
+use crate::application::{Remote, RequestError};
 use crate::compare::{BoundRegion, Mismatch, iov_entry};
 use crate::scenario::{EndpointIndex, Payload};
 
@@ -72,6 +72,7 @@ impl<'t, B: Backend> Replay<'t, B> {
             Ok(Some(difference)) => self.problem(format!(
                 "memory `{region}` does not hold `{message}`: {difference}"
             )),
+            Err(RequestError::Unsupported(text)) => Err(self.unsupported(text)),
             Err(error) => self.problem(format!("memory `{region}` cannot be checked: {error}")),
         }
     }

@@ -57,12 +57,14 @@ pub struct Verdict {
     pub mismatches: Vec<Mismatch>,
     /// Everything else that went otherwise than recorded.
     pub problems: Vec<String>,
+    /// What is under test said that it cannot do this, so that nothing else counts.
+    pub unsupported: Option<String>,
 }
 
 impl Verdict {
     /// Whether everything went as recorded.
     pub fn passed(&self) -> bool {
-        self.mismatches.is_empty() && self.problems.is_empty()
+        self.unsupported.is_none() && self.mismatches.is_empty() && self.problems.is_empty()
     }
 
     /// All differences, one text each.
@@ -132,13 +134,32 @@ where
             endpoint.has(Capability::Source),
             backend.clock(),
         );
-        let application = application.map_err(BackendError::endpoint)?;
-        Ok(Box::new(Local::new(Box::new(application))))
+        Ok(Box::new(Local::new(Box::new(application?))))
     }
 }
 
 /// Replays `trace` with what `opener` opens as endpoint `dut`.
 pub fn replay<B: Backend>(
+    trace: &Trace,
+    dut: EndpointIndex,
+    strictness: Strictness,
+    backend: &mut B,
+    opener: &mut dyn Opener<B>,
+) -> Result<Verdict, BackendError> {
+    match play(trace, dut, strictness, backend, opener) {
+        Err(BackendError::Subject(RequestError::Unsupported(text))) => Ok(Verdict {
+            unsupported: Some(text),
+            ..Verdict::default()
+        }),
+        Err(error @ BackendError::Subject(_)) => Ok(Verdict {
+            problems: vec![error.to_string()],
+            ..Verdict::default()
+        }),
+        other => other,
+    }
+}
+
+fn play<B: Backend>(
     trace: &Trace,
     dut: EndpointIndex,
     strictness: Strictness,
@@ -156,11 +177,11 @@ pub fn replay<B: Backend>(
     };
     backend.reset();
     let mut subject = opener.open(backend, &trace.scenario.endpoints[dut])?;
-    let address = subject.address().map_err(BackendError::endpoint)?;
+    let address = subject.address()?;
     let address = address
         .first_chunk()
         .map(RawAddress::from_bytes)
-        .ok_or_else(|| BackendError::Unfit("the endpoint under test has no raw address".into()))?;
+        .ok_or_else(|| RequestError::Refused("it has no raw address".into()))?;
     let mut peers = Vec::new();
     let mut actual = Vec::new();
     for (at, endpoint) in trace.scenario.endpoints.iter().enumerate() {
@@ -173,12 +194,10 @@ pub fn replay<B: Backend>(
         peers.push(Peer::new(at, nic, address)?);
     }
     for &known in &trace.scenario.endpoints[dut].address_vector {
-        subject
-            .insert(known, &actual[known].to_bytes())
-            .map_err(BackendError::endpoint)?;
+        subject.insert(known, &actual[known].to_bytes())?;
     }
     // Stock libfabric posts its receive buffers when it first makes progress.
-    subject.poll().map_err(BackendError::endpoint)?;
+    subject.poll()?;
     let mut replay = Replay {
         trace,
         dut,
@@ -275,6 +294,11 @@ impl<'t, B: Backend> Replay<'t, B> {
             .is_some_and(|(at, operation, _)| at == self.dut && operation.completes())
     }
 
+    fn unsupported(&mut self, text: String) -> Stopped {
+        self.verdict.unsupported = Some(text);
+        Stopped
+    }
+
     fn problem(&mut self, text: String) -> Result<(), Stopped> {
         self.verdict.problems.push(text);
         if self.verdict.problems.len() + self.verdict.mismatches.len() >= ENOUGH {
@@ -306,6 +330,7 @@ impl<'t, B: Backend> Replay<'t, B> {
                         return Err(Stopped);
                     }
                 }
+                Err(RequestError::Unsupported(text)) => return Err(self.unsupported(text)),
                 Err(error) => {
                     self.problem(format!("`{id}` was not started: {error}"))?;
                     return Err(Stopped);
@@ -375,6 +400,7 @@ impl<'t, B: Backend> Replay<'t, B> {
     fn poll_application(&mut self) -> Result<bool, Stopped> {
         let reports = match self.subject.poll() {
             Ok(reports) => reports,
+            Err(RequestError::Unsupported(text)) => return Err(self.unsupported(text)),
             Err(error) => {
                 self.problem(format!("polling failed: {error}"))?;
                 return Err(Stopped);

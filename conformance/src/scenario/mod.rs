@@ -15,8 +15,6 @@ mod steps;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
 pub use error::ScenarioError;
 
 use crate::application::AtomicAction;
@@ -91,13 +89,6 @@ pub struct EndpointSpec {
 }
 
 impl EndpointSpec {
-    /// The capability bits to request from libfabric.
-    pub fn capability_bits(&self) -> u64 {
-        self.capabilities
-            .iter()
-            .fold(0, |bits, capability| bits | capability.bits())
-    }
-
     /// Whether the application asked for `capability`.
     pub fn has(&self, capability: Capability) -> bool {
         self.capabilities.contains(&capability)
@@ -117,7 +108,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    const NAMES: [(&'static str, Capability); 6] = [
+    pub(crate) const NAMES: [(&'static str, Capability); 6] = [
         ("msg", Capability::Msg),
         ("tagged", Capability::Tagged),
         ("rma", Capability::Rma),
@@ -141,7 +132,7 @@ impl Capability {
 
 /// Settings of the protocol engine; `None` leaves its default. Names and units are those of
 /// [`efa_core::endpoint::EndpointConfig`].
-#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "documented at `EndpointConfig`")]
 pub struct Settings {
     pub max_medium_size: Option<usize>,
@@ -313,7 +304,7 @@ impl Operation {
 }
 
 /// Bytes made from a seed (see [`pattern`]).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Payload {
     /// How many.
     pub length: usize,
@@ -329,7 +320,7 @@ impl Payload {
 }
 
 /// Which tags a receive accepts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TagMatch {
     /// The tag.
     pub tag: u64,
@@ -338,7 +329,7 @@ pub struct TagMatch {
 }
 
 /// Which of libfabric's send calls is used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendMode {
     /// `fi_send` and its relatives: the buffer is the library's until the completion.
     Normal,
@@ -349,7 +340,7 @@ pub enum SendMode {
 }
 
 /// What peers may do with registered memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the names are libfabric's")]
 pub enum RegionAccess {
     RemoteRead,
@@ -357,7 +348,7 @@ pub enum RegionAccess {
 }
 
 impl RegionAccess {
-    const NAMES: [(&'static str, RegionAccess); 2] = [
+    pub(crate) const NAMES: [(&'static str, RegionAccess); 2] = [
         ("remote-read", RegionAccess::RemoteRead),
         ("remote-write", RegionAccess::RemoteWrite),
     ];

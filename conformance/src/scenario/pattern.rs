@@ -3,6 +3,8 @@
 //! Every byte depends on the seed and on its position, so that a segment that lands in the wrong
 //! place, or comes from another message, is seen.
 
+use std::fmt;
+
 /// SplitMix64's finalizer: a bijection of 64-bit numbers that mixes all bits.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -31,8 +33,29 @@ pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Compares `actual` with the beginning of the message; the text names the first difference.
-pub fn compare(seed: u64, actual: &[u8]) -> Result<(), String> {
+/// The first byte of a message that is not what it should be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Difference {
+    /// Where, from 0.
+    pub position: usize,
+    /// What is there.
+    pub actual: u8,
+    /// What should be.
+    pub expected: u8,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "byte {} is {:#04x} instead of {:#04x}",
+            self.position, self.actual, self.expected
+        )
+    }
+}
+
+/// Compares `actual` with the beginning of the message.
+pub fn compare(seed: u64, actual: &[u8]) -> Result<(), Difference> {
     let differs = |(chunk, word): &(&[u8], [u8; 8])| *chunk != &word[..chunk.len()];
     let Some(index) = actual
         .chunks(8)
@@ -45,11 +68,11 @@ pub fn compare(seed: u64, actual: &[u8]) -> Result<(), String> {
     let position = (from..actual.len())
         .find(|&position| actual[position] != byte(seed, position))
         .unwrap_or(from);
-    Err(format!(
-        "byte {position} is {:#04x} instead of {:#04x}",
-        actual[position],
-        byte(seed, position)
-    ))
+    Err(Difference {
+        position,
+        actual: actual[position],
+        expected: byte(seed, position),
+    })
 }
 
 #[cfg(test)]
@@ -74,6 +97,6 @@ mod tests {
         }
         let mut changed = message;
         changed[4000] ^= 1;
-        assert!(compare(7, &changed).unwrap_err().starts_with("byte 4000 "));
+        assert_eq!(compare(7, &changed).unwrap_err().position, 4000);
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::{Case, Outcome, Summary};
+use super::{Case, Outcome, Results, Summary};
 
 const STYLE: &str = "body{font:15px/1.4 system-ui,sans-serif;margin:2rem;max-width:75rem}\
 table{border-collapse:collapse;width:100%}\
@@ -35,6 +35,7 @@ fn row(case: &Case) -> String {
             format!("{}; {packets} packets", escape(reason)),
         ),
         Outcome::NotUnderTest { reason } => ("codec", "skipped", escape(reason)),
+        Outcome::Unsupported { reason } => ("codec", "unsupported", escape(reason)),
         Outcome::Failed { problems } => {
             let items: Vec<String> = problems
                 .iter()
@@ -54,7 +55,8 @@ fn row(case: &Case) -> String {
 }
 
 /// The page.
-pub fn render(cases: &[Case]) -> String {
+pub fn render(results: &Results) -> String {
+    let cases = &results.cases;
     let mut page =
         String::from("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
     let rows: Vec<String> = cases.iter().map(row).collect();
@@ -62,9 +64,10 @@ pub fn render(cases: &[Case]) -> String {
     let _ = write!(
         page,
         "<title>EFA RDM conformance</title><style>{STYLE}</style></head><body>\n\
-         <h1>EFA RDM conformance</h1>\n<p>{}</p>\n<table><thead><tr><th>Trace</th>\
+         <h1>EFA RDM conformance</h1>\n<p>Under test: {}</p>\n<p>{}</p>\n<table><thead><tr><th>Trace</th>\
          <th>Backend</th><th>Under test</th><th>Result</th><th>Details</th></tr></thead><tbody>\n\
          {}</tbody></table></body></html>\n",
+        escape(&results.under_test.details()),
         Summary::of(cases),
         rows.concat()
     );
@@ -72,6 +75,6 @@ pub fn render(cases: &[Case]) -> String {
 }
 
 /// Writes the page to `path`.
-pub fn write(cases: &[Case], path: &Path) -> std::io::Result<()> {
-    std::fs::write(path, render(cases))
+pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
+    std::fs::write(path, render(results))
 }

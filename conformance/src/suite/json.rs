@@ -4,10 +4,12 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::{Case, Outcome, Summary};
+use super::{Outcome, Results, Summary};
+use crate::drive::Identity;
 
 #[derive(Serialize)]
 struct Report<'a> {
+    under_test: &'a Identity,
     summary: Counts,
     cases: Vec<Entry<'a>>,
 }
@@ -17,6 +19,7 @@ struct Counts {
     passed: usize,
     codec_only: usize,
     skipped: usize,
+    unsupported: usize,
     failed: usize,
 }
 
@@ -36,8 +39,9 @@ struct Entry<'a> {
     seconds: f64,
 }
 
-/// Writes all cases to `path`.
-pub fn write(cases: &[Case], path: &Path) -> std::io::Result<()> {
+/// Writes results to `path`.
+pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
+    let cases = &results.cases;
     let summary = Summary::of(cases);
     let entries = cases.iter().map(|case| {
         let mut entry = Entry {
@@ -72,6 +76,10 @@ pub fn write(cases: &[Case], path: &Path) -> std::io::Result<()> {
                 entry.result = "skipped";
                 entry.reason = Some(reason);
             }
+            Outcome::Unsupported { reason } => {
+                entry.result = "unsupported";
+                entry.reason = Some(reason);
+            }
             Outcome::Failed { problems } => {
                 entry.result = "failed";
                 entry.problems = problems;
@@ -80,10 +88,12 @@ pub fn write(cases: &[Case], path: &Path) -> std::io::Result<()> {
         entry
     });
     let report = Report {
+        under_test: &results.under_test,
         summary: Counts {
             passed: summary.passed,
             codec_only: summary.codec_only,
             skipped: summary.not_under_test,
+            unsupported: summary.unsupported,
             failed: summary.failed,
         },
         cases: entries.collect(),

@@ -4,17 +4,21 @@ use std::path::Path;
 
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
-use super::{Case, Outcome};
+use super::{Outcome, Results};
 
 /// Writes a report: one test suite for each backend. A case that was only looked at is `skipped`,
 /// so that nobody takes it for a pass.
-pub fn write(cases: &[Case], path: &Path) -> std::io::Result<()> {
+pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
+    let cases = &results.cases;
     let mut report = Report::new("efa-conformance");
     let mut backends: Vec<&str> = cases.iter().map(|case| case.backend.as_str()).collect();
     backends.sort_unstable();
     backends.dedup();
     for backend in backends {
         let mut suite = TestSuite::new(backend);
+        for (key, value) in results.under_test.properties() {
+            suite.add_property((format!("under-test.{key}"), value.to_owned()));
+        }
         for case in cases.iter().filter(|case| case.backend == backend) {
             let status = match &case.outcome {
                 Outcome::Passed { .. } => TestCaseStatus::success(),
@@ -26,6 +30,11 @@ pub fn write(cases: &[Case], path: &Path) -> std::io::Result<()> {
                 Outcome::NotUnderTest { reason } => {
                     let mut status = TestCaseStatus::skipped();
                     status.set_message(reason.clone());
+                    status
+                }
+                Outcome::Unsupported { reason } => {
+                    let mut status = TestCaseStatus::skipped();
+                    status.set_message(format!("unsupported: {reason}"));
                     status
                 }
                 Outcome::Failed { problems } => {

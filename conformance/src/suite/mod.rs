@@ -10,15 +10,18 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::check;
+use crate::drive::Identity;
 use crate::replay::backend::{Backend, BackendError};
 use crate::replay::emu::Emu;
-use crate::replay::hw::{Hw, Stock};
+use crate::replay::hw::{Hw, Outside};
 use crate::replay::{Engine, Opener, Strictness, Verdict, codec, coverage, replay};
 use crate::scenario::{Action, Capability, Operation, Scenario};
 use crate::trace::{Trace, TraceError};
 
 /// What the engine is called in results.
-const ENGINE: &str = "core";
+pub const ENGINE: &str = "core";
+/// What stock libfabric is called in results.
+pub const STOCK: &str = "libfabric";
 
 /// How a case ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,6 +46,11 @@ pub enum Outcome {
     /// The scenario says that nobody else can take this endpoint's place.
     NotUnderTest {
         /// Why.
+        reason: String,
+    },
+    /// What is under test cannot do this, by its own account.
+    Unsupported {
+        /// What it cannot do.
         reason: String,
     },
     /// Something went otherwise.
@@ -110,6 +118,7 @@ impl fmt::Display for Case {
                  checked"
             ),
             Outcome::NotUnderTest { reason } => write!(f, "SKIP  {name}: {reason}"),
+            Outcome::Unsupported { reason } => write!(f, "UNSUP {name}: unsupported: {reason}"),
             Outcome::Failed { problems } => {
                 write!(f, "FAIL  {name}")?;
                 for problem in problems {
@@ -225,7 +234,7 @@ pub fn run_trace<B: Backend>(
         let start = Instant::now();
         // Stock libfabric may do again what stock libfabric did.
         if let Some(reason) = &endpoint.not_under_test
-            && dut == ENGINE
+            && dut != STOCK
         {
             let reason = reason.clone();
             cases.push(case(
@@ -238,6 +247,10 @@ pub fn run_trace<B: Backend>(
         let verdict = replay(trace, role, Strictness::Fields, backend, opener)?;
         let mut problems = verdict.texts();
         problems.extend(wrong.iter().cloned());
+        if let Some(reason) = verdict.unsupported {
+            cases.push(case(&endpoint.name, Outcome::Unsupported { reason }, start));
+            continue;
+        }
         let mut same = 0;
         if problems.is_empty() {
             for seed in 1..=seeds {
@@ -308,21 +321,31 @@ where
     run_trace(
         trace,
         backend,
-        "core",
+        ENGINE,
         &mut Engine::default(),
         beyond,
         seeds,
     )
 }
 
-/// Runs one trace on verbs with stock libfabric under test.
-pub fn run_stock(
+/// Runs one trace on verbs with what a program plays under test; `dut` is what results call it.
+pub fn run_outside(
     trace: &Trace,
     backend: &mut Hw,
-    stock: &mut Stock,
+    dut: &str,
+    outside: &mut Outside,
 ) -> Result<Vec<Case>, BackendError> {
     let beyond = coverage::beyond_script(trace);
-    run_trace(trace, backend, "libfabric", stock, beyond, 0)
+    run_trace(trace, backend, dut, outside, beyond, 0)
+}
+
+/// What a run gave, for reports.
+#[derive(Clone, Debug)]
+pub struct Results {
+    /// What was under test.
+    pub under_test: Identity,
+    /// How it fared.
+    pub cases: Vec<Case>,
 }
 
 /// Counts of a run.
@@ -334,6 +357,8 @@ pub struct Summary {
     pub codec_only: usize,
     /// Endpoints in whose place nothing was tested.
     pub not_under_test: usize,
+    /// Cases that what is under test cannot do.
+    pub unsupported: usize,
     /// Cases in which something went otherwise.
     pub failed: usize,
 }
@@ -354,6 +379,7 @@ impl Summary {
             Outcome::Passed { .. } => self.passed += 1,
             Outcome::CodecOnly { .. } => self.codec_only += 1,
             Outcome::NotUnderTest { .. } => self.not_under_test += 1,
+            Outcome::Unsupported { .. } => self.unsupported += 1,
             Outcome::Failed { .. } => self.failed += 1,
         }
     }
@@ -363,8 +389,8 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} passed, {} codec only, {} skipped, {} failed",
-            self.passed, self.codec_only, self.not_under_test, self.failed
+            "{} passed, {} codec only, {} skipped, {} unsupported, {} failed",
+            self.passed, self.codec_only, self.not_under_test, self.unsupported, self.failed
         )
     }
 }

@@ -104,21 +104,15 @@ impl Pair<'_> {
         patience: Duration,
     ) -> Result<(), Unmet> {
         let begin = Instant::now();
-        let check = Command::Check {
-            token,
-            offset: 0,
-            payload,
-        };
+        let check = Command::check(token, 0, payload);
         loop {
-            let difference = match self.ask(TARGET, &check)? {
-                Event::Checked { difference: None } => return Ok(()),
-                Event::Checked {
-                    difference: Some(difference),
-                } => difference,
-                event => return Err(self.unexpected(TARGET, &event)),
+            let difference = match self.ask(TARGET, &check)?.difference() {
+                Ok(None) => return Ok(()),
+                Ok(Some(difference)) => difference,
+                Err(event) => return Err(self.unexpected(TARGET, &event)),
             };
             if begin.elapsed() >= patience || self.bench.left().is_zero() {
-                return Err(Unmet::Failed(difference));
+                return Err(Unmet::Failed(difference.to_string()));
             }
             std::thread::sleep(LOOK);
         }
@@ -214,8 +208,8 @@ impl Pair<'_> {
     fn await_words(&mut self, token: Token, expected: &[u64]) -> Result<(), Unmet> {
         let begin = Instant::now();
         loop {
-            let found = match self.ask(TARGET, &Command::Words { token })? {
-                Event::Words { words } => words,
+            let found = match self.ask(TARGET, &Command::Dump { id: token })? {
+                Event::Memory { bytes } => words_of(&bytes.0),
                 event => return Err(self.unexpected(TARGET, &event)),
             };
             if found == expected {
@@ -235,7 +229,10 @@ impl Pair<'_> {
 }
 
 fn words(payload: Payload) -> Vec<u64> {
-    let bytes = pattern::bytes(payload.seed, payload.length);
+    words_of(&pattern::bytes(payload.seed, payload.length))
+}
+
+fn words_of(bytes: &[u8]) -> Vec<u64> {
     let (words, _) = bytes.as_chunks();
     words.iter().copied().map(u64::from_le_bytes).collect()
 }

@@ -12,8 +12,8 @@ use std::fmt;
 use self::pair::Pair;
 use super::{Bench, Unmet};
 use crate::application::Request;
-use crate::drive::Command;
-use crate::player;
+use crate::drive::Opening;
+use crate::player::{self, Program};
 use crate::scenario::{Payload, SendMode, TagMatch};
 
 /// The endpoint that begins operations.
@@ -75,8 +75,10 @@ impl fmt::Display for Topic {
 /// One of the two.
 #[derive(Clone, Debug)]
 pub struct Party {
-    /// Opens the endpoint.
-    pub open: Command,
+    /// What plays it.
+    pub program: Program,
+    /// How the endpoint is opened.
+    pub opening: Opening,
     /// Where it runs. The bench fills in the name and the log.
     pub host: player::Host,
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{INITIATOR, Party, TARGET, Verified};
 use crate::application::{Report, Request, Started, Token};
-use crate::drive::{Command, Event};
+use crate::drive::{Bytes, Command, Event};
 use crate::interop::{Bench, Unmet};
 use crate::player::{self, Player, PlayerError};
 
@@ -49,7 +49,7 @@ impl<'a> Pair<'a> {
                 log: Some(logs[at].clone()),
                 ..parties[at].host.clone()
             };
-            Player::launch(bench.launcher(), &host)
+            Player::launch(bench.launcher(), &parties[at].program, &host)
         };
         let players = [launch(INITIATOR)?, launch(TARGET)?];
         let mut pair = Pair {
@@ -72,17 +72,18 @@ impl<'a> Pair<'a> {
     fn connect(&mut self, parties: [&Party; 2]) -> Result<(), Unmet> {
         let mut addresses = Vec::new();
         for (at, party) in parties.into_iter().enumerate() {
-            match self.ask(at, &party.open)? {
-                Event::Opened { address, .. } => addresses.push(address),
+            match self.ask(at, &Command::open(&party.opening))? {
+                Event::Opened { address } => addresses.push(address.0),
                 event => return Err(self.unexpected(at, &event)),
             }
         }
         for (at, address) in addresses.into_iter().rev().enumerate() {
             let peer = 1 - at;
+            let address = Bytes(address);
             self.ask(at, &Command::Insert { peer, address })?;
         }
         for at in [INITIATOR, TARGET] {
-            self.ask(at, &Command::Progress)?;
+            self.ask(at, &Command::Progress {})?;
         }
         Ok(())
     }
@@ -97,8 +98,8 @@ impl<'a> Pair<'a> {
     }
 
     fn take(&mut self, at: usize, event: Event) {
-        match event {
-            Event::Completed { report } => match (report.token, report.data) {
+        match event.into_report() {
+            Ok(report) => match (report.token, report.data) {
                 (Some(token), _) => {
                     self.reports.insert((at, token), report);
                 }
@@ -107,18 +108,17 @@ impl<'a> Pair<'a> {
                     .said
                     .push(format!("completed nothing of ours: {report:?}")),
             },
-            Event::Reported { text } => {
+            Err(Event::Reported { text }) => {
                 let endpoint = self.players[at].endpoint();
                 self.said
-                    .push(format!("endpoint `{endpoint}` reported: {text}"));
+                    .push(format!("endpoint `{endpoint}` reported: {}", text.0));
             }
-            _ => {}
+            Err(_) => {}
         }
     }
 
     pub(super) fn unexpected(&self, at: usize, event: &Event) -> Unmet {
-        let endpoint = self.players[at].endpoint();
-        Unmet::Failed(format!("endpoint `{endpoint}` answered {event:?}"))
+        self.players[at].unexpected(event).into()
     }
 
     /// An error if an endpoint said something outside of any operation.
@@ -166,24 +166,21 @@ impl<'a> Pair<'a> {
     ) -> Result<(Operation, Started), Unmet> {
         let token = self.tokens;
         self.tokens += 1;
-        let command = Command::Start {
-            token,
-            request,
-            seed,
-        };
+        let command = Command::start(token, &request, seed);
         let deadline = Instant::now() + STALLED.min(self.bench.left());
         loop {
-            match self.ask(at, &command)? {
-                Event::Started { started } => return Ok(((at, token), started)),
-                Event::TryAgain if Instant::now() < deadline => {
+            match self.ask(at, &command)?.into_started() {
+                Ok(started) => return Ok(((at, token), started)),
+                Err(Event::Again {}) if Instant::now() < deadline => {
                     self.listen()?;
                 }
-                Event::TryAgain => {
+                Err(Event::Again {}) => {
                     return Err(Unmet::Failed(format!(
-                        "there is never room for it: {command:?}"
+                        "there is never room for it: {}",
+                        command.line()
                     )));
                 }
-                event => return Err(self.unexpected(at, &event)),
+                Err(event) => return Err(self.unexpected(at, &event)),
             }
         }
     }
@@ -232,7 +229,7 @@ impl<'a> Pair<'a> {
             )));
         }
         if let Some(difference) = &report.difference {
-            return Err(Unmet::Failed(difference.clone()));
+            return Err(Unmet::Failed(difference.to_string()));
         }
         if let Some(length) = length
             && report.length != length as u64

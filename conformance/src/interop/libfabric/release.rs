@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::drive::Command;
+use crate::drive::Opening;
 use crate::interop::exchange::Party;
 use crate::interop::{Bench, Host, Unmet, Userland};
-use crate::libfabric::{Library, Version, ffi};
-use crate::player;
+use crate::libfabric::{Library, Version};
+use crate::player::{self, Program};
+use crate::scenario::{Capability, Settings};
 
 /// A build of stock libfabric.
 #[derive(Clone, Copy, Debug)]
@@ -131,13 +132,19 @@ impl Release {
             .map(|(variable, value)| ((*variable).into(), (*value).into()))
             .collect();
         Ok(Party {
-            open: Command::OpenLibfabric {
-                library,
+            program: Program::Libfabric { library },
+            opening: Opening {
                 // As a program that was built with it asks.
-                api: self.version.to_raw(),
-                capabilities: ffi::FI_MSG | ffi::FI_TAGGED | ffi::FI_RMA | ffi::FI_ATOMIC,
+                api: self.version,
+                capabilities: vec![
+                    Capability::Msg,
+                    Capability::Tagged,
+                    Capability::Rma,
+                    Capability::Atomic,
+                ],
                 register_local: false,
                 max_message: None,
+                settings: Settings::default(),
             },
             host: player::Host {
                 profile: Some(profile.into()),

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use efa_conformance::application::{Failure, Report, Request, Started, Token};
-use efa_conformance::drive::{Command, Event};
+use efa_conformance::drive::{Bytes, Command, Event, Opening};
 use efa_conformance::libfabric::{Library, Version};
-use efa_conformance::player::{Host, Launcher, Player, PlayerError};
+use efa_conformance::player::{Host, Launcher, Player, PlayerError, Program};
 use efa_conformance::scenario::{Capability, EndpointIndex, Settings};
 use efa_core::address::Gid;
 use efa_emu::fault::Action;
@@ -215,7 +215,13 @@ impl Rig {
 
     /// Starts another endpoint, which knows nobody.
     pub(crate) fn join(&mut self, side: Side) -> EndpointIndex {
-        let player = Player::launch(&self.launcher, &side.host).unwrap();
+        let program = match side.software {
+            Software::Stock => Program::Libfabric {
+                library: Library::DEFAULT.into(),
+            },
+            Software::Engine => Program::Core,
+        };
+        let player = Player::launch(&self.launcher, &program, &side.host).unwrap();
         self.players.push(Some(player));
         self.sides.push(side);
         let at = self.players.len() - 1;
@@ -226,43 +232,35 @@ impl Rig {
 
     /// Opens the endpoint of a process, again if it has one: the earlier is closed first.
     pub(crate) fn open(&mut self, at: EndpointIndex) {
-        let command = match self.sides[at].software {
-            Software::Stock => Command::OpenLibfabric {
-                library: Library::DEFAULT.into(),
-                api: Version::BASELINE_API.to_raw(),
-                capabilities: [
-                    Capability::Msg,
-                    Capability::Tagged,
-                    Capability::Rma,
-                    Capability::Atomic,
-                    Capability::Source,
-                ]
-                .into_iter()
-                .fold(0, |bits, capability| bits | capability.bits()),
-                register_local: false,
-                max_message: None,
-            },
-            Software::Engine => Command::OpenCore {
-                settings: self.sides[at].settings.clone(),
-                report_sources: true,
-            },
-        };
+        let command = Command::open(&Opening {
+            api: Version::BASELINE_API,
+            capabilities: vec![
+                Capability::Msg,
+                Capability::Tagged,
+                Capability::Rma,
+                Capability::Atomic,
+                Capability::Source,
+            ],
+            register_local: false,
+            max_message: None,
+            settings: self.sides[at].settings.clone(),
+        });
         match self.ask(at, &command) {
-            Ok(Event::Opened { address, .. }) => self.addresses[at] = address,
+            Ok(Event::Opened { address }) => self.addresses[at] = address.0,
             other => panic!("{other:?}"),
         }
     }
 
     /// Closes an endpoint; its process lives on.
     pub(crate) fn close(&mut self, at: EndpointIndex) {
-        assert_eq!(self.ask(at, &Command::Close).unwrap(), Event::Done);
+        assert_eq!(self.ask(at, &Command::Close {}).unwrap(), Event::Done {});
     }
 
     /// Closes an endpoint that waits for what a rule holds: it does not come to an end before that
     /// is released.
     pub(crate) fn close_upon_release(&mut self, at: EndpointIndex, label: &str) {
         let player = self.players[at].as_mut().expect("the endpoint lives");
-        player.tell(&Command::Close).unwrap();
+        player.tell(&Command::Close {}).unwrap();
         if let Some(event) = player.hear(Duration::from_secs(1)).unwrap() {
             panic!("closing does not wait: {event:?}");
         }
@@ -270,7 +268,7 @@ impl Rig {
         loop {
             let player = self.players[at].as_mut().expect("the endpoint lives");
             match player.hear(PATIENCE).unwrap() {
-                Some(Event::Done) => return,
+                Some(Event::Done {}) => return,
                 Some(event) => self.note(at, event),
                 None => panic!("closing does not end"),
             }
@@ -279,15 +277,15 @@ impl Rig {
 
     /// Puts `peer` into the address vector of `at`.
     pub(crate) fn introduce(&mut self, at: EndpointIndex, peer: EndpointIndex) {
-        let address = self.addresses[peer].clone();
+        let address = Bytes(self.addresses[peer].clone());
         let answer = self.ask(at, &Command::Insert { peer, address }).unwrap();
-        assert_eq!(answer, Event::Done);
+        assert_eq!(answer, Event::Done {});
     }
 
     /// Takes `peer` out of the address vector of `at`.
     pub(crate) fn remove(&mut self, at: EndpointIndex, peer: EndpointIndex) {
         let answer = self.ask(at, &Command::Remove { peer }).unwrap();
-        assert_eq!(answer, Event::Done);
+        assert_eq!(answer, Event::Done {});
     }
 
     /// The GID of an endpoint's host.
@@ -395,16 +393,16 @@ impl Rig {
     }
 
     fn note(&mut self, at: EndpointIndex, event: Event) {
-        match event {
-            Event::Completed { report } => {
+        match event.into_report() {
+            Ok(report) => {
                 if let Some(token) = report.token {
                     self.order.push(token);
                     let before = self.reports.insert(token, report);
                     assert!(before.is_none(), "operation {token} completed twice");
                 }
             }
-            Event::Reported { text } => self.events.push((at, text)),
-            other => panic!("{other:?}"),
+            Err(Event::Reported { text }) => self.events.push((at, text.0)),
+            Err(other) => panic!("{other:?}"),
         }
     }
 
@@ -418,20 +416,16 @@ impl Rig {
     ) -> Result<(Token, Started), PlayerError> {
         let token = self.next;
         self.next += 1;
-        let command = Command::Start {
-            token,
-            request,
-            seed,
-        };
+        let command = Command::start(token, &request, seed);
         let deadline = Instant::now() + PATIENCE;
         loop {
-            match self.ask(at, &command)? {
-                Event::Started { started } => return Ok((token, started)),
-                Event::TryAgain => {
+            match self.ask(at, &command)?.into_started() {
+                Ok(started) => return Ok((token, started)),
+                Err(Event::Again {}) => {
                     assert!(Instant::now() < deadline, "FI_EAGAIN without an end");
                     self.turn();
                 }
-                other => panic!("{other:?}"),
+                Err(other) => panic!("{other:?}"),
             }
         }
     }
@@ -444,7 +438,7 @@ impl Rig {
 
     /// Some make progress for a moment.
     pub(crate) fn turn_of(&mut self, only: &[EndpointIndex]) {
-        for command in [Command::Progress, Command::Pause] {
+        for command in [Command::Progress {}, Command::Pause {}] {
             for at in only {
                 if self.players[*at].is_some() {
                     // That a process has died is found by what it owes, or by who waits for it.

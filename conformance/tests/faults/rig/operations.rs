@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use efa_conformance::application::{AtomicAction, AtomicFunction, Remote, Request, Started, Token};
-use efa_conformance::drive::{Command, Event};
+use efa_conformance::drive::Command;
 use efa_conformance::player::PlayerError;
 use efa_conformance::scenario::{EndpointIndex, Payload, RegionAccess, SendMode, TagMatch};
 
@@ -182,19 +182,15 @@ impl Rig {
             seed: WRITTEN,
             ..region.payload
         };
-        let (token, offset) = (region.token, 0);
-        let command = Command::Check {
-            token,
-            offset,
-            payload,
-        };
+        let command = Command::check(region.token, 0, payload);
         let deadline = Instant::now() + PATIENCE;
         loop {
             let answer = self.ask(region.at, &command).unwrap();
-            if answer == (Event::Checked { difference: None }) {
+            let difference = answer.difference().unwrap();
+            if difference.is_none() {
                 return;
             }
-            assert!(Instant::now() < deadline, "{answer:?}");
+            assert!(Instant::now() < deadline, "{difference:?}");
             self.turn();
         }
     }

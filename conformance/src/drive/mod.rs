@@ -1,0 +1,21 @@
+//! The driver protocol: how a program of anybody's plays an endpoint of a scenario.
+//!
+//! The suite starts the program and writes a [`Command`] per line to its standard input; the program
+//! writes an [`Event`] per line to its standard output. `docs/driver.md` is the contract for those who
+//! write such programs; its tables are made from the declarations here. [`serve`] is our own side of
+//! it, over stock libfabric or the protocol engine; [`crate::player`] is the side that drives.
+
+mod contract;
+pub mod line;
+pub mod serve;
+
+pub use contract::{Command, Event, Identity, Opening, Switch};
+pub use line::{Bytes, Hex, LineError, Text};
+
+/// The version of the protocol that is spoken here.
+pub const VERSION: u32 = 1;
+
+/// No command is longer than this many bytes, its end included.
+pub const LONGEST_COMMAND: usize = 4096;
+/// No answer may be longer than this many bytes, its end included.
+pub const LONGEST_ANSWER: usize = 1 << 20;

@@ -1,0 +1,370 @@
+//! A program that is driven: our own side of the driver protocol, over stock libfabric or the protocol
+//! engine.
+//!
+//! It makes progress only when told to, so that whoever drives decides what happens in which order. It
+//! ends with its input, at the latest 20 s after it.
+
+use std::io::{self, BufRead, Write};
+use std::path::Path;
+use std::process;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::thread;
+use std::time::Duration;
+
+use efa_core::endpoint::Instant;
+use efa_hw::{DeviceName, HwDevice, HwNic, NicConfig};
+
+use super::{Bytes, Command, Event, Identity, Opening, Text, VERSION};
+use crate::application::engine::{CoreApplication, configuration};
+use crate::application::stock::StockApplication;
+use crate::application::subject::{Local, Subject};
+use crate::application::{Application, RequestError};
+use crate::libfabric::{self, Library};
+use crate::scenario::{Capability, Payload};
+
+/// How long an endpoint may take to close after the input has ended. Stock libfabric waits in
+/// `fi_close` for what is outstanding, for ever if a staged fault withholds it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What is driven.
+pub trait Implementation {
+    /// What it is.
+    fn identity(&self) -> Identity;
+
+    /// Opens an endpoint on the first EFA device.
+    fn open(&mut self, opening: &Opening) -> Result<Box<dyn Application>, RequestError>;
+}
+
+/// Stock libfabric.
+pub struct Stock {
+    library: Library,
+}
+
+impl Stock {
+    /// Loads the library at `path`, or by `path` as a name if it has no slash.
+    pub fn load(path: &Path) -> Result<Self, libfabric::Error> {
+        Library::load(path).map(|library| Stock { library })
+    }
+}
+
+impl Implementation for Stock {
+    fn identity(&self) -> Identity {
+        let path = self.library.file();
+        Identity {
+            name: "libfabric".into(),
+            release: Some(self.library.release()),
+            path: Some(path.to_string_lossy().into_owned()),
+            commit: None,
+        }
+    }
+
+    fn open(&mut self, opening: &Opening) -> Result<Box<dyn Application>, RequestError> {
+        let settings = libfabric::Settings {
+            provider: libfabric::Settings::EFA.into(),
+            api: opening.api,
+            capabilities: opening
+                .capabilities
+                .iter()
+                .fold(0, |bits, capability| bits | capability.bits()),
+            register_local: opening.register_local,
+            max_message: opening.max_message,
+        };
+        let endpoint = libfabric::Endpoint::open(&self.library, &settings)?;
+        Ok(Box::new(StockApplication::new(endpoint)))
+    }
+}
+
+/// The protocol engine.
+pub struct Engine;
+
+impl Engine {
+    /// What it is called in results.
+    pub const NAME: &'static str = "efa-core";
+
+    /// What it is.
+    pub fn identity() -> Identity {
+        Identity {
+            name: Self::NAME.into(),
+            release: Some(env!("CARGO_PKG_VERSION").into()),
+            path: std::env::current_exe()
+                .ok()
+                .map(|path| path.to_string_lossy().into_owned()),
+            commit: None,
+        }
+    }
+}
+
+impl Implementation for Engine {
+    fn identity(&self) -> Identity {
+        Engine::identity()
+    }
+
+    fn open(&mut self, opening: &Opening) -> Result<Box<dyn Application>, RequestError> {
+        let refused = |error: efa_hw::OpenError| RequestError::Refused(error.to_string());
+        let device = HwDevice::open(&DeviceName::First).map_err(refused)?;
+        let mut config = NicConfig::default();
+        if let Some(wanted) = opening.settings.unsolicited_write_recv {
+            config.unsolicited_write_recv = wanted;
+        }
+        let nic = HwNic::open(device, config).map_err(refused)?;
+        let start = std::time::Instant::now();
+        let clock = move || Instant(start.elapsed());
+        let config = configuration(&opening.settings);
+        let sources = opening.has(Capability::Source);
+        let application = CoreApplication::open(nic, config, sources, clock)?;
+        Ok(Box::new(application))
+    }
+}
+
+/// Answers commands until the input ends. Ends the whole process with status 1 if the driver is still
+/// busy 20 s later.
+pub fn serve(
+    implementation: &mut dyn Implementation,
+    input: impl BufRead + Send + 'static,
+    mut output: impl Write,
+) -> io::Result<()> {
+    let (sender, commands) = channel();
+    // Reading blocks, progress must not: the reader is a thread of its own and ends with the input.
+    thread::spawn(move || {
+        for line in input.lines() {
+            let Ok(line) = line else { break };
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+        drop(sender);
+        thread::sleep(PATIENCE);
+        eprintln!(
+            "drive: the endpoint did not close within {} s of the end of the input: abandoned",
+            PATIENCE.as_secs()
+        );
+        process::exit(1);
+    });
+    let mut driver = Driver {
+        implementation,
+        subject: None,
+        progressing: false,
+    };
+    loop {
+        let line = match driver.next_line(&commands, &mut output)? {
+            Some(line) => line,
+            None => return Ok(()),
+        };
+        let event = match Command::parse(&line) {
+            Ok(command) => driver.obey(command, &mut output)?,
+            Err(error) => unsupported(format!("`{line}`: {error}")),
+        };
+        say(&mut output, &event)?;
+    }
+}
+
+fn say(output: &mut impl Write, event: &Event) -> io::Result<()> {
+    let mut line = event.line();
+    line.push('\n');
+    output.write_all(line.as_bytes())?;
+    output.flush()
+}
+
+fn unsupported(text: String) -> Event {
+    Event::Unsupported { text: Text(text) }
+}
+
+struct Driver<'a> {
+    implementation: &'a mut dyn Implementation,
+    subject: Option<Local>,
+    progressing: bool,
+}
+
+impl Driver<'_> {
+    /// Waits for a command, making progress meanwhile if told to.
+    fn next_line(
+        &mut self,
+        commands: &Receiver<String>,
+        output: &mut impl Write,
+    ) -> io::Result<Option<String>> {
+        loop {
+            if !self.progressing {
+                return Ok(commands.recv().ok());
+            }
+            match commands.try_recv() {
+                Ok(line) => return Ok(Some(line)),
+                Err(TryRecvError::Disconnected) => return Ok(None),
+                Err(TryRecvError::Empty) => {}
+            }
+            if !self.progress(output)? {
+                // Nothing happened: leave the processor to the other side.
+                match commands.recv_timeout(Duration::from_micros(50)) {
+                    Ok(line) => return Ok(Some(line)),
+                    Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                    Err(RecvTimeoutError::Timeout) => {}
+                }
+            }
+        }
+    }
+
+    /// Polls once; returns whether anything completed.
+    fn progress(&mut self, output: &mut impl Write) -> io::Result<bool> {
+        let Some(subject) = &mut self.subject else {
+            return Ok(false);
+        };
+        let reports = match subject.poll() {
+            Ok(reports) => reports,
+            Err(error) => {
+                self.progressing = false;
+                let text = Text(format!("polling failed: {error}"));
+                say(output, &Event::Reported { text })?;
+                return Ok(false);
+            }
+        };
+        let events = subject.events();
+        let events = events.unwrap_or_else(|error| vec![error.to_string()]);
+        let busy = !reports.is_empty() || !events.is_empty();
+        for report in reports {
+            say(output, &Event::completed(report))?;
+        }
+        for event in events {
+            let text = Text(event);
+            say(output, &Event::Reported { text })?;
+        }
+        Ok(busy)
+    }
+
+    fn obey(&mut self, command: Command, output: &mut impl Write) -> io::Result<Event> {
+        let result = match command {
+            Command::Poll {} => {
+                self.progress(output)?;
+                Ok(Event::Done {})
+            }
+            Command::Progress {} => {
+                self.progressing = true;
+                Ok(Event::Done {})
+            }
+            Command::Pause {} => {
+                // What completed before the pause is reported before it.
+                while self.progressing && self.progress(output)? {}
+                self.progressing = false;
+                Ok(Event::Done {})
+            }
+            command => self.call(command),
+        };
+        Ok(match result {
+            Ok(event) => event,
+            Err(RequestError::TryAgain) => Event::Again {},
+            Err(RequestError::Unsupported(text)) => unsupported(text),
+            Err(RequestError::Refused(text)) => Event::Refused { text: Text(text) },
+        })
+    }
+
+    fn call(&mut self, command: Command) -> Result<Event, RequestError> {
+        let command = match command {
+            Command::Hello { version: VERSION } => {
+                let Identity {
+                    name,
+                    release,
+                    path,
+                    commit,
+                } = self.implementation.identity();
+                return Ok(Event::Hello {
+                    version: VERSION,
+                    name,
+                    release,
+                    path,
+                    commit,
+                });
+            }
+            Command::Hello { version } => {
+                return Err(RequestError::Unsupported(format!(
+                    "version {version} of the driver protocol; this program speaks {VERSION}"
+                )));
+            }
+            Command::Close {} => {
+                self.subject = None;
+                return Ok(Event::Done {});
+            }
+            command => command,
+        };
+        let command = match command.opening() {
+            Ok(_) if self.subject.is_some() => {
+                return Err(RequestError::Refused("an endpoint is open already".into()));
+            }
+            Ok(opening) => {
+                let opened = self.implementation.open(&opening)?;
+                let address = Bytes(opened.address()?);
+                self.subject = Some(Local::new(opened));
+                return Ok(Event::Opened { address });
+            }
+            Err(command) => command,
+        };
+        let Some(subject) = &mut self.subject else {
+            return Err(RequestError::Refused("no endpoint is open".into()));
+        };
+        match command {
+            Command::Insert { peer, address } => {
+                subject.insert(peer, &address.0)?;
+                Ok(Event::Done {})
+            }
+            Command::Remove { peer } => {
+                subject.remove(peer)?;
+                Ok(Event::Done {})
+            }
+            Command::Check {
+                id,
+                offset,
+                length,
+                seed,
+            } => {
+                let payload = Payload { length, seed };
+                Ok(Event::checked(subject.check(id, offset, payload)?))
+            }
+            Command::Dump { id } => {
+                let bytes = Bytes(subject.dump(id)?);
+                Ok(Event::Memory { bytes })
+            }
+            command => {
+                let (id, request, seed) = command.operation().map_err(|command| {
+                    RequestError::Unsupported(format!("`{}`", command.line()))
+                })?;
+                Ok(Event::started(subject.start(id, &request, seed)?))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn converse(input: &str) -> Vec<Event> {
+        let mut output = Vec::new();
+        serve(&mut Engine, io::Cursor::new(input.to_owned()), &mut output).unwrap();
+        let text = String::from_utf8(output).unwrap();
+        text.lines()
+            .map(|line| Event::parse(line).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn every_line_is_answered_until_the_input_ends() {
+        let events = converse(
+            "hello version=1\n\
+             progress\n\
+             pause\n\
+             nonsense\n\
+             insert peer=0 address=00\n",
+        );
+        assert!(matches!(&events[0], Event::Hello { name, .. } if name == "efa-core"));
+        assert_eq!(events[1..3], [Event::Done {}, Event::Done {}]);
+        assert!(matches!(&events[3], Event::Unsupported { text } if text.0.contains("nonsense")));
+        assert!(matches!(&events[4], Event::Refused { text } if text.0.contains("no endpoint")));
+        assert_eq!(events.len(), 5);
+    }
+
+    #[test]
+    fn another_version_is_unsupported() {
+        let events = converse("hello version=2\n");
+        assert!(
+            matches!(&events[..], [Event::Unsupported { text }] if text.0.contains("version 2")),
+            "{events:?}"
+        );
+    }
+}

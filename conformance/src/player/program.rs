@@ -1,0 +1,82 @@
+//! Which program plays an endpoint.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// A program that speaks the driver protocol.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Program {
+    /// This program, with the protocol engine.
+    Core,
+    /// This program, with stock libfabric.
+    Libfabric {
+        /// The library: a path, or a name for the dynamic linker.
+        library: PathBuf,
+    },
+    /// Anybody's.
+    Exec {
+        /// The program, then its arguments.
+        words: Vec<String>,
+    },
+}
+
+impl Program {
+    /// The program and its arguments; `own` is this program's own file.
+    pub fn words(&self, own: &Path) -> Vec<OsString> {
+        let own = || vec![own.as_os_str().to_owned(), "drive".into()];
+        match self {
+            Program::Core => [own(), vec!["core".into()]].concat(),
+            Program::Libfabric { library } => {
+                let named = ["libfabric".into(), "--libfabric".into(), library.into()];
+                [own(), named.to_vec()].concat()
+            }
+            Program::Exec { words } => words.iter().map(OsString::from).collect(),
+        }
+    }
+}
+
+/// Divides a command into words as a shell does: at spaces outside of `'...'` and `"..."`, with `\\` in
+/// front of characters that stand for themselves. Nothing is expanded.
+pub fn split_words(command: &str) -> Result<Vec<String>, String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut characters = command.chars();
+    while let Some(character) = characters.next() {
+        match (character, quote) {
+            (_, Some(end)) if character == end => quote = None,
+            ('\'' | '"', None) => {
+                quote = Some(character);
+                word.get_or_insert_default();
+            }
+            ('\\', None | Some('"')) => match characters.next() {
+                Some(escaped) => word.get_or_insert_default().push(escaped),
+                None => return Err("it ends in the middle of `\\`".into()),
+            },
+            (_, None) if character.is_whitespace() => words.extend(word.take()),
+            _ => word.get_or_insert_default().push(character),
+        }
+    }
+    if let Some(quote) = quote {
+        return Err(format!("the quotation mark {quote} is not closed"));
+    }
+    words.extend(word);
+    if words.is_empty() {
+        return Err("it is empty".into());
+    }
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_divided_as_a_shell_does() {
+        let words = split_words("  ./a 'b c' d\"e f\"g h\\ i '' ").unwrap();
+        assert_eq!(words, ["./a", "b c", "de fg", "h i", ""]);
+        assert!(split_words("a 'b").unwrap_err().contains('\''));
+        assert!(split_words("  ").unwrap_err().contains("empty"));
+        assert!(split_words("a\\").is_err());
+    }
+}

@@ -1,0 +1,114 @@
+//! An endpoint under test behind a driven process.
+
+use efa_core::endpoint::Instant;
+
+use super::{Player, PlayerError};
+use crate::application::subject::Subject;
+use crate::application::{Report, Request, RequestError, Started, Token};
+use crate::drive::{Bytes, Command, Event, Opening};
+use crate::scenario::pattern::Difference;
+use crate::scenario::{EndpointIndex, Payload};
+
+/// An application in a process that is driven.
+pub struct Driven {
+    player: Player,
+    address: Vec<u8>,
+    reports: Vec<Report>,
+    events: Vec<String>,
+}
+
+impl From<PlayerError> for RequestError {
+    fn from(error: PlayerError) -> Self {
+        match error {
+            PlayerError::Unsupported { text, .. } => RequestError::Unsupported(text),
+            error => RequestError::Refused(error.to_string()),
+        }
+    }
+}
+
+impl Driven {
+    /// Opens an endpoint in a driven process.
+    pub fn open(player: Player, opening: &Opening) -> Result<Self, RequestError> {
+        let mut driven = Driven {
+            player,
+            address: Vec::new(),
+            reports: Vec::new(),
+            events: Vec::new(),
+        };
+        match driven.ask(&Command::open(opening))? {
+            Event::Opened { address } => driven.address = address.0,
+            event => return Err(driven.player.unexpected(&event).into()),
+        }
+        Ok(driven)
+    }
+
+    fn ask(&mut self, command: &Command) -> Result<Event, RequestError> {
+        let mut aside = Vec::new();
+        let answer = self.player.ask(command, &mut aside);
+        for event in aside {
+            match event.into_report() {
+                Ok(report) => self.reports.push(report),
+                Err(Event::Reported { text }) => self.events.push(text.0),
+                Err(other) => return Err(self.player.unexpected(&other).into()),
+            }
+        }
+        match answer? {
+            Event::Again {} => Err(RequestError::TryAgain),
+            answer => Ok(answer),
+        }
+    }
+
+    fn done(&mut self, command: &Command) -> Result<(), RequestError> {
+        match self.ask(command)? {
+            Event::Done {} => Ok(()),
+            other => Err(self.player.unexpected(&other).into()),
+        }
+    }
+}
+
+impl Subject for Driven {
+    fn address(&self) -> Result<Vec<u8>, RequestError> {
+        Ok(self.address.clone())
+    }
+
+    fn insert(&mut self, peer: EndpointIndex, address: &[u8]) -> Result<(), RequestError> {
+        let address = Bytes(address.to_vec());
+        self.done(&Command::Insert { peer, address })
+    }
+
+    fn start(
+        &mut self,
+        token: Token,
+        request: &Request,
+        seed: Option<u64>,
+    ) -> Result<Started, RequestError> {
+        let answer = self.ask(&Command::start(token, request, seed))?;
+        let started = answer.into_started();
+        started.map_err(|other| self.player.unexpected(&other).into())
+    }
+
+    fn check(
+        &mut self,
+        token: Token,
+        offset: usize,
+        payload: Payload,
+    ) -> Result<Option<Difference>, RequestError> {
+        let answer = self.ask(&Command::check(token, offset, payload))?;
+        let difference = answer.difference();
+        difference.map_err(|other| self.player.unexpected(&other).into())
+    }
+
+    fn poll(&mut self) -> Result<Vec<Report>, RequestError> {
+        self.done(&Command::Poll {})?;
+        Ok(std::mem::take(&mut self.reports))
+    }
+
+    fn events(&mut self) -> Result<Vec<String>, RequestError> {
+        Ok(std::mem::take(&mut self.events))
+    }
+
+    /// The process looks after its own time.
+    fn next_timeout(&self) -> Option<Instant> {
+        None
+    }
+}

@@ -1,0 +1,198 @@
+//! Programs of anybody's under test: what becomes of a case when they are well or ill.
+//!
+//! Needs `efa-emu` beside the program (`cargo build --workspace`); without it the tests say so.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn corpus() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces")
+}
+
+fn conformance() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_efa-conformance"))
+}
+
+/// Runs the cases of `eager-tagged` with `dut` under test; the exit status and what was printed.
+/// `None` if there is no emulator.
+fn run(dut: &str, further: &[&str]) -> Option<(Option<i32>, String)> {
+    let emulator = conformance().with_file_name("efa-emu");
+    let works = Command::new(&emulator).args(["run", "--", "true"]).status();
+    if !works.is_ok_and(|status| status.success()) {
+        let emulator = emulator.display();
+        println!("SKIPPED: {emulator} does not run: cargo build --workspace");
+        return None;
+    }
+    let output = Command::new(emulator)
+        .args(["run", "--"])
+        .arg(conformance())
+        .arg("run")
+        .arg(corpus().join("eager-tagged.pcapng"))
+        .args(["--backend", "hw", "--dut", dut])
+        .args(further)
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    Some((output.status.code(), printed))
+}
+
+/// A shell program that says what it is and then does `rest`.
+fn shell(rest: &str) -> String {
+    format!(
+        "exec:sh -c 'read line; echo hello version=1 name=mine release=0.3 commit=1f2e3d4; \
+         read line || exit 0; {rest}'"
+    )
+}
+
+#[track_caller]
+fn expect(dut: &str, further: &[&str], status: i32, texts: &[&str]) {
+    let Some((ended, printed)) = run(dut, further) else {
+        return;
+    };
+    assert_eq!(ended, Some(status), "{printed}");
+    for text in texts {
+        assert!(printed.contains(text), "`{text}` in:\n{printed}");
+    }
+}
+
+#[test]
+fn the_engine_passes_through_the_contract_that_everybody_has() {
+    let dut = format!("exec:'{}' drive core", conformance().display());
+    let texts = [
+        "under test: efa-core 0.1.0, /",
+        "efa-core as a",
+        "2 passed, 0 codec only, 0 skipped, 0 unsupported, 0 failed",
+    ];
+    expect(&dut, &[], 0, &texts);
+}
+
+#[test]
+fn what_a_program_cannot_do_is_unsupported_with_its_reason() {
+    let texts = [
+        "under test: mine 0.3, commit 1f2e3d4",
+        "unsupported: no tags",
+        "0 passed, 0 codec only, 0 skipped, 2 unsupported, 0 failed",
+    ];
+    let dut = shell("echo unsupported text=no tags; cat >/dev/null");
+    expect(&dut, &[], 0, &texts);
+    let dut = shell("echo no tags >&2; exit 127");
+    let texts = ["no tags", "2 unsupported, 0 failed"];
+    expect(&dut, &[], 0, &texts);
+}
+
+#[test]
+fn a_crash_is_a_result_of_its_case() {
+    let dut = shell("echo segment 7 is bad >&2; kill -SEGV $$");
+    let texts = [
+        "it crashed",
+        "SIGSEGV",
+        "segment 7 is bad",
+        "0 unsupported, 2 failed",
+    ];
+    expect(&dut, &[], 1, &texts);
+}
+
+#[test]
+fn a_hang_is_a_result_of_its_case() {
+    let dut = shell("echo about to think >&2; exec sleep 100000");
+    let texts = [
+        "did not answer `open api=1.11",
+        "within 1s",
+        "about to think",
+        "2 failed",
+    ];
+    expect(&dut, &["--answer-time", "1"], 1, &texts);
+}
+
+#[test]
+fn rubbish_is_quoted() {
+    let dut = shell("echo Segmentation fault; cat >/dev/null");
+    let texts = [
+        "does not keep to the driver protocol",
+        "`Segmentation fault`",
+        "2 failed",
+    ];
+    expect(&dut, &[], 1, &texts);
+}
+
+#[test]
+fn a_refusal_fails_with_its_text() {
+    let dut = shell("echo refused text=no device today; cat >/dev/null");
+    expect(&dut, &[], 1, &["no device today", "2 failed"]);
+}
+
+#[test]
+fn a_program_that_is_none_is_a_matter_of_usage() {
+    let texts = ["no-such-program", "--dut exec:"];
+    expect("exec:./no-such-program", &[], 2, &texts);
+    let texts = ["`hello version=1`", "docs/driver.md", "printed `hi`"];
+    expect("exec:echo hi", &[], 2, &texts);
+    expect("exec:false", &[], 2, &["exit status: 1"]);
+    // A shell says so if there is no such program: nothing would have been tested.
+    expect("exec:sh -c ./no-such-program", &[], 2, &["status 127"]);
+}
+
+#[test]
+fn reports_name_what_was_tested() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let file = |name: &str| path(name).display().to_string();
+    let dut = shell("echo unsupported text=nothing; cat >/dev/null");
+    let (json, junit, html) = (file("r.json"), file("r.xml"), file("r.html"));
+    let reports = ["--json", &json, "--junit", &junit, "--html", &html];
+    let Some((status, printed)) = run(&dut, &[&reports[..], &["--commit", "abc123"]].concat())
+    else {
+        return;
+    };
+    assert_eq!(status, Some(0), "{printed}");
+    let json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(path("r.json")).unwrap()).unwrap();
+    assert_eq!(json["under_test"]["name"], "mine");
+    assert_eq!(json["under_test"]["release"], "0.3");
+    assert_eq!(json["under_test"]["commit"], "abc123");
+    assert_eq!(json["summary"]["unsupported"], 2);
+    assert_eq!(json["cases"][0]["result"], "unsupported");
+    assert_eq!(json["cases"][0]["reason"], "nothing");
+    let junit = std::fs::read_to_string(path("r.xml")).unwrap();
+    assert!(
+        junit.contains(r#"<property name="under-test.release" value="0.3"/>"#),
+        "{junit}"
+    );
+    assert!(
+        junit.contains("skipped=\"2\"") || junit.contains("<skipped"),
+        "{junit}"
+    );
+    let html = std::fs::read_to_string(path("r.html")).unwrap();
+    assert!(html.contains("mine 0.3, commit abc123"), "{html}");
+}
+
+#[test]
+fn mistakes_in_the_option_are_named_with_the_remedy() {
+    let say = |dut: &str| {
+        let output = Command::new(conformance())
+            .args(["run", "--dut", dut])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for (dut, text) in [
+        ("libfabrik", "`exec:`"),
+        ("exec:", "it is empty"),
+        ("exec:'a", "is not closed"),
+        ("exec:true", "--backend hw"),
+    ] {
+        let said = say(dut);
+        assert!(said.contains(text), "{dut}: {said}");
+    }
+    let output = Command::new(conformance())
+        .args(["run", "--help"])
+        .output()
+        .unwrap();
+    let help = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        help.contains("exec:COMMAND") && help.contains("docs/driver.md"),
+        "{help}"
+    );
+}
