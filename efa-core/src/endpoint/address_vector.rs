@@ -36,13 +36,12 @@ impl<N: Nic> Endpoint<N> {
         self.end_operations_with(peer, Failure::new(Errno::ECANCELED, ProviderError::None));
         if let Some((ahn, state)) = self.peers.remove(peer) {
             if let Some(mut state) = state {
-                self.waiting_peers -= usize::from(!state.last_wait.is_zero());
                 // Packets that wait to be sent again end now; the others with their completions.
-                self.unpark(&mut state.parked);
+                self.posting.forget_backoff(&mut state.backoff);
             }
-            self.nic.destroy_address_handle(ahn)?;
+            self.posting.nic_mut().destroy_address_handle(ahn)?;
         }
-        self.do_ready_work();
+        self.do_pending_work();
         Ok(())
     }
 
@@ -67,7 +66,7 @@ impl<N: Nic> Endpoint<N> {
         for id in outbound {
             self.fail_outbound(id, failure);
         }
-        self.fail_one_packet_operations(peer, failure);
+        self.posting.fail_one_packet_operations(peer, failure);
         let inbound: Vec<ReceiveId> = self
             .inbound
             .transfers()

@@ -2,6 +2,7 @@
 //! it, answer a first packet with a handshake, dispatch.
 
 use crate::address::RawAddress;
+use crate::endpoint::posting::Work;
 use crate::nic::{BufferId, Completion, CompletionKind, Nic, Source, Status};
 use crate::wire::{
     EagerRtm, Header, LongctsRtm, LongreadRtm, MediumRtm, Packet, PacketType, ReqFlags, Rta,
@@ -31,7 +32,7 @@ impl<N: Nic> Endpoint<N> {
                 source,
                 immediate: _,
             } => {
-                self.posted_receives = self.posted_receives.saturating_sub(1);
+                self.posting.receive_returned();
                 if status == Status::Ok {
                     self.on_packet(buffer, length, &source);
                 } else {
@@ -45,7 +46,7 @@ impl<N: Nic> Endpoint<N> {
                 immediate,
             } => {
                 if let Some(buffer) = buffer {
-                    self.posted_receives = self.posted_receives.saturating_sub(1);
+                    self.posting.receive_returned();
                     self.recycle(buffer);
                 }
                 if status == Status::Ok {
@@ -57,16 +58,15 @@ impl<N: Nic> Endpoint<N> {
 
     /// A receive buffer came back empty: the queue pair is going away, or refused it.
     fn on_receive_failed(&mut self, buffer: BufferId, status: Status) {
-        self.wanted_receives -= 1;
-        self.nic.release_buffer(buffer);
+        self.posting.retire(buffer);
         if status != Status::Flushed {
-            self.push_event(Event::ReceiveFailed(status));
+            self.reports.event(Event::ReceiveFailed(status));
         }
     }
 
     fn on_packet(&mut self, buffer: BufferId, length: usize, source: &Source) {
-        self.statistics.packets_received += 1;
-        let bytes = self.nic.buffer(buffer);
+        self.reports.statistics.packets_received += 1;
+        let bytes = self.posting.nic().buffer(buffer);
         let length = length.min(bytes.len());
         let bytes = &bytes[..length];
         // What most packets are has a way of its own: it is parsed where it stays.
@@ -83,7 +83,7 @@ impl<N: Nic> Endpoint<N> {
     #[inline(never)]
     fn on_other_packet(&mut self, buffer: BufferId, length: usize, source: &Source) {
         let packet = ReceivedPacket::in_buffer(buffer, length);
-        let bytes = packet.bytes(&self.nic);
+        let bytes = packet.bytes(self.posting.nic());
         match Packet::parse(bytes) {
             Ok(incoming) => match self.sender(source, &incoming) {
                 Some(peer) => self.dispatch(peer, packet, &incoming),
@@ -94,7 +94,8 @@ impl<N: Nic> Endpoint<N> {
                 // The connection id is unknown, so the sender may be an older incarnation: good
                 // enough for a report.
                 let peer = self.peers.identify(source, None);
-                self.refuse(peer, packet_type, PacketError::Malformed(error));
+                self.reports
+                    .refuse(peer, packet_type, PacketError::Malformed(error));
                 self.release(packet);
             }
         }
@@ -110,11 +111,11 @@ impl<N: Nic> Endpoint<N> {
         };
         let state = self.peers.state_mut(peer)?;
         if state.failed {
-            self.statistics.from_failed_peers += 1;
+            self.reports.statistics.from_failed_peers += 1;
             return None;
         }
-        if !state.handshake_sent {
-            self.greet(peer);
+        if state.handshake.greet() {
+            self.posting.queue(Work::Handshake(peer));
         }
         Some(peer)
     }
@@ -124,11 +125,11 @@ impl<N: Nic> Endpoint<N> {
     #[cold]
     fn introduce(&mut self, source: &Source, incoming: &Packet) -> Option<PeerId> {
         let Some(address) = incoming.raw_address() else {
-            self.statistics.unknown_senders += 1;
+            self.reports.statistics.unknown_senders += 1;
             return None;
         };
         if !self.peers.is_plausible(source, &address) {
-            self.refuse(
+            self.reports.refuse(
                 None,
                 incoming.base.packet_type.code(),
                 PacketError::ForeignAddress,
@@ -140,11 +141,11 @@ impl<N: Nic> Endpoint<N> {
         }
         self.forget_dead_owners(source);
         if self.peers.implicit_len() >= self.config.max_implicit_peers {
-            self.statistics.unknown_senders += 1;
+            self.reports.statistics.unknown_senders += 1;
             return None;
         }
         self.add_peer(address, false)
-            .inspect_err(|_| self.statistics.unknown_senders += 1)
+            .inspect_err(|_| self.reports.statistics.unknown_senders += 1)
             .ok()
     }
 
@@ -166,11 +167,11 @@ impl<N: Nic> Endpoint<N> {
         address: RawAddress,
         explicit: bool,
     ) -> Result<PeerId, crate::endpoint::EndpointError> {
-        let ahn = self.nic.create_address_handle(address.gid)?;
+        let ahn = self.posting.nic_mut().create_address_handle(address.gid)?;
         match self.peers.insert(address, ahn, explicit) {
             Some(peer) => Ok(peer),
             None => {
-                self.nic.destroy_address_handle(ahn)?;
+                self.posting.nic_mut().destroy_address_handle(ahn)?;
                 Err(crate::endpoint::EndpointError::TryAgain)
             }
         }
@@ -209,7 +210,7 @@ impl<N: Nic> Endpoint<N> {
             | Header::RuntctsRtw(_)
             | Header::RuntreadRtw(_)
             | Header::ReadRtr(_)
-            | Header::PeerError(_) => self.refuse(
+            | Header::PeerError(_) => self.reports.refuse(
                 Some(peer),
                 incoming.base.packet_type.code(),
                 PacketError::UnsupportedType,
@@ -226,17 +227,6 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Reports a packet that was not accepted.
-    #[cold]
-    pub(crate) fn refuse(&mut self, peer: Option<PeerId>, packet_type: u8, reason: PacketError) {
-        self.statistics.packets_refused += 1;
-        self.push_event(Event::PacketRefused {
-            peer,
-            packet_type,
-            reason,
-        });
-    }
-
     /// Whether a peer was given up: what it sent is dropped.
     pub(crate) fn is_given_up(&self, peer: PeerId) -> bool {
         self.peers.state(peer).is_none_or(|state| state.failed)
@@ -249,7 +239,7 @@ impl<N: Nic> Endpoint<N> {
         if let Some(state) = self.peers.state_mut(peer) {
             state.failed = true;
         }
-        self.push_event(Event::PeerFailed { peer, failure });
+        self.reports.event(Event::PeerFailed { peer, failure });
         self.end_operations_with(peer, failure);
     }
 }

@@ -18,10 +18,11 @@
 //! | `sending` | which subprotocol an operation uses; its packets |
 //! | `one_sided` | memory that peers may access; the arithmetic of atomics |
 //! | `quota` | how much is done for peers at a time, and which of their operations wait |
-//! | `posting` | packets and RDMA requests that the device has; queues of work, back-off, packet buffers |
+//! | `posting` | the device, what it has of ours, work that waits for room in it, back-off, packet buffers |
 //! | `subprotocols` | what the parts do together for each kind of operation |
-//! | `conversation` | what is kept about one peer |
-//! | `dispatch` | from a device completion to the handler of a packet |
+//! | `conversation` | what each part keeps about one peer |
+//! | `dispatch`, `sent` | what follows from a received packet, and from the end of a sent one |
+//! | `pending_work` | doing what waited |
 //! | `open`, `address_vector` | opening and closing; who is in the address vector, and the end of a peer |
 //!
 //! # What is promised
@@ -49,14 +50,13 @@ mod memory;
 mod one_sided;
 mod open;
 mod peers;
+mod pending_work;
 mod posting;
 mod quota;
 mod receiving;
 mod sending;
+mod sent;
 mod subprotocols;
-
-use core::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
 
 pub use api::completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event, PacketError};
 pub use api::config::EndpointConfig;
@@ -72,36 +72,37 @@ pub use base::ids::{ClaimId, PeerId, ReceiveId};
 use crate::address::RawAddress;
 use slab::Slab;
 
-use crate::nic::{Access, BufferId, Completion, DeviceCaps, Nic, Region, UserSlice};
+use crate::nic::{Access, Completion, DeviceCaps, Nic, Region, UserSlice};
 
-use quota::admission::Admission;
+use conversation::Conversation;
+use posting::Posting;
+use quota::Quota;
 use receiving::assembly::Assemblies;
+use receiving::postponed::PostponedParts;
 use subprotocols::atomic::AtomicResponse;
 
-use base::ids::{Arena, OutboundId, PacketId};
-use base::random::Random;
+use api::reports::Reports;
+use base::ids::{Arena, OutboundId};
 use one_sided::exposed::Exposed;
 use peers::Peers;
-use posting::in_flight::InFlight;
-use posting::work::Work;
 use receiving::claims::Claim;
+use receiving::claims::MessageMatcher;
 use receiving::held::Held;
 use receiving::multi_receive::MultiBuffer;
 use receiving::table::InboundTable;
 use sending::choice::Local;
 use sending::outbound::{Bulk, Outbound};
-use subprotocols::message::MessageMatcher;
 use subprotocols::rdma::ReadPlan;
 
 /// One RDM endpoint.
 pub struct Endpoint<N: Nic> {
-    nic: N,
+    posting: Posting<N>,
     config: EndpointConfig,
     address: RawAddress,
     mtu: usize,
     local: Local,
 
-    peers: Peers,
+    peers: Peers<Conversation>,
     untagged: MessageMatcher,
     tagged: MessageMatcher,
     assemblies: Assemblies,
@@ -117,42 +118,17 @@ pub struct Endpoint<N: Nic> {
     /// The values of one atomic.
     scratch: Vec<u8>,
     inbound: InboundTable,
-    packets: Arena<InFlight, PacketId>,
     claims: Arena<Claim, ClaimId>,
     multi_buffers: Slab<MultiBuffer>,
 
-    /// Packets to be posted again, those among them that need a buffer for it, and other work, for
-    /// when the device has room.
-    resend: VecDeque<Work>,
-    restock: VecDeque<Work>,
-    ready: VecDeque<Work>,
-    /// Work that waits for the end of a back-off, of all peers together; the packet buffers that it
-    /// holds, and how many it may hold.
-    parked: usize,
-    parked_buffers: usize,
-    max_parked_buffers: usize,
-    /// Operations of peers that are carried out here, and those that wait for it.
-    admission: Admission,
-    /// Requests of peers that are pending, and answers to them that wait to be sent; the latter alone.
-    served: usize,
-    owed: usize,
-    /// Ends of back-offs.
-    timers: BinaryHeap<Reverse<(Instant, PeerId)>>,
-    /// Peers whose last packet found no receive buffer.
-    waiting_peers: usize,
+    quota: Quota,
+    postponed_parts: PostponedParts,
 
-    /// Receive buffers that the device has, and should have.
-    posted_receives: usize,
-    wanted_receives: usize,
-    to_post: Vec<BufferId>,
-
-    completions: VecDeque<Result<CompletionEntry, ErrorEntry>>,
-    events: VecDeque<Event>,
+    /// What the application has yet to take.
+    reports: Reports,
     /// Completions of the device, of one poll.
     batch: Vec<Completion>,
     now: Instant,
-    random: Random,
-    statistics: Statistics,
 }
 
 /// The longest headers that a request can have, in bytes (stock libfabric since 1.17): 24 fixed, four
@@ -172,13 +148,13 @@ impl<N: Nic> Endpoint<N> {
 
     /// The device.
     pub fn nic(&self) -> &N {
-        &self.nic
+        self.posting.nic()
     }
 
     /// The device, for registrations and for whatever moves a simulated one along. Posting or
     /// polling on it behind the endpoint's back loses packets.
     pub fn nic_mut(&mut self) -> &mut N {
-        &mut self.nic
+        self.posting.nic_mut()
     }
 
     /// Most bytes that a send with [`OperationFlags::INJECT`] may have.
@@ -197,7 +173,7 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// The device refuses.
     pub fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, EndpointError> {
-        let caps = self.nic.attributes().caps;
+        let caps = self.posting.nic().attributes().caps;
         let mut by_device = access;
         if !caps.contains(DeviceCaps::RDMA_READ) {
             by_device -= Access::REMOTE_READ;
@@ -205,7 +181,7 @@ impl<N: Nic> Endpoint<N> {
         if !caps.contains(DeviceCaps::RDMA_WRITE) {
             by_device -= Access::REMOTE_WRITE;
         }
-        let region = self.nic.register(memory, by_device)?;
+        let region = self.posting.nic_mut().register(memory, by_device)?;
         self.exposed
             .insert(region.remote_key.0, (memory, access, region));
         Ok(region)
@@ -218,27 +194,27 @@ impl<N: Nic> Endpoint<N> {
     /// The region is not registered.
     pub fn deregister(&mut self, region: Region) -> Result<(), EndpointError> {
         self.withdraw(region);
-        Ok(self.nic.deregister(region)?)
+        Ok(self.posting.nic_mut().deregister(region)?)
     }
 
     /// Counters of what happened so far.
     pub fn statistics(&self) -> &Statistics {
-        &self.statistics
+        &self.reports.statistics
     }
 
     /// What the endpoint holds now.
     pub fn usage(&self) -> Usage {
         Usage {
             peers: self.peers.len(),
-            outbound: self.outbound.len() + self.one_packet_operations(),
+            outbound: self.outbound.len() + self.posting.one_packet_operations(),
             inbound: self.inbound.len(),
             unexpected: self.untagged.unexpected_len() + self.tagged.unexpected_len(),
             held_packets: self.held.len(),
-            packets: self.packets.len(),
+            packets: self.posting.len(),
             assemblies: self.assemblies.len(),
             claimed: self.claims.len(),
-            owed: self.owed,
-            waiting: self.admission.waiting(),
+            owed: self.quota.answers(),
+            waiting: self.quota.waiting(),
         }
     }
 
@@ -351,9 +327,9 @@ impl<N: Nic> Endpoint<N> {
     pub fn progress(&mut self, now: Instant) -> usize {
         self.now = now;
         let mut taken = 0;
-        if self.completions.len() < self.config.completion_queue {
+        if self.reports.completions_len() < self.config.completion_queue {
             let mut batch = core::mem::take(&mut self.batch);
-            taken = self.nic.poll(&mut batch, self.config.poll_batch);
+            taken = self.posting.poll(&mut batch, self.config.poll_batch);
             for completion in &batch {
                 self.on_completion(completion);
             }
@@ -361,50 +337,31 @@ impl<N: Nic> Endpoint<N> {
             self.batch = batch;
         }
         self.end_backoffs();
-        self.do_ready_work();
+        self.do_pending_work();
         self.post_receives();
         taken
     }
 
     /// When `progress` has to be called even if the device stays silent.
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.timers.peek().map(|Reverse((until, _))| *until)
+        self.posting.next_backoff_end()
     }
 
     /// The next completion, in the order in which operations ended.
     pub fn poll_completion(&mut self) -> Option<Result<CompletionEntry, ErrorEntry>> {
-        self.completions.pop_front()
+        self.reports.next_completion()
     }
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.reports.next_event()
     }
 
     /// Whether there is work that needs `progress`: packets that the device has or that wait to be
     /// posted, those that the application does not know of (handshake, EOR, receipt, ...) included.
     /// An orderly end calls `progress` until this is false.
     pub fn has_packets_in_flight(&self) -> bool {
-        self.packets.len() > 0 || !self.ready.is_empty() || self.parked > 0
-    }
-
-    #[inline]
-    fn report(&mut self, entry: CompletionEntry) {
-        self.completions.push_back(Ok(entry));
-    }
-
-    #[cold]
-    fn report_error(&mut self, entry: ErrorEntry) {
-        self.completions.push_back(Err(entry));
-    }
-
-    #[cold]
-    fn push_event(&mut self, event: Event) {
-        if self.events.len() >= self.config.max_events {
-            self.events.pop_front();
-            self.statistics.events_dropped += 1;
-        }
-        self.events.push_back(event);
+        self.posting.is_busy()
     }
 
     /// Whether so much data may be injected.

@@ -1,7 +1,5 @@
 //! Opening and closing an endpoint.
 
-use std::collections::{BinaryHeap, VecDeque};
-
 use slab::Slab;
 
 use crate::nic::{DeviceCaps, Nic};
@@ -9,17 +7,18 @@ use crate::wire::MsgId;
 
 use crate::endpoint::api::config::EndpointConfig;
 use crate::endpoint::api::error::EndpointError;
-use crate::endpoint::api::statistics::Statistics;
+use crate::endpoint::api::reports::Reports;
 use crate::endpoint::api::time::Instant;
 use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::{Arena, Id, PeerId, ReceiveId};
-use crate::endpoint::base::random::Random;
 use crate::endpoint::one_sided::exposed::Exposed;
 use crate::endpoint::peers::Peers;
-use crate::endpoint::quota::admission::Admission;
+use crate::endpoint::posting::Posting;
+use crate::endpoint::quota::Quota;
 use crate::endpoint::receiving::assembly::Assemblies;
 use crate::endpoint::receiving::held::Held;
 use crate::endpoint::receiving::matching::Matcher;
+use crate::endpoint::receiving::postponed::PostponedParts;
 use crate::endpoint::receiving::table::InboundTable;
 use crate::endpoint::sending::choice::Local;
 use crate::endpoint::{Endpoint, MAX_REQUEST_HEADER};
@@ -93,36 +92,16 @@ impl<N: Nic> Endpoint<N> {
             exposed: Exposed::new(),
             scratch: Vec::new(),
             inbound: InboundTable::new(config.max_operations),
-            packets: Arena::new(usize::MAX),
             claims: Arena::new(config.max_operations),
             multi_buffers: Slab::new(),
-            resend: VecDeque::new(),
-            restock: VecDeque::new(),
-            ready: VecDeque::new(),
-            parked: 0,
-            parked_buffers: 0,
-            max_parked_buffers: attributes.send_queue_depth / 4,
-            admission: Admission::default(),
-            served: 0,
-            owed: 0,
-            timers: BinaryHeap::new(),
-            waiting_peers: 0,
-            posted_receives: 0,
-            wanted_receives,
-            to_post: Vec::with_capacity(wanted_receives),
-            completions: VecDeque::new(),
-            events: VecDeque::new(),
+            quota: Quota::new(config.peer_operations, config.remote_operations),
+            postponed_parts: PostponedParts::default(),
+            reports: Reports::new(config.max_events),
             batch: Vec::with_capacity(config.poll_batch),
             now: Instant::START,
-            random: Random::new(config.seed),
-            statistics: Statistics::default(),
-            nic,
+            posting: Posting::new(nic, &config, wanted_receives),
             config,
         };
-        for _ in 0..wanted_receives {
-            let buffer = endpoint.nic.acquire_buffer();
-            endpoint.to_post.extend(buffer);
-        }
         endpoint.post_receives();
         Ok(endpoint)
     }
@@ -135,7 +114,7 @@ impl<N: Nic> Endpoint<N> {
         for peer in peers {
             if let Some(ahn) = self.peers.ahn(peer) {
                 // The queue pair is about to go; an error has no one to be told to.
-                let _ = self.nic.destroy_address_handle(ahn);
+                let _ = self.posting.nic_mut().destroy_address_handle(ahn);
             }
         }
         for bulk in core::mem::take(&mut self.bulks).drain() {
@@ -144,6 +123,6 @@ impl<N: Nic> Endpoint<N> {
         for plan in core::mem::take(&mut self.read_plans).drain() {
             self.deregister_own(plan.own_regions);
         }
-        self.nic
+        self.posting.into_nic()
     }
 }

@@ -370,6 +370,22 @@ impl EndpointError {
     }
 }
 
+impl Failure {
+    /// How an error of posting is reported when there is no call left to return it from.
+    pub(crate) fn of_post(error: &EndpointError) -> Self {
+        Failure::new(error.errno(), ProviderError::PacketPost)
+    }
+
+    /// Returns whether the failure says that the peer's endpoint does not exist any more, or that our
+    /// own is closing.
+    pub(crate) fn is_peer_gone(self) -> bool {
+        matches!(
+            self.errno,
+            Errno::ENOTCONN | Errno::ECONNABORTED | Errno::EHOSTUNREACH | Errno::ECANCELED
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

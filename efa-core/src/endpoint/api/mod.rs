@@ -4,5 +4,6 @@ pub(crate) mod completion;
 pub(crate) mod config;
 pub(crate) mod error;
 pub(crate) mod operation;
+pub(crate) mod reports;
 pub(crate) mod statistics;
 pub(crate) mod time;

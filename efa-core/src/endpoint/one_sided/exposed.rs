@@ -62,7 +62,7 @@ impl<N: Nic> Endpoint<N> {
         let Some((memory, ..)) = self.exposed.remove(&region.remote_key.0) else {
             return;
         };
-        if self.served == 0 {
+        if self.quota.pending() == 0 {
             return;
         }
         let is_exposed = |piece: UserSlice, access| {

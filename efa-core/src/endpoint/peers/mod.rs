@@ -7,6 +7,8 @@
 //! the one that was inserted last. A packet belongs to the peer of the chain that has its
 //! connection id, so a stale packet can never reach the successor.
 
+pub(crate) mod handshake;
+
 use core::num::NonZeroU32;
 
 use hashbrown::HashTable;
@@ -17,18 +19,17 @@ use crate::wire::{Connid, MsgId};
 
 use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::{Arena, Id, PeerId};
-use crate::endpoint::conversation::PeerState;
 
 /// An entry of the address vector. There may be a million, most of them idle, so it is small: the GID
 /// is that of its AHN, and peers name each other by slot.
-pub(crate) struct Peer {
+struct Peer<S> {
     destination: Destination,
     /// Inserted by the application, not only by a packet.
     explicit: bool,
     /// The slot of the next older peer with the same AHN and QPN.
     older: Option<Slot>,
     /// Made with the first packet in either direction.
-    state: Option<Box<PeerState>>,
+    state: Option<Box<S>>,
 }
 
 /// A peer's place in the arena, for links that end with the peer.
@@ -52,9 +53,10 @@ impl Slot {
 /// them. Packets of a dead one arrive within the time that the network holds them.
 const MAX_OWNERS: usize = 8;
 
-/// The address vector.
-pub(crate) struct Peers {
-    peers: Arena<Peer, PeerId>,
+/// The address vector. `S` is what is kept about a peer from the first packet to or from it on; it
+/// starts with the first message id.
+pub(crate) struct Peers<S> {
+    peers: Arena<Peer<S>, PeerId>,
     by_address: HashTable<Slot>,
     /// The newest peer of each AHN and QPN.
     by_sender: HashTable<Slot>,
@@ -72,20 +74,20 @@ fn sender_hash(ahn: Ahn, qpn: Qpn) -> u64 {
 }
 
 #[cold]
-fn first_state(first_msg_id: MsgId) -> Box<PeerState> {
-    Box::new(PeerState::new(first_msg_id))
+fn first_state<S: From<MsgId>>(first_msg_id: MsgId) -> Box<S> {
+    Box::new(first_msg_id.into())
 }
 
 /// The GID of an AHN.
 type Gids = Vec<Option<(Gid, usize)>>;
 
-fn address_of(gids: &Gids, peer: &Peer) -> Option<RawAddress> {
+fn address_of<S>(gids: &Gids, peer: &Peer<S>) -> Option<RawAddress> {
     let Destination { ahn, qpn, qkey } = peer.destination;
     let (gid, _) = (*gids.get(usize::from(ahn.0))?)?;
     Some(RawAddress { gid, qpn, qkey })
 }
 
-impl Peers {
+impl<S: From<MsgId>> Peers<S> {
     pub(crate) fn new(mixer: Mixer, first_msg_id: MsgId) -> Self {
         Peers {
             peers: Arena::new(usize::MAX),
@@ -237,7 +239,7 @@ impl Peers {
     }
 
     /// Takes a peer out, with the AHN to give back to the device.
-    pub(crate) fn remove(&mut self, id: PeerId) -> Option<(Ahn, Option<Box<PeerState>>)> {
+    pub(crate) fn remove(&mut self, id: PeerId) -> Option<(Ahn, Option<Box<S>>)> {
         let peer = self.peers.get(id)?;
         let (Destination { ahn, qpn, .. }, older) = (peer.destination, peer.older);
         let slot = Slot::from(id);
@@ -307,19 +309,19 @@ impl Peers {
     /// The state of a peer, if there ever was a packet to or from it; `None` if there is no such
     /// peer.
     #[inline]
-    pub(crate) fn lookup(&self, id: PeerId) -> Option<Option<&PeerState>> {
+    pub(crate) fn lookup(&self, id: PeerId) -> Option<Option<&S>> {
         Some(self.peers.get(id)?.state.as_deref())
     }
 
     /// The state of a peer, if there ever was a packet to or from it.
     #[inline]
-    pub(crate) fn state(&self, id: PeerId) -> Option<&PeerState> {
+    pub(crate) fn state(&self, id: PeerId) -> Option<&S> {
         self.peers.get(id)?.state.as_deref()
     }
 
     /// The state of a peer, made if need be.
     #[inline]
-    pub(crate) fn state_mut(&mut self, id: PeerId) -> Option<&mut PeerState> {
+    pub(crate) fn state_mut(&mut self, id: PeerId) -> Option<&mut S> {
         let peer = self.peers.get_mut(id)?;
         if peer.state.is_none() {
             peer.state = Some(first_state(self.first_msg_id));
@@ -338,7 +340,7 @@ impl Peers {
     }
 }
 
-fn has_sender(peers: &Arena<Peer, PeerId>, slot: Slot, ahn: Ahn, qpn: Qpn) -> bool {
+fn has_sender<S>(peers: &Arena<Peer<S>, PeerId>, slot: Slot, ahn: Ahn, qpn: Qpn) -> bool {
     peers
         .at(slot.index())
         .is_some_and(|(_, peer)| peer.destination.ahn == ahn && peer.destination.qpn == qpn)
@@ -373,7 +375,7 @@ mod tests {
         }
     }
 
-    fn peers() -> Peers {
+    fn peers() -> Peers<MsgId> {
         Peers::new(Mixer::new(3), MsgId(0))
     }
 
@@ -459,8 +461,21 @@ mod tests {
     }
 
     #[test]
+    fn the_state_of_a_peer_is_made_with_its_first_packet_and_ends_with_the_peer() {
+        let mut peers = Peers::<MsgId>::new(Mixer::new(3), MsgId(5));
+        let id = peers.insert(address(1, 7, 100), Ahn(4), true).unwrap();
+        assert_eq!(peers.lookup(id), Some(None));
+        *peers.state_mut(id).unwrap() = MsgId(6);
+        assert_eq!(peers.lookup(id), Some(Some(&MsgId(6))));
+        let (_, state) = peers.remove(id).unwrap();
+        assert_eq!(state.as_deref(), Some(&MsgId(6)));
+        assert_eq!(peers.lookup(id), None);
+        assert_eq!(peers.state_mut(id), None);
+    }
+
+    #[test]
     fn idle_peers_are_small() {
-        let slot = size_of::<(u32, Peer)>();
+        let slot = size_of::<(u32, Peer<MsgId>)>();
         assert!(slot <= 32, "{slot} bytes");
     }
 }

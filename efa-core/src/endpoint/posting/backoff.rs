@@ -6,109 +6,204 @@
 
 use core::cmp::Reverse;
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BinaryHeap, VecDeque};
 
-use crate::nic::Nic;
+use crate::endpoint::api::config::EndpointConfig;
+use crate::endpoint::api::time::Instant;
+use crate::endpoint::base::ids::PeerId;
+use crate::endpoint::base::random::Random;
 
-use crate::endpoint::Endpoint;
-use crate::endpoint::api::error::{Errno, Failure, ProviderError};
-use crate::endpoint::base::ids::{PacketId, PeerId};
-use crate::endpoint::conversation::Backoff;
-use crate::endpoint::posting::work::Work;
+use super::work::Work;
 
-impl<N: Nic> Endpoint<N> {
-    pub(crate) fn on_receiver_not_ready(&mut self, id: PacketId) {
-        self.statistics.receiver_not_ready += 1;
-        let Some(packet) = self.packets.get_mut(id) else {
-            self.statistics.stray_completions += 1;
-            return;
-        };
-        packet.refusals += 1;
-        let (peer, first) = (packet.peer, packet.refusals == 1);
-        let Some(state) = self.peers.state_mut(peer) else {
-            return self.lose_packet(id, Failure::new(Errno::ECANCELED, ProviderError::RemoteRnr));
-        };
-        if state.backoff.is_some() {
-            self.park(peer, Work::Resend(id));
-        } else if first {
-            self.resend.push_back(Work::Resend(id));
+/// The waits of one peer.
+#[derive(Default)]
+pub(crate) struct PeerBackoff {
+    /// The end of the wait, while there is one.
+    until: Option<Instant>,
+    /// The length of the last wait; zero once a packet got through.
+    last_wait: Duration,
+    /// What is to be done for the peer when the wait is over.
+    pub(super) parked: VecDeque<Work>,
+}
+
+impl PeerBackoff {
+    /// Returns whether nothing is to be sent to the peer now.
+    #[inline]
+    pub(crate) fn is_active(&self) -> bool {
+        self.until.is_some()
+    }
+}
+
+/// What to do with a packet that found no receive buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Refused {
+    /// Post it again.
+    Resend,
+    /// Post it again when the wait is over.
+    Park,
+}
+
+/// The waits of all peers.
+pub(super) struct Backoffs {
+    /// Ends of waits. A peer that went away may have left one.
+    timers: BinaryHeap<Reverse<(Instant, PeerId)>>,
+    /// Peers whose last packet found no receive buffer.
+    waiting_peers: usize,
+    random: Random,
+    first_micros: (u32, u32),
+    longest: Duration,
+}
+
+impl Backoffs {
+    pub(super) fn new(config: &EndpointConfig) -> Self {
+        Backoffs {
+            timers: BinaryHeap::new(),
+            waiting_peers: 0,
+            random: Random::new(config.seed),
+            first_micros: config.backoff_first_micros,
+            longest: config.backoff_max,
+        }
+    }
+
+    /// Notes that a peer had no receive buffer for a packet, of which it is the `refusals`-th
+    /// refusal.
+    pub(super) fn refused(
+        &mut self,
+        peer: PeerId,
+        backoff: &mut PeerBackoff,
+        refusals: u32,
+        now: Instant,
+    ) -> Refused {
+        if backoff.is_active() {
+            return Refused::Park;
+        }
+        if refusals <= 1 {
+            return Refused::Resend;
+        }
+        let wait = if backoff.last_wait.is_zero() {
+            self.waiting_peers += 1;
+            let (shortest, longest) = self.first_micros;
+            let spread = u64::from(longest.saturating_sub(shortest)) + 1;
+            Duration::from_micros(u64::from(shortest) + self.random.next() % spread)
         } else {
-            let (shortest, longest) = self.config.backoff_first_micros;
-            let wait = if state.last_wait.is_zero() {
-                self.waiting_peers += 1;
-                let spread = u64::from(longest.saturating_sub(shortest)) + 1;
-                let micros = u64::from(shortest) + self.random.next() % spread;
-                Duration::from_micros(micros)
-            } else {
-                state.last_wait.saturating_mul(2)
-            };
-            let wait = wait
-                .max(Duration::from_nanos(1))
-                .min(self.config.backoff_max);
-            let until = self.now + wait;
-            state.last_wait = wait;
-            state.backoff = Some(Backoff { until });
-            self.timers.push(Reverse((until, peer)));
-            self.park(peer, Work::Resend(id));
-        }
-    }
-
-    /// Makes work wait for the end of a peer's back-off.
-    pub(crate) fn park(&mut self, peer: PeerId, work: Work) {
-        let Some(state) = self.peers.state_mut(peer) else {
-            return;
+            backoff.last_wait.saturating_mul(2)
         };
-        state.parked.push_back(work);
-        self.parked += 1;
-        if let Work::Resend(id) = work
-            && self.is_in_buffer(id)
-        {
-            if self.parked_buffers < self.max_parked_buffers {
-                self.parked_buffers += 1;
-            } else {
-                self.store(id);
-            }
+        let wait = wait.max(Duration::from_nanos(1)).min(self.longest);
+        let until = now + wait;
+        backoff.last_wait = wait;
+        backoff.until = Some(until);
+        self.timers.push(Reverse((until, peer)));
+        Refused::Park
+    }
+
+    /// Returns whether any peer has refused packets since one got through.
+    #[inline]
+    pub(super) fn any(&self) -> bool {
+        self.waiting_peers > 0
+    }
+
+    /// Notes that a packet got through: the next wait is a first one again.
+    pub(super) fn got_through(&mut self, backoff: &mut PeerBackoff) {
+        if !backoff.is_active() {
+            self.forget(backoff);
         }
     }
 
-    /// Takes all work that waits for a peer.
-    pub(crate) fn unpark(&mut self, parked: &mut VecDeque<Work>) {
-        self.parked -= parked.len();
-        for work in parked.drain(..) {
-            if let Work::Resend(id) = work {
-                self.parked_buffers -= usize::from(self.is_in_buffer(id));
-            }
-            self.queue_work(work);
-        }
+    /// Forgets the waits of a peer that goes away.
+    pub(super) fn forget(&mut self, backoff: &mut PeerBackoff) {
+        self.waiting_peers -= usize::from(!backoff.last_wait.is_zero());
+        backoff.last_wait = Duration::ZERO;
     }
 
-    pub(crate) fn end_backoff_series(&mut self, peer: PeerId) {
-        if let Some(state) = self.peers.state_mut(peer)
-            && !state.last_wait.is_zero()
-            && state.backoff.is_none()
-        {
-            state.last_wait = Duration::ZERO;
-            self.waiting_peers -= 1;
-        }
+    /// When the next wait ends.
+    pub(super) fn next_end(&self) -> Option<Instant> {
+        self.timers.peek().map(|Reverse((until, _))| *until)
     }
 
-    /// Ends the waits whose time has come.
-    pub(crate) fn end_backoffs(&mut self) {
-        while let Some(Reverse((until, peer))) = self.timers.peek().copied()
-            && until <= self.now
-        {
-            self.timers.pop();
-            if let Some(state) = self.peers.state_mut(peer)
-                && state.backoff == Some(Backoff { until })
-            {
-                state.backoff = None;
-                let mut parked = core::mem::take(&mut state.parked);
-                self.unpark(&mut parked);
-                // Its memory serves the next wait.
-                if let Some(state) = self.peers.state_mut(peer) {
-                    state.parked = parked;
-                }
-            }
+    /// Takes a peer whose wait ends by `now`, with the end of that wait.
+    #[inline]
+    pub(super) fn next_over(&mut self, now: Instant) -> Option<(Instant, PeerId)> {
+        let Reverse((until, _)) = self.timers.peek()?;
+        if *until > now {
+            return None;
         }
+        self.timers.pop().map(|Reverse(over)| over)
+    }
+}
+
+impl PeerBackoff {
+    /// Ends the wait that ends at `until`. Returns whether there is one.
+    pub(super) fn end(&mut self, until: Instant) -> bool {
+        let ends = self.until == Some(until);
+        if ends {
+            self.until = None;
+        }
+        ends
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::base::ids::Id;
+
+    const MICRO: Duration = Duration::from_micros(1);
+
+    fn backoffs() -> Backoffs {
+        Backoffs::new(&EndpointConfig {
+            backoff_first_micros: (100, 100),
+            backoff_max: 350 * MICRO,
+            ..EndpointConfig::default()
+        })
+    }
+
+    /// Ends the waits that are over.
+    fn end(backoffs: &mut Backoffs, backoff: &mut PeerBackoff, now: Instant) -> bool {
+        let over = backoffs.next_over(now);
+        over.is_some_and(|(until, _)| backoff.end(until))
+    }
+
+    #[test]
+    fn the_second_refusal_starts_a_wait_and_further_ones_double_it() {
+        let (mut all, mut one) = (backoffs(), PeerBackoff::default());
+        let peer = PeerId::new(3, 0);
+        let mut now = Instant::START;
+        assert_eq!(all.refused(peer, &mut one, 1, now), Refused::Resend);
+        assert!(!all.any());
+        for wait in [100, 200, 350, 350] {
+            assert_eq!(all.refused(peer, &mut one, 2, now), Refused::Park);
+            // Others of its packets join the wait.
+            assert_eq!(all.refused(peer, &mut one, 1, now), Refused::Park);
+            let until = now + wait * MICRO;
+            assert_eq!(all.next_end(), Some(until));
+            assert!(!end(&mut all, &mut one, now));
+            now = until;
+            assert!(end(&mut all, &mut one, now));
+            assert!(!one.is_active());
+        }
+        assert!(all.any());
+        all.got_through(&mut one);
+        assert!(!all.any());
+        all.refused(peer, &mut one, 2, now);
+        assert_eq!(all.next_end(), Some(now + 100 * MICRO));
+    }
+
+    #[test]
+    fn a_packet_that_gets_through_during_a_wait_does_not_end_the_series() {
+        let (mut all, mut one) = (backoffs(), PeerBackoff::default());
+        all.refused(PeerId::new(3, 0), &mut one, 2, Instant::START);
+        all.got_through(&mut one);
+        assert!(all.any() && one.is_active());
+        all.forget(&mut one);
+        assert!(!all.any());
+    }
+
+    #[test]
+    fn a_timer_of_an_earlier_peer_ends_nothing() {
+        let (mut all, mut gone) = (backoffs(), PeerBackoff::default());
+        all.refused(PeerId::new(3, 0), &mut gone, 2, Instant::START);
+        let mut new = PeerBackoff::default();
+        let (until, _) = all.next_over(Instant::START + 100 * MICRO).unwrap();
+        assert!(!new.end(until));
     }
 }

@@ -1,39 +1,82 @@
-//! Packet buffers: keeping the receive queue full without starving the sends.
+//! Which packet buffers go to the receive queue: enough to keep it full, without starving the sends.
 
-use crate::nic::{BufferId, Nic, NicError};
+use crate::nic::BufferId;
 
-use crate::endpoint::Endpoint;
-use crate::endpoint::api::completion::Event;
+/// The receive buffers of the endpoint.
+pub(super) struct ReceiveBuffers {
+    /// Those that the device has.
+    posted: usize,
+    /// Those that it should have.
+    wanted: usize,
+    /// Those to be posted next.
+    to_post: Vec<BufferId>,
+}
 
-impl<N: Nic> Endpoint<N> {
-    /// Gives a buffer back: to the receive queue if that lacks one, else to the pool. Buffers of
-    /// packets that wait count as those of the receive queue, so that they never eat into those
-    /// for sending.
-    #[inline]
-    pub(crate) fn recycle(&mut self, buffer: BufferId) {
-        let receiving = self.posted_receives + self.to_post.len() + self.held.in_buffers();
-        if receiving < self.wanted_receives {
-            self.to_post.push(buffer);
-        } else {
-            self.nic.release_buffer(buffer);
+impl ReceiveBuffers {
+    /// `wanted` buffers, of which there are none yet.
+    pub(super) fn new(wanted: usize) -> Self {
+        ReceiveBuffers {
+            posted: 0,
+            wanted,
+            to_post: Vec::with_capacity(wanted),
         }
     }
 
-    /// Posts receive buffers.
-    pub(crate) fn post_receives(&mut self) {
-        while let Some(buffer) = self.to_post.pop() {
-            match self.nic.post_recv(buffer) {
-                Ok(()) => self.posted_receives += 1,
-                Err(NicError::QueueFull) => {
-                    self.to_post.push(buffer);
-                    return;
-                }
-                Err(error) => {
-                    self.nic.release_buffer(buffer);
-                    self.wanted_receives -= 1;
-                    self.push_event(Event::ReceivePostFailed(error));
-                }
-            }
-        }
+    /// Returns whether a free buffer is to be posted. The `kept` buffers of received packets that
+    /// wait count as those of the receive queue, so that they never eat into those for sending.
+    #[inline]
+    pub(super) fn lacks(&self, kept: usize) -> bool {
+        self.posted + self.to_post.len() + kept < self.wanted
+    }
+
+    /// Adds a buffer to be posted.
+    #[inline]
+    pub(super) fn push(&mut self, buffer: BufferId) {
+        self.to_post.push(buffer);
+    }
+
+    /// Takes a buffer to be posted.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<BufferId> {
+        self.to_post.pop()
+    }
+
+    /// Notes that the device took a buffer.
+    #[inline]
+    pub(super) fn posted(&mut self) {
+        self.posted += 1;
+    }
+
+    /// Notes that the device gave a buffer back.
+    #[inline]
+    pub(super) fn returned(&mut self) {
+        self.posted = self.posted.saturating_sub(1);
+    }
+
+    /// Wants one buffer less: the device refused it.
+    pub(super) fn give_one_up(&mut self) {
+        self.wanted -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_count_wherever_they_are() {
+        let mut buffers = ReceiveBuffers::new(3);
+        buffers.push(BufferId(1));
+        buffers.push(BufferId(2));
+        assert!(buffers.lacks(0));
+        assert!(!buffers.lacks(1));
+        assert_eq!(buffers.pop(), Some(BufferId(2)));
+        assert!(buffers.lacks(1));
+        buffers.posted();
+        assert!(!buffers.lacks(1));
+        buffers.returned();
+        assert!(buffers.lacks(1));
+        buffers.give_one_up();
+        assert!(!buffers.lacks(1));
     }
 }

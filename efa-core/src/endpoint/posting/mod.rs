@@ -1,6 +1,485 @@
-//! Packets and RDMA requests on their way to the device and back.
+//! Packets and RDMA requests on their way to the device and back: the only part that owns the device.
+//!
+//! [`Posting`] posts what it is given, remembers it until its completion, keeps the receive queue
+//! full, and holds work that waits for room in the device or for the end of a back-off. What follows
+//! from a completion is for the caller, who gets back what was posted.
 
-pub(crate) mod backoff;
-pub(crate) mod buffers;
-pub(crate) mod in_flight;
-pub(crate) mod work;
+mod backoff;
+mod buffers;
+mod in_flight;
+mod work;
+
+use crate::endpoint::api::config::EndpointConfig;
+use crate::endpoint::api::error::{EndpointError, Failure};
+use crate::endpoint::api::operation::IoVec;
+use crate::endpoint::api::time::Instant;
+use crate::endpoint::base::ids::{Arena, PacketId, PeerId};
+use crate::endpoint::memory::iov::{Attached, attach};
+use crate::nic::{BufferId, Completion, Destination, Nic, NicError};
+use crate::wire::{PacketType, Repr};
+
+use backoff::{Backoffs, Refused};
+use buffers::ReceiveBuffers;
+use work::{Priority, WorkQueues};
+
+pub(crate) use backoff::PeerBackoff;
+pub(crate) use in_flight::{
+    Headerless, InFlight, OnePacket, Outgoing, Owner, Rdma, RdmaPart, Request,
+};
+pub(crate) use work::{QUANTUM, Work};
+
+/// The device, and what it has of ours or is to get.
+pub(crate) struct Posting<N> {
+    nic: N,
+    in_flight: Arena<InFlight, PacketId>,
+    work: WorkQueues,
+    backoffs: Backoffs,
+    /// Work that waits for the end of a back-off, of all peers together; the packet buffers that it
+    /// holds, and how many it may hold.
+    parked: usize,
+    parked_buffers: usize,
+    max_parked_buffers: usize,
+    receives: ReceiveBuffers,
+}
+
+impl<N: Nic> Posting<N> {
+    /// Takes over the device, and buffers for its receive queue.
+    pub(crate) fn new(mut nic: N, config: &EndpointConfig, wanted_receives: usize) -> Self {
+        let mut receives = ReceiveBuffers::new(wanted_receives);
+        for _ in 0..wanted_receives {
+            if let Some(buffer) = nic.acquire_buffer() {
+                receives.push(buffer);
+            }
+        }
+        Posting {
+            max_parked_buffers: nic.attributes().send_queue_depth / 4,
+            nic,
+            in_flight: Arena::new(usize::MAX),
+            work: WorkQueues::default(),
+            backoffs: Backoffs::new(config),
+            parked: 0,
+            parked_buffers: 0,
+            receives,
+        }
+    }
+
+    /// The device.
+    #[inline]
+    pub(crate) fn nic(&self) -> &N {
+        &self.nic
+    }
+
+    /// The device, for everything but posting, polling and packet buffers.
+    #[inline]
+    pub(crate) fn nic_mut(&mut self) -> &mut N {
+        &mut self.nic
+    }
+
+    /// Gives the device back.
+    pub(crate) fn into_nic(self) -> N {
+        self.nic
+    }
+
+    /// Takes completions from the device.
+    #[inline]
+    pub(crate) fn poll(&mut self, completions: &mut Vec<Completion>, limit: usize) -> usize {
+        self.nic.poll(completions, limit)
+    }
+}
+
+// Packets and requests.
+impl<N: Nic> Posting<N> {
+    /// Takes a packet buffer and writes a header into it.
+    ///
+    /// # Errors
+    /// [`EndpointError::TryAgain`] if there is no buffer; the header may not fit one.
+    #[inline]
+    pub(crate) fn start_packet(&mut self, header: &impl Repr) -> Result<Outgoing, EndpointError> {
+        let buffer = self.nic.acquire_buffer().ok_or(EndpointError::TryAgain)?;
+        match header.emit(self.nic.buffer_mut(buffer)) {
+            Ok(length) => Ok(Outgoing {
+                packet_type: header.packet_type(),
+                buffer,
+                in_buffer: length,
+                gathered: None,
+                headerless: None,
+            }),
+            Err(error) => {
+                self.nic.release_buffer(buffer);
+                Err(EndpointError::OutOfRange {
+                    what: "header length",
+                    value: error.needed as u64,
+                    limit: error.available as u64,
+                })
+            }
+        }
+    }
+
+    /// Takes a packet buffer for a packet without a header.
+    ///
+    /// # Errors
+    /// [`EndpointError::TryAgain`] if there is no buffer.
+    pub(crate) fn start_headerless(
+        &mut self,
+        headerless: Headerless,
+    ) -> Result<Outgoing, EndpointError> {
+        let buffer = self.nic.acquire_buffer().ok_or(EndpointError::TryAgain)?;
+        Ok(Outgoing {
+            // There is none on the wire; this is what it stands for.
+            packet_type: PacketType::EagerMsgRtm,
+            buffer,
+            in_buffer: 0,
+            gathered: None,
+            headerless: Some(headerless),
+        })
+    }
+
+    /// Puts `length` bytes of the pieces from `offset` on behind what a packet has. Returns how many
+    /// bytes were copied; the device gathers the others. On an error the packet is given up.
+    #[inline]
+    pub(crate) fn attach(
+        &mut self,
+        packet: &mut Outgoing,
+        pieces: &[IoVec],
+        offset: u64,
+        length: usize,
+        may_gather: bool,
+    ) -> Result<usize, EndpointError> {
+        let Outgoing {
+            buffer, in_buffer, ..
+        } = *packet;
+        match attach(
+            &mut self.nic,
+            buffer,
+            in_buffer,
+            pieces,
+            offset,
+            length,
+            may_gather,
+        ) {
+            Ok(Attached {
+                in_buffer: end,
+                gathered,
+            }) => {
+                packet.in_buffer = end;
+                packet.gathered = gathered;
+                Ok(end - in_buffer)
+            }
+            Err(error) => {
+                self.nic.release_buffer(buffer);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Puts bytes of the engine behind what a packet has.
+    pub(crate) fn attach_bytes(&mut self, packet: &mut Outgoing, bytes: &[u8]) {
+        let start = packet.in_buffer;
+        packet.in_buffer += bytes.len();
+        self.nic.buffer_mut(packet.buffer)[start..packet.in_buffer].copy_from_slice(bytes);
+    }
+
+    /// Posts a packet. On an error it is given up.
+    #[inline]
+    pub(crate) fn post_packet(
+        &mut self,
+        peer: PeerId,
+        destination: Destination,
+        owner: Owner,
+        packet: Outgoing,
+    ) -> Result<(), EndpointError> {
+        self.post(peer, destination, owner, Request::Packet(packet))
+            .inspect_err(|_| self.nic.release_buffer(packet.buffer))
+    }
+
+    /// Posts an RDMA request.
+    pub(crate) fn post_rdma(
+        &mut self,
+        peer: PeerId,
+        destination: Destination,
+        owner: Owner,
+        part: RdmaPart,
+        rdma: Rdma,
+    ) -> Result<(), EndpointError> {
+        self.post(peer, destination, owner, Request::Rdma(part, rdma))
+    }
+
+    #[inline(always)]
+    fn post(
+        &mut self,
+        peer: PeerId,
+        destination: Destination,
+        owner: Owner,
+        request: Request,
+    ) -> Result<(), EndpointError> {
+        let id = self.in_flight.next_id().ok_or(EndpointError::TryAgain)?;
+        in_flight::hand_over(&mut self.nic, destination, &request, id)?;
+        let stored = self.in_flight.insert(InFlight {
+            peer,
+            owner,
+            request,
+            refusals: 0,
+        });
+        debug_assert!(stored.is_ok_and(|stored| stored == id));
+        Ok(())
+    }
+
+    /// Posts what is remembered under `id`, again.
+    ///
+    /// # Errors
+    /// As for the first time; it is still remembered then.
+    pub(crate) fn post_again(
+        &mut self,
+        id: PacketId,
+        destination: Destination,
+    ) -> Result<(), EndpointError> {
+        self.restore(id)?;
+        match self.in_flight.get(id) {
+            Some(known) => in_flight::hand_over(&mut self.nic, destination, &known.request, id),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives up a packet that was not posted.
+    pub(crate) fn give_up(&mut self, packet: &Outgoing) {
+        self.nic.release_buffer(packet.buffer);
+    }
+
+    /// What is remembered under `id`.
+    #[inline]
+    pub(crate) fn get(&self, id: PacketId) -> Option<&InFlight> {
+        self.in_flight.get(id)
+    }
+
+    /// Forgets a packet or RDMA request that the device is done with, or that is given up. Its
+    /// buffer, if it holds one, is for [`Posting::recycle`].
+    #[inline]
+    pub(crate) fn take(&mut self, id: PacketId) -> Option<InFlight> {
+        self.in_flight.remove(id)
+    }
+
+    /// Packets and RDMA requests that the device has, or that wait to be posted again.
+    pub(crate) fn len(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Operations that are one packet.
+    pub(crate) fn one_packet_operations(&self) -> usize {
+        let is_whole = |in_flight: &InFlight| matches!(in_flight.owner, Owner::Whole(_));
+        let in_flight = self.in_flight.iter();
+        in_flight.filter(|(_, packet)| is_whole(packet)).count()
+    }
+
+    /// Notes that the operations of one packet with a peer failed; they end when the device is done
+    /// with their memory.
+    pub(crate) fn fail_one_packet_operations(&mut self, peer: PeerId, failure: Failure) {
+        for in_flight in self.in_flight.iter_mut() {
+            if let Owner::Whole(operation) = &mut in_flight.owner
+                && in_flight.peer == peer
+            {
+                operation.failure.get_or_insert(failure);
+            }
+        }
+    }
+
+    /// Moves a packet that waits for its peer out of its buffer, so that one peer that is not ready
+    /// does not take the buffers of all others. Returns the buffer.
+    fn store(&mut self, id: PacketId) -> Option<BufferId> {
+        let InFlight { request, .. } = self.in_flight.get_mut(id)?;
+        let Request::Packet(packet) = *request else {
+            return None;
+        };
+        let bytes = self.nic.buffer(packet.buffer)[..packet.in_buffer].into();
+        *request = Request::Stored(Box::new(in_flight::Stored { packet, bytes }));
+        Some(packet.buffer)
+    }
+
+    /// Brings a packet back into a buffer, if it is not in one.
+    fn restore(&mut self, id: PacketId) -> Result<(), EndpointError> {
+        if let Some(InFlight { request, .. }) = self.in_flight.get_mut(id)
+            && let Request::Stored(stored) = request
+        {
+            let buffer = self.nic.acquire_buffer().ok_or(EndpointError::TryAgain)?;
+            self.nic.buffer_mut(buffer)[..stored.bytes.len()].copy_from_slice(&stored.bytes);
+            *request = Request::Packet(Outgoing {
+                buffer,
+                ..stored.packet
+            });
+        }
+        Ok(())
+    }
+}
+
+// Work that waits.
+impl<N: Nic> Posting<N> {
+    /// Queues work, to be done as soon as there is room.
+    pub(crate) fn queue(&mut self, work: Work) {
+        self.work.push(self.priority(work), work);
+    }
+
+    /// Puts work back that the device had no room for.
+    pub(crate) fn put_back(&mut self, work: Work) {
+        self.work.put_back(self.priority(work), work);
+    }
+
+    /// Takes the work to do next.
+    #[inline]
+    pub(crate) fn next_work(&mut self) -> Option<Work> {
+        self.work.pop()
+    }
+
+    fn priority(&self, work: Work) -> Priority {
+        match work {
+            Work::Resend(id) => match self.in_flight.get(id) {
+                Some(InFlight {
+                    request: Request::Stored(_),
+                    ..
+                }) => Priority::Restock,
+                _ => Priority::Resend,
+            },
+            _ => Priority::Other,
+        }
+    }
+
+    /// Returns whether there are packets that the device has, or work that waits.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.in_flight.len() > 0 || self.work.has_other() || self.parked > 0
+    }
+
+    /// A packet found no receive buffer: queues it, or makes it wait for the end of the peer's
+    /// back-off. Returns a buffer that was freed, for [`Posting::recycle`].
+    pub(crate) fn refused(
+        &mut self,
+        id: PacketId,
+        backoff: &mut PeerBackoff,
+        now: Instant,
+    ) -> Option<BufferId> {
+        let packet = self.in_flight.get_mut(id)?;
+        packet.refusals += 1;
+        let (peer, refusals) = (packet.peer, packet.refusals);
+        match self.backoffs.refused(peer, backoff, refusals, now) {
+            Refused::Resend => {
+                self.work.push(Priority::Resend, Work::Resend(id));
+                None
+            }
+            Refused::Park => self.park(backoff, Work::Resend(id)),
+        }
+    }
+
+    /// Makes work wait for the end of a peer's back-off. Returns a buffer that was freed, for
+    /// [`Posting::recycle`].
+    pub(crate) fn park(&mut self, backoff: &mut PeerBackoff, work: Work) -> Option<BufferId> {
+        backoff.parked.push_back(work);
+        self.parked += 1;
+        match work {
+            Work::Resend(id) if self.is_in_buffer(id) => {
+                if self.parked_buffers < self.max_parked_buffers {
+                    self.parked_buffers += 1;
+                    return None;
+                }
+                self.store(id)
+            }
+            _ => None,
+        }
+    }
+
+    /// Queues all work that waits for a peer.
+    fn unpark(&mut self, backoff: &mut PeerBackoff) {
+        self.parked -= backoff.parked.len();
+        while let Some(work) = backoff.parked.pop_front() {
+            if let Work::Resend(id) = work {
+                self.parked_buffers -= usize::from(self.is_in_buffer(id));
+            }
+            self.queue(work);
+        }
+    }
+
+    fn is_in_buffer(&self, id: PacketId) -> bool {
+        let in_flight = self.in_flight.get(id);
+        in_flight.is_some_and(|in_flight| in_flight.buffer().is_some())
+    }
+
+    /// Returns whether any peer has refused packets since one got through: then
+    /// [`Posting::got_through`] matters.
+    #[inline]
+    pub(crate) fn any_refused(&self) -> bool {
+        self.backoffs.any()
+    }
+
+    /// Notes that a packet to a peer got through.
+    pub(crate) fn got_through(&mut self, backoff: &mut PeerBackoff) {
+        self.backoffs.got_through(backoff);
+    }
+
+    /// When the next back-off ends.
+    pub(crate) fn next_backoff_end(&self) -> Option<Instant> {
+        self.backoffs.next_end()
+    }
+
+    /// Takes a peer whose back-off may be over, for [`Posting::end_backoff`].
+    #[inline]
+    pub(crate) fn next_over(&mut self, now: Instant) -> Option<(Instant, PeerId)> {
+        self.backoffs.next_over(now)
+    }
+
+    /// Ends a peer's back-off if it is the one that ends at `until`.
+    pub(crate) fn end_backoff(&mut self, until: Instant, backoff: &mut PeerBackoff) {
+        if backoff.end(until) {
+            self.unpark(backoff);
+        }
+    }
+
+    /// Forgets the back-off of a peer that goes away. Packets that wait for its end are queued, to be
+    /// given up.
+    pub(crate) fn forget_backoff(&mut self, backoff: &mut PeerBackoff) {
+        self.backoffs.forget(backoff);
+        self.unpark(backoff);
+    }
+}
+
+// Packet buffers.
+impl<N: Nic> Posting<N> {
+    /// Gives a buffer back: to the receive queue if that lacks one, else to the pool. `kept` is the
+    /// number of buffers in which received packets wait.
+    #[inline]
+    pub(crate) fn recycle(&mut self, buffer: BufferId, kept: usize) {
+        if self.receives.lacks(kept) {
+            self.receives.push(buffer);
+        } else {
+            self.nic.release_buffer(buffer);
+        }
+    }
+
+    /// Notes that the device gave a receive buffer back.
+    #[inline]
+    pub(crate) fn receive_returned(&mut self) {
+        self.receives.returned();
+    }
+
+    /// Takes a buffer that the device would not receive into out of use.
+    pub(crate) fn retire(&mut self, buffer: BufferId) {
+        self.receives.give_one_up();
+        self.nic.release_buffer(buffer);
+    }
+
+    /// Posts receive buffers as far as there is room.
+    ///
+    /// # Errors
+    /// The device refused one, which is not in use any more; others may remain to be posted.
+    pub(crate) fn post_receives(&mut self) -> Result<(), NicError> {
+        while let Some(buffer) = self.receives.pop() {
+            match self.nic.post_recv(buffer) {
+                Ok(()) => self.receives.posted(),
+                Err(NicError::QueueFull) => {
+                    self.receives.push(buffer);
+                    return Ok(());
+                }
+                Err(error) => {
+                    self.retire(buffer);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -4,9 +4,9 @@ use hashbrown::HashTable;
 
 use crate::wire::MsgId;
 
+use super::postponed::PartKey;
 use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::{ClaimId, PeerId, ReceiveId};
-use crate::endpoint::quota::admission::PartKey;
 use crate::endpoint::receiving::matching::UnexpectedKey;
 
 /// Where further packets of a message go whose first packet was processed.

@@ -1,6 +1,9 @@
 //! Looking at messages that no receive has taken: peek, claim, discard.
 
+use super::held::HeldId;
+use super::matching::Matcher;
 use crate::nic::Nic;
+use crate::wire::MsgId;
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::EndpointError;
@@ -12,7 +15,21 @@ use crate::endpoint::memory::iov::{Iov, total_length};
 use crate::endpoint::receiving::assembly::Assembly;
 use crate::endpoint::receiving::matching::{Filter, UnexpectedKey};
 use crate::endpoint::receiving::transfer::{Audience, Ending};
-use crate::endpoint::subprotocols::message::{UnexpectedMessage, receive_flags};
+use crate::endpoint::subprotocols::message::receive_flags;
+
+/// A message that no receive has taken yet.
+pub(crate) struct UnexpectedMessage {
+    pub(crate) msg_id: MsgId,
+    /// Length of the whole message in bytes.
+    pub(crate) length: u64,
+    pub(crate) cq_data: Option<u64>,
+    /// It comes in several packets of the same `msg_id`.
+    pub(crate) segmented: bool,
+    /// Its packets so far.
+    pub(crate) head: HeldId,
+}
+
+pub(crate) type MessageMatcher = Matcher<UnexpectedMessage>;
 
 /// A message that the application reserved for itself.
 pub(crate) struct Claim {

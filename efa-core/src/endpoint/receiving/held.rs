@@ -228,7 +228,7 @@ impl<N: Nic> Endpoint<N> {
         if footprint > self.config.peer_held_bytes.saturating_sub(state.held_bytes) {
             return Err(packet);
         }
-        let (id, freed) = self.held.hold(&self.nic, packet, next)?;
+        let (id, freed) = self.held.hold(self.posting.nic(), packet, next)?;
         state.held_bytes += footprint;
         if let Some(buffer) = freed {
             self.recycle(buffer);

@@ -12,11 +12,12 @@ use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{IoVec, MultiRecvArgs, SourceFilter, TagFilter};
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
 use crate::endpoint::memory::iov::Iov;
+use crate::endpoint::receiving::claims::UnexpectedMessage;
 use crate::endpoint::receiving::held::ReceivedPacket;
 use crate::endpoint::receiving::matching::Filter;
 use crate::endpoint::receiving::table::Inbound;
 use crate::endpoint::receiving::transfer::{Audience, Ending, Posted, Transfer};
-use crate::endpoint::subprotocols::message::{Extent, Rtm, UnexpectedMessage, receive_flags};
+use crate::endpoint::subprotocols::message::{Extent, Rtm, receive_flags};
 
 /// Names a [`MultiBuffer`] in [`Endpoint::multi_buffers`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,8 +10,8 @@ use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
 use crate::endpoint::memory::iov::{Iov, copy_out};
-use crate::endpoint::posting::in_flight::Owner;
-use crate::endpoint::posting::work::Work;
+use crate::endpoint::posting::Owner;
+use crate::endpoint::posting::Work;
 use crate::endpoint::receiving::held::ReceivedPacket;
 use crate::endpoint::receiving::matching::PostedEntry;
 use crate::endpoint::receiving::multi_receive::{MultiKey, Part};
@@ -229,7 +229,7 @@ impl<N: Nic> Endpoint<N> {
         transfer.received += length;
         if transfer.failure.is_none() {
             let copied = copy_out(
-                &mut self.nic,
+                self.posting.nic_mut(),
                 packet,
                 payload.offset,
                 payload.length,
@@ -237,7 +237,7 @@ impl<N: Nic> Endpoint<N> {
                 offset,
             );
             let taken = length.min(transfer.capacity.saturating_sub(offset));
-            self.statistics.note_received(protocol, taken);
+            self.reports.statistics.note_received(protocol, taken);
             if copied.is_err() {
                 transfer.failure = Some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy));
             }
@@ -260,10 +260,7 @@ impl<N: Nic> Endpoint<N> {
         match transfer.supply {
             Supply::Windows { granted: 0 } => self.ask(id, Ask::Cts),
             Supply::Refused { in_packets } if transfer.received >= in_packets => {
-                let features = self
-                    .peers
-                    .state(transfer.peer)
-                    .and_then(|peer| peer.features);
+                let features = self.features(transfer.peer);
                 match features {
                     None => {}
                     Some(features) if features.extra.contains(ExtraFeatures::READ_NACK) => {
@@ -293,7 +290,7 @@ impl<N: Nic> Endpoint<N> {
             && !transfer.queued
         {
             transfer.queued = true;
-            self.queue_work(Work::Inbound(id));
+            self.posting.queue(Work::Inbound(id));
         }
     }
 
@@ -345,7 +342,7 @@ impl<N: Nic> Endpoint<N> {
             // The peer starts the write afresh, with a request of another kind.
             self.inbound.remove_active(id);
             self.end_operation(peer);
-            self.end_service(peer);
+            self.end_request(peer);
         }
         Ok(())
     }
@@ -362,13 +359,14 @@ impl<N: Nic> Endpoint<N> {
         header: &impl crate::wire::Repr,
     ) -> Result<(), EndpointError> {
         let posted = self
+            .posting
             .start_packet(header)
             .and_then(|packet| self.post_packet(peer, owner, packet));
         match posted {
             Ok(()) => Ok(()),
             Err(EndpointError::TryAgain) => Err(EndpointError::TryAgain),
             Err(error) => {
-                self.fail_inbound(id, crate::endpoint::posting::in_flight::failure_of(&error));
+                self.fail_inbound(id, Failure::of_post(&error));
                 Ok(())
             }
         }
@@ -386,7 +384,7 @@ impl<N: Nic> Endpoint<N> {
             self.end_operation(transfer.peer);
         }
         if transfer.ending.is_peers() {
-            self.end_service(transfer.peer);
+            self.end_request(transfer.peer);
         }
         let delivered = transfer.is_complete() && transfer.failure.is_none();
         if let Some(plan) = transfer.plan
@@ -428,15 +426,14 @@ impl<N: Nic> Endpoint<N> {
         match (failure, ending.audience) {
             (_, Audience::Nobody) => {}
             (Some(failure), Audience::Target(request)) => {
-                self.push_event(Event::RemoteOperationFailed {
+                self.reports.event(Event::RemoteOperationFailed {
                     peer,
                     packet_type: request.code(),
                     failure,
                 });
             }
             (Some(failure), Audience::Starter) => {
-                self.statistics.count(flags, false);
-                self.report_error(ErrorEntry {
+                self.reports.failed(ErrorEntry {
                     context: ending.context,
                     flags,
                     length: length.min(capacity),
@@ -450,9 +447,8 @@ impl<N: Nic> Endpoint<N> {
             // Of peers' operations only those with CQ data concern the application.
             (None, Audience::Target(_)) if !ending.report_success => {}
             (None, _) => {
-                self.statistics.count(flags, true);
                 if ending.report_success {
-                    self.report(CompletionEntry {
+                    self.reports.succeeded(CompletionEntry {
                         context: ending.context,
                         flags,
                         length,
@@ -461,6 +457,8 @@ impl<N: Nic> Endpoint<N> {
                         source: (!is_own).then_some(peer),
                         buffer: ending.part.map_or(0, |part| part.address),
                     });
+                } else {
+                    self.reports.succeeded_silently(flags);
                 }
             }
         }

@@ -7,7 +7,7 @@
 use crate::nic::Access;
 use crate::wire::ExtraFeatures;
 
-use crate::endpoint::conversation::PeerFeatures;
+use crate::endpoint::peers::handshake::PeerFeatures;
 
 /// What the endpoint itself can do, and its settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,4 +2,5 @@
 
 pub(crate) mod choice;
 pub(crate) mod outbound;
+pub(crate) mod read_based;
 pub(crate) mod stream;

@@ -4,12 +4,12 @@
 use crate::nic::{Nic, Region};
 
 use crate::endpoint::Endpoint;
-use crate::endpoint::api::completion::{CompletionEntry, CompletionFlags, ErrorEntry};
 use crate::endpoint::api::error::{EndpointError, Failure};
+use crate::endpoint::api::reports::Report;
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{OutboundId, PeerId};
 use crate::endpoint::memory::iov::Iov;
-use crate::endpoint::posting::work::Work;
+use crate::endpoint::posting::Work;
 use crate::endpoint::sending::stream::Stream;
 
 /// One operation.
@@ -26,16 +26,6 @@ pub(crate) struct Outbound {
     pub(crate) failure: Option<Failure>,
     /// The part of an operation that does not end with its first packet, in [`Endpoint::bulks`].
     pub(crate) bulk: Option<BulkKey>,
-}
-
-/// An operation that is one packet, and ends when the device says that it has arrived. Nothing is kept
-/// of it but this, with the packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct OnePacket {
-    pub(crate) report: Report,
-    /// Length of the data in bytes.
-    pub(crate) length: u64,
-    pub(crate) failure: Option<Failure>,
 }
 
 /// Names a [`Bulk`].
@@ -61,15 +51,6 @@ pub(crate) struct Bulk {
     pub(crate) own_regions: Option<Box<[Region]>>,
     /// It counts as a read-based message to the peer, with this many bytes in packets.
     pub(crate) runt: Option<u64>,
-}
-
-/// How the application wants to hear of the end of an operation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Report {
-    pub(crate) context: u64,
-    pub(crate) flags: CompletionFlags,
-    /// Success is reported, not only failure.
-    pub(crate) success: bool,
 }
 
 /// A packet of the peer that ends an operation.
@@ -177,8 +158,7 @@ impl<N: Nic> Endpoint<N> {
         if let Some(runt) = bulk.runt
             && let Some(state) = self.peers.state_mut(peer)
         {
-            state.reads_in_flight -= 1;
-            state.runt_in_flight -= runt;
+            state.read_based.end(runt);
         }
     }
 
@@ -214,53 +194,9 @@ impl<N: Nic> Endpoint<N> {
         let Some(report) = report else {
             self.outbound.narrow();
             self.end_operation(peer);
-            return self.end_service(peer);
+            return self.end_request(peer);
         };
-        self.report_outbound(peer, &report, length, failure);
-    }
-
-    /// Ends an operation whose only packet the device is done with.
-    #[inline]
-    pub(crate) fn end_one_packet(&mut self, peer: PeerId, operation: &OnePacket) {
-        let OnePacket {
-            report,
-            length,
-            failure,
-        } = operation;
-        self.report_outbound(peer, report, *length, *failure);
-    }
-
-    #[inline]
-    fn report_outbound(
-        &mut self,
-        peer: PeerId,
-        report: &Report,
-        length: u64,
-        failure: Option<Failure>,
-    ) {
-        self.statistics.count(report.flags, failure.is_none());
-        match failure {
-            Some(failure) => self.report_error(ErrorEntry {
-                context: report.context,
-                flags: report.flags,
-                length: 0,
-                overflow_length: 0,
-                data: 0,
-                tag: 0,
-                source: Some(peer),
-                failure,
-            }),
-            None if report.success => self.report(CompletionEntry {
-                context: report.context,
-                flags: report.flags,
-                length,
-                data: 0,
-                tag: 0,
-                source: None,
-                buffer: 0,
-            }),
-            None => {}
-        }
+        self.reports.sent(peer, &report, length, failure);
     }
 
     /// Notes that an operation failed; it ends when the device is done with its memory.
@@ -283,7 +219,7 @@ impl<N: Nic> Endpoint<N> {
             && bulk.has_work()
         {
             bulk.queued = true;
-            self.queue_work(Work::Outbound(id));
+            self.posting.queue(Work::Outbound(id));
         }
     }
 }

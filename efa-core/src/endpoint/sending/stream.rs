@@ -1,6 +1,7 @@
 //! The packets of an operation that takes more than one: which comes next, and posting them as the
 //! device has room.
 
+use crate::endpoint::api::error::Failure;
 use crate::nic::Nic;
 use crate::wire::{
     CtsData, ExtraFeatures, LongctsRtm, LongctsRtw, LongreadRtm, LongreadRtw, MediumRtm, MsgId,
@@ -11,9 +12,8 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{OutboundId, PeerId};
-use crate::endpoint::memory::iov::attach;
-use crate::endpoint::posting::in_flight::{Outgoing, Owner};
-use crate::endpoint::posting::work::QUANTUM;
+use crate::endpoint::posting::QUANTUM;
+use crate::endpoint::posting::{Outgoing, Owner};
 use crate::endpoint::sending::outbound::{Bulk, BulkKey};
 
 /// What the next packet of an operation looks like.
@@ -200,7 +200,7 @@ impl<N: Nic> Endpoint<N> {
                     if let Some(bulk) = self.bulk_mut(id) {
                         bulk.queued = false;
                     }
-                    self.fail_outbound(id, crate::endpoint::posting::in_flight::failure_of(&error));
+                    self.fail_outbound(id, Failure::of_post(&error));
                     return Ok(false);
                 }
             }
@@ -216,11 +216,11 @@ impl<N: Nic> Endpoint<N> {
         let Some(state) = peer.and_then(|peer| self.peers.state_mut(peer)) else {
             return false;
         };
-        if state.features.is_some() {
+        let Some(waiting) = state.handshake.waiting() else {
             return false;
-        }
+        };
         // It stays marked as queued: more windows do not put it here again.
-        state.await_data.push(id);
+        waiting.granted_data.push(id);
         true
     }
 
@@ -247,27 +247,10 @@ impl<N: Nic> Endpoint<N> {
             source, protocol, ..
         } = &self.bulks[key as usize];
         let protocol = *protocol;
-        let attached = attach(
-            &mut self.nic,
-            packet.buffer,
-            packet.in_buffer,
-            source.as_slice(),
-            moved,
-            next.size,
-            true,
-        );
-        match attached {
-            Ok(attached) => {
-                let copied = attached.in_buffer - packet.in_buffer;
-                self.statistics.note_sent(protocol, copied);
-                packet.in_buffer = attached.in_buffer;
-                packet.gathered = attached.gathered;
-            }
-            Err(error) => {
-                self.nic.release_buffer(packet.buffer);
-                return Err(error.into());
-            }
-        }
+        let copied = self
+            .posting
+            .attach(&mut packet, source.as_slice(), moved, next.size, true)?;
+        self.reports.statistics.note_sent(protocol, copied);
         self.post_packet(peer, Owner::Outbound(id), packet)?;
         self.note_posted(id, next.size as u64, next.then)
     }
@@ -304,7 +287,7 @@ impl<N: Nic> Endpoint<N> {
         let next = match stream {
             Stream::Silent(_) | Stream::CtsData(None) | Stream::RdmaWrite(..) => return Ok(None),
             Stream::Medium(head, SegmentSize(size)) => Next {
-                packet: self.start_packet(&head.medium(id, length, moved))?,
+                packet: self.posting.start_packet(&head.medium(id, length, moved))?,
                 size: allowed.min(size as u64) as usize,
                 then: stream,
             },
@@ -312,7 +295,7 @@ impl<N: Nic> Endpoint<N> {
                 let size = allowed.min(size as u64);
                 let header = head.runt(id, length, moved, to_move, &source);
                 Next {
-                    packet: self.start_packet(&header)?,
+                    packet: self.posting.start_packet(&header)?,
                     size: size as usize,
                     then: match moved + size == to_move {
                         // A READ_NACK may come, to be answered with the same head.
@@ -323,7 +306,7 @@ impl<N: Nic> Endpoint<N> {
             }
             Stream::LongRead(request, source) => {
                 let packet = match request {
-                    Request::Message(head) => self.start_packet(&LongreadRtm {
+                    Request::Message(head) => self.posting.start_packet(&LongreadRtm {
                         msg_id: head.msg_id,
                         msg_length: length,
                         send_id: SendId(id.to_wire()),
@@ -331,7 +314,7 @@ impl<N: Nic> Endpoint<N> {
                         read_iov: source,
                         options: head.options,
                     })?,
-                    Request::Write(head) => self.start_packet(&LongreadRtw {
+                    Request::Write(head) => self.posting.start_packet(&LongreadRtw {
                         rma_iov: head.target,
                         msg_length: length,
                         send_id: SendId(id.to_wire()),
@@ -349,7 +332,7 @@ impl<N: Nic> Endpoint<N> {
                 let header = head.long_cts(id, length, credits);
                 let size = room(mtu, &header);
                 Next {
-                    packet: self.start_packet(&header)?,
+                    packet: self.posting.start_packet(&header)?,
                     size: size.min(length) as usize,
                     then: Stream::CtsData(None),
                 }
@@ -365,7 +348,7 @@ impl<N: Nic> Endpoint<N> {
                 };
                 let size = room(mtu, &header);
                 Next {
-                    packet: self.start_packet(&header)?,
+                    packet: self.posting.start_packet(&header)?,
                     size: size.min(length) as usize,
                     then: Stream::CtsData(None),
                 }
@@ -374,7 +357,7 @@ impl<N: Nic> Endpoint<N> {
                 let mut header = head.long_cts(id, length, credits);
                 header.options.flags |= ReqFlags::READ_NACK;
                 Next {
-                    packet: self.start_packet(&header)?,
+                    packet: self.posting.start_packet(&header)?,
                     size: 0,
                     then: Stream::CtsData(None),
                 }
@@ -388,13 +371,13 @@ impl<N: Nic> Endpoint<N> {
                     connid: self
                         .peers
                         .state(peer)
-                        .filter(|state| state.has(ExtraFeatures::CONNID_HEADER))
+                        .filter(|state| state.handshake.has(ExtraFeatures::CONNID_HEADER))
                         .map(|_| self.address.qkey.into()),
                     ..CtsData::default()
                 };
                 header.seg_length = allowed.min(room(mtu, &header));
                 Next {
-                    packet: self.start_packet(&header)?,
+                    packet: self.posting.start_packet(&header)?,
                     size: header.seg_length as usize,
                     then: stream,
                 }
@@ -409,7 +392,7 @@ impl<N: Nic> Endpoint<N> {
                 };
                 header.seg_length = allowed.min(room(mtu, &header));
                 Next {
-                    packet: self.start_packet(&header)?,
+                    packet: self.posting.start_packet(&header)?,
                     size: header.seg_length as usize,
                     then: Stream::CtsData(Some(recv_id)),
                 }

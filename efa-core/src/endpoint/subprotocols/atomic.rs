@@ -10,15 +10,16 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::{CompletionFlags, Event, PacketError};
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::api::operation::{AtomicArgs, AtomicKind, IoVec, OperationFlags};
+use crate::endpoint::api::reports::Report;
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
-use crate::endpoint::memory::iov::{Iov, attach, total_length};
+use crate::endpoint::memory::iov::{Iov, total_length};
 use crate::endpoint::one_sided::arithmetic;
-use crate::endpoint::posting::in_flight::Owner;
+use crate::endpoint::posting::Owner;
 use crate::endpoint::receiving::held::ReceivedPacket;
 use crate::endpoint::receiving::transfer::{Audience, Ending, Transfer};
 use crate::endpoint::sending::choice;
-use crate::endpoint::sending::outbound::{Awaited, Outbound, Report};
+use crate::endpoint::sending::outbound::{Awaited, Outbound};
 use crate::endpoint::subprotocols::sends::check_pieces;
 use crate::endpoint::subprotocols::write::remote_pieces;
 
@@ -80,11 +81,12 @@ impl<N: Nic> Endpoint<N> {
         let inject = args.flags.contains(OperationFlags::INJECT);
         let delivery_complete =
             args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject && result.is_none();
-        let features = state.and_then(|state| state.features.as_ref());
+        let features = state.and_then(|state| state.handshake.features());
         let msg_id = self.next_msg_id(state);
         if let Err(reason) = choice::atomic(features, delivery_complete) {
             return self.no_protocol(args.peer, reason);
         }
+        let options = self.request_options(features, None);
         let (kind, owner) = self.remember_atomic(args, length, result, delivery_complete)?;
         let header = Rta {
             kind,
@@ -92,22 +94,15 @@ impl<N: Nic> Endpoint<N> {
             atomic_datatype: args.datatype,
             atomic_op: args.operation,
             rma_iov: target,
-            options: self.request_options(args.peer, None),
+            options,
         };
-        let posted = self.start_packet(&header).and_then(|mut packet| {
+        let posted = self.posting.start_packet(&header).and_then(|mut packet| {
             for operand in [args.operand, comparand] {
                 let length = total_length(operand) as usize;
-                let at = packet.in_buffer;
-                match attach(&mut self.nic, packet.buffer, at, operand, 0, length, false) {
-                    Ok(attached) => {
-                        self.statistics.note_sent(Protocol::Atomic, length);
-                        packet.in_buffer = attached.in_buffer;
-                    }
-                    Err(error) => {
-                        self.nic.release_buffer(packet.buffer);
-                        return Err(error.into());
-                    }
-                }
+                let copied = self
+                    .posting
+                    .attach(&mut packet, operand, 0, length, false)?;
+                self.reports.statistics.note_sent(Protocol::Atomic, copied);
             }
             self.post_packet(args.peer, owner, packet)
         });
@@ -123,7 +118,7 @@ impl<N: Nic> Endpoint<N> {
         }
         if let Some(state) = self.peers.state_mut(args.peer) {
             state.next_msg_id = state.next_msg_id.next();
-            state.request_sent = true;
+            state.handshake.request_sent();
         }
         Ok(())
     }
@@ -203,11 +198,14 @@ impl<N: Nic> Endpoint<N> {
                 if self.take_data(id, packet, payload, 0, Protocol::Atomic) {
                     self.go_on_with(id);
                 } else {
-                    self.refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
+                    self.reports
+                        .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
                     self.fail_inbound(id, crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH);
                 }
             }
-            _ => self.refuse_id(peer, packet_type, response.recv_id.0),
+            _ => self
+                .reports
+                .refuse_id(peer, packet_type, response.recv_id.0),
         }
     }
 }
@@ -225,7 +223,7 @@ impl<N: Nic> Endpoint<N> {
         let packet_type = incoming.base.packet_type;
         let operand = incoming.payload;
         if let Err(failure) = self.carry_out(peer, &packet, operand, rta) {
-            self.push_event(Event::RemoteOperationFailed {
+            self.reports.event(Event::RemoteOperationFailed {
                 peer,
                 packet_type: packet_type.code(),
                 failure,
@@ -277,12 +275,13 @@ impl<N: Nic> Endpoint<N> {
             let mut at = 0;
             for piece in target.as_slice() {
                 let length = piece.memory.length;
-                self.nic
+                self.posting
+                    .nic_mut()
                     .read_user(piece.memory.address, &mut old[at..at + length])
                     .map_err(|_| UNREACHABLE)?;
                 at += length;
             }
-            let bytes = packet.bytes(&self.nic);
+            let bytes = packet.bytes(self.posting.nic());
             let (operand, comparand) = bytes[payload.offset..].split_at(total);
             arithmetic::apply(
                 rta.atomic_datatype,
@@ -298,7 +297,8 @@ impl<N: Nic> Endpoint<N> {
             let mut at = 0;
             for piece in target.as_slice() {
                 let UserSlice { address, length } = piece.memory;
-                self.nic
+                self.posting
+                    .nic_mut()
                     .write_user(address, &new[at..at + length])
                     .map_err(|_| UNREACHABLE)?;
                 at += length;
@@ -342,24 +342,11 @@ impl<N: Nic> Endpoint<N> {
             ..AtomRsp::default()
         };
         debug_assert_eq!(header.header_len(), ATOMRSP_HEADER);
-        let posted = self.start_packet(&header).and_then(|mut packet| {
-            let start = packet.in_buffer;
-            packet.in_buffer += values.len();
-            self.nic.buffer_mut(packet.buffer)[start..packet.in_buffer].copy_from_slice(values);
+        let posted = self.posting.start_packet(&header).and_then(|mut packet| {
+            self.posting.attach_bytes(&mut packet, values);
             self.post_packet(peer, Owner::Nobody, packet)
         });
-        match posted {
-            Err(EndpointError::TryAgain) => Err(EndpointError::TryAgain),
-            Ok(()) | Err(EndpointError::UnknownPeer(_)) => Ok(()),
-            Err(error) => {
-                self.push_event(Event::ControlSendFailed {
-                    peer,
-                    packet_type: PacketType::AtomRsp.code(),
-                    failure: crate::endpoint::posting::in_flight::failure_of(&error),
-                });
-                Ok(())
-            }
-        }
+        self.control_posted(peer, PacketType::AtomRsp, posted)
     }
 
     /// Sends an ATOMRSP for which there was no room.

@@ -1,5 +1,6 @@
 //! Eager messages (spec section 3.2): the whole message in one packet.
 
+use crate::endpoint::posting::OnePacket;
 use crate::nic::Nic;
 use crate::wire::{EagerRtm, Payload, SendId};
 
@@ -8,11 +9,11 @@ use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::api::operation::{OperationFlags, SendArgs};
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
-use crate::endpoint::memory::iov::{attach, copy_out};
-use crate::endpoint::posting::in_flight::Owner;
+use crate::endpoint::memory::iov::copy_out;
+use crate::endpoint::posting::Owner;
 use crate::endpoint::receiving::held::ReceivedPacket;
 use crate::endpoint::receiving::transfer::{Audience, Ending, Posted};
-use crate::endpoint::sending::outbound::{Awaited, OnePacket, Outbound};
+use crate::endpoint::sending::outbound::{Awaited, Outbound};
 use crate::endpoint::subprotocols::message::receive_flags;
 
 impl<N: Nic> Endpoint<N> {
@@ -51,29 +52,14 @@ impl<N: Nic> Endpoint<N> {
                 Owner::Outbound(id)
             }
         };
-        let posted = self.start_packet(header).and_then(|mut packet| {
-            let attached = attach(
-                &mut self.nic,
-                packet.buffer,
-                packet.in_buffer,
-                args.data,
-                0,
-                length as usize,
-                !args.flags.contains(OperationFlags::INJECT),
-            );
-            match attached {
-                Ok(attached) => {
-                    let copied = attached.in_buffer - packet.in_buffer;
-                    self.statistics.note_sent(Protocol::Eager, copied);
-                    packet.in_buffer = attached.in_buffer;
-                    packet.gathered = attached.gathered;
-                    self.post_packet(args.peer, owner, packet)
-                }
-                Err(error) => {
-                    self.nic.release_buffer(packet.buffer);
-                    Err(error.into())
-                }
-            }
+        let posted = self.posting.start_packet(header).and_then(|mut packet| {
+            let may_gather = !args.flags.contains(OperationFlags::INJECT);
+            let size = length as usize;
+            let copied = self
+                .posting
+                .attach(&mut packet, args.data, 0, size, may_gather)?;
+            self.reports.statistics.note_sent(Protocol::Eager, copied);
+            self.post_packet(args.peer, owner, packet)
         });
         if posted.is_err()
             && let Owner::Outbound(id) = owner
@@ -98,7 +84,7 @@ impl<N: Nic> Endpoint<N> {
         };
         let length = payload.length as u64;
         let copied = copy_out(
-            &mut self.nic,
+            self.posting.nic_mut(),
             packet,
             payload.offset,
             payload.length,
@@ -111,7 +97,8 @@ impl<N: Nic> Endpoint<N> {
             capacity,
             ..
         } = posted;
-        self.statistics
+        self.reports
+            .statistics
             .note_received(Protocol::Eager, length.min(capacity));
         let failure = match copied {
             Ok(()) => None,

@@ -5,16 +5,14 @@
 
 use crate::address::{Qkey, Qpn};
 use crate::nic::Nic;
-use crate::wire::PacketType;
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{OperationFlags, SendArgs};
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::immediate;
-use crate::endpoint::memory::iov::attach;
-use crate::endpoint::posting::in_flight::{Headerless, Outgoing, Owner};
-use crate::endpoint::sending::outbound::OnePacket;
+use crate::endpoint::posting::OnePacket;
+use crate::endpoint::posting::{Headerless, Owner};
 
 impl<N: Nic> Endpoint<N> {
     /// Sends a message without a header. It is not part of the sequence of messages.
@@ -46,31 +44,25 @@ impl<N: Nic> Endpoint<N> {
         if self.outbound.is_full() {
             return Err(EndpointError::TryAgain);
         }
-        let buffer = self.nic.acquire_buffer().ok_or(EndpointError::TryAgain)?;
+        let mut packet = self.posting.start_headerless(Headerless {
+            qpn,
+            qkey,
+            immediate,
+        })?;
         let may_gather = !args.flags.contains(OperationFlags::INJECT);
         let size = length as usize;
-        let attached = attach(&mut self.nic, buffer, 0, args.data, 0, size, may_gather)
-            .inspect_err(|_| self.nic.release_buffer(buffer))?;
-        self.statistics
-            .note_sent(Protocol::Headerless, attached.in_buffer);
+        let copied = self
+            .posting
+            .attach(&mut packet, args.data, 0, size, may_gather)?;
+        self.reports
+            .statistics
+            .note_sent(Protocol::Headerless, copied);
         // The data is in its place when it arrives: delivery needs no receipt.
         let owner = Owner::Whole(OnePacket {
             report: Self::send_report(args),
             length,
             failure: None,
         });
-        let packet = Outgoing {
-            // There is none on the wire; this is what it stands for.
-            packet_type: PacketType::EagerMsgRtm,
-            buffer,
-            in_buffer: attached.in_buffer,
-            gathered: attached.gathered,
-            headerless: Some(Headerless {
-                qpn,
-                qkey,
-                immediate,
-            }),
-        };
         self.post_packet(args.peer, owner, packet)
     }
 }

@@ -11,7 +11,7 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
-use crate::endpoint::posting::in_flight::Owner;
+use crate::endpoint::posting::Owner;
 use crate::endpoint::receiving::held::ReceivedPacket;
 use crate::endpoint::receiving::transfer::Supply;
 use crate::endpoint::sending::outbound::Awaited;
@@ -34,11 +34,13 @@ impl<N: Nic> Endpoint<N> {
             .is_some_and(|outbound| outbound.peer == peer && outbound.failure.is_none());
         let bulk = match self.bulk_mut(id) {
             Some(bulk) if is_peers && matches!(bulk.stream, Stream::CtsData(_)) => bulk,
-            _ => return self.refuse_id(peer, PacketType::Cts, cts.send_id.0),
+            _ => return self.reports.refuse_id(peer, PacketType::Cts, cts.send_id.0),
         };
         if cts.recv_length == 0 || cts.recv_length > bulk.to_move - bulk.allowed {
             let code = PacketType::Cts.code();
-            return self.refuse(Some(peer), code, PacketError::SizeMismatch);
+            return self
+                .reports
+                .refuse(Some(peer), code, PacketError::SizeMismatch);
         }
         bulk.stream = Stream::CtsData(Some(cts.recv_id));
         bulk.allowed += cts.recv_length;
@@ -92,7 +94,9 @@ impl<N: Nic> Endpoint<N> {
             Some(id) => {
                 self.take_granted(id, data.seg_offset, packet, payload, PacketType::CtsData)
             }
-            None => self.refuse_id(peer, PacketType::CtsData, data.recv_id.0),
+            None => self
+                .reports
+                .refuse_id(peer, PacketType::CtsData, data.recv_id.0),
         }
     }
 
@@ -121,7 +125,8 @@ impl<N: Nic> Endpoint<N> {
                 self.go_on_with(id);
             }
             _ => {
-                self.refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
+                self.reports
+                    .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
                 self.fail_inbound(id, SIZE_MISMATCH);
             }
         }
@@ -150,13 +155,7 @@ impl<N: Nic> Endpoint<N> {
                 outbound.awaited = Awaited::Nothing;
                 self.finish_outbound(OutboundId::from_wire(id));
             }
-            _ => self.refuse_id(peer, packet_type, id),
+            _ => self.reports.refuse_id(peer, packet_type, id),
         }
-    }
-
-    /// Reports a packet for an operation that does not exist, or is not one of the sender's.
-    pub(crate) fn refuse_id(&mut self, peer: PeerId, packet_type: PacketType, id: u32) {
-        let reason = PacketError::StaleOperation { id };
-        self.refuse(Some(peer), packet_type.code(), reason);
     }
 }

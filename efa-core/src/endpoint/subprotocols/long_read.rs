@@ -7,11 +7,12 @@ use crate::wire::{Eor, LongctsRtm, PacketType, ReadNack, Repr, RmaIovs};
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::error::EndpointError;
+use crate::endpoint::api::reports::Report;
 use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
-use crate::endpoint::conversation::PeerState;
+use crate::endpoint::conversation::Conversation;
 use crate::endpoint::receiving::assembly::Assembly;
 use crate::endpoint::receiving::transfer::Supply;
-use crate::endpoint::sending::outbound::{Awaited, Bulk, Report};
+use crate::endpoint::sending::outbound::{Awaited, Bulk};
 use crate::endpoint::sending::stream::{MessageHead, Request, Stream, segment_size};
 use crate::endpoint::subprotocols::rdma::Registered;
 
@@ -89,8 +90,7 @@ impl<N: Nic> Endpoint<N> {
             return Err(EndpointError::TryAgain);
         }
         if let Some(state) = self.peers.state_mut(peer) {
-            state.reads_in_flight += 1;
-            state.runt_in_flight += runt;
+            state.read_based.begin(runt);
         }
         let id = self.new_bulk(peer, Some(report), length, awaited, bulk)?;
         self.start_stream(id)?;
@@ -99,13 +99,9 @@ impl<N: Nic> Endpoint<N> {
 
     /// Bytes that may travel ahead of the RDMA read of another message to a peer: the settings'
     /// share, as long as no message to the peer is being read.
-    pub(crate) fn runt_budget(&self, peer: Option<&PeerState>) -> u64 {
+    pub(crate) fn runt_budget(&self, peer: Option<&Conversation>) -> u64 {
         let runt_size = self.config.runt_size as u64;
-        match peer {
-            Some(state) if state.reads_in_flight > 0 => 0,
-            Some(state) => runt_size.saturating_sub(state.runt_in_flight),
-            None => runt_size,
-        }
+        peer.map_or(runt_size, |state| state.read_based.runt_budget(runt_size))
     }
 
     /// The peer has read the data of an operation.
@@ -122,15 +118,17 @@ impl<N: Nic> Endpoint<N> {
             Some(outbound) if outbound.peer == peer && outbound.awaited == Awaited::Eor => {
                 outbound.length
             }
-            _ => return self.refuse_id(peer, packet_type, nack.send_id.0),
+            _ => return self.reports.refuse_id(peer, packet_type, nack.send_id.0),
         };
         let Some(bulk) = self.bulk_mut(id) else {
-            return self.refuse_id(peer, packet_type, nack.send_id.0);
+            return self.reports.refuse_id(peer, packet_type, nack.send_id.0);
         };
         let Stream::Silent(Some(request)) = bulk.stream else {
             // It came before all of the runt was sent: the peer cannot know that it lacks the rest.
             let code = packet_type.code();
-            return self.refuse(Some(peer), code, PacketError::SizeMismatch);
+            return self
+                .reports
+                .refuse(Some(peer), code, PacketError::SizeMismatch);
         };
         bulk.to_move = length;
         let delivery_complete = match request {
@@ -150,8 +148,7 @@ impl<N: Nic> Endpoint<N> {
         if let Some(runt) = runt
             && let Some(state) = self.peers.state_mut(peer)
         {
-            state.reads_in_flight -= 1;
-            state.runt_in_flight -= runt;
+            state.read_based.end(runt);
         }
         if let Some(outbound) = self.outbound.get_mut(id) {
             outbound.awaited = Awaited::for_packets(delivery_complete);
@@ -186,9 +183,9 @@ impl<N: Nic> Endpoint<N> {
         let Some(state) = self.peers.state_mut(peer) else {
             return;
         };
-        match state.features {
-            None => state.await_features.push(id),
-            Some(_) => self.go_on_with(id),
+        match state.handshake.waiting() {
+            Some(waiting) => waiting.refused_reads.push(id),
+            None => self.go_on_with(id),
         }
     }
 
@@ -219,7 +216,7 @@ impl<N: Nic> Endpoint<N> {
                 let reason = PacketError::AlreadyProcessed {
                     msg_id: long.msg_id.0,
                 };
-                self.refuse(Some(peer), packet_type.code(), reason);
+                self.reports.refuse(Some(peer), packet_type.code(), reason);
             }
         }
     }

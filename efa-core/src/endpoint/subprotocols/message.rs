@@ -1,5 +1,6 @@
 //! Messages on the receiver's side: from matching to a receive to the subprotocol that brings the data.
 
+use crate::endpoint::receiving::claims::UnexpectedMessage;
 use crate::nic::Nic;
 use crate::wire::{Header, MsgId, Packet, RmaIovs, SendId};
 
@@ -8,23 +9,10 @@ use crate::endpoint::api::completion::{CompletionFlags, PacketError};
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
 use crate::endpoint::receiving::assembly::Assembly;
-use crate::endpoint::receiving::held::{HeldId, ReceivedPacket};
-use crate::endpoint::receiving::matching::Matcher;
+use crate::endpoint::receiving::held::ReceivedPacket;
 use crate::endpoint::receiving::table::Inbound;
 use crate::endpoint::receiving::transfer::{Audience, Ending, Supply, Transfer};
 use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
-
-/// A message that no receive has taken yet.
-pub(crate) struct UnexpectedMessage {
-    pub(crate) msg_id: MsgId,
-    /// Length of the whole message in bytes.
-    pub(crate) length: u64,
-    pub(crate) cq_data: Option<u64>,
-    /// It comes in several packets of the same `msg_id`.
-    pub(crate) segmented: bool,
-    /// Its packets so far.
-    pub(crate) head: HeldId,
-}
 
 /// What every request to message (RTM) states, whatever its subprotocol.
 #[derive(Clone, Copy, Debug)]
@@ -107,8 +95,6 @@ impl Rtm {
         self.extent == Extent::Segment
     }
 }
-
-pub(crate) type MessageMatcher = Matcher<UnexpectedMessage>;
 
 impl<N: Nic> Endpoint<N> {
     /// Finds the receive for a message, or keeps the message.
@@ -196,7 +182,7 @@ impl<N: Nic> Endpoint<N> {
         incoming: &Packet,
         rtm: &Rtm,
     ) {
-        self.statistics.unexpected_messages += 1;
+        self.reports.statistics.unexpected_messages += 1;
         match self.hold(peer, packet, None) {
             Ok(head) => {
                 let tagged = rtm.tag.is_some();
@@ -264,7 +250,8 @@ impl<N: Nic> Endpoint<N> {
             self.go_on_with(id);
         } else {
             let packet_type = incoming.base.packet_type;
-            self.refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
+            self.reports
+                .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
             self.fail_inbound(id, SIZE_MISMATCH);
         }
     }

@@ -1,5 +1,6 @@
 //! The subprotocols: what the parts do together for each kind of operation.
 
+pub(crate) mod admission;
 pub(crate) mod atomic;
 pub(crate) mod eager;
 pub(crate) mod handshake;

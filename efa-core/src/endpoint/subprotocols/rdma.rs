@@ -12,8 +12,8 @@ use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
 use crate::endpoint::memory::iov::{Iov, parts};
-use crate::endpoint::posting::in_flight::{Owner, RdmaPart};
-use crate::endpoint::posting::work::QUANTUM;
+use crate::endpoint::posting::QUANTUM;
+use crate::endpoint::posting::{Owner, RdmaPart};
 use crate::endpoint::receiving::table::Inbound;
 use crate::endpoint::receiving::transfer::Transfer;
 use crate::endpoint::sending::outbound::BulkKey;
@@ -70,7 +70,7 @@ impl<N: Nic> Endpoint<N> {
     fn rdma_limit(&self) -> usize {
         self.config
             .read_segment_size
-            .min(self.nic.attributes().max_rdma_size)
+            .min(self.posting.nic().attributes().max_rdma_size)
             .max(1)
     }
 
@@ -87,7 +87,7 @@ impl<N: Nic> Endpoint<N> {
         let mut own = Vec::new();
         let lacking = |piece: &IoVec| piece.region.is_none() && piece.memory.length > 0;
         for piece in iov.as_slice().iter().filter(|piece| lacking(piece)) {
-            match self.nic.register(piece.memory, access) {
+            match self.posting.nic_mut().register(piece.memory, access) {
                 Ok(region) => own.push(region),
                 Err(error) => {
                     self.deregister_own(Some(own.into()));
@@ -124,8 +124,9 @@ impl<N: Nic> Endpoint<N> {
     /// Ends registrations that were made for one operation.
     pub(crate) fn deregister_own(&mut self, regions: Option<Box<[Region]>>) {
         for region in regions.iter().flatten() {
-            if let Err(error) = self.nic.deregister(*region) {
-                self.push_event(crate::endpoint::Event::DeregistrationFailed(error));
+            if let Err(error) = self.posting.nic_mut().deregister(*region) {
+                self.reports
+                    .event(crate::endpoint::Event::DeregistrationFailed(error));
             }
         }
     }
@@ -154,7 +155,7 @@ impl<N: Nic> Endpoint<N> {
         target: &RmaIovs,
         immediate: Option<u32>,
     ) -> Result<u64, EndpointError> {
-        let limit = self.nic.attributes().max_rdma_size.max(1);
+        let limit = self.posting.nic().attributes().max_rdma_size.max(1);
         let bulk = &self.bulks[key as usize];
         let part = next_part(
             bulk.source.as_slice(),
@@ -171,7 +172,7 @@ impl<N: Nic> Endpoint<N> {
             peer,
             Owner::Outbound(id),
             part,
-            crate::endpoint::posting::in_flight::Rdma::Write(immediate),
+            crate::endpoint::posting::Rdma::Write(immediate),
         )?;
         Ok(length)
     }
@@ -262,7 +263,7 @@ impl<N: Nic> Endpoint<N> {
                 peer,
                 Owner::Inbound(id),
                 part,
-                crate::endpoint::posting::in_flight::Rdma::Read,
+                crate::endpoint::posting::Rdma::Read,
             ) {
                 Ok(()) => {
                     let plan = &mut self.read_plans[key as usize];
@@ -271,7 +272,7 @@ impl<N: Nic> Endpoint<N> {
                 }
                 Err(EndpointError::TryAgain) => return Err(EndpointError::TryAgain),
                 Err(error) => {
-                    self.fail_inbound(id, crate::endpoint::posting::in_flight::failure_of(&error));
+                    self.fail_inbound(id, Failure::of_post(&error));
                     return Ok(false);
                 }
             }

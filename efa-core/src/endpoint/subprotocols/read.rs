@@ -10,7 +10,7 @@ use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{OperationFlags, ReadArgs};
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
 use crate::endpoint::memory::iov::{Iov, total_length};
-use crate::endpoint::posting::in_flight::Owner;
+use crate::endpoint::posting::Owner;
 use crate::endpoint::receiving::held::ReceivedPacket;
 use crate::endpoint::receiving::transfer::{Audience, Ending, Supply, Transfer};
 use crate::endpoint::sending::choice::{self, ReadProtocol};
@@ -26,8 +26,8 @@ impl<N: Nic> Endpoint<N> {
         let source = remote_pieces(args.remote, length)?;
         self.check_peer(args.peer)?;
         let capacity = self.read_response_capacity();
-        let features = self.peers.state(args.peer).and_then(|state| state.features);
-        let protocol = match choice::read(&self.local, features.as_ref(), length, capacity) {
+        let features = self.features(args.peer);
+        let protocol = match choice::read(&self.local, features, length, capacity) {
             Ok(protocol) => protocol,
             Err(reason) => return self.no_protocol(args.peer, reason),
         };
@@ -83,9 +83,9 @@ impl<N: Nic> Endpoint<N> {
             msg_length: length,
             recv_id: RecvId(id.to_wire()),
             recv_length: u32::try_from(granted).unwrap_or(u32::MAX),
-            options: self.request_options(peer, None),
+            options: self.request_options(self.features(peer), None),
         };
-        let packet = self.start_packet(&header)?;
+        let packet = self.posting.start_packet(&header)?;
         self.post_packet(peer, Owner::Inbound(id), packet)?;
         if let Some(transfer) = self.transfer_mut(id) {
             transfer.supply = Supply::Windows {
@@ -93,7 +93,7 @@ impl<N: Nic> Endpoint<N> {
             };
         }
         if let Some(state) = self.peers.state_mut(peer) {
-            state.request_sent = true;
+            state.handshake.request_sent();
         }
         Ok(())
     }
@@ -114,7 +114,9 @@ impl<N: Nic> Endpoint<N> {
                 transfer.send_id = response.send_id;
                 self.take_granted(id, 0, packet, payload, packet_type);
             }
-            _ => self.refuse_id(peer, packet_type, response.recv_id.0),
+            _ => self
+                .reports
+                .refuse_id(peer, packet_type, response.recv_id.0),
         }
     }
 }
@@ -127,12 +129,14 @@ impl<N: Nic> Endpoint<N> {
         if rtr.rma_iov.total_len() != Some(length)
             || (rtr.recv_length == 0 && length > 0 && rtr.kind == RtrKind::Longcts)
         {
-            return self.refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
+            return self
+                .reports
+                .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
         }
         let Some(source) = self.exposed_memory(&rtr.rma_iov, Access::REMOTE_READ) else {
             return self.refuse_memory(peer, packet_type);
         };
-        if !self.begin_service(peer, packet_type) {
+        if !self.begin_request(peer, packet_type) {
             return;
         }
         let bulk = Bulk {

@@ -9,12 +9,11 @@ use crate::endpoint::api::operation::{OperationFlags, RecvArgs, SourceFilter, Ta
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
 use crate::endpoint::memory::iov::{Iov, total_length};
 use crate::endpoint::receiving::assembly::Assembly;
+use crate::endpoint::receiving::claims::{MessageMatcher, UnexpectedMessage};
 use crate::endpoint::receiving::matching::Filter;
 use crate::endpoint::receiving::table::{Inbound, InboundTable};
 use crate::endpoint::receiving::transfer::{Audience, Ending, Posted, Transfer};
-use crate::endpoint::subprotocols::message::{
-    MessageMatcher, UnexpectedMessage, message_flags, receive_flags,
-};
+use crate::endpoint::subprotocols::message::{message_flags, receive_flags};
 
 impl<N: Nic> Endpoint<N> {
     pub(crate) fn matcher(&mut self, tagged: bool) -> &mut MessageMatcher {
@@ -149,8 +148,7 @@ impl<N: Nic> Endpoint<N> {
             if let Some(multi) = posted.multi {
                 flags.set(CompletionFlags::MULTI_RECV, self.close_multi(multi));
             }
-            self.statistics.count(flags, false);
-            self.report_error(ErrorEntry {
+            self.reports.failed(ErrorEntry {
                 context: posted.context,
                 flags,
                 length: 0,

@@ -6,11 +6,13 @@ use crate::wire::{EagerRtm, MsgId, Repr, SendId};
 use crate::endpoint::api::completion::CompletionFlags;
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{OperationFlags, SendArgs};
+use crate::endpoint::api::reports::Report;
 use crate::endpoint::base::ids::{OutboundId, PeerId};
-use crate::endpoint::conversation::PeerState;
+use crate::endpoint::conversation::Conversation;
 use crate::endpoint::memory::iov::{Iov, total_length};
+use crate::endpoint::peers::handshake::PeerFeatures;
 use crate::endpoint::sending::choice::{self, MessageProtocol, MessageQuery, NoProtocol};
-use crate::endpoint::sending::outbound::{Awaited, Bulk, Report};
+use crate::endpoint::sending::outbound::{Awaited, Bulk};
 use crate::endpoint::sending::stream::{MessageHead, Request, Stream, segment_size};
 use crate::endpoint::subprotocols::message::message_flags;
 use crate::endpoint::{Endpoint, IOV_LIMIT};
@@ -22,11 +24,11 @@ impl<N: Nic> Endpoint<N> {
         check_pieces(args.data.len())?;
         self.check_inject(inject, length)?;
         let state = self.check_peer(args.peer)?;
-        let features = state.and_then(|state| state.features.as_ref());
+        let features = state.and_then(|state| state.handshake.features());
         if let Some(qp) = features.and_then(|features| features.user_recv_qp) {
             return self.send_headerless(args, length, qp);
         }
-        let options = self.options_for(state, args.cq_data);
+        let options = self.request_options(features, args.cq_data);
         // Stock libfabric keeps injected data out of delivery complete: nobody hears of its end.
         let delivery_complete = args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject;
         // As if it were to fit one packet; the operation that RECEIPT has to name is not known yet.
@@ -54,7 +56,7 @@ impl<N: Nic> Endpoint<N> {
         // Only now: an id that was not used would be a gap that stalls the peer for good.
         if let Some(state) = self.peers.state_mut(args.peer) {
             state.next_msg_id = state.next_msg_id.next();
-            state.request_sent = true;
+            state.handshake.request_sent();
         }
         Ok(())
     }
@@ -80,9 +82,9 @@ impl<N: Nic> Endpoint<N> {
         if protocol.is_read_by_peer() {
             registered = self.register_source(args.data, Access::REMOTE_READ)?;
             if registered.is_none() {
-                let features = self.peers.state(peer).and_then(|state| state.features);
+                let features = self.features(peer);
                 let local = self.local.without_rdma();
-                protocol = match choice::message(&local, features.as_ref(), query) {
+                protocol = match choice::message(&local, features, query) {
                     Ok(protocol) => protocol,
                     Err(reason) => return self.no_protocol(peer, reason),
                 };
@@ -168,17 +170,22 @@ impl<N: Nic> Endpoint<N> {
 
     /// The state of a peer with which an operation can be started now, if there was ever a packet.
     #[inline]
-    pub(crate) fn check_peer(&self, peer: PeerId) -> Result<Option<&PeerState>, EndpointError> {
+    pub(crate) fn check_peer(&self, peer: PeerId) -> Result<Option<&Conversation>, EndpointError> {
         match self.peers.lookup(peer) {
             None => Err(EndpointError::UnknownPeer(peer)),
             Some(Some(state)) if state.failed => Err(EndpointError::PeerFailed(peer)),
-            Some(Some(state)) if state.backoff.is_some() => Err(EndpointError::TryAgain),
+            Some(Some(state)) if state.backoff.is_active() => Err(EndpointError::TryAgain),
             Some(state) => Ok(state),
         }
     }
 
+    /// What a peer said about itself, once it has.
+    pub(crate) fn features(&self, peer: PeerId) -> Option<&PeerFeatures> {
+        self.peers.state(peer)?.handshake.features()
+    }
+
     /// The id of the next message to a peer.
-    pub(crate) fn next_msg_id(&self, peer: Option<&PeerState>) -> MsgId {
+    pub(crate) fn next_msg_id(&self, peer: Option<&Conversation>) -> MsgId {
         peer.map_or(MsgId(self.config.first_msg_id), |state| state.next_msg_id)
     }
 

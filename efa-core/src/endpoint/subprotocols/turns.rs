@@ -69,7 +69,7 @@ impl<N: Nic> Endpoint<N> {
                     expected,
                 };
                 self.release(packet);
-                self.refuse(Some(peer), packet_type.code(), reason);
+                self.reports.refuse(Some(peer), packet_type.code(), reason);
                 self.give_up_peer(peer, packet_type);
             }
         }
@@ -113,7 +113,7 @@ impl<N: Nic> Endpoint<N> {
         packet: ReceivedPacket,
         incoming: &Packet,
     ) {
-        self.statistics.out_of_order += 1;
+        self.reports.statistics.out_of_order += 1;
         match self.hold(peer, packet, None) {
             Ok(id) => {
                 if let Some(state) = self.peers.state_mut(peer) {
@@ -159,7 +159,7 @@ impl<N: Nic> Endpoint<N> {
             }
             Some(assembly) => self.keep_segment(peer, assembly, packet, incoming),
             None => {
-                self.refuse(
+                self.reports.refuse(
                     Some(peer),
                     incoming.base.packet_type.code(),
                     PacketError::AlreadyProcessed { msg_id: msg_id.0 },
@@ -183,7 +183,7 @@ impl<N: Nic> Endpoint<N> {
                 Some(claim) => claim.message.head,
                 None => return self.release(packet),
             },
-            Assembly::Waiting(key) => match self.admission.part_head(key) {
+            Assembly::Waiting(key) => match self.postponed_parts.head(key) {
                 Some(head) => *head,
                 None => return self.release(packet),
             },
@@ -206,7 +206,7 @@ impl<N: Nic> Endpoint<N> {
                 }
             }
             Assembly::Waiting(key) => {
-                if let Some(head) = self.admission.part_head(key) {
+                if let Some(head) = self.postponed_parts.head(key) {
                     *head = id;
                 }
             }
@@ -216,6 +216,6 @@ impl<N: Nic> Endpoint<N> {
 
     /// Parses a packet that was parsed before it had to wait.
     pub(crate) fn parse_again(&self, packet: &ReceivedPacket) -> Option<Packet> {
-        Packet::parse(packet.bytes(&self.nic)).ok()
+        Packet::parse(packet.bytes(self.posting.nic())).ok()
     }
 }

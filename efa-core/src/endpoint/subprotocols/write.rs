@@ -9,15 +9,16 @@ use crate::wire::{
 use crate::endpoint::api::completion::{CompletionEntry, CompletionFlags, Event, PacketError};
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::api::operation::{OperationFlags, RemoteIoVec, WriteArgs};
+use crate::endpoint::api::reports::Report;
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::base::immediate;
-use crate::endpoint::memory::iov::{Iov, attach, copy_out, total_length};
-use crate::endpoint::posting::in_flight::Owner;
+use crate::endpoint::memory::iov::{Iov, copy_out, total_length};
+use crate::endpoint::posting::Owner;
 use crate::endpoint::receiving::held::ReceivedPacket;
 use crate::endpoint::receiving::transfer::{Audience, Ending, Supply, Transfer};
 use crate::endpoint::sending::choice::{self, FitsRdma, WriteProtocol, WriteQuery};
-use crate::endpoint::sending::outbound::{Awaited, Bulk, Outbound, Report};
+use crate::endpoint::sending::outbound::{Awaited, Bulk, Outbound};
 use crate::endpoint::sending::stream::{Request, Stream, WriteHead};
 use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
 use crate::endpoint::subprotocols::rdma::Registered;
@@ -57,7 +58,8 @@ impl<N: Nic> Endpoint<N> {
         self.check_inject(inject, length)?;
         self.check_peer(args.peer)?;
         let delivery_complete = args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject;
-        let options = self.request_options(args.peer, args.cq_data);
+        let features = self.features(args.peer).copied();
+        let options = self.request_options(features.as_ref(), args.cq_data);
         let head = WriteHead {
             target,
             delivery_complete,
@@ -76,7 +78,6 @@ impl<N: Nic> Endpoint<N> {
             inject,
             fits_rdma: self.fits_rdma(args, length),
         };
-        let features = self.peers.state(args.peer).and_then(|state| state.features);
         let mut protocol = match choice::write(&self.local, features.as_ref(), &query) {
             Ok(protocol) => protocol,
             Err(reason) => return self.no_protocol(args.peer, reason),
@@ -107,7 +108,7 @@ impl<N: Nic> Endpoint<N> {
             }
         }
         if let Some(state) = self.peers.state_mut(args.peer) {
-            state.request_sent = true;
+            state.handshake.request_sent();
         }
         Ok(())
     }
@@ -119,7 +120,7 @@ impl<N: Nic> Endpoint<N> {
         };
         let one_request = args.data.len() == 1
             && args.remote.len() == 1
-            && length <= self.nic.attributes().max_rdma_size as u64;
+            && length <= self.posting.nic().attributes().max_rdma_size as u64;
         match u32::try_from(data) {
             Ok(_) if one_request => FitsRdma::WithImmediate,
             _ => FitsRdma::No,
@@ -147,29 +148,15 @@ impl<N: Nic> Endpoint<N> {
         };
         let may_gather = !args.flags.contains(OperationFlags::INJECT);
         let header = eager_header(head, SendId(id.to_wire()));
-        let posted = self.start_packet(&header).and_then(|mut packet| {
-            let attached = attach(
-                &mut self.nic,
-                packet.buffer,
-                packet.in_buffer,
-                args.data,
-                0,
-                length as usize,
-                may_gather,
-            );
-            match attached {
-                Ok(attached) => {
-                    let copied = attached.in_buffer - packet.in_buffer;
-                    self.statistics.note_sent(Protocol::EagerWrite, copied);
-                    packet.in_buffer = attached.in_buffer;
-                    packet.gathered = attached.gathered;
-                    self.post_packet(args.peer, Owner::Outbound(id), packet)
-                }
-                Err(error) => {
-                    self.nic.release_buffer(packet.buffer);
-                    Err(error.into())
-                }
-            }
+        let posted = self.posting.start_packet(&header).and_then(|mut packet| {
+            let size = length as usize;
+            let copied = self
+                .posting
+                .attach(&mut packet, args.data, 0, size, may_gather)?;
+            self.reports
+                .statistics
+                .note_sent(Protocol::EagerWrite, copied);
+            self.post_packet(args.peer, Owner::Outbound(id), packet)
         });
         if posted.is_err() {
             self.outbound.remove(id);
@@ -222,7 +209,9 @@ impl<N: Nic> Endpoint<N> {
         };
         let cq_data = options.cq_data;
         if rma_iov.total_len() != Some(length) {
-            return self.refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
+            return self
+                .reports
+                .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
         }
         let Some(target) = self.exposed_memory(rma_iov, Access::REMOTE_WRITE) else {
             return self.refuse_memory(peer, packet_type);
@@ -242,14 +231,16 @@ impl<N: Nic> Endpoint<N> {
         if let Header::EagerRtw(eager) = &incoming.header {
             let pieces = target.as_slice();
             let copied = copy_out(
-                &mut self.nic,
+                self.posting.nic_mut(),
                 packet,
                 payload.offset,
                 payload.length,
                 pieces,
                 0,
             );
-            self.statistics.note_received(Protocol::EagerWrite, length);
+            self.reports
+                .statistics
+                .note_received(Protocol::EagerWrite, length);
             let failure = copied
                 .is_err()
                 .then_some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy));
@@ -261,7 +252,7 @@ impl<N: Nic> Endpoint<N> {
             }
             return self.end_inbound(&ending, peer, length, length, failure);
         }
-        if !self.begin_service(peer, packet_type) {
+        if !self.begin_request(peer, packet_type) {
             return;
         }
         let transfer = Transfer::new(peer, length, target, length, ending);
@@ -299,7 +290,7 @@ impl<N: Nic> Endpoint<N> {
     /// Reports a request that names memory which its sender may not use.
     #[cold]
     pub(crate) fn refuse_memory(&mut self, peer: PeerId, packet_type: PacketType) {
-        self.push_event(Event::RemoteOperationFailed {
+        self.reports.event(Event::RemoteOperationFailed {
             peer,
             packet_type: packet_type.code(),
             failure: Failure::new(Errno::EINVAL, ProviderError::RmaAddress),
@@ -311,8 +302,7 @@ impl<N: Nic> Endpoint<N> {
         let source = self.peers.identify(source, None);
         let flags =
             CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE | CompletionFlags::REMOTE_CQ_DATA;
-        self.statistics.count(flags, true);
-        self.report(CompletionEntry {
+        self.reports.succeeded(CompletionEntry {
             context: 0,
             flags,
             length: length as u64,

@@ -1,0 +1,179 @@
+//! What the application has yet to take: completions and events. Also the counters.
+
+use std::collections::VecDeque;
+
+use crate::endpoint::base::ids::PeerId;
+use crate::wire::PacketType;
+
+use super::completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event, PacketError};
+use super::error::Failure;
+use super::statistics::Statistics;
+
+/// How the application wants to hear of the end of an operation that sends data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Report {
+    pub(crate) context: u64,
+    pub(crate) flags: CompletionFlags,
+    /// Success is reported, not only failure.
+    pub(crate) success: bool,
+}
+
+/// Completions and events that the application has not taken, and the counters.
+pub(crate) struct Reports {
+    completions: VecDeque<Result<CompletionEntry, ErrorEntry>>,
+    events: VecDeque<Event>,
+    /// Events kept; older ones are dropped.
+    max_events: usize,
+    pub(crate) statistics: Statistics,
+}
+
+impl Reports {
+    pub(crate) fn new(max_events: usize) -> Self {
+        Reports {
+            completions: VecDeque::new(),
+            events: VecDeque::new(),
+            max_events,
+            statistics: Statistics::default(),
+        }
+    }
+
+    /// Completions that wait to be taken.
+    pub(crate) fn completions_len(&self) -> usize {
+        self.completions.len()
+    }
+
+    pub(crate) fn next_completion(&mut self) -> Option<Result<CompletionEntry, ErrorEntry>> {
+        self.completions.pop_front()
+    }
+
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Counts and reports a success.
+    #[inline]
+    pub(crate) fn succeeded(&mut self, entry: CompletionEntry) {
+        self.statistics.count(entry.flags, true);
+        self.completions.push_back(Ok(entry));
+    }
+
+    /// Counts a success that the application does not want to hear of.
+    #[inline]
+    pub(crate) fn succeeded_silently(&mut self, flags: CompletionFlags) {
+        self.statistics.count(flags, true);
+    }
+
+    /// Counts and reports a failure.
+    #[cold]
+    pub(crate) fn failed(&mut self, entry: ErrorEntry) {
+        self.statistics.count(entry.flags, false);
+        self.completions.push_back(Err(entry));
+    }
+
+    /// Tells how an operation that sends data ended.
+    #[inline]
+    pub(crate) fn sent(
+        &mut self,
+        peer: PeerId,
+        report: &Report,
+        length: u64,
+        failure: Option<Failure>,
+    ) {
+        match failure {
+            Some(failure) => self.failed(ErrorEntry {
+                context: report.context,
+                flags: report.flags,
+                length: 0,
+                overflow_length: 0,
+                data: 0,
+                tag: 0,
+                source: Some(peer),
+                failure,
+            }),
+            None if report.success => self.succeeded(CompletionEntry {
+                context: report.context,
+                flags: report.flags,
+                length,
+                data: 0,
+                tag: 0,
+                source: None,
+                buffer: 0,
+            }),
+            None => self.succeeded_silently(report.flags),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn event(&mut self, event: Event) {
+        if self.events.len() >= self.max_events {
+            self.events.pop_front();
+            self.statistics.events_dropped += 1;
+        }
+        self.events.push_back(event);
+    }
+
+    /// Reports a packet that was not accepted.
+    #[cold]
+    pub(crate) fn refuse(&mut self, peer: Option<PeerId>, packet_type: u8, reason: PacketError) {
+        self.statistics.packets_refused += 1;
+        self.event(Event::PacketRefused {
+            peer,
+            packet_type,
+            reason,
+        });
+    }
+
+    /// Reports a packet that names an operation which does not exist, or which is not one with its
+    /// sender.
+    #[cold]
+    pub(crate) fn refuse_id(&mut self, peer: PeerId, packet_type: PacketType, id: u32) {
+        let reason = PacketError::StaleOperation { id };
+        self.refuse(Some(peer), packet_type.code(), reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::base::ids::Id;
+    use crate::endpoint::{Errno, ProviderError};
+
+    #[test]
+    fn the_oldest_events_are_dropped_and_counted() {
+        let mut reports = Reports::new(2);
+        for code in 1..=3 {
+            reports.refuse(None, code, PacketError::InvalidType);
+        }
+        let kept: Vec<u8> = core::iter::from_fn(|| reports.next_event())
+            .map(|event| match event {
+                Event::PacketRefused { packet_type, .. } => packet_type,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(kept, [2, 3]);
+        assert_eq!(reports.statistics.events_dropped, 1);
+        assert_eq!(reports.statistics.packets_refused, 3);
+    }
+
+    #[test]
+    fn every_end_of_a_send_is_counted_and_told_as_far_as_it_is_wanted() {
+        let peer = PeerId::new(1, 0);
+        let report = |success| Report {
+            context: 7,
+            flags: CompletionFlags::MSG | CompletionFlags::SEND,
+            success,
+        };
+        let failure = Failure::new(Errno::EIO, ProviderError::None);
+        let mut reports = Reports::new(0);
+        reports.sent(peer, &report(false), 5, None);
+        reports.sent(peer, &report(true), 5, None);
+        reports.sent(peer, &report(false), 5, Some(failure));
+        let sends = reports.statistics.sends;
+        assert_eq!((sends.successes, sends.errors), (2, 1));
+        let told = reports.next_completion().unwrap().unwrap();
+        assert_eq!((told.context, told.length), (7, 5));
+        let told = reports.next_completion().unwrap().unwrap_err();
+        assert_eq!((told.failure, told.source), (failure, Some(peer)));
+        assert_eq!(reports.next_completion(), None);
+    }
+}

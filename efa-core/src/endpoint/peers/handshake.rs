@@ -1,0 +1,232 @@
+//! What two peers know of each other: who sent its HANDSHAKE, what the peer's said, and what waits for
+//! it (spec chapter 2).
+
+use crate::address::{Qkey, Qpn, RawAddress};
+use crate::endpoint::api::error::Failure;
+use crate::endpoint::base::ids::{OutboundId, ReceiveId};
+use crate::wire::{Connid, ExtraFeatures, Handshake, RawAddressHeader, ReqOptions};
+
+/// What a peer said about itself in its HANDSHAKE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PeerFeatures {
+    /// Extra features and requests 0 to 63.
+    pub(crate) extra: ExtraFeatures,
+    /// PCI part id of its device; libfabric before 1.20 does not send it.
+    pub(crate) device_version: Option<u32>,
+    /// A queue pair that takes messages without headers, and nothing else (request 7).
+    pub(crate) user_recv_qp: Option<(Qpn, Qkey)>,
+}
+
+impl From<&Handshake> for PeerFeatures {
+    fn from(handshake: &Handshake) -> Self {
+        let extra = handshake.extra_info.features();
+        let user_recv_qp = handshake
+            .user_recv_qp
+            .filter(|_| extra.contains(ExtraFeatures::USER_RECV_QP));
+        PeerFeatures {
+            extra,
+            device_version: handshake.device_version,
+            user_recv_qp: user_recv_qp
+                .and_then(|qp| Some((Qpn(u16::try_from(qp.qpn).ok()?), qp.qkey))),
+        }
+    }
+}
+
+/// How a request names its sender. Never by both: stock libfabric asserts that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Identity {
+    /// By its whole address: the peer may not know it, or wants headers of constant length.
+    RawAddress,
+    /// By the connection id, which the peer asked for.
+    Connid,
+    /// By nothing but AHN and QPN: libfabric before 1.14 takes a connid for data.
+    Nothing,
+}
+
+/// How requests to a peer with these features name their sender.
+#[inline]
+pub(crate) fn identity(features: Option<&PeerFeatures>) -> Identity {
+    match features {
+        None => Identity::RawAddress,
+        Some(features)
+            if features
+                .extra
+                .contains(ExtraFeatures::CONSTANT_HEADER_LENGTH) =>
+        {
+            Identity::RawAddress
+        }
+        Some(features) if features.extra.contains(ExtraFeatures::CONNID_HEADER) => Identity::Connid,
+        Some(_) => Identity::Nothing,
+    }
+}
+
+impl Identity {
+    /// The optional headers of a request from `address` (spec section 2.2).
+    #[inline]
+    pub(crate) fn options(self, address: RawAddress, cq_data: Option<u64>) -> ReqOptions {
+        ReqOptions {
+            raw_address: (self == Identity::RawAddress).then(|| RawAddressHeader::new(address)),
+            cq_data,
+            connid: (self == Identity::Connid).then(|| Connid::from(address.qkey)),
+            ..ReqOptions::default()
+        }
+    }
+}
+
+/// The handshake with one peer.
+#[derive(Default)]
+pub(crate) struct Handshaking {
+    /// Our HANDSHAKE was sent, or is about to be.
+    greeted: bool,
+    /// The peer's HANDSHAKE.
+    features: Option<PeerFeatures>,
+    /// A request was sent, so the peer's HANDSHAKE can be expected.
+    request_sent: bool,
+    /// The packet that was to provoke it could not be sent.
+    failure: Option<Failure>,
+    waiting: Waiting,
+}
+
+/// What waits for a peer's HANDSHAKE.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    /// Transfers whose data cannot be read: it says whether the peer knows READ_NACK.
+    pub(crate) refused_reads: Vec<ReceiveId>,
+    /// Operations that may send CTSDATA: it says whether that may have a connection id.
+    pub(crate) granted_data: Vec<OutboundId>,
+}
+
+impl Handshaking {
+    /// Returns whether our HANDSHAKE is yet to be sent. It is only once.
+    #[inline]
+    pub(crate) fn greet(&mut self) -> bool {
+        !core::mem::replace(&mut self.greeted, true)
+    }
+
+    /// What the peer said about itself, once it has.
+    #[inline]
+    pub(crate) fn features(&self) -> Option<&PeerFeatures> {
+        self.features.as_ref()
+    }
+
+    /// Returns whether the peer said that it has a feature or makes a request.
+    pub(crate) fn has(&self, feature: ExtraFeatures) -> bool {
+        self.features
+            .is_some_and(|features| features.extra.contains(feature))
+    }
+
+    /// Takes the peer's HANDSHAKE. Returns what waited for it. Peers send one; should another come,
+    /// the first one stands: operations were chosen by it.
+    pub(crate) fn receive(&mut self, features: PeerFeatures) -> Waiting {
+        self.features.get_or_insert(features);
+        core::mem::take(&mut self.waiting)
+    }
+
+    /// What waits for the peer's HANDSHAKE, to add to it; `None` once that has come.
+    pub(crate) fn waiting(&mut self) -> Option<&mut Waiting> {
+        self.features.is_none().then_some(&mut self.waiting)
+    }
+
+    /// Returns whether a packet has to be sent for the peer to answer with its HANDSHAKE.
+    pub(crate) fn has_to_be_provoked(&self) -> bool {
+        !self.request_sent && self.features.is_none()
+    }
+
+    /// Notes that a request was sent: the first one is answered with a HANDSHAKE.
+    #[inline]
+    pub(crate) fn request_sent(&mut self) {
+        self.request_sent = true;
+    }
+
+    /// Notes that a packet was lost because the peer is gone. No HANDSHAKE will answer what was sent
+    /// so far, so the next one is asked for anew.
+    pub(crate) fn peer_gone(&mut self) {
+        if self.features.is_none() {
+            self.request_sent = false;
+        }
+    }
+
+    /// Notes that the packet that was to provoke the HANDSHAKE could not be sent: the next operation
+    /// that needs it fails instead of waiting.
+    pub(crate) fn provocation_lost(&mut self, failure: Failure) {
+        self.request_sent = false;
+        self.failure = Some(failure);
+    }
+
+    /// Why the HANDSHAKE will not come, told once.
+    pub(crate) fn take_failure(&mut self) -> Option<Failure> {
+        self.failure.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::{Errno, ProviderError};
+
+    fn features(extra: ExtraFeatures) -> PeerFeatures {
+        PeerFeatures {
+            extra,
+            device_version: None,
+            user_recv_qp: None,
+        }
+    }
+
+    #[test]
+    fn requests_name_their_sender_once_and_as_the_peer_wants_it() {
+        use ExtraFeatures as E;
+        for (extra, expected) in [
+            (None, Identity::RawAddress),
+            (Some(E::empty()), Identity::Nothing),
+            (Some(E::CONNID_HEADER), Identity::Connid),
+            (
+                Some(E::CONNID_HEADER | E::CONSTANT_HEADER_LENGTH),
+                Identity::RawAddress,
+            ),
+        ] {
+            let features = extra.map(features);
+            assert_eq!(identity(features.as_ref()), expected, "{extra:?}");
+        }
+    }
+
+    #[test]
+    fn we_greet_once() {
+        let mut handshake = Handshaking::default();
+        assert!(handshake.greet());
+        assert!(!handshake.greet());
+    }
+
+    #[test]
+    fn the_first_handshake_stands_and_releases_what_waited() {
+        let mut handshake = Handshaking::default();
+        let refused = ReceiveId::from_wire(4);
+        handshake.waiting().unwrap().refused_reads.push(refused);
+        let waited = handshake.receive(features(ExtraFeatures::READ_NACK));
+        assert_eq!(waited.refused_reads, [refused]);
+        assert!(handshake.waiting().is_none());
+        let again = handshake.receive(features(ExtraFeatures::empty()));
+        assert!(again.refused_reads.is_empty());
+        assert!(handshake.has(ExtraFeatures::READ_NACK));
+    }
+
+    #[test]
+    fn a_handshake_is_asked_for_once_and_anew_when_it_cannot_come() {
+        let mut handshake = Handshaking::default();
+        assert!(handshake.has_to_be_provoked());
+        handshake.request_sent();
+        assert!(!handshake.has_to_be_provoked());
+        handshake.peer_gone();
+        assert!(handshake.has_to_be_provoked());
+        handshake.request_sent();
+        let failure = Failure::new(Errno::EIO, ProviderError::None);
+        handshake.provocation_lost(failure);
+        assert!(handshake.has_to_be_provoked());
+        assert_eq!(handshake.take_failure(), Some(failure));
+        assert_eq!(handshake.take_failure(), None);
+        handshake.request_sent();
+        handshake.receive(features(ExtraFeatures::empty()));
+        // It has come: nothing is lost with the peer.
+        handshake.peer_gone();
+        assert!(!handshake.has_to_be_provoked());
+    }
+}

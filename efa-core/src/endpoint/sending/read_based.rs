@@ -1,0 +1,48 @@
+//! Messages of which the receiver reads a part by RDMA: how much of the next one may travel ahead of
+//! the read.
+
+/// The messages to one peer of which it reads a part.
+#[derive(Default)]
+pub(crate) struct ReadBased {
+    messages: u32,
+    /// Their bytes in packets.
+    runts: u64,
+}
+
+impl ReadBased {
+    /// Notes a message with so many bytes in packets.
+    pub(crate) fn begin(&mut self, runt: u64) {
+        self.messages += 1;
+        self.runts += runt;
+    }
+
+    /// Notes that the peer reads a message of [`ReadBased::begin`] no more.
+    pub(crate) fn end(&mut self, runt: u64) {
+        self.messages -= 1;
+        self.runts -= runt;
+    }
+
+    /// Bytes that may travel ahead of the read of another message: the settings' share, as long as no
+    /// message is being read.
+    pub(crate) fn runt_budget(&self, runt_size: u64) -> u64 {
+        match self.messages {
+            0 => runt_size.saturating_sub(self.runts),
+            _ => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_message_at_a_time_has_a_runt() {
+        let mut read_based = ReadBased::default();
+        assert_eq!(read_based.runt_budget(100), 100);
+        read_based.begin(60);
+        assert_eq!(read_based.runt_budget(100), 0);
+        read_based.end(60);
+        assert_eq!(read_based.runt_budget(100), 100);
+    }
+}

@@ -1,0 +1,284 @@
+//! Posting for an operation, and what follows when the device is done with what was posted.
+
+use crate::endpoint::Endpoint;
+use crate::endpoint::api::completion::Event;
+use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
+use crate::endpoint::base::ids::{PacketId, PeerId};
+use crate::endpoint::peers::handshake::{PeerFeatures, identity};
+use crate::endpoint::posting::{InFlight, Outgoing, Owner, Rdma, RdmaPart, Request};
+use crate::nic::{BufferId, Destination, Nic, Status};
+use crate::wire::{PacketType, Repr, ReqOptions};
+
+// Posting.
+impl<N: Nic> Endpoint<N> {
+    /// Where packets for a peer go.
+    #[inline]
+    fn destination(&self, peer: PeerId) -> Result<Destination, EndpointError> {
+        let destination = self.peers.destination(peer);
+        destination.ok_or(EndpointError::UnknownPeer(peer))
+    }
+
+    /// Posts a packet. On an error it is given up.
+    #[inline]
+    pub(crate) fn post_packet(
+        &mut self,
+        peer: PeerId,
+        owner: Owner,
+        packet: Outgoing,
+    ) -> Result<(), EndpointError> {
+        let destination = self
+            .destination(peer)
+            .inspect_err(|_| self.posting.give_up(&packet))?;
+        self.posting.post_packet(peer, destination, owner, packet)?;
+        self.reports.statistics.packets_sent += 1;
+        if let Owner::Whole(_) = owner {
+            // It counts as an operation.
+            self.outbound.narrow();
+        }
+        Ok(())
+    }
+
+    /// Posts an RDMA request.
+    pub(crate) fn post_rdma(
+        &mut self,
+        peer: PeerId,
+        owner: Owner,
+        part: RdmaPart,
+        rdma: Rdma,
+    ) -> Result<(), EndpointError> {
+        let destination = self.destination(peer)?;
+        self.posting
+            .post_rdma(peer, destination, owner, part, rdma)?;
+        self.reports.statistics.packets_sent += 1;
+        Ok(())
+    }
+
+    /// Posts a packet or RDMA request again.
+    ///
+    /// # Errors
+    /// Only [`EndpointError::TryAgain`]; other errors end its operation.
+    pub(crate) fn resend(&mut self, id: PacketId) -> Result<(), EndpointError> {
+        let Some(known) = self.posting.get(id) else {
+            return Ok(());
+        };
+        let posted = self
+            .destination(known.peer)
+            .and_then(|destination| self.posting.post_again(id, destination));
+        match posted {
+            Ok(()) => self.reports.statistics.packets_sent += 1,
+            Err(EndpointError::TryAgain) => return Err(EndpointError::TryAgain),
+            Err(error) => self.lose_packet(id, Failure::of_post(&error)),
+        }
+        Ok(())
+    }
+
+    /// Sends a packet that belongs to no operation of the application.
+    ///
+    /// # Errors
+    /// Only [`EndpointError::TryAgain`]; other errors are told as events.
+    pub(crate) fn send_control(
+        &mut self,
+        peer: PeerId,
+        header: &impl Repr,
+    ) -> Result<(), EndpointError> {
+        let posted = self
+            .posting
+            .start_packet(header)
+            .and_then(|packet| self.post_packet(peer, Owner::Nobody, packet));
+        self.control_posted(peer, header.packet_type(), posted)
+    }
+
+    /// Judges the posting of a packet that belongs to no operation of the application.
+    ///
+    /// # Errors
+    /// Only [`EndpointError::TryAgain`]; other errors are told as events.
+    pub(crate) fn control_posted(
+        &mut self,
+        peer: PeerId,
+        packet_type: PacketType,
+        posted: Result<(), EndpointError>,
+    ) -> Result<(), EndpointError> {
+        match posted {
+            Err(EndpointError::TryAgain) => Err(EndpointError::TryAgain),
+            // Without the peer nobody waits for the packet.
+            Ok(()) | Err(EndpointError::UnknownPeer(_)) => Ok(()),
+            Err(error) => {
+                self.reports.event(Event::ControlSendFailed {
+                    peer,
+                    packet_type: packet_type.code(),
+                    failure: Failure::of_post(&error),
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// The optional headers of a request to a peer: who we are, in the form that the peer needs
+    /// (spec section 2.2; stock libfabric since 1.17).
+    #[inline]
+    pub(crate) fn request_options(
+        &self,
+        features: Option<&PeerFeatures>,
+        cq_data: Option<u64>,
+    ) -> ReqOptions {
+        identity(features).options(self.address, cq_data)
+    }
+
+    /// Gives a packet buffer back.
+    #[inline]
+    pub(crate) fn recycle(&mut self, buffer: BufferId) {
+        self.posting.recycle(buffer, self.held.in_buffers());
+    }
+}
+
+// What follows.
+impl<N: Nic> Endpoint<N> {
+    /// The device is done with a packet or an RDMA request.
+    #[inline]
+    pub(crate) fn on_done(&mut self, context: u64, status: Status) {
+        let id = PacketId::from_wire(context as u32);
+        if status == Status::RemoteRnr {
+            return self.on_receiver_not_ready(id);
+        }
+        if status != Status::Ok {
+            return self.on_undelivered(id, status);
+        }
+        // A completion that comes twice finds nothing.
+        let Some(done) = self.take_packet(id) else {
+            self.reports.statistics.stray_completions += 1;
+            return;
+        };
+        if self.posting.any_refused()
+            && let Some(state) = self.peers.state_mut(done.peer)
+        {
+            self.posting.got_through(&mut state.backoff);
+        }
+        let mut read = None;
+        match done.request {
+            Request::Packet(packet) => self.recycle(packet.buffer),
+            Request::Rdma(part, Rdma::Read) => read = Some(part.local.length as u64),
+            Request::Stored(_) | Request::Rdma(_, Rdma::Write(_)) => {}
+        }
+        match done.owner {
+            Owner::Whole(operation) => {
+                let failure = operation.failure;
+                self.reports
+                    .sent(done.peer, &operation.report, operation.length, failure);
+            }
+            Owner::Outbound(id) => {
+                if let Some(outbound) = self.outbound.get_mut(id) {
+                    outbound.outstanding -= 1;
+                    self.finish_outbound(id);
+                }
+            }
+            Owner::Inbound(id) => {
+                if let Some(length) = read {
+                    self.on_read_done(id, length, None);
+                }
+            }
+            Owner::Nobody | Owner::Provocation => {}
+        }
+    }
+
+    fn on_receiver_not_ready(&mut self, id: PacketId) {
+        self.reports.statistics.receiver_not_ready += 1;
+        let Some(peer) = self.posting.get(id).map(|packet| packet.peer) else {
+            self.reports.statistics.stray_completions += 1;
+            return;
+        };
+        let Some(state) = self.peers.state_mut(peer) else {
+            return self.lose_packet(id, Failure::new(Errno::ECANCELED, ProviderError::RemoteRnr));
+        };
+        let freed = self.posting.refused(id, &mut state.backoff, self.now);
+        if let Some(buffer) = freed {
+            self.recycle(buffer);
+        }
+    }
+
+    /// The device could not deliver a packet or carry out an RDMA request.
+    #[cold]
+    fn on_undelivered(&mut self, id: PacketId, status: Status) {
+        match self.posting.get(id).map(|refused| refused.peer) {
+            Some(peer) => {
+                let failure = self.refine(peer, status);
+                self.lose_packet(id, failure);
+            }
+            None => self.reports.statistics.stray_completions += 1,
+        }
+    }
+
+    /// Forgets a packet or RDMA request.
+    #[inline]
+    fn take_packet(&mut self, id: PacketId) -> Option<InFlight> {
+        let taken = self.posting.take(id)?;
+        if let Owner::Whole(_) = taken.owner {
+            self.outbound.widen();
+        }
+        Some(taken)
+    }
+
+    /// Gives up a packet that the device lost, or that waited to be posted again.
+    fn lose_packet(&mut self, id: PacketId, failure: Failure) {
+        if let Some(lost) = self.take_packet(id) {
+            self.on_lost(&lost, failure);
+        }
+    }
+
+    fn on_lost(&mut self, lost: &InFlight, failure: Failure) {
+        if let Some(buffer) = lost.buffer() {
+            self.recycle(buffer);
+        }
+        if failure.is_peer_gone()
+            && let Some(state) = self.peers.state_mut(lost.peer)
+        {
+            state.handshake.peer_gone();
+        }
+        match (lost.owner, lost.packet_type()) {
+            (Owner::Whole(operation), _) => {
+                let failure = operation.failure.unwrap_or(failure);
+                self.reports.sent(
+                    lost.peer,
+                    &operation.report,
+                    operation.length,
+                    Some(failure),
+                );
+            }
+            (Owner::Outbound(id), _) => {
+                if let Some(outbound) = self.outbound.get_mut(id) {
+                    outbound.outstanding -= 1;
+                    self.fail_outbound(id, failure);
+                }
+            }
+            (Owner::Inbound(id), None) => self.on_read_done(id, 0, Some(failure)),
+            (Owner::Inbound(id), Some(_)) => self.fail_inbound(id, failure),
+            (Owner::Provocation, _) => {
+                if let Some(state) = self.peers.state_mut(lost.peer) {
+                    state.handshake.provocation_lost(failure);
+                }
+            }
+            (Owner::Nobody, _) if failure.is_peer_gone() => {
+                // Normal at the end of a program: the peer closed its endpoint without waiting for
+                // what the application does not know of (spec section 2.3).
+                self.reports.statistics.control_packets_lost += 1;
+            }
+            (Owner::Nobody, packet_type) => self.reports.event(Event::ControlSendFailed {
+                peer: lost.peer,
+                packet_type: packet_type.map_or(0, PacketType::code),
+                failure,
+            }),
+        }
+    }
+
+    /// Says whether a peer that does not respond ever did, as stock libfabric does.
+    fn refine(&self, peer: PeerId, status: Status) -> Failure {
+        let mut failure = Failure::from(status);
+        if status == Status::LocalUnresponsiveRemote {
+            let state = self.peers.state(peer);
+            failure.provider = match state.and_then(|state| state.handshake.features()) {
+                Some(_) => ProviderError::EstablishedUnresponsive,
+                None => ProviderError::UnestablishedUnresponsive,
+            };
+        }
+        failure
+    }
+}
