@@ -149,8 +149,11 @@ impl<'a> Conductor<'a> {
             step: self.scenario.steps.len(),
             time: now(),
         });
-        let problems = verify::written(self.scenario, &self.written);
-        self.transcript.problems.extend(problems);
+        for at in 0..self.players.len() {
+            let arrived = self.written.get(&at).map_or(&[][..], Vec::as_slice);
+            let problem = verify::written(self.scenario, at, arrived);
+            self.transcript.problems.extend(problem);
+        }
         for player in self.players.drain(..) {
             player.end()?;
         }

@@ -1,7 +1,5 @@
 //! Whether an application saw what its scenario says.
 
-use std::collections::HashMap;
-
 use crate::application::Report;
 use crate::scenario::{Action, Capability, EndpointIndex, Operation, Scenario};
 
@@ -103,28 +101,24 @@ pub fn completion(scenario: &Scenario, id: &str, report: &Report) -> Vec<String>
     problems
 }
 
-/// Compares the completion data that came with writes, by the endpoint whose memory was written, with
-/// what the scenario's writes carry; one text per endpoint that differs. No order is promised.
-pub fn written(scenario: &Scenario, arrived: &HashMap<EndpointIndex, Vec<u64>>) -> Vec<String> {
-    let mut problems = Vec::new();
-    for (at, endpoint) in scenario.endpoints.iter().enumerate() {
-        let writes = scenario.steps.iter().filter_map(|step| match step.action {
-            Action::Start {
-                operation: Operation::Write { to, data, .. },
-                ..
-            } if to == at => data,
-            _ => None,
-        });
-        let mut expected: Vec<u64> = writes.collect();
-        let mut actual = arrived.get(&at).cloned().unwrap_or_default();
-        expected.sort_unstable();
-        actual.sort_unstable();
-        if expected != actual {
-            problems.push(format!(
-                "completion data of writes to `{}`: expected {expected:x?}, actual {actual:x?}",
-                endpoint.name
-            ));
-        }
-    }
-    problems
+/// Compares the completion data that came with writes to memory of endpoint `at` with what the
+/// scenario's writes carry. No order is promised.
+pub fn written(scenario: &Scenario, at: EndpointIndex, arrived: &[u64]) -> Option<String> {
+    let writes = scenario.steps.iter().filter_map(|step| match step.action {
+        Action::Start {
+            operation: Operation::Write { to, data, .. },
+            ..
+        } if to == at => data,
+        _ => None,
+    });
+    let mut expected: Vec<u64> = writes.collect();
+    let mut actual = arrived.to_vec();
+    expected.sort_unstable();
+    actual.sort_unstable();
+    (expected != actual).then(|| {
+        format!(
+            "completion data of writes to `{}`: expected {expected:x?}, actual {actual:x?}",
+            scenario.endpoints[at].name
+        )
+    })
 }

@@ -8,7 +8,7 @@ use efa_conformance::check;
 use efa_conformance::replay::codec;
 use efa_conformance::replay::emu::Emu;
 use efa_conformance::scenario::{Scenario, Software};
-use efa_conformance::suite::{self, Outcome};
+use efa_conformance::suite::{self, Options, Outcome};
 use efa_conformance::trace::Trace;
 
 fn files(extension: &str) -> Vec<PathBuf> {
@@ -20,6 +20,13 @@ fn files(extension: &str) -> Vec<PathBuf> {
         .collect();
     files.sort();
     files
+}
+
+fn seeds(seeds: u64) -> Options {
+    Options {
+        seeds,
+        ..Options::default()
+    }
 }
 
 #[test]
@@ -56,7 +63,7 @@ fn the_engine_takes_the_place_of_stock_libfabric() {
     let mut emu = Emu::orderly();
     for path in files("pcapng") {
         let trace = Trace::load(&path).unwrap_or_else(|error| panic!("{error}"));
-        for case in suite::run_engine(&trace, &mut emu, 3).unwrap() {
+        for case in suite::run_engine(&trace, &mut emu, seeds(3)).unwrap() {
             let passed = matches!(case.outcome, Outcome::Passed { .. });
             let excused = matches!(case.outcome, Outcome::NotUnderTest { .. });
             assert!(passed || excused, "{case}");
@@ -73,7 +80,7 @@ fn the_engine_plays_every_scenario_with_itself() {
     for path in scenarios {
         let scenario = Scenario::load(&path).unwrap_or_else(|error| panic!("{error}"));
         let trace = support::rehearse(&scenario);
-        let cases = suite::run_engine(&trace, &mut Emu::orderly(), 5).unwrap();
+        let cases = suite::run_engine(&trace, &mut Emu::orderly(), seeds(5)).unwrap();
         for case in cases {
             let passed = matches!(case.outcome, Outcome::Passed { .. });
             let excused = matches!(case.outcome, Outcome::NotUnderTest { .. });

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use super::{Outcome, complain, say};
+use crate::compare::Severity;
 use crate::drive::Identity;
 use crate::drive::serve::Engine;
 use crate::libfabric::Library;
@@ -15,7 +16,7 @@ use crate::player::{ANSWER_TIME, Player, Program, split_words};
 use crate::replay::emu::Emu;
 use crate::replay::hw::{Hw, Outside};
 use crate::suite::progress::Progress;
-use crate::suite::{self, Case, Results, Summary};
+use crate::suite::{self, Case, Options, Results, Summary};
 use crate::trace::Trace;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -83,6 +84,9 @@ pub(super) struct Run {
     /// the applications must see the same.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seeds: u64,
+    /// Also fail on what an implementation should do but need not.
+    #[arg(long)]
+    strict: bool,
     /// Only traces whose name contains this.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
@@ -135,6 +139,19 @@ pub(super) fn run(arguments: &Run) -> Outcome {
     };
     under_test.commit = arguments.commit.clone().or(under_test.commit);
     say(format_args!("under test: {}", under_test.details()));
+    let options = Options {
+        seeds: arguments.seeds,
+        fail_on: if arguments.strict {
+            Severity::Should
+        } else {
+            Severity::Must
+        },
+    };
+    // Seeds decide about the emulated network only.
+    let on_verbs = Options {
+        seeds: 0,
+        ..options
+    };
     let progress = Progress::new(paths.len());
     let mut cases: Vec<Case> = Vec::new();
     let mut unfit = Vec::new();
@@ -149,13 +166,14 @@ pub(super) fn run(arguments: &Run) -> Outcome {
         };
         let mut results = Vec::new();
         if let Some(backend) = &mut emu {
-            results.push(suite::run_engine(&trace, backend, arguments.seeds));
+            results.push(suite::run_engine(&trace, backend, options));
         }
         if let Some(backend) = &mut hw {
             results.push(match &mut outside {
-                Some(outside) => suite::run_outside(&trace, backend, &under_test.name, outside),
-                // Seeds decide about the emulated network only.
-                None => suite::run_engine(&trace, backend, 0),
+                Some(outside) => {
+                    suite::run_outside(&trace, backend, &under_test.name, outside, on_verbs)
+                }
+                None => suite::run_engine(&trace, backend, on_verbs),
             });
         }
         let mut ended = Vec::new();

@@ -1,7 +1,8 @@
 //! How each field of a packet under test is compared with the recorded one.
 //!
-//! One table, keyed by the names of [`efa_core::wire::fields`]. A scenario may depart from it, with
-//! a reason.
+//! One table, keyed by the names of [`efa_core::wire::fields`]. It says what the protocol allows: a
+//! value that the application or the peer decides is exact, a value that the sender may choose is
+//! within its bounds or free. A scenario may depart from it, with a reason.
 
 use efa_core::wire::PacketType;
 use efa_core::wire::fields::{FieldDescriptor, Kind};
@@ -13,24 +14,30 @@ use crate::scenario::{FieldPolicy, PolicyOverride};
 pub enum Rule {
     /// The values are equal.
     Exact,
-    /// The values are equal in these bits.
+    /// The values are equal in these bits; other bits are free.
     Masked(u64),
-    /// Not compared: bytes without a meaning, or a free choice of the implementation.
+    /// Any value is legal. A value other than the recorded one is remarked on.
+    Free,
+    /// Any value that is not less than this one is legal.
+    AtLeast(u64),
+    /// Not compared: bytes without a meaning.
     Ignored,
     /// The value is one of these.
     OneOf(Vec<u64>),
-    /// Part of an endpoint's raw address: the recorded endpoint's value corresponds to that of the
-    /// endpoint in its place, from the first packet on.
+    /// Part of the raw address of the packet's sender.
     Address(AddressPart),
-    /// An id that the sender of the packet chose: from now on the recorded one stands for it.
+    /// An id that the sender of the packet chose for the packet's operation.
     Introduces(IdKind),
-    /// An id that was introduced before.
+    /// An id that the receiver of the packet chose for the packet's operation.
     Refers(IdKind),
     /// Registered memory: the recorded place corresponds to the same place in the region that stands
     /// for the recorded one.
     Memory(MemoryPart),
     /// A constant of the sending endpoint: the first value seen is the one.
     Constant,
+    /// How the operation's bytes are divided into packets is the sender's choice: what arrives is
+    /// compared with the operation's bytes, wherever they were in the recording.
+    Segment,
 }
 
 /// Which part of a raw address a field holds.
@@ -64,30 +71,67 @@ pub enum MemoryPart {
     ReceiverKey,
 }
 
-/// Optional parts of a handshake that an implementation may leave out (spec section 2.1.1).
-const OPTIONAL_HANDSHAKE_FLAGS: u64 = 0x0001 | 0x0002;
+/// Flags of a REQ packet that follow from what the application asked for: CQ data, message, tagged,
+/// atomic, answer to a READ_NACK. Which optional headers about the sender's identity are there is
+/// judged with what the sender knows of its peer; bits that this version does not know are free.
+const REQ_MEANING: u64 = 0x2 | 0x4 | 0x8 | 0x20 | 0x2000;
 
-/// Capabilities that every release since 1.16 announces in the same way, given the same device and
-/// settings: RDMA read, delivery complete, constant header length, connid, runting read. Later
-/// releases announce more, which is theirs to do.
-const COMMON_CAPABILITIES: u64 = 0b1_1111;
+/// The flag that says which operation a CTS belongs to.
+const CTS_EMULATED_READ: u64 = 0x80;
+
+/// A raw address without extensions, in bytes.
+const RAW_ADDRESS: u64 = 32;
+
+/// Packets whose data is a part of an operation's data, of a size that the sender chooses.
+pub fn is_segment(packet_type: PacketType) -> bool {
+    use PacketType as T;
+    !matches!(
+        packet_type,
+        T::WriteRta | T::FetchRta | T::CompareRta | T::DcWriteRta | T::AtomRsp
+    ) && packet_type.carries_data()
+}
+
+/// Whether several packets of type `found` may stand where some of type `recorded` were, or one of
+/// them: the sender divides data, and permits to send it, in pieces of its own choice. A message that
+/// needs no answer may be one eager packet or several medium ones.
+pub fn may_repeat(recorded: PacketType, found: PacketType) -> bool {
+    use PacketType as T;
+    let class = |packet_type| match packet_type {
+        T::EagerMsgRtm | T::MediumMsgRtm => Some(0),
+        T::EagerTagRtm | T::MediumTagRtm => Some(1),
+        T::DcEagerMsgRtm | T::DcMediumMsgRtm => Some(2),
+        T::DcEagerTagRtm | T::DcMediumTagRtm => Some(3),
+        T::RuntreadMsgRtm => Some(4),
+        T::RuntreadTagRtm => Some(5),
+        T::CtsData => Some(6),
+        T::Cts => Some(7),
+        _ => None,
+    };
+    class(recorded).is_some() && class(recorded) == class(found)
+}
 
 /// The suite's rule for a field.
 pub fn standard(packet_type: PacketType, field: &FieldDescriptor) -> Rule {
     use IdKind::{Receive, Send};
     use PacketType as T;
-    if matches!(field.kind, Kind::Padding) {
-        return Rule::Ignored;
+    match field.kind {
+        Kind::Padding => return Rule::Ignored,
+        // Fields of a later version.
+        Kind::Unknown => return Rule::Free,
+        Kind::Data if is_segment(packet_type) => return Rule::Segment,
+        _ => {}
     }
     match (packet_type, field.name) {
-        (T::Handshake, "flags") => Rule::Masked(!OPTIONAL_HANDSHAKE_FLAGS),
-        (T::Handshake, "extra_info") => Rule::Masked(COMMON_CAPABILITIES),
+        (T::Cts, "flags") => Rule::Masked(CTS_EMULATED_READ),
+        (packet_type, "flags") if packet_type.is_req() => Rule::Masked(REQ_MEANING),
+        (_, "flags") => Rule::Free,
+        (T::Handshake, "nextra_p3") => Rule::AtLeast(4),
+        (T::Handshake, "extra_info") => Rule::Free,
         (T::Handshake, "host_id" | "device_version") => Rule::Constant,
         (_, "raw_addr.gid") => Rule::Address(AddressPart::Gid),
         (_, "raw_addr.qpn") => Rule::Address(AddressPart::Qpn),
         (_, "raw_addr.connid" | "connid") => Rule::Address(AddressPart::Connid),
-        // 32 bytes are the address; stock libfabric sends four more since 1.13.
-        (_, "raw_addr.size") => Rule::OneOf(vec![32, 36]),
+        (_, "raw_addr.size") => Rule::AtLeast(RAW_ADDRESS),
         (_, "user_recv_qp.qpn" | "user_recv_qp.qkey") => Rule::Constant,
         (T::Cts | T::Eor | T::ReadNack | T::Receipt, "send_id") => Rule::Refers(Send),
         (T::Cts | T::Eor | T::ReadNack, "recv_id") => Rule::Introduces(Receive),
@@ -95,6 +139,15 @@ pub fn standard(packet_type: PacketType, field: &FieldDescriptor) -> Rule {
         (T::ReadRsp, "send_id") => Rule::Introduces(Send),
         (_, "send_id") => Rule::Introduces(Send),
         (_, "recv_id") => Rule::Introduces(Receive),
+
+        (_, "credit_request") => Rule::Free,
+        (T::ShortRtr, "recv_length") => Rule::Free,
+        (T::Cts | T::LongctsRtr, "recv_length") => Rule::AtLeast(1),
+        (T::CtsData | T::ReadRsp, "seg_length") => Rule::Segment,
+        (_, "seg_offset" | "runt_length") => Rule::Segment,
+        // The receiver finds the operation by `send_id`; of one-sided operations it is 0 in stock
+        // libfabric.
+        (T::Receipt, "msg_id") => Rule::Free,
 
         (_, "read_iov.addr") => Rule::Memory(MemoryPart::SenderAddress),
         (_, "read_iov.key") => Rule::Memory(MemoryPart::SenderKey),
@@ -154,6 +207,13 @@ mod tests {
             "read_iov.key",
             "rma_iov.addr",
             "rma_iov.key",
+            "nextra_p3",
+            "credit_request",
+            "recv_length",
+            "seg_length",
+            "seg_offset",
+            "runt_length",
+            "msg_id",
         ] {
             assert!(has(name), "{name}");
         }

@@ -1,11 +1,12 @@
 //! Where the endpoint under test and the scripted endpoints meet.
 
+use efa_core::address::Gid;
 use efa_core::endpoint::Instant;
 use efa_core::nic::NicError;
 
 use super::Clock;
-use crate::application::RequestError;
 use crate::application::engine::HostNic;
+use crate::application::{Remote, RequestError};
 use crate::scenario::EndpointSpec;
 
 /// Why a backend cannot be used.
@@ -25,6 +26,19 @@ pub enum BackendError {
     /// The backend is as it should be; what is under test cannot be opened.
     #[error("the endpoint under test cannot be opened: {0}")]
     Subject(#[from] RequestError),
+}
+
+/// An RDMA request on its way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RdmaSeen {
+    /// Whose memory it is about.
+    pub gid: Gid,
+    /// Where in the memory, and its key.
+    pub remote: Remote,
+    /// Length in bytes.
+    pub length: u64,
+    /// It writes; otherwise it reads.
+    pub writes: bool,
 }
 
 /// Devices and the network between them.
@@ -48,4 +62,20 @@ pub trait Backend {
     /// `timeout`. `rounds` counts the calls since something last happened. Returns `false` if
     /// waiting any longer is pointless.
     fn idle(&mut self, rounds: u32, timeout: Option<Instant>) -> bool;
+
+    /// After so many calls of [`Self::idle`] in which nothing came, nothing is under way any more that
+    /// nobody waits for.
+    fn quiet_rounds(&self) -> u32;
+
+    /// Whether [`Self::rdma_requests`] knows of all requests.
+    fn sees_rdma(&self) -> bool {
+        false
+    }
+
+    /// Takes the RDMA requests that the device with this GID has made since the last call, if they
+    /// can be seen.
+    fn rdma_requests(&mut self, gid: Gid) -> Vec<RdmaSeen> {
+        let _ = gid;
+        Vec::new()
+    }
 }

@@ -4,7 +4,7 @@ use efa_core::wire::fields::fields_of;
 use efa_core::wire::{Packet, Repr};
 
 use super::script::sent_requests;
-use crate::compare::{Mismatch, Recorded};
+use crate::compare::{Finding, Recorded, Severity};
 use crate::trace::Trace;
 
 /// Parses every packet of a trace and writes it again; the results must be the same but for bytes
@@ -45,6 +45,7 @@ pub fn check(trace: &Trace) -> (usize, Vec<String>) {
             number: frame.number,
             sender: 0,
             receiver: 1,
+            operation: None,
             bytes: &frame.payload,
         };
         let mismatches = rewritten(recorded, &written);
@@ -54,7 +55,7 @@ pub fn check(trace: &Trace) -> (usize, Vec<String>) {
 }
 
 /// Compares a packet with what was written from its parsed form: all values, whatever their policy.
-fn rewritten(recorded: Recorded<'_>, written: &[u8]) -> Vec<Mismatch> {
+fn rewritten(recorded: Recorded<'_>, written: &[u8]) -> Vec<Finding> {
     let before = fields_of(recorded.bytes).into_iter().flatten();
     let after: Vec<_> = fields_of(written).into_iter().flatten().collect();
     let mut mismatches = Vec::new();
@@ -72,14 +73,9 @@ fn rewritten(recorded: Recorded<'_>, written: &[u8]) -> Vec<Mismatch> {
                 .display(field.packet_type, value)
                 .to_string()
         };
-        mismatches.push(Mismatch {
-            packet: recorded.number,
-            packet_type: field.packet_type.to_string(),
-            field: field.name().to_string(),
-            source: Some(field.descriptor.source),
-            expected: show(field.value),
-            actual: same.map_or_else(|| "absent".into(), |other| show(other.value)),
-        });
+        let found = same.map_or_else(|| "absent".into(), |other| show(other.value));
+        let text = format!("expected {}, actual {found}", show(field.value));
+        mismatches.push(recorded.finding(Severity::Must, &field, text));
     }
     mismatches
 }

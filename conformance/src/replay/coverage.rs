@@ -45,9 +45,6 @@ pub fn beyond_engine(trace: &Trace) -> Option<String> {
 pub fn beyond_script(trace: &Trace) -> Option<String> {
     for frame in &trace.capture.frames {
         match frame.header.kind {
-            Kind::RdmaWrite(_) => {
-                return Some("scripted endpoints do not write by RDMA".into());
-            }
             Kind::Response(status) if status != Status::Ok => {
                 return Some(format!(
                     "in packet {} the device refuses a request, which scripted devices do not",

@@ -1,16 +1,23 @@
 //! The deterministic emulator as a backend.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
+use efa_core::address::Gid;
 use efa_core::endpoint::Instant;
 use efa_core::nic::{NicError, UserSlice};
+use efa_emu::capture::Direction;
+use efa_emu::fault::Stage;
+use efa_emu::link::Operation;
 use efa_emu::profile::Profile;
 use efa_emu::sim::{
     Fabric, FabricConfig, HostConfig, NetworkConfig, NicConfig, Probability, SimNic,
 };
 
 use super::Clock;
-use super::backend::{Backend, BackendError};
+use super::backend::{Backend, BackendError, RdmaSeen};
+use crate::application::Remote;
 use crate::application::engine::HostNic;
 use crate::scenario::EndpointSpec;
 
@@ -42,6 +49,8 @@ impl HostNic for SimNic {
 pub struct Emu {
     config: FabricConfig,
     fabric: Fabric,
+    /// RDMA requests by who made them, in the order of time.
+    rdma: Rc<RefCell<Vec<(Gid, RdmaSeen)>>>,
 }
 
 /// Latency of the orderly network.
@@ -86,7 +95,13 @@ impl Emu {
 
     fn with(config: FabricConfig) -> Self {
         let fabric = Fabric::new(config.clone());
-        Emu { config, fabric }
+        let rdma = Rc::default();
+        watch(&fabric, &rdma);
+        Emu {
+            config,
+            fabric,
+            rdma,
+        }
     }
 }
 
@@ -99,6 +114,8 @@ impl Backend for Emu {
 
     fn reset(&mut self) {
         self.fabric = Fabric::new(self.config.clone());
+        self.rdma = Rc::default();
+        watch(&self.fabric, &self.rdma);
     }
 
     fn open(&mut self, endpoint: &EndpointSpec) -> Result<SimNic, BackendError> {
@@ -141,4 +158,44 @@ impl Backend for Emu {
         self.fabric.advance(IDLE_TIME);
         rounds <= IDLE_ROUNDS
     }
+
+    fn quiet_rounds(&self) -> u32 {
+        // Time passes from event to event: when there is none any more, `idle` says so.
+        u32::MAX
+    }
+
+    fn sees_rdma(&self) -> bool {
+        true
+    }
+
+    fn rdma_requests(&mut self, gid: Gid) -> Vec<RdmaSeen> {
+        let all = std::mem::take(&mut *self.rdma.borrow_mut());
+        all.into_iter()
+            .filter(|(initiator, _)| *initiator == gid)
+            .map(|(_, seen)| seen)
+            .collect()
+    }
+}
+
+/// Notes RDMA requests as they leave their hosts.
+fn watch(fabric: &Fabric, rdma: &Rc<RefCell<Vec<(Gid, RdmaSeen)>>>) {
+    let rdma = Rc::clone(rdma);
+    fabric.add_tap(move |tapped| {
+        let (frame, header) = (&tapped.frame, tapped.frame.header);
+        let is_request = tapped.direction == Direction::Outbound
+            && frame.stage == Stage::Request
+            && !frame.is_repeated();
+        if let Some(remote) = header.remote.filter(|_| is_request) {
+            let seen = RdmaSeen {
+                gid: frame.responder,
+                remote: Remote {
+                    address: remote.address,
+                    key: remote.key.into(),
+                },
+                length: header.length.into(),
+                writes: header.operation == Operation::RdmaWrite,
+            };
+            rdma.borrow_mut().push((frame.initiator, seen));
+        }
+    });
 }

@@ -23,6 +23,8 @@ pub struct Hw {
 /// How long to sleep when nothing happens, and how often before giving up: two seconds in all.
 const IDLE_SLEEP: Duration = Duration::from_micros(100);
 const IDLE_ROUNDS: u32 = 20_000;
+/// Ten milliseconds: a packet needs microseconds, but the process under test may have to be scheduled.
+const QUIET_ROUNDS: u32 = 200;
 
 impl Hw {
     /// Opens the first EFA device.
@@ -88,5 +90,9 @@ impl Backend for Hw {
             std::thread::yield_now();
         }
         rounds < IDLE_ROUNDS
+    }
+
+    fn quiet_rounds(&self) -> u32 {
+        QUIET_ROUNDS
     }
 }

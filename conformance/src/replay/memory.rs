@@ -7,11 +7,11 @@ use super::backend::Backend;
 use super::script::fetched;
 use super::{Replay, Stopped};
 use crate::application::{Remote, RequestError};
-use crate::compare::{BoundRegion, Mismatch, iov_entry};
+use crate::compare::{BoundRegion, Finding, Severity, iov_entry};
 use crate::scenario::{EndpointIndex, Payload};
 
 /// No region of a trace is longer, in bytes; lengths in packets may be anything.
-const MOST_MEMORY: u64 = 1 << 28;
+pub(super) const MOST_MEMORY: u64 = 1 << 28;
 
 impl<'t, B: Backend> Replay<'t, B> {
     /// Memory of `owner` stands for what the trace's endpoint registered in step `id`.
@@ -143,16 +143,84 @@ impl<'t, B: Backend> Replay<'t, B> {
         match wanted.iter().zip(&bytes).position(|(a, b)| a != b) {
             None => Ok(()),
             Some(at) => {
-                self.verdict.mismatches.push(Mismatch {
-                    packet: captured.number,
+                let text = format!(
+                    "expected {:#04x} at byte {at}, actual {:#04x}",
+                    wanted[at], bytes[at]
+                );
+                self.add([Finding {
+                    packet: Some(captured.number),
                     packet_type: "RDMA_READ_REQUEST".into(),
                     field: "data".into(),
-                    source: None,
-                    expected: format!("{:#04x} at byte {at}", wanted[at]),
-                    actual: format!("{:#04x}", bytes[at]),
-                });
-                Ok(())
+                    ..Finding::plain(Severity::Must, text)
+                }])
             }
+        }
+    }
+
+    /// Has a scripted endpoint write what was recorded; `false` if its queue is full.
+    pub(super) fn write(
+        &mut self,
+        place: usize,
+        frame: usize,
+        rdma: Rdma,
+    ) -> Result<bool, Stopped> {
+        let recorded = Remote {
+            address: rdma.remote.address,
+            key: rdma.remote.key.into(),
+        };
+        let number = self.trace.capture.frames[frame].number;
+        let Some(remote) = self.bindings.locate(self.dut, recorded) else {
+            self.problem(format!(
+                "packet {number} (RDMA_WRITE) of the trace writes to {:#x}, which the endpoint \
+                 under test has not offered",
+                recorded.address
+            ))?;
+            return Err(Stopped);
+        };
+        let (bytes, immediate) = written(self.trace, frame);
+        match self.peers[place].write(remote, &bytes, immediate) {
+            Ok(posted) => Ok(posted),
+            Err(error) => {
+                self.problem(format!(
+                    "packet {number} (RDMA_WRITE) of the trace cannot be played: {error}"
+                ))?;
+                Err(Stopped)
+            }
+        }
+    }
+
+    /// Memory of a scripted endpoint must hold a message's bytes: nobody but the endpoint under test
+    /// writes there, and by RDMA only. What packets write is compared when they arrive.
+    pub(super) fn check_scripted(
+        &mut self,
+        at: EndpointIndex,
+        region: &str,
+        offset: usize,
+        message: &str,
+    ) -> Result<(), Stopped> {
+        let is_direct = self.rdma.writes_to(at);
+        let payload = self
+            .trace
+            .scenario
+            .operation(message)
+            .and_then(|(_, operation, _)| operation.payload());
+        let (Some(payload), Some(&remote), true) = (payload, self.regions.get(region), is_direct)
+        else {
+            return Ok(());
+        };
+        let wanted = payload.bytes();
+        let place = remote.address.wrapping_add(offset as u64);
+        let peer = self.peers.iter_mut().find(|peer| peer.endpoint() == at);
+        let Some(Ok(found)) = peer.map(|peer| peer.dump(place, wanted.len())) else {
+            return Ok(());
+        };
+        match wanted.iter().zip(&found).position(|(a, b)| a != b) {
+            None => Ok(()),
+            Some(at) => self.problem(format!(
+                "memory `{region}` does not hold `{message}`: byte {at} is {:#04x} instead of \
+                 {:#04x}",
+                found[at], wanted[at]
+            )),
         }
     }
 
@@ -179,4 +247,29 @@ impl<'t, B: Backend> Replay<'t, B> {
         }
         Ok(())
     }
+}
+
+/// The data of the RDMA write that begins with `first`, from all its frames, and its immediate.
+fn written(trace: &crate::trace::Trace, first: usize) -> (Vec<u8>, Option<u32>) {
+    let head = &trace.capture.frames[first];
+    let mut bytes = Vec::new();
+    let mut immediate = None;
+    for frame in &trace.capture.frames[first..] {
+        let Kind::RdmaWrite(rdma) = frame.header.kind else {
+            continue;
+        };
+        let is_part = frame.interface == head.interface
+            && frame.direction == head.direction
+            && frame.header.source_qpn == head.header.source_qpn
+            && frame.header.sequence == head.header.sequence
+            && !frame.header.retransmission;
+        if is_part {
+            let end = (rdma.offset as usize + frame.payload.len()).min(MOST_MEMORY as usize);
+            bytes.resize(bytes.len().max(end), 0);
+            let start = end - frame.payload.len().min(end);
+            bytes[start..end].copy_from_slice(&frame.payload[..end - start]);
+            immediate = immediate.or(frame.header.immediate);
+        }
+    }
+    (bytes, immediate)
 }

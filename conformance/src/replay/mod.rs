@@ -4,38 +4,51 @@
 //! implementation. The other endpoints are *scripted* ([`peer`]): they send the packets that were
 //! recorded there, each as soon as everything that its sender had received before has arrived
 //! ([`script`]). Every packet that the endpoint under test sends is compared with the recorded one in
-//! its place ([`crate::compare`]), and its application must see what the scenario says
-//! ([`crate::verify`]).
+//! its place ([`crate::compare`]) under what the protocol allows: where it leaves a choice, such as
+//! the size of segments and windows, the scripted endpoints follow the choice of the endpoint under
+//! test. If that starts an operation by another subprotocol than the recorded one, no recorded answer
+//! fits: the scenario is played with the engine as its peer instead ([`live`]). The application must
+//! see what the scenario says ([`crate::verify`]) in any case.
 //!
 //! The two sides meet on a [`backend::Backend`].
 
+mod arrivals;
 pub mod backend;
 pub mod codec;
 pub mod coverage;
 pub mod emu;
 pub mod hw;
+pub mod live;
 mod memory;
+pub mod operations;
 pub mod peer;
+mod ranges;
+mod rdma;
+mod release;
+mod requirements;
 pub mod script;
+mod verdict;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{EndpointConfig, Instant};
 use efa_core::nic::{Nic, Status};
-use efa_emu::frame::Kind;
+use efa_core::wire::ExtraFeatures;
 
 use crate::application::engine::{CoreApplication, configuration};
 use crate::application::subject::{Local, Subject};
 use crate::application::{Remote, Report, RequestError, Started, Token};
-use crate::compare::{Bindings, Mismatch, Recorded};
+use crate::compare::{Bindings, Finding, Severity};
 use crate::conduct::request;
 use crate::scenario::{Action, Capability, EndpointIndex, EndpointSpec, Operation};
 use crate::trace::Trace;
 use crate::verify;
+use arrivals::source_of;
 use backend::{Backend, BackendError};
 use peer::Peer;
 use script::{Cast, Script};
+pub use verdict::Verdict;
 
 /// How strictly the packets of the endpoint under test are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,36 +59,6 @@ pub enum Strictness {
     Outcome,
 }
 
-/// What came of a replay.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Verdict {
-    /// Packets of the endpoint under test that were compared.
-    pub compared: usize,
-    /// Packets that the scripted peers sent.
-    pub played: usize,
-    /// Fields that differ.
-    pub mismatches: Vec<Mismatch>,
-    /// Everything else that went otherwise than recorded.
-    pub problems: Vec<String>,
-    /// What is under test said that it cannot do this, so that nothing else counts.
-    pub unsupported: Option<String>,
-}
-
-impl Verdict {
-    /// Whether everything went as recorded.
-    pub fn passed(&self) -> bool {
-        self.unsupported.is_none() && self.mismatches.is_empty() && self.problems.is_empty()
-    }
-
-    /// All differences, one text each.
-    pub fn texts(&self) -> Vec<String> {
-        let mismatches = self.mismatches.iter().map(ToString::to_string);
-        mismatches.chain(self.problems.iter().cloned()).collect()
-    }
-}
-
-/// After so many differences a replay tells nothing new.
-const ENOUGH: usize = 20;
 /// How often the application is polled without result before all that arrived counts as handled.
 const QUIET_POLLS: u32 = 4;
 
@@ -88,6 +71,16 @@ struct Replay<'t, B: Backend> {
     peers: Vec<Peer<B::Nic>>,
     script: Script<'t>,
     bindings: Bindings,
+    /// Where the endpoints are.
+    actual: Vec<RawAddress>,
+    /// What the endpoint under test has announced.
+    announced: Option<ExtraFeatures>,
+    /// What scripted endpoints have announced.
+    greeted: BTreeMap<EndpointIndex, ExtraFeatures>,
+    rdma: rdma::Requests,
+    /// Completion data that came with writes of peers.
+    written: Vec<u64>,
+    meddler: Option<&'t mut Meddler<'t>>,
     tokens: HashMap<&'t str, Token>,
     /// Where the memory of `register` steps is now.
     regions: HashMap<&'t str, Remote>,
@@ -138,6 +131,10 @@ where
     }
 }
 
+/// Does something to a packet of the endpoint under test before it is looked at: what it returns
+/// arrives instead. Tests of the suite make right implementations wrong in this way.
+pub type Meddler<'m> = dyn FnMut(Vec<u8>) -> Vec<Vec<u8>> + 'm;
+
 /// Replays `trace` with what `opener` opens as endpoint `dut`.
 pub fn replay<B: Backend>(
     trace: &Trace,
@@ -146,31 +143,44 @@ pub fn replay<B: Backend>(
     backend: &mut B,
     opener: &mut dyn Opener<B>,
 ) -> Result<Verdict, BackendError> {
-    match play(trace, dut, strictness, backend, opener) {
+    replay_meddled(trace, dut, strictness, backend, opener, None)
+}
+
+/// [`replay`] with a `meddler` between the endpoint under test and the scripted ones.
+pub fn replay_meddled<'t, B: Backend>(
+    trace: &'t Trace,
+    dut: EndpointIndex,
+    strictness: Strictness,
+    backend: &'t mut B,
+    opener: &mut dyn Opener<B>,
+    meddler: Option<&'t mut Meddler<'t>>,
+) -> Result<Verdict, BackendError> {
+    match play(trace, dut, strictness, backend, opener, meddler) {
         Err(BackendError::Subject(RequestError::Unsupported(text))) => Ok(Verdict {
             unsupported: Some(text),
             ..Verdict::default()
         }),
         Err(error @ BackendError::Subject(_)) => Ok(Verdict {
-            problems: vec![error.to_string()],
+            findings: vec![Finding::plain(Severity::Must, error.to_string())],
             ..Verdict::default()
         }),
         other => other,
     }
 }
 
-fn play<B: Backend>(
-    trace: &Trace,
+fn play<'t, B: Backend>(
+    trace: &'t Trace,
     dut: EndpointIndex,
     strictness: Strictness,
-    backend: &mut B,
+    backend: &'t mut B,
     opener: &mut dyn Opener<B>,
+    meddler: Option<&'t mut Meddler<'t>>,
 ) -> Result<Verdict, BackendError> {
     let cast = match Cast::of(trace) {
         Ok(cast) => cast,
         Err(problem) => {
             return Ok(Verdict {
-                problems: vec![problem],
+                findings: vec![Finding::plain(Severity::Must, problem)],
                 ..Verdict::default()
             });
         }
@@ -190,6 +200,12 @@ fn play<B: Backend>(
             continue;
         }
         let nic = backend.open(endpoint)?;
+        if let Some(lack) = requirements::device_lacks(trace, nic.attributes()) {
+            return Ok(Verdict {
+                unsupported: Some(lack),
+                ..Verdict::default()
+            });
+        }
         actual.push(nic.local_address());
         peers.push(Peer::new(at, nic, address)?);
     }
@@ -198,6 +214,11 @@ fn play<B: Backend>(
     }
     // Stock libfabric posts its receive buffers when it first makes progress.
     subject.poll()?;
+    let owner = |place: usize| {
+        let frame = &trace.capture.frames[place];
+        let is_it = |address: &RawAddress| address.gid == frame.destination;
+        cast.addresses.iter().position(is_it).unwrap_or(dut)
+    };
     let mut replay = Replay {
         trace,
         dut,
@@ -206,7 +227,17 @@ fn play<B: Backend>(
         subject,
         peers,
         script: Script::new(trace, dut),
-        bindings: Bindings::new(cast.addresses, actual, &trace.scenario.policies),
+        rdma: rdma::Requests::of(trace, dut, owner),
+        bindings: Bindings::new(
+            cast.addresses.clone(),
+            actual.clone(),
+            &trace.scenario.policies,
+        ),
+        actual,
+        announced: None,
+        greeted: BTreeMap::new(),
+        written: Vec::new(),
+        meddler,
         tokens: HashMap::new(),
         regions: HashMap::new(),
         reports: HashMap::new(),
@@ -224,7 +255,47 @@ impl<'t, B: Backend> Replay<'t, B> {
             self.step(index, &step.action)?;
         }
         // What was recorded after the last step.
-        self.pump(trace.scenario.steps.len(), true, true, &[])
+        let end = trace.scenario.steps.len();
+        self.pump(end, true, true, &[])?;
+        self.drain(end)?;
+        for place in self.script.all_missing() {
+            self.missing(place, "the end")?;
+        }
+        self.check_rdma()?;
+        if let Some(text) = verify::written(&trace.scenario, self.dut, &self.written) {
+            self.problem(text)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for what comes too much.
+    fn drain(&mut self, step: usize) -> Result<(), Stopped> {
+        let mut idle = 0;
+        while idle < self.backend.quiet_rounds() {
+            if self.round(step, true)? {
+                idle = 0;
+                continue;
+            }
+            idle += 1;
+            let timeout = self.subject.next_timeout();
+            if !self.backend.idle(idle, timeout) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// A packet of the trace did not come.
+    fn missing(&mut self, place: usize, until: &str) -> Result<(), Stopped> {
+        let frame = &self.trace.capture.frames[place];
+        let mut finding = Finding::plain(
+            Severity::Must,
+            format!("it was not sent by the endpoint under test until {until}"),
+        );
+        finding.packet = Some(frame.number);
+        finding.packet_type = frame.kind();
+        finding.source = frame.packet_type().and_then(source_of);
+        self.add([finding])
     }
 
     fn step(&mut self, index: usize, action: &'t Action) -> Result<(), Stopped> {
@@ -241,11 +312,11 @@ impl<'t, B: Backend> Replay<'t, B> {
                 if *at == self.dut {
                     self.start(index, id, operation)?;
                     // Posting is progress enough: whatever else it would do was recorded later.
-                    self.pump(index, true, false, &[])
+                    self.catch_up(index, true)
                 } else {
                     // It may have been kept waiting by the endpoint under test.
                     let progress = self.script.missing(index).is_some();
-                    self.pump(index, progress, false, &[])
+                    self.catch_up(index, progress)
                 }
             }
             Action::Wait {
@@ -260,8 +331,9 @@ impl<'t, B: Backend> Replay<'t, B> {
                 self.pump(index, self.progresses(progress), true, &own)?;
                 for id in own {
                     if let Some(report) = self.reports.get(&self.tokens[id]) {
-                        let problems = verify::completion(&self.trace.scenario, id, report);
-                        self.verdict.problems.extend(problems);
+                        for text in verify::completion(&self.trace.scenario, id, report) {
+                            self.problem(text)?;
+                        }
                     }
                 }
                 Ok(())
@@ -273,9 +345,8 @@ impl<'t, B: Backend> Replay<'t, B> {
                 offset,
                 message,
             } => {
-                // Into a scripted endpoint's memory nobody writes but by packets, which are compared.
                 if *at != self.dut {
-                    return Ok(());
+                    return self.check_scripted(*at, region, *offset, message);
                 }
                 self.check(region, *offset, message)
             }
@@ -299,9 +370,19 @@ impl<'t, B: Backend> Replay<'t, B> {
         Stopped
     }
 
+    /// Something that the application, or nobody, should see.
     fn problem(&mut self, text: String) -> Result<(), Stopped> {
-        self.verdict.problems.push(text);
-        if self.verdict.problems.len() + self.verdict.mismatches.len() >= ENOUGH {
+        self.add([Finding::plain(Severity::Must, text)])
+    }
+
+    fn add(&mut self, findings: impl IntoIterator<Item = Finding>) -> Result<(), Stopped> {
+        // In a network that reorders, fields depend on what arrived first.
+        let of_fields = self.strictness == Strictness::Fields;
+        let findings = findings
+            .into_iter()
+            .filter(|finding| of_fields || finding.field.is_empty());
+        self.verdict.add(findings);
+        if self.verdict.is_enough() {
             return Err(Stopped);
         }
         Ok(())
@@ -339,6 +420,26 @@ impl<'t, B: Backend> Replay<'t, B> {
         }
     }
 
+    /// Lets what belongs to steps up to `step` happen as far as it does so by itself. What the endpoint
+    /// under test sends later than the recorded one is waited for when it makes progress anyway.
+    fn catch_up(&mut self, step: usize, progress: bool) -> Result<(), Stopped> {
+        let mut idle = 0;
+        while !(self.script.is_done(step) && self.peers.iter().all(Peer::is_idle)) {
+            if self.round(step, progress)? {
+                idle = 0;
+                continue;
+            }
+            idle += 1;
+            let timeout = self.subject.next_timeout();
+            if idle > self.backend.quiet_rounds()
+                || !self.backend.idle(idle, timeout.filter(|_| progress))
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Lets everything happen that belongs to steps up to `step`: scripted packets go out, packets
     /// of the endpoint under test arrive and the operations `own` complete. With `handle_all`, also
     /// everything that has arrived is handled.
@@ -369,7 +470,12 @@ impl<'t, B: Backend> Replay<'t, B> {
             idle += 1;
             let timeout = self.subject.next_timeout();
             if !self.backend.idle(idle, timeout.filter(|_| progress)) {
-                return self.stalled(step, own);
+                // What it has not sent without making progress it may send later.
+                return if progress {
+                    self.stalled(step, own)
+                } else {
+                    Ok(())
+                };
             }
         }
     }
@@ -386,7 +492,18 @@ impl<'t, B: Backend> Replay<'t, B> {
                 match packet {
                     peer::Arrival::Packet(bytes) => {
                         let from = self.peers[place].endpoint();
-                        self.receive(from, &bytes)?;
+                        self.watch_rdma()?;
+                        let packets = match &mut self.meddler {
+                            Some(meddler) => meddler(bytes),
+                            None => vec![bytes],
+                        };
+                        for packet in packets {
+                            self.receive(from, &packet)?;
+                        }
+                    }
+                    peer::Arrival::Written { immediate } => {
+                        let at = self.peers[place].endpoint();
+                        self.take_immediate(at, immediate);
                     }
                     peer::Arrival::Failed(status) => self.refused(place, status)?,
                     peer::Arrival::Read { name, result } => self.has_read(name, result)?,
@@ -412,6 +529,11 @@ impl<'t, B: Backend> Replay<'t, B> {
             self.problem(format!("the endpoint under test reported {event}"))?;
         }
         for report in reports {
+            // Without a token a peer wrote to our memory.
+            if let (None, Some(data)) = (report.token, report.data) {
+                self.written.push(data);
+                continue;
+            }
             let id = report.token.and_then(|token| {
                 let found = self.tokens.iter().find(|(_, known)| **known == token);
                 found.map(|(id, _)| *id)
@@ -424,95 +546,6 @@ impl<'t, B: Backend> Replay<'t, B> {
             if self.reports.insert(token, report).is_some() {
                 self.problem(format!("`{id}` completed twice"))?;
             }
-        }
-        Ok(busy)
-    }
-
-    /// A packet of the endpoint under test arrived at the scripted endpoint `at`.
-    fn receive(&mut self, at: EndpointIndex, bytes: &[u8]) -> Result<(), Stopped> {
-        let Some(place) = self.script.expect(at, bytes, self.strictness) else {
-            let what = efa_core::wire::PacketType::peek(bytes)
-                .map_or_else(|| "a packet".into(), |t| t.to_string());
-            let last = self.script.last_matched().map_or_else(
-                || "as its first packet".into(),
-                |number| format!("after packet {number}"),
-            );
-            return self.problem(format!(
-                "the endpoint under test sent {what} ({} bytes) {last}, where the trace has no \
-                 more packets",
-                bytes.len()
-            ));
-        };
-        let frame = &self.trace.capture.frames[place];
-        let recorded = Recorded {
-            number: frame.number,
-            sender: self.dut,
-            receiver: at,
-            bytes: &frame.payload,
-        };
-        // Bindings have to be made in any case.
-        let mismatches = self.bindings.compare(recorded, bytes);
-        self.verdict.compared += 1;
-        if self.strictness == Strictness::Fields {
-            self.verdict.mismatches.extend(mismatches);
-            if self.verdict.mismatches.len() >= ENOUGH {
-                return Err(Stopped);
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends what the script of one peer has to say by now; returns whether it said anything.
-    fn release(&mut self, place: usize, step: usize) -> Result<bool, Stopped> {
-        let at = self.peers[place].endpoint();
-        let mut busy = false;
-        while !self.peers[place].is_reading()
-            && let Some(frame) = self.script.due(at, step)
-        {
-            let captured = &self.trace.capture.frames[frame];
-            if let Kind::RdmaReadRequest(rdma) = captured.header.kind {
-                if !self.read(place, frame, rdma)? {
-                    break;
-                }
-                self.script.sent(at);
-                busy = true;
-                continue;
-            }
-            self.offer_memory(place, &captured.payload)?;
-            let recorded = Recorded {
-                number: captured.number,
-                sender: at,
-                receiver: self.dut,
-                bytes: &captured.payload,
-            };
-            let bytes = match self.bindings.translate(recorded) {
-                Ok(bytes) => bytes,
-                Err(unbound) => {
-                    self.problem(format!(
-                        "packet {} ({}) of the trace names {} = {}, which the endpoint under test \
-                         has not introduced",
-                        captured.number,
-                        captured.kind(),
-                        unbound.field,
-                        unbound.value
-                    ))?;
-                    return Err(Stopped);
-                }
-            };
-            match self.peers[place].send(&bytes) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(error) => {
-                    self.problem(format!(
-                        "packet {} of the trace cannot be sent: {error}",
-                        captured.number
-                    ))?;
-                    return Err(Stopped);
-                }
-            }
-            self.script.sent(at);
-            self.verdict.played += 1;
-            busy = true;
         }
         Ok(busy)
     }
@@ -534,24 +567,18 @@ impl<'t, B: Backend> Replay<'t, B> {
             Some(now) => now.describe(step, scenario),
             None => "the end".into(),
         };
-        let mut texts = Vec::new();
+        let during = format!("the end of {during}");
         if let Some(place) = self.script.missing(step) {
-            let frame = &self.trace.capture.frames[place];
-            texts.push(format!(
-                "packet {} ({}) of the trace was not sent by the endpoint under test until {during}",
-                frame.number,
-                frame.kind()
-            ));
+            self.missing(place, &during)?;
         }
         for id in own {
             if !self.reports.contains_key(&self.tokens[*id]) {
-                texts.push(format!("`{id}` did not complete until {during}"));
+                self.problem(format!("`{id}` did not complete until {during}"))?;
             }
         }
-        if texts.is_empty() {
-            texts.push(format!("nothing more happens in {during}"));
+        if self.verdict.passed() {
+            self.problem(format!("nothing more happens before {during}"))?;
         }
-        self.verdict.problems.extend(texts);
         Err(Stopped)
     }
 }

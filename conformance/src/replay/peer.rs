@@ -16,6 +16,11 @@ use crate::scenario::EndpointIndex;
 pub enum Arrival {
     /// A packet of the endpoint under test.
     Packet(Vec<u8>),
+    /// An RDMA write of the endpoint under test arrived, with immediate data.
+    Written {
+        /// The immediate data.
+        immediate: u32,
+    },
     /// A packet was not delivered.
     Failed(Status),
     /// An RDMA read of memory of the endpoint under test ended.
@@ -38,6 +43,8 @@ pub struct Peer<N: HostNic> {
     lengths: Vec<(u64, usize)>,
     /// RDMA reads in flight: context, name, where the data goes.
     reads: Vec<(u64, usize, UserSlice)>,
+    /// RDMA writes in flight.
+    writes: usize,
     next_context: u64,
     completions: Vec<Completion>,
 }
@@ -70,6 +77,7 @@ impl<N: HostNic> Peer<N> {
             again: Vec::new(),
             lengths: Vec::new(),
             reads: Vec::new(),
+            writes: 0,
             next_context: 0,
             completions: Vec::new(),
         })
@@ -82,12 +90,12 @@ impl<N: HostNic> Peer<N> {
 
     /// Whether everything that was sent has arrived.
     pub fn is_idle(&self) -> bool {
-        self.in_flight == 0 && self.again.is_empty() && self.reads.is_empty()
+        self.in_flight == 0 && self.again.is_empty() && !self.is_busy_with_rdma()
     }
 
     /// Whether an RDMA operation is in flight.
-    pub fn is_reading(&self) -> bool {
-        !self.reads.is_empty()
+    pub fn is_busy_with_rdma(&self) -> bool {
+        !self.reads.is_empty() || self.writes > 0
     }
 
     /// Registers memory with these contents for the endpoint under test.
@@ -129,6 +137,41 @@ impl<N: HostNic> Peer<N> {
             Err(NicError::QueueFull) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Writes to memory of the endpoint under test; `false` if the device's queue is full.
+    pub fn write(
+        &mut self,
+        remote: Remote,
+        bytes: &[u8],
+        immediate: Option<u32>,
+    ) -> Result<bool, NicError> {
+        let local = self.nic.allocate_user(bytes.len())?;
+        self.nic.fill_user(local.address, bytes)?;
+        let region = self.nic.register(local, Access::LOCAL_WRITE)?;
+        let posted = self.nic.post_write(&RdmaRequest {
+            destination: self.to,
+            local,
+            local_key: region.local_key,
+            remote_address: remote.address,
+            remote_key: RemoteKey(remote.key),
+            immediate,
+            context: self.next_context,
+        });
+        match posted {
+            Ok(()) => {
+                self.next_context += 1;
+                self.writes += 1;
+                Ok(true)
+            }
+            Err(NicError::QueueFull) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The bytes of registered memory.
+    pub fn dump(&mut self, address: u64, length: usize) -> Result<Vec<u8>, NicError> {
+        self.nic.dump_user(UserSlice { address, length })
     }
 
     /// Sends a packet; `false` if the device's queue is full.
@@ -222,7 +265,22 @@ impl<N: HostNic> Peer<N> {
                     };
                     arrivals.push(Arrival::Read { name, result });
                 }
-                CompletionKind::RdmaWrite | CompletionKind::RecvRdmaWithImmediate { .. } => {}
+                CompletionKind::RdmaWrite => {
+                    self.writes -= 1;
+                    if completion.status != Status::Ok {
+                        arrivals.push(Arrival::Failed(completion.status));
+                    }
+                }
+                CompletionKind::RecvRdmaWithImmediate {
+                    buffer, immediate, ..
+                } => {
+                    arrivals.push(Arrival::Written { immediate });
+                    if let Some(buffer) = buffer
+                        && self.nic.post_recv(buffer).is_err()
+                    {
+                        self.nic.release_buffer(buffer);
+                    }
+                }
             }
         }
         self.completions = completions;

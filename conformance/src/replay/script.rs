@@ -1,13 +1,17 @@
 //! Who sends what after what, taken from a trace.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 
 use efa_core::address::{Qkey, RawAddress};
-use efa_core::wire::fields::fields_of;
+use efa_core::wire::{Family, PacketType};
 use efa_emu::capture::Direction;
 use efa_emu::frame::Kind;
 
-use super::Strictness;
+use super::operations::{Operations, data, is_provocation, number, segment};
+use super::ranges::Ranges;
+use crate::compare::policy::may_repeat;
+use crate::compare::{OperationIndex, compare_data};
 use crate::scenario::EndpointIndex;
 use crate::trace::{CapturedPacket, Trace};
 
@@ -105,31 +109,86 @@ pub fn packet_key(frame: &CapturedPacket) -> (efa_core::address::Gid, u16, u32) 
     )
 }
 
-/// What a scripted endpoint does: it sends a packet, or reads memory.
-struct Entry {
-    /// The frame of the packet or of the request to read.
-    place: usize,
+/// What a scripted endpoint does.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The frame of the packet, or of the request to read or write.
+    pub place: usize,
     /// The step during which it was sent.
     step: usize,
-    /// Packets of the endpoint under test that its sender had received before.
+    /// Packets of the endpoint under test that its sender had received before, by their place in
+    /// `expected`.
     needs: Vec<usize>,
+    /// Bytes of its data that have been sent: fewer than all if the endpoint under test grants less
+    /// than the recorded one.
+    pub sent: usize,
+}
+
+/// What must have come for an expected packet to count as sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Need {
+    /// A packet that is compared with it.
+    Packet,
+    /// These bytes of the operation's data, in packets of any size.
+    Bytes(Range<u64>),
+    /// Permission to send the operation's data up to here, in steps of any size.
+    Grant(u64),
+    /// Any packet to the same receiver.
+    Anything,
 }
 
 /// A packet that the endpoint under test is expected to send.
+#[derive(Clone, Debug)]
 struct Expected {
     place: usize,
     step: usize,
     receiver: EndpointIndex,
+    operation: Option<OperationIndex>,
+    need: Need,
+    /// A packet was compared with it.
     matched: bool,
+}
+
+/// How far the data of an operation has got. Data in packets flows in one direction only.
+#[derive(Clone, Debug, Default)]
+struct Transfer {
+    /// What has been sent.
+    sent: Ranges,
+    /// Up to here its receiver has permitted to send.
+    granted: u64,
+}
+
+/// What a packet of the endpoint under test stands for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// The recorded packet at `place`.
+    Recorded {
+        /// Its place.
+        place: usize,
+    },
+    /// It asks for a HANDSHAKE, which the recorded endpoint did not do; that is always allowed.
+    Provocation,
+    /// It starts an operation that the recorded endpoint started with the packet at `place`, by
+    /// another subprotocol.
+    OtherSubprotocol {
+        /// The recorded packet's place.
+        place: usize,
+    },
+    /// Nothing: there is one too many.
+    Surplus,
 }
 
 /// What is still to happen in a replay.
 pub struct Script<'t> {
     trace: &'t Trace,
+    operations: Operations,
     expected: Vec<Expected>,
-    /// By frame place: index into `expected`.
-    by_place: HashMap<usize, usize>,
     peers: BTreeMap<EndpointIndex, (Vec<Entry>, usize)>,
+    transfers: HashMap<OperationIndex, Transfer>,
+    /// Up to where each recorded CTS permits to send.
+    grants: HashMap<usize, u64>,
+    /// Scripted endpoints that have received something.
+    reached: BTreeSet<EndpointIndex>,
     last_matched: Option<u64>,
 }
 
@@ -137,22 +196,13 @@ impl<'t> Script<'t> {
     /// The script for `dut` under test.
     pub fn new(trace: &'t Trace, dut: EndpointIndex) -> Self {
         let frames = &trace.capture.frames;
-        let mut sender_copy = HashMap::new();
-        for place in sent_requests(trace) {
-            sender_copy.insert(packet_key(&frames[place]), place);
-        }
-        let endpoints: HashMap<_, EndpointIndex> = sent_requests(trace)
-            .map(|place| &frames[place])
-            .map(|frame| {
-                let node = (frame.source, frame.header.source_qpn);
-                (node, trace.endpoint_of[frame.interface])
-            })
+        let operations = Operations::of(trace);
+        let grants = grants(trace, &operations);
+        let sender_copy: HashMap<_, _> = sent_requests(trace)
+            .map(|place| (packet_key(&frames[place]), place))
             .collect();
-        let receiver_of = |frame: &CapturedPacket| {
-            let node = (frame.destination, frame.header.destination_qpn);
-            endpoints.get(&node).copied()
-        };
-        let mut expected = Vec::new();
+        let mut expected: Vec<Expected> = Vec::new();
+        let mut by_place = HashMap::new();
         let mut peers: BTreeMap<EndpointIndex, (Vec<Entry>, usize)> = BTreeMap::new();
         let mut received: BTreeMap<EndpointIndex, Vec<usize>> = BTreeMap::new();
         for (place, frame) in frames.iter().enumerate() {
@@ -161,85 +211,382 @@ impl<'t> Script<'t> {
             }
             let at = trace.endpoint_of[frame.interface];
             let step = trace.step_of[place];
-            let is_read = matches!(frame.header.kind, Kind::RdmaReadRequest(_));
-            let is_played = matches!(frame.header.kind, Kind::Send) || (is_read && at != dut);
+            let is_rdma = match frame.header.kind {
+                Kind::RdmaReadRequest(_) => true,
+                Kind::RdmaWrite(rdma) => rdma.offset == 0,
+                _ => false,
+            };
+            let is_played = matches!(frame.header.kind, Kind::Send) || (is_rdma && at != dut);
             if !is_played {
                 continue;
             }
             match frame.direction {
                 Some(Direction::Outbound) if at == dut => {
-                    let receiver = receiver_of(frame).unwrap_or(dut);
+                    by_place.insert(place, expected.len());
                     expected.push(Expected {
                         place,
                         step,
-                        receiver,
+                        receiver: operations.receiver(place).unwrap_or(dut),
+                        operation: operations.operation(place),
+                        need: need(frame, grants.get(&place)),
                         matched: false,
                     });
                 }
                 Some(Direction::Outbound) => {
-                    if receiver_of(frame) != Some(dut) {
+                    let node = (frame.destination, frame.header.destination_qpn);
+                    if !is_rdma && operations.receiver(place) != Some(dut) {
+                        continue;
+                    }
+                    if is_rdma && !is_node_of(trace, dut, node) {
                         continue;
                     }
                     let needs = received.remove(&at).unwrap_or_default();
-                    let entry = Entry { place, step, needs };
-                    peers.entry(at).or_default().0.push(entry);
+                    peers.entry(at).or_default().0.push(Entry {
+                        place,
+                        step,
+                        needs,
+                        sent: 0,
+                    });
                 }
                 Some(Direction::Inbound) if at != dut => {
-                    if let Some(&sent) = sender_copy.get(&packet_key(frame))
-                        && trace.endpoint_of[frames[sent].interface] == dut
+                    if let Some(sent) = sender_copy.get(&packet_key(frame))
+                        && let Some(&index) = by_place.get(sent)
                     {
-                        received.entry(at).or_default().push(sent);
+                        received.entry(at).or_default().push(index);
                     }
                 }
                 Some(Direction::Inbound) | None => {}
             }
         }
-        let by_place = expected
-            .iter()
-            .enumerate()
-            .map(|(index, expected)| (expected.place, index))
-            .collect();
         Script {
             trace,
+            operations,
             expected,
-            by_place,
             peers,
+            transfers: HashMap::new(),
+            grants,
+            reached: BTreeSet::new(),
             last_matched: None,
         }
     }
 
-    /// The recorded packet that stands for one that arrived at `receiver`: the first that names the
-    /// same part of the same message. If there is none: with [`Strictness::Fields`] the one that
-    /// differs in the fewest bytes, so that a single difference is reported as what it is; with
-    /// [`Strictness::Outcome`] the first of the same type, since headers that are shorter or longer
-    /// (a HANDSHAKE came late) divide a message otherwise.
-    pub fn expect(
+    /// The operations of the trace.
+    pub fn operations(&self) -> &Operations {
+        &self.operations
+    }
+
+    fn recorded(&self, expected: &Expected) -> &'t [u8] {
+        &self.trace.capture.frames[expected.place].payload
+    }
+
+    /// What a packet stands for that arrived at `receiver`. `named` is the operation that it names by
+    /// an id of the receiver, if it names one.
+    pub fn role(
         &mut self,
         receiver: EndpointIndex,
         bytes: &[u8],
-        strictness: Strictness,
-    ) -> Option<usize> {
-        let frames = &self.trace.capture.frames;
-        let open = || {
-            let places = self.expected.iter().enumerate();
-            places.filter(|(_, expected)| !expected.matched && expected.receiver == receiver)
+        named: Option<OperationIndex>,
+    ) -> Role {
+        self.reached.insert(receiver);
+        let role = self.find_role(receiver, bytes, named);
+        if let Role::Recorded { place } = role {
+            self.last_matched = Some(self.trace.capture.frames[place].number);
+        }
+        role
+    }
+
+    fn find_role(
+        &mut self,
+        receiver: EndpointIndex,
+        bytes: &[u8],
+        named: Option<OperationIndex>,
+    ) -> Role {
+        let Some(packet_type) = PacketType::peek(bytes) else {
+            return self.first_open(receiver, bytes);
         };
-        let recorded = |expected: &Expected| &frames[expected.place].payload[..];
-        let arrived = identity(bytes);
-        let same = open().find(|(_, expected)| identity(recorded(expected)) == arrived);
-        let chosen = same.or_else(|| match strictness {
-            Strictness::Fields => {
-                open().min_by_key(|(_, expected)| differing_bytes(recorded(expected), bytes))
+        let trace = self.trace;
+        let type_of = |expected: &Expected| trace.capture.frames[expected.place].packet_type();
+        if is_provocation(bytes) {
+            let open = self.expected.iter_mut().find(|expected| {
+                expected.receiver == receiver
+                    && !expected.matched
+                    && expected.need == Need::Anything
+            });
+            return match open {
+                Some(expected) => {
+                    expected.matched = true;
+                    let place = expected.place;
+                    Role::Recorded { place }
+                }
+                None => Role::Provocation,
+            };
+        }
+        let operation = match packet_type.family() {
+            Family::Rtm | Family::Rta => {
+                let msg_id = number(bytes, "msg_id");
+                let same = |expected: &&Expected| {
+                    let starts = type_of(expected).is_some_and(|recorded| {
+                        matches!(recorded.family(), Family::Rtm | Family::Rta)
+                    });
+                    starts
+                        && expected.receiver == receiver
+                        && number(self.recorded(expected), "msg_id") == msg_id
+                };
+                self.expected.iter().find(same).and_then(|e| e.operation)
             }
-            Strictness::Outcome => {
-                open().find(|(_, expected)| recorded(expected).first() == bytes.first())
+            family @ (Family::Rtw | Family::Rtr) => {
+                let length = number(bytes, "rma_iov.len");
+                let open = || {
+                    self.expected.iter().filter(|expected| {
+                        expected.receiver == receiver
+                            && !expected.matched
+                            && expected.need != Need::Anything
+                            && type_of(expected).map(PacketType::family) == Some(family)
+                    })
+                };
+                // Operations of one kind may start in any order.
+                let key = |packet: &[u8]| (length_and_data(packet), packet.first().copied());
+                let alike = open().find(|expected| key(self.recorded(expected)) == key(bytes));
+                alike
+                    .or_else(|| open().find(|e| number(self.recorded(e), "rma_iov.len") == length))
+                    .or_else(|| open().next())
+                    .and_then(|expected| expected.operation)
             }
-        });
-        let (index, _) = chosen?;
-        let chosen = &mut self.expected[index];
-        chosen.matched = true;
-        self.last_matched = Some(frames[chosen.place].number);
-        Some(chosen.place)
+            _ => named,
+        };
+        if packet_type == PacketType::Handshake {
+            let open = self.expected.iter_mut().find(|expected| {
+                expected.receiver == receiver
+                    && !expected.matched
+                    && type_of(expected) == Some(packet_type)
+            });
+            return open.map_or(Role::Surplus, |expected| {
+                expected.matched = true;
+                Role::Recorded {
+                    place: expected.place,
+                }
+            });
+        }
+        let Some(operation) = operation else {
+            return self.first_open(receiver, bytes);
+        };
+        self.place_in(operation, receiver, packet_type, bytes)
+    }
+
+    /// The recorded packet of an operation that a packet of that operation stands for.
+    fn place_in(
+        &mut self,
+        operation: OperationIndex,
+        receiver: EndpointIndex,
+        packet_type: PacketType,
+        bytes: &[u8],
+    ) -> Role {
+        let trace = self.trace;
+        let type_of = |expected: &Expected| trace.capture.frames[expected.place].packet_type();
+        let start = segment(bytes).map(|(start, _)| start);
+        // What carries nothing has nothing to be divided.
+        let is_empty = segment(bytes).is_some_and(|(_, data)| data.is_empty());
+        let of_operation = |expected: &Expected| {
+            expected.operation == Some(operation) && expected.receiver == receiver
+        };
+        let find = |test: &dyn Fn(&Expected) -> bool| {
+            self.expected
+                .iter()
+                .position(|expected| of_operation(expected) && test(expected))
+        };
+        let same = |expected: &Expected| type_of(expected) == Some(packet_type);
+        let divided = |expected: &Expected| {
+            type_of(expected).is_some_and(|recorded| may_repeat(recorded, packet_type))
+        };
+        let found = find(&|e| {
+            same(e) && !e.matched && segment(self.recorded(e)).map(|(start, _)| start) == start
+        })
+        .or_else(|| find(&|e| same(e) && !e.matched))
+        .or_else(|| find(&divided).filter(|_| !is_empty));
+        if let Some(found) = found {
+            let expected = &mut self.expected[found];
+            expected.matched = true;
+            return Role::Recorded {
+                place: expected.place,
+            };
+        }
+        let other = |expected: &Expected| {
+            !expected.matched
+                && type_of(expected)
+                    .is_some_and(|recorded| is_other_subprotocol(recorded, packet_type))
+        };
+        if let Some(found) = find(&other) {
+            return Role::OtherSubprotocol {
+                place: self.expected[found].place,
+            };
+        }
+        // A request with a wrong type or number is compared with the right one.
+        if packet_type.is_req() {
+            return self.first_open(receiver, bytes);
+        }
+        Role::Surplus
+    }
+
+    /// A packet that names no operation of the trace: it is taken for the recorded one that is still
+    /// open and differs least, so that a single wrong field is reported as what it is.
+    fn first_open(&mut self, receiver: EndpointIndex, bytes: &[u8]) -> Role {
+        /// In so many bytes a packet of another type may differ to be taken for the same.
+        const NEAR: usize = 8;
+        let frames = &self.trace.capture.frames;
+        let is_same_type =
+            |expected: &Expected| frames[expected.place].payload.first() == bytes.first();
+        let distance =
+            |expected: &Expected| differing_bytes(&frames[expected.place].payload, bytes);
+        let nearest = self
+            .expected
+            .iter_mut()
+            .filter(|expected| !expected.matched && expected.receiver == receiver)
+            .filter(|expected| is_same_type(expected) || distance(expected) <= NEAR)
+            .min_by_key(|expected| (!is_same_type(expected), distance(expected)));
+        nearest.map_or(Role::Surplus, |expected| {
+            expected.matched = true;
+            Role::Recorded {
+                place: expected.place,
+            }
+        })
+    }
+
+    /// Takes note of what a packet of the endpoint under test carries and permits, as part of the
+    /// operation of the recorded packet at `place`. Returns what is wrong with that.
+    pub fn take(&mut self, place: usize, bytes: &[u8]) -> Vec<(&'static str, String)> {
+        let mut wrong = Vec::new();
+        let Some(operation) = self.operations.operation(place) else {
+            return wrong;
+        };
+        let Some(packet_type) = PacketType::peek(bytes) else {
+            return wrong;
+        };
+        let content = &self.operations.get(operation).content;
+        let transfer = self.transfers.entry(operation).or_default();
+        if let Some((start, data)) = segment(bytes) {
+            let end = start.saturating_add(data.len() as u64);
+            if let Some(length) = number(bytes, "seg_length")
+                && length != data.len() as u64
+            {
+                wrong.push((
+                    "seg_length",
+                    format!(
+                        "expected {}, the length of the data, actual {length}",
+                        data.len()
+                    ),
+                ));
+            }
+            let total = content.len() as u64;
+            if end > total && !data.is_empty() {
+                let text = format!("data from byte {start} to {end} of {total}");
+                wrong.push(("data", text));
+            }
+            if packet_type == PacketType::CtsData && end > transfer.granted {
+                let text = format!(
+                    "data from byte {start} to {end}; the receiver has permitted {}",
+                    transfer.granted
+                );
+                wrong.push(("seg_offset", text));
+            }
+            if let Some(length) = number(bytes, "msg_length")
+                && length != total
+                && total > 0
+                && is_whole_in_packets(packet_type)
+            {
+                let text = format!("expected {total}, the length of the message, actual {length}");
+                wrong.push(("msg_length", text));
+            }
+            let known = transfer.sent.insert(start..end);
+            if known > 0 {
+                wrong.push((
+                    "seg_offset",
+                    format!("{known} of the bytes from {start} to {end} were sent before"),
+                ));
+            }
+            let from = content.get(start as usize..).unwrap_or_default();
+            let wanted = &from[..from.len().min(data.len())];
+            if let Err(text) = compare_data(wanted, &data[..wanted.len()]) {
+                wrong.push(("data", format!("expected {text}")));
+            }
+            if let Some(runt) = number(bytes, "runt_length")
+                && (runt == 0 || runt > number(bytes, "msg_length").unwrap_or(0))
+            {
+                wrong.push(("runt_length", format!("{runt} bytes of the message")));
+            }
+        }
+        permit(transfer, packet_type, bytes);
+        wrong
+    }
+
+    /// The next packet that the scripted endpoint `at` sends, if it may be sent by now.
+    pub fn due(&self, at: EndpointIndex, step: usize) -> Option<Entry> {
+        let (entries, next) = self.peers.get(&at)?;
+        let entry = entries.get(*next)?;
+        if entry.step > step {
+            return None;
+        }
+        let frame = &self.trace.capture.frames[entry.place];
+        if frame.packet_type() == Some(PacketType::Handshake) && !entry.needs.is_empty() {
+            // It answers whatever comes first.
+            return self.reached.contains(&at).then(|| entry.clone());
+        }
+        let operation = self.operations.operation(entry.place);
+        let is_data = frame.packet_type() == Some(PacketType::CtsData);
+        let has_come = |&index: &usize| {
+            let expected = &self.expected[index];
+            let is_permission = is_data
+                && expected.operation == operation
+                && matches!(expected.need, Need::Grant(_));
+            is_permission || self.is_met(expected)
+        };
+        entry.needs.iter().all(has_come).then(|| entry.clone())
+    }
+
+    /// How many bytes of its operation's data the scripted sender of `place` may have sent by now.
+    pub fn permitted(&self, place: usize) -> u64 {
+        let operation = self.operations.operation(place);
+        let transfer = operation.and_then(|operation| self.transfers.get(&operation));
+        transfer.map_or(0, |transfer| transfer.granted)
+    }
+
+    /// What the CTS at `place` permits when the endpoint under test has divided its data otherwise
+    /// than the recorded one: so much that both may send up to the same byte.
+    pub fn grant(&self, place: usize) -> Option<u64> {
+        let end = self.grants.get(&place)?;
+        end.checked_sub(self.permitted(place))
+            .filter(|length| *length > 0)
+    }
+
+    /// Takes note of a packet that a scripted endpoint sent for the recorded one at `place`.
+    pub fn sent(&mut self, place: usize, bytes: &[u8]) {
+        let Some(operation) = self.operations.operation(place) else {
+            return;
+        };
+        let Some(packet_type) = PacketType::peek(bytes) else {
+            return;
+        };
+        let transfer = self.transfers.entry(operation).or_default();
+        if let Some((start, data)) = segment(bytes) {
+            transfer.sent.insert(start..start + data.len() as u64);
+        }
+        permit(transfer, packet_type, bytes);
+    }
+
+    /// The scripted endpoint `at` has sent this many bytes of the data of the packet that was due, and
+    /// more are to follow.
+    pub fn sent_part(&mut self, at: EndpointIndex, bytes: usize) {
+        if let Some((entries, next)) = self.peers.get_mut(&at)
+            && let Some(entry) = entries.get_mut(*next)
+        {
+            entry.sent += bytes;
+        }
+    }
+
+    /// The scripted endpoint `at` has done what was due.
+    pub fn done(&mut self, at: EndpointIndex) {
+        if let Some((_, next)) = self.peers.get_mut(&at) {
+            *next += 1;
+        }
     }
 
     /// The number of the packet that was matched last.
@@ -247,22 +594,15 @@ impl<'t> Script<'t> {
         self.last_matched
     }
 
-    /// The next packet that the scripted endpoint `at` sends, if it may be sent by now.
-    pub fn due(&self, at: EndpointIndex, step: usize) -> Option<usize> {
-        let (entries, next) = self.peers.get(&at)?;
-        let entry = entries.get(*next)?;
-        let arrived = |place: &usize| {
-            self.by_place
-                .get(place)
-                .is_none_or(|&index| self.expected[index].matched)
-        };
-        (entry.step <= step && entry.needs.iter().all(arrived)).then_some(entry.place)
-    }
-
-    /// The packet that was due was sent.
-    pub fn sent(&mut self, at: EndpointIndex) {
-        if let Some((_, next)) = self.peers.get_mut(&at) {
-            *next += 1;
+    fn is_met(&self, expected: &Expected) -> bool {
+        let transfer = expected
+            .operation
+            .and_then(|operation| self.transfers.get(&operation));
+        match &expected.need {
+            Need::Packet => expected.matched,
+            Need::Bytes(range) => transfer.is_some_and(|transfer| transfer.sent.contains(range)),
+            Need::Grant(end) => transfer.is_some_and(|transfer| transfer.granted >= *end),
+            Need::Anything => self.reached.contains(&expected.receiver),
         }
     }
 
@@ -279,21 +619,136 @@ impl<'t> Script<'t> {
     pub fn missing(&self, step: usize) -> Option<usize> {
         self.expected
             .iter()
-            .find(|expected| !expected.matched && expected.step <= step)
+            .find(|expected| expected.step <= step && !self.is_met(expected))
             .map(|expected| expected.place)
+    }
+
+    /// All packets that the endpoint under test has not sent.
+    pub fn all_missing(&self) -> Vec<usize> {
+        let missing = self
+            .expected
+            .iter()
+            .filter(|expected| !self.is_met(expected));
+        missing.map(|expected| expected.place).collect()
     }
 }
 
-/// What tells a packet of the endpoint under test from its others: its type, its message and its
-/// place in the message. Ids that the endpoint chooses are not part of it.
-fn identity(bytes: &[u8]) -> (Option<u8>, Option<u64>, Option<u64>) {
-    let value = |name: &str| {
-        fields_of(bytes)?
-            .find(|field| field.descriptor.name == name)?
-            .value
-            .as_u64()
-    };
-    (bytes.first().copied(), value("msg_id"), value("seg_offset"))
+/// Whether `node` is the queue pair of an endpoint.
+fn is_node_of(
+    trace: &Trace,
+    endpoint: EndpointIndex,
+    node: (efa_core::address::Gid, efa_core::address::Qpn),
+) -> bool {
+    sent_requests(trace).any(|place| {
+        let frame = &trace.capture.frames[place];
+        trace.endpoint_of[frame.interface] == endpoint
+            && (frame.source, frame.header.source_qpn) == node
+    })
+}
+
+/// What an endpoint under test must send in the place of a recorded packet.
+fn need(frame: &CapturedPacket, grant: Option<&u64>) -> Need {
+    let packet = &frame.payload[..];
+    if is_provocation(packet) {
+        return Need::Anything;
+    }
+    if let Some(end) = grant {
+        return Need::Grant(*end);
+    }
+    match segment(packet) {
+        Some((start, data)) if !data.is_empty() => Need::Bytes(start..start + data.len() as u64),
+        _ => Need::Packet,
+    }
+}
+
+/// Up to which byte of its operation each CTS of a trace permits to send.
+fn grants(trace: &Trace, operations: &Operations) -> HashMap<usize, u64> {
+    let mut transfers: HashMap<OperationIndex, Transfer> = HashMap::new();
+    let mut grants = HashMap::new();
+    for place in sent_requests(trace) {
+        let packet = &trace.capture.frames[place].payload[..];
+        let (Some(operation), Some(packet_type)) =
+            (operations.operation(place), PacketType::peek(packet))
+        else {
+            continue;
+        };
+        let transfer = transfers.entry(operation).or_default();
+        if let Some((start, data)) = segment(packet) {
+            transfer
+                .sent
+                .insert(start..start.saturating_add(data.len() as u64));
+        }
+        permit(transfer, packet_type, packet);
+        if packet_type == PacketType::Cts {
+            grants.insert(place, transfer.granted);
+        }
+    }
+    grants
+}
+
+/// What a packet permits the sender of an operation's data to have sent in all. What comes with the
+/// request needs no permission; after a READ_NACK that is what ran ahead as runt.
+fn permit(transfer: &mut Transfer, packet_type: PacketType, bytes: &[u8]) {
+    use PacketType as T;
+    match packet_type {
+        T::LongctsMsgRtm
+        | T::LongctsTagRtm
+        | T::DcLongctsMsgRtm
+        | T::DcLongctsTagRtm
+        | T::LongctsRtw
+        | T::DcLongctsRtw => transfer.granted = transfer.sent.count(),
+        T::LongctsRtr | T::ShortRtr => {
+            transfer.granted = number(bytes, "recv_length").unwrap_or(0);
+        }
+        T::Cts => {
+            let length = number(bytes, "recv_length").unwrap_or(0);
+            transfer.granted = transfer.granted.saturating_add(length);
+        }
+        _ => {}
+    }
+}
+
+/// Whether a packet starts the same operation as the recorded one, by another subprotocol. What the
+/// application asked for (delivery complete) is no matter of choice.
+fn is_other_subprotocol(recorded: PacketType, found: PacketType) -> bool {
+    recorded != found
+        && recorded.is_req()
+        && recorded.family() == found.family()
+        && recorded.is_tagged() == found.is_tagged()
+        && recorded.family() != Family::Rta
+        && (recorded.is_delivery_complete() == found.is_delivery_complete()
+            || is_read_based(recorded)
+            || is_read_based(found))
+}
+
+/// Whether an EOR ends it, which says as much as a RECEIPT.
+fn is_read_based(packet_type: PacketType) -> bool {
+    use PacketType as T;
+    matches!(
+        packet_type,
+        T::LongreadMsgRtm
+            | T::LongreadTagRtm
+            | T::LongreadRtw
+            | T::RuntreadMsgRtm
+            | T::RuntreadTagRtm
+    )
+}
+
+/// What tells emulated writes and reads apart, whatever ids they have.
+fn length_and_data(packet: &[u8]) -> (Option<u64>, Vec<u8>) {
+    const SOME: usize = 64;
+    let data = data(packet);
+    let some = &data[..data.len().min(SOME)];
+    (number(packet, "rma_iov.len"), some.to_vec())
+}
+
+/// Whether all of a message goes in packets of this type.
+fn is_whole_in_packets(packet_type: PacketType) -> bool {
+    use PacketType as T;
+    matches!(
+        packet_type,
+        T::MediumMsgRtm | T::MediumTagRtm | T::DcMediumMsgRtm | T::DcMediumTagRtm
+    )
 }
 
 /// In how many bytes two packets differ, as far as headers reach.

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::{Case, Outcome, Results, Summary};
+use crate::compare::Finding;
 
 const STYLE: &str = "body{font:15px/1.4 system-ui,sans-serif;margin:2rem;max-width:75rem}\
 table{border-collapse:collapse;width:100%}\
@@ -18,30 +19,37 @@ fn escape(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
+fn items(findings: &[Finding]) -> String {
+    findings
+        .iter()
+        .map(|finding| format!("<li>{}</li>", escape(&finding.to_string())))
+        .collect()
+}
+
 fn row(case: &Case) -> String {
     let (class, label, detail) = match &case.outcome {
         Outcome::Passed {
             compared,
             played,
             seeds,
+            remarks,
         } => (
             "passed",
             "passed",
-            format!("{compared} packets compared, {played} played, {seeds} seeds"),
+            format!(
+                "{compared} packets compared, {played} played, {seeds} seeds<ul>{}</ul>",
+                items(remarks)
+            ),
         ),
         Outcome::CodecOnly { reason, packets } => (
             "codec",
             "codec only",
             format!("{}; {packets} packets", escape(reason)),
         ),
-        Outcome::NotUnderTest { reason } => ("codec", "skipped", escape(reason)),
         Outcome::Unsupported { reason } => ("codec", "unsupported", escape(reason)),
-        Outcome::Failed { problems } => {
-            let items: Vec<String> = problems
-                .iter()
-                .map(|problem| format!("<li>{}</li>", escape(problem)))
-                .collect();
-            ("failed", "failed", format!("<ul>{}</ul>", items.concat()))
+        Outcome::NotUnderTest { reason } => ("codec", "skipped", escape(reason)),
+        Outcome::Failed { findings } => {
+            ("failed", "failed", format!("<ul>{}</ul>", items(findings)))
         }
     };
     format!(

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::{Outcome, Results, Summary};
+use crate::compare::{Finding, Severity};
 use crate::drive::Identity;
 
 #[derive(Serialize)]
@@ -17,9 +18,9 @@ struct Report<'a> {
 #[derive(Serialize)]
 struct Counts {
     passed: usize,
+    unsupported: usize,
     codec_only: usize,
     skipped: usize,
-    unsupported: usize,
     failed: usize,
 }
 
@@ -32,11 +33,43 @@ struct Entry<'a> {
     result: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
-    problems: &'a [String],
+    findings: Vec<FindingEntry<'a>>,
     packets_compared: usize,
     packets_played: usize,
     seeds: usize,
     seconds: f64,
+}
+
+#[derive(Serialize)]
+struct FindingEntry<'a> {
+    severity: &'static str,
+    /// Such as `v4/3.2/table-3.6`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    statement: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    packet: Option<u64>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    packet_type: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    field: &'a str,
+    text: String,
+}
+
+impl<'a> FindingEntry<'a> {
+    fn of(finding: &'a Finding) -> Self {
+        FindingEntry {
+            severity: match finding.severity {
+                Severity::Remark => "remark",
+                Severity::Should => "should",
+                Severity::Must => "must",
+            },
+            statement: finding.statement(),
+            packet: finding.packet,
+            packet_type: &finding.packet_type,
+            field: &finding.field,
+            text: finding.to_string(),
+        }
+    }
 }
 
 /// Writes results to `path`.
@@ -51,7 +84,7 @@ pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
             role: &case.role,
             result: "",
             reason: None,
-            problems: &[],
+            findings: Vec::new(),
             packets_compared: 0,
             packets_played: 0,
             seeds: 0,
@@ -62,8 +95,10 @@ pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
                 compared,
                 played,
                 seeds,
+                remarks,
             } => {
                 entry.result = "passed";
+                entry.findings = remarks.iter().map(FindingEntry::of).collect();
                 entry.packets_compared = *compared;
                 entry.packets_played = *played;
                 entry.seeds = *seeds;
@@ -72,17 +107,17 @@ pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
                 entry.result = "codec-only";
                 entry.reason = Some(reason);
             }
-            Outcome::NotUnderTest { reason } => {
-                entry.result = "skipped";
-                entry.reason = Some(reason);
-            }
             Outcome::Unsupported { reason } => {
                 entry.result = "unsupported";
                 entry.reason = Some(reason);
             }
-            Outcome::Failed { problems } => {
+            Outcome::NotUnderTest { reason } => {
+                entry.result = "skipped";
+                entry.reason = Some(reason);
+            }
+            Outcome::Failed { findings } => {
                 entry.result = "failed";
-                entry.problems = problems;
+                entry.findings = findings.iter().map(FindingEntry::of).collect();
             }
         }
         entry
@@ -91,9 +126,9 @@ pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
         under_test: &results.under_test,
         summary: Counts {
             passed: summary.passed,
+            unsupported: summary.unsupported,
             codec_only: summary.codec_only,
             skipped: summary.not_under_test,
-            unsupported: summary.unsupported,
             failed: summary.failed,
         },
         cases: entries.collect(),

@@ -27,20 +27,24 @@ pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
                     status.set_message(format!("codec only: {reason}"));
                     status
                 }
-                Outcome::NotUnderTest { reason } => {
-                    let mut status = TestCaseStatus::skipped();
-                    status.set_message(reason.clone());
-                    status
-                }
                 Outcome::Unsupported { reason } => {
                     let mut status = TestCaseStatus::skipped();
                     status.set_message(format!("unsupported: {reason}"));
                     status
                 }
-                Outcome::Failed { problems } => {
+                Outcome::NotUnderTest { reason } => {
+                    let mut status = TestCaseStatus::skipped();
+                    status.set_message(reason.clone());
+                    status
+                }
+                Outcome::Failed { findings } => {
                     let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
-                    status.set_message(problems.first().cloned().unwrap_or_default());
-                    status.set_description(problems.join("\n"));
+                    let texts: Vec<String> = findings.iter().map(ToString::to_string).collect();
+                    status.set_message(texts.first().cloned().unwrap_or_default());
+                    status.set_type(findings.first().map_or_else(String::new, |finding| {
+                        finding.statement().unwrap_or_else(|| "outcome".into())
+                    }));
+                    status.set_description(texts.join("\n"));
                     status
                 }
             };

@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::check;
+use crate::compare::{Finding, Severity};
 use crate::drive::Identity;
 use crate::replay::backend::{Backend, BackendError};
 use crate::replay::emu::Emu;
 use crate::replay::hw::{Hw, Outside};
-use crate::replay::{Engine, Opener, Strictness, Verdict, codec, coverage, replay};
+use crate::replay::{Engine, Opener, Strictness, codec, coverage, live, replay};
 use crate::scenario::{Action, Capability, Operation, Scenario};
 use crate::trace::{Trace, TraceError};
 
@@ -34,6 +35,13 @@ pub enum Outcome {
         played: usize,
         /// Seeds under which the outcome was the same.
         seeds: usize,
+        /// Legal differences from the recording.
+        remarks: Vec<Finding>,
+    },
+    /// The endpoint under test or its device lacks what the trace is about.
+    Unsupported {
+        /// What.
+        reason: String,
     },
     /// The implementation cannot play the trace yet: its packets were parsed, written again and
     /// checked against the rules, nothing more.
@@ -48,15 +56,10 @@ pub enum Outcome {
         /// Why.
         reason: String,
     },
-    /// What is under test cannot do this, by its own account.
-    Unsupported {
-        /// What it cannot do.
-        reason: String,
-    },
-    /// Something went otherwise.
+    /// A statement of the protocol or of the scenario does not hold.
     Failed {
-        /// What, one text each.
-        problems: Vec<String>,
+        /// Which, and how.
+        findings: Vec<Finding>,
     },
 }
 
@@ -102,6 +105,7 @@ impl fmt::Display for Case {
                 compared,
                 played,
                 seeds,
+                remarks,
             } => {
                 write!(
                     f,
@@ -110,6 +114,9 @@ impl fmt::Display for Case {
                 if *seeds > 0 {
                     write!(f, ", same outcome under {seeds} seeds")?;
                 }
+                if !remarks.is_empty() {
+                    write!(f, ", {} remarks", remarks.len())?;
+                }
                 Ok(())
             }
             Outcome::CodecOnly { reason, packets } => write!(
@@ -117,12 +124,12 @@ impl fmt::Display for Case {
                 "CODEC {name}: codec only: {reason}; {packets} packets parsed, written again and \
                  checked"
             ),
-            Outcome::NotUnderTest { reason } => write!(f, "SKIP  {name}: {reason}"),
             Outcome::Unsupported { reason } => write!(f, "UNSUP {name}: unsupported: {reason}"),
-            Outcome::Failed { problems } => {
+            Outcome::NotUnderTest { reason } => write!(f, "SKIP  {name}: {reason}"),
+            Outcome::Failed { findings } => {
                 write!(f, "FAIL  {name}")?;
-                for problem in problems {
-                    write!(f, "\n      {problem}")?;
+                for finding in findings {
+                    write!(f, "\n      {finding}")?;
                 }
                 Ok(())
             }
@@ -191,11 +198,32 @@ pub fn name_of(path: &Path) -> String {
 }
 
 /// What is wrong with a trace before anything is played.
-fn inspect(trace: &Trace) -> Vec<String> {
-    let mut problems = trace.capture.damage.clone();
+fn inspect(trace: &Trace) -> Vec<Finding> {
     let checked = check::check(&trace.capture);
-    problems.extend(checked.violations.iter().map(ToString::to_string));
-    problems
+    let damage = trace.capture.damage.iter().cloned();
+    damage
+        .chain(checked.violations.iter().map(ToString::to_string))
+        .map(|text| Finding::plain(Severity::Must, text))
+        .collect()
+}
+
+/// How cases are run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The number of disorderly networks in which the engine must bring about the same outcome.
+    pub seeds: u64,
+    /// What makes a case fail.
+    pub fail_on: Severity,
+}
+
+impl Default for Options {
+    /// No seeds; what every implementation must do.
+    fn default() -> Self {
+        Options {
+            seeds: 0,
+            fail_on: Severity::Must,
+        }
+    }
 }
 
 /// Runs one trace on one backend, each endpoint in turn under test.
@@ -205,8 +233,11 @@ pub fn run_trace<B: Backend>(
     dut: &str,
     opener: &mut dyn Opener<B>,
     beyond: Option<String>,
-    seeds: u64,
-) -> Result<Vec<Case>, BackendError> {
+    options: Options,
+) -> Result<Vec<Case>, BackendError>
+where
+    B::Nic: 'static,
+{
     let name = backend.name();
     let case = |role: &str, outcome, start: Instant| Case {
         trace: trace.scenario.name.clone(),
@@ -220,12 +251,16 @@ pub fn run_trace<B: Backend>(
     let wrong = inspect(trace);
     if let Some(reason) = beyond {
         let start = Instant::now();
-        let (packets, mut problems) = codec::check(trace);
-        problems.extend(wrong);
-        let outcome = if problems.is_empty() {
+        let (packets, problems) = codec::check(trace);
+        let mut findings: Vec<Finding> = problems
+            .into_iter()
+            .map(|text| Finding::plain(Severity::Must, text))
+            .collect();
+        findings.extend(wrong);
+        let outcome = if findings.is_empty() {
             Outcome::CodecOnly { reason, packets }
         } else {
-            Outcome::Failed { problems }
+            Outcome::Failed { findings }
         };
         return Ok(vec![case("all", outcome, start)]);
     }
@@ -244,41 +279,70 @@ pub fn run_trace<B: Backend>(
             ));
             continue;
         }
-        let verdict = replay(trace, role, Strictness::Fields, backend, opener)?;
-        let mut problems = verdict.texts();
-        problems.extend(wrong.iter().cloned());
-        if let Some(reason) = verdict.unsupported {
-            cases.push(case(&endpoint.name, Outcome::Unsupported { reason }, start));
-            continue;
-        }
-        let mut same = 0;
-        if problems.is_empty() {
-            for seed in 1..=seeds {
-                let verdict = under_seed(trace, role, seed)?;
-                if verdict.passed() {
-                    same += 1;
-                }
-                let texts = verdict.texts();
-                problems.extend(texts.iter().map(|text| format!("seed {seed}: {text}")));
-            }
-        }
-        let outcome = if problems.is_empty() {
-            Outcome::Passed {
-                compared: verdict.compared,
-                played: verdict.played,
-                seeds: same,
-            }
-        } else {
-            Outcome::Failed { problems }
-        };
+        let outcome = run_role(trace, role, backend, opener, &wrong, options)?;
         cases.push(case(&endpoint.name, outcome, start));
     }
     Ok(cases)
 }
 
+fn run_role<B: Backend>(
+    trace: &Trace,
+    role: usize,
+    backend: &mut B,
+    opener: &mut dyn Opener<B>,
+    wrong: &[Finding],
+    options: Options,
+) -> Result<Outcome, BackendError>
+where
+    B::Nic: 'static,
+{
+    let mut verdict = replay(trace, role, Strictness::Fields, backend, opener)?;
+    if let Some(reason) = verdict.unsupported {
+        return Ok(Outcome::Unsupported { reason });
+    }
+    if let Some(how) = verdict.departed.take() {
+        let text = format!("{how}; played with the engine as its peer");
+        verdict.add([Finding::plain(Severity::Remark, text)]);
+        let problems = live::play(&trace.scenario, role, backend, opener)?;
+        verdict.add(
+            problems
+                .into_iter()
+                .map(|text| Finding::plain(Severity::Must, text)),
+        );
+    }
+    verdict.add(wrong.iter().cloned());
+    let mut same = 0;
+    if verdict.failures(options.fail_on).next().is_none() {
+        for seed in 1..=options.seeds {
+            let texts = under_seed(trace, role, seed)?;
+            if texts.is_empty() {
+                same += 1;
+            }
+            verdict.add(texts.into_iter().map(|text| {
+                let text = format!("seed {seed}: {text}");
+                Finding::plain(Severity::Must, text)
+            }));
+        }
+    }
+    let (findings, remarks) = verdict
+        .findings
+        .into_iter()
+        .partition::<Vec<_>, _>(|finding| finding.severity >= options.fail_on);
+    Ok(if findings.is_empty() {
+        Outcome::Passed {
+            compared: verdict.compared,
+            played: verdict.played,
+            seeds: same,
+            remarks,
+        }
+    } else {
+        Outcome::Failed { findings }
+    })
+}
+
 /// The engine in a network that reorders, loses and refuses. Under every other seed an endpoint that
 /// only listens has nobody in its address book, so that its device cannot name the senders.
-fn under_seed(trace: &Trace, role: usize, seed: u64) -> Result<Verdict, BackendError> {
+fn under_seed(trace: &Trace, role: usize, seed: u64) -> Result<Vec<String>, BackendError> {
     let stranger = (seed % 2 == 1 && only_listens(&trace.scenario, role)).then(|| {
         let mut trace = trace.clone();
         let endpoint = &mut trace.scenario.endpoints[role];
@@ -288,13 +352,13 @@ fn under_seed(trace: &Trace, role: usize, seed: u64) -> Result<Verdict, BackendE
         trace
     });
     let mut emu = Emu::disorderly(seed);
-    replay(
-        stranger.as_ref().unwrap_or(trace),
-        role,
-        Strictness::Outcome,
-        &mut emu,
-        &mut Engine { seed },
-    )
+    let trace = stranger.as_ref().unwrap_or(trace);
+    let mut engine = Engine { seed };
+    let verdict = replay(trace, role, Strictness::Outcome, &mut emu, &mut engine)?;
+    match verdict.departed {
+        Some(_) => live::play(&trace.scenario, role, &mut emu, &mut engine),
+        None => Ok(verdict.texts()),
+    }
 }
 
 /// Whether an endpoint's application never names a peer.
@@ -312,7 +376,7 @@ fn only_listens(scenario: &Scenario, role: usize) -> bool {
 pub fn run_engine<B: Backend>(
     trace: &Trace,
     backend: &mut B,
-    seeds: u64,
+    options: Options,
 ) -> Result<Vec<Case>, BackendError>
 where
     B::Nic: 'static,
@@ -324,7 +388,7 @@ where
         ENGINE,
         &mut Engine::default(),
         beyond,
-        seeds,
+        options,
     )
 }
 
@@ -334,9 +398,10 @@ pub fn run_outside(
     backend: &mut Hw,
     dut: &str,
     outside: &mut Outside,
+    options: Options,
 ) -> Result<Vec<Case>, BackendError> {
     let beyond = coverage::beyond_script(trace);
-    run_trace(trace, backend, dut, outside, beyond, 0)
+    run_trace(trace, backend, dut, outside, beyond, options)
 }
 
 /// What a run gave, for reports.
@@ -357,7 +422,7 @@ pub struct Summary {
     pub codec_only: usize,
     /// Endpoints in whose place nothing was tested.
     pub not_under_test: usize,
-    /// Cases that what is under test cannot do.
+    /// Cases about something that the endpoint under test or its device lacks.
     pub unsupported: usize,
     /// Cases in which something went otherwise.
     pub failed: usize,

@@ -1,0 +1,167 @@
+//! What the endpoint under test sends, compared with what it may send.
+
+use efa_core::wire::fields::{Source, fields_of};
+use efa_core::wire::{ExtraFeatures, PacketType, ReqFlags};
+
+use super::backend::Backend;
+use super::operations::{number, reference};
+use super::script::Role;
+use super::{Replay, Stopped, requirements};
+use crate::compare::{Finding, Recorded, Severity};
+use crate::scenario::EndpointIndex;
+
+/// A section of the specification.
+const fn section(section: &'static str) -> Option<Source> {
+    Some(Source::Spec {
+        section,
+        table: None,
+    })
+}
+
+/// Where a packet type is defined: the source of its first field behind the base header.
+pub(super) fn source_of(packet_type: PacketType) -> Option<Source> {
+    let mut layout = efa_core::wire::fields::layout(packet_type);
+    layout.nth(3).map(|place| place.descriptor.source)
+}
+
+impl<B: Backend> Replay<'_, B> {
+    /// A packet of the endpoint under test arrived at the scripted endpoint `at`.
+    pub(super) fn receive(&mut self, at: EndpointIndex, bytes: &[u8]) -> Result<(), Stopped> {
+        let named =
+            reference(bytes).and_then(|(kind, id)| self.bindings.operation_of(at, kind, id));
+        match self.script.role(at, bytes, named) {
+            Role::Recorded { place } => self.compare(at, place, bytes)?,
+            Role::Provocation => {
+                let text = "the endpoint under test asks for a HANDSHAKE; the recorded one did not";
+                self.add([Finding::plain(Severity::Remark, text)])?;
+            }
+            Role::OtherSubprotocol { place } => {
+                let recorded = &self.trace.capture.frames[place];
+                let number = recorded.number;
+                let what = PacketType::peek(bytes).map_or("", PacketType::name);
+                self.verdict.departed = Some(format!(
+                    "it sent {what} where packet {number} of the trace is {}",
+                    recorded.kind()
+                ));
+                return Err(Stopped);
+            }
+            Role::Surplus => self.surplus(bytes)?,
+        }
+        self.check_identity(at, bytes)?;
+        if PacketType::peek(bytes) == Some(PacketType::Handshake) {
+            let word = number(bytes, "extra_info").unwrap_or(0);
+            self.announce(ExtraFeatures::from_bits_retain(word))?;
+        }
+        Ok(())
+    }
+
+    /// The endpoint under test has said what it can do.
+    fn announce(&mut self, announced: ExtraFeatures) -> Result<(), Stopped> {
+        self.announced = Some(announced);
+        let needed = requirements::features(self.trace, self.dut);
+        self.verdict.unsupported = requirements::lacks(needed, announced);
+        match self.verdict.unsupported {
+            Some(_) => Err(Stopped),
+            None => Ok(()),
+        }
+    }
+
+    fn compare(&mut self, at: EndpointIndex, place: usize, bytes: &[u8]) -> Result<(), Stopped> {
+        let frame = &self.trace.capture.frames[place];
+        let recorded = Recorded {
+            number: frame.number,
+            sender: self.dut,
+            receiver: at,
+            operation: self.script.operations().operation(place),
+            bytes: &frame.payload,
+        };
+        let same_type = frame.payload.first() == bytes.first();
+        // Bindings have to be made in any case.
+        let mut findings = self.bindings.compare(recorded, bytes);
+        let runt = |packet: &[u8]| number(packet, "runt_length");
+        if same_type && runt(&frame.payload) != runt(bytes) {
+            self.verdict.departed = Some(format!(
+                "it sent {} bytes of a message ahead of the read, packet {} of the trace {}",
+                runt(bytes).unwrap_or(0),
+                frame.number,
+                runt(&frame.payload).unwrap_or(0)
+            ));
+            return Err(Stopped);
+        }
+        for (name, text) in self.script.take(place, bytes) {
+            let field = fields_of(bytes)
+                .into_iter()
+                .flatten()
+                .find(|field| field.descriptor.name == name)
+                .or_else(|| fields_of(bytes)?.next());
+            if let Some(field) = field {
+                findings.push(recorded.finding(Severity::Must, &field, text));
+            }
+        }
+        self.verdict.compared += 1;
+        self.check_eor(frame.packet_type(), at, place)?;
+        self.add(findings)
+    }
+
+    fn surplus(&mut self, bytes: &[u8]) -> Result<(), Stopped> {
+        let packet_type = PacketType::peek(bytes);
+        let what = packet_type.map_or_else(|| "a packet".into(), |t| t.to_string());
+        let emulates = matches!(
+            packet_type.map(PacketType::family),
+            Some(efa_core::wire::Family::Rtr | efa_core::wire::Family::Rtw)
+        );
+        if emulates && self.rdma.expects_more() {
+            self.verdict.departed = Some(format!("it sent {what} where the trace has RDMA"));
+            return Err(Stopped);
+        }
+        let last = self.script.last_matched().map_or_else(
+            || "as its first packet".into(),
+            |number| format!("after packet {number}"),
+        );
+        let mut finding = Finding::plain(
+            Severity::Must,
+            format!(
+                "the endpoint under test sent {what} ({} bytes) {last}, where nothing asks for it",
+                bytes.len()
+            ),
+        );
+        finding.source = packet_type.and_then(source_of);
+        self.add([finding])
+    }
+
+    /// How a packet names its sender: a REQ carries the raw address until the peer's HANDSHAKE has
+    /// come, and whoever knows connection ids should put its own into what peers that ask for it get.
+    fn check_identity(&mut self, at: EndpointIndex, bytes: &[u8]) -> Result<(), Stopped> {
+        let Some(packet_type) = PacketType::peek(bytes) else {
+            return Ok(());
+        };
+        let flags = number(bytes, "flags").unwrap_or(0) as u16;
+        let flags = ReqFlags::from_bits_retain(flags);
+        let has_connid = flags.contains(ReqFlags::CONNID_HDR);
+        let has_address = packet_type.is_req() && flags.contains(ReqFlags::RAW_ADDR_HDR);
+        let greeting = self.greeted.get(&at).copied();
+        let about = |severity, source, text: &str| Finding {
+            severity,
+            packet: None,
+            packet_type: packet_type.to_string(),
+            field: "flags".into(),
+            source,
+            text: format!("{packet_type}: {text}"),
+        };
+        if packet_type.is_req() && greeting.is_none() && !has_address {
+            let text = "expected the raw address header, because the peer has sent no HANDSHAKE yet; \
+                        actual none";
+            return self.add([about(Severity::Must, section("2.2"), text)]);
+        }
+        let asks = greeting.is_some_and(|word| word.contains(ExtraFeatures::CONNID_HEADER));
+        let knows = self
+            .announced
+            .is_some_and(|word| word.contains(ExtraFeatures::CONNID_HEADER));
+        if asks && knows && !has_connid && !has_address {
+            let text = "expected the connection id, which the peer asks for and the sender knows; \
+                        actual none";
+            return self.add([about(Severity::Should, section("4.4"), text)]);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,245 @@
+//! What the scripted endpoints send.
+
+use efa_core::wire::fields::fields_of;
+use efa_core::wire::{ExtraFeatures, PacketType};
+use efa_emu::frame::Kind;
+
+use super::backend::Backend;
+use super::operations::{data, number};
+use super::script::Entry;
+use super::{Replay, Stopped};
+use crate::compare::Recorded;
+
+/// What was possible.
+enum Released {
+    /// The entry is done with.
+    Done,
+    /// It was sent as far as the endpoint under test permits.
+    Partly,
+    /// Nothing: the device has no room, or the endpoint under test permits no more.
+    Blocked,
+}
+
+impl<B: Backend> Replay<'_, B> {
+    /// Sends what the script of one peer has to say by now; returns whether it said anything.
+    pub(super) fn release(&mut self, place: usize, step: usize) -> Result<bool, Stopped> {
+        let at = self.peers[place].endpoint();
+        let mut busy = false;
+        while !self.peers[place].is_busy_with_rdma()
+            && let Some(entry) = self.script.due(at, step)
+        {
+            match self.release_entry(place, &entry)? {
+                Released::Done => self.script.done(at),
+                Released::Partly => {}
+                Released::Blocked => break,
+            }
+            busy = true;
+        }
+        Ok(busy)
+    }
+
+    fn release_entry(&mut self, place: usize, entry: &Entry) -> Result<Released, Stopped> {
+        let captured = &self.trace.capture.frames[entry.place];
+        let posted = match captured.header.kind {
+            Kind::RdmaReadRequest(rdma) => Some(self.read(place, entry.place, rdma)?),
+            Kind::RdmaWrite(rdma) => Some(self.write(place, entry.place, rdma)?),
+            _ => None,
+        };
+        if let Some(posted) = posted {
+            return Ok(if posted {
+                Released::Done
+            } else {
+                Released::Blocked
+            });
+        }
+        let packet_type = captured.packet_type();
+        if packet_type == Some(PacketType::Cts) && self.script.grant(entry.place).is_none() {
+            // What it permits was permitted before.
+            return Ok(Released::Done);
+        }
+        let part = match self.part(entry) {
+            Some(part) if part.is_empty() && packet_type == Some(PacketType::CtsData) => {
+                return Ok(Released::Blocked);
+            }
+            part => part,
+        };
+        self.offer_memory(place, &captured.payload)?;
+        let mut bytes = self.translated(place, entry.place)?;
+        if packet_type == Some(PacketType::Cts)
+            && let Some(length) = self.script.grant(entry.place)
+        {
+            put(&mut bytes, "recv_length", length);
+        }
+        let whole = data(&captured.payload).len();
+        if let Some(part) = &part
+            && (part.start > 0 || part.end < whole)
+        {
+            cut(&mut bytes, part);
+        }
+        let asks = |word: ExtraFeatures| word.contains(ExtraFeatures::CONNID_HEADER);
+        if self.announced.is_some_and(|word| !asks(word))
+            && packet_type.is_some_and(|t| t.is_req() || t == PacketType::CtsData)
+        {
+            drop_connid(&mut bytes);
+        }
+        match self.peers[place].send(&bytes) {
+            Ok(true) => {}
+            Ok(false) => return Ok(Released::Blocked),
+            Err(error) => {
+                let number = captured.number;
+                self.problem(format!(
+                    "packet {number} of the trace cannot be sent: {error}"
+                ))?;
+                return Err(Stopped);
+            }
+        }
+        self.script.sent(entry.place, &bytes);
+        self.verdict.played += 1;
+        if packet_type == Some(PacketType::Handshake) {
+            let word = number(&bytes, "extra_info").unwrap_or(0);
+            let at = self.peers[place].endpoint();
+            self.greeted
+                .insert(at, ExtraFeatures::from_bits_retain(word));
+        }
+        match part {
+            Some(part) if part.end < whole => {
+                let at = self.peers[place].endpoint();
+                self.script.sent_part(at, part.len());
+                Ok(Released::Partly)
+            }
+            _ => Ok(Released::Done),
+        }
+    }
+
+    /// The part of a CTSDATA's data that may be sent now, `None` for other packets.
+    fn part(&self, entry: &Entry) -> Option<std::ops::Range<usize>> {
+        let packet = &self.trace.capture.frames[entry.place].payload;
+        if PacketType::peek(packet) != Some(PacketType::CtsData) {
+            return None;
+        }
+        let start = number(packet, "seg_offset")?;
+        let permitted = self.script.permitted(entry.place).saturating_sub(start) as usize;
+        Some(entry.sent..permitted.min(data(packet).len()).max(entry.sent))
+    }
+
+    fn translated(&mut self, place: usize, frame: usize) -> Result<Vec<u8>, Stopped> {
+        let captured = &self.trace.capture.frames[frame];
+        let recorded = Recorded {
+            number: captured.number,
+            sender: self.peers[place].endpoint(),
+            receiver: self.dut,
+            operation: self.script.operations().operation(frame),
+            bytes: &captured.payload,
+        };
+        match self.bindings.translate(recorded) {
+            Ok(bytes) => Ok(bytes),
+            Err(unbound) => {
+                self.problem(format!(
+                    "packet {} ({}) of the trace names {} = {}, which the endpoint under test has \
+                     not introduced",
+                    captured.number,
+                    captured.kind(),
+                    unbound.field,
+                    unbound.value
+                ))?;
+                Err(Stopped)
+            }
+        }
+    }
+}
+
+/// Where a field of a packet is.
+fn place(packet: &[u8], name: &str) -> Option<std::ops::Range<usize>> {
+    let field = fields_of(packet)?.find(|field| field.descriptor.name == name)?;
+    Some(field.offset..field.offset + field.bytes.len())
+}
+
+fn put(packet: &mut [u8], name: &str, value: u64) {
+    if let Some(place) = place(packet, name) {
+        let width = place.len();
+        packet[place].copy_from_slice(&value.to_le_bytes()[..width]);
+    }
+}
+
+/// Leaves only a part of a CTSDATA's data.
+fn cut(packet: &mut Vec<u8>, part: &std::ops::Range<usize>) {
+    let Some(all) = place(packet, "data") else {
+        return;
+    };
+    let start = number(packet, "seg_offset").unwrap_or(0);
+    put(packet, "seg_offset", start + part.start as u64);
+    put(packet, "seg_length", part.len() as u64);
+    packet.truncate(all.start + part.end);
+    packet.drain(all.start..all.start + part.start);
+}
+
+/// Takes the connection id out of a REQ or CTSDATA: it is only for peers that ask for it, since others
+/// would take it for data.
+fn drop_connid(packet: &mut Vec<u8>) {
+    const CONNID_HDR: u16 = 0x8000;
+    let Some(connid) = place(packet, "connid") else {
+        return;
+    };
+    let padding = match PacketType::peek(packet) {
+        Some(PacketType::CtsData) => place(packet, "padding").map_or(0, |padding| padding.len()),
+        _ => 0,
+    };
+    let flags = number(packet, "flags").unwrap_or(0) as u16 & !CONNID_HDR;
+    put(packet, "flags", flags.into());
+    packet.drain(connid.start..connid.end + padding);
+}
+
+#[cfg(test)]
+mod tests {
+    use efa_core::wire::{Connid, CtsData, EagerRtm, MsgId, RecvId, Repr, ReqOptions};
+
+    use super::*;
+
+    fn emit(repr: &impl Repr, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; 200];
+        let length = repr.emit_packet(payload, &mut bytes).unwrap();
+        bytes.truncate(length);
+        bytes
+    }
+
+    fn ctsdata(connid: Option<u32>, seg_offset: u64, payload: &[u8]) -> Vec<u8> {
+        let header = CtsData {
+            recv_id: RecvId(7),
+            seg_length: payload.len() as u64,
+            seg_offset,
+            connid: connid.map(Connid),
+            ..CtsData::default()
+        };
+        emit(&header, payload)
+    }
+
+    #[test]
+    fn a_part_of_the_data_is_a_packet_of_its_own() {
+        let mut packet = ctsdata(Some(9), 100, b"abcdefgh");
+        cut(&mut packet, &(2..5));
+        assert_eq!(packet, ctsdata(Some(9), 102, b"cde"));
+    }
+
+    #[test]
+    fn a_packet_without_connection_id_is_as_if_it_had_never_had_one() {
+        let mut packet = ctsdata(Some(9), 100, b"abc");
+        drop_connid(&mut packet);
+        assert_eq!(packet, ctsdata(None, 100, b"abc"));
+        let eager = |connid: Option<u32>| {
+            let options = ReqOptions {
+                connid: connid.map(Connid),
+                ..ReqOptions::default()
+            };
+            let header = EagerRtm {
+                msg_id: MsgId(3),
+                tag: Some(1),
+                options,
+                ..EagerRtm::default()
+            };
+            emit(&header, b"payload")
+        };
+        let mut packet = eager(Some(9));
+        drop_connid(&mut packet);
+        assert_eq!(packet, eager(None));
+    }
+}
