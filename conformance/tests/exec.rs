@@ -71,7 +71,7 @@ fn the_engine_passes_through_the_contract_that_everybody_has() {
 fn what_a_program_cannot_do_is_unsupported_with_its_reason() {
     let texts = [
         "under test: mine 0.3, commit 1f2e3d4",
-        "unsupported: no tags",
+        ": no tags",
         "0 passed, 0 codec only, 0 skipped, 2 unsupported, 0 failed",
     ];
     let dut = shell("echo unsupported text=no tags; cat >/dev/null");
