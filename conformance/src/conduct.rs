@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::application::{Remote, Report, Request, Started, Token};
+use crate::application::{Report, Started, Token};
 use crate::drive::{Bytes, Command, Event, Opening};
 use crate::libfabric::Version;
+use crate::operation::{EndpointIndex, Remote};
 use crate::player::{Player, PlayerError};
-use crate::scenario::{Action, EndpointIndex, Operation, Scenario, Software};
+use crate::scenario::{Action, Operation, Scenario, Software};
 use crate::verify;
 
 /// How long operations may take to complete, in all of one `wait`.
@@ -237,7 +238,8 @@ impl<'a> Conductor<'a> {
     ) -> Result<(), ConductError> {
         let token = self.tokens.len() as Token;
         self.tokens.insert(id, token);
-        let request = request(operation, |region| self.regions[region]);
+        let regions = &self.regions;
+        let request = operation.with_remote(|place| place.within(regions[place.region.as_str()]));
         let seed = verify::expected_seed(self.scenario, id);
         let command = Command::start(token, &request, seed);
         let mut attempts = 0;
@@ -402,78 +404,5 @@ impl<'a> Conductor<'a> {
             }
             Err(answer) => Err(self.unexpected(at, &answer)),
         }
-    }
-}
-
-/// What an operation asks of its application; `region` tells where a peer's memory is.
-pub fn request(operation: &Operation, region: impl Fn(&str) -> Remote) -> Request {
-    let at = |name: &str, offset: usize| {
-        let remote = region(name);
-        Remote {
-            address: remote.address.wrapping_add(offset as u64),
-            ..remote
-        }
-    };
-    match operation {
-        Operation::Recv { length, from, tag } => Request::Recv {
-            length: *length,
-            from: *from,
-            tag: *tag,
-        },
-        Operation::Send {
-            to,
-            payload,
-            tag,
-            data,
-            mode,
-        } => Request::Send {
-            to: *to,
-            payload: *payload,
-            tag: *tag,
-            data: *data,
-            mode: *mode,
-        },
-        Operation::Register { payload, access } => Request::Register {
-            payload: *payload,
-            access: access.clone(),
-        },
-        Operation::Write {
-            to,
-            region,
-            offset,
-            payload,
-            data,
-            delivery_complete,
-        } => Request::Write {
-            to: *to,
-            remote: at(region, *offset),
-            payload: *payload,
-            data: *data,
-            delivery_complete: *delivery_complete,
-        },
-        Operation::Atomic {
-            to,
-            region,
-            offset,
-            payload,
-            action,
-            delivery_complete,
-        } => Request::Atomic {
-            to: *to,
-            remote: at(region, *offset),
-            action: *action,
-            operand: *payload,
-            delivery_complete: *delivery_complete,
-        },
-        Operation::Read {
-            from,
-            region,
-            offset,
-            length,
-        } => Request::Read {
-            from: *from,
-            remote: at(region, *offset),
-            length: *length,
-        },
     }
 }

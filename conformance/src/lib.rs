@@ -17,6 +17,7 @@ pub mod drive;
 pub mod interop;
 pub mod libfabric;
 pub mod merge;
+pub mod operation;
 pub mod player;
 pub mod record;
 pub mod replay;

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::application::Remote;
 use crate::conduct::{ConductError, Conductor, Transcript};
 use crate::libfabric::Library;
 use crate::merge::{Annotation, MergeError, merge};
+use crate::operation::Remote;
 use crate::player::{Host, Launcher, Player, Program};
 use crate::scenario::{Scenario, ScenarioError, Software};
 

@@ -10,9 +10,9 @@ use efa_core::wire::{Header, Packet, PacketType};
 use efa_emu::capture::{Direction, ReadError, Reader};
 use efa_emu::frame::{self, Frame, OUTER_LEN, Repr};
 
-use crate::application::Remote;
+use crate::operation::{EndpointIndex, Remote};
 use crate::record::{END_OF_STEPS, parse_region_comment};
-use crate::scenario::{EndpointIndex, Scenario, ScenarioError};
+use crate::scenario::{Scenario, ScenarioError};
 
 /// Where the UDP checksum is in a frame: the last two bytes in front of the transport header.
 const CHECKSUM: std::ops::Range<usize> = OUTER_LEN - 2..OUTER_LEN;

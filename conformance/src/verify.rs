@@ -1,7 +1,8 @@
 //! Whether an application saw what its scenario says.
 
 use crate::application::Report;
-use crate::scenario::{Action, Capability, EndpointIndex, Operation, Scenario};
+use crate::operation::EndpointIndex;
+use crate::scenario::{Action, Capability, Operation, Scenario};
 
 /// The message whose bytes an operation must deliver: its seed.
 pub fn expected_seed(scenario: &Scenario, id: &str) -> Option<u64> {

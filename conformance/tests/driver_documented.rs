@@ -5,8 +5,8 @@ use std::path::Path;
 
 use efa_conformance::drive::line::Form;
 use efa_conformance::drive::{Command, Event, LONGEST_ANSWER, LONGEST_COMMAND, VERSION};
+use efa_conformance::operation::pattern;
 use efa_conformance::player::{ANSWER_TIME, UNSUPPORTED};
-use efa_conformance::scenario::pattern;
 
 const MARK: &str = "<!-- generated from here on: EFA_UPDATE=1 cargo test -p efa-conformance --test \
                     driver_documented -->\n";

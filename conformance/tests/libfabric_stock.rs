@@ -9,7 +9,7 @@ use efa_conformance::libfabric::{
     Address, Completion, Destination, Endpoint, Error, Library, RemoteMemory, Settings, Token,
     Version, ffi,
 };
-use efa_conformance::scenario::pattern;
+use efa_conformance::operation::pattern;
 
 fn library() -> Option<Library> {
     match Library::load(Path::new(Library::DEFAULT)) {

@@ -12,10 +12,9 @@ use efa_core::nic::{Access, Nic, NicError, RemoteKey, UserSlice};
 use efa_core::wire::AtomicDatatype;
 use efa_hw::HwNic;
 
-use super::{
-    Application, AtomicAction, Failure, Outcome, Remote, Request, RequestError, Started, Token,
-};
-use crate::scenario::{EndpointIndex, Payload, RegionAccess, SendMode, Settings};
+use super::{Application, Failure, Outcome, Request, RequestError, Started, Token};
+use crate::operation::{AtomicAction, EndpointIndex, Payload, RegionAccess, Remote, SendMode};
+use crate::scenario::Settings;
 
 /// A device together with the memory of the application that uses it.
 pub trait HostNic: Nic {

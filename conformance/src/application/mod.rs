@@ -1,162 +1,22 @@
 //! Applications: what uses an endpoint on a scenario's behalf.
 //!
 //! The same requests and outcomes serve stock libfabric ([`stock`]) and the protocol engine
-//! ([`engine`]), in the suite's own process or in another one. They are plain data: payloads are named
-//! by their seed, peers by their place in the scenario.
+//! ([`engine`]), in the suite's own process or in another one.
 
 pub mod engine;
 pub mod stock;
 pub mod subject;
 
 use efa_core::endpoint::Instant;
-use efa_core::wire::AtomicOp;
 
-use crate::scenario::pattern::{self, Difference};
-use crate::scenario::{EndpointIndex, Payload, RegionAccess, SendMode, TagMatch};
+use crate::operation::pattern::{self, Difference};
+use crate::operation::{EndpointIndex, Operation, Remote};
 
 /// Names an operation of one application.
 pub type Token = u64;
 
-/// An operation, ready to be started.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Request {
-    /// Post a receive.
-    Recv {
-        /// Size of the buffer in bytes.
-        length: usize,
-        /// Accept only this sender.
-        from: Option<EndpointIndex>,
-        /// `Some` for a tagged receive.
-        tag: Option<TagMatch>,
-    },
-    /// Send a message.
-    Send {
-        /// The receiver.
-        to: EndpointIndex,
-        /// What is sent.
-        payload: Payload,
-        /// `Some` for a tagged message.
-        tag: Option<u64>,
-        /// Remote completion data.
-        data: Option<u64>,
-        /// Which call.
-        mode: SendMode,
-    },
-    /// Register memory for peers. The answer is a [`Started::Region`].
-    Register {
-        /// The initial bytes.
-        payload: Payload,
-        /// What peers may do.
-        access: Vec<RegionAccess>,
-    },
-    /// Write to a peer's memory.
-    Write {
-        /// The peer.
-        to: EndpointIndex,
-        /// The peer's memory.
-        remote: Remote,
-        /// What is written.
-        payload: Payload,
-        /// Remote completion data.
-        data: Option<u64>,
-        /// The completion means that the data is in the memory (`FI_DELIVERY_COMPLETE`).
-        delivery_complete: bool,
-    },
-    /// Read a peer's memory.
-    Read {
-        /// The peer.
-        from: EndpointIndex,
-        /// The peer's memory.
-        remote: Remote,
-        /// How much, in bytes.
-        length: usize,
-    },
-    /// Apply an atomic operation to unsigned 64-bit elements of a peer's memory. If it fetches the
-    /// old elements, they arrive as the operation's bytes.
-    Atomic {
-        /// The peer.
-        to: EndpointIndex,
-        /// The peer's memory.
-        remote: Remote,
-        /// What is done, and with which operands.
-        action: AtomicAction,
-        /// The operands; the length is a multiple of 8 bytes.
-        operand: Payload,
-        /// The completion of an [`AtomicAction::Update`] means that it was carried out.
-        delivery_complete: bool,
-    },
-}
-
-/// What an atomic operation does, and whether it fetches.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AtomicAction {
-    /// `fi_atomic`: changes the elements.
-    Update(AtomicFunction),
-    /// `fi_fetch_atomic`: changes the elements and fetches the old ones.
-    Fetch(AtomicFunction),
-    /// `fi_fetch_atomic` with `FI_ATOMIC_READ`: fetches the elements.
-    Read,
-    /// `fi_compare_atomic` with `FI_CSWAP`: sets the elements that are equal to those of this message,
-    /// and fetches the old ones.
-    CompareSwap(Payload),
-}
-
-/// How an element and its operand make the new element.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AtomicFunction {
-    /// The wrapping sum.
-    Sum,
-    /// The exclusive or of their bits.
-    Xor,
-    /// The operand.
-    Write,
-}
-
-impl AtomicFunction {
-    /// What scenarios call them.
-    pub const NAMES: [(&'static str, AtomicFunction); 3] = [
-        ("sum", AtomicFunction::Sum),
-        ("xor", AtomicFunction::Xor),
-        ("write", AtomicFunction::Write),
-    ];
-
-    /// The new element.
-    pub fn apply(self, element: u64, operand: u64) -> u64 {
-        match self {
-            AtomicFunction::Sum => element.wrapping_add(operand),
-            AtomicFunction::Xor => element ^ operand,
-            AtomicFunction::Write => operand,
-        }
-    }
-
-    const fn code(self) -> AtomicOp {
-        match self {
-            AtomicFunction::Sum => AtomicOp::SUM,
-            AtomicFunction::Xor => AtomicOp::BXOR,
-            AtomicFunction::Write => AtomicOp::ATOMIC_WRITE,
-        }
-    }
-}
-
-impl AtomicAction {
-    /// The operation's number, the same on the wire and in libfabric.
-    pub const fn code(self) -> AtomicOp {
-        match self {
-            AtomicAction::Update(function) | AtomicAction::Fetch(function) => function.code(),
-            AtomicAction::Read => AtomicOp::ATOMIC_READ,
-            AtomicAction::CompareSwap(_) => AtomicOp::CSWAP,
-        }
-    }
-}
-
-/// A place in a peer's registered memory, as its owner announced it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Remote {
-    /// First byte.
-    pub address: u64,
-    /// Its key.
-    pub key: u64,
-}
+/// An operation, ready to be started. [`Operation::Register`] gives a [`Started::Region`].
+pub type Request = Operation<Remote>;
 
 /// What starting a request gave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

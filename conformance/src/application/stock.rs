@@ -4,13 +4,11 @@ use std::collections::HashMap;
 
 use efa_core::wire::AtomicDatatype;
 
-use super::{
-    Application, AtomicAction, Failure, Outcome, Remote, Request, RequestError, Started, Token,
-};
+use super::{Application, Failure, Outcome, Request, RequestError, Started, Token};
 use crate::libfabric::{
     self, Address, AtomicCall, Destination, Endpoint, RegionId, RemoteMemory, ffi,
 };
-use crate::scenario::{EndpointIndex, Payload, RegionAccess, SendMode};
+use crate::operation::{AtomicAction, EndpointIndex, Payload, RegionAccess, Remote, SendMode};
 
 /// An application over a stock endpoint.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use efa_core::endpoint::Instant;
 
 use super::{Application, Report, Request, RequestError, Started, Token};
-use crate::scenario::pattern::{self, Difference};
-use crate::scenario::{EndpointIndex, Payload};
+use crate::operation::pattern::{self, Difference};
+use crate::operation::{EndpointIndex, Payload};
 
 /// An application that compares what arrives with what should, in this process or another.
 pub trait Subject {

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use super::progress::Progress;
 use super::record::SoftwareOptions;
 use super::{Outcome, complain, say};
 use crate::interop::{self, GROUPS, Lab, Row, Selection, Summary};
 use crate::player::Launcher;
-use crate::suite::progress::Progress;
 
 #[derive(clap::Args)]
 pub(super) struct Interop {

@@ -6,6 +6,7 @@
 mod drive;
 mod interop;
 mod look;
+mod progress;
 mod record;
 mod run;
 
@@ -69,7 +70,7 @@ fn complain(error: impl Display, outcome: Outcome) -> Outcome {
 }
 
 /// Prints a line of results. A reader that went away (`| head`) is no error of ours.
-pub(crate) fn say(text: impl Display) {
+fn say(text: impl Display) {
     match writeln!(io::stdout(), "{text}") {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             eprintln!("efa-conformance: cannot write to standard output: {error}");

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use super::progress::Progress;
 use super::{Outcome, complain, say};
 use crate::compare::Severity;
 use crate::drive::Identity;
@@ -15,7 +16,6 @@ use crate::libfabric::Library;
 use crate::player::{ANSWER_TIME, Player, Program, split_words};
 use crate::replay::emu::Emu;
 use crate::replay::hw::{Hw, Outside};
-use crate::suite::progress::Progress;
 use crate::suite::{self, Case, Options, Results, Summary};
 use crate::trace::Trace;
 

@@ -4,8 +4,7 @@ use efa_core::wire::fields::{Field, fields_of};
 
 use super::policy::MemoryPart;
 use super::{Bindings, Recorded, numbers};
-use crate::application::Remote;
-use crate::scenario::EndpointIndex;
+use crate::operation::{EndpointIndex, Remote};
 
 /// Registered memory of a trace, and the memory that stands for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -17,7 +17,8 @@ use efa_core::address::{Gid, RawAddress};
 use efa_core::wire::fields::{Field, FieldName, Value, fields_of};
 use efa_core::wire::{Packet, PacketType};
 
-use crate::scenario::{EndpointIndex, PolicyOverride};
+use crate::operation::EndpointIndex;
+use crate::scenario::PolicyOverride;
 pub use finding::{Finding, Severity};
 pub use memory::{BoundRegion, IovEntry, iov_entry};
 use policy::{AddressPart, IdKind, MemoryPart, Rule, may_repeat, rule};

@@ -5,14 +5,13 @@ use std::fmt;
 use serde::Serialize;
 
 use super::line::{Bytes, Hex, Text, Value, lines};
-use crate::application::{
-    AtomicAction, AtomicFunction, Failure, Remote, Report, Request, Started, Token,
-};
+use crate::application::{Failure, Report, Request, Started, Token};
 use crate::libfabric::Version;
-use crate::scenario::pattern::Difference;
-use crate::scenario::{
-    Capability, EndpointIndex, EndpointSpec, Payload, RegionAccess, SendMode, Settings, TagMatch,
+use crate::operation::pattern::Difference;
+use crate::operation::{
+    AtomicAction, AtomicFunction, EndpointIndex, Payload, RegionAccess, Remote, SendMode, TagMatch,
 };
+use crate::scenario::{Capability, EndpointSpec, Settings};
 
 lines! {
     /// What a program is told.

@@ -20,7 +20,8 @@ use crate::application::stock::StockApplication;
 use crate::application::subject::{Local, Subject};
 use crate::application::{Application, RequestError};
 use crate::libfabric::{self, Library};
-use crate::scenario::{Capability, Payload};
+use crate::operation::Payload;
+use crate::scenario::Capability;
 
 /// How long an endpoint may take to close after the input has ended. Stock libfabric waits in
 /// `fi_close` for what is outstanding, for ever if a staged fault withholds it.

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Bench, Cell, CellResult, Lab, Unmet};
+use crate::operation::EndpointIndex;
 use crate::record::{self, Stock};
-use crate::scenario::{EndpointIndex, Scenario, Software};
+use crate::scenario::{Scenario, Software};
 use crate::suite;
 
 /// A scenario has bounds of its own for everything that it waits for; this is for all of it.

@@ -6,8 +6,8 @@ use super::{Player, PlayerError};
 use crate::application::subject::Subject;
 use crate::application::{Report, Request, RequestError, Started, Token};
 use crate::drive::{Bytes, Command, Event, Opening};
-use crate::scenario::pattern::Difference;
-use crate::scenario::{EndpointIndex, Payload};
+use crate::operation::pattern::Difference;
+use crate::operation::{EndpointIndex, Payload};
 
 /// An application in a process that is driven.
 pub struct Driven {

@@ -8,7 +8,7 @@ use super::operations::{number, reference};
 use super::script::Role;
 use super::{Replay, Stopped, requirements};
 use crate::compare::{Finding, Recorded, Severity};
-use crate::scenario::EndpointIndex;
+use crate::operation::EndpointIndex;
 
 /// A section of the specification.
 const fn section(section: &'static str) -> Option<Source> {

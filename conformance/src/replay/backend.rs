@@ -5,8 +5,9 @@ use efa_core::endpoint::Instant;
 use efa_core::nic::NicError;
 
 use super::Clock;
+use crate::application::RequestError;
 use crate::application::engine::HostNic;
-use crate::application::{Remote, RequestError};
+use crate::operation::Remote;
 use crate::scenario::EndpointSpec;
 
 /// Why a backend cannot be used.

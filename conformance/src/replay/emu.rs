@@ -17,8 +17,8 @@ use efa_emu::sim::{
 
 use super::Clock;
 use super::backend::{Backend, BackendError, RdmaSeen};
-use crate::application::Remote;
 use crate::application::engine::HostNic;
+use crate::operation::Remote;
 use crate::scenario::EndpointSpec;
 
 impl HostNic for SimNic {

@@ -9,9 +9,9 @@ use std::collections::HashMap;
 use super::backend::{Backend, BackendError};
 use super::{Engine, Opener};
 use crate::application::subject::Subject;
-use crate::application::{Remote, Report, RequestError, Started, Token};
-use crate::conduct::request;
-use crate::scenario::{Action, EndpointIndex, Operation, Scenario};
+use crate::application::{Report, RequestError, Started, Token};
+use crate::operation::{EndpointIndex, Remote};
+use crate::scenario::{Action, Operation, Scenario};
 use crate::verify;
 
 /// How often everybody is polled without result before nothing more is expected in a `settle`.
@@ -128,8 +128,9 @@ impl<'s, B: Backend> Live<'s, '_, B> {
     ) -> Result<(), Stopped> {
         self.tokens.insert(id, token);
         let nowhere = Remote { address: 0, key: 0 };
-        let request = request(operation, |region| {
-            self.regions.get(region).copied().unwrap_or(nowhere)
+        let request = operation.with_remote(|place| {
+            let region = self.regions.get(place.region.as_str()).copied();
+            place.within(region.unwrap_or(nowhere))
         });
         let seed = verify::expected_seed(self.scenario, id);
         let mut rounds = 0;

@@ -6,9 +6,9 @@ use efa_emu::frame::{Kind, Rdma};
 use super::backend::Backend;
 use super::script::fetched;
 use super::{Replay, Stopped};
-use crate::application::{Remote, RequestError};
+use crate::application::RequestError;
 use crate::compare::{BoundRegion, Finding, Severity, iov_entry};
-use crate::scenario::{EndpointIndex, Payload};
+use crate::operation::{EndpointIndex, Payload, Remote};
 
 /// No region of a trace is longer, in bytes; lengths in packets may be anything.
 pub(super) const MOST_MEMORY: u64 = 1 << 28;

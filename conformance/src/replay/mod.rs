@@ -38,10 +38,10 @@ use efa_core::wire::ExtraFeatures;
 
 use crate::application::engine::{CoreApplication, configuration};
 use crate::application::subject::{Local, Subject};
-use crate::application::{Remote, Report, RequestError, Started, Token};
+use crate::application::{Report, RequestError, Started, Token};
 use crate::compare::{Bindings, Finding, Severity};
-use crate::conduct::request;
-use crate::scenario::{Action, Capability, EndpointIndex, EndpointSpec, Operation};
+use crate::operation::{EndpointIndex, Remote};
+use crate::scenario::{Action, Capability, EndpointSpec, Operation};
 use crate::trace::Trace;
 use crate::verify;
 use arrivals::source_of;
@@ -390,8 +390,9 @@ impl<'t, B: Backend> Replay<'t, B> {
 
     fn start(&mut self, index: usize, id: &'t str, operation: &Operation) -> Result<(), Stopped> {
         let nowhere = Remote { address: 0, key: 0 };
-        let request = request(operation, |region| {
-            self.regions.get(region).copied().unwrap_or(nowhere)
+        let request = operation.with_remote(|place| {
+            let region = self.regions.get(place.region.as_str()).copied();
+            place.within(region.unwrap_or(nowhere))
         });
         let mut rounds = 0;
         loop {

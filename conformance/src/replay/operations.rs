@@ -12,7 +12,7 @@ use efa_core::wire::{Family, PacketType};
 use super::script::sent_requests;
 use crate::compare::OperationIndex;
 use crate::compare::policy::{IdKind, Rule, is_segment, standard};
-use crate::scenario::EndpointIndex;
+use crate::operation::EndpointIndex;
 use crate::trace::Trace;
 
 /// An operation of a trace: a message, a write, a read or an atomic operation.

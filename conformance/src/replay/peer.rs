@@ -7,9 +7,8 @@ use efa_core::nic::{
 };
 
 use super::backend::BackendError;
-use crate::application::Remote;
 use crate::application::engine::HostNic;
-use crate::scenario::EndpointIndex;
+use crate::operation::{EndpointIndex, Remote};
 
 /// What a scripted endpoint's device reported.
 #[derive(Clone, PartialEq, Eq, Debug)]

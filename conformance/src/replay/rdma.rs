@@ -13,9 +13,8 @@ use efa_emu::frame::Kind;
 use super::backend::{Backend, RdmaSeen};
 use super::ranges::Ranges;
 use super::{Replay, Stopped};
-use crate::application::Remote;
 use crate::compare::{Finding, Severity, iov_entry};
-use crate::scenario::EndpointIndex;
+use crate::operation::{EndpointIndex, Remote};
 use crate::trace::Trace;
 
 /// Memory of a peer, by whose and which key, and whether it is written.

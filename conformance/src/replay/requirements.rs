@@ -7,7 +7,7 @@ use efa_core::wire::{ExtraFeatures, PacketType};
 use efa_emu::frame::Kind;
 
 use super::script::sent_requests;
-use crate::scenario::EndpointIndex;
+use crate::operation::EndpointIndex;
 use crate::trace::Trace;
 
 /// The feature that a packet's receiver must have announced. For a READ_NACK that is nobody's choice:

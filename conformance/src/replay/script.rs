@@ -12,7 +12,7 @@ use super::operations::{Operations, data, is_provocation, number, segment};
 use super::ranges::Ranges;
 use crate::compare::policy::may_repeat;
 use crate::compare::{OperationIndex, compare_data};
-use crate::scenario::EndpointIndex;
+use crate::operation::EndpointIndex;
 use crate::trace::{CapturedPacket, Trace};
 
 /// The addresses of a trace's endpoints, as its frames show them.

@@ -1,6 +1,7 @@
 //! Steps in words.
 
-use super::{Action, EndpointIndex, Operation, Scenario, SendMode, Step};
+use super::{Action, Operation, Scenario, Step};
+use crate::operation::{EndpointIndex, Place, SendMode};
 
 impl Step {
     /// The step in a line, such as `step 4: b sends question to a`; `index` counts from 0. Traces
@@ -48,7 +49,7 @@ impl Step {
                     }
                     Operation::Write {
                         to,
-                        region,
+                        remote: Place { region, .. },
                         payload,
                         ..
                     } => {
@@ -60,12 +61,12 @@ impl Step {
                     }
                     Operation::Atomic {
                         to,
-                        region,
-                        payload,
+                        remote: Place { region, .. },
+                        operand,
                         action,
                         ..
                     } => {
-                        let integers = payload.length / 8;
+                        let integers = operand.length / 8;
                         let op = action.code().name().unwrap_or("unknown operation");
                         format!(
                             "{at} applies {id}, {op} of {integers} integers, to {region} of {}",
@@ -74,7 +75,7 @@ impl Step {
                     }
                     Operation::Read {
                         from,
-                        region,
+                        remote: Place { region, .. },
                         length,
                         ..
                     } => {

@@ -10,10 +10,11 @@ use toml::Spanned;
 use super::error::{ScenarioError, Source, suggest};
 use super::steps::Steps;
 use super::{
-    Action, Capability, EndpointIndex, EndpointSpec, FieldPolicy, Operation, PolicyOverride,
-    Scenario, Settings, Software, Step, file,
+    Action, Capability, EndpointSpec, FieldPolicy, Operation, PolicyOverride, Scenario, Settings,
+    Software, Step, file,
 };
 use crate::libfabric::Version;
+use crate::operation::EndpointIndex;
 
 pub(super) type Result<T> = std::result::Result<T, ScenarioError>;
 

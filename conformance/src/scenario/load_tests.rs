@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::scenario::TagMatch;
+use crate::operation::TagMatch;
 
 const GOOD: &str = r#"
 description = "A tagged message."

@@ -9,7 +9,6 @@ mod describe;
 mod error;
 mod file;
 mod load;
-pub mod pattern;
 mod steps;
 
 use std::collections::BTreeMap;
@@ -17,8 +16,11 @@ use std::path::{Path, PathBuf};
 
 pub use error::ScenarioError;
 
-use crate::application::AtomicAction;
 use crate::libfabric::{Version, ffi};
+use crate::operation::{self, EndpointIndex, Place};
+
+/// An operation as steps name it.
+pub type Operation = operation::Operation<Place>;
 
 /// A scenario, checked: every name refers to something, every step has what it needs.
 #[derive(Clone, Debug)]
@@ -38,9 +40,6 @@ pub struct Scenario {
     /// Departures from the suite's policy for comparing fields.
     pub policies: Vec<PolicyOverride>,
 }
-
-/// An endpoint's place in [`Scenario::endpoints`].
-pub type EndpointIndex = usize;
 
 /// Which implementation an endpoint is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -192,166 +191,6 @@ pub enum Action {
         /// Name of the operation whose bytes must be there.
         message: String,
     },
-}
-
-/// An operation of an application.
-#[derive(Clone, Debug)]
-pub enum Operation {
-    /// Post a receive.
-    Recv {
-        /// Size of the buffer in bytes.
-        length: usize,
-        /// Accept only this sender.
-        from: Option<EndpointIndex>,
-        /// `Some` for a tagged receive.
-        tag: Option<TagMatch>,
-    },
-    /// Send a message.
-    Send {
-        /// The receiver.
-        to: EndpointIndex,
-        /// What is sent.
-        payload: Payload,
-        /// `Some` for a tagged message.
-        tag: Option<u64>,
-        /// Remote completion data.
-        data: Option<u64>,
-        /// Which call.
-        mode: SendMode,
-    },
-    /// Register memory for peers.
-    Register {
-        /// The initial bytes.
-        payload: Payload,
-        /// What peers may do.
-        access: Vec<RegionAccess>,
-    },
-    /// Write to a peer's registered memory.
-    Write {
-        /// The owner of the memory.
-        to: EndpointIndex,
-        /// Name of its `register` step.
-        region: String,
-        /// Where in the region, in bytes.
-        offset: usize,
-        /// What is written.
-        payload: Payload,
-        /// Remote completion data.
-        data: Option<u64>,
-        /// The completion means that the data is in the memory (`FI_DELIVERY_COMPLETE`).
-        delivery_complete: bool,
-    },
-    /// Change 64-bit unsigned integers in a peer's registered memory.
-    Atomic {
-        /// The owner of the memory.
-        to: EndpointIndex,
-        /// Name of its `register` step.
-        region: String,
-        /// Where in the region, in bytes.
-        offset: usize,
-        /// The operand.
-        payload: Payload,
-        /// What is done with it.
-        action: AtomicAction,
-        /// The completion means that it was carried out (`FI_DELIVERY_COMPLETE`).
-        delivery_complete: bool,
-    },
-    /// Read a peer's registered memory.
-    Read {
-        /// The owner of the memory.
-        from: EndpointIndex,
-        /// Name of its `register` step.
-        region: String,
-        /// Where in the region, in bytes.
-        offset: usize,
-        /// How much, in bytes.
-        length: usize,
-    },
-}
-
-impl Operation {
-    /// Whether the application hears of the operation's end.
-    pub fn completes(&self) -> bool {
-        !matches!(
-            self,
-            Operation::Register { .. }
-                | Operation::Send {
-                    mode: SendMode::Inject,
-                    ..
-                }
-        )
-    }
-
-    /// Whether the operation brings bytes to the application.
-    pub fn delivers(&self) -> bool {
-        match self {
-            Operation::Recv { .. } | Operation::Read { .. } => true,
-            Operation::Atomic { action, .. } => !matches!(action, AtomicAction::Update(_)),
-            _ => false,
-        }
-    }
-
-    /// The bytes that the operation provides.
-    pub fn payload(&self) -> Option<Payload> {
-        match self {
-            Operation::Send { payload, .. }
-            | Operation::Register { payload, .. }
-            | Operation::Write { payload, .. }
-            | Operation::Atomic { payload, .. } => Some(*payload),
-            Operation::Recv { .. } | Operation::Read { .. } => None,
-        }
-    }
-}
-
-/// Bytes made from a seed (see [`pattern`]).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Payload {
-    /// How many.
-    pub length: usize,
-    /// Which.
-    pub seed: u64,
-}
-
-impl Payload {
-    /// The bytes.
-    pub fn bytes(self) -> Vec<u8> {
-        pattern::bytes(self.seed, self.length)
-    }
-}
-
-/// Which tags a receive accepts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TagMatch {
-    /// The tag.
-    pub tag: u64,
-    /// Bits that are not compared.
-    pub ignore: u64,
-}
-
-/// Which of libfabric's send calls is used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SendMode {
-    /// `fi_send` and its relatives: the buffer is the library's until the completion.
-    Normal,
-    /// `fi_inject` and its relatives: the bytes are copied, there is no completion.
-    Inject,
-    /// `fi_sendmsg` with `FI_DELIVERY_COMPLETE`.
-    DeliveryComplete,
-}
-
-/// What peers may do with registered memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[expect(missing_docs, reason = "the names are libfabric's")]
-pub enum RegionAccess {
-    RemoteRead,
-    RemoteWrite,
-}
-
-impl RegionAccess {
-    pub(crate) const NAMES: [(&'static str, RegionAccess); 2] = [
-        ("remote-read", RegionAccess::RemoteRead),
-        ("remote-write", RegionAccess::RemoteWrite),
-    ];
 }
 
 /// What an operation's completion must say.

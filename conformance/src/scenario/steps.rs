@@ -6,11 +6,10 @@ use toml::Spanned;
 
 use super::error::{Source, suggest};
 use super::load::{Result, endpoint_named, lookup};
-use super::{
-    Action, EndpointIndex, EndpointSpec, ErrorName, Expectation, Operation, Payload, RegionAccess,
-    SendMode, TagMatch, file,
+use super::{Action, EndpointSpec, ErrorName, Expectation, Operation, file};
+use crate::operation::{
+    AtomicAction, AtomicFunction, EndpointIndex, Payload, Place, RegionAccess, SendMode, TagMatch,
 };
-use crate::application::{AtomicAction, AtomicFunction};
 
 /// Largest message or region that a scenario may ask for, in bytes: a typing error must not exhaust
 /// memory.
@@ -197,8 +196,10 @@ impl Steps<'_> {
                 let region = self.need_spanned(line, "region", kind, raw.region)?;
                 Operation::Write {
                     to,
-                    region: self.region("region", &region, to)?,
-                    offset,
+                    remote: Place {
+                        region: self.region("region", &region, to)?,
+                        offset,
+                    },
                     payload,
                     data,
                     delivery_complete: kind == "write-dc",
@@ -217,9 +218,11 @@ impl Steps<'_> {
                 let region = self.need_spanned(line, "region", kind, raw.region)?;
                 Operation::Atomic {
                     to,
-                    region: self.region("region", &region, to)?,
-                    offset,
-                    payload,
+                    remote: Place {
+                        region: self.region("region", &region, to)?,
+                        offset,
+                    },
+                    operand: payload,
                     action: match kind {
                         "compare-atomic" => {
                             let seed = self.need(line, "comparand", kind, raw.comparand)?;
@@ -242,8 +245,10 @@ impl Steps<'_> {
                 let region = self.need_spanned(line, "region", kind, raw.region)?;
                 Operation::Read {
                     from,
-                    region: self.region("region", &region, from)?,
-                    offset,
+                    remote: Place {
+                        region: self.region("region", &region, from)?,
+                        offset,
+                    },
                     length,
                 }
             }

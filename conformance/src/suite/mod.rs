@@ -3,7 +3,6 @@
 pub mod html;
 pub mod json;
 pub mod junit;
-pub mod progress;
 
 use std::fmt;
 use std::path::{Path, PathBuf};

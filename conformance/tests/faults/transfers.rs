@@ -1,7 +1,8 @@
 //! A transfer for each packet type of the protocol.
 
 use efa_conformance::application::Token;
-use efa_conformance::scenario::{SendMode, Settings};
+use efa_conformance::operation::SendMode;
+use efa_conformance::scenario::Settings;
 
 use crate::rig::{COMPARE, FETCH, Region, Rig, Side, Software, UPDATE};
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use efa_conformance::application::engine::{CoreApplication, configuration};
 use efa_conformance::application::subject::{Local, Subject};
-use efa_conformance::application::{Remote, Report, Started, Token};
-use efa_conformance::conduct::request;
+use efa_conformance::application::{Report, Started, Token};
+use efa_conformance::operation::Remote;
 use efa_conformance::record::{END_OF_STEPS, region_comment};
 use efa_conformance::replay::backend::Backend;
 use efa_conformance::replay::emu::Emu;
@@ -61,7 +61,8 @@ pub(crate) fn rehearse(scenario: &Scenario) -> Trace {
             } => {
                 let token = index as Token;
                 tokens.insert(id, token);
-                let request = request(operation, |region| regions[region]);
+                let request =
+                    operation.with_remote(|place| place.within(regions[place.region.as_str()]));
                 let seed = verify::expected_seed(scenario, id);
                 let started = subjects[*at].start(token, &request, seed).unwrap();
                 if let Started::Region(remote) = started {

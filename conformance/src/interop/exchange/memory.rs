@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use super::pair::{Pair, STALLED};
 use super::{INITIATOR, TARGET, at};
-use crate::application::{AtomicAction, AtomicFunction, Remote, Request, Started, Token};
+use crate::application::{Request, Started, Token};
 use crate::drive::{Command, Event};
 use crate::interop::Unmet;
-use crate::scenario::{Payload, RegionAccess, pattern};
+use crate::operation::{AtomicAction, AtomicFunction, Payload, RegionAccess, Remote, pattern};
 
 /// How often memory is looked at that a peer should have written.
 const LOOK: Duration = Duration::from_millis(20);

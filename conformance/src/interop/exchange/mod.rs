@@ -13,8 +13,8 @@ use self::pair::Pair;
 use super::{Bench, Unmet};
 use crate::application::Request;
 use crate::drive::Opening;
+use crate::operation::{Payload, SendMode, TagMatch};
 use crate::player::{self, Program};
-use crate::scenario::{Payload, SendMode, TagMatch};
 
 /// The endpoint that begins operations.
 const INITIATOR: usize = 0;

@@ -4,10 +4,12 @@
 
 use std::time::Instant;
 
-use efa_conformance::application::{AtomicAction, AtomicFunction, Remote, Request, Started, Token};
+use efa_conformance::application::{Request, Started, Token};
 use efa_conformance::drive::Command;
+use efa_conformance::operation::{
+    AtomicAction, AtomicFunction, EndpointIndex, Payload, RegionAccess, Remote, SendMode, TagMatch,
+};
 use efa_conformance::player::PlayerError;
-use efa_conformance::scenario::{EndpointIndex, Payload, RegionAccess, SendMode, TagMatch};
 
 use super::{PATIENCE, Rig};
 

@@ -4,16 +4,16 @@ use std::fmt::Display;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::cli::say;
+use super::say;
 
 /// Shows results as they come.
-pub struct Progress {
+pub(super) struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
     /// For `steps` steps. The bar goes to standard error, results to standard output.
-    pub fn new(steps: usize) -> Self {
+    pub(super) fn new(steps: usize) -> Self {
         let bar = ProgressBar::with_draw_target(
             Some(steps as u64),
             ProgressDrawTarget::stderr_with_hz(10),
@@ -25,12 +25,12 @@ impl Progress {
     }
 
     /// A step begins.
-    pub fn begin(&self, name: &str) {
+    pub(super) fn begin(&self, name: &str) {
         self.bar.set_message(name.to_owned());
     }
 
     /// It ended with these results.
-    pub fn end(&self, results: &[impl Display]) {
+    pub(super) fn end(&self, results: &[impl Display]) {
         self.bar.suspend(|| {
             for result in results {
                 say(result);
@@ -40,7 +40,7 @@ impl Progress {
     }
 
     /// Everything ended.
-    pub fn finish(self) {
+    pub(super) fn finish(self) {
         self.bar.finish_and_clear();
     }
 }

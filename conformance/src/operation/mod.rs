@@ -1,0 +1,322 @@
+//! Operations of applications.
+//!
+//! They are plain data, the same from a scenario's steps to the driver of what is tested: payloads are
+//! named by their seed, peers by their place in the scenario. What differs on the way is how a peer's
+//! memory is named: a scenario names a [`Place`] in what a step registered, an application needs the
+//! [`Remote`] that its owner announced.
+
+pub mod pattern;
+
+use efa_core::wire::AtomicOp;
+
+/// An endpoint's place in the scenario.
+pub type EndpointIndex = usize;
+
+/// An operation; `M` is how a peer's memory is named.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Operation<M> {
+    /// Post a receive.
+    Recv {
+        /// Size of the buffer in bytes.
+        length: usize,
+        /// Accept only this sender.
+        from: Option<EndpointIndex>,
+        /// `Some` for a tagged receive.
+        tag: Option<TagMatch>,
+    },
+    /// Send a message.
+    Send {
+        /// The receiver.
+        to: EndpointIndex,
+        /// What is sent.
+        payload: Payload,
+        /// `Some` for a tagged message.
+        tag: Option<u64>,
+        /// Remote completion data.
+        data: Option<u64>,
+        /// Which call.
+        mode: SendMode,
+    },
+    /// Register memory for peers.
+    Register {
+        /// The initial bytes.
+        payload: Payload,
+        /// What peers may do.
+        access: Vec<RegionAccess>,
+    },
+    /// Write to a peer's memory.
+    Write {
+        /// The peer.
+        to: EndpointIndex,
+        /// The peer's memory.
+        remote: M,
+        /// What is written.
+        payload: Payload,
+        /// Remote completion data.
+        data: Option<u64>,
+        /// The completion means that the data is in the memory (`FI_DELIVERY_COMPLETE`).
+        delivery_complete: bool,
+    },
+    /// Read a peer's memory.
+    Read {
+        /// The peer.
+        from: EndpointIndex,
+        /// The peer's memory.
+        remote: M,
+        /// How much, in bytes.
+        length: usize,
+    },
+    /// Apply an atomic operation to unsigned 64-bit elements of a peer's memory. If it fetches the
+    /// old elements, they arrive as the operation's bytes.
+    Atomic {
+        /// The peer.
+        to: EndpointIndex,
+        /// The peer's memory.
+        remote: M,
+        /// What is done, and with which operands.
+        action: AtomicAction,
+        /// The operands; the length is a multiple of 8 bytes.
+        operand: Payload,
+        /// The completion of an [`AtomicAction::Update`] means that it was carried out.
+        delivery_complete: bool,
+    },
+}
+
+impl<M> Operation<M> {
+    /// Whether the application hears of the operation's end.
+    pub fn completes(&self) -> bool {
+        !matches!(
+            self,
+            Operation::Register { .. }
+                | Operation::Send {
+                    mode: SendMode::Inject,
+                    ..
+                }
+        )
+    }
+
+    /// Whether the operation brings bytes to the application.
+    pub fn delivers(&self) -> bool {
+        match self {
+            Operation::Recv { .. } | Operation::Read { .. } => true,
+            Operation::Atomic { action, .. } => !matches!(action, AtomicAction::Update(_)),
+            _ => false,
+        }
+    }
+
+    /// The bytes that the operation provides.
+    pub fn payload(&self) -> Option<Payload> {
+        match self {
+            Operation::Send { payload, .. }
+            | Operation::Register { payload, .. }
+            | Operation::Write { payload, .. }
+            | Operation::Atomic {
+                operand: payload, ..
+            } => Some(*payload),
+            Operation::Recv { .. } | Operation::Read { .. } => None,
+        }
+    }
+
+    /// The same operation with the peer's memory named otherwise.
+    pub fn with_remote<N>(&self, name: impl FnOnce(&M) -> N) -> Operation<N> {
+        match *self {
+            Operation::Recv { length, from, tag } => Operation::Recv { length, from, tag },
+            Operation::Send {
+                to,
+                payload,
+                tag,
+                data,
+                mode,
+            } => Operation::Send {
+                to,
+                payload,
+                tag,
+                data,
+                mode,
+            },
+            Operation::Register {
+                payload,
+                ref access,
+            } => Operation::Register {
+                payload,
+                access: access.clone(),
+            },
+            Operation::Write {
+                to,
+                ref remote,
+                payload,
+                data,
+                delivery_complete,
+            } => Operation::Write {
+                to,
+                remote: name(remote),
+                payload,
+                data,
+                delivery_complete,
+            },
+            Operation::Read {
+                from,
+                ref remote,
+                length,
+            } => Operation::Read {
+                from,
+                remote: name(remote),
+                length,
+            },
+            Operation::Atomic {
+                to,
+                ref remote,
+                action,
+                operand,
+                delivery_complete,
+            } => Operation::Atomic {
+                to,
+                remote: name(remote),
+                action,
+                operand,
+                delivery_complete,
+            },
+        }
+    }
+}
+
+/// A place in memory that a step of the scenario registers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The step's name.
+    pub region: String,
+    /// Where in the region, in bytes.
+    pub offset: usize,
+}
+
+impl Place {
+    /// The place, where its region begins at `region`.
+    pub fn within(&self, region: Remote) -> Remote {
+        Remote {
+            address: region.address.wrapping_add(self.offset as u64),
+            ..region
+        }
+    }
+}
+
+/// A place in a peer's registered memory, as its owner announced it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Remote {
+    /// First byte.
+    pub address: u64,
+    /// Its key.
+    pub key: u64,
+}
+
+/// What an atomic operation does, and whether it fetches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AtomicAction {
+    /// `fi_atomic`: changes the elements.
+    Update(AtomicFunction),
+    /// `fi_fetch_atomic`: changes the elements and fetches the old ones.
+    Fetch(AtomicFunction),
+    /// `fi_fetch_atomic` with `FI_ATOMIC_READ`: fetches the elements.
+    Read,
+    /// `fi_compare_atomic` with `FI_CSWAP`: sets the elements that are equal to those of this message,
+    /// and fetches the old ones.
+    CompareSwap(Payload),
+}
+
+/// How an element and its operand make the new element.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AtomicFunction {
+    /// The wrapping sum.
+    Sum,
+    /// The exclusive or of their bits.
+    Xor,
+    /// The operand.
+    Write,
+}
+
+impl AtomicFunction {
+    /// What scenarios call them.
+    pub const NAMES: [(&'static str, AtomicFunction); 3] = [
+        ("sum", AtomicFunction::Sum),
+        ("xor", AtomicFunction::Xor),
+        ("write", AtomicFunction::Write),
+    ];
+
+    /// The new element.
+    pub fn apply(self, element: u64, operand: u64) -> u64 {
+        match self {
+            AtomicFunction::Sum => element.wrapping_add(operand),
+            AtomicFunction::Xor => element ^ operand,
+            AtomicFunction::Write => operand,
+        }
+    }
+
+    const fn code(self) -> AtomicOp {
+        match self {
+            AtomicFunction::Sum => AtomicOp::SUM,
+            AtomicFunction::Xor => AtomicOp::BXOR,
+            AtomicFunction::Write => AtomicOp::ATOMIC_WRITE,
+        }
+    }
+}
+
+impl AtomicAction {
+    /// The operation's number, the same on the wire and in libfabric.
+    pub const fn code(self) -> AtomicOp {
+        match self {
+            AtomicAction::Update(function) | AtomicAction::Fetch(function) => function.code(),
+            AtomicAction::Read => AtomicOp::ATOMIC_READ,
+            AtomicAction::CompareSwap(_) => AtomicOp::CSWAP,
+        }
+    }
+}
+
+/// Bytes made from a seed (see [`pattern`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Payload {
+    /// How many.
+    pub length: usize,
+    /// Which.
+    pub seed: u64,
+}
+
+impl Payload {
+    /// The bytes.
+    pub fn bytes(self) -> Vec<u8> {
+        pattern::bytes(self.seed, self.length)
+    }
+}
+
+/// Which tags a receive accepts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TagMatch {
+    /// The tag.
+    pub tag: u64,
+    /// Bits that are not compared.
+    pub ignore: u64,
+}
+
+/// Which of libfabric's send calls is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SendMode {
+    /// `fi_send` and its relatives: the buffer is the library's until the completion.
+    Normal,
+    /// `fi_inject` and its relatives: the bytes are copied, there is no completion.
+    Inject,
+    /// `fi_sendmsg` with `FI_DELIVERY_COMPLETE`.
+    DeliveryComplete,
+}
+
+/// What peers may do with registered memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the names are libfabric's")]
+pub enum RegionAccess {
+    RemoteRead,
+    RemoteWrite,
+}
+
+impl RegionAccess {
+    pub(crate) const NAMES: [(&'static str, RegionAccess); 2] = [
+        ("remote-read", RegionAccess::RemoteRead),
+        ("remote-write", RegionAccess::RemoteWrite),
+    ];
+}
