@@ -10,15 +10,14 @@ pub(crate) fn parse(text: &str) -> Option<Duration> {
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic())?;
     let (amount, unit) = text.split_at(unit_at);
     let scale = match unit {
-        "ns" => 1e-9,
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
+        "ns" => 1.0,
+        "us" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
         _ => return None,
     };
-    let seconds = amount.parse::<f64>().ok()? * scale;
-    // Rounded to nanoseconds, so that 1ns stays 1 ns in spite of binary fractions.
-    (0.0..=60.0)
-        .contains(&seconds)
-        .then(|| Duration::from_nanos((seconds * 1e9).round() as u64))
+    let nanoseconds = (amount.parse::<f64>().ok()? * scale).round();
+    (0.0..=60e9)
+        .contains(&nanoseconds)
+        .then(|| Duration::from_nanos(nanoseconds as u64))
 }

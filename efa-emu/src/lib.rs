@@ -6,6 +6,7 @@ pub mod fault;
 mod file_size;
 pub mod frame;
 pub mod link;
+pub mod network;
 mod prefetch;
 pub mod profile;
 pub mod provider;

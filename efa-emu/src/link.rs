@@ -49,12 +49,20 @@ pub struct RequestHeader {
     pub qkey: Qkey,
     /// Counts the requests of the initiating queue pair, from 0, wrapping. A retry keeps its number.
     pub sequence: u32,
+    /// How often the device made this request before, because the receiver was not ready. A link
+    /// brings [`RequestHeader::MOST_CARRIED_RETRIES`] at most.
+    pub retries: u32,
     /// Immediate data.
     pub immediate: Option<u32>,
     /// The responder's memory; `Some` exactly for RDMA.
     pub remote: Option<RemoteRange>,
     /// Bytes of data: sent, to be read, or to be written.
     pub length: u32,
+}
+
+impl RequestHeader {
+    /// Most retries that the responder is told of.
+    pub const MOST_CARRIED_RETRIES: u32 = 15;
 }
 
 /// A piece of memory of the host that the device belongs to, checked against its registration.

@@ -36,6 +36,7 @@ fn request(operation: Operation, length: u32) -> RequestHeader {
         destination_qpn: Qpn(2),
         qkey: Qkey(0x1234_5678),
         sequence: 9,
+        retries: 0,
         immediate: None,
         remote: matches!(operation, Operation::RdmaRead | Operation::RdmaWrite).then_some(
             RemoteRange {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use efa_emu::capture;
 use efa_emu::device::QpnPolicy;
+use efa_emu::network::Reliability;
 use efa_emu::profile::Profile;
 use efa_emu::sysfs;
 use efa_emu::transport::{
@@ -76,6 +77,12 @@ struct NetworkArguments {
     /// Probability that a send finds the receiver not ready.
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     rnr: f64,
+    /// Time after which a lost packet is sent again; doubled after each loss of it.
+    #[arg(long, value_name = "DUR", default_value = "500us", value_parser = duration("retransmit-timeout"))]
+    retransmit_timeout: Duration,
+    /// How often a packet is sent before its request fails.
+    #[arg(long, value_name = "N", default_value_t = Reliability::default().attempts)]
+    attempts: u32,
     /// Which free queue pair number the next queue pair gets.
     #[arg(long, value_name = "lowest|oldest|random", default_value_t = QpnPolicy::default())]
     qpn_reuse: QpnPolicy,
@@ -98,6 +105,10 @@ impl NetworkArguments {
             paths: self.paths,
             loss: self.loss,
             rnr: self.rnr,
+            reliability: Reliability {
+                timeout: self.retransmit_timeout,
+                attempts: self.attempts,
+            },
             qpn_reuse: self.qpn_reuse,
         };
         Ok(options.to_string().parse()?)

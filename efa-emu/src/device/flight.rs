@@ -64,6 +64,7 @@ impl Request {
             destination_qpn: wqe.destination_qpn(),
             qkey: wqe.qkey(),
             sequence: self.sequence,
+            retries: self.rnr_retries,
             immediate: wqe.immediate(),
             remote: is_rdma.then(|| {
                 let remote = wqe.remote();

@@ -72,21 +72,82 @@ impl FromStr for QpnPolicy {
     }
 }
 
-/// The queue pair numbers of one GID. Number 0 is never given out.
+/// The numbers that the queue pairs of one GID can have.
+///
+/// A device never gives out 0 and 1, which InfiniBand reserves for management. There are `count`
+/// numbers, a power of two, and no two of them are equal modulo `count`: clients look queue pairs up
+/// by `qpn & (count - 1)`. So *slot* `i` stands for the number `i`, and the slots 0 and 1 stand for
+/// `count` and `count + 1`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct QpnRange {
+    count: u32,
+}
+
+impl QpnRange {
+    const FEWEST: u32 = 4;
+    /// Numbers are 16 bits wide.
+    const MOST: u32 = 1 << 15;
+
+    /// Numbers for so many queue pairs, or for as many as there can be.
+    pub(crate) fn for_queue_pairs(queue_pairs: u32) -> QpnRange {
+        let count = queue_pairs.clamp(Self::FEWEST, Self::MOST);
+        QpnRange {
+            count: count.next_power_of_two(),
+        }
+    }
+
+    /// The range with `count` numbers, if there can be one.
+    pub(crate) fn with_count(count: u32) -> Option<QpnRange> {
+        let is_possible = count.is_power_of_two() && (Self::FEWEST..=Self::MOST).contains(&count);
+        is_possible.then_some(QpnRange { count })
+    }
+
+    /// How many numbers there are.
+    pub(crate) fn count(self) -> u32 {
+        self.count
+    }
+
+    /// The number that a slot below [`QpnRange::count`] stands for.
+    pub(crate) fn qpn(self, slot: u32) -> Qpn {
+        Qpn(if slot < 2 { slot + self.count } else { slot } as u16)
+    }
+
+    /// The slot of a number; `None` if no queue pair can have it.
+    #[inline]
+    pub(crate) fn slot(self, qpn: Qpn) -> Option<u32> {
+        let number = u32::from(qpn.0);
+        match number {
+            0 | 1 => None,
+            _ if number < self.count => Some(number),
+            _ if number < self.count + 2 => Some(number - self.count),
+            _ => None,
+        }
+    }
+
+    /// All slots, in the order of their numbers.
+    pub(crate) fn slots(self) -> impl Iterator<Item = u32> {
+        (2..self.count).chain(0..2)
+    }
+}
+
+/// The queue pair numbers of one GID.
 pub struct QpnAllocator {
     policy: QpnPolicy,
-    /// For each number from 1 on: when it became free, `None` if it is in use.
+    range: QpnRange,
+    /// For each slot: when its number became free, `None` if it is in use. Slots beyond the end have
+    /// never been used.
     free: Vec<Option<u32>>,
     /// Counts numbers given back.
     clock: u32,
 }
 
 impl QpnAllocator {
-    /// Numbers 1 to `count` (at most 65535), all free.
-    pub fn new(policy: QpnPolicy, count: u16) -> Self {
+    /// Numbers for `queue_pairs` queue pairs, all free.
+    pub fn new(policy: QpnPolicy, queue_pairs: u32) -> Self {
         QpnAllocator {
             policy,
-            free: vec![Some(0); count.into()],
+            range: QpnRange::for_queue_pairs(queue_pairs),
+            free: Vec::new(),
             clock: 0,
         }
     }
@@ -98,29 +159,41 @@ impl QpnAllocator {
 
     /// Takes a number; `None` if all are in use. Only [`QpnPolicy::Random`] draws from `random`.
     pub fn allocate(&mut self, random: &mut impl Rng) -> Option<Qpn> {
-        let free = self.free.iter().enumerate().filter_map(|(index, free)| {
-            let qpn = Qpn(index as u16 + 1);
-            Some((qpn, self.clock.wrapping_sub((*free)?), qpn))
+        let free = self.range.slots().filter_map(|slot| {
+            let qpn = self.range.qpn(slot);
+            Some((qpn, self.clock.wrapping_sub(self.since(slot)?), qpn))
         });
         let chosen = self.policy.choose(free, random)?;
         self.take(chosen).then_some(chosen)
     }
 
-    fn entry(&mut self, qpn: Qpn) -> Option<&mut Option<u32>> {
-        self.free.get_mut(usize::from(qpn.0).checked_sub(1)?)
+    /// Since when a slot's number is free, if it is.
+    fn since(&self, slot: u32) -> Option<u32> {
+        self.free.get(slot as usize).copied().unwrap_or(Some(0))
     }
 
     /// Takes this number whatever the policy; false if it is in use or out of range.
     pub fn take(&mut self, qpn: Qpn) -> bool {
-        self.entry(qpn).is_some_and(|entry| entry.take().is_some())
+        let slot = self
+            .range
+            .slot(qpn)
+            .filter(|slot| self.since(*slot).is_some());
+        let Some(slot) = slot.map(|slot| slot as usize) else {
+            return false;
+        };
+        if self.free.len() <= slot {
+            self.free.resize(slot + 1, Some(0));
+        }
+        self.free[slot] = None;
+        true
     }
 
     /// Gives a number back.
     pub fn release(&mut self, qpn: Qpn) {
         self.clock = self.clock.wrapping_add(1);
-        let now = self.clock;
-        if let Some(entry) = self.entry(qpn) {
-            *entry = Some(now);
+        let slot = self.range.slot(qpn);
+        if let Some(entry) = slot.and_then(|slot| self.free.get_mut(slot as usize)) {
+            *entry = Some(self.clock);
         }
     }
 }
@@ -146,8 +219,8 @@ mod tests {
     #[test]
     fn lowest_reuses_at_once_and_oldest_as_late_as_possible() {
         let mut random = SmallRng::seed_from_u64(1);
-        assert_eq!(next(QpnPolicy::Lowest, &mut random).1, Some(Qpn(2)));
-        assert_eq!(next(QpnPolicy::Oldest, &mut random).1, Some(Qpn(4)));
+        assert_eq!(next(QpnPolicy::Lowest, &mut random).1, Some(Qpn(3)));
+        assert_eq!(next(QpnPolicy::Oldest, &mut random).1, Some(Qpn(5)));
     }
 
     #[test]
@@ -178,7 +251,40 @@ mod tests {
                 .map(|qpn| qpn.0)
                 .collect();
             taken.sort_unstable();
-            assert_eq!(taken, (1..=100).collect::<Vec<_>>(), "{policy:?}");
+            assert_eq!(taken, (2..130).collect::<Vec<_>>(), "{policy:?}");
         }
+    }
+
+    #[test]
+    fn numbers_start_at_2_and_differ_modulo_their_count() {
+        for (queue_pairs, count) in [(0, 4), (5, 8), (2048, 2048), (u32::MAX, 32768)] {
+            let range = QpnRange::for_queue_pairs(queue_pairs);
+            assert_eq!(range.count(), count);
+            let numbers: Vec<_> = range.slots().map(|slot| range.qpn(slot)).collect();
+            let expected: Vec<_> = (2..count + 2).map(|number| Qpn(number as u16)).collect();
+            assert_eq!(numbers, expected);
+            for (slot, qpn) in range.slots().zip(numbers) {
+                assert_eq!(range.slot(qpn), Some(slot));
+                assert_eq!(u32::from(qpn.0) % count, slot);
+            }
+            for none in [0, 1, count as u16 + 2, u16::MAX] {
+                assert_eq!(range.slot(Qpn(none)), None);
+            }
+        }
+        for count in [0, 2, 5, 1 << 16] {
+            assert_eq!(QpnRange::with_count(count), None);
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_asked_for_is_given_once() {
+        let mut allocator = QpnAllocator::new(QpnPolicy::Lowest, 8);
+        assert_eq!(
+            [7, 7, 0, 1, 9, 10].map(|qpn| allocator.take(Qpn(qpn))),
+            [true, false, false, false, true, false]
+        );
+        allocator.release(Qpn(7));
+        allocator.release(Qpn(1));
+        assert!(allocator.take(Qpn(7)));
     }
 }

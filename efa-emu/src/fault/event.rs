@@ -30,11 +30,8 @@ pub struct Frame<'a> {
     pub responder: Gid,
     /// The request.
     pub header: &'a RequestHeader,
-    /// How often this request was put on the wire before because a frame was lost, 0 for the first
-    /// time.
-    pub retransmissions: u32,
-    /// The request goes again because the receiver was not ready.
-    pub rnr_retry: bool,
+    /// How often this frame was on the wire before and was lost, since the last retry of its request.
+    pub lost: u32,
     /// The outcome; `Some` exactly for answers.
     pub status: Option<Status>,
     /// The data of a send or write, or its first [`PACKET_START`] bytes at least; empty for a read.
@@ -42,9 +39,10 @@ pub struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Whether the request was on the wire before.
+    /// Whether the frame was lost before, or its request was made before and found the receiver not
+    /// ready.
     pub fn is_repeated(&self) -> bool {
-        self.retransmissions > 0 || self.rnr_retry
+        self.lost > 0 || self.header.retries > 0
     }
 
     /// The type byte of the RDM packet that a send carries.

@@ -15,7 +15,8 @@
 //! ```
 //!
 //! A *request* is judged where it arrives, before the responder's device sees it; its *answer* where
-//! it arrives, before the initiator's device writes the send completion. Delivery and completion are
+//! it arrives, before the initiator's device writes the send completion. What a decision means for
+//! the frame is up to [`crate::network`], for all links alike. Delivery and completion are
 //! therefore separate axes: holding an answer lets whatever the peer sends meanwhile arrive before
 //! the completion of the send that it reacts to.
 //!

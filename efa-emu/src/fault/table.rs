@@ -50,13 +50,23 @@ pub enum Trigger {
 pub struct Verdict {
     /// What becomes of it and by which fault; `None`: what would happen anyway.
     pub fate: Option<(FaultId, Fate)>,
-    /// What else is to be done, in this order.
+    /// What else is to be done, in this order: [`Verdict::take_deaths`] before the event goes on, the
+    /// rest behind it.
     pub triggers: Vec<Trigger>,
+}
+
+impl Verdict {
+    /// Takes the hosts out of the triggers that die of the event. A host that dies of a frame does not
+    /// get to see it.
+    pub fn take_deaths(&mut self) -> Vec<Trigger> {
+        let deaths = |trigger: &mut Trigger| matches!(trigger, Trigger::Kill(_));
+        self.triggers.extract_if(.., deaths).collect()
+    }
 }
 
 /// The counts of armed faults: wherever those that evaluate the same rules share them.
 pub trait Tally {
-    /// Counts an event that the fault matches and answers which one it is, from 1.
+    /// Counts an event that the fault matches and returns its number, from 1.
     fn sight(&self, fault: FaultId) -> u64;
     /// Counts an event that the fault is applied to.
     fn apply(&self, fault: FaultId);
@@ -168,11 +178,7 @@ impl Faults {
         verdict
     }
 
-    /// Whether a cut in force is between two hosts.
-    pub fn is_cut(&self, a: Gid, b: Gid, is_named: &IsNamed<'_>, tally: &impl Tally) -> bool {
-        self.cut_between(a, b, is_named, tally).is_some()
-    }
-
+    /// A cut in force between two hosts.
     fn cut_between(
         &self,
         a: Gid,
@@ -190,7 +196,7 @@ impl Faults {
     }
 
     fn refuse_again(&mut self, frame: &Frame<'_>) -> Option<FaultId> {
-        if self.refused.is_empty() || frame.stage != Stage::Request || !frame.rnr_retry {
+        if self.refused.is_empty() || frame.stage != Stage::Request || frame.header.retries == 0 {
             return None;
         }
         let key = refusal_key(frame);

@@ -71,7 +71,7 @@ impl<T> Withheld<T> {
         });
     }
 
-    /// Notes that a frame of a flow passed; answers what goes now.
+    /// Notes that a frame of a flow passed and returns what goes now.
     pub fn passed(&mut self, flow: Flow) -> Vec<(FaultId, T)> {
         for kept in &mut self.0 {
             if kept.flow == flow

@@ -8,10 +8,17 @@ use efa_core::nic::Status;
 use super::HostId;
 use crate::fault::{Frame, Stage};
 use crate::link::{Operation, RequestHeader, Token};
+use crate::network::Transmission;
 
 /// Names a request on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct FlightId(pub(super) usize);
+pub(super) struct FlightId(pub(super) u32);
+
+impl FlightId {
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// A request on its way.
 #[derive(Debug)]
@@ -20,34 +27,32 @@ pub(super) struct Flight {
     /// Which life of the initiator made the request.
     pub(super) life: u32,
     pub(super) responder: HostId,
+    pub(super) from: Gid,
     pub(super) to: Gid,
     pub(super) token: Token,
     pub(super) header: RequestHeader,
     /// The data of a send or write from the start; that of a read from its delivery on.
     pub(super) data: Vec<u8>,
-    /// How often the request was put on the wire.
-    pub(super) attempts: u32,
-    /// The receiver was not ready for this request before.
-    pub(super) rnr_retry: bool,
+    /// How often the frame that is on its way was lost.
+    pub(super) lost: u32,
     /// The answer that a fault prescribes instead of the responder's.
     pub(super) prescribed: Option<Status>,
-    /// Whose completion a fault wants twice: the receive's or the send's.
-    pub(super) duplicated: Option<Stage>,
+    /// A fault wants the completion that the frame on its way makes twice.
+    pub(super) twice: bool,
     /// The answer, once the responder has seen the request.
     pub(super) outcome: Option<Status>,
     pub(super) path: u16,
 }
 
 impl Flight {
-    /// The request, or its answer, as a frame. `initiator` is the initiator's GID.
-    pub(super) fn frame(&self, stage: Stage, initiator: Gid) -> Frame<'_> {
+    /// The request, or its answer, as a frame.
+    pub(super) fn frame(&self, stage: Stage) -> Frame<'_> {
         Frame {
             stage,
-            initiator,
+            initiator: self.from,
             responder: self.to,
             header: &self.header,
-            retransmissions: self.attempts.saturating_sub(1),
-            rnr_retry: self.rnr_retry,
+            lost: self.lost,
             status: match stage {
                 Stage::Request => None,
                 Stage::Answer => self.outcome,
@@ -56,6 +61,14 @@ impl Flight {
                 true => &self.data,
                 false => &[],
             },
+        }
+    }
+
+    /// The name of the frame that is on its way.
+    pub(super) fn transmission(&self, stage: Stage) -> Transmission {
+        Transmission {
+            lost: self.lost,
+            ..Transmission::first(stage, self.from, self.to, &self.header)
         }
     }
 

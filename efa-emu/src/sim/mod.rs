@@ -8,7 +8,7 @@
 //! [event log](Fabric::log).
 //!
 //! What makes EFA hard is on by default or one setting away: frames take different paths and
-//! overtake each other ([`NetworkConfig`]), a send's completion and the peer's reaction to it are
+//! overtake each other ([`crate::network`]), a send's completion and the peer's reaction to it are
 //! independent events, completions of one poll come in any order, queue pair numbers are reused
 //! ([`FabricConfig::qpn_policy`]), late packets reach the next owner of a number, frames are lost and
 //! repeated below the reliability layer, hosts die. A [`Fault`] stages the rest
@@ -45,17 +45,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod agenda;
 mod attachment;
 mod flight;
 mod host;
 mod log;
 mod memory;
-mod network;
 mod nic;
 mod objects;
 mod packet_buffers;
-mod random;
 mod recording;
 mod scripted;
 mod tap;
@@ -74,19 +71,17 @@ use efa_core::address::Gid;
 pub use self::host::SimHost;
 pub use self::log::EventLog;
 pub use self::memory::{MemoryFault, OutOfMemory};
-pub use self::network::NetworkConfig;
 pub use self::nic::{NicConfig, SimNic};
-pub use self::random::Probability;
 pub use self::recording::{CaptureConfig, Recording};
 pub use self::scripted::{FinishedRequest, ReceivedPacket, ScriptedPeer};
 pub use self::tap::{TapId, TappedFrame};
 pub use crate::device::QpnPolicy;
 pub use crate::fault::{Action, Fault, FaultId, Frame, Match, Point, Stage};
+pub use crate::network::{NetworkConfig, Probability, Reliability};
 
-use self::network::Network;
-use self::random::{Purpose, Random};
 use self::wire::Wire;
 use self::world::World;
+use crate::network::{Network, Purpose, Random};
 use crate::profile::Profile;
 
 /// How a fabric is made.

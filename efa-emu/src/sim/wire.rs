@@ -1,10 +1,11 @@
 //! Requests on their way: departure, loss, retransmission, arrival, answer.
 //!
 //! A request is one object for its whole life, however many frames it needs: at any time there is at
-//! most one frame or timer of it, so an event never refers to a request that is gone. The wire never
-//! calls a device; [`super::world`] does when an event says so.
+//! most one frame or timer of it, so an event never refers to a request that is gone. What becomes of
+//! a frame is decided by [`crate::network`]; the wire makes events of it. It never calls a device;
+//! [`super::world`] does when an event says so.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use efa_core::address::{Gid, Qpn};
@@ -12,28 +13,29 @@ use efa_core::nic::Status;
 use slab::Slab;
 
 use super::HostId;
-use super::agenda::Agenda;
 use super::flight::{Flight, FlightId};
 use super::log::EventLog;
 use super::memory::AddressSpace;
-use super::network::Network;
 use super::tap::{FrameTaps, TappedFrame};
 use crate::capture::{Direction, Interface};
 use crate::fault::{
-    Delay, Event as Occasion, Fate, Fault, FaultId, Faults, Flow, HostName, LocalTally, Stage,
-    Trigger, Verdict, Withheld,
+    Event as Occasion, Fault, FaultId, Faults, Flow, HostName, LocalTally, Stage, Trigger, Verdict,
+    Withheld,
 };
 use crate::link::{LinkBusy, LocalData, Operation, RequestHeader, Token};
+use crate::network::{Agenda, Course, Loss, Network};
 
 /// What happens at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Event {
     /// A frame gets the sender's port.
     Depart(FlightId, Stage),
-    /// A frame reaches the other side.
+    /// A frame reaches the other side. Faults have not had their say.
     Arrive(FlightId, Stage),
-    /// A lost frame is noticed: the request is sent again.
-    Resend(FlightId),
+    /// A frame that faults kept or delayed is handed over.
+    HandOver(FlightId, Stage),
+    /// A lost frame is noticed: it is sent again.
+    Resend(FlightId, Stage),
     /// The initiating network card ends a request by itself.
     Fail(FlightId, Status),
     /// A datagram left its host, which is all that its sender learns.
@@ -59,13 +61,6 @@ pub(super) struct Port {
     in_flight: usize,
 }
 
-/// Initiator, its queue pair number and the request's sequence number.
-type RequestKey = (HostId, u16, u32);
-
-fn request_key(initiator: HostId, header: &RequestHeader) -> RequestKey {
-    (initiator, header.source_qpn.0, header.sequence)
-}
-
 /// Everything between the devices.
 #[derive(Debug)]
 pub(super) struct Wire {
@@ -83,11 +78,12 @@ pub(super) struct Wire {
     pub(super) hosts_by_gid: BTreeMap<Gid, HostId>,
     flights: Slab<Flight>,
     held: Withheld<(FlightId, Stage)>,
-    /// Requests that found their receiver not ready: if they come again, that is a retry.
-    refused: BTreeSet<RequestKey>,
     /// Data buffers of finished requests, to be used again.
     spare: Vec<Vec<u8>>,
 }
+
+/// Bytes that Ethernet, IPv6, UDP and the transport header add to each packet.
+const FRAME_OVERHEAD: u64 = 14 + 40 + 8 + 32;
 
 /// How many spare data buffers are kept, and how large one may be.
 const SPARE_BUFFERS: usize = 1024;
@@ -97,7 +93,7 @@ impl Wire {
     pub(super) fn new(network: Network, log: EventLog) -> Self {
         Wire {
             now: Duration::ZERO,
-            agenda: Agenda::new(),
+            agenda: Agenda::default(),
             network,
             faults: Faults::default(),
             tally: LocalTally::default(),
@@ -109,7 +105,6 @@ impl Wire {
             hosts_by_gid: BTreeMap::new(),
             flights: Slab::new(),
             held: Withheld::default(),
-            refused: BTreeSet::new(),
             spare: Vec::new(),
         }
     }
@@ -138,7 +133,7 @@ impl Wire {
     }
 
     pub(super) fn flight(&mut self, id: FlightId) -> &mut Flight {
-        &mut self.flights[id.0]
+        &mut self.flights[id.index()]
     }
 
     /// Requests that have not completed, those kept by faults included.
@@ -162,9 +157,7 @@ impl Wire {
             return Err(LinkBusy);
         }
         port.in_flight += 1;
-        let life = port.life;
-        let rnr_retry =
-            !self.refused.is_empty() && self.refused.remove(&request_key(initiator, header));
+        let (life, from) = (port.life, port.gid);
         let mut data = self.spare.pop().unwrap_or_default();
         let mut reachable = true;
         match (header.operation, local) {
@@ -182,21 +175,22 @@ impl Wire {
         }
         // A GID that nobody has keeps the initiator as a stand-in; the departure sorts it out.
         let responder = self.hosts_by_gid.get(&to).copied().unwrap_or(initiator);
-        let flight = FlightId(self.flights.insert(Flight {
+        let flight = self.flights.insert(Flight {
             initiator,
             life,
             responder,
+            from,
             to,
             token,
             header: *header,
             data,
-            attempts: 0,
-            rnr_retry,
+            lost: 0,
             prescribed: None,
-            duplicated: None,
+            twice: false,
             outcome: None,
             path: 0,
-        }));
+        });
+        let flight = FlightId(flight as u32);
         if reachable {
             self.queue(flight, Stage::Request);
         } else {
@@ -209,15 +203,15 @@ impl Wire {
 
     /// Whether the host that made a request still lives, in the same life.
     pub(super) fn initiator_lives(&self, id: FlightId) -> bool {
-        let flight = &self.flights[id.0];
+        let flight = &self.flights[id.index()];
         let port = self.port(flight.initiator);
         port.alive && port.life == flight.life
     }
 
-    /// Ends a request's life on the wire. Answers its initiator's token if anybody waits for it.
+    /// Ends a request's life on the wire. Returns its initiator's token if anybody waits for it.
     pub(super) fn finish(&mut self, id: FlightId) -> Option<(HostId, Token, Status)> {
         let waiting = self.initiator_lives(id);
-        let flight = self.flights.remove(id.0);
+        let flight = self.flights.remove(id.index());
         if waiting {
             self.port_mut(flight.initiator).in_flight -= 1;
         }
@@ -227,16 +221,11 @@ impl Wire {
             self.spare.push(data);
         }
         let status = flight.outcome.filter(|_| waiting)?;
-        if status == Status::RemoteRnr {
-            let key = request_key(flight.initiator, &flight.header);
-            self.refused.insert(key);
-        }
         Some((flight.initiator, flight.token, status))
     }
 
     /// The host loses power. What it has on the wire travels on, and nobody waits for it.
     pub(super) fn kill(&mut self, host: HostId) {
-        self.refused.retain(|(other, _, _)| *other != host);
         let port = self.port_mut(host);
         port.alive = false;
         port.life += 1;
@@ -245,23 +234,21 @@ impl Wire {
         self.log.add(self.now, format_args!("kill {host}"));
     }
 
-    /// Forgets what a queue pair left behind, before its number is used again.
+    /// Notes that a queue pair is gone and its number free.
     pub(super) fn close(&mut self, host: HostId, qpn: Qpn) {
-        let of = |(other, number, _): &RequestKey| (*other, *number) == (host, qpn.0);
-        self.refused.retain(|key| !of(key));
         self.log.add(self.now, format_args!("close {host}:{qpn}"));
     }
 
     /// Notes an event of a request.
     pub(super) fn report(&mut self, event: &str, id: FlightId) {
-        let flight = &self.flights[id.0];
+        let flight = &self.flights[id.index()];
         self.log.add(self.now, format_args!("{event} {flight}"));
     }
 
     /// Queues a frame at its sender's port.
     pub(super) fn queue(&mut self, id: FlightId, stage: Stage) {
-        let flight = &self.flights[id.0];
-        let time = self.network.wire_time(flight.data_length(stage));
+        let flight = &self.flights[id.index()];
+        let time = self.wire_time(flight.data_length(stage));
         let sender = flight.sender(stage);
         let now = self.now;
         let port = self.port_mut(sender);
@@ -270,18 +257,29 @@ impl Wire {
         self.agenda.add(start, Event::Depart(id, stage));
     }
 
+    /// How long a sender's port is busy with a frame of `length` bytes of data.
+    fn wire_time(&self, length: usize) -> Duration {
+        let bandwidth = self.network.config.bandwidth;
+        if bandwidth == 0 {
+            return Duration::ZERO;
+        }
+        let nanoseconds = (length as u64 + FRAME_OVERHEAD)
+            .saturating_mul(1_000_000_000)
+            .div_ceil(bandwidth);
+        Duration::from_nanos(nanoseconds)
+    }
+
     /// Puts a frame on the wire.
     pub(super) fn depart(&mut self, id: FlightId, stage: Stage) {
         if !self.initiator_lives(id) && stage == Stage::Request {
             self.finish(id);
             return;
         }
-        let flight = &mut self.flights[id.0];
-        if !self.ports[flight.sender(stage).0 as usize].alive {
+        let flight = &mut self.flights[id.index()];
+        if !self.ports[flight.sender(stage).index()].alive {
             return self.lose(id, stage);
         }
         if stage == Stage::Request {
-            flight.attempts += 1;
             if flight.header.operation == Operation::Datagram {
                 let sent = Event::Sent {
                     host: flight.initiator,
@@ -294,57 +292,98 @@ impl Wire {
                 return self.unreachable(id);
             }
         }
-        let route = self
-            .network
-            .route(flight.sender(stage), flight.receiver(stage));
-        flight.path = route.path;
-        let event = match (stage, flight.attempts) {
-            (Stage::Request, 1) => "send",
+        let passage = self.network.transmit(&flight.transmission(stage));
+        flight.path = passage.path;
+        let event = match (stage, flight.lost) {
+            (Stage::Request, 0) => "send",
             (Stage::Request, _) => "resend",
-            (Stage::Answer, _) => "answer",
+            (Stage::Answer, 0) => "answer",
+            (Stage::Answer, _) => "answer-again",
         };
         self.log.add(self.now, format_args!("{event} {flight}"));
         self.observe(id, stage, Direction::Outbound);
-        let verdict = self.judge(id, stage);
-        let flight = &mut self.flights[id.0];
-        let mut latency = route.latency;
-        let mut is_lost = false;
-        match verdict.fate {
-            None | Some((_, Fate::Fail(_) | Fate::Qpn(_))) => {}
-            Some((fault, Fate::Hold { packets })) => {
-                self.log.add(self.now, format_args!("hold {flight}"));
-                let flow = self.flow(id, stage);
-                self.held.keep(fault, flow, packets, (id, stage));
-                return self.trigger(verdict.triggers, self.now);
-            }
-            Some((_, Fate::Delay(delay))) => latency += self.draw(delay),
-            Some((_, Fate::Drop)) => is_lost = true,
-            Some((_, Fate::Lose)) => {
-                flight.attempts = flight.attempts.max(self.network.config.attempts);
-                is_lost = true;
-            }
-            Some((_, Fate::Duplicate)) => flight.duplicated = Some(stage),
-            Some((_, Fate::Answer(status))) => match stage {
-                Stage::Request => flight.prescribed = Some(status),
-                Stage::Answer => flight.outcome = Some(status),
-            },
+        if passage.is_lost {
+            return self.lose(id, stage);
         }
-        let flight = &self.flights[id.0];
-        let length = flight.data_length(stage);
-        is_lost |= self.network.loses();
-        let at = self.now + self.network.wire_time(length) + latency;
-        if is_lost {
+        let length = self.flights[id.index()].data_length(stage);
+        let at = self.now + self.wire_time(length) + passage.latency;
+        self.agenda.add(at, Event::Arrive(id, stage));
+    }
+
+    /// A frame reaches the other side. Returns whether it is handed over to the device there now.
+    pub(super) fn arrive(&mut self, id: FlightId, stage: Stage) -> bool {
+        if !self.is_received(id, stage) {
+            return false;
+        }
+        self.faults.is_empty() || self.judge(id, stage)
+    }
+
+    /// Whether the receiver of a frame lives: it may have died while the frame was on its way. If not,
+    /// the frame is lost.
+    pub(super) fn is_received(&mut self, id: FlightId, stage: Stage) -> bool {
+        let to = self.flights[id.index()].receiver(stage);
+        let is_alive = self.port(to).alive;
+        if !is_alive {
             self.lose(id, stage);
-        } else {
-            self.agenda.add(at, Event::Arrive(id, stage));
-            self.pass_by(id, stage, at);
         }
-        self.trigger(verdict.triggers, at);
+        is_alive
+    }
+
+    /// Asks the armed faults about a frame that arrives, and carries out what they want. Returns
+    /// whether the frame is handed over now.
+    fn judge(&mut self, id: FlightId, stage: Stage) -> bool {
+        let flow = Flow::from(&self.flights[id.index()].frame(stage));
+        let mut verdict = self.decide_frame(id, stage);
+        let deaths = verdict.take_deaths();
+        let is_deadly = !deaths.is_empty();
+        self.trigger(deaths);
+        let flight = &mut self.flights[id.index()];
+        let course = Course::new(verdict.fate, &flight.transmission(stage), &self.network);
+        match course {
+            Course::Proceeds { twice, status } => {
+                flight.twice = twice;
+                match stage {
+                    Stage::Request => flight.prescribed = status,
+                    Stage::Answer => flight.outcome = status.or(flight.outcome),
+                }
+            }
+            Course::Late(delay) => {
+                self.log.add(self.now, format_args!("delay {flight}"));
+                self.agenda
+                    .add(self.now + delay, Event::HandOver(id, stage));
+            }
+            Course::Held { fault, packets } => {
+                self.log.add(self.now, format_args!("hold {flight}"));
+                self.held.keep(fault, flow, packets, (id, stage));
+            }
+            Course::Lost(loss) => self.suffer(id, stage, loss),
+        }
+        if course.passes() && !self.held.is_empty() {
+            let released = self.held.passed(flow);
+            self.let_go(released.into_iter().map(|(_, frame)| frame));
+        }
+        let proceeds = matches!(course, Course::Proceeds { .. });
+        if proceeds && is_deadly {
+            self.agenda.add_ahead(self.now, Event::HandOver(id, stage));
+        }
+        // The frame itself is handed over first: what is triggered comes behind it.
+        self.trigger(verdict.triggers);
+        proceeds && !is_deadly
+    }
+
+    /// What the responder's side makes of a request without asking the device, if anything.
+    pub(super) fn refusal(&mut self, id: FlightId) -> Option<Status> {
+        let flight = &mut self.flights[id.index()];
+        let prescribed = flight.prescribed.take();
+        prescribed.or_else(|| {
+            let request = flight.transmission(Stage::Request);
+            self.network.refuses(&request).then_some(Status::RemoteRnr)
+        })
     }
 
     /// No host has the destination's GID.
     fn unreachable(&mut self, id: FlightId) {
-        let flight = &self.flights[id.0];
+        let flight = &self.flights[id.index()];
         self.log.add(self.now, format_args!("unreachable {flight}"));
         if flight.header.operation == Operation::Datagram {
             self.finish(id);
@@ -355,53 +394,41 @@ impl Wire {
         }
     }
 
-    /// Whether a frame that arrives now is received at all: its receiver may have died, or the
-    /// connection may have been cut, while it was on its way.
-    pub(super) fn receives(&self, id: FlightId, stage: Stage) -> bool {
-        let flight = &self.flights[id.0];
-        let (from, to) = (flight.sender(stage), flight.receiver(stage));
-        self.port(to).alive && !self.is_cut(from, to)
+    /// A frame is lost: its initiator's network card sends it again or gives up.
+    pub(super) fn lose(&mut self, id: FlightId, stage: Stage) {
+        let flight = &self.flights[id.index()];
+        let loss = self.network.lose(&flight.transmission(stage));
+        self.suffer(id, stage, loss);
     }
 
-    /// A frame is lost: its initiator's network card sends the request again or gives up.
-    pub(super) fn lose(&mut self, id: FlightId, stage: Stage) {
-        let flight = &self.flights[id.0];
+    /// Carries out what follows from a loss.
+    fn suffer(&mut self, id: FlightId, stage: Stage, loss: Loss) {
+        let flight = &mut self.flights[id.index()];
         let what = match stage {
             Stage::Request => "lose",
             Stage::Answer => "lose-answer",
         };
         self.log.add(self.now, format_args!("{what} {flight}"));
-        if flight.header.operation == Operation::Datagram {
-            self.finish(id);
-            return;
-        }
-        let event = match self.network.retransmit_after(flight.attempts) {
-            Some(wait) => (self.now + wait, Event::Resend(id)),
-            None => {
-                let wait = self.network.config.retransmit_timeout;
-                let failure = Event::Fail(id, Status::LocalUnresponsiveRemote);
-                (self.now + wait, failure)
+        flight.lost = flight.lost.saturating_add(1);
+        match loss {
+            Loss::Repeated { after } => {
+                self.agenda.add(self.now + after, Event::Resend(id, stage));
             }
-        };
-        self.agenda.add(event.0, event.1);
-    }
-
-    /// What the responder's side makes of a request without asking the device, if anything.
-    pub(super) fn verdict(&mut self, id: FlightId) -> Option<Status> {
-        let flight = &mut self.flights[id.0];
-        if let Some(status) = flight.prescribed.take() {
-            return Some(status);
+            Loss::Fatal { after } => {
+                let failure = Event::Fail(id, Status::LocalUnresponsiveRemote);
+                self.agenda.add(self.now + after, failure);
+            }
+            Loss::Unnoticed => {
+                self.finish(id);
+            }
         }
-        let is_send = flight.header.operation == Operation::Send;
-        (is_send && self.network.refuses()).then_some(Status::RemoteRnr)
     }
 
     pub(super) fn observe(&mut self, id: FlightId, stage: Stage, direction: Direction) {
         if self.taps.is_empty() {
             return;
         }
-        let flight = &self.flights[id.0];
-        let initiator = self.port(flight.initiator).gid;
+        let flight = &self.flights[id.index()];
         let host = match direction {
             Direction::Outbound => flight.sender(stage),
             Direction::Inbound => flight.receiver(stage),
@@ -412,32 +439,21 @@ impl Wire {
             direction,
             interfaces: &self.interfaces,
             path: flight.path,
-            frame: flight.frame(stage, initiator),
+            frame: flight.frame(stage),
         });
     }
 
-    fn flow(&self, id: FlightId, stage: Stage) -> Flow {
-        let flight = &self.flights[id.0];
-        let initiator = self.port(flight.initiator).gid;
-        Flow::from(&flight.frame(stage, initiator))
-    }
-
-    /// What the armed faults say about a frame that departs.
-    fn judge(&mut self, id: FlightId, stage: Stage) -> Verdict {
-        if self.faults.is_empty() {
-            return Verdict::default();
-        }
+    /// What the armed faults say about a frame that arrives.
+    fn decide_frame(&mut self, id: FlightId, stage: Stage) -> Verdict {
         let Wire {
             faults,
             tally,
             interfaces,
             hosts_by_gid,
             flights,
-            ports,
             ..
         } = self;
-        let flight = &flights[id.0];
-        let frame = flight.frame(stage, ports[flight.initiator.index()].gid);
+        let frame = flights[id.index()].frame(stage);
         let named = is_named(interfaces, hosts_by_gid);
         faults.decide(&Occasion::Frame(frame), &named, tally)
     }
@@ -454,17 +470,6 @@ impl Wire {
         faults.decide(event, &is_named(interfaces, hosts_by_gid), tally)
     }
 
-    /// Whether frames between two hosts are lost.
-    fn is_cut(&self, a: HostId, b: HostId) -> bool {
-        let named = is_named(&self.interfaces, &self.hosts_by_gid);
-        let (a, b) = (self.port(a).gid, self.port(b).gid);
-        !self.faults.is_empty() && self.faults.is_cut(a, b, &named, &self.tally)
-    }
-
-    fn draw(&mut self, delay: Delay) -> Duration {
-        delay.least + self.network.up_to(delay.most - delay.least)
-    }
-
     /// Two hosts, as a cut names them.
     pub(super) fn pair(&self, a: HostId, b: HostId) -> [HostName; 2] {
         [a, b].map(|host| HostName::Gid(self.port(host).gid))
@@ -476,7 +481,7 @@ impl Wire {
         self.next_fault += 1;
         self.faults.arm(id, fault);
         let triggers = self.faults.begin(id, &self.tally);
-        self.trigger(triggers, self.now);
+        self.trigger(triggers);
         id
     }
 
@@ -487,14 +492,13 @@ impl Wire {
         self.tally.forget(id);
     }
 
-    /// Does what faults want done beside an event that takes place at `at`.
-    pub(super) fn trigger(&mut self, triggers: Vec<Trigger>, at: Duration) {
+    /// Does what faults want done beside the event that takes place now, behind it.
+    pub(super) fn trigger(&mut self, triggers: Vec<Trigger>) {
         for trigger in triggers {
             match trigger {
                 Trigger::Release(faults) => {
                     for fault in faults {
-                        let released = self.held.release(fault, usize::MAX);
-                        self.let_go(released, at);
+                        self.release(fault, usize::MAX);
                     }
                 }
                 Trigger::Kill(host) => {
@@ -502,7 +506,7 @@ impl Wire {
                     let is_meant = |port: &&Port| host.is(port.gid, &named);
                     let gid = self.ports.iter().find(is_meant).map(|port| port.gid);
                     if let Some(id) = gid.and_then(|gid| self.hosts_by_gid.get(&gid)) {
-                        self.agenda.add(at, Event::Kill(*id));
+                        self.agenda.add_ahead(self.now, Event::Kill(*id));
                     }
                 }
             }
@@ -514,39 +518,20 @@ impl Wire {
         self.held.count(fault)
     }
 
-    /// Sends the oldest `count` frames that a fault keeps on their way.
+    /// Hands over the oldest `count` frames that a fault keeps, and returns how many there were.
     pub(super) fn release(&mut self, fault: FaultId, count: usize) -> usize {
         let released = self.held.release(fault, count);
         let number = released.len();
-        for frame in released {
-            let at = self.now + self.latency_of(frame);
-            self.let_go(vec![frame], at);
-        }
+        self.let_go(released);
         number
     }
 
-    /// Notes that a frame arrives at `at`, which may be what others of its flow were kept for.
-    fn pass_by(&mut self, id: FlightId, stage: Stage, at: Duration) {
-        if self.held.is_empty() {
-            return;
-        }
-        let released = self.held.passed(self.flow(id, stage));
-        let released = released.into_iter().map(|(_, frame)| frame).collect();
-        self.let_go(released, at);
-    }
-
-    fn latency_of(&mut self, (id, stage): (FlightId, Stage)) -> Duration {
-        let flight = &self.flights[id.0];
-        let (from, to) = (flight.sender(stage), flight.receiver(stage));
-        self.network.route(from, to).latency
-    }
-
-    /// Lets frames arrive at `at`, behind what arrives then already.
-    fn let_go(&mut self, released: Vec<(FlightId, Stage)>, at: Duration) {
+    /// Lets kept frames be handed over now, right behind the event that takes place.
+    fn let_go(&mut self, released: impl IntoIterator<Item = (FlightId, Stage)>) {
         for (id, stage) in released {
-            let flight = &self.flights[id.0];
+            let flight = &self.flights[id.index()];
             self.log.add(self.now, format_args!("release {flight}"));
-            self.agenda.add(at, Event::Arrive(id, stage));
+            self.agenda.add_ahead(self.now, Event::HandOver(id, stage));
         }
     }
 }

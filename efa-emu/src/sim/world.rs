@@ -8,13 +8,13 @@ use efa_core::nic::Status;
 use super::attachment::{Dma, Uplink};
 use super::flight::FlightId;
 use super::memory::AddressSpace;
-use super::random::Random;
 use super::wire::{Event, Wire};
 use super::{HostConfig, HostId, Step};
 use crate::capture::{Direction, Interface};
 use crate::device::{Device, QpnAllocator, QpnPolicy};
 use crate::fault::{Event as Occasion, Fate, Stage};
 use crate::link::{Operation, Token};
+use crate::network::Random;
 
 /// One simulated host: a device and the memory that it reaches.
 pub(super) struct Host {
@@ -67,11 +67,10 @@ impl World {
     }
 
     fn new_host(&self, gid: Gid, config: HostConfig, memory: AddressSpace) -> Host {
-        let numbers = config.profile.max_qp.min(u32::from(u16::MAX)) as u16;
         Host {
             device: Device::new(config.profile.clone(), gid),
             memory,
-            qpns: QpnAllocator::new(self.qpn_policy, numbers),
+            qpns: QpnAllocator::new(self.qpn_policy, config.profile.max_qp),
             generation: 0,
             timer: None,
             config,
@@ -90,7 +89,7 @@ impl World {
             Some((_, Fate::Qpn(qpn))) => Some(qpn),
             _ => None,
         };
-        self.wire.trigger(verdict.triggers, self.wire.now);
+        self.wire.trigger(verdict.triggers);
         let host = &mut self.hosts[id.index()];
         let qpn = preferred
             .filter(|qpn| host.qpns.take(*qpn))
@@ -105,7 +104,7 @@ impl World {
     pub(super) fn registration_failure(&mut self, id: HostId, length: u64) -> Option<i32> {
         let host = self.wire.port(id).gid;
         let verdict = self.wire.decide(&Occasion::Registration { host, length });
-        self.wire.trigger(verdict.triggers, self.wire.now);
+        self.wire.trigger(verdict.triggers);
         match verdict.fate {
             Some((_, Fate::Fail(errno))) => Some(errno),
             _ => None,
@@ -162,20 +161,18 @@ impl World {
                 self.wire.depart(flight, stage);
                 None
             }
-            Event::Resend(flight) => {
-                self.wire.queue(flight, Stage::Request);
+            Event::Resend(flight, stage) => {
+                self.wire.queue(flight, stage);
                 None
             }
-            Event::Arrive(flight, stage) => match self.wire.receives(flight, stage) {
-                true => Some(match stage {
-                    Stage::Request => self.request_arrives(flight),
-                    Stage::Answer => self.answer_arrives(flight),
-                }),
-                false => {
-                    self.wire.lose(flight, stage);
-                    None
-                }
-            },
+            Event::Arrive(flight, stage) => {
+                let proceeds = self.wire.arrive(flight, stage);
+                proceeds.then(|| self.hand_over(flight, stage))
+            }
+            Event::HandOver(flight, stage) => {
+                let proceeds = self.wire.is_received(flight, stage);
+                proceeds.then(|| self.hand_over(flight, stage))
+            }
             Event::Fail(flight, status) => {
                 self.wire.flight(flight).outcome = Some(status);
                 Some(self.finish(flight))
@@ -202,24 +199,30 @@ impl World {
         Some(Step { time, host })
     }
 
+    /// Hands a frame over to the device that it is for, and returns that device's host.
+    fn hand_over(&mut self, id: FlightId, stage: Stage) -> HostId {
+        match stage {
+            Stage::Request => self.request_arrives(id),
+            Stage::Answer => self.answer_arrives(id),
+        }
+    }
+
     fn request_arrives(&mut self, id: FlightId) -> HostId {
         self.wire.observe(id, Stage::Request, Direction::Inbound);
-        let known = self.wire.flight(id).outcome.is_some();
-        if !known {
-            let status = match self.wire.verdict(id) {
-                Some(status) => status,
-                None => self.deliver(id),
-            };
-            self.wire.flight(id).outcome = Some(status);
-        }
-        // A retransmission of a request whose answer was lost is answered, not served again.
-        let event = if known { "duplicate" } else { "deliver" };
-        self.wire.report(event, id);
+        let status = match self.wire.refusal(id) {
+            Some(status) => status,
+            None => self.deliver(id),
+        };
         let flight = self.wire.flight(id);
+        flight.outcome = Some(status);
         let responder = flight.responder;
-        if flight.header.operation == Operation::Datagram {
+        let is_datagram = flight.header.operation == Operation::Datagram;
+        self.wire.report("deliver", id);
+        if is_datagram {
             self.wire.finish(id);
         } else {
+            let flight = self.wire.flight(id);
+            (flight.lost, flight.twice) = (0, false);
             self.wire.queue(id, Stage::Answer);
         }
         responder
@@ -228,18 +231,15 @@ impl World {
     /// Lets the responder's device serve a request.
     fn deliver(&mut self, id: FlightId) -> Status {
         let flight = self.wire.flight(id);
-        let responder = flight.responder;
-        let initiator = flight.initiator;
-        let header = flight.header;
-        let duplicated = flight.duplicated == Some(Stage::Request);
+        let (responder, from, header) = (flight.responder, flight.from, flight.header);
+        let twice = flight.twice;
         let mut data = std::mem::take(&mut flight.data);
-        let from = self.wire.port(initiator).gid;
         let host = self.host(responder);
         let mut dma = Dma {
             data: &mut data,
             memory: &mut host.memory,
         };
-        let status = match duplicated {
+        let status = match twice {
             true => host
                 .device
                 .duplicating(|device| device.deliver(from, &header, &mut dma)),
@@ -291,11 +291,11 @@ impl World {
     fn finish(&mut self, id: FlightId) -> HostId {
         self.wire.report("complete", id);
         let flight = self.wire.flight(id);
-        let (initiator, duplicated) = (flight.initiator, flight.duplicated == Some(Stage::Answer));
+        let (initiator, twice) = (flight.initiator, flight.twice);
         if let Some((host, token, status)) = self.wire.finish(id) {
             let now = self.wire.now;
             let device = &mut self.host(host).device;
-            match duplicated {
+            match twice {
                 true => device.duplicating(|device| device.complete(now, token, status)),
                 false => device.complete(now, token, status),
             }

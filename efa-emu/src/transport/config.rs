@@ -11,6 +11,7 @@ use super::error::FabricError;
 use crate::capture;
 use crate::device::QpnPolicy;
 use crate::duration;
+use crate::network::{Network, NetworkConfig, Probability, Reliability};
 
 /// Name of the fabric; `default` if unset.
 pub const ENV_FABRIC: &str = "EFA_EMU_FABRIC";
@@ -37,7 +38,7 @@ pub const DEFAULT_PROFILE: &str = "efa2";
 /// path, no loss.
 ///
 /// `Display` and `FromStr` are inverse: `seed=1,latency=10000ns,jitter=0ns,paths=4,loss=0.001,
-/// rnr=0,qpn-reuse=oldest`; options may be left out.
+/// rnr=0,retransmit-timeout=500000ns,attempts=12,qpn-reuse=oldest`; options may be left out.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct NetworkOptions {
     /// Seed of every random choice.
@@ -49,12 +50,13 @@ pub struct NetworkOptions {
     /// Number of paths that packets are spread over, at least 1. With more than one, packets of a
     /// burst arrive out of order.
     pub paths: u16,
-    /// Probability that a packet is lost and sent again below the reliability layer, which only
-    /// delays it. In `0.0..1.0`.
+    /// Probability that a packet is lost each time that it is on the wire. In `0.0..1.0`.
     pub loss: f64,
     /// Probability that a send finds the receiver not ready although a receive is posted.
     /// In `0.0..=1.0`.
     pub rnr: f64,
+    /// When lost packets are sent again, and when a request is given up.
+    pub reliability: Reliability,
     /// Which queue pair numbers are given out.
     pub qpn_reuse: QpnPolicy,
 }
@@ -68,15 +70,35 @@ impl Default for NetworkOptions {
             paths: 1,
             loss: 0.0,
             rnr: 0.0,
+            reliability: Reliability::default(),
             qpn_reuse: QpnPolicy::default(),
         }
     }
 }
 
 impl NetworkOptions {
-    /// Whether packets are delivered as soon as they are there.
-    pub fn is_immediate(&self) -> bool {
-        self.latency.is_zero() && self.jitter.is_zero() && self.paths <= 1 && self.loss == 0.0
+    /// How much longer the longest path is than the shortest, at least: enough for a packet to
+    /// overtake those that were sent just before it.
+    const SHORTEST_SPREAD: Duration = Duration::from_micros(10);
+
+    /// The network that these options describe.
+    pub fn config(&self) -> NetworkConfig {
+        let probability = |value| Probability::new(value).unwrap_or(Probability::NEVER);
+        NetworkConfig {
+            paths: self.paths,
+            latency: self.latency,
+            path_spread: self.latency.max(Self::SHORTEST_SPREAD),
+            jitter: self.jitter,
+            loss: probability(self.loss),
+            rnr: probability(self.rnr),
+            reliability: self.reliability,
+            ..NetworkConfig::perfect()
+        }
+    }
+
+    /// What the network does to each packet.
+    pub(crate) fn network(&self) -> Network {
+        Network::new(self.config(), self.seed)
     }
 }
 
@@ -84,13 +106,16 @@ impl fmt::Display for NetworkOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed={},latency={}ns,jitter={}ns,paths={},loss={},rnr={},qpn-reuse={}",
+            "seed={},latency={}ns,jitter={}ns,paths={},loss={},rnr={},retransmit-timeout={}ns,\
+             attempts={},qpn-reuse={}",
             self.seed,
             self.latency.as_nanos(),
             self.jitter.as_nanos(),
             self.paths,
             self.loss,
             self.rnr,
+            self.reliability.timeout.as_nanos(),
+            self.reliability.attempts,
             self.qpn_reuse
         )
     }
@@ -127,6 +152,20 @@ impl FromStr for NetworkOptions {
                         return Err(option_error(name, value, "a probability from 0 to 1"));
                     }
                 }
+                "retransmit-timeout" => {
+                    options.reliability.timeout = parse_duration(name, value)?;
+                    if options.reliability.timeout.is_zero() {
+                        return Err(option_error(name, value, "a time above zero"));
+                    }
+                }
+                "attempts" => {
+                    const EXPECTED: &str = "a number from 1 to 16";
+                    let attempts = number(name, value, EXPECTED)?;
+                    if !(1..=Reliability::MOST_ATTEMPTS).contains(&attempts) {
+                        return Err(option_error(name, value, EXPECTED));
+                    }
+                    options.reliability.attempts = attempts;
+                }
                 "qpn-reuse" => {
                     options.qpn_reuse = number(name, value, "lowest, oldest or random")?;
                 }
@@ -134,7 +173,8 @@ impl FromStr for NetworkOptions {
                     return Err(option_error(
                         name,
                         value,
-                        "known are seed, latency, jitter, paths, loss, rnr and qpn-reuse",
+                        "known are seed, latency, jitter, paths, loss, rnr, retransmit-timeout, \
+                         attempts and qpn-reuse",
                     ));
                 }
             }
@@ -319,14 +359,18 @@ mod tests {
             paths: 16,
             loss: 0.001,
             rnr: 1.0,
+            reliability: Reliability {
+                timeout: Duration::from_millis(20),
+                attempts: 4,
+            },
             qpn_reuse: QpnPolicy::Random,
         };
         assert_eq!(
             options.to_string().parse::<NetworkOptions>().unwrap(),
             options
         );
-        assert!("".parse::<NetworkOptions>().unwrap().is_immediate());
-        assert!(!options.is_immediate());
+        let defaults: NetworkOptions = "".parse().unwrap();
+        assert!(defaults.config().is_immediate() && !options.config().is_immediate());
     }
 
     #[test]
@@ -344,6 +388,9 @@ mod tests {
             "seed=x",
             "rnr=1.1",
             "qpn-reuse=newest",
+            "retransmit-timeout=0s",
+            "attempts=0",
+            "attempts=17",
             "speed=1",
             "seed",
         ] {
@@ -361,6 +408,12 @@ mod tests {
         );
         assert_eq!(parse_duration("x", "1ns").unwrap(), Duration::from_nanos(1));
         assert_eq!(parse_duration("x", "0s").unwrap(), Duration::ZERO);
+        for longest in ["60s", "60000000000ns"] {
+            assert_eq!(
+                parse_duration("x", longest).unwrap(),
+                Duration::from_secs(60)
+            );
+        }
     }
 
     #[test]

@@ -28,7 +28,9 @@
 //! A process may be killed at any instruction. Its locks go, so its peers see it dead within
 //! milliseconds of expecting something of it, and who next changes the registry removes its files.
 
+mod clock;
 mod config;
+mod departure;
 mod engine;
 mod error;
 mod fabric;
@@ -44,7 +46,6 @@ mod qpn;
 mod record;
 mod recorder;
 mod ring;
-mod schedule;
 mod segment;
 mod shared;
 mod staged;

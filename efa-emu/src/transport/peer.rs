@@ -8,11 +8,14 @@ use super::fabric::Fabric;
 use super::host::{device_path, lock_path};
 use super::lock::Liveness;
 use super::segment::{Address, Segment};
+use crate::network::Network;
 
 /// A process that sends to this one, or that this one sends to.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) segment: Arc<Segment>,
+    /// What the network does to the frames that it sends.
+    pub(super) network: Network,
     liveness: Liveness,
 }
 
@@ -83,7 +86,12 @@ impl Peers {
         let Some(segment) = segment else {
             return Ok(None);
         };
-        let peer = Arc::new(Peer { segment, liveness });
+        let network = segment.network()?.network();
+        let peer = Arc::new(Peer {
+            segment,
+            network,
+            liveness,
+        });
         if !peer.is_alive() {
             return Ok(None);
         }

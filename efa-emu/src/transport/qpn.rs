@@ -16,9 +16,7 @@
 //! | 64 | 64 | name, zero-padded |
 //! | 4096 | 8 each | slot i: owner (low 32 bits, 0 = free), time of the last change (high 32) |
 //!
-//! Slot i stands for the number i; slots 0 and 1 for the numbers `count` and `count + 1`, since a
-//! device never uses the numbers 0 and 1. So all numbers in use differ modulo `count`, which is what
-//! clients rely on that look queue pairs up by `qpn & (count - 1)`.
+//! Which number a slot stands for is said by `device::QpnRange`.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -26,12 +24,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use efa_core::address::{Gid, Qpn};
-use rand::SeedableRng;
-use rand::rngs::SmallRng;
 
 use super::error::FabricError;
 use super::shared::{PAGE, SharedMemory};
-use crate::device::QpnPolicy;
+use crate::device::{QpnPolicy, QpnRange};
+use crate::network::{Purpose, Random};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUHT");
 const VERSION: u32 = 1;
@@ -47,9 +44,6 @@ const AT_NAME: usize = 64;
 const NAME_BYTES: usize = 64;
 const AT_SLOTS: usize = PAGE;
 
-/// Most numbers that a host can have: they are 16 bits wide, and 0 and 1 are not used.
-const MAX_COUNT: u32 = 1 << 15;
-
 /// A number that is unique among the participants of one host, never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(super) struct ParticipantId(pub(super) u32);
@@ -58,7 +52,7 @@ pub(super) struct ParticipantId(pub(super) u32);
 #[derive(Debug)]
 pub(super) struct HostTable {
     memory: SharedMemory,
-    count: u32,
+    range: QpnRange,
 }
 
 impl HostTable {
@@ -70,8 +64,8 @@ impl HostTable {
         gid: Gid,
         queue_pairs: u32,
     ) -> Result<HostTable, FabricError> {
-        let count = queue_pairs.clamp(4, MAX_COUNT).next_power_of_two();
-        let length = table_length(count);
+        let range = QpnRange::for_queue_pairs(queue_pairs);
+        let length = table_length(range);
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -86,7 +80,7 @@ impl HostTable {
             .map_err(FabricError::io("reserve memory for", path))?;
         let memory = SharedMemory::map(&file, 0, length).map_err(FabricError::io("map", path))?;
         memory.u32(AT_VERSION).store(VERSION, Ordering::Relaxed);
-        memory.u32(AT_COUNT).store(count, Ordering::Relaxed);
+        memory.u32(AT_COUNT).store(range.count(), Ordering::Relaxed);
         // A host that comes back must not number its participants as it did before: peers may still
         // know those that are gone.
         let first = rand::random::<u32>();
@@ -94,7 +88,7 @@ impl HostTable {
         memory.write(AT_GID, &gid.0);
         memory.write(AT_NAME, name.as_bytes());
         memory.u64(AT_MAGIC).store(MAGIC, Ordering::Release);
-        Ok(HostTable { memory, count })
+        Ok(HostTable { memory, range })
     }
 
     /// Maps the existing table of the host with this GID; `None` if there is none at `path`.
@@ -134,16 +128,15 @@ impl HostTable {
             });
         }
         let count = header.u32(AT_COUNT).load(Ordering::Relaxed);
-        if !count.is_power_of_two() || !(4..=MAX_COUNT).contains(&count) {
-            return Err(damaged("its count of queue pair numbers is not possible"));
-        }
+        let range = QpnRange::with_count(count)
+            .ok_or_else(|| damaged("its count of queue pair numbers is not possible"))?;
         let mut found = [0; 16];
         header.read(AT_GID, &mut found);
         if Gid(found) != gid {
             return Err(damaged("it is the table of another host"));
         }
-        let memory = map(table_length(count))?;
-        Ok(Some(HostTable { memory, count }))
+        let memory = map(table_length(range))?;
+        Ok(Some(HostTable { memory, range }))
     }
 
     /// The host's name.
@@ -187,34 +180,19 @@ impl HostTable {
         self.memory.u64(AT_SLOTS + 8 * index as usize)
     }
 
-    fn qpn(&self, index: u32) -> Qpn {
-        Qpn(if index < 2 { index + self.count } else { index } as u16)
-    }
-
-    #[inline]
-    fn index(&self, qpn: Qpn) -> Option<u32> {
-        let number = u32::from(qpn.0);
-        match number {
-            0 | 1 => None,
-            _ if number < self.count => Some(number),
-            _ if number < self.count + 2 => Some(number - self.count),
-            _ => None,
-        }
-    }
-
     /// Who owns `qpn` now. The value changes whenever the number changes hands, even from a
     /// participant to itself: it is good for noticing that.
     #[inline]
     pub(super) fn tenancy(&self, qpn: Qpn) -> Option<Tenancy> {
-        let value = self.slot(self.index(qpn)?).load(Ordering::Acquire);
+        let value = self.slot(self.range.slot(qpn)?).load(Ordering::Acquire);
         Tenancy::from_slot(value)
     }
 
     /// All numbers in use.
     pub(super) fn owned(&self) -> impl Iterator<Item = (Qpn, ParticipantId)> + '_ {
-        (0..self.count).filter_map(|index| {
+        (0..self.range.count()).filter_map(|index| {
             let tenancy = Tenancy::from_slot(self.slot(index).load(Ordering::Acquire))?;
-            Some((self.qpn(index), tenancy.owner()))
+            Some((self.range.qpn(index), tenancy.owner()))
         })
     }
 
@@ -229,7 +207,7 @@ impl HostTable {
     ) -> Result<Qpn, FabricError> {
         // Another process may win the chosen slot; each time around one number was taken by
         // somebody, so the attempts are bounded by the numbers there are.
-        for _ in 0..=self.count {
+        for _ in 0..=self.range.count() {
             let Some((index, seen)) = self.choose(choice, preferred, is_alive) else {
                 break;
             };
@@ -239,10 +217,12 @@ impl HostTable {
                 self.slot(index)
                     .compare_exchange(seen, taken, Ordering::AcqRel, Ordering::Relaxed);
             if swapped.is_ok() {
-                return Ok(self.qpn(index));
+                return Ok(self.range.qpn(index));
             }
         }
-        Err(FabricError::QpnsExhausted { limit: self.count })
+        Err(FabricError::QpnsExhausted {
+            limit: self.range.count(),
+        })
     }
 
     fn choose(
@@ -260,31 +240,35 @@ impl HostTable {
             is_free.then_some((index, value))
         };
         if let Some(found) = preferred
-            .and_then(|qpn| self.index(qpn))
+            .and_then(|qpn| self.range.slot(qpn))
             .and_then(&mut if_free)
         {
             return Some(found);
         }
         let now = self.memory.u32(AT_CLOCK).load(Ordering::Relaxed);
-        // Numbers in rising order: the aliases of slots 0 and 1 are the highest.
-        let order = (2..self.count).chain(0..2);
-        let free = order.filter_map(if_free).map(|(index, value)| {
-            // Never-used slots carry time 0 and are the oldest until the clock wraps.
-            let age = now.wrapping_sub((value >> 32) as u32);
-            (self.qpn(index), age, (index, value))
-        });
-        choice.policy.choose(free, &mut choice.random)
+        let free = self
+            .range
+            .slots()
+            .filter_map(if_free)
+            .map(|(index, value)| {
+                // Never-used slots carry time 0 and are the oldest until the clock wraps.
+                let age = now.wrapping_sub((value >> 32) as u32);
+                (self.range.qpn(index), age, (index, value))
+            });
+        choice.policy.choose(free, choice.random.generator())
     }
 
     /// Gives `qpn` back if `owner` has it.
     pub(super) fn release(&self, owner: ParticipantId, qpn: Qpn) {
-        let Some(index) = self.index(qpn) else { return };
+        let Some(index) = self.range.slot(qpn) else {
+            return;
+        };
         self.release_slot(index, |id| id == owner);
     }
 
     /// Gives back all numbers of owners that `gone` selects.
     pub(super) fn release_all(&self, mut gone: impl FnMut(ParticipantId) -> bool) {
-        for index in 0..self.count {
+        for index in 0..self.range.count() {
             self.release_slot(index, &mut gone);
         }
     }
@@ -311,8 +295,8 @@ impl HostTable {
     }
 }
 
-fn table_length(count: u32) -> usize {
-    AT_SLOTS + (8 * count as usize).next_multiple_of(PAGE)
+fn table_length(range: QpnRange) -> usize {
+    AT_SLOTS + (8 * range.count() as usize).next_multiple_of(PAGE)
 }
 
 const fn slot_value(owner: u32, stamp: u32) -> u64 {
@@ -338,14 +322,14 @@ impl Tenancy {
 #[derive(Debug)]
 pub(super) struct QpnChoice {
     policy: QpnPolicy,
-    random: SmallRng,
+    random: Random,
 }
 
 impl QpnChoice {
     pub(super) fn new(policy: QpnPolicy, seed: u64) -> QpnChoice {
         QpnChoice {
             policy,
-            random: SmallRng::seed_from_u64(seed),
+            random: Random::new(seed, Purpose::QueuePairNumber),
         }
     }
 }

@@ -7,7 +7,7 @@
 //! | 0 | 8 | commit: sequence number of the record in its ring plus 1; written last |
 //! | 8 | 4 | length of the record in bytes, header and padding included |
 //! | 12 | 1 | kind (low 4 bits), operation (high 4 bits) |
-//! | 13 | 1 | flags: 1 immediate, 2 retry, 4 answer "receiver not ready", 8 last part |
+//! | 13 | 1 | flags: 1 immediate, 4 answer "receiver not ready", 8 last part; retries, at most 15 (high 4 bits) |
 //! | 14 | 2 | path |
 //! | 16 / 18 | 2 / 2 | source / destination QPN |
 //! | 20 | 4 | Q-key |
@@ -108,17 +108,15 @@ fn operation_from_code(code: u8) -> Option<Operation> {
 }
 
 const FLAG_IMMEDIATE: u8 = 1;
-const FLAG_RETRY: u8 = 2;
 const FLAG_NOT_READY: u8 = 4;
 const FLAG_LAST: u8 = 8;
+const RETRIES_SHIFT: u32 = 4;
 
 /// A record's header without its commit word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Record {
     pub(super) kind: Kind,
     pub(super) header: RequestHeader,
-    /// The request was refused before with "receiver not ready" and comes again.
-    pub(super) retry: bool,
     /// The network model wants this attempt to be refused with "receiver not ready".
     pub(super) not_ready: bool,
     /// The payload ends the request's data.
@@ -159,7 +157,6 @@ impl Record {
         Record {
             kind,
             header,
-            retry: false,
             not_ready: false,
             last: true,
             path: 0,
@@ -177,6 +174,7 @@ impl Record {
             destination_qpn: Qpn(0),
             qkey: Qkey(0),
             sequence: number as u32,
+            retries: 0,
             immediate: Some(status.code().into()),
             remote: None,
             length: 0,
@@ -194,6 +192,7 @@ impl Record {
             destination_qpn: Qpn(0),
             qkey: Qkey(0),
             sequence: 0,
+            retries: 0,
             immediate: None,
             remote: None,
             length: 0,
@@ -212,9 +211,9 @@ impl Record {
     pub(super) fn fields(&self) -> Fields {
         let header = &self.header;
         let flags = (u8::from(header.immediate.is_some()) * FLAG_IMMEDIATE)
-            | (u8::from(self.retry) * FLAG_RETRY)
             | (u8::from(self.not_ready) * FLAG_NOT_READY)
-            | (u8::from(self.last) * FLAG_LAST);
+            | (u8::from(self.last) * FLAG_LAST)
+            | (header.retries.min(RequestHeader::MOST_CARRIED_RETRIES) as u8) << RETRIES_SHIFT;
         let code = self.kind as u8 | operation_code(header.operation) << 4;
         let (address, key) = match header.remote {
             Some(remote) => (remote.address, remote.key),
@@ -259,6 +258,7 @@ impl Record {
                 destination_qpn: Qpn((peers >> 16) as u16),
                 qkey: Qkey((peers >> 32) as u32),
                 sequence: numbers as u32,
+                retries: u32::from(flags >> RETRIES_SHIFT),
                 immediate: (flags & FLAG_IMMEDIATE != 0).then_some((numbers >> 32) as u32),
                 remote: is_rdma.then_some(RemoteRange {
                     address,
@@ -266,7 +266,6 @@ impl Record {
                 }),
                 length: (sizes >> 32) as u32,
             },
-            retry: flags & FLAG_RETRY != 0,
             not_ready: flags & FLAG_NOT_READY != 0,
             last: flags & FLAG_LAST != 0,
             path: (first >> 48) as u16,
@@ -414,7 +413,7 @@ pub(super) mod tests {
             qpns in any::<(u16, u16)>(), qkey in any::<u32>(), sequence in any::<u32>(),
             immediate in any::<Option<u32>>(), address in any::<u64>(), key in any::<u32>(),
             length in 0u32..20_000, cut in any::<(u16, u16)>(),
-            retry in any::<bool>(), not_ready in any::<bool>(), path in any::<u16>(), due in any::<u64>(),
+            retries in 0..=RequestHeader::MOST_CARRIED_RETRIES, not_ready in any::<bool>(), path in any::<u16>(), due in any::<u64>(),
         ) -> Record {
             let operation = match kind {
                 Kind::Data => send,
@@ -439,11 +438,11 @@ pub(super) mod tests {
                     destination_qpn: Qpn(qpns.1),
                     qkey: Qkey(qkey),
                     sequence,
+                    retries,
                     immediate,
                     remote: is_rdma.then_some(RemoteRange { address, key }),
                     length,
                 },
-                retry,
                 not_ready,
                 last: offset + payload == length || !parts,
                 path,
@@ -502,6 +501,7 @@ pub(super) mod tests {
                 destination_qpn: Qpn(0x0304),
                 qkey: Qkey(0x0506_0708),
                 sequence: 9,
+                retries: 3,
                 immediate: Some(0x0a0b_0c0d),
                 remote: Some(RemoteRange {
                     address: 0x1112_1314_1516_1718,
@@ -509,7 +509,6 @@ pub(super) mod tests {
                 }),
                 length: 0x70,
             },
-            retry: true,
             not_ready: false,
             last: true,
             path: 3,
@@ -520,7 +519,7 @@ pub(super) mod tests {
         #[rustfmt::skip]
         let bytes = [
             0xc0, 0, 0, 0,                                  // record length: 64 + 128
-            0x31, 0x0b, 3, 0,                               // kind and operation, flags, path
+            0x31, 0x39, 3, 0,                               // kind and operation, flags, path
             2, 1, 4, 3,                                     // QPNs
             8, 7, 6, 5,                                     // Q-key
             9, 0, 0, 0,                                     // sequence

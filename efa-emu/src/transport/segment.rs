@@ -15,6 +15,7 @@
 //! | 64 | 4 | wake word: 1 while the owner sleeps on it |
 //! | 128 | 8 | doorbell summary: bit w is set when doorbell word w may have bits; bit 63: no slot is free |
 //! | 192 | 128 | doorbell words: bit s of word w asks for a look at slot 64 w + s |
+//! | 320 | 256 | the owner's network options as text, padded with zeros |
 //! | 4096 | 64 each | slot descriptors |
 //! | 69632 | | rings, [`SLOT_STRIDE`] bytes apart: a page of answers, then the records |
 //!
@@ -35,6 +36,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use efa_core::address::Gid;
 
+use super::config::NetworkOptions;
 use super::error::FabricError;
 use super::fabric::shared_memory_root;
 use super::qpn::ParticipantId;
@@ -42,7 +44,7 @@ use super::shared::{self, PAGE, SharedMemory, futex};
 use crate::file_size;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUDV");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 const AT_MAGIC: usize = 0;
 const AT_VERSION: usize = 8;
@@ -53,6 +55,8 @@ const AT_PID: usize = 36;
 const AT_WAKE: usize = 64;
 const AT_SUMMARY: usize = 128;
 const AT_DOORBELLS: usize = 192;
+const AT_NETWORK: usize = 320;
+const NETWORK_BYTES: usize = 256;
 const AT_SLOTS: usize = PAGE;
 
 /// Ring slots of a segment: processes that can send to one process at a time.
@@ -215,6 +219,22 @@ impl Segment {
             header,
             address,
         }))
+    }
+
+    /// Tells peers how the network treats what the owner sends. Before the owner sends anything.
+    pub(super) fn declare_network(&self, options: &NetworkOptions) {
+        let text = options.to_string();
+        debug_assert!(text.len() <= NETWORK_BYTES, "{text}");
+        self.header.write(AT_NETWORK, text.as_bytes());
+    }
+
+    /// How the network treats what the owner sends.
+    pub(super) fn network(&self) -> Result<NetworkOptions, FabricError> {
+        let mut text = [0; NETWORK_BYTES];
+        self.header.read(AT_NETWORK, &mut text);
+        let length = text.iter().position(|byte| *byte == 0);
+        let text = &text[..length.unwrap_or(NETWORK_BYTES)];
+        String::from_utf8_lossy(text).parse()
     }
 
     /// Whose segment it is.
@@ -543,6 +563,37 @@ mod tests {
     use super::*;
 
     #[test]
+    fn peers_learn_what_the_network_does_to_the_owners_frames() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("1.device");
+        let address = Address {
+            gid: Gid([7; 16]),
+            id: ParticipantId(1),
+        };
+        let segment = Segment::create(&path, address).unwrap();
+        let mut options = NetworkOptions {
+            seed: u64::MAX,
+            latency: std::time::Duration::from_secs(60),
+            jitter: std::time::Duration::from_secs(60),
+            paths: 1024,
+            // The longest texts that numbers between 0 and 1 have.
+            loss: 1.234_567_890_123_456_7e-5,
+            rnr: 1.234_567_890_123_456_7e-5,
+            ..NetworkOptions::default()
+        };
+        options.reliability.timeout = options.latency;
+        segment.declare_network(&options);
+        let opened = Segment::open(&path, address).unwrap().unwrap();
+        assert_eq!(opened.network().unwrap(), options);
+        let nonsense = b"paths=0\0";
+        segment
+            .file
+            .write_all_at(nonsense, AT_NETWORK as u64)
+            .unwrap();
+        assert!(opened.network().unwrap_err().to_string().contains("paths"));
+    }
+
+    #[test]
     fn damaged_segments_and_those_of_other_versions_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("1.device");
@@ -562,7 +613,7 @@ mod tests {
         for (at, complaint) in [
             (AT_MAGIC, "magic"),
             (AT_VERSION, "layout \"version 254, 1024 slots\""),
-            (AT_SLOT_COUNT, "layout \"version 1, 1278 slots\""),
+            (AT_SLOT_COUNT, "layout \"version 2, 1278 slots\""),
             (AT_GID, "another owner"),
             (AT_PARTICIPANT, "another owner"),
         ] {

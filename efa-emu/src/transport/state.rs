@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use efa_core::address::Qpn;
 use efa_core::nic::Status;
 
+use super::clock::monotonic_now;
 use super::config::HostConfig;
 use super::engine::EventHandler;
 use super::error::FabricError;
@@ -18,7 +19,6 @@ use super::memory;
 use super::outbound::Outbound;
 use super::peer::Peers;
 use super::qpn::QpnChoice;
-use super::schedule::{Network, monotonic_now};
 use super::segment::{Address, Segment};
 use super::staged::{self, LateAnswers, Outcome, Staged};
 use super::tap::Tap;
@@ -165,7 +165,9 @@ impl State {
         let peers = Peers::new(host.fabric().clone(), Arc::clone(&segment));
         let Address { id, .. } = host.address();
         let seed = config.network.seed ^ u64::from(id.0) << 32;
-        let replies = Network::for_replies(&config.network);
+        segment.declare_network(&config.network);
+        let replies = config.network.network();
+        let replies = (!replies.config.is_immediate()).then_some(replies);
         let mut state = State {
             device,
             inbound: Inbound::new(segment, replies),
@@ -175,7 +177,7 @@ impl State {
             started: Instant::now(),
             watched: 0,
             captures: CaptureRequests::new(host.directory(), id),
-            staged: Staged::new(host.fabric(), seed)?,
+            staged: Staged::new(host.fabric())?,
             late_answers: LateAnswers::default(),
             answers_wait: false,
         };
@@ -224,7 +226,7 @@ impl State {
         self.started.elapsed()
     }
 
-    /// One turn: takes what has come, sends what can be sent. Answers whether there was anything.
+    /// One turn: takes what has come, sends what can be sent. Returns whether there was anything.
     #[inline]
     pub(super) fn pass(&mut self) -> bool {
         if self.watched > 0 {
@@ -326,9 +328,9 @@ impl State {
             let outcome = match outbound.next_completed() {
                 Some((token, status)) => {
                     busy = true;
-                    late_answers.arrive(token, status, device, staged)
+                    late_answers.arrive(token, status, device, outbound, staged)
                 }
-                None => match late_answers.next(device, staged) {
+                None => match late_answers.next(device, outbound, staged) {
                     None => return busy,
                     due => due,
                 },
@@ -409,6 +411,7 @@ impl State {
     #[inline]
     fn has_deadlines(&self) -> bool {
         self.outbound.is_waiting()
+            || self.outbound.next_due().is_some()
             || self.device.next_timeout().is_some()
             || self.device.has_unsent()
             || self.inbound.next_due().is_some()
@@ -421,9 +424,10 @@ impl State {
         let now = self.now();
         let first = self.inbound.next_due().into_iter();
         let due = first
+            .chain(self.outbound.next_due())
             .chain(self.late_answers.next_due())
             .min()
-            .map(|due| now + Duration::from_nanos(due.saturating_sub(monotonic_now())));
+            .map(|due| now + due.saturating_sub(monotonic_now()));
         let alive = self.outbound.is_waiting().then(|| now + CHECK_PEERS);
         let busy = self.device.has_unsent().then(|| now + RETRY_BUSY);
         let faults = self.staged.is_armed().then(|| now + staged::LOOK);

@@ -89,7 +89,7 @@ impl Tap {
         let route = self.outbound(to, path);
         let mut data = Registered(data);
         self.recorder
-            .request(moment, route, &header, record.retry, &mut data);
+            .request(moment, route, &header, header.retries > 0, &mut data);
     }
 
     /// The outcome of a request came back. `memory` is where a read's data is now. What the link
@@ -123,7 +123,7 @@ impl Tap {
             now(Direction::Inbound),
             route,
             &record.header,
-            record.retry,
+            record.header.retries > 0,
             data,
         );
     }

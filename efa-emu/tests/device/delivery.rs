@@ -60,6 +60,7 @@ fn request(net: &Net, operation: Operation, immediate: Option<u32>) -> RequestHe
         destination_qpn: Qpn(101),
         qkey: QKEY,
         sequence: 0,
+        retries: 0,
         immediate,
         remote: is_rdma.then_some(RemoteRange {
             address: MEMORY + 500,

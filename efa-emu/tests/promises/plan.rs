@@ -280,7 +280,6 @@ fn fabric(rng: &mut StdRng, seed: u64) -> FabricConfig {
             jitter: Duration::from_micros(rng.random_range(0..100)),
             loss: some(rng, 0.05),
             rnr: some(rng, 0.2),
-            attempts: 64,
             in_flight: *[3, 1000].choose(rng).unwrap(),
             ..NetworkConfig::default()
         },

@@ -123,7 +123,7 @@ fn the_busy_run_does_what_it_promises() {
         " send ",
         " resend ",
         " deliver ",
-        " duplicate ",
+        " answer-again ",
         " lose ",
         " lose-answer ",
         " hold ",

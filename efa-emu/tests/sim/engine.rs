@@ -290,7 +290,6 @@ fn messages_survive_loss_and_receivers_that_are_not_ready() {
             loss: Probability::new(0.05).unwrap(),
             rnr: Probability::new(0.2).unwrap(),
             jitter: Duration::from_micros(100),
-            attempts: 32,
             ..NetworkConfig::default()
         };
         let config = FabricConfig {

@@ -220,6 +220,29 @@ fn a_dead_host_is_unresponsive_and_comes_back_empty() {
 }
 
 #[test]
+fn a_host_that_dies_of_a_packet_does_not_get_it() {
+    let mut pair = Pair::orderly();
+    let (to, victim) = (pair.bob.address(), pair.bob.nic().host().id());
+    let kill = Action::Kill(to.gid.into());
+    pair.fabric
+        .install(Fault::new(Match::packet(64), kill).nth(2));
+    let contexts = [0; 3].map(|_| {
+        let context = pair.alice.send(to, &[64]).unwrap();
+        pair.fabric.run_until_idle();
+        context
+    });
+    let outcomes = [
+        Status::Ok,
+        Status::LocalUnresponsiveRemote,
+        Status::LocalUnresponsiveRemote,
+    ];
+    let expected: Vec<_> = contexts.into_iter().zip(outcomes).collect();
+    assert_eq!(finished(&mut pair.alice), expected);
+    assert_eq!(count(&pair.fabric, " deliver "), 1);
+    assert_eq!(count(&pair.fabric, &format!("kill {victim}")), 1);
+}
+
+#[test]
 fn nobody_has_the_gid() {
     let mut pair = Pair::orderly();
     let mut to = pair.bob.address();

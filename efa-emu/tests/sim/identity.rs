@@ -62,7 +62,7 @@ fn queue_pairs_of_one_host_have_numbers_and_address_books_of_their_own() {
     let host = fabric.add_host(HostConfig::default());
     let mut peers = [0; 3].map(|_| ScriptedPeer::open(&host, NicConfig::default()).unwrap());
     let addresses = peers.each_ref().map(ScriptedPeer::address);
-    assert_eq!(addresses.map(|one| one.qpn.0), [1, 2, 3]);
+    assert_eq!(addresses.map(|one| one.qpn.0), [2, 3, 4]);
     peers[1].know(host.gid()).unwrap();
     for to in addresses {
         peers[0].send(to, &[to.qpn.0 as u8]).unwrap();
@@ -73,7 +73,7 @@ fn queue_pairs_of_one_host_have_numbers_and_address_books_of_their_own() {
         let arrived = packets(peer);
         assert_eq!(arrived.len(), 1);
         assert_eq!(arrived[0].bytes, [number]);
-        assert_eq!(arrived[0].source.qpn, Qpn(1));
+        assert_eq!(arrived[0].source.qpn, addresses[0].qpn);
         arrived[0].source.ahn.is_some()
     });
     // The sender has a handle of its own host, the second one made one, the third did not.
@@ -113,7 +113,7 @@ fn the_policy_decides_which_number_a_new_queue_pair_gets() {
     let (first, next) = next_number(QpnPolicy::Lowest);
     assert_eq!(next, first);
     let (first, next) = next_number(QpnPolicy::Oldest);
-    assert_eq!((first, next), (Qpn(1), Qpn(3)));
+    assert_eq!((first, next), (Qpn(2), Qpn(4)));
     let (first, next) = next_number(QpnPolicy::Random);
     assert_ne!(next, first);
 }
@@ -128,8 +128,8 @@ fn a_chosen_number_is_given_once() {
     assert_eq!(first.local_address().qpn, Qpn(77));
     host.prefer_qpn(Qpn(77));
     let third = open();
-    assert_eq!(second.local_address().qpn, Qpn(1));
-    assert_eq!(third.local_address().qpn, Qpn(2), "77 is in use");
+    assert_eq!(second.local_address().qpn, Qpn(2));
+    assert_eq!(third.local_address().qpn, Qpn(3), "77 is in use");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The shared memory fabric, used as clients of the device use it: within one process, and between
 //! processes that are killed.
 
+mod both_links;
 mod captured;
 mod client;
 mod exchange;

@@ -10,6 +10,7 @@ const HEADER: RequestHeader = RequestHeader {
     destination_qpn: Qpn(2),
     qkey: Qkey(3),
     sequence: 0,
+    retries: 0,
     immediate: None,
     remote: None,
     length: 8,
@@ -24,8 +25,7 @@ fn frame(data: &[u8]) -> Frame<'_> {
         initiator: ALPHA,
         responder: BETA,
         header: &HEADER,
-        retransmissions: 0,
-        rnr_retry: false,
+        lost: 0,
         status: None,
         data,
     }
@@ -179,13 +179,17 @@ fn the_first_that_wants_an_event_gets_it_and_triggers_pass_it_on() {
 fn refusals_follow_the_retries_of_their_request_only() {
     let mut board = Board::with(&[r#"when = { nth = 1 }, then = { not-ready = 3 }"#]);
     let rnr = Some(Fate::Answer(Status::RemoteRnr));
+    let again = RequestHeader {
+        retries: 1,
+        ..HEADER
+    };
     let retry = Frame {
-        rnr_retry: true,
+        header: &again,
         ..frame(&EAGER)
     };
     let other = RequestHeader {
         sequence: 1,
-        ..HEADER
+        ..again
     };
     assert_eq!(board.fate(frame(&EAGER)), rnr);
     let other = Frame {
@@ -209,8 +213,11 @@ fn cuts_are_triggered_and_healed() {
     trigger[4] = 1;
     assert_eq!(board.fate(frame(&trigger)), None, "it was on its way");
     assert_eq!(board.fate(frame(&EAGER)), Some(Fate::Drop));
-    assert!(board.faults.is_cut(ALPHA, BETA, &is_named, &board.tally));
-    assert!(!board.faults.is_cut(ALPHA, ALPHA, &is_named, &board.tally));
+    let within = Frame {
+        responder: ALPHA,
+        ..frame(&EAGER)
+    };
+    assert_eq!(board.fate(within), None);
     board.faults.begin(FaultId(1), &board.tally);
     assert_eq!(board.fate(frame(&EAGER)), None);
 }

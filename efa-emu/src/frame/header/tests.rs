@@ -156,6 +156,7 @@ fn answers_go_back_to_the_initiator() {
         destination_qpn: Qpn(2),
         qkey: Qkey(3),
         sequence: 4,
+        retries: 0,
         immediate: None,
         remote: Some(RemoteRange { address: 5, key: 6 }),
         length: 10000,

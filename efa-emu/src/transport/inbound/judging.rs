@@ -2,25 +2,29 @@
 //!
 //! Nothing of this is on the way of a request while no fault is armed and the network is perfect.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use efa_core::nic::Status;
 
 use super::kept::{CopiedRequest, FromCopy, Kept, Outcome};
 use super::{Inbound, Later, Task, Then, Work, tap_data};
-use crate::fault::{Event, Fate, FaultId, Flow, Frame, PACKET_START, Stage};
+use crate::fault::{Event, FaultId, Flow, Frame, PACKET_START, Stage};
 use crate::link::{Operation, RequestHeader};
+use crate::network::{Course, Journey, Transmission};
+use crate::transport::clock::monotonic_now;
 use crate::transport::inbound::transfers::FromRing;
 use crate::transport::outbound::PushError;
 use crate::transport::record::{Answer, Kind, Record};
-use crate::transport::schedule::{Packet, monotonic_now};
 use crate::transport::segment::Address;
-use crate::transport::staged::{self, Change};
+use crate::transport::staged::Change;
 
 /// Requests that may be kept outside of their rings. Beyond, they keep their place.
 const MOST_COPIES: usize = 1 << 16;
 
 impl Inbound {
-    /// A request, or a part of one, arrives for the `attempt`-th time, counting from 0.
-    pub(super) fn arrive(&mut self, later: Later, attempt: u32, work: &mut Work<'_>) {
+    /// A request, or a part of one, arrives. `lost` as in [`Then::Arrive`].
+    pub(super) fn arrive(&mut self, mut later: Later, lost: Option<u32>, work: &mut Work<'_>) {
         let record = &later.incoming.record;
         // The first part stands for the request; data for our own reads and notices are no frames.
         let is_frame = match record.kind {
@@ -31,6 +35,7 @@ impl Inbound {
         if !is_frame || !work.staged.is_armed() {
             return self.handle(later, work);
         }
+        let own = self.own;
         let Some(ring) = self.ring(&later) else {
             return;
         };
@@ -44,58 +49,58 @@ impl Inbound {
         if let Some((memory, at)) = ring.consumer.payload(&later.incoming, 0, length as u32) {
             memory.read(at, &mut start[..length]);
         }
+        // The initiator has the network that its requests meet.
+        let peer = Arc::clone(&ring.peer);
+        let mut request = Transmission::first(Stage::Request, ring.from, own, &record.header);
+        request.lost = lost.unwrap_or_else(|| match peer.network.journey(&request) {
+            Journey::Arrives { lost, .. } => lost,
+            Journey::Fails { .. } | Journey::Vanishes => 0,
+        });
         let frame = Frame {
             stage: Stage::Request,
-            initiator: ring.from,
-            responder: self.own,
+            initiator: request.initiator,
+            responder: request.responder,
             header: &record.header,
-            retransmissions: attempt,
-            rnr_retry: record.retry,
+            lost: request.lost,
             status: None,
             data: &start[..length],
         };
         let flow = Flow::from(&frame);
-        let is_datagram = record.header.operation == Operation::Datagram;
-        match work.staged.decide(&Event::Frame(frame)) {
-            None | Some((_, Fate::Fail(_) | Fate::Qpn(_))) => self.handle(later, work),
-            Some((_, Fate::Duplicate)) => {
-                self.duplicate = true;
+        let verdict = work.staged.decide(&Event::Frame(frame));
+        let course = Course::new(verdict.fate, &request, &peer.network);
+        match course {
+            Course::Proceeds {
+                status: Some(status),
+                ..
+            } => self.refuse_request(later, status, work),
+            Course::Proceeds { twice, .. } => {
+                self.duplicate = twice;
                 self.handle(later, work);
                 self.duplicate = false;
             }
-            Some((fault, Fate::Hold { packets })) => {
-                return self.keep(fault, flow, packets, later, work);
-            }
-            Some((_, Fate::Delay(delay))) => {
-                let delay = work.staged.draw(delay);
-                self.schedule(delay, later, Then::Handle);
-            }
-            // Nobody sends a datagram again, and its sender does not care.
-            Some((_, Fate::Drop | Fate::Lose | Fate::Answer(_))) if is_datagram => {
-                return self.answer(&later, Answer::Status(Status::Ok));
-            }
-            Some((_, Fate::Drop)) => {
-                return match staged::retransmit_after(attempt + 1) {
-                    Some(wait) => self.schedule(wait, later, Then::Arrive(attempt + 1)),
-                    None => self.give_up(later, staged::RETRANSMIT_TIMEOUT),
-                };
-            }
-            Some((_, Fate::Lose)) => return self.give_up(later, staged::give_up_after()),
-            Some((_, Fate::Answer(status))) => self.refuse_request(later, status, work),
+            Course::Late(delay) => self.schedule(delay, later, Then::Handle),
+            Course::Held { fault, packets } => self.keep(fault, flow, packets, later, work),
+            Course::Lost(loss) => match peer.network.journey_after(&request, loss) {
+                Journey::Arrives { after, path, lost } => {
+                    later.incoming.record.path = path;
+                    self.schedule(after, later, Then::Arrive(Some(lost)));
+                }
+                Journey::Fails { after } => {
+                    let answer = Answer::Status(Status::LocalUnresponsiveRemote);
+                    self.schedule(after, later, Then::Answer(answer));
+                }
+                Journey::Vanishes => self.answer_now(&later, Answer::Status(Status::Ok)),
+            },
         }
-        self.pass_by(flow, work);
+        if course.passes() {
+            self.pass_by(flow, work);
+        }
+        work.staged.execute(verdict.triggers);
     }
 
-    fn schedule(&mut self, wait: std::time::Duration, of: Later, then: Then) {
-        let now = monotonic_now();
-        let due = now + wait.as_nanos() as u64;
-        self.scheduled.enter(now, due, Task { of, then });
-    }
-
-    /// The reliability layer notices after `wait` that nobody answers.
-    fn give_up(&mut self, later: Later, wait: std::time::Duration) {
-        let answer = Answer::Status(Status::LocalUnresponsiveRemote);
-        self.schedule(wait, later, Then::Answer(answer));
+    fn schedule(&mut self, wait: Duration, of: Later, then: Then) {
+        self.scheduled
+            .add(monotonic_now() + wait, Task { of, then });
     }
 
     /// Answers a request that the device does not get to see.
@@ -177,13 +182,14 @@ impl Inbound {
             Kept::InRing(later) => self.handle(later, work),
             Kept::Copied(request) => {
                 let status = serve_copy(&request, work);
+                let reply = self.reply(request.from, &request.record);
+                let (after, failure) = reply.unwrap_or_default();
                 let outcome = Outcome {
                     to: request.from,
                     number: request.number,
-                    status,
+                    status: failure.unwrap_or(status),
                 };
-                let due = self.reply_due(request.from, &request.record);
-                self.outcomes.push_back((due.unwrap_or(0), outcome));
+                self.outcomes.push_back((monotonic_now() + after, outcome));
             }
         }
     }
@@ -211,12 +217,22 @@ impl Inbound {
         busy
     }
 
-    /// When the network lets the answer to a request arrive that leaves now; `None` if at once.
-    pub(super) fn reply_due(&self, from: Address, record: &Record) -> Option<u64> {
-        let now = monotonic_now();
-        let packet = Packet::reply(from.gid, record);
-        let due = self.replies.as_ref()?.pass(now, &packet).due;
-        (due > now).then_some(due)
+    /// In how long the network lets the answer to a request arrive that leaves now, and the status that
+    /// the initiator's network card completes the request with instead if it never does. `None` if
+    /// it arrives at once.
+    pub(super) fn reply(
+        &self,
+        from: Address,
+        record: &Record,
+    ) -> Option<(Duration, Option<Status>)> {
+        let network = self.replies.as_ref()?;
+        let answer = Transmission::first(Stage::Answer, from.gid, self.own, &record.header);
+        match network.journey(&answer) {
+            Journey::Arrives { after, .. } => Some((after, None)),
+            Journey::Fails { after } => Some((after, Some(Status::LocalUnresponsiveRemote))),
+            // Datagrams are not answered.
+            Journey::Vanishes => None,
+        }
     }
 }
 

@@ -7,22 +7,24 @@ mod transfers;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use efa_core::address::Gid;
 use efa_core::nic::Status;
 
+use super::clock::{believable, monotonic_now};
 use super::memory::{self, Window};
 use super::outbound::{BulkName, Outbound, PullName};
 use super::peer::Peer;
 use super::record::{self, Answer, Kind, Record};
 use super::ring::{Consumer, Incoming};
-use super::schedule::{Agenda, Network, monotonic_now};
 use super::segment::{Address, SLOTS, Segment, SlotContent};
 use super::staged::Staged;
 use super::tap::Tap;
 use crate::device::Device;
 use crate::fault::Withheld;
 use crate::link::{HostSegment, Operation};
+use crate::network::{Agenda, Network};
 use kept::{Kept, Outcome};
 use pulls::{Pull, PullTable};
 use transfers::{BetweenProcesses, FromRing, IntoRing, Moved};
@@ -100,7 +102,7 @@ impl InRing {
         }
     }
 
-    /// Answers a record. Answers whether the slot has to be listed as one with answers.
+    /// Answers a record. Returns whether the slot has to be listed as one with answers.
     #[inline]
     fn answer(&mut self, incoming: &Incoming, answer: Answer) -> bool {
         self.consumer.answer(incoming, answer);
@@ -126,8 +128,8 @@ struct Task {
 /// What becomes of a record when its time has come.
 #[derive(Clone, Copy, Debug)]
 enum Then {
-    /// It arrives, after it was lost so many times.
-    Arrive(u32),
+    /// It arrives. `Some` if a fault made it go again: how often it was lost altogether.
+    Arrive(Option<u32>),
     /// It is handled: faults have had their say.
     Handle,
     /// Its answer leaves.
@@ -162,8 +164,8 @@ pub(super) struct Inbound {
     /// Requests that faults hold.
     kept: Withheld<Kept>,
     /// The outcomes of those that were copied, with the times at which they leave.
-    outcomes: VecDeque<(u64, Outcome)>,
-    /// What the network does to answers; `None` if it is perfect.
+    outcomes: VecDeque<(Duration, Outcome)>,
+    /// What the network does to answers; `None` if they arrive at once.
     replies: Option<Network>,
     /// Records do not go straight to the device: faults are armed, or answers take time.
     is_attentive: bool,
@@ -200,7 +202,7 @@ impl Inbound {
         self.is_attentive = is_armed || self.replies.is_some();
     }
 
-    /// Handles what has come. Answers whether there was anything to do.
+    /// Handles what has come. Returns whether there was anything to do.
     #[inline]
     pub(super) fn poll(&mut self, work: &mut Work<'_>) -> bool {
         let mut busy = false;
@@ -235,13 +237,13 @@ impl Inbound {
         busy
     }
 
-    /// The time of the next task, in nanoseconds of the monotonic clock.
-    pub(super) fn next_due(&self) -> Option<u64> {
+    /// The time of the next task, on the monotonic clock.
+    pub(super) fn next_due(&self) -> Option<Duration> {
         let outcome = self.outcomes.iter().map(|(due, _)| *due).min();
-        self.scheduled.next_due().into_iter().chain(outcome).min()
+        self.scheduled.next_time().into_iter().chain(outcome).min()
     }
 
-    /// Makes every sender ring the doorbell from now on. Answers whether nothing had come before that
+    /// Makes every sender ring the doorbell from now on. Returns whether nothing had come before that
     /// took effect.
     pub(super) fn prepare_to_sleep(&mut self) -> bool {
         for slot in &self.polled {
@@ -291,7 +293,7 @@ impl Inbound {
         }
     }
 
-    /// Looks at a slot whose doorbell was rung. Answers whether it holds a new ring.
+    /// Looks at a slot whose doorbell was rung. Returns whether it holds a new ring.
     fn look_at(&mut self, slot: usize, outbound: &mut Outbound) -> bool {
         match self.segment.inspect(slot) {
             SlotContent::Free | SlotContent::Pending { .. } => false,
@@ -418,13 +420,13 @@ impl Inbound {
                         let later = ring.later(slot, incoming);
                         if due == 0 {
                             turn += 1;
-                            self.arrive(later, 0, work);
+                            self.arrive(later, None, work);
                         } else {
                             let task = Task {
                                 of: later,
-                                then: Then::Arrive(0),
+                                then: Then::Arrive(None),
                             };
-                            self.scheduled.enter(monotonic_now(), due, task);
+                            self.scheduled.add(believable(monotonic_now(), due), task);
                         }
                         continue;
                     }
@@ -481,10 +483,10 @@ impl Inbound {
     fn do_due(&mut self, work: &mut Work<'_>) -> bool {
         let mut busy = false;
         let now = monotonic_now();
-        while let Some(Task { of, then }) = self.scheduled.take_due(now) {
+        while let Some(Task { of, then }) = self.scheduled.pop_due(now) {
             busy = true;
             match then {
-                Then::Arrive(attempt) => self.arrive(of, attempt, work),
+                Then::Arrive(lost) => self.arrive(of, lost, work),
                 Then::Handle => self.handle(of, work),
                 Then::Answer(answer) => self.answer_now(&of, answer),
             }
@@ -508,17 +510,19 @@ impl Inbound {
         }
     }
 
-    /// Answers a request, over the network.
+    /// Answers a request, over the network. That a part of one came which is not the last is between
+    /// the two links.
     #[inline]
     fn answer(&mut self, of: &Later, answer: Answer) {
+        let is_part = of.incoming.record.kind == Kind::Data && !of.incoming.record.last;
         if self.replies.is_some()
-            && matches!(answer, Answer::Status(_))
+            && matches!(answer, Answer::Status(status) if !is_part || status != Status::Ok)
             && let Some(from) = self.ring(of).map(|ring| ring.peer.address())
-            && let Some(due) = self.reply_due(from, &of.incoming.record)
+            && let Some((after, failure)) = self.reply(from, &of.incoming.record)
         {
-            let then = Then::Answer(answer);
+            let then = Then::Answer(failure.map_or(answer, Answer::Status));
             let task = Task { of: *of, then };
-            self.scheduled.enter(monotonic_now(), due, task);
+            self.scheduled.add(monotonic_now() + after, task);
             return;
         }
         self.answer_now(of, answer);

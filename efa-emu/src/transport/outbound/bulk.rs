@@ -4,8 +4,8 @@
 use efa_core::nic::Status;
 
 use crate::link::{Operation, RequestHeader, Token};
+use crate::transport::departure::Passage;
 use crate::transport::ring::Position;
-use crate::transport::schedule::Passage;
 
 /// Names a [`Bulk`] request, also towards the target of a read. A name is not used again until its
 /// slot was reused 65536 times.
@@ -36,8 +36,6 @@ pub(super) struct Bulk {
     /// Index of the ring to the target.
     pub(super) ring: usize,
     pub(super) passage: Passage,
-    /// The device makes the request again.
-    pub(super) retry: bool,
     pub(super) stage: Stage,
 }
 
@@ -158,13 +156,13 @@ mod tests {
                 destination_qpn: Qpn(3),
                 qkey: Qkey(4),
                 sequence: 0,
+                retries: 0,
                 immediate: None,
                 remote: Some(RemoteRange { address: 0, key: 0 }),
                 length: 1,
             },
             ring: 0,
             passage: Passage::default(),
-            retry: false,
             stage: Stage::ReadUnsent,
         };
         let mut table = BulkTable::default();

@@ -12,21 +12,24 @@ use efa_core::nic::Status;
 
 use crate::capture::{Direction, Moment};
 use crate::device::Device;
+use crate::fault;
 use crate::link::{
     HostSegment, Link, LinkBusy, LocalData, Operation, RemoteRange, RequestHeader, Token,
 };
+use crate::network::{Agenda, Network, Transmission};
 use bulk::{Bulk, BulkTable, Stage};
 use routes::{NoRoute, Routes};
 
 pub(super) use bulk::BulkName;
 
+use super::clock::monotonic_now;
 use super::config::{HostConfig, RdmaPath};
+use super::departure::{Departure, Passage, depart};
 use super::files::{CaptureFiles, Requested};
 use super::memory::{self, Window};
 use super::peer::{Peer, Peers};
 use super::record::{self, Answer, Kind, Record, record_length};
 use super::ring::{Full, Producer};
-use super::schedule::{Network, Packet, Passage, monotonic_now};
 use super::segment::Address;
 use super::shared::SharedMemory;
 use super::tap::{Tap, now};
@@ -49,8 +52,10 @@ const WITHDRAWAL_PATIENCE: Duration = Duration::from_secs(2);
 /// What a record without an answer stands for.
 #[derive(Clone, Copy, Debug)]
 enum Pending {
-    /// A whole request, with its queue pair and its sequence number there.
-    Request(Token, Qpn, u32),
+    /// A whole request.
+    Request(Token),
+    /// A datagram: it completed when it left.
+    Datagram,
     /// A bulk request, or a part of one.
     Bulk(BulkName),
     /// Data for a read by the peer.
@@ -93,7 +98,9 @@ pub(super) struct Outbound {
     /// Rings with records that are not answered.
     waiting: Vec<usize>,
     own: Gid,
-    network: Option<Network>,
+    network: Network,
+    /// The network does anything at all to requests.
+    shapes: bool,
     rdma: RdmaPath,
     bulks: BulkTable,
     /// Requests that their receivers keep, by ring and number of the record.
@@ -104,17 +111,19 @@ pub(super) struct Outbound {
     completed: VecDeque<(Token, Status)>,
     /// Answers to data for peers' reads.
     read_data: Vec<(PullName, Status)>,
-    /// Requests that were refused as "receiver not ready" and will probably come again.
-    refused: Refused,
+    /// Requests that the network loses until they are given up.
+    failing: Agenda<Token>,
     tap: Option<Box<Tap>>,
 }
 
 impl Outbound {
     pub(super) fn new(config: &HostConfig, peers: Peers, tap: Option<Box<Tap>>) -> Outbound {
         let own = peers.own_address();
+        let network = config.network.network();
         Outbound {
             own: own.gid,
-            network: Network::new(&config.network),
+            shapes: !network.config.is_perfect(),
+            network,
             rdma: config.rdma,
             routes: Routes::new(peers, config.ring_bytes),
             rings: slab::Slab::new(),
@@ -124,7 +133,7 @@ impl Outbound {
             working: VecDeque::new(),
             completed: VecDeque::new(),
             read_data: Vec::new(),
-            refused: Refused::default(),
+            failing: Agenda::default(),
             tap,
         }
     }
@@ -161,7 +170,7 @@ impl Outbound {
         !self.waiting.is_empty() || !self.deferred.is_empty()
     }
 
-    /// Takes the answers that have come. Answers whether there were any.
+    /// Takes the answers that have come. Returns whether there were any.
     #[inline]
     pub(super) fn reap(&mut self) -> bool {
         if self.waiting.is_empty() {
@@ -175,7 +184,6 @@ impl Outbound {
             working,
             completed,
             read_data,
-            refused,
             deferred,
             ..
         } = self;
@@ -190,18 +198,14 @@ impl Outbound {
                     *kept += 1;
                     deferred.insert((index, number), pending);
                 }
-                Pending::Request(token, qpn, sequence) => {
-                    let status = status_of(answer);
-                    refused.note(qpn, sequence, status);
-                    completed.push_back((token, status));
-                }
+                Pending::Request(token) => completed.push_back((token, status_of(answer))),
                 Pending::ReadData(pull) => read_data.push((pull, status_of(answer))),
-                Pending::Outcome => {}
+                Pending::Outcome | Pending::Datagram => {}
                 Pending::Bulk(name) => {
                     if answer == Answer::UseRings {
                         *rings_only = true;
                     }
-                    settle(bulks, working, completed, refused, name, answer);
+                    settle(bulks, working, completed, name, answer);
                 }
             });
             if ring.producer.waiting() != before {
@@ -221,7 +225,32 @@ impl Outbound {
     /// The next request with an outcome, to be handed to the device.
     #[inline]
     pub(super) fn next_completed(&mut self) -> Option<(Token, Status)> {
-        self.completed.pop_front()
+        self.completed.pop_front().or_else(|| self.next_failed())
+    }
+
+    /// The next request that is given up now.
+    #[inline]
+    fn next_failed(&mut self) -> Option<(Token, Status)> {
+        if self.failing.is_empty() {
+            return None;
+        }
+        let token = self.failing.pop_due(monotonic_now())?;
+        Some((token, Status::LocalUnresponsiveRemote))
+    }
+
+    /// When the next request is given up, on the monotonic clock.
+    #[inline]
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        self.failing.next_time()
+    }
+
+    /// What the network does to the answers of a queue pair. Of one that is gone, nothing is known
+    /// any more, and this device's own network stands for it.
+    pub(super) fn network_of(&mut self, gid: Gid, qpn: Qpn) -> Network {
+        match self.routes.find(gid, qpn, &mut self.rings) {
+            Ok(ring) => self.rings[ring].peer.network.clone(),
+            Err(_) => self.network.clone(),
+        }
     }
 
     /// The next answer to data for a peer's read.
@@ -230,7 +259,7 @@ impl Outbound {
         self.read_data.pop()
     }
 
-    /// Sends what is left to send of bulk requests. Answers whether anything was sent.
+    /// Sends what is left to send of bulk requests. Returns whether anything was sent.
     #[inline]
     pub(super) fn advance(&mut self, device: &Device) -> bool {
         let mut any = false;
@@ -260,8 +289,7 @@ impl Outbound {
         match &mut bulk.stage {
             Stage::Direct(_) | Stage::Read => Step::Finished,
             Stage::ReadUnsent => {
-                let mut record =
-                    Record::request(Kind::Pull, &bulk.header, 0, bulk.passage, bulk.retry);
+                let mut record = Record::request(Kind::Pull, &bulk.header, 0, bulk.passage);
                 record.offset = name.0;
                 match ring.push(&record, Pending::Bulk(name), |_, _| {}) {
                     Ok(_) => {
@@ -301,13 +329,8 @@ impl Outbound {
                         offset: *next,
                         length: rest.min(PART),
                     };
-                    let mut record = Record::request(
-                        Kind::Data,
-                        &bulk.header,
-                        window.length,
-                        bulk.passage,
-                        bulk.retry,
-                    );
+                    let mut record =
+                        Record::request(Kind::Data, &bulk.header, window.length, bulk.passage);
                     record.offset = window.offset;
                     record.last = is_last;
                     let data = LocalData::Segments(segments);
@@ -359,6 +382,7 @@ impl Outbound {
             destination_qpn: Qpn(0),
             qkey: Qkey(0),
             sequence: read.0,
+            retries: 0,
             immediate: None,
             remote: Some(RemoteRange { address: 0, key: 0 }),
             length: total,
@@ -398,7 +422,14 @@ impl Outbound {
             return;
         };
         let number = u64::from(record.header.sequence) | u64::from(record.offset) << 32;
-        let Some(pending) = self.deferred.remove(&(index, number)) else {
+        let mut pending = self.deferred.remove(&(index, number));
+        if pending.is_none() {
+            // The peer said that it keeps the request before it sent the outcome, but that may not
+            // have been looked at.
+            self.reap();
+            pending = self.deferred.remove(&(index, number));
+        }
+        let Some(pending) = pending else {
             return;
         };
         if let Some(ring) = self.rings.get_mut(index) {
@@ -408,20 +439,18 @@ impl Outbound {
         let code = u8::try_from(code).unwrap_or(u8::MAX);
         let status = Status::from_code(code).unwrap_or(Status::RemoteBadStatus);
         match pending {
-            Pending::Request(token, qpn, sequence) => {
-                self.refused.note(qpn, sequence, status);
-                self.completed.push_back((token, status));
-            }
+            Pending::Request(token) => self.completed.push_back((token, status)),
             Pending::Bulk(name) => settle(
                 &mut self.bulks,
                 &mut self.working,
                 &mut self.completed,
-                &mut self.refused,
                 name,
                 Answer::Status(status),
             ),
             // These are never kept.
             Pending::ReadData(_) | Pending::Outcome => {}
+            // It completed when it left.
+            Pending::Datagram => {}
         }
     }
 
@@ -488,10 +517,10 @@ impl Outbound {
             .collect();
         kept.sort_unstable_by_key(|(number, _)| *number);
         let mut fail = |pending| match pending {
-            Pending::Request(token, ..) => completed.push_back((token, GONE)),
+            Pending::Request(token) => completed.push_back((token, GONE)),
             Pending::ReadData(pull) => read_data.push((pull, GONE)),
             // Below, once per request and not once per part.
-            Pending::Bulk(_) | Pending::Outcome => {}
+            Pending::Bulk(_) | Pending::Outcome | Pending::Datagram => {}
         };
         kept.into_iter().for_each(|(_, pending)| fail(pending));
         ring.producer.abandon(&mut fail);
@@ -542,15 +571,8 @@ impl OutRing {
 impl Record {
     /// A record that brings a request of this device, as the network model lets it pass.
     #[inline(always)]
-    fn request(
-        kind: Kind,
-        header: &RequestHeader,
-        payload: u32,
-        passage: Passage,
-        retry: bool,
-    ) -> Record {
+    fn request(kind: Kind, header: &RequestHeader, payload: u32, passage: Passage) -> Record {
         Record {
-            retry,
             due: passage.due,
             path: passage.path,
             not_ready: passage.not_ready,
@@ -582,7 +604,6 @@ fn settle(
     bulks: &mut BulkTable,
     working: &mut VecDeque<BulkName>,
     completed: &mut VecDeque<(Token, Status)>,
-    refused: &mut Refused,
     name: BulkName,
     answer: Answer,
 ) {
@@ -619,47 +640,7 @@ fn settle(
         (_, answer) => status_of(answer),
     };
     if let Some(bulk) = bulks.remove(name) {
-        refused.note(bulk.header.source_qpn, bulk.header.sequence, outcome);
         completed.push_back((bulk.token, outcome));
-    }
-}
-
-/// Requests that were refused as "receiver not ready", which the device will probably make again, and
-/// how often they were.
-#[derive(Debug, Default)]
-struct Refused(HashMap<(Qpn, u32), u32>);
-
-impl Refused {
-    /// Those that the device gives up stay behind, so their number is limited.
-    const LIMIT: usize = 4096;
-
-    /// A request was answered.
-    #[inline]
-    fn note(&mut self, qpn: Qpn, sequence: u32, status: Status) {
-        if status == Status::RemoteRnr {
-            self.count(qpn, sequence);
-        } else if !self.0.is_empty() {
-            self.0.remove(&(qpn, sequence));
-        }
-    }
-
-    #[cold]
-    fn count(&mut self, qpn: Qpn, sequence: u32) {
-        if self.0.len() >= Self::LIMIT {
-            self.0.clear();
-        }
-        let refusals = self.0.entry((qpn, sequence)).or_default();
-        *refusals = refusals.wrapping_add(1);
-    }
-
-    /// How often this request was refused before.
-    #[inline]
-    fn attempts(&self, header: &RequestHeader) -> u32 {
-        if self.0.is_empty() {
-            return 0;
-        }
-        let name = (header.source_qpn, header.sequence);
-        self.0.get(&name).copied().unwrap_or(0)
     }
 }
 
@@ -690,16 +671,19 @@ impl Link for Outbound {
                 return Ok(());
             }
         };
+        let mut passage = Passage::default();
+        if self.shapes {
+            let stage = fault::Stage::Request;
+            let request = Transmission::first(stage, self.own, to, header);
+            passage = match depart(&self.network, &request) {
+                Departure::Leaves(passage) => passage,
+                lost => {
+                    self.lose(lost, to, token, header, data);
+                    return Ok(());
+                }
+            };
+        }
         let ring = &mut self.rings[index];
-        let attempt = self.refused.attempts(header);
-        let retry = attempt > 0;
-        let passage = match &self.network {
-            Some(network) => {
-                let packet = Packet::request(self.own, header, attempt);
-                network.pass(monotonic_now(), &packet)
-            }
-            None => Passage::default(),
-        };
         let in_one_record = match header.operation {
             Operation::Send | Operation::Datagram => true,
             Operation::RdmaWrite => {
@@ -712,12 +696,16 @@ impl Link for Outbound {
                 self.completed.push_back((token, Status::RemoteBadLength));
                 return Ok(());
             }
-            let record = Record::request(Kind::Data, header, header.length, passage, retry);
+            let record = Record::request(Kind::Data, header, header.length, passage);
             let window = Window {
                 offset: 0,
                 length: header.length,
             };
-            let pending = Pending::Request(token, header.source_qpn, header.sequence);
+            let is_datagram = header.operation == Operation::Datagram;
+            let pending = match is_datagram {
+                true => Pending::Datagram,
+                false => Pending::Request(token),
+            };
             let leaves = leaving(self.tap.as_deref());
             let pushed = ring.push(&record, pending, |memory, at| {
                 memory::gather(memory, at, data, window);
@@ -728,8 +716,11 @@ impl Link for Outbound {
             list(&mut self.waiting, ring, index);
             if let Some(moment) = leaves {
                 // Made anew, so that without a capture there is no need for one in memory.
-                let record = Record::request(Kind::Data, header, header.length, passage, retry);
+                let record = Record::request(Kind::Data, header, header.length, passage);
                 self.tap_sent(moment, to, token, record, data);
+            }
+            if is_datagram {
+                self.completed.push_back((token, Status::Ok));
             }
             return Ok(());
         }
@@ -738,6 +729,28 @@ impl Link for Outbound {
 }
 
 impl Outbound {
+    /// A request that never arrives leaves.
+    #[cold]
+    fn lose(
+        &mut self,
+        departure: Departure,
+        to: Gid,
+        token: Token,
+        header: &RequestHeader,
+        data: LocalData<'_>,
+    ) {
+        if let Some(moment) = leaving(self.tap.as_deref()) {
+            let record = Record::whole(Kind::Data, *header, header.length);
+            self.tap_sent(moment, to, token, record, data);
+        }
+        match departure {
+            Departure::Fails(at) => self.failing.add(at, token),
+            Departure::Vanishes | Departure::Leaves(_) => {
+                self.completed.push_back((token, Status::Ok));
+            }
+        }
+    }
+
     #[cold]
     fn tap_sent(
         &mut self,
@@ -771,14 +784,12 @@ impl Outbound {
             LocalData::Inline(_) => &[],
         };
         let (list_bytes, length) = record::segments_to_bytes(segments);
-        let retry = self.refused.attempts(header) > 0;
-        let record = Record::request(Kind::Direct, header, length as u32, passage, retry);
+        let record = Record::request(Kind::Direct, header, length as u32, passage);
         let name = self.bulks.insert(Bulk {
             token,
             header: *header,
             ring: index,
             passage,
-            retry: record.retry,
             stage: Stage::through_rings(header.operation),
         });
         let leaves = leaving(self.tap.as_deref());

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use efa_core::nic::Status;
 
-use super::{Change, Staged, give_up_after, retransmit_after};
+use super::{Change, Staged};
 use crate::device::Device;
-use crate::fault::{Event, Fate, Flow, Frame, PACKET_START, Stage, Withheld};
-use crate::link::{LocalData, Token};
+use crate::fault::{Event, Flow, Frame, PACKET_START, Stage, Withheld};
+use crate::link::{LocalData, Operation, Token};
+use crate::network::{Agenda, Course, Journey, Transmission};
+use crate::transport::clock::monotonic_now;
 use crate::transport::memory;
-use crate::transport::schedule::{Agenda, monotonic_now};
+use crate::transport::outbound::Outbound;
 
 /// An answer, as it reaches the device: the request and its status.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +25,7 @@ pub(in crate::transport) struct Outcome {
 /// What becomes of an answer when its time has come.
 #[derive(Clone, Copy, Debug)]
 enum Then {
-    /// It arrives, after it was lost so many times.
+    /// It arrives, after a fault made it go again: how often it was lost altogether.
     Arrive(u32),
     /// It completes the request: faults have had their say.
     Complete,
@@ -45,9 +47,9 @@ impl LateAnswers {
         self.held.is_empty() && self.scheduled.is_empty() && self.free.is_empty()
     }
 
-    /// When the next one is due, in nanoseconds of the monotonic clock.
-    pub(in crate::transport) fn next_due(&self) -> Option<u64> {
-        self.scheduled.next_due()
+    /// When the next one is due, on the monotonic clock.
+    pub(in crate::transport) fn next_due(&self) -> Option<Duration> {
+        self.scheduled.next_time()
     }
 
     /// Lets go what was released on the board.
@@ -62,12 +64,13 @@ impl LateAnswers {
         self.free.extend(others);
     }
 
-    /// An answer arrives. Answers what completes now.
+    /// An answer arrives. Returns what completes now.
     pub(in crate::transport) fn arrive(
         &mut self,
         token: Token,
         status: Status,
         device: &Device,
+        outbound: &mut Outbound,
         staged: &mut Staged,
     ) -> Option<Outcome> {
         let outcome = Outcome {
@@ -75,24 +78,26 @@ impl LateAnswers {
             status,
             duplicate: false,
         };
-        self.judge(outcome, 0, device, staged)
+        self.judge(outcome, None, device, outbound, staged)
     }
 
     /// Something whose time has come and that completes now.
     pub(in crate::transport) fn next(
         &mut self,
         device: &Device,
+        outbound: &mut Outbound,
         staged: &mut Staged,
     ) -> Option<Outcome> {
         if let Some(outcome) = (!self.free.is_empty()).then(|| self.free.remove(0)) {
             return Some(outcome);
         }
-        while let Some((outcome, then)) = self.scheduled.take_due(monotonic_now()) {
+        while let Some((outcome, then)) = self.scheduled.pop_due(monotonic_now()) {
             match then {
                 Then::Complete => return Some(outcome),
-                Then::Arrive(attempt) => {
-                    if let Some(outcome) = self.judge(outcome, attempt, device, staged) {
-                        return Some(outcome);
+                Then::Arrive(lost) => {
+                    let outcome = self.judge(outcome, Some(lost), device, outbound, staged);
+                    if outcome.is_some() {
+                        return outcome;
                     }
                 }
             }
@@ -100,19 +105,25 @@ impl LateAnswers {
         None
     }
 
+    /// Asks the rules about an answer that arrives, and carries out what they want. Returns what
+    /// completes now.
     fn judge(
         &mut self,
         mut outcome: Outcome,
-        attempt: u32,
+        lost: Option<u32>,
         device: &Device,
+        outbound: &mut Outbound,
         staged: &mut Staged,
     ) -> Option<Outcome> {
         let is_from_wire = !matches!(
             outcome.status,
             Status::LocalUnreachableRemote | Status::LocalUnresponsiveRemote
         );
-        let Some((to, header, data)) = device.request(outcome.token).filter(|_| is_from_wire)
-        else {
+        let request = device.request(outcome.token).filter(|(_, header, _)| {
+            // Datagrams are not answered.
+            is_from_wire && header.operation != Operation::Datagram
+        });
+        let Some((to, header, data)) = request else {
             return Some(outcome);
         };
         let mut start = [0; PACKET_START];
@@ -122,56 +133,54 @@ impl LateAnswers {
         if !is_readable || !memory::copy_in(data, 0, &mut start[..length]) {
             length = 0;
         }
+        let network = outbound.network_of(to, header.destination_qpn);
+        let mut answer = Transmission::first(Stage::Answer, device.gid(), to, &header);
+        answer.lost = lost.unwrap_or_else(|| match network.journey(&answer) {
+            Journey::Arrives { lost, .. } => lost,
+            Journey::Fails { .. } | Journey::Vanishes => 0,
+        });
         let frame = Frame {
             stage: Stage::Answer,
-            initiator: device.gid(),
-            responder: to,
+            initiator: answer.initiator,
+            responder: answer.responder,
             header: &header,
-            retransmissions: attempt,
-            rnr_retry: false,
+            lost: answer.lost,
             status: Some(outcome.status),
             data: &start[..length],
         };
         let flow = Flow::from(&frame);
-        match staged.decide(&Event::Frame(frame)) {
-            None | Some((_, Fate::Fail(_) | Fate::Qpn(_))) => {}
-            Some((fault, Fate::Hold { packets })) => {
+        let verdict = staged.decide(&Event::Frame(frame));
+        let course = Course::new(verdict.fate, &answer, &network);
+        match course {
+            Course::Proceeds { twice, status } => {
+                outcome.duplicate = twice;
+                outcome.status = status.unwrap_or(outcome.status);
+            }
+            Course::Late(delay) => self.schedule(delay, outcome, Then::Complete),
+            Course::Held { fault, packets } => {
                 staged.note_held(fault, 1);
                 self.held.keep(fault, flow, packets, outcome);
-                return None;
             }
-            Some((_, Fate::Delay(delay))) => {
-                self.schedule(staged.draw(delay), outcome, Then::Complete);
-                self.pass_by(flow, staged);
-                return None;
-            }
-            Some((_, Fate::Drop)) => {
-                match retransmit_after(attempt + 1) {
-                    Some(wait) => self.schedule(wait, outcome, Then::Arrive(attempt + 1)),
-                    None => self.give_up(super::RETRANSMIT_TIMEOUT, outcome),
+            Course::Lost(loss) => match network.journey_after(&answer, loss) {
+                Journey::Arrives { after, lost, .. } => {
+                    self.schedule(after, outcome, Then::Arrive(lost));
                 }
-                return None;
-            }
-            Some((_, Fate::Lose)) => {
-                self.give_up(give_up_after(), outcome);
-                return None;
-            }
-            Some((_, Fate::Duplicate)) => outcome.duplicate = true,
-            Some((_, Fate::Answer(status))) => outcome.status = status,
+                Journey::Fails { after } => {
+                    outcome.status = Status::LocalUnresponsiveRemote;
+                    self.schedule(after, outcome, Then::Complete);
+                }
+                Journey::Vanishes => {}
+            },
         }
-        self.pass_by(flow, staged);
-        Some(outcome)
+        if course.passes() {
+            self.pass_by(flow, staged);
+        }
+        staged.execute(verdict.triggers);
+        matches!(course, Course::Proceeds { .. }).then_some(outcome)
     }
 
     fn schedule(&mut self, wait: Duration, outcome: Outcome, then: Then) {
-        let now = monotonic_now();
-        let due = now + wait.as_nanos() as u64;
-        self.scheduled.enter(now, due, (outcome, then));
-    }
-
-    fn give_up(&mut self, wait: Duration, mut outcome: Outcome) {
-        outcome.status = Status::LocalUnresponsiveRemote;
-        self.schedule(wait, outcome, Then::Complete);
+        self.scheduled.add(monotonic_now() + wait, (outcome, then));
     }
 
     fn pass_by(&mut self, flow: Flow, staged: &Staged) {

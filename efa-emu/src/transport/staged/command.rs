@@ -83,7 +83,7 @@ impl Fabric {
         })
     }
 
-    /// Disarms the rules that `which` selects and releases what they hold; answers how many.
+    /// Disarms the rules that `which` selects and releases what they hold. Returns how many there were.
     pub fn disarm(&self, which: impl Fn(&ArmedFault) -> bool) -> Result<usize, FabricError> {
         self.with_registry(|_| {
             let Some(board) = Board::open_existing(self.directory())? else {

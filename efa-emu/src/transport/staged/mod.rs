@@ -9,14 +9,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use efa_core::address::{Gid, Qpn};
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
 
 use super::error::FabricError;
 use super::fabric::Fabric;
 use super::host::table_path;
 use super::qpn::HostTable;
-use crate::fault::{Delay, Event, Fate, FaultId, Faults, Trigger, Verdict};
+use crate::fault::{Event, Fate, FaultId, Faults, Trigger, Verdict};
 
 pub(super) use answers::{LateAnswers, Outcome};
 pub use board::ArmedFault;
@@ -24,21 +22,6 @@ pub(super) use board::{Board, board_path, draft_path};
 
 /// How soon a device looks at the board again while something is armed.
 pub(super) const LOOK: Duration = Duration::from_millis(2);
-
-/// How long the reliability layer waits before it sends a lost frame again; doubled each time.
-pub(super) const RETRANSMIT_TIMEOUT: Duration = Duration::from_micros(500);
-/// How often it sends a frame before the request fails.
-pub(super) const ATTEMPTS: u32 = 12;
-
-/// The time from the first loss of a frame until the reliability layer gives up.
-pub(super) fn give_up_after() -> Duration {
-    RETRANSMIT_TIMEOUT * (1 << ATTEMPTS)
-}
-
-/// When a frame that was lost for the `attempt`-th time goes again, `None` if it does not.
-pub(super) fn retransmit_after(attempt: u32) -> Option<Duration> {
-    (attempt < ATTEMPTS).then(|| RETRANSMIT_TIMEOUT * (1 << attempt.saturating_sub(1)))
-}
 
 /// What changed on the board.
 #[derive(Debug)]
@@ -56,12 +39,11 @@ pub(super) struct Staged {
     /// Orders to release that were carried out, by rule.
     releases: HashMap<FaultId, u64>,
     names: RefCell<HashMap<Gid, Option<String>>>,
-    random: SmallRng,
 }
 
 impl Staged {
-    /// The rules of a fabric. `seed` decides what they leave to chance.
-    pub(super) fn new(fabric: &Fabric, seed: u64) -> Result<Staged, FabricError> {
+    /// The rules of a fabric.
+    pub(super) fn new(fabric: &Fabric) -> Result<Staged, FabricError> {
         let board = fabric.board()?;
         Ok(Staged {
             fabric: fabric.clone(),
@@ -71,7 +53,6 @@ impl Staged {
             faults: Faults::default(),
             releases: HashMap::new(),
             names: RefCell::default(),
-            random: SmallRng::seed_from_u64(seed),
         })
     }
 
@@ -118,8 +99,9 @@ impl Staged {
         Change { released }
     }
 
-    /// Decides about an event and does what rules want done beside it.
-    pub(super) fn decide(&mut self, event: &Event<'_>) -> Option<(FaultId, Fate)> {
+    /// Decides about an event. Hosts that die of it are killed; what else rules want done beside it is
+    /// left to [`Staged::execute`].
+    pub(super) fn decide(&mut self, event: &Event<'_>) -> Verdict {
         let Staged {
             fabric,
             names,
@@ -127,12 +109,20 @@ impl Staged {
             board,
             ..
         } = self;
-        let Verdict { fate, triggers } = faults.decide(event, &is_named(fabric, names), board);
-        self.execute(triggers);
-        fate
+        let mut verdict = faults.decide(event, &is_named(fabric, names), board);
+        self.execute(verdict.take_deaths());
+        verdict
     }
 
-    fn execute(&self, triggers: Vec<Trigger>) {
+    /// Decides about an event that is over with the decision.
+    fn decide_at_once(&mut self, event: &Event<'_>) -> Option<Fate> {
+        let Verdict { fate, triggers } = self.decide(event);
+        self.execute(triggers);
+        fate.map(|(_, fate)| fate)
+    }
+
+    /// Does what rules want done beside an event, once the event itself went on.
+    pub(super) fn execute(&self, triggers: Vec<Trigger>) {
         for trigger in triggers {
             let done = self.fabric.execute(&trigger, &self.board);
             if let Err(error) = done {
@@ -143,16 +133,16 @@ impl Staged {
 
     /// The error number of a registration that a rule wants to fail.
     pub(super) fn registration_failure(&mut self, host: Gid, length: u64) -> Option<i32> {
-        match self.decide(&Event::Registration { host, length })? {
-            (_, Fate::Fail(errno)) => Some(errno),
+        match self.decide_at_once(&Event::Registration { host, length })? {
+            Fate::Fail(errno) => Some(errno),
             _ => None,
         }
     }
 
     /// The number that a rule wants the next queue pair to have.
     pub(super) fn preferred_qpn(&mut self, host: Gid) -> Option<Qpn> {
-        match self.decide(&Event::QueuePair { host })? {
-            (_, Fate::Qpn(qpn)) => Some(qpn),
+        match self.decide_at_once(&Event::QueuePair { host })? {
+            Fate::Qpn(qpn) => Some(qpn),
             _ => None,
         }
     }
@@ -160,12 +150,6 @@ impl Staged {
     /// Notes that a device holds one frame more or less for a rule.
     pub(super) fn note_held(&self, fault: FaultId, change: i64) {
         self.board.note_held(fault, change);
-    }
-
-    /// A time between the bounds.
-    pub(super) fn draw(&mut self, delay: Delay) -> Duration {
-        let spread = delay.most - delay.least;
-        delay.least + spread.mul_f64(self.random.random::<f64>())
     }
 }
 
