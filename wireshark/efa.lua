@@ -546,7 +546,8 @@ local MALFORMED, PROTOCOL, SEQUENCE =
     expert.group.MALFORMED, expert.group.PROTOCOL, expert.group.SEQUENCE
 local ERROR, WARN, NOTE = expert.severity.ERROR, expert.severity.WARN, expert.severity.NOTE
 
--- docs/rules.md explains them; a test compares the two lists.
+-- docs/rules.md explains them. This table is made of efa_core::rules; its test says how.
+-- generated: rules begin
 local TRANSPORT_RULES = {
     { "transport-form", MALFORMED, ERROR, "The transport header is malformed" },
     { "device-error", PROTOCOL, WARN, "The device reports an error" },
@@ -556,33 +557,35 @@ local TRANSPORT_RULES = {
 local PACKET_RULES = {
     { "packet-form", MALFORMED, ERROR, "The packet is malformed" },
     { "iov-length", MALFORMED, ERROR, "The lengths of the iovs are not that of the data" },
+    { "req-flags", PROTOCOL, ERROR, "Without flags that the packet type implies" },
     { "unknown-flags", PROTOCOL, NOTE, "Flags or features that the protocol does not define" },
     { "trailing-bytes", PROTOCOL, NOTE, "Bytes behind the end of the packet's format" },
-    { "req-flags", PROTOCOL, WARN, "Without flags that the packet type implies" },
-    { "one-identity", PROTOCOL, NOTE, "Both raw address and connid header" },
     { "raw-address-true", PROTOCOL, ERROR, "The raw address is not the sender's" },
-    { "raw-address-first", PROTOCOL, WARN, "No raw address before the handshake" },
-    { "connid-true", PROTOCOL, WARN, "The connection id is of another endpoint" },
-    { "qkey-true", PROTOCOL, WARN, "The Q-key is not the receiver's" },
+    { "raw-address-first", PROTOCOL, ERROR, "No raw address before the handshake" },
+    { "one-identity", PROTOCOL, NOTE, "Both raw address and connid header" },
+    { "connid-true", PROTOCOL, ERROR, "The connection id is of another endpoint" },
+    { "late-packet", SEQUENCE, NOTE, "From an endpoint that is gone" },
+    { "qkey-true", PROTOCOL, ERROR, "The Q-key is not the receiver's" },
     { "qpn-reused", SEQUENCE, NOTE, "Another endpoint has taken over the queue pair number" },
-    { "handshake-once", SEQUENCE, WARN, "A second handshake" },
+    { "handshake-once", SEQUENCE, ERROR, "A second handshake" },
     { "device-version", PROTOCOL, WARN, "Handshake without device version" },
-    { "feature-announced", PROTOCOL, WARN, "A feature is used that the peer has not announced" },
+    { "feature-announced", PROTOCOL, ERROR, "A feature is used that the peer has not announced" },
     { "feature-early", SEQUENCE, NOTE, "A feature is used before the peer's handshake" },
-    { "msg-id-once", SEQUENCE, WARN, "The message id was used before" },
-    { "msg-id-gap", SEQUENCE, NOTE, "Earlier messages are missing so far" },
+    { "msg-id-once", SEQUENCE, ERROR, "The message id was used before" },
+    { "msg-id-ahead", SEQUENCE, NOTE, "Earlier messages are missing so far" },
     { "msg-id-window", SEQUENCE, WARN, "Too far ahead of the messages that are missing" },
     { "segment-bounds", PROTOCOL, ERROR, "The data lies outside of the message" },
-    { "segment-overlap", SEQUENCE, WARN, "This part of the message was sent before" },
+    { "segment-overlap", SEQUENCE, ERROR, "This part of the message was sent before" },
     { "segment-agreement", SEQUENCE, ERROR, "Not the message that it began as" },
-    { "answer-names-request", SEQUENCE, WARN, "The id names no operation of the peer" },
-    { "ctsdata-names-cts", SEQUENCE, WARN, "The data is for no operation of the peer" },
-    { "cts-positive", PROTOCOL, WARN, "A window of no bytes" },
-    { "cts-window", SEQUENCE, WARN, "More data than was granted" },
-    { "one-answer", SEQUENCE, WARN, "The operation was acknowledged before" },
+    { "answer-names-request", SEQUENCE, ERROR, "The id names no operation of the peer" },
+    { "ctsdata-names-cts", SEQUENCE, ERROR, "The data is for no operation of the peer" },
+    { "cts-positive", PROTOCOL, ERROR, "A window of no bytes" },
+    { "cts-window", SEQUENCE, ERROR, "More data than was granted" },
+    { "one-answer", SEQUENCE, ERROR, "The operation was acknowledged before" },
     { "read-refused", PROTOCOL, NOTE, "The receiver cannot read by RDMA" },
     { "peer-error", PROTOCOL, WARN, "The peer abandons an operation" },
 }
+-- generated: rules end
 
 local RULES = {}
 local function declare_rules(proto, prefix, rules)
@@ -1054,6 +1057,9 @@ local state
 local function reset_state()
     state = {
         views = {}, -- views[local endpoint][remote endpoint] = conversation
+        -- Endpoints whose first request is in the capture, and not only as it arrived; by whether the
+        -- capture has directions.
+        born = { [true] = {}, [false] = {} },
         undirected = {}, -- the same for captures without directions
         pairs = {}, pair_count = 0, -- numbers of conversations, whichever end saw them
         endpoints = {}, -- names by GID and QPN
@@ -1086,6 +1092,8 @@ local function new_side(endpoint)
         endpoint = endpoint,
         packets = 0, bytes = 0, -- frames that it sent, and the bytes in them
         send_ops = {}, recv_ops = {}, -- transfers by send_id and recv_id
+        -- Atomics by recv_id: libfabric 1.11 numbers them apart from what receives data.
+        fetch_ops = {},
         messages = {}, -- transfers by msg_id
         ahead = {}, -- messages that came before their turn, by msg_id
         epoch = 0, -- how often msg_id wrapped
@@ -1306,7 +1314,7 @@ local function put_in_order(me, transfer, p, frame, from_start)
     me.messages[id] = transfer
     if distance > 0 then
         me.ahead[id] = transfer
-        note(frame, "msg-id-gap", format("%.0f earlier messages are missing, %.0f is next",
+        note(frame, "msg-id-ahead", format("%.0f earlier messages are missing, %.0f is next",
             distance, me.expected))
         if distance >= REORDER_WINDOW then
             note(frame, "msg-id-window", format("%.0f messages ahead, a receiver keeps %d",
@@ -1326,16 +1334,17 @@ local function put_in_order(me, transfer, p, frame, from_start)
     end
 end
 
--- Another endpoint has the queue pair now: all numbers are given out anew, by both ends.
-local function take_over(c, me, you, connid)
+-- All numbers are given out anew, by both ends, because at least one of the endpoints is another one.
+local function begin_anew(c, me, you)
     local fresh, peer = new_side(me.endpoint), new_side(you.endpoint)
-    fresh.connid, fresh.former_connids = connid, me.former_connids
-    fresh.former_connids[me.connid] = true
-    peer.connid, peer.former_connids = you.connid, you.former_connids
+    fresh.former_connids, peer.former_connids = me.former_connids, you.former_connids
     -- What the two devices count goes on.
     for _, name in ipairs({ "packets", "bytes", "requests", "request_times", "refused", "rdma",
         "rdma_base", "beginnings", "refused_packets" }) do
         fresh[name], peer[name] = me[name], you[name]
+    end
+    if me == you then
+        peer = fresh
     end
     if c.near == me then
         c.near, c.far = fresh, peer
@@ -1345,7 +1354,19 @@ local function take_over(c, me, you, connid)
     return fresh, peer
 end
 
-local function check_identity(c, me, you, p, frame)
+-- Whether nothing can have been said before: the first request of a queue pair, message 0 to a peer
+-- that does not know the sender yet, or a request for a handshake.
+local function begins_conversation(p, context)
+    if not p.packet.is_req or not has_bit(p.flags, RAW_ADDRESS_BIT) then
+        return false
+    end
+    return context.sequence == 0 and not context.retransmission or p.msg_id == 0
+        or p.packet.family == "rtw" and p.rma_iov_count == 0
+end
+
+-- The ends of the conversation, and whether the packet is late: from or to an endpoint that is gone.
+local function check_identity(c, me, you, p, context)
+    local frame = context.frame
     local raw = p["raw_addr.connid"]
     if p["raw_addr.qpn"] then
         local named = format("[%s]:%d", tostring(p.tvb(p.gid_offset, 16):ipv6()), p["raw_addr.qpn"])
@@ -1355,16 +1376,41 @@ local function check_identity(c, me, you, p, frame)
     end
     if raw and me.connid and raw ~= me.connid and not me.former_connids[raw] then
         note(frame, "qpn-reused", format("connection id 0x%08x instead of 0x%08x", raw, me.connid))
-        me, you = take_over(c, me, you, raw)
+        local peer_connid = you.connid
+        me.former_connids[me.connid] = true
+        me, you = begin_anew(c, me, you)
+        me.connid = raw
+        if me ~= you and peer_connid == context.qkey then
+            you.connid = peer_connid
+        end
+        c.from_start = begins_conversation(p, context)
+    elseif raw and me ~= you and you.connid and you.connid ~= context.qkey
+        and not you.former_connids[context.qkey] then
+        -- It greets another endpoint than the one that it knew, or errs.
+        local connid = me.connid
+        me, you = begin_anew(c, me, you)
+        me.connid, c.from_start = connid, false
     end
     for _, connid in ipairs({ raw or p.connid, raw and p.connid }) do
+        if me.former_connids[connid] then
+            note(frame, "late-packet", format("connection id 0x%08x of an earlier endpoint", connid))
+            return me, you, true
+        end
         me.connid = me.connid or connid
         if connid ~= me.connid then
-            note(frame, "connid-true", format("connection id 0x%08x%s, the endpoint's is 0x%08x", connid,
-                me.former_connids[connid] and " of an earlier endpoint" or "", me.connid))
+            note(frame, "connid-true", format("connection id 0x%08x, the endpoint's is 0x%08x", connid,
+                me.connid))
         end
     end
-    return me, you
+    if you.connid and context.qkey ~= you.connid then
+        if you.former_connids[context.qkey] then
+            note(frame, "late-packet", format("Q-key 0x%08x of an earlier endpoint", context.qkey))
+            return me, you, true
+        end
+        note(frame, "qkey-true", format("Q-key 0x%08x, but the receiver's is 0x%08x", context.qkey,
+            you.connid))
+    end
+    return me, you, false
 end
 
 local function has_any_bit(value, bits)
@@ -1421,7 +1467,8 @@ local function begin(c, me, p, frame, now, length)
         me.send_ops[p.send_id] = transfer
     end
     if p.recv_id then
-        me.recv_ops[p.recv_id] = transfer
+        local ops = p.packet.family == "rta" and me.fetch_ops or me.recv_ops
+        ops[p.recv_id] = transfer
         transfer.awaits_answer = true
     end
     transfer.dc = p.packet.dc
@@ -1464,6 +1511,7 @@ local function follow_message(c, me, you, p, frame, now)
     local answers_nack = LONGCTS[p.code] and has_bit(p.flags, READ_NACK_BIT)
     if known and answers_nack then
         known.subprotocol = known.subprotocol .. ", continued as long-CTS"
+        known.dc = known.dc or p.packet.dc
         me.send_ops[p.send_id] = known
         join(known, frame, now)
         return
@@ -1596,8 +1644,8 @@ FOLLOW[4] = function(c, me, you, p, frame, now)
 end
 
 -- The request that a READRSP or ATOMRSP answers.
-local function answered_request(c, you, p, frame, now)
-    local transfer = you.recv_ops[p.recv_id]
+local function answered_request(c, ops, p, frame, now)
+    local transfer = ops[p.recv_id]
     if not transfer or not transfer.awaits_answer then
         return never_granted(c, p, "recv_id", p.recv_id, frame)
     end
@@ -1609,7 +1657,7 @@ end
 
 -- READRSP
 FOLLOW[5] = function(c, me, you, p, frame, now)
-    local transfer = answered_request(c, you, p, frame, now)
+    local transfer = answered_request(c, you.recv_ops, p, frame, now)
     if transfer then
         me.send_ops[p.send_id] = transfer
         transfer.recv_id = p.recv_id
@@ -1619,7 +1667,7 @@ end
 
 -- ATOMRSP
 FOLLOW[8] = function(c, me, you, p, frame, now)
-    local transfer = answered_request(c, you, p, frame, now)
+    local transfer = answered_request(c, you.fetch_ops, p, frame, now)
     if transfer then
         finish(transfer, frame, now)
     end
@@ -1747,7 +1795,10 @@ local function follow_packet(context, p)
         return miss(c, me)
     end
     if c.from_start == nil then
-        c.from_start = p.code == 9 or (p.packet.is_req and has_bit(p.flags, RAW_ADDRESS_BIT))
+        -- A packet without an address that arrives first may be a late one, for a predecessor.
+        local is_from_birth = state.born[context.has_direction][c.near.endpoint]
+            and (context.is_own or p.packet.is_req and has_bit(p.flags, RAW_ADDRESS_BIT))
+        c.from_start = is_from_birth or begins_conversation(p, context)
     end
     find_refused(context, me, p)
     if context.retry_of then
@@ -1758,10 +1809,10 @@ local function follow_packet(context, p)
         end
         return
     end
-    me, you = check_identity(c, me, you, p, frame)
-    if you.connid and context.qkey ~= you.connid then
-        note(frame, "qkey-true", format("Q-key 0x%08x, but the receiver's is 0x%08x", context.qkey,
-            you.connid))
+    local is_late
+    me, you, is_late = check_identity(c, me, you, p, context)
+    if is_late then
+        return
     end
     check_features(c, you, p, frame)
     if p.packet.is_req and c.from_start and not you.handshake
@@ -2067,6 +2118,7 @@ local HAS_RDMA = {
     [OPCODE.RDMA_READ_REQUEST] = true, [OPCODE.RDMA_READ_RESPONSE] = true,
     [OPCODE.RDMA_WRITE] = true,
 }
+local IS_ANSWER = { [OPCODE.RESPONSE] = true, [OPCODE.RDMA_READ_RESPONSE] = true }
 local HANDSHAKE = 9
 
 local function show_issues(item, issues)
@@ -2457,8 +2509,14 @@ function efa.dissector(tvb, pinfo, tree)
         reported = h.data_length,
     }
     if not pinfo.visited then
+        local direction = pinfo.p2p_dir
         context.conversation, context.me, context.you =
-            conversation_of(pinfo.p2p_dir, source, destination)
+            conversation_of(direction, source, destination)
+        context.is_own, context.retransmission = direction ~= P2P_RECEIVED, h.retransmission
+        context.has_direction = direction == P2P_RECEIVED or direction == P2P_SENT
+        if h.sequence == 0 and context.is_own and not h.retransmission and not IS_ANSWER[h.opcode] then
+            state.born[context.has_direction][source] = true
+        end
         follow_frame(context, h, tvb)
     end
 

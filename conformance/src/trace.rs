@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::fs::File;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -28,6 +30,8 @@ pub struct Capture {
     pub frames: Vec<CapturedPacket>,
     /// What is wrong with the file short of making it unreadable.
     pub damage: Vec<String>,
+    /// Indices of the interfaces that could not capture everything.
+    pub lossy: Vec<usize>,
 }
 
 /// One frame of a capture.
@@ -113,11 +117,11 @@ pub enum TraceError {
 
 /// The queue pairs that take messages without the RDM header, as far as a capture has told.
 #[derive(Default)]
-struct UserRecvQps(HashSet<(Gid, Qpn)>);
+pub(crate) struct UserRecvQps(HashSet<(Gid, Qpn)>);
 
 impl UserRecvQps {
     /// Learns from a frame; returns whether it goes to such a queue pair.
-    fn follow(&mut self, frame: &Frame<'_>) -> bool {
+    pub(crate) fn follow(&mut self, frame: &CapturedPacket) -> bool {
         if frame.header.kind != frame::Kind::Send {
             return false;
         }
@@ -127,8 +131,8 @@ impl UserRecvQps {
         if self.0.contains(&(frame.destination, to)) {
             return true;
         }
-        if PacketType::peek(frame.payload) == Some(PacketType::Handshake)
-            && let Ok(packet) = Packet::parse(frame.payload)
+        if PacketType::peek(&frame.payload) == Some(PacketType::Handshake)
+            && let Ok(packet) = Packet::parse(&frame.payload)
             && let Header::Handshake(handshake) = packet.header
             && let Some(qp) = handshake.user_recv_qp
             && let Ok(qpn) = qp.qpn.try_into()
@@ -139,38 +143,87 @@ impl UserRecvQps {
     }
 }
 
-impl Capture {
-    /// Reads a whole capture. Frames that are not of the emulated wire are damage.
-    pub fn load(path: &Path) -> Result<Self, ReadError> {
-        let mut reader = Reader::open(path)?;
-        let mut frames = Vec::new();
-        let mut damage = Vec::new();
-        let mut user_recv = UserRecvQps::default();
-        while let Some(captured) = reader.next_frame()? {
+/// Reads a capture frame by frame, in file order.
+pub struct Frames<R> {
+    reader: Reader<R>,
+    /// Whether the data of RDMA is copied too.
+    with_rdma_data: bool,
+    damage: Vec<String>,
+    damaged: u64,
+}
+
+/// Damaged frames that are told one by one.
+const MOST_DAMAGE: usize = 20;
+
+impl Frames<BufReader<File>> {
+    /// Opens a capture file.
+    ///
+    /// # Errors
+    /// If it is no capture.
+    pub fn open(path: &Path) -> Result<Self, ReadError> {
+        Ok(Frames::new(Reader::open(path)?))
+    }
+}
+
+impl<R: Read> Frames<R> {
+    /// Reads what is left in a reader.
+    pub fn new(reader: Reader<R>) -> Self {
+        Frames {
+            reader,
+            with_rdma_data: true,
+            damage: Vec::new(),
+            damaged: 0,
+        }
+    }
+
+    /// Leaves the data of RDMA out.
+    #[must_use]
+    pub fn without_rdma_data(mut self) -> Self {
+        self.with_rdma_data = false;
+        self
+    }
+
+    /// The next frame of the emulated wire. Others are damage.
+    ///
+    /// # Errors
+    /// If the file cannot be read on.
+    pub fn next_frame(&mut self) -> Result<Option<CapturedPacket>, ReadError> {
+        while let Some(captured) = self.reader.next_frame()? {
             let number = captured.number;
+            let mut damage = |error: &frame::Error| {
+                self.damaged += 1;
+                if self.damage.len() < MOST_DAMAGE {
+                    self.damage.push(format!("packet {number}: {error}"));
+                }
+            };
             let mut repaired = Vec::new();
             let frame = match captured.frame {
                 Ok(frame) => frame,
                 // The checksum says that something was changed; the fields will say what.
                 Err(error @ frame::Error::Checksum { .. }) => {
-                    damage.push(format!("packet {number}: {error}"));
+                    damage(&error);
                     repaired.extend_from_slice(captured.bytes);
                     // Zero stands for "no checksum".
                     repaired[CHECKSUM].fill(0);
                     match Frame::parse(&repaired) {
                         Ok(frame) => frame,
                         Err(error) => {
-                            damage.push(format!("packet {number}: {error}"));
+                            damage(&error);
                             continue;
                         }
                     }
                 }
                 Err(error) => {
-                    damage.push(format!("packet {number}: {error}"));
+                    damage(&error);
                     continue;
                 }
             };
-            frames.push(CapturedPacket {
+            let is_rdma = frame.header.kind.rdma().is_some();
+            let payload = match is_rdma && !self.with_rdma_data {
+                true => Vec::new(),
+                false => frame.payload.to_vec(),
+            };
+            return Ok(Some(CapturedPacket {
                 number,
                 interface: captured.interface.0 as usize,
                 time: captured.time,
@@ -178,32 +231,77 @@ impl Capture {
                 comments: captured.comments.iter().map(|c| c.to_string()).collect(),
                 source: frame.source,
                 destination: frame.destination,
-                headerless: user_recv.follow(&frame),
+                headerless: false,
                 header: frame.header,
-                payload: frame.payload.to_vec(),
-            });
+                payload,
+            }));
         }
-        if let Some(truncation) = reader.truncation() {
+        Ok(None)
+    }
+
+    /// After the last frame: the names of the interfaces.
+    pub fn interfaces(&self) -> Vec<String> {
+        let names = self.reader.interfaces().iter().enumerate();
+        names
+            .map(|(index, interface)| {
+                let name = interface.name.clone();
+                name.unwrap_or_else(|| format!("interface {index}"))
+            })
+            .collect()
+    }
+
+    /// After the last frame: indices of the interfaces that could not capture everything.
+    pub fn lossy(&self) -> Vec<usize> {
+        let interfaces = self.reader.interfaces().iter().enumerate();
+        interfaces
+            .filter(|(_, interface)| interface.counts.is_some_and(|counts| counts.dropped > 0))
+            .map(|(index, _)| index)
+            .collect()
+    }
+
+    /// After the last frame: what is wrong with the file short of making it unreadable.
+    pub fn damage(&self) -> Vec<String> {
+        let mut damage = self.damage.clone();
+        let more = self.damaged - self.damage.len() as u64;
+        if more > 0 {
+            damage.push(format!(
+                "{more} more frames are damaged or of another protocol"
+            ));
+        }
+        if let Some(truncation) = self.reader.truncation() {
             damage.push(truncation.to_string());
         }
-        let mut interfaces = Vec::new();
-        for (index, interface) in reader.interfaces().iter().enumerate() {
-            let name = interface.name.clone();
-            interfaces.push(name.unwrap_or_else(|| format!("interface {index}")));
+        let names = self.interfaces();
+        for (interface, name) in self.reader.interfaces().iter().zip(names) {
             if let Some(counts) = interface.counts
                 && counts.dropped > 0
             {
                 damage.push(format!(
-                    "host {}: {} of {} frames were not captured",
-                    interfaces[index], counts.dropped, counts.seen
+                    "host {name}: {} of {} frames were not captured",
+                    counts.dropped, counts.seen
                 ));
             }
         }
+        damage
+    }
+}
+
+impl Capture {
+    /// Reads a whole capture. Frames that are not of the emulated wire are damage.
+    pub fn load(path: &Path) -> Result<Self, ReadError> {
+        let mut source = Frames::open(path)?;
+        let mut frames = Vec::new();
+        let mut user_recv = UserRecvQps::default();
+        while let Some(mut frame) = source.next_frame()? {
+            frame.headerless = user_recv.follow(&frame);
+            frames.push(frame);
+        }
         Ok(Capture {
             path: path.to_owned(),
-            interfaces,
+            interfaces: source.interfaces(),
             frames,
-            damage,
+            damage: source.damage(),
+            lossy: source.lossy(),
         })
     }
 
@@ -355,8 +453,14 @@ mod tests {
     const RECEIVER: Gid = Gid([2; 16]);
     const SENDER: Gid = Gid([1; 16]);
 
-    fn send<'a>(source: Gid, from: u16, destination: Gid, to: u16, payload: &'a [u8]) -> Frame<'a> {
-        Frame {
+    fn send(source: Gid, from: u16, destination: Gid, to: u16, payload: &[u8]) -> CapturedPacket {
+        CapturedPacket {
+            number: 1,
+            interface: 0,
+            time: Duration::ZERO,
+            direction: None,
+            comments: Vec::new(),
+            headerless: false,
             source,
             destination,
             header: Repr {
@@ -371,7 +475,7 @@ mod tests {
                 payload_length: payload.len() as u32,
                 payload_captured: true,
             },
-            payload,
+            payload: payload.to_vec(),
         }
     }
 

@@ -140,7 +140,7 @@ fn a_changed_byte_in_the_file_fails_and_is_named() {
             assert_eq!(status, Some(1), "{name}: {printed}");
             // The two copies do not agree any more, and the engine sends what was recorded first.
             let named = printed.lines().map(str::trim).any(|line| {
-                line.starts_with("packet ")
+                line.trim_start_matches("error: ").starts_with("packet ")
                     && line.contains(&format!("`{name}` (spec section "))
                     && line.contains(": expected ")
                     && line.contains(", actual ")
@@ -175,7 +175,10 @@ fn check_names_the_rule_that_is_broken() {
     let traces = corpus().join("ping-pong.pcapng").display().to_string();
     let (status, printed) = outcome(&conformance(&["check", &traces]));
     assert_eq!(status, Some(0), "{printed}");
-    assert!(printed.contains("10 packets, 0 violations"), "{printed}");
+    assert!(
+        printed.contains("10 packets in 2 conversations, 0 errors, 0 warnings"),
+        "{printed}"
+    );
 
     let (_directory, path) = copy("ping-pong");
     let place = 0;
@@ -193,9 +196,91 @@ fn check_names_the_rule_that_is_broken() {
     let (status, printed) = outcome(&conformance(&["check", "--rules"]));
     assert_eq!(status, Some(0));
     assert!(
-        printed.contains("handshake-once") && printed.contains("spec section 2.1"),
+        printed.contains("handshake-once") && printed.contains("v4/2.1/handshake-once"),
         "{printed}"
     );
+}
+
+#[test]
+fn check_reads_standard_input_and_prints_json() {
+    let capture = std::fs::File::open(corpus().join("ping-pong.pcapng")).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_efa-conformance"))
+        .args(["check", "-", "--json"])
+        .stdin(capture)
+        .output()
+        .unwrap();
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{printed}");
+    let json: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(json["capture"], "-");
+    assert_eq!(json["result"], "passed");
+    assert_eq!(json["packets"], 10);
+    assert_eq!(json["counts"]["error"], 0);
+    assert_eq!(json["findings"], serde_json::json!([]));
+}
+
+/// A capture of the first frames of a trace.
+fn beginning(name: &str, frames: usize) -> tempfile::NamedTempFile {
+    let capture = Capture::load(&corpus().join(name)).unwrap();
+    let mut writer = efa_emu::capture::Writer::new(Vec::new()).unwrap();
+    for (interface, host) in capture.interfaces.iter().enumerate() {
+        let mut own = capture.frames.iter().filter(|f| f.interface == interface);
+        let interface = efa_emu::capture::Interface {
+            host: host.clone(),
+            profile: "test".into(),
+            gid: own.next().unwrap().source,
+        };
+        writer.add_interface(&interface).unwrap();
+    }
+    for captured in capture.frames.iter().take(frames) {
+        let frame = efa_emu::frame::Frame {
+            source: captured.source,
+            destination: captured.destination,
+            header: captured.header,
+            payload: &captured.payload,
+        };
+        let interface = efa_emu::capture::InterfaceId(captured.interface as u32);
+        let direction = captured.direction.unwrap_or(Direction::Outbound);
+        efa_emu::capture::CaptureTap::frame(
+            &mut writer,
+            interface,
+            captured.time,
+            direction,
+            &frame,
+        );
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(
+        file.path(),
+        writer.finish(std::time::Duration::ZERO).unwrap(),
+    )
+    .unwrap();
+    file
+}
+
+#[test]
+fn check_fails_on_what_it_is_told_to() {
+    // The capture ends before the message does: that proves nothing, so it is a note.
+    let cut = beginning("long-cts.pcapng", 12);
+    let path = cut.path().display().to_string();
+    for (fail_on, expected) in [("error", 0), ("warning", 0), ("note", 1)] {
+        let (status, printed) = outcome(&conformance(&["check", &path, "--fail-on", fail_on]));
+        assert_eq!(status, Some(expected), "{fail_on}: {printed}");
+        assert!(printed.contains("note: packet"), "{printed}");
+    }
+    let (status, printed) = outcome(&conformance(&["check", &path, "--fail-on", "nothing"]));
+    assert_eq!(status, Some(2), "{printed}");
+}
+
+#[test]
+fn check_says_when_there_is_nothing_to_judge() {
+    let empty = beginning("ping-pong.pcapng", 0);
+    let path = empty.path().display().to_string();
+    let (status, printed) = outcome(&conformance(&["check", &path]));
+    assert_eq!(status, Some(2), "{printed}");
+    assert!(printed.contains("nothing to judge"), "{printed}");
+    let (status, printed) = outcome(&conformance(&["check", &path, "--allow-empty"]));
+    assert_eq!(status, Some(0), "{printed}");
 }
 
 #[test]

@@ -1,239 +1,149 @@
-//! Message ids, and messages that travel in several request packets.
+//! Message ids of one endpoint towards another, and messages that travel in several requests.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use efa_core::wire::{Header, MsgId, PacketType, ReqFlags};
+use efa_core::wire::PacketType;
 
-use super::{
-    Findings, MESSAGE_WHOLE, MSG_ID_GAP, MSG_ID_ONCE, Node, Observed, SEGMENT_AGREEMENT,
-    SEGMENT_BOUNDS, SEGMENT_OVERLAP,
-};
+use super::operation::OpId;
+use super::runs::Runs;
 
-/// Pieces of a message that have been sent.
-#[derive(Default)]
-pub(super) struct Pieces(BTreeSet<(u64, u64)>);
-
-impl Pieces {
-    /// Adds bytes `start..end`; `false` if any of them were there already.
-    pub(super) fn add(&mut self, start: u64, end: u64) -> bool {
-        if start == end {
-            return true;
-        }
-        let before = self.0.range(..(end, 0)).next_back();
-        if before.is_some_and(|&(_, other)| other > start) {
-            return false;
-        }
-        self.0.insert((start, end));
-        true
-    }
-
-    /// Bytes sent.
-    pub(super) fn total(&self) -> u64 {
-        self.0.iter().map(|(start, end)| end - start).sum()
-    }
-}
+/// A message this far ahead of the first missing one is no longer waited for: memory is bounded.
+const MOST_AHEAD: usize = 1 << 16;
+/// Messages behind a gap that prove that it never closes.
+const PROOF: usize = 4;
 
 /// What all packets of a message have to agree on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Shape {
-    packet_type: PacketType,
+pub(super) struct Shape {
+    pub(super) packet_type: PacketType,
     /// Length of the message.
-    length: u64,
+    pub(super) length: u64,
     /// How much of it travels in packets of this type.
-    in_packets: u64,
-    tag: Option<u64>,
-    send_id: Option<u32>,
+    pub(super) in_requests: u64,
+    pub(super) tag: Option<u64>,
+    pub(super) send_id: Option<u32>,
 }
 
-struct Message {
-    first: u64,
-    last: u64,
-    shape: Shape,
-    pieces: Pieces,
+/// A message of several packets that is not whole yet.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) first: u64,
+    pub(super) last: u64,
+    pub(super) shape: Shape,
+    pub(super) cq_data: Option<u64>,
+    pub(super) runs: Runs,
+    /// The operation that it belongs to, whose bytes are counted there.
+    pub(super) operation: Option<OpId>,
+    /// How many messages had begun at its last packet.
+    pub(super) begun: u64,
 }
 
-#[derive(Default)]
-struct Sequence {
-    messages: HashMap<u32, u64>,
-    /// Message ids in the order of the capture: the first one, and the distance of each from it.
-    origin: Option<MsgId>,
-    distances: BTreeMap<i32, (u64, PacketType)>,
-    /// Messages of several packets that are not whole yet.
-    parts: HashMap<u32, Message>,
+/// Ids that were skipped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Gap {
+    /// The first and the last missing id.
+    pub(super) missing: (u32, u32),
+    /// The packet of the next message, and its type.
+    pub(super) packet: u64,
+    pub(super) packet_type: PacketType,
+    /// Whether the conversation's first message is missing.
+    pub(super) is_first: bool,
+    /// Whether so many messages follow that the gap is not just late.
+    pub(super) is_proven: bool,
 }
 
-#[derive(Default)]
-pub(super) struct Sequences(HashMap<(Node, Node), Sequence>);
-
-impl Sequences {
-    /// Whether the packet goes on with a message that an earlier one began.
-    pub(super) fn sent(&mut self, observed: &Observed<'_>, findings: &mut Findings) -> bool {
-        let packet_type = observed.packet.base.packet_type;
-        let payload = observed.packet.payload.length as u64;
-        // (message, offset of this packet's data, shape) of messages in several packets
-        let (msg_id, part) = match &observed.packet.header {
-            Header::EagerRtm(h) => (h.msg_id, None),
-            Header::LongreadRtm(h) => (h.msg_id, None),
-            Header::Rta(h) => (h.msg_id, None),
-            Header::LongctsRtm(h) => {
-                // The answer to READ_NACK repeats the msg_id on purpose.
-                if h.options.flags.contains(ReqFlags::READ_NACK) {
-                    return true;
-                }
-                (h.msg_id, None)
-            }
-            Header::MediumRtm(h) => (
-                h.msg_id,
-                Some((
-                    h.seg_offset,
-                    Shape {
-                        packet_type,
-                        length: h.msg_length,
-                        in_packets: h.msg_length,
-                        tag: h.tag,
-                        send_id: h.receipt.map(|id| id.0),
-                    },
-                )),
-            ),
-            Header::RuntreadRtm(h) => (
-                h.msg_id,
-                Some((
-                    h.seg_offset,
-                    Shape {
-                        packet_type,
-                        length: h.msg_length,
-                        in_packets: h.runt_length,
-                        tag: h.tag,
-                        send_id: Some(h.send_id.0),
-                    },
-                )),
-            ),
-            _ => return false,
-        };
-        let sequence = self.0.entry((observed.from, observed.to)).or_default();
-        if let Some((offset, shape)) = part
-            && let Some(message) = sequence.parts.get_mut(&msg_id.0)
-        {
-            message.last = observed.number;
-            if message.shape != shape {
-                let text = format!(
-                    "message {} began in packet {} as {:?}, here it is {shape:?}",
-                    msg_id.0, message.first, message.shape
-                );
-                findings.at(SEGMENT_AGREEMENT, observed, text);
-            }
-            add_piece(
-                &mut message.pieces,
-                &shape,
-                offset,
-                payload,
-                observed,
-                findings,
-            );
-            if message.pieces.total() >= message.shape.in_packets {
-                sequence.parts.remove(&msg_id.0);
-            }
-            return true;
-        }
-        if let Some(&first) = sequence.messages.get(&msg_id.0) {
-            let text = format!("message {} was sent in packet {first} already", msg_id.0);
-            findings.at(MSG_ID_ONCE, observed, text);
-            return false;
-        }
-        sequence.messages.insert(msg_id.0, observed.number);
-        let origin = *sequence.origin.get_or_insert(msg_id);
-        sequence
-            .distances
-            .insert(msg_id.distance_from(origin), (observed.number, packet_type));
-        if let Some((offset, shape)) = part {
-            let mut message = Message {
-                first: observed.number,
-                last: observed.number,
-                shape,
-                pieces: Pieces::default(),
-            };
-            add_piece(
-                &mut message.pieces,
-                &shape,
-                offset,
-                payload,
-                observed,
-                findings,
-            );
-            if message.pieces.total() < shape.in_packets {
-                sequence.parts.insert(msg_id.0, message);
-            }
-        }
-        false
-    }
-
-    /// Judges what two endpoints sent each other so far, and forgets it.
-    pub(super) fn forget(&mut self, one: Node, other: Node, findings: &mut Findings) {
-        for pair in [(one, other), (other, one)] {
-            if let Some(sequence) = self.0.remove(&pair) {
-                sequence.end(findings);
-            }
-        }
-    }
-
-    pub(super) fn end(&mut self, findings: &mut Findings) {
-        for sequence in self.0.values() {
-            sequence.end(findings);
-        }
-    }
+/// The messages of one endpoint to another.
+///
+/// Ids are counted on through wraps, from `LAP` on, so that there is room for what is older than the
+/// first one that was seen.
+#[derive(Debug, Default)]
+pub(super) struct Sequence {
+    /// The first id, and the next one: all between have begun.
+    expected: Option<(u64, u64)>,
+    from_start: bool,
+    ahead: BTreeMap<u64, (u64, PacketType)>,
+    /// Ids from before the first one.
+    before: BTreeSet<u64>,
+    /// Messages of several packets that are not whole yet, by msg_id.
+    pub(super) parts: HashMap<u32, Part>,
+    /// How many messages have begun.
+    pub(super) begun: u64,
 }
+
+const LAP: u64 = 1 << 32;
 
 impl Sequence {
-    /// What can be said when nothing more comes.
-    fn end(&self, findings: &mut Findings) {
-        let origin = self.origin.unwrap_or_default();
-        let mut previous: Option<i32> = None;
-        for (&distance, &(number, packet_type)) in &self.distances {
-            if let Some(previous) = previous
-                && distance != previous + 1
-            {
-                let id = |distance: i32| origin.0.wrapping_add_signed(distance);
-                let text = format!(
-                    "message {} follows message {}, those between were never sent",
-                    id(distance),
-                    id(previous)
-                );
-                findings.add(MSG_ID_GAP, number, packet_type, text);
+    /// A message begins. Returns whether its id is new, and a gap that is given up.
+    pub(super) fn begin(
+        &mut self,
+        msg_id: u32,
+        packet: u64,
+        packet_type: PacketType,
+        from_start: bool,
+    ) -> (bool, Option<Gap>) {
+        self.begun += 1;
+        let (origin, expected) = *self.expected.get_or_insert_with(|| {
+            self.from_start = from_start;
+            let first = LAP + if from_start { 0 } else { u64::from(msg_id) };
+            (first, first)
+        });
+        let distance = msg_id.wrapping_sub(expected as u32);
+        if distance >= 1 << 31 {
+            let id = expected - u64::from(distance.wrapping_neg());
+            let is_new = id < origin && self.before.insert(id);
+            if self.before.len() > MOST_AHEAD {
+                self.before.pop_first();
             }
-            previous = Some(distance);
+            return (is_new, None);
         }
-        for (msg_id, message) in &self.parts {
-            let text = format!(
-                "{} of {} bytes of message {msg_id} were sent",
-                message.pieces.total(),
-                message.shape.in_packets
-            );
-            findings.add(MESSAGE_WHOLE, message.last, message.shape.packet_type, text);
+        let id = expected + u64::from(distance);
+        if id == expected {
+            self.expected = Some((origin, id + 1));
+            self.close();
+            return (true, None);
+        }
+        if self.ahead.contains_key(&id) {
+            return (false, None);
+        }
+        self.ahead.insert(id, (packet, packet_type));
+        let is_given_up = self.ahead.len() > MOST_AHEAD;
+        (true, if is_given_up { self.skip() } else { None })
+    }
+
+    /// Takes up what follows without a gap.
+    fn close(&mut self) {
+        while let Some((_, expected)) = &mut self.expected
+            && self.ahead.remove(expected).is_some()
+        {
+            *expected += 1;
         }
     }
-}
 
-fn add_piece(
-    pieces: &mut Pieces,
-    shape: &Shape,
-    offset: u64,
-    payload: u64,
-    observed: &Observed<'_>,
-    findings: &mut Findings,
-) {
-    match offset.checked_add(payload) {
-        Some(end) if end <= shape.in_packets && shape.in_packets <= shape.length => {
-            if !pieces.add(offset, end) {
-                let text = format!("bytes {offset} to {end} overlap bytes sent before");
-                findings.at(SEGMENT_OVERLAP, observed, text);
-            }
-        }
-        _ => {
-            let text = format!(
-                "{payload} bytes from {offset} on do not fit into {} of {}",
-                shape.in_packets, shape.length
-            );
-            findings.at(SEGMENT_BOUNDS, observed, text);
-        }
+    /// Gives the first gap up.
+    fn skip(&mut self) -> Option<Gap> {
+        let (origin, expected) = self.expected?;
+        let (&next, &(packet, packet_type)) = self.ahead.first_key_value()?;
+        let gap = Gap {
+            missing: (expected as u32, (next - 1) as u32),
+            packet,
+            packet_type,
+            is_first: self.from_start && expected == origin,
+            is_proven: self.ahead.len() >= PROOF,
+        };
+        self.expected = Some((origin, next));
+        self.close();
+        Some(gap)
+    }
+
+    /// The gaps that are left when nothing more comes.
+    pub(super) fn gaps(&mut self) -> Vec<Gap> {
+        std::iter::from_fn(|| self.skip()).collect()
+    }
+
+    /// The messages that are not whole when nothing more comes, and whether that is proven.
+    pub(super) fn unfinished(&self) -> impl Iterator<Item = (&Part, bool)> {
+        self.parts
+            .values()
+            .map(|part| (part, self.begun - part.begun >= PROOF as u64))
     }
 }

@@ -1,13 +1,15 @@
 use std::time::Duration;
 
 use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
+use efa_core::nic::Status;
 use efa_core::wire::{
     AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, CtsFlags, EagerRtm, EagerRtw, Eor,
-    ExtraFeatures, Handshake, LongctsRtm, LongreadRtm, MediumRtm, MsgId, RawAddressHeader, ReadRsp,
-    Receipt, RecvId, Repr, ReqOptions, RmaIov, RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntreadRtm,
-    SendId, UniversalFlags,
+    ExtraFeatures, ExtraInfo, Handshake, LongctsRtm, LongreadRtm, MediumRtm, MsgId,
+    RawAddressHeader, ReadNack, ReadRsp, Receipt, RecvId, Repr, ReqFlags, ReqOptions, RmaIov,
+    RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntreadRtm, SendId, UniversalFlags,
 };
-use efa_emu::frame;
+use efa_emu::frame::{self, Rdma};
+use efa_emu::link::RemoteRange;
 
 use super::*;
 
@@ -38,6 +40,7 @@ impl Builder {
                 interfaces: vec!["a".into(), "b".into()],
                 frames: Vec::new(),
                 damage: Vec::new(),
+                lossy: Vec::new(),
             },
             sequence: 0,
         }
@@ -57,6 +60,36 @@ impl Builder {
         let length = repr.emit_packet(payload, &mut bytes).unwrap();
         bytes.truncate(length);
         self.send_bytes(from, to, bytes);
+    }
+
+    /// An RDMA read of `length` bytes at the start of a region of `to`, with its answer.
+    fn rdma_read(&mut self, from: u8, to: u8, region: RmaIov, length: u32) {
+        self.rdma_request(from, to, region, length);
+        self.rdma_answer(from, to, region, length);
+    }
+
+    fn rdma_request(&mut self, from: u8, to: u8, region: RmaIov, length: u32) {
+        self.send_bytes(from, to, Vec::new());
+        let rdma = rdma(region, length);
+        self.change_last(|header| header.kind = Kind::RdmaReadRequest(rdma));
+    }
+
+    /// The answer to the last request.
+    fn rdma_answer(&mut self, from: u8, to: u8, region: RmaIov, length: u32) {
+        self.sequence -= 1;
+        self.send_bytes(to, from, Vec::new());
+        let rdma = rdma(region, length);
+        self.change_last(|header| {
+            header.kind = Kind::RdmaReadResponse(rdma);
+            header.payload_length = length;
+        });
+    }
+
+    /// Changes the headers of the last packet.
+    fn change_last(&mut self, change: impl Fn(&mut frame::Repr)) {
+        for frame in self.capture.frames.iter_mut().rev().take(2) {
+            change(&mut frame.header);
+        }
     }
 
     fn send_bytes(&mut self, from: u8, to: u8, payload: Vec<u8>) {
@@ -95,9 +128,18 @@ impl Builder {
 
     /// The rules that are broken, and the packets at which that shows.
     fn broken(&self) -> Vec<(&'static str, u64)> {
+        self.found(|finding| finding.severity == finding.rule.severity)
+    }
+
+    /// The rules that may be broken, but the capture does not prove it.
+    fn suspected(&self) -> Vec<(&'static str, u64)> {
+        self.found(|finding| finding.severity < finding.rule.severity)
+    }
+
+    fn found(&self, is_it: impl Fn(&Finding) -> bool) -> Vec<(&'static str, u64)> {
         let checked = check(&self.capture);
-        let broken = checked.violations.iter();
-        broken.map(|v| (v.rule.id, v.packet)).collect()
+        let findings = checked.findings.iter().filter(|finding| is_it(finding));
+        findings.map(|f| (f.rule.id, f.packet)).collect()
     }
 }
 
@@ -125,6 +167,7 @@ fn handshake(features: ExtraFeatures, host: u8) -> Handshake {
     Handshake {
         extra_info: features.into(),
         connid: connid(host),
+        device_version: Some(0xefa1),
         ..Handshake::default()
     }
 }
@@ -160,8 +203,39 @@ fn long_cts(msg_id: u32, length: u64, send_id: u32) -> LongctsRtm {
     }
 }
 
+fn eor(send_id: u32, host: u8) -> Eor {
+    Eor {
+        send_id: SendId(send_id),
+        recv_id: RecvId(10),
+        connid: connid(host),
+        flags: UniversalFlags::empty(),
+    }
+}
+
+fn receipt(send_id: u32) -> Receipt {
+    Receipt {
+        send_id: SendId(send_id),
+        msg_id: MsgId(1),
+        connid: connid(B),
+        flags: UniversalFlags::empty(),
+    }
+}
+
+fn rdma(region: RmaIov, length: u32) -> Rdma {
+    Rdma {
+        remote: RemoteRange {
+            address: region.addr(),
+            key: region.key() as u32,
+        },
+        total_length: length,
+        offset: 0,
+    }
+}
+
 fn all() -> ExtraFeatures {
-    ExtraFeatures::all().difference(ExtraFeatures::CONSTANT_HEADER_LENGTH)
+    ExtraFeatures::all()
+        .difference(ExtraFeatures::CONSTANT_HEADER_LENGTH)
+        .difference(ExtraFeatures::USER_RECV_QP)
 }
 
 #[test]
@@ -186,13 +260,8 @@ fn an_orderly_conversation_breaks_no_rule() {
         ..LongreadRtm::default()
     };
     b.send(A, B, &read, b"");
-    let eor = Eor {
-        send_id: SendId(7),
-        recv_id: RecvId(10),
-        connid: connid(B),
-        flags: UniversalFlags::empty(),
-    };
-    b.send(B, A, &eor, b"");
+    b.rdma_read(B, A, iov[0], 5000);
+    b.send(B, A, &eor(7, B), b"");
     // A read, answered in two parts.
     let rtr = Rtr {
         kind: RtrKind::Longcts,
@@ -233,11 +302,12 @@ fn segments_may_come_in_any_order_but_not_twice_and_not_outside() {
     let mut b = Builder::acquainted(all());
     b.send(A, B, &medium(0), &[0; 100]);
     b.send(A, B, &medium(50), &[0; 100]);
-    assert_eq!(b.broken(), [("segment-overlap", 9), ("message-whole", 9)]);
+    assert_eq!(b.broken(), [("segment-overlap", 9)]);
+    assert_eq!(b.suspected(), [("message-whole", 9)]);
 
     let mut b = Builder::acquainted(all());
     b.send(A, B, &medium(250), &[0; 100]);
-    assert_eq!(b.broken(), [("segment-bounds", 7), ("message-whole", 7)]);
+    assert_eq!(b.broken(), [("segment-bounds", 7)]);
 
     let mut b = Builder::acquainted(all());
     b.send(A, B, &medium(0), &[0; 100]);
@@ -258,14 +328,38 @@ fn message_ids_are_unique_without_gaps_and_wrap() {
     b.send(A, B, &eager(1, None, Some(A)), b"");
     assert_eq!(b.broken(), [("msg-id-once", 11)]);
 
+    // So far the capture may just have ended before message 2.
     let mut b = Builder::acquainted(all());
+    b.send(A, B, &eager(1, None, Some(A)), b"");
     b.send(A, B, &eager(3, None, Some(A)), b"");
-    assert_eq!(b.broken(), [("msg-id-gap", 7)]);
+    assert_eq!(
+        (b.broken(), b.suspected()),
+        (vec![], vec![("msg-id-gap", 9)])
+    );
+    for msg_id in 4..8 {
+        b.send(A, B, &eager(msg_id, None, Some(A)), b"");
+    }
+    assert_eq!(b.broken(), [("msg-id-gap", 9)]);
+    b.send(A, B, &eager(2, None, Some(A)), b"");
+    assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
 
     let mut b = Builder::new();
-    b.send(A, B, &eager(u32::MAX, Some(A), None), b"");
+    for msg_id in 1..6 {
+        b.send(A, B, &eager(msg_id, Some(A), None), b"");
+    }
+    assert_eq!(b.broken(), [("msg-id-first", 1)]);
     b.send(A, B, &eager(0, Some(A), None), b"");
-    assert_eq!(b.broken(), []);
+    assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
+
+    // A capture that begins later, at a wrap.
+    let mut b = Builder::new();
+    b.sequence = 1000;
+    for msg_id in [u32::MAX - 1, u32::MAX, 0, 1] {
+        b.send(A, B, &eager(msg_id, Some(A), None), b"");
+    }
+    assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
+    b.send(A, B, &eager(u32::MAX, Some(A), None), b"");
+    assert_eq!(b.broken(), [("msg-id-once", 9)]);
 }
 
 #[test]
@@ -274,13 +368,28 @@ fn senders_say_who_they_are_and_say_it_truly() {
     b.send(A, B, &eager(0, None, None), b"");
     assert_eq!(b.broken(), [("raw-address-first", 1)]);
 
+    // That the HANDSHAKE has arrived at the device does not mean that the software has seen it; that
+    // it sent a request without the address does.
     let mut b = Builder::acquainted(all());
     b.send(A, B, &eager(1, Some(A), None), b"");
-    assert_eq!(b.broken(), [("raw-address-last", 7)]);
+    b.send(A, B, &eager(2, None, Some(A)), b"");
+    assert_eq!(b.broken(), []);
+    b.send(A, B, &eager(3, Some(A), None), b"");
+    assert_eq!(b.broken(), [("raw-address-last", 11)]);
     // A peer may ask for headers of constant length.
-    let mut b = Builder::acquainted(ExtraFeatures::all());
+    let constant = all().union(ExtraFeatures::CONSTANT_HEADER_LENGTH);
+    let mut b = Builder::acquainted(constant);
     b.send(A, B, &eager(1, Some(A), None), b"");
     assert_eq!(b.broken(), []);
+    b.send(A, B, &eager(2, None, Some(A)), b"");
+    assert_eq!(b.broken(), [("constant-header", 9)]);
+
+    // Only who asks for connids gets them in requests.
+    let mut b = Builder::acquainted(all().difference(ExtraFeatures::CONNID_HEADER));
+    b.send(A, B, &eager(1, None, None), b"");
+    assert_eq!(b.broken(), []);
+    b.send(A, B, &eager(2, None, Some(A)), b"");
+    assert_eq!(b.broken(), [("connid-unasked", 9)]);
 
     let mut b = Builder::new();
     b.send(A, B, &eager(0, Some(B), None), b"");
@@ -312,7 +421,59 @@ fn handshakes_are_sent_once_and_not_forgotten() {
     let mut b = Builder::new();
     b.send(A, B, &eager(0, Some(A), None), b"");
     b.send(B, A, &eager(0, Some(B), None), b"");
-    assert_eq!(b.broken(), [("handshake-answer", 3)]);
+    assert_eq!(
+        (b.broken(), b.suspected()),
+        (vec![], vec![("handshake-answer", 3)])
+    );
+    // An answer shows that it has seen the first packet.
+    let mut b = Builder::new();
+    let dc = EagerRtm {
+        receipt: Some(SendId(4)),
+        ..eager(0, Some(A), None)
+    };
+    b.send(A, B, &dc, b"");
+    b.send(B, A, &receipt(4), b"");
+    assert_eq!(b.broken(), [("feature-early", 1), ("handshake-answer", 3)]);
+}
+
+#[test]
+fn handshakes_have_a_form_that_older_releases_take() {
+    let words = [all().bits(); 5];
+    let with = |count| Handshake {
+        extra_info: ExtraInfo::new(&words[..count]).unwrap(),
+        ..handshake(all(), B)
+    };
+    for (count, broken) in [(4, vec![]), (5, vec![("handshake-form", 3)])] {
+        let mut b = Builder::new();
+        b.send(A, B, &eager(0, Some(A), None), b"");
+        b.send(B, A, &with(count), b"");
+        assert_eq!(b.broken(), broken);
+    }
+    let wants_qp = all().union(ExtraFeatures::USER_RECV_QP);
+    let qp = efa_core::wire::UserRecvQp {
+        qpn: 9,
+        qkey: Qkey(1),
+    };
+    for (user_recv_qp, broken) in [(Some(qp), vec![]), (None, vec![("handshake-form", 3)])] {
+        let mut b = Builder::new();
+        b.send(A, B, &eager(0, Some(A), None), b"");
+        let handshake = Handshake {
+            user_recv_qp,
+            ..handshake(wants_qp, B)
+        };
+        b.send(B, A, &handshake, b"");
+        assert_eq!(b.broken(), broken);
+    }
+    // Who knows READ_NACK reads the device version.
+    let mut b = Builder::new();
+    b.send(A, B, &eager(0, Some(A), None), b"");
+    b.send(B, A, &handshake(all(), B), b"");
+    let handshake = Handshake {
+        device_version: None,
+        ..handshake(all(), A)
+    };
+    b.send(A, B, &handshake, b"");
+    assert_eq!(b.broken(), [("device-version", 5)]);
 }
 
 #[test]
@@ -321,7 +482,7 @@ fn features_need_an_announcement() {
         receipt: Some(SendId(4)),
         ..eager(1, None, Some(A))
     };
-    let mut b = Builder::acquainted(ExtraFeatures::empty());
+    let mut b = Builder::acquainted(ExtraFeatures::CONNID_HEADER);
     b.send(A, B, &dc, b"");
     assert_eq!(b.broken(), [("feature-announced", 7)]);
 
@@ -352,11 +513,13 @@ fn a_new_endpoint_on_an_old_queue_pair_begins_anew() {
         ..eager(0, None, None)
     };
     b.send(A, B, &first, b"");
-    assert_eq!(b.broken(), [("message-whole", 7)]);
+    assert_eq!(
+        (b.broken(), b.suspected()),
+        (vec![], vec![("message-whole", 7)])
+    );
     // A late packet of the one that is gone.
     b.send(A, B, &eager(2, None, Some(A)), b"");
-    let broken = b.broken();
-    assert!(broken.contains(&("connid-true", 13)), "{broken:?}");
+    assert_eq!(b.broken(), [("late-packet", 13)]);
 }
 
 #[test]
@@ -368,7 +531,7 @@ fn windows_are_filled_exactly() {
     };
     let mut b = start();
     b.send(B, A, &cts(7, 9, 0, B), b"");
-    assert_eq!(b.broken(), [("message-whole", 7), ("cts-positive", 9)]);
+    assert_eq!(b.broken(), [("cts-positive", 9)]);
 
     let mut b = start();
     b.send(B, A, &cts(7, 9, 2001, B), b"");
@@ -378,7 +541,7 @@ fn windows_are_filled_exactly() {
     let mut b = start();
     b.send(B, A, &cts(7, 9, 1000, B), b"");
     b.send(A, B, &data(9, 1000, 1500, A), &[0; 1500]);
-    assert_eq!(b.broken(), [("message-whole", 7), ("cts-window", 11)]);
+    assert_eq!(b.broken(), [("cts-window", 11)]);
 
     let mut b = start();
     b.send(B, A, &cts(8, 9, 2000, B), b"");
@@ -408,7 +571,25 @@ fn windows_are_filled_exactly() {
     let mut b = Builder::acquainted(all());
     b.send(A, B, &rtr, b"");
     b.send(B, A, &response, &[0; 60]);
-    assert_eq!(b.broken(), [("cts-window", 9), ("message-whole", 9)]);
+    assert_eq!(b.broken(), [("cts-window", 9)]);
+
+    // The next window opens when the last one is used up.
+    let mut b = start();
+    b.send(B, A, &cts(7, 9, 1000, B), b"");
+    b.send(A, B, &data(9, 1000, 900, A), &[0; 900]);
+    b.send(B, A, &cts(7, 9, 1000, B), b"");
+    assert_eq!(b.broken(), [("cts-early", 13)]);
+
+    // Data goes out when the HANDSHAKE has come.
+    let mut b = Builder::new();
+    let unknown = LongctsRtm {
+        options: options(Some(A), None),
+        ..long_cts(0, 2000, 7)
+    };
+    b.send(A, B, &unknown, &[0; 1000]);
+    b.send(B, A, &cts(7, 9, 1000, B), b"");
+    b.send(A, B, &data(9, 1000, 1000, A), &[0; 1000]);
+    assert!(b.broken().contains(&("ctsdata-early", 5)));
 }
 
 #[test]
@@ -416,12 +597,6 @@ fn answers_name_requests_and_come_once() {
     let dc = EagerRtm {
         receipt: Some(SendId(4)),
         ..eager(1, None, Some(A))
-    };
-    let receipt = |send_id| Receipt {
-        send_id: SendId(send_id),
-        msg_id: MsgId(1),
-        connid: connid(B),
-        flags: UniversalFlags::empty(),
     };
     let mut b = Builder::acquainted(all());
     b.send(A, B, &dc, b"");
@@ -444,7 +619,7 @@ fn answers_name_requests_and_come_once() {
     b.send(B, A, &receipt(4), b"");
     b.send(A, B, &part(10), &[0; 10]);
     b.send(B, A, &receipt(4), b"");
-    assert_eq!(b.broken(), [("one-answer", 13)]);
+    assert_eq!(b.broken(), [("receipt-early", 9), ("one-answer", 13)]);
 
     let mut b = Builder::acquainted(all());
     b.send(A, B, &dc, b"");
@@ -546,9 +721,9 @@ fn data_belongs_to_the_operation_that_its_cts_answered() {
     };
     b.send(A, B, &other, &[0; 10]);
     b.send(A, B, &data(3, 20, 80, A), &[0; 80]);
-    assert_eq!(b.broken(), []);
+    assert_eq!(b.broken(), [("id-in-use", 11)]);
     b.send(A, B, &data(3, 90, 20, A), &[0; 20]);
-    assert_eq!(b.broken(), [("segment-bounds", 15)]);
+    assert_eq!(b.broken(), [("id-in-use", 11), ("segment-bounds", 15)]);
 }
 
 #[test]
@@ -557,13 +732,12 @@ fn what_arrives_is_what_was_sent() {
     b.send(A, B, &eager(1, None, Some(A)), b"payload");
     let last = b.capture.frames.last_mut().unwrap();
     last.payload[4] = 9;
-    let violations = check(&b.capture).violations;
-    assert_eq!(violations.len(), 1);
-    let text = violations[0].to_string();
+    assert_eq!(b.broken(), [("copies-agree", 8)]);
+    let text = check(&b.capture).findings[0].to_string();
     assert!(
         text.starts_with(
-            "packet 8 (EAGER_MSGRTM): copies-agree: field `msg_id` (spec section 3.2, table 3.3): \
-             expected 1 as sent in packet 7, actual 9"
+            "error: packet 8 (EAGER_MSGRTM): copies-agree: field `msg_id` (spec section 3.2, \
+             table 3.3): expected 1 as sent in packet 7, actual 9"
         ),
         "{text}"
     );
@@ -587,6 +761,8 @@ fn one_sided_captures_and_refused_sends_are_understood() {
     refusal.header.source_qpn = first.header.destination_qpn;
     refusal.header.destination_qpn = first.header.source_qpn;
     refusal.header.kind = Kind::Response(Status::RemoteRnr);
+    refusal.direction = Some(Direction::Inbound);
+    refusal.time = b.capture.frames[3].time;
     refusal.payload = Vec::new();
     b.capture.frames.insert(4, refusal.clone());
     assert_eq!(b.broken(), []);
@@ -603,7 +779,7 @@ fn one_sided_captures_and_refused_sends_are_understood() {
         })
         .collect();
     b.capture.frames.insert(4, refusal);
-    assert_eq!(b.broken(), [("handshake-answer", 7)]);
+    assert_eq!(b.broken(), []);
     b.capture.frames.splice(5..5, again.clone());
     assert_eq!(b.broken(), []);
     b.capture.frames.splice(7..7, again);
@@ -611,15 +787,425 @@ fn one_sided_captures_and_refused_sends_are_understood() {
 }
 
 #[test]
+fn reads_end_before_they_are_acknowledged() {
+    let iov = [RmaIov::new(0x1000, 5000, 1)];
+    let long_read = |msg_id, send_id| LongreadRtm {
+        msg_id: MsgId(msg_id),
+        msg_length: 5000,
+        send_id: SendId(send_id),
+        read_iov: RmaIovs::new(&iov).unwrap(),
+        options: options(None, Some(A)),
+        ..LongreadRtm::default()
+    };
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &long_read(1, 7), b"");
+    b.send(B, A, &eor(7, B), b"");
+    assert_eq!(b.broken(), [("eor-early", 9)]);
+
+    // The read is under way.
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &long_read(1, 7), b"");
+    b.rdma_request(B, A, iov[0], 5000);
+    b.send(B, A, &eor(7, B), b"");
+    b.sequence -= 1;
+    b.rdma_answer(B, A, iov[0], 5000);
+    assert_eq!(b.broken(), [("eor-early", 11)]);
+
+    // A receive that is too small reads what it has room for.
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &long_read(1, 7), b"");
+    b.rdma_read(B, A, iov[0], 100);
+    b.send(B, A, &eor(7, B), b"");
+    assert_eq!(b.broken(), []);
+
+    // Of two messages from the same memory it is not clear which one is read.
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &long_read(1, 7), b"");
+    b.send(A, B, &long_read(2, 8), b"");
+    b.rdma_read(B, A, iov[0], 5000);
+    b.send(B, A, &eor(7, B), b"");
+    b.rdma_read(B, A, iov[0], 5000);
+    b.send(B, A, &eor(8, B), b"");
+    assert_eq!(b.broken(), []);
+
+    // With swapped ids it names nothing.
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &long_read(1, 7), b"");
+    b.rdma_read(B, A, iov[0], 5000);
+    let swapped = Eor {
+        send_id: SendId(10),
+        recv_id: RecvId(7),
+        ..eor(0, B)
+    };
+    b.send(B, A, &swapped, b"");
+    assert_eq!(b.broken(), [("answer-names-request", 13)]);
+}
+
+#[test]
+fn refused_reads_go_on_in_windows() {
+    let iov = [RmaIov::new(0x1000, 300, 1)];
+    let runt = |offset| RuntreadRtm {
+        msg_id: MsgId(1),
+        msg_length: 300,
+        runt_length: 200,
+        seg_offset: offset,
+        send_id: SendId(7),
+        read_iov: RmaIovs::new(&iov).unwrap(),
+        options: options(None, Some(A)),
+        ..RuntreadRtm::default()
+    };
+    let nack = ReadNack {
+        send_id: SendId(7),
+        recv_id: RecvId(3),
+        connid: connid(B),
+        flags: UniversalFlags::empty(),
+    };
+    let again = |payload: usize| {
+        let mut request = long_cts(1, 300, 7);
+        request.options.flags = ReqFlags::READ_NACK;
+        (request, vec![0; payload])
+    };
+    let play = |nack_after: usize, payload: usize, is_refused: bool| {
+        let mut b = Builder::acquainted(all());
+        b.send(A, B, &runt(0), &[0; 100]);
+        if nack_after == 1 {
+            b.send(B, A, &nack, b"");
+        }
+        b.send(A, B, &runt(100), &[0; 100]);
+        if nack_after == 2 && is_refused {
+            b.send(B, A, &nack, b"");
+        }
+        let (request, data_in_it) = again(payload);
+        b.send(A, B, &request, &data_in_it);
+        b.send(B, A, &cts(7, 3, 100, B), b"");
+        b.send(A, B, &data(3, 200, 100, A), &[0; 100]);
+        b.broken()
+    };
+    assert_eq!(play(2, 0, true), []);
+    assert_eq!(play(1, 0, true), [("nack-runt", 9)]);
+    assert_eq!(play(2, 10, true), [("read-nack", 13)]);
+    assert_eq!(play(2, 0, false), [("read-nack", 11)]);
+    // What nobody offers to read cannot be refused.
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
+    b.send(B, A, &nack, b"");
+    assert_eq!(b.broken(), [("read-nack", 9)]);
+}
+
+#[test]
+fn rdma_needs_announcements() {
+    let region = RmaIov::new(0x5000, 64, 9);
+    let write = |b: &mut Builder, immediate| {
+        b.send_bytes(A, B, Vec::new());
+        b.change_last(|header| {
+            header.kind = Kind::RdmaWrite(rdma(region, 64));
+            header.payload_length = 64;
+            header.immediate = immediate;
+        });
+    };
+    let mut b = Builder::acquainted(all());
+    b.rdma_read(A, B, region, 64);
+    write(&mut b, Some(5));
+    assert_eq!(b.broken(), []);
+
+    let mut b = Builder::acquainted(all().difference(ExtraFeatures::RDMA_READ));
+    b.rdma_read(A, B, region, 64);
+    assert_eq!(b.broken(), [("rdma-announced", 7)]);
+
+    let mut b = Builder::acquainted(all().difference(ExtraFeatures::RDMA_WRITE));
+    write(&mut b, None);
+    assert_eq!(b.broken(), [("rdma-announced", 7)]);
+
+    let mut b = Builder::new();
+    let unlike = all().difference(ExtraFeatures::UNSOLICITED_WRITE_RECV);
+    b.send(A, B, &eager(0, Some(A), None), b"first");
+    b.send(B, A, &handshake(unlike, B), b"");
+    b.send(A, B, &handshake(all(), A), b"");
+    write(&mut b, None);
+    assert_eq!(b.broken(), []);
+    write(&mut b, Some(5));
+    assert_eq!(b.broken(), [("unsolicited-write", 9)]);
+}
+
+#[test]
+fn zero_copy_receivers_get_messages_elsewhere() {
+    let mut b = Builder::new();
+    b.send(A, B, &eager(0, Some(A), None), b"first");
+    let handshake = Handshake {
+        user_recv_qp: Some(efa_core::wire::UserRecvQp {
+            qpn: 9,
+            qkey: Qkey(1),
+        }),
+        ..handshake(all().union(ExtraFeatures::USER_RECV_QP), B)
+    };
+    b.send(B, A, &handshake, b"");
+    // It may not have seen the HANDSHAKE yet.
+    b.send(A, B, &eager(1, Some(A), None), b"");
+    assert_eq!(b.broken(), []);
+    b.send(A, B, &eager(2, None, Some(A)), b"");
+    assert_eq!(b.broken(), [("user-recv-qp", 7)]);
+}
+
+#[test]
+fn completion_data_has_its_place() {
+    let with_data = |cq_data| ReqOptions {
+        cq_data,
+        ..options(None, Some(A))
+    };
+    let iov = [RmaIov::new(0x1000, 100, 1)];
+    let rtr = |cq_data| Rtr {
+        kind: RtrKind::Short,
+        rma_iov: RmaIovs::new(&iov).unwrap(),
+        msg_length: 100,
+        recv_id: RecvId(3),
+        recv_length: 100,
+        options: with_data(cq_data),
+    };
+    for (data, broken) in [(None, vec![]), (Some(5), vec![("cq-data-place", 7)])] {
+        let mut b = Builder::acquainted(all());
+        b.send(A, B, &rtr(data), b"");
+        assert_eq!(b.broken(), broken);
+    }
+    let part = |offset, cq_data| MediumRtm {
+        msg_id: MsgId(1),
+        msg_length: 20,
+        seg_offset: offset,
+        options: with_data(cq_data),
+        ..MediumRtm::default()
+    };
+    for (data, broken) in [(Some(5), vec![]), (None, vec![("cq-data-agreement", 9)])] {
+        let mut b = Builder::acquainted(all());
+        b.send(A, B, &part(0, Some(5)), &[0; 10]);
+        b.send(A, B, &part(10, data), &[0; 10]);
+        assert_eq!(b.broken(), broken);
+    }
+}
+
+#[test]
+fn atomics_can_be_carried_out() {
+    let iov = |length| [RmaIov::new(0x1000, length, 1)];
+    let (whole, odd) = (iov(8), iov(6));
+    let rta = |kind, operation, datatype, iov| Rta {
+        kind,
+        msg_id: MsgId(1),
+        atomic_datatype: AtomicDatatype(datatype),
+        atomic_op: AtomicOp(operation),
+        rma_iov: RmaIovs::new(iov).unwrap(),
+        options: options(None, Some(A)),
+    };
+    let compare = RtaKind::Compare(RecvId(3));
+    let fetch = RtaKind::Fetch(RecvId(3));
+    for (rta, payload, is_right) in [
+        (rta(RtaKind::Write, 2, 7, &whole), 8, true),
+        (rta(fetch, 10, 7, &whole), 8, true),
+        (rta(compare, 12, 7, &whole), 16, true),
+        // Compare and swap without a comparand; a sum with one; reading without an answer.
+        (rta(RtaKind::Write, 12, 7, &whole), 8, false),
+        (rta(compare, 2, 7, &whole), 16, false),
+        (rta(RtaKind::Write, 10, 7, &whole), 8, false),
+        // Unknown numbers.
+        (rta(fetch, 20, 7, &whole), 8, false),
+        (rta(fetch, 2, 20, &whole), 8, false),
+        // A part of an element.
+        (rta(fetch, 2, 5, &odd), 6, false),
+    ] {
+        let mut b = Builder::acquainted(all());
+        b.send(A, B, &rta, &vec![0; payload]);
+        let expected = if is_right {
+            vec![]
+        } else {
+            vec![("atomic-operand", 7)]
+        };
+        assert_eq!(b.broken(), expected, "{rta:?}");
+    }
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &rta(fetch, 2, 7, &whole), &[0; 8]);
+    let short = AtomRsp {
+        connid: connid(B),
+        recv_id: RecvId(3),
+        seg_length: 4,
+        flags: UniversalFlags::empty(),
+    };
+    b.send(B, A, &short, &[0; 4]);
+    assert_eq!(b.broken(), [("answer-length", 9)]);
+}
+
+#[test]
+fn answers_that_never_come_are_missed_if_others_did() {
+    let dc = |msg_id, send_id| EagerRtm {
+        receipt: Some(SendId(send_id)),
+        ..eager(msg_id, None, Some(A))
+    };
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &dc(1, 4), b"");
+    b.send(A, B, &dc(2, 5), b"");
+    // No receive may have been posted for either.
+    assert_eq!(b.broken(), []);
+    assert_eq!(
+        b.suspected(),
+        [("answer-missing", 8), ("answer-missing", 10)]
+    );
+    // Message 2 was received, so message 1 was before.
+    b.send(B, A, &receipt(5), b"");
+    assert_eq!(b.broken(), [("answer-missing", 8)]);
+    b.send(B, A, &receipt(4), b"");
+    assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
+
+    // A tag that nobody receives says nothing about others.
+    let mut b = Builder::acquainted(all());
+    let tagged = |msg_id, send_id, tag| EagerRtm {
+        tag: Some(tag),
+        ..dc(msg_id, send_id)
+    };
+    b.send(A, B, &tagged(1, 4, 1), b"");
+    b.send(A, B, &tagged(2, 5, 2), b"");
+    b.send(B, A, &receipt(5), b"");
+    assert_eq!(
+        (b.broken(), b.suspected()),
+        (vec![], vec![("answer-missing", 8)])
+    );
+
+    // Once a window is open, the message was received: the next one must come.
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
+    b.send(B, A, &cts(7, 9, 1000, B), b"");
+    b.send(A, B, &data(9, 1000, 1000, A), &[0; 1000]);
+    b.send(A, B, &dc(2, 5), b"");
+    b.send(B, A, &receipt(5), b"");
+    assert_eq!(b.broken(), [("answer-missing", 12)]);
+}
+
+#[test]
+fn captures_that_lack_something_prove_less() {
+    // Begun late: the answers' requests came before.
+    let mut b = Builder::new();
+    b.sequence = 1000;
+    b.send(A, B, &eager(17, None, Some(A)), b"");
+    b.send(B, A, &receipt(4), b"");
+    b.send(B, A, &eor(7, B), b"");
+    b.send(A, B, &data(3, 0, 10, A), &[0; 10]);
+    assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
+
+    // With drops: only what a packet shows by itself.
+    let mut b = Builder::acquainted(all());
+    b.send(B, A, &receipt(4), b"");
+    b.send(B, A, &cts(7, 9, 0, B), b"");
+    let found = [
+        ("answer-names-request", 7),
+        ("answer-names-request", 9),
+        ("cts-positive", 9),
+    ];
+    let mut broken = b.broken();
+    broken.sort();
+    assert_eq!(broken, found);
+    b.capture.lossy = vec![1];
+    assert_eq!(b.broken(), [("cts-positive", 9)]);
+    assert_eq!(check(&b.capture).unproven, 2);
+
+    // Cut off by a snap length.
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &long_cts(1, 3000, 7), b"");
+    b.change_last(|header| header.payload_captured = false);
+    b.send(B, A, &cts(7, 9, 2000, B), b"");
+    assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
+}
+
+#[test]
+fn other_protocols_are_named_and_not_judged() {
+    let mut b = Builder::new();
+    for number in 0..20_u8 {
+        b.send_bytes(A, B, vec![number, 0, 0, 0, 1, 2, 3]);
+    }
+    assert_eq!(b.broken(), [("not-rdm", 39)]);
+    let checked = check(&b.capture);
+    assert!(checked.is_empty());
+    assert_eq!((checked.foreign, checked.conversations), (20, 0));
+    // Beside it, RDM is judged.
+    b.send(A, 3, &eager(0, None, None), b"");
+    assert_eq!(b.broken(), [("not-rdm", 39), ("raw-address-first", 41)]);
+}
+
+#[test]
+fn the_order_is_that_of_time() {
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
+    b.send(B, A, &cts(7, 9, 2000, B), b"");
+    b.send(A, B, &data(9, 1000, 2000, A), &[0; 2000]);
+    // Several processes append to one file when they get to it.
+    b.capture.frames.reverse();
+    assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
+    let mut judge = Judge::new();
+    for frame in &b.capture.frames {
+        judge.frame(frame.clone()).unwrap();
+    }
+    assert_eq!(judge.finish().findings, []);
+}
+
+#[test]
+fn the_clocks_of_two_hosts_need_not_agree() {
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
+    b.send(B, A, &cts(7, 9, 2000, B), b"");
+    b.send(A, B, &data(9, 1000, 2000, A), &[0; 2000]);
+    for frame in b
+        .capture
+        .frames
+        .iter_mut()
+        .filter(|frame| frame.interface == 1)
+    {
+        frame.time += Duration::from_secs(1);
+    }
+    assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
+}
+
+#[test]
+fn several_endpoints_of_one_host_are_told_apart() {
+    // Both endpoints are on host a, in one capture.
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
+    b.send(B, A, &cts(7, 9, 2000, B), b"");
+    b.send(A, B, &data(9, 1000, 2000, A), &[0; 2000]);
+    b.send(B, A, &receipt(7), b"");
+    for frame in &mut b.capture.frames {
+        (frame.source, frame.destination) = (address(A).gid, address(A).gid);
+        frame.interface = 0;
+        if frame.payload.first() == Some(&64) {
+            // The raw address of b names host b.
+            continue;
+        }
+    }
+    assert_eq!(b.broken(), [("answer-names-request", 13)]);
+}
+
+#[test]
+fn a_second_job_on_the_same_queue_pairs_begins_anew() {
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &eager(1, None, Some(A)), b"");
+    let first_job = b.capture.frames.clone();
+    // Both endpoints end; others get their queue pairs, with other connection ids.
+    let again = |frame: &CapturedPacket| {
+        let mut frame = frame.clone();
+        frame.number += first_job.len() as u64;
+        frame.time += Duration::from_secs(1);
+        frame.header.qkey.0 += 0x5000;
+        for (old, new) in [(0x1001_u32, 0x6001_u32), (0x1002, 0x6002)] {
+            let (old, new) = (old.to_le_bytes(), new.to_le_bytes());
+            while let Some(at) = frame.payload.windows(4).position(|bytes| bytes == old) {
+                frame.payload[at..at + 4].copy_from_slice(&new);
+            }
+        }
+        frame
+    };
+    let second_job: Vec<_> = first_job.iter().map(again).collect();
+    b.capture.frames.extend(second_job);
+    assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
+}
+
+#[test]
 fn every_rule_can_be_broken() {
     // Each rule's id must be asserted somewhere above.
     let source = include_str!("tests.rs");
-    for rule in RULES {
-        assert!(
-            source.contains(&format!("(\"{}\"", rule.id))
-                || source.contains(&format!(": {}: ", rule.id)),
-            "{}",
-            rule.id
-        );
+    for rule in rules::RULES.iter().filter(|rule| rule.is_checked()) {
+        assert!(source.contains(&format!("(\"{}\"", rule.id)), "{}", rule.id);
     }
 }

@@ -1,4 +1,4 @@
-//! `check`, `show` and `list`: looking at captures.
+//! `show` and `list`: looking at captures.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -7,16 +7,6 @@ use super::{Outcome, complain, say};
 use crate::replay::coverage;
 use crate::suite;
 use crate::trace::{Capture, Trace};
-
-#[derive(clap::Args)]
-pub(super) struct Check {
-    /// What to check.
-    #[arg(required_unless_present = "rules")]
-    capture: Option<PathBuf>,
-    /// List the rules instead.
-    #[arg(long)]
-    rules: bool,
-}
 
 #[derive(clap::Args)]
 pub(super) struct Show {
@@ -29,40 +19,6 @@ pub(super) struct List {
     /// Traces, or directories of traces.
     #[arg(default_value = "traces")]
     traces: Vec<PathBuf>,
-}
-
-pub(super) fn check(arguments: &Check) -> Outcome {
-    let Some(path) = arguments.capture.as_ref().filter(|_| !arguments.rules) else {
-        for rule in crate::check::RULES {
-            say(format_args!(
-                "{:<22} {} ({})",
-                rule.id, rule.text, rule.source
-            ));
-        }
-        return Outcome::Passed;
-    };
-    let capture = match Capture::load(path) {
-        Ok(capture) => capture,
-        Err(error) => return complain(error, Outcome::Unfit),
-    };
-    let checked = crate::check::check(&capture);
-    for damage in &capture.damage {
-        say(format_args!("damaged: {damage}"));
-    }
-    for violation in &checked.violations {
-        say(violation);
-    }
-    say(format_args!(
-        "{}: {} packets, {} violations",
-        path.display(),
-        checked.packets,
-        checked.violations.len()
-    ));
-    if checked.violations.is_empty() && capture.damage.is_empty() {
-        Outcome::Passed
-    } else {
-        Outcome::Failed
-    }
 }
 
 pub(super) fn show(arguments: &Show) -> Outcome {

@@ -3,6 +3,7 @@
 //! Exit status: 0 if everything passed, 1 if something failed, 2 for wrong usage or an unfit
 //! environment, with one line on what is wrong and how to mend it.
 
+mod check;
 mod drive;
 mod interop;
 mod look;
@@ -32,7 +33,7 @@ enum Command {
     /// Record a trace: stock libfabric on both sides, each on an emulated host of its own.
     Record(record::Record),
     /// Check a capture against the rules of the protocol.
-    Check(look::Check),
+    Check(check::Check),
     /// Show every field of every packet of a capture.
     Show(look::Show),
     /// List traces and what they are about.
@@ -85,7 +86,7 @@ pub fn main() -> ExitCode {
         Command::Run(arguments) => run::run(&arguments),
         Command::Record(arguments) => record::record(&arguments),
         Command::Interop(arguments) => interop::interop(&arguments),
-        Command::Check(arguments) => look::check(&arguments),
+        Command::Check(arguments) => check::check(&arguments),
         Command::Show(arguments) => look::show(&arguments),
         Command::List(arguments) => look::list(&arguments),
         Command::Drive(arguments) => drive::drive(&arguments),

@@ -199,9 +199,10 @@ pub fn name_of(path: &Path) -> String {
 /// What is wrong with a trace before anything is played.
 fn inspect(trace: &Trace) -> Vec<Finding> {
     let checked = check::check(&trace.capture);
+    let broken = checked.worse_than(efa_core::rules::Severity::Warning);
     let damage = trace.capture.damage.iter().cloned();
     damage
-        .chain(checked.violations.iter().map(ToString::to_string))
+        .chain(broken.map(ToString::to_string))
         .map(|text| Finding::plain(Severity::Must, text))
         .collect()
 }

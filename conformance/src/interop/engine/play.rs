@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use efa_core::rules::Severity;
 use efa_core::wire::{ExtraFeatures, Header};
 
 use super::capture::{packets, sent_by};
@@ -88,8 +89,8 @@ pub(super) fn play_staged(
         )
     })?;
     problems.extend(capture.damage.iter().cloned());
-    let violations = check::check(&capture).violations;
-    problems.extend(violations.iter().map(ToString::to_string));
+    let checked = check::check(&capture);
+    problems.extend(checked.worse_than(Severity::Note).map(ToString::to_string));
     Ok(Played {
         capture,
         stopped,

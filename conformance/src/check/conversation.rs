@@ -1,0 +1,840 @@
+//! What two endpoints send each other, as one of them sees it.
+//!
+//! A conversation is seen from its *near* end, in the order in which that end's host saw the frames.
+//! What the near end sends it sends in that order; and what it has not seen arrive it cannot know. Of
+//! the far end's packets the order is not known, but nothing that they answer was sent after they
+//! arrived. Both ends of a conversation are captured often; then there are two conversations, and each
+//! packet is judged in that of its sender.
+
+use std::collections::HashMap;
+
+use efa_core::address::Qkey;
+use efa_core::rules::{self, Rule, Severity};
+use efa_core::wire::{ExtraFeatures, PacketType, ParseError};
+
+use super::Node;
+use super::device::Requests;
+use super::operation::{Due, End, Names, OpId, Operations, Turn};
+use super::packet::{Reading, Said};
+use super::report::{Finding, Found, Report};
+use super::sequence::Sequence;
+
+/// Findings that are held back until it is clear that the two speak the RDM protocol.
+const MOST_HELD: usize = 32;
+/// Connection ids that are remembered of former endpoints.
+const MOST_FORMER: usize = 64;
+
+/// Where in the capture something is seen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// The frame's number.
+    pub(super) number: u64,
+    /// The interface that captured it.
+    pub(super) interface: usize,
+    /// Whether it is judged here, or in the view of its sender.
+    pub(super) is_judged: bool,
+    /// Whether the near end sent it.
+    pub(super) is_own: bool,
+}
+
+/// What one end of a conversation has sent.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) node: Node,
+    /// Its connection id, and the packet that tells it.
+    connid: Option<(u32, u64)>,
+    /// Connection ids of endpoints that had the queue pair before.
+    former: Vec<u32>,
+    /// Its HANDSHAKE.
+    pub(super) handshake: Option<u64>,
+    pub(super) features: ExtraFeatures,
+    /// Its first packet.
+    first: Option<u64>,
+    /// Its first request without a raw address.
+    without_address: Option<u64>,
+    /// The first answer that it gave.
+    pub(super) answered: Option<(u64, PacketType)>,
+    /// Its first packet other than a HANDSHAKE after it had heard from the peer.
+    went_on: Option<(u64, PacketType)>,
+    pub(super) sequence: Sequence,
+    /// Operations by the ids that it gave.
+    pub(super) send_ids: Names,
+    pub(super) recv_ids: Names,
+    pub(super) fetch_ids: Names,
+    /// Messages whose receiver may refuse to read them, by msg_id.
+    pub(super) readable: HashMap<u32, OpId>,
+    /// Operations whose memory the peer is going to read, in their order.
+    pub(super) long_reads: Vec<OpId>,
+    pub(super) requests: Requests,
+    /// How many of its requests were refused.
+    refusals: u64,
+    /// What it has answered proves that it has come to this.
+    come_to: Progress,
+    /// When the windows were opened that it filled.
+    pub(super) filled: Vec<u64>,
+}
+
+/// What an endpoint's answers prove it to have come to.
+#[derive(Debug, Default)]
+struct Progress {
+    arrival: Option<u64>,
+    matched: HashMap<Option<u64>, u32>,
+    atomic: Option<u32>,
+    keys: Vec<u64>,
+}
+
+impl Side {
+    fn new(node: Node) -> Side {
+        Side {
+            node,
+            connid: None,
+            former: Vec::new(),
+            handshake: None,
+            features: ExtraFeatures::empty(),
+            first: None,
+            without_address: None,
+            answered: None,
+            went_on: None,
+            sequence: Sequence::default(),
+            send_ids: Names::default(),
+            recv_ids: Names::default(),
+            fetch_ids: Names::default(),
+            readable: HashMap::new(),
+            long_reads: Vec::new(),
+            requests: Requests::default(),
+            refusals: 0,
+            come_to: Progress::default(),
+            filled: Vec::new(),
+        }
+    }
+
+    /// Its successor on the same queue pair, or the same endpoint towards a successor of its peer.
+    fn renew(&mut self) {
+        let mut fresh = Side::new(self.node);
+        std::mem::swap(&mut fresh.requests, &mut self.requests);
+        std::mem::swap(&mut fresh.former, &mut self.former);
+        *self = fresh;
+    }
+
+    fn is_former(&self, connid: u32) -> bool {
+        self.former.contains(&connid)
+    }
+
+    fn retire(&mut self) {
+        if let Some((connid, _)) = self.connid {
+            if self.former.len() >= MOST_FORMER {
+                self.former.remove(0);
+            }
+            self.former.push(connid);
+        }
+    }
+}
+
+/// Whether the two speak the RDM protocol.
+#[derive(Debug)]
+enum Speech {
+    /// A request named its sender truly, or there was a HANDSHAKE.
+    Rdm,
+    /// It is not clear yet.
+    Unclear {
+        valid: u64,
+        invalid: u64,
+        held: Vec<Found>,
+    },
+}
+
+/// What two endpoints send each other, as one of them sees it.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    /// The near end and the far end; of an endpoint that talks to itself only the first is used.
+    pub(super) sides: [Side; 2],
+    pub(super) operations: Operations,
+    /// Whether its beginning is in the capture; decided at the first packet.
+    from_start: Option<bool>,
+    /// Packets in it were cut off: what they began or ended is not known.
+    is_torn: bool,
+    /// A device refused something for good.
+    pub(super) has_failed: bool,
+    speech: Speech,
+    packets: u64,
+    serial: u64,
+    interface: usize,
+    last: (u64, String),
+}
+
+impl Conversation {
+    pub(super) fn new(near: Node, far: Node) -> Conversation {
+        Conversation {
+            sides: [Side::new(near), Side::new(far)],
+            operations: Operations::default(),
+            from_start: None,
+            is_torn: false,
+            has_failed: false,
+            speech: Speech::Unclear {
+                valid: 0,
+                invalid: 0,
+                held: Vec::new(),
+            },
+            packets: 0,
+            serial: 0,
+            interface: 0,
+            last: (0, String::new()),
+        }
+    }
+
+    /// Who sent a frame from this node, and who gets it.
+    pub(super) fn ends(&self, from: Node) -> (End, End) {
+        if self.sides[0].node == self.sides[1].node {
+            (0, 0)
+        } else if self.sides[0].node == from {
+            (0, 1)
+        } else {
+            (1, 0)
+        }
+    }
+
+    /// Whether nothing that was said before is missing.
+    pub(super) fn is_from_start(&self) -> bool {
+        self.from_start == Some(true) && !self.is_torn
+    }
+
+    pub(super) fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    /// Reports a breach.
+    pub(super) fn breach(
+        &mut self,
+        report: &mut Report,
+        place: Place,
+        kind: impl ToString,
+        rule: &'static Rule,
+        text: String,
+    ) {
+        self.find(report, place, kind.to_string(), rule, rule.severity, text);
+    }
+
+    /// Reports a breach, as a note unless it is proven.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn suspect(
+        &mut self,
+        report: &mut Report,
+        place: Place,
+        kind: impl ToString,
+        rule: &'static Rule,
+        is_proven: bool,
+        text: String,
+    ) {
+        let severity = if is_proven {
+            rule.severity
+        } else {
+            Severity::Note
+        };
+        self.find(report, place, kind.to_string(), rule, severity, text);
+    }
+
+    fn find(
+        &mut self,
+        report: &mut Report,
+        place: Place,
+        kind: String,
+        rule: &'static Rule,
+        severity: Severity,
+        text: String,
+    ) {
+        let needs_history = rule.evidence == rules::Evidence::History;
+        if !place.is_judged || self.is_torn && needs_history {
+            return;
+        }
+        let found = Found {
+            finding: Finding {
+                rule,
+                severity,
+                packet: place.number,
+                kind,
+                text,
+            },
+            interface: place.interface,
+        };
+        match &mut self.speech {
+            Speech::Rdm => report.add(found),
+            Speech::Unclear { held, .. } if held.len() < MOST_HELD => held.push(found),
+            Speech::Unclear { .. } => {}
+        }
+    }
+
+    /// A packet that is none.
+    pub(super) fn malformed(
+        &mut self,
+        report: &mut Report,
+        place: Place,
+        kind: String,
+        error: &ParseError,
+    ) {
+        self.packets += u64::from(place.is_judged);
+        if let Speech::Unclear { invalid, .. } = &mut self.speech {
+            *invalid += 1;
+        }
+        (self.interface, self.last) = (place.interface, (place.number, kind.clone()));
+        self.breach(report, place, kind, &rules::PACKET_FORM, error.to_string());
+    }
+
+    /// A packet of which the capture lacks a part.
+    pub(super) fn torn(&mut self) {
+        self.is_torn = true;
+    }
+
+    /// A packet. Returns the two ends if what it says has to be followed.
+    pub(super) fn packet(
+        &mut self,
+        report: &mut Report,
+        place: Place,
+        frame: &PacketFrame,
+        reading: &Reading,
+        is_repetition: bool,
+    ) -> Option<(End, End)> {
+        self.packets += u64::from(place.is_judged && !is_repetition);
+        self.last = (place.number, reading.packet_type.to_string());
+        self.interface = place.interface;
+        self.hear(report, frame, reading);
+        if self.from_start.is_none() {
+            // A packet without an address that arrives first may be a late one, for a predecessor.
+            let is_from_birth =
+                frame.is_from_birth && (place.is_own || reading.raw_address().is_some());
+            self.from_start = Some(is_from_birth || begins(frame, reading));
+        }
+        let (me, you) = self.ends(frame.from);
+        if is_repetition || !self.identify(report, place, frame, reading, me, you) {
+            return None;
+        }
+        let packet_type = reading.packet_type;
+        self.check_features(report, place, packet_type, you);
+        if reading.request.is_some() {
+            self.check_address(report, place, reading, me, you);
+        }
+        self.check_connid_asked(report, place, reading, you);
+        let side = &mut self.sides[me];
+        side.first.get_or_insert(place.number);
+        if packet_type != PacketType::Handshake && self.sides[you].first.is_some() {
+            let side = &mut self.sides[me];
+            side.went_on.get_or_insert((place.number, packet_type));
+        }
+        Some((me, you))
+    }
+
+    /// Whether the packet shows that the two speak the RDM protocol.
+    fn hear(&mut self, report: &mut Report, frame: &PacketFrame, reading: &Reading) {
+        let Speech::Unclear { valid, .. } = &mut self.speech else {
+            return;
+        };
+        *valid += 1;
+        let names_sender = reading.raw_address().is_some_and(|address| {
+            Node {
+                gid: address.gid,
+                qpn: address.qpn.0,
+            } == frame.from
+        });
+        if names_sender || matches!(reading.said, Said::Handshake(_)) {
+            self.is_rdm(report);
+        }
+    }
+
+    fn is_rdm(&mut self, report: &mut Report) {
+        if let Speech::Unclear { held, .. } = std::mem::replace(&mut self.speech, Speech::Rdm) {
+            for found in held {
+                report.add(found);
+            }
+        }
+    }
+
+    /// Who sends the packet, and to whom. Returns whether they are the endpoints that the conversation
+    /// is between now.
+    fn identify(
+        &mut self,
+        report: &mut Report,
+        place: Place,
+        frame: &PacketFrame,
+        reading: &Reading,
+        me: End,
+        you: End,
+    ) -> bool {
+        let packet_type = reading.packet_type;
+        let raw = reading.raw_address();
+        if let Some(address) = raw {
+            let named = Node {
+                gid: address.gid,
+                qpn: address.qpn.0,
+            };
+            if named != frame.from {
+                let text = format!("it names {named}, but was sent by {}", frame.from);
+                self.breach(report, place, packet_type, &rules::RAW_ADDRESS_TRUE, text);
+            }
+        }
+        let Qkey(used) = frame.qkey;
+        if let Some(Qkey(connid)) = raw.map(|address| address.qkey) {
+            let known = self.sides[me].connid;
+            if known.is_some_and(|(known, _)| known != connid) && !self.sides[me].is_former(connid)
+            {
+                // Another endpoint has the queue pair now: all numbers are given out anew, by both.
+                self.end(report);
+                self.sides[me].retire();
+                self.sides[me].renew();
+                self.sides[me].connid = Some((connid, place.number));
+                if me != you {
+                    let peer = self.sides[you].connid;
+                    self.sides[you].renew();
+                    self.sides[you].connid = peer.filter(|(peer, _)| *peer == used);
+                }
+                self.operations = Operations::default();
+                self.has_failed = false;
+                self.from_start = Some(begins(frame, reading));
+            } else if me != you
+                && let Some((peer, _)) = self.sides[you].connid
+                && peer != used
+                && !self.sides[you].is_former(used)
+            {
+                // It greets another endpoint than the one that it knew, or errs.
+                self.end(report);
+                for end in [me, you] {
+                    let connid = self.sides[end].connid;
+                    self.sides[end].renew();
+                    self.sides[end].connid = connid.filter(|_| end == me);
+                }
+                self.operations = Operations::default();
+                self.from_start = Some(false);
+            }
+        }
+        let told = [
+            (raw.map(|address| address.qkey.0), "raw_addr.connid"),
+            (reading.connid, "connid"),
+        ];
+        for (connid, field) in told {
+            let Some(connid) = connid else { continue };
+            let side = &mut self.sides[me];
+            if side.is_former(connid) {
+                let text = format!("`{field}` is {connid:#x}, of an earlier endpoint");
+                self.breach(report, place, packet_type, &rules::LATE_PACKET, text);
+                return false;
+            }
+            let (known, first) = *side.connid.get_or_insert((connid, place.number));
+            if known != connid {
+                let text = format!(
+                    "`{field}` is {connid:#x}, but packet {first} shows that {} has {known:#x}",
+                    frame.from
+                );
+                self.breach(report, place, packet_type, &rules::CONNID_TRUE, text);
+            }
+        }
+        if let Some((connid, first)) = self.sides[you].connid
+            && connid != used
+        {
+            if self.sides[you].is_former(used) {
+                let text = format!("it is sent to Q-key {used:#x}, of an earlier endpoint");
+                self.breach(report, place, packet_type, &rules::LATE_PACKET, text);
+                return false;
+            }
+            let text = format!(
+                "it is sent to Q-key {used:#x}, but packet {first} shows that {} has {connid:#x}",
+                self.sides[you].node
+            );
+            self.breach(report, place, packet_type, &rules::QKEY_TRUE, text);
+        }
+        true
+    }
+
+    fn check_features(
+        &mut self,
+        report: &mut Report,
+        place: Place,
+        packet_type: PacketType,
+        you: End,
+    ) {
+        let Some((feature, name)) = needed(packet_type) else {
+            return;
+        };
+        let peer = self.sides[you].node;
+        if self.sides[you].handshake.is_some() {
+            if !self.sides[you].features.intersects(feature) {
+                let text = format!("{peer} has not announced {name}");
+                self.breach(report, place, packet_type, &rules::FEATURE_ANNOUNCED, text);
+            }
+        } else if self.is_from_start() {
+            let text = format!("{peer} has announced nothing yet, so not {name}");
+            self.breach(report, place, packet_type, &rules::FEATURE_EARLY, text);
+        }
+    }
+
+    /// The raw address of a request: whether it is there when it must be.
+    fn check_address(
+        &mut self,
+        report: &mut Report,
+        place: Place,
+        reading: &Reading,
+        me: End,
+        you: End,
+    ) {
+        let packet_type = reading.packet_type;
+        let is_constant = self.sides[you]
+            .features
+            .contains(ExtraFeatures::CONSTANT_HEADER_LENGTH);
+        let sender = self.sides[me].node;
+        if reading.raw_address().is_some() {
+            if let Some(first) = self.sides[me].without_address
+                && !is_constant
+            {
+                let text = format!(
+                    "packet {first} has none, so {sender} had processed the HANDSHAKE by then"
+                );
+                self.breach(report, place, packet_type, &rules::RAW_ADDRESS_LAST, text);
+            }
+            return;
+        }
+        self.sides[me].without_address.get_or_insert(place.number);
+        if self.sides[you].handshake.is_none() {
+            if self.is_from_start() {
+                let text = format!("{sender} has received no HANDSHAKE yet");
+                self.breach(report, place, packet_type, &rules::RAW_ADDRESS_FIRST, text);
+            }
+        } else if is_constant {
+            let text = format!(
+                "{} asked for headers of constant length",
+                self.sides[you].node
+            );
+            self.breach(report, place, packet_type, &rules::CONSTANT_HEADER, text);
+        }
+    }
+
+    /// Whether the peer wants the connid of packets in which it is optional.
+    fn check_connid_asked(
+        &mut self,
+        report: &mut Report,
+        place: Place,
+        reading: &Reading,
+        you: End,
+    ) {
+        let is_optional = reading.request.is_some() || reading.packet_type == PacketType::CtsData;
+        if reading.connid.is_none() || !is_optional || self.sides[you].handshake.is_none() {
+            return;
+        }
+        if !self.sides[you]
+            .features
+            .contains(ExtraFeatures::CONNID_HEADER)
+        {
+            let text = format!("{} has not asked for it", self.sides[you].node);
+            self.breach(
+                report,
+                place,
+                reading.packet_type,
+                &rules::CONNID_UNASKED,
+                text,
+            );
+        }
+    }
+
+    /// One of the requests of `me` was refused.
+    pub(super) fn refused(&mut self, me: End) {
+        self.sides[me].refusals += 1;
+    }
+
+    /// An answer that was due has come from `me`.
+    pub(super) fn answered(&mut self, place: Place, packet_type: PacketType, me: End, id: OpId) {
+        let side = &mut self.sides[me];
+        side.answered.get_or_insert((place.number, packet_type));
+        let Some(operation) = self.operations.get_mut(id) else {
+            return;
+        };
+        let Some(due) = operation.due.take_if(|due| due.from == me) else {
+            return;
+        };
+        let progress = &mut side.come_to;
+        progress.arrival = progress.arrival.max(Some(due.serial));
+        match due.turn {
+            Turn::Arrival => {}
+            Turn::Match(tag, msg_id) => {
+                if progress.matched.len() > 1024 {
+                    progress.matched.clear();
+                }
+                let latest = progress.matched.entry(tag).or_insert(msg_id);
+                *latest = later(*latest, msg_id);
+            }
+            Turn::Atomic(msg_id) => {
+                progress.atomic = Some(progress.atomic.map_or(msg_id, |id| later(id, msg_id)));
+            }
+        }
+        for key in &operation.keys {
+            if !progress.keys.contains(key) && progress.keys.len() < 256 {
+                progress.keys.push(*key);
+            }
+        }
+    }
+
+    /// Whether an endpoint gave answers that had to wait for one that it owes.
+    fn is_overdue(&self, due: &Due, keys: &[u64]) -> bool {
+        // Of the far end's packets it is not known when they arrived where.
+        let side = &self.sides[due.from];
+        if due.from != 0 || self.has_failed || side.refusals > 0 || !self.is_from_start() {
+            return false;
+        }
+        let progress = &side.come_to;
+        let came_later = match due.turn {
+            Turn::Arrival => progress.arrival.is_some_and(|arrival| arrival > due.serial),
+            Turn::Match(tag, msg_id) => progress
+                .matched
+                .get(&tag)
+                .is_some_and(|&latest| latest != msg_id && later(latest, msg_id) == latest),
+            Turn::Atomic(msg_id) => progress
+                .atomic
+                .is_some_and(|latest| latest != msg_id && later(latest, msg_id) == latest),
+        };
+        // A request that names memory which is not there is not answered.
+        came_later && keys.iter().all(|key| progress.keys.contains(key))
+    }
+
+    /// What can be said when nothing more comes.
+    pub(super) fn end(&mut self, report: &mut Report) {
+        self.end_of_handshakes(report);
+        self.end_of_sequences(report);
+        self.end_of_operations(report);
+    }
+
+    /// The place of a packet of `end` for which nothing more came.
+    fn place_of(&self, end: End, number: u64) -> Place {
+        Place {
+            number,
+            interface: self.interface,
+            // The far end's packets may be judged in its own view; what never came is judged there.
+            is_judged: end == 0,
+            is_own: end == 0,
+        }
+    }
+
+    fn end_of_handshakes(&mut self, report: &mut Report) {
+        if !self.is_from_start() || self.has_failed {
+            return;
+        }
+        let side = &self.sides[0];
+        let peer = if side.node == self.sides[1].node {
+            0
+        } else {
+            1
+        };
+        let (Some(heard), None) = (self.sides[peer].first, side.handshake) else {
+            return;
+        };
+        let is_proven = side.answered.is_some() && side.refusals == 0;
+        let Some((number, packet_type)) = side.answered.or(side.went_on) else {
+            return;
+        };
+        let text = format!(
+            "{} heard from {} in packet {heard} and never sent it a HANDSHAKE",
+            side.node, self.sides[peer].node
+        );
+        let place = self.place_of(0, number);
+        let rule = &rules::HANDSHAKE_ANSWER;
+        self.suspect(report, place, packet_type, rule, is_proven, text);
+    }
+
+    fn end_of_sequences(&mut self, report: &mut Report) {
+        let is_whole = !self.has_failed && self.sides[0].refusals == 0;
+        let gaps = self.sides[0].sequence.gaps();
+        // Of a capture that began later it is not known what was sent before.
+        if !self.is_from_start() {
+            return;
+        }
+        for gap in gaps {
+            self.gap(report, gap, self.interface);
+        }
+        let unfinished: Vec<_> = self.sides[0]
+            .sequence
+            .unfinished()
+            .map(|(part, is_proven)| {
+                (
+                    part.first,
+                    part.last,
+                    part.shape,
+                    part.operation,
+                    part.runs.total(),
+                    is_proven,
+                )
+            })
+            .collect();
+        for (first, last, shape, operation, sent, is_proven) in unfinished {
+            let operation = operation.and_then(|id| self.operations.get(id));
+            let sent = operation.map_or(sent, |operation| operation.sent());
+            let text = format!(
+                "{sent} of {} bytes of the message of packet {first} were sent",
+                shape.in_requests
+            );
+            let place = self.place_of(0, last);
+            let rule = &rules::MESSAGE_WHOLE;
+            let is_proven = is_proven && is_whole;
+            self.suspect(report, place, shape.packet_type, rule, is_proven, text);
+        }
+    }
+
+    /// Messages of the near end were never sent.
+    pub(super) fn gap(&mut self, report: &mut Report, gap: super::sequence::Gap, interface: usize) {
+        let (rule, what) = match gap.is_first {
+            true => (&rules::MSG_ID_FIRST, "begins with"),
+            false => (&rules::MSG_ID_GAP, "goes on with"),
+        };
+        let (first, last) = gap.missing;
+        let text = format!(
+            "{} {what} message {}, messages {first} to {last} were never sent",
+            self.sides[0].node,
+            last.wrapping_add(1)
+        );
+        let place = Place {
+            interface,
+            ..self.place_of(0, gap.packet)
+        };
+        let is_proven = gap.is_proven && !self.has_failed && self.sides[0].refusals == 0;
+        self.suspect(report, place, gap.packet_type, rule, is_proven, text);
+    }
+
+    fn end_of_operations(&mut self, report: &mut Report) {
+        let mut overdue = Vec::new();
+        let mut unfinished = Vec::new();
+        let is_orderly = !self.has_failed && self.sides[0].refusals == 0;
+        for operation in self.operations.all() {
+            if operation.has_failed || operation.is_done {
+                continue;
+            }
+            if let Some(due) = operation.due
+                && due.from == 0
+            {
+                overdue.push((
+                    due,
+                    self.is_overdue(&due, &operation.keys),
+                    operation.request,
+                ));
+            }
+            if operation.source == 0
+                && operation.kind != super::operation::Kind::LongRead
+                && operation.sent() < operation.granted.min(operation.length)
+                && let Some((opened, before)) = operation.window
+            {
+                let later = self.sides[0].filled.iter().filter(|&&at| at > opened);
+                let is_proven = is_orderly && before == operation.sent() && later.count() >= 4;
+                unfinished.push((
+                    operation.request,
+                    operation.packet_type,
+                    operation.sent(),
+                    operation.granted,
+                    is_proven,
+                ));
+            }
+        }
+        overdue.sort_by_key(|(due, ..)| due.serial);
+        unfinished.sort_unstable_by_key(|(request, ..)| *request);
+        for (due, is_proven, request) in overdue {
+            let text = format!(
+                "{} owes the {} for packet {request}",
+                self.sides[0].node, due.what
+            );
+            let place = self.place_of(0, due.packet);
+            let rule = &rules::ANSWER_MISSING;
+            self.suspect(report, place, due.packet_type, rule, is_proven, text);
+        }
+        for (request, packet_type, sent, granted, is_proven) in unfinished {
+            let text = format!("{sent} bytes were sent, {granted} were granted");
+            let place = self.place_of(0, request);
+            let rule = &rules::MESSAGE_WHOLE;
+            self.suspect(report, place, packet_type, rule, is_proven, text);
+        }
+    }
+
+    /// The conversation is over: what it was is settled now at the latest.
+    pub(super) fn close(&mut self, report: &mut Report) {
+        self.end(report);
+        if let Speech::Unclear { valid, invalid, .. } = self.speech {
+            if valid > 0 && valid >= 8 * invalid {
+                self.is_rdm(report);
+            } else if valid + invalid > 0 {
+                report.foreign += self.packets;
+                let [near, far] = &self.sides;
+                let text = format!(
+                    "{} sends between {} and {}, of which {valid} could be RDM packets",
+                    valid + invalid,
+                    near.node,
+                    far.node
+                );
+                let (number, kind) = &self.last;
+                let finding = Finding {
+                    rule: &rules::NOT_RDM,
+                    severity: rules::NOT_RDM.severity,
+                    packet: *number,
+                    kind: kind.clone(),
+                    text,
+                };
+                if self.packets > 0 {
+                    report.add(Found {
+                        finding,
+                        interface: self.interface,
+                    });
+                }
+                return;
+            }
+        }
+        report.packets += self.packets;
+        report.conversations += u64::from(self.packets > 0);
+    }
+}
+
+/// The later of two msg_ids, which wrap.
+fn later(one: u32, other: u32) -> u32 {
+    if one.wrapping_sub(other) < 1 << 31 {
+        one
+    } else {
+        other
+    }
+}
+
+/// The frame around a packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PacketFrame {
+    pub(super) from: Node,
+    pub(super) qkey: Qkey,
+    pub(super) sequence: u32,
+    pub(super) retransmission: bool,
+    /// Whether the capture has everything that the near end ever sent.
+    pub(super) is_from_birth: bool,
+}
+
+/// Whether nothing can have been said before: the first request of a queue pair, message 0 to a peer
+/// that does not know the sender yet, or a request for a handshake.
+fn begins(frame: &PacketFrame, reading: &Reading) -> bool {
+    if reading.raw_address().is_none() {
+        return false;
+    }
+    let is_first = frame.sequence == 0 && !frame.retransmission;
+    is_first
+        || match reading.said {
+            Said::Message(message) => match (message.msg_id, message.rma_iov) {
+                (Some(msg_id), _) => msg_id == 0,
+                (None, iov) => iov.is_some_and(|iov| iov.count() == 0),
+            },
+            Said::Atomic(atomic) => atomic.msg_id == 0,
+            _ => false,
+        }
+}
+
+/// The feature that a receiver of such packets has, and its name.
+fn needed(packet_type: PacketType) -> Option<(ExtraFeatures, &'static str)> {
+    Some(match packet_type {
+        PacketType::LongreadMsgRtm | PacketType::LongreadTagRtm | PacketType::LongreadRtw => {
+            (ExtraFeatures::RDMA_READ, "RDMA read")
+        }
+        PacketType::ReadNack => (ExtraFeatures::READ_NACK, "READ_NACK"),
+        // A peer that reads by RDMA gets runts as well from libfabric up to 2.5.
+        PacketType::RuntreadMsgRtm | PacketType::RuntreadTagRtm => (
+            ExtraFeatures::RUNTING_READ.union(ExtraFeatures::RDMA_READ),
+            "runting read",
+        ),
+        packet_type if packet_type.is_delivery_complete() => {
+            (ExtraFeatures::DELIVERY_COMPLETE, "delivery complete")
+        }
+        _ => return None,
+    })
+}

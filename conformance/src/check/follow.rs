@@ -1,0 +1,801 @@
+//! Following operations from packet to packet.
+
+use efa_core::rules;
+use efa_core::wire::{ExtraFeatures, RtaKind};
+
+use super::conversation::{Conversation, Place};
+use super::operation::{Due, End, Kind, OpId, Operation, Turn, regions};
+use super::packet::{Announced, Atomic, Ids, Message, Read, Reading, Said, Way};
+use super::report::Report;
+use super::runs::Runs;
+use super::sequence::{Part, Shape};
+
+/// A packet at its place, for as long as it is followed.
+pub(super) struct Step<'c> {
+    pub(super) conversation: &'c mut Conversation,
+    pub(super) report: &'c mut Report,
+    pub(super) place: Place,
+    pub(super) reading: Reading,
+    pub(super) sequence: u32,
+    /// Who sent it, and who gets it.
+    pub(super) me: End,
+    pub(super) you: End,
+}
+
+impl Step<'_> {
+    pub(super) fn follow(&mut self) {
+        match self.reading.said {
+            Said::Message(message) => self.message(message),
+            Said::Read(read) => self.read(read),
+            Said::Atomic(atomic) => self.atomic(atomic),
+            Said::Cts { ids, length } => self.window(ids, length),
+            Said::CtsData { recv_id, offset } => self.data(recv_id, offset),
+            Said::ReadRsp(ids) => self.read_response(ids),
+            Said::AtomRsp { recv_id } => self.atomic_response(recv_id),
+            Said::Eor(ids) => self.acknowledge(ids.send_id, true),
+            Said::Receipt { send_id } => self.acknowledge(send_id, false),
+            Said::ReadNack(ids) => self.refuse(ids),
+            Said::Handshake(announced) => self.handshake(announced),
+            Said::Other => {}
+        }
+    }
+
+    fn breach(&mut self, rule: &'static rules::Rule, text: String) {
+        let kind = self.reading.packet_type;
+        self.conversation
+            .breach(self.report, self.place, kind, rule, text);
+    }
+
+    fn operation(&mut self, id: OpId) -> Option<&mut Operation> {
+        self.conversation.operations.get_mut(id)
+    }
+
+    /// The packet belongs to an operation.
+    fn joins(&mut self, id: OpId) {
+        let side = &mut self.conversation.sides[self.me];
+        side.requests.belongs(self.sequence, id);
+    }
+
+    /// The operation that an id of the other end names.
+    fn named(&mut self, field: &str, value: u32, id: Option<OpId>) -> Option<OpId> {
+        let is_known = id.is_some_and(|id| self.conversation.operations.get(id).is_some());
+        if is_known {
+            return id;
+        }
+        self.names_nothing(field, value);
+        None
+    }
+
+    fn names_nothing(&mut self, field: &str, value: u32) {
+        if self.conversation.is_from_start() {
+            let rule = match self.reading.said {
+                Said::CtsData { .. } => &rules::CTSDATA_NAMES_CTS,
+                _ => &rules::ANSWER_NAMES_REQUEST,
+            };
+            let peer = self.conversation.sides[self.you].node;
+            let text = format!("{field} {value} names no operation of {peer} that waits for it");
+            self.breach(rule, text);
+        }
+    }
+
+    fn due(&mut self, id: OpId, from: End, turn: Turn, what: &'static str) {
+        let serial = self.conversation.next_serial();
+        let due = Due {
+            from,
+            turn,
+            serial,
+            packet: self.place.number,
+            packet_type: self.reading.packet_type,
+            what,
+        };
+        if let Some(operation) = self.operation(id) {
+            operation.due = Some(due);
+        }
+    }
+
+    fn answered(&mut self, id: OpId) {
+        let packet_type = self.reading.packet_type;
+        self.conversation
+            .answered(self.place, packet_type, self.me, id);
+    }
+
+    fn done(&mut self, id: OpId) {
+        if let Some(operation) = self.operation(id)
+            && !operation.is_done
+        {
+            operation.is_done = true;
+            self.conversation.operations.over(id);
+        }
+    }
+
+    /// Gives an operation of `me` the id `send_id`.
+    fn names_send(&mut self, send_id: u32, id: OpId) {
+        let before = self.conversation.sides[self.me].send_ids.get(send_id);
+        if let Some(other) = before.filter(|other| *other != id)
+            && let Some(other) = self.operation(other)
+            && other.holds_send_id()
+        {
+            let text = format!(
+                "send_id {send_id} names the operation of packet {}",
+                other.request
+            );
+            self.breach(&rules::ID_IN_USE, text);
+        }
+        let conversation = &mut *self.conversation;
+        let names = &mut conversation.sides[self.me].send_ids;
+        names.insert(send_id, id);
+        if names.len() > 8192 {
+            names.retain_known(&conversation.operations);
+        }
+    }
+
+    /// Gives an operation the id `recv_id` of `me`, who receives its data.
+    fn names_receive(&mut self, recv_id: u32, id: OpId) {
+        let before = self.conversation.sides[self.me].recv_ids.get(recv_id);
+        if let Some(other) = before.filter(|other| *other != id)
+            && let Some(other) = self.operation(other)
+            && other.holds_recv_id()
+        {
+            let text = format!(
+                "recv_id {recv_id} names the operation of packet {}",
+                other.request
+            );
+            self.breach(&rules::ID_IN_USE, text);
+        }
+        let conversation = &mut *self.conversation;
+        let names = &mut conversation.sides[self.me].recv_ids;
+        names.insert(recv_id, id);
+        if names.len() > 8192 {
+            names.retain_known(&conversation.operations);
+        }
+    }
+
+    fn message(&mut self, message: Message) {
+        if let Some(msg_id) = message.msg_id
+            && self.goes_on(msg_id, &message)
+        {
+            return;
+        }
+        self.check_user_recv_qp(&message);
+        let is_new = match message.msg_id {
+            Some(msg_id) if !message.answers_nack => self.begins_message(msg_id),
+            Some(msg_id) => {
+                if self.conversation.is_from_start() {
+                    let text = format!("no read of message {msg_id} was refused");
+                    self.breach(&rules::READ_NACK, text);
+                }
+                false
+            }
+            None => true,
+        };
+        let in_parts = matches!(message.way, Way::Medium | Way::RuntRead);
+        let id = message
+            .send_id
+            .map(|send_id| self.begin_push(send_id, &message));
+        let mut runs = Runs::default();
+        let payload = match message.way {
+            Way::LongRead => 0,
+            _ => self.reading.payload,
+        };
+        if message.way == Way::LongCts && payload > message.length {
+            let text = format!("{payload} bytes, in a message of {}", message.length);
+            self.breach(&rules::SEGMENT_BOUNDS, text);
+            self.add(
+                id,
+                &mut runs,
+                0,
+                message.length,
+                message.length,
+                message.length,
+            );
+        } else {
+            let room = match message.way {
+                Way::RuntRead => message.in_requests,
+                _ => message.length,
+            };
+            self.add(id, &mut runs, message.offset, payload, room, message.length);
+        }
+        if in_parts
+            && is_new
+            && let Some(msg_id) = message.msg_id
+        {
+            let part = Part {
+                first: self.place.number,
+                last: self.place.number,
+                shape: self.shape(&message),
+                cq_data: self.reading.request.and_then(|request| request.cq_data),
+                runs,
+                operation: id,
+                begun: self.conversation.sides[self.me].sequence.begun,
+            };
+            let parts = &mut self.conversation.sides[self.me].sequence.parts;
+            parts.insert(msg_id, part);
+            self.finish_part(msg_id, &message);
+        } else if let Some(id) = id {
+            self.finish_request(id, &message);
+        }
+    }
+
+    /// Messages go to a queue pair of their own if the receiver has one for them, and the sender is
+    /// known to have heard of it.
+    fn check_user_recv_qp(&mut self, message: &Message) {
+        let peer = &self.conversation.sides[self.you];
+        let is_zero_copy = peer.features.contains(ExtraFeatures::USER_RECV_QP);
+        if is_zero_copy && message.msg_id.is_some() && self.reading.raw_address().is_none() {
+            let text = format!("{} receives messages on another queue pair", peer.node);
+            self.breach(&rules::USER_RECV_QP, text);
+        }
+    }
+
+    fn shape(&self, message: &Message) -> Shape {
+        Shape {
+            packet_type: self.reading.packet_type,
+            length: message.length,
+            in_requests: message.in_requests,
+            tag: message.tag,
+            send_id: message.send_id,
+        }
+    }
+
+    /// Whether the packet goes on with a message that an earlier one began.
+    fn goes_on(&mut self, msg_id: u32, message: &Message) -> bool {
+        let side = &self.conversation.sides[self.me];
+        if message.answers_nack
+            && let Some(&id) = side.readable.get(&msg_id)
+        {
+            self.answers_refusal(id, message);
+            return true;
+        }
+        let in_parts = matches!(message.way, Way::Medium | Way::RuntRead);
+        if !in_parts || !side.sequence.parts.contains_key(&msg_id) {
+            return false;
+        }
+        let shape = self.shape(message);
+        let cq_data = self.reading.request.and_then(|request| request.cq_data);
+        let begun = side.sequence.begun;
+        let parts = &mut self.conversation.sides[self.me].sequence.parts;
+        let Some(mut part) = parts.remove(&msg_id) else {
+            return false;
+        };
+        (part.last, part.begun) = (self.place.number, begun);
+        if part.shape != shape {
+            let text = format!(
+                "message {msg_id} began in packet {} as {:?}, here it is {shape:?}",
+                part.first, part.shape
+            );
+            self.breach(&rules::SEGMENT_AGREEMENT, text);
+        }
+        if part.cq_data != cq_data {
+            let show = |data: Option<u64>| data.map_or("none".into(), |data| format!("{data:#x}"));
+            let text = format!(
+                "completion data {}, message {msg_id} began with {} in packet {}",
+                show(cq_data),
+                show(part.cq_data),
+                part.first
+            );
+            self.breach(&rules::CQ_DATA_AGREEMENT, text);
+        }
+        let payload = self.reading.payload;
+        let room = match message.way {
+            Way::RuntRead => message.in_requests,
+            _ => message.length,
+        };
+        if let Some(id) = part.operation {
+            self.joins(id);
+        }
+        self.add(
+            part.operation,
+            &mut part.runs,
+            message.offset,
+            payload,
+            room,
+            message.length,
+        );
+        let parts = &mut self.conversation.sides[self.me].sequence.parts;
+        parts.insert(msg_id, part);
+        self.finish_part(msg_id, message);
+        true
+    }
+
+    /// A message with a new msg_id.
+    fn begins_message(&mut self, msg_id: u32) -> bool {
+        let from_start = self.conversation.is_from_start();
+        let packet_type = self.reading.packet_type;
+        let sequence = &mut self.conversation.sides[self.me].sequence;
+        let (is_new, gap) = sequence.begin(msg_id, self.place.number, packet_type, from_start);
+        if !is_new {
+            let text = format!("message {msg_id} was sent before");
+            self.breach(&rules::MSG_ID_ONCE, text);
+        }
+        if let Some(gap) = gap
+            && self.me == 0
+        {
+            self.conversation
+                .gap(self.report, gap, self.place.interface);
+        }
+        is_new
+    }
+
+    /// A message or write that gives itself a send_id begins.
+    fn begin_push(&mut self, send_id: u32, message: &Message) -> OpId {
+        let kind = match message.way {
+            Way::LongRead | Way::RuntRead => Kind::LongRead,
+            Way::Eager | Way::Medium | Way::LongCts => Kind::Push,
+        };
+        let packet_type = self.reading.packet_type;
+        let mut operation = Operation::new(
+            self.place.number,
+            packet_type,
+            kind,
+            self.me,
+            message.length,
+        );
+        operation.granted = match message.way {
+            Way::LongCts => self.reading.payload.min(message.length),
+            Way::LongRead => 0,
+            Way::RuntRead => message.in_requests,
+            Way::Eager | Way::Medium => message.length,
+        };
+        operation.in_requests = message.in_requests;
+        operation.is_message = message.msg_id.is_some();
+        operation.msg_id = message.msg_id;
+        operation.delivery_complete = message.delivery_complete;
+        operation.turn = match message.msg_id {
+            Some(msg_id) => Turn::Match(message.tag, msg_id),
+            None => Turn::Arrival,
+        };
+        if let Some(iov) = message.rma_iov {
+            operation.keys = iov.as_slice().iter().map(|iov| iov.key()).collect();
+        }
+        if let Some(iov) = message.read_iov {
+            operation.regions = regions(iov);
+        }
+        let id = self.conversation.operations.begin(operation);
+        self.joins(id);
+        self.names_send(send_id, id);
+        if kind == Kind::LongRead {
+            let conversation = &mut *self.conversation;
+            let side = &mut conversation.sides[self.me];
+            let operations = &conversation.operations;
+            let is_live = |id: &OpId| operations.get(*id).is_some_and(|other| !other.is_done);
+            side.long_reads.retain(is_live);
+            side.long_reads.push(id);
+            side.readable.retain(|_, id| is_live(id));
+            if let Some(msg_id) = message.msg_id {
+                side.readable.insert(msg_id, id);
+            }
+            conversation.operations.share_memory(id, &side.long_reads);
+        }
+        id
+    }
+
+    /// Counts data. Of the message, `room` bytes travel in such packets.
+    fn add(
+        &mut self,
+        id: Option<OpId>,
+        own: &mut Runs,
+        offset: u64,
+        payload: u64,
+        room: u64,
+        length: u64,
+    ) {
+        let end = offset.checked_add(payload).filter(|end| *end <= room);
+        let Some(end) = end.filter(|_| room <= length) else {
+            let text =
+                format!("{payload} bytes from {offset} on, of {room}, in a message of {length}");
+            return self.breach(&rules::SEGMENT_BOUNDS, text);
+        };
+        let runs = match id.and_then(|id| self.conversation.operations.get_mut(id)) {
+            Some(operation) => &mut operation.runs,
+            None => own,
+        };
+        if !runs.add(offset, end) {
+            let text = format!("some of the bytes {offset} to {end} were sent before");
+            self.breach(&rules::SEGMENT_OVERLAP, text);
+        }
+    }
+
+    /// A message in several requests may be whole now.
+    fn finish_part(&mut self, msg_id: u32, message: &Message) {
+        let parts = &mut self.conversation.sides[self.me].sequence.parts;
+        let Some(part) = parts.get(&msg_id) else {
+            return;
+        };
+        let operation = part
+            .operation
+            .and_then(|id| self.conversation.operations.get(id));
+        let sent = operation.map_or(part.runs.total(), Operation::sent);
+        let room = match message.way {
+            Way::RuntRead => message.in_requests,
+            _ => part.shape.length,
+        };
+        if sent < room {
+            return;
+        }
+        let id = part.operation;
+        parts.remove(&msg_id);
+        if let Some(id) = id {
+            self.finish_request(id, message);
+        }
+    }
+
+    /// All requests of an operation have been sent: what comes next.
+    fn finish_request(&mut self, id: OpId, message: &Message) {
+        let you = self.you;
+        let Some(operation) = self.operation(id) else {
+            return;
+        };
+        let (turn, is_sent) = (operation.turn, operation.is_sent());
+        match message.way {
+            Way::LongRead => self.due(id, you, turn, "EOR"),
+            Way::RuntRead if is_sent => self.done(id),
+            Way::RuntRead => self.due(id, you, turn, "EOR"),
+            _ if message.delivery_complete && is_sent => self.due(id, you, turn, "RECEIPT"),
+            _ if is_sent => self.done(id),
+            Way::LongCts => self.due(id, you, turn, "CTS"),
+            Way::Eager | Way::Medium => {}
+        }
+    }
+
+    /// A LONGCTS_RTM goes on with a message whose read was refused.
+    fn answers_refusal(&mut self, id: OpId, message: &Message) {
+        let (payload, you) = (self.reading.payload, self.you);
+        let packet_type = self.reading.packet_type;
+        let Some(operation) = self.operation(id) else {
+            return;
+        };
+        let (nacked, length) = (operation.nacked, operation.length);
+        operation.delivery_complete |= message.delivery_complete;
+        operation.kind = Kind::Push;
+        operation.nacked = None;
+        operation.packet_type = packet_type;
+        if nacked.is_none() && self.conversation.is_from_start() {
+            let text = "the read of this message was not refused".to_owned();
+            self.breach(&rules::READ_NACK, text);
+        }
+        if payload > 0 {
+            let text = format!("it carries {payload} bytes");
+            self.breach(&rules::READ_NACK, text);
+        }
+        if message.length != length {
+            let text = format!("{} bytes, the refused message had {length}", message.length);
+            self.breach(&rules::SEGMENT_AGREEMENT, text);
+        }
+        self.joins(id);
+        if let Some(send_id) = message.send_id {
+            self.names_send(send_id, id);
+        }
+        self.due(id, you, Turn::Arrival, "CTS");
+    }
+
+    fn read(&mut self, read: Read) {
+        let packet_type = self.reading.packet_type;
+        let you = self.you;
+        let mut operation =
+            Operation::new(self.place.number, packet_type, Kind::Read, you, read.length);
+        operation.granted = read.window.min(read.length);
+        operation.recv_id = Some(read.recv_id);
+        operation.awaits_answer = true;
+        operation.is_short = read.is_short;
+        operation.keys = read
+            .rma_iov
+            .as_slice()
+            .iter()
+            .map(|iov| iov.key())
+            .collect();
+        let id = self.conversation.operations.begin(operation);
+        self.joins(id);
+        self.names_receive(read.recv_id, id);
+        self.due(id, you, Turn::Arrival, "READRSP");
+    }
+
+    fn atomic(&mut self, atomic: Atomic) {
+        self.begins_message(atomic.msg_id);
+        let (packet_type, you) = (self.reading.packet_type, self.you);
+        let length = atomic.rma_iov.total_len().unwrap_or_default();
+        let (kind, source, what) = match atomic.kind {
+            RtaKind::Write => return,
+            RtaKind::DcWrite(_) => (Kind::Push, self.me, "RECEIPT"),
+            RtaKind::Fetch(_) | RtaKind::Compare(_) => (Kind::Fetch, you, "ATOMRSP"),
+        };
+        let mut operation = Operation::new(self.place.number, packet_type, kind, source, length);
+        operation.granted = length;
+        operation.turn = Turn::Atomic(atomic.msg_id);
+        operation.keys = atomic
+            .rma_iov
+            .as_slice()
+            .iter()
+            .map(|iov| iov.key())
+            .collect();
+        operation.awaits_answer = kind == Kind::Fetch;
+        operation.delivery_complete = kind == Kind::Push;
+        if kind == Kind::Push {
+            operation.runs.add(0, length);
+        }
+        let turn = operation.turn;
+        let id = self.conversation.operations.begin(operation);
+        self.joins(id);
+        match atomic.kind {
+            RtaKind::DcWrite(send_id) => self.names_send(send_id.0, id),
+            RtaKind::Fetch(recv_id) | RtaKind::Compare(recv_id) => {
+                let side = &mut self.conversation.sides[self.me];
+                let before = side.fetch_ids.get(recv_id.0);
+                side.fetch_ids.insert(recv_id.0, id);
+                if let Some(other) = before.and_then(|other| self.operation(other))
+                    && other.holds_recv_id()
+                {
+                    let request = other.request;
+                    let text =
+                        format!("recv_id {} names the atomic of packet {request}", recv_id.0);
+                    self.breach(&rules::ID_IN_USE, text);
+                }
+            }
+            RtaKind::Write => {}
+        }
+        self.due(id, you, turn, what);
+    }
+
+    /// CTS: the owner of send_id may send so many bytes, and name recv_id with them.
+    fn window(&mut self, ids: Ids, length: u64) {
+        let named = self.conversation.sides[self.you].send_ids.get(ids.send_id);
+        let named = named.filter(|id| {
+            let operation = self.conversation.operations.get(*id);
+            operation.is_some_and(|operation| !operation.is_done)
+        });
+        let Some(id) = self.named("send_id", ids.send_id, named) else {
+            return;
+        };
+        self.joins(id);
+        self.answered(id);
+        let serial = self.conversation.next_serial();
+        let Some(operation) = self.operation(id) else {
+            return;
+        };
+        let (sent, granted) = (operation.sent(), operation.granted);
+        let (known, total) = (operation.recv_id, operation.length);
+        let request = operation.request;
+        let after = granted.saturating_add(length);
+        operation.granted = after;
+        operation.window = Some((serial, sent));
+        operation.recv_id = Some(ids.recv_id);
+        if sent < granted {
+            let text = format!(
+                "{sent} bytes of the operation of packet {request} had arrived, {granted} were granted"
+            );
+            self.breach(&rules::CTS_EARLY, text);
+        }
+        if after > total {
+            let text = format!(
+                "{after} bytes are granted, but the message of packet {request} has {total}"
+            );
+            self.breach(&rules::CTS_WINDOW, text);
+        }
+        if known.is_some_and(|known| known != ids.recv_id) {
+            self.names_nothing("recv_id", ids.recv_id);
+        }
+        self.names_receive(ids.recv_id, id);
+    }
+
+    /// CTSDATA
+    fn data(&mut self, recv_id: u32, offset: u64) {
+        let named = self.conversation.sides[self.you].recv_ids.get(recv_id);
+        let Some(id) = self.named("recv_id", recv_id, named) else {
+            return;
+        };
+        let peer = &self.conversation.sides[self.you];
+        if peer.handshake.is_none() && self.conversation.is_from_start() {
+            let text = format!("{} has sent no HANDSHAKE", peer.node);
+            self.breach(&rules::CTSDATA_EARLY, text);
+        }
+        self.joins(id);
+        self.stream(id, offset);
+    }
+
+    /// Data of an operation that goes in windows.
+    fn stream(&mut self, id: OpId, offset: u64) {
+        let payload = self.reading.payload;
+        let (me, you) = (self.me, self.you);
+        let Some(length) = self.operation(id).map(|operation| operation.length) else {
+            return;
+        };
+        self.add(
+            Some(id),
+            &mut Runs::default(),
+            offset,
+            payload,
+            length,
+            length,
+        );
+        let Some(operation) = self.operation(id) else {
+            return;
+        };
+        let (sent, granted, request) = (operation.sent(), operation.granted, operation.request);
+        let is_full = sent >= granted;
+        let opened = operation.window.take_if(|_| is_full);
+        let ends_so = !operation.delivery_complete && !operation.awaits_answer;
+        let is_receipt_due = operation.delivery_complete && sent >= length;
+        let is_window_due = !operation.awaits_answer && is_full && sent < length;
+        if sent > granted {
+            let text = format!(
+                "{sent} bytes of the operation of packet {request} were sent, {granted} were granted"
+            );
+            self.breach(&rules::CTS_WINDOW, text);
+        }
+        if let Some((opened, _)) = opened {
+            let filled = &mut self.conversation.sides[me].filled;
+            if filled.len() >= 64 {
+                filled.remove(0);
+            }
+            filled.push(opened);
+        }
+        if sent >= length && ends_so {
+            self.done(id);
+        } else if is_receipt_due {
+            self.due(id, you, Turn::Arrival, "RECEIPT");
+        } else if is_window_due {
+            self.due(id, you, Turn::Arrival, "CTS");
+        }
+    }
+
+    /// READRSP: from here on the responder is known as the source of the data.
+    fn read_response(&mut self, ids: Ids) {
+        let named = self.conversation.sides[self.you].recv_ids.get(ids.recv_id);
+        let named = named.filter(|id| {
+            let operation = self.conversation.operations.get(*id);
+            operation.is_some_and(|operation| operation.awaits_answer)
+        });
+        let Some(id) = self.named("recv_id", ids.recv_id, named) else {
+            return;
+        };
+        self.joins(id);
+        self.answered(id);
+        let payload = self.reading.payload;
+        let Some(operation) = self.operation(id) else {
+            return;
+        };
+        operation.awaits_answer = false;
+        let (length, request) = (operation.length, operation.request);
+        if operation.is_short && payload < length {
+            let text = format!("{payload} bytes, packet {request} asked for {length}");
+            self.breach(&rules::ANSWER_LENGTH, text);
+        }
+        self.names_send(ids.send_id, id);
+        self.stream(id, 0);
+    }
+
+    /// ATOMRSP
+    fn atomic_response(&mut self, recv_id: u32) {
+        let named = self.conversation.sides[self.you].fetch_ids.get(recv_id);
+        let named = named.filter(|id| {
+            let operation = self.conversation.operations.get(*id);
+            operation.is_some_and(|operation| operation.awaits_answer)
+        });
+        let Some(id) = self.named("recv_id", recv_id, named) else {
+            return;
+        };
+        self.joins(id);
+        self.answered(id);
+        let payload = self.reading.payload;
+        let Some(operation) = self.operation(id) else {
+            return;
+        };
+        operation.awaits_answer = false;
+        let (length, request) = (operation.length, operation.request);
+        if payload != length {
+            let text = format!("{payload} bytes, packet {request} asked for {length}");
+            self.breach(&rules::ANSWER_LENGTH, text);
+        }
+        self.done(id);
+    }
+
+    /// EOR acknowledges what the peer was to read, RECEIPT what it was to acknowledge.
+    fn acknowledge(&mut self, send_id: u32, is_eor: bool) {
+        let named = self.conversation.sides[self.you].send_ids.get(send_id);
+        let named = named.filter(|id| {
+            let operation = self.conversation.operations.get(*id);
+            operation.is_some_and(|operation| match is_eor {
+                true => !operation.regions.is_empty(),
+                false => operation.delivery_complete,
+            })
+        });
+        let Some(id) = self.named("send_id", send_id, named) else {
+            return;
+        };
+        self.joins(id);
+        self.answered(id);
+        let number = self.place.number;
+        let Some(operation) = self.operation(id) else {
+            return;
+        };
+        let request = operation.request;
+        let before = operation.acknowledged.replace(number);
+        let is_early = if is_eor {
+            let reads_are_known =
+                !operation.shares_memory && operation.length > operation.in_requests;
+            let begun = operation.reads_begun;
+            let text = match operation.reads_under_way {
+                _ if begun == 0 => "none of its memory was read".to_owned(),
+                under_way => format!("{under_way} of {begun} reads of its memory are under way"),
+            };
+            let is_early = begun == 0 || operation.reads_under_way > 0;
+            (reads_are_known && is_early && operation.nacked.is_none()).then_some(text)
+        } else {
+            let (sent, length) = (operation.sent(), operation.length);
+            (sent < length).then(|| format!("{sent} of {length} bytes had arrived"))
+        };
+        let is_refused = operation.nacked.is_some();
+        if let Some(before) = before {
+            let text =
+                format!("the operation of packet {request} was acknowledged in packet {before}");
+            self.breach(&rules::ONE_ANSWER, text);
+        } else if let Some(text) = is_early
+            && self.conversation.is_from_start()
+        {
+            let text = format!("{text} (packet {request})");
+            let rule = if is_eor {
+                &rules::EOR_EARLY
+            } else {
+                &rules::RECEIPT_EARLY
+            };
+            self.breach(rule, text);
+        }
+        if is_eor && is_refused {
+            let text = format!("the read of packet {request} was refused before");
+            self.breach(&rules::READ_NACK, text);
+        }
+        self.done(id);
+    }
+
+    fn refuse(&mut self, ids: Ids) {
+        let named = self.conversation.sides[self.you].send_ids.get(ids.send_id);
+        let Some(id) = self.named("send_id", ids.send_id, named) else {
+            return;
+        };
+        self.joins(id);
+        self.answered(id);
+        let number = self.place.number;
+        let Some(operation) = self.operation(id) else {
+            return;
+        };
+        let request = operation.request;
+        let is_readable = operation.kind == Kind::LongRead
+            && operation.acknowledged.is_none()
+            && operation.nacked.is_none();
+        let (sent, runt) = (operation.sent(), operation.in_requests);
+        let is_message = operation.is_message;
+        operation.nacked.get_or_insert(number);
+        if !is_readable {
+            let text = format!("packet {request} is not to be read (any more)");
+            self.breach(&rules::READ_NACK, text);
+        } else if sent < runt && self.conversation.is_from_start() {
+            let text = format!("{sent} of {runt} bytes of the runt had arrived");
+            self.breach(&rules::NACK_RUNT, text);
+        }
+        if !is_message {
+            // The write begins anew, as another operation.
+            self.done(id);
+        }
+    }
+
+    fn handshake(&mut self, announced: Announced) {
+        let you_read_the_version = {
+            let peer = &self.conversation.sides[self.you];
+            peer.handshake.is_some() && peer.features.contains(ExtraFeatures::READ_NACK)
+        };
+        let side = &mut self.conversation.sides[self.me];
+        match side.handshake {
+            Some(first) => {
+                let text = format!("the first was in packet {first}");
+                self.breach(&rules::HANDSHAKE_ONCE, text);
+            }
+            None => {
+                side.handshake = Some(self.place.number);
+                side.features = announced.features;
+            }
+        }
+        if you_read_the_version && announced.device_version.is_none() {
+            let text = "the receiver reads the field without looking whether it is there".into();
+            self.breach(&rules::DEVICE_VERSION, text);
+        }
+    }
+}

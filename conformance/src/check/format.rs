@@ -1,0 +1,135 @@
+//! What a packet shows by itself.
+
+use efa_core::rules::{self, Rule};
+use efa_core::wire::{ExtraFeatures, ReqFlags, RmaIovs, RtaKind};
+
+use super::packet::{Atomic, Reading, Said};
+
+/// Words of features that libfabric 2.x has room for.
+const MOST_WORDS: usize = 4;
+
+/// The rules that a packet breaks whatever came before, and how.
+pub(super) fn breaches(reading: &Reading) -> Vec<(&'static Rule, String)> {
+    let mut found = Vec::new();
+    if let Some(request) = reading.request {
+        flags(reading, &mut found);
+        if request.raw_address.is_some() && reading.connid.is_some() {
+            let text = "it has a raw address header and a connid header".into();
+            found.push((&rules::ONE_IDENTITY, text));
+        }
+        if let Some(data) = request.cq_data
+            && matches!(reading.said, Said::Read(_) | Said::Atomic(_))
+        {
+            let text = format!("it has the completion data {data:#x}");
+            found.push((&rules::CQ_DATA_PLACE, text));
+        }
+    }
+    match reading.said {
+        Said::Message(message) => {
+            let length = message.length;
+            iov(message.rma_iov, length, "rma_iov", &mut found);
+            iov(message.read_iov, length, "read_iov", &mut found);
+        }
+        Said::Read(read) => iov(Some(read.rma_iov), read.length, "rma_iov", &mut found),
+        Said::Atomic(rta) => atomic(reading, &rta, &mut found),
+        Said::Cts { length: 0, .. } => {
+            found.push((&rules::CTS_POSITIVE, "its recv_length is 0".into()));
+        }
+        Said::Handshake(announced) => {
+            if announced.words > MOST_WORDS {
+                let text = format!("it has {} words of features", announced.words);
+                found.push((&rules::HANDSHAKE_FORM, text));
+            }
+            let wants_qp = announced.features.contains(ExtraFeatures::USER_RECV_QP);
+            if wants_qp && !announced.has_user_recv_qp {
+                let text = "it announces a user receive QP and does not say which".into();
+                found.push((&rules::HANDSHAKE_FORM, text));
+            }
+        }
+        _ => {}
+    }
+    found
+}
+
+fn flags(reading: &Reading, found: &mut Vec<(&'static Rule, String)>) {
+    let flags = ReqFlags::from_bits_retain(reading.flags);
+    let needed = match reading.said {
+        Said::Atomic(_) => ReqFlags::ATOMIC,
+        Said::Message(message) if message.msg_id.is_some() => {
+            if reading.packet_type.is_tagged() {
+                ReqFlags::MSG.union(ReqFlags::TAGGED)
+            } else {
+                ReqFlags::MSG
+            }
+        }
+        _ => return,
+    };
+    // The dissector names each flag by itself.
+    for (_, flag) in needed.difference(flags).iter_names() {
+        let text = format!("its flags {:#06x} lack {:#x}", flags.bits(), flag.bits());
+        found.push((&rules::REQ_FLAGS, text));
+    }
+}
+
+fn iov(iov: Option<RmaIovs>, length: u64, name: &str, found: &mut Vec<(&'static Rule, String)>) {
+    let Some(iov) = iov else { return };
+    if iov.total_len() != Some(length) {
+        let total = iov
+            .total_len()
+            .map_or_else(|| "more than 2^64".into(), |total| total.to_string());
+        let text = format!("`{name}` describes {total} bytes, the data has {length}");
+        found.push((&rules::IOV_LENGTH, text));
+    }
+}
+
+fn atomic(reading: &Reading, atomic: &Atomic, found: &mut Vec<(&'static Rule, String)>) {
+    let operand = match atomic.kind {
+        RtaKind::Compare(_) => reading.payload / 2,
+        _ => reading.payload,
+    };
+    iov(Some(atomic.rma_iov), operand, "rma_iov", found);
+    let mut breach = |text| found.push((&rules::ATOMIC_OPERAND, text));
+    let (operation, datatype) = (atomic.operation, atomic.datatype);
+    // fi_op numbers the comparing operations 12 to 18, between the others; 19 is DIFF.
+    let is_comparing = (12..=18).contains(&operation.0);
+    let fits = match atomic.kind {
+        RtaKind::Compare(_) => is_comparing,
+        RtaKind::Fetch(_) => operation.0 < 12 || operation.0 == 19,
+        // Reading without an answer is nothing.
+        RtaKind::Write | RtaKind::DcWrite(_) => {
+            operation.0 < 12 && operation.0 != 10 || operation.0 == 19
+        }
+    };
+    if !fits {
+        breach(format!(
+            "{operation} does not go with {}",
+            reading.packet_type
+        ));
+    }
+    let Some(size) = element_size(datatype.0) else {
+        return breach(format!("datatype {datatype} does not exist"));
+    };
+    if size > 0 {
+        for entry in atomic.rma_iov.as_slice() {
+            if !entry.len().is_multiple_of(size) {
+                breach(format!(
+                    "an rma_iov of {} bytes does not hold whole elements of {size}",
+                    entry.len()
+                ));
+            }
+        }
+    }
+}
+
+/// Bytes of an element of a datatype; 0 if that depends on the machine.
+fn element_size(datatype: u32) -> Option<u64> {
+    Some(match datatype {
+        0 | 1 | 18 | 19 => 1,
+        2 | 3 | 16 | 17 => 2,
+        4 | 5 | 8 => 4,
+        6 | 7 | 9 | 10 => 8,
+        11 | 14 | 15 => 16,
+        12 | 13 => 0,
+        _ => return None,
+    })
+}

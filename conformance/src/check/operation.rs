@@ -1,0 +1,305 @@
+//! Operations that take answers.
+
+use std::collections::{HashMap, VecDeque};
+
+use efa_core::wire::{PacketType, RmaIovs};
+
+use super::runs::Runs;
+
+/// Operations that are over but still known, so that a second answer is recognised as one.
+const MOST_OVER: usize = 1024;
+
+/// Names an operation of a conversation. The ids in packets may be given to others while it goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(super) struct OpId(u64);
+
+/// One of the two endpoints of a conversation.
+pub(super) type End = usize;
+
+/// What kind of operation it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// Data that its sender pushes: messages and writes.
+    Push,
+    /// A message or write whose receiver reads it by RDMA.
+    LongRead,
+    /// A read that is answered with data.
+    Read,
+    /// An atomic that is answered with data.
+    Fetch,
+}
+
+/// Memory that the peer may read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Region {
+    address: u64,
+    length: u64,
+    key: u32,
+}
+
+impl Region {
+    fn contains(&self, address: u64, length: u64, key: u32) -> bool {
+        // Devices use 32 bits of the key.
+        key == self.key
+            && address >= self.address
+            && address - self.address <= self.length
+            && length <= self.length - (address - self.address)
+    }
+
+    fn overlaps(&self, other: &Region) -> bool {
+        self.key == other.key
+            && self.address < other.address.saturating_add(other.length)
+            && other.address < self.address.saturating_add(self.length)
+    }
+}
+
+/// What makes sure that an answer is overdue: its target must have come to it before it could have
+/// given others that it gave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    /// Everything that arrived later.
+    Arrival,
+    /// Receives that match the same messages: those with this tag and a later msg_id.
+    Match(Option<u64>, u32),
+    /// Atomics with a later msg_id.
+    Atomic(u32),
+}
+
+/// An answer that is due.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Due {
+    /// Who owes it.
+    pub(super) from: End,
+    pub(super) turn: Turn,
+    /// Its place among all that were due in the conversation.
+    pub(super) serial: u64,
+    /// The packet that made it due, and its type.
+    pub(super) packet: u64,
+    pub(super) packet_type: PacketType,
+    /// What is due.
+    pub(super) what: &'static str,
+}
+
+/// An operation.
+#[derive(Debug)]
+pub(super) struct Operation {
+    /// The packet that began it, and its type.
+    pub(super) request: u64,
+    pub(super) packet_type: PacketType,
+    pub(super) kind: Kind,
+    /// Who sends the data.
+    pub(super) source: End,
+    pub(super) length: u64,
+    /// Which of it was sent.
+    pub(super) runs: Runs,
+    /// Bytes that may be sent: in requests, and by each window.
+    pub(super) granted: u64,
+    /// When the last window was opened, and how many bytes had been sent then.
+    pub(super) window: Option<(u64, u64)>,
+    /// Bytes that travel in requests.
+    pub(super) in_requests: u64,
+    pub(super) recv_id: Option<u32>,
+    pub(super) turn: Turn,
+    pub(super) is_message: bool,
+    pub(super) msg_id: Option<u32>,
+    pub(super) delivery_complete: bool,
+    /// A read or atomic that has not been answered.
+    pub(super) awaits_answer: bool,
+    /// Whether it is short enough that its answer brings all of it.
+    pub(super) is_short: bool,
+    pub(super) acknowledged: Option<u64>,
+    pub(super) nacked: Option<u64>,
+    pub(super) is_done: bool,
+    /// A device refused one of its packets for good.
+    pub(super) has_failed: bool,
+    /// Memory for the receiver to read.
+    pub(super) regions: Vec<Region>,
+    /// The keys of the target's memory.
+    pub(super) keys: Vec<u64>,
+    pub(super) reads_begun: u64,
+    pub(super) reads_under_way: u64,
+    /// Another operation's memory overlaps, so that reads cannot be told apart.
+    pub(super) shares_memory: bool,
+    pub(super) due: Option<Due>,
+}
+
+impl Operation {
+    pub(super) fn new(
+        request: u64,
+        packet_type: PacketType,
+        kind: Kind,
+        source: End,
+        length: u64,
+    ) -> Operation {
+        Operation {
+            request,
+            packet_type,
+            kind,
+            source,
+            length,
+            runs: Runs::default(),
+            granted: 0,
+            window: None,
+            in_requests: 0,
+            recv_id: None,
+            turn: Turn::Arrival,
+            is_message: false,
+            msg_id: None,
+            delivery_complete: false,
+            awaits_answer: false,
+            is_short: false,
+            acknowledged: None,
+            nacked: None,
+            is_done: false,
+            has_failed: false,
+            regions: Vec::new(),
+            keys: Vec::new(),
+            reads_begun: 0,
+            reads_under_way: 0,
+            shares_memory: false,
+            due: None,
+        }
+    }
+
+    pub(super) fn sent(&self) -> u64 {
+        self.runs.total()
+    }
+
+    pub(super) fn is_sent(&self) -> bool {
+        self.sent() >= self.length
+    }
+
+    /// Whether its `send_id` still names it, as far as the endpoint that gave it knows.
+    pub(super) fn holds_send_id(&self) -> bool {
+        if self.has_failed || self.acknowledged.is_some() || self.nacked.is_some() {
+            return false;
+        }
+        match self.kind {
+            Kind::LongRead => self.in_requests < self.length,
+            Kind::Push => self.delivery_complete || !self.is_sent(),
+            Kind::Read => !self.is_sent(),
+            Kind::Fetch => false,
+        }
+    }
+
+    /// Whether its `recv_id` still names it, as far as the endpoint that gave it knows.
+    pub(super) fn holds_recv_id(&self) -> bool {
+        let waits_for_data = match self.kind {
+            Kind::Fetch => self.awaits_answer,
+            Kind::Push | Kind::Read | Kind::LongRead => !self.is_sent(),
+        };
+        waits_for_data && !self.has_failed && !self.is_done
+    }
+}
+
+/// The regions of an iov.
+pub(super) fn regions(iovs: RmaIovs) -> Vec<Region> {
+    let regions = iovs.as_slice().iter().map(|iov| Region {
+        address: iov.addr(),
+        length: iov.len(),
+        key: iov.key() as u32,
+    });
+    regions.collect()
+}
+
+/// The operations of a conversation.
+#[derive(Debug, Default)]
+pub(super) struct Operations {
+    by_id: HashMap<OpId, Operation>,
+    begun: u64,
+    over: VecDeque<OpId>,
+}
+
+impl Operations {
+    pub(super) fn begin(&mut self, operation: Operation) -> OpId {
+        let id = OpId(self.begun);
+        self.begun += 1;
+        self.by_id.insert(id, operation);
+        id
+    }
+
+    pub(super) fn get(&self, id: OpId) -> Option<&Operation> {
+        self.by_id.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: OpId) -> Option<&mut Operation> {
+        self.by_id.get_mut(&id)
+    }
+
+    /// Nothing more is expected of an operation. It is remembered for a while.
+    pub(super) fn over(&mut self, id: OpId) {
+        self.over.push_back(id);
+        if self.over.len() > MOST_OVER
+            && let Some(oldest) = self.over.pop_front()
+        {
+            self.by_id.remove(&oldest);
+        }
+    }
+
+    /// Marks operations of one source whose memory overlaps with that of a new one.
+    pub(super) fn share_memory(&mut self, id: OpId, others: &[OpId]) {
+        let Some(new) = self.by_id.get(&id).map(|new| new.regions.clone()) else {
+            return;
+        };
+        let mut is_shared = false;
+        for other in others.iter().filter(|other| **other != id) {
+            let Some(other) = self.by_id.get_mut(other) else {
+                continue;
+            };
+            let overlaps = other
+                .regions
+                .iter()
+                .any(|a| new.iter().any(|b| a.overlaps(b)));
+            other.shares_memory |= overlaps;
+            is_shared |= overlaps;
+        }
+        if let Some(new) = self.by_id.get_mut(&id) {
+            new.shares_memory |= is_shared;
+        }
+    }
+
+    /// The operation of `candidates` whose memory an RDMA read is about, the latest first.
+    pub(super) fn read_by(
+        &self,
+        candidates: &[OpId],
+        address: u64,
+        length: u64,
+        key: u32,
+    ) -> Option<OpId> {
+        let is_of = |id: &&OpId| {
+            self.get(**id).is_some_and(|operation| {
+                let mut regions = operation.regions.iter();
+                regions.any(|region| region.contains(address, length, key))
+            })
+        };
+        candidates.iter().rev().find(is_of).copied()
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Operation> {
+        self.by_id.values()
+    }
+}
+
+/// Operations by the ids that one endpoint gave them.
+#[derive(Debug, Default)]
+pub(super) struct Names(HashMap<u32, OpId>);
+
+impl Names {
+    /// What an id named last.
+    pub(super) fn get(&self, id: u32) -> Option<OpId> {
+        self.0.get(&id).copied()
+    }
+
+    pub(super) fn insert(&mut self, id: u32, operation: OpId) {
+        self.0.insert(id, operation);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Forgets the ids of operations that are not known any more.
+    pub(super) fn retain_known(&mut self, operations: &Operations) {
+        self.0.retain(|_, id| operations.by_id.contains_key(id));
+    }
+}

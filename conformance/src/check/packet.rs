@@ -1,0 +1,345 @@
+//! What a packet says, as far as rules ask.
+//!
+//! The rules look at packets through this module only, so that packets which differ in layout but not
+//! in meaning are judged by the same code.
+
+use efa_core::address::RawAddress;
+use efa_core::wire::{
+    AtomicDatatype, AtomicOp, ExtraFeatures, Header, Packet, PacketType, ReqFlags, ReqOptions,
+    RmaIovs, RtaKind,
+};
+
+/// How the data of a message or write travels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// All of it in the request.
+    Eager,
+    /// In several requests.
+    Medium,
+    /// The rest in windows.
+    LongCts,
+    /// By an RDMA read of the receiver.
+    LongRead,
+    /// The beginning in several requests, the rest by an RDMA read.
+    RuntRead,
+}
+
+/// A message or write.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Message {
+    /// Absent in writes.
+    pub(super) msg_id: Option<u32>,
+    pub(super) way: Way,
+    /// Bytes of the whole message.
+    pub(super) length: u64,
+    /// Where this packet's data begins in it.
+    pub(super) offset: u64,
+    /// Bytes of it that travel in requests of this type; all, unless it is a runt.
+    pub(super) in_requests: u64,
+    pub(super) tag: Option<u64>,
+    pub(super) send_id: Option<u32>,
+    /// Whether a RECEIPT ends it.
+    pub(super) delivery_complete: bool,
+    /// Whether it goes on with a message whose read was refused.
+    pub(super) answers_nack: bool,
+    pub(super) rma_iov: Option<RmaIovs>,
+    pub(super) read_iov: Option<RmaIovs>,
+}
+
+/// A request to read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Read {
+    pub(super) length: u64,
+    pub(super) recv_id: u32,
+    /// Bytes that may be sent without a CTS.
+    pub(super) window: u64,
+    /// Whether the data fits the READRSP.
+    pub(super) is_short: bool,
+    pub(super) rma_iov: RmaIovs,
+}
+
+/// An atomic operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Atomic {
+    pub(super) msg_id: u32,
+    pub(super) kind: RtaKind,
+    pub(super) datatype: AtomicDatatype,
+    pub(super) operation: AtomicOp,
+    pub(super) rma_iov: RmaIovs,
+}
+
+/// The ids of an answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ids {
+    pub(super) send_id: u32,
+    pub(super) recv_id: u32,
+}
+
+/// What a HANDSHAKE announces.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Announced {
+    pub(super) features: ExtraFeatures,
+    pub(super) words: usize,
+    pub(super) device_version: Option<u32>,
+    pub(super) has_user_recv_qp: bool,
+}
+
+/// What a packet says.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Said {
+    Message(Message),
+    Read(Read),
+    Atomic(Atomic),
+    Cts {
+        ids: Ids,
+        length: u64,
+    },
+    CtsData {
+        recv_id: u32,
+        offset: u64,
+    },
+    ReadRsp(Ids),
+    AtomRsp {
+        recv_id: u32,
+    },
+    Eor(Ids),
+    Receipt {
+        send_id: u32,
+    },
+    ReadNack(Ids),
+    Handshake(Announced),
+    /// Nothing that rules ask about.
+    Other,
+}
+
+/// What the optional headers of a request say.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) raw_address: Option<RawAddress>,
+    pub(super) cq_data: Option<u64>,
+}
+
+/// A parsed packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    pub(super) packet_type: PacketType,
+    pub(super) flags: u16,
+    /// Bytes of data.
+    pub(super) payload: u64,
+    /// The connid of its sender, if it says so.
+    pub(super) connid: Option<u32>,
+    /// What only requests have.
+    pub(super) request: Option<Request>,
+    pub(super) said: Said,
+}
+
+impl Reading {
+    pub(super) fn of(packet: &Packet) -> Reading {
+        let payload = packet.payload.length as u64;
+        let (options, connid, said) = read(&packet.header, payload);
+        Reading {
+            packet_type: packet.base.packet_type,
+            flags: packet.base.flags,
+            payload,
+            connid: connid.or(options.and_then(|options| options.connid.map(|id| id.0))),
+            request: options.map(|options| Request {
+                raw_address: options.raw_address.map(|header| header.address()),
+                cq_data: options.cq_data,
+            }),
+            said,
+        }
+    }
+
+    pub(super) fn raw_address(&self) -> Option<RawAddress> {
+        self.request?.raw_address
+    }
+}
+
+fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Said) {
+    let message = Message {
+        msg_id: None,
+        way: Way::Eager,
+        length: payload,
+        offset: 0,
+        in_requests: payload,
+        tag: None,
+        send_id: None,
+        delivery_complete: false,
+        answers_nack: false,
+        rma_iov: None,
+        read_iov: None,
+    };
+    let request = |options: ReqOptions, said| (Some(options), None, said);
+    let control =
+        |connid: Option<efa_core::wire::Connid>, said| (None, connid.map(|id| id.0), said);
+    match *header {
+        Header::EagerRtm(h) => {
+            let message = Message {
+                msg_id: Some(h.msg_id.0),
+                tag: h.tag,
+                send_id: h.receipt.map(|id| id.0),
+                delivery_complete: h.receipt.is_some(),
+                ..message
+            };
+            request(h.options, Said::Message(message))
+        }
+        Header::MediumRtm(h) => {
+            let message = Message {
+                msg_id: Some(h.msg_id.0),
+                way: Way::Medium,
+                length: h.msg_length,
+                offset: h.seg_offset,
+                in_requests: h.msg_length,
+                tag: h.tag,
+                send_id: h.receipt.map(|id| id.0),
+                delivery_complete: h.receipt.is_some(),
+                ..message
+            };
+            request(h.options, Said::Message(message))
+        }
+        Header::LongctsRtm(h) => {
+            let message = Message {
+                msg_id: Some(h.msg_id.0),
+                way: Way::LongCts,
+                length: h.msg_length,
+                tag: h.tag,
+                send_id: Some(h.send_id.0),
+                delivery_complete: h.delivery_complete,
+                answers_nack: h.options.flags.contains(ReqFlags::READ_NACK),
+                ..message
+            };
+            request(h.options, Said::Message(message))
+        }
+        Header::LongreadRtm(h) => {
+            let message = Message {
+                msg_id: Some(h.msg_id.0),
+                way: Way::LongRead,
+                length: h.msg_length,
+                in_requests: 0,
+                tag: h.tag,
+                send_id: Some(h.send_id.0),
+                read_iov: Some(h.read_iov),
+                ..message
+            };
+            request(h.options, Said::Message(message))
+        }
+        Header::RuntreadRtm(h) => {
+            let message = Message {
+                msg_id: Some(h.msg_id.0),
+                way: Way::RuntRead,
+                length: h.msg_length,
+                offset: h.seg_offset,
+                in_requests: h.runt_length,
+                tag: h.tag,
+                send_id: Some(h.send_id.0),
+                read_iov: Some(h.read_iov),
+                ..message
+            };
+            request(h.options, Said::Message(message))
+        }
+        Header::EagerRtw(h) => {
+            let message = Message {
+                send_id: h.receipt.map(|id| id.0),
+                delivery_complete: h.receipt.is_some(),
+                rma_iov: Some(h.rma_iov),
+                ..message
+            };
+            request(h.options, Said::Message(message))
+        }
+        Header::LongctsRtw(h) => {
+            let message = Message {
+                way: Way::LongCts,
+                length: h.msg_length,
+                send_id: Some(h.send_id.0),
+                delivery_complete: h.delivery_complete,
+                rma_iov: Some(h.rma_iov),
+                ..message
+            };
+            request(h.options, Said::Message(message))
+        }
+        Header::LongreadRtw(h) => {
+            let message = Message {
+                way: Way::LongRead,
+                length: h.msg_length,
+                in_requests: 0,
+                send_id: Some(h.send_id.0),
+                rma_iov: Some(h.rma_iov),
+                read_iov: Some(h.read_iov),
+                ..message
+            };
+            request(h.options, Said::Message(message))
+        }
+        Header::Rtr(h) => {
+            let read = Read {
+                length: h.msg_length,
+                recv_id: h.recv_id.0,
+                window: h.recv_length.into(),
+                is_short: h.kind == efa_core::wire::RtrKind::Short,
+                rma_iov: h.rma_iov,
+            };
+            request(h.options, Said::Read(read))
+        }
+        Header::Rta(h) => {
+            let atomic = Atomic {
+                msg_id: h.msg_id.0,
+                kind: h.kind,
+                datatype: h.atomic_datatype,
+                operation: h.atomic_op,
+                rma_iov: h.rma_iov,
+            };
+            request(h.options, Said::Atomic(atomic))
+        }
+        Header::Cts(h) => {
+            let ids = Ids {
+                send_id: h.send_id.0,
+                recv_id: h.recv_id.0,
+            };
+            let length = h.recv_length;
+            control(h.connid, Said::Cts { ids, length })
+        }
+        Header::CtsData(h) => {
+            let (recv_id, offset) = (h.recv_id.0, h.seg_offset);
+            control(h.connid, Said::CtsData { recv_id, offset })
+        }
+        Header::ReadRsp(h) => {
+            let ids = Ids {
+                send_id: h.send_id.0,
+                recv_id: h.recv_id.0,
+            };
+            control(h.connid, Said::ReadRsp(ids))
+        }
+        Header::AtomRsp(h) => {
+            let recv_id = h.recv_id.0;
+            control(h.connid, Said::AtomRsp { recv_id })
+        }
+        Header::Eor(h) => {
+            let ids = Ids {
+                send_id: h.send_id.0,
+                recv_id: h.recv_id.0,
+            };
+            control(h.connid, Said::Eor(ids))
+        }
+        Header::Receipt(h) => {
+            let send_id = h.send_id.0;
+            control(h.connid, Said::Receipt { send_id })
+        }
+        Header::ReadNack(h) => {
+            let ids = Ids {
+                send_id: h.send_id.0,
+                recv_id: h.recv_id.0,
+            };
+            control(h.connid, Said::ReadNack(ids))
+        }
+        Header::Handshake(h) => {
+            let announced = Announced {
+                features: h.extra_info.features(),
+                words: h.extra_info.count() as usize,
+                device_version: h.device_version,
+                has_user_recv_qp: h.user_recv_qp.is_some(),
+            };
+            control(h.connid, Said::Handshake(announced))
+        }
+        Header::PeerError(h) => control(h.connid, Said::Other),
+        _ => (None, None, Said::Other),
+    }
+}

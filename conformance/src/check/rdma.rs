@@ -1,0 +1,130 @@
+//! RDMA reads and writes, and how requests end.
+
+use efa_core::nic::Status;
+use efa_core::rules::{self, Rule};
+use efa_core::wire::ExtraFeatures;
+use efa_emu::frame::{Kind as FrameKind, Rdma, Repr};
+
+use super::conversation::{Conversation, Place};
+use super::operation::End;
+use super::report::Report;
+
+impl Conversation {
+    /// A request for an RDMA read goes from `me` to `you`.
+    pub(super) fn read_begins(
+        &mut self,
+        report: &mut Report,
+        place: Place,
+        header: &Repr,
+        rdma: &Rdma,
+        (me, you): (End, End),
+    ) {
+        let remote = rdma.remote;
+        let length = u64::from(rdma.total_length);
+        let candidates = &self.sides[you].long_reads;
+        let found = self
+            .operations
+            .read_by(candidates, remote.address, length, remote.key);
+        if let Some(id) = found {
+            self.sides[me].requests.belongs(header.sequence, id);
+            if let Some(operation) = self.operations.get_mut(id) {
+                operation.reads_begun += 1;
+                operation.reads_under_way += 1;
+            }
+            return;
+        }
+        let feature = ExtraFeatures::RDMA_READ;
+        self.check_rdma(report, place, header.kind, feature, you);
+    }
+
+    /// The data of an RDMA read goes from `me`, whose memory it is, to `you`.
+    pub(super) fn read_data(&mut self, header: &Repr, rdma: &Rdma, you: End) {
+        let ends_at = u64::from(rdma.offset) + u64::from(header.payload_length);
+        if ends_at < u64::from(rdma.total_length) {
+            return;
+        }
+        let requests = &self.sides[you].requests;
+        if let Some(id) = requests.operation(header.sequence)
+            && let Some(operation) = self.operations.get_mut(id)
+        {
+            operation.reads_under_way = operation.reads_under_way.saturating_sub(1);
+        }
+    }
+
+    /// A piece of an RDMA write goes from `me` to `you`.
+    pub(super) fn write(
+        &mut self,
+        report: &mut Report,
+        place: Place,
+        header: &Repr,
+        rdma: &Rdma,
+        (me, you): (End, End),
+    ) {
+        if rdma.offset == 0 {
+            let feature = ExtraFeatures::RDMA_WRITE;
+            self.check_rdma(report, place, header.kind, feature, you);
+        }
+        let both = [me, you].map(|end| {
+            let side = &self.sides[end];
+            let is_on = side
+                .features
+                .contains(ExtraFeatures::UNSOLICITED_WRITE_RECV);
+            side.handshake.map(|_| is_on)
+        });
+        if let [Some(mine), Some(yours)] = both
+            && header.immediate.is_some()
+            && mine != yours
+        {
+            let says = |is_on| {
+                if is_on {
+                    "announced"
+                } else {
+                    "did not announce"
+                }
+            };
+            let text = format!(
+                "the writer {} it, the target {} it",
+                says(mine),
+                says(yours)
+            );
+            let rule = &rules::UNSOLICITED_WRITE;
+            self.breach(report, place, header.kind.opcode(), rule, text);
+        }
+    }
+
+    /// Direct RDMA needs that the target has announced it.
+    fn check_rdma(
+        &mut self,
+        report: &mut Report,
+        place: Place,
+        kind: FrameKind,
+        feature: ExtraFeatures,
+        you: End,
+    ) {
+        const RULE: &Rule = &rules::RDMA_ANNOUNCED;
+        let peer = &self.sides[you];
+        if !self.is_from_start() {
+            return;
+        }
+        let (is_proven, text) = match peer.handshake {
+            Some(_) if peer.features.contains(feature) => return,
+            Some(packet) => (true, format!("{} lacks it in packet {packet}", peer.node)),
+            // libfabric 2.5 can be told that all peers are alike.
+            None => (false, format!("{} has announced nothing yet", peer.node)),
+        };
+        self.suspect(report, place, kind.opcode(), RULE, is_proven, text);
+    }
+
+    /// A request of `initiator` ends.
+    pub(super) fn request_ends(&mut self, initiator: End, sequence: u32, status: Status) {
+        let failed = self.sides[initiator].requests.answered(sequence, status);
+        match status {
+            Status::Ok => return,
+            Status::RemoteRnr => return self.refused(initiator),
+            _ => self.has_failed = true,
+        }
+        if let Some(operation) = failed.and_then(|id| self.operations.get_mut(id)) {
+            operation.has_failed = true;
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Which bytes of a message are there.
+
+use std::collections::BTreeMap;
+
+/// Runs of bytes that do not touch, by where they begin. What comes in order is one run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Runs {
+    ends: BTreeMap<u64, u64>,
+    total: u64,
+}
+
+impl Runs {
+    /// Adds the bytes `start..end`. Returns `false`, and adds nothing, if any of them were there.
+    pub(super) fn add(&mut self, start: u64, end: u64) -> bool {
+        if start >= end {
+            return true;
+        }
+        let before = self.ends.range(..end).next_back();
+        let mut first = start;
+        if let Some((&other, &other_end)) = before {
+            if other_end > start {
+                return false;
+            }
+            if other_end == start {
+                first = other;
+            }
+        }
+        let last = self.ends.remove(&end).unwrap_or(end);
+        self.ends.insert(first, last);
+        self.total += end - start;
+        true
+    }
+
+    /// How many bytes are there.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::Runs;
+
+    proptest! {
+        #[test]
+        fn runs_are_sets_of_bytes(pieces in prop::collection::vec((0..40_u64, 0..12_u64), 0..30)) {
+            let mut runs = Runs::default();
+            let mut bytes = [false; 64];
+            for (start, length) in pieces {
+                let piece = start as usize..(start + length) as usize;
+                let is_new = !bytes[piece.clone()].contains(&true);
+                prop_assert_eq!(runs.add(start, start + length), is_new);
+                if is_new {
+                    bytes[piece].fill(true);
+                }
+                let expected = bytes.iter().filter(|is_there| **is_there).count();
+                prop_assert_eq!(runs.total(), expected as u64);
+                let starts = (0..64).filter(|&at| bytes[at] && (at == 0 || !bytes[at - 1]));
+                prop_assert_eq!(runs.ends.len(), starts.count());
+            }
+        }
+    }
+}

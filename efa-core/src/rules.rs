@@ -1,0 +1,481 @@
+//! The rules that traffic is judged by, each declared once.
+//!
+//! Everything that judges captures takes its rules from here: `efa-conformance check`, the expert
+//! information of the Wireshark dissector, and the tables of `docs/rules.md`. The dissector's table and
+//! the documentation are generated text, which a test compares with this list
+//! (`conformance/tests/rules_generated.rs`).
+
+use core::fmt;
+
+/// How much a breach matters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Severity {
+    /// Allowed, but worth a look.
+    Note,
+    /// Works, but only as long as the peer is forgiving; or an operation failed.
+    Warning,
+    /// A defect: a peer that follows the protocol fails, hangs or takes wrong data.
+    Error,
+}
+
+impl Severity {
+    /// All severities, the mildest first.
+    pub const ALL: [Severity; 3] = [Severity::Note, Severity::Warning, Severity::Error];
+
+    /// The name in reports and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Severity::Note => "note",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        }
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Who looks at a rule.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Judge {
+    /// The checker and the dissector, with the same result.
+    Both,
+    /// The checker only: the rule needs more than one look at a packet as it goes by.
+    Checker,
+    /// The dissector only: something to see, nothing to hold against anybody.
+    Dissector,
+}
+
+/// What must be in a capture for a breach to be proven.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Evidence {
+    /// The packet alone.
+    Packet,
+    /// Everything that the two endpoints have sent each other before. A capture that lacks frames
+    /// proves nothing.
+    History,
+}
+
+/// Where the dissector files a breach.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Group {
+    /// The bytes cannot be read as what they claim to be.
+    Malformed,
+    /// The packet by itself is not as the protocol says.
+    Protocol,
+    /// The packet does not fit what came before.
+    Sequence,
+}
+
+/// A chapter of the list.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Chapter {
+    /// The header of the emulated wire, and the device.
+    Transport,
+    /// The bytes of one packet.
+    Packets,
+    /// Addresses and connection ids.
+    Identity,
+    /// Handshakes and extra features.
+    Handshake,
+    /// Messages and the parts that they travel in.
+    Messages,
+    /// Answers, windows and the ids in them.
+    Answers,
+}
+
+impl Chapter {
+    /// All chapters, in their order.
+    pub const ALL: [Chapter; 6] = [
+        Chapter::Transport,
+        Chapter::Packets,
+        Chapter::Identity,
+        Chapter::Handshake,
+        Chapter::Messages,
+        Chapter::Answers,
+    ];
+
+    /// The heading.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Chapter::Transport => "Transport header",
+            Chapter::Packets => "Packets",
+            Chapter::Identity => "Who is who",
+            Chapter::Handshake => "Handshake and features",
+            Chapter::Messages => "Messages and their parts",
+            Chapter::Answers => "Answers and windows",
+        }
+    }
+}
+
+/// A rule that traffic is judged by.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// The name, which stays the same; a Wireshark filter `efa_rdm.rule.ID` (`efa.rule.ID` in
+    /// [`Chapter::Transport`]).
+    pub id: &'static str,
+    /// Where it stands in the list.
+    pub chapter: Chapter,
+    /// The worst that a breach is reported as. A judge that cannot prove the breach reports a note.
+    pub severity: Severity,
+    /// The statement that it enforces: `v4/SECTION/NAME` for the protocol document, `stock/NAME` for
+    /// what stock libfabric does or needs beyond it, `device/NAME` for the device and the emulated wire.
+    pub statement: &'static str,
+    /// Where that statement is written, as Markdown.
+    pub source: &'static str,
+    /// Who judges it.
+    pub judge: Judge,
+    /// What proves a breach.
+    pub evidence: Evidence,
+    /// The dissector's group.
+    pub group: Group,
+    /// What is wrong in a packet that breaks it, in a few words.
+    pub breach: &'static str,
+    /// What must hold, and what follows if it does not; Markdown.
+    pub meaning: &'static str,
+}
+
+impl Rule {
+    /// The rule with this id.
+    pub fn find(id: &str) -> Option<&'static Rule> {
+        RULES.iter().find(|rule| rule.id == id)
+    }
+
+    /// Whether the checker judges it.
+    pub const fn is_checked(&self) -> bool {
+        matches!(self.judge, Judge::Both | Judge::Checker)
+    }
+
+    /// Whether the dissector judges it.
+    pub const fn is_dissected(&self) -> bool {
+        matches!(self.judge, Judge::Both | Judge::Dissector)
+    }
+}
+
+impl PartialEq for Rule {
+    fn eq(&self, other: &Rule) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Rule {}
+
+/// Declares the rules, chapter by chapter:
+/// `NAME: severity, judge, evidence, group, "id", "statement", "source", "breach", "meaning";`
+macro_rules! rules {
+    ($($chapter:ident {
+        $($name:ident: $severity:ident, $judge:ident, $evidence:ident, $group:ident,
+            $id:literal, $statement:literal, $source:literal, $breach:literal, $meaning:literal;)*
+    })*) => {
+        $($(
+            #[doc = $meaning]
+            pub const $name: Rule = Rule {
+                id: $id,
+                chapter: Chapter::$chapter,
+                severity: Severity::$severity,
+                statement: $statement,
+                source: $source,
+                judge: Judge::$judge,
+                evidence: Evidence::$evidence,
+                group: Group::$group,
+                breach: $breach,
+                meaning: $meaning,
+            };
+        )*)*
+
+        /// All rules, by chapter.
+        pub const RULES: &[Rule] = &[$($($name,)*)*];
+    };
+}
+
+rules! {
+    Transport {
+        TRANSPORT_FORM: Error, Dissector, Packet, Malformed,
+            "transport-form", "device/transport-form", "[wire format](wire-format.md)",
+            "The transport header is malformed",
+            "Version, opcode or a length of the transport header is wrong.";
+        DEVICE_ERROR: Warning, Dissector, Packet, Protocol,
+            "device-error", "device/status", "stock",
+            "The device reports an error",
+            "A request failed; the status says why. Receiver not ready has its own rule.";
+        RECEIVER_NOT_READY: Note, Dissector, Packet, Protocol,
+            "receiver-not-ready", "device/receiver-not-ready", "stock",
+            "The receiver had no buffer",
+            "The receiving queue pair had no buffer posted. The sender's device tries again as often as its queue pair allows, then libfabric does.";
+        RETRANSMISSION: Note, Dissector, History, Sequence,
+            "retransmission", "device/retransmission", "[wire format](wire-format.md)",
+            "Not the first attempt",
+            "The frame is not the first attempt: it was lost, or the receiver was not ready.";
+        COPIES_AGREE: Error, Checker, Packet, Protocol,
+            "copies-agree", "device/unchanged", "EFA",
+            "It arrived with other bytes than were sent",
+            "What a host received is what the sender sent.";
+    }
+    Packets {
+        PACKET_FORM: Error, Both, Packet, Malformed,
+            "packet-form", "v4/1.3/packet-form", "1.3",
+            "The packet is malformed",
+            "A packet has an assigned type, version 4, all the fields that its type and flags announce, arrays that receivers have room for, and as much data as it says.";
+        NOT_RDM: Note, Checker, History, Protocol,
+            "not-rdm", "v4/1.3/version", "1.3",
+            "The two queue pairs do not speak the RDM protocol v4",
+            "Two queue pairs that never sent each other an RDM packet speak another protocol over SRD, as UCX does. Nothing is judged between them.";
+        IOV_LENGTH: Error, Both, Packet, Malformed,
+            "iov-length", "v4/3.3/iov-length", "3.3, 4.1",
+            "The lengths of the iovs are not that of the data",
+            "The lengths of `rma_iov` and `read_iov` add up to the length of the data that they describe.";
+        REQ_FLAGS: Error, Both, Packet, Protocol,
+            "req-flags", "v4/3.1/req-flags", "3.1, table 3.1",
+            "Without flags that the packet type implies",
+            "RTM packets have the flag MSG, tagged ones TAGGED too, RTA packets ATOMIC. libfabric 1.11.0 goes by these flags.";
+        UNKNOWN_FLAGS: Note, Dissector, Packet, Protocol,
+            "unknown-flags", "v4/1.3/unknown-flags", "1.3, 3.1",
+            "Flags or features that the protocol does not define",
+            "Flags that the protocol does not define for the packet type, or features that it does not define.";
+        TRAILING_BYTES: Note, Dissector, Packet, Protocol,
+            "trailing-bytes", "v4/1.3/trailing-bytes", "1.3",
+            "Bytes behind the end of the packet's format",
+            "Bytes behind the end of the packet's format.";
+        CQ_DATA_PLACE: Error, Checker, Packet, Protocol,
+            "cq-data-place", "v4/3.1/cq-data", "3.1, table 3.1",
+            "Completion data on a packet that completes nothing at the target",
+            "Completion data comes with messages and writes, not with reads and atomics.";
+        ATOMIC_OPERAND: Error, Checker, Packet, Protocol,
+            "atomic-operand", "v4/3.3/atomic-operand", "3.3",
+            "The atomic operation cannot be carried out",
+            "Operation and datatype of an atomic are numbers of libfabric, the packet type is made for the operation, and each `rma_iov` holds whole elements. Stock receivers use both as an index without a check.";
+        HANDSHAKE_FORM: Error, Checker, Packet, Protocol,
+            "handshake-form", "stock/handshake-form", "2.1.1, stock",
+            "A handshake that stock receivers overrun",
+            "A HANDSHAKE has at most four words of features, the room that libfabric 2.x has for them; and the feature \"user receive QP\" comes with its field, which 2.1 to 2.5 read without looking whether it is there.";
+    }
+    Identity {
+        RAW_ADDRESS_TRUE: Error, Both, Packet, Protocol,
+            "raw-address-true", "v4/1.4/raw-address", "1.4, table 1.5",
+            "The raw address is not the sender's",
+            "The raw address in a request is that of its sender.";
+        RAW_ADDRESS_FIRST: Error, Both, History, Protocol,
+            "raw-address-first", "v4/2.2/raw-address-first", "2.2",
+            "No raw address before the handshake",
+            "A request carries the raw address until its sender has received a HANDSHAKE: a receiver that does not know the sender drops it otherwise.";
+        RAW_ADDRESS_LAST: Note, Checker, History, Protocol,
+            "raw-address-last", "v4/2.2/raw-address-last", "2.2, 4.3",
+            "A raw address from a sender that knows the handshake",
+            "A request carries no raw address after its sender has processed the HANDSHAKE, which an earlier request without one proves, unless the peer asked for constant header length.";
+        CONSTANT_HEADER: Error, Checker, History, Protocol,
+            "constant-header", "v4/4.3/constant-header", "4.3",
+            "No raw address to a peer that wants headers of constant length",
+            "Requests to a peer that asked for constant header length always carry the raw address: the receiver takes the bytes at a fixed offset for the message.";
+        ONE_IDENTITY: Note, Both, Packet, Protocol,
+            "one-identity", "stock/one-identity", "4.4, stock",
+            "Both raw address and connid header",
+            "A request names its sender by raw address or by connid, not by both; stock libfabric asserts that in debug builds.";
+        CONNID_TRUE: Error, Both, History, Protocol,
+            "connid-true", "v4/4.4/connid", "4.4",
+            "The connection id is of another endpoint",
+            "The connid in a packet is that of the endpoint that sends it.";
+        CONNID_UNASKED: Warning, Checker, History, Protocol,
+            "connid-unasked", "v4/4.4/connid-asked", "4.4",
+            "A connid to a peer that did not ask for it",
+            "REQ and CTSDATA packets carry a connid only to peers that announced connid: libfabric 1.13 and older take it for data.";
+        LATE_PACKET: Note, Both, History, Sequence,
+            "late-packet", "v4/4.4/late-packet", "4.4",
+            "From an endpoint that is gone",
+            "The connid is that of an endpoint that had the queue pair before: the packet was under way when the queue pair number was given out again.";
+        QKEY_TRUE: Error, Both, History, Protocol,
+            "qkey-true", "v4/1.4/qkey", "1.4",
+            "The Q-key is not the receiver's",
+            "Packets go to the Q-key that the receiver's raw address names.";
+        QPN_REUSED: Note, Dissector, History, Sequence,
+            "qpn-reused", "v4/4.4/qpn-reused", "4.4",
+            "Another endpoint has taken over the queue pair number",
+            "A raw address with another connection id: a new endpoint got the queue pair number of an earlier one.";
+    }
+    Handshake {
+        HANDSHAKE_ONCE: Error, Both, History, Sequence,
+            "handshake-once", "v4/2.1/handshake-once", "2.1",
+            "A second handshake",
+            "An endpoint sends each peer one HANDSHAKE.";
+        HANDSHAKE_ANSWER: Error, Checker, History, Sequence,
+            "handshake-answer", "v4/2.1/handshake-answer", "2.1",
+            "It goes on without ever sending a handshake",
+            "An endpoint that has processed a packet of a peer, which an answer proves, sends it a HANDSHAKE. Without such proof a note.";
+        DEVICE_VERSION: Warning, Both, History, Protocol,
+            "device-version", "stock/device-version", "2.1.1, stock",
+            "Handshake without device version",
+            "A HANDSHAKE to libfabric 1.20 or later has the device version, which is read without looking whether it is there.";
+        FEATURE_ANNOUNCED: Error, Both, History, Protocol,
+            "feature-announced", "v4/2.1/feature-announced", "2.1, table 2.1",
+            "A feature is used that the peer has not announced",
+            "Packets of an extra feature go only to peers that announced it: long read, delivery complete, runting read, READ_NACK.";
+        FEATURE_EARLY: Note, Both, History, Sequence,
+            "feature-early", "v4/2.1/feature-early", "2.1",
+            "A feature is used before the peer's handshake",
+            "A packet of an extra feature before the peer's HANDSHAKE. libfabric 2.6.0 does that for delivery complete.";
+        RDMA_ANNOUNCED: Error, Checker, History, Protocol,
+            "rdma-announced", "v4/4.6/rdma-announced", "4.1, 4.6",
+            "RDMA to a peer that has not announced it",
+            "Direct RDMA reads and writes go only to peers that announced RDMA read or RDMA write.";
+        UNSOLICITED_WRITE: Error, Checker, History, Protocol,
+            "unsolicited-write", "stock/unsolicited-write", "stock",
+            "RDMA write with immediate between unlike endpoints",
+            "RDMA writes with immediate data need that both endpoints announced unsolicited write receive, or neither: the receiver's queue would be one buffer short or one too long.";
+        USER_RECV_QP: Warning, Checker, History, Protocol,
+            "user-recv-qp", "stock/user-recv-qp", "stock",
+            "A message to the main queue pair of a zero-copy receiver",
+            "Messages to a peer that announced a user receive queue pair go there, without header: libfabric 2.1 to 2.5 reject them on the main queue pair.";
+    }
+    Messages {
+        MSG_ID_FIRST: Error, Checker, History, Sequence,
+            "msg-id-first", "v4/3.2/msg-id-first", "3.2",
+            "The first message is not number 0",
+            "The msg_ids of the messages and atomics to a peer begin at 0. A receiver waits for 0 for ever. A note if few messages follow.";
+        MSG_ID_ONCE: Error, Both, History, Sequence,
+            "msg-id-once", "v4/3.2/msg-id-once", "3.2",
+            "The message id was used before",
+            "Each message to a peer has its own msg_id.";
+        MSG_ID_AHEAD: Note, Dissector, History, Sequence,
+            "msg-id-ahead", "v4/3.2/msg-id-ahead", "3.2",
+            "Earlier messages are missing so far",
+            "The message came before its turn, and the receiver keeps it; normal on a network with many paths.";
+        MSG_ID_GAP: Error, Checker, History, Sequence,
+            "msg-id-gap", "v4/3.2/msg-id-gap", "3.2",
+            "Messages were never sent",
+            "The msg_ids of the messages to a peer leave no gap: one that never closes stalls the conversation. A note if few messages follow.";
+        MSG_ID_WINDOW: Warning, Dissector, History, Sequence,
+            "msg-id-window", "stock/msg-id-window", "stock",
+            "Too far ahead of the messages that are missing",
+            "So far ahead of the missing message (16384) that libfabric 1.17 aborts and 1.11 loses the message.";
+        SEGMENT_BOUNDS: Error, Both, History, Protocol,
+            "segment-bounds", "v4/3.2/segment-bounds", "3.2, tables 3.4, 3.7",
+            "The data lies outside of the message",
+            "A segment lies within its message.";
+        SEGMENT_OVERLAP: Error, Both, History, Sequence,
+            "segment-overlap", "v4/3.2/segment-overlap", "3.2",
+            "This part of the message was sent before",
+            "Each byte of a message is sent once.";
+        SEGMENT_AGREEMENT: Error, Both, History, Sequence,
+            "segment-agreement", "v4/3.2/segment-agreement", "3.2, table 3.4",
+            "Not the message that it began as",
+            "All packets of a message agree on its length, tag and send_id.";
+        CQ_DATA_AGREEMENT: Error, Checker, History, Sequence,
+            "cq-data-agreement", "v4/3.1/cq-data-agreement", "3.1",
+            "Other completion data than the message's first packet",
+            "All packets of a message carry the same completion data, or none: any of them may arrive first.";
+        MESSAGE_WHOLE: Error, Checker, History, Sequence,
+            "message-whole", "v4/3.2/message-whole", "3.2",
+            "Parts of the message were never sent",
+            "A message is sent to its end. A note if the capture may have ended before.";
+    }
+    Answers {
+        ANSWER_NAMES_REQUEST: Error, Both, History, Sequence,
+            "answer-names-request", "v4/3.2/answer-names-request", "3.2, 3.3, 4.1, 4.2, 4.7",
+            "The id names no operation of the peer",
+            "CTS, EOR, READ_NACK, RECEIPT, READRSP and ATOMRSP name an operation that the peer announced. Stock receivers use the id as an index without a check.";
+        CTSDATA_NAMES_CTS: Error, Both, History, Sequence,
+            "ctsdata-names-cts", "v4/3.2/ctsdata-recv-id", "3.2, table 3.7",
+            "The data is for no operation of the peer",
+            "CTSDATA names a receive operation that the peer announced.";
+        ID_IN_USE: Error, Checker, History, Sequence,
+            "id-in-use", "v4/3.2/operation-id", "3.2",
+            "The id still names another operation",
+            "A `send_id` or `recv_id` names one operation at a time: answers to the two cannot be told apart.";
+        CTS_POSITIVE: Error, Both, Packet, Protocol,
+            "cts-positive", "v4/3.2/cts-positive", "3.2",
+            "A window of no bytes",
+            "A CTS allows at least one byte.";
+        CTS_WINDOW: Error, Both, History, Sequence,
+            "cts-window", "v4/3.2/cts-window", "3.2, table 3.6",
+            "More data than was granted",
+            "CTSDATA fills the window of each CTS exactly, and the windows add up to no more than the message. Reported when more was sent than granted, or more granted than there is.";
+        CTS_EARLY: Error, Checker, History, Sequence,
+            "cts-early", "v4/3.2/cts-after-window", "3.2",
+            "A window while the last one is not used up",
+            "A receiver opens the next window after all data of the last one has arrived.";
+        CTSDATA_EARLY: Warning, Checker, History, Sequence,
+            "ctsdata-early", "stock/ctsdata-after-handshake", "stock",
+            "CTSDATA before the peer's handshake",
+            "CTSDATA waits for the HANDSHAKE, which alone says whether it may carry a connid. The document allows it at once, and libfabric 1.11 does that.";
+        RECEIPT_EARLY: Error, Checker, History, Sequence,
+            "receipt-early", "v4/4.2/receipt-after-data", "4.2",
+            "A receipt before all data has arrived",
+            "A RECEIPT is sent when all data of the operation has arrived.";
+        EOR_EARLY: Error, Checker, History, Sequence,
+            "eor-early", "v4/4.1/eor-after-read", "4.1",
+            "An end of read before the read",
+            "An EOR is sent after the RDMA reads have finished: the sender may change its memory then.";
+        READ_NACK: Error, Checker, History, Sequence,
+            "read-nack", "v4/4.7/read-nack", "4.7",
+            "Not a refused read",
+            "READ_NACK refuses a long read or a runting read, before its EOR; a LONGCTS_RTM with the flag READ_NACK answers one, and carries no data.";
+        NACK_RUNT: Error, Checker, History, Sequence,
+            "nack-runt", "v4/4.7/nack-runt", "4.7",
+            "Refused before the runt has arrived",
+            "The READ_NACK of a runting read is sent when all of its RTM packets have been processed.";
+        ANSWER_LENGTH: Error, Checker, History, Sequence,
+            "answer-length", "v4/3.3/answer-length", "3.3",
+            "Not as many bytes as were asked for",
+            "ATOMRSP and the READRSP of a short read bring as many bytes as were asked for.";
+        ONE_ANSWER: Error, Both, History, Sequence,
+            "one-answer", "v4/4.1/one-answer", "4.1, 4.2",
+            "The operation was acknowledged before",
+            "An operation is acknowledged by one EOR or RECEIPT.";
+        ANSWER_MISSING: Error, Checker, History, Sequence,
+            "answer-missing", "v4/3.2/answer", "3.2, 3.3, 4.1, 4.2",
+            "An answer never came",
+            "An endpoint answers each operation that needs it. An error if it answered operations that came later and had to wait for this one; otherwise a note, because the capture may have ended before, or no receive was posted.";
+        READ_REFUSED: Note, Dissector, Packet, Protocol,
+            "read-refused", "v4/4.7/refused", "4.7",
+            "The receiver cannot read by RDMA",
+            "The receiver cannot register memory for an RDMA read, or cannot reach it; the sender goes on with long-CTS.";
+        PEER_ERROR: Warning, Dissector, Packet, Protocol,
+            "peer-error", "stock/peer-error", "stock",
+            "The peer abandons an operation",
+            "The peer abandons an operation.";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_and_statements_are_unique_and_well_formed() {
+        let is_name = |text: &str| {
+            !text.is_empty()
+                && text
+                    .bytes()
+                    .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        };
+        for (at, rule) in RULES.iter().enumerate() {
+            let parts: Vec<&str> = rule.statement.split('/').collect();
+            let is_statement = match parts[..] {
+                ["v4", section, name] => {
+                    section.bytes().all(|b| b.is_ascii_digit() || b == b'.') && is_name(name)
+                }
+                ["stock" | "device", name] => is_name(name),
+                _ => false,
+            };
+            assert!(is_statement, "{}", rule.statement);
+            assert!(is_name(rule.id), "{}", rule.id);
+            for other in &RULES[at + 1..] {
+                assert_ne!(rule.id, other.id);
+                assert_ne!(rule.statement, other.statement);
+            }
+            assert_eq!(Rule::find(rule.id), Some(rule));
+        }
+        assert_eq!(Rule::find("no-such-rule"), None);
+    }
+
+    #[test]
+    fn severities_are_ordered() {
+        assert!(Severity::Note < Severity::Warning && Severity::Warning < Severity::Error);
+        assert_eq!(
+            Severity::ALL.map(Severity::name),
+            ["note", "warning", "error"]
+        );
+    }
+}
