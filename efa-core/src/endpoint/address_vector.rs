@@ -5,7 +5,7 @@ use crate::nic::Nic;
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
-use crate::endpoint::base::ids::{ClaimId, OutboundId, PeerId, ReceiveId};
+use crate::endpoint::base::ids::{OutboundId, PeerId};
 
 impl<N: Nic> Endpoint<N> {
     /// Puts an address into the address vector; an address that is there already keeps its id, also
@@ -67,41 +67,15 @@ impl<N: Nic> Endpoint<N> {
             self.fail_outbound(id, failure);
         }
         self.posting.fail_one_packet_operations(peer, failure);
-        let inbound: Vec<ReceiveId> = self
-            .inbound
-            .transfers()
-            .filter(|(_, transfer)| transfer.peer == peer)
-            .map(|(id, _)| id)
-            .collect();
+        let inbound = self.receiving.transfers(|transfer| transfer.peer == peer);
         for id in inbound {
             self.fail_inbound(id, failure);
         }
-        let mut posted: Vec<_> = self
-            .inbound
-            .posted()
-            .filter(|(_, posted)| posted.entry.source() == Some(peer))
-            .map(|(id, posted)| (posted.age(), id))
-            .collect();
-        posted.sort_unstable_by_key(|(age, _)| *age);
-        for (_, id) in posted {
+        for id in self.receiving.posted_for(peer) {
             self.withdraw_posted(id, failure);
         }
-        for tagged in [false, true] {
-            for key in self.matcher(tagged).unexpected_from(peer) {
-                let (.., message) = self.matcher(tagged).remove_unexpected(key);
-                self.drop_unexpected(peer, &message);
-            }
-        }
-        let claims: Vec<ClaimId> = self
-            .claims
-            .iter()
-            .filter(|(_, claim)| claim.peer == peer)
-            .map(|(id, _)| id)
-            .collect();
-        for id in claims {
-            if let Some(claim) = self.claims.remove(id) {
-                self.drop_unexpected(peer, &claim.message);
-            }
+        for message in self.receiving.take_all_of(peer) {
+            self.drop_unexpected(peer, &message);
         }
         self.end_waiting(peer, failure);
         if let Some(state) = self.peers.state_mut(peer) {

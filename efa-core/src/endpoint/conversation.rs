@@ -3,8 +3,8 @@
 use crate::endpoint::peers::handshake::Handshaking;
 use crate::endpoint::posting::PeerBackoff;
 use crate::endpoint::quota::Share;
-use crate::endpoint::receiving::postponed::Postponed;
-use crate::endpoint::receiving::reorder::ReorderWindow;
+use crate::endpoint::receiving::Postponed;
+use crate::endpoint::receiving::ReorderWindow;
 use crate::endpoint::sending::read_based::ReadBased;
 use crate::wire::MsgId;
 

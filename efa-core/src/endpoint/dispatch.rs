@@ -13,7 +13,7 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::{Event, PacketError};
 use crate::endpoint::api::error::{Errno, Failure, ProviderError};
 use crate::endpoint::base::ids::PeerId;
-use crate::endpoint::receiving::held::ReceivedPacket;
+use crate::endpoint::memory::packet::ReceivedPacket;
 
 impl<N: Nic> Endpoint<N> {
     /// Handles one completion of the device.
@@ -222,7 +222,7 @@ impl<N: Nic> Endpoint<N> {
     /// Gives up a packet that was handled.
     #[inline]
     pub(crate) fn release(&mut self, packet: ReceivedPacket) {
-        if let Some(buffer) = self.held.release(packet) {
+        if let Some(buffer) = self.receiving.release(packet) {
             self.recycle(buffer);
         }
     }

@@ -77,22 +77,15 @@ use crate::nic::{Access, Completion, DeviceCaps, Nic, Region, UserSlice};
 use conversation::Conversation;
 use posting::Posting;
 use quota::Quota;
-use receiving::assembly::Assemblies;
-use receiving::postponed::PostponedParts;
 use subprotocols::atomic::AtomicResponse;
 
 use api::reports::Reports;
 use base::ids::{Arena, OutboundId};
 use one_sided::exposed::Exposed;
 use peers::Peers;
-use receiving::claims::Claim;
-use receiving::claims::MessageMatcher;
-use receiving::held::Held;
-use receiving::multi_receive::MultiBuffer;
-use receiving::table::InboundTable;
+use receiving::Receiving;
 use sending::choice::Local;
 use sending::outbound::{Bulk, Outbound};
-use subprotocols::rdma::ReadPlan;
 
 /// One RDM endpoint.
 pub struct Endpoint<N: Nic> {
@@ -103,26 +96,18 @@ pub struct Endpoint<N: Nic> {
     local: Local,
 
     peers: Peers<Conversation>,
-    untagged: MessageMatcher,
-    tagged: MessageMatcher,
-    assemblies: Assemblies,
-    held: Held,
+    receiving: Receiving,
 
     outbound: Arena<Outbound, OutboundId>,
-    /// The parts of operations that take more than one packet, and of transfers that are read.
+    /// The parts of operations that take more than one packet.
     bulks: Slab<Bulk>,
-    read_plans: Slab<ReadPlan>,
     atomic_responses: Slab<AtomicResponse>,
     /// What peers may access.
     exposed: Exposed,
     /// The values of one atomic.
     scratch: Vec<u8>,
-    inbound: InboundTable,
-    claims: Arena<Claim, ClaimId>,
-    multi_buffers: Slab<MultiBuffer>,
 
     quota: Quota,
-    postponed_parts: PostponedParts,
 
     /// What the application has yet to take.
     reports: Reports,
@@ -207,12 +192,12 @@ impl<N: Nic> Endpoint<N> {
         Usage {
             peers: self.peers.len(),
             outbound: self.outbound.len() + self.posting.one_packet_operations(),
-            inbound: self.inbound.len(),
-            unexpected: self.untagged.unexpected_len() + self.tagged.unexpected_len(),
-            held_packets: self.held.len(),
+            inbound: self.receiving.len(),
+            unexpected: self.receiving.unexpected_len(),
+            held_packets: self.receiving.held_len(),
             packets: self.posting.len(),
-            assemblies: self.assemblies.len(),
-            claimed: self.claims.len(),
+            assemblies: self.receiving.assemblies_len(),
+            claimed: self.receiving.claims_len(),
             owed: self.quota.answers(),
             waiting: self.quota.waiting(),
         }
@@ -312,12 +297,7 @@ impl<N: Nic> Endpoint<N> {
     /// As [`Endpoint::cancel`], for the oldest receive posted with this context; linear in the
     /// number of posted receives.
     pub fn cancel_context(&mut self, context: u64) -> bool {
-        let found = self
-            .inbound
-            .posted()
-            .filter(|(_, posted)| posted.context == context)
-            .min_by_key(|(_, posted)| posted.age())
-            .map(|(id, _)| id);
+        let found = self.receiving.oldest_with_context(context);
         found.is_some_and(|id| self.cancel_receive(id))
     }
 

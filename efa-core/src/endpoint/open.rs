@@ -15,11 +15,7 @@ use crate::endpoint::one_sided::exposed::Exposed;
 use crate::endpoint::peers::Peers;
 use crate::endpoint::posting::Posting;
 use crate::endpoint::quota::Quota;
-use crate::endpoint::receiving::assembly::Assemblies;
-use crate::endpoint::receiving::held::Held;
-use crate::endpoint::receiving::matching::Matcher;
-use crate::endpoint::receiving::postponed::PostponedParts;
-use crate::endpoint::receiving::table::InboundTable;
+use crate::endpoint::receiving::Receiving;
 use crate::endpoint::sending::choice::Local;
 use crate::endpoint::{Endpoint, MAX_REQUEST_HEADER};
 
@@ -81,21 +77,13 @@ impl<N: Nic> Endpoint<N> {
             mtu,
             local,
             peers: Peers::new(mixer, MsgId(config.first_msg_id)),
-            untagged: Matcher::new(mixer),
-            tagged: Matcher::new(mixer),
-            assemblies: Assemblies::new(mixer),
-            held: Held::new(wanted_receives / 4, config.held_bytes),
+            receiving: Receiving::new(&config, mixer, wanted_receives),
             outbound: Arena::new(config.max_operations),
             bulks: Slab::new(),
-            read_plans: Slab::new(),
             atomic_responses: Slab::new(),
             exposed: Exposed::new(),
             scratch: Vec::new(),
-            inbound: InboundTable::new(config.max_operations),
-            claims: Arena::new(config.max_operations),
-            multi_buffers: Slab::new(),
             quota: Quota::new(config.peer_operations, config.remote_operations),
-            postponed_parts: PostponedParts::default(),
             reports: Reports::new(config.max_events),
             batch: Vec::with_capacity(config.poll_batch),
             now: Instant::START,
@@ -120,7 +108,7 @@ impl<N: Nic> Endpoint<N> {
         for bulk in core::mem::take(&mut self.bulks).drain() {
             self.deregister_own(bulk.own_regions);
         }
-        for plan in core::mem::take(&mut self.read_plans).drain() {
+        for plan in self.receiving.take_plans() {
             self.deregister_own(plan.own_regions);
         }
         self.posting.into_nic()

@@ -5,7 +5,6 @@ use crate::endpoint::api::completion::Event;
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::posting::Work;
-use crate::endpoint::receiving::table::Inbound;
 use crate::nic::Nic;
 use crate::wire::{Eor, Receipt};
 
@@ -53,10 +52,7 @@ impl<N: Nic> Endpoint<N> {
             Work::Admission => None,
             Work::Resend(id) => self.posting.get(id).map(|packet| packet.peer),
             Work::Outbound(id) => self.outbound.get(id).map(|outbound| outbound.peer),
-            Work::Inbound(id) => match self.inbound.get(id) {
-                Some(Inbound::Active(transfer)) => Some(transfer.peer),
-                _ => None,
-            },
+            Work::Inbound(id) => self.receiving.transfer(id).map(|transfer| transfer.peer),
         }
     }
 

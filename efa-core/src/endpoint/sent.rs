@@ -4,8 +4,9 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::Event;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::base::ids::{PacketId, PeerId};
+use crate::endpoint::memory::rdma::RdmaPart;
 use crate::endpoint::peers::handshake::{PeerFeatures, identity};
-use crate::endpoint::posting::{InFlight, Outgoing, Owner, Rdma, RdmaPart, Request};
+use crate::endpoint::posting::{InFlight, Outgoing, Owner, Rdma, Request};
 use crate::nic::{BufferId, Destination, Nic, Status};
 use crate::wire::{PacketType, Repr, ReqOptions};
 
@@ -127,7 +128,7 @@ impl<N: Nic> Endpoint<N> {
     /// Gives a packet buffer back.
     #[inline]
     pub(crate) fn recycle(&mut self, buffer: BufferId) {
-        self.posting.recycle(buffer, self.held.in_buffers());
+        self.posting.recycle(buffer, self.receiving.kept_buffers());
     }
 }
 

@@ -4,7 +4,7 @@ use crate::nic::{BufferId, LocalKey, Nic, NicError, UserSlice};
 
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{IOV_LIMIT, IoVec};
-use crate::endpoint::receiving::held::ReceivedPacket;
+use crate::endpoint::memory::packet::ReceivedPacket;
 
 /// The pieces of a buffer, kept for as long as the operation runs. One piece, the usual case, needs
 /// no memory of its own.

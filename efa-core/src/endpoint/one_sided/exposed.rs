@@ -8,7 +8,7 @@ use crate::wire::RmaIovs;
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::{Errno, Failure, ProviderError};
 use crate::endpoint::api::operation::IoVec;
-use crate::endpoint::base::ids::{OutboundId, ReceiveId};
+use crate::endpoint::base::ids::OutboundId;
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::sending::outbound::BulkKey;
 
@@ -76,14 +76,9 @@ impl<N: Nic> Endpoint<N> {
                     && (piece.region == Some(region) || !is_exposed(piece.memory, access))
             })
         };
-        let writes: Vec<ReceiveId> = self
-            .inbound
-            .transfers()
-            .filter(|(_, transfer)| {
-                transfer.ending.is_peers() && is_lost(&transfer.target, Access::REMOTE_WRITE)
-            })
-            .map(|(id, _)| id)
-            .collect();
+        let writes = self.receiving.transfers(|transfer| {
+            transfer.ending.is_peers() && is_lost(&transfer.target, Access::REMOTE_WRITE)
+        });
         let reads: Vec<OutboundId> = self
             .outbound
             .iter()

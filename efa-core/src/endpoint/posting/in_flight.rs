@@ -5,8 +5,9 @@ use crate::address::{Qkey, Qpn};
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::api::reports::Report;
 use crate::endpoint::base::ids::{OutboundId, PacketId, PeerId, ReceiveId};
+use crate::endpoint::memory::rdma::RdmaPart;
 use crate::nic::{
-    BufferId, Destination, LocalKey, Nic, NicError, RdmaRequest, RemoteKey, SendRequest, UserSlice,
+    BufferId, Destination, LocalKey, Nic, NicError, RdmaRequest, SendRequest, UserSlice,
 };
 use crate::wire::PacketType;
 
@@ -41,15 +42,6 @@ pub(crate) enum Rdma {
     Read,
     /// With immediate data.
     Write(Option<u32>),
-}
-
-/// The memory of one RDMA request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RdmaPart {
-    pub(crate) local: UserSlice,
-    pub(crate) local_key: LocalKey,
-    pub(crate) remote_address: u64,
-    pub(crate) remote_key: RemoteKey,
 }
 
 /// The operation that a packet belongs to.

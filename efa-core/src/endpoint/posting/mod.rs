@@ -15,6 +15,7 @@ use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::api::time::Instant;
 use crate::endpoint::base::ids::{Arena, PacketId, PeerId};
 use crate::endpoint::memory::iov::{Attached, attach};
+use crate::endpoint::memory::rdma::RdmaPart;
 use crate::nic::{BufferId, Completion, Destination, Nic, NicError};
 use crate::wire::{PacketType, Repr};
 
@@ -23,9 +24,7 @@ use buffers::ReceiveBuffers;
 use work::{Priority, WorkQueues};
 
 pub(crate) use backoff::PeerBackoff;
-pub(crate) use in_flight::{
-    Headerless, InFlight, OnePacket, Outgoing, Owner, Rdma, RdmaPart, Request,
-};
+pub(crate) use in_flight::{Headerless, InFlight, OnePacket, Outgoing, Owner, Rdma, Request};
 pub(crate) use work::{QUANTUM, Work};
 
 /// The device, and what it has of ours or is to get.

@@ -1,72 +1,18 @@
-//! Received packets and where their bytes are; packets that have to wait.
+//! Received packets that have to wait.
 //!
 //! A packet that waits (it came too early, or no receive matches it yet) stays in its device buffer
 //! as long as few do, so that nothing is copied. Beyond that it is copied to memory of the engine
 //! and the buffer goes back to the device: waiting packets must never keep the one that they wait
 //! for from arriving.
 
-use crate::nic::{BufferId, Nic};
+use crate::nic::BufferId;
 
-use crate::endpoint::Endpoint;
-use crate::endpoint::base::ids::{Arena, Id, PeerId, operation_id};
+use crate::endpoint::base::ids::{Arena, Id, operation_id};
+use crate::endpoint::memory::packet::{ReceivedPacket, Storage};
 
 operation_id! {
     /// A packet that waits.
     pub(crate) HeldId
-}
-
-/// A received packet. Whoever has it must give it to [`Held::release`] in the end.
-#[derive(Debug)]
-#[must_use]
-pub(crate) struct ReceivedPacket {
-    storage: Storage,
-    length: usize,
-}
-
-#[derive(Debug)]
-enum Storage {
-    Device(BufferId),
-    Copy(Box<[u8]>),
-}
-
-impl ReceivedPacket {
-    /// A packet in a device buffer.
-    pub(crate) fn in_buffer(buffer: BufferId, length: usize) -> Self {
-        ReceivedPacket {
-            storage: Storage::Device(buffer),
-            length,
-        }
-    }
-
-    /// Its device buffer, if it is in one.
-    pub(crate) fn buffer(&self) -> Option<BufferId> {
-        match self.storage {
-            Storage::Device(buffer) => Some(buffer),
-            Storage::Copy(_) => None,
-        }
-    }
-
-    /// Bytes of memory that it takes, or would take, outside of a device buffer.
-    pub(crate) fn footprint(&self) -> usize {
-        footprint(self.length)
-    }
-
-    /// Its bytes if they were copied; none if it is in a device buffer.
-    pub(crate) fn copied_bytes(&self) -> &[u8] {
-        match &self.storage {
-            Storage::Device(_) => &[],
-            Storage::Copy(bytes) => &bytes[..self.length],
-        }
-    }
-
-    /// All its bytes.
-    pub(crate) fn bytes<'a, N: Nic>(&'a self, nic: &'a N) -> &'a [u8] {
-        let bytes = match &self.storage {
-            Storage::Device(buffer) => nic.buffer(*buffer),
-            Storage::Copy(bytes) => bytes,
-        };
-        &bytes[..self.length]
-    }
 }
 
 struct HeldPacket {
@@ -90,12 +36,15 @@ pub(crate) struct Held {
 /// Sizes of copies in bytes; larger packets have memory of exactly their size.
 const CLASSES: [usize; 4] = [128, 512, 2048, 9216];
 
+/// Bytes of memory that a packet takes, or would take, outside of a device buffer.
+pub(crate) fn footprint(packet: &ReceivedPacket) -> usize {
+    size_of_copy(packet.len())
+}
+
 /// Memory of a copy of `length` bytes.
-fn footprint(length: usize) -> usize {
-    CLASSES
-        .into_iter()
-        .find(|size| length <= *size)
-        .unwrap_or(length)
+fn size_of_copy(length: usize) -> usize {
+    let class = CLASSES.into_iter().find(|size| length <= *size);
+    class.unwrap_or(length)
 }
 
 /// Free copies kept per class.
@@ -114,12 +63,13 @@ impl Held {
         }
     }
 
-    /// Makes a packet wait in front of the chain `next`. Gives its device buffer back if it was
-    /// copied. The packet comes back if too many wait.
-    pub(crate) fn hold<N: Nic>(
+    /// Makes a packet wait in front of the chain `next`. `contents` is what the device buffer holds, if
+    /// the packet is in one. Gives that buffer back if the packet was copied. The packet comes back if
+    /// too many wait.
+    pub(crate) fn hold(
         &mut self,
-        nic: &N,
         packet: ReceivedPacket,
+        contents: &[u8],
         next: Option<HeldId>,
     ) -> Result<(HeldId, Option<BufferId>), ReceivedPacket> {
         if self.packets.is_full() {
@@ -127,15 +77,15 @@ impl Held {
         }
         let mut packet = packet;
         let mut freed = None;
-        if let Storage::Device(buffer) = packet.storage {
-            let copy = if self.in_buffers < self.max_in_buffers {
-                None
-            } else {
-                self.copy(&nic.buffer(buffer)[..packet.length])
+        if let Some(buffer) = packet.buffer() {
+            let length = packet.len();
+            let copy = match self.in_buffers < self.max_in_buffers {
+                true => None,
+                false => self.copy(&contents[..length]),
             };
             match copy {
                 Some(copy) => {
-                    packet.storage = Storage::Copy(copy);
+                    packet = ReceivedPacket::copied(copy, length);
                     freed = Some(buffer);
                 }
                 None => self.in_buffers += 1,
@@ -148,7 +98,7 @@ impl Held {
     }
 
     fn copy(&mut self, bytes: &[u8]) -> Option<Box<[u8]>> {
-        let size = footprint(bytes.len());
+        let size = size_of_copy(bytes.len());
         let class = CLASSES.iter().position(|class| *class == size);
         if self.copied_bytes + size > self.max_copied_bytes {
             // The device runs out of buffers, and senders are told that the receiver is not ready.
@@ -179,7 +129,7 @@ impl Held {
     /// Gives up a packet that does not wait. Its device buffer, if it is in one, is the caller's.
     #[inline]
     pub(crate) fn release(&mut self, packet: ReceivedPacket) -> Option<BufferId> {
-        match packet.storage {
+        match packet.into_storage() {
             Storage::Device(buffer) => Some(buffer),
             Storage::Copy(copy) => {
                 self.copied_bytes -= copy.len();
@@ -196,7 +146,7 @@ impl Held {
     /// Whether a packet can wait without taking a buffer from those that the device must have.
     pub(crate) fn has_memory_for(&self, packet: &ReceivedPacket) -> bool {
         self.in_buffers < self.max_in_buffers
-            || self.copied_bytes + packet.footprint() <= self.max_copied_bytes
+            || self.copied_bytes + footprint(packet) <= self.max_copied_bytes
     }
 
     /// Packets that wait in device buffers.
@@ -210,51 +160,53 @@ impl Held {
     }
 }
 
-impl<N: Nic> Endpoint<N> {
-    /// Makes a packet of a peer wait in front of the chain `next`.
-    ///
-    /// # Errors
-    /// The packet comes back if too many wait, of all peers or of this one.
-    pub(crate) fn hold(
-        &mut self,
-        peer: PeerId,
-        packet: ReceivedPacket,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Holds a packet of 100 bytes in buffer `buffer`.
+    fn hold(
+        held: &mut Held,
+        buffer: u32,
         next: Option<HeldId>,
-    ) -> Result<HeldId, ReceivedPacket> {
-        let footprint = packet.footprint();
-        let Some(state) = self.peers.state_mut(peer) else {
-            return Err(packet);
-        };
-        if footprint > self.config.peer_held_bytes.saturating_sub(state.held_bytes) {
-            return Err(packet);
-        }
-        let (id, freed) = self.held.hold(self.posting.nic(), packet, next)?;
-        state.held_bytes += footprint;
-        if let Some(buffer) = freed {
-            self.recycle(buffer);
-        }
-        Ok(id)
+    ) -> Result<(HeldId, Option<BufferId>), ReceivedPacket> {
+        let contents = [buffer as u8; 256];
+        held.hold(
+            ReceivedPacket::in_buffer(BufferId(buffer), 100),
+            &contents,
+            next,
+        )
     }
 
-    /// Ends the wait of a peer's packet, and names the next of its chain.
-    pub(crate) fn take_held(
-        &mut self,
-        peer: PeerId,
-        id: HeldId,
-    ) -> Option<(ReceivedPacket, Option<HeldId>)> {
-        let (packet, next) = self.held.take(id)?;
-        if let Some(state) = self.peers.state_mut(peer) {
-            state.held_bytes -= packet.footprint();
-        }
-        Some((packet, next))
+    #[test]
+    fn packets_are_copied_when_too_many_wait_in_buffers_and_stay_there_when_memory_is_out() {
+        let mut held = Held::new(1, 128);
+        let (first, freed) = hold(&mut held, 1, None).unwrap();
+        assert_eq!(freed, None);
+        let (second, freed) = hold(&mut held, 2, Some(first)).unwrap();
+        assert_eq!(freed, Some(BufferId(2)));
+        // No memory for another copy: it stays in its buffer all the same.
+        let (third, freed) = hold(&mut held, 3, Some(second)).unwrap();
+        assert_eq!((freed, held.in_buffers(), held.len()), (None, 2, 3));
+        let probe = ReceivedPacket::in_buffer(BufferId(4), 100);
+        assert!(!held.has_memory_for(&probe));
+
+        let (packet, next) = held.take(third).unwrap();
+        assert_eq!((packet.buffer(), next), (Some(BufferId(3)), Some(second)));
+        assert_eq!(held.release(packet), Some(BufferId(3)));
+        let (packet, next) = held.take(second).unwrap();
+        assert_eq!((packet.copied_bytes(), next), (&[2; 100][..], Some(first)));
+        assert_eq!(held.release(packet), None);
+        assert!(held.take(second).is_none());
+        assert!(held.has_memory_for(&probe));
+        assert_eq!((held.in_buffers(), held.len()), (1, 1));
     }
 
-    /// Gives up a chain of packets of a peer that wait.
-    pub(crate) fn drop_held(&mut self, peer: PeerId, head: HeldId) {
-        let mut next = Some(head);
-        while let Some((packet, behind)) = next.and_then(|held| self.take_held(peer, held)) {
-            next = behind;
-            self.release(packet);
+    #[test]
+    fn memory_is_counted_in_the_sizes_that_are_taken() {
+        for (length, size) in [(1, 128), (128, 128), (129, 512), (9216, 9216), (9217, 9217)] {
+            let packet = ReceivedPacket::in_buffer(BufferId(0), length);
+            assert_eq!(footprint(&packet), size, "{length}");
         }
     }
 }

@@ -1,11 +1,654 @@
-//! Messages on their way in: order, matching, assembly.
+//! What comes in: messages in their order, matched with receives; their packets, kept while they wait;
+//! and data on its way to where the application wants it.
+//!
+//! [`Receiving`] owns what is known of all that and decides; it touches neither packets nor memory. Its
+//! caller has the packets, copies data, and tells peers and the application.
 
-pub(crate) mod assembly;
-pub(crate) mod claims;
-pub(crate) mod held;
-pub(crate) mod matching;
-pub(crate) mod multi_receive;
-pub(crate) mod postponed;
-pub(crate) mod reorder;
-pub(crate) mod table;
-pub(crate) mod transfer;
+mod assembly;
+mod held;
+mod matching;
+mod multi_receive;
+mod postponed;
+mod reads;
+mod reorder;
+mod table;
+mod transfer;
+mod unexpected;
+
+use slab::Slab;
+
+use crate::endpoint::api::completion::CompletionFlags;
+use crate::endpoint::api::config::EndpointConfig;
+use crate::endpoint::api::operation::IoVec;
+use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::ids::{Arena, ClaimId, PeerId, ReceiveId};
+use crate::endpoint::memory::iov::Iov;
+use crate::endpoint::memory::packet::ReceivedPacket;
+use crate::endpoint::memory::rdma::RdmaPart;
+use crate::endpoint::memory::registration::OwnRegions;
+use crate::nic::BufferId;
+use crate::wire::{MsgId, RecvId, RmaIovs};
+
+use assembly::{Assemblies, Assembly};
+use held::Held;
+use matching::Matcher;
+use multi_receive::MultiBuffers;
+use postponed::PostponedParts;
+use reads::ReadPlan;
+use table::{Inbound, InboundTable};
+use unexpected::MessageMatcher;
+
+pub(crate) use held::{HeldId, footprint};
+pub(crate) use matching::{Filter, Found};
+pub(crate) use multi_receive::Part;
+pub(crate) use postponed::{Postponed, PostponedPart};
+pub(crate) use reorder::{Position, ReorderWindow};
+pub(crate) use transfer::{
+    Ask, Audience, Ending, Posted, ReadStart, Step, Supply, Transfer, message_flags, receive_flags,
+};
+pub(crate) use unexpected::{Claim, UnexpectedMessage};
+
+/// Names a [`ReadPlan`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PlanKey(u32);
+
+/// All that comes in.
+pub(crate) struct Receiving {
+    untagged: MessageMatcher,
+    tagged: MessageMatcher,
+    table: InboundTable,
+    assemblies: Assemblies,
+    held: Held,
+    claims: Arena<Claim, ClaimId>,
+    multi_buffers: MultiBuffers,
+    postponed: PostponedParts,
+    plans: Slab<ReadPlan>,
+}
+
+/// A receive to post.
+pub(crate) struct NewReceive {
+    pub(crate) context: u64,
+    /// Success is reported, not only failure.
+    pub(crate) report_success: bool,
+    pub(crate) tagged: bool,
+    pub(crate) filter: Filter,
+    pub(crate) target: Iov,
+    /// Length of the target in bytes.
+    pub(crate) capacity: u64,
+}
+
+/// Where the next packet of a message goes whose first packet was processed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Segment {
+    /// To a receive.
+    Receive(ReceiveId),
+    /// To the message's other packets, of which this is the last.
+    Kept(HeldId),
+    /// Nowhere: no message lacks it.
+    Unknown,
+}
+
+impl Receiving {
+    /// Packets may wait in as many of the `receive_buffers` as do not keep new ones from arriving.
+    pub(crate) fn new(config: &EndpointConfig, mixer: Mixer, receive_buffers: usize) -> Self {
+        Receiving {
+            untagged: Matcher::new(mixer),
+            tagged: Matcher::new(mixer),
+            table: InboundTable::new(config.max_operations),
+            assemblies: Assemblies::new(mixer),
+            held: Held::new(receive_buffers / 4, config.held_bytes),
+            claims: Arena::new(config.max_operations),
+            multi_buffers: MultiBuffers::default(),
+            postponed: PostponedParts::default(),
+            plans: Slab::new(),
+        }
+    }
+
+    /// Receives posted, and operations in flight that take data.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Messages that no receive has taken.
+    pub(crate) fn unexpected_len(&self) -> usize {
+        self.untagged.unexpected_len() + self.tagged.unexpected_len()
+    }
+
+    /// Packets that wait.
+    pub(crate) fn held_len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Device buffers in which packets wait.
+    #[inline]
+    pub(crate) fn kept_buffers(&self) -> usize {
+        self.held.in_buffers()
+    }
+
+    /// Messages of which some packets have not come.
+    pub(crate) fn assemblies_len(&self) -> usize {
+        self.assemblies.len()
+    }
+
+    /// Messages that the application claimed.
+    pub(crate) fn claims_len(&self) -> usize {
+        self.claims.len()
+    }
+
+    /// Returns whether there is no room for another operation of the application.
+    pub(crate) fn is_full(&self) -> bool {
+        self.table.is_full()
+    }
+
+    fn matcher(&mut self, tagged: bool) -> &mut MessageMatcher {
+        match tagged {
+            true => &mut self.tagged,
+            false => &mut self.untagged,
+        }
+    }
+
+    /// The receives of one kind, and where they are.
+    #[inline]
+    fn matching(&mut self, tagged: bool) -> (&mut MessageMatcher, &mut InboundTable) {
+        match tagged {
+            true => (&mut self.tagged, &mut self.table),
+            false => (&mut self.untagged, &mut self.table),
+        }
+    }
+}
+
+// Posted receives.
+impl Receiving {
+    /// Posts a receive; no message that is here already is looked at. `None` if there are too many
+    /// operations.
+    pub(crate) fn post(&mut self, receive: NewReceive) -> Option<ReceiveId> {
+        self.insert_posted(receive, None)
+    }
+
+    /// Posts a buffer for several messages, as [`Receiving::post`].
+    pub(crate) fn post_multi(
+        &mut self,
+        receive: NewReceive,
+        piece: IoVec,
+        min_free: usize,
+    ) -> Option<ReceiveId> {
+        if self.is_full() {
+            return None;
+        }
+        let multi = self.multi_buffers.insert(piece, min_free);
+        self.insert_posted(receive, Some(multi))
+    }
+
+    fn insert_posted(
+        &mut self,
+        receive: NewReceive,
+        multi: Option<multi_receive::MultiKey>,
+    ) -> Option<ReceiveId> {
+        let NewReceive {
+            context,
+            report_success,
+            tagged,
+            filter,
+            target,
+            capacity,
+        } = receive;
+        let entry = self.matcher(tagged).new_entry(&filter, multi.is_some());
+        let posted = Posted {
+            context,
+            report_success,
+            target,
+            capacity,
+            tagged,
+            entry,
+            multi,
+        };
+        let id = self.table.insert_posted(posted).ok()?;
+        let (matcher, receives) = self.matching(tagged);
+        matcher.post(receives, id.slot());
+        Some(id)
+    }
+
+    /// Finds the oldest receive that accepts a message, and takes it out of the posted ones unless it
+    /// takes several.
+    #[inline]
+    pub(crate) fn match_message(&mut self, peer: PeerId, tag: Option<u64>) -> Option<Found> {
+        let (matcher, receives) = self.matching(tag.is_some());
+        matcher.match_receive(receives, peer, tag.unwrap_or(0))
+    }
+
+    /// Takes out a receive that [`Receiving::match_message`] found, for a message that ends with its
+    /// first packet.
+    #[inline]
+    pub(crate) fn take_matched(&mut self, id: ReceiveId) -> Option<Posted> {
+        self.table.remove_posted(id)
+    }
+
+    /// Makes a receive that [`Receiving::match_message`] found a transfer of a message.
+    pub(crate) fn activate(
+        &mut self,
+        id: ReceiveId,
+        peer: PeerId,
+        msg_id: MsgId,
+        length: u64,
+        (tag, cq_data): (Option<u64>, Option<u64>),
+    ) {
+        let Some(Inbound::Posted(posted)) = self.table.get_mut(id) else {
+            return;
+        };
+        let ending = posted.ending(tag, cq_data);
+        let target = posted.target.clone();
+        let mut transfer = Transfer::new(peer, length, target, posted.capacity, ending);
+        transfer.msg_id = msg_id;
+        self.table.activate(id, transfer);
+    }
+
+    /// Gives a message the next part of a multi-receive buffer. `None` if that takes no more.
+    pub(crate) fn next_part(
+        &mut self,
+        id: ReceiveId,
+        length: u64,
+        cq_data: Option<u64>,
+    ) -> Option<(IoVec, Ending)> {
+        let Some(Inbound::Posted(posted)) = self.table.get(id) else {
+            return None;
+        };
+        let mut ending = posted.ending(None, cq_data);
+        let (part, target, is_last) = self.multi_buffers.next_part(posted.multi?, length)?;
+        if is_last {
+            self.untagged.remove_receive(&mut self.table, id.slot());
+            self.table.remove_posted(id);
+        }
+        ending.part = Some(part);
+        Some((target, ending))
+    }
+
+    /// Notes that a message of a multi-receive buffer is complete. Returns whether the buffer is the
+    /// application's again.
+    pub(crate) fn end_part(&mut self, part: Part) -> bool {
+        self.multi_buffers.end_part(part)
+    }
+
+    /// Takes out a posted receive that no message has matched. Returns its context and the flags of
+    /// its completion.
+    pub(crate) fn withdraw(&mut self, id: ReceiveId) -> Option<(u64, CompletionFlags)> {
+        let Some(Inbound::Posted(posted)) = self.table.get(id) else {
+            return None;
+        };
+        let tagged = posted.tagged;
+        let (matcher, receives) = self.matching(tagged);
+        matcher.remove_receive(receives, id.slot());
+        let posted = self.table.remove_posted(id)?;
+        let mut flags = message_flags(tagged, CompletionFlags::RECV);
+        if let Some(multi) = posted.multi {
+            flags.set(CompletionFlags::MULTI_RECV, self.multi_buffers.close(multi));
+        }
+        Some((posted.context, flags))
+    }
+
+    /// The oldest receive posted with a context; linear in the number of posted receives.
+    pub(crate) fn oldest_with_context(&self, context: u64) -> Option<ReceiveId> {
+        let posted = self.table.posted();
+        posted
+            .filter(|(_, posted)| posted.context == context)
+            .min_by_key(|(_, posted)| posted.age())
+            .map(|(id, _)| id)
+    }
+
+    /// The receives that name a peer as their source, oldest first.
+    pub(crate) fn posted_for(&self, peer: PeerId) -> Vec<ReceiveId> {
+        let mut posted: Vec<_> = self
+            .table
+            .posted()
+            .filter(|(_, posted)| posted.entry.source() == Some(peer))
+            .map(|(id, posted)| (posted.age(), id))
+            .collect();
+        posted.sort_unstable_by_key(|(age, _)| *age);
+        posted.into_iter().map(|(_, id)| id).collect()
+    }
+}
+
+// Messages that are here before their receives.
+impl Receiving {
+    /// Keeps a message that no receive accepts yet.
+    pub(crate) fn keep(&mut self, peer: PeerId, tag: Option<u64>, message: UnexpectedMessage) {
+        let tagged = tag.is_some();
+        let (msg_id, segmented) = (message.msg_id, message.segmented);
+        let key = self
+            .matcher(tagged)
+            .add_unexpected(peer, tag.unwrap_or(0), message);
+        if segmented {
+            self.assemblies
+                .set(peer, msg_id, Assembly::Unexpected { tagged, key });
+        }
+    }
+
+    /// Looks at the first message to have arrived that a receive would accept.
+    pub(crate) fn first_unexpected(
+        &mut self,
+        tagged: bool,
+        filter: &Filter,
+    ) -> Option<(PeerId, u64, &UnexpectedMessage)> {
+        let matcher = self.matcher(tagged);
+        let key = matcher.find_unexpected(filter)?;
+        let (peer, tag, message) = matcher.unexpected_mut(key);
+        Some((peer, tag, message))
+    }
+
+    /// Takes out the first message to have arrived that a receive accepts, with its source and tag.
+    pub(crate) fn take_unexpected(
+        &mut self,
+        tagged: bool,
+        filter: &Filter,
+    ) -> Option<(PeerId, u64, UnexpectedMessage)> {
+        let matcher = self.matcher(tagged);
+        let key = matcher.find_unexpected(filter)?;
+        Some(matcher.remove_unexpected(key))
+    }
+
+    /// Takes out all messages of a peer that no receive has taken, claimed ones included.
+    pub(crate) fn take_all_of(&mut self, peer: PeerId) -> Vec<UnexpectedMessage> {
+        let mut messages = Vec::new();
+        for tagged in [false, true] {
+            let matcher = self.matcher(tagged);
+            for key in matcher.unexpected_from(peer) {
+                messages.push(matcher.remove_unexpected(key).2);
+            }
+        }
+        let claims: Vec<ClaimId> = self
+            .claims
+            .iter()
+            .filter(|(_, claim)| claim.peer == peer)
+            .map(|(id, _)| id)
+            .collect();
+        let claims = claims.into_iter().filter_map(|id| self.claims.remove(id));
+        messages.extend(claims.map(|claim| claim.message));
+        messages
+    }
+
+    /// Reserves the first message to have arrived that a receive would accept.
+    pub(crate) fn claim(&mut self, tagged: bool, filter: &Filter) -> Option<ClaimId> {
+        if self.claims.is_full() {
+            return None;
+        }
+        let (peer, tag, message) = self.take_unexpected(tagged, filter)?;
+        let (msg_id, segmented) = (message.msg_id, message.segmented);
+        let claim = Claim {
+            peer,
+            tagged,
+            tag,
+            message,
+        };
+        let id = self.claims.insert(claim).ok()?;
+        if segmented {
+            self.assemblies.set(peer, msg_id, Assembly::Claimed(id));
+        }
+        Some(id)
+    }
+
+    /// Takes out a message that was reserved.
+    pub(crate) fn take_claim(&mut self, id: ClaimId) -> Option<Claim> {
+        self.claims.remove(id)
+    }
+
+    /// Makes a message wait that has its part of a multi-receive buffer.
+    pub(crate) fn postpone(&mut self, peer: PeerId, part: PostponedPart) -> Postponed {
+        let (msg_id, segmented) = (part.message.msg_id, part.message.segmented);
+        let key = self.postponed.insert(part);
+        if segmented {
+            self.assemblies.set(peer, msg_id, Assembly::Waiting(key));
+        }
+        Postponed::Part(key)
+    }
+
+    /// Takes out a message that has waited.
+    pub(crate) fn take_postponed(&mut self, key: postponed::PartKey) -> PostponedPart {
+        self.postponed.remove(key)
+    }
+}
+
+// The packets of a message.
+impl Receiving {
+    /// Makes a packet wait in front of the chain `next`; see [`Held::hold`].
+    pub(crate) fn hold(
+        &mut self,
+        packet: ReceivedPacket,
+        contents: &[u8],
+        next: Option<HeldId>,
+    ) -> Result<(HeldId, Option<BufferId>), ReceivedPacket> {
+        self.held.hold(packet, contents, next)
+    }
+
+    /// Links a packet that waits to the chain behind it.
+    pub(crate) fn set_next(&mut self, id: HeldId, next: Option<HeldId>) {
+        self.held.set_next(id, next);
+    }
+
+    /// Ends a packet's wait, and names the next of its chain.
+    pub(crate) fn take_held(&mut self, id: HeldId) -> Option<(ReceivedPacket, Option<HeldId>)> {
+        self.held.take(id)
+    }
+
+    /// Gives up a packet that does not wait. Its device buffer, if it is in one, is the caller's.
+    #[inline]
+    pub(crate) fn release(&mut self, packet: ReceivedPacket) -> Option<BufferId> {
+        self.held.release(packet)
+    }
+
+    /// Returns whether a packet can wait without taking a buffer from those that the device must
+    /// have.
+    pub(crate) fn has_memory_for(&self, packet: &ReceivedPacket) -> bool {
+        self.held.has_memory_for(packet)
+    }
+
+    /// Makes later packets of a message go to a transfer.
+    pub(crate) fn assemble(&mut self, id: ReceiveId) {
+        if let Some(Inbound::Active(transfer)) = self.table.get_mut(id)
+            && !transfer.assembled
+        {
+            transfer.assembled = true;
+            self.assemblies
+                .set(transfer.peer, transfer.msg_id, Assembly::Receive(id));
+        }
+    }
+
+    /// Forgets where later packets of a message go.
+    pub(crate) fn forget_segments(&mut self, peer: PeerId, message: &UnexpectedMessage) {
+        if message.segmented {
+            self.assemblies.remove(peer, message.msg_id);
+        }
+    }
+
+    /// Where a further packet of a message goes.
+    pub(crate) fn segment(&mut self, peer: PeerId, msg_id: MsgId) -> Segment {
+        match self.assemblies.get(peer, msg_id) {
+            Some(Assembly::Receive(id)) => Segment::Receive(id),
+            Some(assembly) => self
+                .head_of(assembly)
+                .map_or(Segment::Unknown, |head| Segment::Kept(*head)),
+            None => Segment::Unknown,
+        }
+    }
+
+    /// Puts a further packet, which waits in front of the others, to a message that no receive has
+    /// taken.
+    pub(crate) fn add_segment(&mut self, peer: PeerId, msg_id: MsgId, packet: HeldId) {
+        if let Some(assembly) = self.assemblies.get(peer, msg_id)
+            && let Some(head) = self.head_of(assembly)
+        {
+            *head = packet;
+        }
+    }
+
+    /// The packets so far of a message that no receive has taken.
+    fn head_of(&mut self, assembly: Assembly) -> Option<&mut HeldId> {
+        match assembly {
+            Assembly::Unexpected { tagged, key } => {
+                Some(&mut self.matcher(tagged).unexpected_mut(key).2.head)
+            }
+            Assembly::Claimed(id) => Some(&mut self.claims.get_mut(id)?.message.head),
+            Assembly::Waiting(key) => self.postponed.head(key),
+            Assembly::Receive(_) => None,
+        }
+    }
+}
+
+// Transfers.
+impl Receiving {
+    /// Adds an operation that takes data. `None` if there are too many of the application; there is
+    /// always room for those of peers.
+    pub(crate) fn start(&mut self, transfer: Transfer) -> Option<ReceiveId> {
+        self.table.insert_active(transfer).ok()
+    }
+
+    /// An operation that takes data.
+    #[inline]
+    pub(crate) fn transfer(&self, id: ReceiveId) -> Option<&Transfer> {
+        match self.table.get(id)? {
+            Inbound::Active(transfer) => Some(transfer),
+            Inbound::Posted(_) => None,
+        }
+    }
+
+    /// An operation that takes data.
+    #[inline]
+    pub(crate) fn transfer_mut(&mut self, id: ReceiveId) -> Option<&mut Transfer> {
+        match self.table.get_mut(id)? {
+            Inbound::Active(transfer) => Some(transfer),
+            Inbound::Posted(_) => None,
+        }
+    }
+
+    /// The operation that a packet of a peer names, if it is one with that peer.
+    pub(crate) fn transfer_with(&self, peer: PeerId, id: RecvId) -> Option<ReceiveId> {
+        let id = ReceiveId::from_wire(id.0);
+        let is_with = |transfer: &Transfer| transfer.peer == peer;
+        self.transfer(id).is_some_and(is_with).then_some(id)
+    }
+
+    /// The operations that `pick` accepts.
+    pub(crate) fn transfers(&self, pick: impl Fn(&Transfer) -> bool) -> Vec<ReceiveId> {
+        let transfers = self.table.transfers();
+        transfers
+            .filter(|(_, transfer)| pick(transfer))
+            .map(|(id, _)| id)
+            .collect()
+    }
+
+    /// What a transfer needs next.
+    pub(crate) fn next_step(&self, id: ReceiveId) -> Step {
+        let Some(transfer) = self.transfer(id) else {
+            return Step::Wait;
+        };
+        match transfer.next_step() {
+            // The device writes its memory.
+            Step::Finish if self.plan_of(transfer).is_some_and(ReadPlan::is_outstanding) => {
+                Step::Wait
+            }
+            step => step,
+        }
+    }
+
+    /// Notes that a transfer failed; [`Receiving::next_step`] says when it ends.
+    pub(crate) fn abort(&mut self, id: ReceiveId, failure: crate::endpoint::api::error::Failure) {
+        if let Some(transfer) = self.transfer_mut(id) {
+            transfer.abort(failure);
+        }
+    }
+
+    /// Takes out a transfer that ends, with the plan of its reads.
+    pub(crate) fn finish(&mut self, id: ReceiveId) -> Option<(Transfer, Option<ReadPlan>)> {
+        let transfer = self.table.remove_active(id)?;
+        if transfer.assembled {
+            self.assemblies.remove(transfer.peer, transfer.msg_id);
+        }
+        let plan = transfer.plan;
+        let plan = plan.map(|PlanKey(key)| self.plans.remove(key as usize));
+        Some((transfer, plan))
+    }
+}
+
+// Reads of transfers.
+impl Receiving {
+    fn plan_of(&self, transfer: &Transfer) -> Option<&ReadPlan> {
+        let PlanKey(key) = transfer.plan?;
+        self.plans.get(key as usize)
+    }
+
+    fn plan_of_mut(&mut self, id: ReceiveId) -> Option<(&mut Transfer, &mut ReadPlan)> {
+        let Inbound::Active(transfer) = self.table.get_mut(id)? else {
+            return None;
+        };
+        let PlanKey(key) = transfer.plan?;
+        Some((transfer, self.plans.get_mut(key as usize)?))
+    }
+
+    /// Plans to read the bytes from `next` on of a transfer into its target, for which `own_regions`
+    /// were registered. The bytes beyond the target count as received.
+    pub(crate) fn plan_reads(
+        &mut self,
+        id: ReceiveId,
+        remote: RmaIovs,
+        next: u64,
+        tells_peer: bool,
+        own_regions: OwnRegions,
+    ) {
+        let Some(Inbound::Active(transfer)) = self.table.get_mut(id) else {
+            return;
+        };
+        let end = transfer.length.min(transfer.capacity).max(next);
+        transfer.received += transfer.length - end;
+        transfer.to_read = end - next;
+        let plan = ReadPlan::new(remote, next, end, tells_peer, own_regions);
+        transfer.plan = Some(PlanKey(self.plans.insert(plan) as u32));
+    }
+
+    /// The next read of a transfer, of at most `limit` bytes. `Ok(None)` if there is none to be
+    /// posted.
+    ///
+    /// # Errors
+    /// The peer's memory is shorter than its message.
+    pub(crate) fn next_read(
+        &self,
+        id: ReceiveId,
+        limit: usize,
+    ) -> Result<Option<(PeerId, RdmaPart)>, ()> {
+        let Some(transfer) = self.transfer(id) else {
+            return Ok(None);
+        };
+        match self.plan_of(transfer) {
+            Some(plan) if transfer.failure.is_none() && plan.has_more() => {
+                let part = plan.next(transfer.target.as_slice(), limit).ok_or(())?;
+                Ok(Some((transfer.peer, part)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Notes that the next read of a transfer was posted.
+    pub(crate) fn read_posted(&mut self, id: ReceiveId, length: u64) {
+        if let Some((_, plan)) = self.plan_of_mut(id) {
+            plan.posted(length);
+        }
+    }
+
+    /// Notes that the device is done with a read, which brought `length` bytes. Returns whether it is
+    /// one of a transfer.
+    pub(crate) fn read_done(&mut self, id: ReceiveId, length: u64) -> bool {
+        let Some((transfer, plan)) = self.plan_of_mut(id) else {
+            return false;
+        };
+        plan.done();
+        transfer.received += length;
+        transfer.to_read -= length;
+        true
+    }
+
+    /// Takes out all plans, when the endpoint is closed.
+    pub(crate) fn take_plans(&mut self) -> impl Iterator<Item = ReadPlan> + use<> {
+        let plans: Vec<ReadPlan> = self.plans.drain().collect();
+        plans.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -4,22 +4,12 @@
 //! the application wants for a message, the buffer takes no more; the completion after which none of
 //! its messages is missing says so, and the buffer is the application's again.
 
-use crate::nic::{Nic, UserSlice};
-use crate::wire::Packet;
+use slab::Slab;
 
-use crate::endpoint::Endpoint;
-use crate::endpoint::api::error::EndpointError;
-use crate::endpoint::api::operation::{IoVec, MultiRecvArgs, SourceFilter, TagFilter};
-use crate::endpoint::base::ids::{PeerId, ReceiveId};
-use crate::endpoint::memory::iov::Iov;
-use crate::endpoint::receiving::claims::UnexpectedMessage;
-use crate::endpoint::receiving::held::ReceivedPacket;
-use crate::endpoint::receiving::matching::Filter;
-use crate::endpoint::receiving::table::Inbound;
-use crate::endpoint::receiving::transfer::{Audience, Ending, Posted, Transfer};
-use crate::endpoint::subprotocols::message::{Extent, Rtm, receive_flags};
+use crate::endpoint::api::operation::IoVec;
+use crate::nic::UserSlice;
 
-/// Names a [`MultiBuffer`] in [`Endpoint::multi_buffers`].
+/// Names a buffer in [`MultiBuffers`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MultiKey(u32);
 
@@ -31,7 +21,7 @@ pub(crate) struct Part {
 }
 
 /// A buffer for several messages.
-pub(crate) struct MultiBuffer {
+struct MultiBuffer {
     piece: IoVec,
     /// Bytes given to messages; they are the first ones.
     used: usize,
@@ -42,175 +32,113 @@ pub(crate) struct MultiBuffer {
     closed: bool,
 }
 
-impl<N: Nic> Endpoint<N> {
-    pub(crate) fn start_multi_recv(
-        &mut self,
-        args: &MultiRecvArgs,
-    ) -> Result<ReceiveId, EndpointError> {
-        if let SourceFilter::Peer(peer) = args.source
-            && !self.peers.contains(peer)
-        {
-            return Err(EndpointError::UnknownPeer(peer));
-        }
-        if args.min_free == 0 || args.min_free > args.buffer.memory.length {
-            return Err(EndpointError::OutOfRange {
-                what: "min_free of a multi-receive buffer",
-                value: args.min_free as u64,
-                limit: args.buffer.memory.length as u64,
-            });
-        }
-        if self.inbound.is_full() {
-            return Err(EndpointError::TryAgain);
-        }
-        let buffer = MultiBuffer {
-            piece: args.buffer,
+/// The buffers that take messages, or have messages that are not complete.
+#[derive(Default)]
+pub(super) struct MultiBuffers(Slab<MultiBuffer>);
+
+impl MultiBuffers {
+    /// Adds a buffer that takes messages as long as `min_free` bytes are left.
+    pub(super) fn insert(&mut self, piece: IoVec, min_free: usize) -> MultiKey {
+        MultiKey(self.0.insert(MultiBuffer {
+            piece,
             used: 0,
-            min_free: args.min_free,
+            min_free,
             incomplete: 0,
             closed: false,
-        };
-        let multi = MultiKey(self.multi_buffers.insert(buffer) as u32);
-        let filter = Filter {
-            source: args.source,
-            tag: TagFilter::exact(0),
-        };
-        let posted = Posted {
-            context: args.context,
-            report_success: true,
-            target: Iov::One(args.buffer),
-            capacity: args.buffer.memory.length as u64,
-            tagged: false,
-            entry: self.untagged.new_entry(&filter, true),
-            multi: Some(multi),
-        };
-        let Ok(id) = self.inbound.insert_posted(posted) else {
-            return Err(EndpointError::TryAgain);
-        };
-        self.untagged.post(&mut self.inbound, id.slot());
-        // Those that are here already come first.
-        while let Some(unexpected) = self.untagged.find_unexpected(&filter)
-            && let (.., message) = self.untagged.unexpected_mut(unexpected)
-            && let (length, cq_data) = (message.length, message.cq_data)
-            && let Some((target, ending)) = self.next_part(id, length, cq_data)
-        {
-            let (peer, _, message) = self.untagged.remove_unexpected(unexpected);
-            match self.is_admitted(peer) {
-                true => self.receive_part(peer, &message, target, ending),
-                false => self.postpone_part(peer, message, target, ending),
-            }
-        }
-        Ok(id)
+        }) as u32)
     }
 
-    /// Gives a message of `length` bytes the next part of a buffer, `None` if that takes no more.
-    /// Closes the buffer if too little is left then.
-    fn next_part(
+    /// Gives a message of `length` bytes the next part of a buffer. Returns also whether the buffer
+    /// takes no more messages after it.
+    pub(super) fn next_part(
         &mut self,
-        id: ReceiveId,
+        buffer: MultiKey,
         length: u64,
-        cq_data: Option<u64>,
-    ) -> Option<(IoVec, Ending)> {
-        let Some(Inbound::Posted(posted)) = self.inbound.get(id) else {
-            return None;
-        };
-        let (context, multi) = (posted.context, posted.multi?);
-        let buffer = self.multi_buffers.get_mut(multi.0 as usize)?;
-        let memory = buffer.piece.memory;
-        let free = memory.length - buffer.used;
+    ) -> Option<(Part, IoVec, bool)> {
+        let multi = self.0.get_mut(buffer.0 as usize)?;
+        let memory = multi.piece.memory;
+        let free = memory.length - multi.used;
         let taken = usize::try_from(length).map_or(free, |length| length.min(free));
+        let address = memory.address.wrapping_add(multi.used as u64);
+        multi.used += taken;
+        multi.incomplete += 1;
+        multi.closed |= memory.length - multi.used < multi.min_free;
         let target = IoVec {
             memory: UserSlice {
-                address: memory.address.wrapping_add(buffer.used as u64),
+                address,
                 length: taken,
             },
-            region: buffer.piece.region,
+            region: multi.piece.region,
         };
-        buffer.used += taken;
-        buffer.incomplete += 1;
-        if memory.length - buffer.used < buffer.min_free {
-            buffer.closed = true;
-            self.untagged.remove_receive(&mut self.inbound, id.slot());
-            self.inbound.remove_posted(id);
-        }
-        let ending = Ending {
-            context,
-            report_success: true,
-            flags: receive_flags(false, cq_data),
-            tag: 0,
-            cq_data,
-            audience: Audience::Starter,
-            part: Some(Part {
-                buffer: multi,
-                address: target.memory.address,
-            }),
-        };
-        Some((target, ending))
+        Some((Part { buffer, address }, target, multi.closed))
     }
 
-    /// Takes a message for a buffer that accepts it.
-    pub(crate) fn match_multi(
-        &mut self,
-        receive: ReceiveId,
-        peer: PeerId,
-        packet: ReceivedPacket,
-        incoming: &Packet,
-        rtm: &Rtm,
-    ) {
-        let length = rtm.length;
-        // A message that ends with its first packet is no operation that others would wait for.
-        if rtm.extent != Extent::Whole && !self.is_admitted(peer) {
-            let Some(head) = self.make_wait(peer, packet, incoming.base.packet_type) else {
-                return;
-            };
-            let message = UnexpectedMessage {
-                msg_id: rtm.msg_id,
-                length,
-                cq_data: rtm.cq_data,
-                segmented: rtm.is_segment(),
-                head,
-            };
-            match self.next_part(receive, length, rtm.cq_data) {
-                Some((target, ending)) => self.postpone_part(peer, message, target, ending),
-                None => self.drop_unexpected(peer, &message),
-            }
-            return;
-        }
-        let Some((target, ending)) = self.next_part(receive, length, rtm.cq_data) else {
-            return self.keep_unexpected(peer, packet, incoming, rtm);
-        };
-        self.begin_operation(peer);
-        let capacity = target.memory.length as u64;
-        let mut transfer = Transfer::new(peer, length, Iov::One(target), capacity, ending);
-        transfer.msg_id = rtm.msg_id;
-        self.start_transfer(transfer, packet, incoming, rtm);
-    }
-
-    /// A message of a buffer is complete. Returns whether the buffer is the application's again.
-    pub(crate) fn end_part(&mut self, part: Part) -> bool {
-        let MultiKey(key) = part.buffer;
-        let Some(buffer) = self.multi_buffers.get_mut(key as usize) else {
+    /// Notes that a message of a buffer is complete. Returns whether the buffer is the application's
+    /// again.
+    pub(super) fn end_part(&mut self, part: Part) -> bool {
+        let Some(multi) = self.0.get_mut(part.buffer.0 as usize) else {
             return false;
         };
-        buffer.incomplete -= 1;
-        self.release_multi(part.buffer)
+        multi.incomplete -= 1;
+        self.release(part.buffer)
     }
 
-    /// A buffer takes no more messages. Returns whether it is the application's again.
-    pub(crate) fn close_multi(&mut self, multi: MultiKey) -> bool {
-        if let Some(buffer) = self.multi_buffers.get_mut(multi.0 as usize) {
-            buffer.closed = true;
+    /// Makes a buffer take no more messages. Returns whether it is the application's again.
+    pub(super) fn close(&mut self, buffer: MultiKey) -> bool {
+        if let Some(multi) = self.0.get_mut(buffer.0 as usize) {
+            multi.closed = true;
         }
-        self.release_multi(multi)
+        self.release(buffer)
     }
 
-    fn release_multi(&mut self, MultiKey(key): MultiKey) -> bool {
+    fn release(&mut self, MultiKey(key): MultiKey) -> bool {
         let released = self
-            .multi_buffers
+            .0
             .get(key as usize)
-            .is_some_and(|buffer| buffer.closed && buffer.incomplete == 0);
+            .is_some_and(|multi| multi.closed && multi.incomplete == 0);
         if released {
-            self.multi_buffers.remove(key as usize);
+            self.0.remove(key as usize);
         }
         released
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffer(buffers: &mut MultiBuffers) -> MultiKey {
+        let memory = UserSlice {
+            address: 1000,
+            length: 100,
+        };
+        buffers.insert(IoVec::new(memory), 20)
+    }
+
+    #[test]
+    fn messages_lie_behind_each_other_until_too_little_is_left() {
+        let mut buffers = MultiBuffers::default();
+        let key = buffer(&mut buffers);
+        let (first, target, closed) = buffers.next_part(key, 60).unwrap();
+        assert_eq!((target.memory.address, target.memory.length), (1000, 60));
+        assert!(!closed);
+        // The second is longer than what is left: it is cut, and the last.
+        let (second, target, closed) = buffers.next_part(key, 60).unwrap();
+        assert_eq!((target.memory.address, target.memory.length), (1060, 40));
+        assert!(closed);
+        assert!(!buffers.end_part(second));
+        assert!(buffers.end_part(first));
+        assert!(buffers.next_part(key, 0).is_none());
+    }
+
+    #[test]
+    fn a_buffer_that_the_application_takes_back_is_its_own_when_its_messages_are_complete() {
+        let mut buffers = MultiBuffers::default();
+        let key = buffer(&mut buffers);
+        let (part, ..) = buffers.next_part(key, 1).unwrap();
+        assert!(!buffers.close(key));
+        assert!(buffers.end_part(part));
+        let unused = buffer(&mut buffers);
+        assert!(buffers.close(unused));
     }
 }

@@ -4,9 +4,9 @@ use slab::Slab;
 
 use crate::endpoint::api::operation::IoVec;
 
-use super::claims::UnexpectedMessage;
 use super::held::HeldId;
 use super::transfer::Ending;
+use super::unexpected::UnexpectedMessage;
 
 /// An operation of a peer that waits for room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

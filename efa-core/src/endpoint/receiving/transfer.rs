@@ -1,22 +1,16 @@
-//! Operations in which this endpoint is the destination of the data: receives, and reads; also the
-//! responder's side of emulated writes.
+//! Operations in which this endpoint is the destination of the data: receives and reads of its own, and
+//! emulated writes of peers.
 
-use crate::nic::Nic;
-use crate::wire::{ExtraFeatures, MsgId, PacketType, Payload, ReadNack, RecvId, SendId};
-
-use crate::endpoint::Endpoint;
-use crate::endpoint::api::completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event};
-use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
+use crate::endpoint::api::completion::CompletionFlags;
+use crate::endpoint::api::error::Failure;
 use crate::endpoint::api::statistics::Protocol;
-use crate::endpoint::base::ids::{PeerId, ReceiveId};
-use crate::endpoint::memory::iov::{Iov, copy_out};
-use crate::endpoint::posting::Owner;
-use crate::endpoint::posting::Work;
-use crate::endpoint::receiving::held::ReceivedPacket;
-use crate::endpoint::receiving::matching::PostedEntry;
-use crate::endpoint::receiving::multi_receive::{MultiKey, Part};
-use crate::endpoint::receiving::table::Inbound;
-use crate::endpoint::subprotocols::rdma::PlanKey;
+use crate::endpoint::base::ids::PeerId;
+use crate::endpoint::memory::iov::Iov;
+use crate::wire::{MsgId, PacketType, RmaIovs, SendId};
+
+use super::PlanKey;
+use super::matching::PostedEntry;
+use super::multi_receive::{MultiKey, Part};
 
 /// A posted receive.
 pub(crate) struct Posted {
@@ -34,6 +28,20 @@ pub(crate) struct Posted {
 }
 
 impl Posted {
+    /// Who hears of the end of a message that the receive takes, and what.
+    #[inline]
+    pub(crate) fn ending(&self, tag: Option<u64>, cq_data: Option<u64>) -> Ending {
+        Ending {
+            context: self.context,
+            report_success: self.report_success,
+            flags: receive_flags(self.tagged, cq_data),
+            tag: tag.unwrap_or(0),
+            cq_data,
+            audience: Audience::Starter,
+            part: None,
+        }
+    }
+
     /// Sorts the receives of one kind by their age, untagged ones before tagged ones.
     pub(crate) fn age(&self) -> (bool, u64) {
         (self.tagged, self.entry.order())
@@ -90,7 +98,7 @@ pub(crate) enum Supply {
 
 /// What is to be sent to the peer of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Ask {
+pub(crate) enum Ask {
     Nothing,
     Cts,
     ReadNack,
@@ -122,13 +130,13 @@ pub(crate) enum Audience {
 }
 
 impl Ending {
-    /// Whether it is an operation of the peer on our memory.
+    /// Returns whether it is an operation of the peer on our memory.
     pub(crate) fn is_peers(&self) -> bool {
         matches!(self.audience, Audience::Target(_))
     }
 
-    /// Whether it was a peer that decided that there is such an operation: a write, or one of who
-    /// knows how many messages for a multi-receive buffer.
+    /// Returns whether it was a peer that decided that there is such an operation: a write, or a
+    /// message for a multi-receive buffer, of which peers decide how many there are.
     pub(crate) fn is_remote(&self) -> bool {
         self.is_peers() || self.part.is_some()
     }
@@ -165,7 +173,7 @@ impl Transfer {
         }
     }
 
-    /// Whether all data has arrived.
+    /// Returns whether all data has arrived.
     pub(crate) fn is_complete(&self) -> bool {
         self.received == self.length
     }
@@ -181,295 +189,222 @@ impl Transfer {
         }
     }
 
-    /// Whether it is a read of this endpoint's application.
+    /// Returns whether it is a read of this endpoint's application.
     pub(crate) fn is_read(&self) -> bool {
         self.ending.flags.contains(CompletionFlags::READ)
     }
-}
 
-impl<N: Nic> Endpoint<N> {
-    /// An active transfer.
-    #[inline]
-    pub(crate) fn transfer_mut(&mut self, id: ReceiveId) -> Option<&mut Transfer> {
-        match self.inbound.get_mut(id) {
-            Some(Inbound::Active(transfer)) => Some(transfer),
-            _ => None,
-        }
-    }
-
-    /// An active transfer with a peer: what a packet of that peer may name.
-    pub(crate) fn transfer_with(&mut self, peer: PeerId, id: RecvId) -> Option<ReceiveId> {
-        let id = ReceiveId::from_wire(id.0);
-        self.transfer_mut(id)
-            .is_some_and(|transfer| transfer.peer == peer)
-            .then_some(id)
-    }
-
-    /// Takes a piece of a transfer's data out of a packet. Returns whether the piece fits what is
-    /// known of the transfer; if not, nothing happened.
-    pub(crate) fn take_data(
-        &mut self,
-        id: ReceiveId,
-        packet: &ReceivedPacket,
-        payload: Payload,
-        offset: u64,
-        protocol: Protocol,
-    ) -> bool {
-        let Some(Inbound::Active(transfer)) = self.inbound.get_mut(id) else {
-            return false;
-        };
-        let length = payload.length as u64;
+    /// Takes account of a piece of the data. Returns whether it fits what is known of the transfer; if
+    /// not, nothing happened.
+    pub(crate) fn accept(&mut self, offset: u64, length: u64) -> bool {
         let fits = offset
             .checked_add(length)
-            .is_some_and(|end| end <= transfer.length)
-            && length <= transfer.length - transfer.received - transfer.to_read;
-        if !fits {
-            return false;
+            .is_some_and(|end| end <= self.length)
+            && length <= self.length - self.received - self.to_read;
+        if fits {
+            self.received += length;
         }
-        transfer.received += length;
-        if transfer.failure.is_none() {
-            let copied = copy_out(
-                self.posting.nic_mut(),
-                packet,
-                payload.offset,
-                payload.length,
-                transfer.target.as_slice(),
-                offset,
-            );
-            let taken = length.min(transfer.capacity.saturating_sub(offset));
-            self.reports.statistics.note_received(protocol, taken);
-            if copied.is_err() {
-                transfer.failure = Some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy));
-            }
-        }
-        true
+        fits
     }
 
-    /// Goes on with a transfer after something arrived: ends it, or asks for more if the peer waits
-    /// to be asked.
-    pub(crate) fn go_on_with(&mut self, id: ReceiveId) {
-        let Some(Inbound::Active(transfer)) = self.inbound.get(id) else {
-            return;
-        };
-        if transfer.aborted || transfer.is_complete() {
-            if !self.has_reads_in_flight(transfer) {
-                self.finish_inbound(id);
-            }
-            return;
-        }
-        match transfer.supply {
-            Supply::Windows { granted: 0 } => self.ask(id, Ask::Cts),
-            Supply::Refused { in_packets } if transfer.received >= in_packets => {
-                let features = self.features(transfer.peer);
-                match features {
-                    None => {}
-                    Some(features) if features.extra.contains(ExtraFeatures::READ_NACK) => {
-                        self.ask(id, Ask::ReadNack);
-                    }
-                    Some(_) => {
-                        // libfabric before 1.20 knows no other way to send the data.
-                        let failure = Failure::new(Errno::ENOMEM, ProviderError::RdmaReadPost);
-                        self.fail_inbound(id, failure);
-                    }
-                }
-            }
-            _ => {}
+    /// What is left of the window after `length` bytes. `None` if the peer was not granted so much.
+    pub(crate) fn window_after(&self, length: u64) -> Option<u64> {
+        match self.supply {
+            Supply::Windows { granted } => granted.checked_sub(length),
+            Supply::Unasked | Supply::Refused { .. } | Supply::Nacked => None,
         }
     }
 
-    fn ask(&mut self, id: ReceiveId, ask: Ask) {
-        if let Some(transfer) = self.transfer_mut(id) {
-            transfer.ask = ask;
-            self.queue_inbound(id);
+    /// Notes that the peer wants RECEIPT for its operation, if it does.
+    pub(crate) fn note_receipt(&mut self, receipt: Option<SendId>) {
+        if let Some(send_id) = receipt {
+            self.send_id = send_id;
+            self.wants_receipt = true;
         }
     }
 
-    /// Queues a transfer for which there is something to send or to post.
-    pub(crate) fn queue_inbound(&mut self, id: ReceiveId) {
-        if let Some(transfer) = self.transfer_mut(id)
-            && !transfer.queued
+    /// Judges a packet that says where the data beyond the first `in_packets` bytes can be read.
+    pub(crate) fn judge_read(&self, remote: &RmaIovs, in_packets: u64) -> ReadStart {
+        let started = self.plan.is_some()
+            || matches!(self.supply, Supply::Refused { .. } | Supply::Nacked)
+            || self.failure.is_some();
+        if started || in_packets == self.length {
+            return ReadStart::Nothing;
+        }
+        // Packets may have come that said something else about how the rest comes.
+        if in_packets > self.length
+            || self.received > in_packets
+            || remote.total_len() != Some(self.length)
         {
-            transfer.queued = true;
-            self.posting.queue(Work::Inbound(id));
+            return ReadStart::Mismatch;
+        }
+        ReadStart::Read
+    }
+
+    /// What the transfer needs next, if the device has no reads of it.
+    pub(super) fn next_step(&self) -> Step {
+        if self.aborted || self.is_complete() {
+            return Step::Finish;
+        }
+        match self.supply {
+            Supply::Windows { granted: 0 } => Step::Grant,
+            Supply::Refused { in_packets } if self.received >= in_packets => Step::Refuse,
+            _ => Step::Wait,
         }
     }
 
-    /// Sends and posts what a transfer needs. Returns whether there is more.
-    ///
-    /// # Errors
-    /// Only [`EndpointError::TryAgain`].
-    pub(crate) fn serve_inbound(&mut self, id: ReceiveId) -> Result<bool, EndpointError> {
-        let Some(transfer) = self.transfer_mut(id) else {
-            return Ok(false);
-        };
-        if !transfer.aborted {
-            match transfer.ask {
-                Ask::Nothing => {}
-                Ask::Cts => self.send_cts(id)?,
-                Ask::ReadNack => self.send_read_nack(id)?,
-            }
-        }
-        let more = self.post_reads(id)?;
-        if let Some(transfer) = self.transfer_mut(id) {
-            transfer.ask = Ask::Nothing;
-            transfer.queued = more;
-        }
-        Ok(more)
+    /// Notes that the transfer failed: it ends when the device is done with its memory.
+    pub(super) fn abort(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
+        self.aborted = true;
     }
 
-    fn send_read_nack(&mut self, id: ReceiveId) -> Result<(), EndpointError> {
-        let Some(transfer) = self.transfer_mut(id) else {
-            return Ok(());
-        };
-        let (peer, send_id) = (transfer.peer, transfer.send_id);
-        let is_write = transfer.ending.is_peers();
-        let nack = ReadNack {
-            send_id,
-            recv_id: RecvId(id.to_wire()),
-            connid: Some(self.address.qkey.into()),
-            ..ReadNack::default()
-        };
-        let owner = if is_write {
-            Owner::Nobody
+    /// Notes that there is something to send or to post. Returns whether it has to be queued for
+    /// that.
+    #[must_use]
+    pub(crate) fn enqueue(&mut self) -> bool {
+        !core::mem::replace(&mut self.queued, true)
+    }
+
+    /// Notes what is to be sent to the peer next.
+    pub(crate) fn ask(&mut self, ask: Ask) {
+        self.ask = ask;
+    }
+
+    /// What is to be sent to the peer now.
+    pub(crate) fn asks(&self) -> Ask {
+        match self.aborted {
+            true => Ask::Nothing,
+            false => self.ask,
+        }
+    }
+
+    /// Notes that what was to be sent was sent, and whether there is more to post.
+    pub(crate) fn served(&mut self, more: bool) {
+        self.ask = Ask::Nothing;
+        self.queued = more;
+    }
+}
+
+/// What a packet that says where data can be read asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ReadStart {
+    /// To start reading.
+    Read,
+    /// Nothing: the data is being read, was refused, or comes in packets.
+    Nothing,
+    /// It contradicts what is known of the transfer.
+    Mismatch,
+}
+
+/// What a transfer needs next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Nothing: more will come.
+    Wait,
+    /// To end.
+    Finish,
+    /// A CTS: the peer waits to be granted more.
+    Grant,
+    /// The peer has to be told that its data cannot be read.
+    Refuse,
+}
+
+/// The flags of a message's completion.
+pub(crate) fn message_flags(tagged: bool, direction: CompletionFlags) -> CompletionFlags {
+    direction
+        | if tagged {
+            CompletionFlags::TAGGED
         } else {
-            Owner::Inbound(id)
+            CompletionFlags::MSG
+        }
+}
+
+/// The flags of a receive's completion.
+pub(crate) fn receive_flags(tagged: bool, cq_data: Option<u64>) -> CompletionFlags {
+    let mut flags = message_flags(tagged, CompletionFlags::RECV);
+    flags.set(CompletionFlags::REMOTE_CQ_DATA, cq_data.is_some());
+    flags
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::base::ids::Id;
+    use crate::endpoint::{Errno, ProviderError};
+    use crate::wire::RmaIov;
+
+    fn transfer(length: u64, capacity: u64) -> Transfer {
+        let ending = Ending {
+            context: 0,
+            report_success: true,
+            flags: receive_flags(true, None),
+            tag: 0,
+            cq_data: None,
+            audience: Audience::Starter,
+            part: None,
         };
-        self.send_for(id, peer, owner, &nack)?;
-        if let Some(transfer) = self.transfer_mut(id) {
-            transfer.supply = Supply::Nacked;
-        }
-        if is_write {
-            // The peer starts the write afresh, with a request of another kind.
-            self.inbound.remove_active(id);
-            self.end_operation(peer);
-            self.end_request(peer);
-        }
-        Ok(())
+        Transfer::new(PeerId::new(1, 0), length, Iov::NONE, capacity, ending)
     }
 
-    /// Sends a packet for a transfer; an error other than want of room ends the transfer.
-    ///
-    /// # Errors
-    /// Only [`EndpointError::TryAgain`].
-    pub(crate) fn send_for(
-        &mut self,
-        id: ReceiveId,
-        peer: PeerId,
-        owner: Owner,
-        header: &impl crate::wire::Repr,
-    ) -> Result<(), EndpointError> {
-        let posted = self
-            .posting
-            .start_packet(header)
-            .and_then(|packet| self.post_packet(peer, owner, packet));
-        match posted {
-            Ok(()) => Ok(()),
-            Err(EndpointError::TryAgain) => Err(EndpointError::TryAgain),
-            Err(error) => {
-                self.fail_inbound(id, Failure::of_post(&error));
-                Ok(())
-            }
-        }
+    #[test]
+    fn data_beyond_the_message_or_more_than_it_lacks_is_not_accepted() {
+        let mut transfer = transfer(100, 50);
+        assert!(!transfer.accept(60, 41));
+        assert!(!transfer.accept(u64::MAX, 2));
+        assert!(transfer.accept(60, 40));
+        assert!(!transfer.accept(0, 61));
+        transfer.to_read = 10;
+        assert!(!transfer.accept(0, 60));
+        transfer.to_read = 0;
+        assert!(transfer.accept(0, 60));
+        assert!(transfer.is_complete());
     }
 
-    /// Ends a transfer that is complete or was aborted, and of which the device has nothing.
-    fn finish_inbound(&mut self, id: ReceiveId) {
-        let Some(transfer) = self.inbound.remove_active(id) else {
-            return;
-        };
-        if transfer.assembled {
-            self.assemblies.remove(transfer.peer, transfer.msg_id);
-        }
-        if transfer.ending.is_remote() {
-            self.end_operation(transfer.peer);
-        }
-        if transfer.ending.is_peers() {
-            self.end_request(transfer.peer);
-        }
-        let delivered = transfer.is_complete() && transfer.failure.is_none();
-        if let Some(plan) = transfer.plan
-            && self.end_reads(plan)
-            && delivered
-        {
-            self.queue_eor(transfer.peer, transfer.send_id, id);
-        }
-        if transfer.wants_receipt && delivered {
-            self.queue_receipt(transfer.peer, transfer.send_id, transfer.msg_id);
-        }
-        self.end_inbound(
-            &transfer.ending,
-            transfer.peer,
-            transfer.length,
-            transfer.capacity,
-            transfer.failure,
-        );
+    #[test]
+    fn the_next_step_follows_from_how_the_data_comes() {
+        let mut transfer = transfer(100, 100);
+        assert_eq!(transfer.next_step(), Step::Wait);
+        transfer.supply = Supply::Windows { granted: 8 };
+        assert_eq!(transfer.next_step(), Step::Wait);
+        assert_eq!(transfer.window_after(8), Some(0));
+        assert_eq!(transfer.window_after(9), None);
+        transfer.supply = Supply::Windows { granted: 0 };
+        assert_eq!(transfer.next_step(), Step::Grant);
+        transfer.supply = Supply::Refused { in_packets: 10 };
+        assert_eq!(transfer.next_step(), Step::Wait);
+        assert!(transfer.accept(0, 10));
+        assert_eq!(transfer.next_step(), Step::Refuse);
+        transfer.supply = Supply::Nacked;
+        assert_eq!(transfer.next_step(), Step::Wait);
+        transfer.abort(Failure::new(Errno::EIO, ProviderError::None));
+        assert_eq!(transfer.next_step(), Step::Finish);
+        transfer.ask(Ask::Cts);
+        assert_eq!(transfer.asks(), Ask::Nothing);
     }
 
-    /// Tells how a message of `length` bytes for a buffer of `capacity` bytes ended.
-    #[inline(always)]
-    pub(crate) fn end_inbound(
-        &mut self,
-        ending: &Ending,
-        peer: PeerId,
-        length: u64,
-        capacity: u64,
-        failure: Option<Failure>,
-    ) {
-        let truncated =
-            (length > capacity).then_some(Failure::new(Errno::ETRUNC, ProviderError::None));
-        let failure = failure.or(truncated);
-        let is_own = ending.flags.contains(CompletionFlags::READ);
-        let mut flags = ending.flags;
-        if let Some(part) = ending.part {
-            flags.set(CompletionFlags::MULTI_RECV, self.end_part(part));
-        }
-        match (failure, ending.audience) {
-            (_, Audience::Nobody) => {}
-            (Some(failure), Audience::Target(request)) => {
-                self.reports.event(Event::RemoteOperationFailed {
-                    peer,
-                    packet_type: request.code(),
-                    failure,
-                });
-            }
-            (Some(failure), Audience::Starter) => {
-                self.reports.failed(ErrorEntry {
-                    context: ending.context,
-                    flags,
-                    length: length.min(capacity),
-                    overflow_length: length.saturating_sub(capacity),
-                    data: ending.cq_data.unwrap_or(0),
-                    tag: ending.tag,
-                    source: Some(peer),
-                    failure,
-                });
-            }
-            // Of peers' operations only those with CQ data concern the application.
-            (None, Audience::Target(_)) if !ending.report_success => {}
-            (None, _) => {
-                if ending.report_success {
-                    self.reports.succeeded(CompletionEntry {
-                        context: ending.context,
-                        flags,
-                        length,
-                        data: ending.cq_data.unwrap_or(0),
-                        tag: ending.tag,
-                        source: (!is_own).then_some(peer),
-                        buffer: ending.part.map_or(0, |part| part.address),
-                    });
-                } else {
-                    self.reports.succeeded_silently(flags);
-                }
-            }
-        }
+    #[test]
+    fn a_read_starts_once_and_only_with_sizes_that_agree() {
+        let mut transfer = transfer(100, 100);
+        let remote = |length| RmaIovs::first_of([RmaIov::new(0, length, 1)]);
+        assert_eq!(transfer.judge_read(&remote(99), 0), ReadStart::Mismatch);
+        assert_eq!(transfer.judge_read(&remote(100), 101), ReadStart::Mismatch);
+        assert_eq!(transfer.judge_read(&remote(100), 100), ReadStart::Nothing);
+        assert_eq!(transfer.judge_read(&remote(100), 10), ReadStart::Read);
+        assert!(transfer.accept(0, 11));
+        assert_eq!(transfer.judge_read(&remote(100), 10), ReadStart::Mismatch);
+        transfer.supply = Supply::Nacked;
+        assert_eq!(transfer.judge_read(&remote(100), 11), ReadStart::Nothing);
     }
 
-    /// Ends a transfer with a failure, as soon as the device is done with its memory.
-    pub(crate) fn fail_inbound(&mut self, id: ReceiveId, failure: Failure) {
-        if let Some(transfer) = self.transfer_mut(id) {
-            transfer.failure.get_or_insert(failure);
-            transfer.aborted = true;
-            self.go_on_with(id);
-        }
+    #[test]
+    fn work_of_a_transfer_is_queued_once() {
+        let mut transfer = transfer(1, 1);
+        assert!(transfer.enqueue());
+        assert!(!transfer.enqueue());
+        transfer.served(true);
+        assert!(!transfer.enqueue());
+        transfer.served(false);
+        assert!(transfer.enqueue());
     }
 }

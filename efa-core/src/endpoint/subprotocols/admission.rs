@@ -4,13 +4,9 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::Failure;
 use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
-use crate::endpoint::memory::iov::Iov;
+use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Work;
-use crate::endpoint::receiving::assembly::Assembly;
-use crate::endpoint::receiving::claims::UnexpectedMessage;
-use crate::endpoint::receiving::held::{HeldId, ReceivedPacket};
-use crate::endpoint::receiving::postponed::{Postponed, PostponedPart};
-use crate::endpoint::receiving::transfer::Ending;
+use crate::endpoint::receiving::{Ending, HeldId, Postponed, PostponedPart, UnexpectedMessage};
 use crate::endpoint::subprotocols::atomic::AtomicResponse;
 use crate::nic::Nic;
 use crate::wire::{Header, MsgId, Packet, PacketType, RecvId, SendId};
@@ -150,16 +146,13 @@ impl<N: Nic> Endpoint<N> {
         target: IoVec,
         ending: Ending,
     ) {
-        let (msg_id, segmented) = (message.msg_id, message.segmented);
-        let key = self.postponed_parts.insert(PostponedPart {
+        let part = PostponedPart {
             message,
             target,
             ending,
-        });
-        if segmented {
-            self.assemblies.set(peer, msg_id, Assembly::Waiting(key));
-        }
-        self.postpone(peer, Postponed::Part(key));
+        };
+        let operation = self.receiving.postpone(peer, part);
+        self.postpone(peer, operation);
     }
 
     /// Keeps the first packet of an operation that is to wait. `None` if there is no room for it
@@ -171,7 +164,7 @@ impl<N: Nic> Endpoint<N> {
         packet_type: PacketType,
     ) -> Option<HeldId> {
         // In the device's last buffers they would keep out the packets that make room for them.
-        let held = match self.held.has_memory_for(&packet) {
+        let held = match self.receiving.has_memory_for(&packet) {
             true => self.hold(peer, packet, None),
             false => Err(packet),
         };
@@ -217,7 +210,7 @@ impl<N: Nic> Endpoint<N> {
                     message,
                     target,
                     ending,
-                } = self.postponed_parts.remove(key);
+                } = self.receiving.take_postponed(key);
                 self.receive_part(peer, &message, target, ending);
             }
         }
@@ -235,27 +228,12 @@ impl<N: Nic> Endpoint<N> {
                     self.drop_held(peer, head);
                 }
                 Postponed::Part(key) => {
-                    let part = self.postponed_parts.remove(key);
+                    let part = self.receiving.take_postponed(key);
                     self.drop_unexpected(peer, &part.message);
                     let (length, capacity) = (part.message.length, part.target.memory.length);
                     self.end_inbound(&part.ending, peer, length, capacity as u64, Some(failure));
                 }
             }
         }
-    }
-
-    /// Receives a message into its part of a multi-receive buffer.
-    pub(crate) fn receive_part(
-        &mut self,
-        peer: PeerId,
-        message: &UnexpectedMessage,
-        target: IoVec,
-        ending: Ending,
-    ) {
-        self.begin_operation(peer);
-        let capacity = target.memory.length as u64;
-        // What peers start always has room in the table.
-        let received = self.receive_kept(peer, message, Iov::One(target), capacity, ending);
-        debug_assert!(received.is_ok());
     }
 }

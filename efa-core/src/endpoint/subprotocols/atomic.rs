@@ -12,12 +12,12 @@ use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::api::operation::{AtomicArgs, AtomicKind, IoVec, OperationFlags};
 use crate::endpoint::api::reports::Report;
 use crate::endpoint::api::statistics::Protocol;
-use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
+use crate::endpoint::base::ids::{OutboundId, PeerId};
 use crate::endpoint::memory::iov::{Iov, total_length};
+use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::one_sided::arithmetic;
 use crate::endpoint::posting::Owner;
-use crate::endpoint::receiving::held::ReceivedPacket;
-use crate::endpoint::receiving::transfer::{Audience, Ending, Transfer};
+use crate::endpoint::receiving::{Audience, Ending, Transfer};
 use crate::endpoint::sending::choice;
 use crate::endpoint::sending::outbound::{Awaited, Outbound};
 use crate::endpoint::subprotocols::sends::check_pieces;
@@ -110,7 +110,7 @@ impl<N: Nic> Endpoint<N> {
             match owner {
                 Owner::Outbound(id) => self.discard_outbound(id),
                 Owner::Inbound(id) => {
-                    self.inbound.remove_active(id);
+                    self.receiving.finish(id);
                 }
                 Owner::Whole(_) | Owner::Nobody | Owner::Provocation => {}
             }
@@ -167,10 +167,10 @@ impl<N: Nic> Endpoint<N> {
             part: None,
         };
         let transfer = Transfer::new(args.peer, length, Iov::new(result)?, length, ending);
-        let id: ReceiveId = self
-            .inbound
-            .insert_active(transfer)
-            .map_err(|_| EndpointError::TryAgain)?;
+        let id = self
+            .receiving
+            .start(transfer)
+            .ok_or(EndpointError::TryAgain)?;
         let recv_id = RecvId(id.to_wire());
         let kind = match args.kind.is_compare() {
             true => RtaKind::Compare(recv_id),
@@ -188,13 +188,13 @@ impl<N: Nic> Endpoint<N> {
         payload: Payload,
     ) {
         let packet_type = PacketType::AtomRsp;
-        let id = self.transfer_with(peer, response.recv_id);
+        let id = self.receiving.transfer_with(peer, response.recv_id);
         let is_atomic = |transfer: &mut Transfer| {
             let flags = CompletionFlags::ATOMIC | CompletionFlags::READ;
             transfer.ending.flags.contains(flags)
         };
         match id {
-            Some(id) if self.transfer_mut(id).is_some_and(is_atomic) => {
+            Some(id) if self.receiving.transfer_mut(id).is_some_and(is_atomic) => {
                 if self.take_data(id, packet, payload, 0, Protocol::Atomic) {
                     self.go_on_with(id);
                 } else {

@@ -2,19 +2,27 @@
 
 use crate::endpoint::posting::OnePacket;
 use crate::nic::Nic;
-use crate::wire::{EagerRtm, Payload, SendId};
+use crate::wire::{EagerRtm, MsgId, Payload, SendId};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
-use crate::endpoint::api::operation::{OperationFlags, SendArgs};
+use crate::endpoint::api::operation::{IoVec, OperationFlags, SendArgs};
 use crate::endpoint::api::statistics::Protocol;
-use crate::endpoint::base::ids::{PeerId, ReceiveId};
+use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::iov::copy_out;
+use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
-use crate::endpoint::receiving::held::ReceivedPacket;
-use crate::endpoint::receiving::transfer::{Audience, Ending, Posted};
+use crate::endpoint::receiving::Ending;
 use crate::endpoint::sending::outbound::{Awaited, Outbound};
-use crate::endpoint::subprotocols::message::receive_flags;
+
+/// A received message of one packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EagerMessage {
+    pub(crate) payload: Payload,
+    pub(crate) msg_id: MsgId,
+    /// The sender's operation, if it wants RECEIPT.
+    pub(crate) receipt: Option<SendId>,
+}
 
 impl<N: Nic> Endpoint<N> {
     /// Sends a message of `length` bytes, which fit. With delivery complete, the operation that RECEIPT
@@ -69,34 +77,31 @@ impl<N: Nic> Endpoint<N> {
         posted
     }
 
-    /// Takes a message for a receive that was posted for it.
+    /// Delivers a message of one packet to `target`.
     #[inline]
-    pub(crate) fn receive_eager(
+    pub(crate) fn deliver_eager(
         &mut self,
-        id: ReceiveId,
         peer: PeerId,
         packet: &ReceivedPacket,
-        payload: Payload,
-        eager: &EagerRtm,
+        message: EagerMessage,
+        target: &[IoVec],
+        capacity: u64,
+        ending: &Ending,
     ) {
-        let Some(posted) = self.inbound.remove_posted(id) else {
-            return;
-        };
+        let EagerMessage {
+            payload,
+            msg_id,
+            receipt,
+        } = message;
         let length = payload.length as u64;
         let copied = copy_out(
             self.posting.nic_mut(),
             packet,
             payload.offset,
             payload.length,
-            posted.target.as_slice(),
+            target,
             0,
         );
-        let Posted {
-            context,
-            report_success,
-            capacity,
-            ..
-        } = posted;
         self.reports
             .statistics
             .note_received(Protocol::Eager, length.min(capacity));
@@ -104,21 +109,11 @@ impl<N: Nic> Endpoint<N> {
             Ok(()) => None,
             Err(_) => Some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy)),
         };
-        if let Some(send_id) = eager.receipt
+        if let Some(send_id) = receipt
             && failure.is_none()
         {
-            self.queue_receipt(peer, send_id, eager.msg_id);
+            self.queue_receipt(peer, send_id, msg_id);
         }
-        let cq_data = eager.options.cq_data;
-        let ending = Ending {
-            context,
-            report_success,
-            flags: receive_flags(eager.tag.is_some(), cq_data),
-            tag: eager.tag.unwrap_or(0),
-            cq_data,
-            audience: Audience::Starter,
-            part: None,
-        };
-        self.end_inbound(&ending, peer, length, capacity, failure);
+        self.end_inbound(ending, peer, length, capacity, failure);
     }
 }

@@ -11,9 +11,9 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
+use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
-use crate::endpoint::receiving::held::ReceivedPacket;
-use crate::endpoint::receiving::transfer::Supply;
+use crate::endpoint::receiving::Supply;
 use crate::endpoint::sending::outbound::Awaited;
 use crate::endpoint::sending::stream::Stream;
 
@@ -60,7 +60,7 @@ impl<N: Nic> Endpoint<N> {
     pub(crate) fn send_cts(&mut self, id: ReceiveId) -> Result<(), EndpointError> {
         let window = self.window_size();
         let connid = Some(self.address.qkey.into());
-        let Some(transfer) = self.transfer_mut(id) else {
+        let Some(transfer) = self.receiving.transfer_mut(id) else {
             return Ok(());
         };
         let mut cts = Cts {
@@ -74,7 +74,7 @@ impl<N: Nic> Endpoint<N> {
         cts.flags.set(CtsFlags::EMULATED_READ, transfer.is_read());
         let peer = transfer.peer;
         self.send_for(id, peer, Owner::Inbound(id), &cts)?;
-        if let Some(transfer) = self.transfer_mut(id) {
+        if let Some(transfer) = self.receiving.transfer_mut(id) {
             transfer.supply = Supply::Windows {
                 granted: cts.recv_length,
             };
@@ -90,7 +90,7 @@ impl<N: Nic> Endpoint<N> {
         packet: &ReceivedPacket,
         payload: Payload,
     ) {
-        match self.transfer_with(peer, data.recv_id) {
+        match self.receiving.transfer_with(peer, data.recv_id) {
             Some(id) => {
                 self.take_granted(id, data.seg_offset, packet, payload, PacketType::CtsData)
             }
@@ -109,17 +109,14 @@ impl<N: Nic> Endpoint<N> {
         payload: Payload,
         packet_type: PacketType,
     ) {
-        let Some(transfer) = self.transfer_mut(id) else {
+        let Some(transfer) = self.receiving.transfer_mut(id) else {
             return;
         };
         let (peer, protocol) = (transfer.peer, transfer.windowed());
-        let left = match transfer.supply {
-            Supply::Windows { granted } => granted.checked_sub(payload.length as u64),
-            Supply::Unasked | Supply::Refused { .. } | Supply::Nacked => None,
-        };
+        let left = transfer.window_after(payload.length as u64);
         match left {
             Some(granted) if self.take_data(id, packet, payload, offset, protocol) => {
-                if let Some(transfer) = self.transfer_mut(id) {
+                if let Some(transfer) = self.receiving.transfer_mut(id) {
                     transfer.supply = Supply::Windows { granted };
                 }
                 self.go_on_with(id);

@@ -10,11 +10,11 @@ use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::reports::Report;
 use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
 use crate::endpoint::conversation::Conversation;
-use crate::endpoint::receiving::assembly::Assembly;
-use crate::endpoint::receiving::transfer::Supply;
+use crate::endpoint::memory::registration::{Registered, readable_pieces};
+use crate::endpoint::receiving::Segment;
+use crate::endpoint::receiving::Supply;
 use crate::endpoint::sending::outbound::{Awaited, Bulk};
 use crate::endpoint::sending::stream::{MessageHead, Request, Stream, segment_size};
-use crate::endpoint::subprotocols::rdma::Registered;
 
 // The sender's side.
 impl<N: Nic> Endpoint<N> {
@@ -31,7 +31,7 @@ impl<N: Nic> Endpoint<N> {
             source,
             own_regions,
         } = data;
-        let remote = Self::readable_pieces(&source);
+        let remote = readable_pieces(&source);
         let bulk = Bulk {
             to_move: 0,
             allowed: 0,
@@ -56,7 +56,7 @@ impl<N: Nic> Endpoint<N> {
             source,
             own_regions,
         } = data;
-        let remote = Self::readable_pieces(&source);
+        let remote = readable_pieces(&source);
         // The id has a fixed width, so any serves to measure the header.
         let header = head.runt(OutboundId::from_wire(0), length, 0, runt, &remote);
         let size = segment_size(runt, self.mtu.saturating_sub(header.header_len()));
@@ -164,16 +164,14 @@ impl<N: Nic> Endpoint<N> {
         if self.plan_reads(id, remote, in_packets, true).is_ok() {
             return;
         }
-        let Some(transfer) = self.transfer_mut(id) else {
+        let Some(transfer) = self.receiving.transfer_mut(id) else {
             return;
         };
         transfer.supply = Supply::Refused { in_packets };
-        let (peer, msg_id) = (transfer.peer, transfer.msg_id);
-        let is_message = !transfer.ending.is_peers();
-        if is_message && !transfer.assembled {
+        let peer = transfer.peer;
+        if !transfer.ending.is_peers() {
             // The answer finds the transfer by its message id.
-            transfer.assembled = true;
-            self.assemblies.set(peer, msg_id, Assembly::Receive(id));
+            self.receiving.assemble(id);
         }
         self.refuse_read(peer, id);
     }
@@ -196,11 +194,11 @@ impl<N: Nic> Endpoint<N> {
         packet_type: PacketType,
         long: &LongctsRtm,
     ) {
-        let id = match self.assemblies.get(peer, long.msg_id) {
-            Some(Assembly::Receive(id)) => Some(id),
-            _ => None,
+        let id = match self.receiving.segment(peer, long.msg_id) {
+            Segment::Receive(id) => Some(id),
+            Segment::Kept(_) | Segment::Unknown => None,
         };
-        let transfer = id.and_then(|id| self.transfer_mut(id));
+        let transfer = id.and_then(|id| self.receiving.transfer_mut(id));
         match transfer {
             Some(transfer)
                 if transfer.supply == Supply::Nacked && transfer.length == long.msg_length =>

@@ -1,17 +1,15 @@
 //! Messages on the receiver's side: from matching to a receive to the subprotocol that brings the data.
 
-use crate::endpoint::receiving::claims::UnexpectedMessage;
 use crate::nic::Nic;
 use crate::wire::{Header, MsgId, Packet, RmaIovs, SendId};
 
 use crate::endpoint::Endpoint;
-use crate::endpoint::api::completion::{CompletionFlags, PacketError};
+use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
-use crate::endpoint::receiving::assembly::Assembly;
-use crate::endpoint::receiving::held::ReceivedPacket;
-use crate::endpoint::receiving::table::Inbound;
-use crate::endpoint::receiving::transfer::{Audience, Ending, Supply, Transfer};
+use crate::endpoint::memory::packet::ReceivedPacket;
+use crate::endpoint::receiving::{HeldId, ReadStart, Supply, UnexpectedMessage};
+use crate::endpoint::subprotocols::eager::EagerMessage;
 use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
 
 /// What every request to message (RTM) states, whatever its subprotocol.
@@ -26,10 +24,10 @@ pub(crate) struct Rtm {
 }
 
 /// How much of its message a packet is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Extent {
     /// All of it.
-    Whole,
+    Whole(EagerMessage),
     /// A segment: others of the same `msg_id` may follow.
     Segment,
     /// The beginning, or only the announcement: the rest comes without a `msg_id`.
@@ -42,13 +40,17 @@ impl Rtm {
     pub(crate) fn of(incoming: &Packet) -> Option<Rtm> {
         let (msg_id, tag, options, length, extent) = match &incoming.header {
             Header::EagerRtm(eager) => {
-                let length = incoming.payload.length as u64;
+                let message = EagerMessage {
+                    payload: incoming.payload,
+                    msg_id: eager.msg_id,
+                    receipt: eager.receipt,
+                };
                 (
                     eager.msg_id,
                     eager.tag,
                     &eager.options,
-                    length,
-                    Extent::Whole,
+                    incoming.payload.length as u64,
+                    Extent::Whole(message),
                 )
             }
             Header::MediumRtm(medium) => (
@@ -90,9 +92,20 @@ impl Rtm {
         })
     }
 
-    /// Whether other packets of the same `msg_id` may follow.
+    /// The message, of which the packet `head` waits.
+    pub(crate) fn unexpected(&self, head: HeldId) -> UnexpectedMessage {
+        UnexpectedMessage {
+            msg_id: self.msg_id,
+            length: self.length,
+            cq_data: self.cq_data,
+            segmented: self.is_segment(),
+            head,
+        }
+    }
+
+    /// Returns whether other packets of the same `msg_id` may follow.
     pub(crate) fn is_segment(&self) -> bool {
-        self.extent == Extent::Segment
+        matches!(self.extent, Extent::Segment)
     }
 }
 
@@ -106,57 +119,28 @@ impl<N: Nic> Endpoint<N> {
         incoming: &Packet,
         rtm: &Rtm,
     ) {
-        let tagged = rtm.tag.is_some();
-        let tag = rtm.tag.unwrap_or(0);
-        let (matcher, receives) = self.matching(tagged);
-        let Some(found) = matcher.match_receive(receives, peer, tag) else {
+        let Some(found) = self.receiving.match_message(peer, rtm.tag) else {
             return self.keep_unexpected(peer, packet, incoming, rtm);
         };
         if found.stays {
             return self.match_multi(found.receive, peer, packet, incoming, rtm);
         }
         let id = found.receive;
-        if let Header::EagerRtm(eager) = &incoming.header {
-            self.receive_eager(id, peer, &packet, incoming.payload, eager);
+        if let Extent::Whole(message) = rtm.extent {
+            if let Some(posted) = self.receiving.take_matched(id) {
+                let ending = posted.ending(rtm.tag, rtm.cq_data);
+                let target = posted.target.as_slice();
+                self.deliver_eager(peer, &packet, message, target, posted.capacity, &ending);
+            }
             return self.release(packet);
         }
-        let Some(Inbound::Posted(posted)) = self.inbound.get_mut(id) else {
-            return self.release(packet);
-        };
-        let ending = Ending {
-            context: posted.context,
-            report_success: posted.report_success,
-            flags: receive_flags(tagged, rtm.cq_data),
-            tag,
-            cq_data: rtm.cq_data,
-            audience: Audience::Starter,
-            part: None,
-        };
-        let capacity = posted.capacity;
-        let target = posted.target.clone();
-        let mut transfer = Transfer::new(peer, rtm.length, target, capacity, ending);
-        transfer.msg_id = rtm.msg_id;
-        self.inbound.activate(id, transfer);
-        self.begin(id, peer, packet, incoming, rtm);
+        self.receiving
+            .activate(id, peer, rtm.msg_id, rtm.length, (rtm.tag, rtm.cq_data));
+        self.begin_message(id, peer, packet, incoming, rtm);
     }
 
-    /// Starts a transfer with the first packet of its message.
-    pub(crate) fn start_transfer(
-        &mut self,
-        transfer: Transfer,
-        packet: ReceivedPacket,
-        incoming: &Packet,
-        rtm: &Rtm,
-    ) {
-        let peer = transfer.peer;
-        match self.inbound.insert_active(transfer) {
-            Ok(id) => self.begin(id, peer, packet, incoming, rtm),
-            // The caller has looked whether there is room.
-            Err(_) => self.release(packet),
-        }
-    }
-
-    fn begin(
+    /// Takes the first packet of a message for its transfer.
+    pub(crate) fn begin_message(
         &mut self,
         id: ReceiveId,
         peer: PeerId,
@@ -164,13 +148,10 @@ impl<N: Nic> Endpoint<N> {
         incoming: &Packet,
         rtm: &Rtm,
     ) {
-        if rtm.is_segment()
-            && let Some(transfer) = self.transfer_mut(id)
-        {
-            transfer.assembled = true;
-            self.assemblies.set(peer, rtm.msg_id, Assembly::Receive(id));
+        if rtm.is_segment() {
+            self.receiving.assemble(id);
         }
-        self.message_packet(id, peer, &packet, incoming);
+        self.message_packet(id, peer, &packet, incoming, rtm);
         self.release(packet);
     }
 
@@ -184,23 +165,7 @@ impl<N: Nic> Endpoint<N> {
     ) {
         self.reports.statistics.unexpected_messages += 1;
         match self.hold(peer, packet, None) {
-            Ok(head) => {
-                let tagged = rtm.tag.is_some();
-                let message = UnexpectedMessage {
-                    msg_id: rtm.msg_id,
-                    length: rtm.length,
-                    cq_data: rtm.cq_data,
-                    segmented: rtm.is_segment(),
-                    head,
-                };
-                let key = self
-                    .matcher(tagged)
-                    .add_unexpected(peer, rtm.tag.unwrap_or(0), message);
-                if rtm.is_segment() {
-                    self.assemblies
-                        .set(peer, rtm.msg_id, Assembly::Unexpected { tagged, key });
-                }
-            }
+            Ok(head) => self.receiving.keep(peer, rtm.tag, rtm.unexpected(head)),
             Err(packet) => {
                 self.release(packet);
                 self.give_up_peer(peer, incoming.base.packet_type);
@@ -216,13 +181,13 @@ impl<N: Nic> Endpoint<N> {
         peer: PeerId,
         packet: &ReceivedPacket,
         incoming: &Packet,
+        rtm: &Rtm,
     ) {
+        if let Extent::Whole(message) = rtm.extent {
+            return self.end_with_eager(id, peer, packet, message);
+        }
         let payload = incoming.payload;
         let taken = match &incoming.header {
-            Header::EagerRtm(eager) => {
-                self.note_receipt(id, eager.receipt);
-                self.take_data(id, packet, payload, 0, Protocol::Eager)
-            }
             Header::MediumRtm(medium) => {
                 self.note_receipt(id, medium.receipt);
                 self.same_length(id, medium.msg_length)
@@ -230,7 +195,7 @@ impl<N: Nic> Endpoint<N> {
             }
             Header::LongctsRtm(long) => {
                 self.note_receipt(id, long.delivery_complete.then_some(long.send_id));
-                if let Some(transfer) = self.transfer_mut(id) {
+                if let Some(transfer) = self.receiving.transfer_mut(id) {
                     transfer.send_id = long.send_id;
                     transfer.supply = Supply::Windows { granted: 0 };
                 }
@@ -256,6 +221,30 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
+    /// Ends a transfer with the only packet of its message.
+    fn end_with_eager(
+        &mut self,
+        id: ReceiveId,
+        peer: PeerId,
+        packet: &ReceivedPacket,
+        message: EagerMessage,
+    ) {
+        if let Some((transfer, _)) = self.receiving.finish(id) {
+            if transfer.ending.is_remote() {
+                self.end_operation(peer);
+            }
+            let target = transfer.target.as_slice();
+            self.deliver_eager(
+                peer,
+                packet,
+                message,
+                target,
+                transfer.capacity,
+                &transfer.ending,
+            );
+        }
+    }
+
     /// Starts to read a message's data, with the first packet that says where it is. Returns false
     /// if the sizes contradict each other.
     fn start_message_read(
@@ -265,55 +254,27 @@ impl<N: Nic> Endpoint<N> {
         read_iov: &RmaIovs,
         in_packets: u64,
     ) -> bool {
-        let Some(transfer) = self.transfer_mut(id) else {
+        let Some(transfer) = self.receiving.transfer_mut(id) else {
             return false;
         };
-        let started = transfer.plan.is_some()
-            || matches!(transfer.supply, Supply::Refused { .. } | Supply::Nacked)
-            || transfer.failure.is_some();
-        if started || in_packets == transfer.length {
-            return true;
-        }
-        // Packets may have come that said something else about how the rest comes.
-        if in_packets > transfer.length
-            || transfer.received > in_packets
-            || read_iov.total_len() != Some(transfer.length)
-        {
-            return false;
+        match transfer.judge_read(read_iov, in_packets) {
+            ReadStart::Nothing => return true,
+            ReadStart::Mismatch => return false,
+            ReadStart::Read => {}
         }
         transfer.send_id = send_id;
         self.start_reads(id, *read_iov, in_packets);
         true
     }
 
-    fn same_length(&mut self, id: ReceiveId, length: u64) -> bool {
-        self.transfer_mut(id)
-            .is_some_and(|transfer| transfer.length == length)
+    fn same_length(&self, id: ReceiveId, length: u64) -> bool {
+        let transfer = self.receiving.transfer(id);
+        transfer.is_some_and(|transfer| transfer.length == length)
     }
 
     fn note_receipt(&mut self, id: ReceiveId, receipt: Option<SendId>) {
-        if let Some(send_id) = receipt
-            && let Some(transfer) = self.transfer_mut(id)
-        {
-            transfer.send_id = send_id;
-            transfer.wants_receipt = true;
+        if let Some(transfer) = self.receiving.transfer_mut(id) {
+            transfer.note_receipt(receipt);
         }
     }
-}
-
-/// The flags of a completion.
-pub(crate) fn message_flags(tagged: bool, direction: CompletionFlags) -> CompletionFlags {
-    direction
-        | if tagged {
-            CompletionFlags::TAGGED
-        } else {
-            CompletionFlags::MSG
-        }
-}
-
-/// The flags of a receive's completion.
-pub(crate) fn receive_flags(tagged: bool, cq_data: Option<u64>) -> CompletionFlags {
-    let mut flags = message_flags(tagged, CompletionFlags::RECV);
-    flags.set(CompletionFlags::REMOTE_CQ_DATA, cq_data.is_some());
-    flags
 }

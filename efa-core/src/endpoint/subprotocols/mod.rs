@@ -12,5 +12,6 @@ pub(crate) mod rdma;
 pub(crate) mod read;
 pub(crate) mod receives;
 pub(crate) mod sends;
+pub(crate) mod transfers;
 pub(crate) mod turns;
 pub(crate) mod write;

@@ -1,70 +1,18 @@
-//! RDMA: reads into, and writes from, memory of the application; registrations made for them.
-//!
-//! A transfer is cut where a piece of either side's memory ends, and at the largest size that the
-//! device or the settings allow. The parts are posted as the device has room and complete in any
-//! order.
-
-use crate::nic::{Access, Nic, NicError, Region, RemoteKey};
-use crate::wire::{RmaIov, RmaIovs};
+//! RDMA: posting reads into, and writes from, memory of the application; registrations made for them.
 
 use crate::endpoint::Endpoint;
+use crate::endpoint::api::completion::Event;
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
-use crate::endpoint::memory::iov::{Iov, parts};
-use crate::endpoint::posting::QUANTUM;
-use crate::endpoint::posting::{Owner, RdmaPart};
-use crate::endpoint::receiving::table::Inbound;
-use crate::endpoint::receiving::transfer::Transfer;
+use crate::endpoint::memory::iov::Iov;
+use crate::endpoint::memory::rdma::next_part;
+use crate::endpoint::memory::registration::{OwnRegions, Registered, deregister, register_pieces};
+use crate::endpoint::posting::{Owner, QUANTUM, Rdma};
 use crate::endpoint::sending::outbound::BulkKey;
-
-/// How the rest of a transfer is read.
-pub(crate) struct ReadPlan {
-    /// The peer's memory.
-    remote: RmaIovs,
-    /// Bytes from the start of the message: the next one to be read, and the end.
-    next: u64,
-    end: u64,
-    /// Reads that the device has.
-    outstanding: u32,
-    /// The peer waits for EOR.
-    tells_peer: bool,
-    /// Registrations made for the target.
-    pub(crate) own_regions: Option<Box<[Region]>>,
-}
-
-/// The data of an operation in memory that is registered for it.
-pub(crate) struct Registered {
-    pub(crate) source: Iov,
-    /// Registrations made for the operation.
-    pub(crate) own_regions: Option<Box<[Region]>>,
-}
-
-/// Names a [`ReadPlan`] in [`Endpoint::read_plans`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct PlanKey(u32);
-
-/// The next part of a transfer between `local` and `remote`, of at most `limit` bytes, from byte
-/// `offset` to byte `end`.
-fn next_part(
-    local: &[IoVec],
-    remote: &RmaIovs,
-    offset: u64,
-    end: u64,
-    limit: usize,
-) -> Option<RdmaPart> {
-    let target = remote.part_at(offset)?;
-    let length = (end.checked_sub(offset)?)
-        .min(target.len())
-        .min(limit as u64);
-    let piece = parts(local, offset, length).next()?;
-    Some(RdmaPart {
-        local: piece.memory,
-        local_key: piece.region.map(|region| region.local_key)?,
-        remote_address: target.addr(),
-        remote_key: RemoteKey(target.key()),
-    })
-}
+use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
+use crate::nic::{Access, Nic, NicError};
+use crate::wire::RmaIovs;
 
 impl<N: Nic> Endpoint<N> {
     fn rdma_limit(&self) -> usize {
@@ -74,33 +22,15 @@ impl<N: Nic> Endpoint<N> {
             .max(1)
     }
 
-    /// Registers those pieces that are not registered, for one operation. Returns what has to be
-    /// deregistered at its end.
+    /// Registers those pieces that are not registered, for one operation.
     ///
     /// # Errors
     /// The device refused; then nothing is registered.
-    pub(crate) fn register_pieces(
-        &mut self,
-        iov: &mut Iov,
-        access: Access,
-    ) -> Result<Option<Box<[Region]>>, NicError> {
-        let mut own = Vec::new();
-        let lacking = |piece: &IoVec| piece.region.is_none() && piece.memory.length > 0;
-        for piece in iov.as_slice().iter().filter(|piece| lacking(piece)) {
-            match self.posting.nic_mut().register(piece.memory, access) {
-                Ok(region) => own.push(region),
-                Err(error) => {
-                    self.deregister_own(Some(own.into()));
-                    return Err(error);
-                }
-            }
-        }
-        // Only now: after a failure the pieces go without registrations.
-        let pieces = iov.as_mut_slice().iter_mut().filter(|piece| lacking(piece));
-        for (piece, region) in pieces.zip(&own) {
-            piece.region = Some(*region);
-        }
-        Ok((!own.is_empty()).then(|| own.into()))
+    fn register_pieces(&mut self, iov: &mut Iov, access: Access) -> Result<OwnRegions, NicError> {
+        register_pieces(self.posting.nic_mut(), iov, access).map_err(|(error, leftovers)| {
+            self.deregister_own(leftovers);
+            error
+        })
     }
 
     /// Registers the data of an operation as far as it is not registered. `None` if the device
@@ -122,28 +52,10 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// Ends registrations that were made for one operation.
-    pub(crate) fn deregister_own(&mut self, regions: Option<Box<[Region]>>) {
-        for region in regions.iter().flatten() {
-            if let Err(error) = self.posting.nic_mut().deregister(*region) {
-                self.reports
-                    .event(crate::endpoint::Event::DeregistrationFailed(error));
-            }
+    pub(crate) fn deregister_own(&mut self, regions: OwnRegions) {
+        for error in deregister(self.posting.nic_mut(), regions) {
+            self.reports.event(Event::DeregistrationFailed(error));
         }
-    }
-
-    /// The memory that a peer is to read: all pieces that have bytes.
-    pub(crate) fn readable_pieces(iov: &Iov) -> RmaIovs {
-        let with_bytes = iov
-            .as_slice()
-            .iter()
-            .filter(|piece| piece.memory.length > 0);
-        RmaIovs::first_of(with_bytes.map(|piece| {
-            RmaIov::new(
-                piece.memory.address,
-                piece.memory.length as u64,
-                piece.region.map_or(0, |region| region.remote_key.0),
-            )
-        }))
     }
 
     /// Posts the next part of a write.
@@ -168,12 +80,7 @@ impl<N: Nic> Endpoint<N> {
             "an RDMA write of unregistered memory",
         ))?;
         let length = part.local.length as u64;
-        self.post_rdma(
-            peer,
-            Owner::Outbound(id),
-            part,
-            crate::endpoint::posting::Rdma::Write(immediate),
-        )?;
+        self.post_rdma(peer, Owner::Outbound(id), part, Rdma::Write(immediate))?;
         Ok(length)
     }
 
@@ -189,49 +96,18 @@ impl<N: Nic> Endpoint<N> {
         next: u64,
         tells_peer: bool,
     ) -> Result<(), NicError> {
-        let Some(transfer) = self.transfer_mut(id) else {
+        let Some(transfer) = self.receiving.transfer_mut(id) else {
             return Ok(());
         };
         let mut target = core::mem::replace(&mut transfer.target, Iov::NONE);
         let registered = self.register_pieces(&mut target, Access::LOCAL_WRITE);
-        let Some(transfer) = self.transfer_mut(id) else {
-            return Ok(());
-        };
-        transfer.target = target;
-        let own_regions = registered?;
-        let end = transfer.length.min(transfer.capacity).max(next);
-        transfer.received += transfer.length - end;
-        transfer.to_read = end - next;
-        let plan = ReadPlan {
-            remote,
-            next,
-            end,
-            outstanding: 0,
-            tells_peer,
-            own_regions,
-        };
-        let key = PlanKey(self.read_plans.insert(plan) as u32);
-        if let Some(transfer) = self.transfer_mut(id) {
-            transfer.plan = Some(key);
+        if let Some(transfer) = self.receiving.transfer_mut(id) {
+            transfer.target = target;
         }
+        self.receiving
+            .plan_reads(id, remote, next, tells_peer, registered?);
         self.queue_inbound(id);
         Ok(())
-    }
-
-    /// Whether reads of a transfer remain to be posted.
-    pub(crate) fn has_reads_to_post(&self, transfer: &Transfer) -> bool {
-        transfer.failure.is_none()
-            && transfer.plan.is_some_and(|PlanKey(key)| {
-                let plan = &self.read_plans[key as usize];
-                plan.next < plan.end
-            })
-    }
-
-    /// Whether the device has reads of a transfer.
-    pub(crate) fn has_reads_in_flight(&self, transfer: &Transfer) -> bool {
-        transfer
-            .plan
-            .is_some_and(|PlanKey(key)| self.read_plans[key as usize].outstanding > 0)
     }
 
     /// Posts reads of a transfer, up to [`QUANTUM`]. Returns whether there are more.
@@ -241,35 +117,18 @@ impl<N: Nic> Endpoint<N> {
     pub(crate) fn post_reads(&mut self, id: ReceiveId) -> Result<bool, EndpointError> {
         let limit = self.rdma_limit();
         for _ in 0..QUANTUM {
-            let Some(Inbound::Active(transfer)) = self.inbound.get(id) else {
-                return Ok(false);
-            };
-            if !self.has_reads_to_post(transfer) {
-                return Ok(false);
-            }
-            let (peer, target) = (transfer.peer, transfer.target.as_slice());
-            let Some(PlanKey(key)) = transfer.plan else {
-                return Ok(false);
-            };
-            let plan = &self.read_plans[key as usize];
-            let part = next_part(target, &plan.remote, plan.next, plan.end, limit);
-            let Some(part) = part else {
+            let (peer, part) = match self.receiving.next_read(id, limit) {
+                Ok(Some(next)) => next,
+                Ok(None) => return Ok(false),
                 // The peer's memory is shorter than its message.
-                self.fail_inbound(id, crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH);
-                return Ok(false);
+                Err(()) => {
+                    self.fail_inbound(id, SIZE_MISMATCH);
+                    return Ok(false);
+                }
             };
             let length = part.local.length as u64;
-            match self.post_rdma(
-                peer,
-                Owner::Inbound(id),
-                part,
-                crate::endpoint::posting::Rdma::Read,
-            ) {
-                Ok(()) => {
-                    let plan = &mut self.read_plans[key as usize];
-                    plan.next += length;
-                    plan.outstanding += 1;
-                }
+            match self.post_rdma(peer, Owner::Inbound(id), part, Rdma::Read) {
+                Ok(()) => self.receiving.read_posted(id, length),
                 Err(EndpointError::TryAgain) => return Err(EndpointError::TryAgain),
                 Err(error) => {
                     self.fail_inbound(id, Failure::of_post(&error));
@@ -282,85 +141,12 @@ impl<N: Nic> Endpoint<N> {
 
     /// The device finished a read.
     pub(crate) fn on_read_done(&mut self, id: ReceiveId, length: u64, failure: Option<Failure>) {
-        let Some(Inbound::Active(transfer)) = self.inbound.get_mut(id) else {
+        if !self.receiving.read_done(id, length) {
             return;
-        };
-        let Some(PlanKey(key)) = transfer.plan else {
-            return;
-        };
-        self.read_plans[key as usize].outstanding -= 1;
+        }
         match failure {
-            None => {
-                transfer.received += length;
-                transfer.to_read -= length;
-                self.go_on_with(id);
-            }
+            None => self.go_on_with(id),
             Some(failure) => self.fail_inbound(id, failure),
         }
-    }
-
-    /// Ends a transfer's reads; the last one has completed. Returns whether the peer waits for EOR.
-    pub(crate) fn end_reads(&mut self, PlanKey(key): PlanKey) -> bool {
-        let plan = self.read_plans.remove(key as usize);
-        self.deregister_own(plan.own_regions);
-        plan.tells_peer
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::nic::{LocalKey, UserSlice};
-
-    fn local(lengths: &[usize]) -> Vec<IoVec> {
-        let region = Region {
-            local_key: LocalKey(5),
-            remote_key: RemoteKey(6),
-        };
-        lengths
-            .iter()
-            .enumerate()
-            .map(|(index, length)| IoVec {
-                memory: UserSlice {
-                    address: 1000 * (index as u64 + 1),
-                    length: *length,
-                },
-                region: Some(region),
-            })
-            .collect()
-    }
-
-    #[test]
-    fn parts_end_where_either_side_or_the_limit_does() {
-        let local = local(&[100, 50]);
-        let remote = RmaIovs::first_of([
-            RmaIov::new(7000, 30, 1),
-            RmaIov::new(0, 0, 2),
-            RmaIov::new(9000, 120, 3),
-        ]);
-        let mut offset = 0;
-        let mut seen = Vec::new();
-        while let Some(part) = next_part(&local, &remote, offset, 140, 60) {
-            seen.push((
-                part.local.address,
-                part.local.length,
-                part.remote_address,
-                part.remote_key.0,
-            ));
-            offset += part.local.length as u64;
-            if offset == 140 {
-                break;
-            }
-        }
-        assert_eq!(
-            seen,
-            [
-                (1000, 30, 7000, 1),
-                (1030, 60, 9000, 3),
-                (1090, 10, 9060, 3),
-                (2000, 40, 9070, 3),
-            ]
-        );
-        assert!(next_part(&local, &remote, 150, 200, 60).is_none());
     }
 }

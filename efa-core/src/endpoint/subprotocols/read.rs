@@ -10,9 +10,9 @@ use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{OperationFlags, ReadArgs};
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
 use crate::endpoint::memory::iov::{Iov, total_length};
+use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
-use crate::endpoint::receiving::held::ReceivedPacket;
-use crate::endpoint::receiving::transfer::{Audience, Ending, Supply, Transfer};
+use crate::endpoint::receiving::{Audience, Ending, Supply, Transfer};
 use crate::endpoint::sending::choice::{self, ReadProtocol};
 use crate::endpoint::sending::outbound::{Awaited, Bulk};
 use crate::endpoint::sending::stream::Stream;
@@ -41,9 +41,10 @@ impl<N: Nic> Endpoint<N> {
             part: None,
         };
         let transfer = Transfer::new(args.peer, length, target, length, ending);
-        let Ok(id) = self.inbound.insert_active(transfer) else {
-            return Err(EndpointError::TryAgain);
-        };
+        let id = self
+            .receiving
+            .start(transfer)
+            .ok_or(EndpointError::TryAgain)?;
         if protocol == ReadProtocol::Direct && self.plan_reads(id, source, 0, false).is_ok() {
             return Ok(());
         }
@@ -54,7 +55,7 @@ impl<N: Nic> Endpoint<N> {
         };
         self.request_read(id, args.peer, kind, &source, length)
             .inspect_err(|_| {
-                self.inbound.remove_active(id);
+                self.receiving.finish(id);
             })
     }
 
@@ -87,7 +88,7 @@ impl<N: Nic> Endpoint<N> {
         };
         let packet = self.posting.start_packet(&header)?;
         self.post_packet(peer, Owner::Inbound(id), packet)?;
-        if let Some(transfer) = self.transfer_mut(id) {
+        if let Some(transfer) = self.receiving.transfer_mut(id) {
             transfer.supply = Supply::Windows {
                 granted: header.recv_length.into(),
             };
@@ -107,8 +108,8 @@ impl<N: Nic> Endpoint<N> {
         payload: Payload,
     ) {
         let packet_type = PacketType::ReadRsp;
-        let id = self.transfer_with(peer, response.recv_id);
-        match id.and_then(|id| Some((id, self.transfer_mut(id)?))) {
+        let id = self.receiving.transfer_with(peer, response.recv_id);
+        match id.and_then(|id| Some((id, self.receiving.transfer_mut(id)?))) {
             Some((id, transfer)) if transfer.is_read() && !transfer.responded => {
                 transfer.responded = true;
                 transfer.send_id = response.send_id;

@@ -1,54 +1,43 @@
-//! The application receives: posting, cancelling, and taking messages that were already here.
-
-use crate::nic::Nic;
+//! The application receives: posting, cancelling, and taking messages that are here already.
 
 use crate::endpoint::Endpoint;
-use crate::endpoint::api::completion::{CompletionFlags, ErrorEntry};
+use crate::endpoint::api::completion::ErrorEntry;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
-use crate::endpoint::api::operation::{OperationFlags, RecvArgs, SourceFilter, TagFilter};
-use crate::endpoint::base::ids::{PeerId, ReceiveId};
+use crate::endpoint::api::operation::{
+    ClaimedRecvArgs, IoVec, MessageInfo, MultiRecvArgs, OperationFlags, RecvArgs, SourceFilter,
+    TagFilter,
+};
+use crate::endpoint::base::ids::{ClaimId, PeerId, ReceiveId};
 use crate::endpoint::memory::iov::{Iov, total_length};
-use crate::endpoint::receiving::assembly::Assembly;
-use crate::endpoint::receiving::claims::{MessageMatcher, UnexpectedMessage};
-use crate::endpoint::receiving::matching::Filter;
-use crate::endpoint::receiving::table::{Inbound, InboundTable};
-use crate::endpoint::receiving::transfer::{Audience, Ending, Posted, Transfer};
-use crate::endpoint::subprotocols::message::{message_flags, receive_flags};
+use crate::endpoint::memory::packet::ReceivedPacket;
+use crate::endpoint::receiving::{
+    Audience, Ending, Filter, NewReceive, Transfer, UnexpectedMessage, receive_flags,
+};
+use crate::endpoint::subprotocols::message::{Extent, Rtm};
+use crate::nic::Nic;
+use crate::wire::Packet;
 
+/// What a receive accepts; untagged ones have tag 0.
+fn filter(source: SourceFilter, tag: Option<TagFilter>) -> Filter {
+    Filter {
+        source,
+        tag: tag.unwrap_or(TagFilter::exact(0)),
+    }
+}
+
+// Posting and cancelling.
 impl<N: Nic> Endpoint<N> {
-    pub(crate) fn matcher(&mut self, tagged: bool) -> &mut MessageMatcher {
-        self.matching(tagged).0
-    }
-
-    /// The receives of one kind, and where they are.
-    #[inline]
-    pub(crate) fn matching(&mut self, tagged: bool) -> (&mut MessageMatcher, &mut InboundTable) {
-        let matcher = match tagged {
-            true => &mut self.tagged,
-            false => &mut self.untagged,
-        };
-        (matcher, &mut self.inbound)
-    }
-
     pub(crate) fn start_recv(&mut self, args: &RecvArgs<'_>) -> Result<ReceiveId, EndpointError> {
-        if let SourceFilter::Peer(peer) = args.source
-            && !self.peers.contains(peer)
-        {
-            return Err(EndpointError::UnknownPeer(peer));
-        }
+        self.check_source(args.source)?;
         let target = Iov::new(args.buffer)?;
         let capacity = total_length(args.buffer);
         let tagged = args.tag.is_some();
-        let filter = Filter {
-            source: args.source,
-            tag: args.tag.unwrap_or(TagFilter::exact(0)),
-        };
-        if self.inbound.is_full() {
+        let filter = filter(args.source, args.tag);
+        if self.receiving.is_full() {
             return Err(EndpointError::TryAgain);
         }
         let report_success = args.flags.contains(OperationFlags::COMPLETION);
-        if let Some(key) = self.matcher(tagged).find_unexpected(&filter) {
-            let (peer, tag, message) = self.matcher(tagged).remove_unexpected(key);
+        if let Some((peer, tag, message)) = self.receiving.take_unexpected(tagged, &filter) {
             let ending = Ending {
                 context: args.context,
                 report_success,
@@ -60,22 +49,46 @@ impl<N: Nic> Endpoint<N> {
             };
             return self.receive_kept(peer, &message, target, capacity, ending);
         }
-        let entry = self.matcher(tagged).new_entry(&filter, false);
-        let posted = Posted {
+        let posted = self.receiving.post(NewReceive {
             context: args.context,
             report_success,
+            tagged,
+            filter,
             target,
             capacity,
-            tagged,
-            entry,
-            multi: None,
+        });
+        posted.ok_or(EndpointError::TryAgain)
+    }
+
+    fn check_source(&self, source: SourceFilter) -> Result<(), EndpointError> {
+        match source {
+            SourceFilter::Peer(peer) if !self.peers.contains(peer) => {
+                Err(EndpointError::UnknownPeer(peer))
+            }
+            SourceFilter::Peer(_) | SourceFilter::Any => Ok(()),
+        }
+    }
+
+    /// Ends a posted receive that no message has matched. Returns whether it was one.
+    pub(crate) fn withdraw_posted(&mut self, id: ReceiveId, failure: Failure) -> bool {
+        let Some((context, flags)) = self.receiving.withdraw(id) else {
+            return false;
         };
-        let Ok(id) = self.inbound.insert_posted(posted) else {
-            return Err(EndpointError::TryAgain);
-        };
-        let (matcher, receives) = self.matching(tagged);
-        matcher.post(receives, id.slot());
-        Ok(id)
+        self.reports.failed(ErrorEntry {
+            context,
+            flags,
+            length: 0,
+            overflow_length: 0,
+            data: 0,
+            tag: 0,
+            source: None,
+            failure,
+        });
+        true
+    }
+
+    pub(crate) fn cancel_receive(&mut self, id: ReceiveId) -> bool {
+        self.withdraw_posted(id, Failure::new(Errno::ECANCELED, ProviderError::None))
     }
 
     /// Receives a message that is here already.
@@ -93,71 +106,187 @@ impl<N: Nic> Endpoint<N> {
     ) -> Result<ReceiveId, EndpointError> {
         let mut transfer = Transfer::new(peer, message.length, target, capacity, ending);
         transfer.msg_id = message.msg_id;
-        transfer.assembled = message.segmented;
-        let Ok(id) = self.inbound.insert_active(transfer) else {
-            return Err(EndpointError::TryAgain);
-        };
-        self.receive_held(id, peer, message);
-        Ok(id)
-    }
-
-    /// Gives a receive the packets of a message that was unexpected.
-    fn receive_held(&mut self, id: ReceiveId, peer: PeerId, message: &UnexpectedMessage) {
+        let id = self
+            .receiving
+            .start(transfer)
+            .ok_or(EndpointError::TryAgain)?;
         if message.segmented {
-            self.assemblies
-                .set(peer, message.msg_id, Assembly::Receive(id));
+            self.receiving.assemble(id);
         }
         let mut next = Some(message.head);
         while let Some((packet, behind)) = next.and_then(|held| self.take_held(peer, held)) {
             next = behind;
-            match self.parse_again(&packet) {
-                Some(incoming) => self.message_packet(id, peer, &packet, &incoming),
+            let incoming = self.parse_again(&packet);
+            match incoming.and_then(|incoming| Some((incoming, Rtm::of(&incoming)?))) {
+                Some((incoming, rtm)) => self.message_packet(id, peer, &packet, &incoming, &rtm),
                 None => debug_assert!(false, "it was parsed before it had to wait"),
             }
             self.release(packet);
         }
+        Ok(id)
     }
 
     /// Gives up a message that no receive took.
     pub(crate) fn drop_unexpected(&mut self, peer: PeerId, message: &UnexpectedMessage) {
-        if message.segmented {
-            self.assemblies.remove(peer, message.msg_id);
-        }
+        self.receiving.forget_segments(peer, message);
         self.drop_held(peer, message.head);
     }
+}
 
-    pub(crate) fn cancel_receive(&mut self, id: ReceiveId) -> bool {
-        self.withdraw_posted(id, Failure::new(Errno::ECANCELED, ProviderError::None))
-    }
-
-    /// Ends a posted receive that no message has matched. Returns whether it was one.
-    pub(crate) fn withdraw_posted(&mut self, id: ReceiveId, failure: Failure) -> bool {
-        let Some(Inbound::Posted(posted)) = self.inbound.get(id) else {
-            return false;
-        };
-        let (matcher, receives) = self.matching(posted.tagged);
-        matcher.remove_receive(receives, id.slot());
-        self.end_posted(id, failure);
-        true
-    }
-
-    /// Ends a receive that is not among the posted ones any more.
-    pub(crate) fn end_posted(&mut self, id: ReceiveId, failure: Failure) {
-        if let Some(posted) = self.inbound.remove_posted(id) {
-            let mut flags = message_flags(posted.tagged, CompletionFlags::RECV);
-            if let Some(multi) = posted.multi {
-                flags.set(CompletionFlags::MULTI_RECV, self.close_multi(multi));
-            }
-            self.reports.failed(ErrorEntry {
-                context: posted.context,
-                flags,
-                length: 0,
-                overflow_length: 0,
-                data: 0,
-                tag: 0,
-                source: None,
-                failure,
+// Multi-receive buffers.
+impl<N: Nic> Endpoint<N> {
+    pub(crate) fn start_multi_recv(
+        &mut self,
+        args: &MultiRecvArgs,
+    ) -> Result<ReceiveId, EndpointError> {
+        self.check_source(args.source)?;
+        if args.min_free == 0 || args.min_free > args.buffer.memory.length {
+            return Err(EndpointError::OutOfRange {
+                what: "min_free of a multi-receive buffer",
+                value: args.min_free as u64,
+                limit: args.buffer.memory.length as u64,
             });
         }
+        let filter = filter(args.source, None);
+        let receive = NewReceive {
+            context: args.context,
+            report_success: true,
+            tagged: false,
+            filter,
+            target: Iov::One(args.buffer),
+            capacity: args.buffer.memory.length as u64,
+        };
+        let posted = self
+            .receiving
+            .post_multi(receive, args.buffer, args.min_free);
+        let id = posted.ok_or(EndpointError::TryAgain)?;
+        // Those that are here already come first.
+        while let Some((.., message)) = self.receiving.first_unexpected(false, &filter)
+            && let (length, cq_data) = (message.length, message.cq_data)
+            && let Some((target, ending)) = self.receiving.next_part(id, length, cq_data)
+            && let Some((peer, _, message)) = self.receiving.take_unexpected(false, &filter)
+        {
+            match self.is_admitted(peer) {
+                true => self.receive_part(peer, &message, target, ending),
+                false => self.postpone_part(peer, message, target, ending),
+            }
+        }
+        Ok(id)
+    }
+
+    /// Takes a message for a multi-receive buffer that accepts it.
+    pub(crate) fn match_multi(
+        &mut self,
+        receive: ReceiveId,
+        peer: PeerId,
+        packet: ReceivedPacket,
+        incoming: &Packet,
+        rtm: &Rtm,
+    ) {
+        let length = rtm.length;
+        // A message that ends with its first packet is no operation that others would wait for.
+        if !matches!(rtm.extent, Extent::Whole(_)) && !self.is_admitted(peer) {
+            let Some(head) = self.make_wait(peer, packet, incoming.base.packet_type) else {
+                return;
+            };
+            let message = rtm.unexpected(head);
+            match self.receiving.next_part(receive, length, rtm.cq_data) {
+                Some((target, ending)) => self.postpone_part(peer, message, target, ending),
+                None => self.drop_unexpected(peer, &message),
+            }
+            return;
+        }
+        let part = self.receiving.next_part(receive, length, rtm.cq_data);
+        let Some((target, ending)) = part else {
+            return self.keep_unexpected(peer, packet, incoming, rtm);
+        };
+        self.begin_operation(peer);
+        let capacity = target.memory.length as u64;
+        let mut transfer = Transfer::new(peer, length, Iov::One(target), capacity, ending);
+        transfer.msg_id = rtm.msg_id;
+        match self.receiving.start(transfer) {
+            Some(id) => self.begin_message(id, peer, packet, incoming, rtm),
+            // What peers start always has room.
+            None => self.release(packet),
+        }
+    }
+
+    /// Receives a message into its part of a multi-receive buffer.
+    pub(crate) fn receive_part(
+        &mut self,
+        peer: PeerId,
+        message: &UnexpectedMessage,
+        target: IoVec,
+        ending: Ending,
+    ) {
+        self.begin_operation(peer);
+        let capacity = target.memory.length as u64;
+        // What peers start always has room.
+        let received = self.receive_kept(peer, message, Iov::One(target), capacity, ending);
+        debug_assert!(received.is_ok());
+    }
+}
+
+// Peek, claim, discard.
+impl<N: Nic> Endpoint<N> {
+    pub(crate) fn peek_message(
+        &mut self,
+        source: SourceFilter,
+        tag: Option<TagFilter>,
+    ) -> Option<MessageInfo> {
+        let tagged = tag.is_some();
+        let filter = filter(source, tag);
+        let (source, tag, message) = self.receiving.first_unexpected(tagged, &filter)?;
+        Some(MessageInfo {
+            source,
+            tag: tagged.then_some(tag),
+            length: message.length,
+            cq_data: message.cq_data,
+        })
+    }
+
+    pub(crate) fn claim_message(
+        &mut self,
+        source: SourceFilter,
+        tag: Option<TagFilter>,
+    ) -> Option<(ClaimId, MessageInfo)> {
+        let info = self.peek_message(source, tag)?;
+        let filter = filter(source, tag);
+        let id = self.receiving.claim(tag.is_some(), &filter)?;
+        Some((id, info))
+    }
+
+    pub(crate) fn receive_claimed(
+        &mut self,
+        args: &ClaimedRecvArgs<'_>,
+    ) -> Result<ReceiveId, EndpointError> {
+        let target = Iov::new(args.buffer)?;
+        if self.receiving.is_full() {
+            return Err(EndpointError::TryAgain);
+        }
+        let claim = self.receiving.take_claim(args.claim);
+        let claim = claim.ok_or(EndpointError::UnknownClaim)?;
+        let ending = Ending {
+            context: args.context,
+            report_success: args.flags.contains(OperationFlags::COMPLETION),
+            ..claim.ending()
+        };
+        let capacity = total_length(args.buffer);
+        self.receive_kept(claim.peer, &claim.message, target, capacity, ending)
+    }
+
+    pub(crate) fn discard_claimed(&mut self, id: ClaimId) -> Result<(), EndpointError> {
+        if self.receiving.is_full() {
+            return Err(EndpointError::TryAgain);
+        }
+        let claim = self.receiving.take_claim(id);
+        let claim = claim.ok_or(EndpointError::UnknownClaim)?;
+        // Received without a buffer: the sender's side of its protocol runs to its end.
+        let ending = Ending {
+            audience: Audience::Nobody,
+            ..claim.ending()
+        };
+        self.receive_kept(claim.peer, &claim.message, Iov::NONE, 0, ending)?;
+        Ok(())
     }
 }

@@ -11,10 +11,10 @@ use crate::endpoint::base::ids::{OutboundId, PeerId};
 use crate::endpoint::conversation::Conversation;
 use crate::endpoint::memory::iov::{Iov, total_length};
 use crate::endpoint::peers::handshake::PeerFeatures;
+use crate::endpoint::receiving::message_flags;
 use crate::endpoint::sending::choice::{self, MessageProtocol, MessageQuery, NoProtocol};
 use crate::endpoint::sending::outbound::{Awaited, Bulk};
 use crate::endpoint::sending::stream::{MessageHead, Request, Stream, segment_size};
-use crate::endpoint::subprotocols::message::message_flags;
 use crate::endpoint::{Endpoint, IOV_LIMIT};
 
 impl<N: Nic> Endpoint<N> {

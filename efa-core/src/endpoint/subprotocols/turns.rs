@@ -9,9 +9,8 @@ use crate::wire::{Header, MsgId, Packet};
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::base::ids::PeerId;
-use crate::endpoint::receiving::assembly::Assembly;
-use crate::endpoint::receiving::held::{HeldId, ReceivedPacket};
-use crate::endpoint::receiving::reorder::Position;
+use crate::endpoint::memory::packet::ReceivedPacket;
+use crate::endpoint::receiving::{HeldId, Position, Segment, footprint};
 use crate::endpoint::subprotocols::message::Rtm;
 
 impl<N: Nic> Endpoint<N> {
@@ -117,9 +116,9 @@ impl<N: Nic> Endpoint<N> {
         match self.hold(peer, packet, None) {
             Ok(id) => {
                 if let Some(state) = self.peers.state_mut(peer) {
-                    let held = &mut self.held;
+                    let receiving = &mut self.receiving;
                     state.window.hold(msg_id, |next| {
-                        held.set_next(id, next);
+                        receiving.set_next(id, next);
                         id
                     });
                 }
@@ -143,22 +142,33 @@ impl<N: Nic> Endpoint<N> {
 
     /// A packet whose `msg_id` was processed before: a segment, or a mistake.
     fn later_packet(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Packet) {
-        let (is_segment, msg_id) = match (Rtm::of(incoming), &incoming.header) {
-            (Some(rtm), _) => (rtm.is_segment(), rtm.msg_id),
-            (None, Header::Rta(rta)) => (false, rta.msg_id),
+        let rtm = Rtm::of(incoming);
+        let msg_id = match (&rtm, &incoming.header) {
+            (Some(rtm), _) => rtm.msg_id,
+            (None, Header::Rta(rta)) => rta.msg_id,
             (None, _) => return self.release(packet),
         };
-        let assembly = match is_segment {
-            true => self.assemblies.get(peer, msg_id),
-            false => None,
+        let rtm = rtm.filter(Rtm::is_segment);
+        let segment = match rtm {
+            Some(_) => self.receiving.segment(peer, msg_id),
+            None => Segment::Unknown,
         };
-        match assembly {
-            Some(Assembly::Receive(id)) => {
-                self.message_packet(id, peer, &packet, incoming);
+        match segment {
+            Segment::Receive(id) => {
+                if let Some(rtm) = rtm {
+                    self.message_packet(id, peer, &packet, incoming, &rtm);
+                }
                 self.release(packet);
             }
-            Some(assembly) => self.keep_segment(peer, assembly, packet, incoming),
-            None => {
+            // It goes to the others of a message that no receive has taken.
+            Segment::Kept(head) => match self.hold(peer, packet, Some(head)) {
+                Ok(id) => self.receiving.add_segment(peer, msg_id, id),
+                Err(packet) => {
+                    self.release(packet);
+                    self.give_up_peer(peer, incoming.base.packet_type);
+                }
+            },
+            Segment::Unknown => {
                 self.reports.refuse(
                     Some(peer),
                     incoming.base.packet_type.code(),
@@ -169,53 +179,62 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Puts a segment to the others of a message that no receive has taken.
-    fn keep_segment(
-        &mut self,
-        peer: PeerId,
-        assembly: Assembly,
-        packet: ReceivedPacket,
-        incoming: &Packet,
-    ) {
-        let head = match assembly {
-            Assembly::Unexpected { tagged, key } => self.matcher(tagged).unexpected_mut(key).2.head,
-            Assembly::Claimed(id) => match self.claims.get(id) {
-                Some(claim) => claim.message.head,
-                None => return self.release(packet),
-            },
-            Assembly::Waiting(key) => match self.postponed_parts.head(key) {
-                Some(head) => *head,
-                None => return self.release(packet),
-            },
-            Assembly::Receive(_) => return self.release(packet),
-        };
-        let id = match self.hold(peer, packet, Some(head)) {
-            Ok(id) => id,
-            Err(packet) => {
-                self.release(packet);
-                return self.give_up_peer(peer, incoming.base.packet_type);
-            }
-        };
-        match assembly {
-            Assembly::Unexpected { tagged, key } => {
-                self.matcher(tagged).unexpected_mut(key).2.head = id;
-            }
-            Assembly::Claimed(claim) => {
-                if let Some(claim) = self.claims.get_mut(claim) {
-                    claim.message.head = id;
-                }
-            }
-            Assembly::Waiting(key) => {
-                if let Some(head) = self.postponed_parts.head(key) {
-                    *head = id;
-                }
-            }
-            Assembly::Receive(_) => {}
-        }
-    }
-
     /// Parses a packet that was parsed before it had to wait.
     pub(crate) fn parse_again(&self, packet: &ReceivedPacket) -> Option<Packet> {
         Packet::parse(packet.bytes(self.posting.nic())).ok()
+    }
+}
+
+// Packets that wait.
+impl<N: Nic> Endpoint<N> {
+    /// Makes a packet of a peer wait in front of the chain `next`.
+    ///
+    /// # Errors
+    /// The packet comes back if too many wait, of all peers or of this one.
+    pub(crate) fn hold(
+        &mut self,
+        peer: PeerId,
+        packet: ReceivedPacket,
+        next: Option<HeldId>,
+    ) -> Result<HeldId, ReceivedPacket> {
+        let footprint = footprint(&packet);
+        let Some(state) = self.peers.state_mut(peer) else {
+            return Err(packet);
+        };
+        if footprint > self.config.peer_held_bytes.saturating_sub(state.held_bytes) {
+            return Err(packet);
+        }
+        let contents = match packet.buffer() {
+            Some(buffer) => self.posting.nic().buffer(buffer),
+            None => &[],
+        };
+        let (id, freed) = self.receiving.hold(packet, contents, next)?;
+        state.held_bytes += footprint;
+        if let Some(buffer) = freed {
+            self.recycle(buffer);
+        }
+        Ok(id)
+    }
+
+    /// Ends the wait of a peer's packet, and names the next of its chain.
+    pub(crate) fn take_held(
+        &mut self,
+        peer: PeerId,
+        id: HeldId,
+    ) -> Option<(ReceivedPacket, Option<HeldId>)> {
+        let (packet, next) = self.receiving.take_held(id)?;
+        if let Some(state) = self.peers.state_mut(peer) {
+            state.held_bytes -= footprint(&packet);
+        }
+        Some((packet, next))
+    }
+
+    /// Gives up a chain of packets of a peer that wait.
+    pub(crate) fn drop_held(&mut self, peer: PeerId, head: HeldId) {
+        let mut next = Some(head);
+        while let Some((packet, behind)) = next.and_then(|held| self.take_held(peer, held)) {
+            next = behind;
+            self.release(packet);
+        }
     }
 }

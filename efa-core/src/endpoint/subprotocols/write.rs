@@ -14,14 +14,14 @@ use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::base::immediate;
 use crate::endpoint::memory::iov::{Iov, copy_out, total_length};
+use crate::endpoint::memory::packet::ReceivedPacket;
+use crate::endpoint::memory::registration::Registered;
 use crate::endpoint::posting::Owner;
-use crate::endpoint::receiving::held::ReceivedPacket;
-use crate::endpoint::receiving::transfer::{Audience, Ending, Supply, Transfer};
+use crate::endpoint::receiving::{Audience, Ending, Supply, Transfer};
 use crate::endpoint::sending::choice::{self, FitsRdma, WriteProtocol, WriteQuery};
 use crate::endpoint::sending::outbound::{Awaited, Bulk, Outbound};
 use crate::endpoint::sending::stream::{Request, Stream, WriteHead};
 use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
-use crate::endpoint::subprotocols::rdma::Registered;
 use crate::endpoint::subprotocols::sends::check_pieces;
 use crate::endpoint::{Endpoint, IOV_LIMIT};
 
@@ -256,13 +256,13 @@ impl<N: Nic> Endpoint<N> {
             return;
         }
         let transfer = Transfer::new(peer, length, target, length, ending);
-        let Ok(id) = self.inbound.insert_active(transfer) else {
+        let Some(id) = self.receiving.start(transfer) else {
             return;
         };
         self.begin_operation(peer);
         match &incoming.header {
             Header::LongctsRtw(long) => {
-                if let Some(transfer) = self.transfer_mut(id) {
+                if let Some(transfer) = self.receiving.transfer_mut(id) {
                     transfer.send_id = long.send_id;
                     transfer.wants_receipt = long.delivery_complete;
                     transfer.supply = Supply::Windows { granted: 0 };
@@ -277,7 +277,7 @@ impl<N: Nic> Endpoint<N> {
                 if long.read_iov.total_len() != Some(length) {
                     return self.fail_inbound(id, SIZE_MISMATCH);
                 }
-                if let Some(transfer) = self.transfer_mut(id) {
+                if let Some(transfer) = self.receiving.transfer_mut(id) {
                     transfer.send_id = long.send_id;
                 }
                 self.start_reads(id, long.read_iov, 0);

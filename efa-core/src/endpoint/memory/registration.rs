@@ -1,0 +1,67 @@
+//! Registrations that the endpoint makes for one operation.
+
+use crate::endpoint::api::operation::IoVec;
+use crate::nic::{Access, Nic, NicError, Region};
+use crate::wire::{RmaIov, RmaIovs};
+
+use super::iov::Iov;
+
+/// Registrations made for one operation, to be ended with it.
+pub(crate) type OwnRegions = Option<Box<[Region]>>;
+
+/// The data of an operation in memory that is registered for it.
+pub(crate) struct Registered {
+    pub(crate) source: Iov,
+    pub(crate) own_regions: OwnRegions,
+}
+
+/// Registers those pieces that are not registered. Returns what has to be deregistered when the
+/// operation ends.
+///
+/// # Errors
+/// The device refused; then the pieces are as they were, and what was registered until then is to be
+/// deregistered.
+pub(crate) fn register_pieces<N: Nic>(
+    nic: &mut N,
+    iov: &mut Iov,
+    access: Access,
+) -> Result<OwnRegions, (NicError, OwnRegions)> {
+    let mut own = Vec::new();
+    let lacking = |piece: &IoVec| piece.region.is_none() && piece.memory.length > 0;
+    for piece in iov.as_slice().iter().filter(|piece| lacking(piece)) {
+        match nic.register(piece.memory, access) {
+            Ok(region) => own.push(region),
+            Err(error) => return Err((error, Some(own.into()))),
+        }
+    }
+    // Only now: after a failure the pieces go without registrations.
+    let pieces = iov.as_mut_slice().iter_mut().filter(|piece| lacking(piece));
+    for (piece, region) in pieces.zip(&own) {
+        piece.region = Some(*region);
+    }
+    Ok((!own.is_empty()).then(|| own.into()))
+}
+
+/// Ends registrations that were made for one operation. Returns the errors of those that could not be
+/// ended.
+pub(crate) fn deregister<N: Nic>(nic: &mut N, regions: OwnRegions) -> Vec<NicError> {
+    let regions = regions.iter().flatten();
+    regions
+        .filter_map(|region| nic.deregister(*region).err())
+        .collect()
+}
+
+/// The memory that a peer is to read: all pieces that have bytes.
+pub(crate) fn readable_pieces(iov: &Iov) -> RmaIovs {
+    let with_bytes = iov
+        .as_slice()
+        .iter()
+        .filter(|piece| piece.memory.length > 0);
+    RmaIovs::first_of(with_bytes.map(|piece| {
+        RmaIov::new(
+            piece.memory.address,
+            piece.memory.length as u64,
+            piece.region.map_or(0, |region| region.remote_key.0),
+        )
+    }))
+}

@@ -1,0 +1,69 @@
+//! The part of a transfer that is read by RDMA. The reads are posted as the device has room and complete
+//! in any order.
+
+use crate::endpoint::api::operation::IoVec;
+use crate::endpoint::memory::rdma::{RdmaPart, next_part};
+use crate::endpoint::memory::registration::OwnRegions;
+use crate::wire::RmaIovs;
+
+/// How the rest of a transfer is read.
+pub(crate) struct ReadPlan {
+    /// The peer's memory.
+    remote: RmaIovs,
+    /// Bytes from the start of the message: the next one to be read, and the end.
+    next: u64,
+    end: u64,
+    /// Reads that the device has.
+    outstanding: u32,
+    /// The peer waits for EOR.
+    pub(crate) tells_peer: bool,
+    /// Registrations made for the target.
+    pub(crate) own_regions: OwnRegions,
+}
+
+impl ReadPlan {
+    /// Reads the bytes from `next` to `end` of a message that is in `remote`.
+    pub(super) fn new(
+        remote: RmaIovs,
+        next: u64,
+        end: u64,
+        tells_peer: bool,
+        own_regions: OwnRegions,
+    ) -> Self {
+        ReadPlan {
+            remote,
+            next,
+            end,
+            outstanding: 0,
+            tells_peer,
+            own_regions,
+        }
+    }
+
+    /// Returns whether reads remain to be posted.
+    pub(super) fn has_more(&self) -> bool {
+        self.next < self.end
+    }
+
+    /// The next read into `target`, of at most `limit` bytes. `None` if the memory of either side ends
+    /// before the message.
+    pub(super) fn next(&self, target: &[IoVec], limit: usize) -> Option<RdmaPart> {
+        next_part(target, &self.remote, self.next, self.end, limit)
+    }
+
+    /// Notes that the next read, of this many bytes, was posted.
+    pub(super) fn posted(&mut self, length: u64) {
+        self.next += length;
+        self.outstanding += 1;
+    }
+
+    /// Notes that the device is done with a read.
+    pub(super) fn done(&mut self) {
+        self.outstanding -= 1;
+    }
+
+    /// Returns whether the device has reads.
+    pub(super) fn is_outstanding(&self) -> bool {
+        self.outstanding > 0
+    }
+}

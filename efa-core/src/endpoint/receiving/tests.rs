@@ -1,0 +1,238 @@
+use super::*;
+use crate::endpoint::base::ids::Id;
+use crate::endpoint::{Errno, Failure, ProviderError, SourceFilter, TagFilter};
+use crate::nic::{LocalKey, Region, RemoteKey, UserSlice};
+use crate::wire::RmaIov;
+
+const FAILURE: Failure = Failure::new(Errno::EIO, ProviderError::None);
+
+fn peer(number: u32) -> PeerId {
+    PeerId::new(number, 0)
+}
+
+fn receiving() -> Receiving {
+    let config = EndpointConfig {
+        max_operations: 4,
+        ..EndpointConfig::default()
+    };
+    Receiving::new(&config, Mixer::new(1), 64)
+}
+
+fn piece(length: usize) -> IoVec {
+    IoVec {
+        memory: UserSlice {
+            address: 1000,
+            length,
+        },
+        region: Some(Region {
+            local_key: LocalKey(1),
+            remote_key: RemoteKey(2),
+        }),
+    }
+}
+
+fn any(tag: u64) -> Filter {
+    Filter {
+        source: SourceFilter::Any,
+        tag: TagFilter::exact(tag),
+    }
+}
+
+/// A tagged receive of 100 bytes.
+fn tagged(context: u64, filter: Filter) -> NewReceive {
+    NewReceive {
+        context,
+        report_success: true,
+        tagged: true,
+        filter,
+        target: Iov::One(piece(100)),
+        capacity: 100,
+    }
+}
+
+/// Holds a packet in a device buffer.
+fn hold(receiving: &mut Receiving, buffer: u32, next: Option<HeldId>) -> HeldId {
+    let packet = ReceivedPacket::in_buffer(BufferId(buffer), 10);
+    receiving.hold(packet, &[0; 16], next).unwrap().0
+}
+
+fn segmented(receiving: &mut Receiving, msg_id: u32) -> UnexpectedMessage {
+    UnexpectedMessage {
+        msg_id: MsgId(msg_id),
+        length: 30,
+        cq_data: None,
+        segmented: true,
+        head: hold(receiving, msg_id, None),
+    }
+}
+
+#[test]
+fn a_message_goes_to_the_oldest_receive_and_takes_it_over() {
+    let mut receiving = receiving();
+    let first = receiving.post(tagged(1, any(7))).unwrap();
+    let second = receiving.post(tagged(2, any(7))).unwrap();
+    assert_eq!(receiving.match_message(peer(1), Some(8)), None);
+    assert_eq!(receiving.match_message(peer(1), None), None);
+    let found = receiving.match_message(peer(1), Some(7)).unwrap();
+    assert_eq!((found.receive, found.stays), (first, false));
+    receiving.activate(first, peer(1), MsgId(5), 60, (Some(7), Some(9)));
+    let transfer = receiving.transfer(first).unwrap();
+    assert_eq!((transfer.length, transfer.capacity), (60, 100));
+    let Ending {
+        context,
+        tag,
+        cq_data,
+        ..
+    } = transfer.ending;
+    assert_eq!((context, tag, cq_data), (1, 7, Some(9)));
+    // What a message has taken cannot be cancelled.
+    assert!(receiving.withdraw(first).is_none());
+    assert_eq!(receiving.withdraw(second).unwrap().0, 2);
+    assert!(receiving.withdraw(second).is_none());
+    assert_eq!(receiving.len(), 1);
+}
+
+#[test]
+fn the_application_has_as_many_operations_as_it_may_and_peers_have_room_beside_them() {
+    let mut receiving = receiving();
+    for context in 0..4 {
+        assert!(receiving.post(tagged(context, any(1))).is_some());
+    }
+    assert!(receiving.is_full());
+    assert!(receiving.post(tagged(4, any(1))).is_none());
+    let mut ending = Claim {
+        peer: peer(1),
+        tagged: false,
+        tag: 0,
+        message: segmented(&mut receiving, 1),
+    }
+    .ending();
+    let transfer = |ending| Transfer::new(peer(1), 1, Iov::NONE, 1, ending);
+    assert!(receiving.start(transfer(ending)).is_none());
+    ending.audience = Audience::Target(crate::wire::PacketType::LongctsRtw);
+    let id = receiving.start(transfer(ending)).unwrap();
+    assert!(receiving.finish(id).is_some());
+    assert!(receiving.is_full());
+}
+
+#[test]
+fn segments_follow_their_message_wherever_it_goes() {
+    let mut receiving = receiving();
+    let (peer, id) = (peer(1), MsgId(3));
+    assert_eq!(receiving.segment(peer, id), Segment::Unknown);
+    let message = segmented(&mut receiving, 3);
+    let first = message.head;
+    receiving.keep(peer, Some(7), message);
+    assert_eq!(receiving.segment(peer, id), Segment::Kept(first));
+    let second = hold(&mut receiving, 8, Some(first));
+    receiving.add_segment(peer, id, second);
+    // Claimed: the packets go with it.
+    let claim = receiving.claim(true, &any(7)).unwrap();
+    assert_eq!(receiving.segment(peer, id), Segment::Kept(second));
+    assert!(receiving.first_unexpected(true, &any(7)).is_none());
+    // Received: later packets go to the receive.
+    let claim = receiving.take_claim(claim).unwrap();
+    let mut transfer = Transfer::new(peer, 30, Iov::NONE, 0, claim.ending());
+    transfer.msg_id = id;
+    let receive = receiving.start(transfer).unwrap();
+    receiving.assemble(receive);
+    assert_eq!(receiving.segment(peer, id), Segment::Receive(receive));
+    assert!(receiving.finish(receive).is_some());
+    assert_eq!(receiving.segment(peer, id), Segment::Unknown);
+    assert_eq!(receiving.assemblies_len(), 0);
+}
+
+#[test]
+fn all_messages_of_a_peer_are_found_claimed_ones_too_and_no_others() {
+    let mut receiving = receiving();
+    for (number, msg_id, tag) in [
+        (1, 1, Some(7)),
+        (1, 2, None),
+        (2, 3, Some(7)),
+        (1, 4, Some(9)),
+    ] {
+        let message = segmented(&mut receiving, msg_id);
+        receiving.keep(peer(number), tag, message);
+    }
+    receiving.claim(true, &any(9)).unwrap();
+    let taken = receiving.take_all_of(peer(1));
+    let ids: Vec<u32> = taken.iter().map(|message| message.msg_id.0).collect();
+    assert_eq!(ids, [2, 1, 4]);
+    assert_eq!((receiving.unexpected_len(), receiving.claims_len()), (1, 0));
+    let (source, tag, message) = receiving.take_unexpected(true, &any(7)).unwrap();
+    assert_eq!((source, tag, message.msg_id), (peer(2), 7, MsgId(3)));
+}
+
+#[test]
+fn a_multi_receive_buffer_leaves_the_posted_receives_with_its_last_part() {
+    let mut receiving = receiving();
+    let filter = any(0);
+    let receive = NewReceive {
+        tagged: false,
+        ..tagged(5, filter)
+    };
+    let id = receiving.post_multi(receive, piece(100), 50).unwrap();
+    let found = receiving.match_message(peer(1), None).unwrap();
+    assert_eq!((found.receive, found.stays), (id, true));
+    let (target, ending) = receiving.next_part(id, 40, None).unwrap();
+    assert_eq!((target.memory.address, target.memory.length), (1000, 40));
+    assert!(ending.is_remote());
+    assert!(receiving.match_message(peer(1), None).is_some());
+    let (_, last) = receiving.next_part(id, 11, None).unwrap();
+    assert_eq!(receiving.match_message(peer(1), None), None);
+    assert!(receiving.withdraw(id).is_none());
+    assert!(!receiving.end_part(last.part.unwrap()));
+    assert!(receiving.end_part(ending.part.unwrap()));
+}
+
+/// A transfer of 120 bytes into 100, of which all but the first 10 are read.
+fn read(receiving: &mut Receiving, remote_length: u64) -> ReceiveId {
+    let id = receiving.post(tagged(1, any(7))).unwrap();
+    receiving.match_message(peer(1), Some(7)).unwrap();
+    receiving.activate(id, peer(1), MsgId(5), 120, (Some(7), None));
+    let remote = RmaIovs::first_of([RmaIov::new(5000, remote_length, 3)]);
+    receiving.plan_reads(id, remote, 10, true, None);
+    id
+}
+
+#[test]
+fn reads_bring_what_fits_the_target_and_the_transfer_ends_with_the_last_of_them() {
+    let mut receiving = receiving();
+    let id = read(&mut receiving, 120);
+    assert!(receiving.transfer_mut(id).unwrap().accept(0, 10));
+    let mut lengths = Vec::new();
+    while let Some((_, part)) = receiving.next_read(id, 60).unwrap() {
+        assert_eq!(part.local.address - 1000, part.remote_address - 5000);
+        lengths.push(part.local.length as u64);
+        receiving.read_posted(id, part.local.length as u64);
+    }
+    assert_eq!(lengths, [60, 30]);
+    assert_eq!(receiving.next_step(id), Step::Wait);
+    assert!(receiving.read_done(id, 30));
+    assert_eq!(receiving.next_step(id), Step::Wait);
+    assert!(receiving.read_done(id, 60));
+    assert_eq!(receiving.next_step(id), Step::Finish);
+    let (transfer, plan) = receiving.finish(id).unwrap();
+    assert!(transfer.is_complete() && plan.unwrap().tells_peer);
+    assert!(!receiving.read_done(id, 0));
+}
+
+#[test]
+fn a_failed_transfer_ends_when_the_device_is_done_with_its_memory() {
+    let mut receiving = receiving();
+    let id = read(&mut receiving, 120);
+    receiving.read_posted(id, 90);
+    receiving.abort(id, FAILURE);
+    assert_eq!(receiving.next_step(id), Step::Wait);
+    // Nothing more is posted for it.
+    assert!(matches!(receiving.next_read(id, 60), Ok(None)));
+    assert!(receiving.read_done(id, 0));
+    assert_eq!(receiving.next_step(id), Step::Finish);
+}
+
+#[test]
+fn remote_memory_that_ends_before_its_message_is_an_error() {
+    let mut receiving = receiving();
+    let id = read(&mut receiving, 10);
+    assert!(receiving.next_read(id, 60).is_err());
+}
