@@ -1,7 +1,7 @@
 //! The EFA RDM protocol v4 without I/O: packet formats and the protocol engine.
 //!
 //! The crate does no I/O, reads no clock, starts no thread and contains no `unsafe` code. It is
-//! driven from outside: a device implements [`nic::Nic`], an application (or a test) hands in
+//! driven from outside: a device implements the traits of [`nic`], an application (or a test) hands in
 //! operations and the time.
 //!
 //! * [`address`]: how endpoints and queue pairs are named.

@@ -10,7 +10,7 @@ mod heap;
 mod loopback;
 
 use heap::CountingHeap;
-use loopback::Loopback;
+use loopback::{Loopback, LoopbackDomain};
 
 #[global_allocator]
 static HEAP: CountingHeap = CountingHeap;
@@ -23,7 +23,7 @@ struct Loop {
 
 impl Loop {
     fn new(config: EndpointConfig, swap: bool) -> Self {
-        Self::with_device(config, Loopback::new(swap))
+        Self::with_device(config, LoopbackDomain::new(swap).open())
     }
 
     fn with_device(config: EndpointConfig, device: Loopback) -> Self {
@@ -340,7 +340,10 @@ fn long_read_writes() {
         min_read_write_size: 4000,
         ..config()
     };
-    let mut subject = Loop::with_device(config, Loopback::new(false).without_rdma_write());
+    let mut subject = Loop::with_device(
+        config,
+        LoopbackDomain::new(false).without_rdma_write().open(),
+    );
     assert_no_allocation("long-read write", &mut subject, |subject, _| {
         subject.one_sided(Kind::Write, 9000, OperationFlags::empty());
         subject.finish(1);

@@ -18,7 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use efa_core::address::Ahn;
-use efa_core::nic::{Completion, CompletionKind, Destination, Nic, SendRequest, Status};
+use efa_core::nic::{
+    Completion, CompletionKind, Destination, Domain, Doorbell, Nic, PolledNic, SendRequest, Status,
+};
 use efa_emu::sim::{Fabric, FabricConfig, HostConfig, NicConfig, SimNic};
 
 /// The system's allocator with a counter.
@@ -67,14 +69,17 @@ impl Program {
             .ok_or("no packet buffer is free")?;
         let destination = self.peers[self.next % self.peers.len()];
         self.next += 1;
-        self.nic.post_send(&SendRequest {
-            destination,
-            buffer,
-            header_length: PACKET,
-            payload: None,
-            immediate: None,
-            context: 0,
-        })?;
+        self.nic.post_send(
+            &SendRequest {
+                destination,
+                buffer,
+                header_length: PACKET,
+                payload: None,
+                immediate: None,
+                context: 0,
+            },
+            Doorbell::Ring,
+        )?;
         Ok(())
     }
 

@@ -1,8 +1,8 @@
-//! The address handles of one queue pair.
+//! The address handles of a domain.
 
 use crate::device::PORT;
 use crate::efadv::{self, AhAttr};
-use crate::queues::last_nic_error;
+use crate::error::last_nic_error;
 use efa_core::address::{Ahn, Gid};
 use efa_core::nic::NicError;
 use ibverbs_sys as ffi;

@@ -10,8 +10,8 @@ enum Owner {
     Pool,
     /// The protocol engine.
     Engine,
-    /// The device: it is in a queue.
-    Device,
+    /// The device: it is in a queue of the queue pair that has this place in the domain.
+    Device(u16),
 }
 
 /// What is known of a buffer.
@@ -22,7 +22,7 @@ struct Slot {
     context: u64,
 }
 
-/// The packet buffers of one queue pair, in one registered piece of memory.
+/// The packet buffers of a domain, in one registered piece of memory.
 #[derive(Debug)]
 pub(crate) struct PacketBuffers {
     memory: UserMemory,
@@ -96,9 +96,14 @@ impl PacketBuffers {
         slot.is_some_and(|slot| slot.owner == Owner::Engine)
     }
 
-    /// Hands a buffer of the engine to the device. `context` comes back with it.
+    /// Hands a buffer of the engine to a queue pair of the device. `context` comes back with it.
     #[inline]
-    pub(crate) fn lend(&mut self, buffer: BufferId, context: u64) -> Result<(), NicError> {
+    pub(crate) fn lend(
+        &mut self,
+        buffer: BufferId,
+        queue_pair: u16,
+        context: u64,
+    ) -> Result<(), NicError> {
         let Some(slot) = self.of_engine(buffer) else {
             return Err(NicError::Invalid {
                 what: "packet buffer",
@@ -106,7 +111,7 @@ impl PacketBuffers {
             });
         };
         *slot = Slot {
-            owner: Owner::Device,
+            owner: Owner::Device(queue_pair),
             context,
         };
         Ok(())
@@ -116,11 +121,21 @@ impl PacketBuffers {
     #[inline]
     pub(crate) fn take_back(&mut self, buffer: BufferId) -> Option<u64> {
         let slot = self.slots.get_mut(buffer.0 as usize)?;
-        if slot.owner != Owner::Device {
+        if !matches!(slot.owner, Owner::Device(_)) {
             return None;
         }
         slot.owner = Owner::Engine;
         Some(slot.context)
+    }
+
+    /// Puts the buffers that a queue pair has back into the pool.
+    pub(crate) fn reclaim(&mut self, queue_pair: u16) {
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            if slot.owner == Owner::Device(queue_pair) {
+                slot.owner = Owner::Pool;
+                self.free.push(BufferId(index as u32));
+            }
+        }
     }
 
     /// A buffer of the engine; nothing of any other.
@@ -163,9 +178,9 @@ mod tests {
         buffers.bytes_mut(first).fill(1);
         assert!(buffers.bytes(second).iter().all(|byte| *byte == 0));
 
-        buffers.lend(first, 7).unwrap();
+        buffers.lend(first, 0, 7).unwrap();
         assert!(buffers.bytes(first).is_empty());
-        buffers.lend(first, 8).unwrap_err();
+        buffers.lend(first, 0, 8).unwrap_err();
         buffers.release(first);
         assert_eq!(buffers.acquire(), None, "a lent buffer cannot be released");
         assert_eq!(buffers.take_back(first), Some(7));
@@ -175,5 +190,17 @@ mod tests {
         assert_eq!(buffers.acquire(), Some(first));
         assert_eq!(buffers.acquire(), None, "a second release does nothing");
         assert!(buffers.bytes(BufferId(77)).is_empty());
+    }
+
+    #[test]
+    fn the_buffers_of_a_closed_queue_pair_are_free_again() {
+        let mut buffers = PacketBuffers::new(3, 100).unwrap();
+        let ids: Vec<BufferId> = std::iter::from_fn(|| buffers.acquire()).collect();
+        buffers.lend(ids[0], 4, 0).unwrap();
+        buffers.lend(ids[1], 5, 0).unwrap();
+        buffers.reclaim(4);
+        assert_eq!(buffers.acquire(), Some(ids[0]), "the device had it for 4");
+        assert_eq!(buffers.acquire(), None, "5 and the engine keep theirs");
+        assert_eq!(buffers.take_back(ids[1]), Some(0));
     }
 }

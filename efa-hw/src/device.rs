@@ -2,6 +2,7 @@
 
 use crate::efadv::{self, DeviceAttr};
 use crate::error::OpenError;
+use crate::queue_pair::{HwNic, NicConfig};
 use efa_core::address::Gid;
 use efa_core::nic::{DeviceCaps, NicAttributes};
 use ibverbs_sys as ffi;
@@ -23,27 +24,32 @@ pub enum DeviceName {
     Named(String),
 }
 
-/// An open EFA device.
+/// An open EFA device. A handle: clones are the same device.
+#[derive(Clone, Debug)]
+pub struct HwDevice(Arc<Opened>);
+
+/// What is known of an open device.
 #[derive(Debug)]
-pub struct HwDevice {
+struct Opened {
     context: NonNull<ffi::ibv_context>,
     name: String,
     gid: Gid,
     attributes: NicAttributes,
     max_send_sge: u32,
+    max_completions: usize,
 }
 
 // SAFETY: libibverbs allows every call on a context from any thread.
-unsafe impl Send for HwDevice {}
+unsafe impl Send for Opened {}
 // SAFETY: as above; the other fields are plain data that never change.
-unsafe impl Sync for HwDevice {}
+unsafe impl Sync for Opened {}
 
 impl HwDevice {
     /// Opens an EFA device and reads its limits.
     ///
     /// # Errors
     /// [`OpenError`] names the call that failed, or the devices that there are.
-    pub fn open(wanted: &DeviceName) -> Result<Arc<HwDevice>, OpenError> {
+    pub fn open(wanted: &DeviceName) -> Result<HwDevice, OpenError> {
         let list = DeviceList::get()?;
         let names: Vec<String> = list.devices().map(device_name).collect();
         if let DeviceName::Named(wanted) = wanted
@@ -62,7 +68,7 @@ impl HwDevice {
             let context = NonNull::new(unsafe { ffi::ibv_open_device(device) })
                 .ok_or_else(|| verbs_error("ibv_open_device", name))?;
             match Self::query(context, name) {
-                Ok(Some(device)) => return Ok(Arc::new(device)),
+                Ok(Some(opened)) => return Ok(HwDevice(Arc::new(opened))),
                 Ok(None) => close(context),
                 Err(error) => {
                     close(context);
@@ -80,10 +86,7 @@ impl HwDevice {
     }
 
     /// Reads identity and limits; `None` if the device is not EFA.
-    fn query(
-        context: NonNull<ffi::ibv_context>,
-        name: &str,
-    ) -> Result<Option<HwDevice>, OpenError> {
+    fn query(context: NonNull<ffi::ibv_context>, name: &str) -> Result<Option<Opened>, OpenError> {
         let mut efa = DeviceAttr::default();
         // SAFETY: `context` is open and `efa` has the length that is passed with it.
         let result = unsafe {
@@ -109,7 +112,7 @@ impl HwDevice {
         check("ibv_query_gid", name, result)?;
         // SAFETY: every bit pattern is valid for the byte view of the union.
         let gid = Gid(unsafe { gid.raw });
-        Ok(Some(HwDevice {
+        Ok(Some(Opened {
             context,
             name: name.to_owned(),
             gid,
@@ -124,45 +127,60 @@ impl HwDevice {
                 host_id: host_id(),
             },
             max_send_sge: u32::from(efa.max_sq_sge),
+            max_completions: usize::try_from(device.max_cqe).unwrap_or(1).max(1),
         }))
     }
 
     /// The device's name, such as `rdmap0s6`.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.0.name
     }
 
     /// The port's GID.
     pub fn gid(&self) -> Gid {
-        self.gid
+        self.0.gid
+    }
+
+    /// Makes a queue pair with a domain of its own.
+    ///
+    /// # Errors
+    /// [`OpenError::Config`] if a depth is beyond the device's limit, [`OpenError::Verbs`] with the
+    /// failed call otherwise.
+    pub fn open_nic(&self, config: NicConfig) -> Result<HwNic, OpenError> {
+        HwNic::open(self, config.packet_buffers as usize, &config.into())
     }
 
     /// The device's capabilities and limits.
-    pub fn attributes(&self) -> &NicAttributes {
-        &self.attributes
+    pub(crate) fn limits(&self) -> &NicAttributes {
+        &self.0.attributes
+    }
+
+    /// Completions that a queue can have.
+    pub(crate) fn max_completions(&self) -> usize {
+        self.0.max_completions
     }
 
     /// Gather entries that a send work request can have.
     pub(crate) fn max_send_sge(&self) -> u32 {
-        self.max_send_sge
+        self.0.max_send_sge
     }
 
     pub(crate) fn context(&self) -> *mut ffi::ibv_context {
-        self.context.as_ptr()
+        self.0.context.as_ptr()
     }
 
     /// The error of a call on this device that has just set errno.
     pub(crate) fn last_error(&self, call: &'static str) -> OpenError {
-        verbs_error(call, &self.name)
+        verbs_error(call, &self.0.name)
     }
 
     /// Turns a verbs call's result, 0 or a positive errno, into a `Result`.
     pub(crate) fn check(&self, call: &'static str, result: i32) -> Result<(), OpenError> {
-        check(call, &self.name, result)
+        check(call, &self.0.name, result)
     }
 }
 
-impl Drop for HwDevice {
+impl Drop for Opened {
     fn drop(&mut self) {
         close(self.context);
     }

@@ -1,8 +1,9 @@
-//! Why a device could not be opened.
+//! Why a device, or an object of it, could not be opened.
 
+use efa_core::nic::NicError;
 use std::io;
 
-/// A device or queue pair could not be opened.
+/// A device, domain, completion queue or queue pair could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -39,6 +40,9 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
+    /// The device has no such object, or no room for another.
+    #[error(transparent)]
+    Nic(#[from] NicError),
     /// A configured number is beyond what the device offers.
     #[error("{what} {value} is not between 1 and the device's limit {limit}")]
     Config {
@@ -49,4 +53,14 @@ pub enum OpenError {
         /// The largest value.
         limit: usize,
     },
+}
+
+const ENOMEM: i32 = 12;
+
+/// The error of a verbs call that has just failed to create a `what`.
+pub(crate) fn last_nic_error(what: &'static str) -> NicError {
+    match io::Error::last_os_error().raw_os_error() {
+        Some(ENOMEM) => NicError::Exhausted(what),
+        errno => NicError::Device(errno.unwrap_or(0)),
+    }
 }

@@ -1,8 +1,9 @@
-//! `efa-core`'s [`Nic`](efa_core::nic::Nic) over real verbs: libibverbs and libefa.
+//! `efa-core`'s [device](efa_core::nic) over real verbs: libibverbs and libefa.
 //!
-//! [`HwDevice::open`] finds an EFA device, [`HwNic::open`] makes one SRD queue pair on it with a
-//! completion queue, an address book and registered packet buffers. Nothing here asks whether the
-//! device is emulated: `efa-emu run -- PROGRAM` puts the software device behind the same ABI.
+//! [`HwDevice::open`] finds an EFA device. [`HwDomain`] is a protection domain with its registrations,
+//! address handles, completion queues and packet buffers, [`HwQueuePair`] an SRD queue pair in it;
+//! [`HwDevice::open_nic`] makes one of each. Nothing here asks whether the device is emulated:
+//! `efa-emu run -- PROGRAM` puts the software device behind the same ABI.
 //!
 //! The verbs come from `ibverbs-sys`, the FFI layer of the `ibverbs` crate. The crate's safe layer
 //! keeps its context private and knows neither SRD queue pairs nor address handles, so nothing of
@@ -10,14 +11,16 @@
 
 mod address_book;
 mod buffers;
+mod completion_queue;
 mod device;
+mod domain;
 pub mod efadv;
 mod error;
 mod memory;
-mod nic;
-mod queues;
+mod queue_pair;
 
 pub use device::{DeviceName, HwDevice};
+pub use domain::HwDomain;
 pub use error::OpenError;
 pub use memory::UserMemory;
-pub use nic::{HwNic, NicConfig};
+pub use queue_pair::{HwNic, HwQueuePair, NicConfig};

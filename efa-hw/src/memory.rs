@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 /// Memory that was made for transfers and is owned by the caller.
 ///
 /// It is zeroed, page-aligned and does not move. Dropping it while it is still known to a
-/// [`HwNic`](crate::HwNic) is prevented by the nic holding it.
+/// [`HwDomain`](crate::HwDomain) is prevented by the domain holding it.
 #[derive(Debug)]
 pub struct UserMemory {
     start: NonNull<u8>,
@@ -67,12 +67,12 @@ pub(crate) struct AddressSpace {
     /// The range that was found last, as most look-ups find the same again; of no bytes if that is
     /// gone.
     last: Cell<(u64, usize)>,
-    /// Memory that the nic keeps alive for its user.
+    /// Memory that the domain keeps alive for its user.
     owned: Vec<UserMemory>,
 }
 
 impl AddressSpace {
-    /// Makes memory and keeps it until the nic is dropped.
+    /// Makes memory and keeps it until the domain is dropped.
     pub(crate) fn allocate(&mut self, length: usize) -> Result<UserSlice, NicError> {
         let memory = UserMemory::new(length)?;
         let slice = UserSlice {
@@ -87,7 +87,7 @@ impl AddressSpace {
     /// Adds memory that somebody else owns.
     ///
     /// # Safety
-    /// The memory is readable and writable, and stays so until `revoke` or the end of the nic.
+    /// The memory is readable and writable, and stays so until `revoke` or the end of the domain.
     pub(crate) unsafe fn allow(&mut self, memory: UserSlice) -> Result<(), NicError> {
         let end = memory.address.checked_add(memory.length as u64);
         let overlaps = self

@@ -5,22 +5,22 @@ mod common;
 use common::with_device;
 use efa_core::address::{Ahn, Qkey, RawAddress};
 use efa_core::nic::{
-    Access, BufferId, Completion, CompletionKind, Destination, DeviceCaps, Nic, NicError,
-    RdmaRequest, SendRequest, Source, Status, UserSlice,
+    Access, BufferId, Completion, CompletionKind, Destination, Device, DeviceCaps, Domain,
+    Doorbell, Nic, NicError, PolledNic, QueuePair, RdmaRequest, SendRequest, Source, Status,
+    UserSlice,
 };
 use efa_hw::{HwDevice, HwNic, NicConfig};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Far above what anything here takes; reached only when a completion is lost.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-fn open(device: &Arc<HwDevice>) -> HwNic {
+fn open(device: &HwDevice) -> HwNic {
     let config = NicConfig {
         packet_buffers: 64,
         ..NicConfig::default()
     };
-    HwNic::open(device.clone(), config).expect("the queue pair opens")
+    device.open_nic(config).expect("the queue pair opens")
 }
 
 fn destination(ahn: Ahn, address: RawAddress) -> Destination {
@@ -70,7 +70,8 @@ fn send(nic: &mut HwNic, to: Destination, bytes: &[u8], immediate: Option<u32>, 
         immediate,
         context,
     };
-    nic.post_send(&request).expect("the send is posted");
+    nic.post_send(&request, Doorbell::Ring)
+        .expect("the send is posted");
 }
 
 /// The one completion of a send with this context.
@@ -131,7 +132,7 @@ fn packets_arrive_whole_from_inline_size_to_mtu() {
             context: 0,
         };
         assert!(matches!(
-            a.post_send(&too_long),
+            a.post_send(&too_long, Doorbell::Ring),
             Err(NicError::Invalid {
                 what: "packet length",
                 ..
@@ -153,20 +154,23 @@ fn the_payload_is_gathered_from_registered_user_memory() {
             post_receive(&mut b);
             let buffer = a.acquire_buffer().unwrap();
             a.buffer_mut(buffer)[..8].copy_from_slice(b"header..");
-            a.post_send(&SendRequest {
-                destination: destination(ahn, b.local_address()),
-                buffer,
-                header_length: 8,
-                payload: Some((
-                    UserSlice {
-                        length: 4000,
-                        ..memory
-                    },
-                    region.local_key,
-                )),
-                immediate: None,
-                context: 9,
-            })
+            a.post_send(
+                &SendRequest {
+                    destination: destination(ahn, b.local_address()),
+                    buffer,
+                    header_length: 8,
+                    payload: Some((
+                        UserSlice {
+                            length: 4000,
+                            ..memory
+                        },
+                        region.local_key,
+                    )),
+                    immediate: None,
+                    context: 9,
+                },
+                Doorbell::Ring,
+            )
             .unwrap();
             let received = wait(&mut [&mut b], 1);
             let mut expected = b"header..".to_vec();
@@ -217,7 +221,7 @@ fn a_sender_is_named_once_it_is_in_the_address_book() {
                 context: 3,
             };
             assert!(matches!(
-                a.post_send(&gone),
+                a.post_send(&gone, Doorbell::Ring),
                 Err(NicError::Invalid {
                     what: "address handle number",
                     ..
@@ -279,15 +283,16 @@ fn rdma_moves_data_both_ways_and_a_bad_key_moves_none() {
 }
 
 /// The target takes writes with immediate data without a receive, if `unsolicited` and it can.
-fn rdma(device: &Arc<HwDevice>, unsolicited: bool) {
+fn rdma(device: &HwDevice, unsolicited: bool) {
     let config = NicConfig {
         packet_buffers: 64,
         unsolicited_write_recv: unsolicited,
         ..NicConfig::default()
     };
     let mut a = open(device);
-    let mut b = HwNic::open(device.clone(), config).unwrap();
+    let mut b = device.open_nic(config).unwrap();
     let unsolicited = b
+        .queue_pair()
         .attributes()
         .caps
         .contains(DeviceCaps::UNSOLICITED_WRITE_RECV);
@@ -316,12 +321,12 @@ fn rdma(device: &Arc<HwDevice>, unsolicited: bool) {
         context: 1,
     };
 
-    a.post_read(&request).unwrap();
+    a.post_read(&request, Doorbell::Ring).unwrap();
     let read = wait(&mut [&mut a, &mut b], 1)[0];
     assert_eq!((read.context, read.status), (1, Status::Ok));
     assert_eq!(read.kind, CompletionKind::RdmaRead);
     assert!(
-        a.read_user(local).unwrap() == pattern,
+        a.dump_user(local).unwrap() == pattern,
         "the data that was read differs"
     );
 
@@ -332,7 +337,7 @@ fn rdma(device: &Arc<HwDevice>, unsolicited: bool) {
         context: 2,
         ..request
     };
-    a.post_write(&write).unwrap();
+    a.post_write(&write, Doorbell::Ring).unwrap();
     let arrived = wait(&mut [&mut b], 1)[0];
     let CompletionKind::RecvRdmaWithImmediate {
         buffer,
@@ -352,7 +357,7 @@ fn rdma(device: &Arc<HwDevice>, unsolicited: bool) {
     assert_eq!((written.context, written.status), (2, Status::Ok));
     assert_eq!(written.kind, CompletionKind::RdmaWrite);
     assert!(
-        b.read_user(remote)
+        b.dump_user(remote)
             .unwrap()
             .iter()
             .all(|byte| *byte == 0x5A)
@@ -360,10 +365,13 @@ fn rdma(device: &Arc<HwDevice>, unsolicited: bool) {
 
     b.deregister(remote_region).unwrap();
     a.write_user(local.address, &vec![0x11; length]).unwrap();
-    a.post_write(&RdmaRequest {
-        context: 3,
-        ..request
-    })
+    a.post_write(
+        &RdmaRequest {
+            context: 3,
+            ..request
+        },
+        Doorbell::Ring,
+    )
     .unwrap();
     let refused = wait(&mut [&mut a, &mut b], 1)[0];
     assert_eq!(
@@ -371,7 +379,7 @@ fn rdma(device: &Arc<HwDevice>, unsolicited: bool) {
         (3, Status::RemoteBadAddress)
     );
     assert!(
-        b.read_user(remote)
+        b.dump_user(remote)
             .unwrap()
             .iter()
             .all(|byte| *byte == 0x5A)
@@ -389,8 +397,8 @@ fn queues_and_pools_push_back_instead_of_losing_work() {
                 packet_buffers: 16,
                 ..NicConfig::default()
             };
-            let mut a = HwNic::open(device.clone(), config).unwrap();
-            let mut b = HwNic::open(device.clone(), config).unwrap();
+            let mut a = device.open_nic(config).unwrap();
+            let mut b = device.open_nic(config).unwrap();
             let ahn = a.create_address_handle(b.local_address().gid).unwrap();
             let to = destination(ahn, b.local_address());
             for _ in 0..4 {
@@ -412,7 +420,10 @@ fn queues_and_pools_push_back_instead_of_losing_work() {
                 immediate: None,
                 context: 4,
             };
-            assert_eq!(a.post_send(&request), Err(NicError::QueueFull));
+            assert_eq!(
+                a.post_send(&request, Doorbell::Ring),
+                Err(NicError::QueueFull)
+            );
             assert!(
                 !a.buffer(fifth).is_empty(),
                 "a refused buffer stays the caller's"
@@ -426,7 +437,7 @@ fn queues_and_pools_push_back_instead_of_losing_work() {
             assert_eq!(contexts, [0, 1, 2, 3]);
             assert_eq!(wait(&mut [&mut b], 4).len(), 4);
             post_receive(&mut b);
-            a.post_send(&request).unwrap();
+            a.post_send(&request, Doorbell::Ring).unwrap();
             expect_sent(&wait(&mut [&mut a], 1)[0], 4, Status::Ok);
 
             while a.acquire_buffer().is_some() {}

@@ -37,7 +37,8 @@ impl CoreEnds {
     pub(crate) fn open(workload: Workload) -> Result<Self, String> {
         let device = HwDevice::open(&DeviceName::First).map_err(|error| error.to_string())?;
         let open = || {
-            let nic = HwNic::open(device.clone(), NicConfig::default())
+            let nic = device
+                .open_nic(NicConfig::default())
                 .map_err(|error| error.to_string())?;
             Endpoint::new(nic, EndpointConfig::default()).map_err(|error| error.to_string())
         };

@@ -8,16 +8,16 @@ use efa_core::endpoint::{
     IoVec, OperationFlags, PeerId, ReadArgs, RecvArgs, RemoteIoVec, SendArgs, SourceFilter,
     TagFilter, WriteArgs,
 };
-use efa_core::nic::{Access, Nic, NicError, RemoteKey, UserSlice};
+use efa_core::nic::{Access, Domain, NicError, PolledNic, RemoteKey, UserSlice};
 use efa_core::wire::AtomicDatatype;
-use efa_hw::HwNic;
+use efa_hw::{HwDomain, HwNic};
 
 use super::{Application, Failure, Outcome, Request, RequestError, Started, Token};
 use crate::operation::{AtomicAction, EndpointIndex, Payload, RegionAccess, Remote, SendMode};
 use crate::scenario::Settings;
 
 /// A device together with the memory of the application that uses it.
-pub trait HostNic: Nic {
+pub trait HostNic: PolledNic {
     /// Makes memory that operations may use. It lives as long as the device.
     fn allocate_user(&mut self, length: usize) -> Result<UserSlice, NicError>;
 
@@ -30,15 +30,15 @@ pub trait HostNic: Nic {
 
 impl HostNic for HwNic {
     fn allocate_user(&mut self, length: usize) -> Result<UserSlice, NicError> {
-        HwNic::allocate_user(self, length)
+        HwDomain::allocate_user(self, length)
     }
 
     fn fill_user(&mut self, address: u64, bytes: &[u8]) -> Result<(), NicError> {
-        HwNic::write_user(self, address, bytes)
+        self.write_user(address, bytes)
     }
 
     fn dump_user(&mut self, source: UserSlice) -> Result<Vec<u8>, NicError> {
-        HwNic::read_user(self, source)
+        HwDomain::dump_user(self, source)
     }
 }
 

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use efa_core::endpoint::Instant;
-use efa_hw::{DeviceName, HwDevice, HwNic, NicConfig};
+use efa_hw::{DeviceName, HwDevice, NicConfig};
 
 use super::{Bytes, Command, Event, Identity, Opening, Text, VERSION};
 use crate::application::engine::{CoreApplication, configuration};
@@ -107,7 +107,7 @@ impl Implementation for Engine {
         if let Some(wanted) = opening.settings.unsolicited_write_recv {
             config.unsolicited_write_recv = wanted;
         }
-        let nic = HwNic::open(device, config).map_err(refused)?;
+        let nic = device.open_nic(config).map_err(refused)?;
         let start = std::time::Instant::now();
         let clock = move || Instant(start.elapsed());
         let config = configuration(&opening.settings);

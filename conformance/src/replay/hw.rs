@@ -1,6 +1,5 @@
 //! Real verbs as a backend: an EFA device, or whatever is behind the same ABI.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use efa_core::endpoint::Instant;
@@ -16,7 +15,7 @@ use crate::scenario::EndpointSpec;
 
 /// All endpoints on one device of this host; their packets go through the device.
 pub struct Hw {
-    device: Arc<HwDevice>,
+    device: HwDevice,
     start: std::time::Instant,
 }
 
@@ -74,7 +73,8 @@ impl Backend for Hw {
     fn reset(&mut self) {}
 
     fn open(&mut self, _endpoint: &EndpointSpec) -> Result<HwNic, BackendError> {
-        HwNic::open(self.device.clone(), NicConfig::default())
+        self.device
+            .open_nic(NicConfig::default())
             .map_err(|error| BackendError::Unfit(error.to_string()))
     }
 

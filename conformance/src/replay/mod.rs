@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{EndpointConfig, Instant};
-use efa_core::nic::{Nic, Status};
+use efa_core::nic::{Nic, QueuePair, Status};
 use efa_core::wire::ExtraFeatures;
 
 use crate::application::engine::{CoreApplication, configuration};
@@ -200,7 +200,7 @@ fn play<'t, B: Backend>(
             continue;
         }
         let nic = backend.open(endpoint)?;
-        if let Some(lack) = requirements::device_lacks(trace, nic.attributes()) {
+        if let Some(lack) = requirements::device_lacks(trace, nic.queue_pair().attributes()) {
             return Ok(Verdict {
                 unsupported: Some(lack),
                 ..Verdict::default()

@@ -2,8 +2,8 @@
 
 use efa_core::address::RawAddress;
 use efa_core::nic::{
-    Access, BufferId, Completion, CompletionKind, Destination, DeviceCaps, NicError, RdmaRequest,
-    RemoteKey, SendRequest, Status, UserSlice,
+    Access, BufferId, Completion, CompletionKind, Destination, DeviceCaps, Domain, Doorbell,
+    NicError, QueuePair, RdmaRequest, RemoteKey, SendRequest, Status, UserSlice,
 };
 
 use super::backend::BackendError;
@@ -58,7 +58,7 @@ impl<N: HostNic> Peer<N> {
         let ahn = nic
             .create_address_handle(dut.gid)
             .map_err(refused("make an address handle"))?;
-        for _ in 0..nic.attributes().recv_queue_depth / 2 {
+        for _ in 0..nic.queue_pair().attributes().recv_queue_depth / 2 {
             let Some(buffer) = nic.acquire_buffer() else {
                 break;
             };
@@ -118,15 +118,18 @@ impl<N: HostNic> Peer<N> {
         let local = self.nic.allocate_user(length)?;
         let region = self.nic.register(local, Access::LOCAL_WRITE)?;
         let context = self.next_context;
-        let posted = self.nic.post_read(&RdmaRequest {
-            destination: self.to,
-            local,
-            local_key: region.local_key,
-            remote_address: remote.address,
-            remote_key: RemoteKey(remote.key),
-            immediate: None,
-            context,
-        });
+        let posted = self.nic.post_read(
+            &RdmaRequest {
+                destination: self.to,
+                local,
+                local_key: region.local_key,
+                remote_address: remote.address,
+                remote_key: RemoteKey(remote.key),
+                immediate: None,
+                context,
+            },
+            Doorbell::Ring,
+        );
         match posted {
             Ok(()) => {
                 self.next_context += 1;
@@ -148,15 +151,18 @@ impl<N: HostNic> Peer<N> {
         let local = self.nic.allocate_user(bytes.len())?;
         self.nic.fill_user(local.address, bytes)?;
         let region = self.nic.register(local, Access::LOCAL_WRITE)?;
-        let posted = self.nic.post_write(&RdmaRequest {
-            destination: self.to,
-            local,
-            local_key: region.local_key,
-            remote_address: remote.address,
-            remote_key: RemoteKey(remote.key),
-            immediate,
-            context: self.next_context,
-        });
+        let posted = self.nic.post_write(
+            &RdmaRequest {
+                destination: self.to,
+                local,
+                local_key: region.local_key,
+                remote_address: remote.address,
+                remote_key: RemoteKey(remote.key),
+                immediate,
+                context: self.next_context,
+            },
+            Doorbell::Ring,
+        );
         match posted {
             Ok(()) => {
                 self.next_context += 1;
@@ -190,14 +196,17 @@ impl<N: HostNic> Peer<N> {
 
     fn post(&mut self, buffer: BufferId, length: usize) -> Result<bool, NicError> {
         let context = self.next_context;
-        let posted = self.nic.post_send(&SendRequest {
-            destination: self.to,
-            buffer,
-            header_length: length,
-            payload: None,
-            immediate: None,
-            context,
-        });
+        let posted = self.nic.post_send(
+            &SendRequest {
+                destination: self.to,
+                buffer,
+                header_length: length,
+                payload: None,
+                immediate: None,
+                context,
+            },
+            Doorbell::Ring,
+        );
         match posted {
             Ok(()) => {
                 self.next_context += 1;

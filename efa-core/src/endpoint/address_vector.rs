@@ -1,7 +1,7 @@
 //! The address vector as the application sees it, and the end of a peer.
 
 use crate::address::RawAddress;
-use crate::nic::Nic;
+use crate::nic::{Domain, Nic};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};

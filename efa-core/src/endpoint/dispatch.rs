@@ -3,7 +3,7 @@
 
 use crate::address::RawAddress;
 use crate::endpoint::posting::Work;
-use crate::nic::{BufferId, Completion, CompletionKind, Nic, Source, Status};
+use crate::nic::{BufferId, Completion, CompletionKind, Domain, Nic, Source, Status};
 use crate::wire::{
     EagerRtm, Header, LongctsRtm, LongreadRtm, MediumRtm, Packet, PacketType, ReqFlags, Rta,
     RuntreadRtm,

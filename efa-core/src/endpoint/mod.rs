@@ -72,7 +72,7 @@ pub use base::ids::{ClaimId, PeerId, ReceiveId};
 use crate::address::RawAddress;
 use slab::Slab;
 
-use crate::nic::{Access, Completion, DeviceCaps, Nic, Region, UserSlice};
+use crate::nic::{Access, Completion, DeviceCaps, Domain, Nic, PolledNic, Region, UserSlice};
 
 use conversation::Conversation;
 use posting::Posting;
@@ -119,6 +119,29 @@ pub struct Endpoint<N: Nic> {
 /// The longest headers that a request can have, in bytes (stock libfabric since 1.17): 24 fixed, four
 /// iovs, raw address, CQ data.
 const MAX_REQUEST_HEADER: usize = 24 + 4 * 24 + 40 + 8;
+
+impl<N: PolledNic> Endpoint<N> {
+    /// Does whatever can be done at time `now`: takes completions from the device (one poll of
+    /// [`EndpointConfig::poll_batch`]), handles packets, posts what waits, resends. Returns the
+    /// number of device completions taken; if that is the whole batch, there may be more.
+    pub fn progress(&mut self, now: Instant) -> usize {
+        self.now = now;
+        let mut taken = 0;
+        if self.reports.completions_len() < self.config.completion_queue {
+            let mut batch = core::mem::take(&mut self.batch);
+            taken = self.posting.poll(&mut batch, self.config.poll_batch);
+            for completion in &batch {
+                self.on_completion(completion);
+            }
+            batch.clear();
+            self.batch = batch;
+        }
+        self.end_backoffs();
+        self.do_pending_work();
+        self.post_receives();
+        taken
+    }
+}
 
 impl<N: Nic> Endpoint<N> {
     /// The endpoint's raw address, for the address vectors of others.
@@ -299,27 +322,6 @@ impl<N: Nic> Endpoint<N> {
     pub fn cancel_context(&mut self, context: u64) -> bool {
         let found = self.receiving.oldest_with_context(context);
         found.is_some_and(|id| self.cancel_receive(id))
-    }
-
-    /// Does whatever can be done at time `now`: takes completions from the device (one poll of
-    /// [`EndpointConfig::poll_batch`]), handles packets, posts what waits, resends. Returns the
-    /// number of device completions taken; if that is the whole batch, there may be more.
-    pub fn progress(&mut self, now: Instant) -> usize {
-        self.now = now;
-        let mut taken = 0;
-        if self.reports.completions_len() < self.config.completion_queue {
-            let mut batch = core::mem::take(&mut self.batch);
-            taken = self.posting.poll(&mut batch, self.config.poll_batch);
-            for completion in &batch {
-                self.on_completion(completion);
-            }
-            batch.clear();
-            self.batch = batch;
-        }
-        self.end_backoffs();
-        self.do_pending_work();
-        self.post_receives();
-        taken
     }
 
     /// When `progress` has to be called even if the device stays silent.

@@ -2,7 +2,7 @@
 
 use slab::Slab;
 
-use crate::nic::{DeviceCaps, Nic};
+use crate::nic::{DeviceCaps, Domain, Nic, QueuePair};
 use crate::wire::MsgId;
 
 use crate::endpoint::api::config::EndpointConfig;
@@ -25,7 +25,7 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// The settings contradict each other or the device, or the device refuses a buffer.
     pub fn new(nic: N, config: EndpointConfig) -> Result<Self, EndpointError> {
-        let attributes = nic.attributes();
+        let attributes = nic.queue_pair().attributes();
         let mtu = attributes.mtu;
         if mtu <= MAX_REQUEST_HEADER {
             return Err(EndpointError::Unsupported(

@@ -1,7 +1,7 @@
 //! Statements of the protocol that no other theme covers; `docs/protocol-coverage.md` names them.
 
 use efa_core::endpoint::*;
-use efa_core::nic::Nic;
+use efa_core::nic::Domain;
 use efa_core::wire::{
     Connid, Cts, EagerRtm, EagerRtw, ExtraFeatures, ExtraInfo, Handshake, Header, LongctsRtm,
     MsgId, PacketType, RawAddressHeader, RecvId, Repr, ReqOptions, SendId,

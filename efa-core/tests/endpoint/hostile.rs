@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use efa_core::endpoint::*;
-use efa_core::nic::{Nic, RemoteKey, Status};
+use efa_core::nic::{Domain, RemoteKey, Status};
 use efa_core::wire::{
     AtomRsp, Cts, CtsData, EagerRtw, Eor, Header, LongctsRtm, MediumRtm, MsgId, PacketType,
     ReadNack, ReadRsp, Receipt, RecvId, Repr, RmaIov, RmaIovs, RuntreadRtm, SendId,

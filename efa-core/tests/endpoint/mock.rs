@@ -7,8 +7,9 @@ use std::rc::Rc;
 
 use efa_core::address::{Ahn, Gid, Qkey, Qpn, RawAddress};
 use efa_core::nic::{
-    Access, BufferId, Completion, CompletionKind, DeviceCaps, LocalKey, Nic, NicAttributes,
-    NicError, RdmaRequest, Region, RemoteKey, SendRequest, Source, Status, UserSlice,
+    Access, BufferId, Completion, CompletionKind, CompletionQueueId, DeviceCaps, Domain, Doorbell,
+    LocalKey, NicAttributes, NicError, OwnNic, QueuePair, QueuePairConfig, RdmaRequest, Region,
+    RemoteKey, SendRequest, Source, Status, UserSlice,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -67,7 +68,7 @@ enum FlightKind {
     clippy::type_complexity,
     reason = "a queue of pairs, used in one place"
 )]
-struct Device {
+struct DeviceState {
     address: RawAddress,
     /// A closed device answers as real ones do: no such queue pair.
     open: bool,
@@ -80,7 +81,7 @@ struct Device {
 }
 
 struct State {
-    devices: Vec<Device>,
+    devices: Vec<DeviceState>,
     flights: Vec<Flight>,
     rng: SmallRng,
     spare: Vec<Vec<u8>>,
@@ -114,7 +115,7 @@ impl Network {
             qkey: Qkey(qkey),
         };
         let mut state = self.0.borrow_mut();
-        state.devices.push(Device {
+        state.devices.push(DeviceState {
             address,
             open: true,
             book: BTreeMap::new(),
@@ -124,7 +125,7 @@ impl Network {
             regions: BTreeMap::new(),
         });
         let buffers = traits.send_depth + traits.recv_depth;
-        MockNic {
+        let domain = MockDomain {
             index: state.devices.len() - 1,
             network: self.clone(),
             attributes: NicAttributes {
@@ -143,7 +144,12 @@ impl Network {
             sends: 0,
             max_regions: traits.max_regions,
             next_key: 1,
-        }
+        };
+        let queue_pair = MockQueuePair {
+            attributes: domain.attributes.clone(),
+            address,
+        };
+        OwnNic::new(domain, queue_pair)
     }
 
     /// The types of all packets that were posted, and 0 for an RDMA read, 1 for an RDMA write.
@@ -313,8 +319,10 @@ impl State {
                         qpn: from.qpn,
                         gid: None,
                     };
+                    let queue_pair = self.devices[to].address.qpn;
                     self.devices[to].completions.push_back((
                         Completion {
+                            queue_pair,
                             context: 0,
                             status: Status::Ok,
                             kind: CompletionKind::RecvRdmaWithImmediate {
@@ -356,6 +364,7 @@ impl State {
         };
         storage[..bytes.len()].copy_from_slice(bytes);
         let completion = Completion {
+            queue_pair: self.devices[to].address.qpn,
             context: 0,
             status: Status::Ok,
             kind: CompletionKind::Recv {
@@ -377,8 +386,10 @@ impl State {
             FlightKind::Read(_) => CompletionKind::RdmaRead,
             FlightKind::Write(_) => CompletionKind::RdmaWrite,
         };
+        let queue_pair = self.devices[flight.from].address.qpn;
         self.devices[flight.from].completions.push_back((
             Completion {
+                queue_pair,
                 context: flight.context,
                 status,
                 kind,
@@ -388,8 +399,11 @@ impl State {
     }
 }
 
-/// One device.
-pub(crate) struct MockNic {
+/// One device with its only queue pair.
+pub(crate) type MockNic = OwnNic<MockDomain>;
+
+/// A domain on a mock device.
+pub(crate) struct MockDomain {
     network: Network,
     index: usize,
     attributes: NicAttributes,
@@ -402,7 +416,7 @@ pub(crate) struct MockNic {
     next_key: u32,
 }
 
-impl MockNic {
+impl MockDomain {
     /// Of the send queue and of the receive queue.
     pub(crate) fn depths(&self) -> (usize, usize) {
         (
@@ -478,19 +492,120 @@ impl MockNic {
     }
 }
 
-impl Drop for MockNic {
+impl Drop for MockDomain {
     fn drop(&mut self) {
         self.network.0.borrow_mut().devices[self.index].open = false;
     }
 }
 
-impl Nic for MockNic {
-    fn attributes(&self) -> &NicAttributes {
-        &self.attributes
+impl MockDomain {
+    fn post_send(&mut self, request: &SendRequest) -> Result<(), NicError> {
+        assert!(
+            !self.free.contains(&request.buffer),
+            "{:?} is in the pool",
+            request.buffer
+        );
+        let to = self.target(
+            request.destination.ahn,
+            request.destination.qpn,
+            request.destination.qkey,
+        )?;
+        let mut bytes = self.network.0.borrow_mut().spare.pop().unwrap_or_default();
+        bytes.clear();
+        bytes.extend_from_slice(&self.buffers[request.buffer.0 as usize][..request.header_length]);
+        if let Some((slice, key)) = request.payload {
+            self.check_key(slice, key);
+            self.user(slice, |user| bytes.extend_from_slice(user))?;
+        }
+        assert!(bytes.len() <= self.attributes.mtu, "packet exceeds the MTU");
+        self.launch(Flight {
+            from: self.index,
+            to,
+            bytes,
+            immediate: request.immediate,
+            destination: (request.destination.qpn.0, request.destination.qkey.0),
+            context: request.context,
+            kind: FlightKind::Send(request.buffer),
+        })
     }
 
-    fn local_address(&self) -> RawAddress {
-        self.address
+    fn post_recv(&mut self, buffer: BufferId) -> Result<(), NicError> {
+        assert!(!self.free.contains(&buffer), "{buffer:?} is in the pool");
+        let storage = core::mem::take(&mut self.buffers[buffer.0 as usize]);
+        assert!(!storage.is_empty(), "{buffer:?} was posted twice");
+        let mut state = self.network.0.borrow_mut();
+        let receives = &mut state.devices[self.index].receives;
+        if receives.len() >= self.attributes.recv_queue_depth {
+            self.buffers[buffer.0 as usize] = storage;
+            return Err(NicError::QueueFull);
+        }
+        receives.push_back((buffer, storage));
+        Ok(())
+    }
+
+    fn post_read(&mut self, request: &RdmaRequest) -> Result<(), NicError> {
+        self.check_key(request.local, request.local_key);
+        let to = self.target(
+            request.destination.ahn,
+            request.destination.qpn,
+            request.destination.qkey,
+        )?;
+        self.launch(Flight {
+            from: self.index,
+            to,
+            bytes: Vec::new(),
+            immediate: None,
+            destination: (request.destination.qpn.0, request.destination.qkey.0),
+            context: request.context,
+            kind: FlightKind::Read(*request),
+        })
+    }
+
+    fn post_write(&mut self, request: &RdmaRequest) -> Result<(), NicError> {
+        let to = self.target(
+            request.destination.ahn,
+            request.destination.qpn,
+            request.destination.qkey,
+        )?;
+        self.check_key(request.local, request.local_key);
+        let bytes = self.user(request.local, |user| user.to_vec())?;
+        self.launch(Flight {
+            from: self.index,
+            to,
+            bytes,
+            immediate: request.immediate,
+            destination: (request.destination.qpn.0, request.destination.qkey.0),
+            context: request.context,
+            kind: FlightKind::Write(*request),
+        })
+    }
+}
+
+impl Domain for MockDomain {
+    type QueuePair = MockQueuePair;
+    type OpenError = NicError;
+
+    fn create_completion_queue(&mut self, _: usize) -> Result<CompletionQueueId, NicError> {
+        Ok(CompletionQueueId(0))
+    }
+
+    fn destroy_completion_queue(&mut self, _: CompletionQueueId) -> Result<(), NicError> {
+        Ok(())
+    }
+
+    fn create_queue_pair(
+        &mut self,
+        _: CompletionQueueId,
+        _: &QueuePairConfig,
+    ) -> Result<MockQueuePair, NicError> {
+        Ok(MockQueuePair {
+            attributes: self.attributes.clone(),
+            address: self.address,
+        })
+    }
+
+    fn attributes(&self) -> &NicAttributes {
+        &self.attributes
     }
 
     fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, NicError> {
@@ -610,88 +725,12 @@ impl Nic for MockNic {
         })
     }
 
-    fn post_send(&mut self, request: &SendRequest) -> Result<(), NicError> {
-        assert!(
-            !self.free.contains(&request.buffer),
-            "{:?} is in the pool",
-            request.buffer
-        );
-        let to = self.target(
-            request.destination.ahn,
-            request.destination.qpn,
-            request.destination.qkey,
-        )?;
-        let mut bytes = self.network.0.borrow_mut().spare.pop().unwrap_or_default();
-        bytes.clear();
-        bytes.extend_from_slice(&self.buffers[request.buffer.0 as usize][..request.header_length]);
-        if let Some((slice, key)) = request.payload {
-            self.check_key(slice, key);
-            self.user(slice, |user| bytes.extend_from_slice(user))?;
-        }
-        assert!(bytes.len() <= self.attributes.mtu, "packet exceeds the MTU");
-        self.launch(Flight {
-            from: self.index,
-            to,
-            bytes,
-            immediate: request.immediate,
-            destination: (request.destination.qpn.0, request.destination.qkey.0),
-            context: request.context,
-            kind: FlightKind::Send(request.buffer),
-        })
-    }
-
-    fn post_recv(&mut self, buffer: BufferId) -> Result<(), NicError> {
-        assert!(!self.free.contains(&buffer), "{buffer:?} is in the pool");
-        let storage = core::mem::take(&mut self.buffers[buffer.0 as usize]);
-        assert!(!storage.is_empty(), "{buffer:?} was posted twice");
-        let mut state = self.network.0.borrow_mut();
-        let receives = &mut state.devices[self.index].receives;
-        if receives.len() >= self.attributes.recv_queue_depth {
-            self.buffers[buffer.0 as usize] = storage;
-            return Err(NicError::QueueFull);
-        }
-        receives.push_back((buffer, storage));
-        Ok(())
-    }
-
-    fn post_read(&mut self, request: &RdmaRequest) -> Result<(), NicError> {
-        self.check_key(request.local, request.local_key);
-        let to = self.target(
-            request.destination.ahn,
-            request.destination.qpn,
-            request.destination.qkey,
-        )?;
-        self.launch(Flight {
-            from: self.index,
-            to,
-            bytes: Vec::new(),
-            immediate: None,
-            destination: (request.destination.qpn.0, request.destination.qkey.0),
-            context: request.context,
-            kind: FlightKind::Read(*request),
-        })
-    }
-
-    fn post_write(&mut self, request: &RdmaRequest) -> Result<(), NicError> {
-        let to = self.target(
-            request.destination.ahn,
-            request.destination.qpn,
-            request.destination.qkey,
-        )?;
-        self.check_key(request.local, request.local_key);
-        let bytes = self.user(request.local, |user| user.to_vec())?;
-        self.launch(Flight {
-            from: self.index,
-            to,
-            bytes,
-            immediate: request.immediate,
-            destination: (request.destination.qpn.0, request.destination.qkey.0),
-            context: request.context,
-            kind: FlightKind::Write(*request),
-        })
-    }
-
-    fn poll(&mut self, completions: &mut Vec<Completion>, limit: usize) -> usize {
+    fn poll(
+        &mut self,
+        _: CompletionQueueId,
+        completions: &mut Vec<Completion>,
+        limit: usize,
+    ) -> usize {
         let mut state = self.network.0.borrow_mut();
         let queue = &mut state.devices[self.index].completions;
         let mut count = 0;
@@ -713,4 +752,61 @@ impl Nic for MockNic {
         }
         count
     }
+}
+
+/// The only queue pair of a domain.
+pub(crate) struct MockQueuePair {
+    attributes: NicAttributes,
+    address: RawAddress,
+}
+
+impl QueuePair for MockQueuePair {
+    type Domain = MockDomain;
+
+    fn attributes(&self) -> &NicAttributes {
+        &self.attributes
+    }
+
+    fn local_address(&self) -> RawAddress {
+        self.address
+    }
+
+    fn completion_queue(&self) -> CompletionQueueId {
+        CompletionQueueId(0)
+    }
+
+    fn post_send(
+        &mut self,
+        domain: &mut MockDomain,
+        request: &SendRequest,
+        _: Doorbell,
+    ) -> Result<(), NicError> {
+        domain.post_send(request)
+    }
+
+    fn post_read(
+        &mut self,
+        domain: &mut MockDomain,
+        request: &RdmaRequest,
+        _: Doorbell,
+    ) -> Result<(), NicError> {
+        domain.post_read(request)
+    }
+
+    fn post_write(
+        &mut self,
+        domain: &mut MockDomain,
+        request: &RdmaRequest,
+        _: Doorbell,
+    ) -> Result<(), NicError> {
+        domain.post_write(request)
+    }
+
+    fn flush(&mut self, _: &mut MockDomain) {}
+
+    fn post_recv(&mut self, domain: &mut MockDomain, buffer: BufferId) -> Result<(), NicError> {
+        domain.post_recv(buffer)
+    }
+
+    fn close(self, _: &mut MockDomain) {}
 }

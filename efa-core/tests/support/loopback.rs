@@ -5,15 +5,19 @@ use std::collections::VecDeque;
 
 use efa_core::address::{Ahn, Gid, Qkey, Qpn, RawAddress};
 use efa_core::nic::{
-    Access, BufferId, Completion, CompletionKind, DeviceCaps, LocalKey, Nic, NicAttributes,
-    NicError, RdmaRequest, Region, RemoteKey, SendRequest, Source, Status, UserSlice,
+    Access, BufferId, Completion, CompletionKind, CompletionQueueId, DeviceCaps, Domain, Doorbell,
+    LocalKey, NicAttributes, NicError, OwnNic, QueuePair, QueuePairConfig, RdmaRequest, Region,
+    RemoteKey, SendRequest, Source, Status, UserSlice,
 };
 
 pub(crate) const MTU: usize = 1024;
 pub(crate) const DEPTH: usize = 256;
 
-/// The device.
-pub(crate) struct Loopback {
+/// The device with its only queue pair.
+pub(crate) type Loopback = OwnNic<LoopbackDomain>;
+
+/// A domain on the device.
+pub(crate) struct LoopbackDomain {
     attributes: NicAttributes,
     address: RawAddress,
     buffers: Vec<Vec<u8>>,
@@ -26,10 +30,10 @@ pub(crate) struct Loopback {
     swapped: Option<Completion>,
 }
 
-impl Loopback {
+impl LoopbackDomain {
     /// With `swap`, packets are handed over in pairs, the later one first.
     pub(crate) fn new(swap: bool) -> Self {
-        Loopback {
+        LoopbackDomain {
             attributes: NicAttributes {
                 caps: DeviceCaps::RDMA_READ | DeviceCaps::RDMA_WRITE,
                 mtu: MTU,
@@ -62,6 +66,15 @@ impl Loopback {
         self
     }
 
+    /// The device with a queue pair.
+    pub(crate) fn open(self) -> Loopback {
+        let queue_pair = LoopbackQueuePair {
+            attributes: self.attributes.clone(),
+            address: self.address,
+        };
+        OwnNic::new(self, queue_pair)
+    }
+
     fn user(&mut self, address: u64, length: usize) -> &mut [u8] {
         &mut self.memory[address as usize..][..length]
     }
@@ -82,6 +95,7 @@ impl Loopback {
 
     fn complete(&mut self, context: u64, kind: CompletionKind) {
         self.completions.push_back(Completion {
+            queue_pair: self.address.qpn,
             context,
             status: Status::Ok,
             kind,
@@ -89,13 +103,96 @@ impl Loopback {
     }
 }
 
-impl Nic for Loopback {
-    fn attributes(&self) -> &NicAttributes {
-        &self.attributes
+impl LoopbackDomain {
+    fn post_send(&mut self, request: &SendRequest) -> Result<(), NicError> {
+        let target = self.receives.pop_front().ok_or(NicError::QueueFull)?;
+        let mut length = request.header_length;
+        let mut packet = core::mem::take(&mut self.buffers[target.0 as usize]);
+        packet[..length].copy_from_slice(&self.buffers[request.buffer.0 as usize][..length]);
+        if let Some((slice, _)) = request.payload {
+            let from = slice.address as usize;
+            packet[length..length + slice.length]
+                .copy_from_slice(&self.memory[from..from + slice.length]);
+            length += slice.length;
+        }
+        self.buffers[target.0 as usize] = packet;
+        let arrival = Completion {
+            queue_pair: self.address.qpn,
+            context: 0,
+            status: Status::Ok,
+            kind: CompletionKind::Recv {
+                buffer: target,
+                length,
+                source: self.source(),
+                immediate: None,
+            },
+        };
+        match (self.swap, self.swapped.take()) {
+            (true, None) => self.swapped = Some(arrival),
+            (true, Some(earlier)) => self.completions.extend([arrival, earlier]),
+            (false, _) => self.completions.push_back(arrival),
+        }
+        let buffer = request.buffer;
+        self.complete(request.context, CompletionKind::Send { buffer });
+        Ok(())
     }
 
-    fn local_address(&self) -> RawAddress {
-        self.address
+    fn post_recv(&mut self, buffer: BufferId) -> Result<(), NicError> {
+        self.receives.push_back(buffer);
+        Ok(())
+    }
+
+    fn post_read(&mut self, request: &RdmaRequest) -> Result<(), NicError> {
+        let (local, remote) = (request.local, request.remote_address);
+        let kind = CompletionKind::RdmaRead;
+        self.rdma(request.context, kind, remote, local.address, local.length);
+        Ok(())
+    }
+
+    fn post_write(&mut self, request: &RdmaRequest) -> Result<(), NicError> {
+        let (local, remote) = (request.local, request.remote_address);
+        let kind = CompletionKind::RdmaWrite;
+        self.rdma(request.context, kind, local.address, remote, local.length);
+        if let Some(immediate) = request.immediate {
+            let buffer = self.receives.pop_front().ok_or(NicError::QueueFull)?;
+            let source = self.source();
+            let kind = CompletionKind::RecvRdmaWithImmediate {
+                buffer: Some(buffer),
+                length: local.length,
+                source,
+                immediate,
+            };
+            self.complete(0, kind);
+        }
+        Ok(())
+    }
+}
+
+impl Domain for LoopbackDomain {
+    type QueuePair = LoopbackQueuePair;
+    type OpenError = NicError;
+
+    fn create_completion_queue(&mut self, _: usize) -> Result<CompletionQueueId, NicError> {
+        Ok(CompletionQueueId(0))
+    }
+
+    fn destroy_completion_queue(&mut self, _: CompletionQueueId) -> Result<(), NicError> {
+        Ok(())
+    }
+
+    fn create_queue_pair(
+        &mut self,
+        _: CompletionQueueId,
+        _: &QueuePairConfig,
+    ) -> Result<LoopbackQueuePair, NicError> {
+        Ok(LoopbackQueuePair {
+            attributes: self.attributes.clone(),
+            address: self.address,
+        })
+    }
+
+    fn attributes(&self) -> &NicAttributes {
+        &self.attributes
     }
 
     fn register(&mut self, _: UserSlice, _: Access) -> Result<Region, NicError> {
@@ -167,69 +264,12 @@ impl Nic for Loopback {
         Ok(())
     }
 
-    fn post_send(&mut self, request: &SendRequest) -> Result<(), NicError> {
-        let target = self.receives.pop_front().ok_or(NicError::QueueFull)?;
-        let mut length = request.header_length;
-        let mut packet = core::mem::take(&mut self.buffers[target.0 as usize]);
-        packet[..length].copy_from_slice(&self.buffers[request.buffer.0 as usize][..length]);
-        if let Some((slice, _)) = request.payload {
-            let from = slice.address as usize;
-            packet[length..length + slice.length]
-                .copy_from_slice(&self.memory[from..from + slice.length]);
-            length += slice.length;
-        }
-        self.buffers[target.0 as usize] = packet;
-        let arrival = Completion {
-            context: 0,
-            status: Status::Ok,
-            kind: CompletionKind::Recv {
-                buffer: target,
-                length,
-                source: self.source(),
-                immediate: None,
-            },
-        };
-        match (self.swap, self.swapped.take()) {
-            (true, None) => self.swapped = Some(arrival),
-            (true, Some(earlier)) => self.completions.extend([arrival, earlier]),
-            (false, _) => self.completions.push_back(arrival),
-        }
-        let buffer = request.buffer;
-        self.complete(request.context, CompletionKind::Send { buffer });
-        Ok(())
-    }
-
-    fn post_recv(&mut self, buffer: BufferId) -> Result<(), NicError> {
-        self.receives.push_back(buffer);
-        Ok(())
-    }
-
-    fn post_read(&mut self, request: &RdmaRequest) -> Result<(), NicError> {
-        let (local, remote) = (request.local, request.remote_address);
-        let kind = CompletionKind::RdmaRead;
-        self.rdma(request.context, kind, remote, local.address, local.length);
-        Ok(())
-    }
-
-    fn post_write(&mut self, request: &RdmaRequest) -> Result<(), NicError> {
-        let (local, remote) = (request.local, request.remote_address);
-        let kind = CompletionKind::RdmaWrite;
-        self.rdma(request.context, kind, local.address, remote, local.length);
-        if let Some(immediate) = request.immediate {
-            let buffer = self.receives.pop_front().ok_or(NicError::QueueFull)?;
-            let source = self.source();
-            let kind = CompletionKind::RecvRdmaWithImmediate {
-                buffer: Some(buffer),
-                length: local.length,
-                source,
-                immediate,
-            };
-            self.complete(0, kind);
-        }
-        Ok(())
-    }
-
-    fn poll(&mut self, completions: &mut Vec<Completion>, limit: usize) -> usize {
+    fn poll(
+        &mut self,
+        _: CompletionQueueId,
+        completions: &mut Vec<Completion>,
+        limit: usize,
+    ) -> usize {
         if self.completions.is_empty() {
             // Nothing follows that could overtake it.
             self.completions.extend(self.swapped.take());
@@ -238,6 +278,63 @@ impl Nic for Loopback {
         completions.extend(self.completions.drain(..count));
         count
     }
+}
+
+/// The only queue pair of a domain.
+pub(crate) struct LoopbackQueuePair {
+    attributes: NicAttributes,
+    address: RawAddress,
+}
+
+impl QueuePair for LoopbackQueuePair {
+    type Domain = LoopbackDomain;
+
+    fn attributes(&self) -> &NicAttributes {
+        &self.attributes
+    }
+
+    fn local_address(&self) -> RawAddress {
+        self.address
+    }
+
+    fn completion_queue(&self) -> CompletionQueueId {
+        CompletionQueueId(0)
+    }
+
+    fn post_send(
+        &mut self,
+        domain: &mut LoopbackDomain,
+        request: &SendRequest,
+        _: Doorbell,
+    ) -> Result<(), NicError> {
+        domain.post_send(request)
+    }
+
+    fn post_read(
+        &mut self,
+        domain: &mut LoopbackDomain,
+        request: &RdmaRequest,
+        _: Doorbell,
+    ) -> Result<(), NicError> {
+        domain.post_read(request)
+    }
+
+    fn post_write(
+        &mut self,
+        domain: &mut LoopbackDomain,
+        request: &RdmaRequest,
+        _: Doorbell,
+    ) -> Result<(), NicError> {
+        domain.post_write(request)
+    }
+
+    fn flush(&mut self, _: &mut LoopbackDomain) {}
+
+    fn post_recv(&mut self, domain: &mut LoopbackDomain, buffer: BufferId) -> Result<(), NicError> {
+        domain.post_recv(buffer)
+    }
+
+    fn close(self, _: &mut LoopbackDomain) {}
 }
 
 /// Hosts are told apart by the last two bytes of their GID.

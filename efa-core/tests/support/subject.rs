@@ -9,7 +9,7 @@ use efa_core::nic::{Access, Region, UserSlice};
 #[path = "loopback.rs"]
 mod loopback;
 
-use loopback::Loopback;
+use loopback::{Loopback, LoopbackDomain};
 
 pub(crate) struct Subject {
     endpoint: Endpoint<Loopback>,
@@ -23,7 +23,7 @@ impl Subject {
             completion_queue: 1 << 20,
             ..EndpointConfig::default()
         };
-        let mut endpoint = Endpoint::new(Loopback::new(false), config).unwrap();
+        let mut endpoint = Endpoint::new(LoopbackDomain::new(false).open(), config).unwrap();
         let peer = endpoint.insert_address(endpoint.address()).unwrap();
         let memory = UserSlice {
             address: 0,

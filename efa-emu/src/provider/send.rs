@@ -411,13 +411,19 @@ impl SendQueue {
 
     /// Ends the session: posts everything, or, after an error, nothing.
     pub fn complete(&mut self) -> Result<(), Error> {
+        self.finish()?;
+        self.publish();
+        Ok(())
+    }
+
+    /// Ends the session as [`SendQueue::complete`] does, but does not publish.
+    pub fn finish(&mut self) -> Result<(), Error> {
         if let Some(error) = self.session.error {
             self.abort();
             return Err(error);
         }
         self.finish_current();
         self.session.taken.clear();
-        self.publish();
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use efa_core::address::{Gid, Qpn};
 use efa_core::nic::{NicError, UserSlice};
 
-use super::nic::{NicConfig, SimNic};
+use super::queue_pair::{NicConfig, SimNic};
 use super::{Fabric, HostId, MemoryFault, OutOfMemory};
 use crate::fault::{Action, Errno, Fault, Match, Point};
 
@@ -37,9 +37,10 @@ impl SimHost {
         self.fabric.0.borrow().wire.port(self.id).gid
     }
 
-    /// Opens an SRD queue pair, ready to send, with its completion queue and packet buffers.
+    /// Opens an SRD queue pair, ready to send, with a domain, a completion queue and packet buffers of
+    /// its own.
     pub fn open(&self, config: NicConfig) -> Result<SimNic, NicError> {
-        SimNic::open(self, config)
+        SimNic::open(self, config.packet_buffers, &config.into())
     }
 
     /// Makes the next queue pair on this host get this number, whatever the policy, if it is free

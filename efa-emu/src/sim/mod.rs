@@ -1,8 +1,8 @@
 //! A deterministic network of simulated hosts, in one thread and in virtual time.
 //!
 //! A [`Fabric`] holds any number of hosts. Each has the device model of [`crate::device`], its own
-//! memory with checked accesses, and any number of queue pairs, which programs use through
-//! [`SimNic`], an implementation of [`efa_core::nic::Nic`]. Nothing happens by itself: work is done
+//! memory with checked accesses, and any number of domains and queue pairs ([`SimDomain`],
+//! [`SimQueuePair`]; a [`SimNic`] is one of each). Nothing happens by itself: work is done
 //! when it is posted and when [`Fabric::step`] or its relatives let virtual time pass. All
 //! randomness comes from one seed, so the same calls give the same run, byte for byte in the
 //! [event log](Fabric::log).
@@ -15,7 +15,9 @@
 //! ([`Fabric::install`]).
 //!
 //! ```
-//! use efa_core::nic::{Completion, CompletionKind, Destination, Nic, SendRequest};
+//! use efa_core::nic::{
+//!     CompletionKind, Destination, Domain, Doorbell, Nic, PolledNic, SendRequest,
+//! };
 //! use efa_emu::sim::{Fabric, FabricConfig, HostConfig, NicConfig};
 //!
 //! let fabric = Fabric::new(FabricConfig::default());
@@ -28,14 +30,15 @@
 //! alice.buffer_mut(buffer)[..5].copy_from_slice(b"hello");
 //! let to = bob.local_address();
 //! let ahn = alice.create_address_handle(to.gid)?;
-//! alice.post_send(&SendRequest {
+//! let request = SendRequest {
 //!     destination: Destination { ahn, qpn: to.qpn, qkey: to.qkey },
 //!     buffer,
 //!     header_length: 5,
 //!     payload: None,
 //!     immediate: None,
 //!     context: 1,
-//! })?;
+//! };
+//! alice.post_send(&request, Doorbell::Ring)?;
 //!
 //! fabric.run_until_idle();
 //! let mut completions = Vec::new();
@@ -46,13 +49,14 @@
 //! ```
 
 mod attachment;
+mod domain;
 mod flight;
 mod host;
 mod log;
 mod memory;
-mod nic;
 mod objects;
 mod packet_buffers;
+mod queue_pair;
 mod recording;
 mod scripted;
 mod tap;
@@ -68,10 +72,11 @@ use std::time::Duration;
 
 use efa_core::address::Gid;
 
+pub use self::domain::SimDomain;
 pub use self::host::SimHost;
 pub use self::log::EventLog;
 pub use self::memory::{MemoryFault, OutOfMemory};
-pub use self::nic::{NicConfig, SimNic};
+pub use self::queue_pair::{NicConfig, SimNic, SimQueuePair};
 pub use self::recording::{CaptureConfig, Recording};
 pub use self::scripted::{FinishedRequest, ReceivedPacket, ScriptedPeer};
 pub use self::tap::{TapId, TappedFrame};

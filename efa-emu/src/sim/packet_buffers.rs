@@ -1,10 +1,11 @@
-//! The packet buffers of one queue pair.
+//! The packet buffers of a domain.
 //!
 //! The bytes of a buffer are in one place at a time: with the program while it owns the buffer, in
 //! the simulated host's memory while the device has it. So a program that touches a buffer which it
 //! gave away is found out, and nothing is copied. A buffer takes memory while the program owns it,
 //! while it is sent, and once the device has written into it; posted receives take none.
 
+use efa_core::address::Qpn;
 use efa_core::nic::{BufferId, NicError};
 
 use super::memory::AddressSpace;
@@ -17,8 +18,8 @@ enum Place {
     Free,
     /// With the program.
     Program(Box<[u8]>),
-    /// With the device.
-    Device,
+    /// With the device, in a queue of this queue pair.
+    Device(Qpn),
 }
 
 /// A pool of packet buffers with the addresses that the device knows them by.
@@ -60,7 +61,7 @@ impl PacketBuffers {
 
     pub(super) fn release(&mut self, buffer: BufferId, memory: &mut AddressSpace) {
         let Some(place) = self.places.get_mut(buffer.0 as usize) else {
-            panic!("release of {buffer:?}, which is no buffer of this queue pair");
+            panic!("release of {buffer:?}, which is no buffer of this domain");
         };
         match std::mem::replace(place, Place::Free) {
             Place::Program(bytes) => memory.put_spare(bytes),
@@ -123,18 +124,18 @@ impl PacketBuffers {
     }
 
     /// Maps a buffer that the program owns into the host's memory, for the device to send.
-    pub(super) fn lend_to_send(&mut self, buffer: BufferId, memory: &mut AddressSpace) {
+    pub(super) fn lend_to_send(&mut self, buffer: BufferId, to: Qpn, memory: &mut AddressSpace) {
         let place = &mut self.places[buffer.0 as usize];
-        if let Place::Program(bytes) = std::mem::replace(place, Place::Device) {
+        if let Place::Program(bytes) = std::mem::replace(place, Place::Device(to)) {
             memory.lend(self.pool.base, buffer.0 as usize, bytes);
         }
     }
 
     /// Maps a buffer that the program owns into the host's memory, for the device to write what
     /// arrives. What it held is gone.
-    pub(super) fn lend_to_receive(&mut self, buffer: BufferId, memory: &mut AddressSpace) {
+    pub(super) fn lend_to_receive(&mut self, buffer: BufferId, to: Qpn, memory: &mut AddressSpace) {
         let place = &mut self.places[buffer.0 as usize];
-        if let Place::Program(bytes) = std::mem::replace(place, Place::Device) {
+        if let Place::Program(bytes) = std::mem::replace(place, Place::Device(to)) {
             memory.put_spare(bytes);
             memory.lend_blank(self.pool.base, buffer.0 as usize);
         }
@@ -146,5 +147,16 @@ impl PacketBuffers {
         let bytes = memory.take_back(self.pool.base, buffer.0 as usize);
         let bytes = bytes.unwrap_or_else(|| memory.take_spare(self.pool.stride));
         self.places[buffer.0 as usize] = Place::Program(bytes);
+    }
+
+    /// Puts the buffers that a queue pair of the device has back into the pool.
+    pub(super) fn reclaim(&mut self, from: Qpn, memory: &mut AddressSpace) {
+        for index in 0..self.places.len() {
+            if matches!(self.places[index], Place::Device(owner) if owner == from) {
+                let buffer = BufferId(index as u32);
+                self.take_back(buffer, memory);
+                self.release(buffer, memory);
+            }
+        }
     }
 }

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use efa_core::address::{Ahn, Gid, RawAddress};
 use efa_core::nic::{
-    BufferId, Completion, CompletionKind, Destination, Nic, NicError, SendRequest, Source, Status,
+    BufferId, Completion, CompletionKind, Destination, Domain, Doorbell, Nic, NicError, PolledNic,
+    SendRequest, Source, Status,
 };
 
 use super::host::SimHost;
-use super::nic::{NicConfig, SimNic};
+use super::queue_pair::{NicConfig, SimNic};
 
 /// A packet that a [`ScriptedPeer`] received.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -164,14 +165,15 @@ impl ScriptedPeer {
         let posted = match bytes {
             Some(bytes) => {
                 bytes.copy_from_slice(packet);
-                self.nic.post_send(&SendRequest {
+                let request = SendRequest {
                     destination,
                     buffer,
                     header_length: packet.len(),
                     payload: None,
                     immediate,
                     context,
-                })
+                };
+                self.nic.post_send(&request, Doorbell::Ring)
             }
             None => Err(NicError::Invalid {
                 what: "packet length",
@@ -211,6 +213,7 @@ impl ScriptedPeer {
                 context,
                 status,
                 kind,
+                ..
             } = completion;
             match kind {
                 CompletionKind::Send { buffer } => {

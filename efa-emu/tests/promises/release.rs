@@ -9,16 +9,17 @@
 //! and 1.17 read, before the HANDSHAKE of their peer has come.
 
 use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
 
-use efa_core::address::{Ahn, Gid, RawAddress};
+use efa_core::address::RawAddress;
 use efa_core::nic::{
-    Access, BufferId, Completion, CompletionKind, Nic, NicAttributes, NicError, RdmaRequest,
-    Region, SendRequest, Status, UserSlice,
+    BufferId, Completion, CompletionKind, Domain, Doorbell, Nic, NicError, PolledNic, SendRequest,
+    Status,
 };
 use efa_core::wire::{
     ExtraFeatures, ExtraInfo, Handshake, Header, Packet, RawAddressHeader, Repr, UserRecvQp,
 };
-use efa_emu::sim::SimNic;
+use efa_emu::sim::{SimDomain, SimNic, SimQueuePair};
 
 /// What a program's endpoint is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -232,12 +233,36 @@ impl ReleaseNic {
     }
 }
 
+impl Deref for ReleaseNic {
+    type Target = SimDomain;
+
+    fn deref(&self) -> &SimDomain {
+        &self.nic
+    }
+}
+
+impl DerefMut for ReleaseNic {
+    fn deref_mut(&mut self) -> &mut SimDomain {
+        &mut self.nic
+    }
+}
+
 impl Nic for ReleaseNic {
-    fn post_send(&mut self, request: &SendRequest) -> Result<(), NicError> {
+    type Domain = SimDomain;
+
+    fn queue_pair(&self) -> &SimQueuePair {
+        self.nic.queue_pair()
+    }
+
+    fn parts(&mut self) -> (&mut SimDomain, &mut SimQueuePair) {
+        self.nic.parts()
+    }
+
+    fn post_send(&mut self, request: &SendRequest, doorbell: Doorbell) -> Result<(), NicError> {
         let bytes = &self.nic.buffer(request.buffer)[..request.header_length];
         // Only messages without headers have immediate data.
         if self.release == Release::Ours || request.immediate.is_some() {
-            return self.nic.post_send(request);
+            return self.nic.post_send(request, doorbell);
         }
         let original = bytes.to_vec();
         let address = self.nic.local_address();
@@ -249,10 +274,12 @@ impl Nic for ReleaseNic {
             ..*request
         };
         self.nic
-            .post_send(&request)
+            .post_send(&request, doorbell)
             .inspect_err(|_| self.restore(request.buffer))
     }
+}
 
+impl PolledNic for ReleaseNic {
     fn poll(&mut self, completions: &mut Vec<Completion>, limit: usize) -> usize {
         let first = completions.len();
         let count = self.nic.poll(completions, limit);
@@ -267,84 +294,5 @@ impl Nic for ReleaseNic {
             }
         }
         count
-    }
-
-    fn attributes(&self) -> &NicAttributes {
-        self.nic.attributes()
-    }
-
-    fn local_address(&self) -> RawAddress {
-        self.nic.local_address()
-    }
-
-    fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, NicError> {
-        self.nic.register(memory, access)
-    }
-
-    fn deregister(&mut self, region: Region) -> Result<(), NicError> {
-        self.nic.deregister(region)
-    }
-
-    fn create_address_handle(&mut self, gid: Gid) -> Result<Ahn, NicError> {
-        self.nic.create_address_handle(gid)
-    }
-
-    fn destroy_address_handle(&mut self, ahn: Ahn) -> Result<(), NicError> {
-        self.nic.destroy_address_handle(ahn)
-    }
-
-    fn acquire_buffer(&mut self) -> Option<BufferId> {
-        self.nic.acquire_buffer()
-    }
-
-    fn release_buffer(&mut self, buffer: BufferId) {
-        self.nic.release_buffer(buffer);
-    }
-
-    fn buffer(&self, buffer: BufferId) -> &[u8] {
-        self.nic.buffer(buffer)
-    }
-
-    fn buffer_mut(&mut self, buffer: BufferId) -> &mut [u8] {
-        self.nic.buffer_mut(buffer)
-    }
-
-    fn copy_from_user(
-        &mut self,
-        buffer: BufferId,
-        offset: usize,
-        source: UserSlice,
-    ) -> Result<(), NicError> {
-        self.nic.copy_from_user(buffer, offset, source)
-    }
-
-    fn copy_to_user(
-        &mut self,
-        buffer: BufferId,
-        offset: usize,
-        length: usize,
-        address: u64,
-    ) -> Result<(), NicError> {
-        self.nic.copy_to_user(buffer, offset, length, address)
-    }
-
-    fn write_user(&mut self, address: u64, source: &[u8]) -> Result<(), NicError> {
-        self.nic.write_user(address, source)
-    }
-
-    fn read_user(&mut self, address: u64, target: &mut [u8]) -> Result<(), NicError> {
-        self.nic.read_user(address, target)
-    }
-
-    fn post_recv(&mut self, buffer: BufferId) -> Result<(), NicError> {
-        self.nic.post_recv(buffer)
-    }
-
-    fn post_read(&mut self, request: &RdmaRequest) -> Result<(), NicError> {
-        self.nic.post_read(request)
-    }
-
-    fn post_write(&mut self, request: &RdmaRequest) -> Result<(), NicError> {
-        self.nic.post_write(request)
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use efa_core::nic::{BufferId, Completion, CompletionKind, Nic, Status};
+use efa_core::nic::{BufferId, Completion, CompletionKind, Domain, Nic, PolledNic, Status};
 use efa_core::wire::UserRecvQp;
 use efa_emu::sim::{NicConfig, SimHost, SimNic};
 

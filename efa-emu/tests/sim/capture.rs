@@ -1,6 +1,6 @@
 //! Captures of the fabric's traffic.
 
-use efa_core::nic::{Access, Nic, RdmaRequest, Status};
+use efa_core::nic::{Access, Domain, Doorbell, Nic, RdmaRequest, Status};
 use efa_emu::capture::{Direction, Reader};
 use efa_emu::frame::Kind;
 use efa_emu::sim::{Action, CaptureConfig, Fault, HostConfig, Match, NicConfig, ScriptedPeer};
@@ -132,10 +132,16 @@ fn rdma_is_cut_into_packets() {
         .fabric
         .capture(Vec::new(), CaptureConfig::default())
         .unwrap();
-    pair.alice.nic().post_read(&request).unwrap();
+    pair.alice
+        .nic()
+        .post_read(&request, Doorbell::Ring)
+        .unwrap();
     pair.fabric.run_until_idle();
     // The region does not allow it.
-    pair.alice.nic().post_write(&request).unwrap();
+    pair.alice
+        .nic()
+        .post_write(&request, Doorbell::Ring)
+        .unwrap();
     pair.fabric.run_until_idle();
     let (_, lines) = lines(&recording.finish().unwrap());
     let pieces = |interface, direction, kind| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use efa_core::nic::{NicError, Status};
+use efa_core::nic::{Domain, Doorbell, NicError, Status};
 use efa_emu::sim::{
     Fabric, FabricConfig, HostConfig, NetworkConfig, NicConfig, Probability, Reliability,
     ScriptedPeer,
@@ -153,7 +153,7 @@ fn every_request_ends_once_whatever_the_network_does() {
 fn a_packet_may_be_as_long_as_the_mtu_and_no_longer() {
     let mut pair = Pair::orderly();
     let to = pair.bob.address();
-    let mtu = efa_core::nic::Nic::attributes(pair.alice.nic()).mtu;
+    let mtu = pair.alice.nic().attributes().mtu;
     let longest = vec![7; mtu];
     let fits = pair.alice.send(to, &longest).unwrap();
     // The buffer ends at the MTU, so one byte more has to come from user memory.
@@ -165,14 +165,17 @@ fn a_packet_may_be_as_long_as_the_mtu_and_no_longer() {
         let nic = pair.alice.nic();
         let region = nic.register(byte, Access::empty()).unwrap();
         let buffer = nic.acquire_buffer().unwrap();
-        nic.post_send(&SendRequest {
-            destination,
-            buffer,
-            header_length: mtu,
-            payload: Some((byte, region.local_key)),
-            immediate: None,
-            context: 99,
-        })
+        nic.post_send(
+            &SendRequest {
+                destination,
+                buffer,
+                header_length: mtu,
+                payload: Some((byte, region.local_key)),
+                immediate: None,
+                context: 99,
+            },
+            Doorbell::Ring,
+        )
         .unwrap();
         99
     };

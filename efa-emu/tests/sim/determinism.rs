@@ -1,6 +1,6 @@
 //! Same seed, same run.
 
-use efa_core::nic::{Access, Nic, RdmaRequest, UserSlice};
+use efa_core::nic::{Access, Domain, Doorbell, Nic, RdmaRequest, UserSlice};
 use efa_emu::sim::{
     Action, Fabric, FabricConfig, Fault, HostConfig, Match, NetworkConfig, NicConfig, Probability,
     QpnPolicy, ScriptedPeer,
@@ -61,7 +61,7 @@ fn busy_run(seed: u64) -> Fabric {
             immediate: None,
             context: round,
         };
-        peers[0].nic().post_read(&request).unwrap();
+        peers[0].nic().post_read(&request, Doorbell::Ring).unwrap();
         for _ in 0..100 {
             fabric.step();
         }

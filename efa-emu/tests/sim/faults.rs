@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use efa_core::nic::{Nic, NicError, Status};
+use efa_core::nic::{Nic, NicError, PolledNic, Status};
 use efa_emu::sim::{Action, FabricConfig, Fault, Match, NicConfig, Point, ScriptedPeer};
 
 use super::{Pair, count, finished, packets};
@@ -261,8 +261,10 @@ fn a_queue_pair_that_fails_flushes_everything() {
     let to = pair.bob.address();
     let receives = pair.bob.nic().posted_receives();
     let context = pair.alice.send(to, b"x").unwrap();
-    pair.alice.nic().fail().unwrap();
-    pair.bob.nic().fail().unwrap();
+    for peer in [&mut pair.alice, &mut pair.bob] {
+        let (domain, queue_pair) = peer.nic().parts();
+        queue_pair.fail(domain).unwrap();
+    }
     assert_eq!(finished(&mut pair.alice), [(context, Status::Flushed)]);
     let buffers = pair.bob.nic().free_buffers();
     assert!(packets(&mut pair.bob).is_empty());

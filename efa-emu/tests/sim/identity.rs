@@ -1,7 +1,7 @@
 //! Address handles, queue pair numbers and what outlives them.
 
 use efa_core::address::{Gid, Qpn};
-use efa_core::nic::{Nic, Status};
+use efa_core::nic::{Domain, Nic, Status};
 use efa_emu::profile::Profile;
 use efa_emu::sim::{
     Action, Fabric, FabricConfig, Fault, HostConfig, Match, NicConfig, Point, QpnPolicy,

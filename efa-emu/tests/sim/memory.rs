@@ -1,6 +1,6 @@
 //! Wrong addresses are errors.
 
-use efa_core::nic::{Access, Nic, NicError, SendRequest, Status, UserSlice};
+use efa_core::nic::{Access, Domain, Doorbell, Nic, NicError, SendRequest, Status, UserSlice};
 use efa_emu::sim::{Fabric, FabricConfig, HostConfig, NicConfig};
 
 use super::{Pair, finished, packets};
@@ -72,9 +72,9 @@ fn a_buffer_that_was_given_away_cannot_be_given_again() {
         immediate: None,
         context: 0,
     };
-    nic.post_send(&request).unwrap();
+    nic.post_send(&request, Doorbell::Ring).unwrap();
     assert!(matches!(
-        nic.post_send(&request),
+        nic.post_send(&request, Doorbell::Ring),
         Err(NicError::Invalid { .. })
     ));
     assert!(matches!(
@@ -108,14 +108,17 @@ fn a_payload_that_was_freed_while_registered_fails_the_send() {
     let region = nic.register(memory, Access::empty()).unwrap();
     host.free(memory.address).unwrap();
     let buffer = nic.acquire_buffer().unwrap();
-    nic.post_send(&SendRequest {
-        destination,
-        buffer,
-        header_length: 8,
-        payload: Some((memory, region.local_key)),
-        immediate: None,
-        context: 4,
-    })
+    nic.post_send(
+        &SendRequest {
+            destination,
+            buffer,
+            header_length: 8,
+            payload: Some((memory, region.local_key)),
+            immediate: None,
+            context: 4,
+        },
+        Doorbell::Ring,
+    )
     .unwrap();
     pair.fabric.run_until_idle();
     assert_eq!(finished(&mut pair.alice), [(4, Status::LocalInvalidLkey)]);
@@ -138,14 +141,17 @@ fn header_and_payload_make_one_packet() {
     for header_length in [7, 0] {
         let buffer = nic.acquire_buffer().unwrap();
         nic.buffer_mut(buffer)[..7].copy_from_slice(b"header+");
-        nic.post_send(&SendRequest {
-            destination,
-            buffer,
-            header_length,
-            payload: Some((payload, region.local_key)),
-            immediate: None,
-            context: 0,
-        })
+        nic.post_send(
+            &SendRequest {
+                destination,
+                buffer,
+                header_length,
+                payload: Some((payload, region.local_key)),
+                immediate: None,
+                context: 0,
+            },
+            Doorbell::Ring,
+        )
         .unwrap();
     }
     pair.fabric.run_until_idle();

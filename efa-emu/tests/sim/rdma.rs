@@ -1,6 +1,8 @@
 //! One-sided operations.
 
-use efa_core::nic::{Access, Nic, NicError, RdmaRequest, Region, RemoteKey, Status, UserSlice};
+use efa_core::nic::{
+    Access, Domain, Doorbell, Nic, NicError, RdmaRequest, Region, RemoteKey, Status, UserSlice,
+};
 use efa_emu::profile::Profile;
 use efa_emu::sim::{Fabric, FabricConfig, HostConfig, NicConfig, ScriptedPeer};
 
@@ -64,12 +66,20 @@ impl Setup {
     }
 
     fn read(&mut self, request: &RdmaRequest) -> Status {
-        self.pair.alice.nic().post_read(request).unwrap();
+        self.pair
+            .alice
+            .nic()
+            .post_read(request, Doorbell::Ring)
+            .unwrap();
         self.outcome()
     }
 
     fn write(&mut self, request: &RdmaRequest) -> Status {
-        self.pair.alice.nic().post_write(request).unwrap();
+        self.pair
+            .alice
+            .nic()
+            .post_write(request, Doorbell::Ring)
+            .unwrap();
         self.outcome()
     }
 
@@ -218,7 +228,12 @@ fn a_peer_without_an_address_handle_for_us_refuses() {
 fn the_data_of_a_read_does_not_reach_memory_that_is_no_longer_registered() {
     let mut setup = setup(ALL);
     let request = setup.request();
-    setup.pair.alice.nic().post_read(&request).unwrap();
+    setup
+        .pair
+        .alice
+        .nic()
+        .post_read(&request, Doorbell::Ring)
+        .unwrap();
     let region = setup.local_region;
     setup.pair.alice.nic().deregister(region).unwrap();
     assert_eq!(setup.outcome(), Status::LocalInvalidLkey);
@@ -229,7 +244,12 @@ fn the_data_of_a_read_does_not_reach_memory_that_is_no_longer_registered() {
 fn the_data_of_a_read_does_not_outlive_its_queue_pair() {
     let mut setup = setup(ALL);
     let request = setup.request();
-    setup.pair.alice.nic().post_read(&request).unwrap();
+    setup
+        .pair
+        .alice
+        .nic()
+        .post_read(&request, Doorbell::Ring)
+        .unwrap();
     let host = setup.pair.alice.nic().host().clone();
     drop(setup.pair.alice);
     setup.pair.fabric.run_until_idle();
@@ -259,11 +279,11 @@ fn the_first_generation_has_no_rdma() {
     };
     let nic = peer.nic();
     assert!(matches!(
-        nic.post_read(&request),
+        nic.post_read(&request, Doorbell::Ring),
         Err(NicError::Unsupported(_))
     ));
     assert!(matches!(
-        nic.post_write(&request),
+        nic.post_write(&request, Doorbell::Ring),
         Err(NicError::Unsupported(_))
     ));
     let remote_read = nic.register(memory, Access::REMOTE_READ);

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use efa_core::address::Gid;
-use efa_core::nic::{Access, Nic, RdmaRequest, Status, UserSlice};
+use efa_core::nic::{Access, Domain, Doorbell, Nic, RdmaRequest, Status, UserSlice};
 use efa_emu::fault::{Fault, parse_file};
 use efa_emu::provider::SendData;
 use efa_emu::sim::{Fabric, FabricConfig, HostConfig, NicConfig, ScriptedPeer};
@@ -128,8 +128,14 @@ impl Scenario<'_> {
             assert_eq!(alpha.send(to, &number.to_le_bytes()), Ok(number));
         }
         let destination = alpha.destination(to).unwrap();
-        alpha.nic().post_write(&rdma(destination, WRITE)).unwrap();
-        alpha.nic().post_read(&rdma(destination, READ)).unwrap();
+        alpha
+            .nic()
+            .post_write(&rdma(destination, WRITE), Doorbell::Ring)
+            .unwrap();
+        alpha
+            .nic()
+            .post_read(&rdma(destination, READ), Doorbell::Ring)
+            .unwrap();
         let (mut outcomes, mut arrived) = (BTreeMap::new(), Vec::new());
         loop {
             while let Some(done) = alpha.next_finished().unwrap() {

@@ -3,7 +3,6 @@
 use efa_hw::{DeviceName, HwDevice};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
 
 /// Set in the process that a test started again under the emulator.
 const NESTED: &str = "EFA_HW_TEST_UNDER_EMULATOR";
@@ -14,7 +13,7 @@ const NESTED: &str = "EFA_HW_TEST_UNDER_EMULATOR";
 /// `name`, and the outcome of that process is the test's.
 ///
 /// Panics if there is no device there either, or if `efa-emu` was not built.
-pub(crate) fn with_device(name: &str, body: impl FnOnce(Arc<HwDevice>)) {
+pub(crate) fn with_device(name: &str, body: impl FnOnce(HwDevice)) {
     match HwDevice::open(&DeviceName::First) {
         Ok(device) => body(device),
         Err(error) if std::env::var_os(NESTED).is_some() => {

@@ -1,6 +1,6 @@
 //! A buffer of the application that may consist of several pieces.
 
-use crate::nic::{BufferId, LocalKey, Nic, NicError, UserSlice};
+use crate::nic::{BufferId, Domain, LocalKey, Nic, NicError, UserSlice};
 
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{IOV_LIMIT, IoVec};

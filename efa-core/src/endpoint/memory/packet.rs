@@ -1,6 +1,6 @@
 //! A received packet, and where its bytes are.
 
-use crate::nic::{BufferId, Nic};
+use crate::nic::{BufferId, Domain, Nic};
 
 /// A received packet. Whoever has it must give it to `Held::release` in the end.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Registrations that the endpoint makes for one operation.
 
 use crate::endpoint::api::operation::IoVec;
-use crate::nic::{Access, Nic, NicError, Region};
+use crate::nic::{Access, Domain, Nic, NicError, Region};
 use crate::wire::{RmaIov, RmaIovs};
 
 use super::iov::Iov;

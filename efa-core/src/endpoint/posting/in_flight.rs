@@ -7,7 +7,7 @@ use crate::endpoint::api::reports::Report;
 use crate::endpoint::base::ids::{OutboundId, PacketId, PeerId, ReceiveId};
 use crate::endpoint::memory::rdma::RdmaPart;
 use crate::nic::{
-    BufferId, Destination, LocalKey, Nic, NicError, RdmaRequest, SendRequest, UserSlice,
+    BufferId, Destination, Doorbell, LocalKey, Nic, NicError, RdmaRequest, SendRequest, UserSlice,
 };
 use crate::wire::PacketType;
 
@@ -129,14 +129,15 @@ pub(super) fn hand_over<N: Nic>(
                     (Destination { ahn, qpn, qkey }, immediate)
                 }
             };
-            nic.post_send(&SendRequest {
+            let request = SendRequest {
                 destination,
                 buffer: packet.buffer,
                 header_length: packet.in_buffer,
                 payload: packet.gathered,
                 immediate,
                 context,
-            })
+            };
+            nic.post_send(&request, Doorbell::Ring)
         }
         // It has no buffer to be posted from.
         Request::Stored(_) => Err(NicError::QueueFull),
@@ -151,10 +152,10 @@ pub(super) fn hand_over<N: Nic>(
                 context,
             };
             match rdma {
-                Rdma::Read => nic.post_read(&request),
+                Rdma::Read => nic.post_read(&request, Doorbell::Ring),
                 Rdma::Write(immediate) => {
                     request.immediate = *immediate;
-                    nic.post_write(&request)
+                    nic.post_write(&request, Doorbell::Ring)
                 }
             }
         }

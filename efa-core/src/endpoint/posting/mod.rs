@@ -16,7 +16,7 @@ use crate::endpoint::api::time::Instant;
 use crate::endpoint::base::ids::{Arena, PacketId, PeerId};
 use crate::endpoint::memory::iov::{Attached, attach};
 use crate::endpoint::memory::rdma::RdmaPart;
-use crate::nic::{BufferId, Completion, Destination, Nic, NicError};
+use crate::nic::{BufferId, Completion, Destination, Domain, Nic, NicError, PolledNic, QueuePair};
 use crate::wire::{PacketType, Repr};
 
 use backoff::{Backoffs, Refused};
@@ -51,7 +51,7 @@ impl<N: Nic> Posting<N> {
             }
         }
         Posting {
-            max_parked_buffers: nic.attributes().send_queue_depth / 4,
+            max_parked_buffers: nic.queue_pair().attributes().send_queue_depth / 4,
             nic,
             in_flight: Arena::new(usize::MAX),
             work: WorkQueues::default(),
@@ -78,7 +78,9 @@ impl<N: Nic> Posting<N> {
     pub(crate) fn into_nic(self) -> N {
         self.nic
     }
+}
 
+impl<N: PolledNic> Posting<N> {
     /// Takes completions from the device.
     #[inline]
     pub(crate) fn poll(&mut self, completions: &mut Vec<Completion>, limit: usize) -> usize {

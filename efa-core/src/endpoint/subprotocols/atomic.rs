@@ -1,7 +1,7 @@
 //! Atomics (spec section 3.3): one request, and a response with the old values if they are wanted. They
 //! take their turn among the messages of their sender.
 
-use crate::nic::{Access, Nic, UserSlice};
+use crate::nic::{Access, Domain, Nic, UserSlice};
 use crate::wire::{
     AtomRsp, AtomicOp, MsgId, Packet, PacketType, Payload, RecvId, Repr, Rta, RtaKind, SendId,
 };

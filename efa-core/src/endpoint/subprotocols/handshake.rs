@@ -3,7 +3,7 @@
 //! Every endpoint sends one HANDSHAKE to every peer, in answer to the first packet of any type. Until
 //! the peer's own has arrived, requests carry our raw address, as the peer may not know us.
 
-use crate::nic::{DeviceCaps, Nic, NicAttributes};
+use crate::nic::{DeviceCaps, Nic, NicAttributes, QueuePair};
 use crate::wire::{EagerRtw, ExtraFeatures, Handshake};
 
 use crate::endpoint::Endpoint;
@@ -36,7 +36,7 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// Only [`EndpointError::TryAgain`].
     pub(crate) fn send_handshake(&mut self, peer: PeerId) -> Result<(), EndpointError> {
-        let attributes = self.posting.nic().attributes();
+        let attributes = self.posting.nic().queue_pair().attributes();
         let features = own_features(attributes, &self.config);
         let (part_id, host_id) = (attributes.vendor_part_id, attributes.host_id);
         self.send_control(

@@ -11,7 +11,7 @@ use crate::endpoint::memory::registration::{OwnRegions, Registered, deregister, 
 use crate::endpoint::posting::{Owner, QUANTUM, Rdma};
 use crate::endpoint::sending::outbound::BulkKey;
 use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
-use crate::nic::{Access, Nic, NicError};
+use crate::nic::{Access, Domain, Nic, NicError};
 use crate::wire::RmaIovs;
 
 impl<N: Nic> Endpoint<N> {

@@ -3,7 +3,7 @@
 //! ([`EndpointConfig::ordered`](crate::endpoint::EndpointConfig::ordered)), messages are processed as they
 //! arrive, and only atomics wait.
 
-use crate::nic::Nic;
+use crate::nic::{Domain, Nic};
 use crate::wire::{Header, MsgId, Packet};
 
 use crate::endpoint::Endpoint;

@@ -1,7 +1,7 @@
 //! Writes of a peer's memory: by the device (spec section 4.6), or emulated, in one packet, in
 //! windows (spec section 3.3) or by an RDMA read of the target (spec section 4.1).
 
-use crate::nic::{Access, Nic, Source};
+use crate::nic::{Access, Domain, Nic, Source};
 use crate::wire::{
     EagerRtw, Header, MsgId, Packet, PacketType, Repr, ReqOptions, RmaIov, RmaIovs, SendId,
 };

@@ -1,0 +1,34 @@
+//! Why a device refuses.
+
+/// Why a device did not take a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NicError {
+    /// The queue or pool is full; the same call may succeed after completions were polled.
+    #[error("the device's queue is full: poll completions, then try again")]
+    QueueFull,
+    /// The device has no resources left for another object.
+    #[error("the device has no resources left for another {0}")]
+    Exhausted(&'static str),
+    /// An argument is not valid for this device.
+    #[error("{what} {value:#x} is not valid for this device")]
+    Invalid {
+        /// The argument.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// The device lacks the capability.
+    #[error("the device does not support {0}")]
+    Unsupported(&'static str),
+    /// User memory could not be reached.
+    #[error("memory {address:#x} + {length} cannot be reached")]
+    MemoryFault {
+        /// The first byte.
+        address: u64,
+        /// The length in bytes.
+        length: usize,
+    },
+    /// The device failed and cannot be used any more.
+    #[error("the device failed (errno {0})")]
+    Device(i32),
+}

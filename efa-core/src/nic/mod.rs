@@ -1,0 +1,49 @@
+//! What the protocol needs from an EFA device: the shape of SRD verbs and no more.
+//!
+//! Three traits, named for what users of libfabric and verbs know:
+//!
+//! | trait | holds | of verbs | of libfabric |
+//! |---|---|---|---|
+//! | [`Device`] | identity, capabilities, limits | `ibv_context` | `fi_info` |
+//! | [`Domain`] | registrations, address handles, packet buffers, completion queues | `ibv_pd` | `fid_domain` |
+//! | [`QueuePair`] | posting, with or without the doorbell | `ibv_qp` | the device's side of a `fid_ep` |
+//!
+//! Two devices implement them: the deterministic in-process emulator (`efa_emu::sim`) and real verbs
+//! (`efa_hw`). The protocol engine is generic over them, so that no call on the hot path is indirect.
+//!
+//! # Memory
+//!
+//! *Packet buffers* belong to the domain: they are registered once, lent out as [`BufferId`]s and
+//! reused. *User memory* is only ever named by address and length; the device reads and writes it
+//! ([`Domain::copy_from_user`], [`Domain::copy_to_user`], gather on send, RDMA) and answers a bad
+//! address with an error. So the engine needs no `unsafe` code, and each byte is copied at most once.
+//!
+//! # Who owns what
+//!
+//! A domain is a plain value: it has one owner, and whoever works with it has it by `&mut`. A queue
+//! pair is a value of its own, and takes its domain as an argument where it needs it. An endpoint has
+//! its queue pair and reaches the domain through a [`Nic`], in a way that the type decides. In an
+//! [`OwnNic`] the domain is inside. This is the simple use, one endpoint with a domain of its own; the
+//! domain's fields are at a fixed distance from the endpoint's, and nothing is looked up.
+//!
+//! The two obvious alternatives cost more. A handle that can be cloned (`Rc<RefCell<_>>`,
+//! `Arc<Mutex<_>>`) is counted and borrowed on every access, cannot hand out the bytes of a packet
+//! buffer as a slice, and decides for all users whether a domain may move between threads. A domain
+//! that is an argument of every operation would be an argument of nearly every function of the
+//! engine, and every caller with one endpoint would carry two values that belong together.
+
+mod attributes;
+mod completion;
+mod error;
+mod hold;
+mod memory;
+mod objects;
+mod request;
+
+pub use attributes::{DeviceCaps, NicAttributes};
+pub use completion::{Completion, CompletionKind, Source, Status};
+pub use error::NicError;
+pub use hold::{Nic, OwnNic, PolledNic};
+pub use memory::{Access, BufferId, LocalKey, Region, RemoteKey, UserSlice};
+pub use objects::{CompletionQueueId, Device, Domain, DomainConfig, QueuePair, QueuePairConfig};
+pub use request::{Destination, Doorbell, RdmaRequest, SendRequest};

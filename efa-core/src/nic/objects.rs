@@ -1,0 +1,221 @@
+//! The objects of a device: device, domain, queue pair.
+
+use crate::address::{Ahn, Gid, Qkey, RawAddress};
+
+use super::attributes::NicAttributes;
+use super::completion::Completion;
+use super::error::NicError;
+use super::memory::{Access, BufferId, Region, UserSlice};
+use super::request::{Doorbell, RdmaRequest, SendRequest};
+
+/// An open device.
+pub trait Device {
+    /// Its domains.
+    type Domain: Domain;
+
+    /// The device's identity, capabilities and limits.
+    fn attributes(&self) -> NicAttributes;
+
+    /// Opens a domain.
+    ///
+    /// # Errors
+    /// The device has no room for another one, or there is no memory for its packet buffers.
+    fn open_domain(
+        &self,
+        config: &DomainConfig,
+    ) -> Result<Self::Domain, <Self::Domain as Domain>::OpenError>;
+}
+
+/// How a domain is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DomainConfig {
+    /// Packet buffers, shared by all queue pairs of the domain. As many as their queues hold requests
+    /// together are enough for posted receives never to starve the sends.
+    pub packet_buffers: usize,
+}
+
+/// How a queue pair is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueuePairConfig {
+    /// Work requests that the send queue holds, at most the device's `send_queue_depth`.
+    pub send_queue_depth: usize,
+    /// Receives that the receive queue holds, at most the device's `recv_queue_depth`.
+    pub recv_queue_depth: usize,
+    /// The Q-key; a random one if `None`. Its upper bit must be clear: the rest is privileged.
+    pub qkey: Option<Qkey>,
+    /// How often the device repeats a send to a receiver that is not ready before it completes with
+    /// [`Status::RemoteRnr`](super::Status::RemoteRnr): 0 to 6, or 7 for ever. Stock libfabric sets 3.
+    pub rnr_retry: u8,
+    /// Peers' writes with immediate data take no receive, where the device can do that. Senders must
+    /// be told, because stock libfabric wants both sides to agree.
+    pub unsolicited_write_recv: bool,
+}
+
+impl QueuePairConfig {
+    /// Entries of a completion queue that has room for everything that the queues hold. Unsolicited
+    /// writes come on top and nothing bounds them; there is as much room for them again.
+    pub fn completions(&self) -> usize {
+        let queued = self.send_queue_depth.saturating_add(self.recv_queue_depth);
+        match self.unsolicited_write_recv {
+            true => queued.saturating_mul(2),
+            false => queued,
+        }
+    }
+}
+
+/// Names a completion queue of a domain.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CompletionQueueId(pub u32);
+
+/// What queue pairs of a device share: registrations, address handles, packet buffers, completion
+/// queues. It is there before the first queue pair.
+pub trait Domain: Sized {
+    /// Its queue pairs.
+    type QueuePair: QueuePair<Domain = Self>;
+
+    /// Why an object cannot be made.
+    type OpenError: core::error::Error + 'static;
+
+    /// The device's identity, capabilities and limits.
+    fn attributes(&self) -> &NicAttributes;
+
+    /// Makes a completion queue for `entries` completions, or for as many as the device can do.
+    ///
+    /// # Errors
+    /// The device has no room for it.
+    fn create_completion_queue(
+        &mut self,
+        entries: usize,
+    ) -> Result<CompletionQueueId, Self::OpenError>;
+
+    /// Ends a completion queue that no queue pair uses any more.
+    ///
+    /// # Errors
+    /// [`NicError::Invalid`] if there is no such queue, or it is in use.
+    fn destroy_completion_queue(&mut self, queue: CompletionQueueId) -> Result<(), NicError>;
+
+    /// Makes an SRD queue pair, ready to send, whose completions go to `queue`.
+    ///
+    /// # Errors
+    /// The configuration is beyond the device's limits, or the device has no room.
+    fn create_queue_pair(
+        &mut self,
+        queue: CompletionQueueId,
+        config: &QueuePairConfig,
+    ) -> Result<Self::QueuePair, Self::OpenError>;
+
+    /// Appends up to `limit` completions to `completions` and returns how many there were. A
+    /// completion names its queue pair; those of a queue pair that was closed never appear.
+    fn poll(
+        &mut self,
+        queue: CompletionQueueId,
+        completions: &mut Vec<Completion>,
+        limit: usize,
+    ) -> usize;
+
+    /// Registers user memory, for all queue pairs of the domain.
+    fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, NicError>;
+
+    /// Ends a registration. Unknown keys are [`NicError::Invalid`].
+    fn deregister(&mut self, region: Region) -> Result<(), NicError>;
+
+    /// Puts a GID into the address book, or takes another reference to it.
+    fn create_address_handle(&mut self, gid: Gid) -> Result<Ahn, NicError>;
+
+    /// Gives back one reference; with the last one the GID leaves the address book.
+    fn destroy_address_handle(&mut self, ahn: Ahn) -> Result<(), NicError>;
+
+    /// Takes a free packet buffer from the pool, `None` if all are in use.
+    fn acquire_buffer(&mut self) -> Option<BufferId>;
+
+    /// Gives a buffer back to the pool.
+    fn release_buffer(&mut self, buffer: BufferId);
+
+    /// The bytes of a buffer that the caller owns.
+    fn buffer(&self, buffer: BufferId) -> &[u8];
+
+    /// The bytes of a buffer that the caller owns, to fill in.
+    fn buffer_mut(&mut self, buffer: BufferId) -> &mut [u8];
+
+    /// Copies `source` into `buffer` from byte `offset` on.
+    fn copy_from_user(
+        &mut self,
+        buffer: BufferId,
+        offset: usize,
+        source: UserSlice,
+    ) -> Result<(), NicError>;
+
+    /// Copies `length` bytes of `buffer` from byte `offset` on to user memory at `address`.
+    fn copy_to_user(
+        &mut self,
+        buffer: BufferId,
+        offset: usize,
+        length: usize,
+        address: u64,
+    ) -> Result<(), NicError>;
+
+    /// Copies `source` to user memory at `address`: for data that the engine had to keep outside of
+    /// packet buffers. It must not need a packet buffer, as it may be called when there is none.
+    fn write_user(&mut self, address: u64, source: &[u8]) -> Result<(), NicError>;
+
+    /// Copies user memory from `address` on to `target`, for small values that the engine computes
+    /// with. It must not need a packet buffer either.
+    fn read_user(&mut self, address: u64, target: &mut [u8]) -> Result<(), NicError>;
+}
+
+/// One SRD queue pair. The `domain` of every call is the one that it was made in.
+///
+/// Delivery is reliable and unordered: every posted request completes exactly once, packets arrive in
+/// any order, and a completion may be polled after the peer's answer to it.
+///
+/// Dropping it destroys the queue pair on the device, as a program does that ends; a program that goes
+/// on with the domain calls [`QueuePair::close`].
+pub trait QueuePair: Sized {
+    /// The domain that it is in.
+    type Domain: Domain<QueuePair = Self>;
+
+    /// The attributes of the device, with the queue depths of this queue pair and the capabilities
+    /// that it was made with.
+    fn attributes(&self) -> &NicAttributes;
+
+    /// The queue pair's address.
+    fn local_address(&self) -> RawAddress;
+
+    /// The completion queue of its requests and receives.
+    fn completion_queue(&self) -> CompletionQueueId;
+
+    /// Queues a packet. On success the buffer is the device's until the completion.
+    fn post_send(
+        &mut self,
+        domain: &mut Self::Domain,
+        request: &SendRequest,
+        doorbell: Doorbell,
+    ) -> Result<(), NicError>;
+
+    /// Queues an RDMA read into `request.local`.
+    fn post_read(
+        &mut self,
+        domain: &mut Self::Domain,
+        request: &RdmaRequest,
+        doorbell: Doorbell,
+    ) -> Result<(), NicError>;
+
+    /// Queues an RDMA write from `request.local`.
+    fn post_write(
+        &mut self,
+        domain: &mut Self::Domain,
+        request: &RdmaRequest,
+        doorbell: Doorbell,
+    ) -> Result<(), NicError>;
+
+    /// Rings for what was posted with [`Doorbell::Defer`]. It cannot fail: requests that a broken
+    /// device does not take complete with an error.
+    fn flush(&mut self, domain: &mut Self::Domain);
+
+    /// Lends a buffer to the receive queue.
+    fn post_recv(&mut self, domain: &mut Self::Domain, buffer: BufferId) -> Result<(), NicError>;
+
+    /// Destroys the queue pair. The buffers that the device has go back to the pool; what was not
+    /// completed never will be.
+    fn close(self, domain: &mut Self::Domain);
+}

@@ -1,0 +1,62 @@
+//! What is posted to a queue pair.
+
+use crate::address::{Ahn, Qkey, Qpn};
+
+use super::memory::{BufferId, LocalKey, RemoteKey, UserSlice};
+
+/// Where a packet goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Destination {
+    /// The peer's entry in the local address book.
+    pub ahn: Ahn,
+    /// The peer's queue pair.
+    pub qpn: Qpn,
+    /// The Q-key of the peer's queue pair.
+    pub qkey: Qkey,
+}
+
+/// A packet to send: `header_length` bytes of a packet buffer, then optionally user memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SendRequest {
+    /// The peer.
+    pub destination: Destination,
+    /// The buffer that holds the first bytes of the packet. It comes back with the completion.
+    pub buffer: BufferId,
+    /// How many bytes of `buffer` belong to the packet.
+    pub header_length: usize,
+    /// Registered user memory that follows without a copy, if any.
+    pub payload: Option<(UserSlice, LocalKey)>,
+    /// Immediate data, handed to the receiver's completion.
+    pub immediate: Option<u32>,
+    /// Returned in the completion.
+    pub context: u64,
+}
+
+/// One RDMA operation between local registered memory and a peer's registered memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RdmaRequest {
+    /// The peer.
+    pub destination: Destination,
+    /// Local memory: the source of a write, the target of a read.
+    pub local: UserSlice,
+    /// The key of the local memory.
+    pub local_key: LocalKey,
+    /// The peer's memory address; the length is that of `local`.
+    pub remote_address: u64,
+    /// The key of the peer's memory.
+    pub remote_key: RemoteKey,
+    /// Immediate data (writes only).
+    pub immediate: Option<u32>,
+    /// Returned in the completion.
+    pub context: u64,
+}
+
+/// Whether a post tells the device at once that there is work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Doorbell {
+    /// At once, together with everything that was posted before and not told yet.
+    Ring,
+    /// With the next post that rings, or with [`QueuePair::flush`](super::QueuePair::flush). Until
+    /// then nothing is sent.
+    Defer,
+}

@@ -1,0 +1,681 @@
+//! An SRD queue pair: posting over the verbs function tables.
+
+use crate::completion_queue::CompletionQueue;
+use crate::device::{HwDevice, PORT};
+use crate::domain::{HwDomain, ProtectionDomain, Rdma, WorkRequestId};
+use crate::efadv::{self, QpInitAttr};
+use crate::error::OpenError;
+use efa_core::address::{Qkey, Qpn, RawAddress};
+use efa_core::nic::{
+    BufferId, CompletionQueueId, Destination, DeviceCaps, Doorbell, LocalKey, NicAttributes,
+    NicError, OwnNic, QueuePair, QueuePairConfig, RdmaRequest, SendRequest, Status,
+};
+use ibverbs_sys as ffi;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+const ENOMEM: i32 = 12;
+
+/// A queue pair of an EFA device with a domain of its own.
+pub type HwNic = OwnNic<HwDomain>;
+
+/// How a [`HwNic`] is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NicConfig {
+    /// Work requests that the send queue holds, at most the device's `send_queue_depth`.
+    pub send_queue_depth: usize,
+    /// Receives that the receive queue holds, at most the device's `recv_queue_depth`.
+    pub recv_queue_depth: usize,
+    /// Packet buffers, shared by sends and receives.
+    pub packet_buffers: u32,
+    /// The Q-key; a random one if `None`. Its upper bit must be clear: the rest is privileged.
+    pub qkey: Option<Qkey>,
+    /// As [`QueuePairConfig::rnr_retry`].
+    pub rnr_retry: u8,
+    /// As [`QueuePairConfig::unsolicited_write_recv`].
+    pub unsolicited_write_recv: bool,
+}
+
+impl Default for NicConfig {
+    fn default() -> Self {
+        NicConfig {
+            send_queue_depth: 512,
+            recv_queue_depth: 512,
+            packet_buffers: 2048,
+            qkey: None,
+            rnr_retry: 3,
+            unsolicited_write_recv: true,
+        }
+    }
+}
+
+impl From<NicConfig> for QueuePairConfig {
+    fn from(config: NicConfig) -> Self {
+        QueuePairConfig {
+            send_queue_depth: config.send_queue_depth,
+            recv_queue_depth: config.recv_queue_depth,
+            qkey: config.qkey,
+            rnr_retry: config.rnr_retry,
+            unsolicited_write_recv: config.unsolicited_write_recv,
+        }
+    }
+}
+
+/// One SRD queue pair of an EFA device.
+#[derive(Debug)]
+pub struct HwQueuePair {
+    // The queue pair goes before what it was made of.
+    verbs: VerbsQueuePair,
+    send: SendCalls,
+    _cq: Arc<CompletionQueue>,
+    _pd: Arc<ProtectionDomain>,
+    completion_queue: CompletionQueueId,
+    /// Its place in the domain.
+    slot: u16,
+    attributes: NicAttributes,
+    address: RawAddress,
+    /// What the device was not told of.
+    deferred: Vec<Prepared>,
+    doorbells: u64,
+}
+
+// SAFETY: libibverbs allows calls from any thread, and `&mut self` keeps them apart.
+unsafe impl Send for HwQueuePair {}
+
+/// A work request that can be handed to the device.
+#[derive(Clone, Copy, Debug)]
+struct Prepared {
+    id: WorkRequestId,
+    destination: Destination,
+    operation: Operation,
+    parts: [ffi::ibv_sge; 2],
+    /// How many of the parts are used.
+    count: usize,
+    /// The parts are copied into the work request.
+    inline: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Operation {
+    Send(Option<u32>),
+    Read {
+        key: u32,
+        address: u64,
+    },
+    Write {
+        key: u32,
+        address: u64,
+        immediate: Option<u32>,
+    },
+}
+
+/// The work request builder of the queue pair.
+///
+/// rdma-core offers these as inline functions over the table, so the table is the interface.
+#[derive(Clone, Copy, Debug)]
+struct SendCalls {
+    qp: NonNull<ffi::ibv_qp_ex>,
+    start: unsafe extern "C" fn(*mut ffi::ibv_qp_ex),
+    complete: unsafe extern "C" fn(*mut ffi::ibv_qp_ex) -> i32,
+    send: unsafe extern "C" fn(*mut ffi::ibv_qp_ex),
+    send_imm: unsafe extern "C" fn(*mut ffi::ibv_qp_ex, u32),
+    read: Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex, u32, u64)>,
+    write: Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex, u32, u64)>,
+    write_imm: Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex, u32, u64, u32)>,
+    set_ud_addr: unsafe extern "C" fn(*mut ffi::ibv_qp_ex, *mut ffi::ibv_ah, u32, u32),
+    set_inline_data_list:
+        unsafe extern "C" fn(*mut ffi::ibv_qp_ex, usize, *const ffi::ibv_data_buf),
+    set_sge_list: unsafe extern "C" fn(*mut ffi::ibv_qp_ex, usize, *const ffi::ibv_sge),
+}
+
+impl SendCalls {
+    fn of(qp: NonNull<ffi::ibv_qp_ex>) -> Option<SendCalls> {
+        // SAFETY: the queue pair is alive, and its table does not change after creation.
+        let table = unsafe { qp.as_ref() };
+        Some(SendCalls {
+            qp,
+            start: table.wr_start?,
+            complete: table.wr_complete?,
+            send: table.wr_send?,
+            send_imm: table.wr_send_imm?,
+            read: table.wr_rdma_read,
+            write: table.wr_rdma_write,
+            write_imm: table.wr_rdma_write_imm,
+            set_ud_addr: table.wr_set_ud_addr?,
+            set_inline_data_list: table.wr_set_inline_data_list?,
+            set_sge_list: table.wr_set_sge_list?,
+        })
+    }
+}
+
+/// One work request under construction.
+pub(crate) struct Session<'a>(&'a SendCalls);
+
+impl Session<'_> {
+    fn qp(&self) -> *mut ffi::ibv_qp_ex {
+        self.0.qp.as_ptr()
+    }
+
+    /// A send, with an immediate if there is one.
+    #[inline]
+    pub(crate) fn send(&self, immediate: Option<u32>) {
+        // SAFETY: the queue pair is alive and a session is open.
+        unsafe {
+            match immediate {
+                None => (self.0.send)(self.qp()),
+                Some(immediate) => (self.0.send_imm)(self.qp(), immediate.to_be()),
+            }
+        }
+    }
+
+    /// An RDMA read. On a device without it nothing is built, and completing the session fails.
+    pub(crate) fn read(&self, key: u32, address: u64) {
+        if let Some(read) = self.0.read {
+            // SAFETY: as in `send`.
+            unsafe { read(self.qp(), key, address) };
+        }
+    }
+
+    /// An RDMA write, with an immediate if there is one; as `read` on a device without it.
+    pub(crate) fn write(&self, key: u32, address: u64, immediate: Option<u32>) {
+        match (immediate, self.0.write, self.0.write_imm) {
+            // SAFETY: as in `send`.
+            (None, Some(write), _) => unsafe { write(self.qp(), key, address) },
+            // SAFETY: as in `send`.
+            (Some(immediate), _, Some(write)) => unsafe {
+                write(self.qp(), key, address, immediate.to_be());
+            },
+            _ => {}
+        }
+    }
+
+    /// Registered memory as the request's data.
+    #[inline]
+    pub(crate) fn gather(&self, entries: &[ffi::ibv_sge]) {
+        // SAFETY: as in `send`; the device copies the entries.
+        unsafe { (self.0.set_sge_list)(self.qp(), entries.len(), entries.as_ptr()) };
+    }
+
+    /// Bytes that are copied into the work request itself: at most two pieces.
+    pub(crate) fn inline(&self, entries: &[ffi::ibv_sge]) {
+        let empty = ffi::ibv_data_buf {
+            addr: null_mut(),
+            length: 0,
+        };
+        let mut pieces = [empty; 2];
+        let count = entries.len().min(pieces.len());
+        for (piece, entry) in pieces.iter_mut().zip(entries) {
+            piece.addr = entry.addr as usize as *mut _;
+            piece.length = entry.length as usize;
+        }
+        // SAFETY: as in `send`; the pieces name memory of the nic, which is copied at once.
+        unsafe { (self.0.set_inline_data_list)(self.qp(), count, pieces.as_ptr()) };
+    }
+}
+
+impl HwQueuePair {
+    /// Makes the queue pair and brings it to ready-to-send.
+    pub(crate) fn create(
+        domain: &mut HwDomain,
+        completion_queue: CompletionQueueId,
+        config: &QueuePairConfig,
+    ) -> Result<HwQueuePair, OpenError> {
+        let device = domain.device().clone();
+        let limits = device.limits();
+        for (what, value, limit) in [
+            (
+                "send queue depth",
+                config.send_queue_depth,
+                limits.send_queue_depth,
+            ),
+            (
+                "receive queue depth",
+                config.recv_queue_depth,
+                limits.recv_queue_depth,
+            ),
+        ] {
+            if value == 0 || value > limit {
+                return Err(OpenError::Config { what, value, limit });
+            }
+        }
+        let mut attributes = limits.clone();
+        attributes.send_queue_depth = config.send_queue_depth;
+        attributes.recv_queue_depth = config.recv_queue_depth;
+        if !config.unsolicited_write_recv {
+            attributes.caps -= DeviceCaps::UNSOLICITED_WRITE_RECV;
+        }
+        let cq = domain.completion_queue(completion_queue)?.clone();
+        let pd = domain.protection_domain().clone();
+
+        let caps = attributes.caps;
+        let mut operations = ffi::IBV_QP_EX_WITH_SEND | ffi::IBV_QP_EX_WITH_SEND_WITH_IMM;
+        if caps.contains(DeviceCaps::RDMA_READ) {
+            operations |= ffi::IBV_QP_EX_WITH_RDMA_READ;
+        }
+        if caps.contains(DeviceCaps::RDMA_WRITE) {
+            operations |= ffi::IBV_QP_EX_WITH_RDMA_WRITE | ffi::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+        }
+        let mut attr = ffi::ibv_qp_init_attr_ex {
+            send_cq: cq.as_cq(),
+            recv_cq: cq.as_cq(),
+            cap: ffi::ibv_qp_cap {
+                max_send_wr: config.send_queue_depth as u32,
+                max_recv_wr: config.recv_queue_depth as u32,
+                max_send_sge: device.max_send_sge(),
+                max_recv_sge: 1,
+                max_inline_data: limits.inline_size as u32,
+            },
+            qp_type: ffi::ibv_qp_type::IBV_QPT_DRIVER,
+            sq_sig_all: 1,
+            comp_mask: ffi::IBV_QP_INIT_ATTR_PD | ffi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+            pd: pd.as_ptr(),
+            send_ops_flags: u64::from(operations),
+            ..Default::default()
+        };
+        let mut efa_attr = QpInitAttr {
+            driver_qp_type: efadv::QP_DRIVER_TYPE_SRD,
+            flags: match caps.contains(DeviceCaps::UNSOLICITED_WRITE_RECV) {
+                true => efadv::QP_FLAGS_UNSOLICITED_WRITE_RECV,
+                false => 0,
+            },
+            ..Default::default()
+        };
+        // SAFETY: device, domain and queue are alive, both structures are complete.
+        let verbs = NonNull::new(unsafe {
+            efadv::efadv_create_qp_ex(
+                device.context(),
+                &mut attr,
+                &mut efa_attr,
+                size_of::<QpInitAttr>() as u32,
+            )
+        })
+        .map(VerbsQueuePair)
+        .ok_or_else(|| device.last_error("efadv_create_qp_ex"))?;
+        // SAFETY: the queue pair is alive.
+        let send = NonNull::new(unsafe { ffi::ibv_qp_to_qp_ex(verbs.0.as_ptr()) })
+            .and_then(SendCalls::of)
+            .ok_or_else(|| device.last_error("ibv_qp_to_qp_ex"))?;
+        let qkey = config
+            .qkey
+            .unwrap_or_else(|| Qkey(rand::random::<u32>() & 0x7FFF_FFFF));
+        bring_up(&device, verbs.0, config.rnr_retry, qkey)?;
+        // SAFETY: the queue pair is alive. EFA numbers have 16 bits.
+        let qpn = Qpn(unsafe { verbs.0.as_ref() }.qp_num as u16);
+        Ok(HwQueuePair {
+            verbs,
+            send,
+            _cq: cq,
+            _pd: pd,
+            completion_queue,
+            slot: domain.add_queue_pair(qpn)?,
+            attributes,
+            address: RawAddress {
+                gid: device.gid(),
+                qpn,
+                qkey,
+            },
+            deferred: Vec::new(),
+            doorbells: 0,
+        })
+    }
+
+    /// How often the device was told that there is work.
+    pub fn doorbells(&self) -> u64 {
+        self.doorbells
+    }
+
+    /// Hands a request to the device, or keeps it for the next doorbell.
+    #[inline(always)]
+    fn post(
+        &mut self,
+        domain: &mut HwDomain,
+        request: Prepared,
+        doorbell: Doorbell,
+    ) -> Result<(), NicError> {
+        let handle = domain.address_book.handle(request.destination.ahn)?;
+        let outstanding = domain.outstanding(self.slot)?;
+        if outstanding.sends == self.attributes.send_queue_depth {
+            return Err(NicError::QueueFull);
+        }
+        if doorbell == Doorbell::Defer || !self.deferred.is_empty() {
+            outstanding.sends += 1;
+            self.defer(domain, request, doorbell);
+            return Ok(());
+        }
+        self.doorbells += 1;
+        let qp = self.send.qp.as_ptr();
+        let result = unsafe {
+            // SAFETY: the queue pair is alive, and `&mut self` makes this its only session.
+            (self.send.start)(qp);
+            // SAFETY: `handle` is alive in the address book, and a session is open.
+            self.build(&request, handle);
+            // SAFETY: a session is open.
+            (self.send.complete)(qp)
+        };
+        match result {
+            0 => {
+                outstanding.sends += 1;
+                Ok(())
+            }
+            ENOMEM => Err(NicError::QueueFull),
+            errno => Err(NicError::Device(errno.abs())),
+        }
+    }
+
+    /// Puts a request into the open session.
+    ///
+    /// # Safety
+    /// A session is open, and `handle` is alive.
+    #[inline(always)]
+    unsafe fn build(&self, request: &Prepared, handle: *mut ffi::ibv_ah) {
+        let qp = self.send.qp.as_ptr();
+        let session = Session(&self.send);
+        // SAFETY: the builder reads these two members when the operation is named.
+        unsafe {
+            (*qp).wr_id = request.id.0;
+            (*qp).wr_flags = 0;
+        }
+        match request.operation {
+            Operation::Send(immediate) => session.send(immediate),
+            Operation::Read { key, address } => session.read(key, address),
+            Operation::Write {
+                key,
+                address,
+                immediate,
+            } => session.write(key, address, immediate),
+        }
+        let parts = &request.parts[..request.count];
+        match request.inline {
+            true => session.inline(parts),
+            false => session.gather(parts),
+        }
+        let Destination { qpn, qkey, .. } = request.destination;
+        // SAFETY: the caller vouches for `handle`.
+        unsafe { (self.send.set_ud_addr)(qp, handle, u32::from(qpn.0), qkey.0) };
+    }
+
+    /// Keeps a request, and hands over all of them if the doorbell is to be rung.
+    #[cold]
+    fn defer(&mut self, domain: &mut HwDomain, request: Prepared, doorbell: Doorbell) {
+        // By the time of the doorbell the bytes could be elsewhere; the device checks keys.
+        let inline = false;
+        self.deferred.push(Prepared { inline, ..request });
+        if doorbell == Doorbell::Ring {
+            self.flush(domain);
+        }
+    }
+
+    /// Queues an RDMA operation; `operation` makes it of the checked remote key.
+    fn post_rdma(
+        &mut self,
+        domain: &mut HwDomain,
+        request: &RdmaRequest,
+        doorbell: Doorbell,
+        is_read: bool,
+        operation: impl FnOnce(u32) -> Operation,
+    ) -> Result<(), NicError> {
+        let length = u32::try_from(request.local.length)
+            .ok()
+            .filter(|length| *length as usize <= self.attributes.max_rdma_size)
+            .ok_or(NicError::Invalid {
+                what: "RDMA length",
+                value: request.local.length as u64,
+            })?;
+        let remote_key = u32::try_from(request.remote_key.0).map_err(|_| NicError::Invalid {
+            what: "remote key",
+            value: request.remote_key.0,
+        })?;
+        let key = domain.rdma.insert(Rdma {
+            slot: self.slot,
+            is_read,
+            context: request.context,
+        });
+        let prepared = Prepared {
+            id: WorkRequestId::rdma(self.slot, key),
+            destination: request.destination,
+            operation: operation(remote_key),
+            parts: [
+                sge(request.local.address, length, request.local_key),
+                sge(0, 0, request.local_key),
+            ],
+            count: 1,
+            inline: false,
+        };
+        let result = self.post(domain, prepared, doorbell);
+        result.inspect_err(|_| {
+            domain.rdma.remove(key);
+        })
+    }
+}
+
+impl QueuePair for HwQueuePair {
+    type Domain = HwDomain;
+
+    fn attributes(&self) -> &NicAttributes {
+        &self.attributes
+    }
+
+    fn local_address(&self) -> RawAddress {
+        self.address
+    }
+
+    #[inline]
+    fn completion_queue(&self) -> CompletionQueueId {
+        self.completion_queue
+    }
+
+    #[inline(always)]
+    fn post_send(
+        &mut self,
+        domain: &mut HwDomain,
+        request: &SendRequest,
+        doorbell: Doorbell,
+    ) -> Result<(), NicError> {
+        let payload_length = request.payload.map_or(0, |(slice, _)| slice.length);
+        let length = request.header_length.saturating_add(payload_length);
+        if request.header_length > domain.buffers.size() || length > self.attributes.mtu {
+            return Err(NicError::Invalid {
+                what: "packet length",
+                value: length as u64,
+            });
+        }
+        domain
+            .buffers
+            .lend(request.buffer, self.slot, request.context)?;
+        let key = domain.buffers_key();
+        let header = sge(
+            domain.buffers.address(request.buffer),
+            request.header_length as u32,
+            key,
+        );
+        let (payload, count) = match request.payload {
+            None => (sge(0, 0, key), 1),
+            Some((slice, key)) => (sge(slice.address, slice.length as u32, key), 2),
+        };
+        let prepared = Prepared {
+            id: WorkRequestId::send(self.slot, request.buffer),
+            destination: request.destination,
+            operation: Operation::Send(request.immediate),
+            parts: [header, payload],
+            count,
+            inline: count == 1 && length <= self.attributes.inline_size,
+        };
+        let result = self.post(domain, prepared, doorbell);
+        result.inspect_err(|_| {
+            domain.buffers.take_back(request.buffer);
+        })
+    }
+
+    fn post_read(
+        &mut self,
+        domain: &mut HwDomain,
+        request: &RdmaRequest,
+        doorbell: Doorbell,
+    ) -> Result<(), NicError> {
+        if !self.attributes.caps.contains(DeviceCaps::RDMA_READ) {
+            return Err(NicError::Unsupported("RDMA read"));
+        }
+        let address = request.remote_address;
+        self.post_rdma(domain, request, doorbell, true, |key| Operation::Read {
+            key,
+            address,
+        })
+    }
+
+    fn post_write(
+        &mut self,
+        domain: &mut HwDomain,
+        request: &RdmaRequest,
+        doorbell: Doorbell,
+    ) -> Result<(), NicError> {
+        if !self.attributes.caps.contains(DeviceCaps::RDMA_WRITE) {
+            return Err(NicError::Unsupported("RDMA write"));
+        }
+        let (address, immediate) = (request.remote_address, request.immediate);
+        self.post_rdma(domain, request, doorbell, false, |key| Operation::Write {
+            key,
+            address,
+            immediate,
+        })
+    }
+
+    fn flush(&mut self, domain: &mut HwDomain) {
+        if self.deferred.is_empty() {
+            return;
+        }
+        let mut deferred = std::mem::take(&mut self.deferred);
+        // A handle may have gone since its request was posted.
+        deferred.retain(|request| {
+            let is_known = domain.address_book.handle(request.destination.ahn).is_ok();
+            if !is_known {
+                domain.fail(self.completion_queue, request.id, Status::LocalInvalidAh);
+            }
+            is_known
+        });
+        self.doorbells += 1;
+        let qp = self.send.qp.as_ptr();
+        let result = unsafe {
+            // SAFETY: the queue pair is alive, and `&mut self` makes this its only session.
+            (self.send.start)(qp);
+            for request in &deferred {
+                if let Ok(handle) = domain.address_book.handle(request.destination.ahn) {
+                    // SAFETY: `handle` is alive in the address book, and a session is open.
+                    self.build(request, handle);
+                }
+            }
+            // SAFETY: a session is open.
+            (self.send.complete)(qp)
+        };
+        if result != 0 {
+            // The device took nothing of it.
+            for request in &deferred {
+                let status = Status::LocalQpInternalError;
+                domain.fail(self.completion_queue, request.id, status);
+            }
+        }
+        deferred.clear();
+        self.deferred = deferred;
+    }
+
+    /// Posts one receive.
+    #[inline]
+    fn post_recv(&mut self, domain: &mut HwDomain, buffer: BufferId) -> Result<(), NicError> {
+        if domain.outstanding(self.slot)?.receives == self.attributes.recv_queue_depth {
+            return Err(NicError::QueueFull);
+        }
+        domain.buffers.lend(buffer, self.slot, 0)?;
+        let mut entry = sge(
+            domain.buffers.address(buffer),
+            domain.buffers.size() as u32,
+            domain.buffers_key(),
+        );
+        let mut request = ffi::ibv_recv_wr {
+            wr_id: WorkRequestId::recv(self.slot, buffer).0,
+            next: null_mut(),
+            sg_list: &mut entry,
+            num_sge: 1,
+        };
+        let mut bad = null_mut();
+        // SAFETY: the queue pair is alive; its context's table has `post_recv`, the library copies
+        // the request, and the buffer belongs to the domain.
+        let result = unsafe {
+            let context = self.verbs.0.as_ref().context;
+            match (*context).ops.post_recv {
+                Some(post_recv) => post_recv(self.verbs.0.as_ptr(), &mut request, &mut bad),
+                None => return Err(NicError::Unsupported("receives")),
+            }
+        };
+        if result == 0 {
+            domain.outstanding(self.slot)?.receives += 1;
+            return Ok(());
+        }
+        domain.buffers.take_back(buffer);
+        match result {
+            ENOMEM => Err(NicError::QueueFull),
+            errno => Err(NicError::Device(errno.abs())),
+        }
+    }
+
+    fn close(self, domain: &mut HwDomain) {
+        let HwQueuePair { verbs, slot, .. } = self;
+        drop(verbs);
+        domain.remove_queue_pair(slot);
+    }
+}
+
+fn sge(address: u64, length: u32, key: LocalKey) -> ffi::ibv_sge {
+    ffi::ibv_sge {
+        addr: address,
+        length,
+        lkey: key.0,
+    }
+}
+
+/// A queue pair, destroyed when dropped.
+#[derive(Debug)]
+struct VerbsQueuePair(NonNull<ffi::ibv_qp>);
+
+impl Drop for VerbsQueuePair {
+    fn drop(&mut self) {
+        // SAFETY: its owner does not use the queue pair afterwards.
+        unsafe { ffi::ibv_destroy_qp(self.0.as_ptr()) };
+    }
+}
+
+/// RESET to INIT to RTR to RTS.
+fn bring_up(
+    device: &HwDevice,
+    qp: NonNull<ffi::ibv_qp>,
+    rnr_retry: u8,
+    qkey: Qkey,
+) -> Result<(), OpenError> {
+    use ffi::ibv_qp_attr_mask as Mask;
+    let mut attr = ffi::ibv_qp_attr {
+        qp_state: ffi::ibv_qp_state::IBV_QPS_INIT,
+        qkey: qkey.0,
+        port_num: PORT,
+        ..Default::default()
+    };
+    let init = Mask::IBV_QP_STATE.0
+        | Mask::IBV_QP_PKEY_INDEX.0
+        | Mask::IBV_QP_PORT.0
+        | Mask::IBV_QP_QKEY.0;
+    // SAFETY: the queue pair is alive and `attr` has every member that the mask names.
+    let result = unsafe { ffi::ibv_modify_qp(qp.as_ptr(), &mut attr, init as i32) };
+    device.check("ibv_modify_qp(INIT)", result)?;
+
+    attr.qp_state = ffi::ibv_qp_state::IBV_QPS_RTR;
+    // SAFETY: as above.
+    let result = unsafe { ffi::ibv_modify_qp(qp.as_ptr(), &mut attr, Mask::IBV_QP_STATE.0 as i32) };
+    device.check("ibv_modify_qp(RTR)", result)?;
+
+    attr.qp_state = ffi::ibv_qp_state::IBV_QPS_RTS;
+    attr.rnr_retry = rnr_retry;
+    let mut ready = Mask::IBV_QP_STATE.0 | Mask::IBV_QP_SQ_PSN.0;
+    if device.limits().caps.contains(DeviceCaps::RNR_RETRY) {
+        ready |= Mask::IBV_QP_RNR_RETRY.0;
+    }
+    // SAFETY: as above.
+    let result = unsafe { ffi::ibv_modify_qp(qp.as_ptr(), &mut attr, ready as i32) };
+    device.check("ibv_modify_qp(RTS)", result)
+}
