@@ -62,6 +62,11 @@ impl PacketBuffers {
         self.stride
     }
 
+    /// How many buffers are in the pool.
+    pub(crate) fn free(&self) -> usize {
+        self.free.len()
+    }
+
     #[inline]
     pub(crate) fn address(&self, buffer: BufferId) -> u64 {
         self.memory.slice().address + buffer.0 as u64 * self.stride as u64

@@ -174,6 +174,11 @@ impl HwDomain {
         self.address_space.revoke(address);
     }
 
+    /// Packet buffers in the pool.
+    pub fn free_buffers(&self) -> usize {
+        self.buffers.free()
+    }
+
     pub(crate) fn protection_domain(&self) -> &Arc<ProtectionDomain> {
         &self.pd
     }

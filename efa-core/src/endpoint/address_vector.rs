@@ -1,11 +1,23 @@
 //! The address vector as the application sees it, and the end of a peer.
 
 use crate::address::RawAddress;
-use crate::nic::{Domain, Nic};
+use crate::nic::{Domain, Nic, PolledNic};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::base::ids::{OutboundId, PeerId};
+
+impl<N: PolledNic> Endpoint<N> {
+    /// Takes an address out of the address vector. Operations with the peer fail with
+    /// `FI_ECANCELED` (as soon as the device is done with their memory), messages of the peer that
+    /// no receive took yet are dropped.
+    ///
+    /// # Errors
+    /// The peer is not in the address vector.
+    pub fn remove_address(&mut self, peer: PeerId) -> Result<(), EndpointError> {
+        self.drop_address(peer)
+    }
+}
 
 impl<N: Nic> Endpoint<N> {
     /// Puts an address into the address vector; an address that is there already keeps its id, also
@@ -14,31 +26,36 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// The device's address book is full.
     pub fn insert_address(&mut self, address: RawAddress) -> Result<PeerId, EndpointError> {
-        match self.peers.find(&address) {
-            Some(peer) => {
-                self.peers.make_explicit(peer);
-                Ok(peer)
-            }
-            None => self.add_peer(address, true),
+        let nic = self.posting.nic_mut();
+        self.peers
+            .addresses_mut()
+            .insert_explicit(&mut **nic, address)
+    }
+
+    /// Ends everything that depends on a peer, which is about to leave the address vector.
+    pub(crate) fn leave_peer(&mut self, peer: PeerId) {
+        self.end_operations_with(peer, Failure::new(Errno::ECANCELED, ProviderError::None));
+        self.forget_conversation(peer);
+    }
+
+    /// Forgets what is kept about a peer. Packets to it that wait to be sent again are queued, to be
+    /// given up; the others end with their completions.
+    pub(crate) fn forget_conversation(&mut self, peer: PeerId) {
+        if let Some(mut state) = self.peers.forget(peer) {
+            self.posting.forget_backoff(&mut state.backoff);
         }
     }
 
-    /// Takes an address out of the address vector. Operations with the peer fail with
-    /// `FI_ECANCELED` (as soon as the device is done with their memory), messages of the peer that
-    /// no receive took yet are dropped.
+    /// Takes an address out of the address vector.
     ///
     /// # Errors
     /// The peer is not in the address vector.
-    pub fn remove_address(&mut self, peer: PeerId) -> Result<(), EndpointError> {
+    pub(crate) fn drop_address(&mut self, peer: PeerId) -> Result<(), EndpointError> {
         if !self.peers.contains(peer) {
             return Err(EndpointError::UnknownPeer(peer));
         }
-        self.end_operations_with(peer, Failure::new(Errno::ECANCELED, ProviderError::None));
-        if let Some((ahn, state)) = self.peers.remove(peer) {
-            if let Some(mut state) = state {
-                // Packets that wait to be sent again end now; the others with their completions.
-                self.posting.forget_backoff(&mut state.backoff);
-            }
+        self.leave_peer(peer);
+        if let Some(ahn) = self.peers.addresses_mut().remove(peer) {
             self.posting.nic_mut().destroy_address_handle(ahn)?;
         }
         self.do_pending_work();

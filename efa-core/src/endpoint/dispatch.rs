@@ -1,7 +1,6 @@
 //! From a device completion to the subprotocol that a packet belongs to: parse, find out who sent
 //! it, answer a first packet with a handshake, dispatch.
 
-use crate::address::RawAddress;
 use crate::endpoint::posting::Work;
 use crate::nic::{BufferId, Completion, CompletionKind, Domain, Nic, Source, Status};
 use crate::wire::{
@@ -144,7 +143,9 @@ impl<N: Nic> Endpoint<N> {
             self.reports.statistics.unknown_senders += 1;
             return None;
         }
-        self.add_peer(address, false)
+        self.peers
+            .addresses_mut()
+            .add(&mut **self.posting.nic_mut(), address, false)
             .inspect_err(|_| self.reports.statistics.unknown_senders += 1)
             .ok()
     }
@@ -157,23 +158,7 @@ impl<N: Nic> Endpoint<N> {
         };
         if let Some(oldest) = self.peers.surplus_owner(ahn, source.qpn) {
             // An error can only be about an address handle that nobody needs any more.
-            let _ = self.remove_address(oldest);
-        }
-    }
-
-    /// Adds a peer that is not in the address vector.
-    pub(crate) fn add_peer(
-        &mut self,
-        address: RawAddress,
-        explicit: bool,
-    ) -> Result<PeerId, crate::endpoint::EndpointError> {
-        let ahn = self.posting.nic_mut().create_address_handle(address.gid)?;
-        match self.peers.insert(address, ahn, explicit) {
-            Some(peer) => Ok(peer),
-            None => {
-                self.posting.nic_mut().destroy_address_handle(ahn)?;
-                Err(crate::endpoint::EndpointError::TryAgain)
-            }
+            let _ = self.drop_address(oldest);
         }
     }
 

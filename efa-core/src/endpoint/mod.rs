@@ -24,6 +24,7 @@
 //! | `dispatch`, `sent` | what follows from a received packet, and from the end of a sent one |
 //! | `pending_work` | doing what waited |
 //! | `open`, `address_vector` | opening and closing; who is in the address vector, and the end of a peer |
+//! | `domain` | what several endpoints share, and the endpoints in it |
 //!
 //! # What is promised
 //!
@@ -46,6 +47,7 @@ mod api;
 mod base;
 mod conversation;
 mod dispatch;
+mod domain;
 mod memory;
 mod one_sided;
 mod open;
@@ -67,12 +69,13 @@ pub use api::operation::{
 };
 pub use api::statistics::{Copied, Counter, Protocol, Statistics, Usage};
 pub use api::time::Instant;
-pub use base::ids::{ClaimId, PeerId, ReceiveId};
+pub use base::ids::{ClaimId, EndpointId, PeerId, ReceiveId};
+pub use domain::Domain;
 
 use crate::address::RawAddress;
 use slab::Slab;
 
-use crate::nic::{Access, Completion, DeviceCaps, Domain, Nic, PolledNic, Region, UserSlice};
+use crate::nic::{Access, Completion, Domain as _, Nic, PolledNic, Region, UserSlice};
 
 use conversation::Conversation;
 use posting::Posting;
@@ -125,9 +128,11 @@ impl<N: PolledNic> Endpoint<N> {
     /// [`EndpointConfig::poll_batch`]), handles packets, posts what waits, resends. Returns the
     /// number of device completions taken; if that is the whole batch, there may be more.
     pub fn progress(&mut self, now: Instant) -> usize {
-        self.now = now;
+        if self.set_now(now) {
+            self.flush();
+        }
         let mut taken = 0;
-        if self.reports.completions_len() < self.config.completion_queue {
+        if self.has_room() {
             let mut batch = core::mem::take(&mut self.batch);
             taken = self.posting.poll(&mut batch, self.config.poll_batch);
             for completion in &batch {
@@ -136,10 +141,30 @@ impl<N: PolledNic> Endpoint<N> {
             batch.clear();
             self.batch = batch;
         }
-        self.end_backoffs();
-        self.do_pending_work();
-        self.post_receives();
+        self.finish_progress();
         taken
+    }
+
+    /// Registers memory, for use as [`IoVec::region`] and, as far as `access` allows it, by peers.
+    /// Remote access that the device cannot give by itself is given by emulation.
+    ///
+    /// # Errors
+    /// The device refuses.
+    pub fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, EndpointError> {
+        let nic = self.posting.nic_mut();
+        one_sided::exposed::register(&mut **nic, &mut self.exposed, memory, access)
+    }
+
+    /// Ends a registration of [`Endpoint::register`]. No operation of the application may be using
+    /// it; writes and reads of peers that do are given up.
+    ///
+    /// # Errors
+    /// The region is not registered.
+    pub fn deregister(&mut self, region: Region) -> Result<(), EndpointError> {
+        if let Some((memory, ..)) = self.exposed.remove(&region.remote_key.0) {
+            self.give_up_uses(region, memory);
+        }
+        Ok(self.posting.nic_mut().deregister(region)?)
     }
 }
 
@@ -175,36 +200,6 @@ impl<N: Nic> Endpoint<N> {
         self.max_atomic_size(kind)
     }
 
-    /// Registers memory, for use as [`IoVec::region`] and, as far as `access` allows it, by peers.
-    /// Remote access that the device cannot give by itself is given by emulation.
-    ///
-    /// # Errors
-    /// The device refuses.
-    pub fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, EndpointError> {
-        let caps = self.posting.nic().attributes().caps;
-        let mut by_device = access;
-        if !caps.contains(DeviceCaps::RDMA_READ) {
-            by_device -= Access::REMOTE_READ;
-        }
-        if !caps.contains(DeviceCaps::RDMA_WRITE) {
-            by_device -= Access::REMOTE_WRITE;
-        }
-        let region = self.posting.nic_mut().register(memory, by_device)?;
-        self.exposed
-            .insert(region.remote_key.0, (memory, access, region));
-        Ok(region)
-    }
-
-    /// Ends a registration of [`Endpoint::register`]. No operation of the application may be using
-    /// it; writes and reads of peers that do are given up.
-    ///
-    /// # Errors
-    /// The region is not registered.
-    pub fn deregister(&mut self, region: Region) -> Result<(), EndpointError> {
-        self.withdraw(region);
-        Ok(self.posting.nic_mut().deregister(region)?)
-    }
-
     /// Counters of what happened so far.
     pub fn statistics(&self) -> &Statistics {
         &self.reports.statistics
@@ -231,7 +226,14 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// Nothing was sent and no completion follows; see [`EndpointError`].
     pub fn send(&mut self, args: SendArgs<'_>) -> Result<(), EndpointError> {
-        self.start_send(&args)
+        if args.flags.contains(OperationFlags::MORE) {
+            self.posting.begin_batch();
+        }
+        let started = self.start_send(&args);
+        if self.posting.is_deferring() {
+            self.end_batch(args.flags);
+        }
+        started
     }
 
     /// Starts to write a peer's memory. The completion says that the data has arrived there, or has
@@ -242,7 +244,14 @@ impl<N: Nic> Endpoint<N> {
     /// Nothing was written and no completion follows; [`EndpointError::TryAgain`] until the peer's
     /// handshake has arrived.
     pub fn write(&mut self, args: WriteArgs<'_>) -> Result<(), EndpointError> {
-        self.start_write(&args)
+        if args.flags.contains(OperationFlags::MORE) {
+            self.posting.begin_batch();
+        }
+        let started = self.start_write(&args);
+        if self.posting.is_deferring() {
+            self.end_batch(args.flags);
+        }
+        started
     }
 
     /// Starts to read a peer's memory.
@@ -250,7 +259,14 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// As for [`Endpoint::write`].
     pub fn read(&mut self, args: ReadArgs<'_>) -> Result<(), EndpointError> {
-        self.start_read(&args)
+        if args.flags.contains(OperationFlags::MORE) {
+            self.posting.begin_batch();
+        }
+        let started = self.start_read(&args);
+        if self.posting.is_deferring() {
+            self.end_batch(args.flags);
+        }
+        started
     }
 
     /// Starts an atomic operation on a peer's memory. Atomics take their turn among the messages to
@@ -259,7 +275,14 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// Nothing was sent and no completion follows; see [`EndpointError`].
     pub fn atomic(&mut self, args: AtomicArgs<'_>) -> Result<(), EndpointError> {
-        self.start_atomic(&args)
+        if args.flags.contains(OperationFlags::MORE) {
+            self.posting.begin_batch();
+        }
+        let started = self.start_atomic(&args);
+        if self.posting.is_deferring() {
+            self.end_batch(args.flags);
+        }
+        started
     }
 
     /// Posts a receive. If a matching message is already here it completes at once, in the
@@ -344,6 +367,48 @@ impl<N: Nic> Endpoint<N> {
     /// An orderly end calls `progress` until this is false.
     pub fn has_packets_in_flight(&self) -> bool {
         self.posting.is_busy()
+    }
+
+    /// Notes the time. Returns whether there may be requests that the device was not told of.
+    #[inline]
+    pub(crate) fn set_now(&mut self, now: Instant) -> bool {
+        self.now = now;
+        self.posting.is_deferring()
+    }
+
+    /// Tells the device of all requests.
+    pub(crate) fn flush(&mut self) {
+        self.posting.flush();
+    }
+
+    /// Returns whether completions of the device may be taken.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.reports.completions_len() < self.config.completion_queue
+    }
+
+    /// Returns whether [`Endpoint::finish_progress`] has something to do.
+    pub(crate) fn is_due(&self) -> bool {
+        self.posting.is_due(self.now)
+    }
+
+    /// Posts what waits, as far as the device has room.
+    #[inline]
+    pub(crate) fn finish_progress(&mut self) {
+        self.end_backoffs();
+        self.do_pending_work();
+        self.post_receives();
+    }
+
+    /// Ends an operation of the application: unless more are announced, the device is told of
+    /// everything, also if this operation posted nothing.
+    #[cold]
+    fn end_batch(&mut self, flags: OperationFlags) {
+        if flags.contains(OperationFlags::MORE) {
+            self.posting.end_batch();
+        } else {
+            self.posting.flush();
+        }
     }
 
     /// Whether so much data may be injected.

@@ -2,7 +2,7 @@
 
 use slab::Slab;
 
-use crate::nic::{DeviceCaps, Domain, Nic, QueuePair};
+use crate::nic::{DeviceCaps, Domain, Nic, NicAttributes, PolledNic, QueuePair};
 use crate::wire::MsgId;
 
 use crate::endpoint::api::config::EndpointConfig;
@@ -19,15 +19,39 @@ use crate::endpoint::receiving::Receiving;
 use crate::endpoint::sending::choice::Local;
 use crate::endpoint::{Endpoint, MAX_REQUEST_HEADER};
 
-impl<N: Nic> Endpoint<N> {
+impl<N: PolledNic> Endpoint<N> {
     /// Opens an endpoint on a queue pair and posts its receive buffers.
     ///
     /// # Errors
-    /// The settings contradict each other or the device, or the device refuses a buffer.
+    /// The settings contradict each other or the device.
     pub fn new(nic: N, config: EndpointConfig) -> Result<Self, EndpointError> {
-        let attributes = nic.queue_pair().attributes();
-        let mtu = attributes.mtu;
-        if mtu <= MAX_REQUEST_HEADER {
+        Self::check(nic.queue_pair().attributes(), &config)?;
+        Ok(Self::build(nic, config))
+    }
+
+    /// Closes the endpoint and gives the device back, to be closed as well. Operations in flight
+    /// end without a completion; the device still owns the memory and the buffers of what it has
+    /// not completed.
+    pub fn close(mut self) -> N {
+        for ahn in self.peers.ids().filter_map(|peer| self.peers.ahn(peer)) {
+            // The queue pair is about to go; an error has no one to be told to.
+            let _ = self.posting.nic_mut().destroy_address_handle(ahn);
+        }
+        self.deregister_all_own();
+        self.posting.into_nic()
+    }
+}
+
+impl<N: Nic> Endpoint<N> {
+    /// Checks the settings of an endpoint on a queue pair with these attributes.
+    ///
+    /// # Errors
+    /// The settings contradict each other or the device.
+    pub(crate) fn check(
+        attributes: &NicAttributes,
+        config: &EndpointConfig,
+    ) -> Result<(), EndpointError> {
+        if attributes.mtu <= MAX_REQUEST_HEADER {
             return Err(EndpointError::Unsupported(
                 "an MTU that leaves no room for data behind the headers",
             ));
@@ -58,6 +82,13 @@ impl<N: Nic> Endpoint<N> {
                 limit: ids as u64 - 1,
             });
         }
+        Ok(())
+    }
+
+    /// An endpoint with settings that were checked.
+    pub(crate) fn build(nic: N, config: EndpointConfig) -> Self {
+        let attributes = nic.queue_pair().attributes();
+        let mtu = attributes.mtu;
         let wanted_receives = config.recv_buffers.clamp(1, attributes.recv_queue_depth);
         let has = |caps| config.use_device_rdma && attributes.caps.contains(caps);
         let local = Local {
@@ -91,26 +122,35 @@ impl<N: Nic> Endpoint<N> {
             config,
         };
         endpoint.post_receives();
-        Ok(endpoint)
+        endpoint
     }
 
-    /// Closes the endpoint and gives the device back, to be closed as well. Operations in flight
-    /// end without a completion; the device still owns the memory and the buffers of what it has
-    /// not completed.
-    pub fn close(mut self) -> N {
+    /// Gives back what the endpoint has of a domain that goes on without it: registrations and packet
+    /// buffers.
+    pub(crate) fn leave_domain(&mut self) {
         let peers: Vec<PeerId> = self.peers.ids().collect();
         for peer in peers {
-            if let Some(ahn) = self.peers.ahn(peer) {
-                // The queue pair is about to go; an error has no one to be told to.
-                let _ = self.posting.nic_mut().destroy_address_handle(ahn);
-            }
+            self.forget_conversation(peer);
         }
+        self.deregister_all_own();
+        self.posting.release_buffers();
+        for buffer in self.receiving.held_buffers() {
+            self.posting.nic_mut().release_buffer(buffer);
+        }
+    }
+
+    /// The device, of an endpoint that is closed.
+    pub(crate) fn into_nic(self) -> N {
+        self.posting.into_nic()
+    }
+
+    /// Ends the registrations that the engine made for operations.
+    fn deregister_all_own(&mut self) {
         for bulk in core::mem::take(&mut self.bulks).drain() {
             self.deregister_own(bulk.own_regions);
         }
         for plan in self.receiving.take_plans() {
             self.deregister_own(plan.own_regions);
         }
-        self.posting.into_nic()
     }
 }

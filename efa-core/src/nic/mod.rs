@@ -22,9 +22,13 @@
 //!
 //! A domain is a plain value: it has one owner, and whoever works with it has it by `&mut`. A queue
 //! pair is a value of its own, and takes its domain as an argument where it needs it. An endpoint has
-//! its queue pair and reaches the domain through a [`Nic`], in a way that the type decides. In an
-//! [`OwnNic`] the domain is inside. This is the simple use, one endpoint with a domain of its own; the
-//! domain's fields are at a fixed distance from the endpoint's, and nothing is looked up.
+//! its queue pair and reaches the domain through a [`Nic`], in one of two ways that the type decides:
+//!
+//! * [`OwnNic`]: the domain is inside. This is the simple use, one endpoint with a domain of its own;
+//!   the domain's fields are at a fixed distance from the endpoint's, and nothing is looked up.
+//! * [`LentNic`]: the domain is shared, and inside of the endpoint that was used last. An
+//!   [`endpoint::Domain`](crate::endpoint::Domain) owns the endpoints and moves it between them, which
+//!   is the move of one pointer.
 //!
 //! The two obvious alternatives cost more. A handle that can be cloned (`Rc<RefCell<_>>`,
 //! `Arc<Mutex<_>>`) is counted and borrowed on every access, cannot hand out the bytes of a packet
@@ -36,6 +40,7 @@ mod attributes;
 mod completion;
 mod error;
 mod hold;
+mod lent;
 mod memory;
 mod objects;
 mod request;
@@ -44,6 +49,8 @@ pub use attributes::{DeviceCaps, NicAttributes};
 pub use completion::{Completion, CompletionKind, Source, Status};
 pub use error::NicError;
 pub use hold::{Nic, OwnNic, PolledNic};
+pub use lent::LentNic;
+pub(crate) use lent::Loan;
 pub use memory::{Access, BufferId, LocalKey, Region, RemoteKey, UserSlice};
 pub use objects::{CompletionQueueId, Device, Domain, DomainConfig, QueuePair, QueuePairConfig};
 pub use request::{Destination, Doorbell, RdmaRequest, SendRequest};

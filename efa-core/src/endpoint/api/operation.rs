@@ -38,6 +38,9 @@ bitflags::bitflags! {
     /// How an operation is to be carried out, in libfabric's bit numbers.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct OperationFlags: u64 {
+        /// More operations follow at once: the device need not be told yet (`FI_MORE`). The next
+        /// operation without it, or `progress`, tells it of all of them.
+        const MORE = 1 << 18;
         /// Report success. Without it only errors are reported (selective completion).
         const COMPLETION = 1 << 24;
         /// The memory may be reused as soon as the call returns; a success is not reported.

@@ -56,6 +56,27 @@ impl Id for PeerId {
     }
 }
 
+/// An endpoint of a [`Domain`](crate::endpoint::Domain).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct EndpointId(u64);
+
+impl Id for EndpointId {
+    const MAX_SLOTS: usize = u16::MAX as usize;
+    const GENERATION_MASK: u32 = u32::MAX;
+
+    fn new(index: u32, generation: u32) -> Self {
+        EndpointId(u64::from(generation) << 32 | u64::from(index))
+    }
+
+    fn index(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
 /// What an [`Arena`] hands out.
 pub(crate) trait Id: Copy + Eq {
     /// Slots that the id can name.

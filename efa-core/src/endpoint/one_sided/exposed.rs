@@ -2,11 +2,11 @@
 
 use hashbrown::HashMap;
 
-use crate::nic::{Access, Nic, Region, UserSlice};
+use crate::nic::{Access, DeviceCaps, Domain, Nic, Region, UserSlice};
 use crate::wire::RmaIovs;
 
 use crate::endpoint::Endpoint;
-use crate::endpoint::api::error::{Errno, Failure, ProviderError};
+use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::base::ids::OutboundId;
 use crate::endpoint::memory::iov::Iov;
@@ -28,6 +28,30 @@ fn covers(outer: UserSlice, address: u64, length: u64) -> bool {
 fn overlap(a: UserSlice, b: UserSlice) -> bool {
     let end = |memory: UserSlice| memory.address.saturating_add(memory.length as u64);
     a.address < end(b) && b.address < end(a)
+}
+
+/// Registers memory, and notes what peers may do with it. The device is asked for the access that it
+/// can give by itself; the rest is given by emulation.
+///
+/// # Errors
+/// The device refuses.
+pub(crate) fn register(
+    nic: &mut impl Domain,
+    exposed: &mut Exposed,
+    memory: UserSlice,
+    access: Access,
+) -> Result<Region, EndpointError> {
+    let caps = nic.attributes().caps;
+    let mut by_device = access;
+    if !caps.contains(DeviceCaps::RDMA_READ) {
+        by_device -= Access::REMOTE_READ;
+    }
+    if !caps.contains(DeviceCaps::RDMA_WRITE) {
+        by_device -= Access::REMOTE_WRITE;
+    }
+    let region = nic.register(memory, by_device)?;
+    exposed.insert(region.remote_key.0, (memory, access, region));
+    Ok(region)
 }
 
 impl<N: Nic> Endpoint<N> {
@@ -56,12 +80,9 @@ impl<N: Nic> Endpoint<N> {
         Iov::new(&found[..pieces.len()]).ok()
     }
 
-    /// Ends what peers may do with a region, and what they are doing with it: its memory may be
-    /// another's as soon as it is deregistered.
-    pub(crate) fn withdraw(&mut self, region: Region) {
-        let Some((memory, ..)) = self.exposed.remove(&region.remote_key.0) else {
-            return;
-        };
+    /// Ends what peers are doing with a region whose exposure has ended: its memory may be another's
+    /// as soon as it is deregistered.
+    pub(crate) fn give_up_uses(&mut self, region: Region, memory: UserSlice) {
         if self.quota.pending() == 0 {
             return;
         }

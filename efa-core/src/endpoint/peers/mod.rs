@@ -10,26 +10,28 @@
 pub(crate) mod handshake;
 
 use core::num::NonZeroU32;
+use core::ops::Deref;
 
 use hashbrown::HashTable;
 
 use crate::address::{Ahn, Gid, Qpn, RawAddress};
-use crate::nic::{Destination, Source};
+use crate::nic::{Destination, Domain, Source};
 use crate::wire::{Connid, MsgId};
 
+use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::{Arena, Id, PeerId};
 
 /// An entry of the address vector. There may be a million, most of them idle, so it is small: the GID
 /// is that of its AHN, and peers name each other by slot.
-struct Peer<S> {
+struct Peer {
     destination: Destination,
     /// Inserted by the application, not only by a packet.
     explicit: bool,
+    /// Endpoints that keep something about it.
+    users: u16,
     /// The slot of the next older peer with the same AHN and QPN.
     older: Option<Slot>,
-    /// Made with the first packet in either direction.
-    state: Option<Box<S>>,
 }
 
 /// A peer's place in the arena, for links that end with the peer.
@@ -53,10 +55,9 @@ impl Slot {
 /// them. Packets of a dead one arrive within the time that the network holds them.
 const MAX_OWNERS: usize = 8;
 
-/// The address vector. `S` is what is kept about a peer from the first packet to or from it on; it
-/// starts with the first message id.
-pub(crate) struct Peers<S> {
-    peers: Arena<Peer<S>, PeerId>,
+/// The address vector: who is who. The endpoints of a domain may share it.
+pub(crate) struct AddressVector {
+    peers: Arena<Peer, PeerId>,
     by_address: HashTable<Slot>,
     /// The newest peer of each AHN and QPN.
     by_sender: HashTable<Slot>,
@@ -64,7 +65,6 @@ pub(crate) struct Peers<S> {
     gids: Gids,
     implicit: usize,
     mixer: Mixer,
-    first_msg_id: MsgId,
 }
 
 fn sender_hash(ahn: Ahn, qpn: Qpn) -> u64 {
@@ -73,30 +73,62 @@ fn sender_hash(ahn: Ahn, qpn: Qpn) -> u64 {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-#[cold]
-fn first_state<S: From<MsgId>>(first_msg_id: MsgId) -> Box<S> {
-    Box::new(first_msg_id.into())
-}
-
 /// The GID of an AHN.
 type Gids = Vec<Option<(Gid, usize)>>;
 
-fn address_of<S>(gids: &Gids, peer: &Peer<S>) -> Option<RawAddress> {
+fn address_of(gids: &Gids, peer: &Peer) -> Option<RawAddress> {
     let Destination { ahn, qpn, qkey } = peer.destination;
     let (gid, _) = (*gids.get(usize::from(ahn.0))?)?;
     Some(RawAddress { gid, qpn, qkey })
 }
 
-impl<S: From<MsgId>> Peers<S> {
-    pub(crate) fn new(mixer: Mixer, first_msg_id: MsgId) -> Self {
-        Peers {
+impl AddressVector {
+    pub(crate) fn new(mixer: Mixer) -> Self {
+        AddressVector {
             peers: Arena::new(usize::MAX),
             by_address: HashTable::new(),
             by_sender: HashTable::new(),
             gids: Vec::new(),
             implicit: 0,
             mixer,
-            first_msg_id,
+        }
+    }
+
+    /// Inserts an address for the application; one that is there already keeps its id.
+    ///
+    /// # Errors
+    /// The device's address book is full.
+    pub(crate) fn insert_explicit(
+        &mut self,
+        nic: &mut impl Domain,
+        address: RawAddress,
+    ) -> Result<PeerId, EndpointError> {
+        match self.find(&address) {
+            Some(peer) => {
+                self.make_explicit(peer);
+                Ok(peer)
+            }
+            None => self.add(nic, address, true),
+        }
+    }
+
+    /// Adds an address that is not there yet, with an address handle of the device.
+    ///
+    /// # Errors
+    /// There is no room, in the device's address book or here.
+    pub(crate) fn add(
+        &mut self,
+        nic: &mut impl Domain,
+        address: RawAddress,
+        explicit: bool,
+    ) -> Result<PeerId, EndpointError> {
+        let ahn = nic.create_address_handle(address.gid)?;
+        match self.insert(address, ahn, explicit) {
+            Some(peer) => Ok(peer),
+            None => {
+                nic.destroy_address_handle(ahn)?;
+                Err(EndpointError::TryAgain)
+            }
         }
     }
 
@@ -150,13 +182,15 @@ impl<S: From<MsgId>> Peers<S> {
     }
 
     /// The oldest of those who introduced themselves as owners of a queue pair, if there are
-    /// [`MAX_OWNERS`] of them.
-    pub(crate) fn surplus_owner(&self, ahn: Ahn, qpn: Qpn) -> Option<PeerId> {
+    /// [`MAX_OWNERS`] of them. `users` tells how many users of a peer may be disregarded.
+    fn surplus_owner(&self, ahn: Ahn, qpn: Qpn, users: impl Fn(PeerId) -> u16) -> Option<PeerId> {
         let mut next = self.current(ahn, qpn);
         let (mut oldest, mut owners) = (None, 0);
         while let Some((id, peer)) = next.and_then(|slot| self.peers.at(slot.index())) {
             if !peer.explicit {
-                oldest = Some(id);
+                if peer.users <= users(id) {
+                    oldest = Some(id);
+                }
                 owners += 1;
             }
             next = peer.older;
@@ -180,12 +214,7 @@ impl<S: From<MsgId>> Peers<S> {
 
     /// Adds an address that is not there yet, as the newest peer of its AHN and QPN. `None` if there
     /// is no room, or if the AHN is that of another GID.
-    pub(crate) fn insert(
-        &mut self,
-        address: RawAddress,
-        ahn: Ahn,
-        explicit: bool,
-    ) -> Option<PeerId> {
+    fn insert(&mut self, address: RawAddress, ahn: Ahn, explicit: bool) -> Option<PeerId> {
         let index = usize::from(ahn.0);
         if self.gids.len() <= index {
             self.gids.resize(index + 1, None);
@@ -200,8 +229,8 @@ impl<S: From<MsgId>> Peers<S> {
         let peer = Peer {
             destination: Destination { ahn, qpn, qkey },
             explicit,
+            users: 0,
             older: current,
-            state: None,
         };
         let id = self.peers.insert(peer).ok()?;
         let slot = Slot::from(id);
@@ -239,7 +268,7 @@ impl<S: From<MsgId>> Peers<S> {
     }
 
     /// Takes a peer out, with the AHN to give back to the device.
-    pub(crate) fn remove(&mut self, id: PeerId) -> Option<(Ahn, Option<Box<S>>)> {
+    pub(crate) fn remove(&mut self, id: PeerId) -> Option<Ahn> {
         let peer = self.peers.get(id)?;
         let (Destination { ahn, qpn, .. }, older) = (peer.destination, peer.older);
         let slot = Slot::from(id);
@@ -269,7 +298,7 @@ impl<S: From<MsgId>> Peers<S> {
         *gid = gid.and_then(|(gid, uses)| (uses > 1).then_some((gid, uses - 1)));
         let peer = self.peers.remove(id)?;
         self.implicit -= usize::from(!peer.explicit);
-        Some((ahn, peer.state))
+        Some(ahn)
     }
 
     fn unchain(&mut self, newest: Slot, victim: Slot, older: Option<Slot>) {
@@ -306,29 +335,6 @@ impl<S: From<MsgId>> Peers<S> {
         self.peers.get(id).map(|peer| peer.destination)
     }
 
-    /// The state of a peer, if there ever was a packet to or from it; `None` if there is no such
-    /// peer.
-    #[inline]
-    pub(crate) fn lookup(&self, id: PeerId) -> Option<Option<&S>> {
-        Some(self.peers.get(id)?.state.as_deref())
-    }
-
-    /// The state of a peer, if there ever was a packet to or from it.
-    #[inline]
-    pub(crate) fn state(&self, id: PeerId) -> Option<&S> {
-        self.peers.get(id)?.state.as_deref()
-    }
-
-    /// The state of a peer, made if need be.
-    #[inline]
-    pub(crate) fn state_mut(&mut self, id: PeerId) -> Option<&mut S> {
-        let peer = self.peers.get_mut(id)?;
-        if peer.state.is_none() {
-            peer.state = Some(first_state(self.first_msg_id));
-        }
-        peer.state.as_deref_mut()
-    }
-
     /// All peers.
     pub(crate) fn ids(&self) -> impl Iterator<Item = PeerId> {
         self.peers.iter().map(|(id, _)| id)
@@ -340,7 +346,102 @@ impl<S: From<MsgId>> Peers<S> {
     }
 }
 
-fn has_sender<S>(peers: &Arena<Peer<S>, PeerId>, slot: Slot, ahn: Ahn, qpn: Qpn) -> bool {
+/// The address vector, and what one endpoint keeps about the peers in it. `S` is what is kept about a
+/// peer from the first packet to or from it on; it starts with the first message id.
+pub(crate) struct Peers<S> {
+    addresses: AddressVector,
+    /// By slot of the peer.
+    states: Vec<Option<Box<Known<S>>>>,
+    first_msg_id: MsgId,
+}
+
+/// What is kept about a peer.
+struct Known<S> {
+    id: PeerId,
+    state: S,
+}
+
+impl<S> Deref for Peers<S> {
+    type Target = AddressVector;
+
+    #[inline(always)]
+    fn deref(&self) -> &AddressVector {
+        &self.addresses
+    }
+}
+
+impl<S: From<MsgId>> Peers<S> {
+    pub(crate) fn new(mixer: Mixer, first_msg_id: MsgId) -> Self {
+        Peers {
+            addresses: AddressVector::new(mixer),
+            states: Vec::new(),
+            first_msg_id,
+        }
+    }
+
+    /// The address vector.
+    pub(crate) fn addresses_mut(&mut self) -> &mut AddressVector {
+        &mut self.addresses
+    }
+
+    /// The oldest of those who introduced themselves as owners of a queue pair, if there are
+    /// [`MAX_OWNERS`] of them. Those about whom another endpoint keeps something are left alone.
+    pub(crate) fn surplus_owner(&self, ahn: Ahn, qpn: Qpn) -> Option<PeerId> {
+        let own = |id| u16::from(self.state(id).is_some());
+        self.addresses.surplus_owner(ahn, qpn, own)
+    }
+
+    /// The state of a peer, if there ever was a packet to or from it; `None` if there is no such
+    /// peer.
+    #[inline]
+    pub(crate) fn lookup(&self, id: PeerId) -> Option<Option<&S>> {
+        match self.state(id) {
+            None if !self.contains(id) => None,
+            state => Some(state),
+        }
+    }
+
+    /// The state of a peer, if there ever was a packet to or from it.
+    #[inline]
+    pub(crate) fn state(&self, id: PeerId) -> Option<&S> {
+        let known = self.states.get(id.index())?.as_deref()?;
+        (known.id == id).then_some(&known.state)
+    }
+
+    /// The state of a peer, made if need be; `None` if there is no such peer.
+    #[inline]
+    pub(crate) fn state_mut(&mut self, id: PeerId) -> Option<&mut S> {
+        if self.state(id).is_none() {
+            self.make_state(id)?;
+        }
+        let known = self.states.get_mut(id.index())?.as_deref_mut()?;
+        Some(&mut known.state)
+    }
+
+    #[cold]
+    fn make_state(&mut self, id: PeerId) -> Option<()> {
+        self.addresses.peers.get_mut(id)?.users += 1;
+        let slot = id.index();
+        if self.states.len() <= slot {
+            self.states.resize_with(slot + 1, || None);
+        }
+        let state = self.first_msg_id.into();
+        self.states[slot] = Some(Box::new(Known { id, state }));
+        Some(())
+    }
+
+    /// Forgets what is kept about a peer.
+    pub(crate) fn forget(&mut self, id: PeerId) -> Option<S> {
+        self.state(id)?;
+        let known = self.states.get_mut(id.index())?.take()?;
+        if let Some(peer) = self.addresses.peers.get_mut(id) {
+            peer.users -= 1;
+        }
+        Some(known.state)
+    }
+}
+
+fn has_sender(peers: &Arena<Peer, PeerId>, slot: Slot, ahn: Ahn, qpn: Qpn) -> bool {
     peers
         .at(slot.index())
         .is_some_and(|(_, peer)| peer.destination.ahn == ahn && peer.destination.qpn == qpn)
@@ -375,8 +476,8 @@ mod tests {
         }
     }
 
-    fn peers() -> Peers<MsgId> {
-        Peers::new(Mixer::new(3), MsgId(0))
+    fn peers() -> AddressVector {
+        AddressVector::new(Mixer::new(3))
     }
 
     #[test]
@@ -399,7 +500,7 @@ mod tests {
             let ids: Vec<PeerId> = (0..3)
                 .map(|qkey| peers.insert(address(1, 7, qkey), Ahn(4), false).unwrap())
                 .collect();
-            let (ahn, _) = peers.remove(ids[victim]).unwrap();
+            let ahn = peers.remove(ids[victim]).unwrap();
             assert_eq!(ahn, Ahn(4));
             for (qkey, id) in ids.iter().enumerate() {
                 let expected = (qkey != victim).then_some(*id);
@@ -463,19 +564,53 @@ mod tests {
     #[test]
     fn the_state_of_a_peer_is_made_with_its_first_packet_and_ends_with_the_peer() {
         let mut peers = Peers::<MsgId>::new(Mixer::new(3), MsgId(5));
-        let id = peers.insert(address(1, 7, 100), Ahn(4), true).unwrap();
+        let addresses = peers.addresses_mut();
+        let id = addresses.insert(address(1, 7, 100), Ahn(4), true).unwrap();
         assert_eq!(peers.lookup(id), Some(None));
         *peers.state_mut(id).unwrap() = MsgId(6);
         assert_eq!(peers.lookup(id), Some(Some(&MsgId(6))));
-        let (_, state) = peers.remove(id).unwrap();
-        assert_eq!(state.as_deref(), Some(&MsgId(6)));
+        assert_eq!(peers.forget(id), Some(MsgId(6)));
+        assert_eq!(peers.forget(id), None);
+        assert_eq!(peers.lookup(id), Some(None));
+        assert_eq!(peers.addresses_mut().remove(id), Some(Ahn(4)));
         assert_eq!(peers.lookup(id), None);
         assert_eq!(peers.state_mut(id), None);
     }
 
     #[test]
+    fn the_state_of_a_peer_is_not_that_of_the_next_in_its_slot() {
+        let mut peers = Peers::<MsgId>::new(Mixer::new(3), MsgId(5));
+        let addresses = peers.addresses_mut();
+        let old = addresses.insert(address(1, 7, 100), Ahn(4), true).unwrap();
+        *peers.state_mut(old).unwrap() = MsgId(6);
+        // Another endpoint of the domain removed it, and this one was not told.
+        let addresses = peers.addresses_mut();
+        addresses.remove(old).unwrap();
+        let new = addresses.insert(address(1, 8, 200), Ahn(4), true).unwrap();
+        assert_eq!(old.index(), new.index());
+        assert_eq!(peers.lookup(new), Some(None));
+        assert_eq!(peers.state_mut(new), Some(&mut MsgId(5)));
+        assert_eq!(peers.state(old), None);
+    }
+
+    #[test]
+    fn a_surplus_owner_that_another_endpoint_talks_to_is_left_alone() {
+        let mut shared = peers();
+        let ids: Vec<PeerId> = (0..MAX_OWNERS as u32)
+            .map(|qkey| shared.insert(address(1, 7, qkey), Ahn(4), false).unwrap())
+            .collect();
+        let mut one = Peers::<MsgId>::new(Mixer::new(3), MsgId(0));
+        let mut other = Peers::<MsgId>::new(Mixer::new(3), MsgId(0));
+        core::mem::swap(&mut shared, one.addresses_mut());
+        one.state_mut(ids[0]).unwrap();
+        assert_eq!(one.surplus_owner(Ahn(4), Qpn(7)), Some(ids[0]));
+        core::mem::swap(one.addresses_mut(), other.addresses_mut());
+        assert_eq!(other.surplus_owner(Ahn(4), Qpn(7)), Some(ids[1]));
+    }
+
+    #[test]
     fn idle_peers_are_small() {
-        let slot = size_of::<(u32, Peer<MsgId>)>();
+        let slot = size_of::<(u32, Peer)>() + size_of::<Option<Box<Known<MsgId>>>>();
         assert!(slot <= 32, "{slot} bytes");
     }
 }

@@ -41,6 +41,11 @@ impl ReceiveBuffers {
         self.to_post.pop()
     }
 
+    /// Returns whether there are buffers to be posted.
+    pub(super) fn has_some(&self) -> bool {
+        !self.to_post.is_empty()
+    }
+
     /// Notes that the device took a buffer.
     #[inline]
     pub(super) fn posted(&mut self) {

@@ -114,6 +114,7 @@ pub(super) fn hand_over<N: Nic>(
     destination: Destination,
     request: &Request,
     id: PacketId,
+    doorbell: Doorbell,
 ) -> Result<(), EndpointError> {
     let context = u64::from(id.to_wire());
     let posted = match request {
@@ -137,7 +138,7 @@ pub(super) fn hand_over<N: Nic>(
                 immediate,
                 context,
             };
-            nic.post_send(&request, Doorbell::Ring)
+            nic.post_send(&request, doorbell)
         }
         // It has no buffer to be posted from.
         Request::Stored(_) => Err(NicError::QueueFull),
@@ -152,10 +153,10 @@ pub(super) fn hand_over<N: Nic>(
                 context,
             };
             match rdma {
-                Rdma::Read => nic.post_read(&request, Doorbell::Ring),
+                Rdma::Read => nic.post_read(&request, doorbell),
                 Rdma::Write(immediate) => {
                     request.immediate = *immediate;
-                    nic.post_write(&request, Doorbell::Ring)
+                    nic.post_write(&request, doorbell)
                 }
             }
         }

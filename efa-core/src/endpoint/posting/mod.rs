@@ -16,7 +16,9 @@ use crate::endpoint::api::time::Instant;
 use crate::endpoint::base::ids::{Arena, PacketId, PeerId};
 use crate::endpoint::memory::iov::{Attached, attach};
 use crate::endpoint::memory::rdma::RdmaPart;
-use crate::nic::{BufferId, Completion, Destination, Domain, Nic, NicError, PolledNic, QueuePair};
+use crate::nic::{
+    BufferId, Completion, Destination, Domain, Doorbell, Nic, NicError, PolledNic, QueuePair,
+};
 use crate::wire::{PacketType, Repr};
 
 use backoff::{Backoffs, Refused};
@@ -39,6 +41,10 @@ pub(crate) struct Posting<N> {
     parked_buffers: usize,
     max_parked_buffers: usize,
     receives: ReceiveBuffers,
+    /// Whether the device is told of each request at once.
+    doorbell: Doorbell,
+    /// There may be requests that the device was not told of.
+    is_deferring: bool,
 }
 
 impl<N: Nic> Posting<N> {
@@ -59,6 +65,50 @@ impl<N: Nic> Posting<N> {
             parked: 0,
             parked_buffers: 0,
             receives,
+            doorbell: Doorbell::Ring,
+            is_deferring: false,
+        }
+    }
+
+    /// Until [`Posting::end_batch`] or [`Posting::flush`], the device is not told of requests.
+    #[cold]
+    pub(crate) fn begin_batch(&mut self) {
+        self.doorbell = Doorbell::Defer;
+        self.is_deferring = true;
+    }
+
+    /// Returns whether there may be requests that the device was not told of.
+    #[inline]
+    pub(crate) fn is_deferring(&self) -> bool {
+        self.is_deferring
+    }
+
+    /// The device is told of what is posted from now on, and with it of what was posted before.
+    #[cold]
+    pub(crate) fn end_batch(&mut self) {
+        self.doorbell = Doorbell::Ring;
+    }
+
+    /// Tells the device of all requests.
+    #[cold]
+    pub(crate) fn flush(&mut self) {
+        self.doorbell = Doorbell::Ring;
+        self.is_deferring = false;
+        self.nic.flush();
+    }
+
+    /// Gives back the buffers of packets that the device does not have. What it has goes back with the
+    /// queue pair.
+    pub(crate) fn release_buffers(&mut self) {
+        while let Some(buffer) = self.receives.pop() {
+            self.nic.release_buffer(buffer);
+        }
+        while let Some(work) = self.work.pop() {
+            if let Work::Resend(id) = work
+                && let Some(buffer) = self.in_flight.remove(id).and_then(|packet| packet.buffer())
+            {
+                self.nic.release_buffer(buffer);
+            }
         }
     }
 
@@ -214,7 +264,7 @@ impl<N: Nic> Posting<N> {
         request: Request,
     ) -> Result<(), EndpointError> {
         let id = self.in_flight.next_id().ok_or(EndpointError::TryAgain)?;
-        in_flight::hand_over(&mut self.nic, destination, &request, id)?;
+        in_flight::hand_over(&mut self.nic, destination, &request, id, self.doorbell)?;
         let stored = self.in_flight.insert(InFlight {
             peer,
             owner,
@@ -236,7 +286,13 @@ impl<N: Nic> Posting<N> {
     ) -> Result<(), EndpointError> {
         self.restore(id)?;
         match self.in_flight.get(id) {
-            Some(known) => in_flight::hand_over(&mut self.nic, destination, &known.request, id),
+            Some(known) => in_flight::hand_over(
+                &mut self.nic,
+                destination,
+                &known.request,
+                id,
+                self.doorbell,
+            ),
             None => Ok(()),
         }
     }
@@ -410,6 +466,13 @@ impl<N: Nic> Posting<N> {
     /// Notes that a packet to a peer got through.
     pub(crate) fn got_through(&mut self, backoff: &mut PeerBackoff) {
         self.backoffs.got_through(backoff);
+    }
+
+    /// Returns whether there is something to do that does not wait for a completion of the device.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.receives.has_some()
+            || self.work.has_any()
+            || self.backoffs.next_end().is_some_and(|end| end <= now)
     }
 
     /// When the next back-off ends.

@@ -88,6 +88,11 @@ impl WorkQueues {
         self.queues.iter_mut().find_map(VecDeque::pop_front)
     }
 
+    /// Returns whether there is any work.
+    pub(super) fn has_any(&self) -> bool {
+        self.queues.iter().any(|queue| !queue.is_empty())
+    }
+
     /// Returns whether there is work that does not begin with posting a packet again. A packet that
     /// is to be posted again counts as a packet in flight.
     pub(super) fn has_other(&self) -> bool {

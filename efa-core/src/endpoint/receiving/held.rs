@@ -119,6 +119,12 @@ impl Held {
         }
     }
 
+    /// The device buffers of the packets that wait.
+    pub(crate) fn buffers(&self) -> impl Iterator<Item = BufferId> {
+        let packets = self.packets.iter();
+        packets.filter_map(|(_, held)| held.packet.buffer())
+    }
+
     /// Ends a packet's wait, and names the next of its chain.
     pub(crate) fn take(&mut self, id: HeldId) -> Option<(ReceivedPacket, Option<HeldId>)> {
         let HeldPacket { packet, next } = self.packets.remove(id)?;

@@ -114,6 +114,11 @@ impl Receiving {
         self.untagged.unexpected_len() + self.tagged.unexpected_len()
     }
 
+    /// The device buffers of the packets that wait.
+    pub(crate) fn held_buffers(&self) -> impl Iterator<Item = BufferId> {
+        self.held.buffers()
+    }
+
     /// Packets that wait.
     pub(crate) fn held_len(&self) -> usize {
         self.held.len()

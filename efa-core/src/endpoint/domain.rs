@@ -1,0 +1,315 @@
+//! A domain: what several endpoints of a device share.
+//!
+//! Memory is registered and addresses are inserted here, before or after the endpoints are opened,
+//! and hold for all of them. Endpoints whose queue pairs use the same completion queue share it.
+//!
+//! The domain owns its endpoints, and lends the one that is used what they share: the device's domain,
+//! the address vector, the registered memory. It stays there until another endpoint is used, so an
+//! endpoint finds all of it among its own fields, and a program that uses one endpoint for a while
+//! moves nothing. [`crate::nic`] says why it is made like that.
+
+use core::mem;
+
+use hashbrown::HashMap;
+
+use crate::address::{Qpn, RawAddress};
+use crate::nic::{
+    self, Access, Completion, CompletionQueueId, LentNic, Loan, Nic, QueuePair, Region, UserSlice,
+};
+
+use crate::endpoint::Endpoint;
+use crate::endpoint::api::config::EndpointConfig;
+use crate::endpoint::api::error::EndpointError;
+use crate::endpoint::api::time::Instant;
+use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::ids::{Arena, EndpointId, PeerId};
+use crate::endpoint::one_sided::exposed::{self, Exposed};
+use crate::endpoint::peers::AddressVector;
+
+/// A domain of a device, with the endpoints in it.
+pub struct Domain<D: nic::Domain> {
+    endpoints: Arena<Endpoint<LentNic<D>>, EndpointId>,
+    /// The ids of all endpoints, oldest first.
+    order: Vec<EndpointId>,
+    by_queue_pair: HashMap<Qpn, EndpointId>,
+    /// The endpoint that has what is shared.
+    holder: Option<EndpointId>,
+    /// What is shared; while an endpoint has it, what that endpoint had instead.
+    shared: Shared<D>,
+    /// The completion queues of the endpoints.
+    queues: Vec<CompletionQueueId>,
+    /// Completions of the device, of one poll.
+    batch: Vec<Completion>,
+}
+
+struct Shared<D> {
+    nic: Loan<D>,
+    addresses: AddressVector,
+    exposed: Exposed,
+}
+
+impl<D: nic::Domain> Shared<D> {
+    /// Lends what is shared to an endpoint, or takes it back.
+    fn exchange(&mut self, endpoint: &mut Endpoint<LentNic<D>>) {
+        mem::swap(&mut self.nic, endpoint.nic_mut().loan_mut());
+        mem::swap(&mut self.addresses, endpoint.peers.addresses_mut());
+        mem::swap(&mut self.exposed, &mut endpoint.exposed);
+    }
+}
+
+impl<D: nic::Domain> Domain<D> {
+    /// A domain without endpoints. `seed` scatters the table of addresses, so that nobody can choose
+    /// addresses that collide.
+    pub fn new(nic: D, seed: u64) -> Self {
+        Domain {
+            endpoints: Arena::new(usize::from(u16::MAX)),
+            order: Vec::new(),
+            by_queue_pair: HashMap::new(),
+            holder: None,
+            shared: Shared {
+                nic: Loan::new(nic),
+                addresses: AddressVector::new(Mixer::new(seed)),
+                exposed: Exposed::new(),
+            },
+            queues: Vec::new(),
+            batch: Vec::new(),
+        }
+    }
+
+    /// The device's domain, to make completion queues and queue pairs. Polling it behind the
+    /// endpoints' back loses packets.
+    pub fn nic_mut(&mut self) -> &mut D {
+        match self
+            .holder
+            .and_then(|holder| self.endpoints.get_mut(holder))
+        {
+            Some(endpoint) => endpoint.nic_mut(),
+            None => &mut self.shared.nic,
+        }
+    }
+
+    /// Opens an endpoint on a queue pair of this domain and posts its receive buffers.
+    ///
+    /// # Errors
+    /// The settings contradict each other or the device. The queue pair is closed then.
+    pub fn open_endpoint(
+        &mut self,
+        queue_pair: D::QueuePair,
+        config: EndpointConfig,
+    ) -> Result<EndpointId, EndpointError> {
+        let shared = self.bring_home();
+        if let Err(error) = Endpoint::<LentNic<D>>::check(queue_pair.attributes(), &config) {
+            queue_pair.close(&mut shared.nic);
+            return Err(error);
+        }
+        let queue = queue_pair.completion_queue();
+        let qpn = queue_pair.local_address().qpn;
+        let nic = LentNic::new(queue_pair, mem::take(&mut shared.nic));
+        let mut endpoint = Endpoint::build(nic, config);
+        mem::swap(&mut shared.nic, endpoint.nic_mut().loan_mut());
+        match self.endpoints.insert(endpoint) {
+            Ok(id) => {
+                self.order.push(id);
+                self.by_queue_pair.insert(qpn, id);
+                if !self.queues.contains(&queue) {
+                    self.queues.push(queue);
+                }
+                Ok(id)
+            }
+            Err(endpoint) => {
+                self.end(endpoint);
+                Err(EndpointError::TryAgain)
+            }
+        }
+    }
+
+    /// Closes an endpoint. Operations in flight end without a completion. Returns whether there was
+    /// such an endpoint.
+    pub fn close_endpoint(&mut self, id: EndpointId) -> bool {
+        self.bring_home();
+        let Some(endpoint) = self.endpoints.remove(id) else {
+            return false;
+        };
+        self.order.retain(|other| *other != id);
+        self.by_queue_pair.remove(&endpoint.address().qpn);
+        let queue = endpoint.nic().queue_pair().completion_queue();
+        let mut others = self.order.iter().filter_map(|id| self.endpoints.get(*id));
+        if !others.any(|other| other.nic().queue_pair().completion_queue() == queue) {
+            self.queues.retain(|used| *used != queue);
+        }
+        self.end(endpoint);
+        true
+    }
+
+    /// Ends an endpoint that was taken out; what is shared is at home.
+    fn end(&mut self, mut endpoint: Endpoint<LentNic<D>>) {
+        self.shared.exchange(&mut endpoint);
+        endpoint.leave_domain();
+        self.shared.exchange(&mut endpoint);
+        let queue_pair = endpoint.into_nic().into_queue_pair();
+        queue_pair.close(&mut self.shared.nic);
+    }
+
+    /// Closes the domain with all its endpoints and gives the device's domain back.
+    pub fn close(mut self) -> D {
+        while let Some(id) = self.order.last().copied() {
+            self.close_endpoint(id);
+        }
+        let Shared { nic, addresses, .. } = &mut self.shared;
+        for ahn in addresses.ids().filter_map(|peer| addresses.ahn(peer)) {
+            // The domain is about to go; an error has no one to be told to.
+            let _ = nic.destroy_address_handle(ahn);
+        }
+        self.shared.nic.into_inner()
+    }
+
+    /// An endpoint of this domain. `None` if it was closed.
+    #[inline]
+    pub fn endpoint(&mut self, id: EndpointId) -> Option<&mut Endpoint<LentNic<D>>> {
+        if self.holder != Some(id) {
+            self.bring_home();
+            self.shared.exchange(self.endpoints.get_mut(id)?);
+            self.holder = Some(id);
+        }
+        self.endpoints.get_mut(id)
+    }
+
+    /// Takes back what is shared.
+    fn bring_home(&mut self) -> &mut Shared<D> {
+        if let Some(holder) = self.holder.take()
+            && let Some(endpoint) = self.endpoints.get_mut(holder)
+        {
+            self.shared.exchange(endpoint);
+        }
+        &mut self.shared
+    }
+
+    /// Registers memory for all endpoints, as [`Endpoint::register`] does for one.
+    ///
+    /// # Errors
+    /// The device refuses.
+    pub fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, EndpointError> {
+        let Shared { nic, exposed, .. } = self.bring_home();
+        exposed::register(&mut **nic, exposed, memory, access)
+    }
+
+    /// Ends a registration of [`Domain::register`]. No operation of the application may be using it;
+    /// writes and reads of peers that do are given up, at every endpoint.
+    ///
+    /// # Errors
+    /// The region is not registered.
+    pub fn deregister(&mut self, region: Region) -> Result<(), EndpointError> {
+        let removed = self.bring_home().exposed.remove(&region.remote_key.0);
+        if let Some((memory, ..)) = removed {
+            for index in 0..self.order.len() {
+                if let Some(endpoint) = self.endpoint(self.order[index]) {
+                    endpoint.give_up_uses(region, memory);
+                }
+            }
+        }
+        Ok(self.nic_mut().deregister(region)?)
+    }
+
+    /// Puts an address into the address vector, for all endpoints; an address that is there already
+    /// keeps its id, also if only a packet introduced it.
+    ///
+    /// # Errors
+    /// The device's address book is full.
+    pub fn insert_address(&mut self, address: RawAddress) -> Result<PeerId, EndpointError> {
+        let Shared { nic, addresses, .. } = self.bring_home();
+        addresses.insert_explicit(&mut **nic, address)
+    }
+
+    /// Takes an address out of the address vector. At every endpoint, operations with the peer fail
+    /// with `FI_ECANCELED` (as soon as the device is done with their memory), and messages of the peer
+    /// that no receive took yet are dropped.
+    ///
+    /// # Errors
+    /// The peer is not in the address vector.
+    pub fn remove_address(&mut self, peer: PeerId) -> Result<(), EndpointError> {
+        if !self.bring_home().addresses.contains(peer) {
+            return Err(EndpointError::UnknownPeer(peer));
+        }
+        for index in 0..self.order.len() {
+            if let Some(endpoint) = self.endpoint(self.order[index]) {
+                endpoint.leave_peer(peer);
+            }
+        }
+        let Shared { nic, addresses, .. } = self.bring_home();
+        if let Some(ahn) = addresses.remove(peer) {
+            nic.destroy_address_handle(ahn)?;
+        }
+        for index in 0..self.order.len() {
+            if let Some(endpoint) = self.endpoint(self.order[index]) {
+                endpoint.do_pending_work();
+            }
+        }
+        Ok(())
+    }
+
+    /// The address of a peer.
+    pub fn lookup_address(&mut self, peer: PeerId) -> Option<RawAddress> {
+        self.bring_home().addresses.address(peer)
+    }
+
+    /// Does whatever can be done at time `now` for all endpoints, as [`Endpoint::progress`] does for
+    /// one: rings for requests that wait for it, takes completions from each completion queue and gives
+    /// them to the endpoints whose queue pairs they name, posts what waits. Returns the number of
+    /// device completions taken.
+    ///
+    /// A completion queue is left alone while one of its endpoints has
+    /// [`EndpointConfig::completion_queue`] completions that the application has not taken.
+    pub fn progress(&mut self, now: Instant) -> usize {
+        for index in 0..self.order.len() {
+            let id = self.order[index];
+            if self
+                .endpoints
+                .get_mut(id)
+                .is_some_and(|endpoint| endpoint.set_now(now))
+                && let Some(endpoint) = self.endpoint(id)
+            {
+                endpoint.flush();
+            }
+        }
+        let mut taken = 0;
+        let mut batch = mem::take(&mut self.batch);
+        for index in 0..self.queues.len() {
+            let queue = self.queues[index];
+            if let Some(limit) = self.room(queue) {
+                taken += self.nic_mut().poll(queue, &mut batch, limit);
+            }
+            for completion in batch.drain(..) {
+                if let Some(id) = self.by_queue_pair.get(&completion.queue_pair)
+                    && let Some(endpoint) = self.endpoint(*id)
+                {
+                    endpoint.on_completion(&completion);
+                }
+            }
+        }
+        self.batch = batch;
+        for index in 0..self.order.len() {
+            let id = self.order[index];
+            if self.endpoints.get(id).is_some_and(Endpoint::is_due)
+                && let Some(endpoint) = self.endpoint(id)
+            {
+                endpoint.finish_progress();
+            }
+        }
+        taken
+    }
+
+    /// How many completions to take from a queue at once; `None` if an endpoint has no room for more.
+    fn room(&self, queue: CompletionQueueId) -> Option<usize> {
+        let users = self.order.iter().filter_map(|id| self.endpoints.get(*id));
+        let mut users = users.filter(|user| user.nic().queue_pair().completion_queue() == queue);
+        users.try_fold(0, |limit: usize, user| {
+            user.has_room().then(|| limit.max(user.config().poll_batch))
+        })
+    }
+
+    /// When `progress` has to be called even if the device stays silent.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let endpoints = self.order.iter().filter_map(|id| self.endpoints.get(*id));
+        endpoints.filter_map(Endpoint::next_timeout).min()
+    }
+}

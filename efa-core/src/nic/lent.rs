@@ -1,0 +1,100 @@
+//! A domain that several endpoints share, on loan to one of them.
+
+use core::ops::{Deref, DerefMut};
+
+use super::hold::Nic;
+use super::objects::Domain;
+
+/// Something that is here, or elsewhere for a while. It is moved by swapping two of these.
+#[derive(Debug)]
+pub(crate) struct Loan<T>(Option<Box<T>>);
+
+impl<T> Default for Loan<T> {
+    /// Elsewhere.
+    fn default() -> Self {
+        Loan(None)
+    }
+}
+
+#[cold]
+fn not_here() -> ! {
+    unreachable!("an endpoint of a shared domain is used through the domain, which lends it first")
+}
+
+impl<T> Loan<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Loan(Some(Box::new(value)))
+    }
+
+    pub(crate) fn into_inner(self) -> T {
+        *self.0.unwrap_or_else(|| not_here())
+    }
+}
+
+impl<T> Deref for Loan<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        self.0.as_deref().unwrap_or_else(|| not_here())
+    }
+}
+
+impl<T> DerefMut for Loan<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_deref_mut().unwrap_or_else(|| not_here())
+    }
+}
+
+/// A queue pair whose domain is shared: the domain is here while the endpoint is used.
+#[derive(Debug)]
+pub struct LentNic<D: Domain> {
+    queue_pair: D::QueuePair,
+    domain: Loan<D>,
+}
+
+impl<D: Domain> LentNic<D> {
+    pub(crate) fn new(queue_pair: D::QueuePair, domain: Loan<D>) -> Self {
+        LentNic { queue_pair, domain }
+    }
+
+    /// The domain's place.
+    pub(crate) fn loan_mut(&mut self) -> &mut Loan<D> {
+        &mut self.domain
+    }
+
+    pub(crate) fn into_queue_pair(self) -> D::QueuePair {
+        self.queue_pair
+    }
+}
+
+impl<D: Domain> Deref for LentNic<D> {
+    type Target = D;
+
+    #[inline(always)]
+    fn deref(&self) -> &D {
+        &self.domain
+    }
+}
+
+impl<D: Domain> DerefMut for LentNic<D> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut D {
+        &mut self.domain
+    }
+}
+
+impl<D: Domain> Nic for LentNic<D> {
+    type Domain = D;
+
+    #[inline(always)]
+    fn queue_pair(&self) -> &D::QueuePair {
+        &self.queue_pair
+    }
+
+    #[inline(always)]
+    fn parts(&mut self) -> (&mut D, &mut D::QueuePair) {
+        (&mut self.domain, &mut self.queue_pair)
+    }
+}
