@@ -89,7 +89,10 @@ fn figures_are_those_of_the_code() {
         format!("Commands are at most {LONGEST_COMMAND} bytes long"),
         format!("answers at most {} MiB", LONGEST_ANSWER >> 20),
         format!("ends with status {UNSUPPORTED} "),
-        format!("to answer a command ({} by default)", ANSWER_TIME.as_secs()),
+        format!(
+            "to answer a command ({} by default; `hello`",
+            ANSWER_TIME.as_secs()
+        ),
     ] {
         assert!(text.contains(&claim), "{claim}");
     }

@@ -95,14 +95,15 @@ fn a_crash_is_a_result_of_its_case() {
 
 #[test]
 fn a_hang_is_a_result_of_its_case() {
-    let dut = shell("echo about to think >&2; exec sleep 100000");
+    let dut = "exec:sh -c 'echo about to think >&2; echo hello version=1 name=mine; \
+               exec sleep 100000'";
     let texts = [
         "did not answer `open api=1.11",
         "within 1s",
         "about to think",
         "2 failed",
     ];
-    expect(&dut, &["--answer-time", "1"], 1, &texts);
+    expect(dut, &["--answer-time", "1"], 1, &texts);
 }
 
 #[test]

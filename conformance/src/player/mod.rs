@@ -300,7 +300,9 @@ impl Player {
             return Ok(identity.clone());
         }
         let hello = Command::Hello { version: VERSION };
-        let answer = self.answer(&hello, &mut Vec::new())?;
+        // However soon it has to answer later, starting takes what it takes.
+        let limit = self.limit.max(ANSWER_TIME);
+        let answer = self.answer(&hello, limit, &mut Vec::new())?;
         match answer {
             Event::Hello {
                 version: VERSION,
@@ -357,11 +359,16 @@ impl Player {
     pub fn ask(&mut self, command: &Command, aside: &mut Vec<Event>) -> Result<Event, PlayerError> {
         self.identity()?;
         self.tell(command)?;
-        self.answer(command, aside)
+        self.answer(command, self.limit, aside)
     }
 
-    fn answer(&mut self, command: &Command, aside: &mut Vec<Event>) -> Result<Event, PlayerError> {
-        let deadline = Instant::now() + self.limit;
+    fn answer(
+        &mut self,
+        command: &Command,
+        limit: Duration,
+        aside: &mut Vec<Event>,
+    ) -> Result<Event, PlayerError> {
+        let deadline = Instant::now() + limit;
         let most = aside.len() + MOST_ASIDE;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -386,7 +393,7 @@ impl Player {
                     return Err(PlayerError::Silent {
                         endpoint: self.endpoint.clone(),
                         command: command.line(),
-                        limit: self.limit,
+                        limit,
                         tail: self.tail(),
                     });
                 }

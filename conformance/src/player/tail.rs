@@ -12,7 +12,7 @@ const KEPT: usize = 12;
 /// Longer lines are divided.
 const LONGEST: u64 = 400;
 /// How long to wait for the rest of what an ended process said.
-const REST: Duration = Duration::from_secs(1);
+const REST: Duration = Duration::from_secs(5);
 
 /// Reads standard error as it comes, so that the process never waits for it.
 #[derive(Debug)]
