@@ -1,49 +1,144 @@
-//! Every field of every packet of a capture, as text.
+//! Every field of every packet of a capture, for people or for programs.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
-use efa_core::wire::Packet;
-use efa_core::wire::fields::fields_of;
-use efa_emu::capture::Direction;
+use efa_core::wire::fields::{FieldName, Value, fields_of};
+use efa_core::wire::{Packet, PacketType, fields};
+use efa_emu::capture::{Direction, ReadError};
 use efa_emu::frame::Kind;
+use serde::{Serialize, Serializer};
 
-use crate::trace::{Capture, CapturedPacket};
+use crate::trace::{CapturedPacket, Frames, UserRecvQps};
 
-/// Writes a capture as text.
-pub fn show(capture: &Capture, output: &mut impl Write) -> io::Result<()> {
-    let start = capture.frames.first().map(|frame| frame.time);
-    for frame in &capture.frames {
-        let since = frame.time.saturating_sub(start.unwrap_or_default());
-        show_frame(capture, frame, since.as_nanos(), output)?;
-    }
-    for damage in &capture.damage {
-        writeln!(output, "damaged: {damage}")?;
-    }
-    Ok(())
+/// Why a capture was not shown to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum ShowError {
+    /// The capture cannot be read on.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// Nobody takes what is shown.
+    #[error(transparent)]
+    Write(#[from] io::Error),
 }
 
-fn show_frame(
-    capture: &Capture,
+/// Which packets are shown. What is empty leaves nothing out.
+#[derive(Clone, Default, Debug)]
+pub struct Filter {
+    /// Texts one of which the packet's type contains, in any case.
+    pub types: Vec<String>,
+    /// The hosts that captured it.
+    pub hosts: Vec<String>,
+    /// Its number in the capture.
+    pub packets: Option<RangeInclusive<u64>>,
+    /// Fields that it has with these values.
+    pub fields: Vec<(String, u64)>,
+}
+
+impl Filter {
+    fn takes(&self, frame: &CapturedPacket, host: &str) -> bool {
+        let kind = frame.kind().to_uppercase();
+        let of_type = |text: &String| kind.contains(&text.to_uppercase());
+        let packet = frame.rdm().unwrap_or_default();
+        let has = |(name, value): &(String, u64)| {
+            let mut fields = fields_of(packet).into_iter().flatten();
+            fields.any(|field| {
+                field.value.as_u64() == Some(*value) && field.name().to_string() == *name
+            })
+        };
+        (self.types.is_empty() || self.types.iter().any(of_type))
+            && (self.hosts.is_empty() || self.hosts.iter().any(|name| name == host))
+            && self
+                .packets
+                .as_ref()
+                .is_none_or(|range| range.contains(&frame.number))
+            && self.fields.iter().all(has)
+    }
+}
+
+/// The names that fields may have; an array's without the index of its entry.
+pub fn field_names() -> impl Iterator<Item = &'static str> {
+    PacketType::ALL
+        .iter()
+        .flat_map(|packet_type| fields::layout(*packet_type))
+        .map(|field| field.descriptor.name)
+}
+
+/// How packets are shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// A line for each field.
+    Text,
+    /// A JSON object for each packet, on a line of its own.
+    Json,
+}
+
+/// Writes the packets of a capture that `filter` takes; returns how many those are.
+///
+/// # Errors
+/// If the capture cannot be read on, or `output` cannot be written to.
+pub fn show<R: Read>(
+    frames: &mut Frames<R>,
+    filter: &Filter,
+    form: Form,
+    output: &mut impl Write,
+) -> Result<u64, ShowError> {
+    let mut start = None;
+    let mut shown = 0;
+    let mut user_recv = UserRecvQps::default();
+    while let Some(mut frame) = frames.next_frame()? {
+        frame.headerless = user_recv.follow(&frame);
+        let since = frame.time.saturating_sub(*start.get_or_insert(frame.time));
+        let hosts = frames.interfaces();
+        let host = hosts.get(frame.interface).map_or("", String::as_str);
+        if !filter.takes(&frame, host) {
+            continue;
+        }
+        shown += 1;
+        match form {
+            Form::Text => show_text(host, &frame, since, output)?,
+            Form::Json => {
+                serde_json::to_writer(&mut *output, &Shown::of(host, &frame, since))
+                    .map_err(io::Error::from)?;
+                output.write_all(b"\n")?;
+            }
+        }
+    }
+    if form == Form::Text {
+        for damage in frames.damage() {
+            writeln!(output, "damaged: {damage}")?;
+        }
+    }
+    Ok(shown)
+}
+
+fn direction_of(frame: &CapturedPacket) -> &'static str {
+    match frame.direction {
+        Some(Direction::Outbound) => "sends",
+        Some(Direction::Inbound) => "receives",
+        None => "sees",
+    }
+}
+
+fn show_text(
+    host: &str,
     frame: &CapturedPacket,
-    nanoseconds: u128,
+    since: Duration,
     output: &mut impl Write,
 ) -> io::Result<()> {
     let header = &frame.header;
     for comment in &frame.comments {
         writeln!(output, "# {comment}")?;
     }
-    let direction = match frame.direction {
-        Some(Direction::Outbound) => "sends",
-        Some(Direction::Inbound) => "receives",
-        None => "sees",
-    };
+    let nanoseconds = since.as_nanos();
     writeln!(
         output,
-        "packet {} at {}.{:03} us: {} {direction} {}",
+        "packet {} at {}.{:03} us: {host} {} {}",
         frame.number,
         nanoseconds / 1000,
         nanoseconds % 1000,
-        capture.interfaces[frame.interface],
+        direction_of(frame),
         frame.kind()
     )?;
     let retry = if header.retransmission { ", again" } else { "" };
@@ -103,4 +198,121 @@ fn show_frame(
         writeln!(output, "    not valid: {error}")?;
     }
     Ok(())
+}
+
+/// A packet as `--json` shows it; docs/conformance.md describes it.
+#[derive(Serialize)]
+struct Shown<'a> {
+    number: u64,
+    /// Nanoseconds since the first packet.
+    time: u64,
+    host: &'a str,
+    direction: &'static str,
+    #[serde(rename = "type")]
+    kind: String,
+    source: Node,
+    destination: Node,
+    qkey: u32,
+    sequence: u64,
+    retransmission: bool,
+    path: u64,
+    bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    immediate: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rdma: Option<ShownRdma>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fields: Option<ShownFields<'a>>,
+    /// Why the packet is not valid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    invalid: Option<String>,
+    comments: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Node {
+    gid: String,
+    qpn: u64,
+}
+
+#[derive(Serialize)]
+struct ShownRdma {
+    address: u64,
+    key: u64,
+    offset: u64,
+    total_length: u64,
+}
+
+/// The fields of a packet by their names, in the packet's order. Numbers are numbers, GIDs text, and
+/// everything else is bytes in hexadecimal digits.
+struct ShownFields<'a>(&'a [u8]);
+
+impl Serialize for ShownFields<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let fields = fields_of(self.0).into_iter().flatten();
+        serializer.collect_map(fields.map(|field| {
+            let name: FieldName = field.name();
+            (name.to_string(), ShownValue(field.value))
+        }))
+    }
+}
+
+struct ShownValue<'a>(Value<'a>);
+
+impl Serialize for ShownValue<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Value::Unsigned(number) => serializer.serialize_u64(number),
+            Value::Gid(gid) => serializer.collect_str(&gid),
+            Value::Bytes(bytes) => {
+                let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+                serializer.serialize_str(&digits)
+            }
+        }
+    }
+}
+
+impl<'a> Shown<'a> {
+    fn of(host: &'a str, frame: &'a CapturedPacket, since: Duration) -> Self {
+        let header = &frame.header;
+        Shown {
+            number: frame.number,
+            time: since.as_nanos() as u64,
+            host,
+            direction: direction_of(frame),
+            kind: frame.kind(),
+            source: Node {
+                gid: frame.source.to_string(),
+                qpn: header.source_qpn.0.into(),
+            },
+            destination: Node {
+                gid: frame.destination.to_string(),
+                qpn: header.destination_qpn.0.into(),
+            },
+            qkey: header.qkey.0,
+            sequence: header.sequence.into(),
+            retransmission: header.retransmission,
+            path: header.path.into(),
+            bytes: header.payload_length.into(),
+            immediate: header.immediate,
+            rdma: header.kind.rdma().map(|rdma| ShownRdma {
+                address: rdma.remote.address,
+                key: rdma.remote.key.into(),
+                offset: rdma.offset.into(),
+                total_length: rdma.total_length.into(),
+            }),
+            status: match header.kind {
+                Kind::Response(status) => Some(status.describe()),
+                _ => None,
+            },
+            fields: frame.rdm().map(ShownFields),
+            invalid: frame
+                .rdm()
+                .and_then(|packet| Packet::parse(packet).err())
+                .map(|error| error.to_string()),
+            comments: &frame.comments,
+        }
+    }
 }

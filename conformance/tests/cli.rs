@@ -302,6 +302,133 @@ fn show_prints_every_field() {
     }
 }
 
+/// What `show` prints as JSON, line by line.
+fn shown(arguments: &[&str]) -> Vec<serde_json::Value> {
+    let output = conformance(&[&["show", "--json"], arguments].concat());
+    let (status, printed) = outcome(&output);
+    assert_eq!(status, Some(0), "{printed}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn show_prints_json_for_programs() {
+    let path = corpus().join("eager-tagged.pcapng").display().to_string();
+    let packets = shown(&[&path]);
+    assert_eq!(packets.len(), 6);
+    let first = &packets[0];
+    assert_eq!(first["number"], 1);
+    assert_eq!(first["time"], 0);
+    assert_eq!(first["host"], "a");
+    assert_eq!(first["direction"], "sends");
+    assert_eq!(first["type"], "EAGER_TAGRTM");
+    assert_eq!(first["fields"]["tag"], 0x1237);
+    assert_eq!(first["fields"]["raw_addr.size"], 36);
+    assert_eq!(first["fields"]["raw_addr.gid"], first["source"]["gid"]);
+    let data = first["fields"]["data"].as_str().unwrap();
+    assert_eq!(data.len(), 200);
+    assert!(data.bytes().all(|digit| digit.is_ascii_hexdigit()));
+}
+
+#[test]
+fn show_takes_out_what_is_asked_for() {
+    let path = corpus().join("long-cts.pcapng").display().to_string();
+    let all = shown(&[&path]);
+    let count = |keep: &dyn Fn(&serde_json::Value) -> bool| all.iter().filter(|p| keep(p)).count();
+    let of_type = |packet: &serde_json::Value, name: &str| packet["type"] == name;
+    let cts = count(&|packet| of_type(packet, "CTS"));
+    let data = count(&|packet| of_type(packet, "CTSDATA"));
+    assert!(cts > 0 && data > cts);
+    // A part of the name, in any case.
+    assert_eq!(shown(&[&path, "--type", "ctsdata"]).len(), data);
+    assert_eq!(
+        shown(&[&path, "--type", "ctsdata", "--type", "handshake"]).len(),
+        data + count(&|packet| of_type(packet, "HANDSHAKE"))
+    );
+    let at_b = shown(&[&path, "--host", "b"]);
+    assert_eq!(at_b.len(), count(&|packet| packet["host"] == "b"));
+    assert!(at_b.len() < all.len());
+    let some = shown(&[&path, "--packets", "3-5"]);
+    let numbers: Vec<u64> = some.iter().filter_map(|p| p["number"].as_u64()).collect();
+    assert_eq!(numbers, [3, 4, 5]);
+    assert_eq!(shown(&[&path, "--packets", "2"]).len(), 1);
+    let at = all
+        .iter()
+        .find(|packet| of_type(packet, "CTSDATA"))
+        .unwrap();
+    let offset = format!("seg_offset={}", at["fields"]["seg_offset"]);
+    let picked = shown(&[&path, "--type", "CTSDATA", "--field", &offset]);
+    assert!(!picked.is_empty() && picked.len() < data, "{picked:?}");
+    // An entry of an array, in hexadecimal.
+    let extra = |packet: &serde_json::Value| packet["fields"]["extra_info[0]"].as_u64();
+    let wanted = all.iter().find_map(extra).unwrap();
+    let option = format!("extra_info[0]={wanted:#x}");
+    let found = shown(&[&path, "--field", &option]);
+    assert_eq!(found.len(), count(&|packet| extra(packet) == Some(wanted)));
+    assert!(!found.is_empty());
+    // All of several.
+    let none = shown(&[&path, "--field", &offset, "--field", "nextra_p3=4"]);
+    assert_eq!(none.len(), 0);
+}
+
+#[test]
+fn show_reads_standard_input() {
+    let path = corpus().join("eager-tagged.pcapng");
+    let output = Command::new(env!("CARGO_BIN_EXE_efa-conformance"))
+        .args(["show", "-", "--type", "HANDSHAKE"])
+        .stdin(std::fs::File::open(path).unwrap())
+        .output()
+        .unwrap();
+    let (status, printed) = outcome(&output);
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(
+        printed.starts_with("packet ") || printed.starts_with("# "),
+        "{printed}"
+    );
+    assert!(!printed.contains("EAGER_TAGRTM"), "{printed}");
+}
+
+#[test]
+fn mistakes_in_the_options_of_show_are_named_with_the_remedy() {
+    let path = corpus().join("eager-tagged.pcapng").display().to_string();
+    for (option, value, said) in [
+        ("--field", "msgid=1", "did you mean `msg_id`?"),
+        ("--field", "msg_id", "msg_id=3"),
+        ("--field", "msg_id=x", "`x` is no number"),
+        ("--packets", "5-3", "10-20"),
+    ] {
+        let (status, printed) = outcome(&conformance(&["show", &path, option, value]));
+        assert_eq!(status, Some(2), "{printed}");
+        assert!(printed.contains(said), "{printed}");
+    }
+    let (status, printed) = outcome(&conformance(&["show", &path, "--type", "RECEIPT"]));
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(printed.contains("no packet is shown"), "{printed}");
+}
+
+#[test]
+fn list_prints_json_for_programs() {
+    let output = conformance(&["list", "--json", &corpus().display().to_string()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let traces: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let found = traces.iter().find(|trace| trace["name"] == "eager-tagged");
+    let trace = found.unwrap();
+    assert_eq!(trace["endpoints"], serde_json::json!(["a", "b"]));
+    assert_eq!(trace["spec"], serde_json::json!(["3.2"]));
+    assert_eq!(trace["packets"], 3);
+    assert!(
+        trace["path"]
+            .as_str()
+            .unwrap()
+            .ends_with("eager-tagged.pcapng")
+    );
+}
+
 #[test]
 fn list_describes_the_corpus() {
     let (status, printed) = outcome(&conformance(&["list", &corpus().display().to_string()]));

@@ -6,10 +6,11 @@
 mod check;
 mod drive;
 mod interop;
-mod look;
+mod list;
 mod progress;
 mod record;
 mod run;
+mod show;
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -35,9 +36,9 @@ enum Command {
     /// Check a capture against the rules of the protocol.
     Check(check::Check),
     /// Show every field of every packet of a capture.
-    Show(look::Show),
+    Show(show::Show),
     /// List traces and what they are about.
-    List(look::List),
+    List(list::List),
     /// Run the software that must work on emulated devices, and say what was measured.
     Interop(interop::Interop),
     /// Play an endpoint as `run --dut exec:COMMAND` drives it, with stock libfabric or the engine
@@ -87,8 +88,8 @@ pub fn main() -> ExitCode {
         Command::Record(arguments) => record::record(&arguments),
         Command::Interop(arguments) => interop::interop(&arguments),
         Command::Check(arguments) => check::check(&arguments),
-        Command::Show(arguments) => look::show(&arguments),
-        Command::List(arguments) => look::list(&arguments),
+        Command::Show(arguments) => show::run(&arguments),
+        Command::List(arguments) => list::run(&arguments),
         Command::Drive(arguments) => drive::drive(&arguments),
     };
     outcome.into()
