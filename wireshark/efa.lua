@@ -244,8 +244,8 @@ local FEATURES = {
 }
 -- {name, kind of ProtoField, base and value strings, description}
 local FIELDS = {
-    { "atomic_datatype", "uint32", "enum fi_datatype of libfabric (spec section 3.3, table 3.13)", base.DEC, DATATYPES },
-    { "atomic_op", "uint32", "enum fi_op of libfabric (spec section 3.3, table 3.13)", base.DEC, ATOMIC_OPS },
+    { "atomic_datatype", "uint32", "enum fi_datatype of libfabric (spec section 3.3, table 3.13, 3.14)", base.DEC, DATATYPES },
+    { "atomic_op", "uint32", "enum fi_op of libfabric (spec section 3.3, table 3.13, 3.14)", base.DEC, ATOMIC_OPS },
     { "connid", "uint32", "connection id of the sender (spec section 3.2, table 3.6)", base.HEX },
     { "connid.padding", "bytes", "without meaning; senders may leave anything in it (spec section 2.1, table 2.2)" },
     { "cq_data", "uint64", "data for the completion at the target (spec section 3.1)", base.HEX },
@@ -298,85 +298,89 @@ local FIELDS = {
 local SECTIONS = {
     { { "type", 1 }, { "version", 1 }, { "flags", 2 } },
     { { "trailing", "rest" } },
-    { { "connid", 4, when = 15 }, { "padding", 4, unless = 15 }, { "send_id", 4 }, { "recv_id", 4 }, { "recv_length", 8 } },
-    { { "recv_id", 4 }, { "seg_length", 8 }, { "seg_offset", 8 }, { "connid", 4, when = 15 }, { "padding", 4, when = 15 } },
+    { { "connid", 4, when = 15 }, { "padding", 4, unless = 15 } },
+    { { "send_id", 4 } },
+    { { "recv_id", 4 } },
+    { { "recv_length", 8 } },
+    { { "seg_length", 8 } },
+    { { "seg_offset", 8 } },
+    { { "connid", 4, when = 15 }, { "padding", 4, when = 15 } },
     { { "data", "rest" } },
-    { { "connid", 4, when = 15 }, { "padding", 4, unless = 15 }, { "recv_id", 4 }, { "send_id", 4 }, { "seg_length", 8 } },
-    { { "send_id", 4 }, { "recv_id", 4 }, { "connid", 4, when = 15 }, { "padding", 4, unless = 15, if_room = true } },
-    { { "connid", 4, when = 15 }, { "padding", 4, unless = 15 }, { "reserved", 4 }, { "recv_id", 4 }, { "seg_length", 8 } },
+    { { "connid", 4, when = 15 }, { "padding", 4, unless = 15, if_room = true } },
+    { { "reserved", 4 } },
     { { "nextra_p3", 4, counts = "extra_info" } },
     { array = "extra_info", { "extra_info", 8 } },
-    { { "connid", 4, when = 15 }, { "connid.padding", 4, when = 15 }, { "host_id", 8, when = 0 }, { "device_version", 4, when = 1 }, { "device_version.reserved", 4, when = 1 }, { "user_recv_qp.qpn", 4, when = 2 }, { "user_recv_qp.qkey", 4, when = 2 }, { "hmem_p2p.p2p_supported", 1, when = 3 }, { "hmem_p2p.reserved", 7, when = 3 } },
-    { { "send_id", 4 }, { "msg_id", 4 }, { "connid", 4, when = 15 }, { "padding", 4, unless = 15 } },
-    { { "send_id", 4 }, { "recv_id", 4 }, { "connid", 4, when = 15 }, { "padding", 4, unless = 15 } },
-    { { "op_id", 4 }, { "ref_kind", 4 }, { "prov_errno", 4 }, { "connid", 4, when = 15 }, { "padding", 4, unless = 15 } },
+    { { "connid", 4, when = 15 }, { "connid.padding", 4, when = 15 } },
+    { { "host_id", 8, when = 0 } },
+    { { "device_version", 4, when = 1 }, { "device_version.reserved", 4, when = 1 } },
+    { { "user_recv_qp.qpn", 4, when = 2 }, { "user_recv_qp.qkey", 4, when = 2 } },
+    { { "hmem_p2p.p2p_supported", 1, when = 3 }, { "hmem_p2p.reserved", 7, when = 3 } },
     { { "msg_id", 4 } },
+    { { "op_id", 4 } },
+    { { "ref_kind", 4 } },
+    { { "prov_errno", 4 } },
     { { "raw_addr.size", 4, when = 0 }, { "raw_addr.gid", 16, when = 0 }, { "raw_addr.qpn", 2, when = 0 }, { "raw_addr.pad", 2, when = 0 }, { "raw_addr.connid", 4, when = 0 }, { "raw_addr.reserved", 8, when = 0 }, { "raw_addr.surplus", "surplus", when = 0 }, { "cq_data", 8, when = 1 }, { "connid", 4, when = 15 } },
     { { "tag", 8 } },
-    { { "msg_length", 8 }, { "seg_offset", 8 } },
-    { { "msg_id", 4 }, { "msg_length", 8 }, { "send_id", 4 }, { "credit_request", 4 } },
+    { { "msg_length", 8 } },
+    { { "credit_request", 4 } },
     { { "rma_iov_count", 4, counts = "rma_iov" } },
     { array = "rma_iov", { "rma_iov.addr", 8 }, { "rma_iov.len", 8 }, { "rma_iov.key", 8 } },
-    { { "rma_iov_count", 4, counts = "rma_iov" }, { "msg_length", 8 }, { "send_id", 4 }, { "credit_request", 4 } },
-    { { "rma_iov_count", 4, counts = "rma_iov" }, { "msg_length", 8 }, { "recv_id", 4 }, { "recv_length", 4 } },
-    { { "msg_id", 4 }, { "rma_iov_count", 4, counts = "rma_iov" }, { "atomic_datatype", 4 }, { "atomic_op", 4 } },
+    { { "recv_length", 4 } },
+    { { "atomic_datatype", 4 } },
+    { { "atomic_op", 4 } },
     { { "padding", 4 } },
-    { { "recv_id", 4 } },
-    { { "msg_id", 4 }, { "msg_length", 8 }, { "send_id", 4 }, { "read_iov_count", 4, counts = "read_iov" } },
+    { { "read_iov_count", 4, counts = "read_iov" } },
     { array = "read_iov", { "read_iov.addr", 8 }, { "read_iov.len", 8 }, { "read_iov.key", 8 } },
-    { { "rma_iov_count", 4, counts = "rma_iov" }, { "msg_length", 8 }, { "send_id", 4 }, { "read_iov_count", 4, counts = "read_iov" } },
     { { "send_id", 4 }, { "padding", 4 } },
-    { { "send_id", 4 } },
-    { { "msg_id", 4 }, { "msg_length", 8 }, { "send_id", 4 }, { "credit_request", 4 }, { "seg_offset", 8 }, { "runt_length", 8 } },
-    { { "rma_iov_count", 4, counts = "rma_iov" }, { "msg_length", 8 }, { "send_id", 4 }, { "credit_request", 4 }, { "seg_offset", 8 }, { "runt_length", 8 } },
-    { { "msg_id", 4 }, { "msg_length", 8 }, { "send_id", 4 }, { "read_iov_count", 4, counts = "read_iov" }, { "seg_offset", 8 }, { "runt_length", 8 } },
-    { { "rma_iov_count", 4, counts = "rma_iov" }, { "msg_length", 8 }, { "send_id", 4 }, { "read_iov_count", 4, counts = "read_iov" }, { "seg_offset", 8 }, { "runt_length", 8 } },
+    { { "runt_length", 8 } },
 }
+-- {unsent: no release sends or receives it; needs = bits of the features of which the receiver
+-- must have announced one; numbers of the sections}
 local PACKETS = {
     [1] = { name = "RTS", family = "retired", 1, 2 },
     [2] = { name = "CONNACK", family = "retired", 1, 2 },
-    [3] = { name = "CTS", family = "control", 1, 3, 2 },
-    [4] = { name = "CTSDATA", family = "control", 1, 4, 5 },
-    [5] = { name = "READRSP", family = "control", 1, 6, 5 },
+    [3] = { name = "CTS", family = "control", 1, 3, 4, 5, 6, 2 },
+    [4] = { name = "CTSDATA", family = "control", 1, 5, 7, 8, 9, 10 },
+    [5] = { name = "READRSP", family = "control", 1, 3, 5, 4, 7, 10 },
     [6] = { name = "RMA_CONTEXT", family = "local", 1, 2 },
-    [7] = { name = "EOR", family = "control", 1, 7, 2 },
-    [8] = { name = "ATOMRSP", family = "control", 1, 8, 5 },
-    [9] = { name = "HANDSHAKE", family = "control", 1, 9, 10, 11, 2 },
-    [10] = { name = "RECEIPT", family = "control", 1, 12, 2 },
-    [11] = { name = "READ_NACK", family = "control", 1, 13, 2 },
-    [12] = { name = "PEER_ERROR", family = "control", 1, 14, 2 },
-    [64] = { name = "EAGER_MSGRTM", family = "rtm", 1, 15, 16, 5 },
-    [65] = { name = "EAGER_TAGRTM", family = "rtm", tagged = true, 1, 15, 17, 16, 5 },
-    [66] = { name = "MEDIUM_MSGRTM", family = "rtm", 1, 15, 18, 16, 5 },
-    [67] = { name = "MEDIUM_TAGRTM", family = "rtm", tagged = true, 1, 15, 18, 17, 16, 5 },
-    [68] = { name = "LONGCTS_MSGRTM", family = "rtm", 1, 19, 16, 5 },
-    [69] = { name = "LONGCTS_TAGRTM", family = "rtm", tagged = true, 1, 19, 17, 16, 5 },
-    [70] = { name = "EAGER_RTW", family = "rtw", 1, 20, 21, 16, 5 },
-    [71] = { name = "LONGCTS_RTW", family = "rtw", 1, 22, 21, 16, 5 },
-    [72] = { name = "SHORT_RTR", family = "rtr", 1, 23, 21, 16, 2 },
-    [73] = { name = "LONGCTS_RTR", family = "rtr", 1, 23, 21, 16, 2 },
-    [74] = { name = "WRITE_RTA", family = "rta", 1, 24, 25, 21, 16, 5 },
-    [75] = { name = "FETCH_RTA", family = "rta", 1, 24, 26, 21, 16, 5 },
-    [76] = { name = "COMPARE_RTA", family = "rta", 1, 24, 26, 21, 16, 5 },
-    [128] = { name = "LONGREAD_MSGRTM", family = "rtm", 1, 27, 16, 28, 2 },
-    [129] = { name = "LONGREAD_TAGRTM", family = "rtm", tagged = true, 1, 27, 17, 16, 28, 2 },
-    [130] = { name = "LONGREAD_RTW", family = "rtw", 1, 29, 21, 16, 28, 2 },
-    [131] = { name = "READ_RTR", family = "rtr", 1, 16, 2 },
-    [133] = { name = "DC_EAGER_MSGRTM", family = "rtm", dc = true, 1, 15, 30, 16, 5 },
-    [134] = { name = "DC_EAGER_TAGRTM", family = "rtm", tagged = true, dc = true, 1, 15, 30, 17, 16, 5 },
-    [135] = { name = "DC_MEDIUM_MSGRTM", family = "rtm", dc = true, 1, 15, 30, 18, 16, 5 },
-    [136] = { name = "DC_MEDIUM_TAGRTM", family = "rtm", tagged = true, dc = true, 1, 15, 30, 18, 17, 16, 5 },
-    [137] = { name = "DC_LONGCTS_MSGRTM", family = "rtm", dc = true, 1, 19, 16, 5 },
-    [138] = { name = "DC_LONGCTS_TAGRTM", family = "rtm", tagged = true, dc = true, 1, 19, 17, 16, 5 },
-    [139] = { name = "DC_EAGER_RTW", family = "rtw", dc = true, 1, 20, 30, 21, 16, 5 },
-    [140] = { name = "DC_LONGCTS_RTW", family = "rtw", dc = true, 1, 22, 21, 16, 5 },
-    [141] = { name = "DC_WRITE_RTA", family = "rta", dc = true, 1, 24, 31, 21, 16, 5 },
-    [142] = { name = "RUNTCTS_MSGRTM", family = "rtm", 1, 32, 16, 5 },
-    [143] = { name = "RUNTCTS_TAGRTM", family = "rtm", tagged = true, 1, 32, 17, 16, 5 },
-    [144] = { name = "RUNTCTS_RTW", family = "rtw", 1, 33, 21, 16, 5 },
-    [145] = { name = "RUNTREAD_MSGRTM", family = "rtm", 1, 34, 16, 28, 5 },
-    [146] = { name = "RUNTREAD_TAGRTM", family = "rtm", tagged = true, 1, 34, 17, 16, 28, 5 },
-    [147] = { name = "RUNTREAD_RTW", family = "rtw", 1, 35, 21, 16, 28, 5 },
+    [7] = { name = "EOR", family = "control", 1, 4, 5, 11, 2 },
+    [8] = { name = "ATOMRSP", family = "control", 1, 3, 12, 5, 7, 10 },
+    [9] = { name = "HANDSHAKE", family = "control", 1, 13, 14, 15, 16, 17, 18, 19, 2 },
+    [10] = { name = "RECEIPT", family = "control", 1, 4, 20, 3, 2 },
+    [11] = { name = "READ_NACK", family = "control", needs = { 6 }, 1, 4, 5, 3, 2 },
+    [12] = { name = "PEER_ERROR", family = "control", 1, 21, 22, 23, 3, 2 },
+    [64] = { name = "EAGER_MSGRTM", family = "rtm", 1, 20, 24, 10 },
+    [65] = { name = "EAGER_TAGRTM", family = "rtm", tagged = true, 1, 20, 25, 24, 10 },
+    [66] = { name = "MEDIUM_MSGRTM", family = "rtm", 1, 20, 26, 8, 24, 10 },
+    [67] = { name = "MEDIUM_TAGRTM", family = "rtm", tagged = true, 1, 20, 26, 8, 25, 24, 10 },
+    [68] = { name = "LONGCTS_MSGRTM", family = "rtm", 1, 20, 26, 4, 27, 24, 10 },
+    [69] = { name = "LONGCTS_TAGRTM", family = "rtm", tagged = true, 1, 20, 26, 4, 27, 25, 24, 10 },
+    [70] = { name = "EAGER_RTW", family = "rtw", 1, 28, 29, 24, 10 },
+    [71] = { name = "LONGCTS_RTW", family = "rtw", 1, 28, 26, 4, 27, 29, 24, 10 },
+    [72] = { name = "SHORT_RTR", family = "rtr", 1, 28, 26, 5, 30, 29, 24, 2 },
+    [73] = { name = "LONGCTS_RTR", family = "rtr", 1, 28, 26, 5, 30, 29, 24, 2 },
+    [74] = { name = "WRITE_RTA", family = "rta", 1, 20, 28, 31, 32, 33, 29, 24, 10 },
+    [75] = { name = "FETCH_RTA", family = "rta", 1, 20, 28, 31, 32, 5, 29, 24, 10 },
+    [76] = { name = "COMPARE_RTA", family = "rta", 1, 20, 28, 31, 32, 5, 29, 24, 10 },
+    [128] = { name = "LONGREAD_MSGRTM", family = "rtm", needs = { 0 }, 1, 20, 26, 4, 34, 24, 35, 2 },
+    [129] = { name = "LONGREAD_TAGRTM", family = "rtm", tagged = true, needs = { 0 }, 1, 20, 26, 4, 34, 25, 24, 35, 2 },
+    [130] = { name = "LONGREAD_RTW", family = "rtw", needs = { 0 }, 1, 28, 26, 4, 34, 29, 24, 35, 2 },
+    [131] = { name = "READ_RTR", family = "rtr", unsent = true, 1, 24, 2 },
+    [133] = { name = "DC_EAGER_MSGRTM", family = "rtm", dc = true, needs = { 1 }, 1, 20, 36, 24, 10 },
+    [134] = { name = "DC_EAGER_TAGRTM", family = "rtm", tagged = true, dc = true, needs = { 1 }, 1, 20, 36, 25, 24, 10 },
+    [135] = { name = "DC_MEDIUM_MSGRTM", family = "rtm", dc = true, needs = { 1 }, 1, 20, 36, 26, 8, 24, 10 },
+    [136] = { name = "DC_MEDIUM_TAGRTM", family = "rtm", tagged = true, dc = true, needs = { 1 }, 1, 20, 36, 26, 8, 25, 24, 10 },
+    [137] = { name = "DC_LONGCTS_MSGRTM", family = "rtm", dc = true, needs = { 1 }, 1, 20, 26, 4, 27, 24, 10 },
+    [138] = { name = "DC_LONGCTS_TAGRTM", family = "rtm", tagged = true, dc = true, needs = { 1 }, 1, 20, 26, 4, 27, 25, 24, 10 },
+    [139] = { name = "DC_EAGER_RTW", family = "rtw", dc = true, needs = { 1 }, 1, 28, 36, 29, 24, 10 },
+    [140] = { name = "DC_LONGCTS_RTW", family = "rtw", dc = true, needs = { 1 }, 1, 28, 26, 4, 27, 29, 24, 10 },
+    [141] = { name = "DC_WRITE_RTA", family = "rta", dc = true, needs = { 1 }, 1, 20, 28, 31, 32, 4, 29, 24, 10 },
+    [142] = { name = "RUNTCTS_MSGRTM", family = "rtm", unsent = true, 1, 20, 26, 4, 27, 8, 37, 24, 10 },
+    [143] = { name = "RUNTCTS_TAGRTM", family = "rtm", tagged = true, unsent = true, 1, 20, 26, 4, 27, 8, 37, 25, 24, 10 },
+    [144] = { name = "RUNTCTS_RTW", family = "rtw", unsent = true, 1, 28, 26, 4, 27, 8, 37, 29, 24, 10 },
+    [145] = { name = "RUNTREAD_MSGRTM", family = "rtm", needs = { 0, 4 }, 1, 20, 26, 4, 34, 8, 37, 24, 35, 10 },
+    [146] = { name = "RUNTREAD_TAGRTM", family = "rtm", tagged = true, needs = { 0, 4 }, 1, 20, 26, 4, 34, 8, 37, 25, 24, 35, 10 },
+    [147] = { name = "RUNTREAD_RTW", family = "rtw", unsent = true, 1, 28, 26, 4, 34, 8, 37, 29, 24, 35, 10 },
 }
 -- <<< generated
 
@@ -983,6 +987,10 @@ local function read_packet(tvb, reported, make_add)
         issue(p, "packet-form", p.name .. " must not be on the wire")
         p.malformed = true
     end
+    if packet.unsent then
+        issue(p, "packet-form", p.name .. ": no release of libfabric sends or receives it")
+        p.malformed = true
+    end
     if p.code == 9 then
         -- Half of the word: a Lua number does not hold 64 bits.
         p.features = p.extra_info and p.extra_info[1] and number_at(p, plan.size, 4) or 0
@@ -1032,12 +1040,6 @@ local IN_SEGMENTS = {
 }
 local LONGREAD = { [128] = true, [129] = true, [130] = true, [145] = true, [146] = true }
 local LONGCTS = { [68] = true, [69] = true, [71] = true, [137] = true, [138] = true, [140] = true }
--- The capability bits of which the peer must have announced one before it gets such a packet.
-local NEEDS = {
-    [11] = { 6 }, [128] = { 0 }, [129] = { 0 }, [130] = { 0 }, [133] = { 1 }, [134] = { 1 },
-    [135] = { 1 }, [136] = { 1 }, [137] = { 1 }, [138] = { 1 }, [139] = { 1 }, [140] = { 1 },
-    [141] = { 1 }, [145] = { 0, 4 }, [146] = { 0, 4 },
-}
 -- What shows that the sender of a handshake is at least so old, newest first.
 local VERSION_OF_FEATURE = {
     { 9, "after 2.6.0" }, { 8, "2.1 or later" }, { 7, "1.22 or later" }, { 6, "1.20 or later" },
@@ -1423,7 +1425,7 @@ local function has_any_bit(value, bits)
 end
 
 local function check_features(c, you, p, frame)
-    local needed = NEEDS[p.code]
+    local needed = p.packet and p.packet.needs
     if not needed then
         return
     end

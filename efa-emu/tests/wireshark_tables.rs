@@ -12,7 +12,7 @@ use std::path::Path;
 use bitflags::Flags;
 use efa_core::endpoint::ProviderError;
 use efa_core::nic::Status;
-use efa_core::wire::fields::{Array, FieldDescriptor, Kind, Presence, Section, Width, sections};
+use efa_core::wire::fields::{Array, FieldDescriptor, Kind, Presence, Width, sections};
 use efa_core::wire::{
     AtomicDatatype, AtomicOp, CtsFlags, ExtraFeatures, Family, HandshakeFlags, PacketType,
     PeerErrorRefKind, ReqFlags, UniversalFlags,
@@ -109,6 +109,8 @@ fn field(field: &FieldDescriptor) -> String {
         }
         Presence::UnlessFlag(flag) => format!(", unless = {}", bit(flag)),
         Presence::UnlessFlagIfRoom(flag) => format!(", unless = {}, if_room = true", bit(flag)),
+        // A type has its own list of sections.
+        Presence::IfType(_) | Presence::UnlessType(_) => String::new(),
     };
     let kind = match field.kind {
         Kind::Count(counted) => format!(", counts = \"{}\"", array(counted)),
@@ -117,15 +119,21 @@ fn field(field: &FieldDescriptor) -> String {
     format!("{{ \"{}\", {width}{presence}{kind} }}", field.name)
 }
 
-/// A line of Lua with the fields of a section. Sections that differ in their descriptions only have
-/// the same line.
-fn section_line(section: &Section) -> String {
-    let array = section
-        .array
-        .map(|counted| format!("array = \"{}\"", array(counted)));
-    let fields = section.fields.iter().map(field);
-    let parts: Vec<_> = array.into_iter().chain(fields).collect();
-    format!("    {{ {} }},\n", parts.join(", "))
+/// Lines of Lua with the fields that a type has, section by section. Sections that differ in their
+/// descriptions only have the same line.
+fn section_lines(packet_type: PacketType) -> impl Iterator<Item = String> {
+    sections(packet_type).iter().filter_map(move |section| {
+        let of_type = section.fields.iter();
+        let fields: Vec<_> = of_type
+            .filter(|field| field.presence.is_of(packet_type))
+            .map(field)
+            .collect();
+        let array = section
+            .array
+            .map(|counted| format!("array = \"{}\"", array(counted)));
+        let parts: Vec<_> = array.into_iter().chain(fields).collect();
+        (!parts.is_empty()).then(|| format!("    {{ {} }},\n", parts.join(", ")))
+    })
 }
 
 fn generated() -> String {
@@ -176,11 +184,12 @@ fn generated() -> String {
     let mut fields: BTreeMap<&str, (Kind, usize, String)> = BTreeMap::new();
     let mut distinct: Vec<String> = Vec::new();
     for packet_type in PacketType::ALL {
-        for section in sections(*packet_type) {
-            let line = section_line(section);
+        for line in section_lines(*packet_type) {
             if !distinct.contains(&line) {
                 distinct.push(line);
             }
+        }
+        for section in sections(*packet_type) {
             for field in section.fields {
                 let width = match field.width {
                     Width::Fixed(width) => width,
@@ -212,12 +221,12 @@ fn generated() -> String {
     out.extend(distinct.iter().map(String::as_str));
     out.push_str("}\n");
 
+    out.push_str("-- {unsent: no release sends or receives it; needs = bits of the features of which the receiver\n");
+    out.push_str("-- must have announced one; numbers of the sections}\n");
     out.push_str("local PACKETS = {\n");
     for packet_type in PacketType::ALL {
-        let sections: Vec<_> = sections(*packet_type)
-            .iter()
-            .map(|section| {
-                let line = section_line(section);
+        let sections: Vec<_> = section_lines(*packet_type)
+            .map(|line| {
                 let index = distinct.iter().position(|other| *other == line);
                 (index.unwrap() + 1).to_string()
             })
@@ -228,6 +237,17 @@ fn generated() -> String {
         }
         if packet_type.is_delivery_complete() {
             more.push_str(", dc = true");
+        }
+        if packet_type.has_format() && !packet_type.has_header() {
+            more.push_str(", unsent = true");
+        }
+        let needs: Vec<_> = packet_type
+            .needs_any_of()
+            .iter()
+            .map(|feature| feature.bits().trailing_zeros().to_string())
+            .collect();
+        if !needs.is_empty() {
+            write!(more, ", needs = {{ {} }}", needs.join(", ")).unwrap();
         }
         writeln!(
             out,

@@ -822,19 +822,13 @@ fn begins(frame: &PacketFrame, reading: &Reading) -> bool {
 
 /// The feature that a receiver of such packets has, and its name.
 fn needed(packet_type: PacketType) -> Option<(ExtraFeatures, &'static str)> {
-    Some(match packet_type {
-        PacketType::LongreadMsgRtm | PacketType::LongreadTagRtm | PacketType::LongreadRtw => {
-            (ExtraFeatures::RDMA_READ, "RDMA read")
-        }
-        PacketType::ReadNack => (ExtraFeatures::READ_NACK, "READ_NACK"),
-        // A peer that reads by RDMA gets runts as well from libfabric up to 2.5.
-        PacketType::RuntreadMsgRtm | PacketType::RuntreadTagRtm => (
-            ExtraFeatures::RUNTING_READ.union(ExtraFeatures::RDMA_READ),
-            "runting read",
-        ),
-        packet_type if packet_type.is_delivery_complete() => {
-            (ExtraFeatures::DELIVERY_COMPLETE, "delivery complete")
-        }
+    let feature = packet_type.needs_any_of();
+    let name = match feature {
+        ExtraFeatures::RDMA_READ => "RDMA read",
+        ExtraFeatures::READ_NACK => "READ_NACK",
+        ExtraFeatures::DELIVERY_COMPLETE => "delivery complete",
+        feature if feature.contains(ExtraFeatures::RUNTING_READ) => "runting read",
         _ => return None,
-    })
+    };
+    Some((feature, name))
 }

@@ -340,6 +340,5 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Said
             control(h.connid, Said::Handshake(announced))
         }
         Header::PeerError(h) => control(h.connid, Said::Other),
-        _ => (None, None, Said::Other),
     }
 }

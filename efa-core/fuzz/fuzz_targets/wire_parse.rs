@@ -4,7 +4,5 @@
 
 #[path = "../../tests/wire/invariants.rs"]
 mod invariants;
-#[path = "../../tests/wire/typed.rs"]
-mod typed;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| invariants::check(bytes));

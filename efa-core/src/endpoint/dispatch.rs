@@ -4,8 +4,8 @@
 use crate::endpoint::posting::Work;
 use crate::nic::{BufferId, Completion, CompletionKind, Domain, Nic, Source, Status};
 use crate::wire::{
-    EagerRtm, Header, LongctsRtm, LongreadRtm, MediumRtm, Packet, PacketType, ReqFlags, Rta,
-    RuntreadRtm,
+    EagerRtm, Header, LongctsRtm, LongreadRtm, MediumRtm, Packet, PacketType, Reason, ReqFlags,
+    Rta, RuntreadRtm,
 };
 
 use crate::endpoint::Endpoint;
@@ -93,8 +93,11 @@ impl<N: Nic> Endpoint<N> {
                 // The connection id is unknown, so the sender may be an older incarnation: good
                 // enough for a report.
                 let peer = self.peers.identify(source, None);
-                self.reports
-                    .refuse(peer, packet_type, PacketError::Malformed(error));
+                let reason = match error.reason {
+                    Reason::UnsentType { .. } => PacketError::UnsupportedType,
+                    _ => PacketError::Malformed(error),
+                };
+                self.reports.refuse(peer, packet_type, reason);
                 self.release(packet);
             }
         }
@@ -191,11 +194,7 @@ impl<N: Nic> Endpoint<N> {
             Header::ReadRsp(response) => self.on_read_response(peer, response, &packet, payload),
             Header::AtomRsp(response) => self.on_atomic_response(peer, response, &packet, payload),
             // Nothing that a release of libfabric sends.
-            Header::RuntctsRtm(_)
-            | Header::RuntctsRtw(_)
-            | Header::RuntreadRtw(_)
-            | Header::ReadRtr(_)
-            | Header::PeerError(_) => self.reports.refuse(
+            Header::PeerError(_) => self.reports.refuse(
                 Some(peer),
                 incoming.base.packet_type.code(),
                 PacketError::UnsupportedType,

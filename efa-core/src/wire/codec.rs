@@ -3,9 +3,9 @@
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::declare::{section, table};
 use super::error::{EmitError, ParseError, Reason};
-use super::fields::fields_of;
-use super::iov::{RmaIov, RmaIovs};
+use super::fields::{Array, FieldDescriptor, Kind, Presence, Section, Source, Width, fields_of};
 use super::packet_type::PacketType;
 use super::{BaseHeader, Header, PROTOCOL_VERSION, Packet, Payload};
 
@@ -28,17 +28,83 @@ impl RawBase {
     }
 }
 
+const T_BASE: Source = table("1.3", "1.3");
+
+/// The base header in the tables.
+pub(super) const BASE: Section = Section {
+    array: None,
+    fields: &[
+        base_field("type", 1, Kind::PacketType, "packet type id"),
+        base_field("version", 1, Kind::Number, "protocol version, always 4"),
+        base_field(
+            "flags",
+            2,
+            Kind::Flags,
+            "optional parts of the packet and what it is used for",
+        ),
+    ],
+};
+
+/// What follows the headers of packets that carry data.
+pub(super) const DATA: Section = Section {
+    array: None,
+    fields: &[FieldDescriptor {
+        name: "data",
+        width: Width::Rest,
+        presence: Presence::Always,
+        kind: Kind::Data,
+        source: section("3.1"),
+        description: "application data",
+    }],
+};
+
+/// What follows the headers of packets that do not: normally nothing.
+pub(super) const TRAILING: Section = Section {
+    array: None,
+    fields: &[FieldDescriptor {
+        name: "trailing",
+        width: Width::Rest,
+        presence: Presence::Always,
+        kind: Kind::Unknown,
+        source: section("1.3"),
+        description: "bytes behind the end of the packet's format",
+    }],
+};
+
+const fn base_field(
+    name: &'static str,
+    width: usize,
+    kind: Kind,
+    description: &'static str,
+) -> FieldDescriptor {
+    FieldDescriptor {
+        name,
+        width: Width::Fixed(width),
+        presence: Presence::Always,
+        kind,
+        source: T_BASE,
+        description,
+    }
+}
+
 /// A packet on its way through a parser: what has been read stays in front of `rest`.
 pub(super) struct Cursor<'a> {
     base: BaseHeader,
     packet: &'a [u8],
     rest: &'a [u8],
+    /// Entries of each array, by [`Array`].
+    counts: [u32; 3],
 }
 
 impl<'a> Cursor<'a> {
     /// Starts behind the base header of `packet`.
     pub(super) fn new(base: BaseHeader, packet: &'a [u8], rest: &'a [u8]) -> Cursor<'a> {
-        Cursor { base, packet, rest }
+        Cursor {
+            base,
+            packet,
+            rest,
+            counts: [0; 3],
+        }
     }
 
     pub(super) fn packet_type(&self) -> PacketType {
@@ -72,6 +138,16 @@ impl<'a> Cursor<'a> {
         self.packet.len() - self.rest.len()
     }
 
+    /// Checks that there are at least `length` more bytes, so that what is known to be within them is
+    /// not checked again.
+    #[inline(always)]
+    pub(super) fn require(&self, length: usize) -> Result<(), ParseError> {
+        if self.rest.len() < length {
+            return Err(self.truncated(length));
+        }
+        Ok(())
+    }
+
     /// Reads a structure.
     #[inline(always)]
     pub(super) fn take<T>(&mut self) -> Result<&'a T, ParseError>
@@ -102,20 +178,52 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Reads an array of `count` iovs, where `count` is the value of the field `count_field` at byte
-    /// `count_offset`.
-    pub(super) fn take_iovs(
-        &mut self,
-        count_field: &'static str,
-        count_offset: usize,
-        count: u32,
-    ) -> Result<RmaIovs, ParseError> {
-        if count as usize > RmaIovs::MAX {
-            return Err(self.error(count_field, count_offset, Reason::too_many_iovs(count)));
+    /// Passes over `length` bytes.
+    #[inline(always)]
+    pub(super) fn skip(&mut self, length: usize) -> Result<(), ParseError> {
+        match self.rest.get(length..) {
+            Some(rest) => {
+                self.rest = rest;
+                Ok(())
+            }
+            None => Err(self.truncated(length)),
         }
-        let entries: &[RmaIov] = self.take_slice(count as usize)?;
-        // `new` has nothing to refuse: the count was checked before the array was read.
-        Ok(RmaIovs::new(entries).unwrap_or_default())
+    }
+
+    /// Remembers how many entries an array has.
+    #[inline(always)]
+    pub(super) fn set_count(&mut self, array: Array, count: u32) {
+        self.counts[array as usize] = count;
+    }
+
+    /// Reads the entries of an array whose count has been read.
+    #[inline(always)]
+    pub(super) fn take_entries<T>(&mut self, array: Array) -> Result<&'a [T], ParseError>
+    where
+        T: FromBytes + Immutable + Unaligned,
+    {
+        self.take_slice(self.counts[array as usize] as usize)
+    }
+
+    /// Checks that what follows the headers is as long as the field `name` says.
+    #[inline(always)]
+    pub(super) fn check_data_length(
+        &self,
+        name: &'static str,
+        stated: u64,
+    ) -> Result<(), ParseError> {
+        let present = self.rest.len();
+        if stated == present as u64 {
+            return Ok(());
+        }
+        Err(self.wrong_data_length(name, Reason::DataLength { stated, present }))
+    }
+
+    #[cold]
+    fn wrong_data_length(&self, name: &'static str, reason: Reason) -> ParseError {
+        let mut fields = fields_of(self.packet).into_iter().flatten();
+        let field = fields.find(|field| field.descriptor.name == name);
+        self.error(name, field.map_or(0, |field| field.offset), reason)
     }
 
     /// An error about the field at byte `offset`.
@@ -186,6 +294,7 @@ impl Writer<'_> {
     }
 
     /// Zeroes the next `length` bytes.
+    #[inline(always)]
     pub(super) fn put_zeroes(&mut self, length: usize) {
         let rest = core::mem::take(&mut self.rest);
         match rest.split_at_mut_checked(length) {
@@ -222,7 +331,10 @@ pub trait Repr: sealed::Fields {
     fn emit(&self, buffer: &mut [u8]) -> Result<usize, EmitError> {
         let needed = self.header_len();
         let available = buffer.len();
-        let Some(header) = buffer.get_mut(..needed) else {
+        // The second condition is always met. It lets the compiler know that what every packet of the
+        // format has fits.
+        let header = buffer.get_mut(..needed);
+        let Some(header) = header.filter(|header| header.len() >= Self::MIN_LEN) else {
             return Err(EmitError {
                 packet_type: self.packet_type(),
                 needed,
@@ -268,6 +380,9 @@ pub trait Repr: sealed::Fields {
 pub(super) mod sealed {
     /// What each header writes behind the base header.
     pub trait Fields {
+        /// Bytes of the header that every packet of the format has, the base header included.
+        const MIN_LEN: usize;
+
         fn write_fields(&self, writer: &mut super::Writer<'_>);
     }
 }

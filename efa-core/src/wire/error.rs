@@ -3,7 +3,6 @@
 use core::fmt;
 
 use super::fields::{self, Source};
-use super::iov::{ExtraInfo, RmaIovs};
 use super::packet_type::PacketType;
 use crate::address::RawAddress;
 
@@ -48,6 +47,11 @@ pub enum Reason {
     },
     /// The type id is one that stock libfabric uses for local records and never sends.
     LocalType {
+        /// The type id.
+        code: u8,
+    },
+    /// No release of libfabric has ever sent the type, and none receives it.
+    UnsentType {
         /// The type id.
         code: u8,
     },
@@ -115,6 +119,10 @@ impl fmt::Display for ParseError {
                 f,
                 "type id {code} is for local records of libfabric and must never be on the wire"
             ),
+            Reason::UnsentType { code } => write!(
+                f,
+                "type id {code} is one that no release of libfabric sends or receives"
+            ),
             Reason::UnsupportedVersion { version } => write!(
                 f,
                 "version {version} is not supported, only {}",
@@ -140,24 +148,6 @@ impl fmt::Display for ParseError {
         match self.defined_in() {
             Some(source) => write!(f, " ({source})"),
             None => Ok(()),
-        }
-    }
-}
-
-impl Reason {
-    /// The error for an array of more than [`RmaIovs::MAX`] entries.
-    pub(super) const fn too_many_iovs(count: u32) -> Reason {
-        Reason::TooManyEntries {
-            count,
-            limit: RmaIovs::MAX,
-        }
-    }
-
-    /// The error for more than [`ExtraInfo::MAX`] capability words.
-    pub(super) const fn too_many_words(count: u32) -> Reason {
-        Reason::TooManyEntries {
-            count,
-            limit: ExtraInfo::MAX,
         }
     }
 }

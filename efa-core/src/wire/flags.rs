@@ -102,24 +102,6 @@ impl ReqFlags {
         .union(ReqFlags::CONNID_HDR);
 }
 
-/// The flags that stock libfabric sets by packet type alone.
-impl ReqFlags {
-    /// Those of every RTM: MSG, and TAGGED if it has a tag.
-    pub(super) const fn implied_by_rtm(is_tagged: bool) -> ReqFlags {
-        if is_tagged {
-            ReqFlags::MSG.union(ReqFlags::TAGGED)
-        } else {
-            ReqFlags::MSG
-        }
-    }
-
-    /// Those of every RTA.
-    pub(super) const IMPLIED_BY_RTA: ReqFlags = ReqFlags::ATOMIC;
-
-    /// Those of every RTW and RTR: none. The spec gives them RMA, but no stock sender sets it.
-    pub(super) const IMPLIED_BY_RMA: ReqFlags = ReqFlags::empty();
-}
-
 impl HandshakeFlags {
     /// The bits that say which optional fields are present.
     pub const OPTIONAL_FIELDS: HandshakeFlags = HandshakeFlags::CONNID_HDR

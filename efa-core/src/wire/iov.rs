@@ -3,9 +3,13 @@
 use core::fmt;
 use core::ops::Deref;
 
-use zerocopy::little_endian::U64;
+use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::codec::{Cursor, Writer};
+use super::declare::{Line, Part, Shape, section, table};
+use super::error::{ParseError, Reason};
+use super::fields::{Array, FieldDescriptor, Kind, Presence, Section, Source, Width};
 use super::flags::ExtraFeatures;
 
 /// A piece of registered memory of a peer: `efa_rma_iov` of spec section 3.3.
@@ -79,7 +83,7 @@ impl fmt::Debug for RmaIov {
 ///
 /// Stock receivers copy the array into one of four entries without looking at the count, so a
 /// longer one must not be sent, and none is accepted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RmaIovs {
     /// Those from `count` on are [`RmaIov::NONE`].
     entries: [RmaIov; RmaIovs::MAX],
@@ -177,7 +181,7 @@ impl Deref for RmaIovs {
 /// Word `i / 64` bit `i % 64` is the extra feature or request `i`. Stock libfabric sends exactly
 /// one word, and some of its receivers have room for four. As many are kept here: the words behind
 /// them are counted, and emitted as zeroes.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct ExtraInfo {
     /// Those from `count` on are zero.
     words: [U64; ExtraInfo::KEPT],
@@ -187,6 +191,9 @@ pub struct ExtraInfo {
 impl ExtraInfo {
     /// The most words that are accepted: more than any packet can hold.
     pub const MAX: usize = 0xFFFF;
+
+    /// What `nextra_p3` has beyond the number of words.
+    pub(super) const COUNT_BIAS: u32 = 3;
 
     /// Words that are kept.
     pub const KEPT: usize = 4;
@@ -245,7 +252,7 @@ impl ExtraInfo {
 
     /// The value of `nextra_p3`: the number of words plus 3 (spec section 2.1).
     pub const fn nextra_p3(&self) -> u32 {
-        self.count + 3 // at most MAX + 3
+        self.count + Self::COUNT_BIAS // at most MAX + 3
     }
 
     /// Bytes on the wire.
@@ -271,6 +278,171 @@ impl fmt::Debug for ExtraInfo {
         write!(f, "{} words: {:x?}", self.count, self.kept())
     }
 }
+
+/// The field that counts the entries of an array.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Count(u32);
+
+impl From<&RmaIovs> for Count {
+    #[inline(always)]
+    fn from(iovs: &RmaIovs) -> Self {
+        Count(iovs.count())
+    }
+}
+
+impl From<&ExtraInfo> for Count {
+    #[inline(always)]
+    fn from(info: &ExtraInfo) -> Self {
+        Count(info.nextra_p3())
+    }
+}
+
+impl Part for Count {
+    const SHAPE: Shape = Shape::Count;
+
+    #[inline(always)]
+    fn parse(line: &Line, cursor: &mut Cursor<'_>) -> Result<Self, ParseError> {
+        let offset = cursor.offset();
+        let value = cursor.take::<U32>()?.get();
+        let (bias, limit) = match line.array() {
+            Array::RmaIov | Array::ReadIov => (0, RmaIovs::MAX),
+            Array::ExtraInfo => (ExtraInfo::COUNT_BIAS, ExtraInfo::MAX),
+        };
+        let reason = match value.checked_sub(bias) {
+            Some(count) if count as usize <= limit => {
+                cursor.set_count(line.array(), count);
+                return Ok(Count(value));
+            }
+            Some(count) => Reason::TooManyEntries { count, limit },
+            None => Reason::NextraBelowThree { value },
+        };
+        Err(cursor.error(line.name, offset, reason))
+    }
+
+    #[inline(always)]
+    fn len(&self, _line: &Line) -> usize {
+        size_of::<U32>()
+    }
+
+    #[inline(always)]
+    fn write(&self, _line: &Line, writer: &mut Writer<'_>) {
+        writer.put(&U32::new(self.0));
+    }
+}
+
+impl Part for RmaIovs {
+    const SHAPE: Shape = Shape::Entries;
+
+    #[inline(always)]
+    fn parse(line: &Line, cursor: &mut Cursor<'_>) -> Result<Self, ParseError> {
+        // There is nothing to refuse: the count was checked when it was read.
+        Ok(RmaIovs::new(cursor.take_entries(line.array())?).unwrap_or_default())
+    }
+
+    #[inline(always)]
+    fn len(&self, _line: &Line) -> usize {
+        self.wire_len()
+    }
+
+    #[inline(always)]
+    fn write(&self, _line: &Line, writer: &mut Writer<'_>) {
+        writer.put(self.as_slice());
+    }
+}
+
+impl Part for ExtraInfo {
+    const SHAPE: Shape = Shape::Entries;
+
+    fn parse(line: &Line, cursor: &mut Cursor<'_>) -> Result<Self, ParseError> {
+        // As for iovs.
+        Ok(ExtraInfo::from_wire(cursor.take_entries(line.array())?).unwrap_or_default())
+    }
+
+    fn len(&self, _line: &Line) -> usize {
+        self.wire_len()
+    }
+
+    fn write(&self, _line: &Line, writer: &mut Writer<'_>) {
+        let kept = self.kept();
+        writer.put(kept);
+        writer.put_zeroes(self.wire_len() - size_of_val(kept));
+    }
+}
+
+/// The entries of the arrays in the tables.
+const fn entry(
+    name: &'static str,
+    kind: Kind,
+    source: Source,
+    description: &'static str,
+) -> FieldDescriptor {
+    FieldDescriptor {
+        name,
+        width: Width::Fixed(8),
+        presence: Presence::Always,
+        kind,
+        source,
+        description,
+    }
+}
+
+pub(super) const RMA_IOV: Section = Section {
+    array: Some(Array::RmaIov),
+    fields: &[
+        entry(
+            "rma_iov.addr",
+            Kind::Bits,
+            section("3.3"),
+            "virtual address at the target",
+        ),
+        entry(
+            "rma_iov.len",
+            Kind::Number,
+            section("3.3"),
+            "length in bytes",
+        ),
+        entry(
+            "rma_iov.key",
+            Kind::Bits,
+            section("3.3"),
+            "remote key of the target's memory",
+        ),
+    ],
+};
+
+pub(super) const READ_IOV: Section = Section {
+    array: Some(Array::ReadIov),
+    fields: &[
+        entry(
+            "read_iov.addr",
+            Kind::Bits,
+            section("4.1"),
+            "virtual address at the sender",
+        ),
+        entry(
+            "read_iov.len",
+            Kind::Number,
+            section("4.1"),
+            "length in bytes",
+        ),
+        entry(
+            "read_iov.key",
+            Kind::Bits,
+            section("4.1"),
+            "remote key of the sender's memory",
+        ),
+    ],
+};
+
+pub(super) const EXTRA_INFO: Section = Section {
+    array: Some(Array::ExtraInfo),
+    fields: &[entry(
+        "extra_info",
+        Kind::Bits,
+        table("2.1", "2.2"),
+        "extra features and requests, 64 in each word",
+    )],
+};
 
 #[cfg(test)]
 mod tests {

@@ -30,41 +30,37 @@
 
 mod atomic;
 mod codec;
-mod control;
+mod declare;
 mod error;
 pub mod fields;
 mod flags;
-mod handshake;
+mod formats;
 mod ids;
 mod iov;
+#[cfg(test)]
+mod literal;
 mod packet_type;
 mod req;
-mod rta;
-mod rtm;
-mod rtr;
-mod rtw;
 
 pub use atomic::{AtomicDatatype, AtomicOp};
 pub use codec::Repr;
-pub use control::{
-    AtomRsp, Cts, CtsData, Eor, PeerError, PeerErrorRefKind, ReadNack, ReadRsp, Receipt,
-};
 pub use error::{EmitError, ParseError, Reason};
 pub use flags::{CtsFlags, ExtraFeatures, HandshakeFlags, ReqFlags, UniversalFlags};
-pub use handshake::{Handshake, UserRecvQp};
+pub use formats::{
+    AtomRsp, Cts, CtsData, EagerRtm, EagerRtw, Eor, Handshake, LongctsRtm, LongctsRtw, LongreadRtm,
+    LongreadRtw, MediumRtm, PeerError, PeerErrorRefKind, ReadNack, ReadRsp, Receipt, Rta, RtaKind,
+    Rtr, RtrKind, RuntreadRtm, UserRecvQp,
+};
 pub use ids::{Connid, MsgId, RecvId, SendId};
 pub use iov::{ExtraInfo, RmaIov, RmaIovs};
-pub use packet_type::{Category, Family, PacketType};
+pub use packet_type::{Category, Family, Header, PacketType, TypeTraits};
 pub use req::{RawAddressHeader, ReqOptions};
-pub use rta::{Rta, RtaKind};
-pub use rtm::{EagerRtm, LongctsRtm, LongreadRtm, MediumRtm, RuntctsRtm, RuntreadRtm};
-pub use rtr::{ReadRtr, Rtr, RtrKind};
-pub use rtw::{EagerRtw, LongctsRtw, LongreadRtw, RuntctsRtw, RuntreadRtw};
 
 use zerocopy::FromBytes;
 
 use crate::address::RawAddress;
-use codec::{Cursor, RawBase, Writer, sealed};
+use codec::{Cursor, RawBase};
+use declare::Format;
 
 /// The version in the base header of every packet.
 pub const PROTOCOL_VERSION: u8 = 4;
@@ -122,109 +118,6 @@ impl Payload {
     }
 }
 
-/// Declares [`Header`] and what it forwards to its variants.
-macro_rules! headers {
-    ($($(#[$doc:meta])* $variant:ident($repr:ty),)*) => {
-        /// The header of a packet, by layout. Types that differ in tag or delivery complete only
-        /// share a variant.
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub enum Header {
-            $($(#[$doc])* $variant($repr),)*
-        }
-
-        $(
-            impl From<$repr> for Header {
-                fn from(repr: $repr) -> Self {
-                    Header::$variant(repr)
-                }
-            }
-        )*
-
-        impl Repr for Header {
-            fn packet_type(&self) -> PacketType {
-                match self {
-                    $(Header::$variant(repr) => repr.packet_type(),)*
-                }
-            }
-
-            fn wire_flags(&self) -> u16 {
-                match self {
-                    $(Header::$variant(repr) => repr.wire_flags(),)*
-                }
-            }
-
-            fn header_len(&self) -> usize {
-                match self {
-                    $(Header::$variant(repr) => repr.header_len(),)*
-                }
-            }
-
-            fn emit(&self, buffer: &mut [u8]) -> Result<usize, EmitError> {
-                match self {
-                    $(Header::$variant(repr) => repr.emit(buffer),)*
-                }
-            }
-        }
-
-        impl sealed::Fields for Header {
-            fn write_fields(&self, writer: &mut Writer<'_>) {
-                match self {
-                    $(Header::$variant(repr) => repr.write_fields(writer),)*
-                }
-            }
-        }
-    };
-}
-
-headers! {
-    /// CTS.
-    Cts(Cts),
-    /// CTSDATA.
-    CtsData(CtsData),
-    /// READRSP.
-    ReadRsp(ReadRsp),
-    /// EOR.
-    Eor(Eor),
-    /// ATOMRSP.
-    AtomRsp(AtomRsp),
-    /// HANDSHAKE.
-    Handshake(Handshake),
-    /// RECEIPT.
-    Receipt(Receipt),
-    /// READ_NACK.
-    ReadNack(ReadNack),
-    /// PEER_ERROR.
-    PeerError(PeerError),
-    /// (DC_)EAGER_MSGRTM, (DC_)EAGER_TAGRTM.
-    EagerRtm(EagerRtm),
-    /// (DC_)MEDIUM_MSGRTM, (DC_)MEDIUM_TAGRTM.
-    MediumRtm(MediumRtm),
-    /// (DC_)LONGCTS_MSGRTM, (DC_)LONGCTS_TAGRTM.
-    LongctsRtm(LongctsRtm),
-    /// LONGREAD_MSGRTM, LONGREAD_TAGRTM.
-    LongreadRtm(LongreadRtm),
-    /// RUNTREAD_MSGRTM, RUNTREAD_TAGRTM.
-    RuntreadRtm(RuntreadRtm),
-    /// RUNTCTS_MSGRTM, RUNTCTS_TAGRTM.
-    RuntctsRtm(RuntctsRtm),
-    /// (DC_)EAGER_RTW.
-    EagerRtw(EagerRtw),
-    /// (DC_)LONGCTS_RTW.
-    LongctsRtw(LongctsRtw),
-    /// LONGREAD_RTW.
-    LongreadRtw(LongreadRtw),
-    /// RUNTCTS_RTW.
-    RuntctsRtw(RuntctsRtw),
-    /// RUNTREAD_RTW.
-    RuntreadRtw(RuntreadRtw),
-    /// SHORT_RTR, LONGCTS_RTR.
-    Rtr(Rtr),
-    /// READ_RTR.
-    ReadRtr(ReadRtr),
-    /// WRITE_RTA, FETCH_RTA, COMPARE_RTA, DC_WRITE_RTA.
-    Rta(Rta),
-}
-
 impl Packet {
     /// Parses an eager message, which most packets are. `None` for every other packet, and for those
     /// that [`Packet::parse`] rejects.
@@ -273,120 +166,24 @@ impl Packet {
         let mut cursor = Cursor::new(base, packet, rest);
         // The two types of which there are the most are parsed here, with a cursor that lives in
         // registers; the others by a function of their own.
-        let header = match base.packet_type {
+        match base.packet_type {
             PacketType::EagerMsgRtm | PacketType::EagerTagRtm => {
-                Header::EagerRtm(EagerRtm::parse(&mut cursor)?)
+                let eager = EagerRtm::parse(&mut cursor)?;
+                Ok(cursor.packet_with(Header::EagerRtm(eager)))
             }
-            PacketType::CtsData => Header::CtsData(CtsData::parse(&mut cursor)?),
-            _ => return Header::parse(cursor),
-        };
-        Ok(cursor.packet_with(header))
+            PacketType::CtsData => {
+                let data = CtsData::parse(&mut cursor)?;
+                Ok(cursor.packet_with(Header::CtsData(data)))
+            }
+            _ => Header::parse(cursor),
+        }
     }
 }
 
 impl Header {
     #[inline(never)]
-    fn parse(mut cursor: Cursor<'_>) -> Result<Packet, ParseError> {
-        let header = Header::parse_fields(&mut cursor)?;
-        Ok(cursor.packet_with(header))
-    }
-
-    #[inline(always)]
-    fn parse_fields(cursor: &mut Cursor<'_>) -> Result<Header, ParseError> {
-        use PacketType as T;
-        Ok(match cursor.packet_type() {
-            T::EagerMsgRtm | T::EagerTagRtm | T::DcEagerMsgRtm | T::DcEagerTagRtm => {
-                Header::EagerRtm(EagerRtm::parse(cursor)?)
-            }
-            T::MediumMsgRtm | T::MediumTagRtm | T::DcMediumMsgRtm | T::DcMediumTagRtm => {
-                Header::MediumRtm(MediumRtm::parse(cursor)?)
-            }
-            T::LongctsMsgRtm | T::LongctsTagRtm | T::DcLongctsMsgRtm | T::DcLongctsTagRtm => {
-                Header::LongctsRtm(LongctsRtm::parse(cursor)?)
-            }
-            T::LongreadMsgRtm | T::LongreadTagRtm => {
-                Header::LongreadRtm(LongreadRtm::parse(cursor)?)
-            }
-            T::RuntreadMsgRtm | T::RuntreadTagRtm => {
-                Header::RuntreadRtm(RuntreadRtm::parse(cursor)?)
-            }
-            T::RuntctsMsgRtm | T::RuntctsTagRtm => Header::RuntctsRtm(RuntctsRtm::parse(cursor)?),
-            T::EagerRtw | T::DcEagerRtw => Header::EagerRtw(EagerRtw::parse(cursor)?),
-            T::LongctsRtw | T::DcLongctsRtw => Header::LongctsRtw(LongctsRtw::parse(cursor)?),
-            T::LongreadRtw => Header::LongreadRtw(LongreadRtw::parse(cursor)?),
-            T::RuntctsRtw => Header::RuntctsRtw(RuntctsRtw::parse(cursor)?),
-            T::RuntreadRtw => Header::RuntreadRtw(RuntreadRtw::parse(cursor)?),
-            T::ShortRtr => Header::Rtr(Rtr::parse(RtrKind::Short, cursor)?),
-            T::LongctsRtr => Header::Rtr(Rtr::parse(RtrKind::Longcts, cursor)?),
-            T::ReadRtr => Header::ReadRtr(ReadRtr::parse(cursor)?),
-            T::WriteRta => Header::Rta(Rta::parse(|_| RtaKind::Write, cursor)?),
-            T::FetchRta => Header::Rta(Rta::parse(|id| RtaKind::Fetch(RecvId(id)), cursor)?),
-            T::CompareRta => Header::Rta(Rta::parse(|id| RtaKind::Compare(RecvId(id)), cursor)?),
-            T::DcWriteRta => Header::Rta(Rta::parse(|id| RtaKind::DcWrite(SendId(id)), cursor)?),
-            T::Cts => Header::Cts(Cts::parse(cursor)?),
-            T::CtsData => Header::CtsData(CtsData::parse(cursor)?),
-            T::ReadRsp => Header::ReadRsp(ReadRsp::parse(cursor)?),
-            T::Eor => Header::Eor(Eor::parse(cursor)?),
-            T::AtomRsp => Header::AtomRsp(AtomRsp::parse(cursor)?),
-            T::Handshake => Header::Handshake(Handshake::parse(cursor)?),
-            T::Receipt => Header::Receipt(Receipt::parse(cursor)?),
-            T::ReadNack => Header::ReadNack(ReadNack::parse(cursor)?),
-            T::PeerError => Header::PeerError(PeerError::parse(cursor)?),
-            retired @ (T::Rts | T::Connack) => {
-                let code = retired.code();
-                return Err(cursor.error("type", 0, Reason::RetiredType { code }));
-            }
-            local @ T::RmaContext => {
-                let code = local.code();
-                return Err(cursor.error("type", 0, Reason::LocalType { code }));
-            }
-        })
-    }
-
-    /// The optional headers, if it is a request.
-    pub fn req_options(&self) -> Option<&ReqOptions> {
-        match self {
-            Header::EagerRtm(repr) => Some(&repr.options),
-            Header::MediumRtm(repr) => Some(&repr.options),
-            Header::LongctsRtm(repr) => Some(&repr.options),
-            Header::LongreadRtm(repr) => Some(&repr.options),
-            Header::RuntreadRtm(repr) => Some(&repr.options),
-            Header::RuntctsRtm(repr) => Some(&repr.options),
-            Header::EagerRtw(repr) => Some(&repr.options),
-            Header::LongctsRtw(repr) => Some(&repr.options),
-            Header::LongreadRtw(repr) => Some(&repr.options),
-            Header::RuntctsRtw(repr) => Some(&repr.options),
-            Header::RuntreadRtw(repr) => Some(&repr.options),
-            Header::Rtr(repr) => Some(&repr.options),
-            Header::ReadRtr(repr) => Some(&repr.options),
-            Header::Rta(repr) => Some(&repr.options),
-            Header::Cts(_)
-            | Header::CtsData(_)
-            | Header::ReadRsp(_)
-            | Header::Eor(_)
-            | Header::AtomRsp(_)
-            | Header::Handshake(_)
-            | Header::Receipt(_)
-            | Header::ReadNack(_)
-            | Header::PeerError(_) => None,
-        }
-    }
-
-    /// The sender's connection id, wherever this type keeps it. A request without one may carry
-    /// it in the raw address instead ([`ReqOptions::raw_address`]).
-    pub fn connid(&self) -> Option<Connid> {
-        match self {
-            Header::Cts(repr) => repr.connid,
-            Header::CtsData(repr) => repr.connid,
-            Header::ReadRsp(repr) => repr.connid,
-            Header::Eor(repr) => repr.connid,
-            Header::AtomRsp(repr) => repr.connid,
-            Header::Handshake(repr) => repr.connid,
-            Header::Receipt(repr) => repr.connid,
-            Header::ReadNack(repr) => repr.connid,
-            Header::PeerError(repr) => repr.connid,
-            request => request.req_options().and_then(|options| options.connid),
-        }
+    fn parse(cursor: Cursor<'_>) -> Result<Packet, ParseError> {
+        Header::parse_packet(cursor)
     }
 }
 

@@ -2,47 +2,240 @@
 
 use core::fmt;
 
-/// Declares [`PacketType`] together with its tables, so that a type cannot be in one and not in
-/// another.
+use super::codec::{Cursor, Writer, sealed};
+use super::declare::Format;
+use super::error::{EmitError, ParseError, Reason};
+use super::fields::{Kind, Section};
+use super::flags::ExtraFeatures;
+use super::formats::*;
+use super::ids::Connid;
+use super::req::ReqOptions;
+use super::{Packet, Repr, codec};
+
+bitflags::bitflags! {
+    /// What tells the packet types of one format apart.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct TypeTraits: u8 {
+        /// The mandatory header ends with a tag.
+        const TAGGED = 1 << 0;
+        /// The receiver answers with RECEIPT (spec section 4.2).
+        const DELIVERY_COMPLETE = 1 << 1;
+        /// The data of a read comes in windows that CTS grants.
+        const WINDOWED = 1 << 2;
+        /// The receiver answers an atomic with the old values.
+        const FETCHING = 1 << 3;
+        /// An atomic has a comparand.
+        const COMPARING = 1 << 4;
+    }
+}
+
+/// Declares the packet types, grouped by their format: the ids with their names, and what is to be
+/// known of a type without looking at a packet. [`Header`] and all tables over types come of it.
+///
+/// Formats under `tables` have no struct, as no release of libfabric has sent such packets; the types
+/// under `none` have no format.
 macro_rules! packet_types {
-    ($($(#[$doc:meta])* $variant:ident = $code:literal, $name:literal, $family:ident;)*) => {
+    (
+        formats {$(
+            $(#[$format_doc:meta])*
+            $format:ident: $family:ident, needs [$($feature:ident)|*] {$(
+                $(#[$doc:meta])* $variant:ident = $code:literal, $name:literal, [$($trait:ident)|*];
+            )*}
+        )*}
+        tables {$(
+            $table:ident: $table_family:ident {$(
+                $(#[$table_doc:meta])*
+                $table_variant:ident = $table_code:literal, $table_name:literal, [$($table_trait:ident)|*];
+            )*}
+        )*}
+        none {$(
+            $none_family:ident, $none_reason:ident {$(
+                $(#[$none_doc:meta])* $none_variant:ident = $none_code:literal, $none_name:literal;
+            )*}
+        )*}
+    ) => {
         /// A packet type id: the first byte of every packet (spec table 1.3).
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
         #[repr(u8)]
         pub enum PacketType {
-            $($(#[$doc])* $variant = $code,)*
+            $($($(#[$doc])* $variant = $code,)*)*
+            $($($(#[$table_doc])* $table_variant = $table_code,)*)*
+            $($($(#[$none_doc])* $none_variant = $none_code,)*)*
         }
 
+        /// The types by their codes. A table, because this is on the path of every packet: the jumps
+        /// into which a match over the codes is compiled are predicted badly when types alternate.
+        const BY_CODE: [Option<PacketType>; 256] = {
+            let mut by_code = [None; 256];
+            $($(by_code[$code] = Some(PacketType::$variant);)*)*
+            $($(by_code[$table_code] = Some(PacketType::$table_variant);)*)*
+            $($(by_code[$none_code] = Some(PacketType::$none_variant);)*)*
+            by_code
+        };
+
         impl PacketType {
-            /// Every assigned type, in the order of the codes.
-            pub const ALL: &'static [PacketType] = &[$(PacketType::$variant,)*];
-
-            /// The type with this code, `None` if the code is not assigned.
-            #[inline]
-            pub const fn from_code(code: u8) -> Option<PacketType> {
-                // A table, because this is on the path of every packet: the jumps into which a
-                // match over the codes is compiled are predicted badly when types alternate.
-                const BY_CODE: [Option<PacketType>; 256] = {
-                    let mut by_code = [None; 256];
-                    $(by_code[$code] = Some(PacketType::$variant);)*
-                    by_code
-                };
-                BY_CODE[code as usize]
-            }
-
             /// The nickname in the spelling of spec table 1.2.
             ///
             /// The table misspells 138 as `DC_LONTCTS_TAGRTM`; here it is `DC_LONGCTS_TAGRTM`.
             pub const fn name(self) -> &'static str {
                 match self {
-                    $(PacketType::$variant => $name,)*
+                    $($(PacketType::$variant => $name,)*)*
+                    $($(PacketType::$table_variant => $table_name,)*)*
+                    $($(PacketType::$none_variant => $none_name,)*)*
                 }
             }
 
             /// What the packet is used for.
             pub const fn family(self) -> Family {
                 match self {
-                    $(PacketType::$variant => Family::$family,)*
+                    $($(PacketType::$variant)|* => Family::$family,)*
+                    $($(PacketType::$table_variant)|* => Family::$table_family,)*
+                    $($(PacketType::$none_variant)|* => Family::$none_family,)*
+                }
+            }
+
+            /// What tells the type from others of its format.
+            #[inline(always)]
+            pub const fn traits(self) -> TypeTraits {
+                // A table, for the same reason as that of the codes.
+                const TRAITS: [TypeTraits; 256] = {
+                    let mut traits = [TypeTraits::empty(); 256];
+                    $($(traits[$code] = TypeTraits::empty()$(.union(TypeTraits::$trait))*;)*)*
+                    $($(traits[$table_code] = TypeTraits::empty()$(.union(TypeTraits::$table_trait))*;)*)*
+                    traits
+                };
+                TRAITS[self as usize]
+            }
+
+            /// The extra features of which the receiver has to have announced one; none if every
+            /// receiver takes such packets.
+            pub const fn needs_any_of(self) -> ExtraFeatures {
+                if self.is_delivery_complete() {
+                    return ExtraFeatures::DELIVERY_COMPLETE;
+                }
+                match self {
+                    $($(PacketType::$variant)|* => {
+                        ExtraFeatures::empty()$(.union(ExtraFeatures::$feature))*
+                    })*
+                    $($(PacketType::$table_variant)|* => ExtraFeatures::empty(),)*
+                    $($(PacketType::$none_variant)|* => ExtraFeatures::empty(),)*
+                }
+            }
+
+            /// Whether [`Header`] has a variant for it. Parsing refuses packets of the other types.
+            pub const fn has_header(self) -> bool {
+                matches!(self, $($(PacketType::$variant)|*)|*)
+            }
+
+            /// The tables of the type's format.
+            pub(super) const fn sections(self) -> &'static [&'static Section] {
+                match self {
+                    $($(PacketType::$variant)|* => <$format as Format>::SECTIONS,)*
+                    $($(PacketType::$table_variant)|* => $table::SECTIONS,)*
+                    $($(PacketType::$none_variant)|* => &[&codec::BASE, &codec::TRAILING],)*
+                }
+            }
+        }
+
+        /// The header of a packet, by format. Types that differ in their [`TypeTraits`] only share a
+        /// variant.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Header {
+            $($(#[$format_doc])* $format($format),)*
+        }
+
+        impl Header {
+            #[inline(always)]
+            pub(super) fn parse_packet(mut cursor: Cursor<'_>) -> Result<Packet, ParseError> {
+                match cursor.packet_type() {
+                    // Each on its own, so that a header is written where it is to stay.
+                    $($(PacketType::$variant)|* => {
+                        let format = $format::parse(&mut cursor)?;
+                        Ok(cursor.packet_with(Header::$format(format)))
+                    })*
+                    $($(unsent @ PacketType::$table_variant)|* => {
+                        let reason = Reason::UnsentType { code: unsent.code() };
+                        Err(cursor.error("type", 0, reason))
+                    })*
+                    $($(unsent @ PacketType::$none_variant)|* => {
+                        let reason = Reason::$none_reason { code: unsent.code() };
+                        Err(cursor.error("type", 0, reason))
+                    })*
+                }
+            }
+
+            /// The optional headers, if it is a request.
+            #[inline(always)]
+            pub fn req_options(&self) -> Option<&ReqOptions> {
+                match self {
+                    $(Header::$format(format) => format.req_options(),)*
+                }
+            }
+
+            /// The sender's connection id, wherever this format keeps it. A request without one may
+            /// carry it in the raw address instead ([`ReqOptions::raw_address`]).
+            #[inline(always)]
+            pub fn connid(&self) -> Option<Connid> {
+                match self {
+                    $(Header::$format(format) => format.connid(),)*
+                }
+            }
+        }
+
+        $(
+            impl From<$format> for Header {
+                #[inline]
+                fn from(format: $format) -> Self {
+                    Header::$format(format)
+                }
+            }
+
+            impl $format {
+                /// The type of this format with these traits.
+                #[inline(always)]
+                pub(super) fn type_with(traits: TypeTraits) -> PacketType {
+                    let types = [$(PacketType::$variant),*];
+                    $(if traits == const { PacketType::$variant.traits() } {
+                        return PacketType::$variant;
+                    })*
+                    debug_assert!(false, "{traits:?} are not those of any of {types:?}");
+                    types[0]
+                }
+            }
+        )*
+
+        impl Repr for Header {
+            fn packet_type(&self) -> PacketType {
+                match self {
+                    $(Header::$format(format) => format.packet_type(),)*
+                }
+            }
+
+            fn wire_flags(&self) -> u16 {
+                match self {
+                    $(Header::$format(format) => format.wire_flags(),)*
+                }
+            }
+
+            fn header_len(&self) -> usize {
+                match self {
+                    $(Header::$format(format) => format.header_len(),)*
+                }
+            }
+
+            fn emit(&self, buffer: &mut [u8]) -> Result<usize, EmitError> {
+                match self {
+                    $(Header::$format(format) => format.emit(buffer),)*
+                }
+            }
+        }
+
+        impl sealed::Fields for Header {
+            const MIN_LEN: usize = 0;
+
+            fn write_fields(&self, writer: &mut Writer<'_>) {
+                match self {
+                    $(Header::$format(format) => format.write_fields(writer),)*
                 }
             }
         }
@@ -50,94 +243,170 @@ macro_rules! packet_types {
 }
 
 packet_types! {
-    /// Request To Send. Retired: a leftover of protocol v3.
-    Rts = 1, "RTS", Retired;
-    /// Connection acknowledgement. Retired: a leftover of protocol v3.
-    Connack = 2, "CONNACK", Retired;
-    /// Clear To Send: opens a window of a long-CTS transfer (spec table 3.6).
-    Cts = 3, "CTS", Control;
-    /// A segment of a long-CTS transfer (spec table 3.7).
-    CtsData = 4, "CTSDATA", Control;
-    /// Data of an emulated read (spec table 3.11).
-    ReadRsp = 5, "READRSP", Control;
-    /// The local context of a device RDMA operation in stock libfabric; never on the wire.
-    RmaContext = 6, "RMA_CONTEXT", Local;
-    /// End Of Read: the peer has read everything by RDMA (spec table 4.2).
-    Eor = 7, "EOR", Control;
-    /// The result of a fetching atomic (spec table 3.15).
-    AtomRsp = 8, "ATOMRSP", Control;
-    /// Capabilities of an endpoint (spec table 2.2).
-    Handshake = 9, "HANDSHAKE", Control;
-    /// Delivery complete (spec section 4.2).
-    Receipt = 10, "RECEIPT", Control;
-    /// The peer cannot read by RDMA (spec section 4.7).
-    ReadNack = 11, "READ_NACK", Control;
-    /// A peer abandons an operation. Only on the development branch after libfabric 2.6.0.
-    PeerError = 12, "PEER_ERROR", Control;
-    /// Eager untagged message (spec table 3.3).
-    EagerMsgRtm = 64, "EAGER_MSGRTM", Rtm;
-    /// Eager tagged message (spec table 3.3).
-    EagerTagRtm = 65, "EAGER_TAGRTM", Rtm;
-    /// Segment of a medium untagged message (spec table 3.4).
-    MediumMsgRtm = 66, "MEDIUM_MSGRTM", Rtm;
-    /// Segment of a medium tagged message (spec table 3.4).
-    MediumTagRtm = 67, "MEDIUM_TAGRTM", Rtm;
-    /// Start of a long-CTS untagged message (spec table 3.5).
-    LongctsMsgRtm = 68, "LONGCTS_MSGRTM", Rtm;
-    /// Start of a long-CTS tagged message (spec table 3.5).
-    LongctsTagRtm = 69, "LONGCTS_TAGRTM", Rtm;
-    /// Emulated eager write (spec table 3.8).
-    EagerRtw = 70, "EAGER_RTW", Rtw;
-    /// Start of an emulated long-CTS write (spec table 3.9).
-    LongctsRtw = 71, "LONGCTS_RTW", Rtw;
-    /// Emulated short read (spec table 3.10).
-    ShortRtr = 72, "SHORT_RTR", Rtr;
-    /// Start of an emulated long-CTS read (spec table 3.12).
-    LongctsRtr = 73, "LONGCTS_RTR", Rtr;
-    /// Atomic without a result (spec table 3.13).
-    WriteRta = 74, "WRITE_RTA", Rta;
-    /// Atomic that returns the old value (spec table 3.14).
-    FetchRta = 75, "FETCH_RTA", Rta;
-    /// Atomic with a comparand that returns the old value (spec table 3.14).
-    CompareRta = 76, "COMPARE_RTA", Rta;
-    /// Untagged message to be read by RDMA (spec table 4.1).
-    LongreadMsgRtm = 128, "LONGREAD_MSGRTM", Rtm;
-    /// Tagged message to be read by RDMA (spec table 4.1).
-    LongreadTagRtm = 129, "LONGREAD_TAGRTM", Rtm;
-    /// Emulated write by an RDMA read of the responder (spec table 4.3).
-    LongreadRtw = 130, "LONGREAD_RTW", Rtw;
-    /// Defined by stock libfabric with a header of 4 bytes; nothing sends or receives it.
-    ReadRtr = 131, "READ_RTR", Rtr;
-    /// Eager untagged message with delivery complete.
-    DcEagerMsgRtm = 133, "DC_EAGER_MSGRTM", Rtm;
-    /// Eager tagged message with delivery complete.
-    DcEagerTagRtm = 134, "DC_EAGER_TAGRTM", Rtm;
-    /// Segment of a medium untagged message with delivery complete.
-    DcMediumMsgRtm = 135, "DC_MEDIUM_MSGRTM", Rtm;
-    /// Segment of a medium tagged message with delivery complete.
-    DcMediumTagRtm = 136, "DC_MEDIUM_TAGRTM", Rtm;
-    /// Start of a long-CTS untagged message with delivery complete.
-    DcLongctsMsgRtm = 137, "DC_LONGCTS_MSGRTM", Rtm;
-    /// Start of a long-CTS tagged message with delivery complete.
-    DcLongctsTagRtm = 138, "DC_LONGCTS_TAGRTM", Rtm;
-    /// Emulated eager write with delivery complete.
-    DcEagerRtw = 139, "DC_EAGER_RTW", Rtw;
-    /// Start of an emulated long-CTS write with delivery complete.
-    DcLongctsRtw = 140, "DC_LONGCTS_RTW", Rtw;
-    /// Atomic without a result, with delivery complete.
-    DcWriteRta = 141, "DC_WRITE_RTA", Rta;
-    /// Defined by stock libfabric since 1.16.0; nothing sends it.
-    RuntctsMsgRtm = 142, "RUNTCTS_MSGRTM", Rtm;
-    /// Defined by stock libfabric since 1.16.0; nothing sends it.
-    RuntctsTagRtm = 143, "RUNTCTS_TAGRTM", Rtm;
-    /// Defined by stock libfabric since 1.16.0; nothing sends it.
-    RuntctsRtw = 144, "RUNTCTS_RTW", Rtw;
-    /// Segment of an untagged message whose rest is read by RDMA (spec section 4.5).
-    RuntreadMsgRtm = 145, "RUNTREAD_MSGRTM", Rtm;
-    /// Segment of a tagged message whose rest is read by RDMA (spec section 4.5).
-    RuntreadTagRtm = 146, "RUNTREAD_TAGRTM", Rtm;
-    /// Defined by stock libfabric since 1.16.0; nothing sends it.
-    RuntreadRtw = 147, "RUNTREAD_RTW", Rtw;
+    formats {
+        /// CTS.
+        Cts: Control, needs [] {
+            /// Clear To Send: opens a window of a long-CTS transfer (spec table 3.6).
+            Cts = 3, "CTS", [];
+        }
+        /// CTSDATA.
+        CtsData: Control, needs [] {
+            /// A segment of a long-CTS transfer (spec table 3.7).
+            CtsData = 4, "CTSDATA", [];
+        }
+        /// READRSP.
+        ReadRsp: Control, needs [] {
+            /// Data of an emulated read (spec table 3.11).
+            ReadRsp = 5, "READRSP", [];
+        }
+        /// EOR.
+        Eor: Control, needs [] {
+            /// End Of Read: the peer has read everything by RDMA (spec table 4.2).
+            Eor = 7, "EOR", [];
+        }
+        /// ATOMRSP.
+        AtomRsp: Control, needs [] {
+            /// The result of a fetching atomic (spec table 3.15).
+            AtomRsp = 8, "ATOMRSP", [];
+        }
+        /// HANDSHAKE.
+        Handshake: Control, needs [] {
+            /// Capabilities of an endpoint (spec table 2.2).
+            Handshake = 9, "HANDSHAKE", [];
+        }
+        /// RECEIPT.
+        Receipt: Control, needs [] {
+            /// Delivery complete (spec section 4.2).
+            Receipt = 10, "RECEIPT", [];
+        }
+        /// READ_NACK.
+        ReadNack: Control, needs [READ_NACK] {
+            /// The peer cannot read by RDMA (spec section 4.7).
+            ReadNack = 11, "READ_NACK", [];
+        }
+        /// PEER_ERROR.
+        PeerError: Control, needs [] {
+            /// A peer abandons an operation. Only on the development branch after libfabric 2.6.0.
+            PeerError = 12, "PEER_ERROR", [];
+        }
+        /// (DC_)EAGER_MSGRTM, (DC_)EAGER_TAGRTM.
+        EagerRtm: Rtm, needs [] {
+            /// Eager untagged message (spec table 3.3).
+            EagerMsgRtm = 64, "EAGER_MSGRTM", [];
+            /// Eager tagged message (spec table 3.3).
+            EagerTagRtm = 65, "EAGER_TAGRTM", [TAGGED];
+            /// Eager untagged message with delivery complete.
+            DcEagerMsgRtm = 133, "DC_EAGER_MSGRTM", [DELIVERY_COMPLETE];
+            /// Eager tagged message with delivery complete.
+            DcEagerTagRtm = 134, "DC_EAGER_TAGRTM", [TAGGED | DELIVERY_COMPLETE];
+        }
+        /// (DC_)MEDIUM_MSGRTM, (DC_)MEDIUM_TAGRTM.
+        MediumRtm: Rtm, needs [] {
+            /// Segment of a medium untagged message (spec table 3.4).
+            MediumMsgRtm = 66, "MEDIUM_MSGRTM", [];
+            /// Segment of a medium tagged message (spec table 3.4).
+            MediumTagRtm = 67, "MEDIUM_TAGRTM", [TAGGED];
+            /// Segment of a medium untagged message with delivery complete.
+            DcMediumMsgRtm = 135, "DC_MEDIUM_MSGRTM", [DELIVERY_COMPLETE];
+            /// Segment of a medium tagged message with delivery complete.
+            DcMediumTagRtm = 136, "DC_MEDIUM_TAGRTM", [TAGGED | DELIVERY_COMPLETE];
+        }
+        /// (DC_)LONGCTS_MSGRTM, (DC_)LONGCTS_TAGRTM.
+        LongctsRtm: Rtm, needs [] {
+            /// Start of a long-CTS untagged message (spec table 3.5).
+            LongctsMsgRtm = 68, "LONGCTS_MSGRTM", [];
+            /// Start of a long-CTS tagged message (spec table 3.5).
+            LongctsTagRtm = 69, "LONGCTS_TAGRTM", [TAGGED];
+            /// Start of a long-CTS untagged message with delivery complete.
+            DcLongctsMsgRtm = 137, "DC_LONGCTS_MSGRTM", [DELIVERY_COMPLETE];
+            /// Start of a long-CTS tagged message with delivery complete.
+            DcLongctsTagRtm = 138, "DC_LONGCTS_TAGRTM", [TAGGED | DELIVERY_COMPLETE];
+        }
+        /// LONGREAD_MSGRTM, LONGREAD_TAGRTM.
+        LongreadRtm: Rtm, needs [RDMA_READ] {
+            /// Untagged message to be read by RDMA (spec table 4.1).
+            LongreadMsgRtm = 128, "LONGREAD_MSGRTM", [];
+            /// Tagged message to be read by RDMA (spec table 4.1).
+            LongreadTagRtm = 129, "LONGREAD_TAGRTM", [TAGGED];
+        }
+        /// RUNTREAD_MSGRTM, RUNTREAD_TAGRTM.
+        // A peer that reads by RDMA gets runts as well from libfabric up to 2.5.
+        RuntreadRtm: Rtm, needs [RUNTING_READ | RDMA_READ] {
+            /// Segment of an untagged message whose rest is read by RDMA (spec section 4.5).
+            RuntreadMsgRtm = 145, "RUNTREAD_MSGRTM", [];
+            /// Segment of a tagged message whose rest is read by RDMA (spec section 4.5).
+            RuntreadTagRtm = 146, "RUNTREAD_TAGRTM", [TAGGED];
+        }
+        /// (DC_)EAGER_RTW.
+        EagerRtw: Rtw, needs [] {
+            /// Emulated eager write (spec table 3.8).
+            EagerRtw = 70, "EAGER_RTW", [];
+            /// Emulated eager write with delivery complete.
+            DcEagerRtw = 139, "DC_EAGER_RTW", [DELIVERY_COMPLETE];
+        }
+        /// (DC_)LONGCTS_RTW.
+        LongctsRtw: Rtw, needs [] {
+            /// Start of an emulated long-CTS write (spec table 3.9).
+            LongctsRtw = 71, "LONGCTS_RTW", [];
+            /// Start of an emulated long-CTS write with delivery complete.
+            DcLongctsRtw = 140, "DC_LONGCTS_RTW", [DELIVERY_COMPLETE];
+        }
+        /// LONGREAD_RTW.
+        LongreadRtw: Rtw, needs [RDMA_READ] {
+            /// Emulated write by an RDMA read of the responder (spec table 4.3).
+            LongreadRtw = 130, "LONGREAD_RTW", [];
+        }
+        /// SHORT_RTR, LONGCTS_RTR.
+        Rtr: Rtr, needs [] {
+            /// Emulated short read (spec table 3.10).
+            ShortRtr = 72, "SHORT_RTR", [];
+            /// Start of an emulated long-CTS read (spec table 3.12).
+            LongctsRtr = 73, "LONGCTS_RTR", [WINDOWED];
+        }
+        /// WRITE_RTA, FETCH_RTA, COMPARE_RTA, DC_WRITE_RTA.
+        Rta: Rta, needs [] {
+            /// Atomic without a result (spec table 3.13).
+            WriteRta = 74, "WRITE_RTA", [];
+            /// Atomic that returns the old value (spec table 3.14).
+            FetchRta = 75, "FETCH_RTA", [FETCHING];
+            /// Atomic with a comparand that returns the old value (spec table 3.14).
+            CompareRta = 76, "COMPARE_RTA", [FETCHING | COMPARING];
+            /// Atomic without a result, with delivery complete.
+            DcWriteRta = 141, "DC_WRITE_RTA", [DELIVERY_COMPLETE];
+        }
+    }
+    tables {
+        RuntctsRtm: Rtm {
+            /// Defined by stock libfabric since 1.16.0; nothing sends it.
+            RuntctsMsgRtm = 142, "RUNTCTS_MSGRTM", [];
+            /// Defined by stock libfabric since 1.16.0; nothing sends it.
+            RuntctsTagRtm = 143, "RUNTCTS_TAGRTM", [TAGGED];
+        }
+        RuntctsRtw: Rtw {
+            /// Defined by stock libfabric since 1.16.0; nothing sends it.
+            RuntctsRtw = 144, "RUNTCTS_RTW", [];
+        }
+        RuntreadRtw: Rtw {
+            /// Defined by stock libfabric since 1.16.0; nothing sends it.
+            RuntreadRtw = 147, "RUNTREAD_RTW", [];
+        }
+        ReadRtr: Rtr {
+            /// Defined by stock libfabric with a header of 4 bytes; nothing sends or receives it.
+            ReadRtr = 131, "READ_RTR", [];
+        }
+    }
+    none {
+        Retired, RetiredType {
+            /// Request To Send. Retired: a leftover of protocol v3.
+            Rts = 1, "RTS";
+            /// Connection acknowledgement. Retired: a leftover of protocol v3.
+            Connack = 2, "CONNACK";
+        }
+        Local, LocalType {
+            /// The local context of a device RDMA operation in stock libfabric; never on the wire.
+            RmaContext = 6, "RMA_CONTEXT";
+        }
+    }
 }
 
 /// The groups of spec section 3.1, the packets that are no requests, and the codes that must not
@@ -170,6 +439,37 @@ pub enum Category {
 }
 
 impl PacketType {
+    /// Every assigned type, in the order of the codes.
+    pub const ALL: &'static [PacketType] = {
+        const COUNT: usize = {
+            let (mut count, mut code) = (0, 0);
+            while code < BY_CODE.len() {
+                count += BY_CODE[code].is_some() as usize;
+                code += 1;
+            }
+            count
+        };
+        const SORTED: [PacketType; COUNT] = {
+            let mut sorted = [PacketType::Rts; COUNT];
+            let (mut count, mut code) = (0, 0);
+            while code < BY_CODE.len() {
+                if let Some(packet_type) = BY_CODE[code] {
+                    sorted[count] = packet_type;
+                    count += 1;
+                }
+                code += 1;
+            }
+            sorted
+        };
+        &SORTED
+    };
+
+    /// The type with this code, `None` if the code is not assigned.
+    #[inline]
+    pub const fn from_code(code: u8) -> Option<PacketType> {
+        BY_CODE[code as usize]
+    }
+
     /// The code, as it is on the wire.
     pub const fn code(self) -> u8 {
         self as u8
@@ -183,6 +483,17 @@ impl PacketType {
             [code, ..] => PacketType::from_code(*code),
             [] => None,
         }
+    }
+
+    /// Whether the type has one of these traits.
+    #[inline]
+    pub const fn is(self, traits: TypeTraits) -> bool {
+        self.traits().intersects(traits)
+    }
+
+    /// Whether packets of this type have a format; the others must not be on the wire.
+    pub const fn has_format(self) -> bool {
+        !matches!(self.family(), Family::Retired | Family::Local)
     }
 
     /// The category of spec table 1.2.
@@ -201,37 +512,13 @@ impl PacketType {
     /// Whether the mandatory header ends with a tag.
     #[inline]
     pub const fn is_tagged(self) -> bool {
-        use PacketType::*;
-        matches!(
-            self,
-            EagerTagRtm
-                | MediumTagRtm
-                | LongctsTagRtm
-                | LongreadTagRtm
-                | DcEagerTagRtm
-                | DcMediumTagRtm
-                | DcLongctsTagRtm
-                | RuntctsTagRtm
-                | RuntreadTagRtm
-        )
+        self.traits().contains(TypeTraits::TAGGED)
     }
 
     /// Whether the receiver answers with RECEIPT (spec section 4.2).
     #[inline]
     pub const fn is_delivery_complete(self) -> bool {
-        use PacketType::*;
-        matches!(
-            self,
-            DcEagerMsgRtm
-                | DcEagerTagRtm
-                | DcMediumMsgRtm
-                | DcMediumTagRtm
-                | DcLongctsMsgRtm
-                | DcLongctsTagRtm
-                | DcEagerRtw
-                | DcLongctsRtw
-                | DcWriteRta
-        )
+        self.traits().contains(TypeTraits::DELIVERY_COMPLETE)
     }
 
     /// Whether application data may follow the headers.
@@ -239,13 +526,10 @@ impl PacketType {
     /// Packets of the other types end with their headers. Stock receivers do not check that, and
     /// neither does [`Packet::parse`](super::Packet::parse): what follows is kept as the payload.
     pub const fn carries_data(self) -> bool {
-        use PacketType::*;
-        match self.family() {
-            Family::Rtm => !matches!(self, LongreadMsgRtm | LongreadTagRtm),
-            Family::Rtw => !matches!(self, LongreadRtw),
-            Family::Rta => true,
-            Family::Rtr | Family::Retired | Family::Local => false,
-            Family::Control => matches!(self, CtsData | ReadRsp | AtomRsp),
+        let sections = self.sections();
+        match sections[sections.len() - 1].fields {
+            [last, ..] => matches!(last.kind, Kind::Data),
+            [] => false,
         }
     }
 }

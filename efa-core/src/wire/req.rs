@@ -3,7 +3,9 @@
 use zerocopy::little_endian::{U32, U64};
 
 use super::codec::{Cursor, Writer};
+use super::declare::{CONNID_HDR, Line, PADDING, Part, Shape, section, table};
 use super::error::{ParseError, Reason};
+use super::fields::{FieldDescriptor, Kind, Presence, Section, Source, Width};
 use super::flags::ReqFlags;
 use super::ids::Connid;
 use crate::address::RawAddress;
@@ -85,23 +87,13 @@ impl ReqOptions {
         let connid = if self.connid.is_some() { 4 } else { 0 };
         raw_address.saturating_add(cq_data + connid)
     }
+}
 
-    /// The flags of the base header for a request whose type has the flags `implied`.
-    #[inline]
-    pub(super) fn wire_flags(&self, implied: ReqFlags) -> u16 {
-        let mut flags = self.flags | implied;
-        flags.set(ReqFlags::RAW_ADDR_HDR, self.raw_address.is_some());
-        flags.set(ReqFlags::CQ_DATA_HDR, self.cq_data.is_some());
-        flags.set(ReqFlags::CONNID_HDR, self.connid.is_some());
-        flags.bits()
-    }
+impl Part for ReqOptions {
+    const SHAPE: Shape = Shape::Fields(&REQ_OPTIONS);
 
-    /// Reads the optional headers of a request whose type has the flags `implied`.
     #[inline(always)]
-    pub(super) fn parse(
-        cursor: &mut Cursor<'_>,
-        implied: ReqFlags,
-    ) -> Result<ReqOptions, ParseError> {
+    fn parse(line: &Line, cursor: &mut Cursor<'_>) -> Result<Self, ParseError> {
         let flags = ReqFlags::from_bits_retain(cursor.flags());
         let raw_address = if flags.contains(ReqFlags::RAW_ADDR_HDR) {
             Some(parse_raw_address(cursor)?)
@@ -118,6 +110,10 @@ impl ReqOptions {
         } else {
             None
         };
+        let mut implied = line.implies;
+        if cursor.packet_type().is_tagged() {
+            implied |= ReqFlags::TAGGED;
+        }
         Ok(ReqOptions {
             raw_address,
             cq_data,
@@ -126,8 +122,13 @@ impl ReqOptions {
         })
     }
 
-    #[inline]
-    pub(super) fn write(&self, writer: &mut Writer<'_>) {
+    #[inline(always)]
+    fn len(&self, _line: &Line) -> usize {
+        self.wire_len()
+    }
+
+    #[inline(always)]
+    fn write(&self, _line: &Line, writer: &mut Writer<'_>) {
         if let Some(header) = self.raw_address {
             writer.put(&U32::new(header.size));
             writer.put_bytes(&header.address.to_bytes());
@@ -140,6 +141,25 @@ impl ReqOptions {
         if let Some(connid) = self.connid {
             writer.put(&U32::new(connid.0));
         }
+    }
+
+    #[inline(always)]
+    fn flags(&self, line: &Line) -> u16 {
+        let mut flags = self.flags | line.implies;
+        flags.set(ReqFlags::RAW_ADDR_HDR, self.raw_address.is_some());
+        flags.set(ReqFlags::CQ_DATA_HDR, self.cq_data.is_some());
+        flags.set(ReqFlags::CONNID_HDR, self.connid.is_some());
+        flags.bits()
+    }
+
+    #[inline(always)]
+    fn as_options(&self) -> Option<&ReqOptions> {
+        Some(self)
+    }
+
+    #[inline(always)]
+    fn as_connid(&self) -> Option<Connid> {
+        self.connid
     }
 }
 
@@ -155,3 +175,86 @@ fn parse_raw_address(cursor: &mut Cursor<'_>) -> Result<RawAddressHeader, ParseE
         None => Err(cursor.error("raw_addr.size", offset, Reason::RawAddressTooShort { size })),
     }
 }
+
+/// The optional headers in the tables.
+const REQ_OPTIONS: Section = {
+    const T_RAW_ADDR: Source = table("3.1", "3.2");
+    const T_ADDRESS: Source = table("1.4", "1.5");
+    const fn raw_addr(
+        name: &'static str,
+        width: usize,
+        kind: Kind,
+        source: Source,
+        description: &'static str,
+    ) -> FieldDescriptor {
+        FieldDescriptor {
+            name,
+            width: Width::Fixed(width),
+            presence: Presence::IfFlag(ReqFlags::RAW_ADDR_HDR.bits()),
+            kind,
+            source,
+            description,
+        }
+    }
+    Section {
+        array: None,
+        fields: &[
+            raw_addr(
+                "raw_addr.size",
+                4,
+                Kind::RawAddressSize,
+                T_RAW_ADDR,
+                "bytes of the address that follow: 32, or 36 from stock libfabric since 1.13.0",
+            ),
+            raw_addr(
+                "raw_addr.gid",
+                16,
+                Kind::Gid,
+                T_ADDRESS,
+                "GID of the sender's device",
+            ),
+            raw_addr(
+                "raw_addr.qpn",
+                2,
+                Kind::Number,
+                T_ADDRESS,
+                "queue pair number of the sender",
+            ),
+            raw_addr("raw_addr.pad", 2, Kind::Padding, T_ADDRESS, PADDING),
+            raw_addr(
+                "raw_addr.connid",
+                4,
+                Kind::Bits,
+                T_ADDRESS,
+                "connection id of the sender, which is its Q-key",
+            ),
+            raw_addr("raw_addr.reserved", 8, Kind::Padding, T_ADDRESS, PADDING),
+            FieldDescriptor {
+                width: Width::RawAddressSurplus,
+                ..raw_addr(
+                    "raw_addr.surplus",
+                    0,
+                    Kind::Padding,
+                    T_RAW_ADDR,
+                    "what the size has beyond the 32 bytes of the address; not interpreted",
+                )
+            },
+            FieldDescriptor {
+                name: "cq_data",
+                width: Width::Fixed(8),
+                presence: Presence::IfFlag(ReqFlags::CQ_DATA_HDR.bits()),
+                kind: Kind::Bits,
+                source: section("3.1"),
+                description: "data for the completion at the target",
+            },
+            FieldDescriptor {
+                name: "connid",
+                width: Width::Fixed(4),
+                presence: Presence::IfFlag(CONNID_HDR),
+                kind: Kind::Bits,
+                source: section("4.4"),
+                description: "connection id of the sender",
+            },
+        ],
+    }
+};

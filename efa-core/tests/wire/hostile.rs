@@ -1,20 +1,19 @@
 //! Bytes that nobody promised anything about: no panic, nothing outside the packet, and the typed
 //! parser and the tables of fields agree.
 
-use efa_core::wire::{Packet, Repr};
+use efa_core::wire::{Packet, PacketType, Repr};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::invariants::check;
-use crate::parts::{Parts, wire_types};
-use crate::strategy::{parts, plausible_packet};
+use crate::recipe::{Recipe, typed};
+use crate::strategy::{plausible_packet, recipe};
 
 #[test]
 fn every_truncation_of_every_type() {
-    for packet_type in wire_types() {
-        let parts = Parts::full(packet_type);
-        let header = parts.header();
-        let packet = header.to_packet(&parts.payload);
+    for packet_type in typed() {
+        let packet = Recipe::full(packet_type).packet();
+        let header = Packet::parse(&packet).unwrap().header;
         for length in 0..packet.len() {
             let cut = &packet[..length];
             check(cut);
@@ -32,9 +31,8 @@ fn every_truncation_of_every_type() {
 fn every_byte_of_every_type_changed() {
     // Values at which counts, sizes and flags change sides.
     let values = [0, 1, 2, 3, 4, 5, 31, 32, 33, 64, 127, 128, 255];
-    for packet_type in wire_types() {
-        let parts = Parts::full(packet_type);
-        let mut packet = parts.header().to_packet(&parts.payload);
+    for packet_type in PacketType::ALL {
+        let mut packet = Recipe::full(*packet_type).packet();
         for position in 0..packet.len() {
             let original = packet[position];
             for value in values {
@@ -59,12 +57,12 @@ proptest! {
 
     #[test]
     fn damaged_packets(
-        parts in parts(),
+        recipe in recipe(),
         damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         length in any::<prop::sample::Index>(),
         tail in vec(any::<u8>(), 0..40),
     ) {
-        let mut packet = parts.header().to_packet(&parts.payload);
+        let mut packet = recipe.packet();
         for (position, value) in damage {
             let position = position.index(packet.len());
             packet[position] = value;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use efa_core::wire::PacketType;
 use efa_core::wire::fields::{self, Array, FieldDescriptor, Kind, Presence, Width, fields_of};
-use efa_core::wire::{PacketType, Repr};
 
-use crate::parts::{Parts, wire_types};
+use crate::recipe::{Recipe, typed};
 
 #[test]
 fn the_tables_are_consistent() {
@@ -52,13 +52,14 @@ fn the_tables_are_consistent() {
 
 #[test]
 fn fixed_offsets_are_where_the_walk_finds_the_fields() {
-    for packet_type in wire_types() {
-        for connid in [None, Some(7)] {
-            let parts = Parts {
-                connid,
-                ..Parts::full(packet_type)
-            };
-            let packet = parts.header().to_packet(&parts.payload);
+    for packet_type in typed() {
+        let full = Recipe::full(packet_type);
+        let without_connid = Recipe {
+            flags: full.flags & 0x7fff,
+            ..full.clone()
+        };
+        for recipe in [full, without_connid] {
+            let packet = recipe.packet();
             for field in fields_of(&packet).expect("an assigned type") {
                 let line = fields::layout(packet_type)
                     .find(|line| line.descriptor == field.descriptor)
@@ -123,4 +124,98 @@ fn mandatory_offsets_are_those_of_stock_libfabric() {
             "{packet_type}.{name}"
         );
     }
+}
+
+/// The tables as a document, one for all types of a format.
+fn document() -> String {
+    let mut text = String::from(
+        "# Packet formats
+
+Every field of every packet type, in the order of the packet: offsets and sizes in bytes, integers
+little-endian. This document is made of the declarations in `efa-core/src/wire/formats`; a test keeps it
+current. Where the spec and stock libfabric disagree, it is as stock libfabric does
+([deviations.md](deviations.md)).
+
+An offset is missing where it depends on what is in front. Two offsets belong to types without and with
+what is in front.
+",
+    );
+    let mut written: BTreeSet<PacketType> = BTreeSet::new();
+    for first in PacketType::ALL.iter().filter(|ty| ty.has_format()) {
+        let of_format = |ty: &PacketType| {
+            std::ptr::eq(fields::sections(*ty), fields::sections(*first)) && ty.has_format()
+        };
+        if !written.insert(*first) {
+            continue;
+        }
+        let types: Vec<_> = PacketType::ALL.iter().copied().filter(of_format).collect();
+        written.extend(&types);
+        let names: Vec<_> = types
+            .iter()
+            .map(|ty| format!("{ty} ({})", ty.code()))
+            .collect();
+        text.push_str(&format!("\n## {}\n\n", names.join(", ")));
+        if !first.has_header() {
+            text.push_str("No release of libfabric sends or receives it.\n\n");
+        }
+        text.push_str(
+            "| offset | size | field | when | meaning | defined in |\n|---|---|---|---|---|---|\n",
+        );
+        for section in fields::sections(*first) {
+            for field in section.fields {
+                let offsets: BTreeSet<_> = types
+                    .iter()
+                    .flat_map(|ty| fields::layout(*ty))
+                    .filter(|line| line.descriptor == field)
+                    .filter_map(|line| line.offset)
+                    .collect();
+                let offsets: Vec<_> = offsets.iter().map(ToString::to_string).collect();
+                let size = match field.width {
+                    Width::Fixed(width) => width.to_string(),
+                    Width::RawAddressSurplus => "size - 32".into(),
+                    Width::Rest => "rest".into(),
+                };
+                let each = if section.array.is_some() { " each" } else { "" };
+                text.push_str(&format!(
+                    "| {} | {size}{each} | {} | {} | {} | {} |\n",
+                    offsets.join(" or "),
+                    field.name,
+                    when(field.presence),
+                    field.description,
+                    field.source
+                ));
+            }
+        }
+    }
+    text
+}
+
+fn when(presence: Presence) -> String {
+    let types = |traits: efa_core::wire::TypeTraits| {
+        let names = traits.iter_names().map(|(name, _)| name.to_lowercase());
+        names.collect::<Vec<_>>().join(" or ")
+    };
+    match presence {
+        Presence::Always => String::new(),
+        Presence::IfFlag(flag) | Presence::IfFlagElseNext(flag) => format!("flag {flag:#06x}"),
+        Presence::UnlessFlag(flag) => format!("not flag {flag:#06x}"),
+        Presence::UnlessFlagIfRoom(flag) => format!("not flag {flag:#06x}, if there is room"),
+        Presence::IfType(traits) => format!("types: {}", types(traits)),
+        Presence::UnlessType(traits) => format!("types: not {}", types(traits)),
+    }
+}
+
+#[test]
+fn every_format_is_documented() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/packet-formats.md");
+    let document = document();
+    if std::env::var_os("EFA_UPDATE").is_some() {
+        std::fs::write(&path, document).unwrap();
+        return;
+    }
+    assert!(
+        std::fs::read_to_string(&path).unwrap_or_default() == document,
+        "docs/packet-formats.md is not what the declarations say; rewrite it with\n    \
+         EFA_UPDATE=1 cargo test -p efa-core --test wire documented"
+    );
 }

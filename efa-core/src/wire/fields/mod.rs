@@ -26,10 +26,9 @@
 //! );
 //! ```
 //!
-//! The typed parser ([`Packet::parse`](super::Packet::parse)) is written by hand for speed. Tests
-//! hold the two together: they must agree on every value, every offset and every error.
+//! The tables and the typed parser ([`Packet::parse`](super::Packet::parse)) come from the same
+//! declarations. Tests hold them to it: they must agree on every value, every offset and every error.
 
-mod tables;
 mod value;
 
 use core::fmt;
@@ -38,7 +37,8 @@ use core::iter::FusedIterator;
 pub use value::{DisplayValue, Value};
 
 use super::codec::RawBase;
-use super::packet_type::PacketType;
+use super::iov::ExtraInfo;
+use super::packet_type::{PacketType, TypeTraits};
 use crate::address::RawAddress;
 use zerocopy::FromBytes;
 
@@ -96,6 +96,31 @@ pub enum Presence {
     UnlessFlag(u16),
     /// If this flag is not set and the packet is long enough.
     UnlessFlagIfRoom(u16),
+    /// In every packet of the types with one of these traits.
+    IfType(TypeTraits),
+    /// In every packet of the types with none of these traits.
+    UnlessType(TypeTraits),
+}
+
+impl Presence {
+    /// Whether packets of this type may have the field.
+    pub const fn is_of(self, packet_type: PacketType) -> bool {
+        match self {
+            Presence::IfType(traits) => packet_type.is(traits),
+            Presence::UnlessType(traits) => !packet_type.is(traits),
+            _ => true,
+        }
+    }
+
+    /// Whether a packet of this type with these flags has the field, if it is long enough.
+    pub const fn holds(self, packet_type: PacketType, flags: u16) -> bool {
+        match self {
+            Presence::Always => true,
+            Presence::IfFlag(flag) | Presence::IfFlagElseNext(flag) => flags & flag != 0,
+            Presence::UnlessFlag(flag) | Presence::UnlessFlagIfRoom(flag) => flags & flag == 0,
+            Presence::IfType(_) | Presence::UnlessType(_) => self.is_of(packet_type),
+        }
+    }
 }
 
 /// What a field's bytes mean.
@@ -187,9 +212,10 @@ pub struct Section {
     pub fields: &'static [FieldDescriptor],
 }
 
-/// The sections of a packet type, from the base header to the end of the packet.
+/// The sections of a packet type's format, from the base header to the end of the packet. Fields that
+/// only other types of the format have are among them, see [`Presence::is_of`].
 pub const fn sections(packet_type: PacketType) -> &'static [&'static Section] {
-    tables::sections(packet_type)
+    packet_type.sections()
 }
 
 /// One line of a packet type's table.
@@ -210,7 +236,9 @@ pub fn layout(packet_type: PacketType) -> impl Iterator<Item = LayoutField> {
     sections(packet_type).iter().flat_map(move |section| {
         let start = next;
         let mut within = start;
-        for field in section.fields {
+        let fields = section.fields.iter();
+        let fields = fields.filter(move |field| field.presence.is_of(packet_type));
+        for field in fields.clone() {
             within = offset_behind(field, within);
         }
         next = if section.array.is_some() {
@@ -219,7 +247,7 @@ pub fn layout(packet_type: PacketType) -> impl Iterator<Item = LayoutField> {
             within
         };
         let mut offset = start;
-        section.fields.iter().map(move |descriptor| {
+        fields.map(move |descriptor| {
             let here = offset;
             offset = offset_behind(descriptor, here);
             LayoutField {
@@ -237,7 +265,10 @@ fn offset_behind(field: &FieldDescriptor, offset: Option<usize>) -> Option<usize
         return None;
     };
     match field.presence {
-        Presence::Always | Presence::UnlessFlag(_) => offset.map(|offset| offset + width),
+        Presence::Always
+        | Presence::UnlessFlag(_)
+        | Presence::IfType(_)
+        | Presence::UnlessType(_) => offset.map(|offset| offset + width),
         Presence::IfFlagElseNext(_) => offset,
         Presence::IfFlag(_) | Presence::UnlessFlagIfRoom(_) => None,
     }
@@ -248,7 +279,7 @@ pub fn find(packet_type: PacketType, name: &str) -> Option<&'static FieldDescrip
     sections(packet_type)
         .iter()
         .flat_map(|section| section.fields)
-        .find(|field| field.name == name)
+        .find(|field| field.name == name && field.presence.is_of(packet_type))
 }
 
 /// A field of a packet, with its value.
@@ -397,16 +428,14 @@ impl<'a> Fields<'a> {
     }
 
     fn is_present(&self, descriptor: &FieldDescriptor, width: usize) -> bool {
-        let present = match descriptor.presence {
-            Presence::Always => true,
-            Presence::IfFlag(flag) | Presence::IfFlagElseNext(flag) => self.flags & flag != 0,
-            Presence::UnlessFlag(flag) => self.flags & flag == 0,
-            Presence::UnlessFlagIfRoom(flag) => {
-                self.flags & flag == 0 && self.rest().len() >= width
-            }
+        let has_room = match descriptor.presence {
+            Presence::UnlessFlagIfRoom(_) => self.rest().len() >= width,
+            _ => true,
         };
         let is_variable = !matches!(descriptor.width, Width::Fixed(_));
-        present && !(is_variable && width == 0)
+        descriptor.presence.holds(self.packet_type, self.flags)
+            && has_room
+            && !(is_variable && width == 0)
     }
 }
 
@@ -443,7 +472,10 @@ impl<'a> Iterator for Fields<'a> {
             let value = Value::of(descriptor.kind, bytes);
             match descriptor.kind {
                 Kind::Count(array) => {
-                    let bias = if array == Array::ExtraInfo { 3 } else { 0 };
+                    let bias = match array {
+                        Array::ExtraInfo => ExtraInfo::COUNT_BIAS as usize,
+                        Array::RmaIov | Array::ReadIov => 0,
+                    };
                     self.counts[array as usize] = value.as_usize().saturating_sub(bias);
                 }
                 Kind::RawAddressSize => self.raw_address_size = value.as_usize(),

@@ -5,8 +5,8 @@ use core::fmt;
 use super::Kind;
 use crate::address::Gid;
 use crate::wire::atomic::{AtomicDatatype, AtomicOp};
-use crate::wire::control::PeerErrorRefKind;
 use crate::wire::flags::{CtsFlags, HandshakeFlags, ReqFlags, UniversalFlags};
+use crate::wire::formats::PeerErrorRefKind;
 use crate::wire::packet_type::PacketType;
 
 /// The value of a field.

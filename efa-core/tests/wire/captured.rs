@@ -3,10 +3,18 @@
 //! The values of the fields were read at the offsets of the structures in stock libfabric's headers,
 //! not by this crate. The applications' data is left out; zeroes stand for it.
 
-use efa_core::wire::fields::fields_of;
+use efa_core::wire::fields::{Kind, fields_of};
 use efa_core::wire::{Packet, PacketType, Repr};
 
-use super::copy_padding;
+/// Makes the padding of `to` that of `from`, a packet of the same structure.
+fn copy_padding(from: &[u8], to: &mut [u8]) {
+    for field in fields_of(from).expect("an assigned type") {
+        if field.descriptor.kind == Kind::Padding {
+            let range = field.offset..field.offset + field.bytes.len();
+            to[range].copy_from_slice(field.bytes);
+        }
+    }
+}
 
 struct Captured {
     /// The recording in the corpus.
