@@ -204,7 +204,7 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// Gives up a packet that was handled.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn release(&mut self, packet: ReceivedPacket) {
         if let Some(buffer) = self.receiving.release(packet) {
             self.recycle(buffer);

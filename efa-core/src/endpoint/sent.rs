@@ -20,7 +20,7 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// Posts a packet. On an error it is given up.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post_packet(
         &mut self,
         peer: PeerId,

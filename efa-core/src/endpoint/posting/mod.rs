@@ -144,7 +144,7 @@ impl<N: Nic> Posting<N> {
     ///
     /// # Errors
     /// [`EndpointError::TryAgain`] if there is no buffer; the header may not fit one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn start_packet(&mut self, header: &impl Repr) -> Result<Outgoing, EndpointError> {
         let buffer = self.nic.acquire_buffer().ok_or(EndpointError::TryAgain)?;
         match header.emit(self.nic.buffer_mut(buffer)) {
@@ -187,7 +187,7 @@ impl<N: Nic> Posting<N> {
 
     /// Puts `length` bytes of the pieces from `offset` on behind what a packet has. Returns how many
     /// bytes were copied; the device gathers the others. On an error the packet is given up.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn attach(
         &mut self,
         packet: &mut Outgoing,
@@ -231,7 +231,7 @@ impl<N: Nic> Posting<N> {
     }
 
     /// Posts a packet. On an error it is given up.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post_packet(
         &mut self,
         peer: PeerId,

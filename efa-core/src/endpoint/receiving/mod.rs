@@ -166,6 +166,7 @@ impl Receiving {
 impl Receiving {
     /// Posts a receive; no message that is here already is looked at. `None` if there are too many
     /// operations.
+    #[inline(always)]
     pub(crate) fn post(&mut self, receive: NewReceive) -> Option<ReceiveId> {
         self.insert_posted(receive, None)
     }
@@ -184,6 +185,7 @@ impl Receiving {
         self.insert_posted(receive, Some(multi))
     }
 
+    #[inline(always)]
     fn insert_posted(
         &mut self,
         receive: NewReceive,
@@ -223,7 +225,7 @@ impl Receiving {
 
     /// Takes out a receive that [`Receiving::match_message`] found, for a message that ends with its
     /// first packet.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_matched(&mut self, id: ReceiveId) -> Option<Posted> {
         self.table.remove_posted(id)
     }

@@ -78,7 +78,7 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// Delivers a message of one packet to `target`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn deliver_eager(
         &mut self,
         peer: PeerId,
