@@ -21,8 +21,8 @@ pub(super) struct AddressBook {
     by_gid: HashMap<Gid, Ahn>,
     free: Vec<u16>,
     limit: usize,
-    /// The last sender that was looked up: traffic comes in runs.
-    last: Option<(Gid, Ahn)>,
+    /// The last sender that was found: traffic comes in runs. Forgotten when any handle goes.
+    last: Option<(PdId, Gid, Ahn)>,
 }
 
 impl AddressBook {
@@ -83,6 +83,7 @@ impl AddressBook {
             .ok_or(missing)?;
         let count = &mut entry.handles[position].1;
         *count -= 1;
+        self.last = None;
         if *count == 0 {
             entry.handles.swap_remove(position);
         }
@@ -90,7 +91,6 @@ impl AddressBook {
             return Ok(false);
         }
         self.by_gid.remove(&entry.gid);
-        self.last = None;
         *slot = None;
         self.free.push(ahn.0);
         Ok(true)
@@ -114,15 +114,17 @@ impl AddressBook {
     /// The number of a sender, if `pd` has a handle for it.
     #[inline(always)]
     pub(super) fn sender(&mut self, pd: PdId, gid: Gid) -> Option<Ahn> {
-        let ahn = match self.last {
-            Some((last, ahn)) if last == gid => ahn,
-            _ => {
-                let ahn = *self.by_gid.get(&gid)?;
-                self.last = Some((gid, ahn));
-                ahn
-            }
-        };
-        self.destination(pd, ahn).map(|_| ahn)
+        match self.last {
+            Some((last_pd, last, ahn)) if last_pd == pd && last == gid => Some(ahn),
+            _ => self.find_sender(pd, gid),
+        }
+    }
+
+    fn find_sender(&mut self, pd: PdId, gid: Gid) -> Option<Ahn> {
+        let ahn = *self.by_gid.get(&gid)?;
+        self.destination(pd, ahn)?;
+        self.last = Some((pd, gid, ahn));
+        Some(ahn)
     }
 }
 

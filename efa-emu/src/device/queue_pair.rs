@@ -282,12 +282,14 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Whether requests of peers are accepted.
-    pub(super) fn receives(&self) -> bool {
-        matches!(
+    /// Whether requests of this transport with this key are accepted.
+    #[inline(always)]
+    pub(super) fn accepts(&self, service: Service, qkey: Qkey) -> bool {
+        let receives = matches!(
             self.state,
             QpState::ReadyToReceive | QpState::ReadyToSend | QpState::SendQueueDrained
-        )
+        );
+        receives && self.config.service == service && self.qkey == qkey
     }
 }
 

@@ -1,14 +1,14 @@
 //! The responding side: requests of peers.
 
-use efa_core::address::{Ahn, Gid, Qpn};
+use efa_core::address::{Gid, Qpn};
 use efa_core::nic::{Access, DeviceCaps, Status};
 
 use super::completion::CqTable;
 use super::keys::RegionTable;
 use super::queue::{Buffer, CompletionEntry, Received, WqeOperation};
 use super::queue_pair::{QueuePair, Service};
-use super::{CqId, Device};
-use crate::link::{HostSegment, Operation, RemoteRange, RequestHeader, Transfer};
+use super::{Device, PdId};
+use crate::link::{HostSegment, Operation, RequestHeader, Transfer};
 
 /// Bytes in front of the data in a UD receive: an InfiniBand global route header.
 pub const GRH_LENGTH: usize = 40;
@@ -103,6 +103,7 @@ impl QueuePair {
     }
 }
 
+#[cold]
 fn failed_receive(qpn: Qpn, request_id: u16, status: Status) -> CompletionEntry {
     CompletionEntry::of_receive(
         qpn,
@@ -113,11 +114,6 @@ fn failed_receive(qpn: Qpn, request_id: u16, status: Status) -> CompletionEntry 
     )
 }
 
-#[cold]
-fn write_failed_receive(cqs: &mut CqTable, cq: CqId, qpn: Qpn, request_id: u16, status: Status) {
-    cqs.write(cq, &failed_receive(qpn, request_id, status));
-}
-
 impl Device {
     /// A request of the host `from`. The answer goes back to the initiator.
     ///
@@ -126,112 +122,223 @@ impl Device {
     /// is the initiator's (no receive is consumed).
     ///
     /// For datagrams the answer says what became of them; the initiator does not care.
-    #[inline]
+    #[inline(always)]
     pub fn deliver(
         &mut self,
         from: Gid,
         header: &RequestHeader,
         transfer: &mut impl Transfer,
     ) -> Status {
-        let status = self.respond(from, header, transfer);
-        if status == Status::Ok {
-            self.counters.rx_pkts += u64::from(transfer.is_last());
-        } else {
-            self.counters.rx_drops += 1;
+        let answer = match header.operation {
+            Operation::Send | Operation::Datagram => self.receive(from, header, transfer),
+            Operation::RdmaRead | Operation::RdmaWrite => self.access(from, header, transfer),
+        };
+        match answer {
+            Ok(()) => {
+                self.counters.rx_pkts += u64::from(transfer.is_last());
+                Status::Ok
+            }
+            Err(refusal) => self.refuse(header.destination_qpn, refusal),
         }
-        status
     }
 
-    #[inline(always)]
-    fn respond(
-        &mut self,
-        from: Gid,
-        header: &RequestHeader,
-        transfer: &mut impl Transfer,
-    ) -> Status {
-        let Some(qp) = self.qps.get_mut(header.destination_qpn) else {
-            return Status::RemoteBadDestQpn;
-        };
-        let service = match header.operation {
-            Operation::Datagram => Service::Ud,
-            Operation::Send | Operation::RdmaRead | Operation::RdmaWrite => Service::Srd,
-        };
-        if !qp.receives() || qp.config.service != service || qp.qkey != header.qkey {
-            return Status::RemoteBadDestQpn;
-        }
-        let sender = self.book.sender(qp.config.pd, from);
-        let mut responder = Responder {
-            qpn: header.destination_qpn,
-            qp,
-            regions: &self.regions,
-            cqs: &mut self.cqs,
-            own_gid: self.gid,
-            from,
-            sender,
-            reports_gid: self.profile.caps.contains(DeviceCaps::CQ_WITH_SGID),
-            max_sge: self.profile.max_rq_sge,
-        };
-        let length = u64::from(header.length);
-        let status = match header.operation {
-            Operation::Send | Operation::Datagram => {
-                if header.length > self.profile.mtu {
-                    return Status::RemoteBadLength;
-                }
-                let status = responder.receive(header, transfer);
-                if status == Ok(()) {
-                    self.counters.rx_bytes += length;
-                    self.counters.recv_bytes += length;
-                    self.counters.recv_wrs += 1;
-                    responder.qp.recv.last_length = header.length;
-                    self.last_receiver = Some(header.destination_qpn);
-                }
-                status
-            }
-            Operation::RdmaRead | Operation::RdmaWrite => {
-                let needed = match header.operation {
-                    Operation::RdmaRead => DeviceCaps::RDMA_READ,
-                    _ => DeviceCaps::RDMA_WRITE,
-                };
-                if !self.profile.caps.contains(needed) {
-                    return Status::RemoteFeatureMismatch;
-                }
-                if self.profile.unknown_peer_check && sender.is_none() {
-                    return Status::RemoteUnknownPeer;
-                }
-                if header.length > self.profile.max_rdma_size {
-                    return Status::RemoteBadLength;
-                }
-                let Some(remote) = header.remote else {
-                    return Status::RemoteBadAddress;
-                };
-                let status = match header.operation {
-                    Operation::RdmaRead => responder.read(header, remote, transfer),
-                    _ => responder.write(header, remote, transfer),
-                };
-                if status == Ok(()) && transfer.is_last() {
-                    match header.operation {
-                        Operation::RdmaRead => self.counters.rdma_read_resp_bytes += length,
-                        _ => {
-                            self.counters.rx_bytes += length;
-                            self.counters.rdma_write_recv_bytes += length;
-                        }
-                    }
-                }
-                status
-            }
-        };
-        match status {
-            Ok(()) => Status::Ok,
-            Err(Refusal::Status(status)) => status,
-            Err(Refusal::Malformed) => {
-                self.fail(header.destination_qpn);
+    /// Counts a refused request. Returns the status for its initiator.
+    #[cold]
+    fn refuse(&mut self, qpn: Qpn, refusal: Refusal) -> Status {
+        self.counters.rx_drops += 1;
+        match refusal {
+            Refusal::Status(status) => status,
+            Refusal::Malformed => {
+                self.fail(qpn);
                 Status::RemoteAbort
             }
         }
     }
+
+    /// A message, for a posted receive.
+    #[inline(always)]
+    fn receive(
+        &mut self,
+        from: Gid,
+        header: &RequestHeader,
+        transfer: &mut impl Transfer,
+    ) -> Result<(), Refusal> {
+        match header.operation {
+            Operation::Datagram => self.receive_datagram(from, header, transfer),
+            _ => self.take_receive(Service::Srd, from, header, header.length, transfer),
+        }
+    }
+
+    /// As [`Device::receive`], with a header of the device's own in front of the data.
+    #[inline(never)]
+    fn receive_datagram(
+        &mut self,
+        from: Gid,
+        header: &RequestHeader,
+        transfer: &mut impl Transfer,
+    ) -> Result<(), Refusal> {
+        let length = header.length.saturating_add(GRH_LENGTH as u32);
+        let grh = global_route_header(from, self.gid, header.length);
+        let mut transfer = Headed { grh, transfer };
+        self.take_receive(Service::Ud, from, header, length, &mut transfer)
+    }
+
+    /// Consumes a receive for the `length` bytes of `transfer`.
+    #[inline(always)]
+    fn take_receive(
+        &mut self,
+        service: Service,
+        from: Gid,
+        header: &RequestHeader,
+        length: u32,
+        transfer: &mut impl Transfer,
+    ) -> Result<(), Refusal> {
+        let qpn = header.destination_qpn;
+        let qp = self
+            .qps
+            .get_mut(qpn)
+            .filter(|qp| qp.accepts(service, header.qkey))
+            .ok_or(Status::RemoteBadDestQpn)?;
+        let profile = &self.profile;
+        if header.length > profile.mtu {
+            return Err(Status::RemoteBadLength.into());
+        }
+        let mut buffers = Buffers::default();
+        let receive = qp
+            .next_receive(profile.max_rq_sge, &mut buffers)?
+            .ok_or(Status::RemoteRnr)?;
+        let moved = if u64::from(length) > receive.capacity {
+            Err(Status::LocalBadLength)
+        } else {
+            let buffers = &buffers[..usize::from(receive.count)];
+            scatter(&self.regions, qp.config.pd, buffers, length, transfer)
+        };
+        match moved {
+            Ok(()) => {}
+            // The receive fails, and the initiator is told what it can understand.
+            Err(status @ (Status::LocalBadLength | Status::LocalInvalidLkey)) => {
+                qp.consume(&receive);
+                let entry = failed_receive(qpn, receive.request_id, status);
+                self.cqs.write(qp.config.recv_cq, &entry);
+                return Err(match status {
+                    Status::LocalBadLength => Status::RemoteBadLength.into(),
+                    _ => Status::RemoteAbort.into(),
+                });
+            }
+            Err(status) => return Err(status.into()),
+        }
+        qp.consume(&receive);
+        qp.recv.last_length = header.length;
+        let sender = self.book.sender(qp.config.pd, from);
+        let reports_gid = profile.caps.contains(DeviceCaps::CQ_WITH_SGID);
+        let received = Received {
+            length,
+            ahn: sender,
+            source_qpn: header.source_qpn,
+            source_gid: (reports_gid && sender.is_none()).then_some(from),
+            immediate: header.immediate,
+            unsolicited: false,
+        };
+        let ok = Status::Ok.code();
+        let entry =
+            CompletionEntry::of_receive(qpn, receive.request_id, WqeOperation::Send, ok, &received);
+        self.cqs.write(qp.config.recv_cq, &entry);
+        let bytes = u64::from(header.length);
+        self.counters.rx_bytes += bytes;
+        self.counters.recv_bytes += bytes;
+        self.counters.recv_wrs += 1;
+        self.last_receiver = Some(qpn);
+        Ok(())
+    }
+
+    /// An RDMA read or write of registered memory.
+    fn access(
+        &mut self,
+        from: Gid,
+        header: &RequestHeader,
+        transfer: &mut impl Transfer,
+    ) -> Result<(), Refusal> {
+        let qpn = header.destination_qpn;
+        let qp = self
+            .qps
+            .get_mut(qpn)
+            .filter(|qp| qp.accepts(Service::Srd, header.qkey))
+            .ok_or(Status::RemoteBadDestQpn)?;
+        let (needed, access) = match header.operation {
+            Operation::RdmaRead => (DeviceCaps::RDMA_READ, Access::REMOTE_READ),
+            _ => (DeviceCaps::RDMA_WRITE, Access::REMOTE_WRITE),
+        };
+        let profile = &self.profile;
+        if !profile.caps.contains(needed) {
+            return Err(Status::RemoteFeatureMismatch.into());
+        }
+        let pd = qp.config.pd;
+        let sender = self.book.sender(pd, from);
+        if profile.unknown_peer_check && sender.is_none() {
+            return Err(Status::RemoteUnknownPeer.into());
+        }
+        if header.length > profile.max_rdma_size {
+            return Err(Status::RemoteBadLength.into());
+        }
+        let remote = header.remote.ok_or(Status::RemoteBadAddress)?;
+        // A request for no bytes needs no key.
+        let segment = match header.length {
+            0 => None,
+            length => Some(
+                self.regions
+                    .remote(pd, remote.key, remote.address, length, access)
+                    .ok_or(Status::RemoteBadAddress)?,
+            ),
+        };
+        let length = u64::from(header.length);
+        if header.operation == Operation::RdmaRead {
+            if let Some(segment) = segment {
+                transfer.store(0, segment).map_err(remote_status)?;
+            }
+            if transfer.is_last() {
+                self.counters.rdma_read_resp_bytes += length;
+            }
+            return Ok(());
+        }
+        let unsolicited = qp.config.unsolicited_write_recv;
+        let receive = match header.immediate {
+            Some(_) if !unsolicited => Some(
+                qp.next_receive(profile.max_rq_sge, &mut Buffers::default())?
+                    .ok_or(Status::RemoteRnr)?,
+            ),
+            _ => None,
+        };
+        if let Some(segment) = segment {
+            transfer.fetch(0, segment).map_err(remote_status)?;
+        }
+        if !transfer.is_last() {
+            return Ok(());
+        }
+        self.counters.rx_bytes += length;
+        self.counters.rdma_write_recv_bytes += length;
+        let Some(immediate) = header.immediate else {
+            return Ok(());
+        };
+        if let Some(receive) = &receive {
+            qp.consume(receive);
+        }
+        let received = Received {
+            length: header.length,
+            ahn: sender,
+            source_qpn: header.source_qpn,
+            source_gid: None,
+            immediate: Some(immediate),
+            unsolicited,
+        };
+        let request_id = receive.map_or(0, |receive| receive.request_id);
+        let (write, ok) = (WqeOperation::RdmaWrite, Status::Ok.code());
+        let entry = CompletionEntry::of_receive(qpn, request_id, write, ok, &received);
+        self.cqs.write(qp.config.recv_cq, &entry);
+        Ok(())
+    }
 }
 
-#[derive(PartialEq, Eq)]
+/// Why a request is not carried out.
 enum Refusal {
     Status(Status),
     Malformed,
@@ -249,200 +356,62 @@ impl From<Status> for Refusal {
     }
 }
 
-/// One request at the queue pair that it is for.
-struct Responder<'a> {
-    qpn: Qpn,
-    qp: &'a mut QueuePair,
-    regions: &'a RegionTable,
-    cqs: &'a mut CqTable,
-    own_gid: Gid,
-    from: Gid,
-    sender: Option<Ahn>,
-    reports_gid: bool,
-    max_sge: u32,
+/// Distributes the `length` bytes of `transfer`.
+#[inline(always)]
+fn scatter(
+    regions: &RegionTable,
+    pd: PdId,
+    buffers: &[Buffer],
+    length: u32,
+    transfer: &mut impl Transfer,
+) -> Result<(), Status> {
+    let mut done = 0;
+    for buffer in buffers {
+        let part = buffer.length.min(length - done);
+        if part > 0 {
+            let access = Access::LOCAL_WRITE;
+            let segment = regions
+                .local(pd, buffer.lkey, buffer.address, part, access)
+                .ok_or(Status::LocalInvalidLkey)?;
+            transfer.fetch(done, segment)?;
+            done += part;
+        }
+    }
+    Ok(())
 }
 
-impl Responder<'_> {
-    #[inline(always)]
-    fn receive(
-        &mut self,
-        header: &RequestHeader,
-        transfer: &mut impl Transfer,
-    ) -> Result<(), Refusal> {
-        let mut buffers = Buffers::default();
-        let receive = self
-            .qp
-            .next_receive(self.max_sge, &mut buffers)?
-            .ok_or(Status::RemoteRnr)?;
-        let grh = match self.qp.config.service {
-            Service::Srd => None,
-            Service::Ud => Some(global_route_header(self.from, self.own_gid, header.length)),
-        };
-        let prefix = grh.as_ref().map_or(&[][..], |grh| &grh[..]);
-        let length = prefix.len() as u32 + header.length;
-        if u64::from(length) > receive.capacity {
-            self.fail_receive(&receive, Status::LocalBadLength);
-            return Err(Status::RemoteBadLength.into());
-        }
-        let buffers = &buffers[..usize::from(receive.count)];
-        match self.scatter(buffers, prefix, length, transfer) {
-            Ok(()) => {}
-            Err(Status::LocalInvalidLkey) => {
-                self.fail_receive(&receive, Status::LocalInvalidLkey);
-                return Err(Status::RemoteAbort.into());
-            }
-            Err(status) => return Err(status.into()),
-        }
-        self.qp.consume(&receive);
-        self.complete(
-            receive.request_id,
-            WqeOperation::Send,
-            &Received {
-                length,
-                ahn: self.sender,
-                source_qpn: header.source_qpn,
-                source_gid: (self.reports_gid && self.sender.is_none()).then_some(self.from),
-                immediate: header.immediate,
-                unsolicited: false,
-            },
-        );
-        Ok(())
-    }
+/// A datagram with the header that a UD receive starts with.
+struct Headed<'a, T> {
+    grh: [u8; GRH_LENGTH],
+    transfer: &'a mut T,
+}
 
-    /// Distributes `prefix` and then the request's data, `length` bytes together.
-    #[inline(always)]
-    fn scatter(
-        &self,
-        buffers: &[Buffer],
-        prefix: &[u8],
-        length: u32,
-        transfer: &mut impl Transfer,
-    ) -> Result<(), Status> {
-        let mut done = 0;
-        for buffer in buffers {
-            let part = buffer.length.min(length - done);
-            if part == 0 {
-                continue;
-            }
-            let mut segment = self
-                .regions
-                .local(
-                    self.qp.config.pd,
-                    buffer.lkey,
-                    buffer.address,
-                    part,
-                    Access::LOCAL_WRITE,
-                )
-                .ok_or(Status::LocalInvalidLkey)?;
-            if let Some(rest) = prefix.get(done as usize..)
-                && !rest.is_empty()
-            {
-                let own = rest.len().min(part as usize);
-                transfer.fill(segment.address, &rest[..own])?;
-                segment.address += own as u64;
-                segment.length -= own as u32;
-                done += own as u32;
-            }
-            if segment.length > 0 {
-                transfer.fetch(done - prefix.len() as u32, segment)?;
-                done += segment.length;
-            }
+impl<T: Transfer> Transfer for Headed<'_, T> {
+    fn fetch(&mut self, offset: u32, mut to: HostSegment) -> Result<(), Status> {
+        let rest = self.grh.get(offset as usize..).unwrap_or_default();
+        let own = rest.len().min(to.length as usize);
+        if own > 0 {
+            self.transfer.fill(to.address, &rest[..own])?;
+            to.address += own as u64;
+            to.length -= own as u32;
         }
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn read(
-        &mut self,
-        header: &RequestHeader,
-        remote: RemoteRange,
-        transfer: &mut impl Transfer,
-    ) -> Result<(), Refusal> {
-        if let Some(segment) = self.resolve(header, remote, Access::REMOTE_READ)? {
-            transfer.store(0, segment).map_err(remote_status)?;
-        }
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn write(
-        &mut self,
-        header: &RequestHeader,
-        remote: RemoteRange,
-        transfer: &mut impl Transfer,
-    ) -> Result<(), Refusal> {
-        let segment = self.resolve(header, remote, Access::REMOTE_WRITE)?;
-        let unsolicited = self.qp.config.unsolicited_write_recv;
-        let receive = match header.immediate {
-            Some(_) if !unsolicited => Some(
-                self.qp
-                    .next_receive(self.max_sge, &mut Buffers::default())?
-                    .ok_or(Status::RemoteRnr)?,
-            ),
-            _ => None,
-        };
-        if let Some(segment) = segment {
-            transfer.fetch(0, segment).map_err(remote_status)?;
-        }
-        if !transfer.is_last() {
+        if to.length == 0 {
             return Ok(());
         }
-        let Some(immediate) = header.immediate else {
-            return Ok(());
-        };
-        if let Some(receive) = &receive {
-            self.qp.consume(receive);
-        }
-        self.complete(
-            receive.map_or(0, |receive| receive.request_id),
-            WqeOperation::RdmaWrite,
-            &Received {
-                length: header.length,
-                ahn: self.sender,
-                source_qpn: header.source_qpn,
-                source_gid: None,
-                immediate: Some(immediate),
-                unsolicited,
-            },
-        );
-        Ok(())
+        self.transfer
+            .fetch(offset + own as u32 - GRH_LENGTH as u32, to)
     }
 
-    /// The memory that an RDMA request names; `None` if it names no bytes, which needs no key.
-    #[inline(always)]
-    fn resolve(
-        &self,
-        header: &RequestHeader,
-        remote: RemoteRange,
-        access: Access,
-    ) -> Result<Option<HostSegment>, Status> {
-        if header.length == 0 {
-            return Ok(None);
-        }
-        self.regions
-            .remote(
-                self.qp.config.pd,
-                remote.key,
-                remote.address,
-                header.length,
-                access,
-            )
-            .map(Some)
-            .ok_or(Status::RemoteBadAddress)
+    fn store(&mut self, offset: u32, from: HostSegment) -> Result<(), Status> {
+        self.transfer.store(offset, from)
     }
 
-    #[inline(always)]
-    fn complete(&mut self, request_id: u16, operation: WqeOperation, received: &Received) {
-        let ok = Status::Ok.code();
-        let entry = CompletionEntry::of_receive(self.qpn, request_id, operation, ok, received);
-        self.cqs.write(self.qp.config.recv_cq, &entry);
+    fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status> {
+        self.transfer.fill(to, bytes)
     }
 
-    #[inline(always)]
-    fn fail_receive(&mut self, receive: &Receive, status: Status) {
-        self.qp.consume(receive);
-        let recv_cq = self.qp.config.recv_cq;
-        write_failed_receive(self.cqs, recv_cq, self.qpn, receive.request_id, status);
+    fn is_last(&self) -> bool {
+        self.transfer.is_last()
     }
 }
 

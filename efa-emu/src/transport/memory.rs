@@ -57,22 +57,30 @@ pub(super) fn parts(
     })
 }
 
-/// Gathers the bytes of `window` of a request's local data into a ring at `at`.
-#[inline]
-pub(super) fn gather(ring: &SharedMemory, at: usize, data: LocalData<'_>, window: Window) {
+/// Gathers a request's local data into a ring at `at`.
+#[inline(always)]
+pub(super) fn gather(ring: &SharedMemory, mut at: usize, data: LocalData<'_>) {
     match data {
-        LocalData::Inline(bytes) => {
-            let end = (window.end() as usize).min(bytes.len());
-            if let Some(bytes) = bytes.get(window.offset as usize..end) {
-                ring.write(at, bytes);
-            }
-        }
+        LocalData::Inline(bytes) => ring.write(at, bytes),
         LocalData::Segments(segments) => {
-            for (offset, part) in parts(segments, window) {
-                let at = at + (offset - window.offset) as usize;
-                store_into(ring, at, part);
+            for segment in segments {
+                store_into(ring, at, *segment);
+                at += segment.length as usize;
             }
         }
+    }
+}
+
+/// Gathers the bytes of `window` of a request's local data into a ring at `at`.
+pub(super) fn gather_part(
+    ring: &SharedMemory,
+    at: usize,
+    segments: &[HostSegment],
+    window: Window,
+) {
+    for (offset, part) in parts(segments, window) {
+        let at = at + (offset - window.offset) as usize;
+        store_into(ring, at, part);
     }
 }
 

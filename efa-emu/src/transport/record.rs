@@ -27,16 +27,11 @@ use crate::link::{HostSegment, Operation, RemoteRange, RequestHeader};
 /// Length of the header, and the unit of record lengths.
 pub(super) const LINE: usize = 64;
 
-/// Offsets of the words that are accessed apart from the rest of the header.
-pub(super) const AT_COMMIT: usize = 0;
-/// As [`AT_COMMIT`]: see [`claim`].
+/// Offset of the word that is accessed apart from the rest of the header: see [`claim`].
 pub(super) const AT_CLAIM: usize = 56;
 
-/// Start of the part of the header that is read and written as a whole.
-pub(super) const AT_FIELDS: usize = 8;
-
-/// The header from [`AT_FIELDS`] on, in words of 8 bytes.
-pub(super) type Fields = [u64; (LINE - AT_FIELDS) / 8];
+/// The header behind the commit word, in words of 8 bytes.
+pub(super) type Fields = [u64; LINE / 8 - 1];
 
 /// Values of the claim word of a direct RDMA record: who may touch the initiator's memory.
 pub(super) mod claim {
@@ -206,7 +201,7 @@ impl Record {
         record_length(self.payload as usize)
     }
 
-    /// The header from [`AT_FIELDS`] on.
+    /// The header behind the commit word.
     #[inline(always)]
     pub(super) fn fields(&self) -> Fields {
         let header = &self.header;

@@ -11,11 +11,11 @@
 //! again when it and all before it are answered; the padding at the end of the ring is answered too.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::record::{AT_CLAIM, AT_COMMIT, AT_FIELDS, Answer, BadRecord, Kind, LINE, Record, claim};
+use super::record::{AT_CLAIM, Answer, BadRecord, Fields, Kind, LINE, Record, claim};
 use super::segment::Segment;
-use super::shared::{PAGE, SharedMemory};
+use super::shared::{Line, PAGE, SharedMemory};
 use efa_core::nic::Status;
 
 /// Records of a ring that are not answered, at most.
@@ -32,11 +32,19 @@ const CODE: u8 = 0x3f;
 
 #[inline(always)]
 fn phase(number: u64) -> u8 {
-    if (number / ANSWERS as u64).is_multiple_of(2) {
+    if number & ANSWERS as u64 == 0 {
         PHASE
     } else {
         0
     }
+}
+
+/// A record's header: the commit word, and the fields behind it.
+#[inline(always)]
+fn header(memory: &SharedMemory, at: usize) -> (&AtomicU64, &[AtomicU64; size_of::<Fields>() / 8]) {
+    let line: &Line = memory.line(RECORDS + at);
+    let [commit, fields @ ..] = line;
+    (commit, fields)
 }
 
 #[inline(always)]
@@ -86,7 +94,7 @@ pub(super) struct Producer<T> {
     waiting: usize,
     /// Where the look beyond the oldest records goes on.
     glance: u64,
-    entries: Box<[Entry<T>]>,
+    entries: Box<[Entry<T>; ANSWERS]>,
 }
 
 impl<T> Producer<T> {
@@ -98,7 +106,9 @@ impl<T> Producer<T> {
                 length: 0,
                 pending: Pending::Nothing,
             })
-            .collect();
+            .collect::<Box<[_]>>()
+            .try_into()
+            .unwrap_or_else(|_| unreachable!("there are as many as answers"));
         Producer {
             segment,
             slot,
@@ -161,13 +171,15 @@ impl<T> Producer<T> {
     #[inline(always)]
     fn commit(&mut self, record: &Record, pending: Pending<T>) -> Position {
         let (at, number, length) = (self.write_at, self.next, record.length());
-        self.memory
-            .write_words(RECORDS + at + AT_FIELDS, &record.fields());
+        let (commit, fields) = header(&self.memory, at);
+        for (word, value) in fields.iter().zip(record.fields()) {
+            word.store(value, Ordering::Relaxed);
+        }
         let end = at + length;
         let behind = if end == self.capacity { 0 } else { end };
-        let commit = |at: usize| self.memory.u64(RECORDS + at + AT_COMMIT);
-        commit(behind).store(0, Ordering::Relaxed);
-        commit(at).store(number + 1, Ordering::Release);
+        let (next_commit, _) = header(&self.memory, behind);
+        next_commit.store(0, Ordering::Relaxed);
+        commit.store(number + 1, Ordering::Release);
         self.entries[answer_at(number)] = Entry {
             length: length as u32,
             pending,
@@ -179,33 +191,38 @@ impl<T> Producer<T> {
     }
 
     /// Takes the answers that are there, in any order, each with its record's `T` and number.
-    #[inline]
+    #[inline(always)]
     pub(super) fn reap(&mut self, mut answered: impl FnMut(T, u64, Answer)) {
         if self.waiting == 0 {
             return;
         }
-        while self.oldest < self.next && self.look(self.oldest, &mut answered) {
-            self.used -= self.entries[answer_at(self.oldest)].length as usize;
-            self.oldest += 1;
-        }
-        if self.oldest + 1 < self.next {
-            let start = self.glance.max(self.oldest + 1);
-            let end = (start + LOOK_AHEAD).min(self.next);
-            for number in start..end {
-                let _ = self.look(number, &mut answered);
+        // First the oldest records, whose space becomes free; behind the first without an answer, a
+        // glance at some others.
+        let (mut number, mut end) = (self.oldest, self.next);
+        let mut is_oldest = true;
+        while number < end {
+            let is_answered = self.look(number, &mut answered);
+            if is_oldest && is_answered {
+                self.used -= self.entries[answer_at(number)].length as usize;
+                self.oldest += 1;
+            } else if is_oldest {
+                is_oldest = false;
+                number = self.glance.max(number);
+                end = (number + 1 + LOOK_AHEAD).min(self.next);
+                self.glance = if end == self.next { 0 } else { end - 1 };
             }
-            self.glance = if end == self.next { 0 } else { end };
+            number += 1;
         }
     }
 
-    /// Takes the answer of one record if it is there; answers whether none is waited for now.
+    /// Takes the answer of one record if it is there. Returns whether none is waited for now.
     #[inline(always)]
     fn look(&mut self, number: u64, answered: &mut impl FnMut(T, u64, Answer)) -> bool {
         let entry = &mut self.entries[answer_at(number)];
         if matches!(entry.pending, Pending::Nothing) {
             return true;
         }
-        let byte = self.memory.u8(answer_at(number)).load(Ordering::Acquire);
+        let byte = self.memory.first_page()[answer_at(number)].load(Ordering::Acquire);
         // The byte of the lap before differs in its phase; a byte that was never written in lap 0
         // reads as zero, which is the other phase as well.
         if byte & PHASE != phase(number) {
@@ -286,16 +303,20 @@ impl Consumer {
     /// Whether there is a record: one look at one cache line.
     #[inline(always)]
     pub(super) fn has_record(&self) -> bool {
-        let commit = self.memory.u64(RECORDS + self.read_at + AT_COMMIT);
+        let (commit, _) = header(&self.memory, self.read_at);
         commit.load(Ordering::Acquire) == self.next + 1
     }
 
     /// Takes the next record. After an error the ring makes no sense any more.
     #[inline(always)]
     pub(super) fn take(&mut self) -> Result<Option<Incoming>, BadRecord> {
-        while self.has_record() {
+        loop {
             let at = self.read_at;
-            let fields = self.memory.read_words(RECORDS + at + AT_FIELDS);
+            let (commit, fields) = header(&self.memory, at);
+            if commit.load(Ordering::Acquire) != self.next + 1 {
+                return Ok(None);
+            }
+            let fields: Fields = std::array::from_fn(|index| fields[index].load(Ordering::Relaxed));
             let record = Record::from_fields(&fields)?;
             let end = at + record.length();
             if end > self.capacity {
@@ -324,7 +345,6 @@ impl Consumer {
             }
             self.answer(&incoming, Answer::Status(Status::Ok));
         }
-        Ok(None)
     }
 
     /// Records taken and not answered.
@@ -336,9 +356,7 @@ impl Consumer {
     #[inline(always)]
     pub(super) fn answer(&mut self, incoming: &Incoming, answer: Answer) {
         let byte = phase(incoming.number) | answer.to_code();
-        self.memory
-            .u8(answer_at(incoming.number))
-            .store(byte, Ordering::Release);
+        self.memory.first_page()[answer_at(incoming.number)].store(byte, Ordering::Release);
         self.unanswered -= 1;
     }
 
@@ -448,6 +466,15 @@ mod tests {
             .unwrap();
         memory.read(at, &mut found);
         found
+    }
+
+    /// What a sender writes that knows no limits.
+    fn write_record(memory: &SharedMemory, at: usize, fields: &Fields, number: u64) {
+        let (commit, words) = header(memory, at);
+        for (word, value) in words.iter().zip(fields) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        commit.store(number, Ordering::Release);
     }
 
     fn reap(producer: &mut Producer<u64>) -> Vec<(u64, Answer)> {
@@ -655,11 +682,7 @@ mod tests {
         for number in 0..2 * ANSWERS as u64 {
             let fields = data(0, 0).fields();
             let at = pair.consumer.read_at;
-            let memory = &pair.producer.memory;
-            memory.write_words(RECORDS + at + AT_FIELDS, &fields);
-            memory
-                .u64(RECORDS + at)
-                .store(number + 1, Ordering::Release);
+            write_record(&pair.producer.memory, at, &fields, number + 1);
             if pair.consumer.take().is_err() {
                 refused = true;
                 break;
@@ -686,9 +709,8 @@ mod tests {
                     fields[at] = value;
                 }
                 let at = pair.consumer.read_at;
-                pair.producer.memory.write_words(RECORDS + at + AT_FIELDS, &fields);
                 let number = pair.consumer.next + 1;
-                pair.producer.memory.u64(RECORDS + at).store(number, Ordering::Release);
+                write_record(&pair.producer.memory, at, &fields, number);
                 match pair.consumer.take() {
                     Ok(Some(incoming)) => {
                         let record = &incoming.record;

@@ -5,12 +5,15 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use crate::file_size;
 
 /// Length of a page; offsets of mappings are multiples of it.
 pub(super) const PAGE: usize = 4096;
+
+/// A cache line of shared memory, word by word.
+pub(super) type Line = [AtomicU64; 8];
 
 /// A part of a file mapped into this process and shared with others.
 ///
@@ -71,13 +74,6 @@ impl SharedMemory {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
-    /// The byte at `offset`.
-    #[inline]
-    pub(super) fn u8(&self, offset: usize) -> &AtomicU8 {
-        // SAFETY: in bounds, mapped as long as `self` lives, and only accessed as an atomic.
-        unsafe { AtomicU8::from_ptr(self.at(offset, 1)) }
-    }
-
     /// The 32-bit word at `offset`, a multiple of 4.
     #[inline]
     pub(super) fn u32(&self, offset: usize) -> &AtomicU32 {
@@ -94,28 +90,22 @@ impl SharedMemory {
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 
-    /// Reads `N` consecutive 64-bit words from `offset` on, a multiple of 8. Each word is as some
-    /// process wrote it; together they need not be.
-    #[inline]
-    pub(super) fn read_words<const N: usize>(&self, offset: usize) -> [u64; N] {
-        let words = self.words::<N>(offset);
-        std::array::from_fn(|index| words[index].load(Ordering::Relaxed))
-    }
-
-    /// Writes consecutive 64-bit words from `offset` on, a multiple of 8.
-    #[inline]
-    pub(super) fn write_words<const N: usize>(&self, offset: usize, values: &[u64; N]) {
-        for (word, value) in self.words::<N>(offset).iter().zip(values) {
-            word.store(*value, Ordering::Relaxed);
-        }
-    }
-
-    #[inline]
-    fn words<const N: usize>(&self, offset: usize) -> &[AtomicU64; N] {
-        assert!(offset.is_multiple_of(8));
-        // SAFETY: in bounds, aligned (mappings start at a page), mapped as long as `self` lives, and
+    /// The cache line that `offset` lies in.
+    #[inline(always)]
+    pub(super) fn line(&self, offset: usize) -> &Line {
+        let count = self.length / size_of::<Line>();
+        // SAFETY: the mapping has so many lines, starts at a page, lives as long as `self`, and is
         // only accessed as atomics.
-        unsafe { &*self.at(offset, 8 * N).cast() }
+        let lines = unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), count) };
+        &lines[offset / size_of::<Line>()]
+    }
+
+    /// The first page, byte by byte.
+    #[inline(always)]
+    pub(super) fn first_page(&self) -> &[AtomicU8; PAGE] {
+        // SAFETY: mappings have at least a page, which lives as long as `self` and is only accessed as
+        // atomics.
+        unsafe { &*self.base.as_ptr().cast() }
     }
 
     /// Copies bytes into the mapping.

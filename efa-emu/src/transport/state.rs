@@ -245,13 +245,21 @@ impl State {
             self.raise_events();
             return true;
         }
-        busy |= self.outbound.reap();
-        busy |= self.complete();
+        busy |= self.reap();
         busy |= self.send();
         if !busy {
             self.device.look_ahead(memory::fetch_near);
         }
         busy
+    }
+
+    /// Takes the answers of peers. Returns whether there were any.
+    #[inline(always)]
+    fn reap(&mut self) -> bool {
+        // Faults and captures see each outcome before the device does.
+        let is_plain =
+            !(self.staged.is_armed() | self.outbound.is_tapped()) && self.late_answers.is_empty();
+        self.outbound.reap(is_plain.then_some(&mut self.device))
     }
 
     /// Sends what can be sent, and raises the events that are due.
@@ -269,7 +277,9 @@ impl State {
             busy |= self.device.transmit(now, &mut self.outbound) > 0;
         }
         busy |= self.outbound.advance(&self.device);
-        busy |= self.complete();
+        if self.outbound.has_completed() || !self.late_answers.is_empty() {
+            busy |= self.complete();
+        }
         self.raise_events();
         busy
     }
@@ -301,7 +311,8 @@ impl State {
         &mut self.staged
     }
 
-    #[inline]
+    /// Hands the outcomes to the device that did not go there at once.
+    #[inline(never)]
     fn complete(&mut self) -> bool {
         if self.staged.is_armed() || !self.late_answers.is_empty() {
             return self.complete_with_faults();

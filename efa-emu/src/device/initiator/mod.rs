@@ -5,13 +5,13 @@ mod flush;
 mod prepare;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
 
-use super::flight::{FlightTable, Place};
+use super::flight::{FlightTable, Place, Request};
 use super::queue_pair::{QpState, QueuePair, RNR_RETRY_INFINITE, SendSide};
 use super::{Device, Error};
 use crate::link::{HostSegment, Link, LinkBusy, LocalData, Operation, RequestHeader, Token};
@@ -24,8 +24,8 @@ const TURN: u32 = 16;
 #[derive(Default)]
 pub(super) struct Initiator {
     flight: FlightTable,
-    /// Queue pairs with entries that were not read yet; each at most once.
-    scheduled: VecDeque<Qpn>,
+    /// Queue pairs with entries that were not read yet, in turn; each at most once.
+    scheduled: Vec<Qpn>,
     /// Queue pairs whose doorbells nobody reports.
     watched: Vec<Qpn>,
     /// Queue pairs in the error state: what is posted to them has to be flushed.
@@ -43,6 +43,30 @@ impl SendSide {
             scheduled: self.scheduled,
             ..SendSide::default()
         };
+    }
+}
+
+impl Request {
+    /// Offers the request to the link.
+    #[inline(always)]
+    fn offer(&self, token: Token, link: &mut impl Link) -> Result<(), LinkBusy> {
+        match self.operation {
+            // So that of the header of a send is known at once what it does not have.
+            Operation::Send => {
+                let header = RequestHeader {
+                    operation: Operation::Send,
+                    remote: None,
+                    ..self.header()
+                };
+                link.try_send(self.to, token, &header, self.local())
+            }
+            _ => self.offer_other(token, link),
+        }
+    }
+
+    #[inline(never)]
+    fn offer_other(&self, token: Token, link: &mut impl Link) -> Result<(), LinkBusy> {
+        link.try_send(self.to, token, &self.header(), self.local())
     }
 }
 
@@ -76,7 +100,7 @@ impl Initiator {
         let Some(request) = self.flight.get(index) else {
             return Ok(());
         };
-        link.try_send(request.to, token, &request.header(), request.local())
+        request.offer_other(token, link)
     }
 
     fn set_place(&mut self, index: u32, place: Place) {
@@ -108,7 +132,7 @@ impl Device {
         qp.send.producer = producer;
         if producer != qp.send.fetched && !qp.send.scheduled {
             qp.send.scheduled = true;
-            self.initiator.scheduled.push_back(qpn);
+            self.initiator.scheduled.push(qpn);
         }
         Ok(())
     }
@@ -135,11 +159,17 @@ impl Device {
         if !self.initiator.backlogs.is_empty() {
             self.drain_backlogs(link);
         }
-        for _ in 0..self.initiator.scheduled.len() {
-            if let Some(qpn) = self.initiator.scheduled.pop_front() {
-                self.read_send_queue(qpn, link);
+        // Who has more goes on in the next turn, in the same order.
+        let mut kept = 0;
+        let mut position = 0;
+        while let Some(qpn) = self.initiator.scheduled.get(position).copied() {
+            position += 1;
+            if self.read_send_queue(qpn, link) {
+                self.initiator.scheduled[kept] = qpn;
+                kept += 1;
             }
         }
+        self.initiator.scheduled.truncate(kept);
         for position in 0..self.initiator.failed.len() {
             self.flush_posted(self.initiator.failed[position]);
         }
@@ -200,53 +230,53 @@ impl Device {
     }
 
     /// Reads the new entries of a queue pair, as many as it may have in its turn, and offers them to
-    /// the link.
-    #[inline]
-    fn read_send_queue(&mut self, qpn: Qpn, link: &mut impl Link) {
+    /// the link. Returns whether there are more.
+    #[inline(always)]
+    fn read_send_queue(&mut self, qpn: Qpn, link: &mut impl Link) -> bool {
         let Some(qp) = self.qps.get_mut(qpn) else {
-            return;
+            return false;
         };
         let initiator = &mut self.initiator;
-        let mut read = 0;
+        let mut rest = TURN;
         while qp.has_unread() {
-            if read == TURN {
-                return initiator.scheduled.push_back(qpn);
+            if rest == 0 {
+                return true;
             }
-            read += 1;
+            rest -= 1;
             let (index, token, request) = initiator.flight.claim();
             let entry = qp.rings.send.read_into(qp.send.fetched, &mut request.wqe);
             qp.send.fetched = qp.send.fetched.wrapping_add(1);
             request.qpn = qpn;
             let prepared = match entry {
-                Ok(()) => prepare(request, qp, &self.regions, &self.book, &self.profile)
-                    .map_err(|status| LocalFailure::of(&request.wqe, status)),
-                Err(error) => Err(LocalFailure::unreadable(&error)),
+                Ok(()) => prepare(request, qp, &self.regions, &self.book, &self.profile),
+                // It is looked at once more to tell what is wrong.
+                Err(_) => Err(Status::LocalQpInternalError),
             };
-            if let Err(failure) = prepared {
+            if let Err(status) = prepared {
+                let failure = LocalFailure::of_entry(&request.wqe, entry, status);
                 initiator.flight.release(index);
                 failure.count(&mut self.counters);
                 self.cqs.write(qp.config.send_cq, &failure.entry(qpn));
                 if failure.status == Status::LocalQpInternalError {
-                    qp.send.scheduled = false;
-                    return self.fail(qpn);
+                    self.fail(qpn);
+                    break;
                 }
                 continue;
             }
             qp.send.sequence = qp.send.sequence.wrapping_add(1);
             qp.send.in_flight += 1;
             let bytes = request.outgoing_bytes();
-            let must_wait = initiator.backlogs.has(request.ahn())
-                || link
-                    .try_send(request.to, token, &request.header(), request.local())
-                    .is_err();
-            if must_wait {
+            if initiator.backlogs.has(request.ahn()) || request.offer(token, link).is_err() {
                 initiator.backlogs.push(index, &mut initiator.flight);
             } else {
                 self.counters.tx_pkts += 1;
                 self.counters.tx_bytes += bytes;
             }
         }
-        qp.send.scheduled = false;
+        if let Some(qp) = self.qps.get_mut(qpn) {
+            qp.send.scheduled = false;
+        }
+        false
     }
 
     /// The answer to a request. A token that is not with the link (any more) is ignored.
@@ -289,7 +319,7 @@ impl Device {
         initiator.flight.release(index);
         if qp.send.fetched != qp.send.producer && !qp.send.scheduled {
             qp.send.scheduled = true;
-            initiator.scheduled.push_back(qpn);
+            initiator.scheduled.push(qpn);
         }
     }
 

@@ -3,12 +3,12 @@
 use efa_core::address::{Ahn, Qpn};
 use efa_core::nic::{Access, DeviceCaps, Status};
 
-use crate::device::Counters;
 use crate::device::address_book::AddressBook;
 use crate::device::flight::{Place, Request};
 use crate::device::keys::RegionTable;
-use crate::device::queue::{BadWorkRequest, CompletionEntry, WorkRequest, WqeOperation};
+use crate::device::queue::{BadWorkRequest, Buffer, CompletionEntry, WorkRequest, WqeOperation};
 use crate::device::queue_pair::{QueuePair, Service};
+use crate::device::{Counters, PdId};
 use crate::link::{HostSegment, Operation};
 use crate::profile::Profile;
 
@@ -59,15 +59,12 @@ pub(super) fn prepare(
         return Err(Status::LocalBadLength);
     }
     let access = local_access(operation);
-    for index in 0..wqe.buffer_count() {
-        let buffer = wqe.buffer(index);
-        request.segments[index] = if buffer.length == 0 {
-            HostSegment::default()
-        } else {
-            regions
-                .local(pd, buffer.lkey, buffer.address, buffer.length, access)
-                .ok_or(Status::LocalInvalidLkey)?
-        };
+    let count = wqe.buffer_count();
+    if count > 0 {
+        request.segments[0] = resolve(regions, pd, wqe.buffer(0), access)?;
+    }
+    if count > 1 {
+        request.segments[1] = resolve(regions, pd, wqe.buffer(1), access)?;
     }
     request.operation = operation;
     request.sequence = qp.send.sequence;
@@ -76,6 +73,22 @@ pub(super) fn prepare(
     request.rnr_retries = 0;
     request.place = Place::Link;
     Ok(())
+}
+
+/// Where a local buffer lies. One without bytes needs no key.
+#[inline(always)]
+fn resolve(
+    regions: &RegionTable,
+    pd: PdId,
+    buffer: Buffer,
+    access: Access,
+) -> Result<HostSegment, Status> {
+    if buffer.length == 0 {
+        return Ok(HostSegment::default());
+    }
+    regions
+        .local(pd, buffer.lkey, buffer.address, buffer.length, access)
+        .ok_or(Status::LocalInvalidLkey)
 }
 
 impl QueuePair {
@@ -118,6 +131,19 @@ impl LocalFailure {
             request_id_upper: wqe.request_id_upper(),
             operation: wqe.operation(),
             status,
+        }
+    }
+
+    /// The failure of an entry that was read, as far as it could be.
+    #[cold]
+    pub(super) fn of_entry(
+        wqe: &WorkRequest,
+        entry: Result<(), BadWorkRequest>,
+        status: Status,
+    ) -> Self {
+        match entry {
+            Ok(()) => LocalFailure::of(wqe, status),
+            Err(error) => LocalFailure::unreadable(&error),
         }
     }
 

@@ -342,12 +342,12 @@ impl CompletionRing {
     /// the client has not read is lost: the device does not know how far the client is.
     #[inline(always)]
     pub fn write(&self, counter: u16, entry: &CompletionEntry) {
-        let slot = self.slot(counter);
-        for (slot, word) in slot.iter().zip(entry.0).skip(1) {
-            slot.store(word, Ordering::Relaxed);
+        let ([head, rest @ ..], [first, others @ ..]) = (self.slot(counter), &entry.0);
+        for (slot, word) in rest.iter().zip(others) {
+            slot.store(*word, Ordering::Relaxed);
         }
         let phase = u64::from(self.phase(counter)) << PHASE_SHIFT;
-        slot[0].store(entry.0[0] & !PHASE | phase, Ordering::Release);
+        head.store(first & !PHASE | phase, Ordering::Release);
     }
 
     /// Whether the device has not written the entry yet that the consumer counter names. One look at
@@ -361,16 +361,13 @@ impl CompletionRing {
     /// Reads what the consumer counter names.
     #[inline(always)]
     pub fn read(&self, counter: u16) -> Slot {
-        let slot = self.slot(counter);
-        let head = slot[0].load(Ordering::Acquire);
+        let [head, a, b, c] = self.slot(counter);
+        let head = head.load(Ordering::Acquire);
         if (head & PHASE != 0) != self.phase(counter) {
             return Slot::Empty;
         }
-        let mut words = [head & !PHASE, 0, 0, 0];
-        for index in 1..WORDS {
-            words[index] = slot[index].load(Ordering::Relaxed);
-        }
-        let entry = CompletionEntry(words);
+        let [a, b, c] = [a, b, c].map(|word| word.load(Ordering::Relaxed));
+        let entry = CompletionEntry([head & !PHASE, a, b, c]);
         match entry.is_sound() {
             true => Slot::Entry(entry),
             false => Slot::Garbage,

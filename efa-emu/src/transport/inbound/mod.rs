@@ -27,7 +27,7 @@ use crate::link::{HostSegment, Operation};
 use crate::network::{Agenda, Network};
 use kept::{Kept, Outcome};
 use pulls::{Pull, PullTable};
-use transfers::{BetweenProcesses, FromRing, IntoRing, Moved};
+use transfers::{BetweenProcesses, FromRing, IntoRing, Message, Moved};
 
 /// Records of one ring that are handled before the next ring's turn.
 const RECORDS_PER_TURN: usize = 32;
@@ -65,36 +65,61 @@ impl InRing {
     }
 
     /// Hands a record with data to the device.
-    #[inline]
+    #[inline(always)]
     fn serve(
         &mut self,
         incoming: &Incoming,
         device: &mut Device,
         outbound: &mut Outbound,
     ) -> Status {
+        let header = &incoming.record.header;
+        let mut transfer = match header.operation {
+            Operation::RdmaWrite => return self.serve_write(*incoming, device, outbound),
+            _ => Message {
+                consumer: &self.consumer,
+                incoming,
+            },
+        };
+        let status = device.deliver(self.from, header, &mut transfer);
+        if outbound.is_tapped() {
+            self.tap(*incoming, None, status, outbound);
+        }
+        status
+    }
+
+    /// As [`InRing::serve`], with a copy of the record, so that a message's need not be in memory.
+    #[inline(never)]
+    fn serve_write(
+        &mut self,
+        incoming: Incoming,
+        device: &mut Device,
+        outbound: &mut Outbound,
+    ) -> Status {
         let mut transfer = FromRing {
             consumer: &self.consumer,
-            incoming,
+            incoming: &incoming,
             whole: None,
         };
         let status = device.deliver(self.from, &incoming.record.header, &mut transfer);
-        if outbound.tap().is_some() {
-            self.tap(incoming, transfer.whole, status, outbound);
+        let whole = transfer.whole;
+        if outbound.is_tapped() {
+            self.tap(incoming, whole, status, outbound);
         }
         status
     }
 
     #[cold]
+    #[inline(never)]
     fn tap(
         &self,
-        incoming: &Incoming,
+        incoming: Incoming,
         whole: Option<HostSegment>,
         status: Status,
         outbound: &mut Outbound,
     ) {
         let transfer = FromRing {
             consumer: &self.consumer,
-            incoming,
+            incoming: &incoming,
             whole,
         };
         if let Some(tap) = outbound.tap() {
@@ -103,7 +128,7 @@ impl InRing {
     }
 
     /// Answers a record. Returns whether the slot has to be listed as one with answers.
-    #[inline]
+    #[inline(always)]
     fn answer(&mut self, incoming: &Incoming, answer: Answer) -> bool {
         self.consumer.answer(incoming, answer);
         !std::mem::replace(&mut self.answered, true)
@@ -203,7 +228,7 @@ impl Inbound {
     }
 
     /// Handles what has come. Returns whether there was anything to do.
-    #[inline]
+    #[inline(always)]
     pub(super) fn poll(&mut self, work: &mut Work<'_>) -> bool {
         let mut busy = false;
         if !self.answered.is_empty() {
@@ -221,6 +246,25 @@ impl Inbound {
                 position += 1;
             }
         }
+        if self.has_unfinished() {
+            busy |= self.go_on(work);
+        }
+        self.wake_sleepers();
+        busy
+    }
+
+    /// Whether anything takes more than the turn in which it came.
+    #[inline(always)]
+    fn has_unfinished(&self) -> bool {
+        // Without a branch for each: hardly ever is there anything.
+        !(self.scheduled.is_empty()
+            & self.copies.is_empty()
+            & self.pulls.is_empty()
+            & self.outcomes.is_empty())
+    }
+
+    fn go_on(&mut self, work: &mut Work<'_>) -> bool {
+        let mut busy = false;
         if !self.scheduled.is_empty() {
             busy |= self.do_due(work);
         }
@@ -233,7 +277,6 @@ impl Inbound {
         if !self.outcomes.is_empty() {
             busy |= self.send_outcomes(work);
         }
-        self.wake_sleepers();
         busy
     }
 
@@ -402,7 +445,7 @@ impl Inbound {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn drain(&mut self, slot: usize, work: &mut Work<'_>) -> bool {
         let mut any = false;
         let mut turn = 0;

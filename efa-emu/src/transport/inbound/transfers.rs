@@ -9,7 +9,35 @@ use crate::transport::record::Answer;
 use crate::transport::ring::{Consumer, Incoming};
 use crate::transport::segment::Address;
 
-/// The data, or one part of it, lies in the ring.
+/// The data of a message lies in the ring.
+pub(super) struct Message<'a> {
+    pub(super) consumer: &'a Consumer,
+    pub(super) incoming: &'a Incoming,
+}
+
+impl Transfer for Message<'_> {
+    #[inline(always)]
+    fn fetch(&mut self, offset: u32, to: HostSegment) -> Result<(), Status> {
+        let (memory, at) = self
+            .consumer
+            .payload(self.incoming, offset, to.length)
+            .ok_or(Status::RemoteAbort)?;
+        memory::copy_out(memory, at, to);
+        Ok(())
+    }
+
+    fn store(&mut self, _offset: u32, _from: HostSegment) -> Result<(), Status> {
+        // The device stores only for reads, and a message is no read.
+        Err(Status::RemoteAbort)
+    }
+
+    fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status> {
+        memory::fill(to, bytes);
+        Ok(())
+    }
+}
+
+/// The data of an RDMA write, or one part of it, lies in the ring.
 pub(super) struct FromRing<'a> {
     pub(super) consumer: &'a Consumer,
     pub(super) incoming: &'a Incoming,
@@ -18,7 +46,6 @@ pub(super) struct FromRing<'a> {
 }
 
 impl Transfer for FromRing<'_> {
-    #[inline(always)]
     fn fetch(&mut self, offset: u32, to: HostSegment) -> Result<(), Status> {
         let record = &self.incoming.record;
         let window = Window {

@@ -111,6 +111,8 @@ pub(super) struct Outbound {
     completed: VecDeque<(Token, Status)>,
     /// Answers to data for peers' reads.
     read_data: Vec<(PullName, Status)>,
+    /// Answers that were taken and have to be looked at more closely: empty between calls.
+    others: Vec<(u64, Pending, Answer)>,
     /// Requests that the network loses until they are given up.
     failing: Agenda<Token>,
     tap: Option<Box<Tap>>,
@@ -133,9 +135,22 @@ impl Outbound {
             working: VecDeque::new(),
             completed: VecDeque::new(),
             read_data: Vec::new(),
+            others: Vec::new(),
             failing: Agenda::default(),
             tap,
         }
+    }
+
+    /// Whether outcomes wait for [`Outbound::next_completed`].
+    #[inline(always)]
+    pub(super) fn has_completed(&self) -> bool {
+        !(self.completed.is_empty() & self.failing.is_empty())
+    }
+
+    /// Whether there is a capture.
+    #[inline(always)]
+    pub(super) fn is_tapped(&self) -> bool {
+        self.tap.is_some()
     }
 
     /// The capture of the device, if there is one.
@@ -171,41 +186,30 @@ impl Outbound {
     }
 
     /// Takes the answers that have come. Returns whether there were any.
-    #[inline]
-    pub(super) fn reap(&mut self) -> bool {
-        if self.waiting.is_empty() {
-            return false;
-        }
+    ///
+    /// The outcomes of requests go to `device` at once; those that start a timer, and all of them if
+    /// somebody else is to see them first and there is no `device`, wait for
+    /// [`Outbound::next_completed`].
+    #[inline(always)]
+    pub(super) fn reap(&mut self, mut device: Option<&mut Device>) -> bool {
         let mut any = false;
-        let Outbound {
-            rings,
-            waiting,
-            bulks,
-            working,
-            completed,
-            read_data,
-            deferred,
-            ..
-        } = self;
         let mut position = 0;
-        while let Some(index) = waiting.get(position).copied() {
-            let ring = &mut rings[index];
-            let rings_only = &mut ring.rings_only;
+        while let Some(index) = self.waiting.get(position).copied() {
+            let ring = &mut self.rings[index];
             let before = ring.producer.waiting();
-            let kept = &mut ring.deferred;
-            ring.producer.reap(|pending, number, answer| match pending {
-                _ if answer == Answer::Deferred => {
-                    *kept += 1;
-                    deferred.insert((index, number), pending);
-                }
-                Pending::Request(token) => completed.push_back((token, status_of(answer))),
-                Pending::ReadData(pull) => read_data.push((pull, status_of(answer))),
-                Pending::Outcome | Pending::Datagram => {}
-                Pending::Bulk(name) => {
-                    if answer == Answer::UseRings {
-                        *rings_only = true;
+            ring.producer.reap(|pending, number, answer| {
+                if let Pending::Request(token) = pending
+                    && let Answer::Status(status) = answer
+                {
+                    match &mut device {
+                        // Only this status starts a timer.
+                        Some(device) if status != Status::RemoteRnr => {
+                            device.complete(Duration::ZERO, token, status);
+                        }
+                        _ => self.completed.push_back((token, status)),
                     }
-                    settle(bulks, working, completed, name, answer);
+                } else {
+                    self.others.push((number, pending, answer));
                 }
             });
             if ring.producer.waiting() != before {
@@ -216,10 +220,50 @@ impl Outbound {
             if ring.listed {
                 position += 1;
             } else {
-                waiting.remove(position);
+                self.waiting.swap_remove(position);
+            }
+            if !self.others.is_empty() {
+                self.take_others(index);
             }
         }
         any
+    }
+
+    /// Takes the answers of a ring that are no plain outcomes of requests.
+    #[cold]
+    fn take_others(&mut self, index: usize) {
+        let mut others = std::mem::take(&mut self.others);
+        for (number, pending, answer) in others.drain(..) {
+            match pending {
+                _ if answer == Answer::Deferred => {
+                    if let Some(ring) = self.rings.get_mut(index) {
+                        ring.deferred += 1;
+                    }
+                    self.deferred.insert((index, number), pending);
+                }
+                Pending::Request(token) => {
+                    self.completed.push_back((token, status_of(answer)));
+                }
+                Pending::ReadData(pull) => self.read_data.push((pull, status_of(answer))),
+                Pending::Outcome | Pending::Datagram => {}
+                Pending::Bulk(name) => {
+                    if answer == Answer::UseRings
+                        && let Some(ring) = self.rings.get_mut(index)
+                    {
+                        ring.rings_only = true;
+                    }
+                    settle(
+                        &mut self.bulks,
+                        &mut self.working,
+                        &mut self.completed,
+                        name,
+                        answer,
+                    );
+                }
+            }
+        }
+        // Its memory is used again.
+        self.others = others;
     }
 
     /// The next request with an outcome, to be handed to the device.
@@ -260,8 +304,12 @@ impl Outbound {
     }
 
     /// Sends what is left to send of bulk requests. Returns whether anything was sent.
-    #[inline]
+    #[inline(always)]
     pub(super) fn advance(&mut self, device: &Device) -> bool {
+        !self.working.is_empty() && self.advance_working(device)
+    }
+
+    fn advance_working(&mut self, device: &Device) -> bool {
         let mut any = false;
         for _ in 0..self.working.len() {
             let Some(name) = self.working.pop_front() else {
@@ -333,9 +381,8 @@ impl Outbound {
                         Record::request(Kind::Data, &bulk.header, window.length, bulk.passage);
                     record.offset = window.offset;
                     record.last = is_last;
-                    let data = LocalData::Segments(segments);
                     let pushed = ring.push(&record, Pending::Bulk(name), |memory, at| {
-                        memory::gather(memory, at, data, window);
+                        memory::gather_part(memory, at, segments, window);
                     });
                     if pushed.is_err() {
                         break;
@@ -426,7 +473,7 @@ impl Outbound {
         if pending.is_none() {
             // The peer said that it keeps the request before it sent the outcome, but that may not
             // have been looked at.
-            self.reap();
+            self.reap(None);
             pending = self.deferred.remove(&(index, number));
         }
         let Some(pending) = pending else {
@@ -652,7 +699,7 @@ fn leaving(tap: Option<&Tap>) -> Option<Moment> {
 }
 
 impl Link for Outbound {
-    #[inline]
+    #[inline(always)]
     fn try_send(
         &mut self,
         to: Gid,
@@ -697,10 +744,6 @@ impl Link for Outbound {
                 return Ok(());
             }
             let record = Record::request(Kind::Data, header, header.length, passage);
-            let window = Window {
-                offset: 0,
-                length: header.length,
-            };
             let is_datagram = header.operation == Operation::Datagram;
             let pending = match is_datagram {
                 true => Pending::Datagram,
@@ -708,7 +751,7 @@ impl Link for Outbound {
             };
             let leaves = leaving(self.tap.as_deref());
             let pushed = ring.push(&record, pending, |memory, at| {
-                memory::gather(memory, at, data, window);
+                memory::gather(memory, at, data);
             });
             if pushed.is_err() {
                 return Err(LinkBusy);
@@ -724,7 +767,7 @@ impl Link for Outbound {
             }
             return Ok(());
         }
-        self.send_bulk(index, to, token, header, passage, data)
+        self.send_bulk(index, to, token, *header, passage, data)
     }
 }
 
@@ -766,12 +809,13 @@ impl Outbound {
     }
 
     /// Sends an RDMA request that takes more than one step.
+    #[inline(never)]
     fn send_bulk(
         &mut self,
         index: usize,
         to: Gid,
         token: Token,
-        header: &RequestHeader,
+        header: RequestHeader,
         passage: Passage,
         data: LocalData<'_>,
     ) -> Result<(), LinkBusy> {
@@ -784,10 +828,10 @@ impl Outbound {
             LocalData::Inline(_) => &[],
         };
         let (list_bytes, length) = record::segments_to_bytes(segments);
-        let record = Record::request(Kind::Direct, header, length as u32, passage);
+        let record = Record::request(Kind::Direct, &header, length as u32, passage);
         let name = self.bulks.insert(Bulk {
             token,
-            header: *header,
+            header,
             ring: index,
             passage,
             stage: Stage::through_rings(header.operation),
