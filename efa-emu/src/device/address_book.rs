@@ -102,13 +102,13 @@ impl AddressBook {
 
     /// The GID behind a work request's handle number, if `pd` has such a handle.
     #[inline(always)]
-    pub(super) fn destination(&self, pd: PdId, ahn: Ahn) -> Option<Gid> {
+    pub(super) fn destination(&self, pd: PdId, ahn: Ahn) -> Option<&Gid> {
         let entry = self.entries.get(usize::from(ahn.0))?.as_ref()?;
         entry
             .handles
             .iter()
             .any(|(owner, _)| *owner == pd)
-            .then_some(entry.gid)
+            .then_some(&entry.gid)
     }
 
     /// The number of a sender, if `pd` has a handle for it.
@@ -120,6 +120,7 @@ impl AddressBook {
         }
     }
 
+    #[cold]
     fn find_sender(&mut self, pd: PdId, gid: Gid) -> Option<Ahn> {
         let ahn = *self.by_gid.get(&gid)?;
         self.destination(pd, ahn)?;

@@ -89,8 +89,13 @@ impl CqTable {
         }
         if queue.armed {
             queue.armed = false;
-            self.events.push(cq);
+            self.raise(cq);
         }
+    }
+
+    #[cold]
+    fn raise(&mut self, cq: CqId) {
+        self.events.push(cq);
     }
 
     /// Has the next entries brought into the caches.
@@ -162,6 +167,7 @@ impl CqTable {
 impl CompletionQueue {
     /// Latches a request for an event. A doorbell that only moves the consumer counter takes no
     /// request back, and one whose sequence number was served already is an old one.
+    #[cold]
     fn read_doorbell(&mut self) -> CqDoorbell {
         let doorbell = CqDoorbell::from_bits(self.ring.doorbell().read());
         if doorbell.arm && self.served != Some(doorbell.sequence) {

@@ -16,9 +16,6 @@ pub const GRH_LENGTH: usize = 40;
 /// More scatter entries than any profile has.
 const MAX_BUFFERS: usize = 4;
 
-/// Room for the scatter entries of one receive.
-type Buffers = [Buffer; MAX_BUFFERS];
-
 /// A posted receive, read from the ring and not consumed yet.
 #[derive(Clone, Copy)]
 struct Receive {
@@ -27,6 +24,8 @@ struct Receive {
     count: u16,
     /// Bytes of all scatter entries together.
     capacity: u64,
+    /// The scatter entries.
+    buffers: [Buffer; MAX_BUFFERS],
 }
 
 /// The receive queue holds something that is no receive.
@@ -49,40 +48,54 @@ impl QueuePair {
         Ok(available)
     }
 
-    /// The oldest posted receive; its scatter entries are put into `buffers`.
+    /// The oldest posted receive.
     #[inline(always)]
-    fn next_receive(
-        &mut self,
-        max_sge: u32,
-        buffers: &mut Buffers,
-    ) -> Result<Option<Receive>, Malformed> {
+    fn next_receive(&mut self, max_sge: u32) -> Result<Option<Receive>, Malformed> {
         if self.posted_descriptors(1)? == 0 {
             return Ok(None);
         }
-        let mut receive = Receive {
-            request_id: 0,
-            count: 0,
-            capacity: 0,
+        let first = self.rings.recv.read(self.recv.consumed);
+        if !first.first || max_sge == 0 {
+            return Err(Malformed);
+        }
+        let receive = Receive {
+            request_id: first.request_id,
+            count: 1,
+            capacity: first.buffer.length.into(),
+            buffers: [
+                first.buffer,
+                Buffer::default(),
+                Buffer::default(),
+                Buffer::default(),
+            ],
         };
+        if first.last {
+            return Ok(Some(receive));
+        }
+        self.add_descriptors(receive, max_sge).map(Some)
+    }
+
+    /// Reads the rest of a receive that has more than one descriptor.
+    #[cold]
+    fn add_descriptors(
+        &mut self,
+        mut receive: Receive,
+        max_sge: u32,
+    ) -> Result<Receive, Malformed> {
         loop {
             if self.posted_descriptors(receive.count + 1)? <= receive.count {
                 return Err(Malformed);
             }
             let counter = self.recv.consumed.wrapping_add(receive.count);
             let descriptor = self.rings.recv.read(counter);
-            if descriptor.first != (receive.count == 0)
-                || u32::from(receive.count) >= max_sge.min(MAX_BUFFERS as u32)
-            {
+            if descriptor.first || u32::from(receive.count) >= max_sge.min(MAX_BUFFERS as u32) {
                 return Err(Malformed);
             }
-            if descriptor.first {
-                receive.request_id = descriptor.request_id;
-            }
-            buffers[usize::from(receive.count)] = descriptor.buffer;
+            receive.buffers[usize::from(receive.count)] = descriptor.buffer;
             receive.count += 1;
             receive.capacity += u64::from(descriptor.buffer.length);
             if descriptor.last {
-                return Ok(Some(receive));
+                return Ok(receive);
             }
         }
     }
@@ -94,8 +107,7 @@ impl QueuePair {
 
     /// Completes every posted receive with [`Status::Flushed`].
     pub(super) fn flush_receives(&mut self, qpn: Qpn, cqs: &mut CqTable) {
-        let mut buffers = Buffers::default();
-        while let Ok(Some(receive)) = self.next_receive(MAX_BUFFERS as u32, &mut buffers) {
+        while let Ok(Some(receive)) = self.next_receive(MAX_BUFFERS as u32) {
             self.consume(&receive);
             let entry = failed_receive(qpn, receive.request_id, Status::Flushed);
             cqs.write(self.config.recv_cq, &entry);
@@ -170,7 +182,7 @@ impl Device {
     }
 
     /// As [`Device::receive`], with a header of the device's own in front of the data.
-    #[inline(never)]
+    #[cold]
     fn receive_datagram(
         &mut self,
         from: Gid,
@@ -203,14 +215,13 @@ impl Device {
         if header.length > profile.mtu {
             return Err(Status::RemoteBadLength.into());
         }
-        let mut buffers = Buffers::default();
         let receive = qp
-            .next_receive(profile.max_rq_sge, &mut buffers)?
+            .next_receive(profile.max_rq_sge)?
             .ok_or(Status::RemoteRnr)?;
         let moved = if u64::from(length) > receive.capacity {
             Err(Status::LocalBadLength)
         } else {
-            let buffers = &buffers[..usize::from(receive.count)];
+            let buffers = &receive.buffers[..usize::from(receive.count)];
             scatter(&self.regions, qp.config.pd, buffers, length, transfer)
         };
         match moved {
@@ -252,6 +263,8 @@ impl Device {
     }
 
     /// An RDMA read or write of registered memory.
+    // Cold beside messages, whose way is short; what it costs is the copy.
+    #[cold]
     fn access(
         &mut self,
         from: Gid,
@@ -303,7 +316,7 @@ impl Device {
         let unsolicited = qp.config.unsolicited_write_recv;
         let receive = match header.immediate {
             Some(_) if !unsolicited => Some(
-                qp.next_receive(profile.max_rq_sge, &mut Buffers::default())?
+                qp.next_receive(profile.max_rq_sge)?
                     .ok_or(Status::RemoteRnr)?,
             ),
             _ => None,

@@ -271,7 +271,20 @@ impl Record {
         if u64::from(length) != record.length() as u64 {
             return Err(bad("length", length));
         }
-        let allowed = match kind {
+        let is_whole = record.last && record.offset == 0 && record.payload == record.header.length;
+        if kind == Kind::Data && !is_rdma && is_whole {
+            return Ok(record);
+        }
+        record.check_other(code)?;
+        Ok(record)
+    }
+
+    /// Checks what is no message, or no whole one.
+    #[cold]
+    fn check_other(self, code: u8) -> Result<(), BadRecord> {
+        let operation = self.header.operation;
+        let is_rdma = matches!(operation, Operation::RdmaRead | Operation::RdmaWrite);
+        let allowed = match self.kind {
             Kind::Pad => true,
             Kind::Data => operation != Operation::RdmaRead,
             Kind::Direct => is_rdma,
@@ -281,20 +294,17 @@ impl Record {
         if !allowed {
             return Err(bad("operation", code));
         }
-        if matches!(kind, Kind::Data | Kind::ReadData) {
-            let end = u64::from(record.offset) + u64::from(record.payload);
-            let whole = u64::from(record.header.length);
-            if end > whole || (record.last && kind == Kind::Data && end != whole) {
-                return Err(bad("payload length", record.payload));
+        if matches!(self.kind, Kind::Data | Kind::ReadData) {
+            let end = u64::from(self.offset) + u64::from(self.payload);
+            let whole = u64::from(self.header.length);
+            if end > whole || (self.last && self.kind == Kind::Data && end != whole) {
+                return Err(bad("payload length", self.payload));
             }
-            if operation != Operation::RdmaWrite
-                && kind == Kind::Data
-                && !(record.offset == 0 && record.last)
-            {
-                return Err(bad("offset", record.offset));
+            if self.kind == Kind::Data && !is_rdma && !(self.offset == 0 && self.last) {
+                return Err(bad("offset", self.offset));
             }
         }
-        Ok(record)
+        Ok(())
     }
 }
 

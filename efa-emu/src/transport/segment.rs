@@ -325,6 +325,7 @@ impl Segment {
         }
     }
 
+    #[cold]
     fn ring_doorbell(&self, slot: usize) {
         self.doorbell(slot / 64)
             .fetch_or(1 << (slot % 64), Ordering::SeqCst);
@@ -347,8 +348,8 @@ impl Segment {
     #[inline]
     pub(super) fn wake_sleeper(&self) {
         let word = self.wake_word();
-        if word.load(Ordering::Relaxed) == ASLEEP && word.swap(AWAKE, Ordering::SeqCst) == ASLEEP {
-            futex::wake(word);
+        if word.load(Ordering::Relaxed) == ASLEEP {
+            wake_if_asleep(word);
         }
     }
 
@@ -504,6 +505,13 @@ impl Segment {
             .store(attention::DOORBELL, Ordering::Relaxed);
         self.header.write(slot.at + Slot::GID, &[0; 16]);
         slot.claim().store(0, Ordering::Release);
+    }
+}
+
+#[cold]
+fn wake_if_asleep(word: &AtomicU32) {
+    if word.swap(AWAKE, Ordering::SeqCst) == ASLEEP {
+        futex::wake(word);
     }
 }
 

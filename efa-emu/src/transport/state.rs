@@ -227,7 +227,7 @@ impl State {
     }
 
     /// One turn: takes what has come, sends what can be sent. Returns whether there was anything.
-    #[inline]
+    #[inline(always)]
     pub(super) fn pass(&mut self) -> bool {
         if self.watched > 0 {
             self.device.look_at_watched();
@@ -251,6 +251,12 @@ impl State {
             self.device.look_ahead(memory::fetch_near);
         }
         busy
+    }
+
+    /// As [`State::pass`], for those who are in no hurry.
+    #[inline(never)]
+    pub(super) fn pass_aside(&mut self) -> bool {
+        self.pass()
     }
 
     /// Takes the answers of peers. Returns whether there were any.
@@ -312,7 +318,7 @@ impl State {
     }
 
     /// Hands the outcomes to the device that did not go there at once.
-    #[inline(never)]
+    #[cold]
     fn complete(&mut self) -> bool {
         if self.staged.is_armed() || !self.late_answers.is_empty() {
             return self.complete_with_faults();
@@ -385,9 +391,13 @@ impl State {
 
     #[inline]
     pub(super) fn raise_events(&mut self) {
-        if !self.device.has_events() {
-            return;
+        if self.device.has_events() {
+            self.tell_events();
         }
+    }
+
+    #[cold]
+    fn tell_events(&mut self) {
         for cq in self.device.take_events() {
             if let Some(handler) = &mut self.events {
                 handler(cq);
@@ -410,12 +420,12 @@ impl State {
     /// Looks after peers that may have died, and for captures that are asked for.
     pub(super) fn check_peers(&mut self) -> bool {
         self.check_captures();
-        self.outbound.check_peers() && self.pass()
+        self.outbound.check_peers() && self.pass_aside()
     }
 
     /// Whether nothing had come before senders were made to ring the doorbell.
     pub(super) fn prepare_to_sleep(&mut self) -> bool {
-        self.inbound.prepare_to_sleep() && !self.pass()
+        self.inbound.prepare_to_sleep() && !self.pass_aside()
     }
 
     /// Whether anything has to be done at some time without being woken for it.

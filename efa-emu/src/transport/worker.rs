@@ -59,7 +59,7 @@ fn run(shared: &Shared) {
             std::thread::yield_now();
             continue;
         };
-        let mut busy = state.pass();
+        let mut busy = state.pass_aside();
         let now = Instant::now();
         if now - last_check >= CHECK_PEERS {
             last_check = now;

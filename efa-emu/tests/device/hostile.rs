@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use crate::harness::{MEMORY, Net, QKEY, Setup};
 
 /// Stores a word as a client does that maps the ring.
-fn store(memory: &RingMemory, offset: usize, value: u64) {
+fn store<const N: usize>(memory: &RingMemory<N>, offset: usize, value: u64) {
     assert!(offset.is_multiple_of(8) && offset < memory.len());
     // SAFETY: the word is inside the ring's memory, aligned, and alive as long as `memory`; all
     // access to it is atomic.
@@ -18,7 +18,7 @@ fn store(memory: &RingMemory, offset: usize, value: u64) {
     word.store(value, Ordering::Relaxed);
 }
 
-fn load(memory: &RingMemory, offset: usize) -> u64 {
+fn load<const N: usize>(memory: &RingMemory<N>, offset: usize) -> u64 {
     assert!(offset.is_multiple_of(8) && offset < memory.len());
     // SAFETY: as in `store`.
     let word = unsafe { AtomicU64::from_ptr(memory.as_ptr().add(offset).cast()) };
@@ -26,7 +26,7 @@ fn load(memory: &RingMemory, offset: usize) -> u64 {
 }
 
 /// Overwrites one byte of a ring.
-pub(crate) fn corrupt(memory: &RingMemory, offset: usize, value: u8) {
+pub(crate) fn corrupt<const N: usize>(memory: &RingMemory<N>, offset: usize, value: u8) {
     let word = offset / 8 * 8;
     let mut bytes = load(memory, word).to_le_bytes();
     bytes[offset % 8] = value;

@@ -64,7 +64,7 @@ impl Request {
         }
     }
 
-    #[inline(never)]
+    #[cold]
     fn offer_other(&self, token: Token, link: &mut impl Link) -> Result<(), LinkBusy> {
         link.try_send(self.to, token, &self.header(), self.local())
     }
@@ -187,6 +187,7 @@ impl Device {
         Some(*time)
     }
 
+    #[cold]
     fn expire_timers(&mut self, now: Duration) {
         let initiator = &mut self.initiator;
         while let Some(&Reverse((time, token))) = initiator.timers.peek()
@@ -205,6 +206,7 @@ impl Device {
         }
     }
 
+    #[cold]
     fn drain_backlogs(&mut self, link: &mut impl Link) {
         let initiator = &mut self.initiator;
         let mut position = 0;
@@ -231,7 +233,7 @@ impl Device {
 
     /// Reads the new entries of a queue pair, as many as it may have in its turn, and offers them to
     /// the link. Returns whether there are more.
-    #[inline(always)]
+    #[inline(never)]
     fn read_send_queue(&mut self, qpn: Qpn, link: &mut impl Link) -> bool {
         let Some(qp) = self.qps.get_mut(qpn) else {
             return false;
@@ -258,8 +260,9 @@ impl Device {
                 failure.count(&mut self.counters);
                 self.cqs.write(qp.config.send_cq, &failure.entry(qpn));
                 if failure.status == Status::LocalQpInternalError {
+                    qp.send.scheduled = false;
                     self.fail(qpn);
-                    break;
+                    return false;
                 }
                 continue;
             }
@@ -273,9 +276,7 @@ impl Device {
                 self.counters.tx_bytes += bytes;
             }
         }
-        if let Some(qp) = self.qps.get_mut(qpn) {
-            qp.send.scheduled = false;
-        }
+        qp.send.scheduled = false;
         false
     }
 

@@ -41,35 +41,80 @@ pub(super) fn prepare(
     book: &AddressBook,
     profile: &Profile,
 ) -> Result<(), Status> {
-    let wqe = &request.wqe;
-    let (operation, longest) = match wqe.is_send() {
-        true => (qp.send_operation(), profile.mtu),
-        false => (rdma(wqe, qp, profile)?, profile.max_rdma_size),
+    if !request.wqe.is_send() {
+        return prepare_rdma(request, qp, regions, book, profile);
+    }
+    let operation = match qp.config.service {
+        Service::Srd => Operation::Send,
+        Service::Ud => Operation::Datagram,
     };
+    find_out(request, operation, true, profile.mtu, qp, regions, book)
+}
+
+#[cold]
+fn prepare_rdma(
+    request: &mut Request,
+    qp: &QueuePair,
+    regions: &RegionTable,
+    book: &AddressBook,
+    profile: &Profile,
+) -> Result<(), Status> {
+    let (operation, needed) = match request.wqe.operation() {
+        WqeOperation::RdmaRead => (Operation::RdmaRead, DeviceCaps::RDMA_READ),
+        _ => (Operation::RdmaWrite, DeviceCaps::RDMA_WRITE),
+    };
+    let reads_with_immediate =
+        operation == Operation::RdmaRead && request.wqe.immediate().is_some();
+    if qp.config.service != Service::Srd || !profile.caps.contains(needed) || reads_with_immediate {
+        return Err(Status::LocalUnsupportedOp);
+    }
+    find_out(
+        request,
+        operation,
+        false,
+        profile.max_rdma_size,
+        qp,
+        regions,
+        book,
+    )
+}
+
+/// What is the same for sends and RDMA, but for where the entry has it.
+#[inline(always)]
+fn find_out(
+    request: &mut Request,
+    operation: Operation,
+    is_send: bool,
+    longest: u32,
+    qp: &QueuePair,
+    regions: &RegionTable,
+    book: &AddressBook,
+) -> Result<(), Status> {
+    let wqe = &request.wqe;
     let pd = qp.config.pd;
     let to = book
         .destination(pd, Ahn(wqe.ahn()))
         .ok_or(Status::LocalInvalidAh)?;
-    let length = wqe.length();
+    let length = wqe.length_at(is_send);
     if length > u64::from(longest) {
         return Err(Status::LocalBadLength);
     }
     let length = length as u32;
-    if !wqe.is_send() && wqe.remote().length != length {
+    if !is_send && wqe.remote().length != length {
         return Err(Status::LocalBadLength);
     }
     let access = local_access(operation);
     let count = wqe.buffer_count();
     if count > 0 {
-        request.segments[0] = resolve(regions, pd, wqe.buffer(0), access)?;
+        request.segments[0] = resolve(regions, pd, wqe.buffer_at(is_send, 0), access)?;
     }
     if count > 1 {
-        request.segments[1] = resolve(regions, pd, wqe.buffer(1), access)?;
+        request.segments[1] = resolve(regions, pd, wqe.buffer_at(is_send, 1), access)?;
     }
     request.operation = operation;
     request.sequence = qp.send.sequence;
     request.length = length;
-    request.to = to;
+    request.to = *to;
     request.rnr_retries = 0;
     request.place = Place::Link;
     Ok(())
@@ -89,31 +134,6 @@ fn resolve(
     regions
         .local(pd, buffer.lkey, buffer.address, buffer.length, access)
         .ok_or(Status::LocalInvalidLkey)
-}
-
-impl QueuePair {
-    /// What a send is here.
-    #[inline(always)]
-    fn send_operation(&self) -> Operation {
-        match self.config.service {
-            Service::Srd => Operation::Send,
-            Service::Ud => Operation::Datagram,
-        }
-    }
-}
-
-/// The operation of an RDMA request, if the queue pair and the device can do it.
-fn rdma(wqe: &WorkRequest, qp: &QueuePair, profile: &Profile) -> Result<Operation, Status> {
-    let (operation, needed) = match wqe.operation() {
-        WqeOperation::RdmaRead => (Operation::RdmaRead, DeviceCaps::RDMA_READ),
-        _ => (Operation::RdmaWrite, DeviceCaps::RDMA_WRITE),
-    };
-    let reads_with_immediate = operation == Operation::RdmaRead && wqe.immediate().is_some();
-    if qp.config.service == Service::Srd && profile.caps.contains(needed) && !reads_with_immediate {
-        Ok(operation)
-    } else {
-        Err(Status::LocalUnsupportedOp)
-    }
 }
 
 /// A send queue entry that fails before it leaves.

@@ -73,13 +73,8 @@ impl CompletionEntry {
     /// The completion of a send queue entry.
     #[inline(always)]
     pub fn of_send(qpn: Qpn, request: &WorkRequest, status: u8) -> Self {
-        Self::of_send_id(
-            qpn,
-            request.request_id(),
-            request.request_id_upper(),
-            request.operation(),
-            status,
-        )
+        let (id, upper) = (request.request_id(), request.request_id_upper());
+        Self::of_send_code(qpn, id, upper, request.operation_code(), status)
     }
 
     /// As [`CompletionEntry::of_send`], with what the entry said.
@@ -91,7 +86,18 @@ impl CompletionEntry {
         operation: WqeOperation,
         status: u8,
     ) -> Self {
-        let flags = operation.code() << OPERATION_SHIFT | QUEUE_SEND << QUEUE_SHIFT;
+        Self::of_send_code(qpn, request_id, request_id_upper, operation.code(), status)
+    }
+
+    #[inline(always)]
+    fn of_send_code(
+        qpn: Qpn,
+        request_id: u16,
+        request_id_upper: u64,
+        operation: u8,
+        status: u8,
+    ) -> Self {
+        let flags = operation << OPERATION_SHIFT | QUEUE_SEND << QUEUE_SHIFT;
         CompletionEntry([
             first_word(request_id, status, flags, qpn) | request_id_upper << 48,
             request_id_upper >> 16 & 0xffff_ffff,
@@ -284,7 +290,7 @@ pub enum Slot {
 
 /// A completion queue's ring and doorbell ([`CqDoorbell`]).
 pub struct CompletionRing {
-    memory: RingMemory,
+    memory: RingMemory<WORDS>,
     doorbell: Doorbell,
     entries: u32,
 }
@@ -300,7 +306,7 @@ impl CompletionRing {
         }
         super::check_entries("completion queue depth", entries)?;
         Ok(CompletionRing {
-            memory: RingMemory::new(entries as usize, Self::ENTRY_SIZE)?,
+            memory: RingMemory::new(entries as usize)?,
             doorbell: Doorbell::default(),
             entries,
         })
@@ -312,7 +318,7 @@ impl CompletionRing {
     }
 
     /// The ring's memory.
-    pub fn memory(&self) -> &RingMemory {
+    pub fn memory(&self) -> &RingMemory<4> {
         &self.memory
     }
 
@@ -329,8 +335,7 @@ impl CompletionRing {
 
     #[inline(always)]
     fn slot(&self, counter: u16) -> &[AtomicU64; WORDS] {
-        self.memory
-            .entry((u32::from(counter) & (self.entries - 1)) as usize)
+        self.memory.entry(counter.into())
     }
 
     /// Has the entry that a counter names brought into the caches.

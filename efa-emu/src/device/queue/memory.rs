@@ -20,10 +20,15 @@ pub(super) const WORDS_PER_LINE: usize = 8;
 /// before, and would touch all of it to make it zero.
 const OWN_PAGES: usize = 16 << 10;
 
-/// Zeroed, cache-line aligned memory that is only ever accessed as 64-bit atomics.
-pub struct RingMemory {
-    /// Whole cache lines.
-    words: NonNull<[AtomicU64]>,
+/// Zeroed, cache-line aligned memory of a ring whose entries have `N` words of 64 bits: a power of two
+/// up to 8. It is only ever accessed as atomics.
+pub struct RingMemory<const N: usize> {
+    first: NonNull<[AtomicU64; N]>,
+    /// Number of entries less one; 0 also for a ring without entries.
+    mask: u32,
+    /// Cache lines that are allocated: room for all entries, and at least for one.
+    lines: usize,
+    entries: usize,
     owner: Owner,
 }
 
@@ -36,41 +41,35 @@ enum Owner {
 }
 
 // SAFETY: the words are owned, and are atomics.
-unsafe impl Send for RingMemory {}
+unsafe impl<const N: usize> Send for RingMemory<N> {}
 // SAFETY: as above.
-unsafe impl Sync for RingMemory {}
+unsafe impl<const N: usize> Sync for RingMemory<N> {}
 
-impl RingMemory {
-    /// Allocates `entries * entry_size` bytes. Pages of a long ring that are never used cost no
-    /// memory.
-    pub(super) fn new(entries: usize, entry_size: usize) -> Result<Self, Error> {
+impl<const N: usize> RingMemory<N> {
+    /// Allocates `entries` entries, a power of two or 0. Pages of a long ring that are never used cost
+    /// no memory.
+    pub(super) fn new(entries: usize) -> Result<Self, Error> {
+        const { assert!(N.is_power_of_two() && N <= WORDS_PER_LINE) };
         let exhausted = Error::Exhausted("queue");
-        let count = entries
-            .checked_mul(entry_size)
-            .ok_or(exhausted)?
-            .div_ceil(size_of::<CacheLine>());
-        let bytes = count * size_of::<CacheLine>();
-        if bytes < OWN_PAGES {
-            let lines = <[CacheLine]>::new_box_zeroed_with_elems(count).map_err(|_| exhausted)?;
-            let first = NonNull::from(Box::leak(lines)).cast();
-            return Ok(RingMemory {
-                words: NonNull::slice_from_raw_parts(first, count * WORDS_PER_LINE),
-                owner: Owner::Heap,
-            });
-        }
-        let pages = MmapRaw::from(MmapMut::map_anon(bytes).map_err(|_| exhausted)?);
-        let first = NonNull::new(pages.as_mut_ptr().cast()).ok_or(exhausted)?;
+        let mask = u32::try_from(entries.saturating_sub(1)).map_err(|_| exhausted)?;
+        assert!(entries == 0 || entries.is_power_of_two());
+        let lines = (entries.max(1) * N).div_ceil(WORDS_PER_LINE);
+        let bytes = lines * size_of::<CacheLine>();
+        let (first, owner) = if bytes < OWN_PAGES {
+            let lines = <[CacheLine]>::new_box_zeroed_with_elems(lines).map_err(|_| exhausted)?;
+            (NonNull::from(Box::leak(lines)).cast(), Owner::Heap)
+        } else {
+            let pages = MmapRaw::from(MmapMut::map_anon(bytes).map_err(|_| exhausted)?);
+            let first = NonNull::new(pages.as_mut_ptr().cast()).ok_or(exhausted)?;
+            (first, Owner::Pages(pages))
+        };
         Ok(RingMemory {
-            words: NonNull::slice_from_raw_parts(first, count * WORDS_PER_LINE),
-            owner: Owner::Pages(pages),
+            first,
+            mask,
+            lines,
+            entries,
+            owner,
         })
-    }
-
-    #[inline(always)]
-    fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the words live as long as `self`, are aligned (to a page, if not by a box), and any
-        // bytes are valid atomics.
-        unsafe { self.words.as_ref() }
     }
 
     /// The word at `index`, counted in 8 bytes.
@@ -79,23 +78,24 @@ impl RingMemory {
     /// Beyond the end of the memory.
     #[cfg(test)]
     pub(super) fn word(&self, index: usize) -> &AtomicU64 {
-        &self.words()[index]
+        assert!(index < self.entries * N);
+        &self.entry((index / N) as u32)[index % N]
     }
 
-    /// The words of entry `index` of a ring whose entries have `N` words: 2, 4, 8 or 16.
-    ///
-    /// # Panics
-    /// Beyond the end of the memory.
+    /// The words of an entry. Counters beyond the end go on at the start, as counters of rings do. Of a
+    /// ring without entries it is memory that nobody else looks at.
     #[inline(always)]
-    pub(super) fn entry<const N: usize>(&self, index: usize) -> &[AtomicU64; N] {
-        let (entries, _) = self.words().as_chunks();
-        &entries[index]
+    pub(super) fn entry(&self, counter: u32) -> &[AtomicU64; N] {
+        let index = (counter & self.mask) as usize;
+        // SAFETY: there are `mask + 1` entries, aligned (to a page, if not by a box), which live as long
+        // as `self`, and any bytes are valid atomics.
+        unsafe { self.first.add(index).as_ref() }
     }
 
     /// The first byte, aligned to 64. The memory lives as long as the ring that it belongs to, and
     /// may be written through this pointer in aligned words of up to 8 bytes.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.words.as_ptr().cast()
+        self.first.as_ptr().cast()
     }
 
     #[cfg(test)]
@@ -107,20 +107,19 @@ impl RingMemory {
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        size_of_val(self.words())
+        self.entries * N * size_of::<AtomicU64>()
     }
 
     /// Whether there is no memory at all.
     pub fn is_empty(&self) -> bool {
-        self.words().is_empty()
+        self.entries == 0
     }
 }
 
-impl Drop for RingMemory {
+impl<const N: usize> Drop for RingMemory<N> {
     fn drop(&mut self) {
         if let Owner::Heap = self.owner {
-            let count = self.words.len() / WORDS_PER_LINE;
-            let lines = NonNull::slice_from_raw_parts(self.words.cast::<CacheLine>(), count);
+            let lines = NonNull::slice_from_raw_parts(self.first.cast::<CacheLine>(), self.lines);
             // SAFETY: leaked from a box when this was made, and nobody has a reference any more.
             drop(unsafe { Box::from_raw(lines.as_ptr()) });
         }
@@ -157,7 +156,7 @@ mod tests {
 
     #[test]
     fn memory_is_zeroed_and_aligned_and_doorbells_have_their_own_cache_lines() {
-        let memory = RingMemory::new(3, 32).unwrap();
+        let memory = RingMemory::<4>::new(4).unwrap();
         assert_eq!((memory.len(), memory.as_ptr().addr() % 64), (128, 0));
         assert_eq!(memory.bytes(0..128), [0; 128]);
         assert_eq!((size_of::<Doorbell>(), align_of::<Doorbell>()), (64, 64));
@@ -166,7 +165,7 @@ mod tests {
     #[test]
     fn of_a_long_ring_only_used_pages_take_memory() {
         /// Pages of this process's memory at `address` and behind it that the system has provided.
-        fn resident(memory: &RingMemory) -> usize {
+        fn resident(memory: &RingMemory<8>) -> usize {
             let mut pages = vec![0u8; memory.len() / 4096];
             // SAFETY: the range is mapped and starts at a page; there is a byte for each page.
             let result =
@@ -176,7 +175,7 @@ mod tests {
         }
         // Memory that was used before must not be taken for it.
         drop(vec![7u8; 1 << 20]);
-        let memory = RingMemory::new(1 << 14, 64).unwrap();
+        let memory = RingMemory::<8>::new(1 << 14).unwrap();
         assert_eq!((memory.len(), memory.as_ptr().addr() % 4096), (1 << 20, 0));
         assert_eq!(resident(&memory), 0);
         memory.word(0).store(1, Ordering::Relaxed);
@@ -189,15 +188,37 @@ mod tests {
     }
 
     #[test]
+    fn counters_go_round() {
+        fn check<const N: usize>() {
+            for entries in [1u32, 2, 4, 64] {
+                let memory = RingMemory::<N>::new(entries as usize).unwrap();
+                for counter in 0..2 * entries {
+                    let word = &memory.entry(counter)[N - 1];
+                    assert_eq!(word.load(Ordering::Relaxed) != 0, counter >= entries);
+                    word.store(1, Ordering::Relaxed);
+                }
+                let last = memory.entry(u32::MAX).as_ptr().addr() + 8 * N;
+                assert_eq!(last - memory.as_ptr().addr(), memory.len());
+            }
+        }
+        check::<2>();
+        check::<4>();
+        check::<8>();
+    }
+
+    #[test]
     fn a_queue_without_entries_has_no_memory() {
-        assert!(RingMemory::new(0, 64).unwrap().is_empty());
+        let memory = RingMemory::<8>::new(0).unwrap();
+        assert_eq!((memory.is_empty(), memory.len()), (true, 0));
+        // What a client could still be made to look at is not somebody else's.
+        assert_eq!(memory.entry(7)[7].load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn memory_that_cannot_be_had_is_enomem() {
-        for entries in [usize::MAX, usize::MAX / 64, usize::MAX / 128] {
+        for entries in [1 << 63, 1 << 33] {
             assert_eq!(
-                RingMemory::new(entries, 64).err(),
+                RingMemory::<8>::new(entries).err(),
                 Some(Error::Exhausted("queue"))
             );
         }

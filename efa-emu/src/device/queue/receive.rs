@@ -68,7 +68,7 @@ impl ReceiveDescriptor {
 /// A receive queue's ring and doorbell. The doorbell holds the 16-bit producer counter, in
 /// descriptors.
 pub struct ReceiveRing {
-    memory: RingMemory,
+    memory: RingMemory<WORDS>,
     doorbell: Doorbell,
     entries: u32,
 }
@@ -81,7 +81,7 @@ impl ReceiveRing {
     pub(crate) fn new(entries: u32) -> Result<Self, Error> {
         super::check_entries("receive queue depth", entries)?;
         Ok(ReceiveRing {
-            memory: RingMemory::new(entries as usize, Self::ENTRY_SIZE)?,
+            memory: RingMemory::new(entries as usize)?,
             doorbell: Doorbell::default(),
             entries,
         })
@@ -93,7 +93,7 @@ impl ReceiveRing {
     }
 
     /// The ring's memory.
-    pub fn memory(&self) -> &RingMemory {
+    pub fn memory(&self) -> &RingMemory<2> {
         &self.memory
     }
 
@@ -104,14 +104,10 @@ impl ReceiveRing {
 
     #[inline(always)]
     fn slot(&self, counter: u16) -> &[AtomicU64; WORDS] {
-        let index = u32::from(counter) & self.entries.saturating_sub(1);
-        self.memory.entry(index as usize)
+        self.memory.entry(counter.into())
     }
 
     /// Writes the descriptor that the producer counter names. The doorbell publishes it.
-    ///
-    /// # Panics
-    /// If the ring has no descriptors.
     #[inline(always)]
     pub fn write(&self, counter: u16, descriptor: &ReceiveDescriptor) {
         for (slot, word) in self.slot(counter).iter().zip(descriptor.encode()) {
@@ -127,9 +123,6 @@ impl ReceiveRing {
     }
 
     /// Reads the descriptor that the consumer counter names.
-    ///
-    /// # Panics
-    /// If the ring has no descriptors.
     #[inline(always)]
     pub fn read(&self, counter: u16) -> ReceiveDescriptor {
         let slot = self.slot(counter);

@@ -14,7 +14,8 @@ use crate::prefetch;
 
 /// A send queue's ring and doorbell. The doorbell holds the 16-bit producer counter.
 pub struct SendRing {
-    memory: RingMemory,
+    /// Entries, by cache lines.
+    memory: RingMemory<WORDS_PER_LINE>,
     doorbell: Doorbell,
     entries: u32,
     size: WqeSize,
@@ -25,7 +26,7 @@ impl SendRing {
     pub(crate) fn new(entries: u32, size: WqeSize) -> Result<Self, Error> {
         super::check_entries("send queue depth", entries)?;
         Ok(SendRing {
-            memory: RingMemory::new(entries as usize, size.bytes())?,
+            memory: RingMemory::new((entries as usize) << size.line_shift())?,
             doorbell: Doorbell::default(),
             entries,
             size,
@@ -43,7 +44,7 @@ impl SendRing {
     }
 
     /// The ring's memory.
-    pub fn memory(&self) -> &RingMemory {
+    pub fn memory(&self) -> &RingMemory<8> {
         &self.memory
     }
 
@@ -54,9 +55,6 @@ impl SendRing {
 
     /// Writes the head of the entry that the producer counter names, which completes the entry. The
     /// doorbell publishes it.
-    ///
-    /// # Panics
-    /// If the ring has no entries.
     #[inline(always)]
     pub fn write_head(&self, counter: u16, head: &EntryHead) {
         let phase = u32::from(counter) & self.entries != 0;
@@ -67,9 +65,6 @@ impl SendRing {
     }
 
     /// Writes the peer's memory of an RDMA request into the entry.
-    ///
-    /// # Panics
-    /// If the ring has no entries.
     #[inline(always)]
     pub fn write_remote(&self, counter: u16, remote: RemoteBuffer) {
         let line = self.line(self.first_line(counter));
@@ -80,9 +75,6 @@ impl SendRing {
 
     /// Writes the local buffers of the request that `head` begins, and notes their number in it.
     /// Buffers beyond the end of the entry are cut off.
-    ///
-    /// # Panics
-    /// If the ring has no entries.
     #[inline(always)]
     pub fn write_buffers(&self, counter: u16, head: &mut EntryHead, buffers: &[Buffer]) {
         let line = self.line(self.first_line(counter));
@@ -97,9 +89,6 @@ impl SendRing {
 
     /// Writes the inline bytes of the request that `head` begins, and notes their number in it.
     /// Returns `false`, and changes nothing, if the entry has no room for all of them.
-    ///
-    /// # Panics
-    /// If the ring has no entries.
     pub fn write_inline(&self, counter: u16, head: &mut EntryHead, parts: &[&[u8]]) -> bool {
         let mut words = [0u64; MAX_WORDS];
         let mut length = 0;
@@ -121,7 +110,7 @@ impl SendRing {
         let first = self.first_line(counter);
         let words = &words[..length.div_ceil(8)];
         for (index, word) in (data_start(head)..).zip(words) {
-            let line = self.line(first + index / WORDS_PER_LINE);
+            let line = self.line(first + (index / WORDS_PER_LINE) as u32);
             line[index % WORDS_PER_LINE].store(word.to_le(), Ordering::Relaxed);
         }
         head.set_count(true, length as u16);
@@ -129,17 +118,13 @@ impl SendRing {
     }
 
     #[inline(always)]
-    fn line(&self, index: usize) -> &[AtomicU64; WORDS_PER_LINE] {
+    fn line(&self, index: u32) -> &[AtomicU64; WORDS_PER_LINE] {
         self.memory.entry(index)
     }
 
     #[inline(always)]
-    fn first_line(&self, counter: u16) -> usize {
-        let index = (u32::from(counter) & self.entries.wrapping_sub(1)) as usize;
-        match self.size {
-            WqeSize::Bytes64 => index,
-            WqeSize::Bytes128 => 2 * index,
-        }
+    fn first_line(&self, counter: u16) -> u32 {
+        u32::from(counter) << self.size.line_shift()
     }
 
     /// Has the entry that a counter names brought into the caches.
@@ -151,9 +136,6 @@ impl SendRing {
     }
 
     /// Reads the entry that the consumer counter names.
-    ///
-    /// # Panics
-    /// If the ring has no entries.
     pub fn read(&self, counter: u16) -> Result<WorkRequest, BadWorkRequest> {
         let mut entry = WorkRequest::EMPTY;
         self.read_into(counter, &mut entry)?;
@@ -161,9 +143,6 @@ impl SendRing {
     }
 
     /// As [`SendRing::read`], into `entry`, which makes no sense after an error.
-    ///
-    /// # Panics
-    /// If the ring has no entries.
     #[inline(always)]
     pub fn read_into(&self, counter: u16, entry: &mut WorkRequest) -> Result<(), BadWorkRequest> {
         let first = self.first_line(counter);
@@ -179,7 +158,7 @@ impl SendRing {
     }
 
     #[inline(always)]
-    fn read_line(&self, index: usize, words: &mut [u64; WORDS_PER_LINE]) {
+    fn read_line(&self, index: u32, words: &mut [u64; WORDS_PER_LINE]) {
         for (word, slot) in words.iter_mut().zip(self.line(index)) {
             *word = slot.load(Ordering::Relaxed);
         }

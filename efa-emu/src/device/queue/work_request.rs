@@ -56,6 +56,15 @@ impl WqeSize {
         }
     }
 
+    /// An entry has two to the power of this many cache lines.
+    #[inline(always)]
+    pub(super) const fn line_shift(self) -> u32 {
+        match self {
+            WqeSize::Bytes64 => 0,
+            WqeSize::Bytes128 => 1,
+        }
+    }
+
     /// Inline bytes that a send of this size can carry.
     pub const fn inline_capacity(self) -> usize {
         match self {
@@ -271,7 +280,7 @@ impl WorkRequest {
         self.check_other(size)
     }
 
-    #[inline(never)]
+    #[cold]
     fn check_other(&self, size: WqeSize) -> Result<(), BadWorkRequest> {
         let raw = self;
         let (request_id, kind, control) = (raw.request_id(), raw.kind(), raw.control());
@@ -325,6 +334,12 @@ impl WorkRequest {
     #[inline(always)]
     pub fn request_id_upper(&self) -> u64 {
         self.words[3] >> 16
+    }
+
+    /// The code of what to do.
+    #[inline(always)]
+    pub(super) fn operation_code(&self) -> u8 {
+        self.kind() & OPERATION
     }
 
     /// What to do.
@@ -398,8 +413,15 @@ impl WorkRequest {
     /// Local buffer 0 or 1; meaningless beyond [`WorkRequest::buffer_count`].
     #[inline(always)]
     pub fn buffer(&self, index: usize) -> Buffer {
-        let (sizes, address) = match (self.is_send(), index) {
-            (true, 0) => (self.words[HEAD_WORDS], self.words[HEAD_WORDS + 1]),
+        self.buffer_at(self.is_send(), index)
+    }
+
+    /// As [`WorkRequest::buffer`], for who knows whether it is a send.
+    #[inline(always)]
+    pub(in crate::device) fn buffer_at(&self, is_send: bool, index: usize) -> Buffer {
+        // Only a send has a second one, where RDMA has its first.
+        let (sizes, address) = match (index, is_send) {
+            (0, true) => (self.words[HEAD_WORDS], self.words[HEAD_WORDS + 1]),
             _ => (self.words[HEAD_WORDS + 2], self.words[HEAD_WORDS + 3]),
         };
         Buffer {
@@ -426,13 +448,20 @@ impl WorkRequest {
     /// Total length of the local side in bytes.
     #[inline(always)]
     pub fn length(&self) -> u64 {
+        self.length_at(self.is_send())
+    }
+
+    /// As [`WorkRequest::length`], for who knows whether it is a send.
+    #[inline(always)]
+    pub(in crate::device) fn length_at(&self, is_send: bool) -> u64 {
         if self.is_inline() {
             return u64::from(self.count());
         }
+        let length = |index| u64::from(self.buffer_at(is_send, index).length);
         match self.count() {
             0 => 0,
-            1 => u64::from(self.buffer(0).length),
-            _ => u64::from(self.buffer(0).length) + u64::from(self.buffer(1).length),
+            1 => length(0),
+            _ => length(0) + length(1),
         }
     }
 }

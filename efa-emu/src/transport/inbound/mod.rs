@@ -73,12 +73,12 @@ impl InRing {
         outbound: &mut Outbound,
     ) -> Status {
         let header = &incoming.record.header;
-        let mut transfer = match header.operation {
-            Operation::RdmaWrite => return self.serve_write(*incoming, device, outbound),
-            _ => Message {
-                consumer: &self.consumer,
-                incoming,
-            },
+        if header.operation != Operation::Send {
+            return self.serve_other(*incoming, device, outbound);
+        }
+        let mut transfer = Message {
+            consumer: &self.consumer,
+            incoming,
         };
         let status = device.deliver(self.from, header, &mut transfer);
         if outbound.is_tapped() {
@@ -87,9 +87,9 @@ impl InRing {
         status
     }
 
-    /// As [`InRing::serve`], with a copy of the record, so that a message's need not be in memory.
-    #[inline(never)]
-    fn serve_write(
+    /// As [`InRing::serve`], with a copy of the record, so that a send's need not be in memory.
+    #[cold]
+    fn serve_other(
         &mut self,
         incoming: Incoming,
         device: &mut Device,
@@ -127,10 +127,12 @@ impl InRing {
         }
     }
 
-    /// Answers a record. Returns whether the slot has to be listed as one with answers.
+    /// Answers a record and wakes its sender if it is seen to sleep. Returns whether the slot has to be
+    /// listed as one with answers.
     #[inline(always)]
     fn answer(&mut self, incoming: &Incoming, answer: Answer) -> bool {
         self.consumer.answer(incoming, answer);
+        self.peer.segment.wake_sleeper();
         !std::mem::replace(&mut self.answered, true)
     }
 }
@@ -249,7 +251,6 @@ impl Inbound {
         if self.has_unfinished() {
             busy |= self.go_on(work);
         }
-        self.wake_sleepers();
         busy
     }
 
@@ -263,6 +264,7 @@ impl Inbound {
             & self.outcomes.is_empty())
     }
 
+    #[cold]
     fn go_on(&mut self, work: &mut Work<'_>) -> bool {
         let mut busy = false;
         if !self.scheduled.is_empty() {
@@ -322,6 +324,7 @@ impl Inbound {
         }
     }
 
+    #[cold]
     fn answer_doorbells(&mut self, outbound: &mut Outbound) {
         let segment = Arc::clone(&self.segment);
         let mut adopted = false;
@@ -458,19 +461,9 @@ impl Inbound {
                     any = true;
                     let record = &incoming.record;
                     if (record.due != 0) | self.is_attentive {
-                        // Even if its time has come: one behind it may be due earlier.
-                        let due = record.due;
+                        turn += usize::from(record.due == 0);
                         let later = ring.later(slot, incoming);
-                        if due == 0 {
-                            turn += 1;
-                            self.arrive(later, None, work);
-                        } else {
-                            let task = Task {
-                                of: later,
-                                then: Then::Arrive(None),
-                            };
-                            self.scheduled.add(believable(monotonic_now(), due), task);
-                        }
+                        self.receive_in_time(later, work);
                         continue;
                     }
                     turn += 1;
@@ -481,7 +474,7 @@ impl Inbound {
                         }
                     } else {
                         let later = ring.later(slot, incoming);
-                        self.handle(later, work);
+                        self.handle_now(later, work);
                     }
                 }
                 Ok(None) if any => {
@@ -503,6 +496,27 @@ impl Inbound {
             }
         }
         true
+    }
+
+    /// Takes a record that the network or faults may still do something to.
+    #[cold]
+    fn receive_in_time(&mut self, later: Later, work: &mut Work<'_>) {
+        let due = later.incoming.record.due;
+        if due == 0 {
+            return self.arrive(later, None, work);
+        }
+        // Even if its time has come: one behind it may be due earlier.
+        let task = Task {
+            of: later,
+            then: Then::Arrive(None),
+        };
+        self.scheduled.add(believable(monotonic_now(), due), task);
+    }
+
+    /// As [`Inbound::handle`], for what is no message.
+    #[cold]
+    fn handle_now(&mut self, later: Later, work: &mut Work<'_>) {
+        self.handle(later, work);
     }
 
     /// Lets a ring go back to the doorbell if many are polled.
@@ -814,23 +828,12 @@ impl Inbound {
         }
     }
 
-    /// Wakes senders that sleep although they were answered. Those that fell asleep just when the
-    /// answer was written are left to [`Inbound::wake_answered`]: to see them, the processor has to
-    /// wait until the answer is in its cache, and it should not when the message has just come that
-    /// the application waits for.
-    #[inline]
-    fn wake_sleepers(&mut self) {
-        for slot in &self.answered {
-            if let Some(ring) = &self.rings[*slot] {
-                ring.peer.segment.wake_sleeper();
-            }
-        }
-    }
-
-    /// Wakes every sender that sleeps and was answered in the turn before.
+    /// Wakes every sender that sleeps and was answered in the turn before: those that fell asleep just
+    /// when the answer was written. To see them, the processor has to wait until the answer is in its
+    /// cache, and it should not when the message has just come that the application waits for.
     #[inline]
     fn wake_answered(&mut self) {
-        for slot in self.answered.drain(..) {
+        while let Some(slot) = self.answered.pop() {
             if let Some(ring) = &mut self.rings[slot] {
                 ring.answered = false;
                 ring.peer.segment.wake();

@@ -9,7 +9,7 @@ use crate::transport::record::Answer;
 use crate::transport::ring::{Consumer, Incoming};
 use crate::transport::segment::Address;
 
-/// The data of a message lies in the ring.
+/// The data of a send lies in the ring.
 pub(super) struct Message<'a> {
     pub(super) consumer: &'a Consumer,
     pub(super) incoming: &'a Incoming,
@@ -27,7 +27,7 @@ impl Transfer for Message<'_> {
     }
 
     fn store(&mut self, _offset: u32, _from: HostSegment) -> Result<(), Status> {
-        // The device stores only for reads, and a message is no read.
+        // The device stores only for reads.
         Err(Status::RemoteAbort)
     }
 
@@ -37,7 +37,7 @@ impl Transfer for Message<'_> {
     }
 }
 
-/// The data of an RDMA write, or one part of it, lies in the ring.
+/// The data of a datagram, or of an RDMA write or a part of one, lies in the ring.
 pub(super) struct FromRing<'a> {
     pub(super) consumer: &'a Consumer,
     pub(super) incoming: &'a Incoming,

@@ -309,6 +309,7 @@ impl Outbound {
         !self.working.is_empty() && self.advance_working(device)
     }
 
+    #[cold]
     fn advance_working(&mut self, device: &Device) -> bool {
         let mut any = false;
         for _ in 0..self.working.len() {
@@ -809,7 +810,7 @@ impl Outbound {
     }
 
     /// Sends an RDMA request that takes more than one step.
-    #[inline(never)]
+    #[cold]
     fn send_bulk(
         &mut self,
         index: usize,

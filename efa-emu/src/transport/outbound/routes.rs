@@ -89,6 +89,7 @@ impl Routes {
         self.find_other(key, rings)
     }
 
+    #[cold]
     fn find_other(&mut self, key: (Gid, Qpn), rings: &mut Slab<OutRing>) -> Result<usize, NoRoute> {
         let (gid, qpn) = key;
         if let Some(route) = self.routes.get(&key)
