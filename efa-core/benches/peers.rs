@@ -2,12 +2,10 @@
 
 use efa_core::endpoint::SourceFilter;
 
-#[path = "../tests/support/heap.rs"]
-mod heap;
 #[path = "../tests/support/subject.rs"]
 mod subject;
 
-use heap::CountingHeap;
+use efa_testing::heap::{self, CountingHeap};
 use subject::Subject;
 
 #[global_allocator]

@@ -4,9 +4,7 @@
 //! struct of 20 to 40 bytes of header) by other people, without its checksum. Both are measured in
 //! the same run, and the last column is the ratio.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
@@ -15,33 +13,14 @@ use efa_core::wire::{
     Connid, CtsData, EagerRtm, ExtraFeatures, Handshake, MsgId, Packet, RawAddressHeader, RecvId,
     Repr, ReqOptions,
 };
+use efa_testing::heap::{self, CountingHeap};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     IpAddress, Ipv6Address, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber, TcpTimestampRepr,
 };
 
-/// The system's allocator with a counter.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is handed on unchanged to the system's allocator, which keeps the contract; the
-// counter needs no allocation.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's contract is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's contract is the same, and the memory came from `System`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static HEAP: CountingHeap = CountingHeap;
 
 /// One line of the result.
 struct Row<'a> {
@@ -150,9 +129,9 @@ fn nanoseconds(work: &mut dyn FnMut()) -> f64 {
 }
 
 fn allocations(work: &mut dyn FnMut()) -> u64 {
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = heap::allocations();
     work();
-    ALLOCATIONS.load(Ordering::Relaxed) - before
+    heap::allocations() - before
 }
 
 fn main() {

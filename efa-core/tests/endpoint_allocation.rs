@@ -4,12 +4,10 @@ use efa_core::endpoint::*;
 use efa_core::nic::{Access, Region, UserSlice};
 use efa_core::wire::{AtomicDatatype, AtomicOp};
 
-#[path = "support/heap.rs"]
-mod heap;
 #[path = "support/loopback.rs"]
 mod loopback;
 
-use heap::CountingHeap;
+use efa_testing::heap::{self, CountingHeap};
 use loopback::{Loopback, LoopbackDomain};
 
 #[global_allocator]

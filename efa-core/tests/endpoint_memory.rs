@@ -1,12 +1,10 @@
 //! An idle peer takes little memory, however many there are.
 
-#[path = "support/heap.rs"]
-mod heap;
 #[path = "support/subject.rs"]
 #[allow(dead_code, reason = "only the address vector is looked at")]
 mod subject;
 
-use heap::CountingHeap;
+use efa_testing::heap::{self, CountingHeap};
 use subject::Subject;
 
 #[global_allocator]

@@ -3,45 +3,21 @@
 #[path = "wire/recipe.rs"]
 mod recipe;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::hint::black_box;
 
 use efa_core::wire::fields::fields_of;
 use efa_core::wire::{Packet, Repr};
+use efa_testing::heap::{self, CountingHeap};
 
 use recipe::{Recipe, typed};
 
-thread_local! {
-    /// Allocations of this thread. The test harness's own threads do not disturb it.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator with a counter.
-struct Counting;
-
-// SAFETY: every call is handed on unchanged to the system's allocator, which keeps the contract. The
-// counter has no destructor and needs no allocation, so it is usable in every call.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's contract is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's contract is the same, and the memory came from `System`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static HEAP: CountingHeap = CountingHeap;
 
 fn allocations(work: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.get();
+    let before = heap::allocations();
     work();
-    ALLOCATIONS.get() - before
+    heap::allocations() - before
 }
 
 #[test]

@@ -10,11 +10,9 @@
 //!
 //! Each number of hosts runs in a process of its own, so that none finds memory that another has left.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use efa_core::address::Ahn;
@@ -22,34 +20,10 @@ use efa_core::nic::{
     Completion, CompletionKind, Destination, Domain, Doorbell, Nic, PolledNic, SendRequest, Status,
 };
 use efa_emu::sim::{Fabric, FabricConfig, HostConfig, NicConfig, SimNic};
-
-/// The system's allocator with a counter.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call goes to the system's allocator unchanged; the counter is not part of it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps `alloc`'s contract, which is the system's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as in `alloc`.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps `dealloc`'s contract, and the block came from the system.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use efa_testing::heap::{self, CountingHeap};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static HEAP: CountingHeap = CountingHeap;
 
 const WINDOW: usize = 16;
 const PACKET: usize = 64;
@@ -243,11 +217,11 @@ fn run(hosts: usize, packets: u64) -> Result<Figures, Box<dyn Error>> {
         Ok((events, arrived))
     };
     drive(packets / 4)?;
-    let (allocations, simulated) = (ALLOCATIONS.load(Ordering::Relaxed), fabric.now());
+    let (allocations, simulated) = (heap::allocations(), fabric.now());
     let start = processor_time();
     let (events, arrived) = drive(packets)?;
     let seconds = (processor_time() - start).as_secs_f64();
-    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - allocations;
+    let allocations = heap::allocations() - allocations;
     Ok(Figures {
         events_per_second: events as f64 / seconds,
         packets_per_second: arrived as f64 / seconds,

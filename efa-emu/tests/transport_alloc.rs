@@ -4,43 +4,19 @@
 #[allow(dead_code, reason = "this test uses a part of it")]
 mod client;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::hint::black_box;
 
 use client::{Client, config};
 use efa_emu::provider::{SendData, WcOpcode};
-
-thread_local! {
-    /// Allocations of this thread. Those of the devices' own threads go by time, not by message.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator with a counter.
-struct Counting;
-
-// SAFETY: every call is handed on unchanged to the system's allocator, which keeps the contract. The
-// counter has no destructor and needs no allocation, so it is usable in every call.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's contract is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's contract is the same, and the memory came from `System`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use efa_testing::heap::{self, CountingHeap};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static HEAP: CountingHeap = CountingHeap;
 
 fn allocations(mut work: impl FnMut()) -> u64 {
-    let before = ALLOCATIONS.get();
+    let before = heap::allocations();
     work();
-    ALLOCATIONS.get() - before
+    heap::allocations() - before
 }
 
 #[test]
