@@ -1,13 +1,14 @@
 //! Recording: stock endpoints play a scenario on emulated hosts, their captures become a trace.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::conduct::{ConductError, Conductor, Transcript};
-use crate::libfabric::Library;
+use crate::libfabric::{Library, Version};
 use crate::merge::{Annotation, MergeError, merge};
 use crate::operation::Remote;
 use crate::player::{Host, Launcher, Player, Program};
-use crate::scenario::{Scenario, ScenarioError, Software};
+use crate::scenario::{EndpointSpec, Scenario, ScenarioError, Software};
 
 /// Why nothing was recorded.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +60,20 @@ pub struct Stock {
     pub library: PathBuf,
     /// A program that starts its first argument with the libraries of another release.
     pub runner: Option<PathBuf>,
+    /// Other libraries, with their runners, for endpoints that need these releases.
+    pub releases: BTreeMap<Version, (PathBuf, Option<PathBuf>)>,
+}
+
+impl Stock {
+    /// The library and the runner for an endpoint.
+    fn of(&self, endpoint: &EndpointSpec) -> (PathBuf, Option<PathBuf>) {
+        let release = endpoint
+            .version
+            .and_then(|version| self.releases.get(&version));
+        release
+            .cloned()
+            .unwrap_or_else(|| (self.library.clone(), self.runner.clone()))
+    }
 }
 
 impl Default for Stock {
@@ -66,6 +81,7 @@ impl Default for Stock {
         Stock {
             library: Library::DEFAULT.into(),
             runner: None,
+            releases: BTreeMap::new(),
         }
     }
 }
@@ -85,11 +101,10 @@ pub fn play(
         let faults = faults.filter(|_| at == 0);
         let capture = captures.map(|directory| directory.join(format!("{}.pcapng", endpoint.name)));
         files.extend(capture.clone());
+        let (library, runner) = stock.of(endpoint);
         let program = match endpoint.software {
             Software::Core => Program::Core,
-            Software::Libfabric => Program::Libfabric {
-                library: stock.library.clone(),
-            },
+            Software::Libfabric => Program::Libfabric { library },
         };
         players.push(Player::launch(
             launcher,
@@ -100,7 +115,7 @@ pub fn play(
                 capture,
                 environment: endpoint.environment.clone(),
                 runner: match endpoint.software {
-                    Software::Libfabric => stock.runner.clone(),
+                    Software::Libfabric => runner,
                     Software::Core => None,
                 },
                 options: faults.map_or(Vec::new(), |file| {

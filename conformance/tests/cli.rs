@@ -61,10 +61,11 @@ fn packet_offsets(path: &Path) -> Vec<usize> {
 fn a_trace_passes_and_the_reports_are_written() {
     let directory = tempfile::tempdir().unwrap();
     let report = |name: &str| directory.path().join(name).display().to_string();
-    let traces = corpus().display().to_string();
+    let trace = |name: &str| corpus().join(name).display().to_string();
     let output = conformance(&[
         "run",
-        &traces,
+        &trace("eager-tagged.pcapng"),
+        &trace("eager-untagged.pcapng"),
         "--filter",
         "eager-",
         "--backend",
@@ -150,6 +151,65 @@ fn a_changed_byte_in_the_file_fails_and_is_named() {
             assert!(printed.contains("checksum"), "{name}: {printed}");
         }
     }
+}
+
+/// A failure leaves what was on the wire, names the statement for programs, and says how to see it
+/// again; failures of one cause are one line at the end.
+#[test]
+fn a_failure_is_kept_grouped_and_repeatable() {
+    let (directory, path) = copy("eager-tagged");
+    let capture = Capture::load(&path).unwrap();
+    let place = capture
+        .frames
+        .iter()
+        .position(|frame| frame.kind() == "EAGER_TAGRTM")
+        .unwrap();
+    let payload = &capture.frames[place].payload;
+    let mut fields = fields_of(payload).unwrap();
+    let tag = fields.find(|f| f.descriptor.name == "tag").unwrap().offset;
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[packet_offsets(&path)[place] + tag] ^= 0x01;
+    std::fs::write(&path, bytes).unwrap();
+    let file = |name: &str| directory.path().join(name);
+    let output = conformance(&[
+        "run",
+        &path.display().to_string(),
+        "--captures",
+        &file("kept").display().to_string(),
+        "--json",
+        &file("report.json").display().to_string(),
+        "--junit",
+        &file("junit.xml").display().to_string(),
+    ]);
+    let (status, printed) = outcome(&output);
+    assert_eq!(status, Some(1), "{printed}");
+    let kept = file("kept").join("eager-tagged-a.pcapng");
+    assert!(
+        printed.contains(&format!("captured in {}", kept.display())),
+        "{printed}"
+    );
+    let capture = Capture::load(&kept).unwrap();
+    assert_eq!(capture.interfaces.len(), 2);
+    assert!(
+        capture
+            .frames
+            .iter()
+            .any(|frame| frame.kind() == "EAGER_TAGRTM")
+    );
+    let (_, summary) = printed.split_once("failed, by the first thing").unwrap();
+    assert!(
+        summary.contains("1 of EAGER_TAGRTM, field `tag` (spec section 3.2, table 3.3)"),
+        "{printed}"
+    );
+    let command = format!("efa-conformance run {} --backend emu\n", path.display());
+    assert!(summary.contains(&command), "{printed}");
+    let json = std::fs::read_to_string(file("report.json")).unwrap();
+    assert!(
+        json.contains(r#""statement": "v4/3.2/table-3.3""#),
+        "{json}"
+    );
+    let junit = std::fs::read_to_string(file("junit.xml")).unwrap();
+    assert!(junit.contains(r#"type="v4/3.2/table-3.3""#), "{junit}");
 }
 
 #[test]

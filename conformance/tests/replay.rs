@@ -147,7 +147,7 @@ fn what_the_engine_played_it_plays_again_in_either_role() {
         seeds: 20,
         ..Options::default()
     };
-    let cases = suite::run_engine(&trace, &mut Emu::orderly(), options).unwrap();
+    let cases = suite::run_engine(&trace, &mut Emu::orderly(), &options).unwrap();
     assert_eq!(cases.len(), 2);
     for case in cases {
         let Outcome::Passed {
@@ -399,7 +399,8 @@ fn a_legal_choice_is_a_remark() {
             let settings = &mut other.scenario.endpoints[role].settings;
             settings.cts_window_packets = windows;
             settings.max_medium_size = medium;
-            let cases = suite::run_engine(&other, &mut Emu::orderly(), Options::default()).unwrap();
+            let cases =
+                suite::run_engine(&other, &mut Emu::orderly(), &Options::default()).unwrap();
             let Outcome::Passed { remarks, .. } = &cases[role].outcome else {
                 panic!("{}", cases[role]);
             };
@@ -424,7 +425,7 @@ fn what_a_device_cannot_do_is_unsupported_and_named() {
     for endpoint in &mut trace.scenario.endpoints {
         endpoint.profile = Some("efa0".into());
     }
-    let cases = suite::run_engine(&trace, &mut Emu::orderly(), Options::default()).unwrap();
+    let cases = suite::run_engine(&trace, &mut Emu::orderly(), &Options::default()).unwrap();
     for case in cases {
         assert_eq!(
             case.outcome,
@@ -543,7 +544,7 @@ fn a_trace_beyond_the_script_is_never_a_plain_pass() {
     trace.step_of.push(trace.step_of[place]);
     trace.capture.frames.push(refusal);
 
-    let cases = suite::run_engine(&trace, &mut Emu::orderly(), Options::default()).unwrap();
+    let cases = suite::run_engine(&trace, &mut Emu::orderly(), &Options::default()).unwrap();
     assert_eq!(cases.len(), 1);
     let text = cases[0].to_string();
     let reason = format!(": codec only: in packet {number} the device refuses a request");
@@ -555,7 +556,7 @@ fn a_trace_beyond_the_script_is_never_a_plain_pass() {
     // A packet without form fails there as well.
     let frame = &mut trace.capture.frames[place];
     frame.payload[1] = 5;
-    let cases = suite::run_engine(&trace, &mut Emu::orderly(), Options::default()).unwrap();
+    let cases = suite::run_engine(&trace, &mut Emu::orderly(), &Options::default()).unwrap();
     let text = cases[0].to_string();
     assert!(text.starts_with("FAIL "), "{text}");
     assert!(text.contains("version"), "{text}");

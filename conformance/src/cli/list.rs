@@ -14,6 +14,9 @@ pub(super) struct List {
     /// Traces, or directories of traces.
     #[arg(default_value = "traces")]
     traces: Vec<PathBuf>,
+    /// Print what they cover, packet type by release, as the page `traces/README.md`.
+    #[arg(long)]
+    matrix: bool,
     /// Print a JSON object for each trace, on a line of its own.
     #[arg(long)]
     json: bool,
@@ -33,10 +36,13 @@ struct Listed<'a> {
 }
 
 pub(super) fn run(arguments: &List) -> Outcome {
-    let traces = match suite::find(&arguments.traces, "pcapng", None) {
+    let traces = match suite::find_traces(&arguments.traces, None) {
         Ok(traces) => traces,
         Err(problem) => return complain(problem, Outcome::Unfit),
     };
+    if arguments.matrix {
+        return matrix(&traces);
+    }
     let mut outcome = Outcome::Passed;
     for path in traces {
         let trace = match Trace::load(&path) {
@@ -77,4 +83,21 @@ pub(super) fn run(arguments: &List) -> Outcome {
         ));
     }
     outcome
+}
+
+/// Prints the page about what the traces cover; what is missing without a reason is a failure.
+fn matrix(paths: &[PathBuf]) -> Outcome {
+    let loaded: Result<Vec<Trace>, _> = paths.iter().map(|path| Trace::load(path)).collect();
+    match loaded {
+        Ok(traces) => {
+            let (page, unexplained) = suite::matrix::render(&traces);
+            say(page.trim_end());
+            if unexplained.is_empty() {
+                return Outcome::Passed;
+            }
+            let missing = format!("in no trace: {}", unexplained.join(", "));
+            complain(missing, Outcome::Failed)
+        }
+        Err(error) => complain(error, Outcome::Unfit),
+    }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::{Outcome, complain, say};
+use crate::libfabric::Version;
 use crate::player::Launcher;
 use crate::record::{self, RecordError, Stock};
 
@@ -40,8 +41,26 @@ pub(super) struct Record {
     /// Where the trace goes; the scenario has to be beside it with the same name.
     #[arg(short, long, value_name = "TRACE.pcapng")]
     output: PathBuf,
+    /// The library for endpoints that need this release, and the program to start it with, if it
+    /// needs one; may be given several times.
+    #[arg(long, value_name = "VERSION=PATH[,PROGRAM]", help_heading = "Software",
+          value_parser = release)]
+    release: Vec<Release>,
     #[command(flatten)]
     software: SoftwareOptions,
+}
+
+type Release = (Version, (PathBuf, Option<PathBuf>));
+
+fn release(text: &str) -> Result<Release, String> {
+    let (version, files) = text
+        .split_once('=')
+        .ok_or("write VERSION=PATH, such as 2.1=/usr/lib/libfabric.so.1")?;
+    let (library, runner) = match files.split_once(',') {
+        Some((library, runner)) => (library, Some(runner.into())),
+        None => (files, None),
+    };
+    Ok((version.parse()?, (library.into(), runner)))
 }
 
 pub(super) fn record(arguments: &Record) -> Outcome {
@@ -49,7 +68,8 @@ pub(super) fn record(arguments: &Record) -> Outcome {
         Ok(launcher) => launcher,
         Err(problem) => return complain(problem, Outcome::Unfit),
     };
-    let stock = arguments.software.stock();
+    let mut stock = arguments.software.stock();
+    stock.releases.extend(arguments.release.iter().cloned());
     match record::record(&arguments.scenario, &arguments.output, &launcher, &stock) {
         Ok(recording) => {
             say(format_args!(

@@ -87,6 +87,9 @@ pub(super) struct Run {
     /// Also fail on what an implementation should do but need not.
     #[arg(long)]
     strict: bool,
+    /// Where captures of failed cases go; the default is in the directory for temporary files.
+    #[arg(long, value_name = "DIRECTORY")]
+    captures: Option<PathBuf>,
     /// Only traces whose name contains this.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
@@ -120,7 +123,7 @@ pub(super) fn run(arguments: &Run) -> Outcome {
                        implementations under test with --backend hw";
         return complain(problem, Outcome::Unfit);
     }
-    let paths = match suite::find(&arguments.traces, "pcapng", arguments.filter.as_deref()) {
+    let paths = match suite::find_traces(&arguments.traces, arguments.filter.as_deref()) {
         Ok(paths) => paths,
         Err(problem) => return complain(problem, Outcome::Unfit),
     };
@@ -146,11 +149,17 @@ pub(super) fn run(arguments: &Run) -> Outcome {
         } else {
             Severity::Must
         },
+        captures: Some(
+            arguments
+                .captures
+                .clone()
+                .unwrap_or_else(|| std::env::temp_dir().join("efa-conformance-failed")),
+        ),
     };
     // Seeds decide about the emulated network only.
     let on_verbs = Options {
         seeds: 0,
-        ..options
+        ..options.clone()
     };
     let progress = Progress::new(paths.len());
     let mut cases: Vec<Case> = Vec::new();
@@ -166,14 +175,14 @@ pub(super) fn run(arguments: &Run) -> Outcome {
         };
         let mut results = Vec::new();
         if let Some(backend) = &mut emu {
-            results.push(suite::run_engine(&trace, backend, options));
+            results.push(suite::run_engine(&trace, backend, &options));
         }
         if let Some(backend) = &mut hw {
             results.push(match &mut outside {
                 Some(outside) => {
-                    suite::run_outside(&trace, backend, &under_test.name, outside, on_verbs)
+                    suite::run_outside(&trace, backend, &under_test.name, outside, &on_verbs)
                 }
-                None => suite::run_engine(&trace, backend, on_verbs),
+                None => suite::run_engine(&trace, backend, &on_verbs),
             });
         }
         let mut ended = Vec::new();
@@ -187,6 +196,7 @@ pub(super) fn run(arguments: &Run) -> Outcome {
         cases.extend(ended);
     }
     progress.finish();
+    say_causes(&cases, arguments);
     say(Summary::of(&cases));
     let results = Results { under_test, cases };
     for problem in &unfit {
@@ -211,6 +221,35 @@ pub(super) fn run(arguments: &Run) -> Outcome {
         Outcome::Unfit
     } else {
         Outcome::Passed
+    }
+}
+
+/// Says why cases failed, and how to repeat one of each kind.
+fn say_causes(cases: &[Case], arguments: &Run) {
+    let causes = suite::causes(cases);
+    if causes.is_empty() {
+        return;
+    }
+    say("\nfailed, by the first thing that went wrong:");
+    for cause in causes {
+        let first = cause.cases[0];
+        say(format_args!("  {} of {}", cause.cases.len(), cause.text));
+        let dut = match &arguments.dut {
+            Dut::Core => String::new(),
+            Dut::Libfabric => {
+                format!(
+                    " --dut libfabric --libfabric {}",
+                    arguments.libfabric.display()
+                )
+            }
+            Dut::Exec(words) => format!(" --dut \"exec:{}\"", words.join(" ")),
+        };
+        let strict = if arguments.strict { " --strict" } else { "" };
+        say(format_args!(
+            "      efa-conformance run {} --backend {}{dut}{strict}",
+            first.path.display(),
+            first.backend,
+        ));
     }
 }
 

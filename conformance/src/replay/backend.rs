@@ -68,6 +68,14 @@ pub trait Backend {
     /// nobody waits for.
     fn quiet_rounds(&self) -> u32;
 
+    /// The next replay is captured, if that is possible; [`Self::take_capture`] ends it.
+    fn capture_next(&mut self) {}
+
+    /// The capture of the last replay, as pcapng.
+    fn take_capture(&mut self) -> Option<Vec<u8>> {
+        None
+    }
+
     /// Whether [`Self::rdma_requests`] knows of all requests.
     fn sees_rdma(&self) -> bool {
         false

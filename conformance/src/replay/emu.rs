@@ -12,7 +12,8 @@ use efa_emu::fault::Stage;
 use efa_emu::link::Operation;
 use efa_emu::profile::Profile;
 use efa_emu::sim::{
-    Fabric, FabricConfig, HostConfig, NetworkConfig, NicConfig, Probability, SimNic,
+    CaptureConfig, Fabric, FabricConfig, HostConfig, NetworkConfig, NicConfig, Probability,
+    Recording, SimNic,
 };
 
 use super::Clock;
@@ -51,6 +52,8 @@ pub struct Emu {
     fabric: Fabric,
     /// RDMA requests by who made them, in the order of time.
     rdma: Rc<RefCell<Vec<(Gid, RdmaSeen)>>>,
+    captures_next: bool,
+    recording: Option<Recording<Vec<u8>>>,
 }
 
 /// Latency of the orderly network.
@@ -101,6 +104,8 @@ impl Emu {
             config,
             fabric,
             rdma,
+            captures_next: false,
+            recording: None,
         }
     }
 }
@@ -116,6 +121,14 @@ impl Backend for Emu {
         self.fabric = Fabric::new(self.config.clone());
         self.rdma = Rc::default();
         watch(&self.fabric, &self.rdma);
+        self.recording = None;
+        if std::mem::take(&mut self.captures_next) {
+            // Without a capture the result is the same.
+            self.recording = self
+                .fabric
+                .capture(Vec::new(), CaptureConfig::default())
+                .ok();
+        }
     }
 
     fn open(&mut self, endpoint: &EndpointSpec) -> Result<SimNic, BackendError> {
@@ -127,6 +140,7 @@ impl Backend for Emu {
             ))
         })?;
         let host = self.fabric.add_host(HostConfig {
+            name: Some(endpoint.name.clone()),
             profile: profile.clone(),
             ..HostConfig::default()
         });
@@ -162,6 +176,14 @@ impl Backend for Emu {
     fn quiet_rounds(&self) -> u32 {
         // Time passes from event to event: when there is none any more, `idle` says so.
         u32::MAX
+    }
+
+    fn capture_next(&mut self) {
+        self.captures_next = true;
+    }
+
+    fn take_capture(&mut self) -> Option<Vec<u8>> {
+        self.recording.take()?.finish().ok()
     }
 
     fn sees_rdma(&self) -> bool {

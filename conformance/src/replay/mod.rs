@@ -34,7 +34,7 @@ use std::collections::{BTreeMap, HashMap};
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{EndpointConfig, Instant};
 use efa_core::nic::{Nic, QueuePair, Status};
-use efa_core::wire::ExtraFeatures;
+use efa_core::wire::{ExtraFeatures, Family, PacketType};
 
 use crate::application::engine::{CoreApplication, configuration};
 use crate::application::subject::{Local, Subject};
@@ -219,6 +219,7 @@ fn play<'t, B: Backend>(
         let is_it = |address: &RawAddress| address.gid == frame.destination;
         cast.addresses.iter().position(is_it).unwrap_or(dut)
     };
+    let rdma = rdma::Requests::of(trace, dut, backend.sees_rdma(), owner);
     let mut replay = Replay {
         trace,
         dut,
@@ -227,7 +228,7 @@ fn play<'t, B: Backend>(
         subject,
         peers,
         script: Script::new(trace, dut),
-        rdma: rdma::Requests::of(trace, dut, owner),
+        rdma,
         bindings: Bindings::new(
             cast.addresses.clone(),
             actual.clone(),
@@ -288,6 +289,16 @@ impl<'t, B: Backend> Replay<'t, B> {
     /// A packet of the trace did not come.
     fn missing(&mut self, place: usize, until: &str) -> Result<(), Stopped> {
         let frame = &self.trace.capture.frames[place];
+        let family = frame.packet_type().map(PacketType::family);
+        if matches!(family, Some(Family::Rtr | Family::Rtw)) && self.rdma.may_replace_packets() {
+            // Where RDMA cannot be seen, the outcome with a live peer says whether it was that.
+            self.verdict.departed = Some(format!(
+                "it did not send packet {} ({}) of the trace, as if it left that to its device",
+                frame.number,
+                frame.kind()
+            ));
+            return Err(Stopped);
+        }
         let mut finding = Finding::plain(
             Severity::Must,
             format!("it was not sent by the endpoint under test until {until}"),

@@ -23,6 +23,8 @@ type Memory = (EndpointIndex, u64, bool);
 /// What is known of the RDMA requests of the endpoint under test.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Requests {
+    /// Requests can be seen.
+    visible: bool,
     /// The recorded ones: memory of peers, where it was recorded.
     recorded: Vec<(EndpointIndex, Remote, u64, bool)>,
     /// What was asked for, where it is.
@@ -36,9 +38,13 @@ impl Requests {
     pub(super) fn of(
         trace: &Trace,
         dut: EndpointIndex,
+        visible: bool,
         owner: impl Fn(usize) -> EndpointIndex,
     ) -> Self {
-        let mut requests = Requests::default();
+        let mut requests = Requests {
+            visible,
+            ..Requests::default()
+        };
         for (place, frame) in trace.capture.frames.iter().enumerate() {
             if frame.direction != Some(Direction::Outbound)
                 || trace.endpoint_of[frame.interface] != dut
@@ -74,6 +80,11 @@ impl Requests {
     pub(super) fn writes_to(&self, peer: EndpointIndex) -> bool {
         let mut recorded = self.recorded.iter();
         recorded.any(|(owner, _, _, writes)| *owner == peer && *writes)
+    }
+
+    /// Whether the endpoint under test may have used RDMA where the recorded one sent packets.
+    pub(super) fn may_replace_packets(&self) -> bool {
+        !self.visible || !self.seen.is_empty()
     }
 
     /// Whether the recorded endpoint used RDMA and the one under test has not yet.

@@ -525,7 +525,8 @@ impl<'t> Script<'t> {
         if entry.step > step {
             return None;
         }
-        let frame = &self.trace.capture.frames[entry.place];
+        let frames = &self.trace.capture.frames;
+        let frame = &frames[entry.place];
         if frame.packet_type() == Some(PacketType::Handshake) && !entry.needs.is_empty() {
             // It answers whatever comes first.
             return self.reached.contains(&at).then(|| entry.clone());
@@ -537,7 +538,15 @@ impl<'t> Script<'t> {
             let is_permission = is_data
                 && expected.operation == operation
                 && matches!(expected.need, Need::Grant(_));
-            is_permission || self.is_met(expected)
+            // Data that its packet had no room for follows when it is permitted, and what it does
+            // not permit now it permits later.
+            let has_begun = expected.matched
+                && frames[expected.place]
+                    .packet_type()
+                    .is_some_and(|packet_type| {
+                        waits_for_permission(packet_type) || packet_type == PacketType::Cts
+                    });
+            is_permission || has_begun || self.is_met(expected)
         };
         entry.needs.iter().all(has_come).then(|| entry.clone())
     }
@@ -691,12 +700,8 @@ fn grants(trace: &Trace, operations: &Operations) -> HashMap<usize, u64> {
 fn permit(transfer: &mut Transfer, packet_type: PacketType, bytes: &[u8]) {
     use PacketType as T;
     match packet_type {
-        T::LongctsMsgRtm
-        | T::LongctsTagRtm
-        | T::DcLongctsMsgRtm
-        | T::DcLongctsTagRtm
-        | T::LongctsRtw
-        | T::DcLongctsRtw => transfer.granted = transfer.sent.count(),
+        T::ReadRsp => {}
+        _ if waits_for_permission(packet_type) => transfer.granted = transfer.sent.count(),
         T::LongctsRtr | T::ShortRtr => {
             transfer.granted = number(bytes, "recv_length").unwrap_or(0);
         }
@@ -740,6 +745,21 @@ fn length_and_data(packet: &[u8]) -> (Option<u64>, Vec<u8>) {
     let data = data(packet);
     let some = &data[..data.len().min(SOME)];
     (number(packet, "rma_iov.len"), some.to_vec())
+}
+
+/// Whether a packet begins a transfer of which the rest needs permission.
+fn waits_for_permission(packet_type: PacketType) -> bool {
+    use PacketType as T;
+    matches!(
+        packet_type,
+        T::LongctsMsgRtm
+            | T::LongctsTagRtm
+            | T::DcLongctsMsgRtm
+            | T::DcLongctsTagRtm
+            | T::LongctsRtw
+            | T::DcLongctsRtw
+            | T::ReadRsp
+    )
 }
 
 /// Whether all of a message goes in packets of this type.

@@ -48,7 +48,7 @@ fn row(case: &Case) -> String {
         ),
         Outcome::Unsupported { reason } => ("codec", "unsupported", escape(reason)),
         Outcome::NotUnderTest { reason } => ("codec", "skipped", escape(reason)),
-        Outcome::Failed { findings } => {
+        Outcome::Failed { findings, .. } => {
             ("failed", "failed", format!("<ul>{}</ul>", items(findings)))
         }
     };

@@ -34,6 +34,9 @@ struct Entry<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     findings: Vec<FindingEntry<'a>>,
+    /// What was on the wire of a failed case.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capture: Option<&'a Path>,
     packets_compared: usize,
     packets_played: usize,
     seeds: usize,
@@ -85,6 +88,7 @@ pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
             result: "",
             reason: None,
             findings: Vec::new(),
+            capture: None,
             packets_compared: 0,
             packets_played: 0,
             seeds: 0,
@@ -115,8 +119,9 @@ pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
                 entry.result = "skipped";
                 entry.reason = Some(reason);
             }
-            Outcome::Failed { findings } => {
+            Outcome::Failed { findings, capture } => {
                 entry.result = "failed";
+                entry.capture = capture.as_deref();
                 entry.findings = findings.iter().map(FindingEntry::of).collect();
             }
         }

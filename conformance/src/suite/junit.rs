@@ -37,13 +37,18 @@ pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
                     status.set_message(reason.clone());
                     status
                 }
-                Outcome::Failed { findings } => {
+                Outcome::Failed { findings, capture } => {
                     let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
-                    let texts: Vec<String> = findings.iter().map(ToString::to_string).collect();
+                    let mut texts: Vec<String> = findings.iter().map(ToString::to_string).collect();
                     status.set_message(texts.first().cloned().unwrap_or_default());
                     status.set_type(findings.first().map_or_else(String::new, |finding| {
                         finding.statement().unwrap_or_else(|| "outcome".into())
                     }));
+                    texts.extend(
+                        capture
+                            .iter()
+                            .map(|path| format!("captured in {}", path.display())),
+                    );
                     status.set_description(texts.join("\n"));
                     status
                 }

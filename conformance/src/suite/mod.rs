@@ -3,6 +3,7 @@
 pub mod html;
 pub mod json;
 pub mod junit;
+pub mod matrix;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -59,6 +60,8 @@ pub enum Outcome {
     Failed {
         /// Which, and how.
         findings: Vec<Finding>,
+        /// What was on the wire.
+        capture: Option<PathBuf>,
     },
 }
 
@@ -125,10 +128,13 @@ impl fmt::Display for Case {
             ),
             Outcome::Unsupported { reason } => write!(f, "UNSUP {name}: unsupported: {reason}"),
             Outcome::NotUnderTest { reason } => write!(f, "SKIP  {name}: {reason}"),
-            Outcome::Failed { findings } => {
+            Outcome::Failed { findings, capture } => {
                 write!(f, "FAIL  {name}")?;
                 for finding in findings {
                     write!(f, "\n      {finding}")?;
+                }
+                if let Some(capture) = capture {
+                    write!(f, "\n      captured in {}", capture.display())?;
                 }
                 Ok(())
             }
@@ -143,6 +149,29 @@ pub struct Unusable {
     pub path: PathBuf,
     /// Why.
     pub error: TraceError,
+}
+
+/// Finds the traces that arguments name: themselves, or in directories and the directories in them.
+pub fn find_traces(arguments: &[PathBuf], filter: Option<&str>) -> Result<Vec<PathBuf>, String> {
+    let mut all = Vec::new();
+    for argument in arguments {
+        all.push(argument.clone());
+        let entries = std::fs::read_dir(argument).into_iter().flatten().flatten();
+        let mut inside: Vec<PathBuf> = entries
+            .map(|entry| entry.path())
+            .filter(|path| path.is_dir() && holds(path, "pcapng"))
+            .collect();
+        inside.sort();
+        all.extend(inside);
+    }
+    find(&all, "pcapng", filter)
+}
+
+fn holds(directory: &Path, extension: &str) -> bool {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.path())
+        .any(|path| path.extension().is_some_and(|e| e == extension))
 }
 
 /// Finds the files that arguments name, traces or scenarios by their `extension`: themselves, or in
@@ -208,12 +237,14 @@ fn inspect(trace: &Trace) -> Vec<Finding> {
 }
 
 /// How cases are run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// The number of disorderly networks in which the engine must bring about the same outcome.
     pub seeds: u64,
     /// What makes a case fail.
     pub fail_on: Severity,
+    /// Where captures of failed cases go; `None` keeps none.
+    pub captures: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -222,6 +253,7 @@ impl Default for Options {
         Options {
             seeds: 0,
             fail_on: Severity::Must,
+            captures: None,
         }
     }
 }
@@ -233,7 +265,7 @@ pub fn run_trace<B: Backend>(
     dut: &str,
     opener: &mut dyn Opener<B>,
     beyond: Option<String>,
-    options: Options,
+    options: &Options,
 ) -> Result<Vec<Case>, BackendError>
 where
     B::Nic: 'static,
@@ -260,7 +292,8 @@ where
         let outcome = if findings.is_empty() {
             Outcome::CodecOnly { reason, packets }
         } else {
-            Outcome::Failed { findings }
+            let capture = None;
+            Outcome::Failed { findings, capture }
         };
         return Ok(vec![case("all", outcome, start)]);
     }
@@ -291,7 +324,7 @@ fn run_role<B: Backend>(
     backend: &mut B,
     opener: &mut dyn Opener<B>,
     wrong: &[Finding],
-    options: Options,
+    options: &Options,
 ) -> Result<Outcome, BackendError>
 where
     B::Nic: 'static,
@@ -336,8 +369,32 @@ where
             remarks,
         }
     } else {
-        Outcome::Failed { findings }
+        let capture = match &options.captures {
+            Some(directory) => keep_capture(trace, role, backend, opener, directory)?,
+            None => None,
+        };
+        Outcome::Failed { findings, capture }
     })
+}
+
+/// Replays a case once more and keeps what is on the wire, where the backend can.
+fn keep_capture<B: Backend>(
+    trace: &Trace,
+    role: usize,
+    backend: &mut B,
+    opener: &mut dyn Opener<B>,
+    directory: &Path,
+) -> Result<Option<PathBuf>, BackendError> {
+    backend.capture_next();
+    replay(trace, role, Strictness::Fields, backend, opener)?;
+    let Some(bytes) = backend.take_capture() else {
+        return Ok(None);
+    };
+    let name = &trace.scenario.endpoints[role].name;
+    let path = directory.join(format!("{}-{name}.pcapng", trace.scenario.name));
+    let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&path, bytes));
+    // The verdict does not depend on it.
+    Ok(written.is_ok().then_some(path))
 }
 
 /// The engine in a network that reorders, loses and refuses. Under every other seed an endpoint that
@@ -376,7 +433,7 @@ fn only_listens(scenario: &Scenario, role: usize) -> bool {
 pub fn run_engine<B: Backend>(
     trace: &Trace,
     backend: &mut B,
-    options: Options,
+    options: &Options,
 ) -> Result<Vec<Case>, BackendError>
 where
     B::Nic: 'static,
@@ -398,7 +455,7 @@ pub fn run_outside(
     backend: &mut Hw,
     dut: &str,
     outside: &mut Outside,
-    options: Options,
+    options: &Options,
 ) -> Result<Vec<Case>, BackendError> {
     let beyond = coverage::beyond_script(trace);
     run_trace(trace, backend, dut, outside, beyond, options)
@@ -411,6 +468,39 @@ pub struct Results {
     pub under_test: Identity,
     /// How it fared.
     pub cases: Vec<Case>,
+}
+
+/// Failures of the same cause.
+#[derive(Clone, Debug)]
+pub struct Cause<'a> {
+    /// What they have in common.
+    pub text: String,
+    /// The cases, each once.
+    pub cases: Vec<&'a Case>,
+}
+
+/// The failures of a run by their cause, the most frequent first. A case counts for the first thing
+/// that went wrong in it: the rest often follows from that.
+pub fn causes(cases: &[Case]) -> Vec<Cause<'_>> {
+    let mut causes: Vec<Cause<'_>> = Vec::new();
+    for case in cases {
+        let Outcome::Failed { findings, .. } = &case.outcome else {
+            continue;
+        };
+        let Some(first) = findings.first() else {
+            continue;
+        };
+        let text = first.cause();
+        match causes.iter_mut().find(|cause| cause.text == text) {
+            Some(cause) => cause.cases.push(case),
+            None => causes.push(Cause {
+                text,
+                cases: vec![case],
+            }),
+        }
+    }
+    causes.sort_by_key(|cause| std::cmp::Reverse(cause.cases.len()));
+    causes
 }
 
 /// Counts of a run.
