@@ -33,7 +33,7 @@ pub struct Route {
 
 /// The data of a request, to be copied into frames.
 pub trait RequestData {
-    /// Copies the data's bytes from `offset` on into `into`, all of it. Answers whether it could;
+    /// Copies the data's bytes from `offset` on into `into`, all of it. Returns whether it could;
     /// if not, the frame is recorded without its payload.
     fn read(&mut self, offset: u32, into: &mut [u8]) -> bool;
 }

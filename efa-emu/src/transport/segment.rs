@@ -382,7 +382,7 @@ impl Segment {
         self.header.u64(AT_SUMMARY).load(Ordering::Relaxed) != 0
     }
 
-    /// Takes all rung doorbells and calls `look` for each slot. Answers whether a sender found no
+    /// Takes all rung doorbells and calls `look` for each slot. Returns whether a sender found no
     /// free slot.
     pub(super) fn take_doorbells(&self, mut look: impl FnMut(usize)) -> bool {
         let summary = self.header.u64(AT_SUMMARY).swap(0, Ordering::SeqCst);
