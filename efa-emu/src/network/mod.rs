@@ -6,16 +6,16 @@
 //! time-out ([`Reliability`]), which a program sees as delay; after too many losses the request
 //! completes with [`Status::LocalUnresponsiveRemote`](efa_core::nic::Status::LocalUnresponsiveRemote).
 //!
-//! What happens to a frame is a pure function of the seed and of the frame's name ([`Transmission`]):
+//! What happens to a frame is a pure function of the seed and of the frame's name (`Transmission`):
 //! the queue pair, the sequence number of the request there, and how often it was on the wire before.
 //! Nothing else that is sent, and no clock, has an influence. What a staged fault does to a frame that
-//! arrives is decided here as well ([`Course`]), after the rules have been asked
+//! arrives is decided here as well (`Course`), after the rules have been asked
 //! ([`crate::fault::Faults::decide`]).
 //!
 //! A link adds two things: a clock, and whatever carries the bytes. [`crate::sim`] runs every
-//! transmission as an event of its own and asks for one at a time ([`Network::transmit`]).
+//! transmission as an event of its own and asks for one at a time (`Network::transmit`).
 //! [`crate::transport`] carries a frame once, and asks when it comes through
-//! ([`Network::journey`]), which is the same transmissions added up.
+//! (`Network::journey`), which is the same transmissions added up.
 
 mod agenda;
 mod course;

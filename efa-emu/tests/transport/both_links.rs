@@ -32,8 +32,10 @@ const BETA: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xb]);
 /// machine: there, half of it is what a request may take longer than in the simulation.
 const TIMEOUT: Duration = Duration::from_millis(80);
 
-/// Runs over shared memory, until each request was in time in one of them.
-const RUNS: usize = 10;
+/// Runs over shared memory, until one agrees with the simulation and each request was in time in one that
+/// does. A busy machine makes runs late, and in a few of them it decides which of several answers that
+/// come together is the n-th; a link that differs does so in all runs.
+const RUNS: usize = 100;
 
 struct Scenario<'a> {
     /// Network options, besides the time-outs.
@@ -216,9 +218,13 @@ impl Scenario<'_> {
         assert_eq!(simulated.outcomes.len(), REQUESTS, "{simulated:?}");
         for rdma in [RdmaPath::Auto, RdmaPath::Rings] {
             let mut late: BTreeSet<u64> = simulated.outcomes.keys().copied().collect();
+            let mut difference = String::new();
             for _ in 0..RUNS {
                 let real = self.run(attempts, rdma);
-                self.compare(&simulated, &real);
+                if let Err(text) = self.compare(&simulated, &real) {
+                    difference = text;
+                    continue;
+                }
                 late.retain(|request| {
                     let took = real.outcomes[request].1;
                     took > simulated.outcomes[request].1 + TIMEOUT / 2
@@ -229,14 +235,15 @@ impl Scenario<'_> {
             }
             assert!(
                 late.is_empty(),
-                "{rdma:?}: always late: {late:?}\n{simulated:?}"
+                "{rdma:?}: no run agrees, or always late: {late:?}\n{difference}\n{simulated:?}"
             );
         }
         simulated
     }
 
-    /// Compares a run over shared memory with the simulation. It may be slower, never faster.
-    fn compare(&self, simulated: &Seen, real: &Seen) {
+    /// Compares a run over shared memory with the simulation. It may be slower, never faster. Returns
+    /// the difference.
+    fn compare(&self, simulated: &Seen, real: &Seen) -> Result<(), String> {
         let (mut simulated, mut real) = (simulated.clone(), real.clone());
         if !self.is_ordered {
             simulated.arrived.sort_unstable();
@@ -244,13 +251,15 @@ impl Scenario<'_> {
         }
         for (request, (_, took)) in &mut real.outcomes {
             let expected = simulated.outcomes[request].1;
-            assert!(
-                *took >= expected,
-                "request {request}: {took:?} of {expected:?}"
-            );
+            if *took < expected {
+                return Err(format!("request {request}: {took:?} of {expected:?}"));
+            }
             *took = expected;
         }
-        assert_eq!(real, simulated, "{:?} {:?}", self.options, self.rules);
+        if real != simulated {
+            return Err(format!("{:?} {:?}: {real:?}", self.options, self.rules));
+        }
+        Ok(())
     }
 }
 
