@@ -1,7 +1,7 @@
 //! The thread that serves a device while the application does not.
 
 use std::mem::MaybeUninit;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,14 @@ const WATCH_PAUSE: Duration = Duration::from_micros(50);
 const WATCH_PAUSE_IDLE: Duration = Duration::from_millis(1);
 const WATCH_ACTIVE: Duration = Duration::from_millis(20);
 
-/// Starts the thread. It takes no signals: those are for the application's threads.
+/// Starts the thread, and returns when it runs. The thread takes no signals: those are for the
+/// application's threads.
+///
+/// A thread that begins maps memory for its allocator. Monitors of registered memory (libfabric's
+/// memhooks, UCX's) overwrite the first instructions of `mmap`, `munmap` and others while the program
+/// runs, which kills a thread that is inside one of them. Real hardware has no thread that could be:
+/// the application can install a monitor as soon as its call to open the device returns, so the
+/// beginning must be over by then.
 pub(super) fn start(shared: Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
@@ -30,12 +37,21 @@ pub(super) fn start(shared: Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
+    let running = Arc::new(Barrier::new(2));
+    let began = Arc::clone(&running);
     let thread = std::thread::Builder::new()
         .name("efa-emu".to_owned())
-        .spawn(move || run(&shared));
+        .spawn(move || {
+            // The first allocation of a thread is what maps memory.
+            drop(std::hint::black_box(Box::new(0u64)));
+            began.wait();
+            run(&shared);
+        });
     // SAFETY: `before` was initialised above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    thread
+    let thread = thread?;
+    running.wait();
+    Ok(thread)
 }
 
 fn run(shared: &Shared) {

@@ -9,5 +9,6 @@ mod idle;
 mod inside;
 mod killing;
 mod network;
+mod opening;
 mod processes;
 mod speed;
