@@ -5,7 +5,7 @@ use crate::nic::{Domain, Nic, PolledNic};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
-use crate::endpoint::base::ids::{OutboundId, PeerId};
+use crate::endpoint::base::ids::PeerId;
 
 impl<N: PolledNic> Endpoint<N> {
     /// Takes an address out of the address vector. Operations with the peer fail with
@@ -74,13 +74,7 @@ impl<N: Nic> Endpoint<N> {
 
     /// Ends everything that depends on a peer.
     pub(crate) fn end_operations_with(&mut self, peer: PeerId, failure: Failure) {
-        let outbound: Vec<OutboundId> = self
-            .outbound
-            .iter()
-            .filter(|(_, outbound)| outbound.peer == peer)
-            .map(|(id, _)| id)
-            .collect();
-        for id in outbound {
+        for id in self.sending.with_peer(peer) {
             self.fail_outbound(id, failure);
         }
         self.posting.fail_one_packet_operations(peer, failure);

@@ -5,7 +5,7 @@ use crate::endpoint::posting::PeerBackoff;
 use crate::endpoint::quota::Share;
 use crate::endpoint::receiving::Postponed;
 use crate::endpoint::receiving::ReorderWindow;
-use crate::endpoint::sending::read_based::ReadBased;
+use crate::endpoint::sending::ReadBased;
 use crate::wire::MsgId;
 
 /// The state of the conversation with one peer.

@@ -2,10 +2,11 @@
 //! it, answer a first packet with a handshake, dispatch.
 
 use crate::endpoint::posting::Work;
+use crate::endpoint::subprotocols::message::Rtm;
 use crate::nic::{BufferId, Completion, CompletionKind, Domain, Nic, Source, Status};
 use crate::wire::{
-    EagerRtm, Header, LongctsRtm, LongreadRtm, MediumRtm, Packet, PacketType, Reason, ReqFlags,
-    Rta, RuntreadRtm,
+    Connid, EagerRtm, Header, LongctsRtm, LongreadRtm, MediumRtm, Packet, PacketType, Reason,
+    ReqFlags, Rta, RuntreadRtm,
 };
 
 use crate::endpoint::Endpoint;
@@ -73,8 +74,16 @@ impl<N: Nic> Endpoint<N> {
             return self.on_other_packet(buffer, length, source);
         };
         let packet = ReceivedPacket::in_buffer(buffer, length);
-        match self.sender(source, &incoming) {
-            Some(peer) => self.in_turn(peer, eager.msg_id, packet, &incoming),
+        let options = &eager.options;
+        let raw_address = options.raw_address.map(|header| header.address());
+        let connid = options
+            .connid
+            .or(raw_address.map(|address| address.qkey.into()));
+        match self.sender(source, connid, &incoming) {
+            Some(peer) => {
+                let rtm = Rtm::eager(&eager, incoming.payload);
+                self.in_turn(peer, eager.msg_id, packet, &incoming, Some(&rtm));
+            }
             None => self.release(packet),
         }
     }
@@ -84,7 +93,7 @@ impl<N: Nic> Endpoint<N> {
         let packet = ReceivedPacket::in_buffer(buffer, length);
         let bytes = packet.bytes(self.posting.nic());
         match Packet::parse(bytes) {
-            Ok(incoming) => match self.sender(source, &incoming) {
+            Ok(incoming) => match self.sender(source, incoming.connid(), &incoming) {
                 Some(peer) => self.dispatch(peer, packet, &incoming),
                 None => self.release(packet),
             },
@@ -106,8 +115,13 @@ impl<N: Nic> Endpoint<N> {
     /// The peer that sent a packet, which gets our HANDSHAKE if it has not. `None` if nothing is to be
     /// done with the packet.
     #[inline(always)]
-    fn sender(&mut self, source: &Source, incoming: &Packet) -> Option<PeerId> {
-        let peer = match self.peers.identify(source, incoming.connid()) {
+    fn sender(
+        &mut self,
+        source: &Source,
+        connid: Option<Connid>,
+        incoming: &Packet,
+    ) -> Option<PeerId> {
+        let peer = match self.peers.identify(source, connid) {
             Some(peer) => peer,
             None => self.introduce(source, incoming)?,
         };
@@ -179,7 +193,8 @@ impl<N: Nic> Endpoint<N> {
             | Header::LongreadRtm(LongreadRtm { msg_id, .. })
             | Header::RuntreadRtm(RuntreadRtm { msg_id, .. })
             | Header::Rta(Rta { msg_id, .. }) => {
-                return self.in_turn(peer, *msg_id, packet, incoming);
+                let rtm = Rtm::of(incoming);
+                return self.in_turn(peer, *msg_id, packet, incoming, rtm.as_ref());
             }
             Header::EagerRtw(_)
             | Header::LongctsRtw(_)

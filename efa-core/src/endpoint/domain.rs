@@ -23,7 +23,7 @@ use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::time::Instant;
 use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::{Arena, EndpointId, PeerId};
-use crate::endpoint::one_sided::exposed::{self, Exposed};
+use crate::endpoint::one_sided::Exposed;
 use crate::endpoint::peers::AddressVector;
 
 /// A domain of a device, with the endpoints in it.
@@ -53,7 +53,7 @@ impl<D: nic::Domain> Shared<D> {
     fn exchange(&mut self, endpoint: &mut Endpoint<LentNic<D>>) {
         mem::swap(&mut self.nic, endpoint.nic_mut().loan_mut());
         mem::swap(&mut self.addresses, endpoint.peers.addresses_mut());
-        mem::swap(&mut self.exposed, &mut endpoint.exposed);
+        mem::swap(&mut self.exposed, &mut endpoint.one_sided.exposed);
     }
 }
 
@@ -69,7 +69,7 @@ impl<D: nic::Domain> Domain<D> {
             shared: Shared {
                 nic: Loan::new(nic),
                 addresses: AddressVector::new(Mixer::new(seed)),
-                exposed: Exposed::new(),
+                exposed: Exposed::default(),
             },
             queues: Vec::new(),
             batch: Vec::new(),
@@ -190,7 +190,7 @@ impl<D: nic::Domain> Domain<D> {
     /// The device refuses.
     pub fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, EndpointError> {
         let Shared { nic, exposed, .. } = self.bring_home();
-        exposed::register(&mut **nic, exposed, memory, access)
+        exposed.register(&mut **nic, memory, access)
     }
 
     /// Ends a registration of [`Domain::register`]. No operation of the application may be using it;
@@ -199,11 +199,10 @@ impl<D: nic::Domain> Domain<D> {
     /// # Errors
     /// The region is not registered.
     pub fn deregister(&mut self, region: Region) -> Result<(), EndpointError> {
-        let removed = self.bring_home().exposed.remove(&region.remote_key.0);
-        if let Some((memory, ..)) = removed {
+        if let Some(gone) = self.bring_home().exposed.withdraw(region) {
             for index in 0..self.order.len() {
                 if let Some(endpoint) = self.endpoint(self.order[index]) {
-                    endpoint.give_up_uses(region, memory);
+                    endpoint.end_accesses(&gone);
                 }
             }
         }

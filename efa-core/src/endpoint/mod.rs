@@ -8,17 +8,21 @@
 //!
 //! # Map
 //!
+//! The endpoint is made of parts. Each is a folder that owns its state and decides: it returns what is to
+//! be done. `subprotocols` and the files beside the folders do it. Imports between the folders run one
+//! way (`conformance/tests/structure.rs`): a folder uses those above it in this list only.
+//!
 //! | folder or file | what it holds |
 //! |---|---|
-//! | `api` | the vocabulary of the application: arguments, completions, events, errors, settings, counters, time |
 //! | `base` | ids and the arenas behind them, hashing, random numbers, immediate data |
-//! | `memory` | the application's memory in pieces, and its way into and out of packets |
-//! | `peers` | the address vector, and who sent a packet |
-//! | `receiving` | order, matching and assembly of messages; packets that wait; data on its way in |
-//! | `sending` | which subprotocol an operation uses; its packets |
-//! | `one_sided` | memory that peers may access; the arithmetic of atomics |
+//! | `api` | the vocabulary of the application: arguments, completions, events, errors, settings, counters, time; what it has yet to take |
+//! | `memory` | the application's memory in pieces, its registrations, and its way into and out of packets |
 //! | `quota` | how much is done for peers at a time, and which of their operations wait |
+//! | `peers` | the address vector, who sent a packet, the handshake with each peer |
 //! | `posting` | the device, what it has of ours, work that waits for room in it, back-off, packet buffers |
+//! | `receiving` | order, matching and assembly of messages; packets that wait; data on its way in |
+//! | `sending` | which subprotocol an operation uses, its packets, its end |
+//! | `one_sided` | memory that peers may access; the arithmetic of atomics |
 //! | `subprotocols` | what the parts do together for each kind of operation |
 //! | `conversation` | what each part keeps about one peer |
 //! | `dispatch`, `sent` | what follows from a received packet, and from the end of a sent one |
@@ -73,22 +77,19 @@ pub use base::ids::{ClaimId, EndpointId, PeerId, ReceiveId};
 pub use domain::Domain;
 
 use crate::address::RawAddress;
-use slab::Slab;
 
 use crate::nic::{Access, Completion, Domain as _, Nic, PolledNic, Region, UserSlice};
 
 use conversation::Conversation;
 use posting::Posting;
 use quota::Quota;
-use subprotocols::atomic::AtomicResponse;
 
 use api::reports::Reports;
-use base::ids::{Arena, OutboundId};
-use one_sided::exposed::Exposed;
+use one_sided::{OneSided, Withdrawn};
 use peers::Peers;
 use receiving::Receiving;
+use sending::Sending;
 use sending::choice::Local;
-use sending::outbound::{Bulk, Outbound};
 
 /// One RDM endpoint.
 pub struct Endpoint<N: Nic> {
@@ -101,15 +102,8 @@ pub struct Endpoint<N: Nic> {
     peers: Peers<Conversation>,
     receiving: Receiving,
 
-    outbound: Arena<Outbound, OutboundId>,
-    /// The parts of operations that take more than one packet.
-    bulks: Slab<Bulk>,
-    atomic_responses: Slab<AtomicResponse>,
-    /// What peers may access.
-    exposed: Exposed,
-    /// The values of one atomic.
-    scratch: Vec<u8>,
-
+    sending: Sending,
+    one_sided: OneSided,
     quota: Quota,
 
     /// What the application has yet to take.
@@ -152,7 +146,7 @@ impl<N: PolledNic> Endpoint<N> {
     /// The device refuses.
     pub fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, EndpointError> {
         let nic = self.posting.nic_mut();
-        one_sided::exposed::register(&mut **nic, &mut self.exposed, memory, access)
+        self.one_sided.exposed.register(&mut **nic, memory, access)
     }
 
     /// Ends a registration of [`Endpoint::register`]. No operation of the application may be using
@@ -161,8 +155,8 @@ impl<N: PolledNic> Endpoint<N> {
     /// # Errors
     /// The region is not registered.
     pub fn deregister(&mut self, region: Region) -> Result<(), EndpointError> {
-        if let Some((memory, ..)) = self.exposed.remove(&region.remote_key.0) {
-            self.give_up_uses(region, memory);
+        if let Some(gone) = self.one_sided.exposed.withdraw(region) {
+            self.end_accesses(&gone);
         }
         Ok(self.posting.nic_mut().deregister(region)?)
     }
@@ -209,7 +203,7 @@ impl<N: Nic> Endpoint<N> {
     pub fn usage(&self) -> Usage {
         Usage {
             peers: self.peers.len(),
-            outbound: self.outbound.len() + self.posting.one_packet_operations(),
+            outbound: self.sending.len() + self.posting.one_packet_operations(),
             inbound: self.receiving.len(),
             unexpected: self.receiving.unexpected_len(),
             held_packets: self.receiving.held_len(),
@@ -411,7 +405,30 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Whether so much data may be injected.
+    /// Ends what peers are doing with a region that they may not use any more: its memory may be
+    /// another's as soon as it is deregistered.
+    pub(crate) fn end_accesses(&mut self, gone: &Withdrawn) {
+        if self.quota.pending() == 0 {
+            return;
+        }
+        let exposed = &self.one_sided.exposed;
+        let writes = self.receiving.transfers(|transfer| {
+            transfer.ending.is_peers()
+                && exposed.loses(gone, &transfer.target, Access::REMOTE_WRITE)
+        });
+        let reads = self
+            .sending
+            .peers_reads(|source| exposed.loses(gone, source, Access::REMOTE_READ));
+        let failure = Failure::new(Errno::EINVAL, ProviderError::RmaAddress);
+        for id in writes {
+            self.fail_inbound(id, failure);
+        }
+        for id in reads {
+            self.fail_outbound(id, failure);
+        }
+    }
+
+    /// Checks that so much data may be injected.
     fn check_inject(&self, inject: bool, length: u64) -> Result<(), EndpointError> {
         let limit = self.inject_size() as u64;
         if inject && length > limit {

@@ -1,7 +1,5 @@
 //! Opening and closing an endpoint.
 
-use slab::Slab;
-
 use crate::nic::{DeviceCaps, Domain, Nic, NicAttributes, PolledNic, QueuePair};
 use crate::wire::MsgId;
 
@@ -10,13 +8,14 @@ use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::reports::Reports;
 use crate::endpoint::api::time::Instant;
 use crate::endpoint::base::hash::Mixer;
-use crate::endpoint::base::ids::{Arena, Id, PeerId, ReceiveId};
-use crate::endpoint::one_sided::exposed::Exposed;
+use crate::endpoint::base::ids::{Id, PeerId, ReceiveId};
+use crate::endpoint::one_sided::OneSided;
 use crate::endpoint::peers::Peers;
 use crate::endpoint::posting::Posting;
 use crate::endpoint::quota::Quota;
 use crate::endpoint::receiving::Receiving;
 use crate::endpoint::sending::choice::Local;
+use crate::endpoint::sending::{Limits, Sending};
 use crate::endpoint::{Endpoint, MAX_REQUEST_HEADER};
 
 impl<N: PolledNic> Endpoint<N> {
@@ -109,11 +108,14 @@ impl<N: Nic> Endpoint<N> {
             local,
             peers: Peers::new(mixer, MsgId(config.first_msg_id)),
             receiving: Receiving::new(&config, mixer, wanted_receives),
-            outbound: Arena::new(config.max_operations),
-            bulks: Slab::new(),
-            atomic_responses: Slab::new(),
-            exposed: Exposed::new(),
-            scratch: Vec::new(),
+            sending: Sending::new(
+                config.max_operations,
+                Limits {
+                    mtu,
+                    credits: config.cts_window_packets,
+                },
+            ),
+            one_sided: OneSided::default(),
             quota: Quota::new(config.peer_operations, config.remote_operations),
             reports: Reports::new(config.max_events),
             batch: Vec::with_capacity(config.poll_batch),
@@ -146,8 +148,8 @@ impl<N: Nic> Endpoint<N> {
 
     /// Ends the registrations that the engine made for operations.
     fn deregister_all_own(&mut self) {
-        for bulk in core::mem::take(&mut self.bulks).drain() {
-            self.deregister_own(bulk.own_regions);
+        for own_regions in self.sending.take_registrations() {
+            self.deregister_own(own_regions);
         }
         for plan in self.receiving.take_plans() {
             self.deregister_own(plan.own_regions);

@@ -51,7 +51,7 @@ impl<N: Nic> Endpoint<N> {
             | Work::AtomicResponse { peer, .. } => Some(peer),
             Work::Admission => None,
             Work::Resend(id) => self.posting.get(id).map(|packet| packet.peer),
-            Work::Outbound(id) => self.outbound.get(id).map(|outbound| outbound.peer),
+            Work::Outbound(id) => self.sending.peer(id),
             Work::Inbound(id) => self.receiving.transfer(id).map(|transfer| transfer.peer),
         }
     }

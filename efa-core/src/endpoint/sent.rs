@@ -14,7 +14,7 @@ use crate::wire::{PacketType, Repr, ReqOptions};
 impl<N: Nic> Endpoint<N> {
     /// Where packets for a peer go.
     #[inline]
-    fn destination(&self, peer: PeerId) -> Result<Destination, EndpointError> {
+    pub(crate) fn destination(&self, peer: PeerId) -> Result<Destination, EndpointError> {
         let destination = self.peers.destination(peer);
         destination.ok_or(EndpointError::UnknownPeer(peer))
     }
@@ -30,11 +30,23 @@ impl<N: Nic> Endpoint<N> {
         let destination = self
             .destination(peer)
             .inspect_err(|_| self.posting.give_up(&packet))?;
+        self.post_packet_to(peer, destination, owner, packet)
+    }
+
+    /// As [`Endpoint::post_packet`], for a caller that knows where packets for the peer go.
+    #[inline(always)]
+    pub(crate) fn post_packet_to(
+        &mut self,
+        peer: PeerId,
+        destination: Destination,
+        owner: Owner,
+        packet: Outgoing,
+    ) -> Result<(), EndpointError> {
         self.posting.post_packet(peer, destination, owner, packet)?;
         self.reports.statistics.packets_sent += 1;
         if let Owner::Whole(_) = owner {
             // It counts as an operation.
-            self.outbound.narrow();
+            self.sending.reserve();
         }
         Ok(())
     }
@@ -167,10 +179,8 @@ impl<N: Nic> Endpoint<N> {
                     .sent(done.peer, &operation.report, operation.length, failure);
             }
             Owner::Outbound(id) => {
-                if let Some(outbound) = self.outbound.get_mut(id) {
-                    outbound.outstanding -= 1;
-                    self.finish_outbound(id);
-                }
+                self.sending.done(id);
+                self.finish_outbound(id);
             }
             Owner::Inbound(id) => {
                 if let Some(length) = read {
@@ -213,7 +223,7 @@ impl<N: Nic> Endpoint<N> {
     fn take_packet(&mut self, id: PacketId) -> Option<InFlight> {
         let taken = self.posting.take(id)?;
         if let Owner::Whole(_) = taken.owner {
-            self.outbound.widen();
+            self.sending.free();
         }
         Some(taken)
     }
@@ -245,10 +255,8 @@ impl<N: Nic> Endpoint<N> {
                 );
             }
             (Owner::Outbound(id), _) => {
-                if let Some(outbound) = self.outbound.get_mut(id) {
-                    outbound.outstanding -= 1;
-                    self.fail_outbound(id, failure);
-                }
+                self.sending.done(id);
+                self.fail_outbound(id, failure);
             }
             (Owner::Inbound(id), None) => self.on_read_done(id, 0, Some(failure)),
             (Owner::Inbound(id), Some(_)) => self.fail_inbound(id, failure),

@@ -304,16 +304,16 @@ pub enum EndpointError {
     TryAgain,
     /// The peer is not in the address vector.
     #[error("peer {0} is not in the address vector")]
-    UnknownPeer(crate::endpoint::PeerId),
+    UnknownPeer(crate::endpoint::base::ids::PeerId),
     /// The conversation with the peer cannot go on ([`Event::PeerFailed`](crate::endpoint::Event::PeerFailed)).
     #[error("the conversation with peer {0} was given up: remove and insert its address")]
-    PeerFailed(crate::endpoint::PeerId),
+    PeerFailed(crate::endpoint::base::ids::PeerId),
     /// The operation needs the peer's handshake, and the peer could not be asked for it. Trying again
     /// asks again.
     #[error("peer {peer} could not be asked for its handshake: {failure}")]
     Unreachable {
         /// Who.
-        peer: crate::endpoint::PeerId,
+        peer: crate::endpoint::base::ids::PeerId,
         /// What the device said.
         failure: Failure,
     },

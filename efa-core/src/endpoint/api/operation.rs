@@ -3,7 +3,7 @@
 use crate::nic::{Region, RemoteKey, UserSlice};
 use crate::wire::{AtomicDatatype, AtomicOp};
 
-use crate::endpoint::{ClaimId, PeerId};
+use crate::endpoint::base::ids::{ClaimId, PeerId};
 
 /// Pieces that one buffer may consist of (libfabric's `iov_limit` of the efa provider).
 pub const IOV_LIMIT: usize = 4;

@@ -2,20 +2,32 @@
 
 use hashbrown::HashMap;
 
-use crate::nic::{Access, DeviceCaps, Domain, Nic, Region, UserSlice};
+use crate::endpoint::api::error::EndpointError;
+use crate::endpoint::api::operation::{IOV_LIMIT, IoVec};
+use crate::endpoint::memory::iov::Iov;
+use crate::nic::{Access, DeviceCaps, Domain, Region, UserSlice};
 use crate::wire::RmaIovs;
 
-use crate::endpoint::Endpoint;
-use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
-use crate::endpoint::api::operation::IoVec;
-use crate::endpoint::base::ids::OutboundId;
-use crate::endpoint::memory::iov::Iov;
-use crate::endpoint::sending::outbound::BulkKey;
+/// A registered region, and what peers may do with it.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    memory: UserSlice,
+    access: Access,
+    region: Region,
+}
 
 /// Registered memory, by remote key.
-pub(crate) type Exposed = HashMap<u64, (UserSlice, Access, Region)>;
+#[derive(Default)]
+pub(crate) struct Exposed(HashMap<u64, Entry>);
 
-/// Whether `outer` covers the bytes from `address` on.
+/// A region that peers may not use any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Withdrawn {
+    memory: UserSlice,
+    region: Region,
+}
+
+/// Returns whether `outer` covers the bytes from `address` on.
 fn covers(outer: UserSlice, address: u64, length: u64) -> bool {
     let ends = (
         address.checked_add(length),
@@ -24,99 +36,169 @@ fn covers(outer: UserSlice, address: u64, length: u64) -> bool {
     matches!(ends, (Some(end), Some(limit)) if address >= outer.address && end <= limit)
 }
 
-/// Whether two pieces of memory have a byte in common.
+/// Returns whether two pieces of memory have a byte in common.
 fn overlap(a: UserSlice, b: UserSlice) -> bool {
     let end = |memory: UserSlice| memory.address.saturating_add(memory.length as u64);
     a.address < end(b) && b.address < end(a)
 }
 
-/// Registers memory, and notes what peers may do with it. The device is asked for the access that it
-/// can give by itself; the rest is given by emulation.
-///
-/// # Errors
-/// The device refuses.
-pub(crate) fn register(
-    nic: &mut impl Domain,
-    exposed: &mut Exposed,
-    memory: UserSlice,
-    access: Access,
-) -> Result<Region, EndpointError> {
-    let caps = nic.attributes().caps;
-    let mut by_device = access;
-    if !caps.contains(DeviceCaps::RDMA_READ) {
-        by_device -= Access::REMOTE_READ;
+impl Exposed {
+    /// Registers memory, and notes what peers may do with it. The device is asked for the access that
+    /// it can give by itself; the rest is given by emulation.
+    ///
+    /// # Errors
+    /// The device refuses.
+    pub(crate) fn register(
+        &mut self,
+        nic: &mut impl Domain,
+        memory: UserSlice,
+        access: Access,
+    ) -> Result<Region, EndpointError> {
+        let caps = nic.attributes().caps;
+        let mut by_device = access;
+        if !caps.contains(DeviceCaps::RDMA_READ) {
+            by_device -= Access::REMOTE_READ;
+        }
+        if !caps.contains(DeviceCaps::RDMA_WRITE) {
+            by_device -= Access::REMOTE_WRITE;
+        }
+        let region = nic.register(memory, by_device)?;
+        self.insert(memory, access, region);
+        Ok(region)
     }
-    if !caps.contains(DeviceCaps::RDMA_WRITE) {
-        by_device -= Access::REMOTE_WRITE;
-    }
-    let region = nic.register(memory, by_device)?;
-    exposed.insert(region.remote_key.0, (memory, access, region));
-    Ok(region)
-}
 
-impl<N: Nic> Endpoint<N> {
+    fn insert(&mut self, memory: UserSlice, access: Access, region: Region) {
+        let entry = Entry {
+            memory,
+            access,
+            region,
+        };
+        self.0.insert(region.remote_key.0, entry);
+    }
+
     /// The local memory that a peer's request names, if the keys allow this access to all of it.
-    pub(crate) fn exposed_memory(&self, pieces: &RmaIovs, access: Access) -> Option<Iov> {
+    pub(crate) fn memory(&self, pieces: &RmaIovs, access: Access) -> Option<Iov> {
         let mut found = [IoVec::new(UserSlice {
             address: 0,
             length: 0,
-        }); crate::endpoint::IOV_LIMIT];
+        }); IOV_LIMIT];
         let pieces = pieces.as_slice();
         for (piece, found) in pieces.iter().zip(&mut found) {
-            let (memory, allowed, region) = self.exposed.get(&piece.key())?;
-            if !covers(*memory, piece.addr(), piece.len()) || !allowed.contains(access) {
+            let entry = self.0.get(&piece.key())?;
+            if !covers(entry.memory, piece.addr(), piece.len()) || !entry.access.contains(access) {
                 return None;
             }
+            // Where the device would write, a region that it may only read is of no use.
+            let is_useful =
+                access == Access::REMOTE_READ || entry.access.contains(Access::LOCAL_WRITE);
             *found = IoVec {
                 memory: UserSlice {
                     address: piece.addr(),
                     length: usize::try_from(piece.len()).ok()?,
                 },
-                // Where the device would write, a region that it may only read is of no use.
-                region: (access == Access::REMOTE_READ || allowed.contains(Access::LOCAL_WRITE))
-                    .then_some(*region),
+                region: is_useful.then_some(entry.region),
             };
         }
         Iov::new(&found[..pieces.len()]).ok()
     }
 
-    /// Ends what peers are doing with a region whose exposure has ended: its memory may be another's
-    /// as soon as it is deregistered.
-    pub(crate) fn give_up_uses(&mut self, region: Region, memory: UserSlice) {
-        if self.quota.pending() == 0 {
-            return;
-        }
-        let is_exposed = |piece: UserSlice, access| {
-            self.exposed.values().any(|(memory, allowed, _)| {
-                allowed.contains(access) && covers(*memory, piece.address, piece.length as u64)
+    /// Takes out a region. `None` if it is not exposed.
+    pub(crate) fn withdraw(&mut self, region: Region) -> Option<Withdrawn> {
+        let Entry { memory, region, .. } = self.0.remove(&region.remote_key.0)?;
+        Some(Withdrawn { memory, region })
+    }
+
+    /// Returns whether an operation of a peer on these pieces loses its memory with a region: it uses
+    /// the region, or no other one allows what it does.
+    pub(crate) fn loses(&self, withdrawn: &Withdrawn, pieces: &Iov, access: Access) -> bool {
+        let is_exposed = |piece: UserSlice| {
+            self.0.values().any(|entry| {
+                entry.access.contains(access)
+                    && covers(entry.memory, piece.address, piece.length as u64)
             })
         };
-        let is_lost = |pieces: &Iov, access| {
-            pieces.as_slice().iter().any(|piece| {
-                overlap(piece.memory, memory)
-                    && (piece.region == Some(region) || !is_exposed(piece.memory, access))
+        pieces.as_slice().iter().any(|piece| {
+            overlap(piece.memory, withdrawn.memory)
+                && (piece.region == Some(withdrawn.region) || !is_exposed(piece.memory))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nic::{LocalKey, RemoteKey};
+    use crate::wire::RmaIov;
+
+    fn slice(address: u64, length: usize) -> UserSlice {
+        UserSlice { address, length }
+    }
+
+    fn region(key: u64) -> Region {
+        Region {
+            local_key: LocalKey(key as u32),
+            remote_key: RemoteKey(key),
+        }
+    }
+
+    fn pieces(address: u64, length: u64, key: u64) -> RmaIovs {
+        RmaIovs::first_of([RmaIov::new(address, length, key)])
+    }
+
+    #[test]
+    fn a_key_gives_access_to_its_region_only_and_only_as_it_allows() {
+        let mut exposed = Exposed::default();
+        exposed.insert(slice(1000, 100), Access::REMOTE_READ, region(7));
+        let read = Access::REMOTE_READ;
+        assert!(exposed.memory(&pieces(1000, 100, 7), read).is_some());
+        assert!(exposed.memory(&pieces(1100, 0, 7), read).is_some());
+        for (address, length, key) in [
+            (999, 1, 7),
+            (1099, 2, 7),
+            (u64::MAX, 2, 7),
+            (1000, u64::MAX, 7),
+            (1000, 1, 8),
+        ] {
+            let found = exposed.memory(&pieces(address, length, key), read);
+            assert_eq!(found, None, "{address} + {length} by {key}");
+        }
+        let write = Access::REMOTE_WRITE;
+        assert_eq!(exposed.memory(&pieces(1000, 1, 7), write), None);
+    }
+
+    #[test]
+    fn a_region_that_the_device_may_only_read_is_no_target_for_it() {
+        let mut exposed = Exposed::default();
+        let write = Access::REMOTE_WRITE;
+        exposed.insert(slice(1000, 100), write, region(7));
+        exposed.insert(slice(2000, 100), write | Access::LOCAL_WRITE, region(8));
+        let region_of = |exposed: &Exposed, address, key| {
+            let found = exposed.memory(&pieces(address, 1, key), write).unwrap();
+            found.as_slice()[0].region
+        };
+        assert_eq!(region_of(&exposed, 1000, 7), None);
+        assert_eq!(region_of(&exposed, 2000, 8), Some(region(8)));
+    }
+
+    #[test]
+    fn an_operation_loses_its_memory_unless_another_region_allows_it_too() {
+        let mut exposed = Exposed::default();
+        let read = Access::REMOTE_READ;
+        exposed.insert(slice(1000, 100), read, region(7));
+        exposed.insert(slice(1050, 100), read, region(8));
+        let gone = exposed.withdraw(region(7)).unwrap();
+        assert_eq!(exposed.withdraw(region(7)), None);
+        let piece = |address, length, region| {
+            Iov::One(IoVec {
+                memory: slice(address, length),
+                region,
             })
         };
-        let writes = self.receiving.transfers(|transfer| {
-            transfer.ending.is_peers() && is_lost(&transfer.target, Access::REMOTE_WRITE)
-        });
-        let reads: Vec<OutboundId> = self
-            .outbound
-            .iter()
-            .filter(|(_, outbound)| {
-                outbound.report.is_none()
-                    && outbound.bulk.is_some_and(|BulkKey(key)| {
-                        is_lost(&self.bulks[key as usize].source, Access::REMOTE_READ)
-                    })
-            })
-            .map(|(id, _)| id)
-            .collect();
-        let failure = Failure::new(Errno::EINVAL, ProviderError::RmaAddress);
-        for id in writes {
-            self.fail_inbound(id, failure);
-        }
-        for id in reads {
-            self.fail_outbound(id, failure);
-        }
+        let loses = |iov| exposed.loses(&gone, &iov, read);
+        assert!(loses(piece(1000, 10, None)));
+        assert!(!loses(piece(1050, 50, None)));
+        // The device works with the region itself.
+        assert!(loses(piece(1050, 50, Some(region(7)))));
+        assert!(!loses(piece(1100, 10, None)));
     }
 }

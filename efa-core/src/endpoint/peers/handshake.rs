@@ -109,12 +109,6 @@ impl Handshaking {
         self.features.as_ref()
     }
 
-    /// Returns whether the peer said that it has a feature or makes a request.
-    pub(crate) fn has(&self, feature: ExtraFeatures) -> bool {
-        self.features
-            .is_some_and(|features| features.extra.contains(feature))
-    }
-
     /// Takes the peer's HANDSHAKE. Returns what waited for it. Peers send one; should another come,
     /// the first one stands: operations were chosen by it.
     pub(crate) fn receive(&mut self, features: PeerFeatures) -> Waiting {
@@ -206,7 +200,8 @@ mod tests {
         assert!(handshake.waiting().is_none());
         let again = handshake.receive(features(ExtraFeatures::empty()));
         assert!(again.refused_reads.is_empty());
-        assert!(handshake.has(ExtraFeatures::READ_NACK));
+        let features = handshake.features().unwrap();
+        assert!(features.extra.contains(ExtraFeatures::READ_NACK));
     }
 
     #[test]

@@ -391,14 +391,11 @@ impl<S: From<MsgId>> Peers<S> {
         self.addresses.surplus_owner(ahn, qpn, own)
     }
 
-    /// The state of a peer, if there ever was a packet to or from it; `None` if there is no such
-    /// peer.
+    /// Where packets for a peer go, and its state if there ever was a packet to or from it. `None` if
+    /// there is no such peer.
     #[inline]
-    pub(crate) fn lookup(&self, id: PeerId) -> Option<Option<&S>> {
-        match self.state(id) {
-            None if !self.contains(id) => None,
-            state => Some(state),
-        }
+    pub(crate) fn lookup(&self, id: PeerId) -> Option<(Destination, Option<&S>)> {
+        Some((self.destination(id)?, self.state(id)))
     }
 
     /// The state of a peer, if there ever was a packet to or from it.
@@ -566,12 +563,12 @@ mod tests {
         let mut peers = Peers::<MsgId>::new(Mixer::new(3), MsgId(5));
         let addresses = peers.addresses_mut();
         let id = addresses.insert(address(1, 7, 100), Ahn(4), true).unwrap();
-        assert_eq!(peers.lookup(id), Some(None));
+        assert_eq!(peers.lookup(id).unwrap().1, None);
         *peers.state_mut(id).unwrap() = MsgId(6);
-        assert_eq!(peers.lookup(id), Some(Some(&MsgId(6))));
+        assert_eq!(peers.lookup(id).unwrap().1, Some(&MsgId(6)));
         assert_eq!(peers.forget(id), Some(MsgId(6)));
         assert_eq!(peers.forget(id), None);
-        assert_eq!(peers.lookup(id), Some(None));
+        assert_eq!(peers.lookup(id).unwrap().1, None);
         assert_eq!(peers.addresses_mut().remove(id), Some(Ahn(4)));
         assert_eq!(peers.lookup(id), None);
         assert_eq!(peers.state_mut(id), None);
@@ -588,7 +585,7 @@ mod tests {
         addresses.remove(old).unwrap();
         let new = addresses.insert(address(1, 8, 200), Ahn(4), true).unwrap();
         assert_eq!(old.index(), new.index());
-        assert_eq!(peers.lookup(new), Some(None));
+        assert_eq!(peers.lookup(new).unwrap().1, None);
         assert_eq!(peers.state_mut(new), Some(&mut MsgId(5)));
         assert_eq!(peers.state(old), None);
     }

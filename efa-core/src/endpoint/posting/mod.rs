@@ -310,7 +310,7 @@ impl<N: Nic> Posting<N> {
 
     /// Forgets a packet or RDMA request that the device is done with, or that is given up. Its
     /// buffer, if it holds one, is for [`Posting::recycle`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, id: PacketId) -> Option<InFlight> {
         self.in_flight.remove(id)
     }

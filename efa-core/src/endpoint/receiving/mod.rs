@@ -19,6 +19,7 @@ use slab::Slab;
 
 use crate::endpoint::api::completion::CompletionFlags;
 use crate::endpoint::api::config::EndpointConfig;
+use crate::endpoint::api::error::Failure;
 use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::{Arena, ClaimId, PeerId, ReceiveId};
@@ -145,6 +146,7 @@ impl Receiving {
         self.table.is_full()
     }
 
+    #[inline]
     fn matcher(&mut self, tagged: bool) -> &mut MessageMatcher {
         match tagged {
             true => &mut self.tagged,
@@ -342,14 +344,20 @@ impl Receiving {
     }
 
     /// Takes out the first message to have arrived that a receive accepts, with its source and tag.
+    #[inline(always)]
     pub(crate) fn take_unexpected(
         &mut self,
         tagged: bool,
         filter: &Filter,
     ) -> Option<(PeerId, u64, UnexpectedMessage)> {
         let matcher = self.matcher(tagged);
-        let key = matcher.find_unexpected(filter)?;
-        Some(matcher.remove_unexpected(key))
+        // Usually receives are here first.
+        match matcher.unexpected_len() {
+            0 => None,
+            _ => matcher
+                .find_unexpected(filter)
+                .map(|key| matcher.remove_unexpected(key)),
+        }
     }
 
     /// Takes out all messages of a peer that no receive has taken, claimed ones included.
@@ -556,7 +564,7 @@ impl Receiving {
     }
 
     /// Notes that a transfer failed; [`Receiving::next_step`] says when it ends.
-    pub(crate) fn abort(&mut self, id: ReceiveId, failure: crate::endpoint::api::error::Failure) {
+    pub(crate) fn abort(&mut self, id: ReceiveId, failure: Failure) {
         if let Some(transfer) = self.transfer_mut(id) {
             transfer.abort(failure);
         }

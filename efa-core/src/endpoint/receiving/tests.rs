@@ -1,6 +1,6 @@
 use super::*;
 use crate::endpoint::base::ids::Id;
-use crate::endpoint::{Errno, Failure, ProviderError, SourceFilter, TagFilter};
+use crate::endpoint::{Errno, ProviderError, SourceFilter, TagFilter};
 use crate::nic::{LocalKey, Region, RemoteKey, UserSlice};
 use crate::wire::RmaIov;
 

@@ -4,6 +4,7 @@
 //! operations, writes and reads alike), except that a peer without a feature is served by the
 //! baseline protocols wherever they can do the work (spec section 2.1, case a).
 
+use crate::address::{Qkey, Qpn};
 use crate::nic::Access;
 use crate::wire::ExtraFeatures;
 
@@ -62,6 +63,7 @@ pub(crate) struct MessageQuery {
     pub(crate) delivery_complete: bool,
     /// The data leaves with the call; it is short enough for a single packet.
     pub(crate) inject: bool,
+    pub(crate) tagged: bool,
 }
 
 /// How a message travels.
@@ -73,6 +75,8 @@ pub(crate) enum MessageProtocol {
     LongRead,
     /// With this many bytes in packets.
     RuntRead(u64),
+    /// Without a header, to this queue pair of a zero-copy receiver.
+    Headerless(Qpn, Qkey),
 }
 
 impl MessageProtocol {
@@ -103,6 +107,15 @@ pub(crate) fn message(
     query: &MessageQuery,
 ) -> Result<MessageProtocol, NoProtocol> {
     let MessageQuery { length, .. } = *query;
+    if let Some((qpn, qkey)) = peer.and_then(|peer| peer.user_recv_qp) {
+        // Such a receiver refuses all other messages.
+        return match query.tagged {
+            true => Err(NoProtocol::Unsupported(
+                "tagged messages to a zero-copy receiver",
+            )),
+            false => Ok(MessageProtocol::Headerless(qpn, qkey)),
+        };
+    }
     if local.handshake_before_messages && peer.is_none() {
         return Err(NoProtocol::AwaitHandshake);
     }
@@ -352,6 +365,7 @@ mod tests {
                 runt_budget,
                 delivery_complete,
                 inject: false,
+                tagged: false,
             };
             assert_eq!(
                 message(local, peer.as_ref(), &query),
@@ -363,6 +377,32 @@ mod tests {
                 ..query
             };
             assert_eq!(message(local, peer.as_ref(), &inject), Ok(Eager));
+        }
+    }
+
+    #[test]
+    fn zero_copy_receivers_get_messages_without_headers_and_no_others() {
+        let queue_pair = (Qpn(9), Qkey(8));
+        let receiver = PeerFeatures {
+            extra: ExtraFeatures::RDMA_READ,
+            device_version: None,
+            user_recv_qp: Some(queue_pair),
+        };
+        let query = |length, tagged| MessageQuery {
+            length,
+            eager_capacity: 8000,
+            runt_budget: 0,
+            delivery_complete: false,
+            inject: false,
+            tagged,
+        };
+        for length in [0, 8001, 1 << 20] {
+            assert_eq!(
+                message(&LOCAL, Some(&receiver), &query(length, false)),
+                Ok(MessageProtocol::Headerless(queue_pair.0, queue_pair.1))
+            );
+            let refused = message(&LOCAL, Some(&receiver), &query(length, true));
+            assert!(matches!(refused, Err(NoProtocol::Unsupported(_))));
         }
     }
 

@@ -1,20 +1,11 @@
-//! The packets of an operation that takes more than one: which comes next, and posting them as the
-//! device has room.
+//! The packets of an operation that takes more than one: which comes next, and what it looks like.
 
-use crate::endpoint::api::error::Failure;
-use crate::nic::Nic;
+use crate::endpoint::api::statistics::Protocol;
+use crate::endpoint::base::ids::OutboundId;
 use crate::wire::{
-    CtsData, ExtraFeatures, LongctsRtm, LongctsRtw, LongreadRtm, LongreadRtw, MediumRtm, MsgId,
+    Connid, CtsData, Header, LongctsRtm, LongctsRtw, LongreadRtm, LongreadRtw, MediumRtm, MsgId,
     ReadRsp, RecvId, Repr, ReqFlags, ReqOptions, RmaIovs, RuntreadRtm, SendId,
 };
-
-use crate::endpoint::Endpoint;
-use crate::endpoint::api::error::EndpointError;
-use crate::endpoint::api::statistics::Protocol;
-use crate::endpoint::base::ids::{OutboundId, PeerId};
-use crate::endpoint::posting::QUANTUM;
-use crate::endpoint::posting::{Outgoing, Owner};
-use crate::endpoint::sending::outbound::{Bulk, BulkKey};
 
 /// What the next packet of an operation looks like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,253 +144,144 @@ pub(crate) fn segment_size(length: u64, capacity: usize) -> SegmentSize {
 }
 
 /// The next packet of an operation.
-struct Next {
-    packet: Outgoing,
-    /// Bytes of data behind its header.
-    size: usize,
+pub(crate) struct NextPacket {
+    pub(crate) header: Header,
+    /// Bytes of data behind the header.
+    pub(crate) size: usize,
     /// What comes after it.
-    then: Stream,
+    pub(super) then: Stream,
 }
 
-impl<N: Nic> Endpoint<N> {
-    /// Starts an operation: its first packet goes out now, as the call can still fail, others follow
-    /// as the device has room.
-    pub(crate) fn start_stream(&mut self, id: OutboundId) -> Result<(), EndpointError> {
-        if let Err(error) = self.send_next(id) {
-            self.discard_outbound(id);
-            return Err(error);
-        }
-        self.queue_outbound(id);
-        Ok(())
-    }
+/// What headers depend on besides the operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Limits {
+    /// Largest packet in bytes.
+    pub(crate) mtu: usize,
+    /// Packets of data that requests ask to be granted.
+    pub(crate) credits: u32,
+}
 
-    /// Posts packets of an operation, up to [`QUANTUM`]. Returns whether there are more to post.
-    ///
-    /// # Errors
-    /// Only [`EndpointError::TryAgain`]; other errors end the operation.
-    pub(crate) fn send_stream(&mut self, id: OutboundId) -> Result<bool, EndpointError> {
-        for _ in 0..QUANTUM {
-            let failed = self
-                .outbound
-                .get(id)
-                .is_none_or(|outbound| outbound.failure.is_some());
-            let Some(bulk) = self.bulk_mut(id) else {
-                return Ok(false);
-            };
-            if failed || !bulk.has_work() {
-                bulk.queued = false;
-                return Ok(false);
-            }
-            if matches!(bulk.stream, Stream::CtsData(_)) && self.waits_for_handshake(id) {
-                return Ok(false);
-            }
-            match self.send_next(id) {
-                Ok(()) => {}
-                Err(EndpointError::TryAgain) => return Err(EndpointError::TryAgain),
-                Err(error) => {
-                    if let Some(bulk) = self.bulk_mut(id) {
-                        bulk.queued = false;
-                    }
-                    self.fail_outbound(id, Failure::of_post(&error));
-                    return Ok(false);
-                }
-            }
-        }
-        Ok(true)
-    }
-
-    /// Makes an operation wait if its peer has not sent its HANDSHAKE. Only that says whether CTSDATA
-    /// may have a connection id, and without one the peer cannot tell us from an earlier owner of our
-    /// queue pair number whose last packets arrive late. Stock libfabric since 1.17 waits as well.
-    fn waits_for_handshake(&mut self, id: OutboundId) -> bool {
-        let peer = self.outbound.get(id).map(|outbound| outbound.peer);
-        let Some(state) = peer.and_then(|peer| self.peers.state_mut(peer)) else {
-            return false;
-        };
-        let Some(waiting) = state.handshake.waiting() else {
-            return false;
-        };
-        // It stays marked as queued: more windows do not put it here again.
-        waiting.granted_data.push(id);
-        true
-    }
-
-    /// Posts one packet of an operation that has something to post.
-    fn send_next(&mut self, id: OutboundId) -> Result<(), EndpointError> {
-        let Some(outbound) = self.outbound.get(id) else {
-            return Ok(());
-        };
-        let Some(BulkKey(key)) = outbound.bulk else {
-            return Ok(());
-        };
-        let (peer, length) = (outbound.peer, outbound.length);
-        let bulk = &self.bulks[key as usize];
-        let moved = bulk.moved;
-        if let Stream::RdmaWrite(target, immediate) = bulk.stream {
-            let size = self.post_rdma_write(id, peer, BulkKey(key), &target, immediate)?;
-            return self.note_posted(id, size, Stream::RdmaWrite(target, immediate));
-        }
-        let Some(next) = self.next_packet(id, peer, length, BulkKey(key))? else {
-            return Ok(());
-        };
-        let mut packet = next.packet;
-        let Bulk {
-            source, protocol, ..
-        } = &self.bulks[key as usize];
-        let protocol = *protocol;
-        let copied = self
-            .posting
-            .attach(&mut packet, source.as_slice(), moved, next.size, true)?;
-        self.reports.statistics.note_sent(protocol, copied);
-        self.post_packet(peer, Owner::Outbound(id), packet)?;
-        self.note_posted(id, next.size as u64, next.then)
-    }
-
-    fn note_posted(
-        &mut self,
+impl Stream {
+    /// The next packet of the operation `id` of `length` bytes, of which `moved` were moved, `allowed`
+    /// more may be moved now, and this side moves `to_move` in all. `connid` goes into READRSP, and,
+    /// if the peer asked for it, into CTSDATA as `data_connid`. `None` if no packet is due.
+    pub(super) fn next_packet(
+        &self,
         id: OutboundId,
-        size: u64,
-        then: Stream,
-    ) -> Result<(), EndpointError> {
-        if let Some(outbound) = self.outbound.get_mut(id) {
-            outbound.outstanding += 1;
-        }
-        if let Some(bulk) = self.bulk_mut(id) {
-            bulk.moved += size;
-            bulk.allowed = bulk.allowed.max(bulk.moved);
-            bulk.stream = then;
-        }
-        Ok(())
-    }
-
-    fn next_packet(
-        &mut self,
-        id: OutboundId,
-        peer: PeerId,
-        length: u64,
-        BulkKey(key): BulkKey,
-    ) -> Result<Option<Next>, EndpointError> {
-        let bulk = &self.bulks[key as usize];
-        let (stream, moved, to_move) = (bulk.stream, bulk.moved, bulk.to_move);
-        let allowed = bulk.allowed - moved;
-        let credits = self.config.cts_window_packets;
-        let mtu = self.mtu;
-        let next = match stream {
-            Stream::Silent(_) | Stream::CtsData(None) | Stream::RdmaWrite(..) => return Ok(None),
-            Stream::Medium(head, SegmentSize(size)) => Next {
-                packet: self.posting.start_packet(&head.medium(id, length, moved))?,
-                size: allowed.min(size as u64) as usize,
-                then: stream,
-            },
+        progress: Progress,
+        limits: Limits,
+        connid: Connid,
+        data_connid: Option<Connid>,
+    ) -> Option<NextPacket> {
+        let Progress {
+            length,
+            moved,
+            allowed,
+            to_move,
+        } = progress;
+        let Limits { mtu, credits } = limits;
+        let (header, size, then): (Header, u64, Stream) = match *self {
+            Stream::Silent(_) | Stream::CtsData(None) | Stream::RdmaWrite(..) => return None,
+            Stream::Medium(head, SegmentSize(size)) => {
+                let header = head.medium(id, length, moved);
+                (header.into(), allowed.min(size as u64), *self)
+            }
             Stream::Runt(head, SegmentSize(size), source) => {
                 let size = allowed.min(size as u64);
                 let header = head.runt(id, length, moved, to_move, &source);
-                Next {
-                    packet: self.posting.start_packet(&header)?,
-                    size: size as usize,
-                    then: match moved + size == to_move {
-                        // A READ_NACK may come, to be answered with the same head.
-                        true => Stream::Silent(Some(Request::Message(head))),
-                        false => stream,
-                    },
-                }
+                let then = match moved + size == to_move {
+                    // A READ_NACK may come, to be answered with the same head.
+                    true => Stream::Silent(Some(Request::Message(head))),
+                    false => *self,
+                };
+                (header.into(), size, then)
             }
             Stream::LongRead(request, source) => {
-                let packet = match request {
-                    Request::Message(head) => self.posting.start_packet(&LongreadRtm {
+                let header = match request {
+                    Request::Message(head) => LongreadRtm {
                         msg_id: head.msg_id,
                         msg_length: length,
                         send_id: SendId(id.to_wire()),
                         tag: head.tag,
                         read_iov: source,
                         options: head.options,
-                    })?,
-                    Request::Write(head) => self.posting.start_packet(&LongreadRtw {
+                    }
+                    .into(),
+                    Request::Write(head) => LongreadRtw {
                         rma_iov: head.target,
                         msg_length: length,
                         send_id: SendId(id.to_wire()),
                         read_iov: source,
                         options: head.options,
-                    })?,
+                    }
+                    .into(),
                 };
-                Next {
-                    packet,
-                    size: 0,
-                    then: Stream::Silent(Some(request)),
-                }
+                (header, 0, Stream::Silent(Some(request)))
             }
-            Stream::LongCts(Request::Message(head)) => {
-                let header = head.long_cts(id, length, credits);
-                let size = room(mtu, &header);
-                Next {
-                    packet: self.posting.start_packet(&header)?,
-                    size: size.min(length) as usize,
-                    then: Stream::CtsData(None),
-                }
-            }
-            Stream::LongCts(Request::Write(head)) => {
-                let header = LongctsRtw {
-                    rma_iov: head.target,
-                    msg_length: length,
-                    send_id: SendId(id.to_wire()),
-                    credit_request: credits,
-                    delivery_complete: head.delivery_complete,
-                    options: head.options,
+            Stream::LongCts(request) => {
+                let header: Header = match request {
+                    Request::Message(head) => head.long_cts(id, length, credits).into(),
+                    Request::Write(head) => LongctsRtw {
+                        rma_iov: head.target,
+                        msg_length: length,
+                        send_id: SendId(id.to_wire()),
+                        credit_request: credits,
+                        delivery_complete: head.delivery_complete,
+                        options: head.options,
+                    }
+                    .into(),
                 };
-                let size = room(mtu, &header);
-                Next {
-                    packet: self.posting.start_packet(&header)?,
-                    size: size.min(length) as usize,
-                    then: Stream::CtsData(None),
-                }
+                let size = room(mtu, &header).min(length);
+                (header, size, Stream::CtsData(None))
             }
             Stream::NackAnswer(head) => {
                 let mut header = head.long_cts(id, length, credits);
                 header.options.flags |= ReqFlags::READ_NACK;
-                Next {
-                    packet: self.posting.start_packet(&header)?,
-                    size: 0,
-                    then: Stream::CtsData(None),
-                }
+                (header.into(), 0, Stream::CtsData(None))
             }
             Stream::CtsData(Some(recv_id)) => {
                 let mut header = CtsData {
                     recv_id,
                     seg_length: 0,
                     seg_offset: moved,
-                    // libfabric before 1.14 would take it for data; it does not ask for it.
-                    connid: self
-                        .peers
-                        .state(peer)
-                        .filter(|state| state.handshake.has(ExtraFeatures::CONNID_HEADER))
-                        .map(|_| self.address.qkey.into()),
+                    connid: data_connid,
                     ..CtsData::default()
                 };
                 header.seg_length = allowed.min(room(mtu, &header));
-                Next {
-                    packet: self.posting.start_packet(&header)?,
-                    size: header.seg_length as usize,
-                    then: stream,
-                }
+                (header.into(), header.seg_length, *self)
             }
             Stream::ReadResponse(recv_id) => {
                 let mut header = ReadRsp {
-                    connid: Some(self.address.qkey.into()),
+                    connid: Some(connid),
                     recv_id,
                     send_id: SendId(id.to_wire()),
                     seg_length: 0,
                     ..ReadRsp::default()
                 };
                 header.seg_length = allowed.min(room(mtu, &header));
-                Next {
-                    packet: self.posting.start_packet(&header)?,
-                    size: header.seg_length as usize,
-                    then: Stream::CtsData(Some(recv_id)),
-                }
+                let then = Stream::CtsData(Some(recv_id));
+                (header.into(), header.seg_length, then)
             }
         };
-        Ok(Some(next))
+        Some(NextPacket {
+            header,
+            size: size as usize,
+            then,
+        })
     }
+}
+
+/// How far an operation is, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Progress {
+    /// Of its data.
+    pub(super) length: u64,
+    /// That were moved.
+    pub(super) moved: u64,
+    /// That may be moved now, beyond those.
+    pub(super) allowed: u64,
+    /// That this side moves in all.
+    pub(super) to_move: u64,
 }
 
 /// Bytes that fit behind a header.

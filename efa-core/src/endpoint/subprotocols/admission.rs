@@ -5,9 +5,9 @@ use crate::endpoint::api::error::Failure;
 use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
 use crate::endpoint::memory::packet::ReceivedPacket;
+use crate::endpoint::one_sided::AtomicResponse;
 use crate::endpoint::posting::Work;
 use crate::endpoint::receiving::{Ending, HeldId, Postponed, PostponedPart, UnexpectedMessage};
-use crate::endpoint::subprotocols::atomic::AtomicResponse;
 use crate::nic::Nic;
 use crate::wire::{Header, MsgId, Packet, PacketType, RecvId, SendId};
 
@@ -94,7 +94,7 @@ impl<N: Nic> Endpoint<N> {
     pub(crate) fn queue_atomic_response(&mut self, response: AtomicResponse) {
         let peer = response.peer;
         if self.begin_answer(peer, PacketType::AtomRsp) {
-            let key = self.atomic_responses.insert(response) as u32;
+            let key = self.one_sided.keep_response(response);
             self.posting.queue(Work::AtomicResponse { peer, key });
         }
     }

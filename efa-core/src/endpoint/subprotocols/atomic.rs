@@ -1,6 +1,7 @@
 //! Atomics (spec section 3.3): one request, and a response with the old values if they are wanted. They
 //! take their turn among the messages of their sender.
 
+use crate::endpoint::one_sided::AtomicResponse;
 use crate::nic::{Access, Domain, Nic, UserSlice};
 use crate::wire::{
     AtomRsp, AtomicOp, MsgId, Packet, PacketType, Payload, RecvId, Repr, Rta, RtaKind, SendId,
@@ -12,26 +13,19 @@ use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::api::operation::{AtomicArgs, AtomicKind, IoVec, OperationFlags};
 use crate::endpoint::api::reports::Report;
 use crate::endpoint::api::statistics::Protocol;
-use crate::endpoint::base::ids::{OutboundId, PeerId};
+use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::iov::{Iov, total_length};
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::one_sided::arithmetic;
 use crate::endpoint::posting::Owner;
 use crate::endpoint::receiving::{Audience, Ending, Transfer};
 use crate::endpoint::sending::choice;
-use crate::endpoint::sending::outbound::{Awaited, Outbound};
+use crate::endpoint::sending::{Awaited, Outbound};
 use crate::endpoint::subprotocols::sends::check_pieces;
 use crate::endpoint::subprotocols::write::remote_pieces;
 
 /// Header of ATOMRSP in bytes.
 const ATOMRSP_HEADER: usize = 24;
-
-/// The old values of an atomic on their way to its requester, for which there was no packet buffer.
-pub(crate) struct AtomicResponse {
-    pub(crate) peer: PeerId,
-    recv_id: RecvId,
-    values: Box<[u8]>,
-}
 
 // The requester's side.
 impl<N: Nic> Endpoint<N> {
@@ -77,7 +71,7 @@ impl<N: Nic> Endpoint<N> {
         if let Some(result) = result {
             same_length(result)?;
         }
-        let state = self.check_peer(args.peer)?;
+        let (_, state) = self.check_peer(args.peer)?;
         let inject = args.flags.contains(OperationFlags::INJECT);
         let delivery_complete =
             args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject && result.is_none();
@@ -134,23 +128,17 @@ impl<N: Nic> Endpoint<N> {
         let report_success = args.flags.contains(OperationFlags::COMPLETION);
         let Some(result) = result else {
             let inject = args.flags.contains(OperationFlags::INJECT);
-            let outbound = Outbound {
-                peer: args.peer,
-                report: Some(Report {
-                    context: args.context,
-                    flags: CompletionFlags::ATOMIC | CompletionFlags::WRITE,
-                    success: report_success && !inject,
-                }),
-                length,
-                awaited: Awaited::for_packets(delivery_complete),
-                outstanding: 1,
-                failure: None,
-                bulk: None,
+            let report = Report {
+                context: args.context,
+                flags: CompletionFlags::ATOMIC | CompletionFlags::WRITE,
+                success: report_success && !inject,
             };
-            let id: OutboundId = self
-                .outbound
-                .insert(outbound)
-                .map_err(|_| EndpointError::TryAgain)?;
+            let awaited = Awaited::for_packets(delivery_complete);
+            let outbound = Outbound::one_packet(args.peer, report, length, awaited);
+            let id = self
+                .sending
+                .start(outbound)
+                .ok_or(EndpointError::TryAgain)?;
             let kind = match delivery_complete {
                 true => RtaKind::DcWrite(SendId(id.to_wire())),
                 false => RtaKind::Write,
@@ -264,10 +252,11 @@ impl<N: Nic> Endpoint<N> {
             Access::REMOTE_WRITE
         };
         let target = self
-            .exposed_memory(&rta.rma_iov, access)
+            .one_sided
+            .exposed
+            .memory(&rta.rma_iov, access)
             .ok_or(BAD_MEMORY)?;
-        let mut values = core::mem::take(&mut self.scratch);
-        values.clear();
+        let mut values = self.one_sided.take_scratch();
         let result = (|| {
             // The old values, and behind them the new ones.
             values.resize(2 * total, 0);
@@ -321,7 +310,7 @@ impl<N: Nic> Endpoint<N> {
                 }
             }
         }
-        self.scratch = values;
+        self.one_sided.put_scratch(values);
         result
     }
 
@@ -354,14 +343,14 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// Only [`EndpointError::TryAgain`].
     pub(crate) fn send_atomic_response(&mut self, key: u32) -> Result<(), EndpointError> {
-        let Some(response) = self.atomic_responses.try_remove(key as usize) else {
+        let Some(response) = self.one_sided.take_response(key) else {
             return Ok(());
         };
         let sent = self.send_old_values(response.peer, response.recv_id, &response.values);
         if sent.is_err() {
             // The slot that was just freed is the next one taken, so the key stays.
-            let again = self.atomic_responses.insert(response);
-            debug_assert_eq!(again, key as usize);
+            let again = self.one_sided.keep_response(response);
+            debug_assert_eq!(again, key);
         }
         sent
     }

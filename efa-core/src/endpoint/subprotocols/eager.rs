@@ -1,7 +1,7 @@
 //! Eager messages (spec section 3.2): the whole message in one packet.
 
 use crate::endpoint::posting::OnePacket;
-use crate::nic::Nic;
+use crate::nic::{Destination, Nic};
 use crate::wire::{EagerRtm, MsgId, Payload, SendId};
 
 use crate::endpoint::Endpoint;
@@ -13,16 +13,7 @@ use crate::endpoint::memory::iov::copy_out;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
 use crate::endpoint::receiving::Ending;
-use crate::endpoint::sending::outbound::{Awaited, Outbound};
-
-/// A received message of one packet.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct EagerMessage {
-    pub(crate) payload: Payload,
-    pub(crate) msg_id: MsgId,
-    /// The sender's operation, if it wants RECEIPT.
-    pub(crate) receipt: Option<SendId>,
-}
+use crate::endpoint::sending::{Awaited, Outbound};
 
 impl<N: Nic> Endpoint<N> {
     /// Sends a message of `length` bytes, which fit. With delivery complete, the operation that RECEIPT
@@ -30,10 +21,11 @@ impl<N: Nic> Endpoint<N> {
     pub(crate) fn send_eager(
         &mut self,
         args: &SendArgs<'_>,
+        destination: Destination,
         length: u64,
         header: &mut EagerRtm,
     ) -> Result<(), EndpointError> {
-        if self.outbound.is_full() {
+        if self.sending.is_full() {
             return Err(EndpointError::TryAgain);
         }
         let report = Self::send_report(args);
@@ -44,16 +36,8 @@ impl<N: Nic> Endpoint<N> {
                 failure: None,
             }),
             Some(send_id) => {
-                let outbound = Outbound {
-                    peer: args.peer,
-                    report: Some(report),
-                    length,
-                    awaited: Awaited::Receipt,
-                    outstanding: 1,
-                    failure: None,
-                    bulk: None,
-                };
-                let Ok(id) = self.outbound.insert(outbound) else {
+                let outbound = Outbound::one_packet(args.peer, report, length, Awaited::Receipt);
+                let Some(id) = self.sending.start(outbound) else {
                     return Err(EndpointError::TryAgain);
                 };
                 *send_id = SendId(id.to_wire());
@@ -67,32 +51,28 @@ impl<N: Nic> Endpoint<N> {
                 .posting
                 .attach(&mut packet, args.data, 0, size, may_gather)?;
             self.reports.statistics.note_sent(Protocol::Eager, copied);
-            self.post_packet(args.peer, owner, packet)
+            self.post_packet_to(args.peer, destination, owner, packet)
         });
         if posted.is_err()
             && let Owner::Outbound(id) = owner
         {
-            self.outbound.remove(id);
+            self.sending.discard(id);
         }
         posted
     }
 
-    /// Delivers a message of one packet to `target`.
+    /// Delivers a message of one packet to `target`. `receipt` is the operation of a sender that wants
+    /// RECEIPT.
     #[inline(always)]
     pub(crate) fn deliver_eager(
         &mut self,
         peer: PeerId,
         packet: &ReceivedPacket,
-        message: EagerMessage,
-        target: &[IoVec],
-        capacity: u64,
+        payload: Payload,
+        (msg_id, receipt): (MsgId, Option<SendId>),
+        (target, capacity): (&[IoVec], u64),
         ending: &Ending,
     ) {
-        let EagerMessage {
-            payload,
-            msg_id,
-            receipt,
-        } = message;
         let length = payload.length as u64;
         let copied = copy_out(
             self.posting.nic_mut(),

@@ -62,9 +62,7 @@ impl<N: Nic> Endpoint<N> {
             self.refuse_read(peer, id);
         }
         for id in waited.granted_data {
-            if let Some(bulk) = self.bulk_mut(id) {
-                bulk.queued = false;
-            }
+            self.sending.dequeue(id);
             self.queue_outbound(id);
         }
     }

@@ -15,18 +15,13 @@ use crate::endpoint::posting::OnePacket;
 use crate::endpoint::posting::{Headerless, Owner};
 
 impl<N: Nic> Endpoint<N> {
-    /// Sends a message without a header. It is not part of the sequence of messages.
+    /// Sends a message without a header. It is not part of the sequence of messages, and not tagged.
     pub(crate) fn send_headerless(
         &mut self,
         args: &SendArgs<'_>,
         length: u64,
         (qpn, qkey): (Qpn, Qkey),
     ) -> Result<(), EndpointError> {
-        if args.tag.is_some() {
-            return Err(EndpointError::Unsupported(
-                "tagged messages to a zero-copy receiver",
-            ));
-        }
         let too_large = |what, value, limit| EndpointError::OutOfRange { what, value, limit };
         if length > self.mtu as u64 {
             let what = "length of a message to a zero-copy receiver";
@@ -41,7 +36,7 @@ impl<N: Nic> Endpoint<N> {
                 return Err(too_large(what, data, u32::MAX.into()));
             }
         };
-        if self.outbound.is_full() {
+        if self.sending.is_full() {
             return Err(EndpointError::TryAgain);
         }
         let mut packet = self.posting.start_headerless(Headerless {

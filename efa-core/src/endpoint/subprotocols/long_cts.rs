@@ -14,8 +14,7 @@ use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
 use crate::endpoint::receiving::Supply;
-use crate::endpoint::sending::outbound::Awaited;
-use crate::endpoint::sending::stream::Stream;
+use crate::endpoint::sending::Awaited;
 
 /// Header of CTSDATA with a connection id, in bytes.
 const CTSDATA_HEADER: usize = 32;
@@ -28,23 +27,10 @@ impl<N: Nic> Endpoint<N> {
     /// The peer opened a window.
     pub(crate) fn on_cts(&mut self, peer: PeerId, cts: &Cts) {
         let id = OutboundId::from_wire(cts.send_id.0);
-        let is_peers = self
-            .outbound
-            .get(id)
-            .is_some_and(|outbound| outbound.peer == peer && outbound.failure.is_none());
-        let bulk = match self.bulk_mut(id) {
-            Some(bulk) if is_peers && matches!(bulk.stream, Stream::CtsData(_)) => bulk,
-            _ => return self.reports.refuse_id(peer, PacketType::Cts, cts.send_id.0),
-        };
-        if cts.recv_length == 0 || cts.recv_length > bulk.to_move - bulk.allowed {
-            let code = PacketType::Cts.code();
-            return self
-                .reports
-                .refuse(Some(peer), code, PacketError::SizeMismatch);
+        match self.sending.granted(peer, id, cts) {
+            Ok(()) => self.queue_outbound(id),
+            Err(mistake) => self.refuse_mistake(peer, PacketType::Cts, cts.send_id.0, mistake),
         }
-        bulk.stream = Stream::CtsData(Some(cts.recv_id));
-        bulk.allowed += cts.recv_length;
-        self.queue_outbound(id);
     }
 
     /// Bytes that one CTS grants at most.
@@ -137,22 +123,5 @@ impl<N: Nic> Endpoint<N> {
             Awaited::Receipt,
             PacketType::Receipt,
         );
-    }
-
-    /// The packet arrived that an operation waited for.
-    pub(crate) fn on_acknowledged(
-        &mut self,
-        peer: PeerId,
-        id: u32,
-        awaited: Awaited,
-        packet_type: PacketType,
-    ) {
-        match self.outbound.get_mut(OutboundId::from_wire(id)) {
-            Some(outbound) if outbound.peer == peer && outbound.awaited == awaited => {
-                outbound.awaited = Awaited::Nothing;
-                self.finish_outbound(OutboundId::from_wire(id));
-            }
-            _ => self.reports.refuse_id(peer, packet_type, id),
-        }
     }
 }

@@ -13,8 +13,8 @@ use crate::endpoint::conversation::Conversation;
 use crate::endpoint::memory::registration::{Registered, readable_pieces};
 use crate::endpoint::receiving::Segment;
 use crate::endpoint::receiving::Supply;
-use crate::endpoint::sending::outbound::{Awaited, Bulk};
-use crate::endpoint::sending::stream::{MessageHead, Request, Stream, segment_size};
+use crate::endpoint::sending::{Awaited, Bulk};
+use crate::endpoint::sending::{MessageHead, Request, Stream, segment_size};
 
 // The sender's side.
 impl<N: Nic> Endpoint<N> {
@@ -85,7 +85,7 @@ impl<N: Nic> Endpoint<N> {
         bulk: Bulk,
     ) -> Result<OutboundId, EndpointError> {
         let runt = bulk.runt.unwrap_or(0);
-        if self.outbound.is_full() {
+        if self.sending.is_full() {
             self.deregister_own(bulk.own_regions);
             return Err(EndpointError::TryAgain);
         }
@@ -113,47 +113,17 @@ impl<N: Nic> Endpoint<N> {
     /// goes on behind its runt, under the same `msg_id`; a write starts afresh.
     pub(crate) fn on_read_nack(&mut self, peer: PeerId, nack: &ReadNack) {
         let id = OutboundId::from_wire(nack.send_id.0);
-        let packet_type = PacketType::ReadNack;
-        let length = match self.outbound.get(id) {
-            Some(outbound) if outbound.peer == peer && outbound.awaited == Awaited::Eor => {
-                outbound.length
+        match self.sending.nacked(peer, id) {
+            Ok(runt) => {
+                if let Some(runt) = runt {
+                    self.end_read_based(peer, runt);
+                }
+                self.queue_outbound(id);
             }
-            _ => return self.reports.refuse_id(peer, packet_type, nack.send_id.0),
-        };
-        let Some(bulk) = self.bulk_mut(id) else {
-            return self.reports.refuse_id(peer, packet_type, nack.send_id.0);
-        };
-        let Stream::Silent(Some(request)) = bulk.stream else {
-            // It came before all of the runt was sent: the peer cannot know that it lacks the rest.
-            let code = packet_type.code();
-            return self
-                .reports
-                .refuse(Some(peer), code, PacketError::SizeMismatch);
-        };
-        bulk.to_move = length;
-        let delivery_complete = match request {
-            Request::Message(head) => {
-                bulk.stream = Stream::NackAnswer(head);
-                head.delivery_complete
+            Err(mistake) => {
+                self.refuse_mistake(peer, PacketType::ReadNack, nack.send_id.0, mistake);
             }
-            Request::Write(head) => {
-                bulk.moved = 0;
-                bulk.stream = Stream::LongCts(request);
-                head.delivery_complete
-            }
-        };
-        bulk.allowed = bulk.moved;
-        bulk.protocol = bulk.stream.protocol();
-        let runt = bulk.runt.take();
-        if let Some(runt) = runt
-            && let Some(state) = self.peers.state_mut(peer)
-        {
-            state.read_based.end(runt);
         }
-        if let Some(outbound) = self.outbound.get_mut(id) {
-            outbound.awaited = Awaited::for_packets(delivery_complete);
-        }
-        self.queue_outbound(id);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Messages on the receiver's side: from matching to a receive to the subprotocol that brings the data.
 
 use crate::nic::Nic;
-use crate::wire::{Header, MsgId, Packet, RmaIovs, SendId};
+use crate::wire::{EagerRtm, Header, MsgId, Packet, Payload, RmaIovs, SendId};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::PacketError;
@@ -9,7 +9,6 @@ use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::receiving::{HeldId, ReadStart, Supply, UnexpectedMessage};
-use crate::endpoint::subprotocols::eager::EagerMessage;
 use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
 
 /// What every request to message (RTM) states, whatever its subprotocol.
@@ -26,8 +25,8 @@ pub(crate) struct Rtm {
 /// How much of its message a packet is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Extent {
-    /// All of it.
-    Whole(EagerMessage),
+    /// All of it. The operation of a sender that wants RECEIPT is named.
+    Whole(Option<SendId>),
     /// A segment: others of the same `msg_id` may follow.
     Segment,
     /// The beginning, or only the announcement: the rest comes without a `msg_id`.
@@ -35,24 +34,22 @@ pub(crate) enum Extent {
 }
 
 impl Rtm {
-    /// `None` if the packet is no request to message.
+    /// A message of one packet.
     #[inline(always)]
+    pub(crate) fn eager(eager: &EagerRtm, payload: Payload) -> Rtm {
+        Rtm {
+            msg_id: eager.msg_id,
+            tag: eager.tag,
+            cq_data: eager.options.cq_data,
+            length: payload.length as u64,
+            extent: Extent::Whole(eager.receipt),
+        }
+    }
+
+    /// `None` if the packet is no request to message.
     pub(crate) fn of(incoming: &Packet) -> Option<Rtm> {
         let (msg_id, tag, options, length, extent) = match &incoming.header {
-            Header::EagerRtm(eager) => {
-                let message = EagerMessage {
-                    payload: incoming.payload,
-                    msg_id: eager.msg_id,
-                    receipt: eager.receipt,
-                };
-                (
-                    eager.msg_id,
-                    eager.tag,
-                    &eager.options,
-                    incoming.payload.length as u64,
-                    Extent::Whole(message),
-                )
-            }
+            Header::EagerRtm(eager) => return Some(Rtm::eager(eager, incoming.payload)),
             Header::MediumRtm(medium) => (
                 medium.msg_id,
                 medium.tag,
@@ -126,11 +123,18 @@ impl<N: Nic> Endpoint<N> {
             return self.match_multi(found.receive, peer, packet, incoming, rtm);
         }
         let id = found.receive;
-        if let Extent::Whole(message) = rtm.extent {
+        if let Extent::Whole(receipt) = rtm.extent {
             if let Some(posted) = self.receiving.take_matched(id) {
                 let ending = posted.ending(rtm.tag, rtm.cq_data);
                 let target = posted.target.as_slice();
-                self.deliver_eager(peer, &packet, message, target, posted.capacity, &ending);
+                self.deliver_eager(
+                    peer,
+                    &packet,
+                    incoming.payload,
+                    (rtm.msg_id, receipt),
+                    (target, posted.capacity),
+                    &ending,
+                );
             }
             return self.release(packet);
         }
@@ -183,8 +187,8 @@ impl<N: Nic> Endpoint<N> {
         incoming: &Packet,
         rtm: &Rtm,
     ) {
-        if let Extent::Whole(message) = rtm.extent {
-            return self.end_with_eager(id, peer, packet, message);
+        if let Extent::Whole(receipt) = rtm.extent {
+            return self.end_with_eager(id, peer, packet, incoming.payload, (rtm.msg_id, receipt));
         }
         let payload = incoming.payload;
         let taken = match &incoming.header {
@@ -222,12 +226,14 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// Ends a transfer with the only packet of its message.
+    #[inline(never)]
     fn end_with_eager(
         &mut self,
         id: ReceiveId,
         peer: PeerId,
         packet: &ReceivedPacket,
-        message: EagerMessage,
+        payload: Payload,
+        receipt: (MsgId, Option<SendId>),
     ) {
         if let Some((transfer, _)) = self.receiving.finish(id) {
             if transfer.ending.is_remote() {
@@ -237,9 +243,9 @@ impl<N: Nic> Endpoint<N> {
             self.deliver_eager(
                 peer,
                 packet,
-                message,
-                target,
-                transfer.capacity,
+                payload,
+                receipt,
+                (target, transfer.capacity),
                 &transfer.ending,
             );
         }

@@ -12,6 +12,7 @@ pub(crate) mod rdma;
 pub(crate) mod read;
 pub(crate) mod receives;
 pub(crate) mod sends;
+pub(crate) mod streams;
 pub(crate) mod transfers;
 pub(crate) mod turns;
 pub(crate) mod write;

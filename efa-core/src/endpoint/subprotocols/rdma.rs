@@ -4,12 +4,10 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::Event;
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::api::operation::IoVec;
-use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
+use crate::endpoint::base::ids::ReceiveId;
 use crate::endpoint::memory::iov::Iov;
-use crate::endpoint::memory::rdma::next_part;
 use crate::endpoint::memory::registration::{OwnRegions, Registered, deregister, register_pieces};
 use crate::endpoint::posting::{Owner, QUANTUM, Rdma};
-use crate::endpoint::sending::outbound::BulkKey;
 use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
 use crate::nic::{Access, Domain, Nic, NicError};
 use crate::wire::RmaIovs;
@@ -56,32 +54,6 @@ impl<N: Nic> Endpoint<N> {
         for error in deregister(self.posting.nic_mut(), regions) {
             self.reports.event(Event::DeregistrationFailed(error));
         }
-    }
-
-    /// Posts the next part of a write.
-    pub(crate) fn post_rdma_write(
-        &mut self,
-        id: OutboundId,
-        peer: PeerId,
-        BulkKey(key): BulkKey,
-        target: &RmaIovs,
-        immediate: Option<u32>,
-    ) -> Result<u64, EndpointError> {
-        let limit = self.posting.nic().attributes().max_rdma_size.max(1);
-        let bulk = &self.bulks[key as usize];
-        let part = next_part(
-            bulk.source.as_slice(),
-            target,
-            bulk.moved,
-            bulk.to_move,
-            limit,
-        )
-        .ok_or(EndpointError::Unsupported(
-            "an RDMA write of unregistered memory",
-        ))?;
-        let length = part.local.length as u64;
-        self.post_rdma(peer, Owner::Outbound(id), part, Rdma::Write(immediate))?;
-        Ok(length)
     }
 
     /// Plans to read the bytes from `next` on of a transfer. The bytes beyond its buffer count as

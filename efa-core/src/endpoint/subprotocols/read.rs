@@ -13,9 +13,9 @@ use crate::endpoint::memory::iov::{Iov, total_length};
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
 use crate::endpoint::receiving::{Audience, Ending, Supply, Transfer};
+use crate::endpoint::sending::Stream;
 use crate::endpoint::sending::choice::{self, ReadProtocol};
-use crate::endpoint::sending::outbound::{Awaited, Bulk};
-use crate::endpoint::sending::stream::Stream;
+use crate::endpoint::sending::{Awaited, Bulk};
 use crate::endpoint::subprotocols::write::remote_pieces;
 
 // The requester's side.
@@ -134,7 +134,11 @@ impl<N: Nic> Endpoint<N> {
                 .reports
                 .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
         }
-        let Some(source) = self.exposed_memory(&rtr.rma_iov, Access::REMOTE_READ) else {
+        let Some(source) = self
+            .one_sided
+            .exposed
+            .memory(&rtr.rma_iov, Access::REMOTE_READ)
+        else {
             return self.refuse_memory(peer, packet_type);
         };
         if !self.begin_request(peer, packet_type) {

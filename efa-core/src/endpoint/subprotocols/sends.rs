@@ -1,6 +1,6 @@
 //! The application sends a message: the choice of a subprotocol, and what all of them share.
 
-use crate::nic::{Access, Nic};
+use crate::nic::{Access, Destination, Nic};
 use crate::wire::{EagerRtm, MsgId, Repr, SendId};
 
 use crate::endpoint::api::completion::CompletionFlags;
@@ -13,8 +13,8 @@ use crate::endpoint::memory::iov::{Iov, total_length};
 use crate::endpoint::peers::handshake::PeerFeatures;
 use crate::endpoint::receiving::message_flags;
 use crate::endpoint::sending::choice::{self, MessageProtocol, MessageQuery, NoProtocol};
-use crate::endpoint::sending::outbound::{Awaited, Bulk};
-use crate::endpoint::sending::stream::{MessageHead, Request, Stream, segment_size};
+use crate::endpoint::sending::{Awaited, Bulk};
+use crate::endpoint::sending::{MessageHead, Request, Stream, segment_size};
 use crate::endpoint::{Endpoint, IOV_LIMIT};
 
 impl<N: Nic> Endpoint<N> {
@@ -23,11 +23,8 @@ impl<N: Nic> Endpoint<N> {
         let inject = args.flags.contains(OperationFlags::INJECT);
         check_pieces(args.data.len())?;
         self.check_inject(inject, length)?;
-        let state = self.check_peer(args.peer)?;
+        let (destination, state) = self.check_peer(args.peer)?;
         let features = state.and_then(|state| state.handshake.features());
-        if let Some(qp) = features.and_then(|features| features.user_recv_qp) {
-            return self.send_headerless(args, length, qp);
-        }
         let options = self.request_options(features, args.cq_data);
         // Stock libfabric keeps injected data out of delivery complete: nobody hears of its end.
         let delivery_complete = args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject;
@@ -44,13 +41,18 @@ impl<N: Nic> Endpoint<N> {
             runt_budget: self.runt_budget(state),
             delivery_complete,
             inject,
+            tagged: args.tag.is_some(),
         };
         let protocol = match choice::message(&self.local, features, &query) {
             Ok(protocol) => protocol,
             Err(reason) => return self.no_protocol(args.peer, reason),
         };
         match protocol {
-            MessageProtocol::Eager => self.send_eager(args, length, &mut header)?,
+            MessageProtocol::Eager => self.send_eager(args, destination, length, &mut header)?,
+            MessageProtocol::Headerless(qpn, qkey) => {
+                // It is not part of the sequence of messages.
+                return self.send_headerless(args, length, (qpn, qkey));
+            }
             _ => self.send_bulk(args, &query, protocol, &mut header)?,
         }
         // Only now: an id that was not used would be a gap that stalls the peer for good.
@@ -99,10 +101,16 @@ impl<N: Nic> Endpoint<N> {
             (MessageProtocol::RuntRead(runt), Some(data)) => {
                 self.start_runt_read(peer, report, data, length, head, runt)?;
             }
-            (MessageProtocol::Eager, _) => self.send_eager(args, length, header)?,
+            (MessageProtocol::Eager, _) => {
+                let destination = self.destination(peer)?;
+                self.send_eager(args, destination, length, header)?;
+            }
             (MessageProtocol::Medium, _) => {
                 let source = Iov::new(args.data)?;
                 self.send_medium(peer, report, source, length, head)?;
+            }
+            (MessageProtocol::Headerless(qpn, qkey), _) => {
+                self.send_headerless(args, length, (qpn, qkey))?;
             }
             (
                 MessageProtocol::LongCts | MessageProtocol::LongRead | MessageProtocol::RuntRead(_),
@@ -168,14 +176,21 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// The state of a peer with which an operation can be started now, if there was ever a packet.
+    /// Where packets for a peer go with which an operation can be started now, and its state if there
+    /// was ever a packet.
+    ///
+    /// # Errors
+    /// No operation can be started.
     #[inline]
-    pub(crate) fn check_peer(&self, peer: PeerId) -> Result<Option<&Conversation>, EndpointError> {
+    pub(crate) fn check_peer(
+        &self,
+        peer: PeerId,
+    ) -> Result<(Destination, Option<&Conversation>), EndpointError> {
         match self.peers.lookup(peer) {
             None => Err(EndpointError::UnknownPeer(peer)),
-            Some(Some(state)) if state.failed => Err(EndpointError::PeerFailed(peer)),
-            Some(Some(state)) if state.backoff.is_active() => Err(EndpointError::TryAgain),
-            Some(state) => Ok(state),
+            Some((_, Some(state))) if state.failed => Err(EndpointError::PeerFailed(peer)),
+            Some((_, Some(state))) if state.backoff.is_active() => Err(EndpointError::TryAgain),
+            Some(known) => Ok(known),
         }
     }
 

@@ -15,6 +15,7 @@ use crate::endpoint::subprotocols::message::Rtm;
 
 impl<N: Nic> Endpoint<N> {
     /// Processes a message or atomic when its turn has come, and then those that waited for it.
+    /// `rtm` is what it says if it is a message.
     #[inline(always)]
     pub(crate) fn in_turn(
         &mut self,
@@ -22,6 +23,7 @@ impl<N: Nic> Endpoint<N> {
         msg_id: MsgId,
         packet: ReceivedPacket,
         incoming: &Packet,
+        rtm: Option<&Rtm>,
     ) {
         let Some(state) = self.peers.state_mut(peer) else {
             return self.release(packet);
@@ -30,12 +32,12 @@ impl<N: Nic> Endpoint<N> {
             Position::Expected => {
                 state.window.advance();
                 let chains = state.window.take_expected();
-                self.first_packet(peer, packet, incoming);
+                self.first_packet(peer, packet, incoming, rtm);
                 if chains != [None; 2] {
                     self.process_held(peer, chains);
                 }
             }
-            position => self.out_of_turn(peer, msg_id, position, packet, incoming),
+            position => self.out_of_turn(peer, msg_id, position, packet, incoming, rtm),
         }
     }
 
@@ -47,19 +49,20 @@ impl<N: Nic> Endpoint<N> {
         position: Position,
         packet: ReceivedPacket,
         incoming: &Packet,
+        rtm: Option<&Rtm>,
     ) {
         let Some(state) = self.peers.state_mut(peer) else {
             return self.release(packet);
         };
         match position {
-            Position::Early if !self.config.ordered && Rtm::of(incoming).is_some() => {
+            Position::Early if !self.config.ordered && rtm.is_some() => {
                 match state.window.pass(msg_id) {
-                    true => self.first_packet(peer, packet, incoming),
-                    false => self.later_packet(peer, packet, incoming),
+                    true => self.first_packet(peer, packet, incoming, rtm),
+                    false => self.later_packet(peer, packet, incoming, rtm),
                 }
             }
             Position::Early => self.hold_early(peer, msg_id, packet, incoming),
-            Position::Expected | Position::Past => self.later_packet(peer, packet, incoming),
+            Position::Expected | Position::Past => self.later_packet(peer, packet, incoming, rtm),
             Position::Beyond => {
                 let expected = state.window.expected().0;
                 let packet_type = incoming.base.packet_type;
@@ -91,8 +94,13 @@ impl<N: Nic> Endpoint<N> {
                     };
                     match incoming {
                         None => self.release(packet),
-                        Some(incoming) if is_first => self.first_packet(peer, packet, &incoming),
-                        Some(incoming) => self.later_packet(peer, packet, &incoming),
+                        Some(incoming) => {
+                            let rtm = Rtm::of(&incoming);
+                            match is_first {
+                                true => self.first_packet(peer, packet, &incoming, rtm.as_ref()),
+                                false => self.later_packet(peer, packet, &incoming, rtm.as_ref()),
+                            }
+                        }
                     }
                     is_first = false;
                 }
@@ -132,23 +140,34 @@ impl<N: Nic> Endpoint<N> {
 
     /// The first packet of a message or atomic whose turn has come.
     #[inline]
-    fn first_packet(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Packet) {
-        match (Rtm::of(incoming), &incoming.header) {
-            (Some(rtm), _) => self.match_message(peer, packet, incoming, &rtm),
+    fn first_packet(
+        &mut self,
+        peer: PeerId,
+        packet: ReceivedPacket,
+        incoming: &Packet,
+        rtm: Option<&Rtm>,
+    ) {
+        match (rtm, &incoming.header) {
+            (Some(rtm), _) => self.match_message(peer, packet, incoming, rtm),
             (None, Header::Rta(rta)) => self.on_atomic(peer, packet, incoming, rta),
             (None, _) => self.release(packet),
         }
     }
 
     /// A packet whose `msg_id` was processed before: a segment, or a mistake.
-    fn later_packet(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Packet) {
-        let rtm = Rtm::of(incoming);
-        let msg_id = match (&rtm, &incoming.header) {
+    fn later_packet(
+        &mut self,
+        peer: PeerId,
+        packet: ReceivedPacket,
+        incoming: &Packet,
+        rtm: Option<&Rtm>,
+    ) {
+        let msg_id = match (rtm, &incoming.header) {
             (Some(rtm), _) => rtm.msg_id,
             (None, Header::Rta(rta)) => rta.msg_id,
             (None, _) => return self.release(packet),
         };
-        let rtm = rtm.filter(Rtm::is_segment);
+        let rtm = rtm.filter(|rtm| rtm.is_segment());
         let segment = match rtm {
             Some(_) => self.receiving.segment(peer, msg_id),
             None => Segment::Unknown,
@@ -156,7 +175,7 @@ impl<N: Nic> Endpoint<N> {
         match segment {
             Segment::Receive(id) => {
                 if let Some(rtm) = rtm {
-                    self.message_packet(id, peer, &packet, incoming, &rtm);
+                    self.message_packet(id, peer, &packet, incoming, rtm);
                 }
                 self.release(packet);
             }

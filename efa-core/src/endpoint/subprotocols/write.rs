@@ -19,8 +19,8 @@ use crate::endpoint::memory::registration::Registered;
 use crate::endpoint::posting::Owner;
 use crate::endpoint::receiving::{Audience, Ending, Supply, Transfer};
 use crate::endpoint::sending::choice::{self, FitsRdma, WriteProtocol, WriteQuery};
-use crate::endpoint::sending::outbound::{Awaited, Bulk, Outbound};
-use crate::endpoint::sending::stream::{Request, Stream, WriteHead};
+use crate::endpoint::sending::{Awaited, Bulk, Outbound};
+use crate::endpoint::sending::{Request, Stream, WriteHead};
 use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
 use crate::endpoint::subprotocols::sends::check_pieces;
 use crate::endpoint::{Endpoint, IOV_LIMIT};
@@ -134,16 +134,9 @@ impl<N: Nic> Endpoint<N> {
         head: &WriteHead,
         report: Report,
     ) -> Result<(), EndpointError> {
-        let outbound = Outbound {
-            peer: args.peer,
-            report: Some(report),
-            length,
-            awaited: Awaited::for_packets(head.delivery_complete),
-            outstanding: 1,
-            failure: None,
-            bulk: None,
-        };
-        let Ok(id) = self.outbound.insert(outbound) else {
+        let awaited = Awaited::for_packets(head.delivery_complete);
+        let outbound = Outbound::one_packet(args.peer, report, length, awaited);
+        let Some(id) = self.sending.start(outbound) else {
             return Err(EndpointError::TryAgain);
         };
         let may_gather = !args.flags.contains(OperationFlags::INJECT);
@@ -159,7 +152,7 @@ impl<N: Nic> Endpoint<N> {
             self.post_packet(args.peer, Owner::Outbound(id), packet)
         });
         if posted.is_err() {
-            self.outbound.remove(id);
+            self.sending.discard(id);
         }
         posted
     }
@@ -213,7 +206,7 @@ impl<N: Nic> Endpoint<N> {
                 .reports
                 .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
         }
-        let Some(target) = self.exposed_memory(rma_iov, Access::REMOTE_WRITE) else {
+        let Some(target) = self.one_sided.exposed.memory(rma_iov, Access::REMOTE_WRITE) else {
             return self.refuse_memory(peer, packet_type);
         };
         let mut flags = CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE;

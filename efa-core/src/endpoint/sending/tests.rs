@@ -1,0 +1,268 @@
+use super::*;
+use crate::endpoint::base::ids::Id;
+use crate::endpoint::{CompletionFlags, Errno, ProviderError};
+use crate::nic::{LocalKey, Region, RemoteKey, UserSlice};
+use crate::wire::{Header, MsgId, RecvId, ReqFlags, ReqOptions, RmaIov, RmaIovs, SendId};
+
+const FAILURE: Failure = Failure::new(Errno::EIO, ProviderError::None);
+const CONNID: Connid = Connid(77);
+
+fn peer(number: u32) -> PeerId {
+    PeerId::new(number, 0)
+}
+
+fn sending() -> Sending {
+    let limits = Limits {
+        mtu: 1000,
+        credits: 4,
+    };
+    Sending::new(3, limits)
+}
+
+fn report() -> Option<Report> {
+    Some(Report {
+        context: 5,
+        flags: CompletionFlags::MSG | CompletionFlags::SEND,
+        success: true,
+    })
+}
+
+fn head() -> MessageHead {
+    MessageHead {
+        msg_id: MsgId(9),
+        tag: Some(3),
+        delivery_complete: false,
+        options: ReqOptions::default(),
+    }
+}
+
+fn source(length: usize) -> Iov {
+    Iov::One(IoVec {
+        memory: UserSlice {
+            address: 1000,
+            length,
+        },
+        region: Some(Region {
+            local_key: LocalKey(1),
+            remote_key: RemoteKey(2),
+        }),
+    })
+}
+
+fn bulk(length: u64, stream: Stream) -> Bulk {
+    Bulk::new(source(length as usize), length, stream)
+}
+
+fn start(sending: &mut Sending, length: u64, awaited: Awaited, bulk: Bulk) -> OutboundId {
+    let started = sending.start_bulk(peer(1), report(), length, awaited, bulk);
+    started.unwrap()
+}
+
+/// Posts the next packet.
+fn post(sending: &mut Sending, id: OutboundId) -> (Header, usize) {
+    match sending.next(id, 1000, CONNID, None) {
+        Some(Next::Packet(packet)) => {
+            sending.packet_posted(id, &packet);
+            (packet.header, packet.size)
+        }
+        _ => panic!("no packet is due"),
+    }
+}
+
+fn cts(recv_id: u32, length: u64) -> Cts {
+    Cts {
+        recv_id: RecvId(recv_id),
+        recv_length: length,
+        ..Cts::default()
+    }
+}
+
+#[test]
+fn medium_segments_cover_the_message_and_it_ends_with_the_last_of_them() {
+    let mut sending = sending();
+    let stream = Stream::Medium(head(), segment_size(2000, 900));
+    let id = start(&mut sending, 2000, Awaited::Nothing, bulk(2000, stream));
+    let mut offset = 0;
+    while sending.due(id) == Due::Post {
+        let (Header::MediumRtm(header), size) = post(&mut sending, id) else {
+            panic!("another packet");
+        };
+        assert_eq!((header.seg_offset, header.msg_length), (offset, 2000));
+        offset += size as u64;
+    }
+    assert_eq!(offset, 2000);
+    for _ in 0..3 {
+        assert!(sending.take_ended(id).is_none());
+        sending.done(id);
+    }
+    let ended = sending.take_ended(id).unwrap();
+    assert_eq!(
+        (ended.peer, ended.length, ended.failure),
+        (peer(1), 2000, None)
+    );
+    assert_eq!(sending.len(), 0);
+}
+
+#[test]
+fn data_goes_as_far_as_it_was_granted() {
+    let mut sending = sending();
+    let stream = Stream::LongCts(Request::Message(head()));
+    let long = Bulk {
+        allowed: 0,
+        ..bulk(5000, stream)
+    };
+    let id = start(&mut sending, 5000, Awaited::Nothing, long);
+    let (Header::LongctsRtm(header), first) = post(&mut sending, id) else {
+        panic!("another packet");
+    };
+    assert_eq!(
+        (header.credit_request, header.send_id),
+        (4, SendId(id.to_wire()))
+    );
+    assert_eq!(sending.due(id), Due::Nothing);
+    let left = 5000 - first as u64;
+    assert_eq!(
+        sending.granted(peer(2), id, &cts(8, 10)),
+        Err(Mistake::NoOperation)
+    );
+    assert_eq!(
+        sending.granted(peer(1), id, &cts(8, 0)),
+        Err(Mistake::Sizes)
+    );
+    assert_eq!(
+        sending.granted(peer(1), id, &cts(8, left + 1)),
+        Err(Mistake::Sizes)
+    );
+    assert_eq!(sending.granted(peer(1), id, &cts(8, 10)), Ok(()));
+    assert!(sending.enqueue(id));
+    assert!(!sending.enqueue(id));
+    assert_eq!(sending.due(id), Due::Data(peer(1)));
+    let (Header::CtsData(data), size) = post(&mut sending, id) else {
+        panic!("another packet");
+    };
+    assert_eq!(
+        (data.recv_id, data.seg_offset, size),
+        (RecvId(8), first as u64, 10)
+    );
+    assert_eq!(sending.due(id), Due::Nothing);
+    assert!(sending.granted(peer(1), id, &cts(8, left - 10)).is_ok());
+}
+
+#[test]
+fn a_message_whose_read_is_refused_goes_on_behind_its_runt_in_windows() {
+    let mut sending = sending();
+    let remote = RmaIovs::first_of([RmaIov::new(1000, 2000, 2)]);
+    let stream = Stream::Runt(head(), segment_size(300, 900), remote);
+    let runt = Bulk {
+        to_move: 300,
+        allowed: 300,
+        runt: Some(300),
+        ..bulk(2000, stream)
+    };
+    let id = start(&mut sending, 2000, Awaited::Eor, runt);
+    // The peer cannot know yet that it lacks the rest.
+    assert_eq!(sending.nacked(peer(1), id), Err(Mistake::Sizes));
+    assert!(matches!(
+        post(&mut sending, id),
+        (Header::RuntreadRtm(_), 300)
+    ));
+    assert_eq!(sending.nacked(peer(2), id), Err(Mistake::NoOperation));
+    assert_eq!(sending.nacked(peer(1), id), Ok(Some(300)));
+    assert_eq!(sending.nacked(peer(1), id), Err(Mistake::NoOperation));
+    let (Header::LongctsRtm(answer), 0) = post(&mut sending, id) else {
+        panic!("another packet");
+    };
+    assert!(answer.options.flags.contains(ReqFlags::READ_NACK));
+    assert_eq!(answer.msg_id, MsgId(9));
+    assert!(sending.granted(peer(1), id, &cts(8, 1700)).is_ok());
+    let (Header::CtsData(data), _) = post(&mut sending, id) else {
+        panic!("another packet");
+    };
+    assert_eq!(data.seg_offset, 300);
+}
+
+#[test]
+fn an_operation_that_is_read_ends_with_eor_and_leaves_its_registrations() {
+    let mut sending = sending();
+    let remote = RmaIovs::first_of([RmaIov::new(1000, 2000, 2)]);
+    let stream = Stream::LongRead(Request::Message(head()), remote);
+    let read = Bulk {
+        to_move: 0,
+        allowed: 0,
+        own_regions: Some(Box::new([])),
+        runt: Some(0),
+        ..bulk(2000, stream)
+    };
+    let id = start(&mut sending, 2000, Awaited::Eor, read);
+    assert!(matches!(
+        post(&mut sending, id),
+        (Header::LongreadRtm(_), 0)
+    ));
+    // EOR may overtake the completion of the request.
+    let wrong = sending.acknowledged(peer(1), id, Awaited::Receipt);
+    assert_eq!(wrong, Err(Mistake::NoOperation));
+    assert!(sending.acknowledged(peer(1), id, Awaited::Eor).is_ok());
+    assert!(sending.take_ended(id).is_none());
+    sending.done(id);
+    let leftovers = sending.take_ended(id).unwrap().leftovers;
+    assert!(leftovers.own_regions.is_some());
+    assert_eq!(leftovers.runt, Some(0));
+}
+
+#[test]
+fn rdma_writes_are_cut_at_the_limit() {
+    let mut sending = sending();
+    let remote = RmaIovs::first_of([RmaIov::new(9000, 250, 2)]);
+    let write = bulk(250, Stream::RdmaWrite(remote, Some(4)));
+    let id = start(&mut sending, 250, Awaited::Nothing, write);
+    let mut lengths = Vec::new();
+    while sending.due(id) == Due::Post {
+        let Some(Next::Write(part, Some(4))) = sending.next(id, 100, CONNID, None) else {
+            panic!("another request");
+        };
+        lengths.push(part.local.length);
+        sending.write_posted(id, part.local.length as u64);
+    }
+    assert_eq!(lengths, [100, 100, 50]);
+}
+
+#[test]
+fn a_failed_operation_ends_when_the_device_is_done_with_it_and_posts_no_more() {
+    let mut sending = sending();
+    let stream = Stream::Medium(head(), segment_size(2000, 900));
+    let id = start(&mut sending, 2000, Awaited::Receipt, bulk(2000, stream));
+    post(&mut sending, id);
+    sending.fail(id, FAILURE);
+    assert_eq!(sending.due(id), Due::Nothing);
+    assert!(!sending.enqueue(id));
+    assert!(sending.take_ended(id).is_none());
+    sending.done(id);
+    assert_eq!(sending.take_ended(id).unwrap().failure, Some(FAILURE));
+}
+
+#[test]
+fn peers_reads_have_room_beside_the_operations_of_the_application() {
+    let mut sending = sending();
+    let stream = Stream::ReadResponse(RecvId(4));
+    sending.reserve();
+    for _ in 0..2 {
+        let one = Outbound::one_packet(peer(1), report().unwrap(), 8, Awaited::Receipt);
+        assert!(sending.start(one).is_some());
+    }
+    assert!(sending.is_full());
+    let refused = sending.start_bulk(peer(1), report(), 8, Awaited::Nothing, bulk(8, stream));
+    assert!(refused.is_err());
+    let id = sending
+        .start_bulk(peer(1), None, 8, Awaited::Nothing, bulk(8, stream))
+        .unwrap();
+    assert_eq!(sending.peers_reads(|_| true), [id]);
+    let (Header::ReadRsp(response), 8) = post(&mut sending, id) else {
+        panic!("another packet");
+    };
+    assert_eq!(response.connid, Some(CONNID));
+    sending.done(id);
+    assert!(sending.take_ended(id).unwrap().report.is_none());
+    assert!(sending.is_full());
+    sending.free();
+    assert!(!sending.is_full());
+}

@@ -1,0 +1,212 @@
+//! Operations that send data: starting them, posting their packets as the device has room, and their
+//! end.
+
+use crate::endpoint::Endpoint;
+use crate::endpoint::api::completion::PacketError;
+use crate::endpoint::api::error::{EndpointError, Failure};
+use crate::endpoint::api::reports::Report;
+use crate::endpoint::base::ids::{OutboundId, PeerId};
+use crate::endpoint::posting::{Owner, QUANTUM, Rdma, Work};
+use crate::endpoint::sending::{Awaited, Bulk, Due, Leftovers, Mistake, Next};
+use crate::nic::{Domain, Nic};
+use crate::wire::{Connid, ExtraFeatures, PacketType};
+
+impl<N: Nic> Endpoint<N> {
+    /// Makes an operation of more than one packet.
+    ///
+    /// # Errors
+    /// [`EndpointError::TryAgain`] if there are too many operations of the application.
+    pub(crate) fn new_bulk(
+        &mut self,
+        peer: PeerId,
+        report: Option<Report>,
+        length: u64,
+        awaited: Awaited,
+        bulk: Bulk,
+    ) -> Result<OutboundId, EndpointError> {
+        self.sending
+            .start_bulk(peer, report, length, awaited, bulk)
+            .map_err(|own_regions| {
+                self.deregister_own(own_regions);
+                EndpointError::TryAgain
+            })
+    }
+
+    /// Starts an operation: its first packet goes out now, as the call can still fail, others follow
+    /// as the device has room.
+    pub(crate) fn start_stream(&mut self, id: OutboundId) -> Result<(), EndpointError> {
+        if let Err(error) = self.send_next(id) {
+            self.discard_outbound(id);
+            return Err(error);
+        }
+        self.queue_outbound(id);
+        Ok(())
+    }
+
+    /// Takes out an operation that could not be started.
+    pub(crate) fn discard_outbound(&mut self, id: OutboundId) {
+        if let Some((peer, leftovers)) = self.sending.discard(id) {
+            self.drop_leftovers(peer, leftovers);
+        }
+    }
+
+    #[inline]
+    fn drop_leftovers(&mut self, peer: PeerId, leftovers: Leftovers) {
+        if leftovers.own_regions.is_some() {
+            self.deregister_own(leftovers.own_regions);
+        }
+        if let Some(runt) = leftovers.runt {
+            self.end_read_based(peer, runt);
+        }
+    }
+
+    /// Notes that a peer reads a message no more that had so many bytes in packets.
+    pub(crate) fn end_read_based(&mut self, peer: PeerId, runt: u64) {
+        if let Some(state) = self.peers.state_mut(peer) {
+            state.read_based.end(runt);
+        }
+    }
+
+    /// Queues an operation that has something to post.
+    pub(crate) fn queue_outbound(&mut self, id: OutboundId) {
+        if self.sending.enqueue(id) {
+            self.posting.queue(Work::Outbound(id));
+        }
+    }
+
+    /// Posts packets of an operation, up to [`QUANTUM`]. Returns whether there are more to post.
+    ///
+    /// # Errors
+    /// Only [`EndpointError::TryAgain`]; other errors end the operation.
+    pub(crate) fn send_stream(&mut self, id: OutboundId) -> Result<bool, EndpointError> {
+        for _ in 0..QUANTUM {
+            match self.sending.due(id) {
+                Due::Nothing => return Ok(false),
+                Due::Data(peer) if self.waits_for_handshake(peer, id) => return Ok(false),
+                Due::Data(_) | Due::Post => {}
+            }
+            match self.send_next(id) {
+                Ok(()) => {}
+                Err(EndpointError::TryAgain) => return Err(EndpointError::TryAgain),
+                Err(error) => {
+                    self.sending.dequeue(id);
+                    self.fail_outbound(id, Failure::of_post(&error));
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Makes an operation wait if its peer has not sent its HANDSHAKE. Only that says whether CTSDATA
+    /// may have a connection id, and without one the peer cannot tell us from an earlier owner of our
+    /// queue pair number whose last packets arrive late. Stock libfabric since 1.17 waits as well.
+    fn waits_for_handshake(&mut self, peer: PeerId, id: OutboundId) -> bool {
+        let Some(state) = self.peers.state_mut(peer) else {
+            return false;
+        };
+        let Some(waiting) = state.handshake.waiting() else {
+            return false;
+        };
+        // It stays marked as queued: more windows do not put it here again.
+        waiting.granted_data.push(id);
+        true
+    }
+
+    /// Posts what an operation posts next.
+    fn send_next(&mut self, id: OutboundId) -> Result<(), EndpointError> {
+        let Some(peer) = self.sending.peer(id) else {
+            return Ok(());
+        };
+        let connid = Connid::from(self.address.qkey);
+        // libfabric before 1.14 would take it for data; it does not ask for it.
+        let features = self.features(peer);
+        let in_data = features
+            .is_some_and(|features| features.extra.contains(ExtraFeatures::CONNID_HEADER))
+            .then_some(connid);
+        let limit = self.posting.nic().attributes().max_rdma_size.max(1);
+        match self.sending.next(id, limit, connid, in_data) {
+            None => {}
+            Some(Next::Unregistered) => {
+                return Err(EndpointError::Unsupported(
+                    "an RDMA write of unregistered memory",
+                ));
+            }
+            Some(Next::Write(part, immediate)) => {
+                let length = part.local.length as u64;
+                self.post_rdma(peer, Owner::Outbound(id), part, Rdma::Write(immediate))?;
+                self.sending.write_posted(id, length);
+            }
+            Some(Next::Packet(next)) => {
+                let mut packet = self.posting.start_packet(&next.header)?;
+                if let Some((source, from, protocol)) = self.sending.data(id) {
+                    let copied = self
+                        .posting
+                        .attach(&mut packet, source, from, next.size, true)?;
+                    self.reports.statistics.note_sent(protocol, copied);
+                }
+                self.post_packet(peer, Owner::Outbound(id), packet)?;
+                self.sending.packet_posted(id, &next);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends an operation if everything about it has happened.
+    #[inline]
+    pub(crate) fn finish_outbound(&mut self, id: OutboundId) {
+        let Some(ended) = self.sending.take_ended(id) else {
+            return;
+        };
+        let peer = ended.peer;
+        self.drop_leftovers(peer, ended.leftovers);
+        match ended.report {
+            Some(report) => self
+                .reports
+                .sent(peer, &report, ended.length, ended.failure),
+            None => {
+                self.end_operation(peer);
+                self.end_request(peer);
+            }
+        }
+    }
+
+    /// Notes that an operation failed; it ends when the device is done with its memory.
+    pub(crate) fn fail_outbound(&mut self, id: OutboundId, failure: Failure) {
+        self.sending.fail(id, failure);
+        self.finish_outbound(id);
+    }
+
+    /// The packet arrived that an operation waited for.
+    pub(crate) fn on_acknowledged(
+        &mut self,
+        peer: PeerId,
+        id: u32,
+        awaited: Awaited,
+        packet_type: PacketType,
+    ) {
+        let operation = OutboundId::from_wire(id);
+        match self.sending.acknowledged(peer, operation, awaited) {
+            Ok(()) => self.finish_outbound(operation),
+            Err(mistake) => self.refuse_mistake(peer, packet_type, id, mistake),
+        }
+    }
+
+    /// Reports a packet that names an operation, and changes nothing.
+    #[cold]
+    pub(crate) fn refuse_mistake(
+        &mut self,
+        peer: PeerId,
+        packet_type: PacketType,
+        id: u32,
+        mistake: Mistake,
+    ) {
+        match mistake {
+            Mistake::NoOperation => self.reports.refuse_id(peer, packet_type, id),
+            Mistake::Sizes => {
+                let reason = PacketError::SizeMismatch;
+                self.reports.refuse(Some(peer), packet_type.code(), reason);
+            }
+        }
+    }
+}
