@@ -518,7 +518,7 @@ fn wrong_usage_and_unfit_input_are_2_with_the_remedy() {
             .into_bytes(),
     );
     let corpus = corpus().display().to_string();
-    let cases: [(&[&str], &[&str]); 11] = [
+    let cases: [(&[&str], &[&str]); 13] = [
         (
             &["run", "no-such-directory"],
             &["no-such-directory", "neither"],
@@ -551,6 +551,15 @@ fn wrong_usage_and_unfit_input_are_2_with_the_remedy() {
                 "./no-such-efa-emu",
             ],
             &["typo.toml:33"],
+        ),
+        (
+            &["drive", "libfabric", "--libfabric", "./no-such-library.so"],
+            &["no-such-library.so: cannot open", "No such file"],
+        ),
+        // A library, but another one. Every system that runs this has it loaded.
+        (
+            &["drive", "libfabric", "--libfabric", "libm.so.6"],
+            &["libm.so.6", "undefined symbol: fi_", "--libfabric PATH"],
         ),
     ];
     for (arguments, expected) in cases {

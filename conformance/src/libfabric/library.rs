@@ -31,9 +31,13 @@ impl Library {
 
     /// Loads the library at `path`, or by `path` as a name if it has no slash.
     pub fn load(path: &Path) -> Result<Self, Error> {
-        let failed = |source| Error::Load {
+        // What the loader says is behind the error that `libloading` makes of it.
+        let failed = |error: libloading::Error| Error::Load {
             path: path.to_owned(),
-            source,
+            reason: match std::error::Error::source(&error) {
+                Some(source) => source.to_string(),
+                None => error.to_string(),
+            },
         };
         // SAFETY: libfabric's constructors only set up its own state; the caller chose the file.
         let library = unsafe { libloading::Library::new(path) }.map_err(failed)?;

@@ -79,12 +79,12 @@ impl FromStr for Version {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The library could not be loaded, or lacks a symbol.
-    #[error("cannot load libfabric from {path}: {source}; name the library with --libfabric PATH")]
+    #[error("cannot load libfabric from {path}: {reason}; name the library with --libfabric PATH")]
     Load {
         /// What was to be loaded.
         path: PathBuf,
         /// The loader's message.
-        source: libloading::Error,
+        reason: String,
     },
     /// A call returned an error.
     #[error("libfabric's {call} failed: {text} (error {code})")]

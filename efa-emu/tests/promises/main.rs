@@ -21,7 +21,7 @@ mod release;
 mod run;
 mod user_queue_pair;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::env;
 use std::rc::Rc;
@@ -137,7 +137,13 @@ fn the_programs_use_every_packet_of_the_protocol() {
 
 #[test]
 fn the_programs_meet_every_trouble() {
-    let met = run_seeds(150, |_, _| {});
+    let most_losses = Rc::new(Cell::new(0));
+    let met = run_seeds(150, |_, fabric| {
+        let most = Rc::clone(&most_losses);
+        fabric.add_tap(move |frame| most.set(most.get().max(frame.frame.lost)));
+    });
+    // One more, and its request is given up.
+    assert_eq!(most_losses.get(), 11);
     let Troubles {
         overruns,
         orphans,

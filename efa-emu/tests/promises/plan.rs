@@ -180,7 +180,10 @@ impl Plan {
             withdrawals: rng.random_bool(0.3),
         };
         let length = rng.random_range(20..90);
-        let steps = (0..length).map(|_| step(&mut rng, count, kinds)).collect();
+        let mut drops = most_drops(&fabric.network);
+        let steps = (0..length)
+            .map(|_| step(&mut rng, count, kinds, &mut drops))
+            .collect();
         Plan {
             seed,
             fabric,
@@ -312,7 +315,19 @@ fn manner(rng: &mut StdRng) -> Manner {
     .unwrap()
 }
 
-fn step(rng: &mut StdRng, count: usize, kinds: Kinds) -> Step {
+/// Frames that all rules of a run together may drop: if it is always the same one, its request is not
+/// given up.
+fn most_drops(network: &NetworkConfig) -> u64 {
+    let attempts = u64::from(network.reliability.attempts);
+    match network.loss {
+        Probability::NEVER => attempts - 1,
+        // What is left is enough for the losses of the network itself.
+        _ => attempts / 2,
+    }
+}
+
+/// `drops` is how many frames the rules of further steps may drop.
+fn step(rng: &mut StdRng, count: usize, kinds: Kinds, drops: &mut u64) -> Step {
     let from = rng.random_range(0..count);
     // A program may talk to itself.
     let to = rng.random_range(0..count);
@@ -398,7 +413,7 @@ fn step(rng: &mut StdRng, count: usize, kinds: Kinds) -> Step {
             tagged: tag.is_some(),
             keep: rng.random(),
         },
-        81..87 if kinds.faults => Step::Fault(Box::new(fault(rng))),
+        81..87 if kinds.faults => Step::Fault(Box::new(fault(rng, drops))),
         87..89 if kinds.deaths => Step::Die { at: from },
         89 if kinds.deaths && from != to => Step::Forget { at: from, peer: to },
         90..92 if kinds.withdrawals => Step::Withdraw { at: from },
@@ -409,7 +424,7 @@ fn step(rng: &mut StdRng, count: usize, kinds: Kinds) -> Step {
 }
 
 /// A fault of which everything recovers.
-fn fault(rng: &mut StdRng) -> Fault {
+fn fault(rng: &mut StdRng, drops: &mut u64) -> Fault {
     if rng.random_bool(0.3) {
         let fail = Action::Fail(efa_emu::fault::Errno(12));
         return Fault::new(Match::any(Point::Registration), fail)
@@ -420,7 +435,7 @@ fn fault(rng: &mut StdRng) -> Fault {
     let packets: [u8; 18] = [
         3, 4, 5, 7, 8, 9, 10, 11, 64, 65, 66, 67, 68, 69, 128, 130, 133, 135,
     ];
-    let mut when = match rng.random_range(0..3) {
+    let when = match rng.random_range(0..3) {
         0 => Match::any(on),
         _ => Match {
             on,
@@ -428,16 +443,24 @@ fn fault(rng: &mut StdRng) -> Fault {
         },
     };
     let late = Duration::from_micros(rng.random_range(1..2000));
-    let then = match (rng.random_range(0..3), on) {
+    let mut then = match (rng.random_range(0..3), on) {
         (0, Point::Request) => Action::Answer(Status::RemoteRnr),
         (1, _) => Action::Drop,
         _ => Action::Delay(Delay::from(late)),
     };
+    let mut times = rng.random_range(1..12);
     if then == Action::Drop {
-        // However many rules drop it, no frame is lost so often that its request is given up.
-        when.repeated = Some(false);
+        times = match rng.random_bool(0.4) {
+            true => *drops,
+            false => times.min(*drops),
+        };
+        *drops -= times;
+        if times == 0 {
+            then = Action::Delay(Delay::from(late));
+            times = 1;
+        }
     }
     Fault::new(when, then)
         .skip(rng.random_range(0..4))
-        .times(rng.random_range(1..8))
+        .times(times)
 }
