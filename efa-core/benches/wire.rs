@@ -128,12 +128,6 @@ fn nanoseconds(work: &mut dyn FnMut()) -> f64 {
     times[BATCHES / 2].as_secs_f64() * 1e9 / f64::from(BATCH)
 }
 
-fn allocations(work: &mut dyn FnMut()) -> u64 {
-    let before = heap::allocations();
-    work();
-    heap::allocations() - before
-}
-
 fn main() {
     let eager = EagerRtm {
         msg_id: MsgId(7),
@@ -219,7 +213,7 @@ fn main() {
     for group in &mut groups {
         let mut peer = None;
         for row in group {
-            let allocations = allocations(&mut row.work);
+            let allocations = heap::allocations_of(&mut row.work);
             let time = nanoseconds(&mut row.work);
             let ratio = time / *peer.get_or_insert(time);
             println!(

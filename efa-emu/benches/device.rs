@@ -2,14 +2,11 @@
 //! nothing. The peer is a message through a crossbeam channel in the same thread: the least that
 //! anything costs which hands 64 bytes from one place to another.
 
-#[path = "../tests/device_rig/mod.rs"]
-mod device_rig;
-
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
-use device_rig::Rig;
+use efa_testing::device::BareLink;
 
 /// One line of the result.
 struct Row {
@@ -18,14 +15,14 @@ struct Row {
     work: Box<dyn FnMut()>,
 }
 
-fn row(name: &'static str, work: fn(&mut Rig, u64)) -> Row {
-    let mut rig = Rig::new();
+fn row(name: &'static str, work: fn(&mut BareLink, u64)) -> Row {
+    let mut link = BareLink::default();
     let mut wr_id = 0;
     Row {
         name,
         work: Box::new(move || {
             wr_id += 1;
-            work(&mut rig, black_box(wr_id));
+            work(&mut link, black_box(wr_id));
         }),
     }
 }
@@ -59,9 +56,9 @@ fn main() {
     // A message is two posts, four steps of two devices and two polls.
     let mut rows = [
         peer,
-        row("send and receive, 64 bytes", Rig::message),
-        row("RDMA write, 64 bytes", Rig::write),
-        row("idle turn", |rig, _| rig.idle()),
+        row("send and receive, 64 bytes", BareLink::message),
+        row("RDMA write, 64 bytes", BareLink::write),
+        row("idle turn", |link, _| link.idle()),
     ];
     let mut criterion = Criterion::default()
         .warm_up_time(Duration::from_millis(300))

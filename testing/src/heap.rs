@@ -2,6 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::hint::black_box;
 
 /// Use it as the `#[global_allocator]`.
 pub struct CountingHeap;
@@ -14,6 +15,19 @@ thread_local! {
 /// Allocations and reallocations of this thread so far.
 pub fn allocations() -> u64 {
     ALLOCATIONS.get()
+}
+
+/// Allocations and reallocations of this thread during some work.
+///
+/// # Panics
+/// If [`CountingHeap`] is not the global allocator, so that nothing would be counted.
+pub fn allocations_of(work: impl FnOnce()) -> u64 {
+    let before = allocations();
+    drop(black_box(Box::new(7)));
+    assert_eq!(allocations() - before, 1, "the counter counts");
+    let before = allocations();
+    work();
+    allocations() - before
 }
 
 /// Bytes that this thread has allocated and not freed.

@@ -1,4 +1,6 @@
 //! What the tests of several packages share. Nothing else depends on it.
 
+#[cfg(feature = "device")]
+pub mod device;
 pub mod heap;
 pub mod shared_domain;

@@ -88,6 +88,31 @@ pub struct QpChange {
     pub drained_event: bool,
 }
 
+impl QpChange {
+    /// The changes that take a queue pair from [`QpState::Reset`] to [`QpState::ReadyToSend`], in their
+    /// order.
+    pub fn bring_up(qkey: Qkey, rnr_retry: Option<u8>) -> [QpChange; 3] {
+        let to = |state| QpChange {
+            state: Some(state),
+            ..QpChange::default()
+        };
+        [
+            QpChange {
+                pkey_index: Some(0),
+                port: Some(1),
+                qkey: Some(qkey),
+                ..to(QpState::Init)
+            },
+            to(QpState::ReadyToReceive),
+            QpChange {
+                sq_psn: Some(0),
+                rnr_retry,
+                ..to(QpState::ReadyToSend)
+            },
+        ]
+    }
+}
+
 /// What `query_qp` answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpAttributes {

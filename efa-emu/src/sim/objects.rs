@@ -12,7 +12,7 @@ use super::memory::AddressSpace;
 use super::world::{Host, World};
 use crate::device::queue::CompletionRing;
 use crate::device::{
-    CqId, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig, QpRings, QpState, RegionKeys,
+    CqId, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig, QpRings, RegionKeys,
 };
 
 /// The device of a host that is down, or that crashed since the domain was opened.
@@ -312,26 +312,8 @@ impl DeviceQueuePair {
 
     /// Takes the queue pair through its states to ready-to-send.
     pub(super) fn bring_up(&self, qkey: Qkey, rnr_retry: Option<u8>) -> Result<(), NicError> {
-        let steps = [
-            QpChange {
-                state: Some(QpState::Init),
-                pkey_index: Some(0),
-                port: Some(1),
-                qkey: Some(qkey),
-                ..QpChange::default()
-            },
-            QpChange {
-                state: Some(QpState::ReadyToReceive),
-                ..QpChange::default()
-            },
-            QpChange {
-                state: Some(QpState::ReadyToSend),
-                sq_psn: Some(0),
-                rnr_retry,
-                ..QpChange::default()
-            },
-        ];
-        steps.iter().try_for_each(|step| self.modify(step))
+        let mut steps = QpChange::bring_up(qkey, rnr_retry).into_iter();
+        steps.try_for_each(|step| self.modify(&step))
     }
 
     pub(super) fn modify(&self, change: &QpChange) -> Result<(), NicError> {

@@ -5,15 +5,13 @@ use std::path::Path;
 use efa_core::address::{Gid, Qkey, Qpn};
 use efa_core::nic::{Access, Status};
 use efa_emu::device::queue::{Buffer, WqeSize};
-use efa_emu::device::{
-    CqId, Lkey, MemoryRegion, PdId, QpChange, QpConfig, QpState, RegionKeys, Service,
-};
+use efa_emu::device::{CqId, Lkey, MemoryRegion, PdId, QpChange, QpConfig, RegionKeys, Service};
 use efa_emu::profile::Profile;
 use efa_emu::provider::{
-    Completion, CompletionQueue, QueueOwner, RecvQueue, RecvQueueConfig, Retired, SendData,
-    SendOpcode, SendQueue, SendQueueConfig, SendRequest, UdAddress,
+    Completion, CompletionQueue, SendData, SendOpcode, SendRequest, UdAddress,
 };
 use efa_emu::transport::{Engine, Fabric, HostConfig};
+use efa_testing::device::{ClientQueues, Kind};
 
 /// Name of the fabric of all tests; each test has its own directory for it.
 pub(crate) const FABRIC: &str = "test";
@@ -42,35 +40,13 @@ impl Address {
     }
 }
 
-struct Queues {
-    qpn: Qpn,
-    send: SendQueue,
-    recv: RecvQueue,
-}
-
-impl QueueOwner for Queues {
-    fn retire_send(&mut self, qpn: Qpn, request_id: u16) -> Retired {
-        assert_eq!(qpn, self.qpn);
-        self.send.retire(request_id)
-    }
-
-    fn retire_recv(&mut self, qpn: Qpn, request_id: u16) -> Retired {
-        assert_eq!(qpn, self.qpn);
-        self.recv.retire(request_id)
-    }
-
-    fn owns(&mut self, qpn: Qpn) -> bool {
-        qpn == self.qpn
-    }
-}
-
 /// An opened device with one queue pair that is ready to send.
 pub(crate) struct Client {
     pub(crate) engine: Engine,
     pub(crate) pd: PdId,
     pub(crate) cq: CqId,
     completions: CompletionQueue,
-    queues: Queues,
+    queues: ClientQueues,
     qkey: Qkey,
 }
 
@@ -116,7 +92,7 @@ impl Client {
     ) -> Client {
         let mut profile = Profile::by_name("efa2").unwrap().clone();
         change(&mut profile);
-        let engine = Engine::open_in(&fabric(root), config, profile).unwrap();
+        let engine = Engine::open_in(&fabric(root), config, profile.clone()).unwrap();
         let (pd, cq, ring) = engine
             .with_device(|device| {
                 let pd = device.alloc_pd().unwrap();
@@ -132,34 +108,17 @@ impl Client {
                 recv_cq: cq,
                 send_entries: 1024,
                 wqe_size: WqeSize::Bytes64,
-                recv_descriptors: 1024,
+                recv_descriptors: 4096,
                 unsolicited_write_recv: false,
             })
             .unwrap();
-        let send = SendQueue::new(
-            rings.send,
-            SendQueueConfig {
-                max_sge: 2,
-                max_rdma_sge: 1,
-                max_inline: 32,
-                inline_write: false,
-                signal_all: true,
-                generation: qpn.0.into(),
-            },
-        );
-        let recv = RecvQueue::new(
-            rings.recv,
-            RecvQueueConfig {
-                max_sge: 1,
-                generation: qpn.0.into(),
-            },
-        );
+        let generation = qpn.0.into();
         let mut client = Client {
             engine,
             pd,
             cq,
             completions: CompletionQueue::new(ring),
-            queues: Queues { qpn, send, recv },
+            queues: ClientQueues::new(qpn, rings, &profile, WqeSize::Bytes64, generation),
             qkey,
         };
         client.ready();
@@ -167,25 +126,7 @@ impl Client {
     }
 
     fn ready(&mut self) {
-        let steps = [
-            QpChange {
-                state: Some(QpState::Init),
-                pkey_index: Some(0),
-                port: Some(1),
-                qkey: Some(self.qkey),
-                ..QpChange::default()
-            },
-            QpChange {
-                state: Some(QpState::ReadyToReceive),
-                ..QpChange::default()
-            },
-            QpChange {
-                state: Some(QpState::ReadyToSend),
-                sq_psn: Some(0),
-                ..QpChange::default()
-            },
-        ];
-        for change in steps {
+        for change in QpChange::bring_up(self.qkey, None) {
             self.modify(&change);
         }
     }
@@ -197,8 +138,7 @@ impl Client {
             .unwrap()
             .unwrap();
         if let Some(state) = change.state {
-            self.queues.send.set_state(state);
-            self.queues.recv.set_state(state);
+            self.queues.set_state(state);
         }
     }
 
@@ -298,9 +238,7 @@ impl Client {
         local: Buffer,
         remote: (u64, u32),
     ) {
-        self.queues.send.start();
-        self.queues.send.rdma_read(wr_id, 0, remote.1, remote.0);
-        self.finish_rdma(to, local);
+        self.post_rdma(wr_id, to, Kind::Read, local, remote);
     }
 
     pub(crate) fn post_write(
@@ -311,34 +249,34 @@ impl Client {
         remote: (u64, u32),
         immediate: Option<u32>,
     ) {
-        self.queues.send.start();
-        self.queues
-            .send
-            .rdma_write(wr_id, 0, remote.1, remote.0, immediate);
-        self.finish_rdma(to, local);
+        self.post_rdma(wr_id, to, Kind::Write(immediate), local, remote);
     }
 
-    fn finish_rdma(&mut self, to: UdAddress, local: Buffer) {
-        self.queues.send.set_ud_addr(to);
-        self.queues.send.set_sge_list(&[local]);
-        self.queues.send.complete().unwrap();
-        self.queues.send.publish();
+    fn post_rdma(
+        &mut self,
+        wr_id: u64,
+        to: UdAddress,
+        kind: Kind,
+        local: Buffer,
+        remote: (u64, u32),
+    ) {
+        self.queues.post_rdma(wr_id, to, kind, local, remote);
         self.engine.look_at_send_queue(self.queues.qpn).unwrap();
     }
 
     /// The next completion, if there is one now. Lets the engine work if there is none yet.
     pub(crate) fn poll(&mut self) -> Option<Completion> {
-        let found = self.completions.next(&mut self.queues);
-        if found.is_some() {
-            return found;
-        }
-        self.engine.progress();
-        self.completions.next(&mut self.queues)
+        self.glance().or_else(|| {
+            self.engine.progress();
+            self.glance()
+        })
     }
 
     /// The next completion that is there without the engine being asked to work.
     pub(crate) fn glance(&mut self) -> Option<Completion> {
-        self.completions.next(&mut self.queues)
+        let found = self.completions.next(&mut self.queues);
+        assert_eq!(self.completions.stale(), 0, "completions of nobody");
+        found
     }
 
     /// Waits for the next completion.

@@ -1,0 +1,140 @@
+//! Two hosts joined by a link that costs next to nothing and allocates nothing: what is measured is the
+//! device and its user-space half.
+
+use std::time::Duration;
+
+use efa_core::address::Gid;
+use efa_core::nic::Status;
+use efa_emu::device::RegionKeys;
+use efa_emu::device::queue::Buffer;
+use efa_emu::link::{HostSegment, Link, LinkBusy, LocalData, RequestHeader, Token, Transfer};
+use efa_emu::provider::{SendData, SendOpcode, SendRequest, UdAddress};
+
+use super::{Host, Kind, MEMORY, QKEY, Setup, gid};
+
+const NOW: Duration = Duration::ZERO;
+
+/// Holds one request.
+#[derive(Default)]
+struct Slot(Option<(Token, RequestHeader)>);
+
+impl Link for Slot {
+    fn try_send(
+        &mut self,
+        _: Gid,
+        token: Token,
+        header: &RequestHeader,
+        _: LocalData<'_>,
+    ) -> Result<(), LinkBusy> {
+        if self.0.is_some() {
+            return Err(LinkBusy);
+        }
+        self.0 = Some((token, *header));
+        Ok(())
+    }
+}
+
+/// Moves nothing.
+struct NoTransfer;
+
+impl Transfer for NoTransfer {
+    fn fetch(&mut self, _: u32, _: HostSegment) -> Result<(), Status> {
+        Ok(())
+    }
+
+    fn store(&mut self, _: u32, _: HostSegment) -> Result<(), Status> {
+        Ok(())
+    }
+
+    fn fill(&mut self, _: u64, _: &[u8]) -> Result<(), Status> {
+        Ok(())
+    }
+}
+
+/// The two hosts; the first one makes requests of the second.
+pub struct BareLink {
+    from: Host,
+    to: Host,
+    address: UdAddress,
+    slot: Slot,
+}
+
+impl Default for BareLink {
+    fn default() -> Self {
+        // Queues of the sizes that libfabric asks for.
+        let setup = Setup {
+            send_entries: 4096,
+            recv_descriptors: 8192,
+            cq_entries: 16384,
+            ..Setup::default()
+        };
+        let [mut from, mut to] = [0, 1].map(|number| Host::new(number, &setup));
+        to.device.create_ah(to.pd, gid(0)).unwrap();
+        let address = UdAddress {
+            ahn: from.device.create_ah(from.pd, gid(1)).unwrap().0,
+            qpn: to.client.qpn,
+            qkey: QKEY,
+        };
+        BareLink {
+            from,
+            to,
+            address,
+            slot: Slot::default(),
+        }
+    }
+}
+
+impl BareLink {
+    fn buffer(keys: RegionKeys, length: u32) -> [Buffer; 1] {
+        [Buffer {
+            address: MEMORY,
+            length,
+            lkey: keys.lkey.0,
+        }]
+    }
+
+    /// Doorbell, transmit, deliver, complete, poll.
+    fn exchange(&mut self, wr_id: u64) {
+        self.from.doorbell();
+        self.from.device.transmit(NOW, &mut self.slot);
+        let (token, header) = self.slot.0.take().expect("one request was posted");
+        let status = self.to.device.deliver(gid(0), &header, &mut NoTransfer);
+        self.from.device.complete(NOW, token, status);
+        assert_eq!(self.from.outcome(), Some((wr_id, Status::Ok)));
+    }
+
+    /// A 64-byte message with everything that belongs to it: the receive posted, the send posted,
+    /// both completions polled.
+    pub fn message(&mut self, wr_id: u64) {
+        let receive = Self::buffer(self.to.keys, 8192);
+        self.to.client.recv.post(wr_id, &receive).unwrap();
+        let send = Self::buffer(self.from.keys, 64);
+        let request = SendRequest {
+            wr_id,
+            opcode: SendOpcode::Send,
+            flags: 0,
+            to: self.address,
+            data: SendData::Buffers(&send),
+        };
+        self.from.client.send.post(&request).unwrap();
+        self.exchange(wr_id);
+        assert_eq!(self.to.outcome(), Some((wr_id, Status::Ok)));
+    }
+
+    /// An RDMA write of 64 bytes through the builder session, with its completion polled.
+    pub fn write(&mut self, wr_id: u64) {
+        let [local] = Self::buffer(self.from.keys, 64);
+        let remote = (MEMORY, self.to.keys.rkey.0);
+        let kind = Kind::Write(None);
+        self.from
+            .client
+            .post_rdma(wr_id, self.address, kind, local, remote);
+        self.exchange(wr_id);
+    }
+
+    /// A turn of the device and of the client with nothing to do.
+    pub fn idle(&mut self) {
+        assert_eq!(self.from.device.transmit(NOW, &mut self.slot), 0);
+        assert!(self.from.poll().is_none());
+    }
+}

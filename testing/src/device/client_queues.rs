@@ -1,0 +1,103 @@
+//! The user-space half of one queue pair.
+
+use efa_core::address::Qpn;
+use efa_emu::device::queue::{Buffer, WqeSize};
+use efa_emu::device::{QpRings, QpState};
+use efa_emu::profile::Profile;
+use efa_emu::provider::{
+    QueueOwner, RecvQueue, RecvQueueConfig, Retired, SendQueue, SendQueueConfig, UdAddress,
+};
+
+use super::host::Kind;
+
+/// Both queues of one queue pair, as their client sees them. Completions of other queue pairs are
+/// stale.
+pub struct ClientQueues {
+    /// The queue pair's number.
+    pub qpn: Qpn,
+    /// The send queue. Every request is signalled.
+    pub send: SendQueue,
+    /// The receive queue.
+    pub recv: RecvQueue,
+}
+
+impl ClientQueues {
+    /// The queues behind `rings`, with what `profile` allows. `generation` tells them from those of an
+    /// earlier queue pair with the same number.
+    pub fn new(
+        qpn: Qpn,
+        rings: QpRings,
+        profile: &Profile,
+        wqe_size: WqeSize,
+        generation: u32,
+    ) -> Self {
+        ClientQueues {
+            qpn,
+            send: SendQueue::new(
+                rings.send,
+                SendQueueConfig {
+                    max_sge: profile.max_sq_sge,
+                    max_rdma_sge: profile.max_rdma_sge,
+                    max_inline: wqe_size.inline_capacity() as u32,
+                    inline_write: wqe_size == WqeSize::Bytes128,
+                    signal_all: true,
+                    generation,
+                },
+            ),
+            recv: RecvQueue::new(
+                rings.recv,
+                RecvQueueConfig {
+                    max_sge: profile.max_rq_sge,
+                    generation,
+                },
+            ),
+        }
+    }
+
+    /// Tells both queues of a new state of the queue pair.
+    pub fn set_state(&mut self, state: QpState) {
+        self.send.set_state(state);
+        self.recv.set_state(state);
+    }
+
+    /// Posts an RDMA request and writes the doorbell, without telling the device. `remote` is an
+    /// address and its key.
+    pub fn post_rdma(
+        &mut self,
+        wr_id: u64,
+        to: UdAddress,
+        kind: Kind,
+        local: Buffer,
+        (address, rkey): (u64, u32),
+    ) {
+        let send = &mut self.send;
+        send.start();
+        match kind {
+            Kind::Read => send.rdma_read(wr_id, 0, rkey, address),
+            Kind::Write(immediate) => send.rdma_write(wr_id, 0, rkey, address, immediate),
+        }
+        send.set_ud_addr(to);
+        send.set_sge_list(&[local]);
+        send.complete().expect("a valid request");
+    }
+}
+
+impl QueueOwner for ClientQueues {
+    fn retire_send(&mut self, qpn: Qpn, request_id: u16) -> Retired {
+        match self.owns(qpn) {
+            true => self.send.retire(request_id),
+            false => Retired::Stale,
+        }
+    }
+
+    fn retire_recv(&mut self, qpn: Qpn, request_id: u16) -> Retired {
+        match self.owns(qpn) {
+            true => self.recv.retire(request_id),
+            false => Retired::Stale,
+        }
+    }
+
+    fn owns(&mut self, qpn: Qpn) -> bool {
+        qpn == self.qpn
+    }
+}

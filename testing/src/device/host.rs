@@ -1,0 +1,268 @@
+//! A host: a device of its own, memory, and one queue pair.
+
+use efa_core::address::{Gid, Qkey, Qpn};
+use efa_core::nic::{Access, DeviceCaps, Status};
+use efa_emu::device::queue::{Buffer, WqeSize};
+use efa_emu::device::{
+    CqId, Device, MemoryRegion, PdId, QpChange, QpConfig, QpState, RegionKeys, Service,
+};
+use efa_emu::profile::Profile;
+use efa_emu::provider::{
+    Completion, CompletionQueue, SendData, SendOpcode, SendRequest, UdAddress,
+};
+
+use super::ClientQueues;
+
+/// Where every host's memory begins.
+pub const MEMORY: u64 = 0x10_0000;
+/// Bytes of every host's memory.
+pub const MEMORY_SIZE: u64 = 1 << 18;
+/// The Q-key of every queue pair.
+pub const QKEY: Qkey = Qkey(0x1122_3344);
+
+/// How hosts are made.
+#[derive(Clone)]
+pub struct Setup {
+    /// The device's generation.
+    pub profile: Profile,
+    /// The queue pair's service.
+    pub service: Service,
+    /// Size of an entry of the send queue.
+    pub wqe_size: WqeSize,
+    /// Entries of the send queue.
+    pub send_entries: u32,
+    /// Buffers of the receive queue.
+    pub recv_descriptors: u32,
+    /// Entries of the completion queue.
+    pub cq_entries: u32,
+    /// Retries of a request that found the receiver not ready, if the device has such.
+    pub rnr_retry: Option<u8>,
+    /// Writes with immediate data need no receive.
+    pub unsolicited_write_recv: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Setup {
+            profile: Profile::default(),
+            service: Service::Srd,
+            wqe_size: WqeSize::Bytes64,
+            send_entries: 16,
+            recv_descriptors: 64,
+            cq_entries: 64,
+            rnr_retry: Some(0),
+            unsolicited_write_recv: false,
+        }
+    }
+}
+
+/// The GID of the host with this number.
+pub fn gid(host: usize) -> Gid {
+    let mut bytes = [0; 16];
+    bytes[0] = 0xfd;
+    bytes[15] = host as u8;
+    Gid(bytes)
+}
+
+/// A device with one queue pair that is ready to send, and its client.
+pub struct Host {
+    /// Its device.
+    pub device: Device,
+    /// The bytes at [`MEMORY`].
+    pub memory: Vec<u8>,
+    /// The protection domain of everything.
+    pub pd: PdId,
+    /// The completion queue of both queues.
+    pub cq: CqId,
+    /// The keys of the memory.
+    pub keys: RegionKeys,
+    /// The client's halves of its queues.
+    pub client: ClientQueues,
+    /// The client's half of the completion queue.
+    pub completions: CompletionQueue,
+    setup: Setup,
+    generation: u32,
+}
+
+impl Host {
+    /// Makes the host with this number.
+    pub fn new(number: usize, setup: &Setup) -> Host {
+        let mut device = Device::new(setup.profile.clone(), gid(number));
+        let pd = device.alloc_pd().unwrap();
+        let mut access = Access::LOCAL_WRITE;
+        access.set(
+            Access::REMOTE_READ,
+            setup.profile.caps.contains(DeviceCaps::RDMA_READ),
+        );
+        access.set(
+            Access::REMOTE_WRITE,
+            setup.profile.caps.contains(DeviceCaps::RDMA_WRITE),
+        );
+        let region = MemoryRegion {
+            address: MEMORY,
+            length: MEMORY_SIZE,
+            iova: MEMORY,
+            access,
+        };
+        let keys = device.register_memory(pd, region).unwrap();
+        let (cq, ring) = device.create_cq(setup.cq_entries).unwrap();
+        let qpn = Qpn(number as u16 + 100);
+        let rings = device.create_qp(qpn, config(pd, cq, setup)).unwrap();
+        let mut host = Host {
+            client: ClientQueues::new(qpn, rings, &setup.profile, setup.wqe_size, 0),
+            completions: CompletionQueue::new(ring),
+            memory: vec![0; MEMORY_SIZE as usize],
+            device,
+            pd,
+            cq,
+            keys,
+            setup: setup.clone(),
+            generation: 0,
+        };
+        host.ready();
+        host
+    }
+
+    /// Destroys the queue pair and makes one with the same number.
+    pub fn recreate_qp(&mut self) {
+        self.device.destroy_qp(self.client.qpn).unwrap();
+        let config = config(self.pd, self.cq, &self.setup);
+        let rings = self.device.create_qp(self.client.qpn, config).unwrap();
+        self.generation += 1;
+        let Setup {
+            profile, wqe_size, ..
+        } = &self.setup;
+        let qpn = self.client.qpn;
+        self.client = ClientQueues::new(qpn, rings, profile, *wqe_size, self.generation);
+        self.ready();
+    }
+
+    /// Changes the queue pair, its state included.
+    pub fn modify(&mut self, change: QpChange) {
+        self.device.modify_qp(self.client.qpn, &change).unwrap();
+        self.client.set_state(change.state.unwrap());
+    }
+
+    /// Changes the state of the queue pair and nothing else.
+    pub fn set_state(&mut self, state: QpState) {
+        self.modify(QpChange {
+            state: Some(state),
+            ..QpChange::default()
+        });
+    }
+
+    /// Brings the queue pair from RESET to RTS.
+    pub fn ready(&mut self) {
+        let rnr_retry = self.setup.rnr_retry.filter(|_| {
+            self.setup.service == Service::Srd
+                && self.setup.profile.caps.contains(DeviceCaps::RNR_RETRY)
+        });
+        for change in QpChange::bring_up(QKEY, rnr_retry) {
+            self.modify(change);
+        }
+    }
+
+    /// A buffer in this host's memory.
+    pub fn buffer(&self, offset: u64, length: u32) -> Buffer {
+        Buffer {
+            address: MEMORY + offset,
+            length,
+            lkey: self.keys.lkey.0,
+        }
+    }
+
+    /// A part of this host's memory.
+    pub fn bytes(&mut self, offset: u64, length: usize) -> &mut [u8] {
+        &mut self.memory[offset as usize..][..length]
+    }
+
+    /// Posts a receive of up to three buffers, given as (offset, length).
+    pub fn post_recv(&mut self, wr_id: u64, parts: &[(u64, u32)]) {
+        let buffers: Vec<_> = parts
+            .iter()
+            .map(|&(offset, length)| self.buffer(offset, length))
+            .collect();
+        self.client.recv.post(wr_id, &buffers).unwrap();
+    }
+
+    /// Posts a send of this host's memory.
+    pub fn post_send(&mut self, wr_id: u64, to: UdAddress, parts: &[(u64, u32)]) {
+        let buffers: Vec<_> = parts
+            .iter()
+            .map(|&(offset, length)| self.buffer(offset, length))
+            .collect();
+        self.post(wr_id, to, SendOpcode::Send, SendData::Buffers(&buffers));
+    }
+
+    /// Posts a request that is no RDMA.
+    pub fn post(&mut self, wr_id: u64, to: UdAddress, opcode: SendOpcode, data: SendData<'_>) {
+        let request = SendRequest {
+            wr_id,
+            opcode,
+            flags: 0,
+            to,
+            data,
+        };
+        self.client.send.post(&request).unwrap();
+        self.doorbell();
+    }
+
+    /// Posts an RDMA request between this host's memory and the memory that `rkey` names.
+    pub fn post_rdma(&mut self, wr_id: u64, to: UdAddress, rdma: Rdma) {
+        let local = self.buffer(rdma.local.0, rdma.local.1);
+        let remote = (rdma.remote, rdma.rkey);
+        self.client.post_rdma(wr_id, to, rdma.kind, local, remote);
+        self.doorbell();
+    }
+
+    /// Tells the device of what was posted.
+    pub fn doorbell(&mut self) {
+        self.device.look_at_send_queue(self.client.qpn).unwrap();
+    }
+
+    /// The next completion.
+    pub fn poll(&mut self) -> Option<Completion> {
+        self.completions.next(&mut self.client)
+    }
+
+    /// The next completion, as (work request id, status).
+    pub fn outcome(&mut self) -> Option<(u64, Status)> {
+        self.poll()
+            .map(|completion| (completion.wr_id, completion.status().unwrap()))
+    }
+}
+
+fn config(pd: PdId, cq: CqId, setup: &Setup) -> QpConfig {
+    QpConfig {
+        service: setup.service,
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        send_entries: setup.send_entries,
+        wqe_size: setup.wqe_size,
+        recv_descriptors: setup.recv_descriptors,
+        unsolicited_write_recv: setup.unsolicited_write_recv,
+    }
+}
+
+/// An RDMA request.
+#[derive(Clone, Copy)]
+pub struct Rdma {
+    /// Read or write.
+    pub kind: Kind,
+    /// Offset and length in the requester's memory.
+    pub local: (u64, u32),
+    /// The other host's address.
+    pub remote: u64,
+    /// Its key.
+    pub rkey: u32,
+}
+
+/// What an RDMA request does.
+#[derive(Clone, Copy)]
+pub enum Kind {
+    /// A read.
+    Read,
+    /// A write, with immediate data or without.
+    Write(Option<u32>),
+}

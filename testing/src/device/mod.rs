@@ -1,0 +1,10 @@
+//! Clients of the emulated device, below the verbs: the user-space halves of their queues, hosts, and
+//! two hosts with next to nothing between them.
+
+mod bare_link;
+mod client_queues;
+mod host;
+
+pub use bare_link::BareLink;
+pub use client_queues::ClientQueues;
+pub use host::{Host, Kind, MEMORY, MEMORY_SIZE, QKEY, Rdma, Setup, gid};
