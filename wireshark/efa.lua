@@ -22,6 +22,8 @@ set_plugin_info({
 
 -- >>> generated from efa_core::wire and efa_emu::frame, do not edit
 local UDP_PORT = 61344
+local MAGIC = "EF"
+local HEADER_VERSION = 1
 local HEADER_LENGTH = 32
 local RDMA_HEADER_LENGTH = 56
 local OPCODES = {
@@ -32,6 +34,8 @@ local OPCODES = {
     [5] = "RESPONSE",
     [6] = "DATAGRAM",
 }
+local HAS_RDMA = { [2] = true, [3] = true, [4] = true }
+local IS_ANSWER = { [3] = true, [5] = true }
 local STATUSES = {
     [0] = "OK",
     [1] = "FLUSHED",
@@ -70,6 +74,45 @@ local STATUS_MEANINGS = {
     [15] = "the peer cannot be reached",
     [18] = "the peer's device lacks the feature",
 }
+-- {bit, name, description}
+local HEADER_FLAGS = {
+    { 0, "immediate", "the immediate field is meaningful. An RDMA write carries it in its last frame" },
+    { 1, "retransmission", "sent again: after a loss, or after the receiver was not ready" },
+    { 2, "not_captured", "the data was left out of the capture; nothing follows the header" },
+}
+-- {name, kind of ProtoField, description, base and value strings; at = offset, bytes;
+-- flag = bit that it needs, opcode = the only one that it is for, hidden = without meaning}
+local HEADER_FIELDS = {
+    { "magic", "string", "the bytes `45 46`, \"EF\"", at = 0, bytes = 2 },
+    { "version", "uint8", "version of the format, 1", base.DEC, at = 2, bytes = 1 },
+    { "opcode", "uint8", "what the frame is", base.DEC, OPCODES, at = 3, bytes = 1 },
+    { "flags", "uint16", "the flags below", base.HEX, at = 4, bytes = 2 },
+    { "header_length", "uint16", "bytes of the header: 32, or 56 with the RDMA extension", base.DEC, at = 6, bytes = 2 },
+    { "source_qpn", "uint16", "queue pair of the sender of this frame", base.DEC, at = 8, bytes = 2 },
+    { "destination_qpn", "uint16", "queue pair of the receiver of this frame", base.DEC, at = 10, bytes = 2 },
+    { "qkey", "uint32", "Q-key of the request; answers repeat it", base.HEX, at = 12, bytes = 4 },
+    { "sequence", "uint32", "counts the requests of the initiating queue pair from 0, wraps; answers and retries repeat it", base.DEC, at = 16, bytes = 4 },
+    { "immediate", "uint32", "data for the receiver's completion", base.HEX, at = 20, bytes = 4, flag = 0 },
+    { "status", "uint8", "the EFA completion status of the request", base.DEC, STATUSES, at = 24, bytes = 1, opcode = 5 },
+    { "reserved", "uint8", "0", base.DEC, at = 25, bytes = 1, hidden = true },
+    { "path", "uint16", "number of the path through the network", base.DEC, at = 26, bytes = 2 },
+    { "payload_length", "uint32", "bytes of data of this frame, whether or not they were captured", base.DEC, at = 28, bytes = 4 },
+}
+local RDMA_FIELDS = {
+    { "rdma.remote_address", "uint64", "first byte of the responder's memory, for the whole operation", base.HEX, at = 32, bytes = 8 },
+    { "rdma.remote_key", "uint32", "key of that memory", base.HEX, at = 40, bytes = 4 },
+    { "rdma.total_length", "uint32", "bytes of the whole operation", base.DEC, at = 44, bytes = 4 },
+    { "rdma.offset", "uint32", "where in the operation this frame's data begins", base.DEC, at = 48, bytes = 4 },
+    { "rdma.reserved", "uint32", "0", base.DEC, at = 52, bytes = 4, hidden = true },
+}
+local function unpack_header(h, raw)
+    h.magic, h.version, h.opcode, h.flags, h.header_length, h.source_qpn, h.destination_qpn, h.qkey, h.sequence, h.immediate, h.status, h.reserved, h.path, h.payload_length =
+        Struct.unpack("<c2BBI2I2I2I2I4I4I4BBI2I4", raw, 1)
+end
+local function unpack_rdma_header(h, raw)
+    h.rdma_remote_address, h.rdma_remote_key, h.rdma_total_length, h.rdma_offset, h.rdma_reserved =
+        Struct.unpack("<I8I4I4I4I4", raw, 33)
+end
 local DATATYPES = {
     [0] = "INT8",
     [1] = "UINT8",
@@ -410,41 +453,10 @@ local function rdm_field(kind, name, label, ...)
     F[name] = ProtoField[kind]("efa_rdm." .. name, label, ...)
 end
 
-efa_field("string", "magic", "Magic")
-efa_field("uint8", "version", "Version")
-efa_field("uint8", "opcode", "Opcode", base.DEC, OPCODES)
-efa_field("uint16", "flags", "Flags", base.HEX)
-efa_field("bool", "flags.immediate", "Immediate present", 16, nil, 0x1)
-efa_field("bool", "flags.retransmission", "Retransmission or retry", 16, nil, 0x2)
-efa_field("bool", "flags.not_captured", "Payload left out of the capture", 16, nil, 0x4)
-efa_field("uint16", "header_length", "Header length")
-efa_field("uint16", "source_qpn", "Source QPN")
-efa_field("uint16", "destination_qpn", "Destination QPN")
-efa_field("uint16", "qpn", "QPN")
-efa_field("uint32", "qkey", "Q-key", base.HEX)
-efa_field("uint32", "sequence", "Sequence number")
-efa_field("uint32", "immediate", "Immediate", base.HEX)
-efa_field("uint8", "status", "Status", base.DEC, STATUSES)
-efa_field("uint16", "path", "Path")
-efa_field("uint32", "payload_length", "Payload length")
-efa_field("uint64", "rdma.remote_address", "Remote address", base.HEX)
-efa_field("uint32", "rdma.remote_key", "Remote key", base.HEX)
-efa_field("uint32", "rdma.total_length", "Total length")
-efa_field("uint32", "rdma.offset", "Offset")
-efa_field("bytes", "unknown", "Header bytes of a later version")
-efa_field("bytes", "data", "Data")
-efa_field("string", "source", "Source endpoint")
-efa_field("string", "destination", "Destination endpoint")
-efa_field("string", "endpoint", "Endpoint")
-efa_field("uint32", "conversation", "Conversation")
-efa_field("framenum", "request_in", "Request in", base.NONE, frametype.REQUEST)
-efa_field("framenum", "response_in", "Answer in", base.NONE, frametype.RESPONSE)
-efa_field("framenum", "retry_of", "Earlier attempt in", base.NONE, frametype.RETRANS_PREV)
-efa_field("relative_time", "response_time", "Time since request")
-
 local LABELS = {
     ["raw_addr.connid"] = "Connection id (Q-key)", ["connid"] = "Connection id",
     ["device_version"] = "Device version (PCI part id)",
+    ["sequence"] = "Sequence number",
     ["extra_info"] = "Extra features and requests", ["nextra_p3"] = "Capability words + 3",
 }
 local WORDS = {
@@ -458,6 +470,34 @@ local function label_of(name)
     local words = name:match("[^.]*$"):gsub("_", " "):gsub("%w+", WORDS)
     return LABELS[name] or (words:gsub("^%l", string.upper))
 end
+
+for _, fields in ipairs({ HEADER_FIELDS, RDMA_FIELDS }) do
+    for _, field in ipairs(fields) do
+        local name, kind, description = field[1], field[2], field[3]
+        if kind == "string" then
+            efa_field(kind, name, label_of(name))
+        elseif not field.hidden then
+            efa_field(kind, name, label_of(name), field[4], field[5], 0, description)
+        end
+    end
+end
+local HEADER_FLAG = {} -- bits by name
+for _, flag in ipairs(HEADER_FLAGS) do
+    local bit, name, description = table.unpack(flag)
+    HEADER_FLAG[name] = bit
+    efa_field("bool", "flags." .. name, label_of(name), 16, nil, 2 ^ bit, description)
+end
+efa_field("uint16", "qpn", "QPN")
+efa_field("bytes", "unknown", "Header bytes of a later version")
+efa_field("bytes", "data", "Data")
+efa_field("string", "source", "Source endpoint")
+efa_field("string", "destination", "Destination endpoint")
+efa_field("string", "endpoint", "Endpoint")
+efa_field("uint32", "conversation", "Conversation")
+efa_field("framenum", "request_in", "Request in", base.NONE, frametype.REQUEST)
+efa_field("framenum", "response_in", "Answer in", base.NONE, frametype.RESPONSE)
+efa_field("framenum", "retry_of", "Earlier attempt in", base.NONE, frametype.RETRANS_PREV)
+efa_field("relative_time", "response_time", "Time since request")
 
 for _, field in ipairs(FIELDS) do
     local name, kind, description = field[1], field[2], field[3]
@@ -616,8 +656,10 @@ local COMPARE_RTA = 76
 -- How much of a packet is copied into a Lua string at once: more than any header that stock sends.
 local HEADER_WINDOW = 512
 
-local STATUS_OK, STATUS_RNR = 0, 10
-local MAGIC = "EF"
+local STATUS = {} -- codes by name
+for code, name in pairs(STATUSES) do
+    STATUS[name] = code
+end
 local IS_TSHARK = not gui_enabled()
 
 -- Arithmetic, because Lua 5.2 and 5.4 have no bit operators in common.
@@ -1840,9 +1882,9 @@ local function long_read_of(owner, h)
             local before = 0
             for _, iov in ipairs(transfer.iovs or {}) do
                 local first, length = iov["read_iov.addr"], iov["read_iov.len"]
-                if iov["read_iov.key"] % 2 ^ 32 == h.remote_key and h.remote_address >= first
-                    and h.remote_address + h.total_length <= first + length then
-                    return transfer, before + h.remote_address - first
+                if iov["read_iov.key"] % 2 ^ 32 == h.rdma_remote_key and h.rdma_remote_address >= first
+                    and h.rdma_remote_address + h.rdma_total_length <= first + length then
+                    return transfer, before + h.rdma_remote_address - first
                 end
                 before = before + length
             end
@@ -1869,7 +1911,7 @@ local function follow_frame(context, h, tvb)
         end
         you.refused[sequence] = name == "RESPONSE" and h.status ~= 0 or nil
         local beginning = you.beginnings[sequence]
-        if h.status == STATUS_RNR and name == "RESPONSE" and beginning then
+        if h.status == STATUS.REMOTE_RNR and name == "RESPONSE" and beginning then
             you.refused_packets[beginning] = request
         end
         local transfer = you.rdma[sequence]
@@ -1884,7 +1926,7 @@ local function follow_frame(context, h, tvb)
                     respond(transfer, frame, now)
                 end
                 if h.data_length > 0 and tvb:len() == tvb:reported_len() then
-                    keep(transfer, you.rdma_base[sequence] + h.offset, tvb, h.header_length,
+                    keep(transfer, you.rdma_base[sequence] + h.rdma_offset, tvb, h.header_length,
                         h.data_length)
                 end
                 if transfer.kind == "rdma" and transfer.bytes >= transfer.length then
@@ -1895,7 +1937,7 @@ local function follow_frame(context, h, tvb)
         return
     end
     local earlier = me.requests[sequence]
-    local continues = name == "RDMA_WRITE" and h.offset > 0
+    local continues = name == "RDMA_WRITE" and h.rdma_offset > 0
     if earlier and not continues and (h.retransmission or me.refused[sequence]) then
         state.retry_of[frame] = earlier
         context.retry_of = earlier
@@ -1916,7 +1958,7 @@ local function follow_frame(context, h, tvb)
         end
         if not transfer then
             local operation = name == "RDMA_WRITE" and "write" or "read"
-            transfer = new_transfer(c, operation, "Direct " .. operation, me, h.total_length, now)
+            transfer = new_transfer(c, operation, "Direct " .. operation, me, h.rdma_total_length, now)
             transfer.kind = "rdma"
         end
         me.rdma[sequence] = transfer
@@ -1927,7 +1969,7 @@ local function follow_frame(context, h, tvb)
                 finish(transfer, frame, now)
             end
             if h.data_length > 0 and tvb:len() == tvb:reported_len() then
-                keep(transfer, h.offset, tvb, h.header_length, h.data_length)
+                keep(transfer, h.rdma_offset, tvb, h.header_length, h.data_length)
             end
         end
     elseif name == "SEND" and state.user_recv_qps[you.endpoint] then
@@ -2116,11 +2158,6 @@ local OPCODE = {}
 for code, name in pairs(OPCODES) do
     OPCODE[name] = code
 end
-local HAS_RDMA = {
-    [OPCODE.RDMA_READ_REQUEST] = true, [OPCODE.RDMA_READ_RESPONSE] = true,
-    [OPCODE.RDMA_WRITE] = true,
-}
-local IS_ANSWER = { [OPCODE.RESPONSE] = true, [OPCODE.RDMA_READ_RESPONSE] = true }
 local HANDSHAKE = 9
 
 local function show_issues(item, issues)
@@ -2361,15 +2398,12 @@ local function read_header(tvb)
     end
     local h = {}
     local raw = tvb:raw(0, math.min(length, RDMA_HEADER_LENGTH))
-    local magic
-    magic, h.version, h.opcode, h.flags, h.header_length, h.source_qpn, h.destination_qpn, h.qkey,
-        h.sequence, h.immediate, h.status, h.reserved, h.path, h.payload_length =
-        Struct.unpack("<c2BBI2I2I2I2I4I4I4BBI2I4", raw)
-    if magic ~= MAGIC then
+    unpack_header(h, raw)
+    if h.magic ~= MAGIC then
         return nil, nil, true
     end
-    if h.version ~= 1 then
-        return nil, format("version %d, but only 1 is known", h.version)
+    if h.version ~= HEADER_VERSION then
+        return nil, format("version %d, but only %d is known", h.version, HEADER_VERSION)
     end
     if not OPCODES[h.opcode] then
         return nil, format("opcode %d is not assigned", h.opcode)
@@ -2385,13 +2419,13 @@ local function read_header(tvb)
         return nil
     end
     if h.flags ~= 0 then
-        h.has_immediate, h.retransmission, h.not_captured =
-            has_bit(h.flags, 0), has_bit(h.flags, 1), has_bit(h.flags, 2)
+        h.has_immediate = has_bit(h.flags, HEADER_FLAG.immediate)
+        h.retransmission = has_bit(h.flags, HEADER_FLAG.retransmission)
+        h.not_captured = has_bit(h.flags, HEADER_FLAG.not_captured)
     end
     if HAS_RDMA[h.opcode] then
-        h.remote_address, h.remote_key, h.total_length, h.offset =
-            Struct.unpack("<I8I4I4I4", raw, 33)
-        h.remote_address = unsigned(h.remote_address)
+        unpack_rdma_header(h, raw)
+        h.rdma_remote_address = unsigned(h.rdma_remote_address)
     end
     h.data_length = reported - h.header_length
     local announced = h.not_captured and 0 or h.payload_length
@@ -2407,8 +2441,8 @@ local function header_summary(h)
     if h.opcode == OPCODE.RESPONSE then
         parts[2] = STATUSES[h.status] or format("status %d", h.status)
     elseif HAS_RDMA[h.opcode] then
-        parts[2] = format("key=0x%x offset=%.0f len=%.0f of %.0f", h.remote_key, h.offset,
-            h.payload_length, h.total_length)
+        parts[2] = format("key=0x%x offset=%.0f len=%.0f of %.0f", h.rdma_remote_key, h.rdma_offset,
+            h.payload_length, h.rdma_total_length)
     else
         parts[2] = format("len=%.0f", h.payload_length)
     end
@@ -2418,36 +2452,25 @@ local function header_summary(h)
     return table.concat(parts, " ")
 end
 
--- {field, offset, bytes}, in the order of the header.
-local HEADER_FIELDS = {
-    { "magic", 0, 2 }, { "version", 2, 1 }, { "opcode", 3, 1 }, { "flags", 4, 2 },
-    { "header_length", 6, 2 }, { "source_qpn", 8, 2 }, { "destination_qpn", 10, 2 },
-    { "qkey", 12, 4 }, { "sequence", 16, 4 }, { "immediate", 20, 4 }, { "status", 24, 1 },
-    { "path", 26, 2 }, { "payload_length", 28, 4 },
-}
-local RDMA_FIELDS = {
-    { "rdma.remote_address", 32, 8 }, { "rdma.remote_key", 40, 4 },
-    { "rdma.total_length", 44, 4 }, { "rdma.offset", 48, 4 },
-}
-local FLAG_FIELDS = {
-    EFA["flags.immediate"], EFA["flags.retransmission"], EFA["flags.not_captured"],
-}
+local FLAG_FIELDS = {}
+for i, flag in ipairs(HEADER_FLAGS) do
+    FLAG_FIELDS[i] = EFA["flags." .. flag[2]]
+end
 
 local function add_header_fields(tvb, tree, fields, h)
     for _, entry in ipairs(fields) do
         local name, field = entry[1], EFA[entry[1]]
-        local is_there = name == "immediate" and h.has_immediate
-            or name == "status" and h.opcode == OPCODE.RESPONSE
-            or name ~= "immediate" and name ~= "status"
+        local is_there = not entry.hidden and (not entry.flag or has_bit(h.flags, entry.flag))
+            and (not entry.opcode or h.opcode == entry.opcode)
         local item = tree
         if is_there and is_wanted(tree, field) then
-            item = tree:add_le(field, tvb(entry[2], entry[3]))
+            item = tree:add_le(field, tvb(entry.at, entry.bytes))
             if name == "status" and STATUS_MEANINGS[h.status] then
                 item:append_text(": " .. STATUS_MEANINGS[h.status])
             end
         end
         if name == "flags" then
-            add_bits(item, FLAG_FIELDS, tvb(entry[2], entry[3]))
+            add_bits(item, FLAG_FIELDS, tvb(entry.at, entry.bytes))
         end
     end
 end
@@ -2455,8 +2478,11 @@ end
 local function show_header(tvb, tree, h)
     add_header_fields(tvb, tree, HEADER_FIELDS, h)
     if is_wanted(tree, EFA["qpn"]) then
-        tree:add_le(EFA["qpn"], tvb(8, 2)):set_hidden()
-        tree:add_le(EFA["qpn"], tvb(10, 2)):set_hidden()
+        for _, entry in ipairs(HEADER_FIELDS) do
+            if entry[1]:find("_qpn$") then
+                tree:add_le(EFA["qpn"], tvb(entry.at, entry.bytes)):set_hidden()
+            end
+        end
     end
     local shown = HEADER_LENGTH
     if HAS_RDMA[h.opcode] then
@@ -2544,8 +2570,8 @@ function efa.dissector(tvb, pinfo, tree)
             show_transfer(item, frame)
         end
     end
-    if h.opcode == OPCODE.RESPONSE and h.status ~= STATUS_OK then
-        local id = h.status == STATUS_RNR and "receiver-not-ready" or "device-error"
+    if h.opcode == OPCODE.RESPONSE and h.status ~= STATUS.OK then
+        local id = h.status == STATUS.REMOTE_RNR and "receiver-not-ready" or "device-error"
         h.issues = h.issues or {}
         h.issues[#h.issues + 1] = { RULES[id], STATUS_MEANINGS[h.status]
             or format("completion status %d", h.status) }
@@ -2584,7 +2610,7 @@ udp_ports:add_for_decode_as(efa_rdm)
 -- Takes a UDP datagram of any port for ours only if everything in its header fits together.
 efa:register_heuristic("udp", function(tvb, pinfo, tree)
     local h = read_header(tvb)
-    if not h or h.issues or h.reserved ~= 0 or h.flags >= 8 then
+    if not h or h.issues or h.reserved ~= 0 or h.flags >= 2 ^ #HEADER_FLAGS then
         return false
     end
     local shortest = HAS_RDMA[h.opcode] and RDMA_HEADER_LENGTH or HEADER_LENGTH

@@ -17,6 +17,7 @@ use efa_core::wire::{
     AtomicDatatype, AtomicOp, CtsFlags, ExtraFeatures, Family, HandshakeFlags, PacketType,
     PeerErrorRefKind, ReqFlags, UniversalFlags,
 };
+use efa_emu::frame::header::{self, Format, Presence as When, Sender};
 use efa_emu::frame::{self, Opcode};
 use tshark::Tshark;
 
@@ -136,15 +137,100 @@ fn section_lines(packet_type: PacketType) -> impl Iterator<Item = String> {
     })
 }
 
+/// The set of the opcodes of which a predicate holds.
+fn opcodes(out: &mut String, name: &str, holds: impl Fn(Opcode) -> bool) {
+    let codes: Vec<_> = Opcode::ALL
+        .into_iter()
+        .filter(|opcode| holds(*opcode))
+        .map(|opcode| format!("[{}] = true", opcode as u8))
+        .collect();
+    writeln!(out, "local {name} = {{ {} }}", codes.join(", ")).unwrap();
+}
+
+/// The flags of the transport header, the tables of its fields, and the functions that read them.
+fn transport_header(out: &mut String) {
+    out.push_str("-- {bit, name, description}\nlocal HEADER_FLAGS = {\n");
+    for (flag, meaning) in frame::Flags::MEANINGS {
+        let bit = flag.bits().trailing_zeros();
+        let names = flag.iter_names().map(|(name, _)| name.to_lowercase());
+        let name = names.collect::<String>();
+        writeln!(out, "    {{ {bit}, \"{name}\", \"{meaning}\" }},").unwrap();
+    }
+    out.push_str("}\n");
+    out.push_str(
+        "-- {name, kind of ProtoField, description, base and value strings; at = offset, bytes;\n",
+    );
+    out.push_str("-- flag = bit that it needs, opcode = the only one that it is for, hidden = without meaning}\n");
+    for (name, fields) in [
+        ("HEADER_FIELDS", header::FIELDS),
+        ("RDMA_FIELDS", header::RDMA_FIELDS),
+    ] {
+        writeln!(out, "local {name} = {{").unwrap();
+        for field in fields {
+            let uint = format!("uint{}", 8 * field.size);
+            let (kind, base) = match field.format {
+                Format::Text => ("string".to_owned(), ""),
+                Format::Decimal | Format::Reserved => (uint, ", base.DEC"),
+                Format::Hexadecimal | Format::Flags => (uint, ", base.HEX"),
+                Format::Opcode => (uint, ", base.DEC, OPCODES"),
+                Format::Status => (uint, ", base.DEC, STATUSES"),
+            };
+            let when = match field.presence {
+                When::Always => String::new(),
+                When::IfFlag(flag) => format!(", flag = {}", flag.bits().trailing_zeros()),
+                When::InOpcode(opcode) => format!(", opcode = {}", opcode as u8),
+            };
+            let hidden = match field.format {
+                Format::Reserved => ", hidden = true",
+                _ => "",
+            };
+            writeln!(
+                out,
+                "    {{ \"{}\", \"{kind}\", {:?}{base}, at = {}, bytes = {}{when}{hidden} }},",
+                field.name, field.meaning, field.offset, field.size
+            )
+            .unwrap();
+        }
+        out.push_str("}\n");
+    }
+    for (function, fields) in [
+        ("unpack_header", header::FIELDS),
+        ("unpack_rdma_header", header::RDMA_FIELDS),
+    ] {
+        let names: Vec<_> = fields
+            .iter()
+            .map(|field| format!("h.{}", field.name.replace('.', "_")))
+            .collect();
+        let codes: String = fields
+            .iter()
+            .map(|field| match (field.format, field.size) {
+                (Format::Text, size) => format!("c{size}"),
+                (_, 1) => "B".to_owned(),
+                (_, size) => format!("I{size}"),
+            })
+            .collect();
+        writeln!(out, "local function {function}(h, raw)").unwrap();
+        writeln!(out, "    {} =", names.join(", ")).unwrap();
+        writeln!(
+            out,
+            "        Struct.unpack(\"<{codes}\", raw, {})\nend",
+            fields[0].offset + 1
+        )
+        .unwrap();
+    }
+}
+
 fn generated() -> String {
     let mut out = String::from(BEGIN);
 
     writeln!(out, "local UDP_PORT = {}", frame::UDP_PORT).unwrap();
-    writeln!(out, "local HEADER_LENGTH = {}", frame::header::HEADER_LEN).unwrap();
+    writeln!(out, "local MAGIC = \"{}\"", header::MAGIC.escape_ascii()).unwrap();
+    writeln!(out, "local HEADER_VERSION = {}", header::VERSION).unwrap();
+    writeln!(out, "local HEADER_LENGTH = {}", header::HEADER_LEN).unwrap();
     writeln!(
         out,
         "local RDMA_HEADER_LENGTH = {}",
-        frame::header::RDMA_HEADER_LEN
+        header::RDMA_HEADER_LEN
     )
     .unwrap();
     table(
@@ -152,10 +238,14 @@ fn generated() -> String {
         "OPCODES",
         Opcode::ALL.map(|opcode| (opcode as u8, opcode.to_string())),
     );
+    opcodes(&mut out, "HAS_RDMA", Opcode::has_rdma_extension);
+    let is_answer = |opcode: Opcode| opcode.sender() == Sender::Responder;
+    opcodes(&mut out, "IS_ANSWER", is_answer);
     let statuses = Status::ALL.map(|status| (status.code(), upper_snake(&format!("{status:?}"))));
     table(&mut out, "STATUSES", statuses);
     let statuses = Status::ALL.map(|status| (status.code(), status.describe().to_string()));
     table(&mut out, "STATUS_MEANINGS", statuses);
+    transport_header(&mut out);
 
     let names = |name: fn(u32) -> Option<&'static str>| {
         (0..64).filter_map(move |code| Some((code, name(code)?.to_string())))

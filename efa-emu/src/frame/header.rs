@@ -1,112 +1,90 @@
 //! The transport header: what our emulated network carries between UDP and the device's payload.
 //!
-//! SRD's own wire format is not public, so this one is ours; `docs/wire-format.md` is its
-//! definition. Integers are little-endian, as in the RDM packets behind it.
-//!
-//! | offset | size | field |
-//! |---|---|---|
-//! | 0 | 2 | magic, the bytes `EF` |
-//! | 2 | 1 | version, 1 |
-//! | 3 | 1 | [`Opcode`] |
-//! | 4 | 2 | [`Flags`] |
-//! | 6 | 2 | header length in bytes: at least 32, or 56 with the RDMA extension |
-//! | 8 | 2 | source QPN |
-//! | 10 | 2 | destination QPN |
-//! | 12 | 4 | Q-key |
-//! | 16 | 4 | sequence number |
-//! | 20 | 4 | immediate |
-//! | 24 | 1 | status |
-//! | 25 | 1 | reserved |
-//! | 26 | 2 | path number |
-//! | 28 | 4 | payload length in bytes |
-//! | 32 | 8 | RDMA: remote address |
-//! | 40 | 4 | RDMA: remote key |
-//! | 44 | 4 | RDMA: total length of the operation |
-//! | 48 | 4 | RDMA: offset of this frame's data in the operation |
-//! | 52 | 4 | RDMA: reserved |
+//! SRD's own wire format is not public, so this one is ours. It is declared here. The structs that read
+//! and write it, the tables of `docs/wire-format.md` and the dissector's tables come from the
+//! declaration. Integers are little-endian, as in the RDM packets behind it.
+
+mod layout;
 
 use core::fmt;
+use core::mem::offset_of;
 
 use efa_core::address::{Qkey, Qpn};
 use efa_core::nic::Status;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Error;
 use crate::link::{Operation, RemoteRange, RequestHeader};
+use layout::{flags, header_part, opcodes};
+
+pub use layout::{Field, Format, Presence, Sender};
 
 /// The first two bytes of every transport header.
 pub const MAGIC: [u8; 2] = *b"EF";
 /// The version of the format that this module reads and writes.
 pub const VERSION: u8 = 1;
 /// Length in bytes of the header without the RDMA extension.
-pub const HEADER_LEN: usize = field::PAYLOAD_LENGTH.end;
+pub const HEADER_LEN: usize = size_of::<Common>();
 /// Length in bytes of the header with the RDMA extension.
-pub const RDMA_HEADER_LEN: usize = field::RDMA_RESERVED.end;
+pub const RDMA_HEADER_LEN: usize = HEADER_LEN + size_of::<Extension>();
 
-mod field {
-    use core::ops::Range;
-    type Field = Range<usize>;
-
-    pub(super) const MAGIC: Field = 0..2;
-    pub(super) const VERSION: usize = 2;
-    pub(super) const OPCODE: usize = 3;
-    pub(super) const FLAGS: Field = 4..6;
-    pub(super) const HEADER_LENGTH: Field = 6..8;
-    pub(super) const SOURCE_QPN: Field = 8..10;
-    pub(super) const DESTINATION_QPN: Field = 10..12;
-    pub(super) const QKEY: Field = 12..16;
-    pub(super) const SEQUENCE: Field = 16..20;
-    pub(super) const IMMEDIATE: Field = 20..24;
-    pub(super) const STATUS: usize = 24;
-    pub(super) const RESERVED: usize = 25;
-    pub(super) const PATH: Field = 26..28;
-    pub(super) const PAYLOAD_LENGTH: Field = 28..32;
-    pub(super) const REMOTE_ADDRESS: Field = 32..40;
-    pub(super) const REMOTE_KEY: Field = 40..44;
-    pub(super) const TOTAL_LENGTH: Field = 44..48;
-    pub(super) const DATA_OFFSET: Field = 48..52;
-    pub(super) const RDMA_RESERVED: Field = 52..56;
+header_part! {
+    /// What every transport header begins with.
+    Common, "", 0;
+    magic: [u8; 2], Text, Always, "the bytes `45 46`, \"EF\"";
+    version: u8, Decimal, Always, "version of the format, 1";
+    opcode: u8, Opcode, Always, "what the frame is";
+    flags: U16, Flags, Always, "the flags below";
+    header_length: U16, Decimal, Always, "bytes of the header: 32, or 56 with the RDMA extension";
+    source_qpn: U16, Decimal, Always, "queue pair of the sender of this frame";
+    destination_qpn: U16, Decimal, Always, "queue pair of the receiver of this frame";
+    qkey: U32, Hexadecimal, Always, "Q-key of the request; answers repeat it";
+    sequence: U32, Decimal, Always,
+        "counts the requests of the initiating queue pair from 0, wraps; answers and retries repeat it";
+    immediate: U32, Hexadecimal, IfFlag(Flags::IMMEDIATE), "data for the receiver's completion";
+    status: u8, Status, InOpcode(Opcode::Response), "the EFA completion status of the request";
+    reserved: u8, Reserved, Always, "0";
+    path: U16, Decimal, Always, "number of the path through the network";
+    payload_length: U32, Decimal, Always,
+        "bytes of data of this frame, whether or not they were captured";
 }
 
-/// What a frame is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum Opcode {
-    /// An SRD send: the payload is an RDM packet.
-    Send = 1,
-    /// Asks for an RDMA read; carries no data.
-    RdmaReadRequest = 2,
-    /// A piece of the data of an RDMA read, from the responder.
-    RdmaReadResponse = 3,
-    /// A piece of the data of an RDMA write.
-    RdmaWrite = 4,
-    /// How a request ended.
-    Response = 5,
-    /// A UD send.
-    Datagram = 6,
+header_part! {
+    /// The RDMA extension, which follows [`Common`] in frames of the RDMA opcodes.
+    Extension, "rdma.", HEADER_LEN;
+    remote_address: U64, Hexadecimal, Always,
+        "first byte of the responder's memory, for the whole operation";
+    remote_key: U32, Hexadecimal, Always, "key of that memory";
+    total_length: U32, Decimal, Always, "bytes of the whole operation";
+    offset: U32, Decimal, Always, "where in the operation this frame's data begins";
+    reserved: U32, Reserved, Always, "0";
+}
+
+/// The fields that every transport header has, in the order of the header.
+pub const FIELDS: &[Field] = Common::FIELDS;
+/// The fields of the RDMA extension, in the order of the header.
+pub const RDMA_FIELDS: &[Field] = Extension::FIELDS;
+
+opcodes! {
+    Send = 1, "SEND", Initiator, rdma: false,
+        "an RDM packet: an SRD send, always one frame";
+    RdmaReadRequest = 2, "RDMA_READ_REQUEST", Initiator, rdma: true,
+        "no data: a request to read";
+    RdmaReadResponse = 3, "RDMA_READ_RESPONSE", Responder, rdma: true,
+        "a piece of what was read; at least one frame, also for 0 bytes";
+    RdmaWrite = 4, "RDMA_WRITE", Initiator, rdma: true,
+        "a piece of what is written; at least one frame, also for 0 bytes";
+    Response = 5, "RESPONSE", Responder, rdma: false,
+        "no data: how the request ended";
+    Datagram = 6, "DATAGRAM", Initiator, rdma: false,
+        "a UD send without its GRH";
 }
 
 impl Opcode {
-    /// All opcodes, in the order of their codes.
-    pub const ALL: [Opcode; 6] = [
-        Opcode::Send,
-        Opcode::RdmaReadRequest,
-        Opcode::RdmaReadResponse,
-        Opcode::RdmaWrite,
-        Opcode::Response,
-        Opcode::Datagram,
-    ];
-
     /// The opcode of a code, if there is one.
     pub fn from_code(code: u8) -> Option<Opcode> {
         Self::ALL.into_iter().find(|opcode| *opcode as u8 == code)
-    }
-
-    /// Whether frames of this opcode have the RDMA extension.
-    pub const fn has_rdma_extension(self) -> bool {
-        matches!(
-            self,
-            Opcode::RdmaReadRequest | Opcode::RdmaReadResponse | Opcode::RdmaWrite
-        )
     }
 
     /// Length in bytes of this opcode's header.
@@ -121,206 +99,27 @@ impl Opcode {
 
 impl fmt::Display for Opcode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Opcode::Send => "SEND",
-            Opcode::RdmaReadRequest => "RDMA_READ_REQUEST",
-            Opcode::RdmaReadResponse => "RDMA_READ_RESPONSE",
-            Opcode::RdmaWrite => "RDMA_WRITE",
-            Opcode::Response => "RESPONSE",
-            Opcode::Datagram => "DATAGRAM",
-        })
+        f.write_str(self.name())
     }
 }
 
-bitflags::bitflags! {
-    /// The header's flag bits. Senders leave the other bits 0, readers ignore them.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    pub struct Flags: u16 {
-        /// The immediate field is meaningful.
-        const IMMEDIATE = 1 << 0;
-        /// Not the first attempt: a retransmission, or a retry after receiver-not-ready.
-        const RETRANSMISSION = 1 << 1;
-        /// The payload was left out of the capture; the payload length says how long it was.
-        const NOT_CAPTURED = 1 << 2;
-    }
+flags! {
+    IMMEDIATE = 0, "the immediate field is meaningful. An RDMA write carries it in its last frame";
+    RETRANSMISSION = 1,
+        "sent again: after a loss, or after the receiver was not ready";
+    NOT_CAPTURED = 2, "the data was left out of the capture; nothing follows the header";
 }
 
-/// A view of a transport header and the payload behind it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Packet<T: AsRef<[u8]>> {
-    buffer: T,
-}
+/// Where fields are, for the messages about them.
+pub(super) mod offset {
+    use super::{Common, offset_of};
 
-impl<T: AsRef<[u8]>> Packet<T> {
-    /// Wraps a buffer without looking at it. Accessors panic if it is too short.
-    pub const fn new_unchecked(buffer: T) -> Self {
-        Packet { buffer }
-    }
-
-    /// Wraps a buffer in which all fields of its opcode are present, so that no accessor panics.
-    pub fn new_checked(buffer: T) -> Result<Self, Error> {
-        let packet = Self::new_unchecked(buffer);
-        packet.check_len()?;
-        Ok(packet)
-    }
-
-    /// Checks magic, version and opcode, and that the header fits the buffer and its opcode.
-    pub fn check_len(&self) -> Result<(), Error> {
-        let have = self.buffer.as_ref().len();
-        if have < HEADER_LEN {
-            return Err(Error::Truncated {
-                what: "transport header",
-                need: HEADER_LEN,
-                have,
-            });
-        }
-        if self.magic() != MAGIC {
-            return Err(Error::Magic {
-                found: self.magic(),
-            });
-        }
-        if self.version() != VERSION {
-            return Err(Error::Version {
-                found: self.version(),
-            });
-        }
-        let code = self.opcode_code();
-        let opcode = Opcode::from_code(code).ok_or(Error::Opcode { found: code })?;
-        let header_len = self.header_len();
-        if usize::from(header_len) < opcode.header_len() {
-            return Err(Error::HeaderLength {
-                opcode,
-                found: header_len,
-            });
-        }
-        if have < usize::from(header_len) {
-            let need = usize::from(header_len);
-            return Err(Error::Truncated {
-                what: "transport header",
-                need,
-                have,
-            });
-        }
-        Ok(())
-    }
-
-    fn u16(&self, at: core::ops::Range<usize>) -> u16 {
-        let bytes = &self.buffer.as_ref()[at];
-        u16::from_le_bytes([bytes[0], bytes[1]])
-    }
-
-    fn u32(&self, at: core::ops::Range<usize>) -> u32 {
-        let bytes = &self.buffer.as_ref()[at];
-        u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
-    }
-
-    /// The magic bytes.
-    pub fn magic(&self) -> [u8; 2] {
-        let bytes = &self.buffer.as_ref()[field::MAGIC];
-        [bytes[0], bytes[1]]
-    }
-
-    /// The format's version.
-    pub fn version(&self) -> u8 {
-        self.buffer.as_ref()[field::VERSION]
-    }
-
-    /// The opcode field's value; see [`Opcode::from_code`].
-    pub fn opcode_code(&self) -> u8 {
-        self.buffer.as_ref()[field::OPCODE]
-    }
-
-    /// The flags, unknown bits included.
-    pub fn flags(&self) -> Flags {
-        Flags::from_bits_retain(self.u16(field::FLAGS))
-    }
-
-    /// Length of the header in bytes.
-    pub fn header_len(&self) -> u16 {
-        self.u16(field::HEADER_LENGTH)
-    }
-
-    /// The sender's queue pair.
-    pub fn source_qpn(&self) -> Qpn {
-        Qpn(self.u16(field::SOURCE_QPN))
-    }
-
-    /// The receiver's queue pair.
-    pub fn destination_qpn(&self) -> Qpn {
-        Qpn(self.u16(field::DESTINATION_QPN))
-    }
-
-    /// The Q-key of the request.
-    pub fn qkey(&self) -> Qkey {
-        Qkey(self.u32(field::QKEY))
-    }
-
-    /// The request's number in its initiating queue pair.
-    pub fn sequence(&self) -> u32 {
-        self.u32(field::SEQUENCE)
-    }
-
-    /// The immediate field; meaningful with [`Flags::IMMEDIATE`].
-    pub fn immediate(&self) -> u32 {
-        self.u32(field::IMMEDIATE)
-    }
-
-    /// The status field; meaningful in responses.
-    pub fn status_code(&self) -> u8 {
-        self.buffer.as_ref()[field::STATUS]
-    }
-
-    /// The path that the frame took through the network.
-    pub fn path(&self) -> u16 {
-        self.u16(field::PATH)
-    }
-
-    /// Length in bytes of the frame's data, whether or not it was captured.
-    pub fn payload_len(&self) -> u32 {
-        self.u32(field::PAYLOAD_LENGTH)
-    }
-
-    /// The responder's memory. Only for opcodes with the RDMA extension.
-    pub fn remote(&self) -> RemoteRange {
-        let bytes = &self.buffer.as_ref()[field::REMOTE_ADDRESS];
-        RemoteRange {
-            address: u64::from_le_bytes(core::array::from_fn(|i| bytes[i])),
-            key: self.u32(field::REMOTE_KEY),
-        }
-    }
-
-    /// The whole operation's length in bytes. Only for opcodes with the RDMA extension.
-    pub fn total_len(&self) -> u32 {
-        self.u32(field::TOTAL_LENGTH)
-    }
-
-    /// Where this frame's data begins in the operation. Only for opcodes with the RDMA extension.
-    pub fn data_offset(&self) -> u32 {
-        self.u32(field::DATA_OFFSET)
-    }
-}
-
-impl<'a, T: AsRef<[u8]> + ?Sized> Packet<&'a T> {
-    /// What follows the header.
-    pub fn payload(&self) -> &'a [u8] {
-        &self.buffer.as_ref()[usize::from(self.header_len())..]
-    }
-}
-
-impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
-    fn put<const N: usize>(&mut self, at: core::ops::Range<usize>, bytes: [u8; N]) {
-        self.buffer.as_mut()[at].copy_from_slice(&bytes);
-    }
-
-    fn put_u8(&mut self, at: usize, value: u8) {
-        self.buffer.as_mut()[at] = value;
-    }
-
-    /// What follows the header, to fill in.
-    pub fn payload_mut(&mut self) -> &mut [u8] {
-        let at = usize::from(self.header_len());
-        &mut self.buffer.as_mut()[at..]
-    }
+    pub(in crate::frame) const MAGIC: usize = offset_of!(Common, magic);
+    pub(in crate::frame) const VERSION: usize = offset_of!(Common, version);
+    pub(in crate::frame) const OPCODE: usize = offset_of!(Common, opcode);
+    pub(in crate::frame) const HEADER_LENGTH: usize = offset_of!(Common, header_length);
+    pub(in crate::frame) const STATUS: usize = offset_of!(Common, status);
+    pub(in crate::frame) const PAYLOAD_LENGTH: usize = offset_of!(Common, payload_length);
 }
 
 /// The RDMA extension: which memory, and which part of the operation this frame carries.
@@ -401,40 +200,80 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Reads the header and checks it: see [`Packet::check_len`]; a response's status must be
-    /// known. The payload's length is the business of [`super::Frame::parse`].
-    pub fn parse<T: AsRef<[u8]> + ?Sized>(packet: &Packet<&T>) -> Result<Repr, Error> {
-        packet.check_len()?;
-        let rdma = || Rdma {
-            remote: packet.remote(),
-            total_length: packet.total_len(),
-            offset: packet.data_offset(),
+    /// Reads the header at the start of `bytes`, and returns it with the bytes behind it. How long
+    /// those are is checked by [`super::Frame::parse`].
+    ///
+    /// # Errors
+    /// If magic, version or opcode are not known, the header is shorter than its opcode needs or longer
+    /// than `bytes`, or the status of a response is not known.
+    pub fn parse(bytes: &[u8]) -> Result<(Repr, &[u8]), Error> {
+        let truncated = |need| Error::Truncated {
+            what: "transport header",
+            need,
+            have: bytes.len(),
         };
-        let code = packet.opcode_code();
-        let kind = match Opcode::from_code(code).ok_or(Error::Opcode { found: code })? {
+        let (common, rest) = Common::ref_from_prefix(bytes).map_err(|_| truncated(HEADER_LEN))?;
+        if common.magic != MAGIC {
+            return Err(Error::Magic {
+                found: common.magic,
+            });
+        }
+        if common.version != VERSION {
+            return Err(Error::Version {
+                found: common.version,
+            });
+        }
+        let found = common.opcode;
+        let opcode = Opcode::from_code(found).ok_or(Error::Opcode { found })?;
+        let header_length = usize::from(common.header_length.get());
+        if header_length < opcode.header_len() {
+            return Err(Error::HeaderLength {
+                opcode,
+                found: common.header_length.get(),
+            });
+        }
+        let payload = bytes
+            .get(header_length..)
+            .ok_or_else(|| truncated(header_length))?;
+        let rdma = || {
+            let (extension, _) =
+                Extension::ref_from_prefix(rest).map_err(|_| truncated(RDMA_HEADER_LEN))?;
+            Ok(Rdma {
+                remote: RemoteRange {
+                    address: extension.remote_address.get(),
+                    key: extension.remote_key.get(),
+                },
+                total_length: extension.total_length.get(),
+                offset: extension.offset.get(),
+            })
+        };
+        let kind = match opcode {
             Opcode::Send => Kind::Send,
-            Opcode::RdmaReadRequest => Kind::RdmaReadRequest(rdma()),
-            Opcode::RdmaReadResponse => Kind::RdmaReadResponse(rdma()),
-            Opcode::RdmaWrite => Kind::RdmaWrite(rdma()),
+            Opcode::RdmaReadRequest => Kind::RdmaReadRequest(rdma()?),
+            Opcode::RdmaReadResponse => Kind::RdmaReadResponse(rdma()?),
+            Opcode::RdmaWrite => Kind::RdmaWrite(rdma()?),
             Opcode::Response => {
-                let found = packet.status_code();
+                let found = common.status;
                 Kind::Response(Status::from_code(found).ok_or(Error::Status { found })?)
             }
             Opcode::Datagram => Kind::Datagram,
         };
-        let flags = packet.flags();
-        Ok(Repr {
+        let flags = Flags::from_bits_retain(common.flags.get());
+        let header = Repr {
             kind,
-            source_qpn: packet.source_qpn(),
-            destination_qpn: packet.destination_qpn(),
-            qkey: packet.qkey(),
-            sequence: packet.sequence(),
-            immediate: flags.contains(Flags::IMMEDIATE).then(|| packet.immediate()),
+            source_qpn: Qpn(common.source_qpn.get()),
+            destination_qpn: Qpn(common.destination_qpn.get()),
+            qkey: Qkey(common.qkey.get()),
+            sequence: common.sequence.get(),
+            immediate: flags
+                .contains(Flags::IMMEDIATE)
+                .then(|| common.immediate.get()),
             retransmission: flags.contains(Flags::RETRANSMISSION),
-            path: packet.path(),
-            payload_length: packet.payload_len(),
+            path: common.path.get(),
+            payload_length: common.payload_length.get(),
             payload_captured: !flags.contains(Flags::NOT_CAPTURED),
-        })
+        };
+        Ok((header, payload))
     }
 
     /// Length in bytes of the emitted header.
@@ -460,40 +299,44 @@ impl Repr {
         flags
     }
 
-    /// Writes the header; the payload is the caller's.
+    /// Writes the header to the start of `bytes`, and returns what is behind it, for the payload.
     ///
     /// # Panics
-    /// If the buffer is shorter than [`Self::header_len`].
-    pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, packet: &mut Packet<T>) {
-        let opcode = self.kind.opcode();
-        let status = match self.kind {
-            Kind::Response(status) => status.code(),
-            _ => 0,
+    /// If `bytes` is shorter than [`Self::header_len`].
+    pub fn emit<'b>(&self, bytes: &'b mut [u8]) -> &'b mut [u8] {
+        let (header, payload) = bytes.split_at_mut(self.header_len());
+        let (common, extension) = header.split_at_mut(HEADER_LEN);
+        let fields = Common {
+            magic: MAGIC,
+            version: VERSION,
+            opcode: self.kind.opcode() as u8,
+            flags: U16::new(self.flags().bits()),
+            header_length: U16::new(self.header_len() as u16),
+            source_qpn: U16::new(self.source_qpn.0),
+            destination_qpn: U16::new(self.destination_qpn.0),
+            qkey: U32::new(self.qkey.0),
+            sequence: U32::new(self.sequence),
+            immediate: U32::new(self.immediate.unwrap_or(0)),
+            status: match self.kind {
+                Kind::Response(status) => status.code(),
+                _ => 0,
+            },
+            reserved: 0,
+            path: U16::new(self.path),
+            payload_length: U32::new(self.payload_length),
         };
-        packet.put(field::MAGIC, MAGIC);
-        packet.put_u8(field::VERSION, VERSION);
-        packet.put_u8(field::OPCODE, opcode as u8);
-        packet.put(field::FLAGS, self.flags().bits().to_le_bytes());
-        packet.put(
-            field::HEADER_LENGTH,
-            (opcode.header_len() as u16).to_le_bytes(),
-        );
-        packet.put(field::SOURCE_QPN, self.source_qpn.0.to_le_bytes());
-        packet.put(field::DESTINATION_QPN, self.destination_qpn.0.to_le_bytes());
-        packet.put(field::QKEY, self.qkey.0.to_le_bytes());
-        packet.put(field::SEQUENCE, self.sequence.to_le_bytes());
-        packet.put(field::IMMEDIATE, self.immediate.unwrap_or(0).to_le_bytes());
-        packet.put_u8(field::STATUS, status);
-        packet.put_u8(field::RESERVED, 0);
-        packet.put(field::PATH, self.path.to_le_bytes());
-        packet.put(field::PAYLOAD_LENGTH, self.payload_length.to_le_bytes());
+        common.copy_from_slice(fields.as_bytes());
         if let Some(rdma) = self.kind.rdma() {
-            packet.put(field::REMOTE_ADDRESS, rdma.remote.address.to_le_bytes());
-            packet.put(field::REMOTE_KEY, rdma.remote.key.to_le_bytes());
-            packet.put(field::TOTAL_LENGTH, rdma.total_length.to_le_bytes());
-            packet.put(field::DATA_OFFSET, rdma.offset.to_le_bytes());
-            packet.put(field::RDMA_RESERVED, [0; 4]);
+            let fields = Extension {
+                remote_address: U64::new(rdma.remote.address),
+                remote_key: U32::new(rdma.remote.key),
+                total_length: U32::new(rdma.total_length),
+                offset: U32::new(rdma.offset),
+                reserved: U32::ZERO,
+            };
+            extension.copy_from_slice(fields.as_bytes());
         }
+        payload
     }
 
     /// The header of the frame that carries `length` bytes of a request's data from `offset` on.
@@ -577,5 +420,7 @@ impl fmt::Display for Repr {
     }
 }
 
+#[cfg(test)]
+mod documented;
 #[cfg(test)]
 pub(super) mod tests;

@@ -6,7 +6,9 @@
 
 pub mod header;
 
-pub use header::{Flags, Kind, Opcode, Packet, Rdma, Repr};
+pub use header::{Flags, Kind, Opcode, Rdma, Repr};
+
+use header::offset;
 
 use efa_core::address::Gid;
 use smoltcp::phy::ChecksumCapabilities;
@@ -57,25 +59,33 @@ pub enum Error {
         found: u16,
     },
     /// The transport header does not begin with its magic bytes.
-    #[error("transport header: magic at offset 0 is {found:02x?}, expected [45, 46] (\"EF\")")]
+    #[error(
+        "transport header: magic at offset {} is {found:02x?}, expected {:02x?} (\"EF\")",
+        offset::MAGIC,
+        header::MAGIC
+    )]
     Magic {
         /// The bytes found.
         found: [u8; 2],
     },
     /// A version of the transport header that this code does not know.
-    #[error("transport header: version at offset 2 is {found}, only version 1 is known")]
+    #[error(
+        "transport header: version at offset {} is {found}, only version {} is known",
+        offset::VERSION,
+        header::VERSION
+    )]
     Version {
         /// The version found.
         found: u8,
     },
     /// An unknown opcode.
-    #[error("transport header: opcode at offset 3 is {found}, known are 1 to 6")]
+    #[error("transport header: opcode at offset {} is {found}, known are 1 to {}", offset::OPCODE, Opcode::ALL.len())]
     Opcode {
         /// The opcode found.
         found: u8,
     },
     /// The header length is too small for the opcode.
-    #[error("transport header: length at offset 6 is {found}, {opcode} needs {}", .opcode.header_len())]
+    #[error("transport header: length at offset {} is {found}, {opcode} needs {}", offset::HEADER_LENGTH, .opcode.header_len())]
     HeaderLength {
         /// The opcode.
         opcode: Opcode,
@@ -83,14 +93,18 @@ pub enum Error {
         found: u16,
     },
     /// An unknown completion status in a response.
-    #[error("transport header: status at offset 24 is {found}, which is no EFA completion status")]
+    #[error(
+        "transport header: status at offset {} is {found}, which is no EFA completion status",
+        offset::STATUS
+    )]
     Status {
         /// The status found.
         found: u8,
     },
     /// The payload length disagrees with the bytes that are there.
     #[error(
-        "transport header: payload length at offset 28 says {announced} bytes, the frame has {have}"
+        "transport header: payload length at offset {} says {announced} bytes, the frame has {have}",
+        offset::PAYLOAD_LENGTH
     )]
     PayloadLength {
         /// The length that should be there according to the header.
@@ -193,9 +207,7 @@ impl<'a> Frame<'a> {
             &ip.dst_addr.into(),
             udp_payload,
             |bytes| {
-                let mut packet = Packet::new_unchecked(bytes);
-                self.header.emit(&mut packet);
-                packet.payload_mut().copy_from_slice(self.payload);
+                self.header.emit(bytes).copy_from_slice(self.payload);
             },
             &ChecksumCapabilities::default(),
         );
@@ -267,9 +279,7 @@ impl<'a> Frame<'a> {
             });
         }
 
-        let packet = Packet::new_checked(udp.payload())?;
-        let header = Repr::parse(&packet)?;
-        let payload = packet.payload();
+        let (header, payload) = Repr::parse(udp.payload())?;
         if payload.len() != header.captured_len() {
             return Err(Error::PayloadLength {
                 announced: header.captured_len(),
