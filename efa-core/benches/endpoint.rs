@@ -4,10 +4,7 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use efa_core::endpoint::{SourceFilter, TagFilter};
 
-#[path = "../tests/support/subject.rs"]
-mod subject;
-
-use subject::Subject;
+use efa_testing::self_talk::SelfTalk;
 
 fn messages(c: &mut Criterion) {
     let mut group = c.benchmark_group("endpoint/message");
@@ -17,7 +14,7 @@ fn messages(c: &mut Criterion) {
         ("medium_8192", 8192),
         ("long_cts_262144", 262_144),
     ] {
-        let mut subject = Subject::new();
+        let mut subject = SelfTalk::default();
         group.throughput(Throughput::Bytes(length as u64));
         group.bench_function(name, |b| {
             b.iter(|| {

@@ -12,10 +12,7 @@ use std::time::{Duration, Instant};
 
 use efa_core::endpoint::{SourceFilter, TagFilter};
 
-#[path = "../tests/support/subject.rs"]
-mod subject;
-
-use subject::Subject;
+use efa_testing::self_talk::SelfTalk;
 
 const COUNTS: [u64; 4] = [1, 100, 10_000, 100_000];
 /// Coprime to every count, and far from neighbours.
@@ -25,7 +22,7 @@ const STRIDE: u64 = 7919;
 type Round = Box<dyn FnMut(u64)>;
 
 fn posted(count: u64, ignore: u64) -> Round {
-    let mut subject = Subject::new();
+    let mut subject = SelfTalk::default();
     let filter = move |tag| Some(TagFilter { tag, ignore });
     for tag in 0..count {
         subject.recv(SourceFilter::Any, filter(tag), 0);
@@ -40,7 +37,7 @@ fn posted(count: u64, ignore: u64) -> Round {
 /// As `posted`, but the receives name their source, and messages are also compared with a receive
 /// with ignore bits that accepts none of them.
 fn posted_mixed(count: u64) -> Round {
-    let mut subject = Subject::new();
+    let mut subject = SelfTalk::default();
     let source = SourceFilter::Peer(subject.peer);
     let other = TagFilter {
         tag: u64::MAX,
@@ -58,7 +55,7 @@ fn posted_mixed(count: u64) -> Round {
 }
 
 fn unexpected(count: u64, filter: impl Fn(u64) -> TagFilter + 'static) -> Round {
-    let mut subject = Subject::new();
+    let mut subject = SelfTalk::default();
     let mut sent = 0;
     while sent < count {
         let batch = (count - sent).min(64);

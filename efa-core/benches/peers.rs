@@ -2,11 +2,8 @@
 
 use efa_core::endpoint::SourceFilter;
 
-#[path = "../tests/support/subject.rs"]
-mod subject;
-
 use efa_testing::heap::{self, CountingHeap};
-use subject::Subject;
+use efa_testing::self_talk::SelfTalk;
 
 #[global_allocator]
 static HEAP: CountingHeap = CountingHeap;
@@ -16,7 +13,7 @@ fn main() {
     let full = std::env::args().any(|argument| argument == "--bench");
     let counts: &[u32] = if full { &[10_000, 1_000_000] } else { &[100] };
     for &count in counts {
-        let mut subject = Subject::new();
+        let mut subject = SelfTalk::default();
         let before = heap::live_bytes();
         subject.insert_idle_peers(count);
         let bytes = heap::live_bytes() - before;

@@ -1,107 +1,42 @@
 //! In the steady state no message allocates memory, whatever its subprotocol.
 
 use efa_core::endpoint::*;
-use efa_core::nic::{Access, Region, UserSlice};
+use efa_core::nic::DeviceCaps;
 use efa_core::wire::{AtomicDatatype, AtomicOp};
 
-#[path = "support/loopback.rs"]
-mod loopback;
-
 use efa_testing::heap::{self, CountingHeap};
-use loopback::{Loopback, LoopbackDomain};
+use efa_testing::nic::Loopback;
+use efa_testing::self_talk::SelfTalk;
 
 #[global_allocator]
 static HEAP: CountingHeap = CountingHeap;
 
-struct Loop {
-    endpoint: Endpoint<Loopback>,
-    peer: PeerId,
-    region: Region,
+fn talk(config: EndpointConfig) -> SelfTalk {
+    SelfTalk::new(config, Loopback::ALL, false)
 }
 
-impl Loop {
-    fn new(config: EndpointConfig, swap: bool) -> Self {
-        Self::with_device(config, LoopbackDomain::new(swap).open())
-    }
+fn recv(subject: &mut SelfTalk, tag: Option<TagFilter>, length: usize) {
+    subject.recv(SourceFilter::Any, tag, length);
+}
 
-    fn with_device(config: EndpointConfig, device: Loopback) -> Self {
-        let mut endpoint = Endpoint::new(device, config).unwrap();
-        let peer = endpoint.insert_address(endpoint.address()).unwrap();
-        let memory = UserSlice {
-            address: 0,
-            length: 1 << 20,
-        };
-        let region = endpoint.register(memory, Access::all()).unwrap();
-        let mut this = Loop {
-            endpoint,
-            peer,
-            region,
-        };
-        // The handshake.
-        this.recv(0, None);
-        this.send(0, None, OperationFlags::empty());
-        this.finish(2);
-        this
-    }
+/// CQ data goes with every message.
+fn send(subject: &mut SelfTalk, tag: Option<u64>, length: usize, flags: OperationFlags) {
+    subject.send_with(tag, length, Some(1), flags);
+}
 
-    fn piece(&self, address: u64, length: usize) -> IoVec {
-        IoVec {
-            memory: UserSlice { address, length },
-            region: Some(self.region),
-        }
-    }
-
-    fn send(&mut self, length: usize, tag: Option<u64>, flags: OperationFlags) {
-        let data = [self.piece(0, length)];
-        self.endpoint
-            .send(SendArgs {
-                peer: self.peer,
-                data: &data,
-                tag,
-                cq_data: Some(1),
-                flags: flags | OperationFlags::COMPLETION,
-                context: 1,
-            })
-            .unwrap();
-    }
-
-    fn recv(&mut self, length: usize, tag: Option<TagFilter>) {
-        let buffer = [self.piece(1 << 19, length)];
-        self.endpoint
-            .recv(RecvArgs {
-                source: SourceFilter::Any,
-                buffer: &buffer,
-                tag,
-                flags: OperationFlags::COMPLETION,
-                context: 2,
-            })
-            .unwrap();
-    }
-
-    fn progress(&mut self) {
-        while self.endpoint.progress(Instant::START) > 0 {}
-    }
-
-    /// Runs until so many operations have completed.
-    fn finish(&mut self, mut completions: usize) {
-        for _ in 0..1000 {
-            self.progress();
-            while let Some(entry) = self.endpoint.poll_completion() {
-                entry.unwrap();
-                completions -= 1;
-            }
-            if completions == 0 {
-                self.progress();
-                assert_eq!(self.endpoint.poll_event(), None);
-                return;
-            }
-        }
-        panic!("{completions} completions are missing");
-    }
+/// Runs until so many operations have completed and nothing is left to be done.
+fn finish(subject: &mut SelfTalk, completions: usize) {
+    subject.finish(completions);
+    while subject.progress() > 0 {}
+    assert_eq!(subject.endpoint.poll_event(), None);
 }
 
 /// Runs a round until the engine has grown to what it needs, and then counts.
-fn assert_no_allocation(name: &str, subject: &mut Loop, mut round: impl FnMut(&mut Loop, u64)) {
+fn assert_no_allocation(
+    name: &str,
+    subject: &mut SelfTalk,
+    mut round: impl FnMut(&mut SelfTalk, u64),
+) {
     for number in 0..300 {
         round(subject, number);
     }
@@ -154,47 +89,43 @@ fn expected_messages() {
             },
         ),
     ] {
-        let mut subject = Loop::new(config, false);
+        let mut subject = talk(config);
         assert_no_allocation(name, &mut subject, |subject, number| {
-            subject.recv(length, Some(TagFilter::exact(number)));
-            subject.send(length, Some(number), flags);
+            recv(subject, Some(TagFilter::exact(number)), length);
+            send(subject, Some(number), length, flags);
             // Injected messages complete for the receiver only.
-            subject.finish(2 - usize::from(flags == OperationFlags::INJECT));
+            finish(subject, 2 - usize::from(flags == OperationFlags::INJECT));
         });
     }
 }
 
 #[test]
 fn unexpected_messages_and_wildcards() {
-    let mut subject = Loop::new(config(), false);
+    let none = OperationFlags::empty();
+    let mut subject = talk(config());
     assert_no_allocation("unexpected", &mut subject, |subject, number| {
         for tag in 0..80 {
-            subject.send(64, Some(number * 100 + tag), OperationFlags::empty());
+            send(subject, Some(number * 100 + tag), 64, none);
         }
-        subject.progress();
+        while subject.progress() > 0 {}
         for tag in 0..80 {
             let ignore = if tag % 2 == 0 { 0 } else { u64::MAX };
-            subject.recv(
-                64,
-                Some(TagFilter {
-                    tag: number * 100 + tag,
-                    ignore,
-                }),
-            );
+            let tag = number * 100 + tag;
+            recv(subject, Some(TagFilter { tag, ignore }), 64);
         }
-        subject.finish(160);
+        finish(subject, 160);
     });
 }
 
 #[test]
 fn messages_that_come_out_of_order() {
-    let mut subject = Loop::new(config(), true);
+    let mut subject = SelfTalk::new(config(), Loopback::ALL, true);
     assert_no_allocation("out of order", &mut subject, |subject, _| {
         for _ in 0..10 {
-            subject.recv(64, None);
-            subject.send(64, None, OperationFlags::empty());
+            recv(subject, None, 64);
+            send(subject, None, 64, OperationFlags::empty());
         }
-        subject.finish(20);
+        finish(subject, 20);
     });
     assert!(subject.endpoint.statistics().out_of_order > 1000);
 }
@@ -210,63 +141,62 @@ enum Kind {
     CompareAtomic,
 }
 
-impl Loop {
-    fn one_sided(&mut self, kind: Kind, length: usize, flags: OperationFlags) {
-        let remote = [RemoteIoVec {
-            address: 1 << 17,
-            length: length as u64,
-            key: self.region.remote_key,
-        }];
-        let local = [self.piece(0, length)];
-        let (comparand, result) = ([self.piece(64, length)], [self.piece(128, length)]);
-        let (peer, context) = (self.peer, 1);
-        let flags = flags | OperationFlags::COMPLETION;
-        let atomic = match kind {
-            Kind::Write | Kind::WriteWithData => {
-                let args = WriteArgs {
-                    peer,
-                    data: &local,
-                    remote: &remote,
-                    cq_data: (kind == Kind::WriteWithData).then_some(7),
-                    flags,
-                    context,
-                };
-                return self.endpoint.write(args).unwrap();
-            }
-            Kind::Read => {
-                let args = ReadArgs {
-                    peer,
-                    buffer: &local,
-                    remote: &remote,
-                    flags,
-                    context,
-                };
-                return self.endpoint.read(args).unwrap();
-            }
-            Kind::WriteAtomic => AtomicKind::Write,
-            Kind::FetchAtomic => AtomicKind::Fetch { result: &result },
-            Kind::CompareAtomic => AtomicKind::Compare {
-                comparand: &comparand,
-                result: &result,
-            },
-        };
-        let operation = match kind {
-            Kind::CompareAtomic => AtomicOp::CSWAP,
-            _ => AtomicOp::SUM,
-        };
-        self.endpoint
-            .atomic(AtomicArgs {
+fn one_sided(subject: &mut SelfTalk, kind: Kind, length: usize, flags: OperationFlags) {
+    let remote = [RemoteIoVec {
+        address: 1 << 17,
+        length: length as u64,
+        key: subject.region.remote_key,
+    }];
+    let local = [subject.piece(0, length)];
+    let (comparand, result) = ([subject.piece(64, length)], [subject.piece(128, length)]);
+    let (peer, context) = (subject.peer, 1);
+    let flags = flags | OperationFlags::COMPLETION;
+    let atomic = match kind {
+        Kind::Write | Kind::WriteWithData => {
+            let args = WriteArgs {
                 peer,
-                datatype: AtomicDatatype::UINT64,
-                operation,
-                operand: &local,
-                kind: atomic,
+                data: &local,
+                remote: &remote,
+                cq_data: (kind == Kind::WriteWithData).then_some(7),
+                flags,
+                context,
+            };
+            return subject.endpoint.write(args).unwrap();
+        }
+        Kind::Read => {
+            let args = ReadArgs {
+                peer,
+                buffer: &local,
                 remote: &remote,
                 flags,
                 context,
-            })
-            .unwrap();
-    }
+            };
+            return subject.endpoint.read(args).unwrap();
+        }
+        Kind::WriteAtomic => AtomicKind::Write,
+        Kind::FetchAtomic => AtomicKind::Fetch { result: &result },
+        Kind::CompareAtomic => AtomicKind::Compare {
+            comparand: &comparand,
+            result: &result,
+        },
+    };
+    let operation = match kind {
+        Kind::CompareAtomic => AtomicOp::CSWAP,
+        _ => AtomicOp::SUM,
+    };
+    subject
+        .endpoint
+        .atomic(AtomicArgs {
+            peer,
+            datatype: AtomicDatatype::UINT64,
+            operation,
+            operand: &local,
+            kind: atomic,
+            remote: &remote,
+            flags,
+            context,
+        })
+        .unwrap();
 }
 
 #[test]
@@ -324,11 +254,11 @@ fn one_sided_operations() {
         ("fetch atomic", Kind::FetchAtomic, 8, none, &direct),
         ("compare atomic", Kind::CompareAtomic, 8, none, &direct),
     ] {
-        let mut subject = Loop::new(config.clone(), false);
+        let mut subject = talk(config.clone());
         let completions = if kind == Kind::WriteWithData { 2 } else { 1 };
         assert_no_allocation(name, &mut subject, |subject, _| {
-            subject.one_sided(kind, length, flags);
-            subject.finish(completions);
+            one_sided(subject, kind, length, flags);
+            finish(subject, completions);
         });
     }
 }
@@ -339,12 +269,9 @@ fn long_read_writes() {
         min_read_write_size: 4000,
         ..config()
     };
-    let mut subject = Loop::with_device(
-        config,
-        LoopbackDomain::new(false).without_rdma_write().open(),
-    );
+    let mut subject = SelfTalk::new(config, DeviceCaps::RDMA_READ, false);
     assert_no_allocation("long-read write", &mut subject, |subject, _| {
-        subject.one_sided(Kind::Write, 9000, OperationFlags::empty());
-        subject.finish(1);
+        one_sided(subject, Kind::Write, 9000, OperationFlags::empty());
+        finish(subject, 1);
     });
 }

@@ -3,4 +3,7 @@
 #[cfg(feature = "device")]
 pub mod device;
 pub mod heap;
+pub mod nic;
+pub mod self_talk;
 pub mod shared_domain;
+pub mod siege;

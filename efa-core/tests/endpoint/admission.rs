@@ -8,8 +8,8 @@ use efa_core::wire::{
     Repr, ReqOptions, RmaIov, RmaIovs, Rtr, RtrKind, SendId,
 };
 
-use crate::mock::MEMORY;
 use crate::script::{Script, config, connected_with, memory, traits};
+use efa_testing::nic::MEMORY;
 
 const LENGTH: u64 = 3000;
 
@@ -443,7 +443,7 @@ fn limits_that_do_not_fit_the_ids_of_packets_are_refused() {
             remote_operations,
             ..config()
         };
-        let network = crate::mock::Network::new(0);
+        let network = efa_testing::nic::Network::new(0);
         let nic = network.open(1, 10, 1, traits());
         assert!(matches!(
             Endpoint::new(nic, settings),

@@ -4,8 +4,8 @@ use efa_core::endpoint::*;
 use efa_core::nic::{Access, RemoteKey, UserSlice};
 use efa_core::wire::{Cts, ExtraFeatures, Header, LongreadRtm, RecvId, RmaIov, RmaIovs, SendId};
 
-use crate::mock::{MEMORY, Traits};
 use crate::script::{MODERN, Script, config, traits};
+use efa_testing::nic::{MEMORY, Traits};
 
 /// Whole memory, registered or not, at a peer that has these features.
 fn script(registered: bool) -> (Script, PeerId, IoVec) {

@@ -7,8 +7,8 @@ use efa_core::wire::{
     MsgId, PacketType, RawAddressHeader, RecvId, Repr, ReqOptions, SendId,
 };
 
-use crate::mock::Traits;
 use crate::script::{MODERN, Script, config, connected, connected_with, memory, traits};
+use efa_testing::nic::Traits;
 
 #[test]
 fn extra_info_may_have_any_number_of_words() {
@@ -54,7 +54,7 @@ fn raw_addresses_of_any_size_are_stepped_over() {
         };
         script.send(&message, b"behind the address");
         assert_eq!(script.completion().length, 18, "size {size}");
-        let place = crate::mock::MEMORY;
+        let place = efa_testing::nic::MEMORY;
         assert_eq!(script.network.memory(0, place, 18), b"behind the address");
         assert!(script.dut.find_address(&address).is_some());
     }

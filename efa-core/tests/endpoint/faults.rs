@@ -6,8 +6,8 @@ use efa_core::endpoint::*;
 use efa_core::nic::Status;
 use efa_core::wire::{Header, LongctsRtm, MsgId, Packet, Repr};
 
-use crate::mock::{MEMORY, Traits};
 use crate::script::{MODERN, Script, config, connected, connected_with, memory, traits};
+use efa_testing::nic::{MEMORY, Traits};
 
 #[test]
 fn a_send_that_the_device_fails_is_an_error_of_the_send() {

@@ -8,8 +8,8 @@ use efa_core::wire::{
     ReadNack, Repr, ReqOptions,
 };
 
-use crate::mock::{MEMORY, Traits};
 use crate::script::{Script, config, traits};
+use efa_testing::nic::{MEMORY, Traits};
 
 const MODERN: ExtraFeatures = ExtraFeatures::DELIVERY_COMPLETE.union(ExtraFeatures::CONNID_HEADER);
 

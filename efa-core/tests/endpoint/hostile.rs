@@ -11,8 +11,8 @@ use efa_core::wire::{
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::mock::{MEMORY, Traits};
 use crate::script::{Script, config, connected, connected_with, memory, traits};
+use efa_testing::nic::{MEMORY, Traits};
 
 #[test]
 fn packets_for_operations_that_do_not_exist_are_refused() {

@@ -7,8 +7,8 @@ use efa_core::wire::{
     SendId,
 };
 
-use crate::mock::{MEMORY, Traits};
 use crate::script::{MODERN, Script, config, connected_with, memory, traits};
+use efa_testing::nic::{MEMORY, Traits};
 
 fn failed_peer(script: &mut Script) -> Option<PeerId> {
     let events = core::iter::from_fn(|| script.dut.poll_event());

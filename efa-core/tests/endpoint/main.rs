@@ -1,4 +1,4 @@
-//! The protocol engine on mock devices.
+//! The protocol engine on test devices.
 
 mod admission;
 mod copies;
@@ -8,13 +8,10 @@ mod handshake;
 mod hostile;
 mod limits;
 mod messages;
-mod mock;
 mod ordering;
 mod random;
 mod read_nack;
 mod receiving;
 mod script;
-#[path = "../support/siege.rs"]
-mod siege;
 mod sieges;
 mod withdrawn;

@@ -4,9 +4,9 @@ use efa_core::endpoint::*;
 use efa_core::nic::UserSlice;
 use efa_core::wire::{Header, Packet, PacketType};
 
-use crate::mock::{MEMORY, MockNic, Network, Traits};
+use efa_testing::nic::{MEMORY, Network, NetworkNic, Traits};
 
-pub(crate) fn endpoint(network: &Network, host: u8, qpn: u16, qkey: u32) -> Endpoint<MockNic> {
+pub(crate) fn endpoint(network: &Network, host: u8, qpn: u16, qkey: u32) -> Endpoint<NetworkNic> {
     let nic = network.open(host, qpn, qkey, Traits::default());
     Endpoint::new(nic, EndpointConfig::default()).unwrap()
 }
@@ -15,7 +15,7 @@ pub(crate) fn memory(address: u64, length: usize) -> IoVec {
     IoVec::new(UserSlice { address, length })
 }
 
-fn send(endpoint: &mut Endpoint<MockNic>, peer: PeerId, data: IoVec, context: u64) {
+fn send(endpoint: &mut Endpoint<NetworkNic>, peer: PeerId, data: IoVec, context: u64) {
     endpoint
         .send(SendArgs {
             peer,
@@ -28,7 +28,7 @@ fn send(endpoint: &mut Endpoint<MockNic>, peer: PeerId, data: IoVec, context: u6
         .unwrap();
 }
 
-fn recv(endpoint: &mut Endpoint<MockNic>, buffer: IoVec, context: u64) -> ReceiveId {
+fn recv(endpoint: &mut Endpoint<NetworkNic>, buffer: IoVec, context: u64) -> ReceiveId {
     endpoint
         .recv(RecvArgs {
             source: SourceFilter::Any,
@@ -40,7 +40,7 @@ fn recv(endpoint: &mut Endpoint<MockNic>, buffer: IoVec, context: u64) -> Receiv
         .unwrap()
 }
 
-fn settle(network: &Network, endpoints: &mut [&mut Endpoint<MockNic>]) {
+fn settle(network: &Network, endpoints: &mut [&mut Endpoint<NetworkNic>]) {
     for _ in 0..100 {
         network.deliver_all();
         for endpoint in endpoints.iter_mut() {

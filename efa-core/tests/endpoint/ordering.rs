@@ -3,8 +3,8 @@
 use efa_core::endpoint::*;
 use efa_core::wire::{EagerRtm, ExtraFeatures, MediumRtm, MsgId, PacketType};
 
-use crate::mock::{MEMORY, Traits};
 use crate::script::{Script, config, memory, traits};
+use efa_testing::nic::{MEMORY, Traits};
 
 fn received(script: &mut Script) -> Vec<(u64, Vec<u8>)> {
     let mut entries = Vec::new();

@@ -8,8 +8,8 @@ use efa_core::wire::{
     RuntreadRtm, SendId,
 };
 
-use crate::mock::{MEMORY, Traits};
 use crate::script::{MODERN, Script, config, connected_with, memory, traits};
+use efa_testing::nic::{MEMORY, Traits};
 
 const LENGTH: usize = 20_000;
 const SOURCE: [RmaIov; 1] = [RmaIov::new(0x5000, LENGTH as u64, 9)];

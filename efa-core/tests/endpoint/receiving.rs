@@ -7,8 +7,8 @@ use efa_core::wire::{
     ExtraFeatures, Handshake, Header, LongctsRtm, MediumRtm, MsgId, PacketType, SendId, UserRecvQp,
 };
 
-use crate::mock::MEMORY;
 use crate::script::{Script, config, memory, traits};
+use efa_testing::nic::MEMORY;
 
 fn multi(script: &mut Script, length: usize, min_free: usize) -> ReceiveId {
     script

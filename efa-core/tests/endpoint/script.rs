@@ -7,7 +7,7 @@ use efa_core::wire::{
     Connid, EagerRtm, ExtraFeatures, Handshake, MsgId, Packet, RawAddressHeader, Repr, ReqOptions,
 };
 
-use crate::mock::{MEMORY, MockNic, Network, Traits};
+use efa_testing::nic::{MEMORY, Network, NetworkNic, Traits};
 
 pub(crate) fn memory(offset: u64, length: usize) -> IoVec {
     IoVec::new(UserSlice {
@@ -19,8 +19,8 @@ pub(crate) fn memory(offset: u64, length: usize) -> IoVec {
 /// The endpoint under test is device 0; the peer is device 1, which takes part in nothing by itself.
 pub(crate) struct Script {
     pub(crate) network: Network,
-    pub(crate) dut: Endpoint<MockNic>,
-    peer: MockNic,
+    pub(crate) dut: Endpoint<NetworkNic>,
+    peer: NetworkNic,
     pub(crate) now: Instant,
 }
 

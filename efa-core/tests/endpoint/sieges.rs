@@ -3,7 +3,7 @@
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::siege;
+use efa_testing::siege;
 
 #[test]
 fn random_sieges_break_nothing() {

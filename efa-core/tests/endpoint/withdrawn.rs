@@ -7,8 +7,8 @@ use efa_core::wire::{
     RtrKind, SendId,
 };
 
-use crate::mock::MEMORY;
 use crate::script::{Script, connected, memory};
+use efa_testing::nic::MEMORY;
 
 fn expose(script: &mut Script) -> Region {
     let memory = memory(0, 8192).memory;

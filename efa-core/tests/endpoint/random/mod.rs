@@ -13,7 +13,7 @@ use efa_core::nic::{Access, DeviceCaps, Region, UserSlice};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::mock::{MEMORY, MockNic, Network, Traits};
+use efa_testing::nic::{MEMORY, Network, NetworkNic, Traits};
 use messages::{Arrival, Message, Receive};
 use one_sided::{ONE_SIDED, OneSided};
 
@@ -24,7 +24,7 @@ enum Pending {
     OneSided(usize),
 }
 struct Host {
-    endpoint: Endpoint<MockNic>,
+    endpoint: Endpoint<NetworkNic>,
     /// The peers' ids here, by host.
     peers: Vec<PeerId>,
     pending: VecDeque<Pending>,
@@ -70,7 +70,7 @@ impl World {
                 DeviceCaps::RDMA_READ | DeviceCaps::RDMA_WRITE | DeviceCaps::UNSOLICITED_WRITE_RECV
             }
         };
-        let endpoints: Vec<Endpoint<MockNic>> = (0..count)
+        let endpoints: Vec<Endpoint<NetworkNic>> = (0..count)
             .map(|host| {
                 let traits = Traits {
                     mtu,
@@ -296,9 +296,12 @@ impl World {
             );
             let nic = host.endpoint.nic();
             let posted = self.network.receives_posted(index);
-            let depths = nic.depths();
-            assert_eq!(posted, depths.1, "receive buffers of host {index}");
-            assert_eq!(nic.free_buffers(), depths.0, "pool of host {index}");
+            let (sends, receives) = {
+                let attributes = efa_core::nic::Domain::attributes(&**nic);
+                (attributes.send_queue_depth, attributes.recv_queue_depth)
+            };
+            assert_eq!(posted, receives, "receive buffers of host {index}");
+            assert_eq!(nic.free_buffers(), sends, "pool of host {index}");
             assert_eq!(self.network.regions(index), 1);
         }
     }

@@ -6,7 +6,7 @@ use efa_core::wire::{AtomicDatatype, AtomicOp};
 use rand::Rng;
 
 use super::{Pending, World, byte};
-use crate::mock::MEMORY;
+use efa_testing::nic::MEMORY;
 
 /// A one-sided operation of the workload. Its context is its number behind [`ONE_SIDED`].
 pub(super) struct OneSided {

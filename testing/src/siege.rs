@@ -14,7 +14,7 @@ use efa_core::endpoint::*;
 use efa_core::nic::{Access, DeviceCaps, Nic, RemoteKey, Source, Status, UserSlice};
 use efa_core::wire::*;
 
-use crate::mock::{MEMORY, MockNic, Network, Traits};
+use crate::nic::{MEMORY, Network, NetworkNic, Traits};
 
 const MTU: usize = 256;
 const MEMORY_SIZE: usize = 64 << 10;
@@ -98,12 +98,12 @@ struct Conversation {
 }
 
 /// The endpoint under siege and everything around it.
-pub(crate) struct Siege<'a> {
+struct Siege<'a> {
     choices: Choices<'a>,
     network: Network,
-    dut: Endpoint<MockNic>,
-    peer: Endpoint<MockNic>,
-    attacker: MockNic,
+    dut: Endpoint<NetworkNic>,
+    peer: Endpoint<NetworkNic>,
+    attacker: NetworkNic,
     now: Instant,
     /// Ids at the endpoint under test.
     honest: PeerId,
@@ -162,7 +162,7 @@ fn honest_length(number: usize) -> usize {
 }
 
 /// Plays what `bytes` say.
-pub(crate) fn run(bytes: &[u8]) {
+pub fn run(bytes: &[u8]) {
     let mut siege = Siege::new(bytes);
     let mut commands = 0;
     // What one byte string may ask for is bounded, so that a run never takes long.

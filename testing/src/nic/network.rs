@@ -1,5 +1,5 @@
-//! A small network of mock devices: every packet that an endpoint posts can be looked at, delivered
-//! in any order, refused for want of a receive buffer, or made up by the test.
+//! A small network: every packet that an endpoint posts can be looked at, delivered in any order, refused
+//! for want of a receive buffer, or made up by the test.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -7,27 +7,37 @@ use std::rc::Rc;
 
 use efa_core::address::{Ahn, Gid, Qkey, Qpn, RawAddress};
 use efa_core::nic::{
-    Access, BufferId, Completion, CompletionKind, CompletionQueueId, DeviceCaps, Domain, Doorbell,
-    LocalKey, NicAttributes, NicError, OwnNic, QueuePair, QueuePairConfig, RdmaRequest, Region,
-    RemoteKey, SendRequest, Source, Status, UserSlice,
+    Access, BufferId, Completion, CompletionKind, DeviceCaps, LocalKey, NicAttributes, NicError,
+    RdmaRequest, Region, RemoteKey, SendRequest, Source, Status, UserSlice,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// Where user memory starts in every host's address space.
-pub(crate) const MEMORY: u64 = 0x1_0000;
+use super::device::{Buffers, Carrier, TestDomain, TestNic};
 
-/// What a mock device is like.
+/// Where user memory starts in every host's address space.
+pub const MEMORY: u64 = 0x1_0000;
+
+/// A device on a network, with its only queue pair.
+pub type NetworkNic = TestNic<Port>;
+
+/// What a device is like.
 #[derive(Clone)]
-pub(crate) struct Traits {
-    pub(crate) mtu: usize,
-    pub(crate) send_depth: usize,
-    pub(crate) recv_depth: usize,
-    pub(crate) memory: usize,
-    pub(crate) caps: DeviceCaps,
-    pub(crate) part_id: u32,
+pub struct Traits {
+    /// Bytes of a packet at most.
+    pub mtu: usize,
+    /// Entries of the send queue.
+    pub send_depth: usize,
+    /// Entries of the receive queue.
+    pub recv_depth: usize,
+    /// Bytes of user memory.
+    pub memory: usize,
+    /// What it can do.
+    pub caps: DeviceCaps,
+    /// Its part number, which a HANDSHAKE names.
+    pub part_id: u32,
     /// Registrations that may exist at a time.
-    pub(crate) max_regions: usize,
+    pub max_regions: usize,
 }
 
 impl Default for Traits {
@@ -46,13 +56,17 @@ impl Default for Traits {
 
 /// A packet or RDMA request on its way.
 #[derive(Clone, Debug)]
-pub(crate) struct Flight {
-    pub(crate) from: usize,
-    pub(crate) to: Option<usize>,
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) immediate: Option<u32>,
+pub struct Flight {
+    /// The device that posted it.
+    pub from: usize,
+    /// The device that it goes to, if there is one.
+    pub to: Option<usize>,
+    /// The packet, or the data of an RDMA write.
+    pub bytes: Vec<u8>,
+    /// Immediate data.
+    pub immediate: Option<u32>,
     /// Queue pair number and Q-key, as they were posted.
-    pub(crate) destination: (u16, u32),
+    pub destination: (u16, u32),
     context: u64,
     kind: FlightKind,
 }
@@ -84,28 +98,27 @@ struct State {
     devices: Vec<DeviceState>,
     flights: Vec<Flight>,
     rng: SmallRng,
-    spare: Vec<Vec<u8>>,
     /// The types of all packets that were posted, and 0 for an RDMA read, 1 for an RDMA write.
     seen: BTreeSet<u8>,
 }
 
 /// The network.
 #[derive(Clone)]
-pub(crate) struct Network(Rc<RefCell<State>>);
+pub struct Network(Rc<RefCell<State>>);
 
 impl Network {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// A network without devices; `seed` decides what [`Network::deliver_random`] delivers.
+    pub fn new(seed: u64) -> Self {
         Network(Rc::new(RefCell::new(State {
             devices: Vec::new(),
             flights: Vec::new(),
             rng: SmallRng::seed_from_u64(seed),
-            spare: Vec::new(),
             seen: BTreeSet::new(),
         })))
     }
 
     /// Opens a device on host `host` (which makes the GID) with this queue pair number and Q-key.
-    pub(crate) fn open(&self, host: u8, qpn: u16, qkey: u32, traits: Traits) -> MockNic {
+    pub fn open(&self, host: u8, qpn: u16, qkey: u32, traits: Traits) -> NetworkNic {
         let mut gid = [0; 16];
         gid[0] = 0xfe;
         gid[15] = host;
@@ -124,56 +137,49 @@ impl Network {
             memory: vec![0; traits.memory],
             regions: BTreeMap::new(),
         });
-        let buffers = traits.send_depth + traits.recv_depth;
-        let domain = MockDomain {
-            index: state.devices.len() - 1,
+        let attributes = NicAttributes {
+            caps: traits.caps,
+            mtu: traits.mtu,
+            max_rdma_size: 1 << 16,
+            send_queue_depth: traits.send_depth,
+            recv_queue_depth: traits.recv_depth,
+            inline_size: 32,
+            vendor_part_id: traits.part_id,
+            host_id: 0,
+        };
+        let port = Port {
             network: self.clone(),
-            attributes: NicAttributes {
-                caps: traits.caps,
-                mtu: traits.mtu,
-                max_rdma_size: 1 << 16,
-                send_queue_depth: traits.send_depth,
-                recv_queue_depth: traits.recv_depth,
-                inline_size: 32,
-                vendor_part_id: traits.part_id,
-                host_id: 0,
-            },
-            address,
-            buffers: (0..buffers).map(|_| vec![0; traits.mtu]).collect(),
-            free: (0..buffers as u32).map(BufferId).collect(),
+            index: state.devices.len() - 1,
+            traits,
             sends: 0,
-            max_regions: traits.max_regions,
             next_key: 1,
         };
-        let queue_pair = MockQueuePair {
-            attributes: domain.attributes.clone(),
-            address,
-        };
-        OwnNic::new(domain, queue_pair)
+        TestDomain::open(port, attributes, address)
     }
 
     /// The types of all packets that were posted, and 0 for an RDMA read, 1 for an RDMA write.
-    pub(crate) fn seen(&self) -> BTreeSet<u8> {
+    pub fn seen(&self) -> BTreeSet<u8> {
         self.0.borrow().seen.clone()
     }
 
     /// What is on its way, oldest first.
-    pub(crate) fn in_flight(&self) -> Vec<Flight> {
+    pub fn in_flight(&self) -> Vec<Flight> {
         self.0.borrow().flights.clone()
     }
 
     /// The device that something in flight goes to.
-    pub(crate) fn destination(&self, index: usize) -> Option<usize> {
+    pub fn destination(&self, index: usize) -> Option<usize> {
         self.0.borrow().flights[index].to
     }
 
-    pub(crate) fn flights(&self) -> usize {
+    /// How much is on its way.
+    pub fn flights(&self) -> usize {
         self.0.borrow().flights.len()
     }
 
     /// Takes a packet out of the network and completes its send, without delivering it: the test
     /// plays the receiver.
-    pub(crate) fn swallow(&self, index: usize) -> Vec<u8> {
+    pub fn swallow(&self, index: usize) -> Vec<u8> {
         let mut state = self.0.borrow_mut();
         let flight = state.flights.remove(index);
         state.complete(&flight, Status::Ok);
@@ -181,14 +187,14 @@ impl Network {
     }
 
     /// Ends what is on its way with a status.
-    pub(crate) fn fail(&self, index: usize, status: Status) {
+    pub fn fail(&self, index: usize, status: Status) {
         let mut state = self.0.borrow_mut();
         let flight = state.flights.remove(index);
         state.complete(&flight, status);
     }
 
     /// Delivers a packet, and completes it twice.
-    pub(crate) fn repeat_completion(&self, index: usize) {
+    pub fn repeat_completion(&self, index: usize) {
         let mut state = self.0.borrow_mut();
         let flight = state.flights.remove(index);
         state.complete(&flight, Status::Ok);
@@ -196,7 +202,7 @@ impl Network {
     }
 
     /// Delivers one thing that is on its way. Returns false if the receiver was not ready.
-    pub(crate) fn deliver(&self, index: usize) -> bool {
+    pub fn deliver(&self, index: usize) -> bool {
         let mut state = self.0.borrow_mut();
         let flight = state.flights.remove(index);
         let status = state.carry_out(&flight);
@@ -205,7 +211,7 @@ impl Network {
     }
 
     /// Delivers a random one.
-    pub(crate) fn deliver_random(&self) {
+    pub fn deliver_random(&self) {
         let index = {
             let mut state = self.0.borrow_mut();
             let count = state.flights.len();
@@ -218,7 +224,7 @@ impl Network {
     }
 
     /// Delivers everything, oldest first, until nothing is on its way.
-    pub(crate) fn deliver_all(&self) {
+    pub fn deliver_all(&self) {
         while self.flights() > 0 {
             self.deliver(0);
         }
@@ -226,32 +232,36 @@ impl Network {
 
     /// Makes up a packet from `from` for device `to`. `known` says whether the receiver's device
     /// knows the sender's AHN; it must be in its address book then.
-    pub(crate) fn inject(&self, to: usize, source: Source, bytes: &[u8]) -> bool {
+    pub fn inject(&self, to: usize, source: Source, bytes: &[u8]) -> bool {
         self.0.borrow_mut().arrive(to, source, bytes, None)
     }
 
     /// The number of a device's GID in another's address book.
-    pub(crate) fn ahn(&self, device: usize, gid: Gid) -> Option<Ahn> {
+    pub fn ahn(&self, device: usize, gid: Gid) -> Option<Ahn> {
         self.0.borrow().ahn(device, gid)
     }
 
-    pub(crate) fn memory(&self, device: usize, address: u64, length: usize) -> Vec<u8> {
+    /// A part of a device's user memory.
+    pub fn memory(&self, device: usize, address: u64, length: usize) -> Vec<u8> {
         let state = self.0.borrow();
         let start = (address - MEMORY) as usize;
         state.devices[device].memory[start..start + length].to_vec()
     }
 
-    pub(crate) fn fill(&self, device: usize, address: u64, bytes: &[u8]) {
+    /// Writes into a device's user memory.
+    pub fn fill(&self, device: usize, address: u64, bytes: &[u8]) {
         let mut state = self.0.borrow_mut();
         let start = (address - MEMORY) as usize;
         state.devices[device].memory[start..start + bytes.len()].copy_from_slice(bytes);
     }
 
-    pub(crate) fn receives_posted(&self, device: usize) -> usize {
+    /// Receives that are posted at a device.
+    pub fn receives_posted(&self, device: usize) -> usize {
         self.0.borrow().devices[device].receives.len()
     }
 
-    pub(crate) fn regions(&self, device: usize) -> usize {
+    /// Memory regions that are registered at a device.
+    pub fn regions(&self, device: usize) -> usize {
         self.0.borrow().devices[device].regions.len()
     }
 }
@@ -399,55 +409,17 @@ impl State {
     }
 }
 
-/// One device with its only queue pair.
-pub(crate) type MockNic = OwnNic<MockDomain>;
-
-/// A domain on a mock device.
-pub(crate) struct MockDomain {
+/// A device's place on the network.
+pub struct Port {
     network: Network,
     index: usize,
-    attributes: NicAttributes,
-    address: RawAddress,
-    buffers: Vec<Vec<u8>>,
-    free: Vec<BufferId>,
+    traits: Traits,
     /// Work requests in the send queue.
     sends: usize,
-    max_regions: usize,
     next_key: u32,
 }
 
-impl MockDomain {
-    /// Of the send queue and of the receive queue.
-    pub(crate) fn depths(&self) -> (usize, usize) {
-        (
-            self.attributes.send_queue_depth,
-            self.attributes.recv_queue_depth,
-        )
-    }
-
-    pub(crate) fn free_buffers(&self) -> usize {
-        self.free.len()
-    }
-
-    fn user<R>(
-        &self,
-        memory: UserSlice,
-        access: impl FnOnce(&mut [u8]) -> R,
-    ) -> Result<R, NicError> {
-        let fault = NicError::MemoryFault {
-            address: memory.address,
-            length: memory.length,
-        };
-        let mut state = self.network.0.borrow_mut();
-        let bytes = &mut state.devices[self.index].memory;
-        if memory.length == 0 {
-            return Ok(access(&mut []));
-        }
-        let start = memory.address.checked_sub(MEMORY).ok_or(fault)? as usize;
-        let end = start.checked_add(memory.length).ok_or(fault)?;
-        bytes.get_mut(start..end).map(access).ok_or(fault)
-    }
-
+impl Port {
     /// A device would refuse a key that is not valid for the memory; here it is a bug of the engine.
     fn check_key(&self, slice: UserSlice, key: LocalKey) {
         let state = self.network.0.borrow();
@@ -460,7 +432,7 @@ impl MockDomain {
     }
 
     fn launch(&mut self, flight: Flight) -> Result<(), NicError> {
-        if self.sends >= self.attributes.send_queue_depth {
+        if self.sends >= self.traits.send_depth {
             return Err(NicError::QueueFull);
         }
         self.sends += 1;
@@ -492,32 +464,26 @@ impl MockDomain {
     }
 }
 
-impl Drop for MockDomain {
+impl Drop for Port {
     fn drop(&mut self) {
         self.network.0.borrow_mut().devices[self.index].open = false;
     }
 }
 
-impl MockDomain {
-    fn post_send(&mut self, request: &SendRequest) -> Result<(), NicError> {
-        assert!(
-            !self.free.contains(&request.buffer),
-            "{:?} is in the pool",
-            request.buffer
-        );
+impl Carrier for Port {
+    fn post_send(&mut self, buffers: &mut Buffers, request: &SendRequest) -> Result<(), NicError> {
         let to = self.target(
             request.destination.ahn,
             request.destination.qpn,
             request.destination.qkey,
         )?;
-        let mut bytes = self.network.0.borrow_mut().spare.pop().unwrap_or_default();
-        bytes.clear();
-        bytes.extend_from_slice(&self.buffers[request.buffer.0 as usize][..request.header_length]);
+        let header = &buffers.bytes[request.buffer.0 as usize][..request.header_length];
+        let mut bytes = header.to_vec();
         if let Some((slice, key)) = request.payload {
             self.check_key(slice, key);
             self.user(slice, |user| bytes.extend_from_slice(user))?;
         }
-        assert!(bytes.len() <= self.attributes.mtu, "packet exceeds the MTU");
+        assert!(bytes.len() <= self.traits.mtu, "packet exceeds the MTU");
         self.launch(Flight {
             from: self.index,
             to,
@@ -529,17 +495,13 @@ impl MockDomain {
         })
     }
 
-    fn post_recv(&mut self, buffer: BufferId) -> Result<(), NicError> {
-        assert!(!self.free.contains(&buffer), "{buffer:?} is in the pool");
-        let storage = core::mem::take(&mut self.buffers[buffer.0 as usize]);
-        assert!(!storage.is_empty(), "{buffer:?} was posted twice");
+    fn post_recv(&mut self, buffers: &mut Buffers, buffer: BufferId) -> Result<(), NicError> {
         let mut state = self.network.0.borrow_mut();
         let receives = &mut state.devices[self.index].receives;
-        if receives.len() >= self.attributes.recv_queue_depth {
-            self.buffers[buffer.0 as usize] = storage;
+        if receives.len() >= self.traits.recv_depth {
             return Err(NicError::QueueFull);
         }
-        receives.push_back((buffer, storage));
+        receives.push_back((buffer, buffers.take(buffer)));
         Ok(())
     }
 
@@ -579,40 +541,40 @@ impl MockDomain {
             kind: FlightKind::Write(*request),
         })
     }
-}
 
-impl Domain for MockDomain {
-    type QueuePair = MockQueuePair;
-    type OpenError = NicError;
-
-    fn create_completion_queue(&mut self, _: usize) -> Result<CompletionQueueId, NicError> {
-        Ok(CompletionQueueId(0))
-    }
-
-    fn destroy_completion_queue(&mut self, _: CompletionQueueId) -> Result<(), NicError> {
-        Ok(())
-    }
-
-    fn create_queue_pair(
+    fn poll(
         &mut self,
-        _: CompletionQueueId,
-        _: &QueuePairConfig,
-    ) -> Result<MockQueuePair, NicError> {
-        Ok(MockQueuePair {
-            attributes: self.attributes.clone(),
-            address: self.address,
-        })
-    }
-
-    fn attributes(&self) -> &NicAttributes {
-        &self.attributes
+        buffers: &mut Buffers,
+        completions: &mut Vec<Completion>,
+        limit: usize,
+    ) -> usize {
+        let mut state = self.network.0.borrow_mut();
+        let queue = &mut state.devices[self.index].completions;
+        let mut count = 0;
+        while count < limit
+            && let Some((completion, storage)) = queue.pop_front()
+        {
+            if let Some((buffer, bytes)) = storage {
+                buffers.give_back(buffer, bytes);
+            }
+            if matches!(
+                completion.kind,
+                CompletionKind::Send { .. } | CompletionKind::RdmaRead | CompletionKind::RdmaWrite
+            ) {
+                // A completion may come twice.
+                self.sends = self.sends.saturating_sub(1);
+            }
+            completions.push(completion);
+            count += 1;
+        }
+        count
     }
 
     fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, NicError> {
         self.user(memory, |_| ())?;
         let mut state = self.network.0.borrow_mut();
         let regions = &mut state.devices[self.index].regions;
-        if regions.len() >= self.max_regions {
+        if regions.len() >= self.traits.max_regions {
             return Err(NicError::Exhausted("memory region"));
         }
         let key = self.next_key;
@@ -665,148 +627,22 @@ impl Domain for MockDomain {
         Ok(())
     }
 
-    fn acquire_buffer(&mut self) -> Option<BufferId> {
-        self.free.pop()
-    }
-
-    fn release_buffer(&mut self, buffer: BufferId) {
-        assert!(
-            !self.free.contains(&buffer),
-            "{buffer:?} was released twice"
-        );
-        self.free.push(buffer);
-    }
-
-    fn buffer(&self, buffer: BufferId) -> &[u8] {
-        &self.buffers[buffer.0 as usize]
-    }
-
-    fn buffer_mut(&mut self, buffer: BufferId) -> &mut [u8] {
-        &mut self.buffers[buffer.0 as usize]
-    }
-
-    fn copy_from_user(
+    fn user<R>(
         &mut self,
-        buffer: BufferId,
-        offset: usize,
-        source: UserSlice,
-    ) -> Result<(), NicError> {
-        let mut bytes = core::mem::take(&mut self.buffers[buffer.0 as usize]);
-        let target = &mut bytes[offset..offset + source.length];
-        let result = self.user(source, |user| target.copy_from_slice(user));
-        self.buffers[buffer.0 as usize] = bytes;
-        result
-    }
-
-    fn copy_to_user(
-        &mut self,
-        buffer: BufferId,
-        offset: usize,
-        length: usize,
-        address: u64,
-    ) -> Result<(), NicError> {
-        let source = &self.buffers[buffer.0 as usize][offset..offset + length];
-        self.user(UserSlice { address, length }, |user| {
-            user.copy_from_slice(source)
-        })
-    }
-
-    fn read_user(&mut self, address: u64, target: &mut [u8]) -> Result<(), NicError> {
-        let length = target.len();
-        self.user(UserSlice { address, length }, |user| {
-            target.copy_from_slice(user)
-        })
-    }
-
-    fn write_user(&mut self, address: u64, source: &[u8]) -> Result<(), NicError> {
-        let length = source.len();
-        self.user(UserSlice { address, length }, |user| {
-            user.copy_from_slice(source)
-        })
-    }
-
-    fn poll(
-        &mut self,
-        _: CompletionQueueId,
-        completions: &mut Vec<Completion>,
-        limit: usize,
-    ) -> usize {
+        memory: UserSlice,
+        access: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, NicError> {
+        let fault = NicError::MemoryFault {
+            address: memory.address,
+            length: memory.length,
+        };
         let mut state = self.network.0.borrow_mut();
-        let queue = &mut state.devices[self.index].completions;
-        let mut count = 0;
-        while count < limit
-            && let Some((completion, storage)) = queue.pop_front()
-        {
-            if let Some((buffer, storage)) = storage {
-                self.buffers[buffer.0 as usize] = storage;
-            }
-            if matches!(
-                completion.kind,
-                CompletionKind::Send { .. } | CompletionKind::RdmaRead | CompletionKind::RdmaWrite
-            ) {
-                // A completion may come twice.
-                self.sends = self.sends.saturating_sub(1);
-            }
-            completions.push(completion);
-            count += 1;
+        let bytes = &mut state.devices[self.index].memory;
+        if memory.length == 0 {
+            return Ok(access(&mut []));
         }
-        count
+        let start = memory.address.checked_sub(MEMORY).ok_or(fault)? as usize;
+        let end = start.checked_add(memory.length).ok_or(fault)?;
+        bytes.get_mut(start..end).map(access).ok_or(fault)
     }
-}
-
-/// The only queue pair of a domain.
-pub(crate) struct MockQueuePair {
-    attributes: NicAttributes,
-    address: RawAddress,
-}
-
-impl QueuePair for MockQueuePair {
-    type Domain = MockDomain;
-
-    fn attributes(&self) -> &NicAttributes {
-        &self.attributes
-    }
-
-    fn local_address(&self) -> RawAddress {
-        self.address
-    }
-
-    fn completion_queue(&self) -> CompletionQueueId {
-        CompletionQueueId(0)
-    }
-
-    fn post_send(
-        &mut self,
-        domain: &mut MockDomain,
-        request: &SendRequest,
-        _: Doorbell,
-    ) -> Result<(), NicError> {
-        domain.post_send(request)
-    }
-
-    fn post_read(
-        &mut self,
-        domain: &mut MockDomain,
-        request: &RdmaRequest,
-        _: Doorbell,
-    ) -> Result<(), NicError> {
-        domain.post_read(request)
-    }
-
-    fn post_write(
-        &mut self,
-        domain: &mut MockDomain,
-        request: &RdmaRequest,
-        _: Doorbell,
-    ) -> Result<(), NicError> {
-        domain.post_write(request)
-    }
-
-    fn flush(&mut self, _: &mut MockDomain) {}
-
-    fn post_recv(&mut self, domain: &mut MockDomain, buffer: BufferId) -> Result<(), NicError> {
-        domain.post_recv(buffer)
-    }
-
-    fn close(self, _: &mut MockDomain) {}
 }

@@ -1,0 +1,279 @@
+//! The device: a pool of packet buffers and one queue pair, over a carrier.
+
+use std::marker::PhantomData;
+
+use efa_core::address::{Ahn, Gid, RawAddress};
+use efa_core::nic::{
+    Access, BufferId, Completion, CompletionQueueId, Domain, Doorbell, NicAttributes, NicError,
+    OwnNic, QueuePair, QueuePairConfig, RdmaRequest, Region, SendRequest, UserSlice,
+};
+
+/// A device with its only queue pair.
+pub type TestNic<C> = OwnNic<TestDomain<C>>;
+
+/// What takes a device's requests and carries them out. Each call is that of [`Domain`] or
+/// [`QueuePair`] with the same name.
+#[expect(missing_docs, reason = "they are those of `Domain` and `QueuePair`")]
+pub trait Carrier {
+    fn post_send(&mut self, buffers: &mut Buffers, request: &SendRequest) -> Result<(), NicError>;
+    fn post_recv(&mut self, buffers: &mut Buffers, buffer: BufferId) -> Result<(), NicError>;
+    fn post_read(&mut self, request: &RdmaRequest) -> Result<(), NicError>;
+    fn post_write(&mut self, request: &RdmaRequest) -> Result<(), NicError>;
+    fn poll(
+        &mut self,
+        buffers: &mut Buffers,
+        completions: &mut Vec<Completion>,
+        limit: usize,
+    ) -> usize;
+    fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, NicError>;
+    fn deregister(&mut self, region: Region) -> Result<(), NicError>;
+    fn create_address_handle(&mut self, gid: Gid) -> Result<Ahn, NicError>;
+    fn destroy_address_handle(&mut self, ahn: Ahn) -> Result<(), NicError>;
+
+    /// Calls `access` with a part of the user's memory.
+    fn user<R>(
+        &mut self,
+        memory: UserSlice,
+        access: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, NicError>;
+}
+
+/// The packet buffers of a device.
+pub struct Buffers {
+    /// Each buffer's bytes; none as long as a carrier has taken them away.
+    pub bytes: Vec<Vec<u8>>,
+    free: Vec<BufferId>,
+}
+
+impl Buffers {
+    fn new(count: usize, length: usize) -> Self {
+        Buffers {
+            bytes: vec![vec![0; length]; count],
+            free: (0..count as u32).map(BufferId).collect(),
+        }
+    }
+
+    fn bytes_of(&mut self, buffer: BufferId) -> &mut Vec<u8> {
+        &mut self.bytes[buffer.0 as usize]
+    }
+
+    /// Takes the bytes of a buffer away, for a carrier that writes into them while the device does
+    /// other things.
+    pub fn take(&mut self, buffer: BufferId) -> Vec<u8> {
+        let bytes = std::mem::take(self.bytes_of(buffer));
+        assert!(!bytes.is_empty(), "{buffer:?} was posted twice");
+        bytes
+    }
+
+    /// Gives the bytes of a buffer back.
+    pub fn give_back(&mut self, buffer: BufferId, bytes: Vec<u8>) {
+        *self.bytes_of(buffer) = bytes;
+    }
+
+    /// In benchmarks nobody looks: it takes a while.
+    fn check_owned(&self, buffer: BufferId) {
+        debug_assert!(!self.free.contains(&buffer), "{buffer:?} is in the pool");
+    }
+}
+
+/// A domain on a device.
+pub struct TestDomain<C> {
+    /// What carries its packets.
+    pub carrier: C,
+    attributes: NicAttributes,
+    address: RawAddress,
+    buffers: Buffers,
+}
+
+impl<C: Carrier> TestDomain<C> {
+    /// A device with a packet buffer for every entry of its queues, and its queue pair.
+    pub fn open(carrier: C, attributes: NicAttributes, address: RawAddress) -> TestNic<C> {
+        let count = attributes.send_queue_depth + attributes.recv_queue_depth;
+        let domain = TestDomain {
+            carrier,
+            buffers: Buffers::new(count, attributes.mtu),
+            attributes,
+            address,
+        };
+        let queue_pair = domain.only_queue_pair();
+        OwnNic::new(domain, queue_pair)
+    }
+
+    fn only_queue_pair(&self) -> TestQueuePair<C> {
+        TestQueuePair {
+            attributes: self.attributes.clone(),
+            address: self.address,
+            domain: PhantomData,
+        }
+    }
+
+    /// Packet buffers in the pool.
+    pub fn free_buffers(&self) -> usize {
+        self.buffers.free.len()
+    }
+}
+
+impl<C: Carrier> Domain for TestDomain<C> {
+    type QueuePair = TestQueuePair<C>;
+    type OpenError = NicError;
+
+    fn attributes(&self) -> &NicAttributes {
+        &self.attributes
+    }
+
+    fn create_completion_queue(&mut self, _: usize) -> Result<CompletionQueueId, NicError> {
+        Ok(CompletionQueueId(0))
+    }
+
+    fn destroy_completion_queue(&mut self, _: CompletionQueueId) -> Result<(), NicError> {
+        Ok(())
+    }
+
+    fn create_queue_pair(
+        &mut self,
+        _: CompletionQueueId,
+        _: &QueuePairConfig,
+    ) -> Result<TestQueuePair<C>, NicError> {
+        Ok(self.only_queue_pair())
+    }
+
+    fn poll(
+        &mut self,
+        _: CompletionQueueId,
+        completions: &mut Vec<Completion>,
+        limit: usize,
+    ) -> usize {
+        self.carrier.poll(&mut self.buffers, completions, limit)
+    }
+
+    fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, NicError> {
+        self.carrier.register(memory, access)
+    }
+
+    fn deregister(&mut self, region: Region) -> Result<(), NicError> {
+        self.carrier.deregister(region)
+    }
+
+    fn create_address_handle(&mut self, gid: Gid) -> Result<Ahn, NicError> {
+        self.carrier.create_address_handle(gid)
+    }
+
+    fn destroy_address_handle(&mut self, ahn: Ahn) -> Result<(), NicError> {
+        self.carrier.destroy_address_handle(ahn)
+    }
+
+    fn acquire_buffer(&mut self) -> Option<BufferId> {
+        self.buffers.free.pop()
+    }
+
+    fn release_buffer(&mut self, buffer: BufferId) {
+        self.buffers.check_owned(buffer);
+        self.buffers.free.push(buffer);
+    }
+
+    fn buffer(&self, buffer: BufferId) -> &[u8] {
+        &self.buffers.bytes[buffer.0 as usize]
+    }
+
+    fn buffer_mut(&mut self, buffer: BufferId) -> &mut [u8] {
+        self.buffers.bytes_of(buffer)
+    }
+
+    fn copy_from_user(
+        &mut self,
+        buffer: BufferId,
+        offset: usize,
+        source: UserSlice,
+    ) -> Result<(), NicError> {
+        let target = &mut self.buffers.bytes_of(buffer)[offset..offset + source.length];
+        self.carrier
+            .user(source, |user| target.copy_from_slice(user))
+    }
+
+    fn copy_to_user(
+        &mut self,
+        buffer: BufferId,
+        offset: usize,
+        length: usize,
+        address: u64,
+    ) -> Result<(), NicError> {
+        let source = &self.buffers.bytes_of(buffer)[offset..offset + length];
+        let target = UserSlice { address, length };
+        self.carrier
+            .user(target, |user| user.copy_from_slice(source))
+    }
+
+    fn write_user(&mut self, address: u64, source: &[u8]) -> Result<(), NicError> {
+        let length = source.len();
+        let target = UserSlice { address, length };
+        self.carrier
+            .user(target, |user| user.copy_from_slice(source))
+    }
+
+    fn read_user(&mut self, address: u64, target: &mut [u8]) -> Result<(), NicError> {
+        let length = target.len();
+        let source = UserSlice { address, length };
+        self.carrier
+            .user(source, |user| target.copy_from_slice(user))
+    }
+}
+
+/// The only queue pair of a domain.
+pub struct TestQueuePair<C> {
+    attributes: NicAttributes,
+    address: RawAddress,
+    domain: PhantomData<TestDomain<C>>,
+}
+
+impl<C: Carrier> QueuePair for TestQueuePair<C> {
+    type Domain = TestDomain<C>;
+
+    fn attributes(&self) -> &NicAttributes {
+        &self.attributes
+    }
+
+    fn local_address(&self) -> RawAddress {
+        self.address
+    }
+
+    fn completion_queue(&self) -> CompletionQueueId {
+        CompletionQueueId(0)
+    }
+
+    fn post_send(
+        &mut self,
+        domain: &mut TestDomain<C>,
+        request: &SendRequest,
+        _: Doorbell,
+    ) -> Result<(), NicError> {
+        domain.buffers.check_owned(request.buffer);
+        domain.carrier.post_send(&mut domain.buffers, request)
+    }
+
+    fn post_recv(&mut self, domain: &mut TestDomain<C>, buffer: BufferId) -> Result<(), NicError> {
+        domain.buffers.check_owned(buffer);
+        domain.carrier.post_recv(&mut domain.buffers, buffer)
+    }
+
+    fn post_read(
+        &mut self,
+        domain: &mut TestDomain<C>,
+        request: &RdmaRequest,
+        _: Doorbell,
+    ) -> Result<(), NicError> {
+        domain.carrier.post_read(request)
+    }
+
+    fn post_write(
+        &mut self,
+        domain: &mut TestDomain<C>,
+        request: &RdmaRequest,
+        _: Doorbell,
+    ) -> Result<(), NicError> {
+        domain.carrier.post_write(request)
+    }
+
+    fn flush(&mut self, _: &mut TestDomain<C>) {}
+
+    fn close(self, _: &mut TestDomain<C>) {}
+}
