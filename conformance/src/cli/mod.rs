@@ -6,6 +6,7 @@
 mod check;
 mod drive;
 mod interop;
+mod job;
 mod list;
 mod progress;
 mod record;
@@ -44,6 +45,9 @@ enum Command {
     /// Play an endpoint as `run --dut exec:COMMAND` drives it, with stock libfabric or the engine
     /// (docs/driver.md).
     Drive(drive::Drive),
+    /// Run traces as `run --jobs` says.
+    #[command(hide = true)]
+    Job,
 }
 
 /// How a command ended.
@@ -91,6 +95,7 @@ pub fn main() -> ExitCode {
         Command::Show(arguments) => show::run(&arguments),
         Command::List(arguments) => list::run(&arguments),
         Command::Drive(arguments) => drive::drive(&arguments),
+        Command::Job => job::job(),
     };
     outcome.into()
 }

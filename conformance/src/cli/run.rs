@@ -1,6 +1,7 @@
 //! `run`: replaying traces.
 
 use std::collections::BTreeMap;
+use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -14,10 +15,9 @@ use crate::drive::Identity;
 use crate::drive::serve::Engine;
 use crate::libfabric::Library;
 use crate::player::{ANSWER_TIME, Player, Program, split_words};
-use crate::replay::emu::Emu;
-use crate::replay::hw::{Hw, Outside};
-use crate::suite::{self, Case, Options, Results, Summary};
-use crate::trace::Trace;
+use crate::replay::hw::Outside;
+use crate::suite::runner::Settings;
+use crate::suite::{self, Case, Options, Results, Summary, jobs};
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum BackendChoice {
@@ -84,6 +84,10 @@ pub(super) struct Run {
     /// the applications must see the same.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seeds: u64,
+    /// Run this many traces at once, each in an emulated fabric of its own; rules armed on the fabric
+    /// of this process then hold for none of them.
+    #[arg(long, value_name = "N", default_value = "1")]
+    jobs: NonZeroU16,
     /// Also fail on what an implementation should do but need not.
     #[arg(long)]
     strict: bool,
@@ -105,7 +109,7 @@ pub(super) struct Run {
 }
 
 pub(super) fn run(arguments: &Run) -> Outcome {
-    let mut outside = match &arguments.dut {
+    let outside = match &arguments.dut {
         Dut::Core => None,
         Dut::Libfabric => Some(Program::Libfabric {
             library: arguments.libfabric.clone(),
@@ -128,14 +132,6 @@ pub(super) fn run(arguments: &Run) -> Outcome {
         Err(problem) => return complain(problem, Outcome::Unfit),
     };
     let wants = |choice| arguments.backend == choice || arguments.backend == BackendChoice::All;
-    let mut emu = wants(BackendChoice::Emu).then(Emu::orderly);
-    let mut hw = None;
-    if wants(BackendChoice::Hw) {
-        match Hw::open_device() {
-            Ok(device) => hw = Some(device),
-            Err(error) => return complain(error, Outcome::Unfit),
-        }
-    }
     let mut under_test = match outside.as_ref().map_or(Ok(Engine::identity()), identify) {
         Ok(identity) => identity,
         Err(problem) => return complain(problem, Outcome::Unfit),
@@ -156,46 +152,33 @@ pub(super) fn run(arguments: &Run) -> Outcome {
                 .unwrap_or_else(|| std::env::temp_dir().join("efa-conformance-failed")),
         ),
     };
-    // Seeds decide about the emulated network only.
-    let on_verbs = Options {
-        seeds: 0,
-        ..options.clone()
+    let settings = Settings {
+        emu: wants(BackendChoice::Emu),
+        hw: wants(BackendChoice::Hw),
+        outside,
+        dut: under_test.name.clone(),
+        options,
     };
     let progress = Progress::new(paths.len());
     let mut cases: Vec<Case> = Vec::new();
     let mut unfit = Vec::new();
-    for path in &paths {
-        progress.begin(&suite::name_of(path));
-        let trace = match Trace::load(path) {
-            Ok(trace) => trace,
-            Err(error) => {
-                unfit.push(error.to_string());
-                continue;
-            }
-        };
-        let mut results = Vec::new();
-        if let Some(backend) = &mut emu {
-            results.push(suite::run_engine(&trace, backend, &options));
-        }
-        if let Some(backend) = &mut hw {
-            results.push(match &mut outside {
-                Some(outside) => {
-                    suite::run_outside(&trace, backend, &under_test.name, outside, &on_verbs)
-                }
-                None => suite::run_engine(&trace, backend, &on_verbs),
-            });
-        }
-        let mut ended = Vec::new();
-        for result in results {
-            match result {
-                Ok(cases) => ended.extend(cases),
-                Err(error) => unfit.push(format!("{}: {error}", path.display())),
-            }
-        }
-        progress.end(&ended);
-        cases.extend(ended);
-    }
+    let jobs = NonZeroUsize::from(arguments.jobs);
+    let ran = jobs::run_all(
+        &paths,
+        &settings,
+        jobs,
+        super::job::command,
+        |path, ended| {
+            progress.begin(&suite::name_of(path));
+            progress.end(&ended.cases);
+            cases.extend(ended.cases);
+            unfit.extend(ended.unfit);
+        },
+    );
     progress.finish();
+    if let Err(problem) = ran {
+        return complain(problem, Outcome::Unfit);
+    }
     say_causes(&cases, arguments);
     say(Summary::of(&cases));
     let results = Results { under_test, cases };

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use efa_core::wire::fields::Source;
+use serde::{Deserialize, Serialize};
 
 /// How much a finding weighs.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Severity {
     /// A legal difference from the recording.
     Remark,
@@ -16,7 +17,7 @@ pub enum Severity {
 }
 
 /// A difference between what happened and what was recorded, or what the protocol says.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Finding {
     /// How much it weighs.
     pub severity: Severity,
@@ -27,6 +28,7 @@ pub struct Finding {
     /// The field; empty if it is about no single field.
     pub field: String,
     /// The statement of the protocol.
+    #[serde(with = "source")]
     pub source: Option<Source>,
     /// What was found.
     pub text: String,
@@ -103,5 +105,61 @@ impl fmt::Display for Finding {
             write!(f, " ({source})")?;
         }
         Ok(())
+    }
+}
+
+/// [`Source`] from one process to another.
+mod source {
+    use std::collections::BTreeSet;
+    use std::sync::{Mutex, PoisonError};
+
+    use efa_core::wire::fields::Source;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    enum Words {
+        Spec(String, Option<String>),
+        Stock(String),
+    }
+
+    pub(super) fn serialize<S: Serializer>(
+        source: &Option<Source>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let words = source.map(|source| match source {
+            Source::Spec { section, table } => {
+                Words::Spec(section.to_owned(), table.map(str::to_owned))
+            }
+            Source::Stock { since } => Words::Stock(since.to_owned()),
+        });
+        words.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(
+        deserializer: D,
+    ) -> Result<Option<Source>, D::Error> {
+        let words = Option::<Words>::deserialize(deserializer)?;
+        Ok(words.map(|words| match words {
+            Words::Spec(section, table) => Source::Spec {
+                section: constant(section),
+                table: table.map(constant),
+            },
+            Words::Stock(since) => Source::Stock {
+                since: constant(since),
+            },
+        }))
+    }
+
+    /// The text as the constant that it is in the other process. Each different text is kept once;
+    /// there are as many as the protocol has sections, tables and releases.
+    fn constant(text: String) -> &'static str {
+        static KNOWN: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(text) = known.get(text.as_str()) {
+            return text;
+        }
+        let text = text.leak();
+        known.insert(text);
+        text
     }
 }

@@ -1,10 +1,11 @@
 //! Which program plays an endpoint.
 
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// A program that speaks the driver protocol.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Program {
     /// This program, with the protocol engine.
     Core,

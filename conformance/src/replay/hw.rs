@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use efa_core::endpoint::Instant;
 use efa_hw::{DeviceName, HwDevice, HwNic, NicConfig};
+use serde::{Deserialize, Serialize};
 
 use super::backend::{Backend, BackendError};
 use super::{Clock, Opener};
@@ -42,7 +43,7 @@ impl Hw {
 }
 
 /// Opens what a program plays, in a process of its own on this host, as the endpoint under test.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outside {
     /// The program.
     pub program: Program,

@@ -1,13 +1,17 @@
 //! Running a corpus of traces.
 
 pub mod html;
+pub mod jobs;
 pub mod json;
 pub mod junit;
 pub mod matrix;
+pub mod runner;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
 
 use crate::check;
 use crate::compare::{Finding, Severity};
@@ -25,7 +29,7 @@ pub const ENGINE: &str = "core";
 pub const STOCK: &str = "libfabric";
 
 /// How a case ended.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Outcome {
     /// Everything went as recorded.
     Passed {
@@ -66,7 +70,7 @@ pub enum Outcome {
 }
 
 /// One trace, on one backend, with one endpoint under test.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Case {
     /// The trace's name.
     pub trace: String,
@@ -237,7 +241,7 @@ fn inspect(trace: &Trace) -> Vec<Finding> {
 }
 
 /// How cases are run.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Options {
     /// The number of disorderly networks in which the engine must bring about the same outcome.
     pub seeds: u64,

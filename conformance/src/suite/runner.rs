@@ -1,0 +1,95 @@
+//! Running traces, one after the other, on the backends that are wanted.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Case, Options, run_engine, run_outside};
+use crate::replay::backend::BackendError;
+use crate::replay::emu::Emu;
+use crate::replay::hw::{Hw, Outside};
+use crate::trace::Trace;
+
+/// What is run, and where.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Settings {
+    /// In the deterministic emulator of this process.
+    pub emu: bool,
+    /// On verbs.
+    pub hw: bool,
+    /// The program under test; the engine if there is none. On verbs only.
+    pub outside: Option<Outside>,
+    /// What results call the implementation under test.
+    pub dut: String,
+    /// What makes a case fail, and what failing cases leave behind.
+    pub options: Options,
+}
+
+/// How a trace fared.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Ended {
+    /// One for each backend and endpoint.
+    pub cases: Vec<Case>,
+    /// Why there is no case where there should be one: the trace or the environment is at fault.
+    pub unfit: Vec<String>,
+}
+
+/// Runs traces.
+pub struct Runner {
+    settings: Settings,
+    emu: Option<Emu>,
+    hw: Option<Hw>,
+}
+
+impl Runner {
+    /// Opens the backends.
+    ///
+    /// # Errors
+    /// [`BackendError::Unfit`] if there is no device for the verbs.
+    pub fn open(settings: Settings) -> Result<Self, BackendError> {
+        Ok(Runner {
+            emu: settings.emu.then(Emu::orderly),
+            hw: settings.hw.then(Hw::open_device).transpose()?,
+            settings,
+        })
+    }
+
+    /// Runs a trace on each backend, each endpoint in turn under test.
+    pub fn run(&mut self, path: &Path) -> Ended {
+        let trace = match Trace::load(path) {
+            Ok(trace) => trace,
+            Err(error) => {
+                return Ended {
+                    cases: Vec::new(),
+                    unfit: vec![error.to_string()],
+                };
+            }
+        };
+        let mut ended = Ended::default();
+        let mut add = |result: Result<Vec<Case>, BackendError>| match result {
+            Ok(cases) => ended.cases.extend(cases),
+            Err(error) => ended.unfit.push(format!("{}: {error}", path.display())),
+        };
+        let Settings {
+            outside,
+            dut,
+            options,
+            ..
+        } = &mut self.settings;
+        if let Some(backend) = &mut self.emu {
+            add(run_engine(&trace, backend, options));
+        }
+        if let Some(backend) = &mut self.hw {
+            // Seeds decide about the emulated network only.
+            let options = Options {
+                seeds: 0,
+                ..options.clone()
+            };
+            add(match outside {
+                Some(outside) => run_outside(&trace, backend, dut, outside, &options),
+                None => run_engine(&trace, backend, &options),
+            });
+        }
+        ended
+    }
+}
