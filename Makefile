@@ -10,7 +10,7 @@ REPORTS := target/conformance
 conformance: release
 	@mkdir -p $(REPORTS)
 	target/release/efa-emu run -- target/release/efa-conformance run traces --backend all \
-		--junit $(REPORTS)/junit.xml
+		--jobs 4 --junit $(REPORTS)/junit.xml
 
 ## test: formatting, lints, documentation and all tests
 test: lint build sim

@@ -86,7 +86,7 @@ fn a_trace_passes_and_the_reports_are_written() {
     assert!(printed.contains("PASS  eager-tagged"), "{printed}");
     assert!(printed.contains("same outcome under 2 seeds"), "{printed}");
     assert!(
-        printed.ends_with("4 passed, 0 codec only, 0 skipped, 0 unsupported, 0 failed\n"),
+        printed.ends_with("4 passed, 0 codec only, 0 skipped, 0 unsupported, 0 known, 0 failed\n"),
         "{printed}"
     );
     // Not a terminal: plain lines.

@@ -16,6 +16,7 @@ use crate::drive::serve::Engine;
 use crate::libfabric::Library;
 use crate::player::{ANSWER_TIME, Player, Program, split_words};
 use crate::replay::hw::Outside;
+use crate::suite::expected::Expected;
 use crate::suite::runner::Settings;
 use crate::suite::{self, Case, Options, Results, Summary, jobs};
 
@@ -94,6 +95,10 @@ pub(super) struct Run {
     /// Where captures of failed cases go; the default is in the directory for temporary files.
     #[arg(long, value_name = "DIRECTORY")]
     captures: Option<PathBuf>,
+    /// The cases that what is under test is known to fail, and why (docs/conformance.md). The default
+    /// for releases of stock libfabric is what is known of them.
+    #[arg(long, value_name = "FILE")]
+    expected: Option<PathBuf>,
     /// Only traces whose name contains this.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
@@ -152,6 +157,13 @@ pub(super) fn run(arguments: &Run) -> Outcome {
                 .unwrap_or_else(|| std::env::temp_dir().join("efa-conformance-failed")),
         ),
     };
+    let expected = match &arguments.expected {
+        None => Expected::of(&under_test),
+        Some(path) => match Expected::load(path) {
+            Ok(expected) => expected,
+            Err(problem) => return complain(problem, Outcome::Unfit),
+        },
+    };
     let settings = Settings {
         emu: wants(BackendChoice::Emu),
         hw: wants(BackendChoice::Hw),
@@ -168,7 +180,10 @@ pub(super) fn run(arguments: &Run) -> Outcome {
         &settings,
         jobs,
         super::job::command,
-        |path, ended| {
+        |path, mut ended| {
+            for case in &mut ended.cases {
+                expected.judge(case);
+            }
             progress.begin(&suite::name_of(path));
             progress.end(&ended.cases);
             cases.extend(ended.cases);

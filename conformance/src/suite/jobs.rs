@@ -206,3 +206,131 @@ impl Drop for Job {
         let _ = self.process.wait();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::Options;
+
+    fn settings(hw: bool) -> Settings {
+        Settings {
+            emu: !hw,
+            hw,
+            outside: None,
+            dut: "core".to_owned(),
+            options: Options::default(),
+        }
+    }
+
+    fn two() -> NonZeroUsize {
+        NonZeroUsize::new(2).unwrap()
+    }
+
+    /// A program that answers as a shell script says.
+    fn script(text: &str) -> impl Fn() -> Command + Sync {
+        move || {
+            let mut command = Command::new("sh");
+            command.args(["-c", text]);
+            command
+        }
+    }
+
+    #[test]
+    fn results_come_in_order_and_each_from_one_process() {
+        let paths: Vec<PathBuf> = (0..20).map(|n| format!("{n}").into()).collect();
+        // Takes longer for some than for others, and says what it was asked.
+        let answer = r#"read settings; echo null
+            while IFS= read -r path; do
+                [ "$path" != '"3"' ] || sleep 0.2
+                path=${path#?}; echo "{\"cases\":[],\"unfit\":[\"${path%?}\"]}"
+            done"#;
+        let mut seen = Vec::new();
+        run_all(
+            &paths,
+            &settings(false),
+            two(),
+            script(answer),
+            |path, ended| {
+                assert_eq!(ended.unfit, [path.display().to_string()]);
+                seen.push(path.to_owned());
+            },
+        )
+        .unwrap();
+        assert_eq!(seen, paths);
+    }
+
+    #[test]
+    fn a_process_that_dies_costs_one_result() {
+        let paths: Vec<PathBuf> = ["a", "deadly", "b", "c"].map(PathBuf::from).to_vec();
+        let answer = r#"read settings; echo null
+            while IFS= read -r path; do
+                [ "$path" != '"deadly"' ] || kill -SEGV $$
+                echo '{"cases":[],"unfit":[]}'
+            done"#;
+        let mut lost = Vec::new();
+        let mut count = 0;
+        run_all(
+            &paths,
+            &settings(false),
+            two(),
+            script(answer),
+            |_, ended| {
+                count += 1;
+                lost.extend(ended.unfit);
+            },
+        )
+        .unwrap();
+        assert_eq!((count, lost.len()), (4, 1), "{lost:?}");
+        assert!(
+            lost[0].starts_with("deadly: the process that ran it gave no result"),
+            "{lost:?}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_start_is_said_once() {
+        let paths = [PathBuf::from("a"), PathBuf::from("b")];
+        let says = |program: &str| {
+            run_all(
+                &paths,
+                &settings(false),
+                two(),
+                script(program),
+                |path, _| panic!("{}", path.display()),
+            )
+            .unwrap_err()
+        };
+        assert_eq!(says("read settings; echo '\"no device\"'"), "no device");
+        assert!(
+            says("exit").contains("cannot start a process"),
+            "{}",
+            says("exit")
+        );
+    }
+
+    #[test]
+    fn the_corpus_has_the_same_results_in_other_processes() {
+        let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces");
+        let paths = crate::suite::find_traces(&[traces], Some("eager")).unwrap();
+        let path = &paths[0];
+        let mut here = Runner::open(settings(false)).unwrap().run(path);
+        let question = format!(
+            "{}\n{}\n",
+            serde_json::to_string(&settings(false)).unwrap(),
+            serde_json::to_string(path).unwrap()
+        );
+        let mut output = Vec::new();
+        serve(question.as_bytes(), &mut output).unwrap();
+        let mut output = output.as_slice();
+        assert_eq!(
+            read_line::<Option<String>>(&mut output).unwrap(),
+            Some(None)
+        );
+        let mut there: Ended = read_line(&mut output).unwrap().unwrap();
+        for case in here.cases.iter_mut().chain(&mut there.cases) {
+            case.duration = std::time::Duration::ZERO;
+        }
+        assert!(!here.cases.is_empty());
+        assert_eq!(format!("{here:?}"), format!("{there:?}"));
+    }
+}

@@ -21,6 +21,7 @@ struct Counts {
     unsupported: usize,
     codec_only: usize,
     skipped: usize,
+    known: usize,
     failed: usize,
 }
 
@@ -34,6 +35,9 @@ struct Entry<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     findings: Vec<FindingEntry<'a>>,
+    /// The row of docs/deviations.md that says why the case is known to fail.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deviation: Option<u32>,
     /// What was on the wire of a failed case.
     #[serde(skip_serializing_if = "Option::is_none")]
     capture: Option<&'a Path>,
@@ -88,6 +92,7 @@ pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
             result: "",
             reason: None,
             findings: Vec::new(),
+            deviation: None,
             capture: None,
             packets_compared: 0,
             packets_played: 0,
@@ -119,6 +124,11 @@ pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
                 entry.result = "skipped";
                 entry.reason = Some(reason);
             }
+            Outcome::Expected { row, findings } => {
+                entry.result = "known";
+                entry.deviation = Some(*row);
+                entry.findings = findings.iter().map(FindingEntry::of).collect();
+            }
             Outcome::Failed { findings, capture } => {
                 entry.result = "failed";
                 entry.capture = capture.as_deref();
@@ -134,6 +144,7 @@ pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
             unsupported: summary.unsupported,
             codec_only: summary.codec_only,
             skipped: summary.not_under_test,
+            known: summary.known,
             failed: summary.failed,
         },
         cases: entries.collect(),

@@ -37,6 +37,15 @@ pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
                     status.set_message(reason.clone());
                     status
                 }
+                Outcome::Expected { row, findings } => {
+                    let mut status = TestCaseStatus::skipped();
+                    let what = findings.first().map(ToString::to_string);
+                    status.set_message(format!(
+                        "known, row {row} of docs/deviations.md: {}",
+                        what.unwrap_or_default()
+                    ));
+                    status
+                }
                 Outcome::Failed { findings, capture } => {
                     let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
                     let mut texts: Vec<String> = findings.iter().map(ToString::to_string).collect();

@@ -1,5 +1,6 @@
 //! Running a corpus of traces.
 
+pub mod expected;
 pub mod html;
 pub mod jobs;
 pub mod json;
@@ -59,6 +60,13 @@ pub enum Outcome {
     NotUnderTest {
         /// Why.
         reason: String,
+    },
+    /// The release under test is known to fail it, for a reason that is its own.
+    Expected {
+        /// The row of docs/deviations.md with the reason and the evidence.
+        row: u32,
+        /// What went wrong.
+        findings: Vec<Finding>,
     },
     /// A statement of the protocol or of the scenario does not hold.
     Failed {
@@ -132,6 +140,13 @@ impl fmt::Display for Case {
             ),
             Outcome::Unsupported { reason } => write!(f, "UNSUP {name}: unsupported: {reason}"),
             Outcome::NotUnderTest { reason } => write!(f, "SKIP  {name}: {reason}"),
+            Outcome::Expected { row, findings } => {
+                write!(f, "KNOWN {name}: row {row} of docs/deviations.md")?;
+                match findings.first() {
+                    Some(finding) => write!(f, ": {finding}"),
+                    None => Ok(()),
+                }
+            }
             Outcome::Failed { findings, capture } => {
                 write!(f, "FAIL  {name}")?;
                 for finding in findings {
@@ -518,6 +533,8 @@ pub struct Summary {
     pub not_under_test: usize,
     /// Cases about something that the endpoint under test or its device lacks.
     pub unsupported: usize,
+    /// Cases that the release under test is known to fail.
+    pub known: usize,
     /// Cases in which something went otherwise.
     pub failed: usize,
 }
@@ -539,6 +556,7 @@ impl Summary {
             Outcome::CodecOnly { .. } => self.codec_only += 1,
             Outcome::NotUnderTest { .. } => self.not_under_test += 1,
             Outcome::Unsupported { .. } => self.unsupported += 1,
+            Outcome::Expected { .. } => self.known += 1,
             Outcome::Failed { .. } => self.failed += 1,
         }
     }
@@ -548,8 +566,13 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} passed, {} codec only, {} skipped, {} unsupported, {} failed",
-            self.passed, self.codec_only, self.not_under_test, self.unsupported, self.failed
+            "{} passed, {} codec only, {} skipped, {} unsupported, {} known, {} failed",
+            self.passed,
+            self.codec_only,
+            self.not_under_test,
+            self.unsupported,
+            self.known,
+            self.failed
         )
     }
 }

@@ -1,0 +1,254 @@
+//! Cases that a release of stock software is known to fail, because of itself and not of the suite.
+//!
+//! They stand in a file for each release, `conformance/expected/NAME-RELEASE.toml`, each with its row in
+//! docs/deviations.md, where the evidence is. A case that fails in the way that an entry describes is not
+//! a failure; one that an entry names and that passes is, so that entries which no longer hold are found.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::{Case, Outcome};
+use crate::compare::{Finding, Severity};
+use crate::drive::Identity;
+
+/// The files, by the name and the release of what is under test.
+const FILES: [(&str, &str, &str); 2] = [
+    (
+        "libfabric",
+        "1.17",
+        include_str!("../../expected/libfabric-1.17.toml"),
+    ),
+    (
+        "libfabric",
+        "2.1",
+        include_str!("../../expected/libfabric-2.1.toml"),
+    ),
+];
+
+/// A reason for which cases fail.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Deviation {
+    /// The row of docs/deviations.md that describes it and has the evidence.
+    pub row: u32,
+    /// The names of the traces; `*` stands for any characters.
+    pub traces: String,
+    /// The endpoint under test; any if it is not given.
+    pub role: Option<String>,
+    /// What each finding of such a case contains.
+    pub findings: String,
+    /// What the release does, and why that is not what it should do.
+    pub why: String,
+    /// The case does not always fail, since it depends on time.
+    #[serde(default)]
+    pub sometimes: bool,
+}
+
+/// Reasons for which cases of one release fail.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expected {
+    /// The reasons.
+    #[serde(default, rename = "deviation")]
+    pub deviations: Vec<Deviation>,
+}
+
+impl Expected {
+    /// What is expected of the stock software that is under test; nothing of other software.
+    pub fn of(under_test: &Identity) -> Self {
+        let Some(version) = under_test.version() else {
+            return Expected::default();
+        };
+        let version = version.to_string();
+        FILES
+            .iter()
+            .find(|(name, release, _)| *name == under_test.name && *release == version)
+            // A test reads all of them.
+            .and_then(|(_, _, text)| toml::from_str(text).ok())
+            .unwrap_or_default()
+    }
+
+    /// Reads another file.
+    ///
+    /// # Errors
+    /// A message that names the file and what is wrong in it.
+    pub fn load(path: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        toml::from_str(&text).map_err(|error| {
+            format!(
+                "{}: {error}; docs/conformance.md describes the keys",
+                path.display()
+            )
+        })
+    }
+
+    /// Turns the failure of a case into an expected one if it is, and the passing of a case that should
+    /// have failed into a failure.
+    pub fn judge(&self, case: &mut Case) {
+        let (trace, role) = (case.trace.clone(), case.role.clone());
+        let named = self.deviations.iter().filter(|deviation| {
+            matches(&deviation.traces, &trace)
+                && deviation.role.as_ref().is_none_or(|other| *other == role)
+        });
+        for deviation in named {
+            match &case.outcome {
+                Outcome::Failed { findings, .. } if deviation.explains(findings) => {
+                    case.outcome = Outcome::Expected {
+                        row: deviation.row,
+                        findings: findings.clone(),
+                    };
+                    return;
+                }
+                Outcome::Passed { .. } if !deviation.sometimes => {
+                    let text = format!(
+                        "passes, although row {} of docs/deviations.md says that it cannot ({}): the \
+                         entry of the expected deviations no longer holds",
+                        deviation.row, deviation.findings
+                    );
+                    case.outcome = Outcome::Failed {
+                        findings: vec![Finding::plain(Severity::Must, text)],
+                        capture: None,
+                    };
+                    return;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Deviation {
+    fn explains(&self, findings: &[Finding]) -> bool {
+        findings
+            .iter()
+            .all(|finding| finding.to_string().contains(&self.findings))
+    }
+}
+
+/// Whether a name is what a pattern describes, in which `*` stands for any characters.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((before, after)) => name.strip_prefix(before).is_some_and(|rest| {
+            let ends = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
+            ends.into_iter().any(|at| matches(after, &rest[at..]))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn case(trace: &str, role: &str, outcome: Outcome) -> Case {
+        Case {
+            trace: trace.to_owned(),
+            path: PathBuf::new(),
+            backend: "hw".to_owned(),
+            dut: "libfabric".to_owned(),
+            role: role.to_owned(),
+            outcome,
+            duration: Duration::ZERO,
+        }
+    }
+
+    fn failed(texts: &[&str]) -> Outcome {
+        let findings = texts
+            .iter()
+            .map(|text| Finding::plain(Severity::Must, *text))
+            .collect();
+        Outcome::Failed {
+            findings,
+            capture: None,
+        }
+    }
+
+    fn passed() -> Outcome {
+        Outcome::Passed {
+            compared: 1,
+            played: 1,
+            seeds: 0,
+            remarks: Vec::new(),
+        }
+    }
+
+    fn after(expected: &Expected, trace: &str, role: &str, outcome: Outcome) -> Outcome {
+        let mut case = case(trace, role, outcome);
+        expected.judge(&mut case);
+        case.outcome
+    }
+
+    #[test]
+    fn a_failure_is_expected_only_as_it_is_described() {
+        let expected: Expected = toml::from_str(
+            "[[deviation]]\nrow = 19\ntraces = 'long-*-efa0'\nrole = 'a'\nfindings = 'refused'\nwhy = ''\n",
+        )
+        .unwrap();
+        let run = |trace, role, outcome| after(&expected, trace, role, outcome);
+        let explained = run("long-read-efa0", "a", failed(&["is refused (95)"]));
+        assert!(matches!(explained, Outcome::Expected { row: 19, .. }));
+        for (trace, role, texts) in [
+            ("long-read-efa1", "a", &["is refused"] as &[_]),
+            ("long-read-efa0", "b", &["is refused"]),
+            ("long-read-efa0", "a", &["crashed"]),
+            ("long-read-efa0", "a", &["is refused", "crashed"]),
+        ] {
+            let still = run(trace, role, failed(texts));
+            assert!(matches!(still, Outcome::Failed { .. }), "{trace} {role}");
+        }
+    }
+
+    #[test]
+    fn an_entry_that_no_longer_holds_fails() {
+        let text = "[[deviation]]\nrow = 19\ntraces = '*'\nfindings = 'refused'\nwhy = ''\n";
+        let expected: Expected = toml::from_str(text).unwrap();
+        let Outcome::Failed { findings, .. } = after(&expected, "long", "a", passed()) else {
+            panic!("passed");
+        };
+        assert!(findings[0].text.contains("row 19"), "{findings:?}");
+        let expected: Expected = toml::from_str(&format!("{text}sometimes = true\n")).unwrap();
+        assert_eq!(after(&expected, "long", "a", passed()), passed());
+    }
+
+    #[test]
+    fn patterns_have_stars() {
+        for (pattern, name, fits) in [
+            ("a", "a", true),
+            ("a", "ab", false),
+            ("a*", "ab", true),
+            ("*b", "ab", true),
+            ("a*c*e", "abcde", true),
+            ("a*c*e", "abde", false),
+            ("*", "", true),
+            ("a*a", "a", false),
+        ] {
+            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+        }
+    }
+
+    /// Each file can be read, each entry names traces of the corpus and a row of the page.
+    #[test]
+    fn the_files_hold() {
+        let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let page = std::fs::read_to_string(checkout.join("docs/deviations.md")).unwrap();
+        let directory = checkout.join("conformance/expected");
+        assert_eq!(std::fs::read_dir(directory).unwrap().count(), FILES.len());
+        let traces = super::super::find_traces(&[checkout.join("traces")], None).unwrap();
+        for (name, release, text) in FILES {
+            let expected: Expected = toml::from_str(text).unwrap();
+            for deviation in expected.deviations {
+                let row = format!("\n| {} |", deviation.row);
+                assert!(page.contains(&row), "{name} {release}: no row {row}");
+                let found = traces
+                    .iter()
+                    .any(|path| matches(&deviation.traces, &super::super::name_of(path)));
+                assert!(found, "{name} {release}: no trace {}", deviation.traces);
+            }
+        }
+    }
+}
