@@ -4,7 +4,7 @@ use crate::address::RawAddress;
 use crate::nic::{Domain, Nic, PolledNic};
 
 use crate::endpoint::Endpoint;
-use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
+use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::base::ids::PeerId;
 
 impl<N: PolledNic> Endpoint<N> {
@@ -34,7 +34,7 @@ impl<N: Nic> Endpoint<N> {
 
     /// Ends everything that depends on a peer, which is about to leave the address vector.
     pub(crate) fn leave_peer(&mut self, peer: PeerId) {
-        self.end_operations_with(peer, Failure::new(Errno::ECANCELED, ProviderError::None));
+        self.end_operations_with(peer, Failure::CANCELED);
         self.forget_conversation(peer);
     }
 
@@ -77,7 +77,6 @@ impl<N: Nic> Endpoint<N> {
         for id in self.sending.with_peer(peer) {
             self.fail_outbound(id, failure);
         }
-        self.posting.fail_one_packet_operations(peer, failure);
         let inbound = self.receiving.transfers(|transfer| transfer.peer == peer);
         for id in inbound {
             self.fail_inbound(id, failure);

@@ -1,5 +1,6 @@
 //! What an endpoint keeps about one peer that it talks to: what each part keeps about it.
 
+use crate::endpoint::api::error::Failure;
 use crate::endpoint::peers::handshake::Handshaking;
 use crate::endpoint::posting::PeerBackoff;
 use crate::endpoint::quota::Share;
@@ -13,8 +14,8 @@ pub(crate) struct Conversation {
     /// The id of the next message or atomic to the peer.
     pub(crate) next_msg_id: MsgId,
     pub(crate) handshake: Handshaking,
-    /// The conversation cannot go on; packets of the peer are dropped.
-    pub(crate) failed: bool,
+    /// Why the conversation cannot go on, if so: packets of the peer are dropped.
+    pub(crate) failure: Option<Failure>,
     /// What came from the peer before its turn.
     pub(crate) window: ReorderWindow,
     /// Memory of its packets that wait, in bytes.
@@ -33,7 +34,7 @@ impl From<MsgId> for Conversation {
         Conversation {
             next_msg_id: first,
             handshake: Handshaking::default(),
-            failed: false,
+            failure: None,
             window: ReorderWindow::new(first),
             held_bytes: 0,
             share: Share::default(),

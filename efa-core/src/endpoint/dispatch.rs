@@ -1,19 +1,24 @@
 //! From a device completion to the subprotocol that a packet belongs to: parse, find out who sent
 //! it, answer a first packet with a handshake, dispatch.
 
+use crate::address::RawAddress;
 use crate::endpoint::posting::Work;
-use crate::endpoint::subprotocols::message::Rtm;
+use crate::endpoint::subprotocols::message::{Rtm, Sequenced};
 use crate::nic::{BufferId, Completion, CompletionKind, Domain, Nic, Source, Status};
-use crate::wire::{
-    Connid, EagerRtm, Header, LongctsRtm, LongreadRtm, MediumRtm, Packet, PacketType, Reason,
-    ReqFlags, Rta, RuntreadRtm,
-};
+use crate::wire::{Connid, Header, Packet, PacketType, Reason, ReqFlags};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::{Event, PacketError};
 use crate::endpoint::api::error::{Errno, Failure, ProviderError};
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::packet::ReceivedPacket;
+
+/// What a packet says of its sender.
+struct Stated {
+    packet_type: PacketType,
+    connid: Option<Connid>,
+    raw_address: Option<RawAddress>,
+}
 
 impl<N: Nic> Endpoint<N> {
     /// Handles one completion of the device.
@@ -70,19 +75,19 @@ impl<N: Nic> Endpoint<N> {
         let length = length.min(bytes.len());
         let bytes = &bytes[..length];
         // What most packets are has a way of its own: it is parsed where it stays.
-        let Some((eager, incoming)) = Packet::parse_eager(bytes) else {
+        let Some((packet_type, eager, payload)) = Packet::parse_eager(bytes) else {
             return self.on_other_packet(buffer, length, source);
         };
         let packet = ReceivedPacket::in_buffer(buffer, length);
-        let options = &eager.options;
-        let raw_address = options.raw_address.map(|header| header.address());
-        let connid = options
-            .connid
-            .or(raw_address.map(|address| address.qkey.into()));
-        match self.sender(source, connid, &incoming) {
+        let stated = Stated {
+            packet_type,
+            connid: eager.options.connid,
+            raw_address: eager.options.raw_address.map(|header| header.address()),
+        };
+        match self.sender(source, &stated) {
             Some(peer) => {
-                let rtm = Rtm::eager(&eager, incoming.payload);
-                self.in_turn(peer, eager.msg_id, packet, &incoming, Some(&rtm));
+                let rtm = Rtm::eager(packet_type, &eager, payload);
+                self.in_turn(peer, packet, &Sequenced::Message(rtm));
             }
             None => self.release(packet),
         }
@@ -93,10 +98,17 @@ impl<N: Nic> Endpoint<N> {
         let packet = ReceivedPacket::in_buffer(buffer, length);
         let bytes = packet.bytes(self.posting.nic());
         match Packet::parse(bytes) {
-            Ok(incoming) => match self.sender(source, incoming.connid(), &incoming) {
-                Some(peer) => self.dispatch(peer, packet, &incoming),
-                None => self.release(packet),
-            },
+            Ok(incoming) => {
+                let stated = Stated {
+                    packet_type: incoming.base.packet_type,
+                    connid: incoming.connid(),
+                    raw_address: incoming.raw_address(),
+                };
+                match self.sender(source, &stated) {
+                    Some(peer) => self.dispatch(peer, packet, &incoming),
+                    None => self.release(packet),
+                }
+            }
             Err(error) => {
                 let packet_type = bytes.first().copied().unwrap_or(0);
                 // The connection id is unknown, so the sender may be an older incarnation: good
@@ -115,18 +127,17 @@ impl<N: Nic> Endpoint<N> {
     /// The peer that sent a packet, which gets our HANDSHAKE if it has not. `None` if nothing is to be
     /// done with the packet.
     #[inline(always)]
-    fn sender(
-        &mut self,
-        source: &Source,
-        connid: Option<Connid>,
-        incoming: &Packet,
-    ) -> Option<PeerId> {
+    fn sender(&mut self, source: &Source, stated: &Stated) -> Option<PeerId> {
+        let connid = match (stated.connid, &stated.raw_address) {
+            (None, Some(address)) => Some(address.qkey.into()),
+            (connid, _) => connid,
+        };
         let peer = match self.peers.identify(source, connid) {
             Some(peer) => peer,
-            None => self.introduce(source, incoming)?,
+            None => self.introduce(source, stated)?,
         };
         let state = self.peers.state_mut(peer)?;
-        if state.failed {
+        if state.failure.is_some() {
             self.reports.statistics.from_failed_peers += 1;
             return None;
         }
@@ -139,17 +150,14 @@ impl<N: Nic> Endpoint<N> {
     /// Finds or makes the peer of a packet whose sender is not in the address vector, by the address
     /// that the packet states.
     #[cold]
-    fn introduce(&mut self, source: &Source, incoming: &Packet) -> Option<PeerId> {
-        let Some(address) = incoming.raw_address() else {
+    fn introduce(&mut self, source: &Source, stated: &Stated) -> Option<PeerId> {
+        let Some(address) = stated.raw_address else {
             self.reports.statistics.unknown_senders += 1;
             return None;
         };
         if !self.peers.is_plausible(source, &address) {
-            self.reports.refuse(
-                None,
-                incoming.base.packet_type.code(),
-                PacketError::ForeignAddress,
-            );
+            self.reports
+                .refuse(None, stated.packet_type.code(), PacketError::ForeignAddress);
             return None;
         }
         if let Some(peer) = self.peers.find(&address) {
@@ -187,14 +195,16 @@ impl<N: Nic> Endpoint<N> {
             Header::LongctsRtm(long) if long.options.flags.contains(ReqFlags::READ_NACK) => {
                 self.on_nack_answer(peer, incoming.base.packet_type, long);
             }
-            Header::EagerRtm(EagerRtm { msg_id, .. })
-            | Header::MediumRtm(MediumRtm { msg_id, .. })
-            | Header::LongctsRtm(LongctsRtm { msg_id, .. })
-            | Header::LongreadRtm(LongreadRtm { msg_id, .. })
-            | Header::RuntreadRtm(RuntreadRtm { msg_id, .. })
-            | Header::Rta(Rta { msg_id, .. }) => {
-                let rtm = Rtm::of(incoming);
-                return self.in_turn(peer, *msg_id, packet, incoming, rtm.as_ref());
+            Header::EagerRtm(_)
+            | Header::MediumRtm(_)
+            | Header::LongctsRtm(_)
+            | Header::LongreadRtm(_)
+            | Header::RuntreadRtm(_)
+            | Header::Rta(_) => {
+                return match Sequenced::of(incoming) {
+                    Some(request) => self.in_turn(peer, packet, &request),
+                    None => self.release(packet),
+                };
             }
             Header::EagerRtw(_)
             | Header::LongctsRtw(_)
@@ -228,7 +238,16 @@ impl<N: Nic> Endpoint<N> {
 
     /// Whether a peer was given up: what it sent is dropped.
     pub(crate) fn is_given_up(&self, peer: PeerId) -> bool {
-        self.peers.state(peer).is_none_or(|state| state.failed)
+        self.failure_of(peer).is_some()
+    }
+
+    /// Why operations with a peer fail, if they do: it was removed or given up.
+    #[inline]
+    pub(crate) fn failure_of(&self, peer: PeerId) -> Option<Failure> {
+        match self.peers.state(peer) {
+            Some(state) => state.failure,
+            None => Some(Failure::CANCELED),
+        }
     }
 
     /// Gives up a peer that broke the protocol in a way that cannot be mended.
@@ -236,7 +255,7 @@ impl<N: Nic> Endpoint<N> {
     pub(crate) fn give_up_peer(&mut self, peer: PeerId, packet_type: PacketType) {
         let failure = Failure::new(Errno::EIO, ProviderError::for_request(packet_type));
         if let Some(state) = self.peers.state_mut(peer) {
-            state.failed = true;
+            state.failure.get_or_insert(failure);
         }
         self.reports.event(Event::PeerFailed { peer, failure });
         self.end_operations_with(peer, failure);

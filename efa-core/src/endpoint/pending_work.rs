@@ -50,7 +50,7 @@ impl<N: Nic> Endpoint<N> {
             | Work::Eor { peer, .. }
             | Work::AtomicResponse { peer, .. } => Some(peer),
             Work::Admission => None,
-            Work::Resend(id) => self.posting.get(id).map(|packet| packet.peer),
+            Work::Resend(id) => self.posting.peer(id),
             Work::Outbound(id) => self.sending.peer(id),
             Work::Inbound(id) => self.receiving.transfer(id).map(|transfer| transfer.peer),
         }

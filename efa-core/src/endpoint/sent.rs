@@ -6,7 +6,7 @@ use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::base::ids::{PacketId, PeerId};
 use crate::endpoint::memory::rdma::RdmaPart;
 use crate::endpoint::peers::handshake::{PeerFeatures, identity};
-use crate::endpoint::posting::{InFlight, Outgoing, Owner, Rdma, Request};
+use crate::endpoint::posting::{Finished, Outgoing, Owner, Rdma, What};
 use crate::nic::{BufferId, Destination, Nic, Status};
 use crate::wire::{PacketType, Repr, ReqOptions};
 
@@ -71,11 +71,11 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// Only [`EndpointError::TryAgain`]; other errors end its operation.
     pub(crate) fn resend(&mut self, id: PacketId) -> Result<(), EndpointError> {
-        let Some(known) = self.posting.get(id) else {
+        let Some(peer) = self.posting.peer(id) else {
             return Ok(());
         };
         let posted = self
-            .destination(known.peer)
+            .destination(peer)
             .and_then(|destination| self.posting.post_again(id, destination));
         match posted {
             Ok(()) => self.reports.statistics.packets_sent += 1,
@@ -166,24 +166,23 @@ impl<N: Nic> Endpoint<N> {
         {
             self.posting.got_through(&mut state.backoff);
         }
-        let mut read = None;
-        match done.request {
-            Request::Packet(packet) => self.recycle(packet.buffer),
-            Request::Rdma(part, Rdma::Read) => read = Some(part.local.length as u64),
-            Request::Stored(_) | Request::Rdma(_, Rdma::Write(_)) => {}
+        if let What::Packet(_, Some(buffer)) = done.what {
+            self.recycle(buffer);
         }
         match done.owner {
-            Owner::Whole(operation) => {
-                let failure = operation.failure;
-                self.reports
-                    .sent(done.peer, &operation.report, operation.length, failure);
-            }
+            // It may have been cancelled while the device had its memory.
+            Owner::Whole(operation) => self.reports.sent(
+                done.peer,
+                &operation.report,
+                operation.length,
+                self.failure_of(done.peer),
+            ),
             Owner::Outbound(id) => {
                 self.sending.done(id);
                 self.finish_outbound(id);
             }
             Owner::Inbound(id) => {
-                if let Some(length) = read {
+                if let What::Read(length) = done.what {
                     self.on_read_done(id, length, None);
                 }
             }
@@ -193,7 +192,7 @@ impl<N: Nic> Endpoint<N> {
 
     fn on_receiver_not_ready(&mut self, id: PacketId) {
         self.reports.statistics.receiver_not_ready += 1;
-        let Some(peer) = self.posting.get(id).map(|packet| packet.peer) else {
+        let Some(peer) = self.posting.peer(id) else {
             self.reports.statistics.stray_completions += 1;
             return;
         };
@@ -209,7 +208,7 @@ impl<N: Nic> Endpoint<N> {
     /// The device could not deliver a packet or carry out an RDMA request.
     #[cold]
     fn on_undelivered(&mut self, id: PacketId, status: Status) {
-        match self.posting.get(id).map(|refused| refused.peer) {
+        match self.posting.peer(id) {
             Some(peer) => {
                 let failure = self.refine(peer, status);
                 self.lose_packet(id, failure);
@@ -220,7 +219,7 @@ impl<N: Nic> Endpoint<N> {
 
     /// Forgets a packet or RDMA request.
     #[inline]
-    fn take_packet(&mut self, id: PacketId) -> Option<InFlight> {
+    fn take_packet(&mut self, id: PacketId) -> Option<Finished> {
         let taken = self.posting.take(id)?;
         if let Owner::Whole(_) = taken.owner {
             self.sending.free();
@@ -235,8 +234,8 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    fn on_lost(&mut self, lost: &InFlight, failure: Failure) {
-        if let Some(buffer) = lost.buffer() {
+    fn on_lost(&mut self, lost: &Finished, failure: Failure) {
+        if let What::Packet(_, Some(buffer)) = lost.what {
             self.recycle(buffer);
         }
         if failure.is_peer_gone()
@@ -244,9 +243,9 @@ impl<N: Nic> Endpoint<N> {
         {
             state.handshake.peer_gone();
         }
-        match (lost.owner, lost.packet_type()) {
+        match (lost.owner, lost.what) {
             (Owner::Whole(operation), _) => {
-                let failure = operation.failure.unwrap_or(failure);
+                let failure = self.failure_of(lost.peer).unwrap_or(failure);
                 self.reports.sent(
                     lost.peer,
                     &operation.report,
@@ -258,8 +257,8 @@ impl<N: Nic> Endpoint<N> {
                 self.sending.done(id);
                 self.fail_outbound(id, failure);
             }
-            (Owner::Inbound(id), None) => self.on_read_done(id, 0, Some(failure)),
-            (Owner::Inbound(id), Some(_)) => self.fail_inbound(id, failure),
+            (Owner::Inbound(id), What::Packet(..)) => self.fail_inbound(id, failure),
+            (Owner::Inbound(id), _) => self.on_read_done(id, 0, Some(failure)),
             (Owner::Provocation, _) => {
                 if let Some(state) = self.peers.state_mut(lost.peer) {
                     state.handshake.provocation_lost(failure);
@@ -270,9 +269,12 @@ impl<N: Nic> Endpoint<N> {
                 // what the application does not know of (spec section 2.3).
                 self.reports.statistics.control_packets_lost += 1;
             }
-            (Owner::Nobody, packet_type) => self.reports.event(Event::ControlSendFailed {
+            (Owner::Nobody, what) => self.reports.event(Event::ControlSendFailed {
                 peer: lost.peer,
-                packet_type: packet_type.map_or(0, PacketType::code),
+                packet_type: match what {
+                    What::Packet(packet_type, _) => packet_type.code(),
+                    What::Read(_) | What::Write => 0,
+                },
                 failure,
             }),
         }

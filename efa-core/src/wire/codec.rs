@@ -121,10 +121,16 @@ impl<'a> Cursor<'a> {
         Packet {
             base: self.base,
             header,
-            payload: Payload {
-                offset: self.offset(),
-                length: self.rest.len(),
-            },
+            payload: self.payload(),
+        }
+    }
+
+    /// What has not been read yet, as the payload of the packet.
+    #[inline(always)]
+    pub(super) fn payload(&self) -> Payload {
+        Payload {
+            offset: self.offset(),
+            length: self.rest.len(),
         }
     }
 

@@ -122,7 +122,7 @@ impl Packet {
     /// Parses an eager message, which most packets are. `None` for every other packet, and for those
     /// that [`Packet::parse`] rejects.
     #[inline(always)]
-    pub(crate) fn parse_eager(packet: &[u8]) -> Option<(EagerRtm, Packet)> {
+    pub(crate) fn parse_eager(packet: &[u8]) -> Option<(PacketType, EagerRtm, Payload)> {
         let (base, rest) = split_base(packet).ok()?;
         let (PacketType::EagerMsgRtm | PacketType::EagerTagRtm) = base.packet_type else {
             return None;
@@ -132,7 +132,7 @@ impl Packet {
         }
         let mut cursor = Cursor::new(base, packet, rest);
         let eager = EagerRtm::parse(&mut cursor).ok()?;
-        Some((eager, cursor.packet_with(eager.into())))
+        Some((base.packet_type, eager, cursor.payload()))
     }
 
     /// The address that the sender states, if it does.

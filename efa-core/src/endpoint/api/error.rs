@@ -266,6 +266,9 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
+    /// The application ended the operation.
+    pub(crate) const CANCELED: Failure = Failure::new(Errno::ECANCELED, ProviderError::None);
+
     pub(crate) const fn new(errno: Errno, provider: ProviderError) -> Self {
         Failure { errno, provider }
     }

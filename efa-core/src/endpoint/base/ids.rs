@@ -208,37 +208,34 @@ impl<T, I: Id> Arena<T, I> {
         self.limit -= 1;
     }
 
-    /// The id that the next object will have, `None` if the arena is full.
-    #[inline]
-    pub(crate) fn next_id(&self) -> Option<I> {
-        if self.is_full() {
-            return None;
-        }
-        Some(match self.slots.get(self.free as usize) {
-            Some((generation, _)) => I::new(self.free, *generation),
-            None => I::new(self.slots.len() as u32, 0),
-        })
-    }
-
     /// Stores a value, or gives it back if the arena is full.
     #[inline(always)]
     pub(crate) fn insert(&mut self, value: T) -> Result<I, T> {
-        let Some(id) = self.next_id() else {
+        if self.is_full() {
             return Err(value);
-        };
+        }
         self.used += 1;
-        match self.slots.get_mut(id.index()) {
-            Some((_, slot)) => {
+        match self.slots.get_mut(self.free as usize) {
+            Some((generation, slot)) => {
+                let id = I::new(self.free, *generation);
                 if let Slot::Free { next } = *slot {
                     self.free = next;
                 }
                 *slot = Slot::Used(value);
+                Ok(id)
             }
-            None => self.slots.push((0, Slot::Used(value))),
+            None => Ok(self.grow(value)),
         }
-        Ok(id)
     }
 
+    #[inline(never)]
+    fn grow(&mut self, value: T) -> I {
+        let id = I::new(self.slots.len() as u32, 0);
+        self.slots.push((0, Slot::Used(value)));
+        id
+    }
+
+    /// Takes an object out.
     #[inline]
     pub(crate) fn remove(&mut self, id: I) -> Option<T> {
         let (generation, slot) = self.slots.get_mut(id.index())?;
@@ -252,6 +249,25 @@ impl<T, I: Id> Arena<T, I> {
         self.free = id.index() as u32;
         self.used -= 1;
         Some(value)
+    }
+
+    /// Takes an object out where it lies: `last` makes of it what is still needed, so that the rest is
+    /// not moved. The object stays if that is `None`.
+    #[inline(always)]
+    pub(crate) fn end<R>(&mut self, id: I, last: impl FnOnce(&mut T) -> Option<R>) -> Option<R> {
+        let (generation, slot) = self.slots.get_mut(id.index())?;
+        if *generation != id.generation() {
+            return None;
+        }
+        let Slot::Used(value) = slot else {
+            return None;
+        };
+        let result = last(value)?;
+        *slot = Slot::Free { next: self.free };
+        *generation = generation.wrapping_add(1) & I::GENERATION_MASK;
+        self.free = id.index() as u32;
+        self.used -= 1;
+        Some(result)
     }
 
     #[inline]
@@ -288,14 +304,6 @@ impl<T, I: Id> Arena<T, I> {
             Some((_, Slot::Used(value))) => Some(value),
             _ => None,
         }
-    }
-
-    /// All objects, to change them, in the order of their slots.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.slots.iter_mut().filter_map(|(_, slot)| match slot {
-            Slot::Used(value) => Some(value),
-            Slot::Free { .. } => None,
-        })
     }
 
     /// All objects, in the order of their slots.

@@ -2,7 +2,7 @@
 //! receiver had no buffer, and so that its operation learns of its end.
 
 use crate::address::{Qkey, Qpn};
-use crate::endpoint::api::error::{EndpointError, Failure};
+use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::reports::Report;
 use crate::endpoint::base::ids::{OutboundId, PacketId, PeerId, ReceiveId};
 use crate::endpoint::memory::rdma::RdmaPart;
@@ -66,7 +66,6 @@ pub(crate) struct OnePacket {
     pub(crate) report: Report,
     /// Length of the data in bytes.
     pub(crate) length: u64,
-    pub(crate) failure: Option<Failure>,
 }
 
 /// A packet in a buffer, ready to be posted.
@@ -88,13 +87,38 @@ pub(crate) struct Headerless {
     pub(crate) immediate: Option<u32>,
 }
 
+/// What is left of a packet or RDMA request that is done with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Finished {
+    pub(crate) peer: PeerId,
+    pub(crate) owner: Owner,
+    pub(crate) what: What,
+}
+
+/// What was done with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    /// A packet, and the buffer that it held.
+    Packet(PacketType, Option<BufferId>),
+    /// An RDMA read of this many bytes.
+    Read(u64),
+    /// An RDMA write.
+    Write,
+}
+
 impl InFlight {
-    /// The type of the packet; `None` for an RDMA request.
-    pub(crate) fn packet_type(&self) -> Option<PacketType> {
-        match &self.request {
-            Request::Packet(packet) => Some(packet.packet_type),
-            Request::Stored(stored) => Some(stored.packet.packet_type),
-            Request::Rdma(..) => None,
+    /// What is needed of it in the end.
+    #[inline(always)]
+    pub(super) fn finished(&self) -> Finished {
+        Finished {
+            peer: self.peer,
+            owner: self.owner,
+            what: match &self.request {
+                Request::Packet(packet) => What::Packet(packet.packet_type, Some(packet.buffer)),
+                Request::Stored(stored) => What::Packet(stored.packet.packet_type, None),
+                Request::Rdma(part, Rdma::Read) => What::Read(part.local.length as u64),
+                Request::Rdma(_, Rdma::Write(_)) => What::Write,
+            },
         }
     }
 

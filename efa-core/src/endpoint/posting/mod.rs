@@ -10,7 +10,7 @@ mod in_flight;
 mod work;
 
 use crate::endpoint::api::config::EndpointConfig;
-use crate::endpoint::api::error::{EndpointError, Failure};
+use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::api::time::Instant;
 use crate::endpoint::base::ids::{Arena, PacketId, PeerId};
@@ -23,10 +23,11 @@ use crate::wire::{PacketType, Repr};
 
 use backoff::{Backoffs, Refused};
 use buffers::ReceiveBuffers;
+use in_flight::{InFlight, Request};
 use work::{Priority, WorkQueues};
 
 pub(crate) use backoff::PeerBackoff;
-pub(crate) use in_flight::{Headerless, InFlight, OnePacket, Outgoing, Owner, Rdma, Request};
+pub(crate) use in_flight::{Finished, Headerless, OnePacket, Outgoing, Owner, Rdma, What};
 pub(crate) use work::{QUANTUM, Work};
 
 /// The device, and what it has of ours or is to get.
@@ -263,16 +264,22 @@ impl<N: Nic> Posting<N> {
         owner: Owner,
         request: Request,
     ) -> Result<(), EndpointError> {
-        let id = self.in_flight.next_id().ok_or(EndpointError::TryAgain)?;
-        in_flight::hand_over(&mut self.nic, destination, &request, id, self.doorbell)?;
         let stored = self.in_flight.insert(InFlight {
             peer,
             owner,
             request,
             refusals: 0,
         });
-        debug_assert!(stored.is_ok_and(|stored| stored == id));
-        Ok(())
+        let id = stored.map_err(|_| EndpointError::TryAgain)?;
+        // It is read where it stays.
+        let Some(InFlight { request, .. }) = self.in_flight.get(id) else {
+            return Ok(());
+        };
+        let posted = in_flight::hand_over(&mut self.nic, destination, request, id, self.doorbell);
+        if posted.is_err() {
+            self.in_flight.remove(id);
+        }
+        posted
     }
 
     /// Posts what is remembered under `id`, again.
@@ -302,17 +309,16 @@ impl<N: Nic> Posting<N> {
         self.nic.release_buffer(packet.buffer);
     }
 
-    /// What is remembered under `id`.
-    #[inline]
-    pub(crate) fn get(&self, id: PacketId) -> Option<&InFlight> {
-        self.in_flight.get(id)
+    /// To whom a packet or RDMA request goes.
+    pub(crate) fn peer(&self, id: PacketId) -> Option<PeerId> {
+        self.in_flight.get(id).map(|in_flight| in_flight.peer)
     }
 
     /// Forgets a packet or RDMA request that the device is done with, or that is given up. Its
     /// buffer, if it holds one, is for [`Posting::recycle`].
     #[inline(always)]
-    pub(crate) fn take(&mut self, id: PacketId) -> Option<InFlight> {
-        self.in_flight.remove(id)
+    pub(crate) fn take(&mut self, id: PacketId) -> Option<Finished> {
+        self.in_flight.end(id, |packet| Some(packet.finished()))
     }
 
     /// Packets and RDMA requests that the device has, or that wait to be posted again.
@@ -325,18 +331,6 @@ impl<N: Nic> Posting<N> {
         let is_whole = |in_flight: &InFlight| matches!(in_flight.owner, Owner::Whole(_));
         let in_flight = self.in_flight.iter();
         in_flight.filter(|(_, packet)| is_whole(packet)).count()
-    }
-
-    /// Notes that the operations of one packet with a peer failed; they end when the device is done
-    /// with their memory.
-    pub(crate) fn fail_one_packet_operations(&mut self, peer: PeerId, failure: Failure) {
-        for in_flight in self.in_flight.iter_mut() {
-            if let Owner::Whole(operation) = &mut in_flight.owner
-                && in_flight.peer == peer
-            {
-                operation.failure.get_or_insert(failure);
-            }
-        }
     }
 
     /// Moves a packet that waits for its peer out of its buffer, so that one peer that is not ready

@@ -225,11 +225,19 @@ impl Receiving {
         matcher.match_receive(receives, peer, tag.unwrap_or(0))
     }
 
-    /// Takes out a receive that [`Receiving::match_message`] found, for a message that ends with its
-    /// first packet.
-    #[inline(always)]
-    pub(crate) fn take_matched(&mut self, id: ReceiveId) -> Option<Posted> {
-        self.table.remove_posted(id)
+    /// A receive that [`Receiving::match_message`] found.
+    #[inline]
+    pub(crate) fn matched(&self, id: ReceiveId) -> Option<&Posted> {
+        match self.table.get(id)? {
+            Inbound::Posted(posted) => Some(posted),
+            Inbound::Active(_) => None,
+        }
+    }
+
+    /// Ends a receive that [`Receiving::match_message`] found: its message was one packet.
+    #[inline]
+    pub(crate) fn end_matched(&mut self, id: ReceiveId) {
+        self.table.drop_posted(id);
     }
 
     /// Makes a receive that [`Receiving::match_message`] found a transfer of a message.

@@ -76,6 +76,14 @@ impl InboundTable {
         }
     }
 
+    /// Ends a posted receive.
+    #[inline]
+    pub(crate) fn drop_posted(&mut self, id: ReceiveId) {
+        self.ids.end(id, |inbound| {
+            matches!(inbound, Inbound::Posted(_)).then_some(())
+        });
+    }
+
     /// A posted receive becomes a transfer and keeps its id.
     pub(crate) fn activate(&mut self, id: ReceiveId, transfer: Transfer) {
         if let Some(slot @ Inbound::Posted(_)) = self.ids.get_mut(id) {

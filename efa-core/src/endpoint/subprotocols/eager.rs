@@ -2,7 +2,7 @@
 
 use crate::endpoint::posting::OnePacket;
 use crate::nic::{Destination, Nic};
-use crate::wire::{EagerRtm, MsgId, Payload, SendId};
+use crate::wire::{EagerRtm, Payload, SendId};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
@@ -14,6 +14,7 @@ use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
 use crate::endpoint::receiving::Ending;
 use crate::endpoint::sending::{Awaited, Outbound};
+use crate::endpoint::subprotocols::message::Rtm;
 
 impl<N: Nic> Endpoint<N> {
     /// Sends a message of `length` bytes, which fit. With delivery complete, the operation that RECEIPT
@@ -30,11 +31,7 @@ impl<N: Nic> Endpoint<N> {
         }
         let report = Self::send_report(args);
         let owner = match &mut header.receipt {
-            None => Owner::Whole(OnePacket {
-                report,
-                length,
-                failure: None,
-            }),
+            None => Owner::Whole(OnePacket { report, length }),
             Some(send_id) => {
                 let outbound = Outbound::one_packet(args.peer, report, length, Awaited::Receipt);
                 let Some(id) = self.sending.start(outbound) else {
@@ -61,39 +58,40 @@ impl<N: Nic> Endpoint<N> {
         posted
     }
 
-    /// Delivers a message of one packet to `target`. `receipt` is the operation of a sender that wants
-    /// RECEIPT.
+    /// Copies the data of a message of one packet to the buffer of a receive.
     #[inline(always)]
-    pub(crate) fn deliver_eager(
-        &mut self,
-        peer: PeerId,
+    pub(crate) fn copy_eager(
+        nic: &mut N,
         packet: &ReceivedPacket,
         payload: Payload,
-        (msg_id, receipt): (MsgId, Option<SendId>),
-        (target, capacity): (&[IoVec], u64),
-        ending: &Ending,
-    ) {
-        let length = payload.length as u64;
-        let copied = copy_out(
-            self.posting.nic_mut(),
-            packet,
-            payload.offset,
-            payload.length,
-            target,
-            0,
-        );
-        self.reports
-            .statistics
-            .note_received(Protocol::Eager, length.min(capacity));
-        let failure = match copied {
+        target: &[IoVec],
+    ) -> Option<Failure> {
+        match copy_out(nic, packet, payload.offset, payload.length, target, 0) {
             Ok(()) => None,
             Err(_) => Some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy)),
-        };
+        }
+    }
+
+    /// Ends the receive of a message of one packet, whose data was copied unless there is a `failure`.
+    /// `receipt` is the operation of a sender that wants RECEIPT.
+    #[inline(always)]
+    pub(crate) fn end_eager(
+        &mut self,
+        peer: PeerId,
+        rtm: &Rtm<'_>,
+        receipt: Option<SendId>,
+        capacity: u64,
+        ending: &Ending,
+        failure: Option<Failure>,
+    ) {
+        self.reports
+            .statistics
+            .note_received(Protocol::Eager, rtm.length.min(capacity));
         if let Some(send_id) = receipt
             && failure.is_none()
         {
-            self.queue_receipt(peer, send_id, msg_id);
+            self.queue_receipt(peer, send_id, rtm.msg_id);
         }
-        self.end_inbound(ending, peer, length, capacity, failure);
+        self.end_inbound(ending, peer, rtm.length, capacity, failure);
     }
 }

@@ -56,7 +56,6 @@ impl<N: Nic> Endpoint<N> {
         let owner = Owner::Whole(OnePacket {
             report: Self::send_report(args),
             length,
-            failure: None,
         });
         self.post_packet(args.peer, owner, packet)
     }

@@ -1,7 +1,7 @@
 //! Messages on the receiver's side: from matching to a receive to the subprotocol that brings the data.
 
 use crate::nic::Nic;
-use crate::wire::{EagerRtm, Header, MsgId, Packet, Payload, RmaIovs, SendId};
+use crate::wire::{EagerRtm, Header, MsgId, Packet, PacketType, Payload, RmaIovs, Rta, SendId};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::PacketError;
@@ -11,81 +11,123 @@ use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::receiving::{HeldId, ReadStart, Supply, UnexpectedMessage};
 use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
 
+/// A request that takes its turn among those of its sender: a message or an atomic.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sequenced<'a> {
+    Message(Rtm<'a>),
+    Atomic(&'a Rta, &'a Packet),
+}
+
 /// What every request to message (RTM) states, whatever its subprotocol.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rtm {
+pub(crate) struct Rtm<'a> {
+    pub(crate) packet_type: PacketType,
     pub(crate) msg_id: MsgId,
     pub(crate) tag: Option<u64>,
     pub(crate) cq_data: Option<u64>,
     /// Length of the whole message in bytes.
     pub(crate) length: u64,
-    pub(crate) extent: Extent,
+    pub(crate) extent: Extent<'a>,
+    /// Where the data of this packet is.
+    pub(crate) payload: Payload,
 }
 
 /// How much of its message a packet is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Extent {
+pub(crate) enum Extent<'a> {
     /// All of it. The operation of a sender that wants RECEIPT is named.
     Whole(Option<SendId>),
     /// A segment: others of the same `msg_id` may follow.
-    Segment,
+    Segment(&'a Header),
     /// The beginning, or only the announcement: the rest comes without a `msg_id`.
-    Start,
+    Start(&'a Header),
 }
 
-impl Rtm {
+impl<'a> Sequenced<'a> {
+    /// `None` if the packet takes no turn.
+    pub(crate) fn of(incoming: &'a Packet) -> Option<Self> {
+        match &incoming.header {
+            Header::Rta(rta) => Some(Sequenced::Atomic(rta, incoming)),
+            _ => Rtm::of(incoming).map(Sequenced::Message),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn msg_id(&self) -> MsgId {
+        match self {
+            Sequenced::Message(rtm) => rtm.msg_id,
+            Sequenced::Atomic(rta, _) => rta.msg_id,
+        }
+    }
+
+    pub(crate) fn packet_type(&self) -> PacketType {
+        match self {
+            Sequenced::Message(rtm) => rtm.packet_type,
+            Sequenced::Atomic(_, incoming) => incoming.base.packet_type,
+        }
+    }
+}
+
+impl<'a> Rtm<'a> {
     /// A message of one packet.
     #[inline(always)]
-    pub(crate) fn eager(eager: &EagerRtm, payload: Payload) -> Rtm {
+    pub(crate) fn eager(packet_type: PacketType, eager: &EagerRtm, payload: Payload) -> Self {
         Rtm {
+            packet_type,
             msg_id: eager.msg_id,
             tag: eager.tag,
             cq_data: eager.options.cq_data,
             length: payload.length as u64,
             extent: Extent::Whole(eager.receipt),
+            payload,
         }
     }
 
     /// `None` if the packet is no request to message.
-    pub(crate) fn of(incoming: &Packet) -> Option<Rtm> {
-        let (msg_id, tag, options, length, extent) = match &incoming.header {
-            Header::EagerRtm(eager) => return Some(Rtm::eager(eager, incoming.payload)),
+    pub(crate) fn of(incoming: &'a Packet) -> Option<Self> {
+        let packet_type = incoming.base.packet_type;
+        let payload = incoming.payload;
+        let header = &incoming.header;
+        let (msg_id, tag, options, length, extent) = match header {
+            Header::EagerRtm(eager) => return Some(Rtm::eager(packet_type, eager, payload)),
             Header::MediumRtm(medium) => (
                 medium.msg_id,
                 medium.tag,
                 &medium.options,
                 medium.msg_length,
-                Extent::Segment,
+                Extent::Segment(header),
             ),
             Header::RuntreadRtm(runt) => (
                 runt.msg_id,
                 runt.tag,
                 &runt.options,
                 runt.msg_length,
-                Extent::Segment,
+                Extent::Segment(header),
             ),
             Header::LongctsRtm(long) => (
                 long.msg_id,
                 long.tag,
                 &long.options,
                 long.msg_length,
-                Extent::Start,
+                Extent::Start(header),
             ),
             Header::LongreadRtm(long) => (
                 long.msg_id,
                 long.tag,
                 &long.options,
                 long.msg_length,
-                Extent::Start,
+                Extent::Start(header),
             ),
             _ => return None,
         };
         Some(Rtm {
+            packet_type,
             msg_id,
             tag,
             cq_data: options.cq_data,
             length,
             extent,
+            payload,
         })
     }
 
@@ -102,45 +144,36 @@ impl Rtm {
 
     /// Returns whether other packets of the same `msg_id` may follow.
     pub(crate) fn is_segment(&self) -> bool {
-        matches!(self.extent, Extent::Segment)
+        matches!(self.extent, Extent::Segment(_))
     }
 }
 
 impl<N: Nic> Endpoint<N> {
     /// Finds the receive for a message, or keeps the message.
     #[inline]
-    pub(crate) fn match_message(
-        &mut self,
-        peer: PeerId,
-        packet: ReceivedPacket,
-        incoming: &Packet,
-        rtm: &Rtm,
-    ) {
+    pub(crate) fn match_message(&mut self, peer: PeerId, packet: ReceivedPacket, rtm: &Rtm<'_>) {
         let Some(found) = self.receiving.match_message(peer, rtm.tag) else {
-            return self.keep_unexpected(peer, packet, incoming, rtm);
+            return self.keep_unexpected(peer, packet, rtm);
         };
         if found.stays {
-            return self.match_multi(found.receive, peer, packet, incoming, rtm);
+            return self.match_multi(found.receive, peer, packet, rtm);
         }
         let id = found.receive;
         if let Extent::Whole(receipt) = rtm.extent {
-            if let Some(posted) = self.receiving.take_matched(id) {
-                let ending = posted.ending(rtm.tag, rtm.cq_data);
+            if let Some(posted) = self.receiving.matched(id) {
                 let target = posted.target.as_slice();
-                self.deliver_eager(
-                    peer,
-                    &packet,
-                    incoming.payload,
-                    (rtm.msg_id, receipt),
-                    (target, posted.capacity),
-                    &ending,
-                );
+                let failure =
+                    Self::copy_eager(self.posting.nic_mut(), &packet, rtm.payload, target);
+                let ending = posted.ending(rtm.tag, rtm.cq_data);
+                let capacity = posted.capacity;
+                self.receiving.end_matched(id);
+                self.end_eager(peer, rtm, receipt, capacity, &ending, failure);
             }
             return self.release(packet);
         }
         self.receiving
             .activate(id, peer, rtm.msg_id, rtm.length, (rtm.tag, rtm.cq_data));
-        self.begin_message(id, peer, packet, incoming, rtm);
+        self.begin_message(id, peer, packet, rtm);
     }
 
     /// Takes the first packet of a message for its transfer.
@@ -149,30 +182,23 @@ impl<N: Nic> Endpoint<N> {
         id: ReceiveId,
         peer: PeerId,
         packet: ReceivedPacket,
-        incoming: &Packet,
-        rtm: &Rtm,
+        rtm: &Rtm<'_>,
     ) {
         if rtm.is_segment() {
             self.receiving.assemble(id);
         }
-        self.message_packet(id, peer, &packet, incoming, rtm);
+        self.message_packet(id, peer, &packet, rtm);
         self.release(packet);
     }
 
     /// Keeps a message that no receive accepts yet.
-    pub(crate) fn keep_unexpected(
-        &mut self,
-        peer: PeerId,
-        packet: ReceivedPacket,
-        incoming: &Packet,
-        rtm: &Rtm,
-    ) {
+    pub(crate) fn keep_unexpected(&mut self, peer: PeerId, packet: ReceivedPacket, rtm: &Rtm<'_>) {
         self.reports.statistics.unexpected_messages += 1;
         match self.hold(peer, packet, None) {
             Ok(head) => self.receiving.keep(peer, rtm.tag, rtm.unexpected(head)),
             Err(packet) => {
                 self.release(packet);
-                self.give_up_peer(peer, incoming.base.packet_type);
+                self.give_up_peer(peer, rtm.packet_type);
             }
         }
     }
@@ -184,14 +210,16 @@ impl<N: Nic> Endpoint<N> {
         id: ReceiveId,
         peer: PeerId,
         packet: &ReceivedPacket,
-        incoming: &Packet,
-        rtm: &Rtm,
+        rtm: &Rtm<'_>,
     ) {
-        if let Extent::Whole(receipt) = rtm.extent {
-            return self.end_with_eager(id, peer, packet, incoming.payload, (rtm.msg_id, receipt));
-        }
-        let payload = incoming.payload;
-        let taken = match &incoming.header {
+        let payload = rtm.payload;
+        let header = match rtm.extent {
+            Extent::Whole(receipt) => {
+                return self.end_with_eager(id, peer, packet, rtm, receipt);
+            }
+            Extent::Segment(header) | Extent::Start(header) => header,
+        };
+        let taken = match header {
             Header::MediumRtm(medium) => {
                 self.note_receipt(id, medium.receipt);
                 self.same_length(id, medium.msg_length)
@@ -218,9 +246,9 @@ impl<N: Nic> Endpoint<N> {
         if taken {
             self.go_on_with(id);
         } else {
-            let packet_type = incoming.base.packet_type;
+            let packet_type = rtm.packet_type.code();
             self.reports
-                .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
+                .refuse(Some(peer), packet_type, PacketError::SizeMismatch);
             self.fail_inbound(id, SIZE_MISMATCH);
         }
     }
@@ -232,21 +260,22 @@ impl<N: Nic> Endpoint<N> {
         id: ReceiveId,
         peer: PeerId,
         packet: &ReceivedPacket,
-        payload: Payload,
-        receipt: (MsgId, Option<SendId>),
+        rtm: &Rtm<'_>,
+        receipt: Option<SendId>,
     ) {
         if let Some((transfer, _)) = self.receiving.finish(id) {
             if transfer.ending.is_remote() {
                 self.end_operation(peer);
             }
             let target = transfer.target.as_slice();
-            self.deliver_eager(
+            let failure = Self::copy_eager(self.posting.nic_mut(), packet, rtm.payload, target);
+            self.end_eager(
                 peer,
-                packet,
-                payload,
+                rtm,
                 receipt,
-                (target, transfer.capacity),
+                transfer.capacity,
                 &transfer.ending,
+                failure,
             );
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::ErrorEntry;
-use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
+use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::api::operation::{
     ClaimedRecvArgs, IoVec, MessageInfo, MultiRecvArgs, OperationFlags, RecvArgs, SourceFilter,
     TagFilter,
@@ -15,7 +15,6 @@ use crate::endpoint::receiving::{
 };
 use crate::endpoint::subprotocols::message::{Extent, Rtm};
 use crate::nic::Nic;
-use crate::wire::Packet;
 
 /// What a receive accepts; untagged ones have tag 0.
 fn filter(source: SourceFilter, tag: Option<TagFilter>) -> Filter {
@@ -88,7 +87,7 @@ impl<N: Nic> Endpoint<N> {
     }
 
     pub(crate) fn cancel_receive(&mut self, id: ReceiveId) -> bool {
-        self.withdraw_posted(id, Failure::new(Errno::ECANCELED, ProviderError::None))
+        self.withdraw_posted(id, Failure::CANCELED)
     }
 
     /// Receives a message that is here already.
@@ -117,8 +116,8 @@ impl<N: Nic> Endpoint<N> {
         while let Some((packet, behind)) = next.and_then(|held| self.take_held(peer, held)) {
             next = behind;
             let incoming = self.parse_again(&packet);
-            match incoming.and_then(|incoming| Some((incoming, Rtm::of(&incoming)?))) {
-                Some((incoming, rtm)) => self.message_packet(id, peer, &packet, &incoming, &rtm),
+            match incoming.as_ref().and_then(Rtm::of) {
+                Some(rtm) => self.message_packet(id, peer, &packet, &rtm),
                 None => debug_assert!(false, "it was parsed before it had to wait"),
             }
             self.release(packet);
@@ -180,13 +179,12 @@ impl<N: Nic> Endpoint<N> {
         receive: ReceiveId,
         peer: PeerId,
         packet: ReceivedPacket,
-        incoming: &Packet,
-        rtm: &Rtm,
+        rtm: &Rtm<'_>,
     ) {
         let length = rtm.length;
         // A message that ends with its first packet is no operation that others would wait for.
         if !matches!(rtm.extent, Extent::Whole(_)) && !self.is_admitted(peer) {
-            let Some(head) = self.make_wait(peer, packet, incoming.base.packet_type) else {
+            let Some(head) = self.make_wait(peer, packet, rtm.packet_type) else {
                 return;
             };
             let message = rtm.unexpected(head);
@@ -198,14 +196,14 @@ impl<N: Nic> Endpoint<N> {
         }
         let part = self.receiving.next_part(receive, length, rtm.cq_data);
         let Some((target, ending)) = part else {
-            return self.keep_unexpected(peer, packet, incoming, rtm);
+            return self.keep_unexpected(peer, packet, rtm);
         };
         self.begin_operation(peer);
         let capacity = target.memory.length as u64;
         let mut transfer = Transfer::new(peer, length, Iov::One(target), capacity, ending);
         transfer.msg_id = rtm.msg_id;
         match self.receiving.start(transfer) {
-            Some(id) => self.begin_message(id, peer, packet, incoming, rtm),
+            Some(id) => self.begin_message(id, peer, packet, rtm),
             // What peers start always has room.
             None => self.release(packet),
         }

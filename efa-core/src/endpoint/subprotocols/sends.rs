@@ -188,7 +188,9 @@ impl<N: Nic> Endpoint<N> {
     ) -> Result<(Destination, Option<&Conversation>), EndpointError> {
         match self.peers.lookup(peer) {
             None => Err(EndpointError::UnknownPeer(peer)),
-            Some((_, Some(state))) if state.failed => Err(EndpointError::PeerFailed(peer)),
+            Some((_, Some(state))) if state.failure.is_some() => {
+                Err(EndpointError::PeerFailed(peer))
+            }
             Some((_, Some(state))) if state.backoff.is_active() => Err(EndpointError::TryAgain),
             Some(known) => Ok(known),
         }

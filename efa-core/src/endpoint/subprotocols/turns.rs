@@ -4,40 +4,38 @@
 //! arrive, and only atomics wait.
 
 use crate::nic::{Domain, Nic};
-use crate::wire::{Header, MsgId, Packet};
+use crate::wire::Packet;
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::receiving::{HeldId, Position, Segment, footprint};
-use crate::endpoint::subprotocols::message::Rtm;
+use crate::endpoint::subprotocols::message::Sequenced;
 
 impl<N: Nic> Endpoint<N> {
     /// Processes a message or atomic when its turn has come, and then those that waited for it.
-    /// `rtm` is what it says if it is a message.
     #[inline(always)]
     pub(crate) fn in_turn(
         &mut self,
         peer: PeerId,
-        msg_id: MsgId,
         packet: ReceivedPacket,
-        incoming: &Packet,
-        rtm: Option<&Rtm>,
+        request: &Sequenced<'_>,
     ) {
         let Some(state) = self.peers.state_mut(peer) else {
             return self.release(packet);
         };
+        let msg_id = request.msg_id();
         match state.window.position(msg_id, self.config.reorder_window) {
             Position::Expected => {
                 state.window.advance();
                 let chains = state.window.take_expected();
-                self.first_packet(peer, packet, incoming, rtm);
+                self.first_packet(peer, packet, request);
                 if chains != [None; 2] {
                     self.process_held(peer, chains);
                 }
             }
-            position => self.out_of_turn(peer, msg_id, position, packet, incoming, rtm),
+            position => self.out_of_turn(peer, position, packet, request),
         }
     }
 
@@ -45,27 +43,26 @@ impl<N: Nic> Endpoint<N> {
     fn out_of_turn(
         &mut self,
         peer: PeerId,
-        msg_id: MsgId,
         position: Position,
         packet: ReceivedPacket,
-        incoming: &Packet,
-        rtm: Option<&Rtm>,
+        request: &Sequenced<'_>,
     ) {
+        let msg_id = request.msg_id();
         let Some(state) = self.peers.state_mut(peer) else {
             return self.release(packet);
         };
         match position {
-            Position::Early if !self.config.ordered && rtm.is_some() => {
+            Position::Early if !self.config.ordered && matches!(request, Sequenced::Message(_)) => {
                 match state.window.pass(msg_id) {
-                    true => self.first_packet(peer, packet, incoming, rtm),
-                    false => self.later_packet(peer, packet, incoming, rtm),
+                    true => self.first_packet(peer, packet, request),
+                    false => self.later_packet(peer, packet, request),
                 }
             }
-            Position::Early => self.hold_early(peer, msg_id, packet, incoming),
-            Position::Expected | Position::Past => self.later_packet(peer, packet, incoming, rtm),
+            Position::Early => self.hold_early(peer, packet, request),
+            Position::Expected | Position::Past => self.later_packet(peer, packet, request),
             Position::Beyond => {
                 let expected = state.window.expected().0;
-                let packet_type = incoming.base.packet_type;
+                let packet_type = request.packet_type();
                 let reason = PacketError::BeyondWindow {
                     msg_id: msg_id.0,
                     expected,
@@ -92,15 +89,10 @@ impl<N: Nic> Endpoint<N> {
                         true => None,
                         false => self.parse_again(&packet),
                     };
-                    match incoming {
+                    match incoming.as_ref().and_then(Sequenced::of) {
                         None => self.release(packet),
-                        Some(incoming) => {
-                            let rtm = Rtm::of(&incoming);
-                            match is_first {
-                                true => self.first_packet(peer, packet, &incoming, rtm.as_ref()),
-                                false => self.later_packet(peer, packet, &incoming, rtm.as_ref()),
-                            }
-                        }
+                        Some(request) if is_first => self.first_packet(peer, packet, &request),
+                        Some(request) => self.later_packet(peer, packet, &request),
                     }
                     is_first = false;
                 }
@@ -113,19 +105,13 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    fn hold_early(
-        &mut self,
-        peer: PeerId,
-        msg_id: MsgId,
-        packet: ReceivedPacket,
-        incoming: &Packet,
-    ) {
+    fn hold_early(&mut self, peer: PeerId, packet: ReceivedPacket, request: &Sequenced<'_>) {
         self.reports.statistics.out_of_order += 1;
         match self.hold(peer, packet, None) {
             Ok(id) => {
                 if let Some(state) = self.peers.state_mut(peer) {
                     let receiving = &mut self.receiving;
-                    state.window.hold(msg_id, |next| {
+                    state.window.hold(request.msg_id(), |next| {
                         receiving.set_next(id, next);
                         id
                     });
@@ -133,41 +119,27 @@ impl<N: Nic> Endpoint<N> {
             }
             Err(packet) => {
                 self.release(packet);
-                self.give_up_peer(peer, incoming.base.packet_type);
+                self.give_up_peer(peer, request.packet_type());
             }
         }
     }
 
     /// The first packet of a message or atomic whose turn has come.
     #[inline]
-    fn first_packet(
-        &mut self,
-        peer: PeerId,
-        packet: ReceivedPacket,
-        incoming: &Packet,
-        rtm: Option<&Rtm>,
-    ) {
-        match (rtm, &incoming.header) {
-            (Some(rtm), _) => self.match_message(peer, packet, incoming, rtm),
-            (None, Header::Rta(rta)) => self.on_atomic(peer, packet, incoming, rta),
-            (None, _) => self.release(packet),
+    fn first_packet(&mut self, peer: PeerId, packet: ReceivedPacket, request: &Sequenced<'_>) {
+        match request {
+            Sequenced::Message(rtm) => self.match_message(peer, packet, rtm),
+            Sequenced::Atomic(rta, incoming) => self.on_atomic(peer, packet, incoming, rta),
         }
     }
 
     /// A packet whose `msg_id` was processed before: a segment, or a mistake.
-    fn later_packet(
-        &mut self,
-        peer: PeerId,
-        packet: ReceivedPacket,
-        incoming: &Packet,
-        rtm: Option<&Rtm>,
-    ) {
-        let msg_id = match (rtm, &incoming.header) {
-            (Some(rtm), _) => rtm.msg_id,
-            (None, Header::Rta(rta)) => rta.msg_id,
-            (None, _) => return self.release(packet),
+    fn later_packet(&mut self, peer: PeerId, packet: ReceivedPacket, request: &Sequenced<'_>) {
+        let msg_id = request.msg_id();
+        let rtm = match request {
+            Sequenced::Message(rtm) if rtm.is_segment() => Some(rtm),
+            _ => None,
         };
-        let rtm = rtm.filter(|rtm| rtm.is_segment());
         let segment = match rtm {
             Some(_) => self.receiving.segment(peer, msg_id),
             None => Segment::Unknown,
@@ -175,7 +147,7 @@ impl<N: Nic> Endpoint<N> {
         match segment {
             Segment::Receive(id) => {
                 if let Some(rtm) = rtm {
-                    self.message_packet(id, peer, &packet, incoming, rtm);
+                    self.message_packet(id, peer, &packet, rtm);
                 }
                 self.release(packet);
             }
@@ -184,13 +156,13 @@ impl<N: Nic> Endpoint<N> {
                 Ok(id) => self.receiving.add_segment(peer, msg_id, id),
                 Err(packet) => {
                     self.release(packet);
-                    self.give_up_peer(peer, incoming.base.packet_type);
+                    self.give_up_peer(peer, request.packet_type());
                 }
             },
             Segment::Unknown => {
                 self.reports.refuse(
                     Some(peer),
-                    incoming.base.packet_type.code(),
+                    request.packet_type().code(),
                     PacketError::AlreadyProcessed { msg_id: msg_id.0 },
                 );
                 self.release(packet);

@@ -158,7 +158,8 @@ impl<const QUEUE: usize> Queues<QUEUE> {
             next,
             neighbour,
         } = *nodes.links(node);
-        let is_first = nodes.links(previous).next == END;
+        // The only one is behind itself.
+        let is_first = previous == node || nodes.links(previous).next == END;
         if !is_first {
             // The last one is known to the first.
             let behind = match next {
