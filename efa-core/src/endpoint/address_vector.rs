@@ -77,7 +77,7 @@ impl<N: Nic> Endpoint<N> {
         for id in self.sending.with_peer(peer) {
             self.fail_outbound(id, failure);
         }
-        let inbound = self.receiving.transfers(|transfer| transfer.peer == peer);
+        let inbound = self.receiving.transfers_with(peer);
         for id in inbound {
             self.fail_inbound(id, failure);
         }

@@ -14,7 +14,7 @@
 //!
 //! | folder or file | what it holds |
 //! |---|---|
-//! | `base` | ids and the arenas behind them, hashing, random numbers, immediate data |
+//! | `base` | ids and the arenas behind them, what belongs to each peer, hashing, random numbers, immediate data |
 //! | `api` | the vocabulary of the application: arguments, completions, events, errors, settings, counters, time; what it has yet to take |
 //! | `memory` | the application's memory in pieces, its registrations, and its way into and out of packets |
 //! | `quota` | how much is done for peers at a time, and which of their operations wait |

@@ -311,6 +311,10 @@ impl<T, I: Id> Arena<T, I> {
         self.slots
             .iter()
             .enumerate()
+            .inspect(|_| {
+                #[cfg(test)]
+                super::steps::step();
+            })
             .filter_map(|(index, (generation, slot))| match slot {
                 Slot::Used(value) => Some((I::new(index as u32, *generation), value)),
                 Slot::Free { .. } => None,

@@ -15,7 +15,7 @@
 //!
 //! [`Quota`] counts for all peers together, a [`Share`] for one. `W` is an operation that waits.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::endpoint::base::ids::PeerId;
 
@@ -27,6 +27,8 @@ pub(crate) struct Share<W> {
     running: usize,
     /// Operations that wait to run.
     waiting: VecDeque<W>,
+    /// The peer's turn, while something waits.
+    turn: u64,
 }
 
 impl<W> Default for Share<W> {
@@ -35,6 +37,7 @@ impl<W> Default for Share<W> {
             pending: 0,
             running: 0,
             waiting: VecDeque::new(),
+            turn: 0,
         }
     }
 }
@@ -50,8 +53,9 @@ pub(crate) struct Quota {
     answers: usize,
     running: usize,
     waiting: usize,
-    /// Peers of which something waits, in turn.
-    turns: VecDeque<PeerId>,
+    /// Peers of which something waits, by their turns.
+    turns: BTreeMap<u64, PeerId>,
+    next_turn: u64,
     /// Waiting operations are about to be looked at.
     review_due: bool,
 }
@@ -66,7 +70,8 @@ impl Quota {
             answers: 0,
             running: 0,
             waiting: 0,
-            turns: VecDeque::new(),
+            turns: BTreeMap::new(),
+            next_turn: 0,
             review_due: false,
         }
     }
@@ -136,10 +141,17 @@ impl Quota {
     /// Makes an operation wait behind the others of its peer.
     pub(crate) fn postpone<W>(&mut self, peer: PeerId, share: &mut Share<W>, operation: W) {
         if share.waiting.is_empty() {
-            self.turns.push_back(peer);
+            self.line_up(peer, share);
         }
         share.waiting.push_back(operation);
         self.waiting += 1;
+    }
+
+    /// Gives a peer the last turn.
+    fn line_up<W>(&mut self, peer: PeerId, share: &mut Share<W>) {
+        share.turn = self.next_turn;
+        self.turns.insert(self.next_turn, peer);
+        self.next_turn += 1;
     }
 
     /// Starts to look at the waiting operations: [`Quota::next_admitted`] until there is none.
@@ -155,19 +167,19 @@ impl Quota {
         share_of: impl for<'a> Fn(&'a mut P, PeerId) -> Option<&'a mut Share<W>>,
     ) -> Option<(PeerId, W)> {
         for _ in 0..self.turns.len() {
-            let peer = self.turns.pop_front()?;
+            let (_, peer) = self.turns.pop_first()?;
             let Some(share) = share_of(peers, peer) else {
                 continue;
             };
             if !self.has_room(share) {
-                self.turns.push_back(peer);
+                self.line_up(peer, share);
                 continue;
             }
             let Some(operation) = share.waiting.pop_front() else {
                 continue;
             };
             if !share.waiting.is_empty() {
-                self.turns.push_back(peer);
+                self.line_up(peer, share);
             }
             self.waiting -= 1;
             return Some((peer, operation));
@@ -176,10 +188,10 @@ impl Quota {
     }
 
     /// Takes out all waiting operations of a peer.
-    pub(crate) fn withdraw<W>(&mut self, peer: PeerId, share: &mut Share<W>) -> VecDeque<W> {
+    pub(crate) fn withdraw<W>(&mut self, share: &mut Share<W>) -> VecDeque<W> {
         let waiting = core::mem::take(&mut share.waiting);
         if !waiting.is_empty() {
-            self.turns.retain(|other| *other != peer);
+            self.turns.remove(&share.turn);
             self.waiting -= waiting.len();
         }
         waiting
@@ -297,8 +309,8 @@ mod tests {
         let mut shares: [Share<&str>; 2] = Default::default();
         quota.postpone(peer(0), &mut shares[0], "gone");
         quota.postpone(peer(1), &mut shares[1], "stays");
-        assert_eq!(quota.withdraw(peer(0), &mut shares[0]), ["gone"]);
-        assert!(quota.withdraw(peer(0), &mut shares[0]).is_empty());
+        assert_eq!(quota.withdraw(&mut shares[0]), ["gone"]);
+        assert!(quota.withdraw(&mut shares[0]).is_empty());
         assert_eq!(quota.waiting(), 1);
         assert_eq!(admit(&mut quota, &mut shares), [(1, "stays")]);
     }

@@ -21,6 +21,7 @@ use crate::endpoint::api::completion::CompletionFlags;
 use crate::endpoint::api::config::EndpointConfig;
 use crate::endpoint::api::error::Failure;
 use crate::endpoint::api::operation::IoVec;
+use crate::endpoint::base::by_peer::{ByPeer, PeerLinks};
 use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::{Arena, ClaimId, PeerId, ReceiveId};
 use crate::endpoint::memory::iov::Iov;
@@ -61,6 +62,8 @@ pub(crate) struct Receiving {
     assemblies: Assemblies,
     held: Held,
     claims: Arena<Claim, ClaimId>,
+    /// The claims, by slot.
+    claims_by_peer: ByPeer,
     multi_buffers: MultiBuffers,
     postponed: PostponedParts,
     plans: Slab<ReadPlan>,
@@ -74,8 +77,6 @@ pub(crate) struct NewReceive {
     pub(crate) tagged: bool,
     pub(crate) filter: Filter,
     pub(crate) target: Iov,
-    /// Length of the target in bytes.
-    pub(crate) capacity: u64,
 }
 
 /// Where the next packet of a message goes whose first packet was processed.
@@ -99,6 +100,7 @@ impl Receiving {
             assemblies: Assemblies::new(mixer),
             held: Held::new(receive_buffers / 4, config.held_bytes),
             claims: Arena::new(config.max_operations),
+            claims_by_peer: ByPeer::default(),
             multi_buffers: MultiBuffers::default(),
             postponed: PostponedParts::default(),
             plans: Slab::new(),
@@ -199,17 +201,16 @@ impl Receiving {
             tagged,
             filter,
             target,
-            capacity,
         } = receive;
         let entry = self.matcher(tagged).new_entry(&filter, multi.is_some());
         let posted = Posted {
             context,
             report_success,
             target,
-            capacity,
             tagged,
             entry,
             multi,
+            links: PeerLinks::NONE,
         };
         let id = self.table.insert_posted(posted).ok()?;
         let (matcher, receives) = self.matching(tagged);
@@ -254,7 +255,7 @@ impl Receiving {
         };
         let ending = posted.ending(tag, cq_data);
         let target = posted.target.clone();
-        let mut transfer = Transfer::new(peer, length, target, posted.capacity, ending);
+        let mut transfer = Transfer::new(peer, length, target, posted.capacity(), ending);
         transfer.msg_id = msg_id;
         self.table.activate(id, transfer);
     }
@@ -313,14 +314,7 @@ impl Receiving {
 
     /// The receives that name a peer as their source, oldest first.
     pub(crate) fn posted_for(&self, peer: PeerId) -> Vec<ReceiveId> {
-        let mut posted: Vec<_> = self
-            .table
-            .posted()
-            .filter(|(_, posted)| posted.entry.source() == Some(peer))
-            .map(|(id, posted)| (posted.age(), id))
-            .collect();
-        posted.sort_unstable_by_key(|(age, _)| *age);
-        posted.into_iter().map(|(_, id)| id).collect()
+        self.table.posted_for(peer)
     }
 }
 
@@ -377,14 +371,13 @@ impl Receiving {
                 messages.push(matcher.remove_unexpected(key).2);
             }
         }
-        let claims: Vec<ClaimId> = self
-            .claims
-            .iter()
-            .filter(|(_, claim)| claim.peer == peer)
-            .map(|(id, _)| id)
-            .collect();
-        let claims = claims.into_iter().filter_map(|id| self.claims.remove(id));
-        messages.extend(claims.map(|claim| claim.message));
+        for slot in self.claims_by_peer.of(&self.claims, peer) {
+            let id = self.claims.at(slot as usize).map(|(id, _)| id);
+            messages.extend(
+                id.and_then(|id| self.take_claim(id))
+                    .map(|claim| claim.message),
+            );
+        }
         messages
     }
 
@@ -400,8 +393,10 @@ impl Receiving {
             tagged,
             tag,
             message,
+            links: PeerLinks::NONE,
         };
         let id = self.claims.insert(claim).ok()?;
+        self.claims_by_peer.push(&mut self.claims, peer, id.slot());
         if segmented {
             self.assemblies.set(peer, msg_id, Assembly::Claimed(id));
         }
@@ -410,6 +405,9 @@ impl Receiving {
 
     /// Takes out a message that was reserved.
     pub(crate) fn take_claim(&mut self, id: ClaimId) -> Option<Claim> {
+        let peer = self.claims.get(id)?.peer;
+        self.claims_by_peer
+            .remove(&mut self.claims, peer, id.slot());
         self.claims.remove(id)
     }
 
@@ -546,6 +544,11 @@ impl Receiving {
         let id = ReceiveId::from_wire(id.0);
         let is_with = |transfer: &Transfer| transfer.peer == peer;
         self.transfer(id).is_some_and(is_with).then_some(id)
+    }
+
+    /// The operations with a peer, in the order in which they were started.
+    pub(crate) fn transfers_with(&self, peer: PeerId) -> Vec<ReceiveId> {
+        self.table.transfers_with(peer)
     }
 
     /// The operations that `pick` accepts.

@@ -5,7 +5,8 @@
 
 use slab::Slab;
 
-use crate::endpoint::base::ids::{Arena, ReceiveId};
+use crate::endpoint::base::by_peer::{ByPeer, OfPeers, PeerLinks};
+use crate::endpoint::base::ids::{Arena, PeerId, ReceiveId};
 use crate::endpoint::receiving::matching::{PostedEntry, Receives};
 use crate::endpoint::receiving::transfer::{Posted, Transfer};
 
@@ -24,8 +25,21 @@ pub(crate) struct Full;
 
 /// All of them.
 pub(crate) struct InboundTable {
-    ids: Arena<Inbound<Posted, u32>, ReceiveId>,
-    transfers: Slab<Transfer>,
+    ids: Ids,
+    transfers: Slab<Active>,
+    /// The posted receives that name a peer as their source, by slot.
+    posted_by_peer: ByPeer,
+    /// The transfers, by key.
+    transfers_by_peer: ByPeer,
+}
+
+type Ids = Arena<Inbound<Posted, u32>, ReceiveId>;
+
+/// A transfer, and its place among those with the peer.
+struct Active {
+    transfer: Transfer,
+    id: ReceiveId,
+    links: PeerLinks,
 }
 
 impl InboundTable {
@@ -34,6 +48,8 @@ impl InboundTable {
         InboundTable {
             ids: Arena::new(limit),
             transfers: Slab::new(),
+            posted_by_peer: ByPeer::default(),
+            transfers_by_peer: ByPeer::default(),
         }
     }
 
@@ -54,22 +70,52 @@ impl InboundTable {
         } else if self.is_full() {
             return Err(Full);
         }
-        let key = self.transfers.insert(transfer) as u32;
-        self.ids.insert(Inbound::Active(key)).map_err(|_| Full)
+        let key = self.transfers.vacant_key() as u32;
+        let id = self.ids.insert(Inbound::Active(key)).map_err(|_| Full)?;
+        self.store(id, transfer);
+        Ok(id)
+    }
+
+    /// Stores the transfer of an operation under the next key.
+    fn store(&mut self, id: ReceiveId, transfer: Transfer) {
+        let peer = transfer.peer;
+        let links = PeerLinks::NONE;
+        let key = self.transfers.insert(Active {
+            transfer,
+            id,
+            links,
+        });
+        self.transfers_by_peer
+            .push(&mut self.transfers, peer, key as u32);
     }
 
     /// Stores a receive that is about to be posted.
     #[inline]
     pub(crate) fn insert_posted(&mut self, posted: Posted) -> Result<ReceiveId, Full> {
-        self.ids.insert(Inbound::Posted(posted)).map_err(|_| Full)
+        let source = posted.entry.source();
+        let id = self.ids.insert(Inbound::Posted(posted)).map_err(|_| Full)?;
+        if let Some(peer) = source {
+            self.posted_by_peer.push(&mut self.ids, peer, id.slot());
+        }
+        Ok(id)
+    }
+
+    /// Takes a posted receive out of those of its source.
+    #[inline]
+    fn unlink_posted(&mut self, id: ReceiveId) {
+        if let Some(Inbound::Posted(posted)) = self.ids.get(id)
+            && let Some(peer) = posted.entry.source()
+        {
+            self.posted_by_peer.remove(&mut self.ids, peer, id.slot());
+        }
     }
 
     /// Takes out a posted receive.
-    #[inline]
     pub(crate) fn remove_posted(&mut self, id: ReceiveId) -> Option<Posted> {
         if let Inbound::Active(_) = self.ids.get(id)? {
             return None;
         }
+        self.unlink_posted(id);
         match self.ids.remove(id)? {
             Inbound::Posted(posted) => Some(posted),
             Inbound::Active(_) => None,
@@ -79,6 +125,7 @@ impl InboundTable {
     /// Ends a posted receive.
     #[inline]
     pub(crate) fn drop_posted(&mut self, id: ReceiveId) {
+        self.unlink_posted(id);
         self.ids.end(id, |inbound| {
             matches!(inbound, Inbound::Posted(_)).then_some(())
         });
@@ -86,8 +133,10 @@ impl InboundTable {
 
     /// A posted receive becomes a transfer and keeps its id.
     pub(crate) fn activate(&mut self, id: ReceiveId, transfer: Transfer) {
+        self.unlink_posted(id);
         if let Some(slot @ Inbound::Posted(_)) = self.ids.get_mut(id) {
-            *slot = Inbound::Active(self.transfers.insert(transfer) as u32);
+            *slot = Inbound::Active(self.transfers.vacant_key() as u32);
+            self.store(id, transfer);
         }
     }
 
@@ -97,7 +146,10 @@ impl InboundTable {
             return None;
         };
         self.ids.remove(id);
-        let transfer = self.transfers.remove(key as usize);
+        let peer = self.transfers[key as usize].transfer.peer;
+        self.transfers_by_peer
+            .remove(&mut self.transfers, peer, key);
+        let Active { transfer, .. } = self.transfers.remove(key as usize);
         if transfer.ending.is_remote() {
             self.ids.narrow();
         }
@@ -108,7 +160,7 @@ impl InboundTable {
     pub(crate) fn get(&self, id: ReceiveId) -> Option<Inbound<&Posted, &Transfer>> {
         Some(match self.ids.get(id)? {
             Inbound::Posted(posted) => Inbound::Posted(posted),
-            Inbound::Active(key) => Inbound::Active(&self.transfers[*key as usize]),
+            Inbound::Active(key) => Inbound::Active(&self.transfers[*key as usize].transfer),
         })
     }
 
@@ -116,7 +168,7 @@ impl InboundTable {
     pub(crate) fn get_mut(&mut self, id: ReceiveId) -> Option<Inbound<&mut Posted, &mut Transfer>> {
         Some(match self.ids.get_mut(id)? {
             Inbound::Posted(posted) => Inbound::Posted(posted),
-            Inbound::Active(key) => Inbound::Active(&mut self.transfers[*key as usize]),
+            Inbound::Active(key) => Inbound::Active(&mut self.transfers[*key as usize].transfer),
         })
     }
 
@@ -128,12 +180,49 @@ impl InboundTable {
         })
     }
 
-    /// The transfers, in the order of their slots.
+    /// The posted receives that name a peer as their source, in the order in which they were posted.
+    pub(crate) fn posted_for(&self, peer: PeerId) -> Vec<ReceiveId> {
+        let slots = self.posted_by_peer.of(&self.ids, peer);
+        slots.into_iter().map(|slot| self.id(slot)).collect()
+    }
+
+    /// The transfers with a peer.
+    pub(crate) fn transfers_with(&self, peer: PeerId) -> Vec<ReceiveId> {
+        let keys = self.transfers_by_peer.of(&self.transfers, peer);
+        let transfers = keys.into_iter().map(|key| &self.transfers[key as usize]);
+        transfers.map(|active| active.id).collect()
+    }
+
+    /// All transfers.
     pub(crate) fn transfers(&self) -> impl Iterator<Item = (ReceiveId, &Transfer)> {
-        self.ids.iter().filter_map(|(id, inbound)| match inbound {
-            Inbound::Posted(_) => None,
-            Inbound::Active(key) => Some((id, &self.transfers[*key as usize])),
-        })
+        let transfers = self.transfers.iter();
+        transfers.map(|(_, active)| (active.id, &active.transfer))
+    }
+}
+
+impl OfPeers for Ids {
+    fn links(&self, slot: u32) -> &PeerLinks {
+        match self.at(slot as usize) {
+            Some((_, Inbound::Posted(posted))) => &posted.links,
+            _ => not_posted(slot),
+        }
+    }
+
+    fn links_mut(&mut self, slot: u32) -> &mut PeerLinks {
+        match self.at_mut(slot as usize) {
+            Some(Inbound::Posted(posted)) => &mut posted.links,
+            _ => not_posted(slot),
+        }
+    }
+}
+
+impl OfPeers for Slab<Active> {
+    fn links(&self, key: u32) -> &PeerLinks {
+        &self[key as usize].links
+    }
+
+    fn links_mut(&mut self, key: u32) -> &mut PeerLinks {
+        &mut self[key as usize].links
     }
 }
 
@@ -165,7 +254,7 @@ impl Receives for InboundTable {
 
 #[cold]
 fn not_posted(slot: u32) -> ! {
-    unreachable!("the matcher knows a receive in slot {slot} that is not posted")
+    unreachable!("there is a link to a receive in slot {slot} that is not posted")
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 use super::*;
 use crate::endpoint::base::ids::Id;
+use crate::endpoint::base::steps;
 use crate::endpoint::{Errno, ProviderError, SourceFilter, TagFilter};
 use crate::nic::{LocalKey, Region, RemoteKey, UserSlice};
 use crate::wire::RmaIov;
@@ -46,7 +47,6 @@ fn tagged(context: u64, filter: Filter) -> NewReceive {
         tagged: true,
         filter,
         target: Iov::One(piece(100)),
-        capacity: 100,
     }
 }
 
@@ -101,6 +101,7 @@ fn the_application_has_as_many_operations_as_it_may_and_peers_have_room_beside_t
     assert!(receiving.is_full());
     assert!(receiving.post(tagged(4, any(1))).is_none());
     let mut ending = Claim {
+        links: PeerLinks::NONE,
         peer: peer(1),
         tagged: false,
         tag: 0,
@@ -235,4 +236,49 @@ fn remote_memory_that_ends_before_its_message_is_an_error() {
     let mut receiving = receiving();
     let id = read(&mut receiving, 10);
     assert!(receiving.next_read(id, 60).is_err());
+}
+
+/// A queue pair that states another connection id in each packet has the engine remove a peer for each.
+#[test]
+fn the_end_of_a_peer_costs_what_the_peer_has() {
+    const OTHERS: u32 = 1000;
+    let config = EndpointConfig {
+        max_operations: 10_000,
+        held_bytes: 1 << 20,
+        ..EndpointConfig::default()
+    };
+    let mut receiving = Receiving::new(&config, Mixer::new(7), 0);
+    let from = |number, tag| Filter {
+        source: SourceFilter::Peer(peer(number)),
+        ..any(tag)
+    };
+    // Each has one of everything: a receive, a transfer, an unexpected message, a claim.
+    for number in 0..OTHERS {
+        assert!(receiving.post(tagged(0, any(1))).is_some());
+        assert!(receiving.post(tagged(0, from(number, 2))).is_some());
+        for tag in [3, 4] {
+            let message = segmented(&mut receiving, 1);
+            receiving.keep(peer(number), Some(tag), message);
+        }
+        let claim = receiving.claim(true, &from(number, 4)).unwrap();
+        let claim = receiving.take_claim(claim).unwrap();
+        let transfer = Transfer::new(peer(number), 1, Iov::NONE, 1, claim.ending());
+        assert!(receiving.start(transfer).is_some());
+        receiving.keep(peer(number), Some(4), claim.message);
+        assert!(receiving.claim(true, &from(number, 4)).is_some());
+    }
+    let (steps, ()) = steps::counted(|| {
+        let gone = peer(500);
+        let [receive] = receiving.posted_for(gone)[..] else {
+            panic!("one receive");
+        };
+        assert!(receiving.withdraw(receive).is_some());
+        let [transfer] = receiving.transfers_with(gone)[..] else {
+            panic!("one transfer");
+        };
+        assert!(receiving.finish(transfer).is_some());
+        assert_eq!(receiving.take_all_of(gone).len(), 2);
+    });
+    assert_eq!(steps, 4);
+    assert_eq!(receiving.claims_len(), OTHERS as usize - 1);
 }

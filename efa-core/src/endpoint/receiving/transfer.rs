@@ -4,8 +4,9 @@
 use crate::endpoint::api::completion::CompletionFlags;
 use crate::endpoint::api::error::Failure;
 use crate::endpoint::api::statistics::Protocol;
+use crate::endpoint::base::by_peer::PeerLinks;
 use crate::endpoint::base::ids::PeerId;
-use crate::endpoint::memory::iov::Iov;
+use crate::endpoint::memory::iov::{Iov, total_length};
 use crate::wire::{MsgId, PacketType, RmaIovs, SendId};
 
 use super::PlanKey;
@@ -18,13 +19,13 @@ pub(crate) struct Posted {
     /// Success is reported, not only failure.
     pub(crate) report_success: bool,
     pub(crate) target: Iov,
-    /// Length of the target in bytes.
-    pub(crate) capacity: u64,
     /// Its place among the posted receives of its kind.
     pub(crate) tagged: bool,
     pub(crate) entry: PostedEntry,
     /// It takes several messages.
     pub(crate) multi: Option<MultiKey>,
+    /// Its place among the receives that name its source, if it names one.
+    pub(super) links: PeerLinks,
 }
 
 impl Posted {
@@ -40,6 +41,12 @@ impl Posted {
             audience: Audience::Starter,
             part: None,
         }
+    }
+
+    /// Length of the target in bytes.
+    #[inline]
+    pub(crate) fn capacity(&self) -> u64 {
+        total_length(self.target.as_slice())
     }
 
     /// Sorts the receives of one kind by their age, untagged ones before tagged ones.

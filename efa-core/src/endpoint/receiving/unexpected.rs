@@ -1,6 +1,7 @@
 //! Messages that no receive has taken, and those that the application reserved for itself.
 
-use crate::endpoint::base::ids::PeerId;
+use crate::endpoint::base::by_peer::{OfPeers, PeerLinks};
+use crate::endpoint::base::ids::{Arena, ClaimId, PeerId};
 use crate::wire::MsgId;
 
 use super::held::HeldId;
@@ -27,6 +28,29 @@ pub(crate) struct Claim {
     pub(super) tagged: bool,
     pub(super) tag: u64,
     pub(crate) message: UnexpectedMessage,
+    /// Its place among those of its sender.
+    pub(super) links: PeerLinks,
+}
+
+impl OfPeers for Arena<Claim, ClaimId> {
+    fn links(&self, slot: u32) -> &PeerLinks {
+        match self.at(slot as usize) {
+            Some((_, claim)) => &claim.links,
+            None => not_claimed(slot),
+        }
+    }
+
+    fn links_mut(&mut self, slot: u32) -> &mut PeerLinks {
+        match self.at_mut(slot as usize) {
+            Some(claim) => &mut claim.links,
+            None => not_claimed(slot),
+        }
+    }
+}
+
+#[cold]
+fn not_claimed(slot: u32) -> ! {
+    unreachable!("a peer has a claimed message in slot {slot} that does not exist")
 }
 
 impl Claim {

@@ -14,6 +14,7 @@ use crate::endpoint::api::error::Failure;
 use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::api::reports::Report;
 use crate::endpoint::api::statistics::Protocol;
+use crate::endpoint::base::by_peer::{ByPeer, OfPeers, PeerLinks};
 use crate::endpoint::base::ids::{Arena, OutboundId, PeerId};
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::memory::rdma::{RdmaPart, next_part};
@@ -32,9 +33,32 @@ pub(crate) use stream::{
 /// The operations in flight that send data.
 pub(crate) struct Sending {
     operations: Arena<Outbound, OutboundId>,
+    /// The operations by their slots.
+    by_peer: ByPeer,
     /// The rest of those that take more than one packet.
     bulks: Slab<Bulk>,
     limits: Limits,
+}
+
+impl OfPeers for Arena<Outbound, OutboundId> {
+    fn links(&self, slot: u32) -> &PeerLinks {
+        match self.at(slot as usize) {
+            Some((_, operation)) => &operation.links,
+            None => not_there(slot),
+        }
+    }
+
+    fn links_mut(&mut self, slot: u32) -> &mut PeerLinks {
+        match self.at_mut(slot as usize) {
+            Some(operation) => &mut operation.links,
+            None => not_there(slot),
+        }
+    }
+}
+
+#[cold]
+fn not_there(slot: u32) -> ! {
+    unreachable!("a peer has an operation in slot {slot} that does not exist")
 }
 
 /// What an operation posts next.
@@ -95,6 +119,7 @@ impl Sending {
     pub(crate) fn new(max_operations: usize, limits: Limits) -> Self {
         Sending {
             operations: Arena::new(max_operations),
+            by_peer: ByPeer::default(),
             bulks: Slab::new(),
             limits,
         }
@@ -125,7 +150,20 @@ impl Sending {
 
     /// Adds an operation of one packet. `None` if there are too many.
     pub(crate) fn start(&mut self, operation: Outbound) -> Option<OutboundId> {
-        self.operations.insert(operation).ok()
+        self.insert(operation).ok()
+    }
+
+    fn insert(&mut self, operation: Outbound) -> Result<OutboundId, Outbound> {
+        let peer = operation.peer;
+        let id = self.operations.insert(operation)?;
+        self.by_peer.push(&mut self.operations, peer, id.slot());
+        Ok(id)
+    }
+
+    fn remove(&mut self, id: OutboundId) -> Option<Outbound> {
+        let peer = self.peer(id)?;
+        self.by_peer.remove(&mut self.operations, peer, id.slot());
+        self.operations.remove(id)
     }
 
     /// Adds an operation of more than one packet. One without a report is a peer's, and has room of
@@ -155,13 +193,14 @@ impl Sending {
             outstanding: 0,
             failure: None,
             bulk: Some(key),
+            links: PeerLinks::NONE,
         };
-        self.operations.insert(operation).map_err(|_| None)
+        self.insert(operation).map_err(|_| None)
     }
 
     /// Takes out an operation that could not be started.
     pub(crate) fn discard(&mut self, id: OutboundId) -> Option<(PeerId, Leftovers)> {
-        let operation = self.operations.remove(id)?;
+        let operation = self.remove(id)?;
         Some((operation.peer, self.take_leftovers(operation.bulk)))
     }
 
@@ -182,13 +221,13 @@ impl Sending {
         self.operations.get(id).map(|operation| operation.peer)
     }
 
-    /// The operations with a peer.
+    /// The operations with a peer, in the order in which they were started.
     pub(crate) fn with_peer(&self, peer: PeerId) -> Vec<OutboundId> {
-        let operations = self.operations.iter();
-        operations
-            .filter(|(_, operation)| operation.peer == peer)
-            .map(|(id, _)| id)
-            .collect()
+        let slots = self.by_peer.of(&self.operations, peer);
+        let operations = slots
+            .into_iter()
+            .map(|slot| self.operations.at(slot as usize));
+        operations.flatten().map(|(id, _)| id).collect()
     }
 
     /// The operations of peers whose data `pick` accepts.
@@ -348,7 +387,7 @@ impl Sending {
             failure,
             bulk,
             ..
-        } = self.operations.remove(id)?;
+        } = self.remove(id)?;
         if report.is_none() {
             self.operations.narrow();
         }

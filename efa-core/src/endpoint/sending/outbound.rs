@@ -4,6 +4,7 @@
 use crate::endpoint::api::error::Failure;
 use crate::endpoint::api::reports::Report;
 use crate::endpoint::api::statistics::Protocol;
+use crate::endpoint::base::by_peer::PeerLinks;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::memory::registration::OwnRegions;
@@ -24,6 +25,8 @@ pub(crate) struct Outbound {
     pub(crate) failure: Option<Failure>,
     /// The rest of an operation that does not end with its first packet.
     pub(super) bulk: Option<BulkKey>,
+    /// Its place among those with the peer.
+    pub(super) links: PeerLinks,
 }
 
 /// Names a [`Bulk`].
@@ -83,6 +86,7 @@ impl Outbound {
             outstanding: 1,
             failure: None,
             bulk: None,
+            links: PeerLinks::NONE,
         }
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::endpoint::base::ids::Id;
+use crate::endpoint::base::steps;
 use crate::endpoint::{CompletionFlags, Errno, ProviderError};
 use crate::nic::{LocalKey, Region, RemoteKey, UserSlice};
 use crate::wire::{Header, MsgId, RecvId, ReqFlags, ReqOptions, RmaIov, RmaIovs, SendId};
@@ -265,4 +266,26 @@ fn peers_reads_have_room_beside_the_operations_of_the_application() {
     assert!(sending.is_full());
     sending.free();
     assert!(!sending.is_full());
+}
+
+#[test]
+fn the_end_of_a_peer_costs_what_the_peer_has() {
+    let mut sending = Sending::new(
+        1000,
+        Limits {
+            mtu: 1000,
+            credits: 4,
+        },
+    );
+    let mut ids = Vec::new();
+    for number in 0..1000 {
+        let one = Outbound::one_packet(peer(number % 500), report().unwrap(), 8, Awaited::Receipt);
+        ids.push(sending.start(one).unwrap());
+    }
+    let (steps, found) = steps::counted(|| sending.with_peer(peer(7)));
+    assert_eq!((steps, &found[..]), (2, &[ids[7], ids[507]][..]));
+    for id in found {
+        assert!(sending.discard(id).is_some());
+    }
+    assert!(sending.with_peer(peer(7)).is_empty());
 }

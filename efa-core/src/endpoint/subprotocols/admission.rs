@@ -221,7 +221,7 @@ impl<N: Nic> Endpoint<N> {
         let Some(state) = self.peers.state_mut(peer) else {
             return;
         };
-        for operation in self.quota.withdraw(peer, &mut state.share) {
+        for operation in self.quota.withdraw(&mut state.share) {
             match operation {
                 Postponed::Request(head) => {
                     self.end_request(peer);

@@ -165,7 +165,7 @@ impl<N: Nic> Endpoint<N> {
                 let failure =
                     Self::copy_eager(self.posting.nic_mut(), &packet, rtm.payload, target);
                 let ending = posted.ending(rtm.tag, rtm.cq_data);
-                let capacity = posted.capacity;
+                let capacity = posted.capacity();
                 self.receiving.end_matched(id);
                 self.end_eager(peer, rtm, receipt, capacity, &ending, failure);
             }

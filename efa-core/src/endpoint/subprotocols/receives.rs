@@ -29,7 +29,6 @@ impl<N: Nic> Endpoint<N> {
     pub(crate) fn start_recv(&mut self, args: &RecvArgs<'_>) -> Result<ReceiveId, EndpointError> {
         self.check_source(args.source)?;
         let target = Iov::new(args.buffer)?;
-        let capacity = total_length(args.buffer);
         let tagged = args.tag.is_some();
         let filter = filter(args.source, args.tag);
         if self.receiving.is_full() {
@@ -46,6 +45,7 @@ impl<N: Nic> Endpoint<N> {
                 audience: Audience::Starter,
                 part: None,
             };
+            let capacity = total_length(args.buffer);
             return self.receive_kept(peer, &message, target, capacity, ending);
         }
         let posted = self.receiving.post(NewReceive {
@@ -54,7 +54,6 @@ impl<N: Nic> Endpoint<N> {
             tagged,
             filter,
             target,
-            capacity,
         });
         posted.ok_or(EndpointError::TryAgain)
     }
@@ -153,7 +152,6 @@ impl<N: Nic> Endpoint<N> {
             tagged: false,
             filter,
             target: Iov::One(args.buffer),
-            capacity: args.buffer.memory.length as u64,
         };
         let posted = self
             .receiving

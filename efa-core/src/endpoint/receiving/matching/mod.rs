@@ -27,6 +27,7 @@ mod tests;
 use slab::Slab;
 
 use crate::endpoint::api::operation::{SourceFilter, TagFilter};
+use crate::endpoint::base::by_peer::{ByPeer, OfPeers, PeerLinks};
 use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
 
@@ -120,6 +121,7 @@ pub(crate) struct Matcher<M> {
     all: Arrivals,
     by_source_and_tag: Queues<BY_SOURCE_AND_TAG>,
     by_tag: Queues<BY_TAG>,
+    by_source: ByPeer,
     mixer: Mixer,
 }
 
@@ -143,7 +145,18 @@ struct Unexpected<M> {
     source: PeerId,
     tag: u64,
     links: [Links; 2],
+    of_source: PeerLinks,
     place: Place,
+}
+
+impl<M> OfPeers for Slab<Unexpected<M>> {
+    fn links(&self, node: u32) -> &PeerLinks {
+        &self[node as usize].of_source
+    }
+
+    fn links_mut(&mut self, node: u32) -> &mut PeerLinks {
+        &mut self[node as usize].of_source
+    }
 }
 
 const BY_SOURCE_AND_TAG: usize = 0;
@@ -183,6 +196,7 @@ impl<M> Matcher<M> {
             all: Arrivals::default(),
             by_source_and_tag: Queues::default(),
             by_tag: Queues::default(),
+            by_source: ByPeer::default(),
             mixer,
         }
     }
@@ -297,11 +311,13 @@ impl<M> Matcher<M> {
             source,
             tag,
             links: [Links::NONE; 2],
+            of_source: PeerLinks::NONE,
             place: self.all.push(source, tag, node),
         });
         let nodes = &mut self.unexpected;
         self.by_source_and_tag.push(self.mixer, nodes, node);
         self.by_tag.push(self.mixer, nodes, node);
+        self.by_source.push(nodes, source, node);
         UnexpectedKey(node)
     }
 
@@ -360,19 +376,16 @@ impl<M> Matcher<M> {
         self.by_source_and_tag
             .remove(hash(Some(source)), nodes, node);
         self.by_tag.remove(hash(None), nodes, node);
+        self.by_source.remove(nodes, source, node);
         let Unexpected { message, place, .. } = nodes.remove(node as usize);
         self.all
             .remove(place, |node, place| nodes[node as usize].place = place);
         (source, tag, message)
     }
 
-    /// The unexpected messages of one source, in the order of their arrival; linear in the number
-    /// of all unexpected messages.
+    /// The unexpected messages of one source, in the order of their arrival.
     pub(crate) fn unexpected_from(&self, source: PeerId) -> Vec<UnexpectedKey> {
-        self.all
-            .iter()
-            .filter(|arrival| arrival.source == source)
-            .map(|arrival| UnexpectedKey(arrival.node))
-            .collect()
+        let nodes = self.by_source.of(&self.unexpected, source);
+        nodes.into_iter().map(UnexpectedKey).collect()
     }
 }

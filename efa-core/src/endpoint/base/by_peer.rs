@@ -1,0 +1,146 @@
+//! What belongs to each peer, so that its end costs what it has.
+//!
+//! All links are in the elements, which lie in slots elsewhere: putting one in and taking one out needs
+//! no memory of its own, and no look-up.
+
+use crate::endpoint::base::ids::{Id, PeerId};
+
+/// No slot.
+const END: u32 = u32::MAX;
+
+/// An element's place among those of its peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PeerLinks {
+    /// The element before; of the first one, the last.
+    previous: u32,
+    /// The element behind.
+    next: u32,
+}
+
+impl PeerLinks {
+    /// Those of an element that is in no list.
+    pub(crate) const NONE: PeerLinks = PeerLinks {
+        previous: END,
+        next: END,
+    };
+}
+
+/// Slots with elements that can belong to a peer. Asking for a slot without one is a mistake of the
+/// caller, and may panic.
+pub(crate) trait OfPeers {
+    fn links(&self, node: u32) -> &PeerLinks;
+    fn links_mut(&mut self, node: u32) -> &mut PeerLinks;
+}
+
+/// A list of elements for each peer, in the order in which they came.
+#[derive(Default)]
+pub(crate) struct ByPeer {
+    /// The first element of each list, by slot of the peer. A peer's list is empty before its slot is
+    /// another's.
+    first: Vec<u32>,
+}
+
+impl ByPeer {
+    /// Puts an element behind the others of its peer.
+    #[inline]
+    pub(crate) fn push(&mut self, nodes: &mut impl OfPeers, peer: PeerId, node: u32) {
+        let slot = peer.index();
+        if self.first.len() <= slot {
+            self.first.resize(slot + 1, END);
+        }
+        let first = &mut self.first[slot];
+        let links = PeerLinks {
+            previous: node,
+            next: END,
+        };
+        if *first == END {
+            *first = node;
+            *nodes.links_mut(node) = links;
+            return;
+        }
+        let last = core::mem::replace(&mut nodes.links_mut(*first).previous, node);
+        nodes.links_mut(last).next = node;
+        *nodes.links_mut(node) = PeerLinks {
+            previous: last,
+            ..links
+        };
+    }
+
+    /// Takes an element out.
+    #[inline]
+    pub(crate) fn remove(&mut self, nodes: &mut impl OfPeers, peer: PeerId, node: u32) {
+        let PeerLinks { previous, next } = *nodes.links(node);
+        let first = &mut self.first[peer.index()];
+        if *first == node {
+            *first = next;
+        } else {
+            nodes.links_mut(previous).next = next;
+        }
+        // The last one is known to the first.
+        match (next, *first) {
+            (END, END) => {}
+            (END, first) => nodes.links_mut(first).previous = previous,
+            (next, _) => nodes.links_mut(next).previous = previous,
+        }
+    }
+
+    /// The elements of a peer, in the order in which they came.
+    pub(crate) fn of(&self, nodes: &impl OfPeers, peer: PeerId) -> Vec<u32> {
+        let first = self.first.get(peer.index()).copied();
+        let mut node = first.unwrap_or(END);
+        let mut found = Vec::new();
+        while node != END {
+            #[cfg(test)]
+            super::steps::step();
+            found.push(node);
+            node = nodes.links(node).next;
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    struct Nodes(Vec<PeerLinks>);
+
+    impl OfPeers for Nodes {
+        fn links(&self, node: u32) -> &PeerLinks {
+            &self.0[node as usize]
+        }
+
+        fn links_mut(&mut self, node: u32) -> &mut PeerLinks {
+            &mut self.0[node as usize]
+        }
+    }
+
+    proptest! {
+        /// Whatever is put in and taken out, each peer has what it has, in its order.
+        #[test]
+        fn each_peer_has_its_own_in_order(steps in proptest::collection::vec((0..3_u32, 0..8_u32), 0..60)) {
+            let mut nodes = Nodes(vec![PeerLinks::NONE; 8]);
+            let mut lists = ByPeer::default();
+            let mut expected: [Vec<u32>; 3] = Default::default();
+            for (peer, node) in steps {
+                let owner = expected.iter().position(|list| list.contains(&node));
+                match owner {
+                    Some(owner) => {
+                        lists.remove(&mut nodes, PeerId::new(owner as u32, 0), node);
+                        expected[owner].retain(|other| *other != node);
+                    }
+                    None => {
+                        lists.push(&mut nodes, PeerId::new(peer, 0), node);
+                        expected[peer as usize].push(node);
+                    }
+                }
+                for (peer, expected) in expected.iter().enumerate() {
+                    let peer = PeerId::new(peer as u32, 0);
+                    prop_assert_eq!(&lists.of(&nodes, peer), expected);
+                }
+            }
+        }
+    }
+}
