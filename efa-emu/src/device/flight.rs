@@ -80,7 +80,9 @@ impl Request {
     /// The local side, resolved to addresses.
     #[inline(always)]
     pub(super) fn local(&self) -> LocalData<'_> {
-        if self.wqe.is_inline() {
+        if self.wqe.has_one_buffer() {
+            LocalData::Segments(std::slice::from_ref(&self.segments[0]))
+        } else if self.wqe.is_inline() {
             LocalData::Inline(self.wqe.inline_bytes())
         } else {
             let count = self.wqe.buffer_count().min(self.segments.len());
@@ -115,6 +117,34 @@ impl Slot {
     #[inline(always)]
     fn has(&self, token: Token) -> bool {
         self.is_live && self.generation == (token.0 >> 32) as u32
+    }
+}
+
+/// A request in flight, and its place in the table.
+pub(super) struct InFlight<'a> {
+    index: u32,
+    slot: &'a mut Slot,
+    free: &'a mut Vec<u32>,
+}
+
+impl InFlight<'_> {
+    #[inline(always)]
+    pub(super) fn request(&mut self) -> &mut Request {
+        &mut self.slot.request
+    }
+
+    /// Forgets the request; its token is stale.
+    #[inline(always)]
+    pub(super) fn release(self) {
+        self.slot.is_live = false;
+        self.slot.generation = self.slot.generation.wrapping_add(1);
+        self.free.push(self.index);
+    }
+
+    /// A new token for the request, which is going to be offered again; the old one is stale.
+    pub(super) fn renew(self) -> Token {
+        self.slot.generation = self.slot.generation.wrapping_add(1);
+        self.slot.token(self.index)
     }
 }
 
@@ -161,12 +191,16 @@ impl FlightTable {
         slot.has(token).then_some(index)
     }
 
-    /// The request of a token with its slot, if it is still in flight.
+    /// The request of a token, if it is still in flight.
     #[inline(always)]
-    pub(super) fn find_mut(&mut self, token: Token) -> Option<(u32, &mut Request)> {
+    pub(super) fn find_mut(&mut self, token: Token) -> Option<InFlight<'_>> {
         let index = token.0 as u32;
         let slot = self.slots.get_mut(index as usize)?;
-        slot.has(token).then_some((index, &mut slot.request))
+        slot.has(token).then_some(InFlight {
+            index,
+            slot,
+            free: &mut self.free,
+        })
     }
 
     #[inline(always)]
@@ -193,17 +227,9 @@ impl FlightTable {
         if let Some(slot) = self.slots.get_mut(index as usize)
             && slot.is_live
         {
-            slot.is_live = false;
-            slot.generation = slot.generation.wrapping_add(1);
-            self.free.push(index);
+            let free = &mut self.free;
+            InFlight { index, slot, free }.release();
         }
-    }
-
-    /// A new token for a request that is going to be offered again; the old one is stale.
-    pub(super) fn renew(&mut self, index: u32) -> Token {
-        let slot = &mut self.slots[index as usize];
-        slot.generation = slot.generation.wrapping_add(1);
-        self.token(index)
     }
 
     /// Every request in flight with its slot.

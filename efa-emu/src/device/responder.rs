@@ -5,7 +5,7 @@ use efa_core::nic::{Access, DeviceCaps, Status};
 
 use super::completion::CqTable;
 use super::keys::RegionTable;
-use super::queue::{Buffer, CompletionEntry, Received, WqeOperation};
+use super::queue::{Buffer, CompletionEntry, ReceiveDescriptor, Received, WqeOperation};
 use super::queue_pair::{QueuePair, Service};
 use super::{Device, PdId};
 use crate::link::{HostSegment, Operation, RequestHeader, Transfer};
@@ -22,10 +22,18 @@ struct Receive {
     request_id: u16,
     /// Descriptors, and scatter entries.
     count: u16,
-    /// Bytes of all scatter entries together.
-    capacity: u64,
-    /// The scatter entries.
+}
+
+/// The scatter entries of a receive that has more than one.
+struct Scattered {
+    receive: Receive,
     buffers: [Buffer; MAX_BUFFERS],
+}
+
+impl Scattered {
+    fn buffers(&self) -> &[Buffer] {
+        &self.buffers[..usize::from(self.receive.count)]
+    }
 }
 
 /// The receive queue holds something that is no receive.
@@ -48,67 +56,66 @@ impl QueuePair {
         Ok(available)
     }
 
-    /// The oldest posted receive.
+    /// The first descriptor of the oldest posted receive; it is the only one of nearly every receive.
     #[inline(always)]
-    fn next_receive(&mut self, max_sge: u32) -> Result<Option<Receive>, Malformed> {
+    fn first_descriptor(&mut self) -> Result<Option<ReceiveDescriptor>, Malformed> {
         if self.posted_descriptors(1)? == 0 {
             return Ok(None);
         }
         let first = self.rings.recv.read(self.recv.consumed);
-        if !first.first || max_sge == 0 {
-            return Err(Malformed);
+        match first.first {
+            true => Ok(Some(first)),
+            false => Err(Malformed),
         }
-        let receive = Receive {
-            request_id: first.request_id,
-            count: 1,
-            capacity: first.buffer.length.into(),
-            buffers: [
-                first.buffer,
-                Buffer::default(),
-                Buffer::default(),
-                Buffer::default(),
-            ],
-        };
-        if first.last {
-            return Ok(Some(receive));
-        }
-        self.add_descriptors(receive, max_sge).map(Some)
     }
 
-    /// Reads the rest of a receive that has more than one descriptor.
+    /// The oldest posted receive.
+    fn next_receive(&mut self, max_sge: u32) -> Result<Option<Receive>, Malformed> {
+        Ok(match self.first_descriptor()? {
+            None => None,
+            Some(only) if only.last => Some(Receive {
+                request_id: only.request_id,
+                count: 1,
+            }),
+            Some(_) => Some(self.scattered(max_sge)?.receive),
+        })
+    }
+
+    /// Reads the oldest posted receive, which has more than one descriptor.
     #[cold]
-    fn add_descriptors(
-        &mut self,
-        mut receive: Receive,
-        max_sge: u32,
-    ) -> Result<Receive, Malformed> {
+    fn scattered(&mut self, max_sge: u32) -> Result<Scattered, Malformed> {
+        let first = self.rings.recv.read(self.recv.consumed);
+        let mut buffers = [Buffer::default(); MAX_BUFFERS];
+        buffers[0] = first.buffer;
+        let mut count = 1;
         loop {
-            if self.posted_descriptors(receive.count + 1)? <= receive.count {
+            if self.posted_descriptors(count + 1)? <= count {
                 return Err(Malformed);
             }
-            let counter = self.recv.consumed.wrapping_add(receive.count);
+            let counter = self.recv.consumed.wrapping_add(count);
             let descriptor = self.rings.recv.read(counter);
-            if descriptor.first || u32::from(receive.count) >= max_sge.min(MAX_BUFFERS as u32) {
+            if descriptor.first || u32::from(count) >= max_sge.min(MAX_BUFFERS as u32) {
                 return Err(Malformed);
             }
-            receive.buffers[usize::from(receive.count)] = descriptor.buffer;
-            receive.count += 1;
-            receive.capacity += u64::from(descriptor.buffer.length);
+            buffers[usize::from(count)] = descriptor.buffer;
+            count += 1;
             if descriptor.last {
-                return Ok(receive);
+                let request_id = first.request_id;
+                let receive = Receive { request_id, count };
+                return Ok(Scattered { receive, buffers });
             }
         }
     }
 
     #[inline(always)]
-    fn consume(&mut self, receive: &Receive) {
+    fn consume(&mut self, receive: Receive) {
         self.recv.consumed = self.recv.consumed.wrapping_add(receive.count);
     }
 
     /// Completes every posted receive with [`Status::Flushed`].
     pub(super) fn flush_receives(&mut self, qpn: Qpn, cqs: &mut CqTable) {
         while let Ok(Some(receive)) = self.next_receive(MAX_BUFFERS as u32) {
-            self.consume(&receive);
+            self.consume(receive);
             let entry = failed_receive(qpn, receive.request_id, Status::Flushed);
             cqs.write(self.config.recv_cq, &entry);
         }
@@ -215,20 +222,25 @@ impl Device {
         if header.length > profile.mtu {
             return Err(Status::RemoteBadLength.into());
         }
-        let receive = qp
-            .next_receive(profile.max_rq_sge)?
-            .ok_or(Status::RemoteRnr)?;
-        let moved = if u64::from(length) > receive.capacity {
-            Err(Status::LocalBadLength)
+        let first = qp.first_descriptor()?.ok_or(Status::RemoteRnr)?;
+        let (receive, moved) = if first.last {
+            let receive = Receive {
+                request_id: first.request_id,
+                count: 1,
+            };
+            let moved = fill(&self.regions, qp.config.pd, first.buffer, length, transfer);
+            (receive, moved)
         } else {
-            let buffers = &receive.buffers[..usize::from(receive.count)];
-            scatter(&self.regions, qp.config.pd, buffers, length, transfer)
+            let scattered = qp.scattered(profile.max_rq_sge)?;
+            let buffers = scattered.buffers();
+            let moved = scatter(&self.regions, qp.config.pd, buffers, length, transfer);
+            (scattered.receive, moved)
         };
         match moved {
             Ok(()) => {}
             // The receive fails, and the initiator is told what it can understand.
             Err(status @ (Status::LocalBadLength | Status::LocalInvalidLkey)) => {
-                qp.consume(&receive);
+                qp.consume(receive);
                 let entry = failed_receive(qpn, receive.request_id, status);
                 self.cqs.write(qp.config.recv_cq, &entry);
                 return Err(match status {
@@ -238,7 +250,7 @@ impl Device {
             }
             Err(status) => return Err(status.into()),
         }
-        qp.consume(&receive);
+        qp.consume(receive);
         qp.recv.last_length = header.length;
         let sender = self.book.sender(qp.config.pd, from);
         let reports_gid = profile.caps.contains(DeviceCaps::CQ_WITH_SGID);
@@ -332,7 +344,7 @@ impl Device {
         let Some(immediate) = header.immediate else {
             return Ok(());
         };
-        if let Some(receive) = &receive {
+        if let Some(receive) = receive {
             qp.consume(receive);
         }
         let received = Received {
@@ -369,8 +381,29 @@ impl From<Status> for Refusal {
     }
 }
 
-/// Distributes the `length` bytes of `transfer`.
+/// Moves the `length` bytes of `transfer` into a receive's only buffer.
 #[inline(always)]
+fn fill(
+    regions: &RegionTable,
+    pd: PdId,
+    buffer: Buffer,
+    length: u32,
+    transfer: &mut impl Transfer,
+) -> Result<(), Status> {
+    if length > buffer.length {
+        return Err(Status::LocalBadLength);
+    }
+    if length == 0 {
+        return Ok(());
+    }
+    let segment = regions
+        .local(pd, buffer.lkey, buffer.address, length, Access::LOCAL_WRITE)
+        .ok_or(Status::LocalInvalidLkey)?;
+    transfer.fetch(0, segment)
+}
+
+/// Distributes the `length` bytes of `transfer` over the buffers of a receive.
+#[cold]
 fn scatter(
     regions: &RegionTable,
     pd: PdId,
@@ -378,6 +411,10 @@ fn scatter(
     length: u32,
     transfer: &mut impl Transfer,
 ) -> Result<(), Status> {
+    let capacity: u64 = buffers.iter().map(|buffer| u64::from(buffer.length)).sum();
+    if u64::from(length) > capacity {
+        return Err(Status::LocalBadLength);
+    }
     let mut done = 0;
     for buffer in buffers {
         let part = buffer.length.min(length - done);

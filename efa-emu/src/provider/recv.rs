@@ -83,21 +83,35 @@ impl RecvQueue {
             ));
         }
         let request_id = self.ids.take(wr_id).ok_or(Error::QueueFull("receive"))?;
-        // A receive without memory still takes a descriptor: it matches empty messages.
-        let none = [Buffer::default()];
-        let buffers = if buffers.is_empty() { &none } else { buffers };
-        let last = buffers.len() - 1;
-        for (position, buffer) in buffers.iter().enumerate() {
-            let descriptor = ReceiveDescriptor {
-                request_id,
-                first: position == 0,
-                last: position == last,
-                buffer: *buffer,
-            };
-            self.ring.write(self.producer, &descriptor);
-            self.producer = self.producer.wrapping_add(1);
+        match buffers {
+            [only] => self.push(request_id, true, true, *only),
+            _ => self.push_several(request_id, buffers),
         }
         Ok(())
+    }
+
+    #[inline(never)]
+    fn push_several(&mut self, request_id: u16, buffers: &[Buffer]) {
+        let Some(last) = buffers.len().checked_sub(1) else {
+            // A receive without memory still takes a descriptor: it matches empty messages.
+            return self.push(request_id, true, true, Buffer::default());
+        };
+        for (position, buffer) in buffers.iter().enumerate() {
+            self.push(request_id, position == 0, position == last, *buffer);
+        }
+    }
+
+    /// Writes the descriptor that the producer counter names.
+    #[inline(always)]
+    fn push(&mut self, request_id: u16, first: bool, last: bool, buffer: Buffer) {
+        let descriptor = ReceiveDescriptor {
+            request_id,
+            first,
+            last,
+            buffer,
+        };
+        self.ring.write(self.producer, &descriptor);
+        self.producer = self.producer.wrapping_add(1);
     }
 
     /// Publishes everything written so far.

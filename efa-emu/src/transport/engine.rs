@@ -165,7 +165,7 @@ impl Engine {
     }
 
     /// Has the device look at a send queue whose doorbell was written, and sends what can be sent.
-    #[inline]
+    #[inline(always)]
     pub fn look_at_send_queue(&self, qpn: Qpn) -> Result<(), EngineError> {
         let mut state = self.shared.lock()?;
         state.device().look_at_send_queue(qpn)?;

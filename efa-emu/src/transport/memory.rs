@@ -59,7 +59,15 @@ pub(super) fn parts(
 
 /// Gathers a request's local data into a ring at `at`.
 #[inline(always)]
-pub(super) fn gather(ring: &SharedMemory, mut at: usize, data: LocalData<'_>) {
+pub(super) fn gather(ring: &SharedMemory, at: usize, data: LocalData<'_>) {
+    match data {
+        LocalData::Segments([only]) => store_into(ring, at, *only),
+        _ => gather_others(ring, at, data),
+    }
+}
+
+#[inline(never)]
+fn gather_others(ring: &SharedMemory, mut at: usize, data: LocalData<'_>) {
     match data {
         LocalData::Inline(bytes) => ring.write(at, bytes),
         LocalData::Segments(segments) => {

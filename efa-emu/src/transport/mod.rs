@@ -40,6 +40,7 @@ mod host;
 mod inbound;
 mod lock;
 mod memory;
+mod mutex;
 mod outbound;
 mod peer;
 mod qpn;

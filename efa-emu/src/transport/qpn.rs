@@ -79,15 +79,21 @@ impl HostTable {
         super::shared::reserve(&file, 0, length)
             .map_err(FabricError::io("reserve memory for", path))?;
         let memory = SharedMemory::map(&file, 0, length).map_err(FabricError::io("map", path))?;
-        memory.u32(AT_VERSION).store(VERSION, Ordering::Relaxed);
-        memory.u32(AT_COUNT).store(range.count(), Ordering::Relaxed);
+        memory
+            .u32_at::<AT_VERSION>()
+            .store(VERSION, Ordering::Relaxed);
+        memory
+            .u32_at::<AT_COUNT>()
+            .store(range.count(), Ordering::Relaxed);
         // A host that comes back must not number its participants as it did before: peers may still
         // know those that are gone.
         let first = rand::random::<u32>();
-        memory.u32(AT_PARTICIPANT).store(first, Ordering::Relaxed);
+        memory
+            .u32_at::<AT_PARTICIPANT>()
+            .store(first, Ordering::Relaxed);
         memory.write(AT_GID, &gid.0);
         memory.write(AT_NAME, name.as_bytes());
-        memory.u64(AT_MAGIC).store(MAGIC, Ordering::Release);
+        memory.u64_at::<AT_MAGIC>().store(MAGIC, Ordering::Release);
         Ok(HostTable { memory, range })
     }
 
@@ -114,12 +120,12 @@ impl HostTable {
             })
         };
         let header = map(PAGE)?;
-        if header.u64(AT_MAGIC).load(Ordering::Acquire) != MAGIC {
+        if header.u64_at::<AT_MAGIC>().load(Ordering::Acquire) != MAGIC {
             return Err(damaged(
                 "it does not start with the magic number of a host table",
             ));
         }
-        let version = header.u32(AT_VERSION).load(Ordering::Relaxed);
+        let version = header.u32_at::<AT_VERSION>().load(Ordering::Relaxed);
         if version != VERSION {
             return Err(FabricError::UnknownLayout {
                 path: path.to_owned(),
@@ -127,7 +133,7 @@ impl HostTable {
                 expected: VERSION.to_string(),
             });
         }
-        let count = header.u32(AT_COUNT).load(Ordering::Relaxed);
+        let count = header.u32_at::<AT_COUNT>().load(Ordering::Relaxed);
         let range = QpnRange::with_count(count)
             .ok_or_else(|| damaged("its count of queue pair numbers is not possible"))?;
         let mut found = [0; 16];
@@ -152,12 +158,14 @@ impl HostTable {
 
     /// Whether the host is gone and the table with it.
     pub(super) fn is_retired(&self) -> bool {
-        self.memory.u32(AT_RETIRED).load(Ordering::Relaxed) != 0
+        self.memory.u32_at::<AT_RETIRED>().load(Ordering::Relaxed) != 0
     }
 
     /// Declares the host gone, with all its queue pairs.
     pub(super) fn retire(&self) {
-        self.memory.u32(AT_RETIRED).store(1, Ordering::Release);
+        self.memory
+            .u32_at::<AT_RETIRED>()
+            .store(1, Ordering::Release);
         self.release_all(|_| true);
     }
 
@@ -166,7 +174,7 @@ impl HostTable {
         loop {
             let id = self
                 .memory
-                .u32(AT_PARTICIPANT)
+                .u32_at::<AT_PARTICIPANT>()
                 .fetch_add(1, Ordering::Relaxed)
                 .wrapping_add(1);
             if id != 0 {
@@ -175,17 +183,21 @@ impl HostTable {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn slot(&self, index: u32) -> &AtomicU64 {
         self.memory.u64(AT_SLOTS + 8 * index as usize)
     }
 
-    /// Who owns `qpn` now. The value changes whenever the number changes hands, even from a
+    /// The place of a number. `None` if the table has no such number.
+    pub(super) fn place(&self, qpn: Qpn) -> Option<Place> {
+        self.range.slot(qpn).map(Place)
+    }
+
+    /// Who owns the number at `place` now. The value changes whenever the number changes hands, even from a
     /// participant to itself: it is good for noticing that.
-    #[inline]
-    pub(super) fn tenancy(&self, qpn: Qpn) -> Option<Tenancy> {
-        let value = self.slot(self.range.slot(qpn)?).load(Ordering::Acquire);
-        Tenancy::from_slot(value)
+    #[inline(always)]
+    pub(super) fn tenancy_at(&self, place: Place) -> Option<Tenancy> {
+        Tenancy::from_slot(self.slot(place.0).load(Ordering::Acquire))
     }
 
     /// All numbers in use.
@@ -245,7 +257,7 @@ impl HostTable {
         {
             return Some(found);
         }
-        let now = self.memory.u32(AT_CLOCK).load(Ordering::Relaxed);
+        let now = self.memory.u32_at::<AT_CLOCK>().load(Ordering::Relaxed);
         let free = self
             .range
             .slots()
@@ -289,7 +301,7 @@ impl HostTable {
 
     fn tick(&self) -> u32 {
         self.memory
-            .u32(AT_CLOCK)
+            .u32_at::<AT_CLOCK>()
             .fetch_add(1, Ordering::Relaxed)
             .wrapping_add(1)
     }
@@ -303,11 +315,16 @@ const fn slot_value(owner: u32, stamp: u32) -> u64 {
     ((stamp as u64) << 32) | owner as u64
 }
 
+/// Where a host's table has a queue pair number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Place(u32);
+
 /// One ownership of a queue pair number, from being taken to being given back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tenancy(u64);
 
 impl Tenancy {
+    #[inline(always)]
     fn from_slot(value: u64) -> Option<Tenancy> {
         (value as u32 != 0).then_some(Tenancy(value))
     }
@@ -337,6 +354,10 @@ impl QpnChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn tenancy(table: &HostTable, qpn: Qpn) -> Option<Tenancy> {
+        table.tenancy_at(table.place(qpn)?)
+    }
 
     const ALICE: ParticipantId = ParticipantId(1);
     const BOB: ParticipantId = ParticipantId(2);
@@ -369,7 +390,7 @@ mod tests {
         assert_eq!(take(&table, BOB, &mut lowest), 3);
         table.release(ALICE, Qpn(3));
         assert_eq!(
-            table.tenancy(Qpn(3)).unwrap().owner(),
+            tenancy(&table, Qpn(3)).unwrap().owner(),
             BOB,
             "only the owner gives back"
         );
@@ -423,19 +444,19 @@ mod tests {
         let (_directory, table) = table(4);
         let mut lowest = QpnChoice::new(QpnPolicy::Lowest, 0);
         let qpn = Qpn(take(&table, ALICE, &mut lowest));
-        let first = table.tenancy(qpn).unwrap();
+        let first = tenancy(&table, qpn).unwrap();
         let again = table
             .take(BOB, &mut lowest, None, &mut |owner| owner != ALICE)
             .unwrap();
         assert_eq!(again, qpn);
-        assert_ne!(table.tenancy(qpn).unwrap(), first);
+        assert_ne!(tenancy(&table, qpn).unwrap(), first);
         table.release_all(|owner| owner == BOB);
-        assert_eq!(table.tenancy(qpn), None);
+        assert_eq!(tenancy(&table, qpn), None);
         assert_eq!(table.owned().count(), 0);
         let same = Qpn(take(&table, ALICE, &mut lowest));
         assert_eq!(same, qpn);
         assert_ne!(
-            table.tenancy(qpn).unwrap(),
+            tenancy(&table, qpn).unwrap(),
             first,
             "the same owner again is another tenancy"
         );
@@ -445,7 +466,7 @@ mod tests {
     fn numbers_outside_the_table_have_no_owner() {
         let (_directory, table) = table(4);
         for qpn in [0, 1, 6, 7, 4095, u16::MAX] {
-            assert_eq!(table.tenancy(Qpn(qpn)), None);
+            assert_eq!(tenancy(&table, Qpn(qpn)), None);
             table.release(ALICE, Qpn(qpn));
         }
     }

@@ -107,23 +107,11 @@ const FLAG_NOT_READY: u8 = 4;
 const FLAG_LAST: u8 = 8;
 const RETRIES_SHIFT: u32 = 4;
 
-/// A record's header without its commit word.
+/// A record's header without its commit word, in the words that it has in the ring. It is consistent: it
+/// was checked when it was read ([`Record::from_fields`]), or made by a function of this module. Each
+/// field is taken out when somebody asks for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Record {
-    pub(super) kind: Kind,
-    pub(super) header: RequestHeader,
-    /// The network model wants this attempt to be refused with "receiver not ready".
-    pub(super) not_ready: bool,
-    /// The payload ends the request's data.
-    pub(super) last: bool,
-    pub(super) path: u16,
-    /// Delivery time in nanoseconds of `CLOCK_MONOTONIC`; 0 for at once.
-    pub(super) due: u64,
-    /// Where the payload belongs in the request's data.
-    pub(super) offset: u32,
-    /// Bytes of payload.
-    pub(super) payload: u32,
-}
+pub(super) struct Record(Fields);
 
 /// A header that no honest sender writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -145,146 +133,277 @@ pub(super) const fn record_length(payload: usize) -> usize {
     LINE + payload.next_multiple_of(LINE)
 }
 
+/// Two halves of a word.
+#[inline(always)]
+fn pair(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+/// The upper half of a word.
+#[inline(always)]
+fn upper(word: u64) -> u32 {
+    (word >> 32) as u32
+}
+
+/// The first word of a record.
+mod first {
+    use super::{FLAG_LAST, FLAG_NOT_READY, Kind};
+
+    pub(super) const CODE: u32 = 32;
+    pub(super) const FLAGS: u32 = 40;
+    pub(super) const PATH: u32 = 48;
+    pub(super) const NOT_READY: u64 = (FLAG_NOT_READY as u64) << FLAGS;
+    pub(super) const LAST: u64 = (FLAG_LAST as u64) << FLAGS;
+    /// Kind, operation and the two flags above.
+    pub(super) const ROLE: u64 = 0xff << CODE | NOT_READY | LAST;
+    /// The role of a whole send that is not to be refused.
+    pub(super) const MESSAGE: u64 = (Kind::Data as u64) << CODE | LAST;
+}
+
 impl Record {
     /// A record that brings a request and all of its data, or the list of where its data is.
     #[inline(always)]
-    pub(super) fn whole(kind: Kind, header: RequestHeader, payload: u32) -> Record {
-        Record {
-            kind,
-            header,
-            not_ready: false,
-            last: true,
-            path: 0,
-            due: 0,
-            offset: 0,
-            payload,
-        }
-    }
-
-    /// The outcome of the request in the record with this number.
-    pub(super) fn outcome(number: u64, status: Status) -> Record {
-        let header = RequestHeader {
-            operation: Operation::Send,
-            source_qpn: Qpn(0),
-            destination_qpn: Qpn(0),
-            qkey: Qkey(0),
-            sequence: number as u32,
-            retries: 0,
-            immediate: Some(status.code().into()),
-            remote: None,
-            length: 0,
-        };
-        let mut record = Record::whole(Kind::Outcome, header, 0);
-        record.offset = (number >> 32) as u32;
-        record
-    }
-
-    /// The filler for `length` bytes at the end of a ring.
-    pub(super) fn pad(length: usize) -> Record {
-        let header = RequestHeader {
-            operation: Operation::Send,
-            source_qpn: Qpn(0),
-            destination_qpn: Qpn(0),
-            qkey: Qkey(0),
-            sequence: 0,
-            retries: 0,
-            immediate: None,
-            remote: None,
-            length: 0,
-        };
-        Record::whole(Kind::Pad, header, (length - LINE) as u32)
-    }
-
-    /// Length of the record in bytes.
-    #[inline(always)]
-    pub(super) fn length(&self) -> usize {
-        record_length(self.payload as usize)
-    }
-
-    /// The header behind the commit word.
-    #[inline(always)]
-    pub(super) fn fields(&self) -> Fields {
-        let header = &self.header;
+    pub(super) fn whole(kind: Kind, header: &RequestHeader, payload: u32) -> Record {
         let flags = (u8::from(header.immediate.is_some()) * FLAG_IMMEDIATE)
-            | (u8::from(self.not_ready) * FLAG_NOT_READY)
-            | (u8::from(self.last) * FLAG_LAST)
+            | FLAG_LAST
             | (header.retries.min(RequestHeader::MOST_CARRIED_RETRIES) as u8) << RETRIES_SHIFT;
-        let code = self.kind as u8 | operation_code(header.operation) << 4;
+        let code = kind as u8 | operation_code(header.operation) << 4;
         let (address, key) = match header.remote {
             Some(remote) => (remote.address, remote.key),
             None => (0, 0),
         };
-        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        let fields = [
-            u64::from(self.length() as u32)
-                | u64::from(code) << 32
-                | u64::from(flags) << 40
-                | u64::from(self.path) << 48,
+        Record([
+            u64::from(record_length(payload as usize) as u32)
+                | u64::from(code) << first::CODE
+                | u64::from(flags) << first::FLAGS,
             u64::from(header.source_qpn.0)
                 | u64::from(header.destination_qpn.0) << 16
                 | u64::from(header.qkey.0) << 32,
             pair(header.sequence, header.immediate.unwrap_or(0)),
             address,
             pair(key, header.length),
-            self.due,
-            pair(self.offset, self.payload),
-        ];
-        // The layout is little-endian, as memory is where words are stored as they are.
-        fields.map(u64::to_le)
+            0,
+            pair(0, payload),
+        ])
     }
 
-    /// Reads and checks a header. What it answers is consistent in itself: the payload fits the
-    /// record's length, which is the length that a record with this payload has; RDMA has a remote
+    /// A record that is for the two links only: it brings no request.
+    fn between_links(kind: Kind, sequence: u32, immediate: Option<u32>, payload: u32) -> Record {
+        let header = RequestHeader {
+            operation: Operation::Send,
+            source_qpn: Qpn(0),
+            destination_qpn: Qpn(0),
+            qkey: Qkey(0),
+            sequence,
+            retries: 0,
+            immediate,
+            remote: None,
+            length: 0,
+        };
+        Record::whole(kind, &header, payload)
+    }
+
+    /// The outcome of the request in the record with this number.
+    pub(super) fn outcome(number: u64, status: Status) -> Record {
+        let code = Some(status.code().into());
+        Record::between_links(Kind::Outcome, number as u32, code, 0).at((number >> 32) as u32)
+    }
+
+    /// The filler for `length` bytes at the end of a ring.
+    pub(super) fn pad(length: usize) -> Record {
+        Record::between_links(Kind::Pad, 0, None, (length - LINE) as u32)
+    }
+
+    /// The record with its payload at this offset in the request's data. For kinds that use the offset
+    /// as a name, that name.
+    pub(super) fn at(mut self, offset: u32) -> Record {
+        self.0[6] = pair(offset, self.payload());
+        self
+    }
+
+    /// The record as one whose payload does not end the request's data.
+    pub(super) fn not_last(mut self) -> Record {
+        self.0[0] &= !first::LAST;
+        self
+    }
+
+    /// The record as one that travels on this path.
+    pub(super) fn on_path(mut self, path: u16) -> Record {
+        self.0[0] = self.0[0] & !(0xffff << first::PATH) | u64::from(path) << first::PATH;
+        self
+    }
+
+    /// The record as one that is delivered at this time, in nanoseconds of `CLOCK_MONOTONIC`; 0 for at
+    /// once.
+    pub(super) fn due_at(mut self, due: u64) -> Record {
+        self.0[5] = due;
+        self
+    }
+
+    /// The record as one that the network model wants to be refused with "receiver not ready".
+    pub(super) fn to_be_refused(mut self) -> Record {
+        self.0[0] |= first::NOT_READY;
+        self
+    }
+
+    /// What the record is for.
+    #[inline(always)]
+    pub(super) fn kind(&self) -> Kind {
+        match self.code() & 15 {
+            1 => Kind::Data,
+            2 => Kind::Direct,
+            3 => Kind::Pull,
+            4 => Kind::ReadData,
+            5 => Kind::Outcome,
+            // There are no others, as was checked.
+            _ => Kind::Pad,
+        }
+    }
+
+    /// Whether the record brings a whole send, which may go to the device at once.
+    #[inline(always)]
+    pub(super) fn is_message(&self) -> bool {
+        self.0[0] & first::ROLE == first::MESSAGE
+    }
+
+    /// What is asked of the responder.
+    #[inline(always)]
+    pub(super) fn operation(&self) -> Operation {
+        match self.code() >> 4 {
+            0 => Operation::Send,
+            1 => Operation::Datagram,
+            2 => Operation::RdmaRead,
+            // There are no others, as was checked.
+            _ => Operation::RdmaWrite,
+        }
+    }
+
+    /// What the record says of its request.
+    pub(super) fn header(&self) -> RequestHeader {
+        let operation = self.operation();
+        let is_rdma = matches!(operation, Operation::RdmaRead | Operation::RdmaWrite);
+        RequestHeader {
+            operation,
+            remote: is_rdma.then_some(RemoteRange {
+                address: self.0[3],
+                key: self.0[4] as u32,
+            }),
+            ..self.message_header()
+        }
+    }
+
+    /// As [`Record::header`], of a record that [brings a message](Record::is_message).
+    #[inline(always)]
+    pub(super) fn message_header(&self) -> RequestHeader {
+        let [_, peers, numbers, ..] = self.0;
+        RequestHeader {
+            operation: Operation::Send,
+            source_qpn: Qpn(peers as u16),
+            destination_qpn: Qpn((peers >> 16) as u16),
+            qkey: Qkey(upper(peers)),
+            sequence: self.sequence(),
+            retries: u32::from(self.flags() >> RETRIES_SHIFT),
+            immediate: (self.flags() & FLAG_IMMEDIATE != 0).then_some(upper(numbers)),
+            remote: None,
+            length: self.request_length(),
+        }
+    }
+
+    /// The number of the request in its queue pair.
+    #[inline(always)]
+    pub(super) fn sequence(&self) -> u32 {
+        self.0[2] as u32
+    }
+
+    /// Bytes of data of the whole request.
+    #[inline(always)]
+    pub(super) fn request_length(&self) -> u32 {
+        upper(self.0[4])
+    }
+
+    /// Whether the network model wants this attempt to be refused with "receiver not ready".
+    #[inline(always)]
+    pub(super) fn not_ready(&self) -> bool {
+        self.0[0] & first::NOT_READY != 0
+    }
+
+    /// Whether the payload ends the request's data.
+    #[inline(always)]
+    pub(super) fn is_last(&self) -> bool {
+        self.0[0] & first::LAST != 0
+    }
+
+    /// The path that the request takes through the network.
+    pub(super) fn path(&self) -> u16 {
+        (self.0[0] >> first::PATH) as u16
+    }
+
+    /// Delivery time in nanoseconds of `CLOCK_MONOTONIC`; 0 for at once.
+    #[inline(always)]
+    pub(super) fn due(&self) -> u64 {
+        self.0[5]
+    }
+
+    /// Where the payload belongs in the request's data.
+    #[inline(always)]
+    pub(super) fn offset(&self) -> u32 {
+        self.0[6] as u32
+    }
+
+    /// Bytes of payload.
+    #[inline(always)]
+    pub(super) fn payload(&self) -> u32 {
+        upper(self.0[6])
+    }
+
+    /// Length of the record in bytes.
+    #[inline(always)]
+    pub(super) fn length(&self) -> usize {
+        self.0[0] as u32 as usize
+    }
+
+    #[inline(always)]
+    fn code(&self) -> u8 {
+        (self.0[0] >> first::CODE) as u8
+    }
+
+    #[inline(always)]
+    fn flags(&self) -> u8 {
+        (self.0[0] >> first::FLAGS) as u8
+    }
+
+    /// The header behind the commit word.
+    #[inline(always)]
+    pub(super) fn fields(&self) -> Fields {
+        // The layout is little-endian, as memory is where words are stored as they are.
+        self.0.map(u64::to_le)
+    }
+
+    /// Reads and checks a header. The record that it returns is consistent in itself: the payload fits
+    /// the record's length, which is the length that a record with this payload has; RDMA has a remote
     /// range and nothing else has; the part lies within the request's data.
     #[inline(always)]
     pub(super) fn from_fields(fields: &Fields) -> Result<Record, BadRecord> {
-        let [first, peers, numbers, address, sizes, due, payload] = fields.map(u64::from_le);
-        let length = first as u32;
-        let code = (first >> 32) as u8;
-        let flags = (first >> 40) as u8;
-        let kind = Kind::from_code(code & 15).ok_or_else(|| bad("kind", code))?;
-        let operation = operation_from_code(code >> 4).ok_or_else(|| bad("operation", code))?;
-        let is_rdma = matches!(operation, Operation::RdmaRead | Operation::RdmaWrite);
-        let record = Record {
-            kind,
-            header: RequestHeader {
-                operation,
-                source_qpn: Qpn(peers as u16),
-                destination_qpn: Qpn((peers >> 16) as u16),
-                qkey: Qkey((peers >> 32) as u32),
-                sequence: numbers as u32,
-                retries: u32::from(flags >> RETRIES_SHIFT),
-                immediate: (flags & FLAG_IMMEDIATE != 0).then_some((numbers >> 32) as u32),
-                remote: is_rdma.then_some(RemoteRange {
-                    address,
-                    key: sizes as u32,
-                }),
-                length: (sizes >> 32) as u32,
-            },
-            not_ready: flags & FLAG_NOT_READY != 0,
-            last: flags & FLAG_LAST != 0,
-            path: (first >> 48) as u16,
-            due,
-            offset: payload as u32,
-            payload: (payload >> 32) as u32,
-        };
-        if u64::from(length) != record.length() as u64 {
-            return Err(bad("length", length));
+        let record = Record(fields.map(u64::from_le));
+        let is_whole = record.0[6] == pair(0, record.request_length());
+        let has_its_length = record.length() == record_length(record.payload() as usize);
+        if !(record.is_message() & is_whole & has_its_length) {
+            record.check_other()?;
         }
-        let is_whole = record.last && record.offset == 0 && record.payload == record.header.length;
-        if kind == Kind::Data && !is_rdma && is_whole {
-            return Ok(record);
-        }
-        record.check_other(code)?;
         Ok(record)
     }
 
     /// Checks what is no message, or no whole one.
     #[cold]
-    fn check_other(self, code: u8) -> Result<(), BadRecord> {
-        let operation = self.header.operation;
+    fn check_other(self) -> Result<(), BadRecord> {
+        let code = self.code();
+        let kind = Kind::from_code(code & 15).ok_or_else(|| bad("kind", code))?;
+        let operation = operation_from_code(code >> 4).ok_or_else(|| bad("operation", code))?;
+        if self.length() != record_length(self.payload() as usize) {
+            return Err(bad("length", self.0[0] as u32));
+        }
         let is_rdma = matches!(operation, Operation::RdmaRead | Operation::RdmaWrite);
-        let allowed = match self.kind {
+        let allowed = match kind {
             Kind::Pad => true,
             Kind::Data => operation != Operation::RdmaRead,
             Kind::Direct => is_rdma,
@@ -294,14 +413,14 @@ impl Record {
         if !allowed {
             return Err(bad("operation", code));
         }
-        if matches!(self.kind, Kind::Data | Kind::ReadData) {
-            let end = u64::from(self.offset) + u64::from(self.payload);
-            let whole = u64::from(self.header.length);
-            if end > whole || (self.last && self.kind == Kind::Data && end != whole) {
-                return Err(bad("payload length", self.payload));
+        if matches!(kind, Kind::Data | Kind::ReadData) {
+            let end = u64::from(self.offset()) + u64::from(self.payload());
+            let whole = u64::from(self.request_length());
+            if end > whole || (self.is_last() && kind == Kind::Data && end != whole) {
+                return Err(bad("payload length", self.payload()));
             }
-            if self.kind == Kind::Data && !is_rdma && !(self.offset == 0 && self.last) {
-                return Err(bad("offset", self.offset));
+            if kind == Kind::Data && !is_rdma && !(self.offset() == 0 && self.is_last()) {
+                return Err(bad("offset", self.offset()));
             }
         }
         Ok(())
@@ -394,8 +513,16 @@ impl Answer {
     }
 
     /// The inverse; codes that nobody writes are a bad status of the remote side.
-    #[inline]
+    #[inline(always)]
     pub(super) fn from_code(code: u8) -> Answer {
+        match code == Status::Ok.code() {
+            true => Answer::Status(Status::Ok),
+            false => Answer::from_other_code(code),
+        }
+    }
+
+    #[cold]
+    fn from_other_code(code: u8) -> Answer {
         match code {
             Self::USE_RINGS => Answer::UseRings,
             Self::WITHDRAWN => Answer::Withdrawn,
@@ -435,26 +562,30 @@ pub(super) mod tests {
                 _ if parts => u32::from(cut.1) % (length - offset + 1),
                 _ => length,
             };
-            Record {
-                kind,
-                header: RequestHeader {
-                    operation,
-                    source_qpn: Qpn(qpns.0),
-                    destination_qpn: Qpn(qpns.1),
-                    qkey: Qkey(qkey),
-                    sequence,
-                    retries,
-                    immediate,
-                    remote: is_rdma.then_some(RemoteRange { address, key }),
-                    length,
-                },
-                not_ready,
-                last: offset + payload == length || !parts,
-                path,
-                due,
-                offset,
-                payload,
+            let header = RequestHeader {
+                operation,
+                source_qpn: Qpn(qpns.0),
+                destination_qpn: Qpn(qpns.1),
+                qkey: Qkey(qkey),
+                sequence,
+                retries,
+                immediate,
+                remote: is_rdma.then_some(RemoteRange { address, key }),
+                length,
+            };
+            let mut record = Record::whole(kind, &header, payload).at(offset).on_path(path).due_at(due);
+            if offset + payload != length && parts {
+                record = record.not_last();
             }
+            if not_ready {
+                record = record.to_be_refused();
+            }
+            assert_eq!(record.header(), header);
+            assert_eq!((record.kind(), record.payload()), (kind, payload));
+            assert_eq!((record.offset(), record.path(), record.due()), (offset, path, due));
+            assert_eq!(record.not_ready(), not_ready);
+            assert_eq!(record.is_last(), offset + payload == length || !parts);
+            record
         }
     }
 
@@ -476,11 +607,14 @@ pub(super) mod tests {
             }
             for fields in [random, mutated] {
                 if let Ok(record) = Record::from_fields(&fields) {
-                    if record.kind == Kind::Data {
-                        prop_assert!(record.offset as u64 + record.payload as u64 <= record.header.length as u64);
+                    if record.kind() == Kind::Data {
+                        let end = u64::from(record.offset()) + u64::from(record.payload());
+                        prop_assert!(end <= record.request_length().into());
                     }
                     prop_assert_eq!(record.length() % LINE, 0);
-                    prop_assert!(record.length() >= LINE + record.payload as usize);
+                    prop_assert!(record.length() >= LINE + record.payload() as usize);
+                    // Codes that nobody has are refused: what is read is what would be written.
+                    prop_assert_eq!(record.code(), record.kind() as u8 | operation_code(record.operation()) << 4);
                 }
             }
         }
@@ -498,29 +632,24 @@ pub(super) mod tests {
 
     #[test]
     fn header_has_the_documented_layout() {
-        let record = Record {
-            kind: Kind::Data,
-            header: RequestHeader {
-                operation: Operation::RdmaWrite,
-                source_qpn: Qpn(0x0102),
-                destination_qpn: Qpn(0x0304),
-                qkey: Qkey(0x0506_0708),
-                sequence: 9,
-                retries: 3,
-                immediate: Some(0x0a0b_0c0d),
-                remote: Some(RemoteRange {
-                    address: 0x1112_1314_1516_1718,
-                    key: 0x2122_2324,
-                }),
-                length: 0x70,
-            },
-            not_ready: false,
-            last: true,
-            path: 3,
-            due: 0x31,
-            offset: 0x20,
-            payload: 0x50,
+        let header = RequestHeader {
+            operation: Operation::RdmaWrite,
+            source_qpn: Qpn(0x0102),
+            destination_qpn: Qpn(0x0304),
+            qkey: Qkey(0x0506_0708),
+            sequence: 9,
+            retries: 3,
+            immediate: Some(0x0a0b_0c0d),
+            remote: Some(RemoteRange {
+                address: 0x1112_1314_1516_1718,
+                key: 0x2122_2324,
+            }),
+            length: 0x70,
         };
+        let record = Record::whole(Kind::Data, &header, 0x50)
+            .at(0x20)
+            .on_path(3)
+            .due_at(0x31);
         #[rustfmt::skip]
         let bytes = [
             0xc0, 0, 0, 0,                                  // record length: 64 + 128

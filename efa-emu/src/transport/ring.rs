@@ -141,7 +141,7 @@ impl<T> Producer<T> {
     }
 
     /// Appends a record and tells the receiver. `fill` writes the payload at the given offset of the
-    /// given memory, as many bytes as `record.payload` says.
+    /// given memory, as many bytes as [`Record::payload`] says.
     #[inline(always)]
     pub(super) fn push(
         &mut self,
@@ -196,43 +196,39 @@ impl<T> Producer<T> {
         if self.waiting == 0 {
             return;
         }
-        // First the oldest records, whose space becomes free; behind the first without an answer, a
-        // glance at some others.
-        let (mut number, mut end) = (self.oldest, self.next);
-        let mut is_oldest = true;
-        while number < end {
-            let is_answered = self.look(number, &mut answered);
-            if is_oldest && is_answered {
-                self.used -= self.entries[answer_at(number)].length as usize;
-                self.oldest += 1;
-            } else if is_oldest {
-                is_oldest = false;
-                number = self.glance.max(number);
-                end = (number + 1 + LOOK_AHEAD).min(self.next);
-                self.glance = if end == self.next { 0 } else { end - 1 };
+        // First the oldest records, whose space becomes free.
+        while self.oldest < self.next {
+            let entry = &mut self.entries[answer_at(self.oldest)];
+            if !look(
+                &self.memory,
+                self.oldest,
+                entry,
+                &mut self.waiting,
+                &mut answered,
+            ) {
+                return self.reap_younger(answered);
             }
-            number += 1;
+            self.used -= entry.length as usize;
+            self.oldest += 1;
         }
     }
 
-    /// Takes the answer of one record if it is there. Returns whether none is waited for now.
-    #[inline(always)]
-    fn look(&mut self, number: u64, answered: &mut impl FnMut(T, u64, Answer)) -> bool {
-        let entry = &mut self.entries[answer_at(number)];
-        if matches!(entry.pending, Pending::Nothing) {
-            return true;
+    /// Takes a glance at some of the records behind the oldest one, which has no answer.
+    #[inline(never)]
+    fn reap_younger(&mut self, mut answered: impl FnMut(T, u64, Answer)) {
+        let first = (self.oldest + 1).max(self.glance);
+        let end = (first + LOOK_AHEAD).min(self.next);
+        for number in first..end {
+            let entry = &mut self.entries[answer_at(number)];
+            look(
+                &self.memory,
+                number,
+                entry,
+                &mut self.waiting,
+                &mut answered,
+            );
         }
-        let byte = self.memory.first_page()[answer_at(number)].load(Ordering::Acquire);
-        // The byte of the lap before differs in its phase; a byte that was never written in lap 0
-        // reads as zero, which is the other phase as well.
-        if byte & PHASE != phase(number) {
-            return false;
-        }
-        if let Pending::Record(token) = std::mem::replace(&mut entry.pending, Pending::Nothing) {
-            self.waiting -= 1;
-            answered(token, number, Answer::from_code(byte & CODE));
-        }
-        true
+        self.glance = if end == self.next { 0 } else { end };
     }
 
     /// Ends the ring: calls `failed` for every record without an answer.
@@ -264,6 +260,31 @@ impl<T> Producer<T> {
                 Err(found) => found != claim::COPYING,
             }
     }
+}
+
+/// Takes the answer of one record if it is there. Returns whether none is waited for now.
+#[inline(always)]
+fn look<T>(
+    memory: &SharedMemory,
+    number: u64,
+    entry: &mut Entry<T>,
+    waiting: &mut usize,
+    answered: &mut impl FnMut(T, u64, Answer),
+) -> bool {
+    if matches!(entry.pending, Pending::Nothing) {
+        return true;
+    }
+    let byte = memory.first_page()[answer_at(number)].load(Ordering::Acquire);
+    // The byte of the lap before differs in its phase; a byte that was never written in lap 0
+    // reads as zero, which is the other phase as well.
+    if byte & PHASE != phase(number) {
+        return false;
+    }
+    if let Pending::Record(token) = std::mem::replace(&mut entry.pending, Pending::Nothing) {
+        *waiting -= 1;
+        answered(token, number, Answer::from_code(byte & CODE));
+    }
+    true
 }
 
 fn claim_word(memory: &SharedMemory, at: usize) -> &AtomicU32 {
@@ -340,7 +361,7 @@ impl Consumer {
                 payload_at: RECORDS + at + LINE,
                 record,
             };
-            if record.kind != Kind::Pad {
+            if record.is_message() || record.kind() != Kind::Pad {
                 return Ok(Some(incoming));
             }
             self.answer(&incoming, Answer::Status(Status::Ok));
@@ -370,7 +391,7 @@ impl Consumer {
         length: u32,
     ) -> Option<(&SharedMemory, usize)> {
         let end = offset.checked_add(length)?;
-        (end <= incoming.record.payload)
+        (end <= incoming.record.payload())
             .then(|| (&self.memory, incoming.payload_at + offset as usize))
     }
 
@@ -397,6 +418,7 @@ impl Consumer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::RequestHeader;
     use crate::transport::qpn::ParticipantId;
     use crate::transport::record::tests::any_record;
     use crate::transport::segment::{Address, MIN_RING, SlotContent};
@@ -441,12 +463,12 @@ mod tests {
     }
 
     fn data(length: u32, sequence: u32) -> Record {
-        let mut record = Record::pad(LINE);
-        record.kind = Kind::Data;
-        record.header.length = length;
-        record.header.sequence = sequence;
-        record.payload = length;
-        record
+        let header = RequestHeader {
+            sequence,
+            length,
+            ..Record::pad(LINE).header()
+        };
+        Record::whole(Kind::Data, &header, length)
     }
 
     fn bytes(length: u32, seed: u32) -> Vec<u8> {
@@ -460,9 +482,9 @@ mod tests {
     }
 
     fn payload(consumer: &Consumer, incoming: &Incoming) -> Vec<u8> {
-        let mut found = vec![0; incoming.record.payload as usize];
+        let mut found = vec![0; incoming.record.payload() as usize];
         let (memory, at) = consumer
-            .payload(incoming, 0, incoming.record.payload)
+            .payload(incoming, 0, incoming.record.payload())
             .unwrap();
         memory.read(at, &mut found);
         found
@@ -494,7 +516,7 @@ mod tests {
             let length = (number * 67) % 3000;
             push(&mut pair.producer, length, number).unwrap();
             let incoming = pair.consumer.take().unwrap().unwrap();
-            assert_eq!(incoming.record.header.sequence, number);
+            assert_eq!(incoming.record.sequence(), number);
             assert_eq!(payload(&pair.consumer, &incoming), bytes(length, number));
             assert!(pair.consumer.take().unwrap().is_none());
             let answer = if number % 3 == 0 {
@@ -640,8 +662,8 @@ mod tests {
                         }
                         std::thread::yield_now();
                     };
-                    assert_eq!(incoming.record.header.sequence, number);
-                    let expected = bytes(incoming.record.payload, number);
+                    assert_eq!(incoming.record.sequence(), number);
+                    let expected = bytes(incoming.record.payload(), number);
                     assert_eq!(payload(&consumer, &incoming), expected);
                     // Answers out of order, in small batches.
                     held.push(incoming);
@@ -714,8 +736,8 @@ mod tests {
                 match pair.consumer.take() {
                     Ok(Some(incoming)) => {
                         let record = &incoming.record;
-                        prop_assert!(pair.consumer.payload(&incoming, 0, record.payload).is_some());
-                        prop_assert!(pair.consumer.payload(&incoming, 1, record.payload).is_none());
+                        prop_assert!(pair.consumer.payload(&incoming, 0, record.payload()).is_some());
+                        prop_assert!(pair.consumer.payload(&incoming, 1, record.payload()).is_none());
                         payload(&pair.consumer, &incoming);
                         pair.consumer.begin_copy(&incoming);
                         pair.consumer.answer(&incoming, OK);

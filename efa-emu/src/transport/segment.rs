@@ -150,18 +150,20 @@ impl Segment {
             .map_err(FabricError::io("reserve memory for", path))?;
         let header =
             SharedMemory::map(&file, 0, HEADER_BYTES).map_err(FabricError::io("map", path))?;
-        header.u32(AT_VERSION).store(VERSION, Ordering::Relaxed);
         header
-            .u32(AT_SLOT_COUNT)
+            .u32_at::<AT_VERSION>()
+            .store(VERSION, Ordering::Relaxed);
+        header
+            .u32_at::<AT_SLOT_COUNT>()
             .store(SLOTS as u32, Ordering::Relaxed);
         header.write(AT_GID, &address.gid.0);
         header
-            .u32(AT_PARTICIPANT)
+            .u32_at::<AT_PARTICIPANT>()
             .store(address.id.0, Ordering::Relaxed);
         header
-            .u32(AT_PID)
+            .u32_at::<AT_PID>()
             .store(std::process::id(), Ordering::Relaxed);
-        header.u64(AT_MAGIC).store(MAGIC, Ordering::Release);
+        header.u64_at::<AT_MAGIC>().store(MAGIC, Ordering::Release);
         Ok(Segment {
             file,
             header,
@@ -194,13 +196,13 @@ impl Segment {
         }
         let header =
             SharedMemory::map(&file, 0, HEADER_BYTES).map_err(FabricError::io("map", path))?;
-        if header.u64(AT_MAGIC).load(Ordering::Acquire) != MAGIC {
+        if header.u64_at::<AT_MAGIC>().load(Ordering::Acquire) != MAGIC {
             return Err(damaged(
                 "it does not start with the magic number of a device segment",
             ));
         }
-        let version = header.u32(AT_VERSION).load(Ordering::Relaxed);
-        let slots = header.u32(AT_SLOT_COUNT).load(Ordering::Relaxed);
+        let version = header.u32_at::<AT_VERSION>().load(Ordering::Relaxed);
+        let slots = header.u32_at::<AT_SLOT_COUNT>().load(Ordering::Relaxed);
         if version != VERSION || slots != SLOTS as u32 {
             return Err(FabricError::UnknownLayout {
                 path: path.to_owned(),
@@ -210,7 +212,7 @@ impl Segment {
         }
         let mut gid = [0; 16];
         header.read(AT_GID, &mut gid);
-        let id = ParticipantId(header.u32(AT_PARTICIPANT).load(Ordering::Relaxed));
+        let id = ParticipantId(header.u32_at::<AT_PARTICIPANT>().load(Ordering::Relaxed));
         if (Address { gid: Gid(gid), id }) != address {
             return Err(damaged("it names another owner"));
         }
@@ -274,7 +276,7 @@ impl Segment {
         });
         let Some(index) = claimed else {
             self.header
-                .u64(AT_SUMMARY)
+                .u64_at::<AT_SUMMARY>()
                 .fetch_or(SUMMARY_FULL, Ordering::SeqCst);
             self.wake();
             return Ok(None);
@@ -330,7 +332,7 @@ impl Segment {
         self.doorbell(slot / 64)
             .fetch_or(1 << (slot % 64), Ordering::SeqCst);
         self.header
-            .u64(AT_SUMMARY)
+            .u64_at::<AT_SUMMARY>()
             .fetch_or(1 << (slot / 64), Ordering::SeqCst);
         self.wake();
     }
@@ -372,20 +374,21 @@ impl Segment {
         self.header.u64(AT_DOORBELLS + 8 * word)
     }
 
+    #[inline]
     fn wake_word(&self) -> &AtomicU32 {
-        self.header.u32(AT_WAKE)
+        self.header.u32_at::<AT_WAKE>()
     }
 
     /// Whether any doorbell was rung: one look at one cache line.
     #[inline]
     pub(super) fn doorbell_rung(&self) -> bool {
-        self.header.u64(AT_SUMMARY).load(Ordering::Relaxed) != 0
+        self.header.u64_at::<AT_SUMMARY>().load(Ordering::Relaxed) != 0
     }
 
     /// Takes all rung doorbells and calls `look` for each slot. Returns whether a sender found no
     /// free slot.
     pub(super) fn take_doorbells(&self, mut look: impl FnMut(usize)) -> bool {
-        let summary = self.header.u64(AT_SUMMARY).swap(0, Ordering::SeqCst);
+        let summary = self.header.u64_at::<AT_SUMMARY>().swap(0, Ordering::SeqCst);
         for word in 0..DOORBELL_WORDS {
             if summary & (1 << word) == 0 {
                 continue;

@@ -90,6 +90,22 @@ impl SharedMemory {
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 
+    /// The 32-bit word at a fixed offset, a multiple of 4, in the first page.
+    #[inline(always)]
+    pub(super) fn u32_at<const OFFSET: usize>(&self) -> &AtomicU32 {
+        const { assert!(OFFSET.is_multiple_of(4) && OFFSET + 4 <= PAGE) };
+        // SAFETY: mappings have at least a page and start at one; mapped as long as `self` lives.
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(OFFSET).cast()) }
+    }
+
+    /// The 64-bit word at a fixed offset, a multiple of 8, in the first page.
+    #[inline(always)]
+    pub(super) fn u64_at<const OFFSET: usize>(&self) -> &AtomicU64 {
+        const { assert!(OFFSET.is_multiple_of(8) && OFFSET + 8 <= PAGE) };
+        // SAFETY: as in `u32_at`.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(OFFSET).cast()) }
+    }
+
     /// The cache line that `offset` lies in.
     #[inline(always)]
     pub(super) fn line(&self, offset: usize) -> &Line {

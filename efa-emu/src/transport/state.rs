@@ -1,7 +1,7 @@
 //! What the application's threads and the engine's thread share, and one turn of work on it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use efa_core::address::Qpn;
@@ -16,6 +16,7 @@ use super::fork::HomeProcess;
 use super::host::Host;
 use super::inbound::{Inbound, Work};
 use super::memory;
+use super::mutex::{Guard, Mutex};
 use super::outbound::Outbound;
 use super::peer::Peers;
 use super::qpn::QpnChoice;
@@ -71,23 +72,17 @@ impl Shared {
         self.started.elapsed()
     }
 
-    pub(super) fn lock(&self) -> Result<MutexGuard<'_, State>, FabricError> {
+    #[inline(always)]
+    pub(super) fn lock(&self) -> Result<Guard<'_, State>, FabricError> {
         if !self.home.is_current() {
             return Err(FabricError::Forked);
         }
-        Ok(self
-            .state
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner()))
+        Ok(self.state.lock())
     }
 
-    #[inline]
-    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
-        match self.state.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+    #[inline(always)]
+    pub(super) fn try_lock(&self) -> Option<Guard<'_, State>> {
+        self.state.try_lock()
     }
 
     #[inline]
@@ -233,7 +228,7 @@ impl State {
             self.device.look_at_watched();
         }
         self.look_for_faults();
-        let mut busy = self.inbound.poll(&mut Work {
+        let mut busy = self.inbound.poll(Work {
             device: &mut self.device,
             outbound: &mut self.outbound,
             staged: &mut self.staged,
@@ -262,15 +257,32 @@ impl State {
     /// Takes the answers of peers. Returns whether there were any.
     #[inline(always)]
     fn reap(&mut self) -> bool {
+        if !self.outbound.has_unanswered() {
+            return false;
+        }
         // Faults and captures see each outcome before the device does.
         let is_plain =
             !(self.staged.is_armed() | self.outbound.is_tapped()) && self.late_answers.is_empty();
-        self.outbound.reap(is_plain.then_some(&mut self.device))
+        match is_plain {
+            true => self.outbound.reap(&mut self.device),
+            false => self.outbound.reap_aside(),
+        }
     }
 
     /// Sends what can be sent, and raises the events that are due.
-    #[inline]
+    #[inline(always)]
     pub(super) fn send(&mut self) -> bool {
+        let has_work = self.device.has_unsent()
+            | self.device.next_timeout().is_some()
+            | self.outbound.has_work()
+            | !self.late_answers.is_empty();
+        let busy = has_work && self.send_now();
+        self.raise_events();
+        busy
+    }
+
+    #[inline(never)]
+    fn send_now(&mut self) -> bool {
         let mut busy = false;
         let has_timers = self.device.next_timeout().is_some();
         if has_timers || self.device.has_unsent() {
@@ -286,7 +298,6 @@ impl State {
         if self.outbound.has_completed() || !self.late_answers.is_empty() {
             busy |= self.complete();
         }
-        self.raise_events();
         busy
     }
 

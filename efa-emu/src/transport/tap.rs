@@ -83,8 +83,8 @@ impl Tap {
         record: &Record,
         data: LocalData<'_>,
     ) {
-        let header = record.header;
-        let path = record.path;
+        let header = record.header();
+        let path = record.path();
         self.sent.insert(token, Sent { to, path, header });
         let route = self.outbound(to, path);
         let mut data = Registered(data);
@@ -118,14 +118,11 @@ impl Tap {
 
     /// A request arrives.
     pub(super) fn received(&mut self, from: Gid, record: &Record, data: &mut dyn RequestData) {
-        let route = self.inbound(from, record.path);
-        self.recorder.request(
-            now(Direction::Inbound),
-            route,
-            &record.header,
-            record.header.retries > 0,
-            data,
-        );
+        let route = self.inbound(from, record.path());
+        let header = record.header();
+        let moment = now(Direction::Inbound);
+        self.recorder
+            .request(moment, route, &header, header.retries > 0, data);
     }
 
     /// As [`Tap::received`], with data that is in registered memory by now.
@@ -137,19 +134,19 @@ impl Tap {
 
     /// The data of a peer's read leaves.
     pub(super) fn read_data_sent(&mut self, to: Gid, record: &Record, memory: HostSegment) {
-        let route = self.outbound(to, record.path);
+        let route = self.outbound(to, record.path());
         let memory = [memory];
         let mut data = Registered(LocalData::Segments(&memory));
         self.recorder
-            .read_data(now(Direction::Outbound), route, &record.header, &mut data);
+            .read_data(now(Direction::Outbound), route, &record.header(), &mut data);
     }
 
     /// A peer's request is answered. Success goes without saying.
     pub(super) fn answered(&mut self, to: Gid, record: &Record, status: Status) {
         if status != Status::Ok {
-            let route = self.outbound(to, record.path);
+            let route = self.outbound(to, record.path());
             self.recorder
-                .status(now(Direction::Outbound), route, &record.header, status);
+                .status(now(Direction::Outbound), route, &record.header(), status);
         }
     }
 

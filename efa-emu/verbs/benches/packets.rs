@@ -5,6 +5,10 @@
 //! nobody. Under valgrind's callgrind the difference of a long and a short run is the number of
 //! instructions, which does not depend on what else the machine does. The peer is a message through
 //! a crossbeam channel in one thread.
+//!
+//! `cargo bench -p efa-emu-verbs --bench packets -- instructions` counts instructions only, and leaves the
+//! profiles of the long runs behind for `callgrind_annotate`. What is counted is the shared library that
+//! lies beside `efa-emu`: build it first (`cargo build --workspace --release`).
 
 #[path = "../src/abi/mod.rs"]
 #[allow(
@@ -41,6 +45,7 @@ fn main() -> ExitCode {
             .and_then(|count| Ok((count, number(burst)?)))
             .map(|(count, burst)| println!("{}", messages(count, burst))),
         ["pairs", count] => number(count).map(|count| println!("{}", pairs(count))),
+        _ if words.contains(&"instructions") => count_instructions(),
         // `cargo test --benches` only wants to know whether it starts.
         _ if words.contains(&"--test") => Ok(()),
         _ => report(),
@@ -216,17 +221,22 @@ fn again(
     }
 }
 
+/// Where callgrind leaves the profile of a run with messages in bursts of this length.
+fn profile(emulator: &Path, burst: &str) -> PathBuf {
+    emulator.with_file_name(format!("packets.callgrind.{burst}"))
+}
+
 /// Instructions per message, `None` without valgrind.
 fn instructions(emulator: &Path, burst: &str) -> Result<Option<f64>, String> {
     let has_valgrind = Command::new("valgrind").arg("--version").output().is_ok();
     if !has_valgrind {
         return Ok(None);
     }
-    let wrapper = [
-        "valgrind",
-        "--tool=callgrind",
-        "--callgrind-out-file=/dev/null",
-    ];
+    let output = format!(
+        "--callgrind-out-file={}",
+        profile(emulator, burst).display()
+    );
+    let wrapper = ["valgrind", "--tool=callgrind", &output];
     let counted = |messages: u64| -> Result<u64, String> {
         let messages = messages.to_string();
         let (_, errors) = again(emulator, &wrapper, &["messages", &messages, burst])?;
@@ -235,8 +245,20 @@ fn instructions(emulator: &Path, burst: &str) -> Result<Option<f64>, String> {
             .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok())
             .ok_or_else(|| format!("callgrind printed no count: {errors}"))
     };
-    let difference = counted(FEW + MORE)?.saturating_sub(counted(FEW)?);
+    let few = counted(FEW)?;
+    let difference = counted(FEW + MORE)?.saturating_sub(few);
     Ok(Some(difference as f64 / MORE as f64))
+}
+
+fn count_instructions() -> Result<(), String> {
+    let emulator = emulator()?;
+    println!("instructions per {LENGTH}-byte message, both sides, with the loop around the verbs");
+    for burst in ["1", "64"] {
+        let count = instructions(&emulator, burst)?.ok_or("there is no valgrind")?;
+        let profile = profile(&emulator, burst);
+        println!("bursts of {burst:>2} {count:>8.0}   {}", profile.display());
+    }
+    Ok(())
 }
 
 /// Nanoseconds to hand 64 bytes through a channel in one thread.

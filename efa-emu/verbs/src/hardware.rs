@@ -103,7 +103,7 @@ impl Hardware {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn look_at_send_queue(&self, qpn: Qpn, _: &Locking) -> Result<(), Errno> {
         Ok(self.engine.look_at_send_queue(qpn)?)
     }

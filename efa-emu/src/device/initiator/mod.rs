@@ -115,7 +115,7 @@ impl Device {
     /// entries in the next [`Device::transmit`].
     ///
     /// A producer counter that is further ahead than the ring is long fails the queue pair.
-    #[inline]
+    #[inline(always)]
     pub fn look_at_send_queue(&mut self, qpn: Qpn) -> Result<(), Error> {
         let qp = self
             .qps
@@ -177,11 +177,13 @@ impl Device {
     }
 
     /// Whether a further [`Device::transmit`] would have something to do now.
+    #[inline]
     pub fn has_unsent(&self) -> bool {
         !self.initiator.scheduled.is_empty() || !self.initiator.backlogs.is_empty()
     }
 
     /// The time at which [`Device::transmit`] has to be called next, if any.
+    #[inline]
     pub fn next_timeout(&self) -> Option<Duration> {
         let Reverse((time, _)) = self.initiator.timers.peek()?;
         Some(*time)
@@ -289,9 +291,10 @@ impl Device {
     #[inline]
     pub fn complete(&mut self, now: Duration, token: Token, status: Status) {
         let initiator = &mut self.initiator;
-        let Some((index, request)) = initiator.flight.find_mut(token) else {
+        let Some(mut found) = initiator.flight.find_mut(token) else {
             return;
         };
+        let request = found.request();
         if request.place != Place::Link {
             return;
         }
@@ -304,7 +307,7 @@ impl Device {
                 let delay = self.profile.rnr_backoff.delay(request.rnr_retries);
                 request.rnr_retries = request.rnr_retries.saturating_add(1);
                 request.place = Place::RnrTimer;
-                let token = initiator.flight.renew(index);
+                let token = found.renew();
                 initiator.timers.push(Reverse((now + delay, token.0)));
                 return;
             }
@@ -317,7 +320,7 @@ impl Device {
             self.cqs
                 .write(qp.config.send_cq, &send_entry(request, status));
         }
-        initiator.flight.release(index);
+        found.release();
         if qp.send.fetched != qp.send.producer && !qp.send.scheduled {
             qp.send.scheduled = true;
             initiator.scheduled.push(qpn);

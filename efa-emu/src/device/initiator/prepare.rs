@@ -95,21 +95,26 @@ fn find_out(
     let to = book
         .destination(pd, Ahn(wqe.ahn()))
         .ok_or(Status::LocalInvalidAh)?;
-    let length = wqe.length_at(is_send);
-    if length > u64::from(longest) {
-        return Err(Status::LocalBadLength);
-    }
-    let length = length as u32;
-    if !is_send && wqe.remote().length != length {
-        return Err(Status::LocalBadLength);
-    }
+    let check_length = |length: u64| {
+        let is_allowed =
+            length <= u64::from(longest) && (is_send || u64::from(wqe.remote().length) == length);
+        match is_allowed {
+            true => Ok(length as u32),
+            false => Err(Status::LocalBadLength),
+        }
+    };
     let access = local_access(operation);
-    let count = wqe.buffer_count();
-    if count > 0 {
-        request.segments[0] = resolve(regions, pd, wqe.buffer_at(is_send, 0), access)?;
-    }
-    if count > 1 {
-        request.segments[1] = resolve(regions, pd, wqe.buffer_at(is_send, 1), access)?;
+    let length;
+    if wqe.has_one_buffer() {
+        let buffer = wqe.buffer_at(is_send, 0);
+        length = check_length(buffer.length.into())?;
+        request.segments[0] = resolve(regions, pd, buffer, access)?;
+    } else {
+        length = check_length(wqe.length_at(is_send))?;
+        for index in 0..wqe.buffer_count().min(request.segments.len()) {
+            let buffer = wqe.buffer_at(is_send, index);
+            request.segments[index] = resolve(regions, pd, buffer, access)?;
+        }
     }
     request.operation = operation;
     request.sequence = qp.send.sequence;

@@ -400,6 +400,13 @@ impl WorkRequest {
         self.kind() & INLINE != 0
     }
 
+    /// Whether the data is in one buffer, as that of nearly every request is.
+    #[inline(always)]
+    pub(in crate::device) fn has_one_buffer(&self) -> bool {
+        const COUNT_AND_KIND: u64 = 0xffff << 48 | (INLINE as u64) << 16;
+        self.words[0] & COUNT_AND_KIND == 1 << 48
+    }
+
     /// The local buffers: 0, 1 or 2. None if the data is inline.
     #[inline(always)]
     pub fn buffer_count(&self) -> usize {

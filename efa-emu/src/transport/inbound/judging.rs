@@ -10,7 +10,7 @@ use efa_core::nic::Status;
 use super::kept::{CopiedRequest, FromCopy, Kept, Outcome};
 use super::{Inbound, Later, Task, Then, Work, tap_data};
 use crate::fault::{Event, FaultId, Flow, Frame, PACKET_START, Stage};
-use crate::link::{Operation, RequestHeader};
+use crate::link::Operation;
 use crate::network::{Course, Journey, Transmission};
 use crate::transport::clock::monotonic_now;
 use crate::transport::inbound::transfers::FromRing;
@@ -27,8 +27,8 @@ impl Inbound {
     pub(super) fn arrive(&mut self, mut later: Later, lost: Option<u32>, work: &mut Work<'_>) {
         let record = &later.incoming.record;
         // The first part stands for the request; data for our own reads and notices are no frames.
-        let is_frame = match record.kind {
-            Kind::Data => record.offset == 0,
+        let is_frame = match record.kind() {
+            Kind::Data => record.offset() == 0,
             Kind::Direct | Kind::Pull => true,
             Kind::ReadData | Kind::Outcome | Kind::Pad => false,
         };
@@ -40,9 +40,10 @@ impl Inbound {
             return;
         };
         let mut start = [0; PACKET_START];
-        let length = match record.header.operation {
-            Operation::Send | Operation::RdmaWrite if record.kind == Kind::Data => {
-                (record.payload as usize).min(PACKET_START)
+        let header = record.header();
+        let length = match header.operation {
+            Operation::Send | Operation::RdmaWrite if record.kind() == Kind::Data => {
+                (record.payload() as usize).min(PACKET_START)
             }
             _ => 0,
         };
@@ -51,7 +52,7 @@ impl Inbound {
         }
         // The initiator has the network that its requests meet.
         let peer = Arc::clone(&ring.peer);
-        let mut request = Transmission::first(Stage::Request, ring.from, own, &record.header);
+        let mut request = Transmission::first(Stage::Request, ring.from, own, &header);
         request.lost = lost.unwrap_or_else(|| match peer.network.journey(&request) {
             Journey::Arrives { lost, .. } => lost,
             Journey::Fails { .. } | Journey::Vanishes => 0,
@@ -60,7 +61,7 @@ impl Inbound {
             stage: Stage::Request,
             initiator: request.initiator,
             responder: request.responder,
-            header: &record.header,
+            header: &header,
             lost: request.lost,
             status: None,
             data: &start[..length],
@@ -82,7 +83,7 @@ impl Inbound {
             Course::Held { fault, packets } => self.keep(fault, flow, packets, later, work),
             Course::Lost(loss) => match peer.network.journey_after(&request, loss) {
                 Journey::Arrives { after, path, lost } => {
-                    later.incoming.record.path = path;
+                    later.incoming.record = later.incoming.record.on_path(path);
                     self.schedule(after, later, Then::Arrive(Some(lost)));
                 }
                 Journey::Fails { after } => {
@@ -105,7 +106,7 @@ impl Inbound {
 
     /// Answers a request that the device does not get to see.
     pub(super) fn refuse_request(&mut self, later: Later, status: Status, work: &mut Work<'_>) {
-        if later.incoming.record.kind == Kind::Data
+        if later.incoming.record.kind() == Kind::Data
             && let Some(ring) = self.ring(&later)
             && let Some(tap) = work.outbound.tap()
         {
@@ -129,13 +130,14 @@ impl Inbound {
         work: &mut Work<'_>,
     ) {
         let record = later.incoming.record;
-        let is_whole = record.kind == Kind::Data && record.offset == 0 && record.last;
+        let is_whole = record.kind() == Kind::Data && record.offset() == 0 && record.is_last();
         let kept = if is_whole && self.kept.len() < MOST_COPIES {
             let Some(ring) = self.ring(&later) else {
                 return;
             };
-            let mut data = vec![0; record.payload as usize];
-            if let Some((memory, at)) = ring.consumer.payload(&later.incoming, 0, record.payload) {
+            let mut data = vec![0; record.payload() as usize];
+            if let Some((memory, at)) = ring.consumer.payload(&later.incoming, 0, record.payload())
+            {
                 memory.read(at, &mut data);
             }
             let copied = CopiedRequest {
@@ -226,7 +228,7 @@ impl Inbound {
         record: &Record,
     ) -> Option<(Duration, Option<Status>)> {
         let network = self.replies.as_ref()?;
-        let answer = Transmission::first(Stage::Answer, from.gid, self.own, &record.header);
+        let answer = Transmission::first(Stage::Answer, from.gid, self.own, &record.header());
         match network.journey(&answer) {
             Journey::Arrives { after, .. } => Some((after, None)),
             Journey::Fails { after } => Some((after, Some(Status::LocalUnresponsiveRemote))),
@@ -237,10 +239,10 @@ impl Inbound {
 }
 
 fn serve_copy(request: &CopiedRequest, work: &mut Work<'_>) -> Status {
-    let header: &RequestHeader = &request.record.header;
+    let header = request.record.header();
     let Address { gid: from, .. } = request.from;
     let mut transfer = FromCopy { request };
-    let status = work.device.deliver(from, header, &mut transfer);
+    let status = work.device.deliver(from, &header, &mut transfer);
     if let Some(tap) = work.outbound.tap() {
         let mut data: &[u8] = &request.data;
         tap.received(from, &request.record, &mut data);

@@ -51,7 +51,7 @@ struct InRing {
     serial: u64,
     polled: bool,
     idle_polls: u32,
-    /// The slot is in the list of those with answers that the sender was not woken for.
+    /// The sender has answers that it was not certainly woken for.
     answered: bool,
 }
 
@@ -72,22 +72,24 @@ impl InRing {
         device: &mut Device,
         outbound: &mut Outbound,
     ) -> Status {
-        let header = &incoming.record.header;
-        if header.operation != Operation::Send {
+        if !incoming.record.is_message() {
             return self.serve_other(*incoming, device, outbound);
         }
         let mut transfer = Message {
             consumer: &self.consumer,
             incoming,
         };
-        let status = device.deliver(self.from, header, &mut transfer);
+        // Of a message it is known at once what it does not have.
+        let header = incoming.record.message_header();
+        let status = device.deliver(self.from, &header, &mut transfer);
         if outbound.is_tapped() {
             self.tap(*incoming, None, status, outbound);
         }
         status
     }
 
-    /// As [`InRing::serve`], with a copy of the record, so that a send's need not be in memory.
+    /// As [`InRing::serve`], for what is no message. It has a copy of the record, so that a message's need
+    /// not be in memory.
     #[cold]
     fn serve_other(
         &mut self,
@@ -100,7 +102,7 @@ impl InRing {
             incoming: &incoming,
             whole: None,
         };
-        let status = device.deliver(self.from, &incoming.record.header, &mut transfer);
+        let status = device.deliver(self.from, &incoming.record.header(), &mut transfer);
         let whole = transfer.whole;
         if outbound.is_tapped() {
             self.tap(incoming, whole, status, outbound);
@@ -127,13 +129,23 @@ impl InRing {
         }
     }
 
-    /// Answers a record and wakes its sender if it is seen to sleep. Returns whether the slot has to be
-    /// listed as one with answers.
+    /// Answers a record and wakes its sender if it is seen to sleep. One that falls asleep just now is
+    /// woken by [`InRing::wake_answered`]: to see it, the processor has to wait until the answer is in
+    /// its cache, and it should not when the message has just come that the application waits for.
     #[inline(always)]
-    fn answer(&mut self, incoming: &Incoming, answer: Answer) -> bool {
+    fn answer(&mut self, incoming: &Incoming, answer: Answer) {
         self.consumer.answer(incoming, answer);
         self.peer.segment.wake_sleeper();
-        !std::mem::replace(&mut self.answered, true)
+        self.answered = true;
+    }
+
+    /// Wakes a sender that sleeps and has answers.
+    #[inline(always)]
+    fn wake_answered(&mut self) {
+        if self.answered {
+            self.answered = false;
+            self.peer.segment.wake();
+        }
     }
 }
 
@@ -170,6 +182,19 @@ pub(super) struct Work<'a> {
     pub(super) staged: &'a mut Staged,
 }
 
+impl Work<'_> {
+    /// The same for a while: a copy for what is off a message's way, so that there is none in memory for
+    /// what is on it.
+    #[inline(always)]
+    fn lend(&mut self) -> Work<'_> {
+        Work {
+            device: self.device,
+            outbound: self.outbound,
+            staged: self.staged,
+        }
+    }
+}
+
 /// A copy between processes under way.
 #[derive(Clone, Copy, Debug)]
 struct Copying {
@@ -200,8 +225,6 @@ pub(super) struct Inbound {
     duplicate: bool,
     copies: VecDeque<Copying>,
     pulls: PullTable,
-    /// Slots whose senders have answers that they were not certainly woken for.
-    answered: Vec<usize>,
 }
 
 impl Inbound {
@@ -220,7 +243,6 @@ impl Inbound {
             scheduled: Agenda::default(),
             copies: VecDeque::new(),
             pulls: PullTable::default(),
-            answered: Vec::new(),
         }
     }
 
@@ -231,25 +253,22 @@ impl Inbound {
 
     /// Handles what has come. Returns whether there was anything to do.
     #[inline(always)]
-    pub(super) fn poll(&mut self, work: &mut Work<'_>) -> bool {
+    pub(super) fn poll(&mut self, mut work: Work<'_>) -> bool {
         let mut busy = false;
-        if !self.answered.is_empty() {
-            self.wake_answered();
-        }
         if self.segment.doorbell_rung() {
             busy = true;
             self.answer_doorbells(work.outbound);
         }
-        let mut position = 0;
-        while let Some(slot) = self.polled.get(position).copied() {
-            busy |= self.drain(slot, work);
-            // The ring may have gone, and the list with it.
-            if self.polled.get(position) == Some(&slot) {
-                position += 1;
+        // From the end: the ring may go, and its slot leaves the list.
+        let mut position = self.polled.len();
+        while position > 0 {
+            position -= 1;
+            if let Some(slot) = self.polled.get(position).copied() {
+                busy |= self.drain(slot, work.lend());
             }
         }
         if self.has_unfinished() {
-            busy |= self.go_on(work);
+            busy |= self.go_on(&mut work.lend());
         }
         busy
     }
@@ -300,8 +319,9 @@ impl Inbound {
                 return false;
             };
             ring.polled = ring.consumer.has_record();
-            if ring.polled {
-                self.segment.start_polling(*slot);
+            match ring.polled {
+                true => self.segment.start_polling(*slot),
+                false => ring.wake_answered(),
             }
             ring.polled
         });
@@ -448,34 +468,41 @@ impl Inbound {
         }
     }
 
+    /// Handles what has come in a ring. Returns whether there was anything.
     #[inline(always)]
-    fn drain(&mut self, slot: usize, work: &mut Work<'_>) -> bool {
+    fn drain(&mut self, slot: usize, mut work: Work<'_>) -> bool {
         let mut any = false;
         let mut turn = 0;
         while turn < RECORDS_PER_TURN {
             let Some(ring) = self.rings[slot].as_deref_mut() else {
                 return true;
             };
-            match ring.consumer.take() {
+            if !any {
+                ring.wake_answered();
+            }
+            let taken = loop {
+                match ring.consumer.take() {
+                    Ok(Some(incoming))
+                        if incoming.record.is_message()
+                            & (incoming.record.due() == 0)
+                            & !self.is_attentive =>
+                    {
+                        any = true;
+                        let status = ring.serve(&incoming, work.device, work.outbound);
+                        ring.answer(&incoming, Answer::Status(status));
+                        turn += 1;
+                        if turn == RECORDS_PER_TURN {
+                            return true;
+                        }
+                    }
+                    other => break other,
+                }
+            };
+            match taken {
                 Ok(Some(incoming)) => {
                     any = true;
-                    let record = &incoming.record;
-                    if (record.due != 0) | self.is_attentive {
-                        turn += usize::from(record.due == 0);
-                        let later = ring.later(slot, incoming);
-                        self.receive_in_time(later, work);
-                        continue;
-                    }
-                    turn += 1;
-                    if record.kind == Kind::Data && !record.not_ready {
-                        let status = ring.serve(&incoming, work.device, work.outbound);
-                        if ring.answer(&incoming, Answer::Status(status)) {
-                            self.answered.push(slot);
-                        }
-                    } else {
-                        let later = ring.later(slot, incoming);
-                        self.handle_now(later, work);
-                    }
+                    let later = ring.later(slot, incoming);
+                    turn += self.take_other(later, &mut work.lend());
                 }
                 Ok(None) if any => {
                     ring.idle_polls = 0;
@@ -498,10 +525,22 @@ impl Inbound {
         true
     }
 
-    /// Takes a record that the network or faults may still do something to.
+    /// Takes a record that is no message, or that the network or faults may still do something to.
+    /// Returns how many records it counts for.
     #[cold]
+    fn take_other(&mut self, later: Later, work: &mut Work<'_>) -> usize {
+        let due = later.incoming.record.due();
+        if due != 0 || self.is_attentive {
+            self.receive_in_time(later, work);
+            return usize::from(due == 0);
+        }
+        self.handle(later, work);
+        1
+    }
+
+    /// Takes a record that the network or faults may still do something to.
     fn receive_in_time(&mut self, later: Later, work: &mut Work<'_>) {
-        let due = later.incoming.record.due;
+        let due = later.incoming.record.due();
         if due == 0 {
             return self.arrive(later, None, work);
         }
@@ -513,12 +552,6 @@ impl Inbound {
         self.scheduled.add(believable(monotonic_now(), due), task);
     }
 
-    /// As [`Inbound::handle`], for what is no message.
-    #[cold]
-    fn handle_now(&mut self, later: Later, work: &mut Work<'_>) {
-        self.handle(later, work);
-    }
-
     /// Lets a ring go back to the doorbell if many are polled.
     #[cold]
     fn give_turn_up(&mut self, slot: usize) {
@@ -528,6 +561,7 @@ impl Inbound {
         let Some(ring) = &mut self.rings[slot] else {
             return;
         };
+        ring.wake_answered();
         self.segment.stop_polling(slot);
         if ring.consumer.has_record() {
             self.segment.start_polling(slot);
@@ -558,12 +592,11 @@ impl Inbound {
             .filter(|ring| ring.serial == of.serial)
     }
 
-    #[inline]
     fn answer_now(&mut self, of: &Later, answer: Answer) {
-        if let Some(ring) = self.ring(of)
-            && ring.answer(&of.incoming, answer)
-        {
-            self.answered.push(of.slot);
+        if let Some(ring) = self.ring(of) {
+            ring.answer(&of.incoming, answer);
+            // Nobody may look at the ring for a while.
+            ring.wake_answered();
         }
     }
 
@@ -571,11 +604,12 @@ impl Inbound {
     /// the two links.
     #[inline]
     fn answer(&mut self, of: &Later, answer: Answer) {
-        let is_part = of.incoming.record.kind == Kind::Data && !of.incoming.record.last;
+        let record = &of.incoming.record;
+        let is_part = record.kind() == Kind::Data && !record.is_last();
         if self.replies.is_some()
             && matches!(answer, Answer::Status(status) if !is_part || status != Status::Ok)
             && let Some(from) = self.ring(of).map(|ring| ring.peer.address())
-            && let Some((after, failure)) = self.reply(from, &of.incoming.record)
+            && let Some((after, failure)) = self.reply(from, record)
         {
             let then = Then::Answer(failure.map_or(answer, Answer::Status));
             let task = Task { of: *of, then };
@@ -588,10 +622,10 @@ impl Inbound {
     /// Handles a record whose time has come.
     fn handle(&mut self, later: Later, work: &mut Work<'_>) {
         let record = &later.incoming.record;
-        if record.not_ready {
+        if record.not_ready() {
             return self.refuse_request(later, Status::RemoteRnr, work);
         }
-        match record.kind {
+        match record.kind() {
             Kind::Data => {
                 let duplicate = self.duplicate;
                 let Some(ring) = self.ring(&later) else {
@@ -637,11 +671,11 @@ impl Inbound {
             None => Status::LocalInvalidLkey,
             Some(segments) => {
                 let window = Window {
-                    offset: record.offset,
-                    length: record.payload,
+                    offset: record.offset(),
+                    length: record.payload(),
                 };
                 if let Some((memory, at)) =
-                    ring.consumer.payload(&later.incoming, 0, record.payload)
+                    ring.consumer.payload(&later.incoming, 0, record.payload())
                 {
                     memory::scatter(memory, at, segments, window);
                 }
@@ -661,7 +695,7 @@ impl Inbound {
             match self.copy_piece(&mut copying, device, outbound) {
                 Some(answer) => {
                     self.answer(&copying.of, answer);
-                    budget -= i64::from(copying.of.incoming.record.header.length - before);
+                    budget -= i64::from(copying.of.incoming.record.request_length() - before);
                 }
                 None => {
                     budget = 0;
@@ -686,9 +720,9 @@ impl Inbound {
             return Some(Answer::Withdrawn);
         };
         let incoming = &copying.of.incoming;
-        let header = &incoming.record.header;
+        let header = incoming.record.header();
         let mut bytes = [0; record::MAX_SEGMENTS * record::SEGMENT];
-        let length = incoming.record.payload;
+        let length = incoming.record.payload();
         let list = ring.consumer.payload(incoming, 0, length);
         let segments = list
             .and_then(|(memory, at)| {
@@ -721,7 +755,7 @@ impl Inbound {
             whole: None,
         };
         let from = ring.peer.address().gid;
-        let status = device.deliver(from, header, &mut transfer);
+        let status = device.deliver(from, &header, &mut transfer);
         ring.consumer.end_copy(incoming);
         let answer = match (transfer.outcome, status) {
             (Moved::Instead(answer), _) => answer,
@@ -785,11 +819,12 @@ impl Inbound {
             return;
         };
         let record = &pull.of.incoming.record;
+        let header = record.header();
         for _ in 0..pulls::PARTS_PER_TURN {
             if pull.is_over() {
                 return;
             }
-            let rest = record.header.length - pull.sent;
+            let rest = header.length - pull.sent;
             let window = Window {
                 offset: pull.sent,
                 length: rest.min(pulls::PART),
@@ -797,15 +832,15 @@ impl Inbound {
             let mut transfer = IntoRing {
                 outbound,
                 to,
-                read: BulkName(record.offset),
+                read: BulkName(record.offset()),
                 pull: name,
-                total: record.header.length,
+                total: header.length,
                 window,
                 is_last: window.length == rest,
                 whole: None,
                 pushed: Ok(false),
             };
-            let status = device.deliver(to.gid, &record.header, &mut transfer);
+            let status = device.deliver(to.gid, &header, &mut transfer);
             let (is_last, whole, pushed) = (transfer.is_last, transfer.whole, transfer.pushed);
             if let Some(tap) = outbound.tap()
                 && pushed.is_ok()
@@ -827,26 +862,13 @@ impl Inbound {
             }
         }
     }
-
-    /// Wakes every sender that sleeps and was answered in the turn before: those that fell asleep just
-    /// when the answer was written. To see them, the processor has to wait until the answer is in its
-    /// cache, and it should not when the message has just come that the application waits for.
-    #[inline]
-    fn wake_answered(&mut self) {
-        while let Some(slot) = self.answered.pop() {
-            if let Some(ring) = &mut self.rings[slot] {
-                ring.answered = false;
-                ring.peer.segment.wake();
-            }
-        }
-    }
 }
 
 /// Records a request that came with its data, or with the last part of it, or that was refused.
 fn tap_data(tap: &mut Tap, from: Gid, transfer: &FromRing<'_>, status: Status) {
     let record = &transfer.incoming.record;
-    if record.header.operation == Operation::RdmaWrite {
-        if record.last || status != Status::Ok {
+    if record.operation() == Operation::RdmaWrite {
+        if record.is_last() || status != Status::Ok {
             tap_rdma(tap, from, record, transfer.whole, status);
         }
         return;
@@ -864,7 +886,7 @@ fn tap_data(tap: &mut Tap, from: Gid, transfer: &FromRing<'_>, status: Status) {
 /// Records an RDMA request that is through. `whole` is this process's side of its data.
 fn tap_rdma(tap: &mut Tap, from: Gid, record: &Record, whole: Option<HostSegment>, status: Status) {
     let mut none: &[u8] = &[];
-    match (record.header.operation, whole) {
+    match (record.operation(), whole) {
         (Operation::RdmaRead, Some(whole)) if status == Status::Ok => {
             tap.received(from, record, &mut none);
             tap.read_data_sent(from, record, whole);

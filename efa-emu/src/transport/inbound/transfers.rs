@@ -49,13 +49,13 @@ impl Transfer for FromRing<'_> {
     fn fetch(&mut self, offset: u32, to: HostSegment) -> Result<(), Status> {
         let record = &self.incoming.record;
         let window = Window {
-            offset: record.offset,
-            length: record.payload,
+            offset: record.offset(),
+            length: record.payload(),
         };
         if let Some((start, part)) = window.part_of(offset, to) {
             let (memory, at) = self
                 .consumer
-                .payload(self.incoming, start - record.offset, part.length)
+                .payload(self.incoming, start - record.offset(), part.length)
                 .ok_or(Status::RemoteAbort)?;
             memory::copy_out(memory, at, part);
         }
@@ -74,7 +74,7 @@ impl Transfer for FromRing<'_> {
     }
 
     fn is_last(&self) -> bool {
-        self.incoming.record.last
+        self.incoming.record.is_last()
     }
 }
 

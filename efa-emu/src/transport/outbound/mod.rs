@@ -28,7 +28,7 @@ use super::departure::{Departure, Passage, depart};
 use super::files::{CaptureFiles, Requested};
 use super::memory::{self, Window};
 use super::peer::{Peer, Peers};
-use super::record::{self, Answer, Kind, Record, record_length};
+use super::record::{self, Answer, Kind, Record};
 use super::ring::{Full, Producer};
 use super::segment::Address;
 use super::shared::SharedMemory;
@@ -185,13 +185,43 @@ impl Outbound {
         !self.waiting.is_empty() || !self.deferred.is_empty()
     }
 
-    /// Takes the answers that have come. Returns whether there were any.
-    ///
-    /// The outcomes of requests go to `device` at once; those that start a timer, and all of them if
-    /// somebody else is to see them first and there is no `device`, wait for
+    /// Whether records in rings are without answers.
+    #[inline(always)]
+    pub(super) fn has_unanswered(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Whether there is anything to send or to tell the device without an answer of a peer.
+    #[inline(always)]
+    pub(super) fn has_work(&self) -> bool {
+        !self.working.is_empty() | self.has_completed()
+    }
+
+    /// Takes the answers that have come, and gives the outcomes of requests to the device. Those that start
+    /// a timer wait for [`Outbound::next_completed`]. Returns whether there were any answers.
+    #[inline(always)]
+    pub(super) fn reap(&mut self, device: &mut Device) -> bool {
+        self.take_answers(|token, status| {
+            // Only this status starts a timer.
+            let is_timed = status == Status::RemoteRnr;
+            if !is_timed {
+                device.complete(Duration::ZERO, token, status);
+            }
+            !is_timed
+        })
+    }
+
+    /// As [`Outbound::reap`], when somebody else is to see all outcomes first: all wait for
+    /// [`Outbound::next_completed`].
+    #[cold]
+    pub(super) fn reap_aside(&mut self) -> bool {
+        self.take_answers(|_, _| false)
+    }
+
+    /// Takes the answers that have come. Outcomes of requests that `complete` does not take wait for
     /// [`Outbound::next_completed`].
     #[inline(always)]
-    pub(super) fn reap(&mut self, mut device: Option<&mut Device>) -> bool {
+    fn take_answers(&mut self, mut complete: impl FnMut(Token, Status) -> bool) -> bool {
         let mut any = false;
         let mut position = 0;
         while let Some(index) = self.waiting.get(position).copied() {
@@ -201,12 +231,8 @@ impl Outbound {
                 if let Pending::Request(token) = pending
                     && let Answer::Status(status) = answer
                 {
-                    match &mut device {
-                        // Only this status starts a timer.
-                        Some(device) if status != Status::RemoteRnr => {
-                            device.complete(Duration::ZERO, token, status);
-                        }
-                        _ => self.completed.push_back((token, status)),
+                    if !complete(token, status) {
+                        self.completed.push_back((token, status));
                     }
                 } else {
                     self.others.push((number, pending, answer));
@@ -338,9 +364,8 @@ impl Outbound {
         match &mut bulk.stage {
             Stage::Direct(_) | Stage::Read => Step::Finished,
             Stage::ReadUnsent => {
-                let mut record = Record::request(Kind::Pull, &bulk.header, 0, bulk.passage);
-                record.offset = name.0;
-                match ring.push(&record, Pending::Bulk(name), |_, _| {}) {
+                let record = Record::request(Kind::Pull, &bulk.header, 0, bulk.passage).at(name.0);
+                match ring.producer.push(&record, Pending::Bulk(name), |_, _| {}) {
                     Ok(_) => {
                         bulk.stage = Stage::Read;
                         list(&mut self.waiting, ring, bulk.ring);
@@ -380,11 +405,15 @@ impl Outbound {
                     };
                     let mut record =
                         Record::request(Kind::Data, &bulk.header, window.length, bulk.passage);
-                    record.offset = window.offset;
-                    record.last = is_last;
-                    let pushed = ring.push(&record, Pending::Bulk(name), |memory, at| {
-                        memory::gather_part(memory, at, segments, window);
-                    });
+                    record = record.at(window.offset);
+                    if !is_last {
+                        record = record.not_last();
+                    }
+                    let pushed = ring
+                        .producer
+                        .push(&record, Pending::Bulk(name), |memory, at| {
+                            memory::gather_part(memory, at, segments, window);
+                        });
                     if pushed.is_err() {
                         break;
                     }
@@ -401,8 +430,8 @@ impl Outbound {
     /// The request behind a peer's data for a read: what the device knows it by. `None` if `from`
     /// has no business with it, or if the part lies outside.
     pub(super) fn read_target(&self, from: Address, record: &Record) -> Option<Token> {
-        let bulk = self.bulks.get(BulkName(record.header.sequence))?;
-        let end = record.offset.checked_add(record.payload)?;
+        let bulk = self.bulks.get(BulkName(record.sequence()))?;
+        let end = record.offset().checked_add(record.payload())?;
         let is_its = matches!(bulk.stage, Stage::Read)
             && self.rings.get(bulk.ring)?.peer.address() == from
             && end <= bulk.header.length;
@@ -435,10 +464,10 @@ impl Outbound {
             remote: Some(RemoteRange { address: 0, key: 0 }),
             length: total,
         };
-        let mut record = Record::whole(Kind::ReadData, header, window.length);
-        record.offset = window.offset;
+        let record = Record::whole(Kind::ReadData, &header, window.length).at(window.offset);
         let ring = &mut self.rings[index];
-        ring.push(&record, Pending::ReadData(pull), fill)
+        ring.producer
+            .push(&record, Pending::ReadData(pull), fill)
             .map_err(|Full| PushError::Full)?;
         list(&mut self.waiting, ring, index);
         Ok(())
@@ -458,7 +487,8 @@ impl Outbound {
         };
         let ring = &mut self.rings[index];
         let record = Record::outcome(number, status);
-        ring.push(&record, Pending::Outcome, |_, _| {})
+        ring.producer
+            .push(&record, Pending::Outcome, |_, _| {})
             .map_err(|Full| PushError::Full)?;
         list(&mut self.waiting, ring, index);
         Ok(())
@@ -469,12 +499,12 @@ impl Outbound {
         let Some(index) = self.routes.known_ring(from) else {
             return;
         };
-        let number = u64::from(record.header.sequence) | u64::from(record.offset) << 32;
+        let number = u64::from(record.sequence()) | u64::from(record.offset()) << 32;
         let mut pending = self.deferred.remove(&(index, number));
         if pending.is_none() {
             // The peer said that it keeps the request before it sent the outcome, but that may not
             // have been looked at.
-            self.reap(None);
+            self.reap_aside();
             pending = self.deferred.remove(&(index, number));
         }
         let Some(pending) = pending else {
@@ -483,7 +513,7 @@ impl Outbound {
         if let Some(ring) = self.rings.get_mut(index) {
             ring.deferred = ring.deferred.saturating_sub(1);
         }
-        let code = record.header.immediate.unwrap_or(u32::MAX);
+        let code = record.header().immediate.unwrap_or(u32::MAX);
         let code = u8::try_from(code).unwrap_or(u8::MAX);
         let status = Status::from_code(code).unwrap_or(Status::RemoteBadStatus);
         match pending {
@@ -604,27 +634,15 @@ enum Step {
     Finished,
 }
 
-impl OutRing {
-    #[inline(always)]
-    fn push(
-        &mut self,
-        record: &Record,
-        pending: Pending,
-        fill: impl FnOnce(&SharedMemory, usize),
-    ) -> Result<super::ring::Position, Full> {
-        self.producer.push(record, pending, fill)
-    }
-}
-
 impl Record {
     /// A record that brings a request of this device, as the network model lets it pass.
-    #[inline(always)]
     fn request(kind: Kind, header: &RequestHeader, payload: u32, passage: Passage) -> Record {
-        Record {
-            due: passage.due,
-            path: passage.path,
-            not_ready: passage.not_ready,
-            ..Record::whole(kind, *header, payload)
+        let record = Record::whole(kind, header, payload)
+            .on_path(passage.path)
+            .due_at(passage.due);
+        match passage.not_ready {
+            true => record.to_be_refused(),
+            false => record,
         }
     }
 }
@@ -719,10 +737,62 @@ impl Link for Outbound {
                 return Ok(());
             }
         };
+        // Whoever needs the header in memory gets a copy of it.
+        if header.operation != Operation::Send || self.shapes || self.is_tapped() {
+            return self.send_other(index, to, token, *header, data);
+        }
+        let record = Record::whole(Kind::Data, header, header.length);
+        self.send_whole(index, token, &record, Pending::Request(token), data)
+    }
+}
+
+impl Outbound {
+    /// Sends a record with all data of a request.
+    #[inline(always)]
+    fn send_whole(
+        &mut self,
+        index: usize,
+        token: Token,
+        record: &Record,
+        pending: Pending,
+        data: LocalData<'_>,
+    ) -> Result<(), LinkBusy> {
+        let ring = &mut self.rings[index];
+        let pushed = ring.producer.push(record, pending, |memory, at| {
+            memory::gather(memory, at, data);
+        });
+        if pushed.is_err() {
+            return self.cannot_send(index, token, record.length());
+        }
+        list(&mut self.waiting, ring, index);
+        Ok(())
+    }
+
+    /// A ring has no room for a record of this length: now, or never.
+    #[cold]
+    fn cannot_send(&mut self, index: usize, token: Token, length: usize) -> Result<(), LinkBusy> {
+        // An empty ring has room for half of its capacity wherever its end is.
+        if 2 * length <= self.rings[index].producer.capacity() {
+            return Err(LinkBusy);
+        }
+        self.completed.push_back((token, Status::RemoteBadLength));
+        Ok(())
+    }
+
+    /// Sends a request that is no message, or that the network or a capture takes notice of.
+    #[cold]
+    fn send_other(
+        &mut self,
+        index: usize,
+        to: Gid,
+        token: Token,
+        header: RequestHeader,
+        data: LocalData<'_>,
+    ) -> Result<(), LinkBusy> {
         let mut passage = Passage::default();
         if self.shapes {
             let stage = fault::Stage::Request;
-            let request = Transmission::first(stage, self.own, to, header);
+            let request = Transmission::first(stage, self.own, to, &header);
             passage = match depart(&self.network, &request) {
                 Departure::Leaves(passage) => passage,
                 lost => {
@@ -731,7 +801,7 @@ impl Link for Outbound {
                 }
             };
         }
-        let ring = &mut self.rings[index];
+        let is_datagram = header.operation == Operation::Datagram;
         let in_one_record = match header.operation {
             Operation::Send | Operation::Datagram => true,
             Operation::RdmaWrite => {
@@ -739,40 +809,25 @@ impl Link for Outbound {
             }
             Operation::RdmaRead => false,
         };
-        if in_one_record {
-            if 2 * record_length(header.length as usize) > ring.producer.capacity() {
-                self.completed.push_back((token, Status::RemoteBadLength));
-                return Ok(());
-            }
-            let record = Record::request(Kind::Data, header, header.length, passage);
-            let is_datagram = header.operation == Operation::Datagram;
-            let pending = match is_datagram {
-                true => Pending::Datagram,
-                false => Pending::Request(token),
-            };
-            let leaves = leaving(self.tap.as_deref());
-            let pushed = ring.push(&record, pending, |memory, at| {
-                memory::gather(memory, at, data);
-            });
-            if pushed.is_err() {
-                return Err(LinkBusy);
-            }
-            list(&mut self.waiting, ring, index);
-            if let Some(moment) = leaves {
-                // Made anew, so that without a capture there is no need for one in memory.
-                let record = Record::request(Kind::Data, header, header.length, passage);
-                self.tap_sent(moment, to, token, record, data);
-            }
-            if is_datagram {
-                self.completed.push_back((token, Status::Ok));
-            }
-            return Ok(());
+        if !in_one_record {
+            return self.send_bulk(index, to, token, header, passage, data);
         }
-        self.send_bulk(index, to, token, *header, passage, data)
+        let record = Record::request(Kind::Data, &header, header.length, passage);
+        let pending = match is_datagram {
+            true => Pending::Datagram,
+            false => Pending::Request(token),
+        };
+        let leaves = leaving(self.tap.as_deref());
+        self.send_whole(index, token, &record, pending, data)?;
+        if let Some(moment) = leaves {
+            self.tap_sent(moment, to, token, record, data);
+        }
+        if is_datagram {
+            self.completed.push_back((token, Status::Ok));
+        }
+        Ok(())
     }
-}
 
-impl Outbound {
     /// A request that never arrives leaves.
     #[cold]
     fn lose(
@@ -780,11 +835,11 @@ impl Outbound {
         departure: Departure,
         to: Gid,
         token: Token,
-        header: &RequestHeader,
+        header: RequestHeader,
         data: LocalData<'_>,
     ) {
         if let Some(moment) = leaving(self.tap.as_deref()) {
-            let record = Record::whole(Kind::Data, *header, header.length);
+            let record = Record::whole(Kind::Data, &header, header.length);
             self.tap_sent(moment, to, token, record, data);
         }
         match departure {
@@ -844,9 +899,11 @@ impl Outbound {
         if through_rings {
             self.working.push_back(name);
         } else {
-            let pushed = ring.push(&record, Pending::Bulk(name), |memory, at| {
-                memory.write(at, &list_bytes[..length]);
-            });
+            let pushed = ring
+                .producer
+                .push(&record, Pending::Bulk(name), |memory, at| {
+                    memory.write(at, &list_bytes[..length]);
+                });
             let Ok(position) = pushed else {
                 self.bulks.remove(name);
                 return Err(LinkBusy);

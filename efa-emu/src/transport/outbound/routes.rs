@@ -10,7 +10,7 @@ use slab::Slab;
 use super::OutRing;
 use crate::transport::host::table_path;
 use crate::transport::peer::Peers;
-use crate::transport::qpn::{HostTable, Tenancy};
+use crate::transport::qpn::{HostTable, Place, Tenancy};
 use crate::transport::ring::Producer;
 use crate::transport::segment::Address;
 
@@ -30,15 +30,17 @@ pub(super) enum NoRoute {
 #[derive(Clone)]
 struct Route {
     table: Arc<HostTable>,
+    /// Where the table has the queue pair number.
+    place: Place,
     tenancy: Tenancy,
     ring: usize,
 }
 
 impl Route {
-    #[inline]
-    fn is_valid(&self, qpn: Qpn) -> bool {
+    #[inline(always)]
+    fn is_valid(&self) -> bool {
         // A host that is gone has no tenancies.
-        self.table.tenancy(qpn) == Some(self.tenancy)
+        self.table.tenancy_at(self.place) == Some(self.tenancy)
     }
 }
 
@@ -72,7 +74,7 @@ impl Routes {
     }
 
     /// The ring for a destination, set up if need be.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(
         &mut self,
         gid: Gid,
@@ -82,7 +84,7 @@ impl Routes {
         let key = (gid, qpn);
         if let Some((last, route)) = &self.last
             && *last == key
-            && route.is_valid(qpn)
+            && route.is_valid()
         {
             return Ok(route.ring);
         }
@@ -93,20 +95,21 @@ impl Routes {
     fn find_other(&mut self, key: (Gid, Qpn), rings: &mut Slab<OutRing>) -> Result<usize, NoRoute> {
         let (gid, qpn) = key;
         if let Some(route) = self.routes.get(&key)
-            && route.is_valid(qpn)
+            && route.is_valid()
         {
             let ring = route.ring;
             self.last = Some((key, route.clone()));
             return Ok(ring);
         }
         let table = self.host(gid)?;
-        let tenancy = table
-            .tenancy(qpn)
-            .ok_or(NoRoute::Failed(Status::RemoteBadDestQpn))?;
+        let nobody = NoRoute::Failed(Status::RemoteBadDestQpn);
+        let place = table.place(qpn).ok_or(nobody)?;
+        let tenancy = table.tenancy_at(place).ok_or(nobody)?;
         let id = tenancy.owner();
         let ring = self.ring_to(Address { gid, id }, rings)?;
         let route = Route {
             table,
+            place,
             tenancy,
             ring,
         };

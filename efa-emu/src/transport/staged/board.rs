@@ -118,8 +118,10 @@ impl Board {
             .and_then(|()| reserve(&file, 0, LENGTH))
             .map_err(FabricError::io("resize", &draft))?;
         let memory = SharedMemory::map(&file, 0, LENGTH).map_err(FabricError::io("map", &draft))?;
-        memory.u32(AT_VERSION).store(VERSION, Ordering::Relaxed);
-        memory.u64(AT_MAGIC).store(MAGIC, Ordering::Release);
+        memory
+            .u32_at::<AT_VERSION>()
+            .store(VERSION, Ordering::Relaxed);
+        memory.u64_at::<AT_MAGIC>().store(MAGIC, Ordering::Release);
         std::fs::rename(&draft, &path).map_err(FabricError::io("rename", &draft))?;
         Ok(Board { memory, path })
     }
@@ -145,12 +147,12 @@ impl Board {
             std::io::ErrorKind::UnexpectedEof => damaged("it is too short"),
             _ => FabricError::io("map", &path)(error),
         })?;
-        if memory.u64(AT_MAGIC).load(Ordering::Acquire) != MAGIC {
+        if memory.u64_at::<AT_MAGIC>().load(Ordering::Acquire) != MAGIC {
             return Err(damaged(
                 "it does not start with the magic number of a board of faults",
             ));
         }
-        let version = memory.u32(AT_VERSION).load(Ordering::Relaxed);
+        let version = memory.u32_at::<AT_VERSION>().load(Ordering::Relaxed);
         if version != VERSION {
             return Err(FabricError::UnknownLayout {
                 path,
@@ -164,13 +166,15 @@ impl Board {
     /// Changes whenever something was armed, disarmed or released.
     #[inline]
     pub(in crate::transport) fn generation(&self) -> u64 {
-        self.memory.u64(AT_GENERATION).load(Ordering::Relaxed)
+        self.memory
+            .u64_at::<AT_GENERATION>()
+            .load(Ordering::Relaxed)
     }
 
     /// Makes all devices look.
     fn raise(&self) {
         self.memory
-            .u64(AT_GENERATION)
+            .u64_at::<AT_GENERATION>()
             .fetch_add(1, Ordering::Release);
     }
 
@@ -202,7 +206,11 @@ impl Board {
         let slot = (0..SLOTS)
             .find(is_free)
             .ok_or(FabricError::TooManyFaults { limit: SLOTS })?;
-        let serial = self.memory.u64(AT_SERIAL).fetch_add(1, Ordering::Relaxed) + 1;
+        let serial = self
+            .memory
+            .u64_at::<AT_SERIAL>()
+            .fetch_add(1, Ordering::Relaxed)
+            + 1;
         let id = FaultId(serial * SLOTS as u64 + slot as u64);
         for at in [AT_SEEN, AT_APPLIED, AT_HELD, AT_RELEASES] {
             self.word(slot, at).store(0, Ordering::Relaxed);

@@ -1,0 +1,154 @@
+//! A mutex that costs an uncontended thread one exchange on each side.
+//!
+//! That of the standard library also looks whether the thread panics, to tell the next holder. Whoever
+//! holds this one leaves the value whole whatever happens.
+
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::shared::futex;
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+/// Held, and a thread may sleep until it is not.
+const AWAITED: u32 = 2;
+
+/// Attempts before a thread sleeps: most holders are done in less than a microsecond.
+const SPINS: u32 = 64;
+
+/// A value that one thread at a time has access to.
+pub(super) struct Mutex<T> {
+    word: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: a guard is the only way to the value, and there is one guard at a time.
+unsafe impl<T: Send> Sync for Mutex<T> {}
+
+impl<T> Mutex<T> {
+    pub(super) fn new(value: T) -> Mutex<T> {
+        Mutex {
+            word: AtomicU32::new(FREE),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Waits for the mutex.
+    #[inline(always)]
+    pub(super) fn lock(&self) -> Guard<'_, T> {
+        match self.try_lock() {
+            Some(guard) => guard,
+            None => self.wait(),
+        }
+    }
+
+    /// Takes the mutex if it is free.
+    #[inline(always)]
+    pub(super) fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.word
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then(|| Guard { mutex: self })
+    }
+
+    #[cold]
+    fn wait(&self) -> Guard<'_, T> {
+        for _ in 0..SPINS {
+            std::hint::spin_loop();
+            if let Some(guard) = self.try_lock() {
+                return guard;
+            }
+        }
+        // Whoever takes it from here on does not know whether others sleep, and wakes them in the end.
+        while self.word.swap(AWAITED, Ordering::Acquire) != FREE {
+            futex::wait(&self.word, AWAITED, None);
+        }
+        Guard { mutex: self }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        futex::wake(&self.word);
+    }
+}
+
+/// Holds a [`Mutex`].
+pub(super) struct Guard<'a, T> {
+    mutex: &'a Mutex<T>,
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: this guard is the only way to the value as long as it lives.
+        unsafe { &*self.mutex.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`.
+        unsafe { &mut *self.mutex.value.get() }
+    }
+}
+
+// SAFETY: a shared guard gives out shared references to the value only.
+unsafe impl<T: Sync> Sync for Guard<'_, T> {}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.mutex.word.swap(FREE, Ordering::Release) == AWAITED {
+            self.mutex.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn threads_take_turns_also_when_they_have_to_sleep() {
+        let mutex = Mutex::new(0u64);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for round in 0..400 {
+                        let mut value = mutex.lock();
+                        let before = *value;
+                        if round % 100 == 0 {
+                            // Long enough for the others to fall asleep.
+                            std::thread::sleep(Duration::from_millis(1));
+                        }
+                        *value = before + 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(*mutex.lock(), 1600);
+    }
+
+    #[test]
+    fn a_held_mutex_is_not_to_be_had_and_one_of_a_thread_that_panicked_is() {
+        let mutex = Mutex::new(1);
+        let held = mutex.lock();
+        assert!(mutex.try_lock().is_none());
+        drop(held);
+        let panicked = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let _held = mutex.lock();
+                std::panic::resume_unwind(Box::new("on purpose"));
+            });
+            thread.join()
+        });
+        assert!(panicked.is_err());
+        assert_eq!(mutex.try_lock().map(|value| *value), Some(1));
+    }
+}
