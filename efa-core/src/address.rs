@@ -56,7 +56,7 @@ impl Ahn {
 
 /// A queue pair's 32-bit access key. EFA endpoints draw it at random once per queue pair and use it
 /// as their connection id as well (spec section 1.4).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Qkey(pub u32);
 
 /// An endpoint's raw address (spec table 1.5): what an application puts into an address vector.
@@ -70,60 +70,8 @@ pub struct RawAddress {
     pub qkey: Qkey,
 }
 
-impl RawAddress {
-    /// Length in bytes: GID 16, QPN 2, pad 2, connid 4, reserved 8.
-    pub const LEN: usize = 32;
-
-    /// The 32 bytes as they go into an address vector and into packets; pad and reserved are zero,
-    /// because stock libfabric compares all of them when it looks for duplicates.
-    pub fn to_bytes(self) -> [u8; Self::LEN] {
-        let mut bytes = [0; Self::LEN];
-        bytes[..16].copy_from_slice(&self.gid.0);
-        bytes[16..18].copy_from_slice(&self.qpn.0.to_le_bytes());
-        bytes[20..24].copy_from_slice(&self.qkey.0.to_le_bytes());
-        bytes
-    }
-
-    /// Reads an address; pad and reserved bytes are ignored.
-    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
-        let mut gid = [0; 16];
-        gid.copy_from_slice(&bytes[..16]);
-        RawAddress {
-            gid: Gid(gid),
-            qpn: Qpn(u16::from_le_bytes([bytes[16], bytes[17]])),
-            qkey: Qkey(u32::from_le_bytes([
-                bytes[20], bytes[21], bytes[22], bytes[23],
-            ])),
-        }
-    }
-}
-
 impl fmt::Display for RawAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "[{}]:{}/{:#010x}", self.gid, self.qpn, self.qkey.0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn raw_address_has_the_layout_of_table_1_5() {
-        let address = RawAddress {
-            gid: Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x2a]),
-            qpn: Qpn(0x0102),
-            qkey: Qkey(0x1122_3344),
-        };
-        #[rustfmt::skip]
-        let bytes = [
-            0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x2a, // gid
-            0x02, 0x01, 0, 0,                                        // qpn, pad
-            0x44, 0x33, 0x22, 0x11,                                  // connid
-            0, 0, 0, 0, 0, 0, 0, 0,                                  // reserved
-        ];
-        assert_eq!(address.to_bytes(), bytes);
-        assert_eq!(RawAddress::from_bytes(&bytes), address);
-        assert_eq!(address.to_string(), "[fe80::2a]:258/0x11223344");
     }
 }

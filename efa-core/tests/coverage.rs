@@ -111,7 +111,7 @@ fn check(reference: &str, is_test: bool) {
             .iter()
             .any(|kind| line.contains(kind));
         // Formats are declared by a macro, and the tests of their literal bytes made by another.
-        let in_macro = path.contains("wire/formats/")
+        let in_macro = (path.starts_with("wire/") || path.starts_with("unit/wire/"))
             && [", ", " "]
                 .iter()
                 .any(|end| line.starts_with(&format!("{name}{end}")));

@@ -3,19 +3,19 @@
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::declare::{section, table};
+use super::declare::{Format, Output, record, section, table};
 use super::error::{EmitError, ParseError, Reason};
 use super::fields::{Array, FieldDescriptor, Kind, Presence, Section, Source, Width, fields_of};
-use super::packet_type::PacketType;
+use super::packet_type::{PacketType, TypeTraits};
+use super::parts::{Flags, Length, Traits};
 use super::{BaseHeader, Header, PROTOCOL_VERSION, Packet, Payload};
 
-/// The base header on the wire (spec table 1.3).
-#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub(super) struct RawBase {
-    pub(super) packet_type: u8,
-    pub(super) version: u8,
-    pub(super) flags: U16,
+record! {
+    /// The base header on the wire.
+    pub(super) RawBase;
+    packet_type: u8, ["type"], Kind::PacketType, "packet type id";
+    version: u8, ["version"], Kind::Number, "protocol version, always 4";
+    flags: U16, ["flags"], Kind::Flags, "optional parts of the packet and what it is used for";
 }
 
 impl RawBase {
@@ -28,21 +28,10 @@ impl RawBase {
     }
 }
 
-const T_BASE: Source = table("1.3", "1.3");
-
 /// The base header in the tables.
 pub(super) const BASE: Section = Section {
     array: None,
-    fields: &[
-        base_field("type", 1, Kind::PacketType, "packet type id"),
-        base_field("version", 1, Kind::Number, "protocol version, always 4"),
-        base_field(
-            "flags",
-            2,
-            Kind::Flags,
-            "optional parts of the packet and what it is used for",
-        ),
-    ],
+    fields: &RawBase::fields(0, Presence::Always, table("1.3", "1.3")),
 };
 
 /// What follows the headers of packets that carry data.
@@ -70,22 +59,6 @@ pub(super) const TRAILING: Section = Section {
         description: "bytes behind the end of the packet's format",
     }],
 };
-
-const fn base_field(
-    name: &'static str,
-    width: usize,
-    kind: Kind,
-    description: &'static str,
-) -> FieldDescriptor {
-    FieldDescriptor {
-        name,
-        width: Width::Fixed(width),
-        presence: Presence::Always,
-        kind,
-        source: T_BASE,
-        description,
-    }
-}
 
 /// A packet on its way through a parser: what has been read stays in front of `rest`.
 pub(super) struct Cursor<'a> {
@@ -277,39 +250,36 @@ pub(super) fn truncated(packet: &[u8]) -> Option<ParseError> {
 }
 
 /// A buffer of exactly the header's length on its way through an emitter.
-pub struct Writer<'b> {
+struct Writer<'b> {
     rest: &'b mut [u8],
 }
 
 impl Writer<'_> {
+    /// The next `length` bytes.
     #[inline(always)]
-    pub(super) fn put<T: IntoBytes + Immutable + ?Sized>(&mut self, value: &T) {
-        self.put_bytes(value.as_bytes());
-    }
-
-    #[inline(always)]
-    pub(super) fn put_bytes(&mut self, bytes: &[u8]) {
+    fn next(&mut self, length: usize) -> &mut [u8] {
         let rest = core::mem::take(&mut self.rest);
-        match rest.split_at_mut_checked(bytes.len()) {
-            Some((target, rest)) => {
-                target.copy_from_slice(bytes);
-                self.rest = rest;
-            }
-            None => debug_assert!(false, "header_len() is less than what is written"),
+        let (next, rest) = rest.split_at_mut_checked(length).unwrap_or_else(|| {
+            debug_assert!(false, "header_len() is less than what is written");
+            Default::default()
+        });
+        self.rest = rest;
+        next
+    }
+}
+
+impl Output for Writer<'_> {
+    #[inline(always)]
+    fn bytes(&mut self, bytes: &[u8]) {
+        let next = self.next(bytes.len());
+        if next.len() == bytes.len() {
+            next.copy_from_slice(bytes);
         }
     }
 
-    /// Zeroes the next `length` bytes.
     #[inline(always)]
-    pub(super) fn put_zeroes(&mut self, length: usize) {
-        let rest = core::mem::take(&mut self.rest);
-        match rest.split_at_mut_checked(length) {
-            Some((target, rest)) => {
-                target.fill(0);
-                self.rest = rest;
-            }
-            None => debug_assert!(false, "header_len() is less than what is written"),
-        }
+    fn zeroes(&mut self, count: usize) {
+        self.next(count).fill(0);
     }
 }
 
@@ -318,7 +288,7 @@ impl Writer<'_> {
 /// Implemented by the structs of this module only. The flags that say which type or which optional
 /// parts a header has follow from its fields; a struct's own `flags` field holds only the others,
 /// and emitting ignores the derived bits in it.
-pub trait Repr: sealed::Fields {
+pub trait Repr: sealed::Sealed {
     /// The packet type that the fields amount to.
     fn packet_type(&self) -> PacketType;
 
@@ -333,26 +303,7 @@ pub trait Repr: sealed::Fields {
     ///
     /// # Errors
     /// If `buffer` is shorter than [`header_len`](Self::header_len); it is then unchanged.
-    #[inline]
-    fn emit(&self, buffer: &mut [u8]) -> Result<usize, EmitError> {
-        let needed = self.header_len();
-        let available = buffer.len();
-        // The second condition is always met. It lets the compiler know that what every packet of the
-        // format has fits.
-        let header = buffer.get_mut(..needed);
-        let Some(header) = header.filter(|header| header.len() >= Self::MIN_LEN) else {
-            return Err(EmitError {
-                packet_type: self.packet_type(),
-                needed,
-                available,
-            });
-        };
-        let mut writer = Writer { rest: header };
-        writer.put(&RawBase::new(self.packet_type(), self.wire_flags()));
-        self.write_fields(&mut writer);
-        debug_assert!(writer.rest.is_empty(), "header_len() is too large");
-        Ok(needed)
-    }
+    fn emit(&self, buffer: &mut [u8]) -> Result<usize, EmitError>;
 
     /// Writes the header and a copy of `payload` behind it, and returns the length of both.
     ///
@@ -384,11 +335,52 @@ pub trait Repr: sealed::Fields {
 }
 
 pub(super) mod sealed {
-    /// What each header writes behind the base header.
-    pub trait Fields {
-        /// Bytes of the header that every packet of the format has, the base header included.
-        const MIN_LEN: usize;
+    /// Only headers of this crate are [`Repr`](super::Repr)s.
+    pub trait Sealed {}
+}
 
-        fn write_fields(&self, writer: &mut super::Writer<'_>);
+impl<F: Format> sealed::Sealed for F {}
+
+impl<F: Format> Repr for F {
+    #[inline]
+    fn packet_type(&self) -> PacketType {
+        let mut traits = Traits(TypeTraits::empty());
+        self.write(&mut traits);
+        F::type_with(traits.0)
+    }
+
+    #[inline]
+    fn wire_flags(&self) -> u16 {
+        let mut flags = Flags(self.packet_type().implied_flags().bits());
+        self.write(&mut flags);
+        flags.0
+    }
+
+    #[inline]
+    fn header_len(&self) -> usize {
+        let mut length = Length(BaseHeader::LEN);
+        self.write(&mut length);
+        length.0
+    }
+
+    #[inline]
+    fn emit(&self, buffer: &mut [u8]) -> Result<usize, EmitError> {
+        let needed = self.header_len();
+        let available = buffer.len();
+        // The second condition is always met. It lets the compiler know that what every packet of the
+        // format has fits.
+        let header = buffer.get_mut(..needed);
+        let Some(header) = header.filter(|header| header.len() >= F::MIN_LEN) else {
+            return Err(EmitError {
+                packet_type: self.packet_type(),
+                needed,
+                available,
+            });
+        };
+        let mut writer = Writer { rest: header };
+        writer.bytes(RawBase::new(self.packet_type(), self.wire_flags()).as_bytes());
+        self.write(&mut writer);
+        debug_assert!(writer.rest.is_empty(), "header_len() is too large");
+        Ok(needed)
     }
 }

@@ -6,30 +6,47 @@ use core::ops::Deref;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::codec::{Cursor, Writer};
-use super::declare::{Line, Part, Shape, section, table};
+use super::codec::Cursor;
+use super::declare::{Line, Output, Part, Shape, record, section, table};
 use super::error::{ParseError, Reason};
 use super::fields::{Array, FieldDescriptor, Kind, Presence, Section, Source, Width};
 use super::flags::ExtraFeatures;
 
-/// A piece of registered memory of a peer: `efa_rma_iov` of spec section 3.3.
-///
-/// 24 bytes without alignment, so that an array of them can be read where it is in a packet.
-///
-/// | offset | size | field |
-/// |---|---|---|
-/// | 0 | 8 | addr: virtual address in the memory of the owner |
-/// | 8 | 8 | len: bytes |
-/// | 16 | 8 | key: the owner's remote key |
-#[derive(
-    Clone, Copy, PartialEq, Eq, Hash, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
-)]
-#[repr(C)]
-pub struct RmaIov {
-    addr: U64,
-    len: U64,
-    key: U64,
+record! {
+    /// A piece of registered memory of a peer: `efa_rma_iov` of spec section 3.3.
+    ///
+    /// 24 bytes without alignment, so that an array of them can be read where it is in a packet.
+    pub RmaIov;
+    addr: U64, ["rma_iov.addr", "read_iov.addr"], Kind::Bits,
+        "virtual address in the memory of the owner";
+    len: U64, ["rma_iov.len", "read_iov.len"], Kind::Number, "length in bytes";
+    key: U64, ["rma_iov.key", "read_iov.key"], Kind::Bits, "the owner's remote key";
 }
+
+/// `rma_iov` in the tables.
+pub(super) const RMA_IOV: Section = Section {
+    array: Some(Array::RmaIov),
+    fields: &RmaIov::fields(0, Presence::Always, section("3.3")),
+};
+
+/// `read_iov` in the tables.
+pub(super) const READ_IOV: Section = Section {
+    array: Some(Array::ReadIov),
+    fields: &RmaIov::fields(1, Presence::Always, section("4.1")),
+};
+
+/// `extra_info` in the tables.
+pub(super) const EXTRA_INFO: Section = Section {
+    array: Some(Array::ExtraInfo),
+    fields: &[FieldDescriptor {
+        name: "extra_info",
+        width: Width::Fixed(size_of::<U64>()),
+        presence: Presence::Always,
+        kind: Kind::Bits,
+        source: table("2.1", "2.2"),
+        description: "extra features and requests, 64 in each word",
+    }],
+};
 
 impl RmaIov {
     /// Bytes on the wire.
@@ -320,13 +337,8 @@ impl Part for Count {
     }
 
     #[inline(always)]
-    fn len(&self, _line: &Line) -> usize {
-        size_of::<U32>()
-    }
-
-    #[inline(always)]
-    fn write(&self, _line: &Line, writer: &mut Writer<'_>) {
-        writer.put(&U32::new(self.0));
+    fn write(&self, _line: &Line, output: &mut impl Output) {
+        output.bytes(&self.0.to_le_bytes());
     }
 }
 
@@ -340,13 +352,8 @@ impl Part for RmaIovs {
     }
 
     #[inline(always)]
-    fn len(&self, _line: &Line) -> usize {
-        self.wire_len()
-    }
-
-    #[inline(always)]
-    fn write(&self, _line: &Line, writer: &mut Writer<'_>) {
-        writer.put(self.as_slice());
+    fn write(&self, _line: &Line, output: &mut impl Output) {
+        output.bytes(self.as_slice().as_bytes());
     }
 }
 
@@ -358,91 +365,12 @@ impl Part for ExtraInfo {
         Ok(ExtraInfo::from_wire(cursor.take_entries(line.array())?).unwrap_or_default())
     }
 
-    fn len(&self, _line: &Line) -> usize {
-        self.wire_len()
-    }
-
-    fn write(&self, _line: &Line, writer: &mut Writer<'_>) {
+    fn write(&self, _line: &Line, output: &mut impl Output) {
         let kept = self.kept();
-        writer.put(kept);
-        writer.put_zeroes(self.wire_len() - size_of_val(kept));
+        output.bytes(kept.as_bytes());
+        output.zeroes(self.wire_len() - size_of_val(kept));
     }
 }
-
-/// The entries of the arrays in the tables.
-const fn entry(
-    name: &'static str,
-    kind: Kind,
-    source: Source,
-    description: &'static str,
-) -> FieldDescriptor {
-    FieldDescriptor {
-        name,
-        width: Width::Fixed(8),
-        presence: Presence::Always,
-        kind,
-        source,
-        description,
-    }
-}
-
-pub(super) const RMA_IOV: Section = Section {
-    array: Some(Array::RmaIov),
-    fields: &[
-        entry(
-            "rma_iov.addr",
-            Kind::Bits,
-            section("3.3"),
-            "virtual address at the target",
-        ),
-        entry(
-            "rma_iov.len",
-            Kind::Number,
-            section("3.3"),
-            "length in bytes",
-        ),
-        entry(
-            "rma_iov.key",
-            Kind::Bits,
-            section("3.3"),
-            "remote key of the target's memory",
-        ),
-    ],
-};
-
-pub(super) const READ_IOV: Section = Section {
-    array: Some(Array::ReadIov),
-    fields: &[
-        entry(
-            "read_iov.addr",
-            Kind::Bits,
-            section("4.1"),
-            "virtual address at the sender",
-        ),
-        entry(
-            "read_iov.len",
-            Kind::Number,
-            section("4.1"),
-            "length in bytes",
-        ),
-        entry(
-            "read_iov.key",
-            Kind::Bits,
-            section("4.1"),
-            "remote key of the sender's memory",
-        ),
-    ],
-};
-
-pub(super) const EXTRA_INFO: Section = Section {
-    array: Some(Array::ExtraInfo),
-    fields: &[entry(
-        "extra_info",
-        Kind::Bits,
-        table("2.1", "2.2"),
-        "extra features and requests, 64 in each word",
-    )],
-};
 
 #[cfg(test)]
 mod tests {

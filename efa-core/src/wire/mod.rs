@@ -40,6 +40,8 @@ mod iov;
 #[cfg(test)]
 mod literal;
 mod packet_type;
+mod parts;
+mod raw_address;
 mod req;
 
 pub use atomic::{AtomicDatatype, AtomicOp};
@@ -54,7 +56,8 @@ pub use formats::{
 pub use ids::{Connid, MsgId, RecvId, SendId};
 pub use iov::{ExtraInfo, RmaIov, RmaIovs};
 pub use packet_type::{Category, Family, Header, PacketType, TypeTraits};
-pub use req::{RawAddressHeader, ReqOptions};
+pub use raw_address::RawAddressHeader;
+pub use req::ReqOptions;
 
 use zerocopy::FromBytes;
 
@@ -131,7 +134,7 @@ impl Packet {
             return None;
         }
         let mut cursor = Cursor::new(base, packet, rest);
-        let eager = EagerRtm::parse(&mut cursor).ok()?;
+        let eager = EagerRtm::parse_header(&mut cursor).ok()?;
         Some((base.packet_type, eager, cursor.payload()))
     }
 
@@ -168,11 +171,11 @@ impl Packet {
         // registers; the others by a function of their own.
         match base.packet_type {
             PacketType::EagerMsgRtm | PacketType::EagerTagRtm => {
-                let eager = EagerRtm::parse(&mut cursor)?;
+                let eager = EagerRtm::parse_header(&mut cursor)?;
                 Ok(cursor.packet_with(Header::EagerRtm(eager)))
             }
             PacketType::CtsData => {
-                let data = CtsData::parse(&mut cursor)?;
+                let data = CtsData::parse_header(&mut cursor)?;
                 Ok(cursor.packet_with(Header::CtsData(data)))
             }
             _ => Header::parse(cursor),

@@ -2,11 +2,11 @@
 
 use core::fmt;
 
-use super::codec::{Cursor, Writer, sealed};
-use super::declare::Format;
+use super::codec::{Cursor, sealed};
+use super::declare::{Fields, Format};
 use super::error::{EmitError, ParseError, Reason};
 use super::fields::{Kind, Section};
-use super::flags::ExtraFeatures;
+use super::flags::{ExtraFeatures, ReqFlags};
 use super::formats::*;
 use super::ids::Connid;
 use super::req::ReqOptions;
@@ -27,6 +27,12 @@ bitflags::bitflags! {
         /// An atomic has a comparand.
         const COMPARING = 1 << 4;
     }
+}
+
+/// A format with its packet types.
+pub(super) trait OfTypes {
+    /// The type of this format with these traits.
+    fn type_with(traits: TypeTraits) -> PacketType;
 }
 
 /// Declares the packet types, grouped by their format: the ids with their names, and what is to be
@@ -150,7 +156,7 @@ macro_rules! packet_types {
                 match cursor.packet_type() {
                     // Each on its own, so that a header is written where it is to stay.
                     $($(PacketType::$variant)|* => {
-                        let format = $format::parse(&mut cursor)?;
+                        let format = $format::parse_header(&mut cursor)?;
                         Ok(cursor.packet_with(Header::$format(format)))
                     })*
                     $($(unsent @ PacketType::$table_variant)|* => {
@@ -190,10 +196,9 @@ macro_rules! packet_types {
                 }
             }
 
-            impl $format {
-                /// The type of this format with these traits.
+            impl OfTypes for $format {
                 #[inline(always)]
-                pub(super) fn type_with(traits: TypeTraits) -> PacketType {
+                fn type_with(traits: TypeTraits) -> PacketType {
                     let types = [$(PacketType::$variant),*];
                     $(if traits == const { PacketType::$variant.traits() } {
                         return PacketType::$variant;
@@ -230,15 +235,7 @@ macro_rules! packet_types {
             }
         }
 
-        impl sealed::Fields for Header {
-            const MIN_LEN: usize = 0;
-
-            fn write_fields(&self, writer: &mut Writer<'_>) {
-                match self {
-                    $(Header::$format(format) => format.write_fields(writer),)*
-                }
-            }
-        }
+        impl sealed::Sealed for Header {}
     };
 }
 
@@ -429,6 +426,17 @@ pub enum Family {
     Local,
 }
 
+impl Family {
+    /// Flags that stock libfabric sets on every packet of the family, and 1.11.0 relies on.
+    const fn implied_flags(self) -> ReqFlags {
+        match self {
+            Family::Rtm => ReqFlags::MSG,
+            Family::Rta => ReqFlags::ATOMIC,
+            _ => ReqFlags::empty(),
+        }
+    }
+}
+
 /// The two categories of spec table 1.2.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Category {
@@ -489,6 +497,27 @@ impl PacketType {
     #[inline]
     pub const fn is(self, traits: TypeTraits) -> bool {
         self.traits().intersects(traits)
+    }
+
+    /// The flags that every packet of this type has: those of its family, and that for a tag.
+    #[inline(always)]
+    pub const fn implied_flags(self) -> ReqFlags {
+        // A table, for the same reason as that of the codes.
+        const IMPLIED: [ReqFlags; 256] = {
+            let mut implied = [ReqFlags::empty(); 256];
+            let mut index = 0;
+            while index < PacketType::ALL.len() {
+                let packet_type = PacketType::ALL[index];
+                let tagged = match packet_type.is_tagged() {
+                    true => ReqFlags::TAGGED,
+                    false => ReqFlags::empty(),
+                };
+                implied[packet_type as usize] = packet_type.family().implied_flags().union(tagged);
+                index += 1;
+            }
+            implied
+        };
+        IMPLIED[self as usize]
     }
 
     /// Whether packets of this type have a format; the others must not be on the wire.

@@ -4,7 +4,7 @@ use crate::wire::declare::prelude::*;
 
 packet_format! {
     /// CTS: the receiver opens a window of a long-CTS transfer.
-    Cts, table("3.2", "3.6");
+    Cts, table("3.2", "3.6") => end;
     pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
         "connection id of the sender";
     pub send_id: SendId, "operation of the data's sender, from its request";
@@ -12,7 +12,6 @@ packet_format! {
     /// The peer sends exactly that much.
     pub recv_length: u64, "bytes that the receiver is ready to receive";
     pub flags: CtsFlags, "Flags beyond CONNID_HDR.";
-    => end
 }
 
 packet_format! {
@@ -21,14 +20,13 @@ packet_format! {
     /// Parsing refuses a packet whose data is not `seg_length` long. If it is longer, the header has a
     /// part that the receiver does not know (as the connid is for libfabric 1.11.0), and taking that
     /// for data would corrupt the message.
-    CtsData, table("3.2", "3.7");
+    CtsData, table("3.2", "3.7") => data = seg_length;
     pub recv_id: RecvId, "operation of the data's receiver, from CTS";
     pub seg_length: u64, "length of the data in this packet";
     pub seg_offset: u64, "where the data belongs, from the start of the message";
     pub connid: Option<Connid>, { when: When::Flag(CONNID_HDR), pad: ("padding", 4) }
         "connection id of the sender";
     pub flags: UniversalFlags, "Flags beyond CONNID_HDR.";
-    => data = seg_length
 }
 
 #[cfg(test)]

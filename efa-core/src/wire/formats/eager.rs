@@ -4,15 +4,14 @@ use crate::wire::declare::prelude::*;
 
 packet_format! {
     /// EAGER_MSGRTM, EAGER_TAGRTM, DC_EAGER_MSGRTM and DC_EAGER_TAGRTM: a whole message in one packet.
-    EagerRtm, table("3.2", "3.3");
+    EagerRtm, table("3.2", "3.3") => data;
     pub msg_id: MsgId, "place of the message in the sequence from this sender";
     /// Makes it a DC type.
     pub receipt: Option<SendId>,
         { name: "send_id", when: DELIVERY_COMPLETE, pad: ("padding", 4), source: section("4.2") }
         "operation of the sender, for RECEIPT";
     pub tag: Option<u64>, { when: TAGGED, kind: HEX } "tag";
-    pub options: ReqOptions, { implies: ReqFlags::MSG } "optional headers";
-    => data
+    pub options: ReqOptions, "optional headers";
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ packet_format! {
     ///
     /// Each optional field takes 8 bytes, in this order, and no space if it is absent. What a later
     /// version of the protocol adds behind them is kept as the packet's payload.
-    Handshake, table("2.1", "2.2");
+    Handshake, table("2.1", "2.2") => end;
     wire nextra_p3: Count = extra_info, { array: Some(Array::ExtraInfo) }
         "number of extra_info words plus 3";
     pub extra_info: ExtraInfo, { array: Some(Array::ExtraInfo) } "the capabilities";
@@ -29,69 +29,37 @@ packet_format! {
     pub user_recv_qp: Option<UserRecvQp>, { when: When::Flag(USER_RECV_QP) }
         "a second queue pair that takes messages without headers";
     /// Only on the development branch after libfabric 2.6.0; the spec does not describe it.
-    pub hmem_p2p: Option<bool>,
+    pub hmem_p2p: Option<u8>,
         { name: "hmem_p2p.p2p_supported", when: When::Flag(HMEM_P2P), pad: ("hmem_p2p.reserved", 7),
           source: stock("2.6.0 (development branch)") }
-        "whether the sender's device reaches its accelerators' memory";
+        "1 if the sender's device reaches its accelerators' memory";
     pub flags: HandshakeFlags, "Flags beyond those that say which fields are present.";
-    => end
 }
 
-/// The queue pair that [`Handshake::user_recv_qp`] names.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct UserRecvQp {
-    /// Queue pair number; 32 bits in this field.
-    pub qpn: u32,
-    /// Its Q-key.
-    pub qkey: Qkey,
+fields! {
+    /// The queue pair that [`Handshake::user_recv_qp`] names.
+    UserRecvQp, stock("1.22.0");
+    /// It has 32 bits in this field.
+    pub qpn: u32, { name: "user_recv_qp.qpn", when: When::Flag(USER_RECV_QP) }
+        "number of the queue pair for headerless messages";
+    pub qkey: Qkey, { name: "user_recv_qp.qkey", when: When::Flag(USER_RECV_QP) } "its Q-key";
 }
 
 impl Part for Option<UserRecvQp> {
-    const SHAPE: Shape = Shape::Fields(&Section {
-        array: None,
-        fields: &[
-            FieldDescriptor {
-                name: "user_recv_qp.qpn",
-                width: Width::Fixed(4),
-                presence: Presence::IfFlag(USER_RECV_QP),
-                kind: Kind::Number,
-                source: stock("1.22.0"),
-                description: "number of the queue pair for headerless messages",
-            },
-            FieldDescriptor {
-                name: "user_recv_qp.qkey",
-                width: Width::Fixed(4),
-                presence: Presence::IfFlag(USER_RECV_QP),
-                kind: Kind::Bits,
-                source: stock("1.22.0"),
-                description: "its Q-key",
-            },
-        ],
-    });
+    const SHAPE: Shape = Shape::Sections(Lines::<UserRecvQp>::ALL);
 
-    fn parse(line: &Line, cursor: &mut Cursor<'_>) -> Result<Self, ParseError> {
-        if cursor.flags() & USER_RECV_QP == 0 {
-            return Ok(None);
+    fn parse(_line: &Line, cursor: &mut Cursor<'_>) -> Result<Self, ParseError> {
+        match cursor.flags() & USER_RECV_QP {
+            0 => Ok(None),
+            _ => Fields::parse(cursor).map(Some),
         }
-        Ok(Some(UserRecvQp {
-            qpn: u32::parse(line, cursor)?,
-            qkey: Qkey(u32::parse(line, cursor)?),
-        }))
     }
 
-    fn len(&self, _line: &Line) -> usize {
-        if self.is_some() { 8 } else { 0 }
-    }
-
-    fn write(&self, line: &Line, writer: &mut Writer<'_>) {
+    fn write(&self, _line: &Line, output: &mut impl Output) {
         if let Some(qp) = self {
-            qp.qpn.write(line, writer);
-            qp.qkey.0.write(line, writer);
+            output.flags(USER_RECV_QP);
+            Fields::write(qp, output);
         }
-    }
-
-    fn flags(&self, _line: &Line) -> u16 {
-        if self.is_some() { USER_RECV_QP } else { 0 }
     }
 }
 
@@ -190,7 +158,7 @@ mod tests {
                 Handshake {
                     extra_info: words(FROM_THE_FUTURE),
                     device_version: Some(0xefa2),
-                    hmem_p2p: Some(true),
+                    hmem_p2p: Some(1),
                     flags: HandshakeFlags::from_bits_retain(0x10),
                     ..Handshake::default()
                 },

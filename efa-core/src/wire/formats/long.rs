@@ -5,7 +5,7 @@ use crate::wire::declare::prelude::*;
 packet_format! {
     /// LONGCTS_MSGRTM, LONGCTS_TAGRTM, DC_LONGCTS_MSGRTM and DC_LONGCTS_TAGRTM: the start of a message
     /// that is sent in windows granted by CTS.
-    LongctsRtm, table("3.2", "3.5");
+    LongctsRtm, table("3.2", "3.5") => data;
     /// With [`ReqFlags::READ_NACK`] it repeats that of the refused request.
     pub msg_id: MsgId, "place of the message in the sequence from this sender";
     pub msg_length: u64, "length of the whole message";
@@ -14,22 +14,20 @@ packet_format! {
     pub credit_request: u32, "data packets that the sender would like to send";
     pub tag: Option<u64>, { when: TAGGED, kind: HEX } "tag";
     pub delivery_complete: bool, { when: DELIVERY_COMPLETE } "Whether it is a DC type.";
-    pub options: ReqOptions, { implies: ReqFlags::MSG } "optional headers";
-    => data
+    pub options: ReqOptions, "optional headers";
 }
 
 packet_format! {
     /// LONGREAD_MSGRTM and LONGREAD_TAGRTM: a message that the receiver reads by RDMA.
-    LongreadRtm, table("4.1", "4.1");
+    LongreadRtm, table("4.1", "4.1") => end;
     pub msg_id: MsgId, "place of the message in the sequence from this sender";
     pub msg_length: u64, "length of the whole message";
     pub send_id: SendId, "operation of the sender, for EOR or READ_NACK";
     wire read_iov_count: Count = read_iov, { array: Some(Array::ReadIov) }
         "number of read_iov entries, at most 4";
     pub tag: Option<u64>, { when: TAGGED, kind: HEX } "tag";
-    pub options: ReqOptions, { implies: ReqFlags::MSG } "optional headers";
+    pub options: ReqOptions, "optional headers";
     pub read_iov: RmaIovs, { array: Some(Array::ReadIov) } "the sender's buffer";
-    => end
 }
 
 #[cfg(test)]

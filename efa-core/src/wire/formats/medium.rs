@@ -5,7 +5,7 @@ use crate::wire::declare::prelude::*;
 packet_format! {
     /// MEDIUM_MSGRTM, MEDIUM_TAGRTM, DC_MEDIUM_MSGRTM and DC_MEDIUM_TAGRTM: a segment of a message that
     /// is sent without flow control.
-    MediumRtm, table("3.2", "3.4");
+    MediumRtm, table("3.2", "3.4") => data;
     /// The same in all segments of a message.
     pub msg_id: MsgId, "place of the message in the sequence from this sender";
     /// Makes it a DC type.
@@ -18,8 +18,7 @@ packet_format! {
         "length of the whole message (seg_length in the table, but stock sends the total)";
     pub seg_offset: u64, "where the data belongs, from the start of the message or write";
     pub tag: Option<u64>, { when: TAGGED, kind: HEX } "tag";
-    pub options: ReqOptions, { implies: ReqFlags::MSG } "optional headers";
-    => data
+    pub options: ReqOptions, "optional headers";
 }
 
 #[cfg(test)]

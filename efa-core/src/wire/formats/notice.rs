@@ -9,36 +9,33 @@ packet_format! {
     ///
     /// libfabric 1.11.0 sends 12 bytes, without the last word. They are accepted if CONNID_HDR is not
     /// set; emitting always writes 16.
-    Eor, table("4.1", "4.2");
+    Eor, table("4.1", "4.2") => end;
     pub send_id: SendId, "operation of the data's sender, from its request";
     pub recv_id: RecvId, "operation of the data's receiver";
     pub connid: Option<Connid>, { when: When::FlagOrRoom(CONNID_HDR) }
         "connection id of the sender";
     pub flags: UniversalFlags, "Flags beyond CONNID_HDR.";
-    => end
 }
 
 packet_format! {
     /// READ_NACK: the receiver cannot read by RDMA.
-    ReadNack, section("4.7");
+    ReadNack, section("4.7") => end;
     pub send_id: SendId, "operation of the data's sender, from its request";
     pub recv_id: RecvId, "operation of the data's receiver";
     pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
         "connection id of the sender";
     pub flags: UniversalFlags, "Flags beyond CONNID_HDR.";
-    => end
 }
 
 packet_format! {
     /// RECEIPT: the data of a DC request is where the application wants it.
-    Receipt, section("4.2");
+    Receipt, section("4.2") => end;
     /// Stock libfabric calls it `tx_id` and looks at nothing else.
     pub send_id: SendId, "operation of the sender, from its request";
     pub msg_id: MsgId, "message, 0 for a write or an atomic";
     pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
         "connection id of the sender";
     pub flags: UniversalFlags, "Flags beyond CONNID_HDR.";
-    => end
 }
 
 packet_format! {
@@ -46,7 +43,7 @@ packet_format! {
     ///
     /// The spec does not know it and no release of libfabric up to 2.6.0 sends it. This is the layout
     /// on the development branch after 2.6.0, where it may still change.
-    PeerError, stock("2.6.0 (development branch)");
+    PeerError, stock("2.6.0 (development branch)") => end;
     /// In the numbering that `ref_kind` says.
     pub op_id: u32, "what is abandoned";
     pub ref_kind: PeerErrorRefKind, "what op_id is";
@@ -56,7 +53,6 @@ packet_format! {
     pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
         "connection id of the sender";
     pub flags: UniversalFlags, "Flags beyond CONNID_HDR.";
-    => end
 }
 
 /// What [`PeerError::op_id`] refers to. Unknown values are kept.

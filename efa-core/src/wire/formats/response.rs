@@ -7,21 +7,20 @@ packet_format! {
     ///
     /// The spec puts send_id before recv_id; every stock libfabric does the opposite, and so does this.
     /// Parsing refuses a packet whose data is not `seg_length` long.
-    ReadRsp, table("3.3", "3.11");
+    ReadRsp, table("3.3", "3.11") => data = seg_length;
     pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
         "connection id of the sender";
     pub recv_id: RecvId, "operation of the requester, from RTR (the table swaps the two ids)";
     pub send_id: SendId, "operation of the responder, for CTS (the table swaps the two ids)";
     pub seg_length: u64, "length of the data in this packet (recv_length in the table)";
     pub flags: UniversalFlags, "Flags beyond CONNID_HDR.";
-    => data = seg_length
 }
 
 packet_format! {
     /// ATOMRSP: the old values of a fetching atomic.
     ///
     /// Parsing refuses a packet whose data is not `seg_length` long.
-    AtomRsp, table("3.3", "3.15");
+    AtomRsp, table("3.3", "3.15") => data = seg_length;
     pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
         "connection id of the sender";
     // libfabric 1.11.0 has the responder's operation here.
@@ -29,7 +28,6 @@ packet_format! {
     pub recv_id: RecvId, "operation of the requester, from RTA";
     pub seg_length: u64, "length of the data in this packet";
     pub flags: UniversalFlags, "Flags beyond CONNID_HDR.";
-    => data = seg_length
 }
 
 #[cfg(test)]

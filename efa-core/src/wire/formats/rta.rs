@@ -4,7 +4,7 @@ use crate::wire::declare::prelude::*;
 
 packet_format! {
     /// WRITE_RTA, FETCH_RTA, COMPARE_RTA and DC_WRITE_RTA: an atomic operation in one packet.
-    Rta, table("3.3", "3.13, 3.14");
+    Rta, table("3.3", "3.13, 3.14") => data;
     /// Atomics and messages have one sequence.
     pub msg_id: MsgId, "place of the operation in the sequence from this sender";
     wire rma_iov_count: Count = rma_iov, { array: Some(Array::RmaIov) }
@@ -14,8 +14,7 @@ packet_format! {
     pub kind: RtaKind, "which of the four types, with the operation that its answer has to name";
     /// Lengths are in bytes.
     pub rma_iov: RmaIovs, { array: Some(Array::RmaIov) } "the target's memory";
-    pub options: ReqOptions, { implies: ReqFlags::ATOMIC } "optional headers";
-    => data
+    pub options: ReqOptions, "optional headers";
 }
 
 /// The type of an RTA, with the meaning of the word in front of the iovs.
@@ -54,7 +53,7 @@ const fn word(
 }
 
 impl Part for RtaKind {
-    const SHAPE: Shape = Shape::Fields(&Section {
+    const SHAPE: Shape = Shape::Sections(&[&Section {
         array: None,
         fields: &[
             word(
@@ -79,7 +78,7 @@ impl Part for RtaKind {
                 "operation of the requester, for RECEIPT",
             ),
         ],
-    });
+    }]);
 
     #[inline(always)]
     fn parse(line: &Line, cursor: &mut Cursor<'_>) -> Result<Self, ParseError> {
@@ -97,28 +96,17 @@ impl Part for RtaKind {
     }
 
     #[inline(always)]
-    fn len(&self, _line: &Line) -> usize {
-        4
-    }
-
-    #[inline(always)]
-    fn write(&self, line: &Line, writer: &mut Writer<'_>) {
-        let id = match *self {
-            RtaKind::Write => 0,
-            RtaKind::Fetch(recv_id) | RtaKind::Compare(recv_id) => recv_id.0,
-            RtaKind::DcWrite(send_id) => send_id.0,
+    fn write(&self, line: &Line, output: &mut impl Output) {
+        let (id, traits) = match *self {
+            RtaKind::Write => (0, TypeTraits::empty()),
+            RtaKind::Fetch(recv_id) => (recv_id.0, TypeTraits::FETCHING),
+            RtaKind::Compare(recv_id) => {
+                (recv_id.0, TypeTraits::FETCHING.union(TypeTraits::COMPARING))
+            }
+            RtaKind::DcWrite(send_id) => (send_id.0, TypeTraits::DELIVERY_COMPLETE),
         };
-        id.write(line, writer);
-    }
-
-    #[inline(always)]
-    fn traits(&self, _line: &Line) -> TypeTraits {
-        match self {
-            RtaKind::Write => TypeTraits::empty(),
-            RtaKind::Fetch(_) => TypeTraits::FETCHING,
-            RtaKind::Compare(_) => TypeTraits::FETCHING.union(TypeTraits::COMPARING),
-            RtaKind::DcWrite(_) => TypeTraits::DELIVERY_COMPLETE,
-        }
+        output.traits(traits);
+        id.write(line, output);
     }
 }
 

@@ -14,7 +14,7 @@ pub enum RtrKind {
 
 packet_format! {
     /// SHORT_RTR and LONGCTS_RTR: a read that the responder answers with packets.
-    Rtr, table("3.3", "3.10, 3.12");
+    Rtr, table("3.3", "3.10, 3.12") => end;
     pub kind: RtrKind, "Which of the two types.";
     wire rma_iov_count: Count = rma_iov, { array: Some(Array::RmaIov) }
         "number of rma_iov entries, at most 4";
@@ -25,7 +25,6 @@ packet_format! {
         "bytes that the requester is ready to receive, those in READRSP included";
     pub rma_iov: RmaIovs, { array: Some(Array::RmaIov) } "the responder's memory";
     pub options: ReqOptions, "optional headers";
-    => end
 }
 
 /// Only the packet type says it.
@@ -41,18 +40,9 @@ impl Part for RtrKind {
     }
 
     #[inline(always)]
-    fn len(&self, _line: &Line) -> usize {
-        0
-    }
-
-    #[inline(always)]
-    fn write(&self, _line: &Line, _writer: &mut Writer<'_>) {}
-
-    #[inline(always)]
-    fn traits(&self, _line: &Line) -> TypeTraits {
-        match self {
-            RtrKind::Short => TypeTraits::empty(),
-            RtrKind::Longcts => TypeTraits::WINDOWED,
+    fn write(&self, _line: &Line, output: &mut impl Output) {
+        if let RtrKind::Longcts = self {
+            output.traits(TypeTraits::WINDOWED);
         }
     }
 }

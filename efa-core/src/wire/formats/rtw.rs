@@ -6,7 +6,7 @@ packet_format! {
     /// EAGER_RTW and DC_EAGER_RTW: a whole write in one packet.
     ///
     /// Without iovs and payload it is what stock libfabric sends to make a peer answer with HANDSHAKE.
-    EagerRtw, table("3.3", "3.8");
+    EagerRtw, table("3.3", "3.8") => data;
     wire rma_iov_count: Count = rma_iov, { array: Some(Array::RmaIov) }
         "number of rma_iov entries, at most 4";
     /// Makes it the DC type.
@@ -16,12 +16,11 @@ packet_format! {
     /// Stock receivers insist that the lengths add up to the payload.
     pub rma_iov: RmaIovs, { array: Some(Array::RmaIov) } "the target's memory";
     pub options: ReqOptions, "optional headers";
-    => data
 }
 
 packet_format! {
     /// LONGCTS_RTW and DC_LONGCTS_RTW: the start of a write that is sent in windows granted by CTS.
-    LongctsRtw, table("3.3", "3.9");
+    LongctsRtw, table("3.3", "3.9") => data;
     wire rma_iov_count: Count = rma_iov, { array: Some(Array::RmaIov) }
         "number of rma_iov entries, at most 4";
     pub msg_length: u64, "length of the whole write";
@@ -31,12 +30,11 @@ packet_format! {
     pub rma_iov: RmaIovs, { array: Some(Array::RmaIov) } "the target's memory";
     pub delivery_complete: bool, { when: DELIVERY_COMPLETE } "Whether it is the DC type.";
     pub options: ReqOptions, "optional headers";
-    => data
 }
 
 packet_format! {
     /// LONGREAD_RTW: a write for which the responder reads the data by RDMA.
-    LongreadRtw, table("4.1", "4.3");
+    LongreadRtw, table("4.1", "4.3") => end;
     wire rma_iov_count: Count = rma_iov, { array: Some(Array::RmaIov) }
         "number of rma_iov entries, at most 4";
     pub msg_length: u64, "length of the whole write";
@@ -46,7 +44,6 @@ packet_format! {
     pub rma_iov: RmaIovs, { array: Some(Array::RmaIov) } "the target's memory";
     pub options: ReqOptions, "optional headers";
     pub read_iov: RmaIovs, { array: Some(Array::ReadIov) } "the requester's buffer";
-    => end
 }
 
 #[cfg(test)]

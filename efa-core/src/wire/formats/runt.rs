@@ -5,7 +5,7 @@ use crate::wire::declare::prelude::*;
 packet_format! {
     /// RUNTREAD_MSGRTM and RUNTREAD_TAGRTM: a segment of the first part of a message whose rest the
     /// receiver reads by RDMA.
-    RuntreadRtm, table("4.5", "4.4");
+    RuntreadRtm, table("4.5", "4.4") => data;
     /// The same in all segments of a message.
     pub msg_id: MsgId, "place of the message in the sequence from this sender";
     pub msg_length: u64, "length of the whole message";
@@ -18,10 +18,9 @@ packet_format! {
     pub runt_length: u64,
         "bytes of the message that are sent in packets, in all of them together";
     pub tag: Option<u64>, { when: TAGGED, kind: HEX } "tag";
-    pub options: ReqOptions, { implies: ReqFlags::MSG } "optional headers";
+    pub options: ReqOptions, "optional headers";
     pub read_iov: RmaIovs, { array: Some(Array::ReadIov) }
         "the sender's whole buffer, also the part that is sent in packets";
-    => data
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use crate::wire::declare::prelude::*;
 
 // The spec does not describe it.
 packet_format! {
-    table RuntctsRtm, stock("1.16.0");
+    table RuntctsRtm, stock("1.16.0") => data;
     pub msg_id: MsgId, "place of the message in the sequence from this sender";
     pub msg_length: u64, "length of the whole message";
     pub send_id: SendId, "operation of the sender, for CTS";
@@ -13,13 +13,12 @@ packet_format! {
     pub seg_offset: u64, "where the data belongs, from the start of the message or write";
     pub runt_length: u64, "bytes that are sent in packets of this type, in all of them together";
     pub tag: Option<u64>, { when: TAGGED, kind: HEX } "tag";
-    pub options: ReqOptions, { implies: ReqFlags::MSG } "optional headers";
-    => data
+    pub options: ReqOptions, "optional headers";
 }
 
 // The spec does not describe it.
 packet_format! {
-    table RuntctsRtw, stock("1.16.0");
+    table RuntctsRtw, stock("1.16.0") => data;
     wire rma_iov_count: Count = rma_iov, { array: Some(Array::RmaIov) }
         "number of rma_iov entries, at most 4";
     pub msg_length: u64, "length of the whole write";
@@ -29,12 +28,11 @@ packet_format! {
     pub runt_length: u64, "bytes that are sent in packets of this type, in all of them together";
     pub rma_iov: RmaIovs, { array: Some(Array::RmaIov) } "the target's memory";
     pub options: ReqOptions, "optional headers";
-    => data
 }
 
 // The spec does not describe it. read_iov is placed as in RUNTREAD_MSGRTM.
 packet_format! {
-    table RuntreadRtw, stock("1.16.0");
+    table RuntreadRtw, stock("1.16.0") => data;
     wire rma_iov_count: Count = rma_iov, { array: Some(Array::RmaIov) }
         "number of rma_iov entries, at most 4";
     pub msg_length: u64, "length of the whole write";
@@ -46,14 +44,12 @@ packet_format! {
     pub rma_iov: RmaIovs, { array: Some(Array::RmaIov) } "the target's memory";
     pub options: ReqOptions, "optional headers";
     pub read_iov: RmaIovs, { array: Some(Array::ReadIov) } "the requester's buffer";
-    => data
 }
 
 // Stock libfabric gives it the base header as its mandatory header. The spec reserves the code.
 packet_format! {
-    table ReadRtr, section("1.3");
+    table ReadRtr, section("1.3") => end;
     pub options: ReqOptions, "optional headers";
-    => end
 }
 
 #[cfg(test)]
