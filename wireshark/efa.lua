@@ -21,6 +21,14 @@ set_plugin_info({
 })
 
 -- >>> generated from efa_core::wire and efa_emu::frame, do not edit
+local PROTOCOL_VERSION = 4
+local RAW_ADDRESS_LENGTH = 32
+-- What a count has beyond the number of entries, and the most entries that are accepted.
+local ARRAYS = {
+    rma_iov = { bias = 0, most = 4 },
+    read_iov = { bias = 0, most = 4 },
+    extra_info = { bias = 3, most = 65535 },
+}
 local UDP_PORT = 61344
 local MAGIC = "EF"
 local HEADER_VERSION = 1
@@ -382,53 +390,56 @@ local SECTIONS = {
     { { "send_id", 4 }, { "padding", 4 } },
     { { "runt_length", 8 } },
 }
--- {unsent: no release sends or receives it; needs = bits of the features of which the receiver
--- must have announced one; numbers of the sections}
+-- {flag_names: of its flags; is_req, tagged, dc (delivery complete); segment: several make up one
+-- message; read: the receiver reads by RDMA; windowed: the rest goes in windows that CTS grants;
+-- formless: must not be on the wire; unsent: no release sends or receives it; starts: what a request
+-- begins; implies = bits of the flags that all have; needs = bits of the features of which the
+-- receiver must have announced one; numbers of the sections}
 local PACKETS = {
-    [1] = { name = "RTS", family = "retired", 1, 2 },
-    [2] = { name = "CONNACK", family = "retired", 1, 2 },
-    [3] = { name = "CTS", family = "control", 1, 3, 4, 5, 6, 2 },
-    [4] = { name = "CTSDATA", family = "control", 1, 5, 7, 8, 9, 10 },
-    [5] = { name = "READRSP", family = "control", 1, 3, 5, 4, 7, 10 },
-    [6] = { name = "RMA_CONTEXT", family = "local", 1, 2 },
-    [7] = { name = "EOR", family = "control", 1, 4, 5, 11, 2 },
-    [8] = { name = "ATOMRSP", family = "control", 1, 3, 12, 5, 7, 10 },
-    [9] = { name = "HANDSHAKE", family = "control", 1, 13, 14, 15, 16, 17, 18, 19, 20, 2 },
-    [10] = { name = "RECEIPT", family = "control", 1, 4, 21, 3, 2 },
-    [11] = { name = "READ_NACK", family = "control", needs = { 6 }, 1, 4, 5, 3, 2 },
-    [12] = { name = "PEER_ERROR", family = "control", 1, 22, 23, 24, 3, 2 },
-    [64] = { name = "EAGER_MSGRTM", family = "rtm", 1, 21, 25, 26, 27, 28, 29, 10 },
-    [65] = { name = "EAGER_TAGRTM", family = "rtm", tagged = true, 1, 21, 30, 25, 26, 27, 28, 29, 10 },
-    [66] = { name = "MEDIUM_MSGRTM", family = "rtm", 1, 21, 31, 8, 25, 26, 27, 28, 29, 10 },
-    [67] = { name = "MEDIUM_TAGRTM", family = "rtm", tagged = true, 1, 21, 31, 8, 30, 25, 26, 27, 28, 29, 10 },
-    [68] = { name = "LONGCTS_MSGRTM", family = "rtm", 1, 21, 31, 4, 32, 25, 26, 27, 28, 29, 10 },
-    [69] = { name = "LONGCTS_TAGRTM", family = "rtm", tagged = true, 1, 21, 31, 4, 32, 30, 25, 26, 27, 28, 29, 10 },
-    [70] = { name = "EAGER_RTW", family = "rtw", 1, 33, 34, 25, 26, 27, 28, 29, 10 },
-    [71] = { name = "LONGCTS_RTW", family = "rtw", 1, 33, 31, 4, 32, 34, 25, 26, 27, 28, 29, 10 },
-    [72] = { name = "SHORT_RTR", family = "rtr", 1, 33, 31, 5, 35, 34, 25, 26, 27, 28, 29, 2 },
-    [73] = { name = "LONGCTS_RTR", family = "rtr", 1, 33, 31, 5, 35, 34, 25, 26, 27, 28, 29, 2 },
-    [74] = { name = "WRITE_RTA", family = "rta", 1, 21, 33, 36, 37, 38, 34, 25, 26, 27, 28, 29, 10 },
-    [75] = { name = "FETCH_RTA", family = "rta", 1, 21, 33, 36, 37, 5, 34, 25, 26, 27, 28, 29, 10 },
-    [76] = { name = "COMPARE_RTA", family = "rta", 1, 21, 33, 36, 37, 5, 34, 25, 26, 27, 28, 29, 10 },
-    [128] = { name = "LONGREAD_MSGRTM", family = "rtm", needs = { 0 }, 1, 21, 31, 4, 39, 25, 26, 27, 28, 29, 40, 2 },
-    [129] = { name = "LONGREAD_TAGRTM", family = "rtm", tagged = true, needs = { 0 }, 1, 21, 31, 4, 39, 30, 25, 26, 27, 28, 29, 40, 2 },
-    [130] = { name = "LONGREAD_RTW", family = "rtw", needs = { 0 }, 1, 33, 31, 4, 39, 34, 25, 26, 27, 28, 29, 40, 2 },
-    [131] = { name = "READ_RTR", family = "rtr", unsent = true, 1, 25, 26, 27, 28, 29, 2 },
-    [133] = { name = "DC_EAGER_MSGRTM", family = "rtm", dc = true, needs = { 1 }, 1, 21, 41, 25, 26, 27, 28, 29, 10 },
-    [134] = { name = "DC_EAGER_TAGRTM", family = "rtm", tagged = true, dc = true, needs = { 1 }, 1, 21, 41, 30, 25, 26, 27, 28, 29, 10 },
-    [135] = { name = "DC_MEDIUM_MSGRTM", family = "rtm", dc = true, needs = { 1 }, 1, 21, 41, 31, 8, 25, 26, 27, 28, 29, 10 },
-    [136] = { name = "DC_MEDIUM_TAGRTM", family = "rtm", tagged = true, dc = true, needs = { 1 }, 1, 21, 41, 31, 8, 30, 25, 26, 27, 28, 29, 10 },
-    [137] = { name = "DC_LONGCTS_MSGRTM", family = "rtm", dc = true, needs = { 1 }, 1, 21, 31, 4, 32, 25, 26, 27, 28, 29, 10 },
-    [138] = { name = "DC_LONGCTS_TAGRTM", family = "rtm", tagged = true, dc = true, needs = { 1 }, 1, 21, 31, 4, 32, 30, 25, 26, 27, 28, 29, 10 },
-    [139] = { name = "DC_EAGER_RTW", family = "rtw", dc = true, needs = { 1 }, 1, 33, 41, 34, 25, 26, 27, 28, 29, 10 },
-    [140] = { name = "DC_LONGCTS_RTW", family = "rtw", dc = true, needs = { 1 }, 1, 33, 31, 4, 32, 34, 25, 26, 27, 28, 29, 10 },
-    [141] = { name = "DC_WRITE_RTA", family = "rta", dc = true, needs = { 1 }, 1, 21, 33, 36, 37, 4, 34, 25, 26, 27, 28, 29, 10 },
-    [142] = { name = "RUNTCTS_MSGRTM", family = "rtm", unsent = true, 1, 21, 31, 4, 32, 8, 42, 25, 26, 27, 28, 29, 10 },
-    [143] = { name = "RUNTCTS_TAGRTM", family = "rtm", tagged = true, unsent = true, 1, 21, 31, 4, 32, 8, 42, 30, 25, 26, 27, 28, 29, 10 },
-    [144] = { name = "RUNTCTS_RTW", family = "rtw", unsent = true, 1, 33, 31, 4, 32, 8, 42, 34, 25, 26, 27, 28, 29, 10 },
-    [145] = { name = "RUNTREAD_MSGRTM", family = "rtm", needs = { 0, 4 }, 1, 21, 31, 4, 39, 8, 42, 25, 26, 27, 28, 29, 40, 10 },
-    [146] = { name = "RUNTREAD_TAGRTM", family = "rtm", tagged = true, needs = { 0, 4 }, 1, 21, 31, 4, 39, 8, 42, 30, 25, 26, 27, 28, 29, 40, 10 },
-    [147] = { name = "RUNTREAD_RTW", family = "rtw", unsent = true, 1, 33, 31, 4, 39, 8, 42, 34, 25, 26, 27, 28, 29, 40, 10 },
+    [1] = { name = "RTS", family = "retired", flag_names = UNIVERSAL_FLAGS, formless = true, 1, 2 },
+    [2] = { name = "CONNACK", family = "retired", flag_names = UNIVERSAL_FLAGS, formless = true, 1, 2 },
+    [3] = { name = "CTS", family = "control", flag_names = CTS_FLAGS, 1, 3, 4, 5, 6, 2 },
+    [4] = { name = "CTSDATA", family = "control", flag_names = UNIVERSAL_FLAGS, 1, 5, 7, 8, 9, 10 },
+    [5] = { name = "READRSP", family = "control", flag_names = UNIVERSAL_FLAGS, 1, 3, 5, 4, 7, 10 },
+    [6] = { name = "RMA_CONTEXT", family = "local", flag_names = UNIVERSAL_FLAGS, formless = true, 1, 2 },
+    [7] = { name = "EOR", family = "control", flag_names = UNIVERSAL_FLAGS, 1, 4, 5, 11, 2 },
+    [8] = { name = "ATOMRSP", family = "control", flag_names = UNIVERSAL_FLAGS, 1, 3, 12, 5, 7, 10 },
+    [9] = { name = "HANDSHAKE", family = "control", flag_names = HANDSHAKE_FLAGS, 1, 13, 14, 15, 16, 17, 18, 19, 20, 2 },
+    [10] = { name = "RECEIPT", family = "control", flag_names = UNIVERSAL_FLAGS, 1, 4, 21, 3, 2 },
+    [11] = { name = "READ_NACK", family = "control", flag_names = UNIVERSAL_FLAGS, needs = { 6 }, 1, 4, 5, 3, 2 },
+    [12] = { name = "PEER_ERROR", family = "control", flag_names = UNIVERSAL_FLAGS, 1, 22, 23, 24, 3, 2 },
+    [64] = { name = "EAGER_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, starts = "Eager message", implies = { 2 }, 1, 21, 25, 26, 27, 28, 29, 10 },
+    [65] = { name = "EAGER_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, starts = "Eager message", implies = { 2, 3 }, 1, 21, 30, 25, 26, 27, 28, 29, 10 },
+    [66] = { name = "MEDIUM_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, segment = true, starts = "Medium message", implies = { 2 }, 1, 21, 31, 8, 25, 26, 27, 28, 29, 10 },
+    [67] = { name = "MEDIUM_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, starts = "Medium message", implies = { 2, 3 }, 1, 21, 31, 8, 30, 25, 26, 27, 28, 29, 10 },
+    [68] = { name = "LONGCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, windowed = true, starts = "Long-CTS message", implies = { 2 }, 1, 21, 31, 4, 32, 25, 26, 27, 28, 29, 10 },
+    [69] = { name = "LONGCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, windowed = true, starts = "Long-CTS message", implies = { 2, 3 }, 1, 21, 31, 4, 32, 30, 25, 26, 27, 28, 29, 10 },
+    [70] = { name = "EAGER_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated eager write", 1, 33, 34, 25, 26, 27, 28, 29, 10 },
+    [71] = { name = "LONGCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, windowed = true, starts = "Emulated long-CTS write", 1, 33, 31, 4, 32, 34, 25, 26, 27, 28, 29, 10 },
+    [72] = { name = "SHORT_RTR", family = "rtr", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated short read", 1, 33, 31, 5, 35, 34, 25, 26, 27, 28, 29, 2 },
+    [73] = { name = "LONGCTS_RTR", family = "rtr", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated long-CTS read", 1, 33, 31, 5, 35, 34, 25, 26, 27, 28, 29, 2 },
+    [74] = { name = "WRITE_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated atomic", implies = { 5 }, 1, 21, 33, 36, 37, 38, 34, 25, 26, 27, 28, 29, 10 },
+    [75] = { name = "FETCH_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated fetch atomic", implies = { 5 }, 1, 21, 33, 36, 37, 5, 34, 25, 26, 27, 28, 29, 10 },
+    [76] = { name = "COMPARE_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated compare atomic", implies = { 5 }, 1, 21, 33, 36, 37, 5, 34, 25, 26, 27, 28, 29, 10 },
+    [128] = { name = "LONGREAD_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, read = true, starts = "Long READ message", implies = { 2 }, needs = { 0 }, 1, 21, 31, 4, 39, 25, 26, 27, 28, 29, 40, 2 },
+    [129] = { name = "LONGREAD_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, read = true, starts = "Long READ message", implies = { 2, 3 }, needs = { 0 }, 1, 21, 31, 4, 39, 30, 25, 26, 27, 28, 29, 40, 2 },
+    [130] = { name = "LONGREAD_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, read = true, starts = "Emulated long-read write", needs = { 0 }, 1, 33, 31, 4, 39, 34, 25, 26, 27, 28, 29, 40, 2 },
+    [131] = { name = "READ_RTR", family = "rtr", flag_names = REQ_FLAGS, is_req = true, unsent = true, 1, 25, 26, 27, 28, 29, 2 },
+    [133] = { name = "DC_EAGER_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, starts = "DC Eager message", implies = { 2 }, needs = { 1 }, 1, 21, 41, 25, 26, 27, 28, 29, 10 },
+    [134] = { name = "DC_EAGER_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, starts = "DC Eager message", implies = { 2, 3 }, needs = { 1 }, 1, 21, 41, 30, 25, 26, 27, 28, 29, 10 },
+    [135] = { name = "DC_MEDIUM_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, segment = true, starts = "DC Medium message", implies = { 2 }, needs = { 1 }, 1, 21, 41, 31, 8, 25, 26, 27, 28, 29, 10 },
+    [136] = { name = "DC_MEDIUM_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, segment = true, starts = "DC Medium message", implies = { 2, 3 }, needs = { 1 }, 1, 21, 41, 31, 8, 30, 25, 26, 27, 28, 29, 10 },
+    [137] = { name = "DC_LONGCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, windowed = true, starts = "DC Long-CTS message", implies = { 2 }, needs = { 1 }, 1, 21, 31, 4, 32, 25, 26, 27, 28, 29, 10 },
+    [138] = { name = "DC_LONGCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, windowed = true, starts = "DC Long-CTS message", implies = { 2, 3 }, needs = { 1 }, 1, 21, 31, 4, 32, 30, 25, 26, 27, 28, 29, 10 },
+    [139] = { name = "DC_EAGER_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, dc = true, starts = "Emulated DC eager write", needs = { 1 }, 1, 33, 41, 34, 25, 26, 27, 28, 29, 10 },
+    [140] = { name = "DC_LONGCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, dc = true, windowed = true, starts = "Emulated DC long-CTS write", needs = { 1 }, 1, 33, 31, 4, 32, 34, 25, 26, 27, 28, 29, 10 },
+    [141] = { name = "DC_WRITE_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, dc = true, starts = "Emulated DC atomic", implies = { 5 }, needs = { 1 }, 1, 21, 33, 36, 37, 4, 34, 25, 26, 27, 28, 29, 10 },
+    [142] = { name = "RUNTCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, segment = true, windowed = true, unsent = true, starts = "Runting CTS message", implies = { 2 }, 1, 21, 31, 4, 32, 8, 42, 25, 26, 27, 28, 29, 10 },
+    [143] = { name = "RUNTCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, windowed = true, unsent = true, starts = "Runting CTS message", implies = { 2, 3 }, 1, 21, 31, 4, 32, 8, 42, 30, 25, 26, 27, 28, 29, 10 },
+    [144] = { name = "RUNTCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, windowed = true, unsent = true, starts = "Runting CTS write", 1, 33, 31, 4, 32, 8, 42, 34, 25, 26, 27, 28, 29, 10 },
+    [145] = { name = "RUNTREAD_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, segment = true, read = true, starts = "Runting read message", implies = { 2 }, needs = { 0, 4 }, 1, 21, 31, 4, 39, 8, 42, 25, 26, 27, 28, 29, 40, 10 },
+    [146] = { name = "RUNTREAD_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, read = true, starts = "Runting read message", implies = { 2, 3 }, needs = { 0, 4 }, 1, 21, 31, 4, 39, 8, 42, 30, 25, 26, 27, 28, 29, 40, 10 },
+    [147] = { name = "RUNTREAD_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, read = true, unsent = true, starts = "Runting read write", 1, 33, 31, 4, 39, 8, 42, 34, 25, 26, 27, 28, 29, 40, 10 },
 }
 -- <<< generated
 
@@ -653,18 +664,19 @@ declare_rules(efa_rdm, "efa_rdm", PACKET_RULES)
 -- Reading packets
 -- ------------------------------------------------------------------------------------------------
 
--- Stock receivers have room for four iovs; the codec bounds the capability words.
-local MOST_ENTRIES = { rma_iov = 4, read_iov = 4, extra_info = 0xFFFF }
-local RAW_ADDRESS_LENGTH = 32
-local PROTOCOL_VERSION = 4
-local COMPARE_RTA = 76
 -- How much of a packet is copied into a Lua string at once: more than any header that stock sends.
 local HEADER_WINDOW = 512
 
-local STATUS = {} -- codes by name
-for code, name in pairs(STATUSES) do
-    STATUS[name] = code
+-- The codes or bits of a table by their names. A name that the table does not have is an error.
+local function by_name(names)
+    local codes = {}
+    for code, name in pairs(names) do
+        codes[name] = code
+    end
+    return setmetatable(codes, { __index = function(_, name) error("no " .. name .. " is declared", 2) end })
 end
+local TYPE, OPCODE, STATUS = by_name(TYPES), by_name(OPCODES), by_name(STATUSES)
+local REQ_FLAG, FEATURE, REF_KIND = by_name(REQ_FLAGS), by_name(FEATURES), by_name(REF_KINDS)
 local IS_TSHARK = not gui_enabled()
 
 -- Arithmetic, because Lua 5.2 and 5.4 have no bit operators in common.
@@ -672,25 +684,9 @@ local function has_bit(value, bit)
     return floor(value / 2 ^ bit) % 2 == 1
 end
 
-local FLAG_NAMES_OF = {
-    rtm = REQ_FLAGS, rtw = REQ_FLAGS, rtr = REQ_FLAGS, rta = REQ_FLAGS,
-    control = UNIVERSAL_FLAGS, retired = UNIVERSAL_FLAGS, ["local"] = UNIVERSAL_FLAGS,
-}
--- Flags that stock libfabric sets on every packet of the family; 1.11.0 relies on them.
-local TYPE_FLAGS = { rtm = { 2 }, rta = { 5 } }
-local TAGGED_FLAG = 3
-
 for code, packet in pairs(PACKETS) do
     packet.code = code
-    packet.is_req = FLAG_NAMES_OF[packet.family] == REQ_FLAGS
-    packet.flag_names = FLAG_NAMES_OF[packet.family]
-    packet.type_flags = { table.unpack(TYPE_FLAGS[packet.family] or {}) }
-    if packet.tagged then
-        packet.type_flags[#packet.type_flags + 1] = TAGGED_FLAG
-    end
 end
-PACKETS[3].flag_names = CTS_FLAGS
-PACKETS[9].flag_names = HANDSHAKE_FLAGS
 
 -- What a packet of one type with one set of flags consists of. Fields are tables
 -- {name, width, group = subtree, counts = array}; an array is a table of fields with `array` set.
@@ -718,7 +714,6 @@ local INFO_FIELDS = {
     { "seg_offset", "offset" }, { "runt_length", "runt" }, { "recv_length", "window" },
     { "rma_iov_count", "rma_iov" }, { "read_iov_count", "read_iov" },
 }
-local RAW_ADDRESS_BIT, CONNID_BIT = 0, 15
 
 local function check_flags(plan, flags)
     local packet, issues = plan.packet, {}
@@ -733,14 +728,14 @@ local function check_flags(plan, flags)
         issues[#issues + 1] = { RULES["unknown-flags"],
             format("flags 0x%04x are not defined for %s", unknown, packet.name) }
     end
-    for _, bit in ipairs(packet.type_flags) do
+    for _, bit in ipairs(packet.implies or {}) do
         if not has_bit(flags, bit) then
             issues[#issues + 1] = { RULES["req-flags"],
                 format("every %s has the flag %s, and libfabric 1.11.0 relies on it",
                     packet.name, REQ_FLAGS[bit]) }
         end
     end
-    if packet.is_req and has_bit(flags, RAW_ADDRESS_BIT) and has_bit(flags, CONNID_BIT) then
+    if packet.is_req and has_bit(flags, REQ_FLAG.raw_addr_hdr) and has_bit(flags, REQ_FLAG.connid_hdr) then
         issues[#issues + 1] = { RULES["one-identity"],
             "stock libfabric sends either the raw address or the connid, never both" }
     end
@@ -872,17 +867,15 @@ local function walk(p, plan, add)
     for i = first, #steps do
         local step = steps[i]
         if step.array then
-            local count = counts[step.array] or 0
-            if step.array == "extra_info" then
-                if count < 3 then
-                    issue(p, "packet-form", format("nextra_p3 is %.0f: the number of words plus 3", count))
-                    p.malformed = true
-                end
-                count = math.max(count - 3, 0)
+            local count, array = counts[step.array] or 0, ARRAYS[step.array]
+            if count < array.bias then
+                issue(p, "packet-form", format("nextra_p3 is %.0f: the number of words plus %d", count, array.bias))
+                p.malformed = true
             end
-            if count > MOST_ENTRIES[step.array] then
+            count = math.max(count - array.bias, 0)
+            if count > array.most then
                 issue(p, "packet-form", format("%.0f entries of %s, but at most %d are allowed",
-                    count, step.array, MOST_ENTRIES[step.array]))
+                    count, step.array, array.most))
                 p.malformed = true
             end
             p[step.array] = {}
@@ -975,7 +968,7 @@ local function check(p, plan)
     local expected = p.msg_length
     if not expected then
         -- The data of a comparing atomic are two operands.
-        expected = p.code == COMPARE_RTA and floor(p.data_length / 2) or p.data_length
+        expected = p.code == TYPE.COMPARE_RTA and floor(p.data_length / 2) or p.data_length
     end
     for _, name in ipairs({ "rma_iov", "read_iov" }) do
         local total = p[name] and iov_total(p[name], name)
@@ -1030,7 +1023,7 @@ local function read_packet(tvb, reported, make_add)
         issue(p, "packet-form", format("version %d, but only %d is known", p.version, PROTOCOL_VERSION))
         p.malformed = true
     end
-    if packet.family == "retired" or packet.family == "local" then
+    if packet.formless then
         issue(p, "packet-form", p.name .. " must not be on the wire")
         p.malformed = true
     end
@@ -1038,14 +1031,14 @@ local function read_packet(tvb, reported, make_add)
         issue(p, "packet-form", p.name .. ": no release of libfabric sends or receives it")
         p.malformed = true
     end
-    if p.code == 9 then
+    if p.code == TYPE.HANDSHAKE then
         -- Half of the word: a Lua number does not hold 64 bits.
         p.features = p.extra_info and p.extra_info[1] and number_at(p, plan.size, 4) or 0
     end
     if not p.truncated then
         check(p, plan)
     end
-    if p.code == 9 and not p.truncated and not p.malformed then
+    if p.code == TYPE.HANDSHAKE and not p.truncated and not p.malformed then
         for index in ipairs(p.extra_info) do
             local unknown = unknown_features(tvb, plan.size + 8 * (index - 1), index - 1)
             if unknown then
@@ -1066,31 +1059,13 @@ end
 -- each frame twice, as sent and as received; the two sights are followed separately, because they
 -- differ in order.
 
-local SUBPROTOCOLS = {
-    [64] = "Eager message", [65] = "Eager message", [66] = "Medium message",
-    [67] = "Medium message", [68] = "Long-CTS message", [69] = "Long-CTS message",
-    [70] = "Emulated eager write", [71] = "Emulated long-CTS write", [72] = "Emulated short read",
-    [73] = "Emulated long-CTS read", [74] = "Emulated atomic", [75] = "Emulated fetch atomic",
-    [76] = "Emulated compare atomic", [128] = "Long READ message", [129] = "Long READ message",
-    [130] = "Emulated long-read write", [133] = "DC Eager message", [134] = "DC Eager message",
-    [135] = "DC Medium message", [136] = "DC Medium message", [137] = "DC Long-CTS message",
-    [138] = "DC Long-CTS message", [139] = "Emulated DC eager write",
-    [140] = "Emulated DC long-CTS write", [141] = "Emulated DC atomic",
-    [142] = "Runting CTS message", [143] = "Runting CTS message", [144] = "Runting CTS write",
-    [145] = "Runting read message", [146] = "Runting read message", [147] = "Runting read write",
-}
 local OPERATIONS = { rtm = "message", rtw = "write", rtr = "read", rta = "atomic" }
--- REQ packets of which several make up one message.
-local IN_SEGMENTS = {
-    [66] = true, [67] = true, [135] = true, [136] = true, [142] = true, [143] = true,
-    [145] = true, [146] = true,
-}
-local LONGREAD = { [128] = true, [129] = true, [130] = true, [145] = true, [146] = true }
-local LONGCTS = { [68] = true, [69] = true, [71] = true, [137] = true, [138] = true, [140] = true }
 -- What shows that the sender of a handshake is at least so old, newest first.
 local VERSION_OF_FEATURE = {
-    { 9, "after 2.6.0" }, { 8, "2.1 or later" }, { 7, "1.22 or later" }, { 6, "1.20 or later" },
-    { 5, "1.18 or later" }, { 4, "1.16 or later" }, { 3, "1.14 or later" }, { 1, "1.12 or later" },
+    { FEATURE.peer_error, "after 2.6.0" }, { FEATURE.unsolicited_write_recv, "2.1 or later" },
+    { FEATURE.user_recv_qp, "1.22 or later" }, { FEATURE.read_nack, "1.20 or later" },
+    { FEATURE.rdma_write, "1.18 or later" }, { FEATURE.runting_read, "1.16 or later" },
+    { FEATURE.connid_header, "1.14 or later" }, { FEATURE.delivery_complete, "1.12 or later" },
 }
 local MSG_IDS = 2 ^ 32
 -- Receivers of libfabric 1.17 and older abort when a message is so far ahead.
@@ -1098,7 +1073,6 @@ local REORDER_WINDOW = 16384
 -- Data kept for reassembly, in all messages together.
 local MOST_KEPT_BYTES = 128 * 1024 * 1024
 
-local READ_NACK_BIT = 13
 local P2P_RECEIVED, P2P_SENT = 1, 0
 
 local state
@@ -1406,7 +1380,7 @@ end
 -- Whether nothing can have been said before: the first request of a queue pair, message 0 to a peer
 -- that does not know the sender yet, or a request for a handshake.
 local function begins_conversation(p, context)
-    if not p.packet.is_req or not has_bit(p.flags, RAW_ADDRESS_BIT) then
+    if not p.packet.is_req or not has_bit(p.flags, REQ_FLAG.raw_addr_hdr) then
         return false
     end
     return context.sequence == 0 and not context.retransmission or p.msg_id == 0
@@ -1502,14 +1476,14 @@ local FOLLOW = {} -- by packet type: how the packet continues or begins a transf
 
 local function never_granted(c, p, name, id, frame)
     if c.from_start then
-        local rule = p.code == 4 and "ctsdata-names-cts" or "answer-names-request"
+        local rule = p.code == TYPE.CTSDATA and "ctsdata-names-cts" or "answer-names-request"
         note(frame, rule, format("%s %.0f names no operation of the receiver", name, id))
     end
 end
 
 local function begin(c, me, p, frame, now, length)
     local operation = p.packet.tagged and "tagged message" or OPERATIONS[p.packet.family]
-    local transfer = new_transfer(c, operation, SUBPROTOCOLS[p.code] or p.name, me, length, now)
+    local transfer = new_transfer(c, operation, p.packet.starts or p.name, me, length, now)
     transfer.kind = p.packet.family
     join(transfer, frame, now)
     if p.send_id then
@@ -1521,13 +1495,13 @@ local function begin(c, me, p, frame, now, length)
         transfer.awaits_answer = true
     end
     transfer.dc = p.packet.dc
-    if LONGREAD[p.code] then
+    if p.packet.read then
         transfer.iovs = p.read_iov
         table.insert(me.long_reads, transfer)
     end
     -- Bytes that may be sent without a CTS, and those that each CTS grants.
-    transfer.granted = LONGREAD[p.code] and (p.runt_length or 0) or p.msg_length or p.data_length
-    if LONGCTS[p.code] then
+    transfer.granted = p.packet.read and (p.runt_length or 0) or p.msg_length or p.data_length
+    if p.packet.windowed then
         transfer.granted = math.min(p.data_length, length)
         if p.data_length > length then
             note(frame, "segment-bounds", format("%d bytes, in a message of %.0f", p.data_length, length))
@@ -1549,7 +1523,7 @@ local function finish_if_whole(transfer, p, frame, now)
     if transfer.bytes >= room then
         transfer.shape = nil -- a packet of the same number is another message
         if transfer.bytes >= transfer.length and not transfer.dc
-            and (p.runt_length or not LONGREAD[p.code]) then
+            and (p.runt_length or not p.packet.read) then
             finish(transfer, frame, now)
         end
     end
@@ -1557,7 +1531,7 @@ end
 
 local function follow_message(c, me, you, p, frame, now)
     local known = me.messages[p.msg_id]
-    local answers_nack = LONGCTS[p.code] and has_bit(p.flags, READ_NACK_BIT)
+    local answers_nack = p.packet.windowed and has_bit(p.flags, REQ_FLAG.read_nack)
     if known and answers_nack then
         known.subprotocol = known.subprotocol .. ", continued as long-CTS"
         known.dc = known.dc or p.packet.dc
@@ -1565,7 +1539,7 @@ local function follow_message(c, me, you, p, frame, now)
         join(known, frame, now)
         return
     end
-    if known and known.shape and IN_SEGMENTS[p.code] then
+    if known and known.shape and p.packet.segment then
         local shape = shape_of(p)
         if shape ~= known.shape then
             note(frame, "segment-agreement", format("%s; it began as %s", shape, known.shape))
@@ -1579,7 +1553,7 @@ local function follow_message(c, me, you, p, frame, now)
     if not answers_nack then
         put_in_order(me, transfer, p, frame, c.from_start)
     end
-    if IN_SEGMENTS[p.code] and me.messages[p.msg_id] == transfer then
+    if p.packet.segment and me.messages[p.msg_id] == transfer then
         transfer.shape = shape_of(p)
     end
     if not transfer.runs then
@@ -1590,7 +1564,7 @@ end
 
 local function follow_write(c, me, you, p, frame, now)
     local transfer = begin(c, me, p, frame, now, p.msg_length or p.data_length)
-    if p.code == 70 and p.rma_iov_count == 0 then
+    if p.code == TYPE.EAGER_RTW and p.rma_iov_count == 0 then
         transfer.operation, transfer.subprotocol = "handshake", "Request for a handshake"
     end
     if not transfer.runs then
@@ -1634,7 +1608,7 @@ end
 local function follow_atomic(c, me, you, p, frame, now)
     local transfer = begin(c, me, p, frame, now, iov_total(p.rma_iov, "rma_iov"))
     put_in_order(me, transfer, p, frame, c.from_start)
-    if p.code == 74 then
+    if p.code == TYPE.WRITE_RTA then
         finish(transfer, frame, now)
     end
 end
@@ -1646,7 +1620,7 @@ for code, packet in pairs(PACKETS) do
 end
 
 -- CTS: the owner of send_id may send recv_length bytes and name recv_id with them.
-FOLLOW[3] = function(c, me, you, p, frame, now)
+FOLLOW[TYPE.CTS] = function(c, me, you, p, frame, now)
     if p.recv_length == 0 then
         note(frame, "cts-positive", "the sender cannot go on with that")
     end
@@ -1683,7 +1657,7 @@ local function stream(transfer, p, offset, frame, now)
 end
 
 -- CTSDATA
-FOLLOW[4] = function(c, me, you, p, frame, now)
+FOLLOW[TYPE.CTSDATA] = function(c, me, you, p, frame, now)
     local transfer = you.recv_ops[p.recv_id]
     if not transfer then
         return never_granted(c, p, "recv_id", p.recv_id, frame)
@@ -1705,7 +1679,7 @@ local function answered_request(c, ops, p, frame, now)
 end
 
 -- READRSP
-FOLLOW[5] = function(c, me, you, p, frame, now)
+FOLLOW[TYPE.READRSP] = function(c, me, you, p, frame, now)
     local transfer = answered_request(c, you.recv_ops, p, frame, now)
     if transfer then
         me.send_ops[p.send_id] = transfer
@@ -1715,7 +1689,7 @@ FOLLOW[5] = function(c, me, you, p, frame, now)
 end
 
 -- ATOMRSP
-FOLLOW[8] = function(c, me, you, p, frame, now)
+FOLLOW[TYPE.ATOMRSP] = function(c, me, you, p, frame, now)
     local transfer = answered_request(c, you.fetch_ops, p, frame, now)
     if transfer then
         finish(transfer, frame, now)
@@ -1738,11 +1712,11 @@ local function follow_acknowledgement(is_due)
         finish(transfer, frame, now)
     end
 end
-FOLLOW[7] = follow_acknowledgement(function(transfer) return transfer.iovs end)
-FOLLOW[10] = follow_acknowledgement(function(transfer) return transfer.dc end)
+FOLLOW[TYPE.EOR] = follow_acknowledgement(function(transfer) return transfer.iovs end)
+FOLLOW[TYPE.RECEIPT] = follow_acknowledgement(function(transfer) return transfer.dc end)
 
 -- HANDSHAKE
-FOLLOW[9] = function(c, me, you, p, frame, now)
+FOLLOW[TYPE.HANDSHAKE] = function(c, me, you, p, frame, now)
     if me.handshake then
         note(frame, "handshake-once", format("the first was in frame %d", me.handshake))
     else
@@ -1756,7 +1730,7 @@ FOLLOW[9] = function(c, me, you, p, frame, now)
     -- Shared by all packets until the next handshake.
     me.negotiated = { sender = me.announced, receiver = you.announced }
     you.negotiated = { sender = you.announced, receiver = me.announced }
-    if you.handshake and you.features and has_bit(you.features, 6) and not p.device_version then
+    if you.handshake and you.features and has_bit(you.features, FEATURE.read_nack) and not p.device_version then
         note(frame, "device-version",
             "receivers of libfabric 1.20 and later read the field without looking whether it is there")
     end
@@ -1776,7 +1750,7 @@ FOLLOW[9] = function(c, me, you, p, frame, now)
 end
 
 -- READ_NACK
-FOLLOW[11] = function(c, me, you, p, frame, now)
+FOLLOW[TYPE.READ_NACK] = function(c, me, you, p, frame, now)
     local transfer = you.send_ops[p.send_id]
     note(frame, "read-refused", "the sender has to send the data in packets instead")
     if not transfer then
@@ -1787,10 +1761,10 @@ FOLLOW[11] = function(c, me, you, p, frame, now)
 end
 
 -- PEER_ERROR
-FOLLOW[12] = function(c, me, you, p, frame, now)
+FOLLOW[TYPE.PEER_ERROR] = function(c, me, you, p, frame, now)
     note(frame, "peer-error", format("provider error %.0f", p.prov_errno))
     local transfer
-    if p.ref_kind == 0 then
+    if p.ref_kind == REF_KIND.OPERATION then
         transfer = you.send_ops[p.op_id] or you.recv_ops[p.op_id]
     else
         transfer = me.messages[p.op_id] or you.messages[p.op_id]
@@ -1846,7 +1820,7 @@ local function follow_packet(context, p)
     if c.from_start == nil then
         -- A packet without an address that arrives first may be a late one, for a predecessor.
         local is_from_birth = state.born[context.has_direction][c.near.endpoint]
-            and (context.is_own or p.packet.is_req and has_bit(p.flags, RAW_ADDRESS_BIT))
+            and (context.is_own or p.packet.is_req and has_bit(p.flags, REQ_FLAG.raw_addr_hdr))
         c.from_start = is_from_birth or begins_conversation(p, context)
     end
     find_refused(context, me, p)
@@ -1865,7 +1839,7 @@ local function follow_packet(context, p)
     end
     check_features(c, you, p, frame)
     if p.packet.is_req and c.from_start and not you.handshake
-        and not has_bit(p.flags, RAW_ADDRESS_BIT) then
+        and not has_bit(p.flags, REQ_FLAG.raw_addr_hdr) then
         note(frame, "raw-address-first",
             "the peer has sent no handshake yet, so it may not know who sends this")
     end
@@ -2009,7 +1983,7 @@ local function summary(p)
         parts[#parts + 1] = format("%s %s", ATOMIC_OPS[p.atomic_op] or p.atomic_op,
             DATATYPES[p.atomic_datatype] or p.atomic_datatype or "?")
     end
-    if p.code == 9 and p.extra_info and p.extra_info[1] then
+    if p.code == TYPE.HANDSHAKE and p.extra_info and p.extra_info[1] then
         parts[#parts + 1] = "features=" .. hex64(p.tvb, p.plan.size)
     end
     if p.device_version then
@@ -2159,11 +2133,6 @@ end
 -- The dissectors
 -- ------------------------------------------------------------------------------------------------
 
-local OPCODE = {}
-for code, name in pairs(OPCODES) do
-    OPCODE[name] = code
-end
-local HANDSHAKE = 9
 
 local function show_issues(item, issues)
     if issues then
@@ -2369,7 +2338,7 @@ function efa_rdm.dissector(tvb, pinfo, tree)
         if p.malformed then
             add_generated(item, F.malformed, true)
         end
-        if p.code == HANDSHAKE and not p.malformed then
+        if p.code == TYPE.HANDSHAKE and not p.malformed then
             add_generated(item, F.sender_version, sender_version(p))
         end
         show_negotiated(item, pinfo.number)

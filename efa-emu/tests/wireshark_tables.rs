@@ -10,12 +10,13 @@ use std::fmt::Write;
 use std::path::Path;
 
 use bitflags::Flags;
+use efa_core::address::RawAddress;
 use efa_core::endpoint::ProviderError;
 use efa_core::nic::Status;
 use efa_core::wire::fields::{Array, FieldDescriptor, Kind, Presence, Width, sections};
 use efa_core::wire::{
-    AtomicDatatype, AtomicOp, CtsFlags, ExtraFeatures, Family, HandshakeFlags, PacketType,
-    PeerErrorRefKind, ReqFlags, UniversalFlags,
+    AtomicDatatype, AtomicOp, CtsFlags, ExtraFeatures, ExtraInfo, Family, FlagSet, HandshakeFlags,
+    PROTOCOL_VERSION, PacketType, PeerErrorRefKind, ReqFlags, RmaIovs, UniversalFlags,
 };
 use efa_emu::frame::header::{self, Format, Presence as When, Sender};
 use efa_emu::frame::{self, Opcode};
@@ -223,6 +224,23 @@ fn transport_header(out: &mut String) {
 fn generated() -> String {
     let mut out = String::from(BEGIN);
 
+    writeln!(out, "local PROTOCOL_VERSION = {PROTOCOL_VERSION}").unwrap();
+    writeln!(out, "local RAW_ADDRESS_LENGTH = {}", RawAddress::LEN).unwrap();
+    out.push_str("-- What a count has beyond the number of entries, and the most entries that are accepted.\n");
+    out.push_str("local ARRAYS = {\n");
+    for (of, bias, most) in [
+        (Array::RmaIov, 0, RmaIovs::MAX),
+        (Array::ReadIov, 0, RmaIovs::MAX),
+        (
+            Array::ExtraInfo,
+            ExtraInfo::default().nextra_p3(),
+            ExtraInfo::MAX,
+        ),
+    ] {
+        let name = array(of);
+        writeln!(out, "    {name} = {{ bias = {bias}, most = {most} }},").unwrap();
+    }
+    out.push_str("}\n");
     writeln!(out, "local UDP_PORT = {}", frame::UDP_PORT).unwrap();
     writeln!(out, "local MAGIC = \"{}\"", header::MAGIC.escape_ascii()).unwrap();
     writeln!(out, "local HEADER_VERSION = {}", header::VERSION).unwrap();
@@ -311,8 +329,13 @@ fn generated() -> String {
     out.extend(distinct.iter().map(String::as_str));
     out.push_str("}\n");
 
-    out.push_str("-- {unsent: no release sends or receives it; needs = bits of the features of which the receiver\n");
-    out.push_str("-- must have announced one; numbers of the sections}\n");
+    out.push_str(
+        "-- {flag_names: of its flags; is_req, tagged, dc (delivery complete); segment: several make up one\n\
+         -- message; read: the receiver reads by RDMA; windowed: the rest goes in windows that CTS grants;\n\
+         -- formless: must not be on the wire; unsent: no release sends or receives it; starts: what a request\n\
+         -- begins; implies = bits of the flags that all have; needs = bits of the features of which the\n\
+         -- receiver must have announced one; numbers of the sections}\n",
+    );
     out.push_str("local PACKETS = {\n");
     for packet_type in PacketType::ALL {
         let sections: Vec<_> = section_lines(*packet_type)
@@ -321,15 +344,40 @@ fn generated() -> String {
                 (index.unwrap() + 1).to_string()
             })
             .collect();
-        let mut more = String::new();
-        if packet_type.is_tagged() {
-            more.push_str(", tagged = true");
+        let flags = match packet_type.flag_set() {
+            FlagSet::Universal => "UNIVERSAL_FLAGS",
+            FlagSet::Req => "REQ_FLAGS",
+            FlagSet::Cts => "CTS_FLAGS",
+            FlagSet::Handshake => "HANDSHAKE_FLAGS",
+        };
+        let mut more = format!(", flag_names = {flags}");
+        for (name, holds) in [
+            ("is_req", packet_type.is_req()),
+            ("tagged", packet_type.is_tagged()),
+            ("dc", packet_type.is_delivery_complete()),
+            ("segment", packet_type.is_segment_of_message()),
+            ("read", packet_type.is_read_by_receiver()),
+            ("windowed", packet_type.is_windowed_by_receiver()),
+            ("formless", !packet_type.has_format()),
+            (
+                "unsent",
+                packet_type.has_format() && !packet_type.has_header(),
+            ),
+        ] {
+            if holds {
+                write!(more, ", {name} = true").unwrap();
+            }
         }
-        if packet_type.is_delivery_complete() {
-            more.push_str(", dc = true");
+        if let Some(subprotocol) = packet_type.starts() {
+            write!(more, ", starts = \"{subprotocol}\"").unwrap();
         }
-        if packet_type.has_format() && !packet_type.has_header() {
-            more.push_str(", unsent = true");
+        let implied: Vec<_> = packet_type
+            .implied_flags()
+            .iter()
+            .map(|flag| flag.bits().trailing_zeros().to_string())
+            .collect();
+        if !implied.is_empty() {
+            write!(more, ", implies = {{ {} }}", implied.join(", ")).unwrap();
         }
         let needs: Vec<_> = packet_type
             .needs_any_of()

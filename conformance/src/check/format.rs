@@ -53,17 +53,7 @@ pub(super) fn breaches(reading: &Reading) -> Vec<(&'static Rule, String)> {
 
 fn flags(reading: &Reading, found: &mut Vec<(&'static Rule, String)>) {
     let flags = ReqFlags::from_bits_retain(reading.flags);
-    let needed = match reading.said {
-        Said::Atomic(_) => ReqFlags::ATOMIC,
-        Said::Message(message) if message.msg_id.is_some() => {
-            if reading.packet_type.is_tagged() {
-                ReqFlags::MSG.union(ReqFlags::TAGGED)
-            } else {
-                ReqFlags::MSG
-            }
-        }
-        _ => return,
-    };
+    let needed = reading.packet_type.implied_flags();
     // The dissector names each flag by itself.
     for (_, flag) in needed.difference(flags).iter_names() {
         let text = format!("its flags {:#06x} lack {:#x}", flags.bits(), flag.bits());

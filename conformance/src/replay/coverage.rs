@@ -9,18 +9,10 @@ use efa_emu::frame::Kind;
 use super::script::sent_requests;
 use crate::trace::Trace;
 
-/// Packet types that the engine neither sends nor answers; stock libfabric does not either.
-const NOT_IN_ENGINE: &[PacketType] = &[
-    PacketType::Rts,
-    PacketType::Connack,
-    PacketType::RmaContext,
-    PacketType::PeerError,
-    PacketType::ReadRtr,
-    PacketType::RuntctsMsgRtm,
-    PacketType::RuntctsTagRtm,
-    PacketType::RuntctsRtw,
-    PacketType::RuntreadRtw,
-];
+/// Whether the engine neither sends nor answers packets of this type; stock libfabric does not either.
+fn is_beyond_engine(packet_type: PacketType) -> bool {
+    !packet_type.has_header() || packet_type == PacketType::PeerError
+}
 
 /// Why the engine cannot play a part in the trace, if it cannot.
 pub fn beyond_engine(trace: &Trace) -> Option<String> {
@@ -29,7 +21,7 @@ pub fn beyond_engine(trace: &Trace) -> Option<String> {
         let frame = &trace.capture.frames[place];
         // Unassigned types are not a matter of coverage: they are wrong.
         if let Some(packet_type) = frame.packet_type()
-            && NOT_IN_ENGINE.contains(&packet_type)
+            && is_beyond_engine(packet_type)
         {
             names.insert(packet_type.name().to_owned());
         }

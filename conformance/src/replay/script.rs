@@ -759,26 +759,14 @@ fn length_and_data(packet: &[u8]) -> (Option<u64>, Vec<u8>) {
 
 /// Whether a packet begins a transfer of which the rest needs permission.
 fn waits_for_permission(packet_type: PacketType) -> bool {
-    use PacketType as T;
-    matches!(
-        packet_type,
-        T::LongctsMsgRtm
-            | T::LongctsTagRtm
-            | T::DcLongctsMsgRtm
-            | T::DcLongctsTagRtm
-            | T::LongctsRtw
-            | T::DcLongctsRtw
-            | T::ReadRsp
-    )
+    packet_type.is_windowed_by_receiver() || packet_type == PacketType::ReadRsp
 }
 
 /// Whether all of a message goes in packets of this type.
 fn is_whole_in_packets(packet_type: PacketType) -> bool {
-    use PacketType as T;
-    matches!(
-        packet_type,
-        T::MediumMsgRtm | T::MediumTagRtm | T::DcMediumMsgRtm | T::DcMediumTagRtm
-    )
+    packet_type.is_segment_of_message()
+        && !packet_type.is_read_by_receiver()
+        && !packet_type.is_windowed_by_receiver()
 }
 
 /// In how many bytes two packets differ, as far as headers reach.

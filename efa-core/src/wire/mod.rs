@@ -55,7 +55,7 @@ pub use formats::{
 };
 pub use ids::{Connid, MsgId, RecvId, SendId};
 pub use iov::{ExtraInfo, RmaIov, RmaIovs};
-pub use packet_type::{Category, Family, Header, PacketType, TypeTraits};
+pub use packet_type::{Category, Family, FlagSet, Header, PacketType, TypeTraits};
 pub use raw_address::RawAddressHeader;
 pub use req::ReqOptions;
 

@@ -45,13 +45,14 @@ macro_rules! packet_types {
         formats {$(
             $(#[$format_doc:meta])*
             $format:ident: $family:ident, needs [$($feature:ident)|*] {$(
-                $(#[$doc:meta])* $variant:ident = $code:literal, $name:literal, [$($trait:ident)|*];
+                $(#[$doc:meta])* $variant:ident = $code:literal, $name:literal, [$($trait:ident)|*] $(, $starts:literal)?;
             )*}
         )*}
         tables {$(
             $table:ident: $table_family:ident {$(
                 $(#[$table_doc:meta])*
-                $table_variant:ident = $table_code:literal, $table_name:literal, [$($table_trait:ident)|*];
+                $table_variant:ident = $table_code:literal, $table_name:literal,
+                    [$($table_trait:ident)|*] $(, $table_starts:literal)?;
             )*}
         )*}
         none {$(
@@ -88,6 +89,15 @@ macro_rules! packet_types {
                     $($(PacketType::$variant => $name,)*)*
                     $($(PacketType::$table_variant => $table_name,)*)*
                     $($(PacketType::$none_variant => $none_name,)*)*
+                }
+            }
+
+            /// What a request of this type starts, for people: `Eager message`.
+            pub const fn starts(self) -> Option<&'static str> {
+                match self {
+                    $($($(PacketType::$variant => Some($starts),)?)*)*
+                    $($($(PacketType::$table_variant => Some($table_starts),)?)*)*
+                    _ => None,
                 }
             }
 
@@ -289,103 +299,103 @@ packet_types! {
         /// (DC_)EAGER_MSGRTM, (DC_)EAGER_TAGRTM.
         EagerRtm: Rtm, needs [] {
             /// Eager untagged message (spec table 3.3).
-            EagerMsgRtm = 64, "EAGER_MSGRTM", [];
+            EagerMsgRtm = 64, "EAGER_MSGRTM", [], "Eager message";
             /// Eager tagged message (spec table 3.3).
-            EagerTagRtm = 65, "EAGER_TAGRTM", [TAGGED];
+            EagerTagRtm = 65, "EAGER_TAGRTM", [TAGGED], "Eager message";
             /// Eager untagged message with delivery complete.
-            DcEagerMsgRtm = 133, "DC_EAGER_MSGRTM", [DELIVERY_COMPLETE];
+            DcEagerMsgRtm = 133, "DC_EAGER_MSGRTM", [DELIVERY_COMPLETE], "DC Eager message";
             /// Eager tagged message with delivery complete.
-            DcEagerTagRtm = 134, "DC_EAGER_TAGRTM", [TAGGED | DELIVERY_COMPLETE];
+            DcEagerTagRtm = 134, "DC_EAGER_TAGRTM", [TAGGED | DELIVERY_COMPLETE], "DC Eager message";
         }
         /// (DC_)MEDIUM_MSGRTM, (DC_)MEDIUM_TAGRTM.
         MediumRtm: Rtm, needs [] {
             /// Segment of a medium untagged message (spec table 3.4).
-            MediumMsgRtm = 66, "MEDIUM_MSGRTM", [];
+            MediumMsgRtm = 66, "MEDIUM_MSGRTM", [], "Medium message";
             /// Segment of a medium tagged message (spec table 3.4).
-            MediumTagRtm = 67, "MEDIUM_TAGRTM", [TAGGED];
+            MediumTagRtm = 67, "MEDIUM_TAGRTM", [TAGGED], "Medium message";
             /// Segment of a medium untagged message with delivery complete.
-            DcMediumMsgRtm = 135, "DC_MEDIUM_MSGRTM", [DELIVERY_COMPLETE];
+            DcMediumMsgRtm = 135, "DC_MEDIUM_MSGRTM", [DELIVERY_COMPLETE], "DC Medium message";
             /// Segment of a medium tagged message with delivery complete.
-            DcMediumTagRtm = 136, "DC_MEDIUM_TAGRTM", [TAGGED | DELIVERY_COMPLETE];
+            DcMediumTagRtm = 136, "DC_MEDIUM_TAGRTM", [TAGGED | DELIVERY_COMPLETE], "DC Medium message";
         }
         /// (DC_)LONGCTS_MSGRTM, (DC_)LONGCTS_TAGRTM.
         LongctsRtm: Rtm, needs [] {
             /// Start of a long-CTS untagged message (spec table 3.5).
-            LongctsMsgRtm = 68, "LONGCTS_MSGRTM", [];
+            LongctsMsgRtm = 68, "LONGCTS_MSGRTM", [], "Long-CTS message";
             /// Start of a long-CTS tagged message (spec table 3.5).
-            LongctsTagRtm = 69, "LONGCTS_TAGRTM", [TAGGED];
+            LongctsTagRtm = 69, "LONGCTS_TAGRTM", [TAGGED], "Long-CTS message";
             /// Start of a long-CTS untagged message with delivery complete.
-            DcLongctsMsgRtm = 137, "DC_LONGCTS_MSGRTM", [DELIVERY_COMPLETE];
+            DcLongctsMsgRtm = 137, "DC_LONGCTS_MSGRTM", [DELIVERY_COMPLETE], "DC Long-CTS message";
             /// Start of a long-CTS tagged message with delivery complete.
-            DcLongctsTagRtm = 138, "DC_LONGCTS_TAGRTM", [TAGGED | DELIVERY_COMPLETE];
+            DcLongctsTagRtm = 138, "DC_LONGCTS_TAGRTM", [TAGGED | DELIVERY_COMPLETE], "DC Long-CTS message";
         }
         /// LONGREAD_MSGRTM, LONGREAD_TAGRTM.
         LongreadRtm: Rtm, needs [RDMA_READ] {
             /// Untagged message to be read by RDMA (spec table 4.1).
-            LongreadMsgRtm = 128, "LONGREAD_MSGRTM", [];
+            LongreadMsgRtm = 128, "LONGREAD_MSGRTM", [], "Long READ message";
             /// Tagged message to be read by RDMA (spec table 4.1).
-            LongreadTagRtm = 129, "LONGREAD_TAGRTM", [TAGGED];
+            LongreadTagRtm = 129, "LONGREAD_TAGRTM", [TAGGED], "Long READ message";
         }
         /// RUNTREAD_MSGRTM, RUNTREAD_TAGRTM.
         // A peer that reads by RDMA gets runts as well from libfabric up to 2.5.
         RuntreadRtm: Rtm, needs [RUNTING_READ | RDMA_READ] {
             /// Segment of an untagged message whose rest is read by RDMA (spec section 4.5).
-            RuntreadMsgRtm = 145, "RUNTREAD_MSGRTM", [];
+            RuntreadMsgRtm = 145, "RUNTREAD_MSGRTM", [], "Runting read message";
             /// Segment of a tagged message whose rest is read by RDMA (spec section 4.5).
-            RuntreadTagRtm = 146, "RUNTREAD_TAGRTM", [TAGGED];
+            RuntreadTagRtm = 146, "RUNTREAD_TAGRTM", [TAGGED], "Runting read message";
         }
         /// (DC_)EAGER_RTW.
         EagerRtw: Rtw, needs [] {
             /// Emulated eager write (spec table 3.8).
-            EagerRtw = 70, "EAGER_RTW", [];
+            EagerRtw = 70, "EAGER_RTW", [], "Emulated eager write";
             /// Emulated eager write with delivery complete.
-            DcEagerRtw = 139, "DC_EAGER_RTW", [DELIVERY_COMPLETE];
+            DcEagerRtw = 139, "DC_EAGER_RTW", [DELIVERY_COMPLETE], "Emulated DC eager write";
         }
         /// (DC_)LONGCTS_RTW.
         LongctsRtw: Rtw, needs [] {
             /// Start of an emulated long-CTS write (spec table 3.9).
-            LongctsRtw = 71, "LONGCTS_RTW", [];
+            LongctsRtw = 71, "LONGCTS_RTW", [], "Emulated long-CTS write";
             /// Start of an emulated long-CTS write with delivery complete.
-            DcLongctsRtw = 140, "DC_LONGCTS_RTW", [DELIVERY_COMPLETE];
+            DcLongctsRtw = 140, "DC_LONGCTS_RTW", [DELIVERY_COMPLETE], "Emulated DC long-CTS write";
         }
         /// LONGREAD_RTW.
         LongreadRtw: Rtw, needs [RDMA_READ] {
             /// Emulated write by an RDMA read of the responder (spec table 4.3).
-            LongreadRtw = 130, "LONGREAD_RTW", [];
+            LongreadRtw = 130, "LONGREAD_RTW", [], "Emulated long-read write";
         }
         /// SHORT_RTR, LONGCTS_RTR.
         Rtr: Rtr, needs [] {
             /// Emulated short read (spec table 3.10).
-            ShortRtr = 72, "SHORT_RTR", [];
+            ShortRtr = 72, "SHORT_RTR", [], "Emulated short read";
             /// Start of an emulated long-CTS read (spec table 3.12).
-            LongctsRtr = 73, "LONGCTS_RTR", [WINDOWED];
+            LongctsRtr = 73, "LONGCTS_RTR", [WINDOWED], "Emulated long-CTS read";
         }
         /// WRITE_RTA, FETCH_RTA, COMPARE_RTA, DC_WRITE_RTA.
         Rta: Rta, needs [] {
             /// Atomic without a result (spec table 3.13).
-            WriteRta = 74, "WRITE_RTA", [];
+            WriteRta = 74, "WRITE_RTA", [], "Emulated atomic";
             /// Atomic that returns the old value (spec table 3.14).
-            FetchRta = 75, "FETCH_RTA", [FETCHING];
+            FetchRta = 75, "FETCH_RTA", [FETCHING], "Emulated fetch atomic";
             /// Atomic with a comparand that returns the old value (spec table 3.14).
-            CompareRta = 76, "COMPARE_RTA", [FETCHING | COMPARING];
+            CompareRta = 76, "COMPARE_RTA", [FETCHING | COMPARING], "Emulated compare atomic";
             /// Atomic without a result, with delivery complete.
-            DcWriteRta = 141, "DC_WRITE_RTA", [DELIVERY_COMPLETE];
+            DcWriteRta = 141, "DC_WRITE_RTA", [DELIVERY_COMPLETE], "Emulated DC atomic";
         }
     }
     tables {
         RuntctsRtm: Rtm {
             /// Defined by stock libfabric since 1.16.0; nothing sends it.
-            RuntctsMsgRtm = 142, "RUNTCTS_MSGRTM", [];
+            RuntctsMsgRtm = 142, "RUNTCTS_MSGRTM", [], "Runting CTS message";
             /// Defined by stock libfabric since 1.16.0; nothing sends it.
-            RuntctsTagRtm = 143, "RUNTCTS_TAGRTM", [TAGGED];
+            RuntctsTagRtm = 143, "RUNTCTS_TAGRTM", [TAGGED], "Runting CTS message";
         }
         RuntctsRtw: Rtw {
             /// Defined by stock libfabric since 1.16.0; nothing sends it.
-            RuntctsRtw = 144, "RUNTCTS_RTW", [];
+            RuntctsRtw = 144, "RUNTCTS_RTW", [], "Runting CTS write";
         }
         RuntreadRtw: Rtw {
             /// Defined by stock libfabric since 1.16.0; nothing sends it.
-            RuntreadRtw = 147, "RUNTREAD_RTW", [];
+            RuntreadRtw = 147, "RUNTREAD_RTW", [], "Runting read write";
         }
         ReadRtr: Rtr {
             /// Defined by stock libfabric with a header of 4 bytes; nothing sends or receives it.
@@ -424,6 +434,19 @@ pub enum Family {
     Retired,
     /// A code that stock libfabric uses in memory only.
     Local,
+}
+
+/// The meanings that the flags of the base header have, by packet type.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum FlagSet {
+    /// [`UniversalFlags`](super::UniversalFlags).
+    Universal,
+    /// [`ReqFlags`].
+    Req,
+    /// [`CtsFlags`](super::CtsFlags).
+    Cts,
+    /// [`HandshakeFlags`](super::HandshakeFlags).
+    Handshake,
 }
 
 impl Family {
@@ -499,6 +522,16 @@ impl PacketType {
         self.traits().intersects(traits)
     }
 
+    /// Which flags the base header of this type may have.
+    pub const fn flag_set(self) -> FlagSet {
+        match self {
+            PacketType::Handshake => FlagSet::Handshake,
+            PacketType::Cts => FlagSet::Cts,
+            _ if self.is_req() => FlagSet::Req,
+            _ => FlagSet::Universal,
+        }
+    }
+
     /// The flags that every packet of this type has: those of its family, and that for a tag.
     #[inline(always)]
     pub const fn implied_flags(self) -> ReqFlags {
@@ -550,6 +583,39 @@ impl PacketType {
         self.traits().contains(TypeTraits::DELIVERY_COMPLETE)
     }
 
+    /// Whether several packets of this type make up one message: each says where its data belongs.
+    pub const fn is_segment_of_message(self) -> bool {
+        matches!(self.family(), Family::Rtm) && self.has_field("seg_offset")
+    }
+
+    /// Whether the receiver of the request reads data of the sender by RDMA.
+    pub const fn is_read_by_receiver(self) -> bool {
+        self.is_req() && self.has_field("read_iov_count")
+    }
+
+    /// Whether the request starts a transfer that goes on in windows that its receiver grants with CTS.
+    pub const fn is_windowed_by_receiver(self) -> bool {
+        self.is_req() && self.has_field("credit_request")
+    }
+
+    /// Whether packets of this type may have the field of this name.
+    const fn has_field(self, name: &str) -> bool {
+        let sections = self.sections();
+        let mut section = 0;
+        while section < sections.len() {
+            let fields = sections[section].fields;
+            let mut field = 0;
+            while field < fields.len() {
+                if fields[field].presence.is_of(self) && is_same(fields[field].name, name) {
+                    return true;
+                }
+                field += 1;
+            }
+            section += 1;
+        }
+        false
+    }
+
     /// Whether application data may follow the headers.
     ///
     /// Packets of the other types end with their headers. Stock receivers do not check that, and
@@ -561,6 +627,18 @@ impl PacketType {
             [] => false,
         }
     }
+}
+
+/// `==` for constants.
+const fn is_same(a: &str, b: &str) -> bool {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let mut same = a.len() == b.len();
+    let mut at = 0;
+    while same && at < a.len() {
+        same = a[at] == b[at];
+        at += 1;
+    }
+    same
 }
 
 impl fmt::Display for PacketType {

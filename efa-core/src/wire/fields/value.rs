@@ -7,7 +7,7 @@ use crate::address::Gid;
 use crate::wire::atomic::{AtomicDatatype, AtomicOp};
 use crate::wire::flags::{CtsFlags, HandshakeFlags, ReqFlags, UniversalFlags};
 use crate::wire::formats::PeerErrorRefKind;
-use crate::wire::packet_type::PacketType;
+use crate::wire::packet_type::{FlagSet, PacketType};
 
 /// The value of a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,15 +111,15 @@ fn fmt_bytes(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 fn fmt_flags(packet_type: PacketType, bits: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "{bits:#06x}")?;
-    match packet_type {
-        PacketType::Handshake => {
+    match packet_type.flag_set() {
+        FlagSet::Handshake => {
             fmt_flag_names(HandshakeFlags::from_bits_retain(bits).iter_names(), f)
         }
-        PacketType::Cts => fmt_flag_names(CtsFlags::from_bits_retain(bits).iter_names(), f),
-        _ if packet_type.is_req() => {
-            fmt_flag_names(ReqFlags::from_bits_retain(bits).iter_names(), f)
+        FlagSet::Cts => fmt_flag_names(CtsFlags::from_bits_retain(bits).iter_names(), f),
+        FlagSet::Req => fmt_flag_names(ReqFlags::from_bits_retain(bits).iter_names(), f),
+        FlagSet::Universal => {
+            fmt_flag_names(UniversalFlags::from_bits_retain(bits).iter_names(), f)
         }
-        _ => fmt_flag_names(UniversalFlags::from_bits_retain(bits).iter_names(), f),
     }
 }
 
