@@ -231,6 +231,11 @@ impl<T> Producer<T> {
         self.glance = if end == self.next { 0 } else { end };
     }
 
+    /// Whether every record has its answer.
+    pub(super) fn is_settled(&self) -> bool {
+        self.oldest == self.next
+    }
+
     /// Ends the ring: calls `failed` for every record without an answer.
     pub(super) fn abandon(mut self, mut failed: impl FnMut(T)) {
         // What was answered before the end counts.

@@ -80,7 +80,7 @@ fn create(pd: *mut ibv_pd, attributes: &ibv_ah_attr) -> Result<*mut ibv_ah, Errn
     let gid = Gid(attributes.grh.dgid.raw);
     let ahn = domain
         .context
-        .hardware
+        .hardware()?
         .with_device(|device| device.create_ah(domain.id, gid))??;
     let c = ibv_ah {
         context: domain.context.c_pointer(),
@@ -99,8 +99,8 @@ pub(crate) extern "C" fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int {
     errno::status_of_end(|| {
         let handle = HANDLES.remove(handle, |_| Ok(()))?;
         handle.domain.release();
-        let hardware = &handle.domain.context.hardware;
-        hardware.forget(|device| device.destroy_ah(handle.domain.id, handle.ahn))
+        let context = &handle.domain.context;
+        context.forget(|device| device.destroy_ah(handle.domain.id, handle.ahn))
     })
 }
 

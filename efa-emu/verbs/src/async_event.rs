@@ -33,7 +33,7 @@ pub(crate) extern "C" fn ibv_get_async_event(
     _event: *mut ibv_async_event,
 ) -> c_int {
     errno::zero_or_minus_one(CONTEXTS.get(context).and_then(|context| {
-        take_one(context.async_fd())?;
+        take_one(&*context.async_fd()?)?;
         // A count without an event was written by the program itself.
         Err(Errno::AGAIN)
     }))

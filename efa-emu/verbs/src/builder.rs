@@ -76,11 +76,13 @@ unsafe fn step(pair: *mut ibv_qp_ex, step: impl FnOnce(&mut SendQueue, u64, c_ui
         return;
     };
     let locking = Locking::new();
-    if let Some(mut queue) = handle.queues.send.resume(&locking) {
+    if let Some(mut guard) = handle.queues.send.resume(&locking)
+        && let Some(sender) = guard.as_mut()
+    {
         // SAFETY: the program writes these fields between its calls, not during one.
         let (wr_id, flags) = unsafe { ((*pair).wr_id, (*pair).wr_flags) };
-        step(&mut queue, wr_id, flags);
-        queue.hold();
+        step(&mut sender.queue, wr_id, flags);
+        guard.hold();
     }
 }
 
@@ -92,9 +94,11 @@ unsafe extern "C" fn wr_start(pair: *mut ibv_qp_ex) {
     // SAFETY: by contract.
     if let Some(handle) = unsafe { QueuePair::from_pointer(pair.cast()) } {
         let locking = Locking::new();
-        let mut queue = handle.queues.send.lock(&locking);
-        queue.start();
-        queue.hold();
+        let mut guard = handle.queues.send.lock(&locking);
+        if let Some(sender) = guard.as_mut() {
+            sender.queue.start();
+            guard.hold();
+        }
     }
 }
 
@@ -109,15 +113,17 @@ unsafe extern "C" fn wr_complete(pair: *mut ibv_qp_ex) -> c_int {
         return libc::EINVAL;
     };
     let locking = Locking::new();
-    let Some(mut queue) = handle.queues.send.resume(&locking) else {
+    let Some(mut guard) = handle.queues.send.resume(&locking) else {
         return libc::EINVAL;
     };
-    let completed = queue.complete();
-    drop(queue);
-    let result = completed.map_err(Errno::from).and_then(|()| {
-        let hardware = &handle.context.hardware;
-        hardware.look_at_send_queue(handle.qpn, &locking)
-    });
+    let Some(sender) = guard.as_mut() else {
+        return libc::EINVAL;
+    };
+    let completed = sender.queue.complete();
+    let result = completed
+        .map_err(Errno::from)
+        .and_then(|()| sender.doorbell_written(handle.qpn, &locking));
+    drop(guard);
     match result {
         Ok(()) => 0,
         Err(errno) => errno.number(),
@@ -132,8 +138,10 @@ unsafe extern "C" fn wr_abort(pair: *mut ibv_qp_ex) {
     // SAFETY: by contract.
     let handle = unsafe { QueuePair::from_pointer(pair.cast()) };
     let locking = Locking::new();
-    if let Some(mut queue) = handle.and_then(|handle| handle.queues.send.resume(&locking)) {
-        queue.abort();
+    if let Some(mut guard) = handle.and_then(|handle| handle.queues.send.resume(&locking))
+        && let Some(sender) = guard.as_mut()
+    {
+        sender.queue.abort();
     }
 }
 

@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicI32, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq};
 use crate::comp_queue::CompQueue;
@@ -11,6 +11,8 @@ use crate::context::{CONTEXTS, Context};
 use crate::errno::{self, Errno};
 use crate::event_queue::{EventQueue, RaisedBy};
 use crate::handles::{Handle, Registry};
+use crate::hardware::Hardware;
+use crate::interrupted::Locking;
 
 pub(crate) static CHANNELS: Registry<Channel> = Registry::new();
 
@@ -18,7 +20,8 @@ pub(crate) static CHANNELS: Registry<Channel> = Registry::new();
 pub(crate) struct Channel {
     c: UnsafeCell<ibv_comp_channel>,
     context: Arc<Context>,
-    events: Arc<EventQueue>,
+    /// `None` once the channel was destroyed: its descriptors do not wait for the handle.
+    events: Mutex<Option<Arc<EventQueue>>>,
 }
 
 // SAFETY: of the C structure only `refcnt` changes, which is accessed atomically here.
@@ -47,25 +50,35 @@ impl Channel {
         Arc::ptr_eq(&self.context, context)
     }
 
-    /// A completion queue begins to send its events here.
-    pub(crate) fn attach(&self, queue: &CompQueue) {
+    /// The events; `EINVAL` once the channel was destroyed.
+    fn events(&self) -> Result<Arc<EventQueue>, Errno> {
+        let _locking = Locking::new();
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        events.clone().ok_or(Errno::INVAL)
+    }
+
+    /// A completion queue of `hardware` begins to send its events here.
+    pub(crate) fn attach(&self, queue: &CompQueue, hardware: &Hardware) -> Result<(), Errno> {
+        let events = self.events()?;
         self.users().fetch_add(1, Ordering::Relaxed);
-        let events = Arc::clone(&self.events);
-        queue
-            .context
-            .hardware
-            .listen(queue.id, events, RaisedBy::new(queue));
+        hardware.listen(queue.id, events, RaisedBy::new(queue));
+        Ok(())
     }
 
     /// See [`EventQueue::take_back`].
     pub(crate) fn take_back(&self, queue: &CompQueue) -> bool {
-        self.events.take_back(RaisedBy::new(queue))
+        let events = self.events();
+        events.is_ok_and(|events| events.take_back(RaisedBy::new(queue)))
     }
 
     /// No event of the completion queue will come any more, and those that came are dropped.
     pub(crate) fn silence(&self, queue: &CompQueue) {
-        queue.context.hardware.unlisten(queue.id);
-        self.events.discard(RaisedBy::new(queue));
+        if let Ok(hardware) = queue.context.hardware() {
+            hardware.unlisten(queue.id);
+        }
+        if let Ok(events) = self.events() {
+            events.discard(RaisedBy::new(queue));
+        }
     }
 
     /// The completion queue is gone.
@@ -87,7 +100,7 @@ pub(crate) extern "C" fn ibv_create_comp_channel(
         Ok(CHANNELS.insert(Arc::new(Channel {
             c: UnsafeCell::new(c),
             context: owner,
-            events: Arc::new(events),
+            events: Mutex::new(Some(Arc::new(events))),
         })))
     }))
 }
@@ -101,7 +114,14 @@ pub(crate) extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
                 _ => Err(Errno::BUSY),
             }
         });
-        removed.map(drop)
+        let channel = removed?;
+        let _locking = Locking::new();
+        let mut events = channel
+            .events
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *events = None;
+        Ok(())
     })
 }
 
@@ -119,7 +139,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         if queue.is_null() || queue_context.is_null() {
             return Err(Errno::INVAL);
         }
-        let queue = channel.events.take()?;
+        let queue = channel.events()?.take()?;
         queue.catch_up();
         Ok((queue.c_pointer(), queue.program_context()))
     });

@@ -103,8 +103,9 @@ impl CompQueue {
             Some(polled) => Arc::clone(polled.completions.ring()),
             None => return Err(Errno::INVAL),
         };
+        let hardware = self.context.hardware()?;
         if !self.watched.swap(true, Ordering::AcqRel) {
-            self.context.hardware.watch_cq(self.id, true)?;
+            hardware.watch_cq(self.id, true)?;
         }
         Ok(ring)
     }
@@ -154,7 +155,7 @@ impl CompQueue {
     /// Asks the device for an event.
     fn arm(&self, polled: &mut Polled) {
         polled.completions.request_notification();
-        self.context.hardware.arm_cq(self.id);
+        polled.hardware.arm_cq(self.id);
         polled.event_for_unread = self.channel.is_some() && polled.completions.has_unread();
     }
 
@@ -215,9 +216,8 @@ fn create(owner: Arc<Context>, options: Options) -> Result<Arc<CompQueue>, Errno
             Some(channel)
         }
     };
-    let (id, ring) = owner
-        .hardware
-        .with_device(|device| device.create_cq(options.entries))??;
+    let hardware = owner.hardware()?;
+    let (id, ring) = hardware.with_device(|device| device.create_cq(options.entries))??;
     let base = ibv_cq {
         context: owner.c_pointer(),
         channel: options.channel,
@@ -246,6 +246,7 @@ fn create(owner: Arc<Context>, options: Options) -> Result<Arc<CompQueue>, Errno
         context: owner,
         id,
         polled: SpinCell::new(Some(Polled {
+            hardware: Arc::clone(&hardware),
             completions: CompletionQueue::new(ring),
             owners: QueueIndex::default(),
             event_for_unread: false,
@@ -259,7 +260,7 @@ fn create(owner: Arc<Context>, options: Options) -> Result<Arc<CompQueue>, Errno
         acknowledged: Condvar::new(),
     });
     if let Some(channel) = &queue.channel {
-        channel.attach(&queue);
+        channel.attach(&queue, &hardware)?;
     }
     Ok(queue)
 }
@@ -391,13 +392,12 @@ pub(crate) extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
 
 fn destroy(queue: *mut ibv_cq) -> Result<(), Errno> {
     let queue = QUEUES.get(queue)?;
-    let hardware = &queue.context.hardware;
     let watched = queue.watched.swap(false, Ordering::AcqRel);
-    if watched {
-        // It fails for a device that is closed, which looks at nothing.
+    if watched && let Ok(hardware) = queue.context.hardware() {
+        // It fails in a forked child, whose device looks at nothing.
         let _ = hardware.watch_cq(queue.id, false);
     }
-    if let Err(errno) = hardware.forget(|device| device.destroy_cq(queue.id)) {
+    if let Err(errno) = queue.context.forget(|device| device.destroy_cq(queue.id)) {
         if watched {
             queue.watch()?;
         }
@@ -421,4 +421,12 @@ fn destroy(queue: *mut ibv_cq) -> Result<(), Errno> {
         domain.release();
     }
     Ok(())
+}
+
+/// Takes the device away from the completion queues of a context that is being closed. Programs may
+/// still destroy them.
+pub(crate) fn end_all(context: &Arc<Context>) {
+    for queue in QUEUES.all(|queue| Arc::ptr_eq(&queue.context, context)) {
+        *queue.polled.lock_or_break_session(&Locking::new()) = None;
+    }
 }

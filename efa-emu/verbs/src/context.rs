@@ -4,13 +4,14 @@ use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::ptr::null_mut;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::abi::{ibv_context, ibv_context_ops, ibv_device, verbs_context};
 use crate::device::Device;
 use crate::errno::{self, Errno};
 use crate::handles::{Handle, Registry};
 use crate::hardware::Hardware;
+use crate::interrupted::Locking;
 use crate::{comp_queue, domain, poll, post, query, queue_pair};
 
 /// `ibv_context.abi_compat` of contexts that lie in a `verbs_context`.
@@ -18,15 +19,21 @@ const EXTENDED: usize = usize::MAX;
 
 pub(crate) static CONTEXTS: Registry<Context> = Registry::new();
 
-/// An opened device.
+/// An opened device. Programs read its table of functions on the data path, so the structure stays for
+/// a while after it was closed; what it opened goes.
 pub(crate) struct Context {
     c: UnsafeCell<verbs_context>,
     /// What the context was opened on.
     pub(crate) device: &'static Device,
+    /// `None` once the device was closed.
+    opened: Mutex<Option<Opened>>,
+}
+
+struct Opened {
     /// The hardware half and the way to the other hosts.
-    pub(crate) hardware: Hardware,
+    hardware: Arc<Hardware>,
     /// Never becomes readable, because the device raises no asynchronous events.
-    async_fd: OwnedFd,
+    async_fd: Arc<OwnedFd>,
 }
 
 // SAFETY: the C structure is written only while it is made; programs read it.
@@ -90,14 +97,51 @@ impl Context {
         Ok(Arc::new(Context {
             c: UnsafeCell::new(c),
             device,
-            hardware: Hardware::open(device)?,
-            async_fd,
+            opened: Mutex::new(Some(Opened {
+                hardware: Arc::new(Hardware::open(device)?),
+                async_fd: Arc::new(async_fd),
+            })),
         }))
     }
 
+    /// What was opened; `EBADF` after the device was closed, as a system call on its descriptor would
+    /// be.
+    fn with_opened<R>(&self, get: impl FnOnce(&Opened) -> R) -> Result<R, Errno> {
+        let _locking = Locking::new();
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.as_ref().map(get).ok_or(Errno::BADF)
+    }
+
+    /// The hardware, for a verb; `EBADF` after the device was closed.
+    pub(crate) fn hardware(&self) -> Result<Arc<Hardware>, Errno> {
+        self.with_opened(|opened| Arc::clone(&opened.hardware))
+    }
+
+    /// Runs a verb that ends an object; see [`Hardware::forget`]. After the device was closed there is
+    /// nothing to end either.
+    pub(crate) fn forget(
+        &self,
+        verb: impl FnOnce(&mut efa_emu::device::Device) -> Result<(), efa_emu::device::Error>,
+    ) -> Result<(), Errno> {
+        match self.hardware() {
+            Ok(hardware) => hardware.forget(verb),
+            Err(_) => Ok(()),
+        }
+    }
+
     /// The descriptor on which asynchronous events would arrive.
-    pub(crate) fn async_fd(&self) -> &OwnedFd {
-        &self.async_fd
+    pub(crate) fn async_fd(&self) -> Result<Arc<OwnedFd>, Errno> {
+        self.with_opened(|opened| Arc::clone(&opened.async_fd))
+    }
+
+    /// Ends what was opened, unless a verb of another thread is using it: then that verb does.
+    fn close(&self) {
+        let opened = {
+            let _locking = Locking::new();
+            let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+            opened.take()
+        };
+        drop(opened);
     }
 }
 
@@ -121,12 +165,14 @@ pub(crate) extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
     )
 }
 
-/// Closes the context. Objects made from it go on existing until they are destroyed, but do nothing.
+/// Closes the context: its thread, its descriptors and its memory are gone when this returns. Objects
+/// made from it go on existing until they are destroyed, but do nothing.
 pub(crate) extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     errno::status_of_end(|| {
         let context = CONTEXTS.remove(context, |_| Ok(()))?;
         queue_pair::end_all(&context);
-        context.hardware.close();
+        comp_queue::end_all(&context);
+        context.close();
         Ok(())
     })
 }

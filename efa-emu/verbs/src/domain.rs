@@ -109,7 +109,9 @@ fn unused(users: &AtomicU32) -> Result<(), Errno> {
 
 pub(crate) extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     errno::pointer(CONTEXTS.get(context).and_then(|context| {
-        let id = context.hardware.with_device(|device| device.alloc_pd())??;
+        let id = context
+            .hardware()?
+            .with_device(|device| device.alloc_pd())??;
         Ok(DOMAINS.insert(Domain::new(context, id, Kind::Protection)))
     }))
 }
@@ -124,10 +126,7 @@ fn dealloc(pd: *mut ibv_pd) -> Result<(), Errno> {
         unused(&domain.users)?;
         match domain.kind {
             Kind::Parent { .. } => Ok(()),
-            Kind::Protection => domain
-                .context
-                .hardware
-                .forget(|device| device.dealloc_pd(domain.id)),
+            Kind::Protection => domain.context.forget(|device| device.dealloc_pd(domain.id)),
         }
     })?;
     if let Kind::Parent {

@@ -178,7 +178,7 @@ pub(crate) unsafe extern "C" fn efadv_query_qp_wqs(
         let QpRings {
             send: send_ring,
             recv: receive_ring,
-        } = pair.watch()?;
+        } = &pair.watch()?;
         let answer = |buffer, entry_size: usize, num_entries, doorbell| efadv_wq_attr {
             comp_mask: 0,
             buffer,

@@ -99,6 +99,14 @@ impl<T: Handle> Registry<T> {
         })
     }
 
+    /// The handles that `chosen` says.
+    pub(crate) fn all(&self, chosen: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+        self.with(|handles| {
+            let live = handles.live.values();
+            live.filter(|handle| chosen(handle)).cloned().collect()
+        })
+    }
+
     /// Takes all handles away that `chosen` says.
     pub(crate) fn remove_all(&self, chosen: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         self.with(|handles| {

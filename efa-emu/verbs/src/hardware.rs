@@ -1,7 +1,6 @@
-//! The hardware half of an opened device, as the verbs use it: one engine, until the device is closed.
+//! The hardware half of an opened device, as the verbs use it: one engine. Its last user ends it.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use efa_core::address::Qpn;
@@ -20,7 +19,6 @@ type Listeners = Mutex<HashMap<CqId, (Arc<EventQueue>, RaisedBy)>>;
 pub(crate) struct Hardware {
     engine: Engine,
     listeners: Arc<Listeners>,
-    closed: AtomicBool,
 }
 
 fn lock(listeners: &Listeners) -> MutexGuard<'_, HashMap<CqId, (Arc<EventQueue>, RaisedBy)>> {
@@ -40,33 +38,30 @@ impl Hardware {
                 events.raise(*raised_by);
             }
         })))?;
-        Ok(Hardware {
-            engine,
-            listeners,
-            closed: AtomicBool::new(false),
-        })
+        Ok(Hardware { engine, listeners })
     }
 
-    /// Runs a verb that makes or changes an object. `EBADF` after the device was closed, as a system
-    /// call on its descriptor would be.
+    /// Whether this is a forked child of the process that opened the device: the threads that held
+    /// anything do not exist here.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.engine.is_forked()
+    }
+
+    /// Runs a verb that makes or changes an object.
     pub(crate) fn with_device<R>(
         &self,
         verb: impl FnOnce(&mut device::Device) -> R,
     ) -> Result<R, Errno> {
-        self.check_open()?;
         let _locking = Locking::new();
         Ok(self.engine.with_device(verb)?)
     }
 
-    /// Runs a verb that ends an object. There is nothing to end, and no error, after the device was
-    /// closed, and in a forked child, which has no device.
+    /// Runs a verb that ends an object. There is nothing to end, and no error, in a forked child, which
+    /// has no device.
     pub(crate) fn forget(
         &self,
         verb: impl FnOnce(&mut device::Device) -> Result<(), device::Error>,
     ) -> Result<(), Errno> {
-        if self.check_open().is_err() {
-            return Ok(());
-        }
         let _locking = Locking::new();
         match self.engine.with_device(verb) {
             Ok(result) => Ok(result?),
@@ -80,22 +75,17 @@ impl Hardware {
         pd: PdId,
         region: device::MemoryRegion,
     ) -> Result<RegionKeys, Errno> {
-        self.check_open()?;
         let _locking = Locking::new();
         Ok(self.engine.register_memory(pd, region)?)
     }
 
     pub(crate) fn create_qp(&self, config: QpConfig) -> Result<(Qpn, QpRings), Errno> {
-        self.check_open()?;
         let _locking = Locking::new();
         Ok(self.engine.create_qp(config)?)
     }
 
     /// As [`Hardware::forget`].
     pub(crate) fn destroy_qp(&self, qpn: Qpn) -> Result<(), Errno> {
-        if self.check_open().is_err() {
-            return Ok(());
-        }
         let _locking = Locking::new();
         match self.engine.destroy_qp(qpn) {
             Err(EngineError::Fabric(FabricError::Forked)) => Ok(()),
@@ -117,14 +107,12 @@ impl Hardware {
 
     /// Has the device look at a completion queue's doorbell by itself, or stops that.
     pub(crate) fn watch_cq(&self, queue: CqId, watched: bool) -> Result<(), Errno> {
-        self.check_open()?;
         let _locking = Locking::new();
         Ok(self.engine.watch_cq(queue, watched)?)
     }
 
     /// As [`Hardware::watch_cq`], for the doorbells of a queue pair.
     pub(crate) fn watch_qp(&self, qpn: Qpn, watched: bool) -> Result<(), Errno> {
-        self.check_open()?;
         let _locking = Locking::new();
         Ok(self.engine.watch_qp(qpn, watched)?)
     }
@@ -143,17 +131,5 @@ impl Hardware {
     /// Stops the events of a completion queue.
     pub(crate) fn unlisten(&self, queue: CqId) {
         lock(&self.listeners).remove(&queue);
-    }
-
-    /// Closes the device. The caller has ended what would go on by itself: queue pairs.
-    pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-    }
-
-    fn check_open(&self) -> Result<(), Errno> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Errno::BADF);
-        }
-        Ok(())
     }
 }

@@ -41,6 +41,12 @@ pub(crate) fn inside_another_verb() -> bool {
     locks::count() != 0
 }
 
+/// A number that only the calling thread has while it lives: the address of a variable of its own.
+#[inline(always)]
+pub(crate) fn this_thread() -> usize {
+    locks::address()
+}
+
 /// The thread's count of [`Locking`]s.
 ///
 /// To find a thread-local variable, code of a shared library calls a function of the C library, unless
@@ -90,6 +96,20 @@ mod locks {
         }
     }
 
+    #[inline(always)]
+    pub(super) fn address() -> usize {
+        let address: usize;
+        // SAFETY: reads where this thread's variables are, which is also the first of them.
+        unsafe {
+            asm!(
+                "mov {address}, qword ptr fs:[0]",
+                address = out(reg) address,
+                options(nostack, readonly, pure),
+            );
+        }
+        address
+    }
+
     pub(super) fn count() -> u32 {
         let count: u32;
         // SAFETY: reads this thread's variable.
@@ -122,6 +142,11 @@ mod locks {
     #[inline(always)]
     pub(super) fn subtract() {
         LOCKS.set(LOCKS.get() - 1);
+    }
+
+    #[inline(always)]
+    pub(super) fn address() -> usize {
+        LOCKS.with(|locks| core::ptr::from_ref(locks).addr())
     }
 
     pub(super) fn count() -> u32 {

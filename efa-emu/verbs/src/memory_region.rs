@@ -110,7 +110,7 @@ fn register(
     populate(registration)?;
     let keys = domain
         .context
-        .hardware
+        .hardware()?
         .register_memory(domain.id, registration)?;
     let c = ibv_mr {
         context: domain.context.c_pointer(),
@@ -222,8 +222,8 @@ pub(crate) extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     errno::status_of_end(|| {
         let region = REGIONS.remove(mr, |_| Ok(()))?;
         region.domain.release();
-        let hardware = &region.domain.context.hardware;
-        hardware.forget(|device| device.deregister_memory(region.lkey))
+        let context = &region.domain.context;
+        context.forget(|device| device.deregister_memory(region.lkey))
     })
 }
 

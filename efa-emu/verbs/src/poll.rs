@@ -62,9 +62,9 @@ fn to_wc(completion: &Completion) -> ibv_wc {
 /// If there is no completion, lets the device work for this thread: on a busy machine that is faster
 /// than waiting for the device's own thread.
 #[inline(always)]
-fn work_if_empty(queue: &CompQueue, polled: &Polled, locking: &Locking) {
+fn work_if_empty(polled: &Polled, locking: &Locking) {
     if !polled.completions.has_unread() {
-        queue.context.hardware.progress(locking);
+        polled.hardware.progress(locking);
     }
 }
 
@@ -91,7 +91,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
     let Some(polled) = guard.as_mut() else {
         return -libc::EINVAL;
     };
-    work_if_empty(queue, polled, &locking);
+    work_if_empty(polled, &locking);
     let (queued, mut owners) = polled.split(&locking);
     let mut count = 0;
     while count < limit
@@ -139,7 +139,7 @@ unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut c_void) 
     let Some(polled) = guard.as_mut() else {
         return libc::EINVAL;
     };
-    work_if_empty(cq, polled, &locking);
+    work_if_empty(polled, &locking);
     let (completions, mut owners) = polled.split(&locking);
     match completions.start_poll(&mut owners) {
         Some(completion) => {

@@ -121,25 +121,28 @@ pub(crate) unsafe extern "C" fn post_send(
     let mut next = requests;
     let mut result = Ok(());
     let locking = Locking::new();
-    let mut queue = pair.queues.send.lock(&locking);
+    let mut guard = pair.queues.send.lock(&locking);
+    let Some(sender) = guard.as_mut() else {
+        // SAFETY: by contract.
+        return unsafe { report(Err(Errno::INVAL), requests, bad) };
+    };
     // SAFETY: the list is valid by contract.
     while let Some(request) = unsafe { next.as_ref() } {
         // SAFETY: by contract.
-        result = unsafe { write_send(&mut queue, request) };
+        result = unsafe { write_send(&mut sender.queue, request) };
         if result.is_err() {
             break;
         }
         next = request.next;
     }
-    let posted = !core::ptr::eq(next, requests);
-    if posted {
-        queue.publish();
+    if !core::ptr::eq(next, requests) {
+        sender.queue.publish();
+        if let Err(errno) = sender.doorbell_written(pair.qpn, &locking) {
+            result = Err(errno);
+            next = requests;
+        }
     }
-    drop(queue);
-    if posted && let Err(errno) = pair.context.hardware.look_at_send_queue(pair.qpn, &locking) {
-        result = Err(errno);
-        next = requests;
-    }
+    drop(guard);
     // SAFETY: by contract.
     unsafe { report(result, next, bad) }
 }
@@ -206,7 +209,11 @@ pub(crate) unsafe extern "C" fn post_recv(
     let mut next = requests;
     let mut result = Ok(());
     let locking = Locking::new();
-    let mut queue = pair.queues.recv.lock(&locking);
+    let mut guard = pair.queues.recv.lock(&locking);
+    let Some(queue) = guard.as_mut() else {
+        // SAFETY: by contract.
+        return unsafe { report(Err(Errno::INVAL), requests, bad) };
+    };
     // SAFETY: the list is valid by contract.
     while let Some(request) = unsafe { next.as_ref() } {
         // SAFETY: the scatter list has `num_sge` entries by contract.
@@ -225,7 +232,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     if !core::ptr::eq(next, requests) {
         queue.publish();
     }
-    drop(queue);
+    drop(guard);
     // SAFETY: by contract.
     unsafe { report(result, next, bad) }
 }

@@ -5,7 +5,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use efa_core::address::{Qkey, Qpn};
 use efa_emu::device::{QpAttributes, QpChange, QpConfig, QpRings, QpState};
@@ -27,7 +27,7 @@ use crate::handles::{Handle, Registry};
 use crate::interrupted::Locking;
 use crate::qp_plan::{QpPlan, plan};
 use crate::query::zeroed;
-use crate::queues::Queues;
+use crate::queues::{Queues, Sender};
 use crate::spin::SpinCell;
 
 pub(crate) static PAIRS: Registry<QueuePair> = Registry::new();
@@ -54,7 +54,8 @@ pub(crate) struct QueuePair {
     recv_cq: Arc<CompQueue>,
     plan: QpPlan,
     signal_all: bool,
-    rings: QpRings,
+    /// `None` once the queue pair was destroyed.
+    rings: Mutex<Option<QpRings>>,
     /// The client may write the doorbells without a call.
     watched: AtomicBool,
 }
@@ -86,18 +87,29 @@ impl QueuePair {
     }
 
     /// Has the device look at the doorbells from now on; the rings, for the client.
-    pub(crate) fn watch(&self) -> Result<&QpRings, Errno> {
+    pub(crate) fn watch(&self) -> Result<QpRings, Errno> {
+        let hardware = self.context.hardware()?;
+        let rings = self.with_rings(|rings| rings.clone()).ok_or(Errno::INVAL)?;
         if !self.watched.swap(true, Ordering::AcqRel) {
-            self.context.hardware.watch_qp(self.qpn, true)?;
+            hardware.watch_qp(self.qpn, true)?;
         }
-        Ok(&self.rings)
+        Ok(rings)
+    }
+
+    fn with_rings<R>(&self, work: impl FnOnce(&mut Option<QpRings>) -> R) -> R {
+        let _locking = Locking::new();
+        work(&mut self.rings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Tells both queues, and the program, of a new state.
     fn set_state(&self, state: QpState) {
         let locking = Locking::new();
-        self.queues.send.lock(&locking).set_state(state);
-        self.queues.recv.lock(&locking).set_state(state);
+        if let Some(sender) = self.queues.send.lock(&locking).as_mut() {
+            sender.queue.set_state(state);
+        }
+        if let Some(queue) = self.queues.recv.lock(&locking).as_mut() {
+            queue.set_state(state);
+        }
         // SAFETY: see `Sync`.
         unsafe { (*self.c_pointer()).state = state_number(state) };
     }
@@ -147,7 +159,8 @@ pub(crate) fn create(
     if owners.iter().any(|owner| !Arc::ptr_eq(owner, context)) {
         return Err(Errno::INVAL);
     }
-    let (qpn, rings) = context.hardware.create_qp(QpConfig {
+    let hardware = context.hardware()?;
+    let (qpn, rings) = hardware.create_qp(QpConfig {
         service: plan.service,
         pd: domain.id,
         send_cq: send_cq.id,
@@ -160,24 +173,27 @@ pub(crate) fn create(
     let generation = next_generation();
     let signal_all = attributes.sq_sig_all != 0;
     let queues = Arc::new(Queues {
-        send: SpinCell::new(SendQueue::new(
-            Arc::clone(&rings.send),
-            SendQueueConfig {
-                max_sge: plan.cap.max_send_sge,
-                max_rdma_sge: profile.max_rdma_sge,
-                max_inline: plan.cap.max_inline_data,
-                inline_write: plan.inline_write,
-                signal_all,
-                generation,
-            },
-        )),
-        recv: SpinCell::new(RecvQueue::new(
+        send: SpinCell::new(Some(Sender::new(
+            SendQueue::new(
+                Arc::clone(&rings.send),
+                SendQueueConfig {
+                    max_sge: plan.cap.max_send_sge,
+                    max_rdma_sge: profile.max_rdma_sge,
+                    max_inline: plan.cap.max_inline_data,
+                    inline_write: plan.inline_write,
+                    signal_all,
+                    generation,
+                },
+            ),
+            hardware,
+        ))),
+        recv: SpinCell::new(Some(RecvQueue::new(
             Arc::clone(&rings.recv),
             RecvQueueConfig {
                 max_sge: plan.cap.max_recv_sge,
                 generation,
             },
-        )),
+        ))),
     });
     for queue in [&send_cq, &recv_cq] {
         if let Some(polled) = queue.polled.lock(&Locking::new()).as_mut() {
@@ -200,7 +216,7 @@ pub(crate) fn create(
         recv_cq,
         plan,
         signal_all,
-        rings,
+        rings: Mutex::new(Some(rings)),
         watched: AtomicBool::new(false),
     })))
 }
@@ -326,7 +342,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         let attributes = unsafe { attributes.as_ref() }.ok_or(Errno::INVAL)?;
         let change = change(attributes, mask as u32)?;
         pair.context
-            .hardware
+            .hardware()?
             .with_device(|device| device.modify_qp(pair.qpn, &change))??;
         if let Some(state) = change.state {
             pair.set_state(state);
@@ -363,7 +379,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         }
         let found = pair
             .context
-            .hardware
+            .hardware()?
             .with_device(|device| device.query_qp(pair.qpn))??;
         // SAFETY: valid by contract.
         unsafe {
@@ -411,26 +427,31 @@ pub(crate) extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
 fn end(pair: &QueuePair) -> Result<(), Errno> {
     // First, because the number may go to another queue pair as soon as the device has it back.
     let locking = Locking::new();
+    let hardware = pair.context.hardware().ok();
+    // In a forked child, the threads whose sessions these are do not exist.
+    let orphaned = hardware
+        .as_ref()
+        .is_none_or(|hardware| hardware.is_forked());
     for queue in [&pair.send_cq, &pair.recv_cq] {
-        if let Some(polled) = queue.polled.lock_or_break_session(&locking).as_mut() {
+        let mut polled = queue.polled.lock_beside_session(&locking, orphaned);
+        if let Some(polled) = polled.as_mut() {
             polled.owners.remove(pair.qpn);
         }
     }
-    let hardware = &pair.context.hardware;
-    if pair.watched.swap(false, Ordering::AcqRel) {
-        // It fails for a device that is closed, which looks at nothing.
-        let _ = hardware.watch_qp(pair.qpn, false);
-    }
-    let destroyed = hardware.destroy_qp(pair.qpn);
-    // Whoever still has the pointer finds queues that take nothing.
-    pair.queues
-        .send
-        .lock_or_break_session(&locking)
-        .set_state(QpState::Reset);
-    pair.queues
-        .recv
-        .lock_or_break_session(&locking)
-        .set_state(QpState::Reset);
+    let destroyed = match &hardware {
+        Some(hardware) => {
+            if pair.watched.swap(false, Ordering::AcqRel) {
+                // It fails in a forked child, whose device looks at nothing.
+                let _ = hardware.watch_qp(pair.qpn, false);
+            }
+            hardware.destroy_qp(pair.qpn)
+        }
+        None => Ok(()),
+    };
+    // Whoever still has the pointer finds no queues.
+    *pair.queues.send.lock_or_break_session(&locking) = None;
+    *pair.queues.recv.lock_or_break_session(&locking) = None;
+    pair.with_rings(|rings| *rings = None);
     pair.domain.release();
     destroyed
 }

@@ -5,13 +5,35 @@ use std::sync::Arc;
 use efa_core::address::Qpn;
 use efa_emu::provider::{CompletionQueue, QueueOwner, RecvQueue, Retired, SendQueue};
 
+use crate::errno::Errno;
+use crate::hardware::Hardware;
 use crate::interrupted::Locking;
 use crate::spin::SpinCell;
 
-/// Both queues of a queue pair, each behind its own lock.
+/// Both queues of a queue pair, each behind its own lock. `None` once it was destroyed: their memory,
+/// and what they hold of the device, does not wait for the handle.
 pub(crate) struct Queues {
-    pub(crate) send: SpinCell<SendQueue>,
-    pub(crate) recv: SpinCell<RecvQueue>,
+    pub(crate) send: SpinCell<Option<Sender>>,
+    pub(crate) recv: SpinCell<Option<RecvQueue>>,
+}
+
+/// A send queue, and the hardware that is told of what was written into it.
+pub(crate) struct Sender {
+    pub(crate) queue: SendQueue,
+    hardware: Arc<Hardware>,
+}
+
+impl Sender {
+    pub(crate) fn new(queue: SendQueue, hardware: Arc<Hardware>) -> Sender {
+        Sender { queue, hardware }
+    }
+
+    /// Has the device look at the queue, which is that of `qpn` and whose doorbell was written. The
+    /// caller has the lock meanwhile, so that the hardware stays.
+    #[inline(always)]
+    pub(crate) fn doorbell_written(&self, qpn: Qpn, locking: &Locking) -> Result<(), Errno> {
+        self.hardware.look_at_send_queue(qpn, locking)
+    }
 }
 
 const PAGE_BITS: u32 = 8;
@@ -63,7 +85,10 @@ impl QueueOwner for Owners<'_> {
     #[inline]
     fn retire_send(&mut self, qpn: Qpn, request_id: u16) -> Retired {
         match self.index.get(qpn) {
-            Some(queues) => queues.send.lock(self.locking).retire(request_id),
+            Some(queues) => match queues.send.lock(self.locking).as_mut() {
+                Some(sender) => sender.queue.retire(request_id),
+                None => Retired::Stale,
+            },
             None => Retired::Stale,
         }
     }
@@ -71,7 +96,10 @@ impl QueueOwner for Owners<'_> {
     #[inline]
     fn retire_recv(&mut self, qpn: Qpn, request_id: u16) -> Retired {
         match self.index.get(qpn) {
-            Some(queues) => queues.recv.lock(self.locking).retire(request_id),
+            Some(queues) => match queues.recv.lock(self.locking).as_mut() {
+                Some(queue) => queue.retire(request_id),
+                None => Retired::Stale,
+            },
             None => Retired::Stale,
         }
     }
@@ -84,6 +112,8 @@ impl QueueOwner for Owners<'_> {
 /// A completion queue together with the queue pairs that complete into it. They are entered and
 /// removed under the completion queue's lock, so that polling meets whole queue pairs only.
 pub(crate) struct Polled {
+    /// What fills the queue.
+    pub(crate) hardware: Arc<Hardware>,
     pub(crate) completions: CompletionQueue,
     pub(crate) owners: QueueIndex,
     /// The device was asked for an event while entries waited to be polled, and so raised it at

@@ -6,9 +6,9 @@
 use core::cell::UnsafeCell;
 use core::hint::spin_loop;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use crate::interrupted::Locking;
+use crate::interrupted::{Locking, this_thread};
 
 const FREE: u32 = 0;
 /// Held by a call that is running.
@@ -23,6 +23,8 @@ const SPINS: u32 = 64;
 /// A value behind a lock with sessions.
 pub(crate) struct SpinCell<T> {
     state: AtomicU32,
+    /// The thread of the session that holds the lock, if one does.
+    owner: AtomicUsize,
     value: UnsafeCell<T>,
 }
 
@@ -33,6 +35,7 @@ impl<T> SpinCell<T> {
     pub(crate) const fn new(value: T) -> Self {
         SpinCell {
             state: AtomicU32::new(FREE),
+            owner: AtomicUsize::new(0),
             value: UnsafeCell::new(value),
         }
     }
@@ -83,6 +86,34 @@ impl<T> SpinCell<T> {
         Some(unsafe { &*self.value.get() })
     }
 
+    /// For a change that polling must not meet but that its own session may see between two calls:
+    /// waits for the lock, unless the session is the caller's, which goes on after it. A session of
+    /// another thread is waited for, except if all other threads are `gone`: then it is abandoned.
+    pub(crate) fn lock_beside_session<'a>(
+        &'a self,
+        locking: &'a Locking,
+        gone: bool,
+    ) -> SpinGuard<'a, T> {
+        loop {
+            if let Some(guard) = self.try_lock(locking) {
+                return guard;
+            }
+            // The owner is written before the state says that there is a session, and no other thread
+            // makes the caller the owner, or ends its session.
+            let own = self.state.load(Ordering::Acquire) == SESSION
+                && self.owner.load(Ordering::Relaxed) == this_thread();
+            if (own || gone)
+                && let Some(mut guard) = self.resume(locking)
+            {
+                if own {
+                    guard.release_to = SESSION;
+                }
+                return guard;
+            }
+            std::thread::yield_now();
+        }
+    }
+
     /// For the end of the object: nobody may be inside a call, and a session is abandoned.
     pub(crate) fn lock_or_break_session<'a>(&'a self, locking: &'a Locking) -> SpinGuard<'a, T> {
         loop {
@@ -117,6 +148,7 @@ impl<T> SpinGuard<'_, T> {
     /// of its guard.
     #[inline]
     pub(crate) fn hold(mut self) {
+        self.cell.owner.store(this_thread(), Ordering::Relaxed);
         self.release_to = SESSION;
     }
 }
@@ -170,6 +202,44 @@ mod tests {
             thread.join().unwrap();
         }
         assert_eq!(*cell.lock(&Locking::new()), 8000);
+    }
+
+    /// The owner of a session may change the value beside it, and the session goes on; another thread
+    /// waits for its end.
+    #[test]
+    fn only_the_owner_of_a_session_gets_in_beside_it() {
+        let cell = Arc::new(SpinCell::new(0));
+        let locking = Locking::new();
+        cell.lock(&locking).hold();
+        *cell.lock_beside_session(&locking, false) += 1;
+        assert!(cell.try_lock(&locking).is_none(), "the session goes on");
+        let other = Arc::clone(&cell);
+        let waiting = std::thread::spawn(move || {
+            let locking = Locking::new();
+            let mut value = other.lock_beside_session(&locking, false);
+            let seen = *value;
+            *value += 10;
+            seen
+        });
+        // However late the other thread comes, it sees what was changed before the session's end.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        *cell.lock_beside_session(&locking, false) += 1;
+        assert!(!waiting.is_finished());
+        drop(cell.resume(&locking).unwrap());
+        assert_eq!(waiting.join().unwrap(), 2);
+        assert_eq!(*cell.try_lock(&locking).unwrap(), 12);
+    }
+
+    /// In a forked child there is no other thread that could end its session.
+    #[test]
+    fn a_session_of_a_thread_that_is_gone_is_abandoned() {
+        let cell = Arc::new(SpinCell::new(0));
+        let other = Arc::clone(&cell);
+        let thread = std::thread::spawn(move || other.lock(&Locking::new()).hold());
+        thread.join().unwrap();
+        let locking = Locking::new();
+        drop(cell.lock_beside_session(&locking, true));
+        assert!(cell.try_lock(&locking).is_some());
     }
 
     #[test]

@@ -614,10 +614,13 @@ impl Outbound {
         }
     }
 
-    /// Gives up all rings.
+    /// Leaves all rings. What is still in them has left this device and arrives: those peers find the
+    /// sender gone when they have taken it, as after the end of a process.
     pub(super) fn close(&mut self) {
         for ring in self.rings.drain() {
-            ring.producer.abandon(|_| {});
+            if ring.producer.is_settled() {
+                ring.producer.abandon(|_| {});
+            }
         }
         if let Some(tap) = self.tap.take() {
             tap.close();

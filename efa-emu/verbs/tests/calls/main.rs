@@ -11,6 +11,7 @@ mod common;
 mod arguments;
 mod bounds;
 mod direct;
+mod ends;
 mod events;
 mod exchange;
 mod handles;

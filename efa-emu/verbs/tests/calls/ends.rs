@@ -1,0 +1,204 @@
+//! What the end of objects leaves behind, and what it does to threads that use others.
+
+use std::ffi::{c_int, c_void};
+use std::path::Path;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::abi::*;
+use crate::on_emulated_host;
+use crate::verbs::*;
+
+/// What a process has of what the kernel counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Held {
+    threads: usize,
+    descriptors: usize,
+    /// Of address space, in KiB.
+    mapped: usize,
+}
+
+impl Held {
+    fn now() -> Held {
+        let count = |directory: &str| std::fs::read_dir(Path::new(directory)).unwrap().count();
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let mapped = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmSize:"))
+            .and_then(|rest| rest.trim().strip_suffix(" kB"))
+            .unwrap();
+        Held {
+            threads: count("/proc/self/task"),
+            descriptors: count("/proc/self/fd"),
+            mapped: mapped.trim().parse().unwrap(),
+        }
+    }
+}
+
+/// Opens the device, makes one object of each kind, and closes the device; the objects are destroyed
+/// before that, or after it as far as that is possible.
+fn cycle(in_order: bool) {
+    let endpoint = Endpoint::new();
+    let Endpoint {
+        context,
+        pd,
+        handle,
+        ..
+    } = endpoint;
+    let mut memory = [0u8; 64];
+    let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+    // SAFETY: live objects.
+    unsafe {
+        let channel = ibv_create_comp_channel(context);
+        let queue = ibv_create_cq(context, 64, null_mut(), channel, 0);
+        let pair = endpoint.srd(queue, 0);
+        let mut data = [sge(region, 0, 64)];
+        assert_eq!(post_recv(pair, 1, &mut data), 0);
+        let mut request = send_request(&endpoint, pair, 2, &mut data);
+        assert_eq!(post_send(pair, &mut request).0, 0);
+        wait_for(queue, 2);
+        if in_order {
+            assert_eq!(ibv_destroy_qp(pair), 0);
+        } else {
+            assert_eq!(ibv_close_device(context), 0);
+        }
+        assert_eq!(ibv_destroy_cq(queue), 0);
+        assert_eq!(ibv_destroy_comp_channel(channel), 0);
+        assert_eq!(ibv_dereg_mr(region), 0);
+        assert_eq!(ibv_destroy_ah(handle), 0);
+        assert_eq!(ibv_dealloc_pd(pd), 0);
+        if in_order {
+            assert_eq!(ibv_close_device(context), 0);
+        }
+    }
+}
+
+#[test]
+fn of_devices_leaves_no_thread_descriptor_or_memory() {
+    on_emulated_host("efa2", || {
+        // Allocators and lists of freed handles grow to their size first.
+        for _ in 0..10 {
+            cycle(true);
+            cycle(false);
+        }
+        let before = Held::now();
+        for _ in 0..50 {
+            cycle(true);
+            cycle(false);
+        }
+        let after = Held::now();
+        assert_eq!(
+            (after.threads, after.descriptors),
+            (before.threads, before.descriptors)
+        );
+        // What is kept of freed handles is a structure of some hundred bytes for each. A device that
+        // stayed would be 64 MiB.
+        assert!(
+            after.mapped < before.mapped + 4096,
+            "{before:?}, then {after:?}"
+        );
+    });
+}
+
+#[test]
+fn of_queue_pairs_leaves_no_rings() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        let queue = endpoint.cq(64);
+        let pass = |times| {
+            for _ in 0..times {
+                let pair = endpoint.srd(queue, 0);
+                // SAFETY: a live object.
+                unsafe { assert_eq!(ibv_destroy_qp(pair), 0) };
+            }
+        };
+        pass(100);
+        let before = Held::now();
+        pass(900);
+        let after = Held::now();
+        // The rings of one are more than 64 KiB.
+        assert!(
+            after.mapped < before.mapped + 4096,
+            "{before:?}, then {after:?}"
+        );
+    });
+}
+
+/// The thread that polls and the thread that makes and destroys queue pairs need not know of each
+/// other.
+#[test]
+fn of_a_queue_pair_waits_for_another_threads_polling_session() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        let queue = endpoint.cq(64);
+        let (pair, other) = (endpoint.srd(queue, 0), endpoint.srd(queue, 0));
+        let mut memory = [0u8; 64];
+        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        for number in [1, 2] {
+            assert_eq!(post_recv(pair, number, &mut [sge(region, 0, 64)]), 0);
+            let mut data = [sge(region, 0, 8)];
+            let mut request = send_request(&endpoint, pair, 10 + number, &mut data);
+            assert_eq!(post_send(pair, &mut request).0, 0);
+        }
+        let extended: *mut ibv_cq_ex = queue.cast();
+        // SAFETY: a live completion queue, in a session of this thread where that is needed.
+        let (start, next, end) = unsafe {
+            let table = &*extended;
+            let (start, next, end) = (table.start_poll, table.next_poll, table.end_poll);
+            (start.unwrap(), next.unwrap(), end.unwrap())
+        };
+        // SAFETY: as above.
+        while unsafe { start(extended, null_mut::<c_void>()) } != 0 {}
+        let address = other.expose_provenance();
+        let destroyed = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let pair: *mut ibv_qp = std::ptr::with_exposed_provenance_mut(address);
+                // SAFETY: a live object, which nobody else uses.
+                let status: c_int = unsafe { ibv_destroy_qp(pair) };
+                destroyed.store(true, Ordering::SeqCst);
+                assert_eq!(status, 0);
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            // SAFETY: in a session of this thread.
+            let last = unsafe {
+                while next(extended) == 0 {}
+                next(extended)
+            };
+            assert_eq!(last, libc::ENOENT, "the session went on");
+            assert!(!destroyed.load(Ordering::SeqCst), "it did not wait");
+            // SAFETY: as above.
+            unsafe { end(extended) };
+        });
+        assert!(destroyed.load(Ordering::SeqCst));
+    });
+}
+
+/// A thread may destroy a queue pair in its own session, as on queues of a single thread in rdma-core.
+#[test]
+fn of_a_queue_pair_leaves_the_callers_session_as_it_is() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        let queue = endpoint.cq(64);
+        let (pair, other) = (endpoint.srd(queue, 0), endpoint.srd(queue, 0));
+        let mut memory = [0u8; 64];
+        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let mut data = [sge(region, 0, 8)];
+        let mut request = send_request(&endpoint, pair, 2, &mut data);
+        request.ud.remote_qkey ^= 1;
+        assert_eq!(post_send(pair, &mut request).0, 0);
+        let extended: *mut ibv_cq_ex = queue.cast();
+        // SAFETY: a live completion queue, and a session of this thread.
+        unsafe {
+            let table = &*extended;
+            let (start, next, end) = (table.start_poll, table.next_poll, table.end_poll);
+            while start.unwrap()(extended, null_mut()) != 0 {}
+            assert_eq!(ibv_destroy_qp(other), 0);
+            assert_eq!(table.read_qp_num.unwrap()(extended), (*pair).qp_num);
+            assert_eq!(next.unwrap()(extended), libc::ENOENT);
+            end.unwrap()(extended);
+            assert_eq!(start.unwrap()(extended, null_mut()), libc::ENOENT);
+        }
+    });
+}
