@@ -108,9 +108,16 @@ fn of_queue_pairs_leaves_no_rings() {
         let queue = endpoint.cq(64);
         let pass = |times| {
             for _ in 0..times {
-                let pair = endpoint.srd(queue, 0);
-                // SAFETY: a live object.
-                unsafe { assert_eq!(ibv_destroy_qp(pair), 0) };
+                let (mut request, mut efa) = endpoint.srd_request(queue, 0);
+                request.cap.max_send_wr = 1024;
+                request.cap.max_recv_wr = 1024;
+                let size = size_of::<efadv_qp_init_attr>() as u32;
+                // SAFETY: live objects, and attributes on the stack.
+                unsafe {
+                    let pair =
+                        efadv_create_qp_ex(endpoint.context, &raw mut request, &raw mut efa, size);
+                    assert_eq!(ibv_destroy_qp(pair), 0);
+                }
             }
         };
         pass(100);
