@@ -16,7 +16,7 @@ use super::memory::MemoryFault;
 use super::objects::{DeviceCq, DomainObjects};
 use super::packet_buffers::PacketBuffers;
 use super::queue_pair::{Queues, SimQueuePair};
-use crate::device::{Error, Lkey, MemoryRegion};
+use crate::device::{Error, Lkey, MemoryRegion, Service};
 use crate::profile::Profile;
 use crate::provider::{self, CompletionQueue, QueueOwner, Retired, WcOpcode};
 
@@ -119,6 +119,11 @@ impl SimDomain {
     /// Packet buffers in the pool.
     pub fn free_buffers(&self) -> usize {
         self.buffers.free()
+    }
+
+    /// Memory that is registered, the pool of packet buffers included.
+    pub fn regions(&self) -> usize {
+        self.objects.regions()
     }
 
     /// Receives that are posted, on all queue pairs together.
@@ -276,7 +281,7 @@ impl Domain for SimDomain {
         queue: CompletionQueueId,
         config: &QueuePairConfig,
     ) -> Result<SimQueuePair, NicError> {
-        SimQueuePair::create(self, queue, config)
+        SimQueuePair::create(self, queue, config, Service::Srd)
     }
 
     fn poll(

@@ -1,9 +1,9 @@
 //! A simulated host as its programs see it.
 
 use efa_core::address::{Gid, Qpn};
-use efa_core::nic::{NicError, UserSlice};
+use efa_core::nic::{Device, Domain, DomainConfig, NicError, QueuePairConfig, UserSlice};
 
-use super::queue_pair::{NicConfig, SimNic};
+use super::queue_pair::{NicConfig, SimNic, SimQueuePair};
 use super::{Fabric, HostId, MemoryFault, OutOfMemory};
 use crate::fault::{Action, Errno, Fault, Match, Point};
 
@@ -37,10 +37,16 @@ impl SimHost {
         self.fabric.0.borrow().wire.port(self.id).gid
     }
 
-    /// Opens an SRD queue pair, ready to send, with a domain, a completion queue and packet buffers of
-    /// its own.
+    /// Opens a queue pair, ready to send, with a domain, a completion queue and packet buffers of its
+    /// own.
     pub fn open(&self, config: NicConfig) -> Result<SimNic, NicError> {
-        SimNic::open(self, config.packet_buffers, &config.into())
+        let packet_buffers = config.packet_buffers;
+        let mut domain = self.open_domain(&DomainConfig { packet_buffers })?;
+        let service = config.service;
+        let config = QueuePairConfig::from(config);
+        let queue = domain.create_completion_queue(config.completions())?;
+        let queue_pair = SimQueuePair::create(&mut domain, queue, &config, service)?;
+        Ok(SimNic::new(domain, queue_pair))
     }
 
     /// Makes the next queue pair on this host get this number, whatever the policy, if it is free

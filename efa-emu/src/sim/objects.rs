@@ -199,6 +199,10 @@ impl DomainObjects {
         })
     }
 
+    pub(super) fn regions(&self) -> usize {
+        self.regions.len()
+    }
+
     pub(super) fn register(&mut self, region: MemoryRegion) -> Result<RegionKeys, NicError> {
         let pd = self.pd.id;
         let keys = self

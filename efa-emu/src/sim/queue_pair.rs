@@ -21,6 +21,8 @@ pub type SimNic = OwnNic<SimDomain>;
 /// How a [`SimNic`] is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NicConfig {
+    /// What the queue pair carries.
+    pub service: Service,
     /// Work requests that the send queue holds, a power of two.
     pub send_depth: u32,
     /// Receives that the receive queue holds, a power of two.
@@ -36,9 +38,10 @@ pub struct NicConfig {
 }
 
 impl Default for NicConfig {
-    /// 256 sends, 1024 receives, buffers for both, a random Q-key, 3 RNR retries.
+    /// SRD, 256 sends, 1024 receives, buffers for both, a random Q-key, 3 RNR retries.
     fn default() -> Self {
         NicConfig {
+            service: Service::Srd,
             send_depth: 256,
             recv_depth: 1024,
             packet_buffers: 256 + 1024,
@@ -67,7 +70,7 @@ pub(super) struct Queues {
     pub(super) recv: RecvQueue,
 }
 
-/// One SRD queue pair of a simulated host. When it is closed or dropped, its number becomes free, and
+/// One queue pair of a simulated host. When it is closed or dropped, its number becomes free, and
 /// what is still on its way to it meets nobody, or the next owner of the number.
 pub struct SimQueuePair {
     attributes: NicAttributes,
@@ -84,6 +87,7 @@ impl SimQueuePair {
         domain: &mut SimDomain,
         completion_queue: CompletionQueueId,
         config: &QueuePairConfig,
+        service: Service,
     ) -> Result<Self, NicError> {
         let depth =
             |what, depth: usize| u32::try_from(depth).map_err(|_| invalid(what, depth as u64));
@@ -92,7 +96,7 @@ impl SimQueuePair {
         let cq = domain.completion_queue(completion_queue)?.clone();
         let mut on_device = DeviceQueuePair::reserve(&domain.objects, &cq)?;
         let rings = on_device.create(|pd, cq| QpConfig {
-            service: Service::Srd,
+            service,
             pd,
             send_cq: cq,
             recv_cq: cq,
@@ -104,7 +108,7 @@ impl SimQueuePair {
         let life = &domain.objects.life;
         let qkey = config.qkey.unwrap_or_else(|| life.random_qkey());
         let profile = &domain.profile;
-        let rnr_retry = profile.caps.contains(DeviceCaps::RNR_RETRY);
+        let rnr_retry = service == Service::Srd && profile.caps.contains(DeviceCaps::RNR_RETRY);
         on_device.bring_up(qkey, rnr_retry.then_some(config.rnr_retry))?;
 
         let generation = life.next_generation();

@@ -184,7 +184,9 @@ impl World {
                 Some(host)
             }
             Event::Kill(host) => {
+                // A rule kills processes, not machines: a device answers that knows nothing of them.
                 self.kill(host);
+                self.restart(host);
                 None
             }
             Event::Timer(host) => {

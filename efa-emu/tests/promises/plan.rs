@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use efa_core::endpoint::EndpointConfig;
 use efa_core::nic::{DeviceCaps, Status};
+use efa_emu::device::Service;
 use efa_emu::fault::{Action, Delay, Fault, Match, Point};
 use efa_emu::profile::Profile;
 use efa_emu::sim::{FabricConfig, NetworkConfig, NicConfig, Probability, QpnPolicy};
@@ -237,6 +238,7 @@ fn settings(rng: &mut StdRng, first_msg_id: u32, ordered: bool) -> Settings {
     let send_depth = *[2, 4, 64].choose(rng).unwrap();
     let recv_depth = *[4, 8, 64].choose(rng).unwrap();
     let nic = NicConfig {
+        service: Service::Srd,
         send_depth,
         recv_depth,
         packet_buffers: (send_depth + recv_depth) as usize,

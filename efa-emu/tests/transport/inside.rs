@@ -2,6 +2,7 @@
 
 use efa_core::address::Qkey;
 use efa_core::nic::Status;
+use efa_emu::device::Service;
 use efa_emu::provider::{SendData, WcOpcode};
 use efa_emu::transport::RdmaPath;
 
@@ -120,7 +121,7 @@ fn a_queue_pair_number_that_moved_is_followed() {
     let qkey = address.qkey;
     drop(first);
     // Another process's device on the same host gets the number, and here the Q-key as well.
-    let mut second = Client::open_with(root.path(), &lowest, qkey, |_| {});
+    let mut second = Client::open_with(root.path(), &lowest, qkey, Service::Srd, |_| {});
     assert_eq!(second.address(), address);
     let memory = second.register(vec![0; 64]);
     second.post_recv(0, memory.buffer(0, 64));

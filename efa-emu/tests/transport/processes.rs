@@ -140,6 +140,7 @@ fn child() {
         "forker" => crate::killing::forker(&parent),
         "idle" => crate::idle::idle(&parent),
         "memory" => crate::exchange::memory(&parent),
+        "receiver" => crate::both_links::receiver(&parent),
         "speed" => crate::speed::partner(&parent),
         _ => panic!("unknown role {role}"),
     }

@@ -9,7 +9,7 @@ use efa_core::nic::Status;
 
 use super::kept::{CopiedRequest, FromCopy, Kept, Outcome};
 use super::{Inbound, Later, Task, Then, Work, tap_data};
-use crate::fault::{Event, FaultId, Flow, Frame, PACKET_START, Stage};
+use crate::fault::{Event, FaultId, Flow, Frame, PACKET_START, Stage, Trigger};
 use crate::link::Operation;
 use crate::network::{Course, Journey, Transmission};
 use crate::transport::clock::monotonic_now;
@@ -96,7 +96,9 @@ impl Inbound {
         if course.passes() {
             self.pass_by(flow, work);
         }
+        let released = self.release(&verdict.triggers, work);
         work.staged.execute(verdict.triggers);
+        work.staged.note_released(&released);
     }
 
     fn schedule(&mut self, wait: Duration, of: Later, then: Then) {
@@ -164,6 +166,27 @@ impl Inbound {
             work.staged.note_held(fault, -1);
             self.let_go(kept, work);
         }
+    }
+
+    /// Lets go what an event releases here, before the next frame arrives. Other processes learn of it
+    /// from the board. Returns the rules of which something was kept here.
+    fn release(&mut self, triggers: &[Trigger], work: &mut Work<'_>) -> Vec<FaultId> {
+        let mut carried_out = Vec::new();
+        let faults = triggers.iter().filter_map(|trigger| match trigger {
+            Trigger::Release(faults) => Some(faults),
+            Trigger::Kill(_) => None,
+        });
+        for fault in faults.flatten() {
+            let kept = self.kept.release(*fault, usize::MAX);
+            if !kept.is_empty() {
+                carried_out.push(*fault);
+            }
+            for kept in kept {
+                work.staged.note_held(*fault, -1);
+                self.let_go(kept, work);
+            }
+        }
+        carried_out
     }
 
     /// Lets go what was released on the board.

@@ -131,6 +131,13 @@ impl Staged {
         }
     }
 
+    /// Notes that this device has carried out the orders to release what these rules held.
+    pub(super) fn note_released(&mut self, faults: &[FaultId]) {
+        for fault in faults {
+            self.releases.insert(*fault, self.board.releases(*fault));
+        }
+    }
+
     /// The error number of a registration that a rule wants to fail.
     pub(super) fn registration_failure(&mut self, host: Gid, length: u64) -> Option<i32> {
         match self.decide_at_once(&Event::Registration { host, length })? {
