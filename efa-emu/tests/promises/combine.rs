@@ -35,11 +35,9 @@ const TYPES: [(AtomicDatatype, usize); 7] = [
     (AtomicDatatype::UINT128, 16),
 ];
 
-/// Most bytes of an operand: half of what fits the smallest packets, for the comparand.
-const MOST: usize = 400;
-
 impl Combine {
-    pub(crate) fn random(rng: &mut impl Rng) -> Self {
+    /// Any that has operands of `most` bytes at most, which are at least 16.
+    pub(crate) fn random(rng: &mut impl Rng, most: usize) -> Self {
         let (datatype, size) = *TYPES.choose(rng).unwrap();
         let call = *[Call::Write, Call::Fetch, Call::Compare]
             .choose(rng)
@@ -55,7 +53,7 @@ impl Combine {
             Call::Fetch if rng.random_bool(0.3) => AtomicOp::ATOMIC_READ,
             Call::Write | Call::Fetch => *changes.choose(rng).unwrap(),
         };
-        let elements = rng.random_range(1..=MOST / size);
+        let elements = rng.random_range(1..=most / size);
         Combine {
             datatype,
             operation,

@@ -20,6 +20,8 @@ use crate::release::Release;
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) fabric: FabricConfig,
+    /// Bytes of a packet at most, on all devices.
+    pub(crate) mtu: usize,
     /// Of the programs, by host; a program that starts anew has the same.
     pub(crate) programs: Vec<Settings>,
     pub(crate) steps: Vec<Step>,
@@ -142,7 +144,14 @@ pub(crate) struct Buffer {
     pub(crate) registered: bool,
 }
 
-pub(crate) const MTU: u32 = 1024;
+/// Bytes of the longest headers: what else a packet holds can be injected, or be an operand with its
+/// comparand.
+const MAX_REQUEST_HEADER: usize = 168;
+const MAX_ATOMIC_HEADER: usize = 152;
+
+/// Registrations that a program has from its start to its end: its packet buffers, its memory, and the
+/// same memory for its peers.
+pub(crate) const REGIONS: usize = 3;
 
 impl Plan {
     /// Whether a program is of a release.
@@ -160,10 +169,18 @@ impl Plan {
         let count = rng.random_range(2..=3);
         let first_msg_id = *[0, u32::MAX - 5, u32::MAX / 2].choose(&mut rng).unwrap();
         let ordered = rng.random_bool(0.8);
+        let mtu = *[256, 520, 1024, 1024].choose(&mut rng).unwrap();
         let mut programs: Vec<Settings> = (0..count)
-            .map(|_| settings(&mut rng, first_msg_id, ordered))
+            .map(|_| settings(&mut rng, mtu, first_msg_id, ordered))
             .collect();
         choose_releases(&mut rng, &mut programs);
+        for settings in &mut programs {
+            // Few can register what a transfer needs.
+            if let Some(spare) = *[None, None, Some(0), Some(1)].choose(&mut rng).unwrap() {
+                let user_queue_pair = settings.release == Release::V2_1ZeroCopy;
+                settings.profile.max_mr = REGIONS as u32 + u32::from(user_queue_pair) + spare;
+            }
+        }
         if rng.random_bool(0.2) {
             // So small that peers run ahead of them.
             for settings in &mut programs {
@@ -174,32 +191,37 @@ impl Plan {
         // Half of the runs have faults, half of those also deaths.
         let faults = rng.random_bool(0.5);
         let has_connection_ids = |one: &Settings| one.release.has_connection_ids();
-        let kinds = Kinds {
+        let mut scope = Scope {
+            count,
+            mtu,
             faults,
             // Without connection ids late packets of the dead are their successors'.
             deaths: faults && rng.random_bool(0.5) && programs.iter().all(has_connection_ids),
             withdrawals: rng.random_bool(0.3),
+            drops: most_drops(&fabric.network),
         };
         let length = rng.random_range(20..90);
-        let mut drops = most_drops(&fabric.network);
-        let steps = (0..length)
-            .map(|_| step(&mut rng, count, kinds, &mut drops))
-            .collect();
+        let steps = (0..length).map(|_| step(&mut rng, &mut scope)).collect();
         Plan {
             seed,
             fabric,
+            mtu,
             programs,
             steps,
         }
     }
 }
 
-/// What may happen in a run.
-#[derive(Clone, Copy)]
-struct Kinds {
+/// What steps there may be.
+struct Scope {
+    /// Programs.
+    count: usize,
+    mtu: usize,
     faults: bool,
     deaths: bool,
     withdrawals: bool,
+    /// Frames that the rules of further steps may drop.
+    drops: u64,
 }
 
 /// Half of the runs are among programs of ours; in the others some are of other releases.
@@ -231,10 +253,10 @@ fn choose_releases(rng: &mut StdRng, programs: &mut [Settings]) {
     }
 }
 
-fn settings(rng: &mut StdRng, first_msg_id: u32, ordered: bool) -> Settings {
+fn settings(rng: &mut StdRng, mtu: usize, first_msg_id: u32, ordered: bool) -> Settings {
     let name = ["efa0", "efa1", "efa2", "efa3"].choose(rng).unwrap();
     let mut profile = Profile::by_name(name).unwrap().clone();
-    profile.mtu = MTU;
+    profile.mtu = mtu as u32;
     let send_depth = *[2, 4, 64].choose(rng).unwrap();
     let recv_depth = *[4, 8, 64].choose(rng).unwrap();
     let nic = NicConfig {
@@ -294,11 +316,12 @@ fn fabric(rng: &mut StdRng, seed: u64) -> FabricConfig {
     }
 }
 
-fn length(rng: &mut StdRng) -> usize {
+fn length(rng: &mut StdRng, mtu: usize) -> usize {
     match rng.random_range(0..10) {
         0 => 0,
         1..4 => rng.random_range(1..200),
-        4 => rng.random_range(850..1024),
+        // With a header of some length it just fits, or does not.
+        4 => rng.random_range(mtu - 174..mtu),
         5 | 6 => rng.random_range(1024..3000),
         7 | 8 => rng.random_range(3000..9000),
         _ => rng.random_range(9000..20_000),
@@ -328,11 +351,11 @@ fn most_drops(network: &NetworkConfig) -> u64 {
     }
 }
 
-/// `drops` is how many frames the rules of further steps may drop.
-fn step(rng: &mut StdRng, count: usize, kinds: Kinds, drops: &mut u64) -> Step {
-    let from = rng.random_range(0..count);
+fn step(rng: &mut StdRng, scope: &mut Scope) -> Step {
+    let mtu = scope.mtu;
+    let from = rng.random_range(0..scope.count);
     // A program may talk to itself.
-    let to = rng.random_range(0..count);
+    let to = rng.random_range(0..scope.count);
     let buffer = Buffer {
         pieces: if rng.random_bool(0.2) { 3 } else { 1 },
         registered: rng.random(),
@@ -345,8 +368,8 @@ fn step(rng: &mut StdRng, count: usize, kinds: Kinds, drops: &mut u64) -> Step {
                 from,
                 to,
                 length: match manner {
-                    Manner::Inject => rng.random_range(0..600),
-                    _ => length(rng),
+                    Manner::Inject => rng.random_range(0..=mtu - MAX_REQUEST_HEADER),
+                    _ => length(rng, mtu),
                 },
                 tag,
                 with_data: rng.random(),
@@ -358,7 +381,7 @@ fn step(rng: &mut StdRng, count: usize, kinds: Kinds, drops: &mut u64) -> Step {
             at: from,
             from: rng.random_bool(0.4).then_some(to),
             tag: tag.map(|tag| (tag, *[0, 0, 1, u64::MAX].choose(rng).unwrap())),
-            capacity: 8 + length(rng).max(if rng.random_bool(0.8) { 20_000 } else { 0 }),
+            capacity: 8 + length(rng, mtu).max(if rng.random_bool(0.8) { 20_000 } else { 0 }),
             buffer,
         },
         52..54 => Step::MultiReceive {
@@ -372,8 +395,8 @@ fn step(rng: &mut StdRng, count: usize, kinds: Kinds, drops: &mut u64) -> Step {
                 from,
                 to,
                 length: match manner {
-                    Manner::Inject => rng.random_range(0..600),
-                    _ => length(rng),
+                    Manner::Inject => rng.random_range(0..=mtu - MAX_REQUEST_HEADER),
+                    _ => length(rng, mtu),
                 },
                 with_data: rng.random_bool(0.4),
                 manner,
@@ -383,7 +406,7 @@ fn step(rng: &mut StdRng, count: usize, kinds: Kinds, drops: &mut u64) -> Step {
         62..69 => Step::Read {
             from,
             to,
-            length: length(rng),
+            length: length(rng, mtu),
             buffer,
         },
         69..74 => Step::Add {
@@ -394,7 +417,7 @@ fn step(rng: &mut StdRng, count: usize, kinds: Kinds, drops: &mut u64) -> Step {
         },
         74 => Step::Claim { from, to },
         75 => {
-            let combine = Combine::random(rng);
+            let combine = Combine::random(rng, (mtu - MAX_ATOMIC_HEADER) / 2);
             Step::Combine {
                 from,
                 to,
@@ -415,10 +438,10 @@ fn step(rng: &mut StdRng, count: usize, kinds: Kinds, drops: &mut u64) -> Step {
             tagged: tag.is_some(),
             keep: rng.random(),
         },
-        81..87 if kinds.faults => Step::Fault(Box::new(fault(rng, drops))),
-        87..89 if kinds.deaths => Step::Die { at: from },
-        89 if kinds.deaths && from != to => Step::Forget { at: from, peer: to },
-        90..92 if kinds.withdrawals => Step::Withdraw { at: from },
+        81..87 if scope.faults => Step::Fault(Box::new(fault(rng, &mut scope.drops))),
+        87..89 if scope.deaths => Step::Die { at: from },
+        89 if scope.deaths && from != to => Step::Forget { at: from, peer: to },
+        90..92 if scope.withdrawals => Step::Withdraw { at: from },
         _ => Step::Run {
             events: rng.random_range(1..60),
         },

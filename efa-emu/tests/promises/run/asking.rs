@@ -8,10 +8,10 @@ use efa_core::wire::{AtomicDatatype, AtomicOp};
 
 use crate::combine::Call;
 use crate::model::{Asked, Message, OneSided, OneSidedKind, ProgramId, pattern};
-use crate::plan::{Buffer, MTU, Manner};
+use crate::plan::{Buffer, Manner};
 use crate::release::Release;
 
-use super::{Item, MESSAGE, ONE_SIDED, World, combined, flags};
+use super::{Item, MESSAGE, ONE_SIDED, SOMETHING_ELSE, World, combined, flags};
 
 impl World {
     pub(super) fn one_sided(
@@ -96,6 +96,7 @@ impl World {
             };
             if state == Asked::Started {
                 self.note_started(at, to, item)?;
+                self.reuse_injected(item);
             }
             match item {
                 Item::Message(number) => self.messages[number].state = state,
@@ -113,7 +114,7 @@ impl World {
         match message {
             _ if !zero_copy => None,
             Message { tag: Some(_), .. } => Some(Errno::EOPNOTSUPP),
-            message => (message.length > MTU as usize).then_some(Errno::EINVAL),
+            message => (message.length > self.mtu).then_some(Errno::EINVAL),
         }
     }
 
@@ -137,6 +138,35 @@ impl World {
             && [from, to]
                 .into_iter()
                 .any(|program| !self.release(program).has_delivery_complete())
+    }
+
+    /// The memory of what was injected is the program's again at once.
+    fn reuse_injected(&self, item: Item) {
+        let (from, address, length, manner) = match item {
+            Item::Message(number) => {
+                let Message {
+                    from,
+                    address,
+                    length,
+                    manner,
+                    ..
+                } = self.messages[number];
+                (from, address, length, manner)
+            }
+            Item::OneSided(number) => {
+                let OneSided {
+                    from,
+                    local,
+                    length,
+                    manner,
+                    ..
+                } = self.one_sided[number];
+                (from, local, length, manner)
+            }
+        };
+        if manner == Manner::Inject {
+            self.fill(from, address, &vec![SOMETHING_ELSE; length]);
+        }
     }
 
     pub(super) fn note_started(

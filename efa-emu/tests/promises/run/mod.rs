@@ -27,7 +27,7 @@ const WORDS: u64 = 16;
 /// Receives that a program has open at a time.
 const MAX_RECEIVES: usize = 24;
 
-/// What deregistered memory holds.
+/// What memory holds that a program uses for something else.
 const SOMETHING_ELSE: u8 = 0xEE;
 
 const MESSAGE: u64 = 1 << 40;
@@ -64,6 +64,7 @@ struct Program {
 
 pub(crate) struct World {
     fabric: Fabric,
+    mtu: usize,
     hosts: Vec<SimHost>,
     programs: Vec<Program>,
     /// The program that runs on each host now.
@@ -141,6 +142,7 @@ impl World {
             .collect();
         let mut world = World {
             fabric,
+            mtu: plan.mtu,
             hosts,
             programs: Vec::new(),
             current: Vec::new(),

@@ -3,7 +3,7 @@
 use efa_core::endpoint::{CompletionFlags, Counter, Usage};
 
 use crate::model::{Asked, OneSidedKind, ProgramId, check_matching};
-use crate::plan::Manner;
+use crate::plan::{Manner, REGIONS};
 
 use super::{Troubles, World};
 
@@ -232,13 +232,13 @@ impl World {
                 return Err(format!("program {at} keeps {usage:?}"));
             }
             let nic = endpoint.nic().sim();
-            let found = (nic.posted_receives(), nic.free_buffers());
+            let found = (nic.posted_receives(), nic.free_buffers(), nic.regions());
             let nic = &program.settings.nic;
-            let expected = (nic.recv_depth as usize, nic.send_depth as usize);
+            let expected = (nic.recv_depth as usize, nic.send_depth as usize, REGIONS);
             if found != expected {
                 return Err(format!(
-                    "program {at} on host {}: receives and free buffers are {found:?} instead of \
-                     {expected:?}",
+                    "program {at} on host {}: receives, free buffers and registrations are {found:?} \
+                     instead of {expected:?}",
                     program.slot
                 ));
             }

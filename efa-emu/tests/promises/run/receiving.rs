@@ -6,7 +6,7 @@ use efa_core::endpoint::{
 };
 
 use crate::model::{Asked, ProgramId, Receive, ReceiveKind, pattern};
-use crate::plan::{Buffer, MTU};
+use crate::plan::Buffer;
 use crate::user_queue_pair::Arrived;
 
 use super::{MAX_RECEIVES, RECEIVE, WORD, World};
@@ -176,7 +176,7 @@ impl World {
 
     /// A zero-copy receiver posts a buffer.
     pub(super) fn receive_without_header(&mut self, at: ProgramId) -> Result<(), String> {
-        let (number, _) = self.note_receive(at, None, None, MTU as usize, ReceiveKind::ZeroCopy);
+        let (number, _) = self.note_receive(at, None, None, self.mtu, ReceiveKind::ZeroCopy);
         match &mut self.programs[at].user {
             Some(user) => user.post(number),
             None => Ok(()),

@@ -1,12 +1,12 @@
 //! What endpoints report, held against what was asked for.
 
-use efa_core::endpoint::{CompletionEntry, CompletionFlags, Errno, ErrorEntry, Failure};
+use efa_core::endpoint::{CompletionEntry, CompletionFlags, Errno, ErrorEntry, Failure, PeerId};
 
 use crate::combine::Call;
 use crate::model::{Asked, OneSidedKind, ProgramId, ReceiveKind, is_loss, pattern};
 use crate::plan::Manner;
 
-use super::{World, combined};
+use super::{SOMETHING_ELSE, World, combined};
 
 impl World {
     pub(super) fn ended(
@@ -45,10 +45,13 @@ impl World {
         self.collect_without_header(self.messages[number].to)?;
         let message = &self.messages[number];
         let result = completion.map_err(|entry| entry.failure).map(|_| ());
-        if let Ok(entry) = completion
-            && entry.length != message.length as u64
-        {
-            return Err(format!("{what} was reported with length {}", entry.length));
+        if let Ok(entry) = completion {
+            if entry.length != message.length as u64 {
+                return Err(format!("{what} was reported with length {}", entry.length));
+            }
+            // Its memory is the program's again.
+            let junk = vec![SOMETHING_ELSE; message.length];
+            self.fill(message.from, message.address, &junk);
         }
         if result.is_ok()
             && message.manner == Manner::DeliveryComplete
@@ -72,8 +75,9 @@ impl World {
         let what = format!("one-sided operation {number} ({:?})", operation.kind);
         let result = completion.map_err(|entry| entry.failure).map(|_| ());
         if let Ok(entry) = completion {
-            if entry.flags != operation.kind.flags() {
-                return Err(format!("{what} was reported with {:?}", entry.flags));
+            let flags = operation.kind.flags();
+            if (entry.flags, entry.length) != (flags, operation.length as u64) {
+                return Err(format!("{what} was reported as {entry:?}"));
             }
             if operation.kind == OneSidedKind::Read
                 && self.bytes(operation.from, operation.local, operation.length)
@@ -142,8 +146,27 @@ impl World {
         if !in_place || entry.length != operation.length as u64 {
             return Err(format!("write {number} was announced before its data"));
         }
+        let from = operation.from;
+        // Immediate data has no connection id: an earlier owner of the queue pair number may be meant.
+        let found = entry.source.and_then(|peer| self.program_of(at, peer));
+        let is_earlier = found.is_some_and(|other| {
+            let [other, address] = [other, from].map(|one| self.programs[one].address);
+            (other.gid, other.qpn) == (address.gid, address.qpn)
+        });
+        if !is_earlier && !self.is_sender(at, entry.source, from) {
+            return Err(format!(
+                "write {number} was announced as another's: {entry:?}"
+            ));
+        }
         self.one_sided[number].announced = true;
         Ok(())
+    }
+
+    /// Whether a program's endpoint names another as where something came from. It may not know one
+    /// that is gone.
+    fn is_sender(&self, at: ProgramId, source: Option<PeerId>, from: ProgramId) -> bool {
+        let found = source.and_then(|peer| self.program_of(at, peer));
+        found == Some(from) || self.is_doomed(from, at)
     }
 
     pub(super) fn note_taken(&mut self, receive: usize, number: usize) -> Result<(), String> {
@@ -246,13 +269,19 @@ impl World {
         if kind != ReceiveKind::Multi && truncated != (message.length > receive.capacity) {
             return Err(format!("{what}: truncated is {truncated}"));
         }
-        let from = message.from;
-        let source = data.source.and_then(|peer| {
-            let endpoint = self.programs[at].endpoint.as_ref()?;
-            endpoint.lookup_address(peer)
-        });
-        if source != Some(self.programs[from].address) && !self.is_doomed(from, at) {
-            return Err(format!("{what} reported another sender: {source:?}"));
+        let whole_kind = match message.tag {
+            Some(_) => CompletionFlags::TAGGED,
+            None => CompletionFlags::MSG,
+        };
+        let optional = CompletionFlags::REMOTE_CQ_DATA | CompletionFlags::MULTI_RECV;
+        if flags - optional != whole_kind | CompletionFlags::RECV {
+            return Err(format!("{what} reported {flags:?}"));
+        }
+        if kind != ReceiveKind::Multi && length != message.length.min(receive.capacity) {
+            return Err(format!("{what} brought {length} bytes"));
+        }
+        if !self.is_sender(at, data.source, message.from) {
+            return Err(format!("{what} reported another sender: {data:?}"));
         }
         // Where a truncated message of a multi-receive buffer went is not told.
         if kind == ReceiveKind::Multi && truncated {
