@@ -50,7 +50,7 @@ pub struct NetworkConfig {
     /// Each frame adds a random latency of its own, from zero to this.
     pub jitter: Duration,
     /// How fast a host puts bytes on the wire, in bytes per second; 0 for no limit. Only the simulator
-    /// limits it.
+    /// limits it: between processes, memory does.
     pub bandwidth: u64,
     /// How likely a frame, request or answer, is lost each time that it is on the wire.
     pub loss: Probability,
@@ -62,6 +62,9 @@ pub struct NetworkConfig {
     /// simulator limits it: between processes, the rings do.
     pub in_flight: usize,
 }
+
+/// Bytes that Ethernet, IPv6, UDP and the transport header add to each packet.
+const FRAME_OVERHEAD: u64 = 14 + 40 + 8 + 32;
 
 impl Default for NetworkConfig {
     /// 16 paths at about 10 µs with 100 Gbit/s, no loss: a calm cluster network.
@@ -100,6 +103,17 @@ impl NetworkConfig {
             latency,
             ..NetworkConfig::perfect()
         }
+    }
+
+    /// How long a frame with `length` bytes of data occupies its sender's port.
+    pub(crate) fn wire_time(&self, length: usize) -> Duration {
+        if self.bandwidth == 0 {
+            return Duration::ZERO;
+        }
+        let nanoseconds = (length as u64 + FRAME_OVERHEAD)
+            .saturating_mul(1_000_000_000)
+            .div_ceil(self.bandwidth);
+        Duration::from_nanos(nanoseconds)
     }
 
     /// Whether nothing happens to frames.
@@ -459,6 +473,22 @@ mod tests {
         assert_ne!(Network::new(config, 2).transmit(&send(7)).latency, first);
         // The same numbers for ever: a seed that somebody wrote down keeps its meaning.
         assert_eq!(first, Duration::from_nanos(689_391_837));
+    }
+
+    #[test]
+    fn wire_time_follows_the_bandwidth() {
+        let network = NetworkConfig::default();
+        // 12.5 bytes per nanosecond; 94 bytes are headers.
+        assert_eq!(network.wire_time(12_500 - 94), Duration::from_micros(1));
+        // What has begun is paid for.
+        assert_eq!(network.wire_time(0), Duration::from_nanos(8));
+        let slow = NetworkConfig {
+            bandwidth: 1,
+            ..network
+        };
+        assert_eq!(slow.wire_time(6), Duration::from_secs(100));
+        let unlimited = NetworkConfig::perfect();
+        assert_eq!(unlimited.wire_time(usize::MAX >> 1), Duration::ZERO);
     }
 
     /// An option that is switched on leaves the choices about everything else as they were.

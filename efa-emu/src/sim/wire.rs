@@ -82,9 +82,6 @@ pub(super) struct Wire {
     spare: Vec<Vec<u8>>,
 }
 
-/// Bytes that Ethernet, IPv6, UDP and the transport header add to each packet.
-const FRAME_OVERHEAD: u64 = 14 + 40 + 8 + 32;
-
 /// How many spare data buffers are kept, and how large one may be.
 const SPARE_BUFFERS: usize = 1024;
 const SPARE_CAPACITY: usize = 64 * 1024;
@@ -248,25 +245,13 @@ impl Wire {
     /// Queues a frame at its sender's port.
     pub(super) fn queue(&mut self, id: FlightId, stage: Stage) {
         let flight = &self.flights[id.index()];
-        let time = self.wire_time(flight.data_length(stage));
+        let time = self.network.config.wire_time(flight.data_length(stage));
         let sender = flight.sender(stage);
         let now = self.now;
         let port = self.port_mut(sender);
         let start = port.busy_until.max(now);
         port.busy_until = start + time;
         self.agenda.add(start, Event::Depart(id, stage));
-    }
-
-    /// How long a sender's port is busy with a frame of `length` bytes of data.
-    fn wire_time(&self, length: usize) -> Duration {
-        let bandwidth = self.network.config.bandwidth;
-        if bandwidth == 0 {
-            return Duration::ZERO;
-        }
-        let nanoseconds = (length as u64 + FRAME_OVERHEAD)
-            .saturating_mul(1_000_000_000)
-            .div_ceil(bandwidth);
-        Duration::from_nanos(nanoseconds)
     }
 
     /// Puts a frame on the wire.
@@ -306,7 +291,7 @@ impl Wire {
             return self.lose(id, stage);
         }
         let length = self.flights[id.index()].data_length(stage);
-        let at = self.now + self.wire_time(length) + passage.latency;
+        let at = self.now + self.network.config.wire_time(length) + passage.latency;
         self.agenda.add(at, Event::Arrive(id, stage));
     }
 

@@ -57,6 +57,34 @@ fn an_orderly_network_keeps_the_order() {
 }
 
 #[test]
+fn a_port_puts_one_frame_after_the_other_on_the_wire() {
+    // A byte per nanosecond, and 94 bytes of headers.
+    let network = NetworkConfig {
+        bandwidth: 1_000_000_000,
+        ..NetworkConfig::orderly(Duration::from_micros(5))
+    };
+    let mut pair = Pair::new(FabricConfig {
+        network,
+        ..orderly()
+    });
+    let to = pair.bob.address();
+    for length in [906, 906, 1906] {
+        pair.alice.send(to, &vec![0; length]).unwrap();
+    }
+    let mut arrivals = Vec::new();
+    while pair.fabric.step().is_some() {
+        let now = pair.fabric.now();
+        arrivals.extend(packets(&mut pair.bob).iter().map(|_| now));
+    }
+    assert_eq!(arrivals, [6, 7, 9].map(Duration::from_micros));
+    let statuses = finished(&mut pair.alice);
+    assert!(statuses.iter().all(|(_, status)| *status == Status::Ok));
+    assert_eq!(statuses.len(), 3);
+    // The last answer has no data, and nothing else is on its sender's port.
+    assert_eq!(pair.fabric.now(), Duration::from_nanos(9_000 + 94 + 5_000));
+}
+
+#[test]
 fn loss_is_repaired_below_the_queue_pair() {
     let network = NetworkConfig {
         loss: Probability::new(0.2).unwrap(),
