@@ -3,6 +3,15 @@
 /// Bytes of a cache line.
 pub(crate) const CACHE_LINE: usize = 64;
 
+/// Asks for all cache lines of a value, which is going to be changed.
+#[inline(always)]
+pub(crate) fn value<T: ?Sized>(value: &T) {
+    let start = std::ptr::from_ref(value).cast::<u8>();
+    for offset in (0..size_of_val(value)).step_by(CACHE_LINE) {
+        for_write(start.wrapping_add(offset));
+    }
+}
+
 /// Asks for the cache line that holds `address`, which is going to be written.
 ///
 /// Any address will do: the processor drops a hint that it cannot follow. On processors without

@@ -6,6 +6,7 @@ use slab::Slab;
 
 use super::queue::{CompletionEntry, CompletionRing, CqDoorbell, Slot};
 use super::{CqId, Error};
+use crate::prefetch;
 
 pub(super) struct CompletionQueue {
     ring: Arc<CompletionRing>,
@@ -96,6 +97,20 @@ impl CqTable {
     #[cold]
     fn raise(&mut self, cq: CqId) {
         self.events.push(cq);
+    }
+
+    /// Has the oldest queue's entry of the table fetched: often there is no other.
+    pub(super) fn prefetch_first(&self) {
+        if let Some(queue) = self.queues.get(0) {
+            prefetch::value(queue);
+        }
+    }
+
+    /// Has the oldest queue's ring fetched, without its entries.
+    pub(super) fn prefetch_rings(&self) {
+        if let Some(queue) = self.queues.get(0) {
+            prefetch::value(&*queue.ring);
+        }
     }
 
     /// Has the next entries brought into the caches.

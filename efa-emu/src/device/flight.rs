@@ -4,6 +4,7 @@ use efa_core::address::{Ahn, Gid, Qpn};
 
 use super::queue::WorkRequest;
 use crate::link::{HostSegment, LocalData, Operation, RemoteRange, RequestHeader, Token};
+use crate::prefetch::{self, CACHE_LINE};
 
 /// Where a request is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -182,6 +183,15 @@ impl FlightTable {
 
     pub(super) fn token(&self, index: u32) -> Token {
         self.slots[index as usize].token(index)
+    }
+
+    /// Has the request of a token fetched.
+    pub(super) fn prefetch(&self, token: Token) {
+        let first = self.slots.as_ptr().wrapping_add(token.0 as u32 as usize);
+        let lines = size_of::<Slot>().div_ceil(CACHE_LINE);
+        for line in 0..lines {
+            prefetch::for_write(first.cast::<u8>().wrapping_add(line * CACHE_LINE));
+        }
     }
 
     /// The slot of a token, if its request is still in flight.

@@ -10,6 +10,7 @@ use efa_core::nic::Access;
 
 use super::{Error, PdId};
 use crate::link::HostSegment;
+use crate::prefetch;
 
 const SLOT_BITS: u32 = 18;
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
@@ -70,6 +71,12 @@ impl RegionTable {
             limit: limit.min(1 << SLOT_BITS),
             live: 0,
         }
+    }
+
+    /// Has the oldest region's entry fetched: often there is no other.
+    #[inline(always)]
+    pub(super) fn prefetch(&self) {
+        prefetch::for_write(self.slots.as_ptr().cast());
     }
 
     pub(super) fn insert(&mut self, pd: PdId, region: MemoryRegion) -> Result<RegionKeys, Error> {

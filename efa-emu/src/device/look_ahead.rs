@@ -11,7 +11,8 @@ use efa_core::nic::Access;
 use super::Device;
 use super::keys::RegionTable;
 use super::queue_pair::QueuePair;
-use crate::link::HostSegment;
+use crate::link::{HostSegment, Token};
+use crate::prefetch;
 
 /// Descriptors whose memory is fetched ahead of messages.
 const AHEAD: u16 = 2;
@@ -41,6 +42,63 @@ impl Device {
         if send_cq != recv_cq {
             self.cqs.prefetch(send_cq);
         }
+    }
+}
+
+/// How near an event of the device is that somebody else knows of ahead of time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Nearness {
+    /// Several events before: what lies in the device itself is fetched.
+    Coming,
+    /// Then what that leads to: tables.
+    Near,
+    /// Then their entries.
+    Close,
+    /// Next: ring entries.
+    Next,
+}
+
+impl Device {
+    /// Fetches what a request for, or an answer to, the queue pair is going to touch, in steps: each fetches
+    /// what the one before led to, so that none has to wait.
+    #[inline]
+    pub(crate) fn expect(&self, qpn: Qpn, nearness: Nearness) {
+        match nearness {
+            Nearness::Coming => {
+                prefetch::value(&self.profile.mtu);
+                prefetch::value(&self.regions);
+                prefetch::value(&self.book);
+                prefetch::value(&self.cqs);
+                prefetch::value(&self.initiator);
+                prefetch::value(&self.counters);
+                prefetch::value(&self.last_receiver);
+                self.qps.prefetch_page(qpn);
+            }
+            Nearness::Near => {
+                self.regions.prefetch();
+                self.cqs.prefetch_first();
+                self.qps.prefetch_place(qpn);
+            }
+            Nearness::Close => {
+                if let Some(qp) = self.qps.get(qpn) {
+                    prefetch::value(qp);
+                }
+                self.cqs.prefetch_rings();
+            }
+            Nearness::Next => {
+                if let Some(qp) = self.qps.get(qpn) {
+                    qp.rings.recv.prefetch(qp.recv.consumed);
+                    qp.rings.send.prefetch(qp.send.producer);
+                    self.cqs.prefetch(qp.config.recv_cq);
+                }
+            }
+        }
+    }
+
+    /// Fetches the request that a token names.
+    #[inline]
+    pub(crate) fn expect_answer(&self, token: Token) {
+        self.initiator.prefetch(token);
     }
 }
 

@@ -35,6 +35,7 @@ use slab::Slab;
 pub use counters::Counters;
 pub use error::Error;
 pub use keys::{Lkey, MemoryRegion, RegionKeys, Rkey};
+pub(crate) use look_ahead::Nearness;
 pub(crate) use qpn::QpnRange;
 pub use qpn::{QpnAllocator, QpnPolicy, UnknownQpnPolicy};
 pub use queue_pair::{

@@ -3,6 +3,7 @@
 use efa_core::address::Qpn;
 
 use super::queue_pair::QueuePair;
+use crate::prefetch;
 
 const PAGE_BITS: u32 = 8;
 const PAGE: usize = 1 << PAGE_BITS;
@@ -25,6 +26,20 @@ impl QpTable {
 
     pub(super) fn live(&self) -> u32 {
         self.live
+    }
+
+    /// Has the cache line fetched that leads to the page of a number.
+    #[inline(always)]
+    pub(super) fn prefetch_page(&self, qpn: Qpn) {
+        prefetch::value(&self.pages[usize::from(qpn.0 >> PAGE_BITS)]);
+    }
+
+    /// Has the cache line fetched that leads to the queue pair.
+    #[inline(always)]
+    pub(super) fn prefetch_place(&self, qpn: Qpn) {
+        if let Some(page) = &self.pages[usize::from(qpn.0 >> PAGE_BITS)] {
+            prefetch::value(&page[usize::from(qpn.0) % PAGE]);
+        }
     }
 
     #[inline(always)]

@@ -109,6 +109,12 @@ impl<E> Agenda<E> {
         Some(Duration::from_nanos(next.at))
     }
 
+    /// The event that comes so many events behind the next one, as far as that is known already.
+    pub(crate) fn upcoming(&self, behind: usize) -> Option<&E> {
+        let place = self.current.len().checked_sub(behind + 1)?;
+        Some(&self.current[place].event)
+    }
+
     /// Takes the next event.
     pub(crate) fn pop(&mut self) -> Option<(Duration, E)> {
         let entry = self.current.pop()?;
@@ -277,6 +283,11 @@ mod tests {
                 prop_assert_eq!(agenda.is_empty(), model.is_empty());
                 let next = model.first_key_value().map(|((time, ..), _)| at(*time));
                 prop_assert_eq!(agenda.next_time(), next);
+                for (behind, number) in model.values().enumerate().take(4) {
+                    let upcoming = agenda.upcoming(behind);
+                    prop_assert!(upcoming.is_none_or(|upcoming| upcoming == number));
+                    prop_assert!(behind > 0 || upcoming.is_some());
+                }
             }
         }
     }

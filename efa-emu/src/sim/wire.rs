@@ -24,6 +24,7 @@ use crate::fault::{
 };
 use crate::link::{LinkBusy, LocalData, Operation, RequestHeader, Token};
 use crate::network::{Agenda, Course, Loss, Network};
+use crate::prefetch;
 
 /// What happens at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,6 +132,25 @@ impl Wire {
 
     pub(super) fn flight(&mut self, id: FlightId) -> &mut Flight {
         &mut self.flights[id.index()]
+    }
+
+    /// Has a request brought into the caches.
+    #[inline]
+    pub(super) fn prefetch(&self, id: FlightId) {
+        if let Some(flight) = self.flights.get(id.index()) {
+            prefetch::value(flight);
+        }
+    }
+
+    /// The host that a frame is for, its queue pair there, and the request's token.
+    #[inline]
+    pub(super) fn receiver(&self, id: FlightId, stage: Stage) -> Option<(HostId, Qpn, Token)> {
+        let flight = self.flights.get(id.index())?;
+        let qpn = match stage {
+            Stage::Request => flight.header.destination_qpn,
+            Stage::Answer => flight.header.source_qpn,
+        };
+        Some((flight.receiver(stage), qpn, flight.token))
     }
 
     /// Requests that have not completed, those kept by faults included.

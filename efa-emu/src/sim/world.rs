@@ -11,10 +11,11 @@ use super::memory::AddressSpace;
 use super::wire::{Event, Wire};
 use super::{HostConfig, HostId, Step};
 use crate::capture::{Direction, Interface};
-use crate::device::{Device, QpnAllocator, QpnPolicy};
+use crate::device::{Device, Nearness, QpnAllocator, QpnPolicy};
 use crate::fault::{Event as Occasion, Fate, Stage};
 use crate::link::{Operation, Token};
 use crate::network::Random;
+use crate::prefetch;
 
 /// One simulated host: a device and the memory that it reaches.
 pub(super) struct Host {
@@ -152,10 +153,44 @@ impl World {
         }
     }
 
+    /// Has what the next events touch brought into the processor's caches: a fabric of some hundred hosts
+    /// does not fit there, and each event is about other hosts.
+    #[inline]
+    fn look_ahead(&self) {
+        /// How many events ahead each step is done.
+        const FLIGHT: usize = 10;
+        const STEPS: [(usize, Nearness); 4] = [
+            (7, Nearness::Coming),
+            (5, Nearness::Near),
+            (3, Nearness::Close),
+            (1, Nearness::Next),
+        ];
+        let agenda = &self.wire.agenda;
+        if let Some(Event::Depart(id, _) | Event::Arrive(id, _)) = agenda.upcoming(FLIGHT) {
+            self.wire.prefetch(*id);
+        }
+        for (ahead, nearness) in STEPS {
+            let Some(Event::Arrive(id, stage)) = agenda.upcoming(ahead) else {
+                continue;
+            };
+            let Some((host, qpn, token)) = self.wire.receiver(*id, *stage) else {
+                continue;
+            };
+            let host = &self.hosts[host.index()];
+            host.device.expect(qpn, nearness);
+            match nearness {
+                Nearness::Coming => prefetch::value(&host.memory),
+                Nearness::Near if *stage == Stage::Answer => host.device.expect_answer(token),
+                _ => {}
+            }
+        }
+    }
+
     /// Runs the next event.
     pub(super) fn step(&mut self) -> Option<Step> {
         let (time, event) = self.wire.agenda.pop()?;
         self.wire.now = time;
+        self.look_ahead();
         let host = match event {
             Event::Depart(flight, stage) => {
                 self.wire.depart(flight, stage);

@@ -81,6 +81,10 @@ impl QueuePair {
 }
 
 impl Initiator {
+    pub(super) fn prefetch(&self, token: Token) {
+        self.flight.prefetch(token);
+    }
+
     pub(super) fn watch(&mut self, qpn: Qpn, watched: bool) {
         self.watched.retain(|other| *other != qpn);
         if watched {
