@@ -492,7 +492,7 @@ impl Domain for HwDomain {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn copy_to_user(
         &mut self,
         buffer: BufferId,

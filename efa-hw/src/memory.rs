@@ -118,7 +118,7 @@ impl AddressSpace {
     }
 
     /// A pointer to the slice, if all of it is known. Empty slices are valid anywhere.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn resolve(&self, slice: UserSlice) -> Result<*mut u8, NicError> {
         if slice.length == 0 {
             return Ok(NonNull::dangling().as_ptr());

@@ -202,7 +202,7 @@ impl<N: Nic> Endpoint<N> {
             | Header::RuntreadRtm(_)
             | Header::Rta(_) => {
                 return match Sequenced::of(incoming) {
-                    Some(request) => self.in_turn(peer, packet, &request),
+                    Some(request) => self.other_in_turn(peer, packet, &request),
                     None => self.release(packet),
                 };
             }

@@ -156,27 +156,36 @@ impl<N: Nic> Endpoint<N> {
         if status != Status::Ok {
             return self.on_undelivered(id, status);
         }
+        let Some((peer, operation, buffer)) = self.posting.take_whole(id) else {
+            return self.on_other_done(id);
+        };
+        self.sending.free();
+        self.got_through(peer);
+        self.recycle(buffer);
+        // It may have been cancelled while the device had its memory.
+        let failure = self.failure_of(peer);
+        self.reports
+            .sent(peer, &operation.report, operation.length, failure);
+    }
+
+    /// The device is done with something else than an operation of one packet.
+    #[inline(never)]
+    fn on_other_done(&mut self, id: PacketId) {
         // A completion that comes twice finds nothing.
         let Some(done) = self.take_packet(id) else {
             self.reports.statistics.stray_completions += 1;
             return;
         };
-        if self.posting.any_refused()
-            && let Some(state) = self.peers.state_mut(done.peer)
-        {
-            self.posting.got_through(&mut state.backoff);
-        }
+        self.got_through(done.peer);
         if let What::Packet(_, Some(buffer)) = done.what {
             self.recycle(buffer);
         }
         match done.owner {
-            // It may have been cancelled while the device had its memory.
-            Owner::Whole(operation) => self.reports.sent(
-                done.peer,
-                &operation.report,
-                operation.length,
-                self.failure_of(done.peer),
-            ),
+            Owner::Whole(operation) => {
+                let failure = self.failure_of(done.peer);
+                self.reports
+                    .sent(done.peer, &operation.report, operation.length, failure);
+            }
             Owner::Outbound(id) => {
                 self.sending.done(id);
                 self.finish_outbound(id);
@@ -187,6 +196,16 @@ impl<N: Nic> Endpoint<N> {
                 }
             }
             Owner::Nobody | Owner::Provocation => {}
+        }
+    }
+
+    /// Notes that a packet to a peer got through.
+    #[inline]
+    fn got_through(&mut self, peer: PeerId) {
+        if self.posting.any_refused()
+            && let Some(state) = self.peers.state_mut(peer)
+        {
+            self.posting.got_through(&mut state.backoff);
         }
     }
 

@@ -208,6 +208,18 @@ impl<T, I: Id> Arena<T, I> {
         self.limit -= 1;
     }
 
+    /// The id that the next object will have, `None` if the arena is full.
+    #[inline]
+    pub(crate) fn next_id(&self) -> Option<I> {
+        if self.is_full() {
+            return None;
+        }
+        Some(match self.slots.get(self.free as usize) {
+            Some((generation, _)) => I::new(self.free, *generation),
+            None => I::new(self.slots.len() as u32, 0),
+        })
+    }
+
     /// Stores a value, or gives it back if the arena is full.
     #[inline(always)]
     pub(crate) fn insert(&mut self, value: T) -> Result<I, T> {

@@ -44,6 +44,15 @@ impl Iov {
         }
     }
 
+    /// The length of all pieces in bytes.
+    #[inline(always)]
+    pub(crate) fn length(&self) -> u64 {
+        match self {
+            Iov::One(piece) => piece.memory.length as u64,
+            Iov::Many(pieces) => total_length(pieces),
+        }
+    }
+
     pub(crate) fn as_mut_slice(&mut self) -> &mut [IoVec] {
         match self {
             Iov::One(piece) => core::slice::from_mut(piece),

@@ -147,7 +147,7 @@ impl AddressVector {
 
     /// The peer that sent a packet: the incarnation of (AHN, QPN) that has the packet's connection
     /// id, or the newest one if the packet has none. `None` if it is not in the address vector.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn identify(&self, source: &Source, connid: Option<Connid>) -> Option<PeerId> {
         let Some(ahn) = source.ahn else {
             // The device did not know the sender when the packet came. It may since have been

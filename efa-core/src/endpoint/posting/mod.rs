@@ -264,22 +264,16 @@ impl<N: Nic> Posting<N> {
         owner: Owner,
         request: Request,
     ) -> Result<(), EndpointError> {
+        let id = self.in_flight.next_id().ok_or(EndpointError::TryAgain)?;
+        in_flight::hand_over(&mut self.nic, destination, &request, id, self.doorbell)?;
         let stored = self.in_flight.insert(InFlight {
             peer,
             owner,
             request,
             refusals: 0,
         });
-        let id = stored.map_err(|_| EndpointError::TryAgain)?;
-        // It is read where it stays.
-        let Some(InFlight { request, .. }) = self.in_flight.get(id) else {
-            return Ok(());
-        };
-        let posted = in_flight::hand_over(&mut self.nic, destination, request, id, self.doorbell);
-        if posted.is_err() {
-            self.in_flight.remove(id);
-        }
-        posted
+        debug_assert!(stored.is_ok_and(|stored| stored == id));
+        Ok(())
     }
 
     /// Posts what is remembered under `id`, again.
@@ -316,9 +310,22 @@ impl<N: Nic> Posting<N> {
 
     /// Forgets a packet or RDMA request that the device is done with, or that is given up. Its
     /// buffer, if it holds one, is for [`Posting::recycle`].
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn take(&mut self, id: PacketId) -> Option<Finished> {
         self.in_flight.end(id, |packet| Some(packet.finished()))
+    }
+
+    /// As [`Posting::take`], if it is an operation of one packet in a buffer. Most are.
+    #[inline(always)]
+    pub(crate) fn take_whole(&mut self, id: PacketId) -> Option<(PeerId, OnePacket, BufferId)> {
+        self.in_flight.end(id, |in_flight| {
+            match (&in_flight.owner, &in_flight.request) {
+                (Owner::Whole(operation), Request::Packet(packet)) => {
+                    Some((in_flight.peer, *operation, packet.buffer))
+                }
+                _ => None,
+            }
+        })
     }
 
     /// Packets and RDMA requests that the device has, or that wait to be posted again.
@@ -499,7 +506,7 @@ impl<N: Nic> Posting<N> {
 impl<N: Nic> Posting<N> {
     /// Gives a buffer back: to the receive queue if that lacks one, else to the pool. `kept` is the
     /// number of buffers in which received packets wait.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn recycle(&mut self, buffer: BufferId, kept: usize) {
         if self.receives.lacks(kept) {
             self.receives.push(buffer);

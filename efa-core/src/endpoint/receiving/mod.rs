@@ -227,7 +227,7 @@ impl Receiving {
     }
 
     /// A receive that [`Receiving::match_message`] found.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn matched(&self, id: ReceiveId) -> Option<&Posted> {
         match self.table.get(id)? {
             Inbound::Posted(posted) => Some(posted),
@@ -236,7 +236,7 @@ impl Receiving {
     }
 
     /// Ends a receive that [`Receiving::match_message`] found: its message was one packet.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end_matched(&mut self, id: ReceiveId) {
         self.table.drop_posted(id);
     }

@@ -111,6 +111,7 @@ impl InboundTable {
     }
 
     /// Takes out a posted receive.
+    #[inline(never)]
     pub(crate) fn remove_posted(&mut self, id: ReceiveId) -> Option<Posted> {
         if let Inbound::Active(_) = self.ids.get(id)? {
             return None;
@@ -123,12 +124,15 @@ impl InboundTable {
     }
 
     /// Ends a posted receive.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn drop_posted(&mut self, id: ReceiveId) {
-        self.unlink_posted(id);
-        self.ids.end(id, |inbound| {
-            matches!(inbound, Inbound::Posted(_)).then_some(())
+        let ended = self.ids.end(id, |inbound| match inbound {
+            Inbound::Posted(posted) if posted.entry.source().is_none() => Some(()),
+            _ => None,
         });
+        if ended.is_none() {
+            self.remove_posted(id);
+        }
     }
 
     /// A posted receive becomes a transfer and keeps its id.
@@ -156,7 +160,7 @@ impl InboundTable {
         Some(transfer)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, id: ReceiveId) -> Option<Inbound<&Posted, &Transfer>> {
         Some(match self.ids.get(id)? {
             Inbound::Posted(posted) => Inbound::Posted(posted),

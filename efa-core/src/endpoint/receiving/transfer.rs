@@ -6,7 +6,7 @@ use crate::endpoint::api::error::Failure;
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::by_peer::PeerLinks;
 use crate::endpoint::base::ids::PeerId;
-use crate::endpoint::memory::iov::{Iov, total_length};
+use crate::endpoint::memory::iov::Iov;
 use crate::wire::{MsgId, PacketType, RmaIovs, SendId};
 
 use super::PlanKey;
@@ -44,9 +44,9 @@ impl Posted {
     }
 
     /// Length of the target in bytes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn capacity(&self) -> u64 {
-        total_length(self.target.as_slice())
+        self.target.length()
     }
 
     /// Sorts the receives of one kind by their age, untagged ones before tagged ones.

@@ -150,7 +150,7 @@ impl<'a> Rtm<'a> {
 
 impl<N: Nic> Endpoint<N> {
     /// Finds the receive for a message, or keeps the message.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn match_message(&mut self, peer: PeerId, packet: ReceivedPacket, rtm: &Rtm<'_>) {
         let Some(found) = self.receiving.match_message(peer, rtm.tag) else {
             return self.keep_unexpected(peer, packet, rtm);

@@ -39,6 +39,17 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
+    /// As [`Endpoint::in_turn`], for all but the most frequent packets.
+    #[inline(never)]
+    pub(crate) fn other_in_turn(
+        &mut self,
+        peer: PeerId,
+        packet: ReceivedPacket,
+        request: &Sequenced<'_>,
+    ) {
+        self.in_turn(peer, packet, request);
+    }
+
     #[inline(never)]
     fn out_of_turn(
         &mut self,
@@ -54,7 +65,7 @@ impl<N: Nic> Endpoint<N> {
         match position {
             Position::Early if !self.config.ordered && matches!(request, Sequenced::Message(_)) => {
                 match state.window.pass(msg_id) {
-                    true => self.first_packet(peer, packet, request),
+                    true => self.late_first_packet(peer, packet, request),
                     false => self.later_packet(peer, packet, request),
                 }
             }
@@ -91,7 +102,7 @@ impl<N: Nic> Endpoint<N> {
                     };
                     match incoming.as_ref().and_then(Sequenced::of) {
                         None => self.release(packet),
-                        Some(request) if is_first => self.first_packet(peer, packet, &request),
+                        Some(request) if is_first => self.late_first_packet(peer, packet, &request),
                         Some(request) => self.later_packet(peer, packet, &request),
                     }
                     is_first = false;
@@ -125,12 +136,18 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// The first packet of a message or atomic whose turn has come.
-    #[inline]
+    #[inline(always)]
     fn first_packet(&mut self, peer: PeerId, packet: ReceivedPacket, request: &Sequenced<'_>) {
         match request {
             Sequenced::Message(rtm) => self.match_message(peer, packet, rtm),
             Sequenced::Atomic(rta, incoming) => self.on_atomic(peer, packet, incoming, rta),
         }
+    }
+
+    /// As [`Endpoint::first_packet`], for one that did not come in its turn.
+    #[inline(never)]
+    fn late_first_packet(&mut self, peer: PeerId, packet: ReceivedPacket, request: &Sequenced<'_>) {
+        self.first_packet(peer, packet, request);
     }
 
     /// A packet whose `msg_id` was processed before: a segment, or a mistake.

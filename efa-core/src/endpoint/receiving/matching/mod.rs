@@ -265,21 +265,19 @@ impl<M> Matcher<M> {
         source: PeerId,
         tag: u64,
     ) -> Option<Found> {
-        let mut oldest: Option<(u64, u32, u64)> = None;
-        for group in self.groups.iter().filter(|group| group.count > 0) {
+        let mut oldest: Option<(u64, u32, u64, bool, &mut Group)> = None;
+        for group in self.groups.iter_mut().filter(|group| group.count > 0) {
             let key = group.key(source, tag);
             let hash = key.hash(self.mixer);
             if let Some(slot) = group.queues.front(hash, receives, key) {
-                let order = receives.entry(slot).order;
-                if oldest.is_none_or(|(oldest, ..)| order < oldest) {
-                    oldest = Some((order, slot, hash));
+                let PostedEntry { order, stays, .. } = *receives.entry(slot);
+                if oldest.as_ref().is_none_or(|(oldest, ..)| order < *oldest) {
+                    oldest = Some((order, slot, hash, stays, group));
                 }
             }
         }
-        let (_, slot, hash) = oldest?;
-        let PostedEntry { group, stays, .. } = *receives.entry(slot);
+        let (_, slot, hash, stays, group) = oldest?;
         if !stays {
-            let group = &mut self.groups[group as usize];
             group.count -= 1;
             group.queues.remove(hash, receives, slot);
         }
