@@ -74,6 +74,9 @@ impl<N: Nic> Endpoint<N> {
 
     /// Ends everything that depends on a peer.
     pub(crate) fn end_operations_with(&mut self, peer: PeerId, failure: Failure) {
+        if let Some(state) = self.peers.state_mut(peer) {
+            state.failure.get_or_insert(failure);
+        }
         for id in self.sending.with_peer(peer) {
             self.fail_outbound(id, failure);
         }

@@ -6,13 +6,13 @@ use crate::endpoint::posting::PeerBackoff;
 use crate::endpoint::quota::Share;
 use crate::endpoint::receiving::Postponed;
 use crate::endpoint::receiving::ReorderWindow;
-use crate::endpoint::sending::ReadBased;
+use crate::endpoint::sending::{ReadBased, Sequence};
 use crate::wire::MsgId;
 
 /// The state of the conversation with one peer.
 pub(crate) struct Conversation {
-    /// The id of the next message or atomic to the peer.
-    pub(crate) next_msg_id: MsgId,
+    /// The ids of messages and atomics to the peer.
+    pub(crate) sequence: Sequence,
     pub(crate) handshake: Handshaking,
     /// Why the conversation cannot go on, if so: packets of the peer are dropped.
     pub(crate) failure: Option<Failure>,
@@ -32,7 +32,7 @@ impl From<MsgId> for Conversation {
     /// The state at the start of a conversation, in which both sides count messages from `first` on.
     fn from(first: MsgId) -> Self {
         Conversation {
-            next_msg_id: first,
+            sequence: Sequence::new(first),
             handshake: Handshaking::default(),
             failure: None,
             window: ReorderWindow::new(first),

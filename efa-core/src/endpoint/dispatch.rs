@@ -254,9 +254,6 @@ impl<N: Nic> Endpoint<N> {
     #[cold]
     pub(crate) fn give_up_peer(&mut self, peer: PeerId, packet_type: PacketType) {
         let failure = Failure::new(Errno::EIO, ProviderError::for_request(packet_type));
-        if let Some(state) = self.peers.state_mut(peer) {
-            state.failure.get_or_insert(failure);
-        }
         self.reports.event(Event::PeerFailed { peer, failure });
         self.end_operations_with(peer, failure);
     }

@@ -46,6 +46,7 @@ impl<N: Nic> Endpoint<N> {
     fn peer_of(&self, work: Work) -> Option<PeerId> {
         match work {
             Work::Handshake(peer)
+            | Work::Fill(peer)
             | Work::Receipt { peer, .. }
             | Work::Eor { peer, .. }
             | Work::AtomicResponse { peer, .. } => Some(peer),
@@ -64,6 +65,7 @@ impl<N: Nic> Endpoint<N> {
                 Ok(false)
             }
             Work::Handshake(peer) => self.send_handshake(peer).map(|()| false),
+            Work::Fill(peer) => self.fill_gaps(peer).map(|()| false),
             Work::Resend(id) => self.resend(id).map(|()| false),
             Work::Outbound(id) => self.send_stream(id),
             Work::Inbound(id) => self.serve_inbound(id),

@@ -6,9 +6,12 @@ use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::base::ids::{PacketId, PeerId};
 use crate::endpoint::memory::rdma::RdmaPart;
 use crate::endpoint::peers::handshake::{PeerFeatures, identity};
-use crate::endpoint::posting::{Finished, Outgoing, Owner, Rdma, What};
+use crate::endpoint::posting::{Finished, Outgoing, Owner, Rdma, What, Work};
+use crate::endpoint::sending::Loss;
 use crate::nic::{BufferId, Destination, Nic, Status};
-use crate::wire::{PacketType, Repr, ReqOptions};
+use crate::wire::{
+    AtomicDatatype, AtomicOp, MsgId, PacketType, Repr, ReqOptions, RmaIovs, Rta, RtaKind,
+};
 
 // Posting.
 impl<N: Nic> Endpoint<N> {
@@ -80,7 +83,7 @@ impl<N: Nic> Endpoint<N> {
         match posted {
             Ok(()) => self.reports.statistics.packets_sent += 1,
             Err(EndpointError::TryAgain) => return Err(EndpointError::TryAgain),
-            Err(error) => self.lose_packet(id, Failure::of_post(&error)),
+            Err(error) => self.lose_packet(id, Failure::of_post(&error), Loss::NotDelivered),
         }
         Ok(())
     }
@@ -156,16 +159,28 @@ impl<N: Nic> Endpoint<N> {
         if status != Status::Ok {
             return self.on_undelivered(id, status);
         }
-        let Some((peer, operation, buffer)) = self.posting.take_whole(id) else {
+        let Some((peer, operation, buffer, sequenced)) = self.posting.take_whole(id) else {
             return self.on_other_done(id);
         };
         self.sending.free();
         self.got_through(peer);
         self.recycle(buffer);
-        // It may have been cancelled while the device had its memory.
-        let failure = self.failure_of(peer);
+        let failure = self.arrived(peer, sequenced);
         self.reports
             .sent(peer, &operation.report, operation.length, failure);
+    }
+
+    /// Notes that a packet arrived, with which the message or atomic `sequenced` begins, if one does.
+    /// Returns why operations with the peer fail, if they do: it may have been removed since.
+    #[inline(always)]
+    fn arrived(&mut self, peer: PeerId, sequenced: Option<MsgId>) -> Option<Failure> {
+        let Some(state) = self.peers.state_mut(peer) else {
+            return Some(Failure::CANCELED);
+        };
+        if let Some(msg_id) = sequenced {
+            state.sequence.done(msg_id);
+        }
+        state.failure
     }
 
     /// The device is done with something else than an operation of one packet.
@@ -180,9 +195,9 @@ impl<N: Nic> Endpoint<N> {
         if let What::Packet(_, Some(buffer)) = done.what {
             self.recycle(buffer);
         }
+        let failure = self.arrived(done.peer, done.sequenced);
         match done.owner {
             Owner::Whole(operation) => {
-                let failure = self.failure_of(done.peer);
                 self.reports
                     .sent(done.peer, &operation.report, operation.length, failure);
             }
@@ -216,7 +231,8 @@ impl<N: Nic> Endpoint<N> {
             return;
         };
         let Some(state) = self.peers.state_mut(peer) else {
-            return self.lose_packet(id, Failure::new(Errno::ECANCELED, ProviderError::RemoteRnr));
+            let failure = Failure::new(Errno::ECANCELED, ProviderError::RemoteRnr);
+            return self.lose_packet(id, failure, Loss::NotDelivered);
         };
         let freed = self.posting.refused(id, &mut state.backoff, self.now);
         if let Some(buffer) = freed {
@@ -227,13 +243,16 @@ impl<N: Nic> Endpoint<N> {
     /// The device could not deliver a packet or carry out an RDMA request.
     #[cold]
     fn on_undelivered(&mut self, id: PacketId, status: Status) {
-        match self.posting.peer(id) {
-            Some(peer) => {
-                let failure = self.refine(peer, status);
-                self.lose_packet(id, failure);
-            }
-            None => self.reports.statistics.stray_completions += 1,
+        let Some(peer) = self.posting.peer(id) else {
+            self.reports.statistics.stray_completions += 1;
+            return;
+        };
+        // A packet names no memory of the peer, so the peer's device may well take it the next time.
+        if status == Status::RemoteBadAddress && self.posting.repeat(id) {
+            return;
         }
+        let failure = self.refine(peer, status);
+        self.lose_packet(id, failure, status.into());
     }
 
     /// Forgets a packet or RDMA request.
@@ -247,13 +266,13 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// Gives up a packet that the device lost, or that waited to be posted again.
-    fn lose_packet(&mut self, id: PacketId, failure: Failure) {
+    fn lose_packet(&mut self, id: PacketId, failure: Failure, loss: Loss) {
         if let Some(lost) = self.take_packet(id) {
-            self.on_lost(&lost, failure);
+            self.on_lost(&lost, failure, loss);
         }
     }
 
-    fn on_lost(&mut self, lost: &Finished, failure: Failure) {
+    fn on_lost(&mut self, lost: &Finished, failure: Failure, loss: Loss) {
         if let What::Packet(_, Some(buffer)) = lost.what {
             self.recycle(buffer);
         }
@@ -261,6 +280,20 @@ impl<N: Nic> Endpoint<N> {
             && let Some(state) = self.peers.state_mut(lost.peer)
         {
             state.handshake.peer_gone();
+        }
+        if let Some(msg_id) = lost.sequenced {
+            if let Some(state) = self.peers.state_mut(lost.peer) {
+                state.sequence.done(msg_id);
+            }
+            match lost.owner {
+                // What else the peer has of it is known at its end.
+                Owner::Outbound(_) => {}
+                // What was to mend a loss is lost too, although the peer is there.
+                Owner::Nobody if !failure.is_peer_gone() => {
+                    self.request_lost(lost.peer, msg_id, failure, Loss::Unknown);
+                }
+                _ => self.request_lost(lost.peer, msg_id, failure, loss),
+            }
         }
         match (lost.owner, lost.what) {
             (Owner::Whole(operation), _) => {
@@ -273,8 +306,8 @@ impl<N: Nic> Endpoint<N> {
                 );
             }
             (Owner::Outbound(id), _) => {
-                self.sending.done(id);
-                self.fail_outbound(id, failure);
+                self.sending.lost(id, failure, loss);
+                self.finish_outbound(id);
             }
             (Owner::Inbound(id), What::Packet(..)) => self.fail_inbound(id, failure),
             (Owner::Inbound(id), _) => self.on_read_done(id, 0, Some(failure)),
@@ -297,6 +330,76 @@ impl<N: Nic> Endpoint<N> {
                 failure,
             }),
         }
+    }
+
+    /// Keeps the peer from waiting for a message or atomic that was lost: its id is used again. If the
+    /// peer may have it, or has a part of it, that cannot be, and no more can be sent.
+    pub(crate) fn request_lost(
+        &mut self,
+        peer: PeerId,
+        msg_id: MsgId,
+        failure: Failure,
+        loss: Loss,
+    ) {
+        let Some(state) = self.peers.state_mut(peer) else {
+            return;
+        };
+        if state.failure.is_some() || state.sequence.is_broken() {
+            return;
+        }
+        match loss {
+            Loss::NotDelivered => {
+                state.sequence.not_delivered(msg_id);
+                // One that is not there is asked again when there is something to send.
+                if state.sequence.has_gaps() && !failure.is_peer_gone() {
+                    self.posting.queue(Work::Fill(peer));
+                }
+            }
+            Loss::Unknown => {
+                state.sequence.break_off(failure);
+                self.reports.event(Event::SendingFailed { peer, failure });
+            }
+        }
+    }
+
+    /// Sends atomics on no memory in the place of messages and atomics that were lost, so that the peer
+    /// goes on to those behind them. Stock libfabric provokes a HANDSHAKE by a write of that kind.
+    ///
+    /// # Errors
+    /// Only [`EndpointError::TryAgain`].
+    pub(crate) fn fill_gaps(&mut self, peer: PeerId) -> Result<(), EndpointError> {
+        while let Some(msg_id) = self
+            .peers
+            .state(peer)
+            .filter(|state| state.failure.is_none())
+            .and_then(|state| state.sequence.oldest_gap())
+        {
+            let header = Rta {
+                kind: RtaKind::Write,
+                msg_id,
+                atomic_datatype: AtomicDatatype::UINT8,
+                atomic_op: AtomicOp::ATOMIC_WRITE,
+                rma_iov: RmaIovs::default(),
+                options: self.request_options(self.features(peer), None),
+            };
+            let posted = self.posting.start_packet(&header).and_then(|mut packet| {
+                packet.sequenced = Some(msg_id);
+                self.post_packet(peer, Owner::Nobody, packet)
+            });
+            match posted {
+                Ok(()) => {
+                    if let Some(state) = self.peers.state_mut(peer) {
+                        state.sequence.filled();
+                    }
+                }
+                Err(EndpointError::TryAgain) => return Err(EndpointError::TryAgain),
+                Err(error) => {
+                    let failure = Failure::of_post(&error);
+                    self.request_lost(peer, msg_id, failure, Loss::Unknown);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Says whether a peer that does not respond ever did, as stock libfabric does.

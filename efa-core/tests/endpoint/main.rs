@@ -7,6 +7,7 @@ mod faults;
 mod handshake;
 mod hostile;
 mod limits;
+mod lost;
 mod messages;
 mod ordering;
 mod random;

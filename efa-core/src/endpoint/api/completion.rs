@@ -113,6 +113,15 @@ pub enum Event {
         /// Why.
         failure: Failure,
     },
+    /// A message or atomic to a peer was lost in such a way that the peer may wait for it for ever, or
+    /// for the rest of it: no more can be sent. What the peer sends still arrives. Removing and
+    /// inserting the address starts afresh on this side.
+    SendingFailed {
+        /// To whom.
+        peer: PeerId,
+        /// What became of the operation.
+        failure: Failure,
+    },
     /// The device refused to take a receive buffer; there is one less.
     ReceivePostFailed(NicError),
     /// The device gave a receive buffer back without a packet.
@@ -193,6 +202,9 @@ impl fmt::Display for Event {
                     f,
                     "the conversation with peer {peer} was given up: {failure}"
                 )
+            }
+            Event::SendingFailed { peer, failure } => {
+                write!(f, "no more can be sent to peer {peer}: {failure}")
             }
             Event::ReceivePostFailed(error) => {
                 write!(f, "a receive buffer could not be posted: {error}")

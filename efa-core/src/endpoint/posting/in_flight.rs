@@ -9,7 +9,7 @@ use crate::endpoint::memory::rdma::RdmaPart;
 use crate::nic::{
     BufferId, Destination, Doorbell, LocalKey, Nic, NicError, RdmaRequest, SendRequest, UserSlice,
 };
-use crate::wire::PacketType;
+use crate::wire::{MsgId, PacketType};
 
 /// A packet or RDMA request that the device has, or that waits to be posted again.
 pub(crate) struct InFlight {
@@ -18,6 +18,8 @@ pub(crate) struct InFlight {
     pub(crate) request: Request,
     /// The receiver was not ready, this many times.
     pub(super) refusals: u32,
+    /// It was posted again after another loss, this many times.
+    pub(super) repeats: u8,
 }
 
 /// What was posted.
@@ -76,6 +78,8 @@ pub(crate) struct Outgoing {
     pub(crate) in_buffer: usize,
     pub(crate) gathered: Option<(UserSlice, LocalKey)>,
     pub(crate) headerless: Option<Headerless>,
+    /// The id of the message or atomic that the packet begins.
+    pub(crate) sequenced: Option<MsgId>,
 }
 
 /// A packet without a header, for a queue pair of the peer that takes only such.
@@ -93,6 +97,8 @@ pub(crate) struct Finished {
     pub(crate) peer: PeerId,
     pub(crate) owner: Owner,
     pub(crate) what: What,
+    /// The id of the message or atomic that the packet began.
+    pub(crate) sequenced: Option<MsgId>,
 }
 
 /// What was done with.
@@ -118,6 +124,11 @@ impl InFlight {
                 Request::Stored(stored) => What::Packet(stored.packet.packet_type, None),
                 Request::Rdma(part, Rdma::Read) => What::Read(part.local.length as u64),
                 Request::Rdma(_, Rdma::Write(_)) => What::Write,
+            },
+            sequenced: match &self.request {
+                Request::Packet(packet) => packet.sequenced,
+                Request::Stored(stored) => stored.packet.sequenced,
+                Request::Rdma(..) => None,
             },
         }
     }

@@ -19,7 +19,7 @@ use crate::endpoint::memory::rdma::RdmaPart;
 use crate::nic::{
     BufferId, Completion, Destination, Domain, Doorbell, Nic, NicError, PolledNic, QueuePair,
 };
-use crate::wire::{PacketType, Repr};
+use crate::wire::{MsgId, PacketType, Repr};
 
 use backoff::{Backoffs, Refused};
 use buffers::ReceiveBuffers;
@@ -29,6 +29,9 @@ use work::{Priority, WorkQueues};
 pub(crate) use backoff::PeerBackoff;
 pub(crate) use in_flight::{Finished, Headerless, OnePacket, Outgoing, Owner, Rdma, What};
 pub(crate) use work::{QUANTUM, Work};
+
+/// A packet that the peer's device refuses is posted again this many times.
+const MAX_REPEATS: u8 = 3;
 
 /// The device, and what it has of ours or is to get.
 pub(crate) struct Posting<N> {
@@ -155,6 +158,7 @@ impl<N: Nic> Posting<N> {
                 in_buffer: length,
                 gathered: None,
                 headerless: None,
+                sequenced: None,
             }),
             Err(error) => {
                 self.nic.release_buffer(buffer);
@@ -183,6 +187,7 @@ impl<N: Nic> Posting<N> {
             in_buffer: 0,
             gathered: None,
             headerless: Some(headerless),
+            sequenced: None,
         })
     }
 
@@ -271,6 +276,7 @@ impl<N: Nic> Posting<N> {
             owner,
             request,
             refusals: 0,
+            repeats: 0,
         });
         debug_assert!(stored.is_ok_and(|stored| stored == id));
         Ok(())
@@ -317,11 +323,14 @@ impl<N: Nic> Posting<N> {
 
     /// As [`Posting::take`], if it is an operation of one packet in a buffer. Most are.
     #[inline(always)]
-    pub(crate) fn take_whole(&mut self, id: PacketId) -> Option<(PeerId, OnePacket, BufferId)> {
+    pub(crate) fn take_whole(
+        &mut self,
+        id: PacketId,
+    ) -> Option<(PeerId, OnePacket, BufferId, Option<MsgId>)> {
         self.in_flight.end(id, |in_flight| {
             match (&in_flight.owner, &in_flight.request) {
                 (Owner::Whole(operation), Request::Packet(packet)) => {
-                    Some((in_flight.peer, *operation, packet.buffer))
+                    Some((in_flight.peer, *operation, packet.buffer, packet.sequenced))
                 }
                 _ => None,
             }
@@ -422,6 +431,21 @@ impl<N: Nic> Posting<N> {
             }
             Refused::Park => self.park(backoff, Work::Resend(id)),
         }
+    }
+
+    /// Queues a packet that was not delivered to be posted again, a few times at most. Returns whether
+    /// it is.
+    pub(crate) fn repeat(&mut self, id: PacketId) -> bool {
+        let Some(in_flight) = self.in_flight.get_mut(id) else {
+            return false;
+        };
+        let is_packet = !matches!(in_flight.request, Request::Rdma(..));
+        if !is_packet || in_flight.repeats >= MAX_REPEATS {
+            return false;
+        }
+        in_flight.repeats += 1;
+        self.queue(Work::Resend(id));
+        true
     }
 
     /// Makes work wait for the end of a peer's back-off. Returns a buffer that was freed, for

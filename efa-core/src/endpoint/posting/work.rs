@@ -12,6 +12,8 @@ pub(crate) enum Work {
     Admission,
     /// Send our HANDSHAKE.
     Handshake(PeerId),
+    /// Send requests that do nothing in the place of messages that were lost.
+    Fill(PeerId),
     /// Post a packet again.
     Resend(PacketId),
     /// Send packets, or post RDMA writes, of an operation.
@@ -43,6 +45,7 @@ impl Work {
             | Work::AtomicResponse { peer, .. } => Some(peer),
             Work::Admission
             | Work::Handshake(_)
+            | Work::Fill(_)
             | Work::Resend(_)
             | Work::Outbound(_)
             | Work::Inbound(_) => None,

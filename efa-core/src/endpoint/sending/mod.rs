@@ -6,6 +6,7 @@
 pub(crate) mod choice;
 mod outbound;
 mod read_based;
+mod sequence;
 mod stream;
 
 use slab::Slab;
@@ -19,13 +20,14 @@ use crate::endpoint::base::ids::{Arena, OutboundId, PeerId};
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::memory::rdma::{RdmaPart, next_part};
 use crate::endpoint::memory::registration::OwnRegions;
-use crate::wire::{Connid, Cts};
+use crate::wire::{Connid, Cts, MsgId};
 
 use outbound::BulkKey;
 use stream::Progress;
 
 pub(crate) use outbound::{Awaited, Bulk, Outbound};
 pub(crate) use read_based::ReadBased;
+pub(crate) use sequence::{Loss, Sequence};
 pub(crate) use stream::{
     Limits, MessageHead, NextPacket, Request, Stream, WriteHead, segment_size,
 };
@@ -102,6 +104,8 @@ pub(crate) struct Ended {
     /// Length of the data in bytes.
     pub(crate) length: u64,
     pub(crate) failure: Option<Failure>,
+    /// The `msg_id` of a message or atomic that failed, and what the peer has of it.
+    pub(crate) lost: Option<(MsgId, Loss)>,
     pub(crate) leftovers: Leftovers,
 }
 
@@ -184,8 +188,12 @@ impl Sending {
         } else if self.operations.is_full() {
             return Err(bulk.own_regions);
         }
+        let msg_id = bulk.stream.msg_id();
         let key = BulkKey(self.bulks.insert(bulk) as u32);
         let operation = Outbound {
+            msg_id,
+            request_posted: false,
+            reached: Loss::NotDelivered,
             peer,
             report,
             length,
@@ -318,9 +326,10 @@ impl Sending {
             allowed: bulk.allowed - bulk.moved,
             to_move: bulk.to_move,
         };
-        let next = bulk
+        let mut next = bulk
             .stream
             .next_packet(id, progress, self.limits, connid, data_connid)?;
+        next.sequenced = operation.msg_id.filter(|_| !operation.request_posted);
         Some(Next::Packet(next))
     }
 
@@ -334,6 +343,7 @@ impl Sending {
     pub(crate) fn packet_posted(&mut self, id: OutboundId, packet: &NextPacket) {
         if let Some((operation, bulk)) = self.with_bulk(id) {
             operation.outstanding += 1;
+            operation.request_posted = true;
             bulk.moved += packet.size as u64;
             bulk.allowed = bulk.allowed.max(bulk.moved);
             bulk.stream = packet.then;
@@ -351,12 +361,24 @@ impl Sending {
 
 // What follows.
 impl Sending {
-    /// Notes that the device is done with a packet or RDMA write of an operation.
+    /// Notes that a packet or RDMA write of an operation arrived.
     #[inline]
     pub(crate) fn done(&mut self, id: OutboundId) {
         if let Some(operation) = self.operations.get_mut(id) {
             operation.outstanding -= 1;
+            operation.reached = Loss::Unknown;
         }
+    }
+
+    /// Notes that a packet or RDMA write of an operation was lost, which fails.
+    pub(crate) fn lost(&mut self, id: OutboundId, failure: Failure, loss: Loss) {
+        if let Some(operation) = self.operations.get_mut(id) {
+            operation.outstanding -= 1;
+            if loss == Loss::Unknown {
+                operation.reached = loss;
+            }
+        }
+        self.fail(id, failure);
     }
 
     /// Notes that an operation failed; it ends when the device is done with its memory.
@@ -386,6 +408,8 @@ impl Sending {
             length,
             failure,
             bulk,
+            msg_id,
+            reached,
             ..
         } = self.remove(id)?;
         if report.is_none() {
@@ -396,6 +420,7 @@ impl Sending {
             report,
             length,
             failure,
+            lost: msg_id.filter(|_| failure.is_some()).map(|id| (id, reached)),
             leftovers: self.take_leftovers(bulk),
         })
     }

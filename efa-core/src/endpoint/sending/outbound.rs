@@ -9,7 +9,9 @@ use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::memory::registration::OwnRegions;
 
+use super::sequence::Loss;
 use super::stream::Stream;
+use crate::wire::MsgId;
 
 /// One operation.
 pub(crate) struct Outbound {
@@ -23,6 +25,12 @@ pub(crate) struct Outbound {
     /// Packets and RDMA requests that the device has.
     pub(crate) outstanding: u32,
     pub(crate) failure: Option<Failure>,
+    /// The id of a message or atomic.
+    pub(super) msg_id: Option<MsgId>,
+    /// The packet with which the operation begins was posted.
+    pub(super) request_posted: bool,
+    /// Whether the peer may have something of it.
+    pub(super) reached: Loss,
     /// The rest of an operation that does not end with its first packet.
     pub(super) bulk: Option<BulkKey>,
     /// Its place among those with the peer.
@@ -77,7 +85,13 @@ impl Awaited {
 
 impl Outbound {
     /// An operation of the application that is one packet, and waits for `awaited` after it.
-    pub(crate) fn one_packet(peer: PeerId, report: Report, length: u64, awaited: Awaited) -> Self {
+    pub(crate) fn one_packet(
+        peer: PeerId,
+        msg_id: Option<MsgId>,
+        report: Report,
+        length: u64,
+        awaited: Awaited,
+    ) -> Self {
         Outbound {
             peer,
             report: Some(report),
@@ -85,6 +99,9 @@ impl Outbound {
             awaited,
             outstanding: 1,
             failure: None,
+            msg_id,
+            request_posted: true,
+            reached: Loss::NotDelivered,
             bulk: None,
             links: PeerLinks::NONE,
         }

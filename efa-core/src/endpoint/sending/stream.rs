@@ -78,6 +78,23 @@ impl Stream {
         }
     }
 
+    /// The id of the message whose requests are next.
+    pub(super) fn msg_id(&self) -> Option<MsgId> {
+        match self {
+            Stream::Medium(head, _)
+            | Stream::Runt(head, ..)
+            | Stream::LongCts(Request::Message(head))
+            | Stream::LongRead(Request::Message(head), _)
+            | Stream::NackAnswer(head) => Some(head.msg_id),
+            Stream::LongCts(Request::Write(_))
+            | Stream::LongRead(Request::Write(_), _)
+            | Stream::Silent(_)
+            | Stream::CtsData(_)
+            | Stream::ReadResponse(_)
+            | Stream::RdmaWrite(..) => None,
+        }
+    }
+
     /// Whether the next packet is due whether or not data may be moved.
     pub(crate) fn is_request(&self) -> bool {
         matches!(
@@ -148,6 +165,8 @@ pub(crate) struct NextPacket {
     pub(crate) header: Header,
     /// Bytes of data behind the header.
     pub(crate) size: usize,
+    /// The id of the message that it begins.
+    pub(crate) sequenced: Option<MsgId>,
     /// What comes after it.
     pub(super) then: Stream,
 }
@@ -266,6 +285,7 @@ impl Stream {
         Some(NextPacket {
             header,
             size: size as usize,
+            sequenced: None,
             then,
         })
     }

@@ -97,6 +97,7 @@ fn medium_segments_cover_the_message_and_it_ends_with_the_last_of_them() {
         sending.done(id);
     }
     let ended = sending.take_ended(id).unwrap();
+    assert_eq!(ended.lost, None);
     assert_eq!(
         (ended.peer, ended.length, ended.failure),
         (peer(1), 2000, None)
@@ -247,7 +248,7 @@ fn peers_reads_have_room_beside_the_operations_of_the_application() {
     let stream = Stream::ReadResponse(RecvId(4));
     sending.reserve();
     for _ in 0..2 {
-        let one = Outbound::one_packet(peer(1), report().unwrap(), 8, Awaited::Receipt);
+        let one = Outbound::one_packet(peer(1), None, report().unwrap(), 8, Awaited::Receipt);
         assert!(sending.start(one).is_some());
     }
     assert!(sending.is_full());
@@ -279,7 +280,13 @@ fn the_end_of_a_peer_costs_what_the_peer_has() {
     );
     let mut ids = Vec::new();
     for number in 0..1000 {
-        let one = Outbound::one_packet(peer(number % 500), report().unwrap(), 8, Awaited::Receipt);
+        let one = Outbound::one_packet(
+            peer(number % 500),
+            None,
+            report().unwrap(),
+            8,
+            Awaited::Receipt,
+        );
         ids.push(sending.start(one).unwrap());
     }
     let (steps, found) = steps::counted(|| sending.with_peer(peer(7)));
@@ -288,4 +295,32 @@ fn the_end_of_a_peer_costs_what_the_peer_has() {
         assert!(sending.discard(id).is_some());
     }
     assert!(sending.with_peer(peer(7)).is_empty());
+}
+
+#[test]
+fn a_message_that_failed_says_whether_the_peer_may_have_a_part_of_it() {
+    for (first_arrives, loss, expected) in [
+        (false, Loss::NotDelivered, Loss::NotDelivered),
+        (false, Loss::Unknown, Loss::Unknown),
+        (true, Loss::NotDelivered, Loss::Unknown),
+    ] {
+        let mut sending = sending();
+        let stream = Stream::Medium(head(), segment_size(1500, 900));
+        let id = start(&mut sending, 1500, Awaited::Nothing, bulk(1500, stream));
+        let sequenced = [0; 2].map(|_| match sending.next(id, 1000, CONNID, None) {
+            Some(Next::Packet(packet)) => {
+                sending.packet_posted(id, &packet);
+                packet.sequenced
+            }
+            _ => panic!("no packet is due"),
+        });
+        assert_eq!(sequenced, [Some(MsgId(9)), None]);
+        match first_arrives {
+            true => sending.done(id),
+            false => sending.lost(id, FAILURE, Loss::NotDelivered),
+        }
+        sending.lost(id, FAILURE, loss);
+        let ended = sending.take_ended(id).unwrap();
+        assert_eq!(ended.lost, Some((MsgId(9), expected)));
+    }
 }

@@ -71,7 +71,7 @@ impl<N: Nic> Endpoint<N> {
         if let Some(result) = result {
             same_length(result)?;
         }
-        let (_, state) = self.check_peer(args.peer)?;
+        let (_, state) = self.check_sequence(args.peer)?;
         let inject = args.flags.contains(OperationFlags::INJECT);
         let delivery_complete =
             args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject && result.is_none();
@@ -81,7 +81,8 @@ impl<N: Nic> Endpoint<N> {
             return self.no_protocol(args.peer, reason);
         }
         let options = self.request_options(features, None);
-        let (kind, owner) = self.remember_atomic(args, length, result, delivery_complete)?;
+        let (kind, owner) =
+            self.remember_atomic(args, msg_id, length, result, delivery_complete)?;
         let header = Rta {
             kind,
             msg_id,
@@ -98,6 +99,7 @@ impl<N: Nic> Endpoint<N> {
                     .attach(&mut packet, operand, 0, length, false)?;
                 self.reports.statistics.note_sent(Protocol::Atomic, copied);
             }
+            packet.sequenced = Some(msg_id);
             self.post_packet(args.peer, owner, packet)
         });
         if let Err(error) = posted {
@@ -110,10 +112,7 @@ impl<N: Nic> Endpoint<N> {
             }
             return Err(error);
         }
-        if let Some(state) = self.peers.state_mut(args.peer) {
-            state.next_msg_id = state.next_msg_id.next();
-            state.handshake.request_sent();
-        }
+        self.request_posted(args.peer);
         Ok(())
     }
 
@@ -121,6 +120,7 @@ impl<N: Nic> Endpoint<N> {
     fn remember_atomic(
         &mut self,
         args: &AtomicArgs<'_>,
+        msg_id: MsgId,
         length: u64,
         result: Option<&[IoVec]>,
         delivery_complete: bool,
@@ -134,7 +134,7 @@ impl<N: Nic> Endpoint<N> {
                 success: report_success && !inject,
             };
             let awaited = Awaited::for_packets(delivery_complete);
-            let outbound = Outbound::one_packet(args.peer, report, length, awaited);
+            let outbound = Outbound::one_packet(args.peer, Some(msg_id), report, length, awaited);
             let id = self
                 .sending
                 .start(outbound)

@@ -33,7 +33,8 @@ impl<N: Nic> Endpoint<N> {
         let owner = match &mut header.receipt {
             None => Owner::Whole(OnePacket { report, length }),
             Some(send_id) => {
-                let outbound = Outbound::one_packet(args.peer, report, length, Awaited::Receipt);
+                let (msg_id, awaited) = (Some(header.msg_id), Awaited::Receipt);
+                let outbound = Outbound::one_packet(args.peer, msg_id, report, length, awaited);
                 let Some(id) = self.sending.start(outbound) else {
                     return Err(EndpointError::TryAgain);
                 };
@@ -48,6 +49,7 @@ impl<N: Nic> Endpoint<N> {
                 .posting
                 .attach(&mut packet, args.data, 0, size, may_gather)?;
             self.reports.statistics.note_sent(Protocol::Eager, copied);
+            packet.sequenced = Some(header.msg_id);
             self.post_packet_to(args.peer, destination, owner, packet)
         });
         if posted.is_err()

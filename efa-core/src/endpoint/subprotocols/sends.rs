@@ -11,6 +11,7 @@ use crate::endpoint::base::ids::{OutboundId, PeerId};
 use crate::endpoint::conversation::Conversation;
 use crate::endpoint::memory::iov::{Iov, total_length};
 use crate::endpoint::peers::handshake::PeerFeatures;
+use crate::endpoint::posting::Work;
 use crate::endpoint::receiving::message_flags;
 use crate::endpoint::sending::choice::{self, MessageProtocol, MessageQuery, NoProtocol};
 use crate::endpoint::sending::{Awaited, Bulk};
@@ -23,7 +24,7 @@ impl<N: Nic> Endpoint<N> {
         let inject = args.flags.contains(OperationFlags::INJECT);
         check_pieces(args.data.len())?;
         self.check_inject(inject, length)?;
-        let (destination, state) = self.check_peer(args.peer)?;
+        let (destination, state) = self.check_sequence(args.peer)?;
         let features = state.and_then(|state| state.handshake.features());
         let options = self.request_options(features, args.cq_data);
         // Stock libfabric keeps injected data out of delivery complete: nobody hears of its end.
@@ -56,11 +57,21 @@ impl<N: Nic> Endpoint<N> {
             _ => self.send_bulk(args, &query, protocol, &mut header)?,
         }
         // Only now: an id that was not used would be a gap that stalls the peer for good.
-        if let Some(state) = self.peers.state_mut(args.peer) {
-            state.next_msg_id = state.next_msg_id.next();
-            state.handshake.request_sent();
-        }
+        self.request_posted(args.peer);
         Ok(())
+    }
+
+    /// Notes that a request to a peer was posted, with the next `msg_id`.
+    #[inline]
+    pub(crate) fn request_posted(&mut self, peer: PeerId) {
+        if let Some(state) = self.peers.state_mut(peer) {
+            state.sequence.used();
+            state.handshake.request_sent();
+            if state.sequence.has_gaps() {
+                // The peer was away when others were lost.
+                self.posting.queue(Work::Fill(peer));
+            }
+        }
     }
 
     /// Sends a message that takes more than its first packet. One that the peer was to read, but
@@ -196,6 +207,19 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
+    /// As [`Endpoint::check_peer`], for an operation that takes a `msg_id`.
+    #[inline]
+    pub(crate) fn check_sequence(
+        &self,
+        peer: PeerId,
+    ) -> Result<(Destination, Option<&Conversation>), EndpointError> {
+        match self.check_peer(peer)? {
+            (_, Some(state)) if state.sequence.is_broken() => Err(EndpointError::PeerFailed(peer)),
+            (_, Some(state)) if state.sequence.is_too_far_ahead() => Err(EndpointError::TryAgain),
+            known => Ok(known),
+        }
+    }
+
     /// What a peer said about itself, once it has.
     pub(crate) fn features(&self, peer: PeerId) -> Option<&PeerFeatures> {
         self.peers.state(peer)?.handshake.features()
@@ -203,7 +227,9 @@ impl<N: Nic> Endpoint<N> {
 
     /// The id of the next message to a peer.
     pub(crate) fn next_msg_id(&self, peer: Option<&Conversation>) -> MsgId {
-        peer.map_or(MsgId(self.config.first_msg_id), |state| state.next_msg_id)
+        peer.map_or(MsgId(self.config.first_msg_id), |state| {
+            state.sequence.next()
+        })
     }
 
     /// What to tell the application of a send.

@@ -145,6 +145,7 @@ impl<N: Nic> Endpoint<N> {
                         .attach(&mut packet, source, from, next.size, true)?;
                     self.reports.statistics.note_sent(protocol, copied);
                 }
+                packet.sequenced = next.sequenced;
                 self.post_packet(peer, Owner::Outbound(id), packet)?;
                 self.sending.packet_posted(id, &next);
             }
@@ -159,6 +160,9 @@ impl<N: Nic> Endpoint<N> {
             return;
         };
         let peer = ended.peer;
+        if let (Some((msg_id, loss)), Some(failure)) = (ended.lost, ended.failure) {
+            self.request_lost(peer, msg_id, failure, loss);
+        }
         self.drop_leftovers(peer, ended.leftovers);
         match ended.report {
             Some(report) => self

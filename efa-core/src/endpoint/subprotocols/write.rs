@@ -135,7 +135,7 @@ impl<N: Nic> Endpoint<N> {
         report: Report,
     ) -> Result<(), EndpointError> {
         let awaited = Awaited::for_packets(head.delivery_complete);
-        let outbound = Outbound::one_packet(args.peer, report, length, awaited);
+        let outbound = Outbound::one_packet(args.peer, None, report, length, awaited);
         let Some(id) = self.sending.start(outbound) else {
             return Err(EndpointError::TryAgain);
         };

@@ -1,0 +1,215 @@
+//! The ids of messages and atomics to one peer (spec section 3.2): one counter without gaps, as the peer
+//! processes each only after all before it.
+//!
+//! A request that did not arrive leaves a gap, behind which the peer would wait for ever. Its id is given
+//! back if no later one was used; otherwise a request that does nothing takes its place.
+
+use crate::endpoint::api::error::Failure;
+use crate::nic::Status;
+use crate::wire::MsgId;
+
+/// Ids come in spans of this many, a power of two. A span begins when all requests of the one before
+/// the last have arrived, so that none is ever two spans ahead of one that has not: libfabric 1.11 and
+/// 1.17 lose a packet that is 16,384 ahead, or abort.
+const SPAN: u32 = 4096;
+
+/// What became of a packet that the device could not deliver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Loss {
+    /// The peer does not have it.
+    NotDelivered,
+    /// It may have it.
+    Unknown,
+}
+
+impl From<Status> for Loss {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::LocalUnsupportedOp
+            | Status::LocalInvalidAh
+            | Status::LocalInvalidLkey
+            | Status::LocalBadLength
+            | Status::RemoteBadAddress
+            | Status::RemoteBadDestQpn
+            | Status::RemoteRnr
+            | Status::RemoteBadLength
+            | Status::RemoteUnknownPeer
+            | Status::RemoteFeatureMismatch => Loss::NotDelivered,
+            Status::Ok
+            | Status::Flushed
+            | Status::LocalQpInternalError
+            | Status::RemoteAbort
+            | Status::RemoteBadStatus
+            | Status::LocalUnresponsiveRemote
+            | Status::LocalUnreachableRemote => Loss::Unknown,
+        }
+    }
+}
+
+/// The ids of messages and atomics to one peer.
+pub(crate) struct Sequence {
+    next: MsgId,
+    /// Requests of the even and of the odd spans that have not arrived yet.
+    pending: [u32; 2],
+    /// Ids before the next one that no request with the peer has, oldest last.
+    gaps: Vec<MsgId>,
+    /// A request was lost whose id cannot be used again: what follows would wait for it.
+    broken: Option<Failure>,
+}
+
+fn span(id: MsgId) -> usize {
+    (id.0 / SPAN % 2) as usize
+}
+
+impl Sequence {
+    /// A sequence that starts with `first`.
+    pub(crate) fn new(first: MsgId) -> Self {
+        Sequence {
+            next: first,
+            pending: [0; 2],
+            gaps: Vec::new(),
+            broken: None,
+        }
+    }
+
+    /// The id of the next request.
+    #[inline]
+    pub(crate) fn next(&self) -> MsgId {
+        self.next
+    }
+
+    /// Returns whether the next id has to wait for earlier requests to arrive.
+    #[inline]
+    pub(crate) fn is_too_far_ahead(&self) -> bool {
+        self.next.0.is_multiple_of(SPAN) && self.pending[span(self.next)] > 0
+    }
+
+    /// Notes that a request with the next id was posted.
+    #[inline]
+    pub(crate) fn used(&mut self) {
+        self.pending[span(self.next)] += 1;
+        self.next = self.next.next();
+    }
+
+    /// Notes that the device is done with a request, whether it arrived or not.
+    #[inline]
+    pub(crate) fn done(&mut self, id: MsgId) {
+        let pending = &mut self.pending[span(id)];
+        *pending = pending.saturating_sub(1);
+    }
+
+    /// Notes that the peer has no request with this id.
+    pub(crate) fn not_delivered(&mut self, id: MsgId) {
+        let place = self.gaps.partition_point(|gap| gap.distance_from(id) > 0);
+        self.gaps.insert(place, id);
+        // Newest first.
+        let mut last = 0;
+        while self
+            .gaps
+            .get(last)
+            .is_some_and(|gap| gap.next() == self.next)
+        {
+            self.next = self.gaps[last];
+            last += 1;
+        }
+        self.gaps.drain(..last);
+    }
+
+    /// Returns whether there are ids that a request which does nothing has to take.
+    #[inline]
+    pub(crate) fn has_gaps(&self) -> bool {
+        !self.gaps.is_empty()
+    }
+
+    /// The oldest of these ids.
+    pub(crate) fn oldest_gap(&self) -> Option<MsgId> {
+        self.gaps.last().copied()
+    }
+
+    /// Notes that a request that does nothing was posted with the oldest of these ids.
+    pub(crate) fn filled(&mut self) {
+        if let Some(id) = self.gaps.pop() {
+            self.pending[span(id)] += 1;
+        }
+    }
+
+    /// Notes that the sequence cannot go on. Returns whether it could until now.
+    pub(crate) fn break_off(&mut self, failure: Failure) -> bool {
+        self.gaps.clear();
+        self.broken.replace(failure).is_none()
+    }
+
+    /// Returns whether the sequence cannot go on.
+    #[inline]
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::{Errno, ProviderError};
+
+    fn used(first: u32, count: u32) -> Sequence {
+        let mut sequence = Sequence::new(MsgId(first));
+        for _ in 0..count {
+            assert!(!sequence.is_too_far_ahead());
+            sequence.used();
+        }
+        sequence
+    }
+
+    #[test]
+    fn an_id_that_no_later_one_follows_is_used_again() {
+        // Across the wrap-around.
+        let first = u32::MAX - 1;
+        let mut sequence = used(first, 4);
+        sequence.not_delivered(MsgId(1));
+        assert_eq!(sequence.next(), MsgId(1));
+        // Those behind it follow when they are lost too, in any order.
+        sequence.not_delivered(MsgId(first));
+        assert_eq!(sequence.oldest_gap(), Some(MsgId(first)));
+        sequence.not_delivered(MsgId(u32::MAX));
+        assert_eq!(sequence.next(), MsgId(1));
+        sequence.not_delivered(MsgId(0));
+        assert_eq!(sequence.next(), MsgId(first));
+        assert!(!sequence.has_gaps());
+    }
+
+    #[test]
+    fn gaps_are_filled_oldest_first() {
+        let mut sequence = used(0, 5);
+        for id in [3, 1] {
+            sequence.not_delivered(MsgId(id));
+        }
+        for id in [1, 3] {
+            assert_eq!(sequence.oldest_gap(), Some(MsgId(id)));
+            sequence.filled();
+        }
+        assert!(!sequence.has_gaps());
+        assert_eq!(sequence.next(), MsgId(5));
+    }
+
+    #[test]
+    fn no_request_is_two_spans_ahead_of_one_that_has_not_arrived() {
+        let mut sequence = used(SPAN - 1, SPAN + 1);
+        // The first of all is missing.
+        for id in SPAN..2 * SPAN {
+            sequence.done(MsgId(id));
+        }
+        assert!(sequence.is_too_far_ahead());
+        sequence.done(MsgId(SPAN - 1));
+        assert!(!sequence.is_too_far_ahead());
+    }
+
+    #[test]
+    fn a_sequence_breaks_once_and_for_the_first_reason() {
+        let failure = Failure::new(Errno::EIO, ProviderError::None);
+        let mut sequence = used(0, 2);
+        sequence.not_delivered(MsgId(0));
+        assert!(sequence.break_off(failure));
+        assert!(!sequence.break_off(failure));
+        assert!(sequence.is_broken() && !sequence.has_gaps());
+    }
+}
