@@ -103,7 +103,7 @@ impl Request {
 
 struct Slot {
     generation: u32,
-    /// Otherwise the request is one of before.
+    /// Otherwise the slot is free, and the request is a past one.
     is_live: bool,
     request: Request,
 }
@@ -157,7 +157,8 @@ pub(super) struct FlightTable {
 }
 
 impl FlightTable {
-    /// Takes a slot, with the token of its request, which is one of before and to be overwritten.
+    /// Takes a free slot. Returns its number, the token of its next request, and the past request, which
+    /// the caller overwrites.
     #[inline(always)]
     pub(super) fn claim(&mut self) -> (u32, Token, &mut Request) {
         let index = match self.free.pop() {

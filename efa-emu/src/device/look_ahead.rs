@@ -45,7 +45,7 @@ impl Device {
     }
 }
 
-/// How near an event of the device is that somebody else knows of ahead of time.
+/// How near an event of the device is that the simulator knows of in advance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Nearness {
     /// Several events before: what lies in the device itself is fetched.
@@ -109,7 +109,7 @@ impl QueuePair {
             return;
         };
         let recv = &mut self.recv;
-        // The counter is of before if descriptors were consumed that nobody looked at.
+        // The counter is stale if descriptors were consumed that were never fetched.
         let fetched = recv.fetched.wrapping_sub(recv.consumed);
         let start = if fetched <= posted { fetched } else { 0 };
         for offset in start..posted.min(AHEAD) {

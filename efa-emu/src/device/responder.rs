@@ -140,7 +140,7 @@ impl Device {
     /// memory could not be reached (the receive fails, the initiator sees an abort), anything else
     /// is the initiator's (no receive is consumed).
     ///
-    /// For datagrams the answer says what became of them; the initiator does not care.
+    /// For datagrams the answer says what became of them; the initiator ignores it.
     #[inline(always)]
     pub fn deliver(
         &mut self,
@@ -275,7 +275,7 @@ impl Device {
     }
 
     /// An RDMA read or write of registered memory.
-    // Cold beside messages, whose way is short; what it costs is the copy.
+    // Marked cold to keep the path of messages short; here the copy costs more than the calls.
     #[cold]
     fn access(
         &mut self,

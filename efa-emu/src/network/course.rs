@@ -1,4 +1,4 @@
-//! What becomes of a frame that arrives, after staged faults had their say.
+//! What becomes of a frame that arrives, once the rules of staged faults have been applied.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ impl Course {
                 twice: true,
                 status: None,
             },
-            // There is nobody to be told.
+            // A datagram's sender gets no answer.
             Fate::Answer(_) if operation == Operation::Datagram => Course::Lost(Loss::Unnoticed),
             Fate::Answer(status) => Course::Proceeds {
                 twice: false,

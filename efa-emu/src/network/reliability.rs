@@ -6,8 +6,8 @@ use crate::link::Operation;
 
 /// When a lost frame goes again, and when the request is given up.
 ///
-/// The real device's values are not public. These let a cut of a second go unnoticed and end a request
-/// to nobody after two.
+/// The real device's values are not public. With these, a cut of one second goes unnoticed, and a
+/// request to a dead host ends after two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reliability {
     /// How long the card waits before it sends a lost frame again; doubled after each loss.
@@ -39,7 +39,7 @@ pub(crate) enum Loss {
         /// How long after the loss.
         after: Duration,
     },
-    /// Nothing: nobody waits for a datagram.
+    /// Nothing: a lost datagram is not sent again and fails nothing.
     Unnoticed,
 }
 

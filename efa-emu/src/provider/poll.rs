@@ -151,7 +151,7 @@ pub trait QueueOwner {
     /// A completion of `qpn`'s send queue arrived; [`Retired::Stale`] if there is no such queue pair.
     fn retire_send(&mut self, qpn: Qpn, request_id: u16) -> Retired;
 
-    /// A completion of `qpn`'s receive queue arrived; likewise.
+    /// As [`QueueOwner::retire_send`], for a completion of `qpn`'s receive queue.
     fn retire_recv(&mut self, qpn: Qpn, request_id: u16) -> Retired;
 
     /// Whether `qpn` exists; asked for completions that belong to no work request.

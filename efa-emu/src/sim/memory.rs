@@ -58,7 +58,7 @@ enum Block {
 /// The place of a packet buffer.
 #[derive(Clone, Debug)]
 enum Slot {
-    /// Not mapped: the program has the buffer, or nobody.
+    /// Not mapped: the program owns the buffer, or it is in the pool.
     Unmapped,
     /// Lent to the device to be written, and not written yet. It takes no memory.
     Blank,

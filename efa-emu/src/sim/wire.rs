@@ -31,7 +31,7 @@ use crate::prefetch;
 pub(super) enum Event {
     /// A frame gets the sender's port.
     Depart(FlightId, Stage),
-    /// A frame reaches the other side. Faults have not had their say.
+    /// A frame reaches the other side. The rules have not been applied to it.
     Arrive(FlightId, Stage),
     /// A frame that faults kept or delayed is handed over.
     HandOver(FlightId, Stage),

@@ -40,7 +40,7 @@ pub enum FabricError {
         /// Longest allowed name in bytes.
         max: usize,
     },
-    /// The directory belongs to somebody else.
+    /// The directory belongs to another user.
     #[error(
         "{} belongs to user {owner}, this process runs as user {user}, and fabrics are never shared \
          between users: let user {owner} or root remove it{}", .path.display(), .holds.remedy()

@@ -79,7 +79,7 @@ fn capture_path(host: &Path, id: ParticipantId) -> PathBuf {
     host.join(format!("{}.capture", id.0))
 }
 
-/// The captures that live participants of a host ask for, by who asks.
+/// The captures that live participants of a host ask for, by participant.
 pub(super) fn requested_captures(host: &Path) -> Vec<(ParticipantId, PathBuf)> {
     file_names(host)
         .unwrap_or_default()
@@ -446,8 +446,8 @@ fn file_names(directory: &Path) -> Result<Vec<String>, FabricError> {
 pub(super) fn remove_dead(hosts: &Path) -> Result<(), FabricError> {
     for (gid, directory) in directories(hosts)? {
         let alive = participants(&directory)?;
-        // A table that cannot be read is no obstacle to the removal of a dead host; a live one's
-        // trouble is reported to who wants to enter it.
+        // A table that cannot be read is no obstacle to the removal of a dead host. That of a live host is
+        // reported to the next process that enters the host.
         let table = HostTable::open(&table_path(&directory), gid).ok().flatten();
         if let Some(table) = &table {
             if alive.is_empty() {

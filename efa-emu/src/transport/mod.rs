@@ -13,7 +13,7 @@
 //!                                                                 └────────────┘
 //! ```
 //!
-//! * `fabric`, `host`, `lock`, `qpn`: who is there. Directories and files, locks that the
+//! * `fabric`, `host`, `lock`, `qpn`: the live hosts and processes. Directories and files, locks that the
 //!   kernel releases when a process ends, and queue pair numbers owned by compare-and-swap.
 //! * `segment`, `ring`, `record`: how bytes go from one process to another. Nothing that is
 //!   read from shared memory is believed.
@@ -21,12 +21,12 @@
 //!   destination to a ring and its answers back, and from rings into the device. An RDMA request is
 //!   executed by the target's engine after the device's checks, by copying between the two address
 //!   spaces where the system permits it and through the rings elsewhere.
-//! * `schedule`: latency, jitter, paths, loss; between the ring and the device.
+//! * `departure`, `clock`: what [`crate::network`] makes of a request, on the monotonic clock.
 //! * `staged`: faults ([`crate::fault`]) that are armed in the fabric, as a device evaluates them.
-//! * `engine`, `state`, `worker`: one opened device, and who works on it when.
+//! * `engine`, `state`, `mutex`, `worker`: one opened device, and which thread works on it when.
 //!
 //! A process may be killed at any instruction. Its locks go, so its peers see it dead within
-//! milliseconds of expecting something of it, and who next changes the registry removes its files.
+//! milliseconds of expecting something of it, and the next change of the registry removes its files.
 
 mod clock;
 mod config;

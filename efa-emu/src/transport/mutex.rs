@@ -1,7 +1,7 @@
 //! A mutex that costs an uncontended thread one exchange on each side.
 //!
-//! That of the standard library also looks whether the thread panics, to tell the next holder. Whoever
-//! holds this one leaves the value whole whatever happens.
+//! The standard library's mutex also records whether a holder panicked, which nothing here asks for and which
+//! costs instructions on each side.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -60,7 +60,8 @@ impl<T> Mutex<T> {
                 return guard;
             }
         }
-        // Whoever takes it from here on does not know whether others sleep, and wakes them in the end.
+        // A thread that takes the mutex from here on does not know whether others sleep. So it marks it
+        // as awaited, and wakes them when it is done.
         while self.word.swap(AWAITED, Ordering::Acquire) != FREE {
             futex::wait(&self.word, AWAITED, None);
         }

@@ -54,7 +54,8 @@ impl Drop for Recorder {
         if let Some(lock) = self.lock.take() {
             let _ = std::fs::remove_file(lock.path());
         }
-        // Removes the fabric if nobody else is in it. What fails here, the next change does.
+        // Removes the fabric if nobody else is in it. What fails here is done by the next change
+        // of the registry.
         let _ = self.fabric.with_registry(|_| Ok(()));
     }
 }

@@ -21,7 +21,7 @@
 //!
 //! | offset in a slot descriptor | size | field |
 //! |---|---|---|
-//! | 0 | 8 | claim: participant number (low 32 bits) and a digest of the GID of who has it, 0 = free |
+//! | 0 | 8 | claim: participant number (low 32 bits) and a digest of the holder's GID, 0 = free |
 //! | 8 | 4 | state: 0 being set up, 1 in use, 2 refused by the owner, 3 given up by the sender |
 //! | 12 | 4 | bytes for records |
 //! | 16 | 16 | GID of the sender |
@@ -106,7 +106,7 @@ mod state {
     pub(super) const GIVEN_UP: u32 = 3;
 }
 
-/// Who sends: the process that has a slot.
+/// Names a process with a device: the owner of a segment, or the sender that holds a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(super) struct Address {
     pub(super) gid: Gid,
@@ -535,7 +535,7 @@ pub(super) enum SlotContent {
         sender: Address,
         capacity: usize,
     },
-    /// Said to be a ring, but none that a sender of ours would make.
+    /// Declared as a ring, with properties that this software never gives one.
     Nonsense,
     /// Given up by its sender.
     GivenUp,

@@ -105,7 +105,8 @@ impl Shared {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Notes, with the state locked, until when the worker is going to sleep; answers how long that is.
+    /// Notes until when the worker is going to sleep and returns for how long that is. The caller has locked
+    /// the state.
     pub(super) fn plan_sleep(&self, state: &State) -> Option<Duration> {
         let wake_at = state.next_deadline();
         let nanos = wake_at.map_or(NEVER, |time| time.as_nanos() as u64);
@@ -114,7 +115,7 @@ impl Shared {
     }
 
     /// Wakes the worker if it would sleep past something that the application's call has just made
-    /// necessary. With the state locked.
+    /// necessary. The caller has locked the state.
     #[inline]
     pub(super) fn keep_worker_in_time(&self, state: &State) {
         if self.segment.is_asleep() && state.has_deadlines() {
@@ -248,7 +249,7 @@ impl State {
         busy
     }
 
-    /// As [`State::pass`], for those who are in no hurry.
+    /// As [`State::pass`], for callers off the data path.
     #[inline(never)]
     pub(super) fn pass_aside(&mut self) -> bool {
         self.pass()
@@ -420,7 +421,7 @@ impl State {
         self.outbound.withdraw_lost_memory(&self.device);
     }
 
-    /// Records what somebody asks for, if it is something else than before.
+    /// Begins and ends captures when the files that are asked for change.
     pub(super) fn check_captures(&mut self) {
         if let Some(requested) = self.captures.look() {
             self.outbound.record(&requested, self.device.profile().mtu);
@@ -434,7 +435,7 @@ impl State {
         self.outbound.check_peers() && self.pass_aside()
     }
 
-    /// Whether nothing had come before senders were made to ring the doorbell.
+    /// Makes senders ring the doorbell from now on. Returns whether nothing had come before that took effect.
     pub(super) fn prepare_to_sleep(&mut self) -> bool {
         self.inbound.prepare_to_sleep() && !self.pass_aside()
     }

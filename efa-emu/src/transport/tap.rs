@@ -92,8 +92,8 @@ impl Tap {
             .request(moment, route, &header, header.retries > 0, &mut data);
     }
 
-    /// The outcome of a request came back. `memory` is where a read's data is now. What the link
-    /// found out by itself was on no wire.
+    /// The outcome of a request came back. `memory` is where a read's data is now. An outcome
+    /// that this host's link determined was on no wire and is not recorded.
     pub(super) fn completed(
         &mut self,
         token: Token,
@@ -141,7 +141,7 @@ impl Tap {
             .read_data(now(Direction::Outbound), route, &record.header(), &mut data);
     }
 
-    /// A peer's request is answered. Success goes without saying.
+    /// A peer's request is answered. Only failures are recorded.
     pub(super) fn answered(&mut self, to: Gid, record: &Record, status: Status) {
         if status != Status::Ok {
             let route = self.outbound(to, record.path());

@@ -45,7 +45,8 @@ pub(crate) struct CompQueue {
     pub(crate) polled: SpinCell<Option<Polled>>,
     /// The program asked for an event; done by [`CompQueue::catch_up`].
     arm_pending: AtomicBool,
-    /// Events that the program took and that the queue does not know of yet; likewise.
+    /// Events that the program took and that the queue does not know of yet; noted by
+    /// [`CompQueue::catch_up`].
     taken_pending: AtomicU32,
     /// The client may write the doorbell without a call.
     watched: AtomicBool,
@@ -136,7 +137,7 @@ impl CompQueue {
         let locking = Locking::new();
         while self.is_behind() {
             let Some(mut guard) = self.polled.try_lock(&locking) else {
-                // Who has it catches up.
+                // The thread that holds the lock catches up when it releases it.
                 return;
             };
             let taken = self.taken_pending.swap(0, Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! The device's character device, `/dev/infiniband/uverbs0`, for those who look for it.
+//! The device's character device, `/dev/infiniband/uverbs0`, for programs that look for it.
 //!
 //! UCX leaves a device out, without a word, unless `stat` finds a character device under its name and
-//! `access` lets it read and write. No file of that kind can be made without root, and none would be
-//! right: nobody opens it, because opening devices is this library's work. So `stat` and `access` are
+//! `access` lets it read and write. No file of that kind can be made without root, and none is
+//! needed: programs never open it, because opening devices is this library's work. So `stat` and `access` are
 //! answered here, for this one path and only in a process that has the device. Every other call goes
 //! to the kernel as it is.
 //!

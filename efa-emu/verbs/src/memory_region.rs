@@ -59,7 +59,7 @@ fn access_flags(flags: u32) -> Result<Access, Errno> {
 
 /// Brings the pages of a region in, as pinning them for a real device does. Libraries count on it:
 /// libfabric 1.11 watches registered ranges with userfaultfd and never answers a fault on a page that
-/// is missing, so whoever touched it first would wait for ever.
+/// is missing, so the first access to it would wait for ever.
 fn populate(region: Registration) -> Result<(), Errno> {
     // SAFETY: asks for a number.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;

@@ -459,7 +459,7 @@ fn end(pair: &QueuePair) -> Result<(), Errno> {
 /// Ends the queue pairs of a context that is being closed.
 pub(crate) fn end_all(context: &Arc<Context>) {
     for pair in PAIRS.remove_all(|pair| Arc::ptr_eq(&pair.context, context)) {
-        // It is on its way out; there is nobody to tell.
+        // The context is being closed; an error has no recipient.
         let _ = end(&pair);
     }
 }

@@ -51,7 +51,7 @@ impl Request {
     #[inline(always)]
     fn offer(&self, token: Token, link: &mut impl Link) -> Result<(), LinkBusy> {
         match self.operation {
-            // So that of the header of a send is known at once what it does not have.
+            // Written out, so that the compiler knows that the header of a send has no remote memory.
             Operation::Send => {
                 let header = RequestHeader {
                     operation: Operation::Send,
@@ -163,7 +163,7 @@ impl Device {
         if !self.initiator.backlogs.is_empty() {
             self.drain_backlogs(link);
         }
-        // Who has more goes on in the next turn, in the same order.
+        // Queue pairs with more entries go on in the next turn, in the same order.
         let mut kept = 0;
         let mut position = 0;
         while let Some(qpn) = self.initiator.scheduled.get(position).copied() {

@@ -83,7 +83,7 @@ impl<const N: usize> RingMemory<N> {
     }
 
     /// The words of an entry. Counters beyond the end go on at the start, as counters of rings do. Of a
-    /// ring without entries it is memory that nobody else looks at.
+    /// ring without entries it is memory that nothing else uses.
     #[inline(always)]
     pub(super) fn entry(&self, counter: u32) -> &[AtomicU64; N] {
         let index = (counter & self.mask) as usize;
@@ -132,7 +132,8 @@ impl<const N: usize> Drop for RingMemory<N> {
 pub struct Doorbell(AtomicU32);
 
 impl Doorbell {
-    /// Writes the register. Everything written before is visible to who sees the value.
+    /// Writes the register. Everything written before is visible to every reader of
+    /// the value.
     #[inline]
     pub fn write(&self, value: u32) {
         self.0.store(value, Ordering::Release);

@@ -256,7 +256,7 @@ pub enum BadWorkRequest {
 }
 
 impl WorkRequest {
-    /// No entry of any ring: room to read one into.
+    /// An empty value to read an entry into.
     pub const EMPTY: WorkRequest = WorkRequest {
         words: [0; MAX_WORDS],
     };
@@ -330,7 +330,7 @@ impl WorkRequest {
         self.words[0] as u16
     }
 
-    /// Upper 48 bits of a 64-bit request id, likewise.
+    /// Upper 48 bits of a 64-bit request id, returned in the completion as well.
     #[inline(always)]
     pub fn request_id_upper(&self) -> u64 {
         self.words[3] >> 16
@@ -423,7 +423,7 @@ impl WorkRequest {
         self.buffer_at(self.is_send(), index)
     }
 
-    /// As [`WorkRequest::buffer`], for who knows whether it is a send.
+    /// As [`WorkRequest::buffer`], for a caller that knows whether it is a send.
     #[inline(always)]
     pub(in crate::device) fn buffer_at(&self, is_send: bool, index: usize) -> Buffer {
         // Only a send has a second one, where RDMA has its first.
@@ -458,7 +458,7 @@ impl WorkRequest {
         self.length_at(self.is_send())
     }
 
-    /// As [`WorkRequest::length`], for who knows whether it is a send.
+    /// As [`WorkRequest::length`], for a caller that knows whether it is a send.
     #[inline(always)]
     pub(in crate::device) fn length_at(&self, is_send: bool) -> u64 {
         if self.is_inline() {

@@ -169,7 +169,7 @@ struct Task {
 enum Then {
     /// It arrives. `Some` if a fault made it go again: how often it was lost altogether.
     Arrive(Option<u32>),
-    /// It is handled: faults have had their say.
+    /// It is handled: all rules have been applied to it.
     Handle,
     /// Its answer leaves.
     Answer(Answer),

@@ -427,8 +427,8 @@ impl Outbound {
         }
     }
 
-    /// The request behind a peer's data for a read: what the device knows it by. `None` if `from`
-    /// has no business with it, or if the part lies outside.
+    /// The request behind a peer's data for a read: what the device knows it by. `None` if the
+    /// read is not from `from`, or if the part lies outside of it.
     pub(super) fn read_target(&self, from: Address, record: &Record) -> Option<Token> {
         let bulk = self.bulks.get(BulkName(record.sequence()))?;
         let end = record.offset().checked_add(record.payload())?;
@@ -740,7 +740,8 @@ impl Link for Outbound {
                 return Ok(());
             }
         };
-        // Whoever needs the header in memory gets a copy of it.
+        // What is off the path of a message gets a copy of the header, so that here the header need not be
+        // in memory.
         if header.operation != Operation::Send || self.shapes || self.is_tapped() {
             return self.send_other(index, to, token, *header, data);
         }

@@ -22,7 +22,7 @@ const REMEMBERED: usize = 1 << 16;
 pub(super) enum NoRoute {
     /// The receiver has no slot free at the moment.
     Busy,
-    /// There is nobody.
+    /// No process has the queue pair, or the host cannot be reached.
     Failed(Status),
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Routes {
     rings: HashMap<Address, usize>,
     routes: HashMap<(Gid, Qpn), Route>,
     last: Option<((Gid, Qpn), Route)>,
-    /// A ring was set up; reset by who takes notice.
+    /// A ring was set up since the peers were last checked.
     pub(super) has_new_rings: bool,
 }
 

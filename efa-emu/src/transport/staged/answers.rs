@@ -27,7 +27,7 @@ pub(in crate::transport) struct Outcome {
 enum Then {
     /// It arrives, after a fault made it go again: how often it was lost altogether.
     Arrive(u32),
-    /// It completes the request: faults have had their say.
+    /// It completes the request: all rules have been applied.
     Complete,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Every process that opens a device maps it. The rules are changed under the registry's lock; the
 //! counts are changed by everybody, one atomic step each, so the n-th event of a rule is the n-th in
-//! the whole fabric. Whoever changed something raises the generation afterwards, and that is the one
-//! word that devices look at as long as nothing is armed.
+//! the whole fabric. After each change the generation is raised, which is the one word that devices
+//! look at as long as nothing is armed.
 //!
 //! | offset | size | field |
 //! |---|---|---|

@@ -47,7 +47,7 @@ impl Staged {
         let board = fabric.board()?;
         Ok(Staged {
             fabric: fabric.clone(),
-            // Whatever is on the board is news.
+            // Differs from the board's, so that the first look reads the board.
             known: board.generation().wrapping_sub(1),
             board,
             faults: Faults::default(),
