@@ -16,6 +16,8 @@ pub(crate) struct Conversation {
     pub(crate) handshake: Handshaking,
     /// Why the conversation cannot go on, if so: packets of the peer are dropped.
     pub(crate) failure: Option<Failure>,
+    /// It sent something since this was last looked at.
+    pub(crate) heard: bool,
     /// What came from the peer before its turn.
     pub(crate) window: ReorderWindow,
     /// Memory of its packets that wait, in bytes.
@@ -28,6 +30,16 @@ pub(crate) struct Conversation {
     pub(crate) backoff: PeerBackoff,
 }
 
+impl Conversation {
+    /// Returns whether nothing is under way in either direction.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.sequence.is_idle()
+            && self.held_bytes == 0
+            && self.share.is_idle()
+            && self.backoff.is_idle()
+    }
+}
+
 impl From<MsgId> for Conversation {
     /// The state at the start of a conversation, in which both sides count messages from `first` on.
     fn from(first: MsgId) -> Self {
@@ -35,6 +47,7 @@ impl From<MsgId> for Conversation {
             sequence: Sequence::new(first),
             handshake: Handshaking::default(),
             failure: None,
+            heard: false,
             window: ReorderWindow::new(first),
             held_bytes: 0,
             share: Share::default(),

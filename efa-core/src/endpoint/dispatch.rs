@@ -11,6 +11,7 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::{Event, PacketError};
 use crate::endpoint::api::error::{Errno, Failure, ProviderError};
 use crate::endpoint::base::ids::PeerId;
+use crate::endpoint::conversation::Conversation;
 use crate::endpoint::memory::packet::ReceivedPacket;
 
 /// What a packet says of its sender.
@@ -137,6 +138,7 @@ impl<N: Nic> Endpoint<N> {
             None => self.introduce(source, stated)?,
         };
         let state = self.peers.state_mut(peer)?;
+        state.heard = true;
         if state.failure.is_some() {
             self.reports.statistics.from_failed_peers += 1;
             return None;
@@ -164,8 +166,10 @@ impl<N: Nic> Endpoint<N> {
             return Some(peer);
         }
         self.forget_dead_owners(source);
-        if self.peers.implicit_len() >= self.config.max_implicit_peers {
+        if self.peers.implicit_len() >= self.config.max_implicit_peers && !self.forget_idle_peer() {
             self.reports.statistics.unknown_senders += 1;
+            self.reports
+                .refuse(None, stated.packet_type.code(), PacketError::TooManyPeers);
             return None;
         }
         self.peers
@@ -173,6 +177,49 @@ impl<N: Nic> Endpoint<N> {
             .add(&mut **self.posting.nic_mut(), address, false)
             .inspect_err(|_| self.reports.statistics.unknown_senders += 1)
             .ok()
+    }
+
+    /// Makes room for a peer that introduces itself: forgets one that did so before, has nothing under
+    /// way, and, as far as a few are looked at, was silent longest. Returns whether there was one.
+    #[cold]
+    fn forget_idle_peer(&mut self) -> bool {
+        /// A packet costs no more than this many looks.
+        const LOOKS: usize = 32;
+        let mut candidate = None;
+        for _ in 0..LOOKS.min(self.peers.implicit_len()) {
+            let Some(peer) = self.peers.addresses_mut().next_introduced() else {
+                break;
+            };
+            if self.is_idle(peer) {
+                let state = self.peers.state_mut(peer);
+                if !state.is_some_and(|state| core::mem::take(&mut state.heard)) {
+                    self.forget_introduced(peer);
+                    return true;
+                }
+                candidate.get_or_insert(peer);
+            }
+            self.peers.addresses_mut().remember_introduced(peer);
+        }
+        if let Some(peer) = candidate {
+            self.forget_introduced(peer);
+        }
+        candidate.is_some()
+    }
+
+    /// Returns whether nothing is under way with a peer, at any endpoint.
+    fn is_idle(&self, peer: PeerId) -> bool {
+        !self.peers.is_others(peer)
+            && self.peers.state(peer).is_none_or(Conversation::is_idle)
+            && self.sending.has_none_with(peer)
+            && self.receiving.has_none_of(peer)
+    }
+
+    fn forget_introduced(&mut self, peer: PeerId) {
+        if let Some(address) = self.peers.address(peer) {
+            self.reports.event(Event::PeerForgotten { peer, address });
+        }
+        // An error can only be about an address handle that nobody needs any more.
+        let _ = self.drop_address(peer);
     }
 
     /// Makes room among the owners of a queue pair number for a new one: the others are dead. One

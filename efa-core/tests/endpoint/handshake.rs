@@ -306,8 +306,76 @@ fn self_introduced_peers_are_bounded() {
         };
         script.send(&eager, b"x");
     }
+    // Messages of the first three wait for receives.
     assert_eq!(script.dut.usage().peers, 3);
     assert_eq!(script.dut.statistics().unknown_senders, 7);
+    assert_eq!(script.refusal(), PacketError::TooManyPeers);
+}
+
+/// A server that has seen as many clients as it may remember serves the next one all the same.
+#[test]
+fn the_peer_that_was_silent_longest_makes_room_for_the_next() {
+    let mut script = Script::with(
+        EndpointConfig {
+            max_implicit_peers: 3,
+            ..config()
+        },
+        traits(),
+    );
+    let from = |script: &mut Script, client: u16, msg_id| {
+        let address = RawAddress {
+            qpn: Qpn(100 + client),
+            qkey: Qkey(client.into()),
+            ..script.peer_address()
+        };
+        let eager = EagerRtm {
+            msg_id: MsgId(msg_id),
+            options: ReqOptions {
+                raw_address: Some(RawAddressHeader::new(address)),
+                ..ReqOptions::default()
+            },
+            ..EagerRtm::default()
+        };
+        let source = Source {
+            qpn: address.qpn,
+            ..script.source()
+        };
+        script.recv(0, 10, client.into());
+        script.inject_from(source, &eager.to_packet(b"x"));
+        script.completion().source.unwrap()
+    };
+    // The HANDSHAKEs arrive.
+    let settle = |script: &mut Script| {
+        while script.network.flights() > 0 {
+            script.network.swallow(0);
+            script.progress();
+        }
+    };
+    let mut ids: Vec<PeerId> = (0..3).map(|client| from(&mut script, client, 0)).collect();
+    // All were heard since anybody looked: the first goes.
+    ids.push(from(&mut script, 3, 0));
+    // Then the one that was not heard again.
+    from(&mut script, 2, 1);
+    ids.push(from(&mut script, 4, 0));
+    settle(&mut script);
+    // One for which something is under way stays.
+    script
+        .try_send(ids[3], 10, OperationFlags::empty(), 9)
+        .unwrap();
+    for client in 5..7 {
+        ids.push(from(&mut script, client, 0));
+    }
+    let forgotten: Vec<PeerId> = core::iter::from_fn(|| script.dut.poll_event())
+        .map(|event| match event {
+            Event::PeerForgotten { peer, .. } => peer,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(forgotten, [ids[0], ids[1], ids[2], ids[4]]);
+    for (client, id) in ids.iter().enumerate() {
+        let is_known = script.dut.lookup_address(*id).is_some();
+        assert_eq!(is_known, !forgotten.contains(id), "{client}");
+    }
 }
 
 /// However many connection ids one sender makes up, others can introduce themselves; who was

@@ -333,3 +333,54 @@ fn messages_without_order_are_matched_as_they_come_and_atomics_in_turn() {
     assert_eq!(script.network.memory(0, MEMORY, 1), [2]);
     assert_eq!(script.dut.usage().held_packets, 0);
 }
+
+/// Nothing tells whether a peer is stock libfabric (D33, D36).
+#[test]
+fn atomics_that_stock_targets_do_not_survive_are_refused() {
+    use efa_core::wire::{AtomicDatatype, AtomicOp};
+
+    let (mut script, peer) = crate::script::connected();
+    let mut start = |datatype, size: usize, is_compare: bool, pieces: u64| {
+        let operand = [memory(0, size * pieces as usize)];
+        let result = [memory(1000, size * pieces as usize)];
+        let remote: Vec<RemoteIoVec> = (0..pieces)
+            .map(|piece| RemoteIoVec {
+                address: 5000 + 100 * piece,
+                length: size as u64,
+                key: efa_core::nic::RemoteKey(1),
+            })
+            .collect();
+        script.dut.atomic(AtomicArgs {
+            peer,
+            datatype,
+            operation: match is_compare {
+                true => AtomicOp::CSWAP,
+                false => AtomicOp::ATOMIC_WRITE,
+            },
+            operand: &operand,
+            kind: match is_compare {
+                true => AtomicKind::Compare {
+                    result: &result,
+                    comparand: &operand,
+                },
+                false => AtomicKind::Write,
+            },
+            remote: &remote,
+            flags: OperationFlags::empty(),
+            context: 1,
+        })
+    };
+    let is_refused = |result| matches!(result, Err(EndpointError::Unsupported(_)));
+    assert!(is_refused(start(
+        AtomicDatatype::DOUBLE_COMPLEX,
+        16,
+        false,
+        1
+    )));
+    assert!(is_refused(start(AtomicDatatype::LONG_DOUBLE, 16, false, 1)));
+    let complex = AtomicDatatype::LONG_DOUBLE_COMPLEX;
+    assert!(is_refused(start(complex, 32, false, 1)));
+    assert!(is_refused(start(AtomicDatatype::UINT64, 8, true, 2)));
+    assert_eq!(start(AtomicDatatype::UINT64, 8, false, 2), Ok(()));
+    assert_eq!(start(AtomicDatatype::UINT64, 8, true, 1), Ok(()));
+}

@@ -59,7 +59,11 @@ impl Combine {
             operation,
             call,
             elements,
-            remote_pieces: *[1, 1, 3].choose(rng).unwrap(),
+            remote_pieces: match call {
+                // More are refused: stock targets take them for something else (deviation 33).
+                Call::Compare => 1,
+                Call::Write | Call::Fetch => *[1, 1, 3].choose(rng).unwrap(),
+            },
         }
     }
 

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::address::RawAddress;
 use crate::nic::{NicError, Status};
 use crate::wire::{PacketType, ParseError};
 
@@ -113,6 +114,17 @@ pub enum Event {
         /// Why.
         failure: Failure,
     },
+    /// A peer that had introduced itself, and was not inserted, was forgotten to make room for another:
+    /// nothing was under way with it
+    /// ([`EndpointConfig::max_implicit_peers`](crate::endpoint::EndpointConfig::max_implicit_peers)).
+    /// Its id names nobody any more. If it is still there, its next packet introduces it again only if
+    /// that has its address.
+    PeerForgotten {
+        /// Whom.
+        peer: PeerId,
+        /// Its address.
+        address: RawAddress,
+    },
     /// A message or atomic to a peer was lost in such a way that the peer may wait for it for ever, or
     /// for the rest of it: no more can be sent. What the peer sends still arrives. Removing and
     /// inserting the address starts afresh on this side.
@@ -145,6 +157,9 @@ pub enum Event {
 pub enum PacketError {
     /// It does not parse.
     Malformed(ParseError),
+    /// Its sender is not in the address vector, and there is no room for another that introduces itself
+    /// ([`EndpointConfig::max_implicit_peers`](crate::endpoint::EndpointConfig::max_implicit_peers)).
+    TooManyPeers,
     /// Its type is retired, unassigned or reserved.
     InvalidType,
     /// Its type is known, but this endpoint has no operation that answers it.
@@ -203,6 +218,12 @@ impl fmt::Display for Event {
                     "the conversation with peer {peer} was given up: {failure}"
                 )
             }
+            Event::PeerForgotten { peer, address } => {
+                write!(
+                    f,
+                    "peer {peer} at {address} was forgotten to make room for another"
+                )
+            }
             Event::SendingFailed { peer, failure } => {
                 write!(f, "no more can be sent to peer {peer}: {failure}")
             }
@@ -240,6 +261,9 @@ impl fmt::Display for PacketError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PacketError::Malformed(error) => error.fmt(f),
+            PacketError::TooManyPeers => {
+                f.write_str("there is no room for another peer that introduces itself")
+            }
             PacketError::InvalidType => f.write_str("retired, unassigned or reserved packet type"),
             PacketError::UnsupportedType => f.write_str("packet type not supported here"),
             PacketError::StaleOperation { id } => write!(f, "operation {id:#x} does not exist"),

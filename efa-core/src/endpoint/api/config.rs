@@ -46,7 +46,10 @@ pub struct EndpointConfig {
     /// nevertheless. Default true.
     pub ordered: bool,
     /// Peers that may be known only because they sent us something; of one queue pair number the
-    /// latest 8 owners. Packets of others are dropped. Default 65,536.
+    /// latest 8 owners. For another one that is forgotten which has nothing under way and was silent
+    /// longest, about as precisely as a few looks tell
+    /// ([`Event::PeerForgotten`](crate::endpoint::Event::PeerForgotten)); if there is none, the packet is
+    /// refused. Default 65,536.
     pub max_implicit_peers: usize,
     /// The first message id in either direction with every peer. 0 by the protocol; tests of the
     /// wrap-around start just below 2^32.

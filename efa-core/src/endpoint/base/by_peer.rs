@@ -97,6 +97,12 @@ impl ByPeer {
         }
         found
     }
+
+    /// Returns whether a peer has none.
+    pub(crate) fn is_empty(&self, peer: PeerId) -> bool {
+        let first = self.first.get(peer.index());
+        first.is_none_or(|first| *first == END)
+    }
 }
 
 #[cfg(test)]
@@ -139,6 +145,7 @@ mod tests {
                 for (peer, expected) in expected.iter().enumerate() {
                     let peer = PeerId::new(peer as u32, 0);
                     prop_assert_eq!(&lists.of(&nodes, peer), expected);
+                    prop_assert_eq!(lists.is_empty(peer), expected.is_empty());
                 }
             }
         }

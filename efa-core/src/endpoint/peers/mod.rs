@@ -11,6 +11,7 @@ pub(crate) mod handshake;
 
 use core::num::NonZeroU32;
 use core::ops::Deref;
+use std::collections::VecDeque;
 
 use hashbrown::HashTable;
 
@@ -64,6 +65,9 @@ pub(crate) struct AddressVector {
     /// The GID of each AHN in use, and by how many peers.
     gids: Gids,
     implicit: usize,
+    /// Those that introduced themselves, in the order in which they are to be looked at when there is no
+    /// room for another. Some may be gone, or inserted since.
+    introduced: VecDeque<PeerId>,
     mixer: Mixer,
 }
 
@@ -90,6 +94,7 @@ impl AddressVector {
             by_sender: HashTable::new(),
             gids: Vec::new(),
             implicit: 0,
+            introduced: VecDeque::new(),
             mixer,
         }
     }
@@ -253,8 +258,37 @@ impl AddressVector {
             peer.and_then(|(_, peer)| address_of(gids, peer))
                 .map_or(0, |address| address_hash(mixer, &address))
         });
-        self.implicit += usize::from(!explicit);
+        if !explicit {
+            self.implicit += 1;
+            self.remember_introduced(id);
+        }
         Some(id)
+    }
+
+    /// Puts a peer that introduced itself behind the others.
+    pub(crate) fn remember_introduced(&mut self, id: PeerId) {
+        self.introduced.push_back(id);
+        // Those that are gone take no more room than those that are there.
+        if self.introduced.len() > 2 * self.implicit + 64 {
+            let peers = &self.peers;
+            self.introduced
+                .retain(|id| peers.get(*id).is_some_and(|peer| !peer.explicit));
+        }
+    }
+
+    /// Takes the first of those that introduced themselves; see [`AddressVector::remember_introduced`].
+    pub(crate) fn next_introduced(&mut self) -> Option<PeerId> {
+        loop {
+            let id = self.introduced.pop_front()?;
+            if self.peers.get(id).is_some_and(|peer| !peer.explicit) {
+                return Some(id);
+            }
+        }
+    }
+
+    /// Endpoints that keep something about a peer.
+    fn users(&self, id: PeerId) -> u16 {
+        self.peers.get(id).map_or(0, |peer| peer.users)
     }
 
     /// Notes that the application inserted a peer that had introduced itself.
@@ -396,6 +430,11 @@ impl<S: From<MsgId>> Peers<S> {
     #[inline]
     pub(crate) fn lookup(&self, id: PeerId) -> Option<(Destination, Option<&S>)> {
         Some((self.destination(id)?, self.state(id)))
+    }
+
+    /// Returns whether another endpoint keeps something about a peer.
+    pub(crate) fn is_others(&self, id: PeerId) -> bool {
+        self.addresses.users(id) > u16::from(self.state(id).is_some())
     }
 
     /// The state of a peer, if there ever was a packet to or from it.

@@ -32,6 +32,11 @@ impl PeerBackoff {
     pub(crate) fn is_active(&self) -> bool {
         self.until.is_some()
     }
+
+    /// Returns whether the peer takes what is sent to it.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.until.is_none() && self.last_wait.is_zero() && self.parked.is_empty()
+    }
 }
 
 /// What to do with a packet that found no receive buffer.

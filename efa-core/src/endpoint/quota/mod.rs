@@ -42,6 +42,13 @@ impl<W> Default for Share<W> {
     }
 }
 
+impl<W> Share<W> {
+    /// Returns whether nothing is done for the peer.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending == 0 && self.running == 0 && self.waiting.is_empty()
+    }
+}
+
 /// What is done for all peers together.
 pub(crate) struct Quota {
     /// Limit of [`Share::pending`].

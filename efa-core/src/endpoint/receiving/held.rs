@@ -133,19 +133,24 @@ impl Held {
     }
 
     /// Gives up a packet that does not wait. Its device buffer, if it is in one, is the caller's.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn release(&mut self, packet: ReceivedPacket) -> Option<BufferId> {
         match packet.into_storage() {
             Storage::Device(buffer) => Some(buffer),
             Storage::Copy(copy) => {
-                self.copied_bytes -= copy.len();
-                if let Some(class) = CLASSES.iter().position(|size| copy.len() == *size)
-                    && self.free[class].len() < MAX_FREE
-                {
-                    self.free[class].push(copy);
-                }
+                self.release_copy(copy);
                 None
             }
+        }
+    }
+
+    #[inline(never)]
+    fn release_copy(&mut self, copy: Box<[u8]>) {
+        self.copied_bytes -= copy.len();
+        if let Some(class) = CLASSES.iter().position(|size| copy.len() == *size)
+            && self.free[class].len() < MAX_FREE
+        {
+            self.free[class].push(copy);
         }
     }
 

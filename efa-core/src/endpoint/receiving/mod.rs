@@ -381,6 +381,14 @@ impl Receiving {
         messages
     }
 
+    /// Returns whether there is nothing of a peer or for it.
+    pub(crate) fn has_none_of(&self, peer: PeerId) -> bool {
+        self.table.has_none_with(peer)
+            && self.claims_by_peer.is_empty(peer)
+            && self.untagged.has_none_from(peer)
+            && self.tagged.has_none_from(peer)
+    }
+
     /// Reserves the first message to have arrived that a receive would accept.
     pub(crate) fn claim(&mut self, tagged: bool, filter: &Filter) -> Option<ClaimId> {
         if self.claims.is_full() {
@@ -450,7 +458,7 @@ impl Receiving {
     }
 
     /// Gives up a packet that does not wait. Its device buffer, if it is in one, is the caller's.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn release(&mut self, packet: ReceivedPacket) -> Option<BufferId> {
         self.held.release(packet)
     }

@@ -190,6 +190,11 @@ impl InboundTable {
         slots.into_iter().map(|slot| self.id(slot)).collect()
     }
 
+    /// Returns whether no operation is with a peer, and no receive names it.
+    pub(crate) fn has_none_with(&self, peer: PeerId) -> bool {
+        self.posted_by_peer.is_empty(peer) && self.transfers_by_peer.is_empty(peer)
+    }
+
     /// The transfers with a peer.
     pub(crate) fn transfers_with(&self, peer: PeerId) -> Vec<ReceiveId> {
         let keys = self.transfers_by_peer.of(&self.transfers, peer);

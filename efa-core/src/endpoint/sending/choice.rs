@@ -6,7 +6,7 @@
 
 use crate::address::{Qkey, Qpn};
 use crate::nic::Access;
-use crate::wire::ExtraFeatures;
+use crate::wire::{AtomicDatatype, ExtraFeatures};
 
 use crate::endpoint::peers::handshake::PeerFeatures;
 
@@ -264,12 +264,34 @@ pub(crate) fn read(
     }
 }
 
-/// Chooses whether an atomic can be sent with delivery complete.
-pub(crate) fn atomic(
-    peer: Option<&PeerFeatures>,
-    delivery_complete: bool,
-) -> Result<(), NoProtocol> {
-    if delivery_complete {
+/// An atomic to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct AtomicQuery {
+    pub(crate) datatype: AtomicDatatype,
+    pub(crate) is_compare: bool,
+    /// Pieces of the target's memory.
+    pub(crate) remote_pieces: usize,
+    pub(crate) delivery_complete: bool,
+}
+
+/// Chooses whether an atomic can be sent. A peer may be stock libfabric, which nothing tells.
+pub(crate) fn atomic(peer: Option<&PeerFeatures>, query: &AtomicQuery) -> Result<(), NoProtocol> {
+    // It has no handlers for these types, and looks for none before the call (deviation 36).
+    if let AtomicDatatype::DOUBLE_COMPLEX
+    | AtomicDatatype::LONG_DOUBLE
+    | AtomicDatatype::LONG_DOUBLE_COMPLEX = query.datatype
+    {
+        return Err(NoProtocol::Unsupported(
+            "atomics on double complex and long doubles, which crash targets that run stock libfabric",
+        ));
+    }
+    // It takes the operand of the first piece for all of them (deviation 33).
+    if query.is_compare && query.remote_pieces > 1 {
+        return Err(NoProtocol::Unsupported(
+            "compare with more than one piece of remote memory",
+        ));
+    }
+    if query.delivery_complete {
         require(peer, ExtraFeatures::DELIVERY_COMPLETE, "delivery complete")?;
     }
     Ok(())
@@ -402,6 +424,38 @@ mod tests {
                 Ok(MessageProtocol::Headerless(queue_pair.0, queue_pair.1))
             );
             let refused = message(&LOCAL, Some(&receiver), &query(length, true));
+            assert!(matches!(refused, Err(NoProtocol::Unsupported(_))));
+        }
+    }
+
+    #[test]
+    fn atomics_that_stock_targets_do_not_survive_are_not_sent() {
+        let query = AtomicQuery {
+            datatype: AtomicDatatype::DOUBLE,
+            is_compare: true,
+            remote_pieces: 1,
+            delivery_complete: false,
+        };
+        assert_eq!(atomic(None, &query), Ok(()));
+        let two_pieces = AtomicQuery {
+            remote_pieces: 2,
+            ..query
+        };
+        assert!(matches!(
+            atomic(None, &two_pieces),
+            Err(NoProtocol::Unsupported(_))
+        ));
+        let fetch = AtomicQuery {
+            is_compare: false,
+            ..two_pieces
+        };
+        assert_eq!(atomic(None, &fetch), Ok(()));
+        for datatype in [
+            AtomicDatatype::DOUBLE_COMPLEX,
+            AtomicDatatype::LONG_DOUBLE,
+            AtomicDatatype::LONG_DOUBLE_COMPLEX,
+        ] {
+            let refused = atomic(None, &AtomicQuery { datatype, ..fetch });
             assert!(matches!(refused, Err(NoProtocol::Unsupported(_))));
         }
     }

@@ -238,6 +238,11 @@ impl Sending {
         operations.flatten().map(|(id, _)| id).collect()
     }
 
+    /// Returns whether there is no operation with a peer.
+    pub(crate) fn has_none_with(&self, peer: PeerId) -> bool {
+        self.by_peer.is_empty(peer)
+    }
+
     /// The operations of peers whose data `pick` accepts.
     pub(crate) fn peers_reads(&self, pick: impl Fn(&Iov) -> bool) -> Vec<OutboundId> {
         let operations = self.operations.iter();

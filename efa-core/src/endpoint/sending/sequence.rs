@@ -144,6 +144,11 @@ impl Sequence {
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.is_some()
     }
+
+    /// Returns whether all requests have arrived, or will not, and none is to be made up for.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending == [0; 2] && self.gaps.is_empty()
+    }
 }
 
 #[cfg(test)]

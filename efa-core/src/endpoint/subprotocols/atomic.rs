@@ -19,7 +19,7 @@ use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::one_sided::arithmetic;
 use crate::endpoint::posting::Owner;
 use crate::endpoint::receiving::{Audience, Ending, Transfer};
-use crate::endpoint::sending::choice;
+use crate::endpoint::sending::choice::{self, AtomicQuery};
 use crate::endpoint::sending::{Awaited, Outbound};
 use crate::endpoint::subprotocols::sends::check_pieces;
 use crate::endpoint::subprotocols::write::remote_pieces;
@@ -77,7 +77,13 @@ impl<N: Nic> Endpoint<N> {
             args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject && result.is_none();
         let features = state.and_then(|state| state.handshake.features());
         let msg_id = self.next_msg_id(state);
-        if let Err(reason) = choice::atomic(features, delivery_complete) {
+        let query = AtomicQuery {
+            datatype: args.datatype,
+            is_compare: args.kind.is_compare(),
+            remote_pieces: args.remote.len(),
+            delivery_complete,
+        };
+        if let Err(reason) = choice::atomic(features, &query) {
             return self.no_protocol(args.peer, reason);
         }
         let options = self.request_options(features, None);

@@ -381,6 +381,11 @@ impl<M> Matcher<M> {
         (source, tag, message)
     }
 
+    /// Returns whether there is no unexpected message of a source.
+    pub(crate) fn has_none_from(&self, source: PeerId) -> bool {
+        self.by_source.is_empty(source)
+    }
+
     /// The unexpected messages of one source, in the order of their arrival.
     pub(crate) fn unexpected_from(&self, source: PeerId) -> Vec<UnexpectedKey> {
         let nodes = self.by_source.of(&self.unexpected, source);
