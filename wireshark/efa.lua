@@ -1060,7 +1060,7 @@ end
 -- differ in order.
 
 local OPERATIONS = { rtm = "message", rtw = "write", rtr = "read", rta = "atomic" }
--- What shows that the sender of a handshake is at least so old, newest first.
+-- Features that show the oldest release that the sender of a handshake can be, newest first.
 local VERSION_OF_FEATURE = {
     { FEATURE.peer_error, "after 2.6.0" }, { FEATURE.unsolicited_write_recv, "2.1 or later" },
     { FEATURE.user_recv_qp, "1.22 or later" }, { FEATURE.read_nack, "1.20 or later" },
@@ -1357,11 +1357,11 @@ local function put_in_order(me, transfer, p, frame, from_start)
     end
 end
 
--- All numbers are given out anew, by both ends, because at least one of the endpoints is another one.
+-- Both ends start their numbers anew, because at least one of the endpoints is a new one.
 local function begin_anew(c, me, you)
     local fresh, peer = new_side(me.endpoint), new_side(you.endpoint)
     fresh.former_connids, peer.former_connids = me.former_connids, you.former_connids
-    -- What the two devices count goes on.
+    -- The sequence numbers of the two devices go on.
     for _, name in ipairs({ "packets", "bytes", "requests", "request_times", "refused", "rdma",
         "rdma_base", "beginnings", "refused_packets" }) do
         fresh[name], peer[name] = me[name], you[name]
@@ -1377,7 +1377,7 @@ local function begin_anew(c, me, you)
     return fresh, peer
 end
 
--- Whether nothing can have been said before: the first request of a queue pair, message 0 to a peer
+-- Whether nothing can have been sent before: the first request of a queue pair, message 0 to a peer
 -- that does not know the sender yet, or a request for a handshake.
 local function begins_conversation(p, context)
     if not p.packet.is_req or not has_bit(p.flags, REQ_FLAG.raw_addr_hdr) then
@@ -1387,7 +1387,7 @@ local function begins_conversation(p, context)
         or p.packet.family == "rtw" and p.rma_iov_count == 0
 end
 
--- The ends of the conversation, and whether the packet is late: from or to an endpoint that is gone.
+-- Returns the ends of the conversation, and whether the packet is late: from or to an endpoint that is gone.
 local function check_identity(c, me, you, p, context)
     local frame = context.frame
     local raw = p["raw_addr.connid"]
@@ -1409,7 +1409,7 @@ local function check_identity(c, me, you, p, context)
         c.from_start = begins_conversation(p, context)
     elseif raw and me ~= you and you.connid and you.connid ~= context.qkey
         and not you.former_connids[context.qkey] then
-        -- It greets another endpoint than the one that it knew, or errs.
+        -- The sender names another endpoint than the one that it knew: a new one, or by mistake.
         local connid = me.connid
         me, you = begin_anew(c, me, you)
         me.connid, c.from_start = connid, false
@@ -1511,7 +1511,7 @@ local function begin(c, me, p, frame, now, length)
     return transfer
 end
 
--- What all packets of a message in several packets say alike.
+-- What all segments of a message must agree on.
 local function shape_of(p)
     local tag = p.plan.offsets.tag
     return format("%s of %.0f bytes, %.0f of them in packets, send_id %.0f, tag %s", p.name, p.msg_length,
@@ -1579,7 +1579,7 @@ local function open_window(transfer, first, frame)
     transfer.windows[#transfer.windows + 1] = { first = first, frame = frame }
 end
 
--- Links data at `offset` with the frame that allowed it.
+-- Links data at `offset` with the frame that granted it.
 local function use_window(transfer, offset, frame)
     local windows = transfer.windows or {}
     local low, high = 0, #windows -- the last one that begins before the data
@@ -2002,10 +2002,10 @@ local function summary(p)
     return table.concat(parts, " ")
 end
 
--- Nobody looks at the tree of most packets, and building it is most of the work. When it is not on
--- the screen, only those fields are added that a filter, a column or a tap asks for.
+-- Most packets are never shown, and building the tree is most of the work. While a packet is not on
+-- the screen, only the fields are added that a filter, a column or a tap asks for.
 local is_visible
--- The method of all trees: to look it up anew costs as much as to call it.
+-- The method of all trees. Looking it up costs as much as calling it.
 local is_referenced
 -- While tshark reads a capture for the first time, it asks for the same fields of all frames: what it
 -- said of a field, or of a list of fields, holds for the next frame too.
@@ -2169,9 +2169,9 @@ local function itself(value)
     return value
 end
 
--- What there is to say about a frame's transfer: {field, value of (transfer, frame, first, last), what
--- makes of it the value to show}. To find out that there is no value costs less than to ask whether
--- somebody wants it, and that less than to make it.
+-- The fields of a frame's transfer: {field, function (transfer, frame, first, last) that returns the
+-- value, function that converts it for display}. Cheap tests go first: whether there is a value, then
+-- whether anybody wants the field, then the conversion.
 local TRANSFER_FIELDS = {
     { "operation", function(transfer) return transfer.operation end },
     { "subprotocol", function(transfer) return transfer.subprotocol end },
@@ -2488,7 +2488,7 @@ function efa.dissector(tvb, pinfo, tree)
     local length = tvb:len()
     local h, reason, is_foreign = read_header(tvb)
     if is_foreign then
-        -- Other programs get this port too, as the one that a client sends from.
+        -- Clients of other programs may send from this port.
         return 0
     end
     if not h then
@@ -2581,7 +2581,7 @@ udp_ports:add(UDP_PORT, efa)
 udp_ports:add_for_decode_as(efa)
 udp_ports:add_for_decode_as(efa_rdm)
 
--- Takes a UDP datagram of any port for ours only if everything in its header fits together.
+-- Accepts a UDP datagram of any port only if its whole header is consistent.
 efa:register_heuristic("udp", function(tvb, pinfo, tree)
     local h = read_header(tvb)
     if not h or h.issues or h.reserved ~= 0 or h.flags >= 2 ^ #HEADER_FLAGS then
@@ -2731,7 +2731,7 @@ function STATISTICS.order()
         .. table_text(rows)
 end
 
--- Each endpoint as its own host saw it, or else as its peers did.
+-- Each endpoint as its own host saw it; if that host was not captured, as its peers did.
 function STATISTICS.endpoints()
     local own, foreign, names = {}, {}, {}
     for _, c in ipairs(state.conversations) do

@@ -38,14 +38,14 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Who looks at a rule.
+/// Which judges apply a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Judge {
     /// The checker and the dissector, with the same result.
     Both,
     /// The checker only: the rule needs more than one look at a packet as it goes by.
     Checker,
-    /// The dissector only: something to see, nothing to hold against anybody.
+    /// The dissector only: worth showing, but no defect of an implementation.
     Dissector,
 }
 
@@ -103,7 +103,7 @@ impl Chapter {
         match self {
             Chapter::Transport => "Transport header",
             Chapter::Packets => "Packets",
-            Chapter::Identity => "Who is who",
+            Chapter::Identity => "Addresses and connection ids",
             Chapter::Handshake => "Handshake and features",
             Chapter::Messages => "Messages and their parts",
             Chapter::Answers => "Answers and windows",
@@ -117,7 +117,7 @@ pub struct Rule {
     /// The name, which stays the same; a Wireshark filter `efa_rdm.rule.ID` (`efa.rule.ID` in
     /// [`Chapter::Transport`]).
     pub id: &'static str,
-    /// Where it stands in the list.
+    /// The chapter of the list that it is in.
     pub chapter: Chapter,
     /// The worst that a breach is reported as. A judge that cannot prove the breach reports a note.
     pub severity: Severity,
@@ -126,9 +126,9 @@ pub struct Rule {
     pub statement: &'static str,
     /// Where that statement is written, as Markdown.
     pub source: &'static str,
-    /// Who judges it.
+    /// Which judges apply it.
     pub judge: Judge,
-    /// What proves a breach.
+    /// What must be in a capture to prove a breach.
     pub evidence: Evidence,
     /// The dissector's group.
     pub group: Group,
@@ -230,7 +230,7 @@ rules! {
         REQ_FLAGS: Error, Both, Packet, Protocol,
             "req-flags", "v4/3.1/req-flags", "3.1, table 3.1",
             "Without flags that the packet type implies",
-            "RTM packets have the flag MSG, tagged ones TAGGED too, RTA packets ATOMIC. libfabric 1.11.0 goes by these flags.";
+            "RTM packets have the flag MSG, tagged ones TAGGED too, RTA packets ATOMIC. libfabric 1.11.0 relies on these flags.";
         UNKNOWN_FLAGS: Note, Dissector, Packet, Protocol,
             "unknown-flags", "v4/1.3/unknown-flags", "1.3, 3.1",
             "Flags or features that the protocol does not define",
@@ -249,7 +249,7 @@ rules! {
             "Operation and datatype of an atomic are numbers of libfabric, the packet type is made for the operation, and each `rma_iov` holds whole elements. Stock receivers use both as an index without a check.";
         HANDSHAKE_FORM: Error, Checker, Packet, Protocol,
             "handshake-form", "stock/handshake-form", "2.1.1, stock",
-            "A handshake that stock receivers overrun",
+            "A handshake that overruns stock receivers",
             "A HANDSHAKE has at most four words of features, the room that libfabric 2.x has for them; and the feature \"user receive QP\" comes with its field, which 2.1 to 2.5 read without looking whether it is there.";
     }
     Identity {

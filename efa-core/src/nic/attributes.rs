@@ -12,8 +12,8 @@ bitflags::bitflags! {
         const CQ_WITH_SGID = 1 << 2;
         /// RDMA write.
         const RDMA_WRITE = 1 << 3;
-        /// A peer's write with immediate need not consume a receive. Among the attributes of a
-        /// device: queue pairs can be made so; among those of a queue pair: it was made so.
+        /// A peer's write with immediate need not consume a receive. In the attributes of a device:
+        /// queue pairs can be created with this. In those of a queue pair: it was created with it.
         const UNSOLICITED_WRITE_RECV = 1 << 4;
     }
 }
@@ -28,9 +28,9 @@ pub struct NicAttributes {
     pub mtu: usize,
     /// Largest RDMA operation in bytes.
     pub max_rdma_size: usize,
-    /// Work requests that the send queue holds; of a device: can hold.
+    /// Capacity of the send queue in work requests; of a device, the largest possible one.
     pub send_queue_depth: usize,
-    /// Receives that the receive queue holds; of a device: can hold.
+    /// Capacity of the receive queue; of a device, the largest possible one.
     pub recv_queue_depth: usize,
     /// Largest payload that can be placed inside a send work request, in bytes.
     pub inline_size: usize,

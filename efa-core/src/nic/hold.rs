@@ -18,7 +18,7 @@ pub trait Nic: DerefMut<Target = <Self as Nic>::Domain> {
     /// The queue pair.
     fn queue_pair(&self) -> &<Self::Domain as Domain>::QueuePair;
 
-    /// Both.
+    /// The domain and the queue pair.
     fn parts(&mut self) -> (&mut Self::Domain, &mut <Self::Domain as Domain>::QueuePair);
 
     /// The queue pair's address.
@@ -62,7 +62,7 @@ pub trait Nic: DerefMut<Target = <Self as Nic>::Domain> {
     }
 }
 
-/// A [`Nic`] whose domain and completion queue nobody else uses.
+/// A [`Nic`] that has its domain and completion queue to itself.
 pub trait PolledNic: Nic {
     /// Appends up to `limit` completions to `completions` and returns how many there were.
     fn poll(&mut self, completions: &mut Vec<Completion>, limit: usize) -> usize;

@@ -1,16 +1,16 @@
-//! A domain that several endpoints share, on loan to one of them.
+//! A domain that several endpoints share. It is lent to the one that is in use.
 
 use core::ops::{Deref, DerefMut};
 
 use super::hold::Nic;
 use super::objects::Domain;
 
-/// Something that is here, or elsewhere for a while. It is moved by swapping two of these.
+/// A place for a value that may be lent to another place. Lending swaps two of these.
 #[derive(Debug)]
 pub(crate) struct Loan<T>(Option<Box<T>>);
 
 impl<T> Default for Loan<T> {
-    /// Elsewhere.
+    /// An empty place.
     fn default() -> Self {
         Loan(None)
     }

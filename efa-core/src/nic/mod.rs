@@ -20,15 +20,15 @@
 //!
 //! # Who owns what
 //!
-//! A domain is a plain value: it has one owner, and whoever works with it has it by `&mut`. A queue
-//! pair is a value of its own, and takes its domain as an argument where it needs it. An endpoint has
+//! A domain is a plain value with one owner, used through `&mut`. A queue pair is a value of its own,
+//! and takes its domain as an argument where it needs it. An endpoint has
 //! its queue pair and reaches the domain through a [`Nic`], in one of two ways that the type decides:
 //!
 //! * [`OwnNic`]: the domain is inside. This is the simple use, one endpoint with a domain of its own;
 //!   the domain's fields are at a fixed distance from the endpoint's, and nothing is looked up.
-//! * [`LentNic`]: the domain is shared, and inside of the endpoint that was used last. An
-//!   [`endpoint::Domain`](crate::endpoint::Domain) owns the endpoints and moves it between them, which
-//!   is the move of one pointer.
+//! * [`LentNic`]: the domain is shared, and stays in the endpoint that was used last. An
+//!   [`endpoint::Domain`](crate::endpoint::Domain) owns the endpoints and moves the domain between
+//!   them, which moves one pointer.
 //!
 //! The two obvious alternatives cost more. A handle that can be cloned (`Rc<RefCell<_>>`,
 //! `Arc<Mutex<_>>`) is counted and borrowed on every access, cannot hand out the bytes of a packet

@@ -43,8 +43,8 @@ pub struct QueuePairConfig {
     pub recv_queue_depth: usize,
     /// The Q-key; a random one if `None`. Its upper bit must be clear: the rest is privileged.
     pub qkey: Option<Qkey>,
-    /// How often the device repeats a send to a receiver that is not ready before it completes with
-    /// [`Status::RemoteRnr`](super::Status::RemoteRnr): 0 to 6, or 7 for ever. Stock libfabric sets 3.
+    /// How often the device repeats a send to a receiver that is not ready before the send completes
+    /// with [`Status::RemoteRnr`](super::Status::RemoteRnr): 0 to 6 times, or 7 for without end. Stock libfabric sets 3.
     pub rnr_retry: u8,
     /// Peers' writes with immediate data take no receive, where the device can do that. Senders must
     /// be told, because stock libfabric wants both sides to agree.
@@ -68,7 +68,7 @@ impl QueuePairConfig {
 pub struct CompletionQueueId(pub u32);
 
 /// What queue pairs of a device share: registrations, address handles, packet buffers, completion
-/// queues. It is there before the first queue pair.
+/// queues. It exists before the first queue pair.
 pub trait Domain: Sized {
     /// Its queue pairs.
     type QueuePair: QueuePair<Domain = Self>;
@@ -88,7 +88,7 @@ pub trait Domain: Sized {
         entries: usize,
     ) -> Result<CompletionQueueId, Self::OpenError>;
 
-    /// Ends a completion queue that no queue pair uses any more.
+    /// Destroys a completion queue that no queue pair uses any more.
     ///
     /// # Errors
     /// [`NicError::Invalid`] if there is no such queue, or it is in use.
@@ -154,8 +154,8 @@ pub trait Domain: Sized {
         address: u64,
     ) -> Result<(), NicError>;
 
-    /// Copies `source` to user memory at `address`: for data that the engine had to keep outside of
-    /// packet buffers. It must not need a packet buffer, as it may be called when there is none.
+    /// Copies `source` to user memory at `address`, for data that the engine kept outside of packet
+    /// buffers. It must not need a packet buffer, because it may be called when none is free.
     fn write_user(&mut self, address: u64, source: &[u8]) -> Result<(), NicError>;
 
     /// Copies user memory from `address` on to `target`, for small values that the engine computes
@@ -168,8 +168,8 @@ pub trait Domain: Sized {
 /// Delivery is reliable and unordered: every posted request completes exactly once, packets arrive in
 /// any order, and a completion may be polled after the peer's answer to it.
 ///
-/// Dropping it destroys the queue pair on the device, as a program does that ends; a program that goes
-/// on with the domain calls [`QueuePair::close`].
+/// Dropping a queue pair destroys it on the device. A program that goes on using the domain calls
+/// [`QueuePair::close`] instead, which gives the buffers back.
 pub trait QueuePair: Sized {
     /// The domain that it is in.
     type Domain: Domain<QueuePair = Self>;
@@ -208,14 +208,14 @@ pub trait QueuePair: Sized {
         doorbell: Doorbell,
     ) -> Result<(), NicError>;
 
-    /// Rings for what was posted with [`Doorbell::Defer`]. It cannot fail: requests that a broken
-    /// device does not take complete with an error.
+    /// Rings the doorbell for what was posted with [`Doorbell::Defer`]. It cannot fail: requests that
+    /// a failed device does not take complete with an error.
     fn flush(&mut self, domain: &mut Self::Domain);
 
     /// Lends a buffer to the receive queue.
     fn post_recv(&mut self, domain: &mut Self::Domain, buffer: BufferId) -> Result<(), NicError>;
 
-    /// Destroys the queue pair. The buffers that the device has go back to the pool; what was not
-    /// completed never will be.
+    /// Destroys the queue pair. The buffers that the device has go back to the pool. Requests that have
+    /// not completed never do.
     fn close(self, domain: &mut Self::Domain);
 }

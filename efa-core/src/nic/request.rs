@@ -54,7 +54,7 @@ pub struct RdmaRequest {
 /// Whether a post tells the device at once that there is work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Doorbell {
-    /// At once, together with everything that was posted before and not told yet.
+    /// At once, for this request and all deferred ones.
     Ring,
     /// With the next post that rings, or with [`QueuePair::flush`](super::QueuePair::flush). Until
     /// then nothing is sent.

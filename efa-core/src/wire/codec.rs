@@ -60,7 +60,7 @@ pub(super) const TRAILING: Section = Section {
     }],
 };
 
-/// A packet on its way through a parser: what has been read stays in front of `rest`.
+/// A packet that is being parsed. Everything in front of `rest` has been read.
 pub(super) struct Cursor<'a> {
     base: BaseHeader,
     packet: &'a [u8],
@@ -216,8 +216,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The error for a packet that ends within the next `needed` bytes. The tables know which field
-    /// it is that is cut off.
+    /// The error for a packet that ends within the next `needed` bytes. The tables tell which field
+    /// is cut off.
     #[cold]
     fn truncated(&self, needed: usize) -> ParseError {
         truncated(self.packet).unwrap_or_else(|| {
@@ -249,7 +249,7 @@ pub(super) fn truncated(packet: &[u8]) -> Option<ParseError> {
     })
 }
 
-/// A buffer of exactly the header's length on its way through an emitter.
+/// The part of a header's buffer that has not been written yet.
 struct Writer<'b> {
     rest: &'b mut [u8],
 }
@@ -289,7 +289,7 @@ impl Output for Writer<'_> {
 /// parts a header has follow from its fields; a struct's own `flags` field holds only the others,
 /// and emitting ignores the derived bits in it.
 pub trait Repr: sealed::Sealed {
-    /// The packet type that the fields amount to.
+    /// The packet type that follows from the fields.
     fn packet_type(&self) -> PacketType;
 
     /// The flags of the base header as they go onto the wire.

@@ -1,7 +1,7 @@
 //! How the format of a packet is declared, and what becomes of the declaration.
 //!
-//! A declaration is a list of lines in the order of the packet. It is read without knowing what is
-//! below, in the way of this one:
+//! A declaration lists the fields in the order of the packet, one on each line. To read one, nothing
+//! of what is below has to be known. For example:
 //!
 //! ```text
 //! packet_format! {
@@ -17,13 +17,13 @@
 //!   that field has to be its length, or `end`. `table NAME` makes the tables alone, without a struct.
 //! * `pub` lines are fields of the struct. `wire` lines are on the wire only: a word without meaning,
 //!   or the count of an array (`= FIELD` names the field that is counted).
-//! * The type says how wide a field is and what its bytes mean: see its [`Part`]. In braces stands what
-//!   the type does not say: the keys are the fields of [`Line`].
+//! * The type gives the width of a field and the meaning of its bytes (its [`Part`] implementation).
+//!   The braces hold what the type does not say; their keys are the fields of [`Line`].
 //! * The text is the field's meaning, for the tables and for the struct's documentation. A comment in
 //!   front of the line goes into the struct's documentation only.
 //!
-//! [`packet_format!`] makes of it the struct with [`Fields`] (parsing and writing) and
-//! [`Format::SECTIONS`], the tables from which the dissector, `show` and the documentation are made.
+//! From this, [`packet_format!`] generates the struct, its [`Fields`] (parsing and writing) and
+//! [`Format::SECTIONS`]: the tables behind the dissector, `show` and the documentation.
 //! [`record!`] declares structures that always have the same fields, such as the base header.
 
 mod record;
@@ -48,7 +48,7 @@ pub(super) trait Part: Copy {
 
     fn parse(line: &Line, cursor: &mut Cursor<'_>) -> Result<Self, ParseError>;
 
-    /// Writes the bytes, and says what follows from the value.
+    /// Writes the bytes, and reports the flags and traits that follow from the value.
     fn write(&self, line: &Line, output: &mut impl Output);
 
     /// The optional headers, if the value is these.
@@ -76,7 +76,8 @@ pub(super) enum Shape {
     Sections(&'static [&'static Section]),
 }
 
-/// What becomes of a header that is written: bytes, or one of the things that follow from it.
+/// Receives a header that is written. Each implementation keeps what it is for: the bytes, their
+/// number, the flags, or the packet type.
 pub(super) trait Output {
     fn bytes(&mut self, _bytes: &[u8]) {}
     fn zeroes(&mut self, _count: usize) {}
@@ -118,7 +119,7 @@ pub(super) trait Format: Fields + OfTypes {
     }
 }
 
-/// What is to be said about a line besides its type.
+/// What a line says besides its type.
 #[derive(Clone, Copy)]
 pub(super) struct Line {
     /// The field's name in the spec, if it is not that of the struct's field.
@@ -157,7 +158,7 @@ pub(super) const TAGGED: When = When::Type(TypeTraits::TAGGED);
 pub(super) const DELIVERY_COMPLETE: When = When::Type(TypeTraits::DELIVERY_COMPLETE);
 /// The flag that the sender's connection id is there.
 pub(super) const CONNID_HDR: u16 = UniversalFlags::CONNID_HDR.bits();
-/// For numbers that are read in hexadecimal.
+/// For numbers that are shown in hexadecimal.
 pub(super) const HEX: Option<Kind> = Some(Kind::Bits);
 
 pub(super) const PADDING: &str = "without meaning; senders may leave anything in it";
@@ -252,7 +253,7 @@ macro_rules! all_sections {
     }};
 }
 
-/// Declares a struct that is part of a packet: the lines of a format, without what is around them.
+/// Declares a struct that is part of a packet: like a format, but without base header and tail.
 macro_rules! fields {
     (
         $(#[$doc:meta])*
@@ -306,7 +307,7 @@ macro_rules! fields {
     };
 }
 
-/// Makes a constant [`Line`] of the name of each line, and the sections of them all.
+/// Makes a constant [`Line`] for each line, with its name, and the list of all their sections.
 macro_rules! lines {
     (
         $name:ident, $source:expr;

@@ -1,7 +1,6 @@
 //! The flag bits of the base header and the capability bits of the handshake.
 //!
-//! All of them keep bits that they do not know (`from_bits_retain`): a later version of the
-//! protocol may use them, and a receiver must not change what it only passes on.
+//! Unknown bits are kept (`from_bits_retain`): a later version of the protocol may use them.
 
 bitflags::bitflags! {
     /// The flags that every packet type may carry (spec table 1.4). Types without flags of their

@@ -15,7 +15,7 @@ impl MsgId {
         MsgId(self.0.wrapping_add(1))
     }
 
-    /// How far `self` is ahead of `other`, negative if it is behind; right across the wrap-around
+    /// How far `self` is ahead of `other`; negative if it is behind. Correct across the wrap-around
     /// as long as the two are less than 2^31 apart.
     pub const fn distance_from(self, other: MsgId) -> i32 {
         self.0.wrapping_sub(other.0) as i32
@@ -32,7 +32,7 @@ pub struct SendId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct RecvId(pub u32);
 
-/// A connection id: tells the endpoints apart that have used the same queue pair number one after
+/// A connection id. It distinguishes endpoints that have used the same queue pair number one after
 /// the other (spec section 4.4). Its value is the endpoint's Q-key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Connid(pub u32);

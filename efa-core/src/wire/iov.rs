@@ -161,8 +161,8 @@ impl RmaIovs {
             .try_fold(0_u64, |sum, iov| sum.checked_add(iov.len()))
     }
 
-    /// The rest of the piece in which the byte `offset` of all of them together lies. `None` if it
-    /// lies behind the last one.
+    /// Takes all pieces as one range, and returns the rest of the piece that contains its byte
+    /// `offset`. `None` if the range is shorter.
     pub fn part_at(&self, offset: u64) -> Option<RmaIov> {
         let mut skip = offset;
         for piece in self.as_slice() {
@@ -220,7 +220,7 @@ impl ExtraInfo {
         ExtraInfo::from_iter(words.len(), words.iter().map(|word| U64::new(*word)))
     }
 
-    /// The words as they are in a packet.
+    /// The words of a packet.
     pub(super) fn from_wire(words: &[U64]) -> Option<ExtraInfo> {
         ExtraInfo::from_iter(words.len(), words.iter().copied())
     }
@@ -347,7 +347,7 @@ impl Part for RmaIovs {
 
     #[inline(always)]
     fn parse(line: &Line, cursor: &mut Cursor<'_>) -> Result<Self, ParseError> {
-        // There is nothing to refuse: the count was checked when it was read.
+        // The count was checked when it was read, so there are not too many.
         Ok(RmaIovs::new(cursor.take_entries(line.array())?).unwrap_or_default())
     }
 

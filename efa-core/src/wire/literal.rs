@@ -1,5 +1,5 @@
 //! Packets as literal bytes, worked out by hand from the structures of stock libfabric. They stand
-//! beside the formats; here is what is done with them.
+//! beside the formats; this module checks them.
 
 use std::collections::BTreeSet;
 

@@ -24,8 +24,8 @@
 //!
 //! Parsing checks the form of a packet and nothing else: that every field is inside the packet,
 //! that arrays are not longer than receivers can take, and that a stated length of data is the
-//! true one. Unknown flags are kept, so are bytes behind the last known field of HANDSHAKE. Where
-//! the spec and stock libfabric disagree about bytes, this module does as stock libfabric does, and
+//! true one. Unknown flags are kept, and so are bytes behind the last known field of HANDSHAKE. Where
+//! the spec and stock libfabric disagree about bytes, this module follows stock libfabric, and
 //! the struct says so. All integers are little-endian.
 
 mod atomic;
@@ -105,7 +105,7 @@ pub struct Packet {
     pub payload: Payload,
 }
 
-/// Where the payload of a packet is: it is what the packet ends with.
+/// Where the payload of a packet is. It ends with the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Payload {
     /// Bytes in front of it, which are those of the header.
@@ -122,7 +122,7 @@ impl Payload {
 }
 
 impl Packet {
-    /// Parses an eager message, which most packets are. `None` for every other packet, and for those
+    /// Parses an eager message, the most frequent kind of packet. `None` for every other packet, and for those
     /// that [`Packet::parse`] rejects.
     #[inline(always)]
     pub(crate) fn parse_eager(packet: &[u8]) -> Option<(PacketType, EagerRtm, Payload)> {
@@ -167,8 +167,8 @@ impl Packet {
             return Err(unsupported_version(base));
         }
         let mut cursor = Cursor::new(base, packet, rest);
-        // The two types of which there are the most are parsed here, with a cursor that lives in
-        // registers; the others by a function of their own.
+        // The two most frequent types are parsed here, so that the cursor stays in registers. The
+        // others are parsed by a function of their own.
         match base.packet_type {
             PacketType::EagerMsgRtm | PacketType::EagerTagRtm => {
                 let eager = EagerRtm::parse_header(&mut cursor)?;

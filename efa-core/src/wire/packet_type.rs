@@ -13,7 +13,7 @@ use super::req::ReqOptions;
 use super::{Packet, Repr, codec};
 
 bitflags::bitflags! {
-    /// What tells the packet types of one format apart.
+    /// What distinguishes the packet types of one format.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct TypeTraits: u8 {
         /// The mandatory header ends with a tag.
@@ -29,14 +29,14 @@ bitflags::bitflags! {
     }
 }
 
-/// A format with its packet types.
+/// Implemented by formats that have packet types.
 pub(super) trait OfTypes {
     /// The type of this format with these traits.
     fn type_with(traits: TypeTraits) -> PacketType;
 }
 
-/// Declares the packet types, grouped by their format: the ids with their names, and what is to be
-/// known of a type without looking at a packet. [`Header`] and all tables over types come of it.
+/// Declares the packet types, grouped by their format: ids, names, and everything that is known of a
+/// type without looking at a packet. [`Header`] and all tables over types are generated from it.
 ///
 /// Formats under `tables` have no struct, as no release of libfabric has sent such packets; the types
 /// under `none` have no format.
@@ -101,7 +101,7 @@ macro_rules! packet_types {
                 }
             }
 
-            /// What the packet is used for.
+            /// The group of the type.
             pub const fn family(self) -> Family {
                 match self {
                     $($(PacketType::$variant)|* => Family::$family,)*
@@ -110,7 +110,7 @@ macro_rules! packet_types {
                 }
             }
 
-            /// What tells the type from others of its format.
+            /// What distinguishes the type from others of its format.
             #[inline(always)]
             pub const fn traits(self) -> TypeTraits {
                 // A table, for the same reason as that of the codes.
@@ -123,7 +123,7 @@ macro_rules! packet_types {
                 TRAITS[self as usize]
             }
 
-            /// The extra features of which the receiver has to have announced one; none if every
+            /// The extra features of which the receiver must have announced at least one; empty if every
             /// receiver takes such packets.
             pub const fn needs_any_of(self) -> ExtraFeatures {
                 if self.is_delivery_complete() {
@@ -164,7 +164,7 @@ macro_rules! packet_types {
             #[inline(always)]
             pub(super) fn parse_packet(mut cursor: Cursor<'_>) -> Result<Packet, ParseError> {
                 match cursor.packet_type() {
-                    // Each on its own, so that a header is written where it is to stay.
+                    // An arm for each format, so that a header is written where it is to stay.
                     $($(PacketType::$variant)|* => {
                         let format = $format::parse_header(&mut cursor)?;
                         Ok(cursor.packet_with(Header::$format(format)))

@@ -1,4 +1,4 @@
-//! The values that formats consist of, as far as they have no file of their own.
+//! The types of fields: words, optional words, flags; and what a header can be written to.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -158,7 +158,7 @@ impl<T: Word> Part for Option<T> {
 /// Nothing on the wire.
 pub(super) const NOTHING: Shape = Shape::Sections(&[]);
 
-/// Something that only the packet type says.
+/// A fact that only the packet type states.
 impl Part for bool {
     const SHAPE: Shape = NOTHING;
 

@@ -27,7 +27,7 @@ pub struct FollowedFrame {
 }
 
 impl FollowedFrame {
-    /// The frame and which way it went; `None` if it is not of the emulated wire.
+    /// The frame and its direction; `None` if it is not of the emulated wire.
     pub fn parse(&self) -> Option<(Direction, Frame<'_>)> {
         let (direction, bytes) = block::frame(&self.block)?;
         Some((direction, Frame::parse(bytes).ok()?))
@@ -71,8 +71,8 @@ impl Follower {
         Ok(u64::from_le_bytes(count))
     }
 
-    /// Takes the frames that were added since the last call; whether there were any. A block that is
-    /// not whole yet is left for later.
+    /// Takes the frames that were added since the last call, and returns whether there were any. A
+    /// block that is not whole yet is left for the next call.
     pub fn read(&mut self, frames: &mut Vec<FollowedFrame>) -> io::Result<bool> {
         let before = frames.len();
         loop {

@@ -31,7 +31,7 @@ pub use writer::Writer;
 
 use crate::frame::Frame;
 
-/// Which way a frame went, seen from the host whose interface recorded it.
+/// The direction of a frame, seen from the host whose interface recorded it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Direction {
     /// The host received it.
@@ -78,7 +78,7 @@ impl Counts {
 
 /// Takes the frames that a capture consists of.
 ///
-/// Recording never fails for the one who is recorded: a tap that cannot store a frame counts it as
+/// Recording never fails for the recorded program: a tap that cannot store a frame counts it as
 /// dropped and goes on.
 pub trait CaptureTap {
     /// Records that `interface` sent or received `frame` at `time`.

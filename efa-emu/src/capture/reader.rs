@@ -25,7 +25,7 @@ use crate::frame::{self, Frame};
 
 /// No block of a capture is longer than this, in bytes; Wireshark has the same limit.
 const LONGEST_BLOCK: u32 = 16 << 20;
-/// More interfaces than this are taken for garbage.
+/// A capture with more interfaces than this is taken for damaged.
 const MOST_INTERFACES: usize = 1 << 16;
 
 /// Why a capture cannot be read on.
@@ -142,11 +142,11 @@ pub struct CapturedFrame<'a> {
     pub time: Duration,
     /// Whether the interface's host sent or received it, if the capture says so.
     pub direction: Option<Direction>,
-    /// `opt_comment`: what whoever made the capture says about the frame.
+    /// `opt_comment`: comments on the frame by the capture's author.
     pub comments: Vec<Cow<'a, str>>,
     /// The bytes, Ethernet header first.
     pub bytes: &'a [u8],
-    /// The bytes as a frame of the emulated wire, or why they are none.
+    /// The bytes as a frame of the emulated wire, or why they are not one.
     pub frame: Result<Frame<'a>, frame::Error>,
 }
 
@@ -378,7 +378,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Parses the block in the buffer as what its code says.
+    /// Parses the block in the buffer according to its code.
     fn parse<'a, T>(
         &'a self,
         offset: u64,

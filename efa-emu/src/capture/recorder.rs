@@ -1,4 +1,4 @@
-//! From what requests do to the frames of a capture.
+//! Makes the frames of a capture from requests, their data and their answers.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub struct Moment {
     pub direction: Direction,
 }
 
-/// Which way frames go through the network.
+/// The ends and the path of frames on the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Route {
     /// The GID of the host that sends them.
@@ -33,7 +33,7 @@ pub struct Route {
 
 /// The data of a request, to be copied into frames.
 pub trait RequestData {
-    /// Copies the data's bytes from `offset` on into `into`, all of it. Returns whether it could;
+    /// Copies the data's bytes from `offset` on into `into`, filling it. Returns whether that succeeded;
     /// if not, the frame is recorded without its payload.
     fn read(&mut self, offset: u32, into: &mut [u8]) -> bool;
 }

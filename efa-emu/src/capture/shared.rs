@@ -9,7 +9,7 @@
 //!
 //! Few programs close their devices before they exit, so the count of frames that could not be
 //! recorded is not left for the end: it stands in a statistics block at the start of the file, and
-//! whoever loses a frame adds to it there.
+//! a writer that loses a frame adds to it there.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -56,7 +56,7 @@ pub fn create_shared(path: &Path, interface: &Interface) -> io::Result<PathBuf> 
     std::path::absolute(path)
 }
 
-/// One process's, or one device's, hold of a capture file that others write as well.
+/// A handle of a capture file that other processes and devices write as well.
 #[derive(Debug)]
 pub struct SharedFile {
     file: File,
@@ -67,7 +67,7 @@ pub struct SharedFile {
     dropped_at: u64,
     /// Dropped frames that are not in that count yet.
     uncounted: u64,
-    /// The lock could not be had last time, so its holder is probably stopped: do not wait again.
+    /// The lock could not be taken last time, so its holder is probably stopped: do not wait again.
     impatient: bool,
     counts: Counts,
     error: Option<io::Error>,
@@ -130,8 +130,8 @@ impl SharedFile {
         self.error.as_ref()
     }
 
-    /// Ends the recording; what this handle counted. An error means that the file's count of dropped
-    /// frames lacks some.
+    /// Ends the recording and returns what this handle counted. An error means that the file's count
+    /// of dropped frames is too low.
     pub fn close(mut self) -> io::Result<Counts> {
         if self.uncounted > 0 {
             self.locked(|_| Ok(()))?;
@@ -139,7 +139,7 @@ impl SharedFile {
         Ok(self.counts)
     }
 
-    /// Does something with the lock held, then counts what was dropped.
+    /// Calls `append` with the lock held, then adds dropped frames to the count in the file.
     fn locked(&mut self, work: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         self.lock().inspect_err(|_| self.uncounted += 1)?;
         let result = work(self);
@@ -204,7 +204,7 @@ impl SharedFile {
         ))
     }
 
-    /// Where the next block goes. Cuts off what a writer left behind that was killed while it wrote.
+    /// Returns where the next block goes. Cuts off the fragment that a killed writer left behind.
     fn end_of_whole_blocks(&mut self) -> io::Result<u64> {
         let length = self.file.metadata()?.len();
         if self.boundary < length && self.ends_with_whole_block(length)? {
@@ -219,12 +219,12 @@ impl SharedFile {
                 }
             }
         }
-        // A file that became shorter was emptied by somebody: its end is as good as any.
+        // Somebody emptied the file: go on at its end.
         self.boundary = length;
         Ok(length)
     }
 
-    /// Spares the walk over all that others wrote: a block ends with its length, as it begins.
+    /// Saves walking over all blocks that others wrote: a block states its length at its end too.
     fn ends_with_whole_block(&self, length: u64) -> io::Result<bool> {
         let mut last = [0; 4];
         self.file

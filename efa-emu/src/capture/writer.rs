@@ -43,7 +43,7 @@ impl<W: Write> Writer<W> {
         Ok(id)
     }
 
-    /// What the interface counted so far; zero for one that was not declared.
+    /// The interface's counts so far; zero for one that was not declared.
     pub fn counts(&self, interface: InterfaceId) -> Counts {
         self.counts
             .get(interface.0 as usize)
@@ -74,13 +74,13 @@ impl<W: Write> Writer<W> {
         counts.dropped += frames;
     }
 
-    /// Hands on what the sink keeps back.
+    /// Flushes the sink.
     pub fn flush(&mut self) -> io::Result<()> {
         self.sink.flush()
     }
 
-    /// Ends the capture with each interface's counts and gives the sink back. Fails with the first
-    /// error that the sink made, if it made one.
+    /// Ends the capture with each interface's counts and returns the sink. Fails with the sink's first
+    /// error, if there was one.
     pub fn finish(mut self, time: Duration) -> io::Result<W> {
         if let Some(error) = self.error {
             return Err(error);

@@ -1,4 +1,4 @@
-//! The tables that are made of declarations. All of it runs while the crate is compiled.
+//! Makes the tables from the declarations. All of this runs at compile time.
 
 use super::{Line, PADDING, Shape, When};
 use crate::wire::codec::BASE;
@@ -105,8 +105,8 @@ pub(in crate::wire) const fn concat<const COUNT: usize>(
     all
 }
 
-/// Bytes of the fields that are in every packet. Of a field and the padding in its place, the padding
-/// tells whether one of the two is.
+/// Bytes of the fields that every packet has. A field that may be replaced by padding is counted
+/// through that padding, because one of the two is always there.
 pub(in crate::wire) const fn min_len(sections: &[&Section]) -> usize {
     let (mut bytes, mut section) = (0, 0);
     while section < sections.len() {

@@ -56,12 +56,12 @@ pub struct FieldDescriptor {
     pub kind: Kind,
     /// Where it is defined.
     pub source: Source,
-    /// What it says, in a sentence.
+    /// Its meaning, in a sentence.
     pub description: &'static str,
 }
 
 impl FieldDescriptor {
-    /// A value of this field, for people; it need not come from a packet.
+    /// Displays a value of this field. The value need not come from a packet.
     pub const fn display(self, packet_type: PacketType, value: Value<'_>) -> DisplayValue<'_> {
         DisplayValue {
             packet_type,

@@ -1,4 +1,4 @@
-//! Values of fields, and how people read them.
+//! Values of fields, and how they are displayed.
 
 use core::fmt;
 

@@ -9,7 +9,7 @@ packet_format! {
         "connection id of the sender";
     pub send_id: SendId, "operation of the data's sender, from its request";
     pub recv_id: RecvId, "operation of the data's receiver, for CTSDATA";
-    /// The peer sends exactly that much.
+    /// The peer sends exactly this many bytes.
     pub recv_length: u64, "bytes that the receiver is ready to receive";
     pub flags: CtsFlags, "Flags beyond CONNID_HDR.";
 }

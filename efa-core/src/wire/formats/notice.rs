@@ -41,13 +41,13 @@ packet_format! {
 packet_format! {
     /// PEER_ERROR: the sender abandons its half of an operation and asks the receiver to do the same.
     ///
-    /// The spec does not know it and no release of libfabric up to 2.6.0 sends it. This is the layout
+    /// The spec does not describe it, and no release of libfabric up to 2.6.0 sends it. This is the layout
     /// on the development branch after 2.6.0, where it may still change.
     PeerError, stock("2.6.0 (development branch)") => end;
     /// In the numbering that `ref_kind` says.
     pub op_id: u32, "what is abandoned";
     pub ref_kind: PeerErrorRefKind, "what op_id is";
-    /// For messages to people only.
+    /// Only for error messages.
     pub prov_errno: u32, { kind: Some(Kind::ProviderError) }
         "why: a device status, or from 4096 on a number of libfabric's own";
     pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
