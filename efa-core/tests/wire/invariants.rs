@@ -63,15 +63,7 @@ fn values(packet: &[u8]) -> Vec<(String, Value<'_>)> {
         .expect("an assigned type")
         .filter(|field| !matches!(field.descriptor.kind, Kind::Flags | Kind::Padding))
         .filter(|field| field.descriptor.name != "extra_info" || field.index < Some(4))
-        .map(|field| {
-            // The typed parser reads this byte as a truth value.
-            let is_truth = field.descriptor.name == "hmem_p2p.p2p_supported";
-            let value = match field.value {
-                Value::Unsigned(number) if is_truth => Value::Unsigned((number != 0).into()),
-                value => value,
-            };
-            (field.name().to_string(), value)
-        })
+        .map(|field| (field.name().to_string(), field.value))
         .collect()
 }
 
