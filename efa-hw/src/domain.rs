@@ -76,7 +76,7 @@ impl WorkRequestId {
 pub struct HwDomain {
     // Fields drop in this order, which is the order in which verbs objects may be destroyed.
     pub(crate) address_book: AddressBook,
-    regions: HashMap<LocalKey, MemoryRegion>,
+    regions: HashMap<LocalKey, Registered>,
     buffers_region: MemoryRegion,
     pub(crate) buffers: PacketBuffers,
     address_space: AddressSpace,
@@ -169,9 +169,40 @@ impl HwDomain {
         unsafe { self.address_space.allow(memory) }
     }
 
-    /// Forgets the memory that [`HwDomain::allow_user`] made known at `address`.
-    pub fn revoke_user(&mut self, address: u64) {
+    /// Forgets the memory that [`HwDomain::allow_user`] made known at `address`: ends all its
+    /// registrations first, so that when this returns `Ok` nobody touches the memory any more, neither
+    /// the device nor a peer. Operations on it that are outstanding fail.
+    ///
+    /// # Errors
+    /// The domain knows no memory of the caller at this address, or the device refuses to end a
+    /// registration: then the memory is still in use.
+    pub fn revoke_user(&mut self, address: u64) -> Result<(), NicError> {
+        let memory = self.address_space.foreign_at(address)?;
+        let inside: Vec<LocalKey> = self
+            .regions
+            .iter()
+            .filter(|(_, registered)| overlap(registered.memory, memory))
+            .map(|(key, _)| *key)
+            .collect();
+        for key in inside {
+            self.end_registration(key)?;
+        }
         self.address_space.revoke(address);
+        Ok(())
+    }
+
+    fn end_registration(&mut self, key: LocalKey) -> Result<(), NicError> {
+        let Some(Registered { memory, region }) = self.regions.remove(&key) else {
+            return Err(NicError::Invalid {
+                what: "local key",
+                value: u64::from(key.0),
+            });
+        };
+        region.end().map_err(|(region, error)| {
+            // It is still there, and with it what it allows.
+            self.regions.insert(key, Registered { memory, region });
+            error
+        })
     }
 
     /// Packet buffers in the pool.
@@ -427,18 +458,13 @@ impl Domain for HwDomain {
         self.address_space.resolve(memory)?;
         let region = self.pd.register(memory, access)?;
         let keys = region.keys();
-        self.regions.insert(keys.local_key, region);
+        let registered = Registered { memory, region };
+        self.regions.insert(keys.local_key, registered);
         Ok(keys)
     }
 
     fn deregister(&mut self, region: Region) -> Result<(), NicError> {
-        match self.regions.remove(&region.local_key) {
-            Some(_) => Ok(()),
-            None => Err(NicError::Invalid {
-                what: "local key",
-                value: u64::from(region.local_key.0),
-            }),
-        }
+        self.end_registration(region.local_key)
     }
 
     fn create_address_handle(&mut self, gid: Gid) -> Result<Ahn, NicError> {
@@ -593,6 +619,19 @@ impl Drop for ProtectionDomain {
     }
 }
 
+/// A memory registration and the memory that it is of.
+#[derive(Debug)]
+struct Registered {
+    memory: UserSlice,
+    region: MemoryRegion,
+}
+
+/// Whether two slices have a byte in common.
+fn overlap(one: UserSlice, other: UserSlice) -> bool {
+    let end = |slice: UserSlice| slice.address.saturating_add(slice.length as u64);
+    one.address < end(other) && other.address < end(one)
+}
+
 /// A memory registration.
 #[derive(Debug)]
 struct MemoryRegion(NonNull<ffi::ibv_mr>);
@@ -605,6 +644,18 @@ impl MemoryRegion {
         Region {
             local_key: LocalKey(region.lkey),
             remote_key: RemoteKey(u64::from(region.rkey)),
+        }
+    }
+
+    /// Ends the registration; it comes back with the reason if the device refuses.
+    fn end(self) -> Result<(), (MemoryRegion, NicError)> {
+        // SAFETY: nobody else deregisters it, and after a success nothing refers to it any more.
+        match unsafe { ffi::ibv_dereg_mr(self.0.as_ptr()) } {
+            0 => {
+                std::mem::forget(self);
+                Ok(())
+            }
+            errno => Err((self, NicError::Device(errno))),
         }
     }
 }

@@ -105,13 +105,24 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Forgets memory that `allow` added.
-    pub(crate) fn revoke(&mut self, address: u64) {
-        if !self
+    /// The memory that `allow` added at `address`.
+    pub(crate) fn foreign_at(&self, address: u64) -> Result<UserSlice, NicError> {
+        let owned = self
             .owned
             .iter()
-            .any(|memory| memory.slice().address == address)
-        {
+            .any(|memory| memory.slice().address == address);
+        match self.ranges.get(&address) {
+            Some(&length) if !owned => Ok(UserSlice { address, length }),
+            _ => Err(NicError::Invalid {
+                what: "address of memory to revoke",
+                value: address,
+            }),
+        }
+    }
+
+    /// Forgets memory that `allow` added.
+    pub(crate) fn revoke(&mut self, address: u64) {
+        if self.foreign_at(address).is_ok() {
             self.ranges.remove(&address);
             self.last.take();
         }

@@ -10,6 +10,7 @@ use efa_core::nic::{
     UserSlice,
 };
 use efa_hw::{HwDevice, HwNic, NicConfig};
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 /// Far above what anything here takes; reached only when a completion is lost.
@@ -280,6 +281,57 @@ fn rdma_moves_data_both_ways_and_a_bad_key_moves_none() {
             }
         },
     );
+}
+
+/// Memory of the caller goes away after `revoke_user`: a peer that knows its key reaches it no more.
+#[test]
+fn revoked_memory_is_out_of_reach_of_peers() {
+    with_device("revoked_memory_is_out_of_reach_of_peers", |device| {
+        let caps = device.attributes().caps;
+        if !caps.contains(DeviceCaps::RDMA_WRITE) {
+            println!("skipped: {} has no RDMA write ({caps:?})", device.name());
+            return;
+        }
+        let (mut a, mut b) = (open(&device), open(&device));
+        let ahn = a.create_address_handle(b.local_address().gid).unwrap();
+        b.create_address_handle(a.local_address().gid).unwrap();
+        let local = a.allocate_user(4096).unwrap();
+        a.write_user(local.address, &[0x5A; 4096]).unwrap();
+        let local_region = a.register(local, Access::LOCAL_WRITE).unwrap();
+        let bytes: Box<[Cell<u8>]> = vec![Cell::new(0); 4096].into();
+        let remote = UserSlice {
+            address: bytes.as_ptr() as u64,
+            length: bytes.len(),
+        };
+        // SAFETY: `bytes` lives longer than what follows, and may change through cells.
+        unsafe { b.allow_user(remote) }.unwrap();
+        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let remote_region = b.register(remote, all).unwrap();
+        let write = |a: &mut HwNic, b: &mut HwNic, context| {
+            let request = RdmaRequest {
+                destination: destination(ahn, b.local_address()),
+                local,
+                local_key: local_region.local_key,
+                remote_address: remote.address,
+                remote_key: remote_region.remote_key,
+                immediate: None,
+                context,
+            };
+            a.post_write(&request, Doorbell::Ring).unwrap();
+            wait(&mut [a, b], 1)[0].status
+        };
+        assert_eq!(write(&mut a, &mut b, 1), Status::Ok);
+        assert!(bytes.iter().all(|byte| byte.get() == 0x5A));
+        bytes.iter().for_each(|byte| byte.set(0));
+        b.revoke_user(remote.address).unwrap();
+        assert_ne!(write(&mut a, &mut b, 2), Status::Ok);
+        assert!(bytes.iter().all(|byte| byte.get() == 0));
+        // Its registration ended with it, and nothing is known there any more.
+        b.deregister(remote_region).unwrap_err();
+        b.revoke_user(remote.address).unwrap_err();
+        // Memory of the domain itself is not the caller's to take away.
+        a.revoke_user(local.address).unwrap_err();
+    });
 }
 
 /// The target takes writes with immediate data without a receive, if `unsolicited` and it can.
