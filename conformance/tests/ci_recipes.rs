@@ -126,14 +126,7 @@ fn stand_ins(directory: &Path, libfabric: Option<&Path>) {
 }
 
 /// Runs a job in a clean directory; what it printed, and its report.
-fn run(job: &str, libfabric: Option<&Path>) -> Option<(String, String)> {
-    let emulator = programs().join("efa-emu");
-    let works = Command::new(&emulator).args(["run", "--", "true"]).status();
-    if !works.is_ok_and(|status| status.success()) {
-        let emulator = emulator.display();
-        println!("SKIPPED: {emulator} does not run: cargo build --workspace");
-        return None;
-    }
+fn run(job: &str, libfabric: Option<&Path>) -> (String, String) {
     let beside = tempfile::tempdir().unwrap();
     stand_ins(beside.path(), libfabric);
     let clean = tempfile::tempdir().unwrap();
@@ -163,7 +156,7 @@ fn run(job: &str, libfabric: Option<&Path>) -> Option<(String, String)> {
         assert!(output.status.success(), "{script}\n{printed}");
     }
     let report = std::fs::read_to_string(clean.path().join("junit.xml")).unwrap();
-    Some((printed, report))
+    (printed, report)
 }
 
 fn installed() -> Option<PathBuf> {
@@ -178,9 +171,7 @@ fn installed() -> Option<PathBuf> {
 
 #[test]
 fn the_engine_is_tested() {
-    let Some((printed, report)) = run("engine", None) else {
-        return;
-    };
+    let (printed, report) = run("engine", None);
     assert!(printed.contains("under test: efa-core"), "{printed}");
     assert!(printed.contains("same outcome under 5 seeds"), "{printed}");
     assert!(report.contains("<testsuite name=\"hw\""), "{report}");
@@ -190,9 +181,7 @@ fn the_engine_is_tested() {
 #[test]
 fn the_distributions_libfabric_is_tested() {
     let Some(libfabric) = installed() else { return };
-    let Some((printed, report)) = run("distribution", None) else {
-        return;
-    };
+    let (printed, report) = run("distribution", None);
     let path = libfabric.display().to_string();
     assert!(printed.contains(&path), "{printed}");
     assert!(report.contains(&path), "{report}");
@@ -202,9 +191,7 @@ fn the_distributions_libfabric_is_tested() {
 #[test]
 fn a_branch_of_libfabric_is_tested() {
     let Some(libfabric) = installed() else { return };
-    let Some((printed, report)) = run("branch", Some(&libfabric)) else {
-        return;
-    };
+    let (printed, report) = run("branch", Some(&libfabric));
     assert!(printed.contains("commit 1f2e3d4c"), "{printed}");
     assert!(
         printed.contains("/installed/lib/libfabric.so.1"),

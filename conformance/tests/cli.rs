@@ -6,10 +6,7 @@ use std::process::{Command, Output};
 use efa_conformance::trace::Capture;
 use efa_core::wire::fields::fields_of;
 use efa_emu::capture::Direction;
-
-fn corpus() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces")
-}
+use efa_testing::workspace::traces;
 
 fn conformance(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_efa-conformance"))
@@ -33,7 +30,7 @@ fn copy(name: &str) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     for extension in ["toml", "pcapng"] {
         let file = format!("{name}.{extension}");
-        std::fs::copy(corpus().join(&file), directory.path().join(&file)).unwrap();
+        std::fs::copy(traces().join(&file), directory.path().join(&file)).unwrap();
     }
     let path = directory.path().join(format!("{name}.pcapng"));
     (directory, path)
@@ -61,7 +58,7 @@ fn packet_offsets(path: &Path) -> Vec<usize> {
 fn a_trace_passes_and_the_reports_are_written() {
     let directory = tempfile::tempdir().unwrap();
     let report = |name: &str| directory.path().join(name).display().to_string();
-    let trace = |name: &str| corpus().join(name).display().to_string();
+    let trace = |name: &str| traces().join(name).display().to_string();
     let output = conformance(&[
         "run",
         &trace("eager-tagged.pcapng"),
@@ -232,7 +229,7 @@ fn data_outside_of_the_packet_is_protected_as_well() {
 
 #[test]
 fn check_names_the_rule_that_is_broken() {
-    let traces = corpus().join("ping-pong.pcapng").display().to_string();
+    let traces = traces().join("ping-pong.pcapng").display().to_string();
     let (status, printed) = outcome(&conformance(&["check", &traces]));
     assert_eq!(status, Some(0), "{printed}");
     assert!(
@@ -263,7 +260,7 @@ fn check_names_the_rule_that_is_broken() {
 
 #[test]
 fn check_reads_standard_input_and_prints_json() {
-    let capture = std::fs::File::open(corpus().join("ping-pong.pcapng")).unwrap();
+    let capture = std::fs::File::open(traces().join("ping-pong.pcapng")).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_efa-conformance"))
         .args(["check", "-", "--json"])
         .stdin(capture)
@@ -281,7 +278,7 @@ fn check_reads_standard_input_and_prints_json() {
 
 /// A capture of the first frames of a trace.
 fn beginning(name: &str, frames: usize) -> tempfile::NamedTempFile {
-    let capture = Capture::load(&corpus().join(name)).unwrap();
+    let capture = Capture::load(&traces().join(name)).unwrap();
     let mut writer = efa_emu::capture::Writer::new(Vec::new()).unwrap();
     for (interface, host) in capture.interfaces.iter().enumerate() {
         let mut own = capture.frames.iter().filter(|f| f.interface == interface);
@@ -345,7 +342,7 @@ fn check_says_when_there_is_nothing_to_judge() {
 
 #[test]
 fn show_prints_every_field() {
-    let path = corpus().join("eager-tagged.pcapng").display().to_string();
+    let path = traces().join("eager-tagged.pcapng").display().to_string();
     let (status, printed) = outcome(&conformance(&["show", &path]));
     assert_eq!(status, Some(0), "{printed}");
     for line in [
@@ -375,7 +372,7 @@ fn shown(arguments: &[&str]) -> Vec<serde_json::Value> {
 
 #[test]
 fn show_prints_json_for_programs() {
-    let path = corpus().join("eager-tagged.pcapng").display().to_string();
+    let path = traces().join("eager-tagged.pcapng").display().to_string();
     let packets = shown(&[&path]);
     assert_eq!(packets.len(), 6);
     let first = &packets[0];
@@ -394,7 +391,7 @@ fn show_prints_json_for_programs() {
 
 #[test]
 fn show_takes_out_what_is_asked_for() {
-    let path = corpus().join("long-cts.pcapng").display().to_string();
+    let path = traces().join("long-cts.pcapng").display().to_string();
     let all = shown(&[&path]);
     let count = |keep: &dyn Fn(&serde_json::Value) -> bool| all.iter().filter(|p| keep(p)).count();
     let of_type = |packet: &serde_json::Value, name: &str| packet["type"] == name;
@@ -435,7 +432,7 @@ fn show_takes_out_what_is_asked_for() {
 
 #[test]
 fn show_reads_standard_input() {
-    let path = corpus().join("eager-tagged.pcapng");
+    let path = traces().join("eager-tagged.pcapng");
     let output = Command::new(env!("CARGO_BIN_EXE_efa-conformance"))
         .args(["show", "-", "--type", "HANDSHAKE"])
         .stdin(std::fs::File::open(path).unwrap())
@@ -452,7 +449,7 @@ fn show_reads_standard_input() {
 
 #[test]
 fn mistakes_in_the_options_of_show_are_named_with_the_remedy() {
-    let path = corpus().join("eager-tagged.pcapng").display().to_string();
+    let path = traces().join("eager-tagged.pcapng").display().to_string();
     for (option, value, said) in [
         ("--field", "msgid=1", "did you mean `msg_id`?"),
         ("--field", "msg_id", "msg_id=3"),
@@ -470,7 +467,7 @@ fn mistakes_in_the_options_of_show_are_named_with_the_remedy() {
 
 #[test]
 fn list_prints_json_for_programs() {
-    let output = conformance(&["list", "--json", &corpus().display().to_string()]);
+    let output = conformance(&["list", "--json", &traces().display().to_string()]);
     let text = String::from_utf8(output.stdout).unwrap();
     let traces: Vec<serde_json::Value> = text
         .lines()
@@ -490,8 +487,8 @@ fn list_prints_json_for_programs() {
 }
 
 #[test]
-fn list_describes_the_corpus() {
-    let (status, printed) = outcome(&conformance(&["list", &corpus().display().to_string()]));
+fn list_describes_the_traces() {
+    let (status, printed) = outcome(&conformance(&["list", &traces().display().to_string()]));
     assert_eq!(status, Some(0), "{printed}");
     assert!(printed.contains("eager-tagged"), "{printed}");
     assert!(printed.contains("spec 3.2"), "{printed}");
@@ -508,16 +505,16 @@ fn wrong_usage_and_unfit_input_are_2_with_the_remedy() {
     let text = file("text.pcapng", b"no capture at all");
     let empty = file("empty.pcapng", b"");
     let orphan = directory.path().join("orphan.pcapng");
-    std::fs::copy(corpus().join("eager-tagged.pcapng"), &orphan).unwrap();
+    std::fs::copy(traces().join("eager-tagged.pcapng"), &orphan).unwrap();
     let orphan = orphan.display().to_string();
     let typo = file(
         "typo.toml",
-        &std::fs::read_to_string(corpus().join("eager-tagged.toml"))
+        &std::fs::read_to_string(traces().join("eager-tagged.toml"))
             .unwrap()
             .replace("length = 100", "lenght = 100")
             .into_bytes(),
     );
-    let corpus = corpus().display().to_string();
+    let corpus = traces().display().to_string();
     let cases: [(&[&str], &[&str]); 13] = [
         (
             &["run", "no-such-directory"],
@@ -573,7 +570,7 @@ fn wrong_usage_and_unfit_input_are_2_with_the_remedy() {
 
 #[test]
 fn without_a_device_the_hardware_backend_says_what_to_do() {
-    let corpus = corpus().display().to_string();
+    let corpus = traces().display().to_string();
     let output = Command::new(env!("CARGO_BIN_EXE_efa-conformance"))
         .args(["run", &corpus, "--backend", "hw"])
         .output()
@@ -591,7 +588,7 @@ fn without_a_device_the_hardware_backend_says_what_to_do() {
 fn a_missing_program_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let output = directory.path().join("out.pcapng").display().to_string();
-    let scenario = corpus().join("eager-tagged.toml").display().to_string();
+    let scenario = traces().join("eager-tagged.toml").display().to_string();
     let (status, printed) = outcome(&conformance(&[
         "record",
         &scenario,
@@ -608,7 +605,7 @@ fn a_missing_program_is_named() {
 fn a_reader_that_goes_away_is_no_error() {
     for command in ["list", "run"] {
         let mut child = Command::new(env!("CARGO_BIN_EXE_efa-conformance"))
-            .args([command, &corpus().display().to_string()])
+            .args([command, &traces().display().to_string()])
             .stdout(std::process::Stdio::piped())
             .stderr(std::process::Stdio::piped())
             .spawn()

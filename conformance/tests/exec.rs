@@ -1,40 +1,30 @@
 //! Programs of anybody's under test: what becomes of a case when they are well or ill.
 //!
-//! Needs `efa-emu` beside the program (`cargo build --workspace`); without it the tests say so.
+//! Needs `efa-emu` beside the program (`cargo build --workspace`).
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-fn corpus() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces")
-}
+use efa_testing::workspace::{emulator, traces};
 
 fn conformance() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_efa-conformance"))
 }
 
 /// Runs the cases of `eager-tagged` with `dut` under test; the exit status and what was printed.
-/// `None` if there is no emulator.
-fn run(dut: &str, further: &[&str]) -> Option<(Option<i32>, String)> {
-    let emulator = conformance().with_file_name("efa-emu");
-    let works = Command::new(&emulator).args(["run", "--", "true"]).status();
-    if !works.is_ok_and(|status| status.success()) {
-        let emulator = emulator.display();
-        println!("SKIPPED: {emulator} does not run: cargo build --workspace");
-        return None;
-    }
-    let output = Command::new(emulator)
+fn run(dut: &str, further: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(emulator())
         .args(["run", "--"])
         .arg(conformance())
         .arg("run")
-        .arg(corpus().join("eager-tagged.pcapng"))
+        .arg(traces().join("eager-tagged.pcapng"))
         .args(["--backend", "hw", "--dut", dut])
         .args(further)
         .output()
         .unwrap();
     let printed = String::from_utf8_lossy(&output.stdout).into_owned()
         + &String::from_utf8_lossy(&output.stderr);
-    Some((output.status.code(), printed))
+    (output.status.code(), printed)
 }
 
 /// A shell program that says what it is and then does `rest`.
@@ -47,9 +37,7 @@ fn shell(rest: &str) -> String {
 
 #[track_caller]
 fn expect(dut: &str, further: &[&str], status: i32, texts: &[&str]) {
-    let Some((ended, printed)) = run(dut, further) else {
-        return;
-    };
+    let (ended, printed) = run(dut, further);
     assert_eq!(ended, Some(status), "{printed}");
     for text in texts {
         assert!(printed.contains(text), "`{text}` in:\n{printed}");
@@ -142,10 +130,7 @@ fn reports_name_what_was_tested() {
     let dut = shell("echo unsupported text=nothing; cat >/dev/null");
     let (json, junit, html) = (file("r.json"), file("r.xml"), file("r.html"));
     let reports = ["--json", &json, "--junit", &junit, "--html", &html];
-    let Some((status, printed)) = run(&dut, &[&reports[..], &["--commit", "abc123"]].concat())
-    else {
-        return;
-    };
+    let (status, printed) = run(&dut, &[&reports[..], &["--commit", "abc123"]].concat());
     assert_eq!(status, Some(0), "{printed}");
     let json: serde_json::Value =
         serde_json::from_slice(&std::fs::read(path("r.json")).unwrap()).unwrap();

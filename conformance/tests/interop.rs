@@ -1,12 +1,13 @@
 //! Cells of the interoperability table that are quick, as tests. `make interop` runs all of them.
 //!
 //! Needs the other programs of the workspace (`cargo build --workspace`) and, for releases that this
-//! machine lacks, their packages (`scripts/userland`); without them the tests say so.
+//! machine lacks, their packages (`scripts/userland`); without these the tests say so.
 
 use std::path::Path;
 
 use efa_conformance::interop::{self, Lab, Outcome, Selection, Unmet};
 use efa_conformance::player::Launcher;
+use efa_testing::workspace;
 
 /// Runs the cells of group `libfabric` whose names are given; each must work.
 fn all_work(names: &[&str]) {
@@ -16,19 +17,12 @@ fn all_work(names: &[&str]) {
 /// Runs the cells of a group whose names are given; each must work.
 fn all_of(group: &str, names: &[&str]) {
     let efa_conformance = Path::new(env!("CARGO_BIN_EXE_efa-conformance")).to_owned();
-    let efa_emu = efa_conformance.with_file_name("efa-emu");
-    if !efa_emu.is_file() {
-        let efa_emu = efa_emu.display();
-        println!("SKIPPED: {efa_emu} is missing: cargo build --workspace");
-        return;
-    }
     let launcher = Launcher {
-        efa_emu,
+        efa_emu: workspace::emulator(),
         efa_conformance,
         fabric: format!("interop-tests-{}", std::process::id()),
     };
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let lab = Lab::new(&root, launcher, Selection::default()).unwrap();
+    let lab = Lab::new(workspace::root(), launcher, Selection::default()).unwrap();
     for name in names {
         let cells = interop::select(&lab, Some(group), Some(name)).unwrap();
         let cell = cells.iter().find(|cell| cell.name() == *name).unwrap();

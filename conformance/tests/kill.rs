@@ -4,25 +4,17 @@ use std::path::Path;
 
 use efa_conformance::interop::{self, Lab, Outcome, Selection};
 use efa_conformance::player::Launcher;
+use efa_testing::workspace;
 
 #[test]
 fn the_network_outlives_twenty_kills() {
     let conformance = Path::new(env!("CARGO_BIN_EXE_efa-conformance"));
-    let emulator = conformance.with_file_name("efa-emu");
-    if !emulator.is_file() {
-        println!(
-            "SKIPPED: {} is missing: cargo build --workspace",
-            emulator.display()
-        );
-        return;
-    }
     let launcher = Launcher {
-        efa_emu: emulator,
+        efa_emu: workspace::emulator(),
         efa_conformance: conformance.to_owned(),
         fabric: format!("kill-test-{}", std::process::id()),
     };
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let lab = Lab::new(&root, launcher, Selection::default()).unwrap();
+    let lab = Lab::new(workspace::root(), launcher, Selection::default()).unwrap();
     let cells = interop::select(&lab, Some("kill"), Some("kill-20 ")).unwrap();
     assert_eq!(cells.len(), 1);
     let row = cells[0].run(&lab);

@@ -9,37 +9,24 @@ use std::process::{Command, Output};
 use efa_conformance::check;
 use efa_conformance::trace::Trace;
 use efa_core::rules::Severity;
-
-fn corpus() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces")
-}
+use efa_testing::workspace::{emulator, traces};
 
 fn conformance() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_efa-conformance"))
 }
 
 /// The emulator beside the program under test, if stock libfabric finds a device under it.
-fn emulator() -> Option<PathBuf> {
-    let emulator = conformance().with_file_name("efa-emu");
-    if !emulator.is_file() {
-        println!(
-            "SKIPPED: {} is missing: cargo build --workspace",
-            emulator.display()
-        );
-        return None;
-    }
+fn emulator_with_stock() -> Option<PathBuf> {
+    let emulator = emulator();
     let found = Command::new(&emulator)
         .args(["run", "--", "fi_info", "-p", "efa"])
-        .output();
-    match found {
-        Ok(output) if output.status.success() => Some(emulator),
-        Ok(output) => {
-            let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        .output()
+        .expect("efa-emu starts");
+    match found.status.success() {
+        true => Some(emulator),
+        false => {
+            let why = String::from_utf8_lossy(&found.stderr).into_owned();
             println!("SKIPPED: fi_info finds no EFA device under efa-emu: {why}");
-            None
-        }
-        Err(error) => {
-            println!("SKIPPED: efa-emu cannot be run: {error}");
             None
         }
     }
@@ -52,7 +39,7 @@ fn run(program: &Path, arguments: &[&str]) -> (Option<i32>, String) {
         stderr,
     } = Command::new(program)
         .args(arguments)
-        .current_dir(corpus().parent().unwrap())
+        .current_dir(traces().parent().unwrap())
         .output()
         .unwrap();
     let printed = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
@@ -60,12 +47,12 @@ fn run(program: &Path, arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 fn path(name: &str) -> String {
-    corpus().join(name).display().to_string()
+    traces().join(name).display().to_string()
 }
 
 #[test]
 fn the_engine_talks_to_stock_libfabric_in_both_directions() {
-    if emulator().is_none() {
+    if emulator_with_stock().is_none() {
         return;
     }
     for name in [
@@ -92,13 +79,13 @@ fn the_engine_talks_to_stock_libfabric_in_both_directions() {
 
 #[test]
 fn what_is_recorded_now_is_a_trace_that_passes() {
-    if emulator().is_none() {
+    if emulator_with_stock().is_none() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str| directory.path().join(name);
     std::fs::copy(
-        corpus().join("eager-tagged.toml"),
+        traces().join("eager-tagged.toml"),
         file("eager-tagged.toml"),
     )
     .unwrap();
@@ -120,12 +107,12 @@ fn what_is_recorded_now_is_a_trace_that_passes() {
 
 #[test]
 fn a_scenario_that_goes_otherwise_is_no_trace() {
-    if emulator().is_none() {
+    if emulator_with_stock().is_none() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
     let scenario = directory.path().join("wrong.toml");
-    let text = std::fs::read_to_string(corpus().join("eager-tagged.toml")).unwrap();
+    let text = std::fs::read_to_string(traces().join("eager-tagged.toml")).unwrap();
     // The receive is too short, and the scenario does not say so.
     let text = text.replace("length = 256", "length = 99");
     std::fs::write(&scenario, text).unwrap();
@@ -149,10 +136,12 @@ fn a_scenario_that_goes_otherwise_is_no_trace() {
 
 #[test]
 fn the_corpus_passes_over_verbs() {
-    let Some(emulator) = emulator() else { return };
+    let Some(emulator) = emulator_with_stock() else {
+        return;
+    };
     let program = conformance().display().to_string();
     // One of each kind; `make conformance` plays them all.
-    let traces: Vec<String> = std::fs::read_dir(corpus())
+    let traces: Vec<String> = std::fs::read_dir(traces())
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|e| e == "pcapng"))
@@ -168,9 +157,11 @@ fn the_corpus_passes_over_verbs() {
 
 #[test]
 fn stock_libfabric_passes_its_own_traces() {
-    let Some(emulator) = emulator() else { return };
+    let Some(emulator) = emulator_with_stock() else {
+        return;
+    };
     let program = conformance().display().to_string();
-    let traces = corpus().display().to_string();
+    let traces = traces().display().to_string();
     let (status, printed) = run(
         &emulator,
         &[

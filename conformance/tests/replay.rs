@@ -269,8 +269,7 @@ fn without(trace: &Trace, place: usize) -> Trace {
 }
 
 fn corpus(name: &str) -> Trace {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let path = path.join(format!("../traces/{name}.pcapng"));
+    let path = efa_testing::workspace::traces().join(format!("{name}.pcapng"));
     Trace::load(&path).unwrap_or_else(|error| panic!("{error}"))
 }
 

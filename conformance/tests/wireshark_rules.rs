@@ -28,8 +28,7 @@ type Breaches = BTreeSet<(u64, String)>;
 
 /// The captures of the corpus.
 fn corpus() -> Vec<PathBuf> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces");
-    let entries = std::fs::read_dir(directory).unwrap();
+    let entries = std::fs::read_dir(efa_testing::workspace::traces()).unwrap();
     let mut traces: Vec<_> = entries
         .map(|entry| entry.unwrap().path())
         .filter(|path| {

@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use efa_testing::workspace::emulator;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Rounds of a table, if there is time for them.
@@ -269,7 +270,7 @@ fn main() -> ExitCode {
 
 fn run(filter: Option<&str>) -> Result<(), String> {
     let bench = Bench {
-        emulator: emulator()?,
+        emulator: emulator(),
         fabric: format!("bench-{}", std::process::id()),
         placement: Placement::find(),
     };
@@ -551,20 +552,6 @@ fn one_way(row: &Row, bench: &Bench, size: usize, trips: Trips) -> Result<f64, S
         Ok(difference / more as f64)
     } else {
         Err("the short run took longer than the long one".to_owned())
-    }
-}
-
-/// The `efa-emu` of the profile that the benchmark was built with.
-fn emulator() -> Result<PathBuf, String> {
-    let path = PathBuf::from(env!("CARGO_BIN_EXE_efa-emu"));
-    let library = path.with_file_name("libefa_emu_verbs.so");
-    if library.exists() {
-        Ok(path)
-    } else {
-        Err(format!(
-            "{} does not exist; run `cargo build --workspace --release`",
-            library.display()
-        ))
     }
 }
 

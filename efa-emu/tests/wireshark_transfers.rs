@@ -19,6 +19,7 @@ use efa_core::wire::{
 };
 use efa_emu::frame::{Kind, Rdma};
 use efa_emu::link::RemoteRange;
+use efa_testing::pattern;
 
 use tshark::talk::{End, Talk};
 use tshark::{Shown, Tshark};
@@ -138,10 +139,6 @@ impl Followed {
     }
 }
 
-fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|i| (i * 7 % 251) as u8).collect()
-}
-
 fn cts(to: SendId, recv_id: u32, recv_length: u64, from: End) -> Header {
     Cts {
         connid: Some(from.connid()),
@@ -188,7 +185,7 @@ fn longcts(from: End, msg_id: u32, length: u64) -> LongctsRtm {
 #[test]
 fn a_long_cts_message_is_followed_from_request_to_last_data() {
     let Some(tshark) = Tshark::find() else { return };
-    let message = pattern(300);
+    let message = pattern(300, 0);
     let mut talk = Talk::new();
     let request = LongctsRtm {
         options: End::A.unknown(),
@@ -231,7 +228,7 @@ fn a_long_cts_message_is_followed_from_request_to_last_data() {
 #[test]
 fn medium_messages_come_in_any_order_and_wait_for_their_turn() {
     let Some(tshark) = Tshark::find() else { return };
-    let message = pattern(250);
+    let message = pattern(250, 0);
     let mut talk = Talk::new();
     let greeting = EagerRtw {
         options: End::A.unknown(),
@@ -349,7 +346,7 @@ fn message_ids_wrap() {
 #[test]
 fn a_long_read_contains_its_rdma_reads() {
     let Some(tshark) = Tshark::find() else { return };
-    let message = pattern(200);
+    let message = pattern(200, 0);
     let mut talk = Talk::acquainted(ALL);
     let iov = [RmaIov::new(0x7000_0000_1000, 200, 0x55)];
     let request = LongreadRtm {
@@ -435,7 +432,7 @@ fn a_refused_long_read_goes_on_as_long_cts() {
     again.options.flags = ReqFlags::READ_NACK;
     let again = talk.packet(End::A, &again.into(), b"");
     let grant = talk.packet(End::B, &cts(SendId(3), 1, 50, End::B), b"");
-    let all = talk.packet(End::A, &data(1, 0, 50, End::A), &pattern(50));
+    let all = talk.packet(End::A, &data(1, 0, 50, End::A), &pattern(50, 0));
     let followed = Followed::new(&tshark, talk);
     followed.is_transfer(
         "Long READ message, continued as long-CTS",
@@ -495,7 +492,7 @@ fn a_runting_read_is_one_transfer() {
 #[test]
 fn emulated_reads_and_atomics_lead_to_their_responses() {
     let Some(tshark) = Tshark::find() else { return };
-    let memory = pattern(120);
+    let memory = pattern(120, 0);
     let mut talk = Talk::acquainted(ALL);
     let iov = [RmaIov::new(0x1000, 120, 1)];
     let request = Rtr {

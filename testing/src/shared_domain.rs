@@ -32,6 +32,8 @@ pub trait Machine {
     fn pass_time(&self) -> Instant;
 }
 
+use crate::pattern;
+
 const SENDS: usize = 32;
 const RECEIVES: usize = 16;
 const BUFFERS: usize = 2 * (SENDS + RECEIVES);
@@ -221,11 +223,6 @@ fn quiet<M: Machine>(machine: &M, programs: &mut [&mut Program<M>]) {
             })
         })
     });
-}
-
-fn pattern(length: usize, salt: u8) -> Vec<u8> {
-    let byte = |index: usize| (index as u8).wrapping_mul(31) ^ (index >> 8) as u8 ^ salt;
-    (0..length).map(byte).collect()
 }
 
 /// Two endpoints in one domain, and one in another, all knowing each other.

@@ -15,6 +15,7 @@ use efa_core::nic::{Access, DeviceCaps, Nic, RemoteKey, Source, Status, UserSlic
 use efa_core::wire::*;
 
 use crate::nic::{MEMORY, Network, NetworkNic, Traits};
+use crate::pattern;
 
 const MTU: usize = 256;
 const MEMORY_SIZE: usize = 64 << 10;
@@ -150,12 +151,6 @@ fn config(choices: &mut Choices<'_>) -> EndpointConfig {
     }
 }
 
-fn pattern(number: usize, length: usize) -> Vec<u8> {
-    (0..length)
-        .map(|index| (number * 37 + index * 5 + (index >> 8)) as u8)
-        .collect()
-}
-
 /// Length of the honest message of a number: eager, medium, long.
 fn honest_length(number: usize) -> usize {
     [40, 400, 1000][number % 3]
@@ -206,7 +201,7 @@ impl<'a> Siege<'a> {
             length: EXPOSED_SIZE,
         };
         let exposed = dut.register(exposed, Access::all()).expect("room");
-        network.fill(DUT, UNTOUCHED, &pattern(99, UNTOUCHED_SIZE));
+        network.fill(DUT, UNTOUCHED, &pattern(UNTOUCHED_SIZE, 99));
         let next_msg_id = dut.config().first_msg_id;
         let mut siege = Siege {
             choices,
@@ -404,7 +399,7 @@ impl<'a> Siege<'a> {
             128..200 => 150,
             _ => self.choices.length(),
         };
-        let payload = pattern(kind, self.choices.below(MTU - 60));
+        let payload = pattern(self.choices.below(MTU - 60), kind as u8);
         let (send_id, recv_id) = (SendId(self.id()), RecvId(self.id()));
         let connid = match self.choices.byte() {
             0 => None,
@@ -769,9 +764,9 @@ impl<'a> Siege<'a> {
         let length = honest_length(number);
         let data = UserSlice { length, ..slot(1) };
         self.network
-            .fill(DUT, data.address, &pattern(number, length));
+            .fill(DUT, data.address, &pattern(length, number as u8));
         self.network
-            .fill(PEER, data.address, &pattern(number + 100, length));
+            .fill(PEER, data.address, &pattern(length, number as u8 + 100));
         for host in [DUT, PEER] {
             let (endpoint, peer) = match host {
                 DUT => (&mut self.dut, self.honest),
@@ -942,7 +937,7 @@ impl<'a> Siege<'a> {
             .network
             .memory(host, HONEST + (number * SLOT) as u64, length);
         assert!(
-            found == pattern(number + salt, length),
+            found == pattern(length, (number + salt) as u8),
             "message {number} at host {host} is damaged"
         );
     }
@@ -1016,7 +1011,7 @@ impl<'a> Siege<'a> {
         assert_eq!(self.network.regions(DUT), 1);
         let untouched = self.network.memory(DUT, UNTOUCHED, UNTOUCHED_SIZE);
         assert!(
-            untouched == pattern(99, UNTOUCHED_SIZE),
+            untouched == pattern(UNTOUCHED_SIZE, 99),
             "foreign memory was changed"
         );
     }

@@ -14,6 +14,7 @@ mod measure;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use efa_testing::workspace;
 use measure::{Sample, Workload};
 
 /// Who is measured.
@@ -48,7 +49,8 @@ fn main() -> ExitCode {
     let wanted = arguments.iter().find(|argument| !argument.starts_with('-'));
     let wants = |table| wanted.is_none_or(|wanted| wanted == table);
     report((|| {
-        let emulator = emulator()?;
+        let emulator = workspace::emulator();
+        workspace::built("libefa_emu_verbs.so");
         if wants("instructions") {
             instructions(&emulator)?;
         }
@@ -66,26 +68,6 @@ fn report(result: Result<(), String>) -> ExitCode {
             eprintln!("engine: {message}");
             ExitCode::from(2)
         }
-    }
-}
-
-/// The `efa-emu` that was built beside this program.
-fn emulator() -> Result<PathBuf, String> {
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    // target/PROFILE/deps/engine-HASH
-    let directory = own.ancestors().nth(2).unwrap_or(Path::new("."));
-    let (program, library) = (
-        directory.join("efa-emu"),
-        directory.join("libefa_emu_verbs.so"),
-    );
-    if program.is_file() && library.is_file() {
-        Ok(program)
-    } else {
-        Err(format!(
-            "{} or {} is missing; run `cargo build --workspace --release`",
-            program.display(),
-            library.display()
-        ))
     }
 }
 

@@ -3,11 +3,12 @@
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-use crate::rig::{Rig, emulator};
+use crate::rig::Rig;
 use crate::with_each;
+use efa_testing::workspace;
 
 fn type_in(rig: &Rig, arguments: &[&str], input: &str) -> Output {
-    let mut child = Command::new(emulator())
+    let mut child = Command::new(workspace::emulator())
         .args(["fault", "--fabric", rig.fabric_name()])
         .args(arguments)
         .stdin(Stdio::piped())

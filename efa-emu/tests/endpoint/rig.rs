@@ -12,6 +12,7 @@ use efa_core::nic::{Access, Region, UserSlice};
 use efa_core::wire::{AtomicDatatype, AtomicOp};
 use efa_emu::profile::Profile;
 use efa_emu::sim::{Fabric, FabricConfig, HostConfig, NetworkConfig, NicConfig, SimHost, SimNic};
+pub(crate) use efa_testing::pattern;
 
 /// A program with one endpoint on a host of its own.
 pub(crate) struct Program {
@@ -330,10 +331,4 @@ impl Program {
         let entries = core::mem::take(&mut self.completions);
         entries.iter().map(|entry| entry.unwrap().context).collect()
     }
-}
-
-pub(crate) fn pattern(length: usize, salt: u8) -> Vec<u8> {
-    (0..length)
-        .map(|index| (index as u8).wrapping_mul(37) ^ (index >> 8) as u8 ^ salt)
-        .collect()
 }

@@ -5,6 +5,7 @@ use efa_core::nic::{
 };
 use efa_emu::profile::Profile;
 use efa_emu::sim::{Fabric, FabricConfig, HostConfig, NicConfig, ScriptedPeer};
+use efa_testing::pattern;
 
 use super::{Pair, finished, orderly, packets};
 
@@ -19,14 +20,15 @@ struct Setup {
 
 const LENGTH: usize = 100_000;
 
-fn pattern() -> Vec<u8> {
-    (0..LENGTH).map(|index| (index * 7 % 251) as u8).collect()
-}
-
 fn setup_with(config: FabricConfig, nic: NicConfig, access: Access) -> Setup {
     let mut pair = Pair::with(config, nic);
     let local = pair.alice.nic().host().allocate(LENGTH).unwrap();
-    let remote = pair.bob.nic().host().allocate_from(&pattern()).unwrap();
+    let remote = pair
+        .bob
+        .nic()
+        .host()
+        .allocate_from(&pattern(LENGTH, 0))
+        .unwrap();
     let local_region = pair
         .alice
         .nic()
@@ -105,7 +107,7 @@ fn a_read_brings_the_peers_bytes() {
     let mut setup = setup(ALL);
     let request = setup.request();
     assert_eq!(setup.read(&request), Status::Ok);
-    assert_eq!(setup.local_bytes(), pattern());
+    assert_eq!(setup.local_bytes(), pattern(LENGTH, 0));
 }
 
 #[test]
@@ -117,7 +119,7 @@ fn a_part_can_be_read_to_a_part() {
     request.local.length = 90;
     assert_eq!(setup.read(&request), Status::Ok);
     let local = setup.local_bytes();
-    assert_eq!(local[10..100], pattern()[500..590]);
+    assert_eq!(local[10..100], pattern(LENGTH, 0)[500..590]);
     assert!(
         local[..10]
             .iter()
@@ -175,7 +177,7 @@ fn refused(access: Access, expected: Status, change: impl Fn(&mut RdmaRequest)) 
             false => setup.read(&request),
         };
         assert_eq!(status, expected, "write: {write}");
-        assert_eq!(setup.remote_bytes(), pattern());
+        assert_eq!(setup.remote_bytes(), pattern(LENGTH, 0));
         assert_eq!(setup.local_bytes(), [0; LENGTH]);
     }
 }

@@ -6,13 +6,9 @@ use efa_emu::device::Service;
 use efa_emu::provider::{SendData, WcOpcode};
 use efa_emu::transport::RdmaPath;
 
-use crate::client::{Client, config, fabric};
+use efa_testing::pattern;
 
-fn pattern(length: usize, seed: u8) -> Vec<u8> {
-    (0..length)
-        .map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ seed)
-        .collect()
-}
+use crate::client::{Client, config, fabric};
 
 #[test]
 fn messages_go_between_hosts_and_within_one() {

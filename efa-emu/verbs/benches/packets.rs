@@ -29,6 +29,7 @@ use std::ptr::null_mut;
 use std::time::Instant;
 
 use abi::*;
+use efa_testing::workspace;
 use verbs::*;
 
 const LENGTH: u32 = 64;
@@ -178,17 +179,6 @@ fn resident() -> u64 {
     pages.parse::<u64>().expect("a number") * page
 }
 
-/// `efa-emu` beside the directory that this program was built into.
-fn emulator() -> Result<PathBuf, String> {
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    own.ancestors()
-        .skip(1)
-        .take(2)
-        .map(|directory| directory.join("efa-emu"))
-        .find(|path| path.is_file())
-        .ok_or_else(|| "efa-emu was not built; run `cargo build --workspace --release`".to_owned())
-}
-
 /// Runs this program on an emulated host, behind `wrapper`; its standard output and error.
 fn again(
     emulator: &Path,
@@ -251,7 +241,7 @@ fn instructions(emulator: &Path, burst: &str) -> Result<Option<f64>, String> {
 }
 
 fn count_instructions() -> Result<(), String> {
-    let emulator = emulator()?;
+    let emulator = workspace::emulator();
     println!("instructions per {LENGTH}-byte message, both sides, with the loop around the verbs");
     for burst in ["1", "64"] {
         let count = instructions(&emulator, burst)?.ok_or("there is no valgrind")?;
@@ -277,7 +267,7 @@ fn channel() -> f64 {
 
 fn report() -> Result<(), String> {
     const ROUNDS: c_int = 5;
-    let emulator = emulator()?;
+    let emulator = workspace::emulator();
     println!(
         "{LENGTH}-byte messages through the verbs, both sides in one thread, best of {ROUNDS}"
     );

@@ -1,8 +1,9 @@
 //! Runs a test on an EFA device: the machine's own, or an emulated one.
 
-use efa_hw::{DeviceName, HwDevice};
-use std::path::PathBuf;
 use std::process::Command;
+
+use efa_hw::{DeviceName, HwDevice};
+use efa_testing::workspace;
 
 /// Set in the process that a test started again under the emulator.
 const NESTED: &str = "EFA_HW_TEST_UNDER_EMULATOR";
@@ -21,7 +22,7 @@ pub(crate) fn with_device(name: &str, body: impl FnOnce(HwDevice)) {
         }
         Err(_) => {
             let test = std::env::current_exe().expect("the test binary has a path");
-            let status = Command::new(emulator())
+            let output = Command::new(workspace::emulator())
                 .args([
                     "run",
                     "--fabric",
@@ -31,25 +32,16 @@ pub(crate) fn with_device(name: &str, body: impl FnOnce(HwDevice)) {
                 .arg(test)
                 .args(["--exact", name, "--nocapture", "--test-threads=1"])
                 .env(NESTED, "1")
-                .status()
+                .output()
                 .expect("efa-emu starts");
-            assert!(status.success(), "under the emulator: {status}");
+            let status = output.status;
+            let printed = String::from_utf8_lossy(&output.stdout);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            // With another name it would run no test, and succeed.
+            assert!(
+                status.success() && printed.contains("1 passed"),
+                "under the emulator: {status}\n{printed}\n{errors}"
+            );
         }
     }
-}
-
-/// `efa-emu` beside this test's directory in cargo's target folder.
-fn emulator() -> PathBuf {
-    let test = std::env::current_exe().expect("the test binary has a path");
-    let path = test
-        .ancestors()
-        .nth(2)
-        .expect("target/PROFILE/deps/TEST")
-        .join("efa-emu");
-    assert!(
-        path.exists(),
-        "{} does not exist; run `cargo build --workspace` first",
-        path.display()
-    );
-    path
 }

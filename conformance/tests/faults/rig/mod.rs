@@ -16,6 +16,7 @@ use efa_conformance::scenario::{Capability, Settings};
 use efa_core::address::Gid;
 use efa_emu::fault::Action;
 use efa_emu::transport::{ArmedFault, Fabric};
+use efa_testing::workspace;
 
 pub(crate) use operations::{COMPARE, FETCH, Region, UPDATE};
 
@@ -102,14 +103,6 @@ const STOCK: Version = Version {
 
 /// Whether the tests can run here; says why not.
 pub(crate) fn can_run(software: Software) -> bool {
-    let emulator = emulator();
-    if !emulator.is_file() {
-        println!(
-            "SKIPPED: {} is missing: cargo build --workspace",
-            emulator.display()
-        );
-        return false;
-    }
     if software == Software::Engine {
         return true;
     }
@@ -131,11 +124,6 @@ pub(crate) fn can_run(software: Software) -> bool {
 
 fn conformance() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_efa-conformance"))
-}
-
-/// The program `efa-emu`.
-pub(crate) fn emulator() -> std::path::PathBuf {
-    conformance().with_file_name("efa-emu")
 }
 
 /// Some endpoints that know each other.
@@ -194,7 +182,7 @@ impl Rig {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let launcher = Launcher {
-            efa_emu: emulator(),
+            efa_emu: workspace::emulator(),
             efa_conformance: conformance().to_owned(),
             fabric: format!("faults-{}-{count}", std::process::id()),
         };

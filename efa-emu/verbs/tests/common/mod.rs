@@ -16,28 +16,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub(crate) use efa_testing::workspace::built;
+
 /// A program that takes longer is ended and the test fails. Generous: the tests run side by side on
 /// small machines.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-
-/// A file that `cargo build --workspace` puts beside the test programs' directory.
-///
-/// # Panics
-/// If it was not built; says how to.
-pub(crate) fn built(name: &str) -> PathBuf {
-    let mine = std::env::current_exe().expect("a test program knows its path");
-    mine.ancestors()
-        .skip(1)
-        .take(2)
-        .map(|directory| directory.join(name))
-        .find(|path| path.is_file())
-        .unwrap_or_else(|| {
-            panic!(
-                "{name} is not above {}: run `cargo build --workspace` first",
-                mine.display()
-            )
-        })
-}
 
 /// The path of an installed program, or `None` and a line that says why the test is skipped.
 pub(crate) fn installed(program: &str, package: &str) -> Option<PathBuf> {
