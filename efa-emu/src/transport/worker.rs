@@ -45,13 +45,28 @@ pub(super) fn start(shared: Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
             // The first allocation of a thread is what maps memory.
             drop(std::hint::black_box(Box::new(0u64)));
             began.wait();
+            let whole = AbortUnlessWhole;
             run(&shared);
+            std::mem::forget(whole);
         });
     // SAFETY: `before` was initialised above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     let thread = thread?;
     running.wait();
     Ok(thread)
+}
+
+/// Ends the process if the thread panics: the device's state may be half changed then, and whoever waits
+/// for it would wait for ever. A panic in a verb ends the process likewise, since verbs are called from C.
+struct AbortUnlessWhole;
+
+impl Drop for AbortUnlessWhole {
+    fn drop(&mut self) {
+        eprintln!(
+            "efa-emu: the device's thread failed, and with it the device: ending the process"
+        );
+        std::process::abort();
+    }
 }
 
 fn run(shared: &Shared) {
@@ -110,5 +125,39 @@ fn run(shared: &Shared) {
             shared.segment.sleep(time);
         }
         shared.segment.stay_awake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::AbortUnlessWhole;
+
+    /// Set in the process whose thread fails.
+    const FAIL: &str = "EFA_EMU_TEST_FAILING_THREAD";
+
+    #[test]
+    fn a_thread_that_fails_ends_the_process() {
+        if std::env::var_os(FAIL).is_some() {
+            let thread = std::thread::spawn(|| {
+                let _whole = AbortUnlessWhole;
+                panic!("on purpose");
+            });
+            let _ = thread.join();
+            return;
+        }
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "transport::worker::tests::a_thread_that_fails_ends_the_process",
+            ])
+            .arg("--nocapture")
+            .env(FAIL, "1")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("the device's thread failed"), "{said}");
     }
 }

@@ -74,7 +74,9 @@ unsafe impl Handle for CompQueue {
     type C = ibv_cq;
 
     fn c_pointer(&self) -> *mut ibv_cq {
-        self.c.get().cast()
+        // Of the whole handle, as `from_pointer` gets it back; only what is in the cell is written to.
+        const { assert!(core::mem::offset_of!(Self, c) == 0) };
+        core::ptr::from_ref(self).cast_mut().cast()
     }
 }
 
@@ -260,8 +262,15 @@ fn create(owner: Arc<Context>, options: Options) -> Result<Arc<CompQueue>, Errno
         events: Mutex::default(),
         acknowledged: Condvar::new(),
     });
-    if let Some(channel) = &queue.channel {
-        channel.attach(&queue, &hardware)?;
+    if let Some(channel) = &queue.channel
+        && let Err(errno) = channel.attach(&queue, &hardware)
+    {
+        // The channel was destroyed meanwhile; nothing may stay of the queue.
+        hardware.forget(|device| device.destroy_cq(id))?;
+        if let Some(domain) = &queue.parent_domain {
+            domain.release();
+        }
+        return Err(errno);
     }
     Ok(queue)
 }

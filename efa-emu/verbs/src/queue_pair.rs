@@ -71,7 +71,9 @@ unsafe impl Handle for QueuePair {
     type C = ibv_qp;
 
     fn c_pointer(&self) -> *mut ibv_qp {
-        self.c.get().cast()
+        // Of the whole handle, as `from_pointer` gets it back; only what is in the cell is written to.
+        const { assert!(core::mem::offset_of!(Self, c) == 0) };
+        core::ptr::from_ref(self).cast_mut().cast()
     }
 }
 

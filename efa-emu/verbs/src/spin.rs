@@ -143,6 +143,9 @@ pub(crate) struct SpinGuard<'a, T> {
     release_to: u32,
 }
 
+// SAFETY: a reference to the guard gives shared references to the value, and nothing else.
+unsafe impl<T: Sync> Sync for SpinGuard<'_, T> {}
+
 impl<T> SpinGuard<'_, T> {
     /// Ends the call, not the session: the lock stays held until a [`SpinCell::resume`] and the end
     /// of its guard.
