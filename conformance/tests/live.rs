@@ -1,7 +1,7 @@
 //! The suite with stock libfabric over emulated devices.
 //!
-//! Needs the other programs of the workspace (`cargo build --workspace`) and an installed libfabric
-//! with the efa provider; without them the tests say so.
+//! Needs the other programs of the workspace (`cargo build --workspace`): without them the tests fail.
+//! Without an installed libfabric that has the efa provider they say so and are skipped.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

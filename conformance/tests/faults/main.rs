@@ -1,7 +1,7 @@
 //! Staged faults between processes, as stock libfabric and the protocol engine meet them.
 //!
-//! Needs the other programs of the workspace (`cargo build --workspace`), and for stock libfabric an
-//! installed one with the efa provider; without them the tests say so.
+//! Needs the other programs of the workspace (`cargo build --workspace`): without them the tests fail.
+//! Those of stock libfabric say so and are skipped if none with the efa provider is installed.
 
 mod command;
 mod documented;
