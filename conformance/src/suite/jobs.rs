@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-use efa_emu::transport::{DEFAULT_FABRIC, ENV_FABRIC, ENV_HOST, Fabric};
+use efa_emu::transport::{ENV_FABRIC, Fabric, HostConfig};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -41,18 +41,22 @@ pub fn run_all(
         }
         return Ok(());
     }
-    if settings.hw && std::env::var_os(ENV_HOST).is_none() {
-        return Err(format!(
-            "--jobs {jobs} with verbs needs emulated devices, which `efa-emu run` provides; on real \
-             ones cases would meet: use --jobs 1"
-        ));
-    }
+    let own = match settings.hw.then(HostConfig::from_env).transpose() {
+        Ok(host) => host.map(|host| host.fabric),
+        Err(error) => {
+            return Err(format!(
+                "--jobs {jobs} with verbs needs emulated devices, which `efa-emu run` provides; on real \
+                 ones cases would meet: use --jobs 1 ({error})"
+            ));
+        }
+    };
     let jobs = jobs.get().min(paths.len());
-    let own = std::env::var(ENV_FABRIC).unwrap_or_else(|_| DEFAULT_FABRIC.to_owned());
     let start = |job: usize| {
         let mut command = program();
-        let fabric = format!("{own}-job-{}-{job}", std::process::id());
-        command.env(ENV_FABRIC, fabric);
+        if let Some(own) = &own {
+            let fabric = format!("{own}-job-{}-{job}", std::process::id());
+            command.env(ENV_FABRIC, fabric);
+        }
         Job::start(command, settings)
     };
     let started: Result<Vec<Job>, String> = (0..jobs).map(start).collect();
