@@ -6,15 +6,15 @@
 //!
 //! * [`scenario`]: what each application does and sees, read from TOML.
 //! * [`libfabric`]: stock libfabric, loaded at run time.
-//! * [`interop`]: the table of software that must work on emulated devices.
+//!
+//! The program `efa-conformance` is the package `cli`; the table of stock software that must work on
+//! emulated devices is the package `interop`.
 
 pub mod application;
 pub mod check;
-pub mod cli;
 pub mod compare;
 pub mod conduct;
 pub mod drive;
-pub mod interop;
 pub mod libfabric;
 pub mod merge;
 pub mod operation;

@@ -10,12 +10,14 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, UseTree};
 
-const PACKAGES: [&str; 5] = [
+const PACKAGES: [&str; 7] = [
     "efa-core",
     "efa-emu",
     "efa-emu/verbs",
     "efa-hw",
     "conformance",
+    "conformance/cli",
+    "conformance/interop",
 ];
 
 /// A module's path below the crate's root.

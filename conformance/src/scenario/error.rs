@@ -106,7 +106,7 @@ impl Source<'_> {
 }
 
 /// "did you mean `x`?" if one of `known` looks like `given`, otherwise the list of them.
-pub(crate) fn suggest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> String {
+pub fn suggest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.collect();
     let closest = known
         .iter()

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 pub use error::ScenarioError;
-pub(crate) use error::suggest;
+pub use error::suggest;
 
 use crate::libfabric::{Version, ffi};
 use crate::operation::{self, EndpointIndex, Place};

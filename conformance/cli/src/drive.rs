@@ -1,0 +1,64 @@
+//! `drive`: our own programs that speak the driver protocol.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+use crate::{Outcome, complain};
+use efa_conformance::drive::serve::{Engine, Implementation, Stock, serve};
+use efa_conformance::libfabric::Library;
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Software {
+    /// The protocol engine of efa-core.
+    Core,
+    /// Stock libfabric.
+    Libfabric,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Drive {
+    /// What plays the endpoint.
+    #[arg(value_enum)]
+    software: Software,
+    /// The libfabric to load.
+    #[arg(long, value_name = "PATH", default_value = Library::DEFAULT)]
+    libfabric: PathBuf,
+}
+
+pub(crate) fn drive(arguments: &Drive) -> Outcome {
+    let output = match private_output() {
+        Ok(output) => output,
+        Err(error) => return complain(error, Outcome::Unfit),
+    };
+    let mut implementation: Box<dyn Implementation> = match arguments.software {
+        Software::Core => Box::new(Engine),
+        Software::Libfabric => match Stock::load(&arguments.libfabric) {
+            Ok(stock) => Box::new(stock),
+            Err(error) => return complain(error, Outcome::Unfit),
+        },
+    };
+    match serve(
+        &mut *implementation,
+        io::BufReader::new(io::stdin()),
+        output,
+    ) {
+        Ok(()) => Outcome::Passed,
+        // Whoever drove is gone.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Outcome::Passed,
+        Err(error) => complain(error, Outcome::Unfit),
+    }
+}
+
+/// Keeps standard output for answers. What the library or its device print goes to standard error.
+fn private_output() -> io::Result<File> {
+    let output = io::stdout().as_fd().try_clone_to_owned()?;
+    // SAFETY: touches no memory; both numbers stay valid, and nothing was written to the first yet.
+    if unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(output.into())
+}

@@ -1,0 +1,97 @@
+//! `interop`: the table of software that must work on emulated devices.
+
+use std::path::{Path, PathBuf};
+
+use crate::progress::Progress;
+use crate::record::SoftwareOptions;
+use crate::{Outcome, complain, say};
+use efa_conformance::player::Launcher;
+use efa_interop::{self as interop, GROUPS, Lab, Row, Selection, Summary};
+
+#[derive(clap::Args)]
+pub(crate) struct Interop {
+    /// Scenarios, or directories of scenarios, of the group `scenarios`. Naming them leaves the other
+    /// groups out.
+    scenarios: Vec<PathBuf>,
+    /// Only this group.
+    #[arg(long, value_name = "NAME")]
+    group: Option<String>,
+    /// Only cells whose name contains this.
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Print the cells instead of running them.
+    #[arg(long)]
+    list: bool,
+    /// Write the results as JUnit XML.
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Write the results as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    software: SoftwareOptions,
+}
+
+type Writer = fn(&[Row], &Path) -> std::io::Result<()>;
+
+pub(crate) fn interop(arguments: &Interop) -> Outcome {
+    match table(arguments) {
+        Ok(outcome) => outcome,
+        Err(problem) => complain(problem, Outcome::Unfit),
+    }
+}
+
+fn table(arguments: &Interop) -> Result<Outcome, String> {
+    let launcher = Launcher::new(arguments.software.efa_emu.clone())?;
+    let (paths, only) = match arguments.scenarios.as_slice() {
+        [] => (vec!["traces".into()], None),
+        named => (named.to_vec(), Some("scenarios")),
+    };
+    let scenarios = Selection {
+        paths,
+        stock: arguments.software.stock(),
+    };
+    let lab = Lab::new(Path::new("."), launcher, scenarios)?;
+    let group = arguments.group.as_deref().or(only);
+    let cells = interop::select(&lab, group, arguments.filter.as_deref())?;
+    if arguments.list {
+        for group in GROUPS {
+            let mut names = cells
+                .iter()
+                .filter(|cell| cell.group() == group.name)
+                .peekable();
+            if names.peek().is_some() {
+                say(format_args!("{}: {}", group.name, group.about));
+            }
+            for cell in names {
+                say(format_args!("  {}", cell.name()));
+            }
+        }
+        return Ok(Outcome::Passed);
+    }
+    let progress = Progress::new(cells.len());
+    let mut rows = Vec::new();
+    for cell in &cells {
+        progress.begin(&format!("{} {}", cell.group(), cell.name()));
+        let row = cell.run(&lab);
+        progress.end(std::slice::from_ref(&row));
+        rows.push(row);
+    }
+    progress.finish();
+    say(Summary::of(&rows));
+    let reports: [(&Option<PathBuf>, Writer); 2] = [
+        (&arguments.junit, interop::report::junit),
+        (&arguments.json, interop::report::json),
+    ];
+    for (path, write) in reports {
+        if let Some(path) = path {
+            write(&rows, path)
+                .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        }
+    }
+    Ok(if rows.iter().any(Row::failed) {
+        Outcome::Failed
+    } else {
+        Outcome::Passed
+    })
+}

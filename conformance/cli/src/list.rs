@@ -1,0 +1,103 @@
+//! `list`: traces and what they are about.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::{Outcome, complain, say};
+use efa_conformance::replay::coverage;
+use efa_conformance::suite;
+use efa_conformance::trace::Trace;
+
+#[derive(clap::Args)]
+pub(crate) struct List {
+    /// Traces, or directories of traces.
+    #[arg(default_value = "traces")]
+    traces: Vec<PathBuf>,
+    /// Print what they cover, packet type by release, as the page `traces/README.md`.
+    #[arg(long)]
+    matrix: bool,
+    /// Print a JSON object for each trace, on a line of its own.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    name: &'a str,
+    path: String,
+    description: String,
+    spec: &'a [String],
+    endpoints: Vec<&'a str>,
+    packets: usize,
+    /// Why the engine cannot play it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    codec_only: Option<String>,
+}
+
+pub(crate) fn run(arguments: &List) -> Outcome {
+    let traces = match suite::find_traces(&arguments.traces, None) {
+        Ok(traces) => traces,
+        Err(problem) => return complain(problem, Outcome::Unfit),
+    };
+    if arguments.matrix {
+        return matrix(&traces);
+    }
+    let mut outcome = Outcome::Passed;
+    for path in traces {
+        let trace = match Trace::load(&path) {
+            Ok(trace) => trace,
+            Err(error) => {
+                outcome = complain(error, Outcome::Unfit);
+                continue;
+            }
+        };
+        let scenario = &trace.scenario;
+        let beyond = coverage::beyond_script(&trace);
+        let listed = Listed {
+            name: &scenario.name,
+            path: path.display().to_string(),
+            description: scenario.description.trim().replace('\n', " "),
+            spec: &scenario.spec,
+            endpoints: scenario.endpoints.iter().map(|e| e.name.as_str()).collect(),
+            packets: trace.capture.sent().count(),
+            codec_only: beyond.or_else(|| coverage::beyond_engine(&trace)),
+        };
+        if arguments.json {
+            match serde_json::to_string(&listed) {
+                Ok(line) => say(line),
+                Err(error) => return complain(error, Outcome::Unfit),
+            }
+            continue;
+        }
+        let coverage = match &listed.codec_only {
+            None => String::new(),
+            Some(reason) => format!("; codec only: {reason}"),
+        };
+        say(format_args!(
+            "{:<32} {} ({} packets, spec {}{coverage})",
+            listed.name,
+            listed.description,
+            listed.packets,
+            listed.spec.join(", ")
+        ));
+    }
+    outcome
+}
+
+/// Prints the page about what the traces cover; what is missing without a reason is a failure.
+fn matrix(paths: &[PathBuf]) -> Outcome {
+    let loaded: Result<Vec<Trace>, _> = paths.iter().map(|path| Trace::load(path)).collect();
+    match loaded {
+        Ok(traces) => {
+            let (page, unexplained) = suite::matrix::render(&traces);
+            say(page.trim_end());
+            if unexplained.is_empty() {
+                return Outcome::Passed;
+            }
+            let missing = format!("in no trace: {}", unexplained.join(", "));
+            complain(missing, Outcome::Failed)
+        }
+        Err(error) => complain(error, Outcome::Unfit),
+    }
+}

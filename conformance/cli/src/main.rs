@@ -1,0 +1,101 @@
+//! The conformance suite on the command line.
+//!
+//! Exit status: 0 if everything passed, 1 if something failed, 2 for wrong usage or an unfit
+//! environment, with one line on what is wrong and how to mend it.
+
+mod check;
+mod drive;
+mod interop;
+mod job;
+mod list;
+mod progress;
+mod record;
+mod run;
+mod show;
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Checks implementations of the EFA RDM protocol against recorded traces and the specification.
+#[derive(Parser)]
+#[command(name = "efa-conformance", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Replay traces: each endpoint in turn is played by the implementation under test, the others
+    /// send what was recorded.
+    Run(run::Run),
+    /// Record a trace: stock libfabric on both sides, each on an emulated host of its own.
+    Record(record::Record),
+    /// Check a capture against the rules of the protocol.
+    Check(check::Check),
+    /// Show every field of every packet of a capture.
+    Show(show::Show),
+    /// List traces and what they are about.
+    List(list::List),
+    /// Run the software that must work on emulated devices, and say what was measured.
+    Interop(interop::Interop),
+    /// Play an endpoint as `run --dut exec:COMMAND` drives it, with stock libfabric or the engine
+    /// (docs/driver.md).
+    Drive(drive::Drive),
+    /// Run traces as `run --jobs` says.
+    #[command(hide = true)]
+    Job,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outcome {
+    Passed,
+    Failed,
+    /// Wrong usage or an unfit environment.
+    Unfit,
+}
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Passed => ExitCode::SUCCESS,
+            Outcome::Failed => ExitCode::from(1),
+            Outcome::Unfit => ExitCode::from(2),
+        }
+    }
+}
+
+/// Says what is wrong, in one line unless there is more to it.
+fn complain(error: impl Display, outcome: Outcome) -> Outcome {
+    eprintln!("efa-conformance: {error}");
+    outcome
+}
+
+/// Prints a line of results. A reader that went away (`| head`) is no error of ours.
+fn say(text: impl Display) {
+    match writeln!(io::stdout(), "{text}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("efa-conformance: cannot write to standard output: {error}");
+        }
+        _ => {}
+    }
+}
+
+/// Runs the command that the process's arguments name.
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Record(arguments) => record::record(&arguments),
+        Command::Interop(arguments) => interop::interop(&arguments),
+        Command::Check(arguments) => check::check(&arguments),
+        Command::Show(arguments) => show::run(&arguments),
+        Command::List(arguments) => list::run(&arguments),
+        Command::Drive(arguments) => drive::drive(&arguments),
+        Command::Job => job::job(),
+    };
+    outcome.into()
+}

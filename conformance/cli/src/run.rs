@@ -1,0 +1,274 @@
+//! `run`: replaying traces.
+
+use std::collections::BTreeMap;
+use std::num::{NonZeroU16, NonZeroUsize};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::progress::Progress;
+use crate::{Outcome, complain, say};
+use efa_conformance::compare::Severity;
+use efa_conformance::drive::Identity;
+use efa_conformance::drive::serve::Engine;
+use efa_conformance::libfabric::Library;
+use efa_conformance::player::{ANSWER_TIME, Player, Program, split_words};
+use efa_conformance::replay::hw::Outside;
+use efa_conformance::suite::expected::Expected;
+use efa_conformance::suite::runner::Settings;
+use efa_conformance::suite::{self, Case, Options, Results, Summary, jobs};
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum BackendChoice {
+    /// The deterministic emulator, in this process.
+    Emu,
+    /// Verbs: an EFA device, or the emulated one of `efa-emu run`.
+    Hw,
+    /// Both.
+    All,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Dut {
+    Core,
+    Libfabric,
+    Exec(Vec<String>),
+}
+
+impl FromStr for Dut {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match (text, text.strip_prefix("exec:")) {
+            ("core", _) => Ok(Dut::Core),
+            ("libfabric", _) => Ok(Dut::Libfabric),
+            (_, Some(command)) => split_words(command).map(Dut::Exec).map_err(|problem| {
+                format!(
+                    "the command is not usable: {problem}; write for example exec:'./program -x'"
+                )
+            }),
+            _ => Err(
+                "write `core`, `libfabric`, or `exec:` and the command that starts a program \
+                      of yours (docs/driver.md)"
+                    .into(),
+            ),
+        }
+    }
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Run {
+    /// Traces, or directories of traces.
+    #[arg(default_value = "traces")]
+    traces: Vec<PathBuf>,
+    /// Where the two sides meet.
+    #[arg(long, value_enum, default_value = "emu")]
+    backend: BackendChoice,
+    /// What is under test: `core`, the protocol engine; `libfabric`, stock libfabric; or
+    /// `exec:COMMAND`, a program of yours that speaks the driver protocol (docs/driver.md). The
+    /// latter two only with `--backend hw`.
+    #[arg(long, value_name = "WHAT", default_value = "core")]
+    dut: Dut,
+    /// How long a program under test may take to answer a command before it counts as hung.
+    #[arg(long, value_name = "SECONDS", default_value_t = ANSWER_TIME.as_secs(),
+          value_parser = clap::value_parser!(u64).range(1..))]
+    answer_time: u64,
+    /// The commit that what is under test was built from, for the reports.
+    #[arg(long, value_name = "COMMIT")]
+    commit: Option<String>,
+    /// The libfabric to put under test.
+    #[arg(long, value_name = "PATH", default_value = Library::DEFAULT)]
+    libfabric: PathBuf,
+    /// Also replay each trace in this many different networks that reorder, lose and refuse packets;
+    /// the applications must see the same.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seeds: u64,
+    /// Run this many traces at once, each in an emulated fabric of its own; rules armed on the fabric
+    /// of this process then hold for none of them.
+    #[arg(long, value_name = "N", default_value = "1")]
+    jobs: NonZeroU16,
+    /// Also fail on what an implementation should do but need not.
+    #[arg(long)]
+    strict: bool,
+    /// Where captures of failed cases go; the default is in the directory for temporary files.
+    #[arg(long, value_name = "DIRECTORY")]
+    captures: Option<PathBuf>,
+    /// The cases that what is under test is known to fail, and why (docs/conformance.md). The default
+    /// for releases of stock libfabric is what is known of them.
+    #[arg(long, value_name = "FILE")]
+    expected: Option<PathBuf>,
+    /// Only traces whose name contains this.
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Write the results as JUnit XML.
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Write the results as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the results as a page of HTML.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &Run) -> Outcome {
+    let outside = match &arguments.dut {
+        Dut::Core => None,
+        Dut::Libfabric => Some(Program::Libfabric {
+            library: arguments.libfabric.clone(),
+        }),
+        Dut::Exec(words) => Some(Program::Exec {
+            words: words.clone(),
+        }),
+    }
+    .map(|program| Outside {
+        program,
+        limit: Duration::from_secs(arguments.answer_time),
+    });
+    if outside.is_some() && arguments.backend != BackendChoice::Hw {
+        let problem = "only the engine runs in the emulator of this process; put other \
+                       implementations under test with --backend hw";
+        return complain(problem, Outcome::Unfit);
+    }
+    let paths = match suite::find_traces(&arguments.traces, arguments.filter.as_deref()) {
+        Ok(paths) => paths,
+        Err(problem) => return complain(problem, Outcome::Unfit),
+    };
+    let wants = |choice| arguments.backend == choice || arguments.backend == BackendChoice::All;
+    let mut under_test = match outside.as_ref().map_or(Ok(Engine::identity()), identify) {
+        Ok(identity) => identity,
+        Err(problem) => return complain(problem, Outcome::Unfit),
+    };
+    under_test.commit = arguments.commit.clone().or(under_test.commit);
+    say(format_args!("under test: {}", under_test.details()));
+    let options = Options {
+        seeds: arguments.seeds,
+        fail_on: if arguments.strict {
+            Severity::Should
+        } else {
+            Severity::Must
+        },
+        captures: Some(
+            arguments
+                .captures
+                .clone()
+                .unwrap_or_else(|| std::env::temp_dir().join("efa-conformance-failed")),
+        ),
+    };
+    let expected = match &arguments.expected {
+        None => Expected::of(&under_test),
+        Some(path) => match Expected::load(path) {
+            Ok(expected) => expected,
+            Err(problem) => return complain(problem, Outcome::Unfit),
+        },
+    };
+    let settings = Settings {
+        emu: wants(BackendChoice::Emu),
+        hw: wants(BackendChoice::Hw),
+        outside,
+        dut: under_test.name.clone(),
+        options,
+    };
+    let progress = Progress::new(paths.len());
+    let mut cases: Vec<Case> = Vec::new();
+    let mut unfit = Vec::new();
+    let jobs = NonZeroUsize::from(arguments.jobs);
+    let ran = jobs::run_all(
+        &paths,
+        &settings,
+        jobs,
+        super::job::command,
+        |path, mut ended| {
+            for case in &mut ended.cases {
+                expected.judge(case);
+            }
+            progress.begin(&suite::name_of(path));
+            progress.end(&ended.cases);
+            cases.extend(ended.cases);
+            unfit.extend(ended.unfit);
+        },
+    );
+    progress.finish();
+    if let Err(problem) = ran {
+        return complain(problem, Outcome::Unfit);
+    }
+    say_causes(&cases, arguments);
+    say(Summary::of(&cases));
+    let results = Results { under_test, cases };
+    for problem in &unfit {
+        eprintln!("efa-conformance: {problem}");
+    }
+    let reports: [(&Option<PathBuf>, Writer); 3] = [
+        (&arguments.junit, suite::junit::write),
+        (&arguments.json, suite::json::write),
+        (&arguments.html, suite::html::write),
+    ];
+    for (path, write) in reports {
+        if let Some(path) = path
+            && let Err(error) = write(&results, path)
+        {
+            let problem = format!("cannot write {}: {error}", path.display());
+            return complain(problem, Outcome::Unfit);
+        }
+    }
+    if results.cases.iter().any(Case::failed) {
+        Outcome::Failed
+    } else if !unfit.is_empty() {
+        Outcome::Unfit
+    } else {
+        Outcome::Passed
+    }
+}
+
+/// Says why cases failed, and how to repeat one of each kind.
+fn say_causes(cases: &[Case], arguments: &Run) {
+    let causes = suite::causes(cases);
+    if causes.is_empty() {
+        return;
+    }
+    say("\nfailed, by the first thing that went wrong:");
+    for cause in causes {
+        let first = cause.cases[0];
+        say(format_args!("  {} of {}", cause.cases.len(), cause.text));
+        let dut = match &arguments.dut {
+            Dut::Core => String::new(),
+            Dut::Libfabric => {
+                format!(
+                    " --dut libfabric --libfabric {}",
+                    arguments.libfabric.display()
+                )
+            }
+            Dut::Exec(words) => format!(" --dut \"exec:{}\"", words.join(" ")),
+        };
+        let strict = if arguments.strict { " --strict" } else { "" };
+        say(format_args!(
+            "      efa-conformance run {} --backend {}{dut}{strict}",
+            first.path.display(),
+            first.backend,
+        ));
+    }
+}
+
+/// Starts a program once to hear what it is: one that cannot be started at all, or that is no program
+/// for this, is no result of any case.
+fn identify(outside: &Outside) -> Result<Identity, String> {
+    let started = Player::launch_here(
+        "under-test",
+        &outside.program,
+        &BTreeMap::new(),
+        outside.limit,
+    );
+    let identity = started.and_then(|mut player| player.identity());
+    identity.map_err(|error| match &outside.program {
+        Program::Exec { words } => format!(
+            "--dut exec:{}: {error}; it has to answer `hello version=1` on its standard output \
+             (docs/driver.md)",
+            words.join(" ")
+        ),
+        _ => error.to_string(),
+    })
+}
+
+type Writer = fn(&Results, &Path) -> std::io::Result<()>;

@@ -1,0 +1,120 @@
+//! `examples/eager.c`, a driver in C over plain verbs: built as its README says, and put under test.
+//!
+//! Needs `efa-emu` beside the program (`cargo build --workspace`), a C compiler and rdma-core's headers;
+//! without the latter two the tests say so.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The traces of eager messages and handshakes.
+const EAGER: [&str; 13] = [
+    "burst-before-handshake",
+    "cq-data",
+    "eager-tagged",
+    "eager-untagged",
+    "handshake-raw-address",
+    "inject",
+    "ping-pong",
+    "truncation",
+    "two-senders",
+    "unexpected-tagged",
+    "unexpected-untagged",
+    "unknown-sender",
+    "zero-length",
+];
+/// Traces of other subprotocols, and what the program says that it does not do.
+const OTHERS: [(&str, &str); 5] = [
+    ("delivery-complete", "delivery complete"),
+    ("long-cts", "long messages"),
+    ("medium-untagged", "packets of type"),
+    ("read-emulated", "read id="),
+    ("write-emulated", "register id="),
+];
+
+fn checkout() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The commands of the README: the one that compiles, and the one that runs.
+fn commands() -> [String; 2] {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/README.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let block = text.split("```").nth(1).unwrap();
+    let lines: Vec<&str> = block.trim().lines().collect();
+    let [compile, run] = lines[..] else {
+        panic!("{lines:?}");
+    };
+    [compile.to_owned(), run.to_owned()]
+}
+
+#[test]
+fn it_is_short() {
+    let path = checkout().join("conformance/examples/eager.c");
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(text.lines().count() <= 300);
+    assert!(text.lines().all(|line| line.len() <= 100));
+}
+
+#[test]
+fn it_passes_the_cases_of_eager_messages_in_every_role() {
+    let conformance = Path::new(env!("CARGO_BIN_EXE_efa-conformance"));
+    let programs = conformance.parent().unwrap();
+    let [compile, run] = commands();
+    let directory = tempfile::tempdir().unwrap();
+    let shell = |command: &str| {
+        let path = std::env::var("PATH").unwrap_or_default();
+        Command::new("sh")
+            .args(["-ec", command])
+            .current_dir(directory.path())
+            .env("PATH", format!("{}:{path}", programs.display()))
+            .output()
+            .unwrap()
+    };
+    // The README's commands are run in a checkout.
+    for name in ["conformance", "traces"] {
+        std::os::unix::fs::symlink(checkout().join(name), directory.path().join(name)).unwrap();
+    }
+    let output = shell(&compile);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if said.contains("efadv.h: No such file") || said.contains("cc: not found") {
+        println!("SKIPPED: no C compiler, or rdma-core's headers are not installed: {said}");
+        return;
+    }
+    assert!(output.status.success() && said.is_empty(), "{said}");
+    let traces = EAGER
+        .iter()
+        .chain(OTHERS.iter().map(|(name, _)| name))
+        .map(|name| format!(" traces/{name}.pcapng"))
+        .collect::<String>();
+    let run = run.replace(" traces", &traces) + " --json results.json";
+    let output = shell(&run);
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{printed}");
+    let results = std::fs::read(directory.path().join("results.json")).unwrap();
+    let results: serde_json::Value = serde_json::from_slice(&results).unwrap();
+    assert_eq!(results["under_test"]["name"], "eager.c");
+    let cases = results["cases"].as_array().unwrap();
+    let of = |name: &str| -> Vec<&serde_json::Value> {
+        cases.iter().filter(|case| case["trace"] == name).collect()
+    };
+    for name in EAGER {
+        let cases = of(name);
+        assert!(cases.len() >= 2, "{name}");
+        for case in cases {
+            assert_eq!(case["result"], "passed", "{case}");
+        }
+    }
+    for (name, reason) in OTHERS {
+        let cases = of(name);
+        assert!(cases.len() >= 2, "{name}");
+        for case in &cases {
+            assert_eq!(case["result"], "unsupported", "{case}");
+        }
+        let named = cases.iter().any(|case| {
+            case["reason"]
+                .as_str()
+                .is_some_and(|text| text.contains(reason))
+        });
+        assert!(named, "{name}: {reason}: {cases:?}");
+    }
+}

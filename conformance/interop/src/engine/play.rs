@@ -1,0 +1,172 @@
+//! Playing a cell's scenario, and what it leaves behind.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use efa_core::rules::Severity;
+use efa_core::wire::{ExtraFeatures, Header};
+
+use super::capture::{packets, sent_by};
+use super::release::Fetched;
+use crate::{Bench, CellResult, Unmet};
+use efa_conformance::check;
+use efa_conformance::conduct::ConductError;
+use efa_conformance::merge::merge;
+use efa_conformance::record;
+use efa_conformance::scenario::Scenario;
+use efa_conformance::trace::Capture;
+
+/// The name of the capture of all hosts, and of the scenario beside it.
+pub(super) const CELL: &str = "cell";
+
+/// A scenario that was played, to its end or not.
+pub(super) struct Played {
+    /// The traffic of all hosts.
+    pub(super) capture: Capture,
+    /// Why it was not played to its end.
+    pub(super) stopped: Option<String>,
+    /// Where applications saw something else than the scenario says, and rules of the protocol that
+    /// the traffic breaks.
+    pub(super) problems: Vec<String>,
+}
+
+/// Plays a scenario. It stays beside its captures, so that it can be played again with
+/// `efa-conformance record`.
+pub(super) fn play(bench: &Bench, fetched: &Fetched, text: &str) -> Result<Played, Unmet> {
+    play_staged(bench, fetched, text, "")
+}
+
+/// As [`play`], with the rules of `faults` in the network.
+pub(super) fn play_staged(
+    bench: &Bench,
+    fetched: &Fetched,
+    text: &str,
+    faults: &str,
+) -> Result<Played, Unmet> {
+    let path = bench.directory().join(CELL).with_extension("toml");
+    std::fs::write(&path, text).map_err(Unmet::failed)?;
+    let scenario = Scenario::parse(&path, text).map_err(Unmet::failed)?;
+    let directory = bench.directory();
+    let file = directory.join("faults.toml");
+    let mut rules = None;
+    if !faults.is_empty() {
+        std::fs::write(&file, faults).map_err(Unmet::failed)?;
+        rules = Some(file.as_path());
+    }
+    let (stopped, mut problems) = match record::play(
+        &scenario,
+        bench.launcher(),
+        &fetched.stock,
+        Some(directory),
+        rules,
+    ) {
+        Ok((transcript, _)) => (None, transcript.problems),
+        // The machine has another release than the cell is about.
+        Err(error @ ConductError::Version { .. }) => {
+            return Err(Unmet::Skipped(error.to_string()));
+        }
+        Err(error) => (Some(error.to_string()), Vec::new()),
+    };
+    let hosts: Vec<PathBuf> = scenario
+        .endpoints
+        .iter()
+        .map(|endpoint| bench.capture(&endpoint.name))
+        .collect();
+    let merged = bench.capture(CELL);
+    let comments = std::slice::from_ref(&scenario.description);
+    let loaded = merge(&hosts, comments, &[], &merged)
+        .map_err(|error| error.to_string())
+        .and_then(|_| Capture::load(&merged).map_err(|error| error.to_string()));
+    let capture = loaded.map_err(|error| {
+        // Without a capture there is nothing but the reason.
+        Unmet::Failed(
+            stopped
+                .iter()
+                .cloned()
+                .chain([error])
+                .collect::<Vec<_>>()
+                .join("\n"),
+        )
+    })?;
+    problems.extend(capture.damage.iter().cloned());
+    let checked = check::check(&capture);
+    problems.extend(checked.worse_than(Severity::Note).map(ToString::to_string));
+    Ok(Played {
+        capture,
+        stopped,
+        problems,
+    })
+}
+
+impl Played {
+    /// How many packets or device operations of each kind a host sent.
+    pub(super) fn sent_by(&self, host: &str) -> BTreeMap<String, usize> {
+        sent_by(&self.capture, host)
+    }
+
+    /// What the cell comes to, given what was seen and what is wrong with that.
+    pub(super) fn judge(self, seen: Vec<String>, missing: Vec<String>) -> CellResult {
+        let seen = seen.join(", ");
+        let problems: Vec<String> = self
+            .stopped
+            .into_iter()
+            .chain(self.problems)
+            .chain(missing)
+            .collect();
+        if problems.is_empty() {
+            Ok(seen)
+        } else {
+            let lines = [problems, vec![format!("seen: {seen}")]].concat();
+            Err(Unmet::Failed(lines.join("\n")))
+        }
+    }
+}
+
+/// Compares what a host sent with what it has to send.
+#[derive(Default)]
+pub(super) struct Tally {
+    pub(super) seen: Vec<String>,
+    pub(super) missing: Vec<String>,
+}
+
+impl Tally {
+    /// Packets of these kinds must be there.
+    pub(super) fn require(&mut self, played: &Played, host: &str, kinds: &[&str]) {
+        let sent = played.sent_by(host);
+        for kind in kinds {
+            match sent.get(*kind) {
+                Some(count) => self.seen.push(format!("{count} {kind}")),
+                None => self
+                    .missing
+                    .push(format!("{host} sent no {kind}, only {sent:?}")),
+            }
+        }
+    }
+
+    /// Packets of these kinds must not be there.
+    pub(super) fn forbid(&mut self, played: &Played, host: &str, kinds: &[&str]) {
+        let sent = played.sent_by(host);
+        for kind in kinds {
+            if let Some(count) = sent.get(*kind) {
+                self.missing.push(format!("{host} sent {count} {kind}"));
+            }
+        }
+    }
+
+    /// A host's HANDSHAKE must say that its device takes writes with immediate data without a receive,
+    /// or must not.
+    pub(super) fn unsolicited(&mut self, played: &Played, host: &str, expected: bool) {
+        let features = packets(&played.capture, host).find_map(|packet| match packet.header {
+            Header::Handshake(handshake) => Some(handshake.extra_info.features()),
+            _ => None,
+        });
+        let found =
+            features.map(|features| features.contains(ExtraFeatures::UNSOLICITED_WRITE_RECV));
+        if found != Some(expected) {
+            self.missing.push(format!(
+                "{host}: unsolicited write receive in its HANDSHAKE: expected {expected}, actual \
+                 {found:?}"
+            ));
+        }
+    }
+}

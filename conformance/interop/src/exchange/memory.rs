@@ -1,0 +1,240 @@
+//! Reading, writing and changing a peer's memory.
+
+use std::time::{Duration, Instant};
+
+use super::pair::{Pair, STALLED};
+use super::{INITIATOR, TARGET, at};
+use crate::Unmet;
+use efa_conformance::application::{Request, Started, Token};
+use efa_conformance::drive::{Command, Event};
+use efa_conformance::operation::{
+    AtomicAction, AtomicFunction, Payload, RegionAccess, Remote, pattern,
+};
+
+/// How often memory is looked at that a peer should have written.
+const LOOK: Duration = Duration::from_millis(20);
+/// Up to how many bytes are compared: two operands have to fit into a packet.
+const COMPARED: usize = 4000;
+
+impl Pair<'_> {
+    fn register(&mut self, payload: Payload) -> Result<(Token, Remote), Unmet> {
+        let access = vec![RegionAccess::RemoteRead, RegionAccess::RemoteWrite];
+        let (operation, started) =
+            self.start(TARGET, Request::Register { payload, access }, None)?;
+        match started {
+            Started::Region(remote) => Ok((operation.1, remote)),
+            Started::Operation => Err(Unmet::Failed("registering gave no memory".into())),
+        }
+    }
+
+    pub(super) fn read_and_write(&mut self, size: usize) -> Result<(), Unmet> {
+        let seed = self.tokens;
+        let initial = Payload { length: size, seed };
+        let (region, remote) = self.register(initial)?;
+        let read = Request::Read {
+            from: TARGET,
+            remote,
+            length: size,
+        };
+        self.begin(INITIATOR, read, Some(seed))
+            .and_then(|operation| self.wait(operation, Some(size)))
+            .map_err(|unmet| at(unmet, "read"))?;
+        self.count(size);
+        let written = self.write(size, remote, None)?;
+        // The initiator's completion does not say that the bytes have arrived.
+        self.await_bytes(region, written, STALLED)
+            .map_err(|unmet| at(unmet, "write"))?;
+        self.count(size);
+        Ok(())
+    }
+
+    pub(super) fn write_with_data(&mut self, size: usize) -> Result<(), Unmet> {
+        let blank = Payload {
+            length: size,
+            seed: self.tokens,
+        };
+        let (region, remote) = self.register(blank)?;
+        let data = 0x4321_8765;
+        let written = self.write(size, remote, Some(data))?;
+        // The data says that the bytes are there.
+        self.await_data(data)
+            .and_then(|()| self.await_bytes(region, written, Duration::ZERO))
+            .map_err(|unmet| at(unmet, "write"))?;
+        self.count(size);
+        Ok(())
+    }
+
+    fn write(&mut self, size: usize, remote: Remote, data: Option<u64>) -> Result<Payload, Unmet> {
+        let payload = Payload {
+            length: size,
+            seed: self.tokens,
+        };
+        let write = Request::Write {
+            to: TARGET,
+            remote,
+            payload,
+            data,
+            delivery_complete: false,
+        };
+        self.begin(INITIATOR, write, None)
+            .and_then(|operation| self.wait(operation, None))
+            .map_err(|unmet| at(unmet, "write"))?;
+        Ok(payload)
+    }
+
+    fn await_data(&mut self, data: u64) -> Result<(), Unmet> {
+        let begin = Instant::now();
+        while self.written.is_empty() {
+            self.listen()?;
+            if begin.elapsed() > STALLED || self.bench.left().is_zero() {
+                return Err(Unmet::Failed("its data never arrives".into()));
+            }
+        }
+        match std::mem::take(&mut self.written)[..] {
+            [arrived] if arrived == data => Ok(()),
+            ref arrived => Err(Unmet::Failed(format!(
+                "the data that arrives is {arrived:x?}"
+            ))),
+        }
+    }
+
+    /// Looks at memory until it holds the message, for at most `patience`.
+    fn await_bytes(
+        &mut self,
+        token: Token,
+        payload: Payload,
+        patience: Duration,
+    ) -> Result<(), Unmet> {
+        let begin = Instant::now();
+        let check = Command::check(token, 0, payload);
+        loop {
+            let difference = match self.ask(TARGET, &check)?.difference() {
+                Ok(None) => return Ok(()),
+                Ok(Some(difference)) => difference,
+                Err(event) => return Err(self.unexpected(TARGET, &event)),
+            };
+            if begin.elapsed() >= patience || self.bench.left().is_zero() {
+                return Err(Unmet::Failed(difference.to_string()));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    pub(super) fn atomics(&mut self, count: usize) -> Result<(), Unmet> {
+        let length = count * size_of::<u64>();
+        let payload = |seed| Payload { length, seed };
+        let first = payload(self.tokens);
+        let (region, remote) = self.register(first)?;
+        let mut elements = words(first);
+        let mut seed = self.tokens;
+        // The message whose words the elements are, if it is one.
+        let mut known = Some(first);
+        let actions = [
+            AtomicAction::Update(AtomicFunction::Write),
+            AtomicAction::Fetch(AtomicFunction::Sum),
+            AtomicAction::Update(AtomicFunction::Xor),
+            AtomicAction::Update(AtomicFunction::Write),
+            AtomicAction::Read,
+            AtomicAction::Fetch(AtomicFunction::Write),
+            AtomicAction::Update(AtomicFunction::Sum),
+            AtomicAction::Update(AtomicFunction::Write),
+        ];
+        for action in actions {
+            seed += 1;
+            let operand = payload(seed << 32);
+            let function = match action {
+                AtomicAction::Update(function) | AtomicAction::Fetch(function) => Some(function),
+                AtomicAction::Read | AtomicAction::CompareSwap(_) => None,
+            };
+            self.atomic(remote, action, operand, known.map(|payload| payload.seed))?;
+            if let Some(function) = function {
+                for (element, operand) in elements.iter_mut().zip(words(operand)) {
+                    *element = function.apply(*element, operand);
+                }
+                known = (function == AtomicFunction::Write).then_some(operand);
+            }
+            self.await_words(region, &elements)
+                .map_err(|unmet| at(unmet, &format!("{action:?}")))?;
+            self.count(length);
+        }
+        // Once the comparison holds, once it does not.
+        if length <= COMPARED
+            && let Some(held) = known
+        {
+            let swapped = payload((seed + 1) << 32);
+            let refused = payload((seed + 2) << 32);
+            self.atomic(
+                remote,
+                AtomicAction::CompareSwap(held),
+                swapped,
+                Some(held.seed),
+            )?;
+            self.await_words(region, &words(swapped))
+                .map_err(|unmet| at(unmet, "swap"))?;
+            self.atomic(
+                remote,
+                AtomicAction::CompareSwap(held),
+                refused,
+                Some(swapped.seed),
+            )?;
+            self.await_words(region, &words(swapped))
+                .map_err(|unmet| at(unmet, "no swap"))?;
+            self.count(2 * length);
+        }
+        Ok(())
+    }
+
+    /// Does one atomic; what it fetches must be the message of seed `old`.
+    fn atomic(
+        &mut self,
+        remote: Remote,
+        action: AtomicAction,
+        operand: Payload,
+        old: Option<u64>,
+    ) -> Result<(), Unmet> {
+        let fetches = !matches!(action, AtomicAction::Update(_));
+        let request = Request::Atomic {
+            to: TARGET,
+            remote,
+            action,
+            operand,
+            delivery_complete: false,
+        };
+        let operation = self.begin(INITIATOR, request, old.filter(|_| fetches))?;
+        let result = self.wait(operation, fetches.then_some(operand.length));
+        result
+            .map(drop)
+            .map_err(|unmet| at(unmet, &format!("{action:?}")))
+    }
+
+    fn await_words(&mut self, token: Token, expected: &[u64]) -> Result<(), Unmet> {
+        let begin = Instant::now();
+        loop {
+            let found = match self.ask(TARGET, &Command::Dump { id: token })? {
+                Event::Memory { bytes } => words_of(&bytes.0),
+                event => return Err(self.unexpected(TARGET, &event)),
+            };
+            if found == expected {
+                return Ok(());
+            }
+            if begin.elapsed() > STALLED || self.bench.left().is_zero() {
+                let wrong = found
+                    .iter()
+                    .zip(expected)
+                    .position(|(found, expected)| found != expected)
+                    .unwrap_or(found.len());
+                return Err(Unmet::Failed(format!("element {wrong} of memory is wrong")));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+fn words(payload: Payload) -> Vec<u64> {
+    words_of(&pattern::bytes(payload.seed, payload.length))
+}
+
+fn words_of(bytes: &[u8]) -> Vec<u64> {
+    let (words, _) = bytes.as_chunks();
+    words.iter().copied().map(u64::from_le_bytes).collect()
+}

@@ -1,0 +1,249 @@
+//! Two endpoints and what they say.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::{INITIATOR, Party, TARGET, Verified};
+use crate::{Bench, Unmet};
+use efa_conformance::application::{Report, Request, Started, Token};
+use efa_conformance::drive::{Bytes, Command, Event};
+use efa_conformance::player::{self, Player, PlayerError};
+
+/// How long operations may take without any of them completing.
+pub(super) const STALLED: Duration = Duration::from_secs(30);
+/// How long to wait for something to be said.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Lines of standard error that a failure shows.
+const SHOWN: usize = 12;
+
+impl From<PlayerError> for Unmet {
+    fn from(error: PlayerError) -> Self {
+        Unmet::failed(error)
+    }
+}
+
+/// An operation in flight: at which endpoint, and its name there.
+pub(super) type Operation = (usize, Token);
+
+pub(super) struct Pair<'a> {
+    pub(super) bench: &'a Bench<'a>,
+    pub(super) players: [Player; 2],
+    logs: [PathBuf; 2],
+    pub(super) tokens: Token,
+    reports: HashMap<Operation, Report>,
+    /// Completion data of writes to the target's memory.
+    pub(super) written: Vec<u64>,
+    /// What endpoints said outside of any operation.
+    said: Vec<String>,
+    pub(super) verified: Verified,
+}
+
+impl<'a> Pair<'a> {
+    pub(super) fn open(bench: &'a Bench<'a>, parties: [&Party; 2]) -> Result<Self, Unmet> {
+        let names = ["a", "b"];
+        let logs = names.map(|name| bench.directory().join(format!("{name}.log")));
+        let launch = |at: usize| {
+            let host = player::Host {
+                name: names[at].into(),
+                log: Some(logs[at].clone()),
+                ..parties[at].host.clone()
+            };
+            Player::launch(bench.launcher(), &parties[at].program, &host)
+        };
+        let players = [launch(INITIATOR)?, launch(TARGET)?];
+        let mut pair = Pair {
+            bench,
+            players,
+            logs,
+            tokens: 0,
+            reports: HashMap::new(),
+            written: Vec::new(),
+            said: Vec::new(),
+            verified: Verified::default(),
+        };
+        match pair.connect(parties) {
+            Err(Unmet::Failed(text)) => Err(pair.explained(text)),
+            Err(unmet) => Err(unmet),
+            Ok(()) => Ok(pair),
+        }
+    }
+
+    fn connect(&mut self, parties: [&Party; 2]) -> Result<(), Unmet> {
+        let mut addresses = Vec::new();
+        for (at, party) in parties.into_iter().enumerate() {
+            match self.ask(at, &Command::open(&party.opening))? {
+                Event::Opened { address } => addresses.push(address.0),
+                event => return Err(self.unexpected(at, &event)),
+            }
+        }
+        for (at, address) in addresses.into_iter().rev().enumerate() {
+            let peer = 1 - at;
+            let address = Bytes(address);
+            self.ask(at, &Command::Insert { peer, address })?;
+        }
+        for at in [INITIATOR, TARGET] {
+            self.ask(at, &Command::Progress {})?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn ask(&mut self, at: usize, command: &Command) -> Result<Event, Unmet> {
+        let mut aside = Vec::new();
+        let answer = self.players[at].ask(command, &mut aside)?;
+        for event in aside {
+            self.take(at, event);
+        }
+        Ok(answer)
+    }
+
+    fn take(&mut self, at: usize, event: Event) {
+        match event.into_report() {
+            Ok(report) => match (report.token, report.data) {
+                (Some(token), _) => {
+                    self.reports.insert((at, token), report);
+                }
+                (None, Some(data)) if at == TARGET => self.written.push(data),
+                (None, _) => self
+                    .said
+                    .push(format!("completed nothing of ours: {report:?}")),
+            },
+            Err(Event::Reported { text }) => {
+                let endpoint = self.players[at].endpoint();
+                self.said
+                    .push(format!("endpoint `{endpoint}` reported: {}", text.0));
+            }
+            Err(_) => {}
+        }
+    }
+
+    pub(super) fn unexpected(&self, at: usize, event: &Event) -> Unmet {
+        self.players[at].unexpected(event).into()
+    }
+
+    /// An error if an endpoint said something outside of any operation.
+    pub(super) fn reported(&mut self) -> Result<(), Unmet> {
+        if self.said.is_empty() {
+            Ok(())
+        } else {
+            Err(Unmet::Failed(std::mem::take(&mut self.said).join("\n")))
+        }
+    }
+
+    /// A failure with what the endpoints said around it.
+    pub(super) fn explained(&self, mut text: String) -> Unmet {
+        for line in &self.said {
+            text.push_str(&format!("\n{line}"));
+        }
+        for (player, log) in self.players.iter().zip(&self.logs) {
+            let log = std::fs::read_to_string(log).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            for line in &lines[lines.len().saturating_sub(SHOWN)..] {
+                text.push_str(&format!("\n{}: {line}", player.endpoint()));
+            }
+        }
+        Unmet::Failed(text)
+    }
+
+    /// Takes what endpoints say; returns whether they said anything.
+    pub(super) fn listen(&mut self) -> Result<bool, Unmet> {
+        let mut heard = false;
+        for at in [INITIATOR, TARGET] {
+            while let Some(event) = self.players[at].hear(PAUSE)? {
+                heard = true;
+                self.take(at, event);
+            }
+        }
+        Ok(heard)
+    }
+
+    /// Starts an operation, as soon as there is room for it.
+    pub(super) fn start(
+        &mut self,
+        at: usize,
+        request: Request,
+        seed: Option<u64>,
+    ) -> Result<(Operation, Started), Unmet> {
+        let token = self.tokens;
+        self.tokens += 1;
+        let command = Command::start(token, &request, seed);
+        let deadline = Instant::now() + STALLED.min(self.bench.left());
+        loop {
+            match self.ask(at, &command)?.into_started() {
+                Ok(started) => return Ok(((at, token), started)),
+                Err(Event::Again {}) if Instant::now() < deadline => {
+                    self.listen()?;
+                }
+                Err(Event::Again {}) => {
+                    return Err(Unmet::Failed(format!(
+                        "there is never room for it: {}",
+                        command.line()
+                    )));
+                }
+                Err(event) => return Err(self.unexpected(at, &event)),
+            }
+        }
+    }
+
+    pub(super) fn begin(
+        &mut self,
+        at: usize,
+        request: Request,
+        seed: Option<u64>,
+    ) -> Result<Operation, Unmet> {
+        Ok(self.start(at, request, seed)?.0)
+    }
+
+    /// Waits until an operation has completed, without an error and with the right bytes. If one
+    /// that it may depend on has failed, as the send that a receive waits for, that is the error.
+    pub(super) fn wait(
+        &mut self,
+        mut operation: Operation,
+        length: Option<usize>,
+    ) -> Result<Report, Unmet> {
+        let mut quiet_since = Instant::now();
+        let report = loop {
+            let mut failed = self
+                .reports
+                .iter()
+                .filter(|(_, report)| report.failure.is_some());
+            operation = failed.next().map_or(operation, |(failed, _)| *failed);
+            if let Some(report) = self.reports.remove(&operation) {
+                break report;
+            }
+            if self.listen()? {
+                quiet_since = Instant::now();
+            }
+            if quiet_since.elapsed() > STALLED || self.bench.left().is_zero() {
+                let endpoint = self.players[operation.0].endpoint();
+                return Err(Unmet::Failed(format!(
+                    "endpoint `{endpoint}` never completes it"
+                )));
+            }
+        };
+        if let Some(failure) = &report.failure {
+            let endpoint = self.players[operation.0].endpoint();
+            return Err(Unmet::Failed(format!(
+                "endpoint `{endpoint}` ends it with error {}: {}",
+                failure.code, failure.text
+            )));
+        }
+        if let Some(difference) = &report.difference {
+            return Err(Unmet::Failed(difference.to_string()));
+        }
+        if let Some(length) = length
+            && report.length != length as u64
+        {
+            return Err(Unmet::Failed(format!("{} bytes arrive", report.length)));
+        }
+        Ok(report)
+    }
+
+    pub(super) fn count(&mut self, bytes: usize) {
+        self.verified = self.verified
+            + Verified {
+                operations: 1,
+                bytes,
+            };
+    }
+}

@@ -1,0 +1,86 @@
+//! What all cells share: the programs of this workspace and the software of other releases.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Selection, Unmet};
+use efa_conformance::player::Launcher;
+
+/// The place where cells run.
+#[derive(Debug)]
+pub struct Lab {
+    /// The `efa-emu` and `efa-conformance` programs, and the start of the names of fabrics.
+    pub launcher: Launcher,
+    /// The scenarios that were asked for.
+    pub scenarios: Selection,
+    /// The project's directory.
+    root: PathBuf,
+}
+
+impl Lab {
+    /// A lab in the project's directory `root`, whose `scripts/userland` fetches software and whose
+    /// `target/interop` takes captures. The error names the remedy.
+    pub fn new(root: &Path, launcher: Launcher, scenarios: Selection) -> Result<Self, String> {
+        let root = std::fs::canonicalize(root).map_err(|error| error.to_string())?;
+        if !root.join(USERLAND).is_file() {
+            return Err(format!(
+                "{} has no {USERLAND}; run this in the project's directory",
+                root.display()
+            ));
+        }
+        Ok(Lab {
+            launcher,
+            scenarios,
+            root,
+        })
+    }
+
+    /// The project's directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where captures and other leftovers of cells go.
+    pub fn directory(&self) -> PathBuf {
+        self.root.join("target/interop")
+    }
+
+    /// Software of another release, fetched at the first use. What cannot be fetched is skipped.
+    pub fn userland(&self, name: &str) -> Result<Userland, Unmet> {
+        let skipped = |reason: &str| Unmet::Skipped(format!("{USERLAND} {name}: {reason}"));
+        // It bounds its own downloads.
+        let output = Command::new(self.root.join(USERLAND))
+            .arg(name)
+            .output()
+            .map_err(|error| skipped(&error.to_string()))?;
+        if !output.status.success() {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            return Err(skipped(errors.lines().last().unwrap_or("failed")));
+        }
+        let printed = String::from_utf8_lossy(&output.stdout);
+        Ok(Userland {
+            directory: printed.trim().into(),
+        })
+    }
+}
+
+/// The script, from the project's directory.
+const USERLAND: &str = "scripts/userland";
+
+/// Unpacked software of another release.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Userland {
+    directory: PathBuf,
+}
+
+impl Userland {
+    /// The directory, laid out as `scripts/userland` says.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The program that runs programs of it.
+    pub fn runner(&self) -> PathBuf {
+        self.directory.join("run")
+    }
+}

@@ -1,0 +1,116 @@
+//! Pairs of releases, each on an emulated host of its own.
+
+use std::time::Duration;
+
+use efa_emu::profile::Profile;
+
+use super::GROUP;
+use super::known;
+use super::release::{Release, V1_11, V1_11_RDMA, V1_17, V2_1, V2_1_SOLICITED, V2_5, V2_5_OPENMPI};
+use crate::exchange::{Topic, Verified, exchange};
+use crate::traffic::Traffic;
+use crate::{Bench, Cell, CellResult, Unmet};
+
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// Releases that meet each other in both directions.
+const RELEASES: [Release; 4] = [V1_11, V1_17, V2_1, V2_5];
+
+/// Pairs beyond those: another build of a release, and a release told to use RDMA.
+const OTHERS: [(Release, Release); 13] = [
+    (V2_5_OPENMPI, V1_11),
+    (V2_5_OPENMPI, V1_17),
+    (V2_5_OPENMPI, V2_1),
+    (V1_11, V2_5_OPENMPI),
+    (V1_17, V2_5_OPENMPI),
+    (V2_1, V2_5_OPENMPI),
+    (V2_5_OPENMPI, V2_5_OPENMPI),
+    (V2_5_OPENMPI, V2_5),
+    (V2_5, V2_5_OPENMPI),
+    (V1_11_RDMA, V1_11_RDMA),
+    (V1_11_RDMA, V1_17),
+    (V1_17, V1_11_RDMA),
+    (V1_11_RDMA, V2_5),
+];
+
+/// Generations of the device beside the default one.
+const PROFILES: [&str; 3] = ["efa0", "efa1", "efa3"];
+
+/// Devices of different generations: one with RDMA, one without.
+const MIXED: [[&str; 2]; 2] = [["efa2", "efa0"], ["efa0", "efa2"]];
+
+/// What depends on the generation.
+const ON_PROFILES: [Topic; 3] = [Topic::Messages, Topic::Rma, Topic::WriteData];
+
+pub(super) fn cells() -> Vec<Cell> {
+    let mut pairs: Vec<[Release; 2]> = Vec::new();
+    for initiator in RELEASES {
+        pairs.extend(RELEASES.map(|target| [initiator, target]));
+    }
+    pairs.extend(OTHERS.map(|(initiator, target)| [initiator, target]));
+    let mut cells = Vec::new();
+    for releases in pairs {
+        cells.extend(Topic::ALL.map(|topic| cell(releases, [Profile::DEFAULT; 2], topic)));
+    }
+    for target in [V2_5, V2_5_OPENMPI] {
+        let pair = [V2_1_SOLICITED, target];
+        cells.push(cell(pair, [Profile::DEFAULT; 2], Topic::WriteData));
+    }
+    for release in RELEASES {
+        let same = PROFILES.map(|profile| [profile; 2]);
+        for profiles in same.into_iter().chain(MIXED) {
+            cells.extend(ON_PROFILES.map(|topic| cell([release; 2], profiles, topic)));
+        }
+    }
+    cells
+}
+
+fn cell(releases: [Release; 2], profiles: [&'static str; 2], topic: Topic) -> Cell {
+    let side = |at: usize| match profiles[at] {
+        Profile::DEFAULT if profiles[0] == profiles[1] => releases[at].name.to_owned(),
+        profile => format!("{} {profile}", releases[at].name),
+    };
+    let name = format!("{} -> {}: {topic}", side(0), side(1));
+    Cell::new(GROUP, name, LIMIT, move |bench| {
+        let versions = releases.map(|release| release.version);
+        let result = measure(bench, releases, profiles, topic);
+        // It was told to do without the fault.
+        let fault = match releases[0].name == V2_1_SOLICITED.name {
+            true => None,
+            false => known::fault(versions, profiles, topic),
+        };
+        match (result, fault) {
+            (Err(Unmet::Failed(text)), Some(fault)) if fault.explains(&text) => Err(Unmet::Known {
+                reason: fault.reason.into(),
+                capture: bench.capture("a"),
+            }),
+            (Ok(_), Some(fault)) => Err(Unmet::Failed(format!(
+                "this works, but is listed as a fault of stock libfabric: {}",
+                fault.reason
+            ))),
+            (result, _) => result,
+        }
+    })
+}
+
+/// Small sizes are captured, large ones only counted.
+fn measure(bench: &Bench, releases: [Release; 2], profiles: [&str; 2], topic: Topic) -> CellResult {
+    let mut initiator = releases[0].party(bench, profiles[0])?;
+    let target = releases[1].party(bench, profiles[1])?;
+    let capture = bench.capture("a");
+    initiator.host.capture = Some(capture.clone());
+    let small = exchange(bench, [&initiator, &target], topic, &Topic::SMALL)?;
+    let traffic = Traffic::of(&capture)?;
+    initiator.host.capture = None;
+    let large = match topic {
+        Topic::Messages | Topic::Rma => {
+            exchange(bench, [&initiator, &target], topic, &Topic::LARGE)?
+        }
+        // Size changes nothing more about them.
+        _ => Verified::default(),
+    };
+    // What shows that it works is in the line; captures of what does not are kept.
+    std::fs::remove_file(&capture).map_err(Unmet::failed)?;
+    let [from, to] = profiles;
+    Ok(format!("{}; {from} to {to}; {traffic}", small + large))
+}

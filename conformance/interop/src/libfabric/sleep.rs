@@ -1,0 +1,333 @@
+//! Applications that sleep in `fi_cq_sread`: whether they sleep, and what wakes them.
+//!
+//! The kernel's accounts of the sleeping thread tell: who sleeps is not scheduled, and who polls does
+//! not leave his processor by himself. Neither depends on how busy the machine is.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::GROUP;
+use super::release::{Release, V1_11, V1_17, V2_1, V2_5, V2_5_OPENMPI};
+use crate::dialogue::installed;
+use crate::{Bench, Cell, CellResult, Running, Unmet};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The program, from the project's directory.
+const SOURCE: &str = "conformance/interop/libfabric/sleeper.c";
+const HEADER: &str = "/usr/include/rdma/fabric.h";
+
+const MESSAGES: usize = 3;
+
+/// What the program ends with if the queue cannot have a wait object, and what it prints then.
+const REFUSED: i32 = 3;
+const NOT_IMPLEMENTED: &str = "refused: Function not implemented (-38)";
+
+/// How long a thread's accounts stay the same before it is taken to sleep.
+const SETTLED: Duration = Duration::from_millis(100);
+
+/// The most processor time that one look for messages may take.
+const ONE_LOOK: Duration = Duration::from_micros(500);
+
+/// What a release makes of it.
+#[derive(Clone, Copy, Debug)]
+enum Sleep {
+    /// It has no completion queues with wait objects for this fabric, on any device.
+    Refused,
+    /// In the kernel, until the device raises an event.
+    UntilMessage,
+    /// As above, but libfabric looks after its shared memory, too, each millisecond.
+    InRounds,
+}
+
+struct Case {
+    release: Release,
+    /// A pattern of the fabric's name.
+    fabric: &'static str,
+    /// The environment, and what the cell's name says of it.
+    variation: Option<(&'static str, [&'static str; 2])>,
+    sleep: Sleep,
+}
+
+const NO_SHM: (&str, [&str; 2]) = (" without shm", ["FI_EFA_ENABLE_SHM_TRANSFER", "0"]);
+
+const fn case(release: Release, fabric: &'static str, sleep: Sleep) -> Case {
+    Case {
+        release,
+        fabric,
+        variation: None,
+        sleep,
+    }
+}
+
+const fn without_shm(release: Release) -> Case {
+    Case {
+        variation: Some(NO_SHM),
+        ..case(release, "efa", Sleep::UntilMessage)
+    }
+}
+
+const CASES: [Case; 9] = [
+    case(V1_11, "EFA-*", Sleep::Refused),
+    case(V1_17, "efa", Sleep::Refused),
+    case(V2_1, "efa", Sleep::Refused),
+    case(V2_1, "efa-direct", Sleep::Refused),
+    case(V2_5, "efa-direct", Sleep::UntilMessage),
+    case(V2_5, "efa", Sleep::InRounds),
+    without_shm(V2_5),
+    case(V2_5_OPENMPI, "efa-direct", Sleep::UntilMessage),
+    without_shm(V2_5_OPENMPI),
+];
+
+pub(super) fn cells() -> Vec<Cell> {
+    let cell = |case: &'static Case| {
+        let Case {
+            release, fabric, ..
+        } = case;
+        let variation = case.variation.map_or("", |(name, _)| name);
+        let name = format!("{} fi_cq_sread -f {fabric}{variation}", release.name);
+        Cell::new(GROUP, name, LIMIT, move |bench| measure(bench, case))
+    };
+    CASES.iter().map(cell).collect()
+}
+
+/// Compiles the program against the machine's headers; every release's library has its interface.
+fn compile(bench: &Bench) -> Result<PathBuf, Unmet> {
+    let compiler = installed("cc", "gcc")?;
+    if !PathBuf::from(HEADER).is_file() {
+        return Err(Unmet::Skipped(format!(
+            "{HEADER} is missing (Debian package libfabric-dev)"
+        )));
+    }
+    let program = bench.directory().join("sleeper");
+    let mut command = Command::new(compiler);
+    command
+        .args(["-O2", "-o"])
+        .arg(&program)
+        .arg(bench.lab().root().join(SOURCE))
+        .arg("-lfabric");
+    Running::start(bench, format!("compile {SOURCE}"), command)?.success()?;
+    Ok(program)
+}
+
+fn measure(bench: &Bench, case: &Case) -> CellResult {
+    let program = compile(bench)?.display().to_string();
+    let host = |name| -> Result<_, Unmet> {
+        let host = case.release.host(bench, name)?;
+        Ok(match case.variation {
+            Some((_, [variable, value])) => host.env(variable, value),
+            None => host,
+        })
+    };
+    let count = MESSAGES.to_string();
+    let mut sleeper = host("sleeper")?.start(&[&program, "sleep", case.fabric, &count])?;
+    if let Sleep::Refused = case.sleep {
+        let finished = sleeper.wait()?;
+        let said = finished.stdout.trim();
+        if finished.status.code() != Some(REFUSED) || said != NOT_IMPLEMENTED {
+            return Err(Unmet::Failed(format!(
+                "{}: not refused\n{said}\n{}",
+                finished.status, finished.stderr
+            )));
+        }
+        return Ok(format!("fi_cq_open with a wait object: {said}"));
+    }
+    // The address ends with a full stop.
+    sleeper.printed(".\n")?;
+    let (thread, address) = introduction(&sleeper.output())
+        .ok_or_else(|| Unmet::Failed(format!("printed `{}`", sleeper.output())))?;
+    let (fifo, mut demands) = fifo(bench)?;
+    let words = |count| [&program, "send", case.fabric, &address, count, &fifo].map(str::to_owned);
+    let mut sender = host("sender")?.start(&words(&count))?;
+    sender.printed("ready")?;
+    let visitor = host("visitor")?;
+    let mut quiet = Quiet::default();
+    for message in 1..=MESSAGES {
+        let before = asleep(bench, thread, case.sleep)?;
+        let begin = Instant::now();
+        // Another program opens its device, knows the sleeper's address, and sends nothing.
+        visitor.run(&words("0"))?;
+        quiet.add(begin.elapsed(), before, Accounts::of(thread)?);
+        quiet.judge(case.sleep)?;
+        demands.write_all(b"x").map_err(Unmet::failed)?;
+        sleeper.printed(&format!("message {message}\n"))?;
+    }
+    sender.success()?;
+    let finished = sleeper.success()?;
+    if !finished.stdout.contains("woken 0 times by nothing") {
+        let reason = "fi_cq_sread came back without a message";
+        return Err(Unmet::Failed(format!("{reason}\n{}", finished.stdout)));
+    }
+    Ok(format!("{MESSAGES} messages verified; {quiet}"))
+}
+
+/// The sleeping thread and its address, from the program's first line.
+fn introduction(printed: &str) -> Option<(u32, String)> {
+    let line = printed.lines().next()?.strip_suffix('.')?;
+    let (thread, address) = line.strip_prefix("thread ")?.split_once(" address ")?;
+    Some((thread.parse().ok()?, address.to_owned()))
+}
+
+/// A queue of demands: the name for the reader, and the end for the writer.
+fn fifo(bench: &Bench) -> Result<(String, File), Unmet> {
+    let path = bench.directory().join("demands");
+    let mut command = Command::new("mkfifo");
+    command.arg(&path);
+    Running::start(bench, "mkfifo".into(), command)?.success()?;
+    // To open for reading, too, waits for nobody.
+    let file = OpenOptions::new().read(true).write(true).open(&path);
+    Ok((path.display().to_string(), file.map_err(Unmet::failed)?))
+}
+
+/// What the kernel says of a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Accounts {
+    sleeping: bool,
+    /// How often it left its processor by itself, and how often it was made to.
+    voluntary: u64,
+    involuntary: u64,
+    on_processor: Duration,
+}
+
+impl Accounts {
+    fn of(thread: u32) -> Result<Accounts, Unmet> {
+        let read = |file: &str| {
+            let path = format!("/proc/{thread}/{file}");
+            std::fs::read_to_string(&path)
+                .map_err(|error| Unmet::Failed(format!("{path}: {error}; has it ended?")))
+        };
+        let (status, schedule) = (read("status")?, read("schedstat")?);
+        Accounts::parse(&status, &schedule)
+            .ok_or_else(|| Unmet::Failed(format!("no accounts of a thread in\n{status}{schedule}")))
+    }
+
+    /// Reads the files `status` and `schedstat` of proc.
+    fn parse(status: &str, schedule: &str) -> Option<Accounts> {
+        let value = |name: &str| {
+            let mut lines = status.lines();
+            lines.find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+        };
+        let nanoseconds = schedule.split_whitespace().next()?.parse().ok()?;
+        Some(Accounts {
+            sleeping: value("State")?.starts_with('S'),
+            voluntary: value("voluntary_ctxt_switches")?.parse().ok()?,
+            involuntary: value("nonvoluntary_ctxt_switches")?.parse().ok()?,
+            on_processor: Duration::from_nanos(nanoseconds),
+        })
+    }
+}
+
+/// Waits until the thread has gone to sleep after what it did last.
+fn asleep(bench: &Bench, thread: u32, sleep: Sleep) -> Result<Accounts, Unmet> {
+    loop {
+        let before = Accounts::of(thread)?;
+        thread::sleep(SETTLED);
+        let after = Accounts::of(thread)?;
+        // In rounds it is never long in one state.
+        if matches!(sleep, Sleep::InRounds) || before.sleeping && before == after {
+            return Ok(after);
+        }
+        if bench.left().is_zero() {
+            return Err(Unmet::Failed(format!(
+                "the thread does not fall asleep: {after:?}"
+            )));
+        }
+    }
+}
+
+/// Times without messages.
+#[derive(Debug, Default)]
+struct Quiet {
+    time: Duration,
+    voluntary: u64,
+    involuntary: u64,
+    on_processor: Duration,
+}
+
+impl Quiet {
+    fn add(&mut self, time: Duration, before: Accounts, after: Accounts) {
+        self.time += time;
+        self.voluntary += after.voluntary - before.voluntary;
+        self.involuntary += after.involuntary - before.involuntary;
+        self.on_processor += after.on_processor - before.on_processor;
+    }
+
+    fn judge(&self, sleep: Sleep) -> Result<(), Unmet> {
+        let slept = match sleep {
+            Sleep::Refused => true,
+            Sleep::UntilMessage => self.voluntary + self.involuntary == 0,
+            Sleep::InRounds => {
+                let rounds = u32::try_from(self.voluntary).unwrap_or(u32::MAX);
+                rounds > 0 && self.on_processor < ONE_LOOK * rounds
+            }
+        };
+        match slept {
+            true => Ok(()),
+            false => Err(Unmet::Failed(format!("no message came, but {self}"))),
+        }
+    }
+}
+
+impl std::fmt::Display for Quiet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Quiet {
+            time,
+            voluntary,
+            involuntary,
+            on_processor,
+        } = self;
+        write!(
+            f,
+            "in {:.1} s of quiet the thread woke {voluntary} times, lost its processor {involuntary} \
+             times, and used {} us of it",
+            time.as_secs_f32(),
+            on_processor.as_micros()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_the_program_and_the_kernel_say() {
+        let printed = "thread 812 address 0a0b.\nmessage 1\n";
+        assert_eq!(introduction(printed), Some((812, "0a0b".into())));
+        assert_eq!(introduction("thread 812 address 0a0b"), None);
+        let status = "Name:\tsleeper\nState:\tS (sleeping)\nvoluntary_ctxt_switches:\t4\n\
+                      nonvoluntary_ctxt_switches:\t77\n";
+        let accounts = Accounts::parse(status, "994423 1014123 2\n").unwrap();
+        let expected = Accounts {
+            sleeping: true,
+            voluntary: 4,
+            involuntary: 77,
+            on_processor: Duration::from_nanos(994_423),
+        };
+        assert_eq!(accounts, expected);
+        assert_eq!(Accounts::parse(status, ""), None);
+    }
+
+    /// Who polls uses his processor until it is taken from him.
+    #[test]
+    fn who_polls_does_not_sleep() {
+        let quiet = |voluntary, involuntary, on_processor| Quiet {
+            time: Duration::from_secs(1),
+            voluntary,
+            involuntary,
+            on_processor,
+        };
+        let polling = quiet(0, 200, Duration::from_millis(400));
+        assert!(polling.judge(Sleep::UntilMessage).is_err());
+        assert!(polling.judge(Sleep::InRounds).is_err());
+        let rounds = quiet(900, 1, Duration::from_millis(9));
+        assert!(rounds.judge(Sleep::UntilMessage).is_err());
+        assert_eq!(rounds.judge(Sleep::InRounds), Ok(()));
+        let asleep = quiet(0, 0, Duration::ZERO);
+        assert_eq!(asleep.judge(Sleep::UntilMessage), Ok(()));
+    }
+}

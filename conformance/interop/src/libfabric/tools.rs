@@ -1,0 +1,317 @@
+//! `fi_info` and `fi_pingpong` of each release, and between releases.
+
+use std::path::Path;
+use std::time::Duration;
+
+use efa_core::nic::Status;
+use efa_emu::frame::Kind;
+
+use super::GROUP;
+use super::release::{Release, V1_11, V1_17, V2_1, V2_5};
+use crate::traffic::Traffic;
+use crate::{Bench, Cell, CellResult, Host, Unmet, free_port};
+use efa_conformance::trace::Capture;
+
+const LIMIT: Duration = Duration::from_secs(120);
+/// How long a pair is given that cannot work.
+const HOPELESS: Duration = Duration::from_secs(15);
+/// How often processes are looked at.
+const LOOK: Duration = Duration::from_millis(20);
+
+const RELEASES: [Release; 4] = [V1_11, V1_17, V2_1, V2_5];
+
+/// The largest message of `fi_pingpong -S all`, where the endpoint takes messages of any size.
+const LARGEST: usize = 1 << 20;
+
+pub(super) fn cells() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for release in RELEASES {
+        let name = format!("{} fi_info", release.name);
+        cells.push(Cell::new(GROUP, name, LIMIT, move |bench| {
+            info(bench, release)
+        }));
+        for (endpoint, fabric) in offers(release) {
+            let suffix = fabric
+                .map(|fabric| format!(" -f {fabric}"))
+                .unwrap_or_default();
+            let name = format!("{} fi_pingpong {endpoint}{suffix}", release.name);
+            cells.push(pingpong_cell(name, [Side { release, fabric }; 2], endpoint));
+        }
+    }
+    for client in RELEASES {
+        for server in RELEASES {
+            if client.version == server.version {
+                continue;
+            }
+            for endpoint in ["rdm", "dgram"] {
+                let pair = format!("{} -> {}", client.name, server.name);
+                let sides = [client, server].map(|release| Side {
+                    release,
+                    fabric: has_two_fabrics(release).then_some("efa"),
+                });
+                let name = format!("{pair}: fi_pingpong {endpoint}");
+                cells.push(pingpong_cell(name, sides, endpoint));
+            }
+        }
+    }
+    cells
+}
+
+/// Whether the release offers the bare device as a fabric of its own, and prefers it.
+fn has_two_fabrics(release: Release) -> bool {
+    release.version >= V2_1.version
+}
+
+/// The types of endpoints and the fabrics for which `fi_pingpong` can ask.
+fn offers(release: Release) -> Vec<(&'static str, Option<&'static str>)> {
+    if has_two_fabrics(release) {
+        vec![
+            ("rdm", Some("efa")),
+            ("rdm", Some("efa-direct")),
+            ("dgram", Some("efa")),
+        ]
+    } else {
+        vec![("rdm", None), ("dgram", None)]
+    }
+}
+
+/// One of the two programs of a ping-pong.
+#[derive(Clone, Copy)]
+struct Side {
+    release: Release,
+    fabric: Option<&'static str>,
+}
+
+impl Side {
+    fn is_direct(self) -> bool {
+        self.fabric == Some("efa-direct")
+    }
+}
+
+/// Why releases cannot play ping-pong by their own fault.
+struct Fault {
+    /// Part of the failure that shows it.
+    shows: &'static str,
+    /// What a device must have answered in the capture.
+    status: Option<Status>,
+    reason: &'static str,
+}
+
+impl Fault {
+    /// Whether a failure is this fault.
+    fn explains(&self, failure: &str, capture: &Path) -> bool {
+        let is_answered = |status| {
+            Capture::load(capture).is_ok_and(|capture| {
+                let answer = Kind::Response(status);
+                capture
+                    .frames
+                    .iter()
+                    .any(|frame| frame.header.kind == answer)
+            })
+        };
+        failure.contains(self.shows) && self.status.is_none_or(is_answered)
+    }
+}
+
+/// `fi_pingpong` asks for a prefix in front of each message (`FI_MSG_PREFIX`).
+const PREFIX_IN_2_5: Fault = Fault {
+    shows: WRONG_BYTES,
+    status: None,
+    reason: "2.5.1 offers the prefix that the program asks for (FI_MSG_PREFIX), and then sends it as \
+             part of the message",
+};
+const PREFIX_IN_1_11: Fault = Fault {
+    shows: WRONG_BYTES,
+    status: None,
+    reason: "1.11 offers the prefix that the program asks for (FI_MSG_PREFIX), and then sends and \
+             receives it as part of the message; with itself that goes unnoticed",
+};
+const QKEY_OF_DATAGRAMS: Fault = Fault {
+    shows: "took too long",
+    status: Some(Status::RemoteBadDestQpn),
+    reason: "1.11 gives its queue pair for datagrams a Q-key of its own and announces it; later \
+             releases send to Q-key 0, whatever the address says",
+};
+
+/// What the program says of wrong data.
+const WRONG_BYTES: &str = "Error at iteration";
+
+fn fault(sides: [Side; 2], endpoint: &str) -> Option<&'static Fault> {
+    let has = |release: Release| {
+        sides
+            .iter()
+            .any(|side| side.release.version == release.version)
+    };
+    let is_mixed = sides[0].release.version != sides[1].release.version;
+    match endpoint {
+        "rdm" if has(V2_5) && !sides[0].is_direct() => Some(&PREFIX_IN_2_5),
+        "rdm" if has(V1_11) && is_mixed => Some(&PREFIX_IN_1_11),
+        "dgram" if has(V1_11) && is_mixed => Some(&QKEY_OF_DATAGRAMS),
+        _ => None,
+    }
+}
+
+/// A client and a server.
+fn pingpong_cell(name: String, sides: [Side; 2], endpoint: &'static str) -> Cell {
+    let fault = fault(sides, endpoint);
+    // Some wait for ever.
+    let limit = if fault.is_some() { HOPELESS } else { LIMIT };
+    Cell::new(GROUP, name, limit, move |bench| {
+        match (pingpong(bench, sides, endpoint), fault) {
+            (Err(Unmet::Failed(text)), Some(fault))
+                if fault.explains(&text, &bench.capture("server")) =>
+            {
+                Err(Unmet::Known {
+                    reason: fault.reason.into(),
+                    capture: bench.capture("server"),
+                })
+            }
+            (Ok(_), Some(fault)) => Err(Unmet::Failed(format!(
+                "this works, but is listed as a fault of stock libfabric: {}",
+                fault.reason
+            ))),
+            (result, _) => result,
+        }
+    })
+}
+
+/// A host with the release's programs. The wheels have none: those of Debian 13 run with their library.
+fn host<'a>(bench: &'a Bench<'a>, name: &str, release: Release) -> Result<Host<'a>, Unmet> {
+    if release.version != V2_5.version {
+        return release.host(bench, name);
+    }
+    let library = release.library(release.userland(bench)?.as_ref());
+    Ok(bench
+        .host(name)
+        .userland(&bench.userland("debian13")?)
+        .env("FI_PROVIDER_PATH", library.with_file_name("libfabric"))
+        .env("LD_PRELOAD", library))
+}
+
+/// The values of `field:` lines, in order.
+fn values<'a>(text: &'a str, field: &str) -> Vec<&'a str> {
+    let value = |line: &'a str| line.trim().strip_prefix(field)?.strip_prefix(": ");
+    text.lines().filter_map(value).collect()
+}
+
+fn info(bench: &Bench, release: Release) -> CellResult {
+    let host = host(bench, "a", release)?;
+    let listed = host.run(&["fi_info", "-p", "efa"])?.stdout;
+    let types = values(&listed, "type");
+    for wanted in ["FI_EP_RDM", "FI_EP_DGRAM"] {
+        if !types.contains(&wanted) {
+            return Err(Unmet::Failed(format!(
+                "no endpoint of type {wanted}\n{listed}"
+            )));
+        }
+    }
+    let detailed = host.run(&["fi_info", "-p", "efa", "-v"])?.stdout;
+    let first = |field: &str| {
+        values(&detailed, field)
+            .first()
+            .copied()
+            .unwrap_or("?")
+            .to_owned()
+    };
+    let (device, driver) = (first("device_id"), first("driver"));
+    if device != "0xefa2" || driver != "efa" {
+        return Err(Unmet::Failed(format!(
+            "device {device}, driver {driver}\n{detailed}"
+        )));
+    }
+    let mut fabrics = values(&listed, "fabric");
+    fabrics.sort_unstable();
+    fabrics.dedup();
+    Ok(format!(
+        "{} endpoints of {}, device {device}, MTU {}",
+        types.len(),
+        fabrics.join(" and "),
+        first("mtu")
+    ))
+}
+
+fn pingpong(bench: &Bench, sides: [Side; 2], endpoint: &str) -> CellResult {
+    let number = free_port()?;
+    let port = number.to_string();
+    // With integrity checks.
+    let words = |side: Side| {
+        let mut words = vec!["fi_pingpong", "-c", "-p", "efa", "-e", endpoint];
+        words.extend(side.fabric.iter().flat_map(|fabric| ["-f", fabric]));
+        words
+    };
+    let [from, to] = sides;
+    let mut server = host(bench, "server", to.release)?
+        .captured()
+        .start(&[&words(to)[..], &["-B", &port]].concat())?;
+    server.await_listener(number)?;
+    let mut client = host(bench, "client", from.release)?
+        .start(&[&words(from)[..], &["-P", &port, "127.0.0.1"]].concat())?;
+    // If one fails, the other may wait for ever.
+    loop {
+        let ended = server.ends_within(LOOK);
+        if ended.is_some_and(|status| !status.success()) {
+            return server.success().map(|server| server.stdout);
+        }
+        if client.ends_within(LOOK).is_some() || bench.left().is_zero() {
+            break;
+        }
+    }
+    let client = client.success()?;
+    server.success()?;
+    let sizes: Vec<usize> = client.stdout.lines().filter_map(size_of_line).collect();
+    let largest = sizes.last().copied().unwrap_or(0);
+    // The bare device takes messages of up to its MTU, and sends them without the RDM protocol.
+    let direct = from.is_direct();
+    if largest == 0 || (endpoint == "rdm" && !direct) && largest != LARGEST {
+        let reason = format!("the largest message had {largest} bytes\n{}", client.stdout);
+        return Err(Unmet::Failed(reason));
+    }
+    let traffic = Traffic::of(&bench.capture("server"))?;
+    let traffic = match direct {
+        true => format!("{} frames without the RDM protocol", traffic.total()),
+        false => traffic.to_string(),
+    };
+    let sizes = sizes.len();
+    Ok(format!(
+        "{sizes} sizes up to {largest} bytes checked; {traffic}"
+    ))
+}
+
+/// The size that a line of `fi_pingpong`'s table is about, such as `64k`.
+fn size_of_line(line: &str) -> Option<usize> {
+    let mut fields = line.split_whitespace();
+    let (size, _sent, acknowledged) = (fields.next()?, fields.next()?, fields.next()?);
+    if !acknowledged.starts_with('=') {
+        return None;
+    }
+    let (digits, unit) = match size.strip_suffix(['k', 'm']) {
+        Some(digits) if size.ends_with('k') => (digits, 1 << 10),
+        Some(digits) => (digits, 1 << 20),
+        None => (size, 1),
+    };
+    Some(digits.parse::<usize>().ok()? * unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_tables_of_the_tools() {
+        assert_eq!(
+            size_of_line("64k     10      =10      1.2m   0.38s  0.00"),
+            Some(64 << 10)
+        );
+        assert_eq!(
+            size_of_line("1m      10      =10      20m    0.38s  0.00"),
+            Some(1 << 20)
+        );
+        assert_eq!(
+            size_of_line("0       10      =10      0      0.38s  0.00"),
+            Some(0)
+        );
+        assert_eq!(size_of_line("bytes   #sent   #ack     total  time"), None);
+        let text = "provider: efa\n    fabric: efa-direct\n    type: FI_EP_RDM\n";
+        assert_eq!(values(text, "fabric"), ["efa-direct"]);
+    }
+}

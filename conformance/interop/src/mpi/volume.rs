@@ -1,0 +1,80 @@
+//! What captures show of the data between hosts.
+
+use std::fmt;
+use std::path::Path;
+
+use efa_emu::capture::{Direction, Reader};
+use efa_emu::frame::Kind;
+
+use crate::Unmet;
+
+/// Frames that left a host for another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Volume {
+    /// SRD sends.
+    pub(super) sends: u64,
+    /// UD sends.
+    pub(super) datagrams: u64,
+    /// Pieces of the data of RDMA reads, sent by the responder.
+    pub(super) reads: u64,
+    /// Pieces of the data of RDMA writes.
+    pub(super) writes: u64,
+    /// Bytes of data in all of them.
+    pub(super) bytes: u64,
+}
+
+impl Volume {
+    /// What the device sent to others that recorded this capture.
+    pub(super) fn of(capture: &Path) -> Result<Self, Unmet> {
+        let mut reader = Reader::open(capture).map_err(Unmet::failed)?;
+        let mut volume = Volume::default();
+        while let Some(captured) = reader.next_frame().map_err(Unmet::failed)? {
+            let frame = captured.frame.map_err(|error| {
+                Unmet::Failed(format!(
+                    "{}: frame {}: {error}",
+                    capture.display(),
+                    captured.number
+                ))
+            })?;
+            if captured.direction != Some(Direction::Outbound) || frame.source == frame.destination
+            {
+                continue;
+            }
+            match frame.header.kind {
+                Kind::Send => volume.sends += 1,
+                Kind::Datagram => volume.datagrams += 1,
+                Kind::RdmaReadResponse(_) => volume.reads += 1,
+                Kind::RdmaWrite(_) => volume.writes += 1,
+                Kind::RdmaReadRequest(_) | Kind::Response(_) => continue,
+            }
+            volume.bytes += frame.payload.len() as u64;
+        }
+        Ok(volume)
+    }
+}
+
+impl std::ops::AddAssign for Volume {
+    fn add_assign(&mut self, other: Volume) {
+        self.sends += other.sends;
+        self.datagrams += other.datagrams;
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.bytes += other.bytes;
+    }
+}
+
+impl fmt::Display for Volume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (count, name) in [
+            (self.sends, "sends"),
+            (self.datagrams, "datagrams"),
+            (self.reads, "read frames"),
+            (self.writes, "write frames"),
+        ] {
+            if count > 0 {
+                write!(f, "{count} {name}, ")?;
+            }
+        }
+        write!(f, "{} KiB between hosts", self.bytes / 1024)
+    }
+}

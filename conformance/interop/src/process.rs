@@ -1,0 +1,389 @@
+//! Processes that end in time and leave nothing behind.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Bench, Unmet};
+
+/// Lines of each output that a failure shows.
+const SHOWN: usize = 20;
+/// How long processes may take to end once they are told to.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long output may take to end after its process. A grandchild may hold it open.
+const DRAIN: Duration = Duration::from_secs(2);
+/// How often a process is looked at.
+const TICK: Duration = Duration::from_millis(5);
+
+/// What a process has printed so far.
+#[derive(Clone, Default)]
+struct Output(Arc<Mutex<Vec<u8>>>);
+
+impl Output {
+    fn follow(&self, mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<()> {
+        let output = self.clone();
+        thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            while let Ok(count @ 1..) = pipe.read(&mut chunk) {
+                output.lock().extend_from_slice(&chunk[..count]);
+            }
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.lock()).into_owned()
+    }
+}
+
+/// A process in a process group of its own. The group is ended when this is dropped.
+pub struct Running<'a> {
+    bench: &'a Bench<'a>,
+    /// What runs where, for messages.
+    what: String,
+    child: Child,
+    stdout: Output,
+    stderr: Output,
+    readers: Vec<thread::JoinHandle<()>>,
+}
+
+/// A TCP port that nobody listens on.
+pub(super) fn free_port() -> Result<u16, Unmet> {
+    let bound = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    Ok(bound.map_err(Unmet::failed)?.port())
+}
+
+/// Whether the kernel's tables of sockets have a listener on `port`.
+fn is_listened_on(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let suffix = format!(":{port:04X}");
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        let table = std::fs::read_to_string(table).unwrap_or_default();
+        table.lines().any(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            let (local, state) = (fields.next(), fields.nth(1));
+            local.is_some_and(|local| local.ends_with(&suffix)) && state == Some(LISTEN)
+        })
+    })
+}
+
+/// A process that has ended.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl<'a> Running<'a> {
+    /// Starts `command`, which messages call `what`. It gets no input.
+    pub(super) fn start(
+        bench: &'a Bench<'a>,
+        what: String,
+        mut command: Command,
+    ) -> Result<Self, Unmet> {
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        let ends_with_us = || {
+            // SAFETY: a system call that takes no pointers; it asks for a signal when the thread that
+            // starts the process has ended.
+            match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) } {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        };
+        // A run that is interrupted or killed drops nothing.
+        // SAFETY: what runs between fork and exec is one system call, which allocates nothing and
+        // takes no lock.
+        unsafe { command.pre_exec(ends_with_us) };
+        let mut child = command
+            .spawn()
+            .map_err(|error| Unmet::Failed(format!("cannot start {what}: {error}")))?;
+        let (stdout, stderr) = (Output::default(), Output::default());
+        let mut readers = Vec::new();
+        readers.extend(child.stdout.take().map(|pipe| stdout.follow(pipe)));
+        readers.extend(child.stderr.take().map(|pipe| stderr.follow(pipe)));
+        Ok(Running {
+            bench,
+            what,
+            child,
+            stdout,
+            stderr,
+            readers,
+        })
+    }
+
+    /// The process's id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has printed to standard output so far.
+    pub fn output(&self) -> String {
+        self.stdout.text()
+    }
+
+    /// Waits until standard output contains `text`.
+    pub fn printed(&mut self, text: &str) -> Result<(), Unmet> {
+        loop {
+            if self.stdout.text().contains(text) {
+                return Ok(());
+            }
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(self.failed(&format!("ended ({status}) before it printed `{text}`")));
+            }
+            if self.bench.left().is_zero() {
+                return Err(self.failed(&format!("did not print `{text}` in time")));
+            }
+            thread::sleep(TICK);
+        }
+    }
+
+    /// Waits until somebody on this machine listens on a TCP port, as a server does that it started.
+    pub fn await_listener(&mut self, port: u16) -> Result<(), Unmet> {
+        loop {
+            if is_listened_on(port) {
+                return Ok(());
+            }
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(self.failed(&format!("ended ({status}) before it listened on {port}")));
+            }
+            if self.bench.left().is_zero() {
+                return Err(self.failed(&format!("did not listen on port {port} in time")));
+            }
+            thread::sleep(TICK);
+        }
+    }
+
+    /// Waits for its end, whatever it is. That it takes too long is an error.
+    pub fn wait(mut self) -> Result<Finished, Unmet> {
+        match self.wait_until(Instant::now() + self.bench.left()) {
+            Some(status) => Ok(self.finished(status)),
+            None => {
+                let left_over = self.failed("took too long and was ended");
+                Err(left_over)
+            }
+        }
+    }
+
+    /// Waits for its end, which must be a success.
+    pub fn success(mut self) -> Result<Finished, Unmet> {
+        match self.wait_until(Instant::now() + self.bench.left()) {
+            Some(status) if status.success() => Ok(self.finished(status)),
+            Some(status) => {
+                self.drain();
+                Err(self.failed(&format!("failed ({status})")))
+            }
+            None => Err(self.failed("took too long and was ended")),
+        }
+    }
+
+    /// Waits for its end for this long at most.
+    pub fn ends_within(&mut self, time: Duration) -> Option<ExitStatus> {
+        self.wait_until(Instant::now() + time.min(self.bench.left()))
+    }
+
+    /// Tells it to end, with all that it started.
+    pub fn terminate(&self) {
+        self.signal(libc::SIGTERM);
+    }
+
+    fn wait_until(&mut self, deadline: Instant) -> Option<ExitStatus> {
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) if Instant::now() < deadline => thread::sleep(TICK),
+                Ok(None) | Err(_) => return None,
+            }
+        }
+    }
+
+    fn finished(&mut self, status: ExitStatus) -> Finished {
+        self.drain();
+        Finished {
+            status,
+            stdout: self.stdout.text(),
+            stderr: self.stderr.text(),
+        }
+    }
+
+    /// Waits for the end of what was printed.
+    fn drain(&mut self) {
+        let deadline = Instant::now() + DRAIN;
+        while self.readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < deadline {
+            thread::sleep(TICK);
+        }
+    }
+
+    /// A failure that shows the last lines of what was printed.
+    fn failed(&self, how: &str) -> Unmet {
+        let mut text = format!("{} {how}", self.what);
+        for (name, output) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
+            let printed = output.text();
+            let lines: Vec<&str> = printed.lines().collect();
+            for line in &lines[lines.len().saturating_sub(SHOWN)..] {
+                text.push_str(&format!("\n{name}: {line}"));
+            }
+        }
+        Unmet::Failed(text)
+    }
+
+    fn signal(&self, signal: libc::c_int) {
+        if let Ok(group) = libc::pid_t::try_from(self.child.id()) {
+            // SAFETY: sends a signal, touches no memory. The number stays the group's as long as the
+            // group has members, and this is called at once when its first process has ended.
+            unsafe { libc::kill(-group, signal) };
+        }
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        // `efa-emu run` passes the signal on and cleans up; who does not listen is killed.
+        if self.wait_until(Instant::now()).is_none() {
+            self.signal(libc::SIGTERM);
+            self.wait_until(Instant::now() + GRACE);
+        }
+        self.signal(libc::SIGKILL);
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::{Lab, Selection};
+    use super::*;
+    use efa_conformance::player::Launcher;
+
+    /// Runs a script in a cell that may take `limit`.
+    fn with_bench<T>(limit: Duration, body: impl FnOnce(&Bench) -> T) -> T {
+        let launcher = Launcher {
+            efa_emu: "efa-emu".into(),
+            efa_conformance: "efa-conformance".into(),
+            fabric: "process-tests".into(),
+        };
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let lab = Lab::new(&root, launcher, Selection::default()).unwrap();
+        let cell = format!("{:?}", thread::current().id());
+        let bench = Bench::new(&lab, "process-tests", &cell, Instant::now() + limit).unwrap();
+        body(&bench)
+    }
+
+    fn shell<'a>(bench: &'a Bench<'a>, script: &str) -> Running<'a> {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Running::start(bench, "script".into(), command).unwrap()
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_failure_shows_what_was_printed() {
+        with_bench(LONG, |bench| {
+            let unmet = shell(bench, "echo out; echo err >&2; exit 3")
+                .success()
+                .unwrap_err();
+            let Unmet::Failed(text) = unmet else {
+                panic!("{unmet:?}")
+            };
+            assert!(text.contains("exit status: 3"), "{text}");
+            assert!(
+                text.contains("stdout: out") && text.contains("stderr: err"),
+                "{text}"
+            );
+        });
+    }
+
+    #[test]
+    fn what_takes_too_long_is_ended_with_its_children() {
+        // Long enough for the child to start on a busy machine.
+        with_bench(Duration::from_secs(3), |bench| {
+            // The child ignores the polite signal, and outlives the shell unless it is ended too.
+            let script = "sh -c 'trap \"\" TERM; echo child $$; while :; do sleep 1; done' & wait";
+            let running = shell(bench, script);
+            let output = running.stdout.clone();
+            let unmet = running.success().unwrap_err();
+            assert!(
+                matches!(&unmet, Unmet::Failed(text) if text.contains("too long")),
+                "{unmet:?}"
+            );
+            let text = output.text();
+            let child = text.trim().strip_prefix("child ").unwrap();
+            assert_goes(child);
+        });
+    }
+
+    /// The kernel carries a signal out when the process next runs, which may be later than the call
+    /// that sent it: the process is given a minute to go. It must be one that would stay.
+    fn assert_goes(process: &str) {
+        let deadline = Instant::now() + LONG;
+        loop {
+            let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+            // Gone, or about to be taken by its new parent.
+            if stat.is_empty() || stat.contains(") Z ") {
+                return;
+            }
+            assert!(Instant::now() < deadline, "still there: {stat}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn nothing_outlives_a_run_that_is_killed() {
+        let starter = thread::spawn(|| {
+            with_bench(LONG, |bench| {
+                let mut running = shell(bench, "echo child $$; exec sleep 1000");
+                running.printed("child").unwrap();
+                let text = running.output();
+                // As if the thread had been killed: nothing is dropped.
+                std::mem::forget(running);
+                text
+            })
+        });
+        let text = starter.join().unwrap();
+        assert_goes(text.trim().strip_prefix("child ").unwrap());
+    }
+
+    #[test]
+    fn sees_who_listens() {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(is_listened_on(port));
+        drop(listener);
+        // A process that another test is starting right now holds a copy until it has started.
+        let deadline = Instant::now() + LONG;
+        while is_listened_on(port) {
+            assert!(Instant::now() < deadline, "port {port} has no listener");
+            thread::sleep(TICK);
+        }
+    }
+
+    #[test]
+    fn waits_for_a_line_or_tells_that_it_never_comes() {
+        with_bench(LONG, |bench| {
+            let mut running = shell(bench, "echo ready; exec sleep 60");
+            running.printed("ready").unwrap();
+            let mut running = shell(bench, "exit 0");
+            let unmet = running.printed("ready").unwrap_err();
+            assert!(
+                matches!(&unmet, Unmet::Failed(text) if text.contains("`ready`")),
+                "{unmet:?}"
+            );
+        });
+    }
+}

@@ -1,0 +1,31 @@
+//! Group `python`: the PyPI package `efa`, bindings of libibverbs and libefa that look all functions
+//! up at run time.
+
+use std::time::Duration;
+
+use super::dialogue::converse;
+use super::{Bench, Cell, CellResult, Lab, Unmet};
+
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// From the project's directory.
+const PROGRAM: &str = "conformance/interop/python/efa_verbs.py";
+
+pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
+    let name = "efa queries, messages, RDMA, refusals";
+    Ok(vec![Cell::new("python", name, LIMIT, verbs)])
+}
+
+fn verbs(bench: &Bench) -> CellResult {
+    let userland = bench.userland("pypi-efa")?;
+    let program = bench.lab().root().join(PROGRAM);
+    let program = program
+        .to_str()
+        .ok_or_else(|| Unmet::failed("the project's path is no text"))?;
+    let [server, client] = ["server", "client"].map(|name| {
+        let host = bench.host(name).profile("efa2");
+        host.userland(&userland)
+    });
+    let [_, client] = converse(&server, &client, &["python", program])?;
+    Ok(client.stdout.trim().to_owned())
+}

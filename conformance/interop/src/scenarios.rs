@@ -1,0 +1,59 @@
+//! Group `scenarios`: the protocol engine and stock libfabric, live, each in a process and on an
+//! emulated host of its own.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{Bench, Cell, CellResult, Lab, Unmet};
+use efa_conformance::operation::EndpointIndex;
+use efa_conformance::record::{self, Stock};
+use efa_conformance::scenario::{Scenario, Software};
+use efa_conformance::suite;
+
+/// A scenario has bounds of its own for everything that it waits for; this is for all of it.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Which scenarios are played, with which libfabric.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// Scenarios, or directories of scenarios.
+    pub paths: Vec<PathBuf>,
+    /// The libfabric.
+    pub stock: Stock,
+}
+
+pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, String> {
+    let mut cells = Vec::new();
+    for path in suite::find(&lab.scenarios.paths, "toml", None)? {
+        let scenario = Scenario::load(&path).map_err(|error| error.to_string())?;
+        for (role, endpoint) in scenario.endpoints.iter().enumerate() {
+            let name = format!("{} core as {}", scenario.name, endpoint.name);
+            let scenario = scenario.clone();
+            cells.push(Cell::new("scenarios", name, LIMIT, move |bench| {
+                play(bench, &scenario, role)
+            }));
+        }
+    }
+    Ok(cells)
+}
+
+/// Plays a scenario with the engine in the place of endpoint `role`.
+fn play(bench: &Bench, scenario: &Scenario, role: EndpointIndex) -> CellResult {
+    if let Some(reason) = &scenario.endpoints[role].not_under_test {
+        return Err(Unmet::Skipped(reason.clone()));
+    }
+    let mut cast = scenario.clone();
+    cast.endpoints[role].software = Software::Core;
+    // Recordings need a certain release, live runs take whatever libfabric there is.
+    for endpoint in &mut cast.endpoints {
+        endpoint.version = None;
+    }
+    let stock = &bench.lab().scenarios.stock;
+    match record::play(&cast, bench.launcher(), stock, None, None) {
+        Ok((transcript, _)) if transcript.problems.is_empty() => {
+            Ok(transcript.versions.join(" and "))
+        }
+        Ok((transcript, _)) => Err(Unmet::Failed(transcript.problems.join("\n"))),
+        Err(error) => Err(Unmet::failed(error)),
+    }
+}

@@ -1,0 +1,46 @@
+//! What went over an emulated wire.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use super::Unmet;
+use efa_conformance::trace::Capture;
+
+/// Frames of a capture, counted by what they are: the RDM packet's type or the device's operation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Traffic {
+    kinds: BTreeMap<String, usize>,
+}
+
+impl Traffic {
+    /// Counts the frames of one host's capture.
+    pub fn of(capture: &Path) -> Result<Self, Unmet> {
+        let capture = Capture::load(capture).map_err(Unmet::failed)?;
+        let mut kinds = BTreeMap::new();
+        for frame in &capture.frames {
+            *kinds.entry(frame.kind()).or_default() += 1;
+        }
+        Ok(Traffic { kinds })
+    }
+
+    /// How many frames there are.
+    pub fn total(&self) -> usize {
+        self.kinds.values().sum()
+    }
+
+    /// How many frames are of `kind`.
+    pub fn count(&self, kind: &str) -> usize {
+        self.kinds.get(kind).copied().unwrap_or(0)
+    }
+}
+
+impl fmt::Display for Traffic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, (kind, count)) in self.kinds.iter().enumerate() {
+            let separator = if place == 0 { "" } else { ", " };
+            write!(f, "{separator}{kind} {count}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,7 +1,0 @@
-//! The conformance suite on the command line.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    efa_conformance::cli::main()
-}
