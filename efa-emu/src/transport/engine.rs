@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use efa_core::address::{Gid, Qpn};
 
@@ -16,12 +16,19 @@ use super::state::{Shared, State};
 use super::tap::Tap;
 use super::worker;
 use crate::capture::SharedFile;
-use crate::device::{CqId, Device, Error, MemoryRegion, PdId, QpConfig, QpRings, RegionKeys};
+use crate::device::{
+    CqId, Device, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig, QpRings, QpState, RegionKeys,
+};
+use crate::link::{RequestHeader, Token};
 use crate::profile::Profile;
 
 /// Called with every completion queue that raised an event. It runs while the engine is locked: it
 /// may write to a pipe or set a flag, and must not call the engine.
 pub type EventHandler = Box<dyn FnMut(CqId) + Send>;
+
+/// How long a verb that takes memory from the device waits for a peer that is copying from or to it. A
+/// peer copies 1 MiB at a time, so that one that takes longer was stopped in the middle.
+const COPY_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One opened device: the device model, its place in the fabric, and a thread that serves it while
 /// the application does not.
@@ -110,15 +117,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs a verb on the device. Queue pairs are made and destroyed by [`Engine::create_qp`] and
-    /// [`Engine::destroy_qp`] instead, since their numbers belong to the host.
-    ///
-    /// When this returns, memory that the verb took from the device (by deregistration, or by
-    /// resetting a queue pair with requests in flight) is no longer touched by anybody.
+    /// Runs a verb on the device. Verbs that make or destroy a queue pair, whose numbers belong to the
+    /// host, and verbs that take memory from the device, which a peer may be copying from or to, are
+    /// functions of the engine instead: [`Engine::create_qp`], [`Engine::modify_qp`],
+    /// [`Engine::destroy_qp`], [`Engine::deregister_memory`].
     pub fn with_device<R>(&self, verb: impl FnOnce(&mut Device) -> R) -> Result<R, FabricError> {
         let mut state = self.shared.lock()?;
         let result = verb(state.device());
-        state.withdraw_lost_memory();
         state.send();
         self.shared.keep_worker_in_time(&state);
         Ok(result)
@@ -139,6 +144,71 @@ impl Engine {
         Ok(state.device().register_memory(pd, region)?)
     }
 
+    /// Ends a registration; see [`Device::deregister_memory`]. When this returns `Ok`, nobody touches the
+    /// memory any more.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: a peer has stopped in the middle of a copy from or to the memory, and would go
+    /// on with it. The registration and the requests are as they were.
+    pub fn deregister_memory(&self, lkey: Lkey) -> Result<(), EngineError> {
+        self.taking_memory(
+            "memory",
+            |device, token, _| device.uses_region(token, lkey),
+            |device| device.deregister_memory(lkey),
+        )
+    }
+
+    /// Changes a queue pair; see [`Device::modify_qp`]. When this returns `Ok` after a change to
+    /// [`QpState::Reset`] or [`QpState::Error`], nobody touches the memory of its requests any more.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: as for [`Engine::deregister_memory`].
+    pub fn modify_qp(&self, qpn: Qpn, change: &QpChange) -> Result<(), EngineError> {
+        let ends_requests = matches!(change.state, Some(QpState::Reset | QpState::Error));
+        self.taking_memory(
+            "queue pair",
+            |_, _, header| ends_requests && header.source_qpn == qpn,
+            |device| device.modify_qp(qpn, change),
+        )
+    }
+
+    /// Takes all memory back from peers that copy from or to it; the requests fail. For the end of the
+    /// device.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: as for [`Engine::deregister_memory`].
+    pub fn quiesce(&self) -> Result<(), EngineError> {
+        self.taking_memory("device", |_, _, _| true, |_| Ok(()))
+    }
+
+    /// Runs a verb that takes memory from the device, which `chosen` requests use: once no peer copies
+    /// from or to it.
+    fn taking_memory(
+        &self,
+        what: &'static str,
+        chosen: impl Fn(&Device, Token, &RequestHeader) -> bool,
+        verb: impl FnOnce(&mut Device) -> Result<(), Error>,
+    ) -> Result<(), EngineError> {
+        let mut started = None;
+        let (mut state, taken) = loop {
+            let mut state = self.shared.lock()?;
+            if let Some(taken) = state.try_take_back(&chosen) {
+                break (state, taken);
+            }
+            // Others may use the device meanwhile.
+            drop(state);
+            if started.get_or_insert_with(Instant::now).elapsed() >= COPY_PATIENCE {
+                return Err(Error::Busy(what).into());
+            }
+            std::thread::yield_now();
+        };
+        let result = verb(state.device());
+        state.settle_taken(taken, result.is_ok());
+        state.send();
+        self.shared.keep_worker_in_time(&state);
+        Ok(result?)
+    }
+
     /// Makes a queue pair with a number that no live queue pair of the host has.
     pub fn create_qp(&self, config: QpConfig) -> Result<(Qpn, QpRings), EngineError> {
         let mut state = self.shared.lock()?;
@@ -155,13 +225,20 @@ impl Engine {
         }
     }
 
-    /// Ends a queue pair. When this returns, its memory is no longer touched by anybody.
+    /// Ends a queue pair. When this returns `Ok`, nobody touches the memory of its requests any more.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: as for [`Engine::deregister_memory`].
     pub fn destroy_qp(&self, qpn: Qpn) -> Result<(), EngineError> {
-        let mut state = self.shared.lock()?;
-        state.device().destroy_qp(qpn)?;
-        self.shared.host.release_qpn(qpn);
-        state.withdraw_lost_memory();
-        Ok(())
+        self.taking_memory(
+            "queue pair",
+            |_, _, header| header.source_qpn == qpn,
+            |device| {
+                device.destroy_qp(qpn)?;
+                self.shared.host.release_qpn(qpn);
+                Ok(())
+            },
+        )
     }
 
     /// Has the device look at a send queue whose doorbell was written, and sends what can be sent.

@@ -57,7 +57,7 @@ fn answer_at(number: u64) -> usize {
 pub(super) struct Full;
 
 /// A record in a ring, as its sender names it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Position {
     number: u64,
     at: usize,
@@ -264,6 +264,21 @@ impl<T> Producer<T> {
                 Ok(_) => true,
                 Err(found) => found != claim::COPYING,
             }
+    }
+
+    /// Gives the memory back to the target after [`Producer::try_withdraw`]. A target that has seen the
+    /// withdrawal answers with [`Answer::Withdrawn`] nevertheless.
+    pub(super) fn reopen(&self, position: Position) {
+        let pending = &self.entries[answer_at(position.number)].pending;
+        if !matches!(pending, Pending::Nothing) {
+            // It fails if the target was found dead instead of being kept off.
+            let _ = claim_word(&self.memory, position.at).compare_exchange(
+                claim::WITHDRAWN,
+                claim::OPEN,
+                Ordering::Release,
+                Ordering::Relaxed,
+            );
+        }
     }
 }
 
@@ -631,6 +646,18 @@ mod tests {
         assert!(pair.producer.try_withdraw(position));
         assert!(pair.producer.try_withdraw(position));
         assert!(!pair.consumer.begin_copy(&incoming));
+        pair.producer.reopen(position);
+        assert!(pair.consumer.begin_copy(&incoming));
+        pair.producer.reopen(position);
+        assert!(!pair.producer.try_withdraw(position), "still being copied");
+        pair.consumer.end_copy(&incoming);
+        // Once it is answered, the place is for other records.
+        pair.consumer.answer(&incoming, OK);
+        assert_eq!(reap(&mut pair.producer), [(0, OK)]);
+        let word = claim_word(&pair.producer.memory, position.at);
+        word.store(claim::WITHDRAWN, Ordering::Relaxed);
+        pair.producer.reopen(position);
+        assert_eq!(word.load(Ordering::Relaxed), claim::WITHDRAWN);
     }
 
     #[test]

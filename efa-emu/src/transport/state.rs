@@ -17,14 +17,14 @@ use super::host::Host;
 use super::inbound::{Inbound, Work};
 use super::memory;
 use super::mutex::{Guard, Mutex};
-use super::outbound::Outbound;
+use super::outbound::{Outbound, TakenBack};
 use super::peer::Peers;
 use super::qpn::QpnChoice;
 use super::segment::{Address, Segment};
 use super::staged::{self, LateAnswers, Outcome, Staged};
 use super::tap::Tap;
 use crate::device::{CqId, Device, Error};
-use crate::link::Token;
+use crate::link::{RequestHeader, Token};
 
 /// How often the life of peers is looked at while something is expected of them.
 pub(super) const CHECK_PEERS: Duration = Duration::from_millis(5);
@@ -417,8 +417,23 @@ impl State {
         }
     }
 
-    pub(super) fn withdraw_lost_memory(&mut self) {
-        self.outbound.withdraw_lost_memory(&self.device);
+    /// See [`Outbound::try_take_back`].
+    pub(super) fn try_take_back(
+        &mut self,
+        chosen: impl Fn(&Device, Token, &RequestHeader) -> bool,
+    ) -> Option<TakenBack> {
+        let State {
+            device, outbound, ..
+        } = self;
+        outbound.try_take_back(device, |token, header| chosen(device, token, header))
+    }
+
+    /// Ends the requests whose memory was taken back, or lets them go on.
+    pub(super) fn settle_taken(&mut self, taken: TakenBack, ended: bool) {
+        match ended {
+            true => self.outbound.keep_back(taken),
+            false => self.outbound.give_back(taken),
+        }
     }
 
     /// Begins and ends captures when the files that are asked for change.

@@ -136,11 +136,7 @@ impl Client {
     }
 
     pub(crate) fn modify(&mut self, change: &QpChange) {
-        let qpn = self.queues.qpn;
-        self.engine
-            .with_device(|device| device.modify_qp(qpn, change))
-            .unwrap()
-            .unwrap();
+        self.engine.modify_qp(self.queues.qpn, change).unwrap();
         if let Some(state) = change.state {
             self.queues.set_state(state);
         }
@@ -185,10 +181,7 @@ impl Client {
     }
 
     pub(crate) fn deregister(&self, lkey: Lkey) {
-        self.engine
-            .with_device(|device| device.deregister_memory(lkey))
-            .unwrap()
-            .unwrap();
+        self.engine.deregister_memory(lkey).unwrap();
     }
 
     pub(crate) fn post_recv(&mut self, wr_id: u64, buffer: Buffer) {

@@ -5,6 +5,7 @@ mod both_links;
 mod captured;
 mod client;
 mod exchange;
+mod held;
 mod idle;
 mod inside;
 mod killing;

@@ -77,6 +77,15 @@ impl Process {
         assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);
     }
 
+    /// Waits until the child has stopped.
+    pub(crate) fn wait_until_stopped(&self) {
+        let mut status = 0;
+        // SAFETY: the process is our child and not reaped; `status` is valid for the write.
+        let changed = unsafe { libc::waitpid(self.pid(), &raw mut status, libc::WUNTRACED) };
+        assert_eq!(changed, self.pid());
+        assert!(libc::WIFSTOPPED(status), "{status:#x}");
+    }
+
     /// Kills the child and waits until it is gone.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
@@ -136,6 +145,7 @@ fn child() {
     match role.as_str() {
         "echo" => crate::exchange::echo(&parent),
         "hammer" => crate::killing::hammer(&parent),
+        "holder" => crate::held::holder(&parent),
         "churn" => crate::killing::churn(&parent),
         "forker" => crate::killing::forker(&parent),
         "idle" => crate::idle::idle(&parent),

@@ -166,9 +166,14 @@ pub(crate) extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
 }
 
 /// Closes the context: its thread, its descriptors and its memory are gone when this returns. Objects
-/// made from it go on existing until they are destroyed, but do nothing.
+/// made from it go on existing until they are destroyed, but do nothing. `EBUSY`, and the device stays
+/// open, while a peer that has stopped in the middle of a copy from or to memory of the device
+/// would go on with it.
 pub(crate) extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     errno::status_of_end(|| {
+        if let Ok(hardware) = CONTEXTS.get(context)?.hardware() {
+            hardware.quiesce()?;
+        }
         let context = CONTEXTS.remove(context, |_| Ok(()))?;
         queue_pair::end_all(&context);
         comp_queue::end_all(&context);

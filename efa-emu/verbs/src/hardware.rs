@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use efa_core::address::Qpn;
-use efa_emu::device::{self, CqId, PdId, QpConfig, QpRings, RegionKeys};
+use efa_emu::device::{self, CqId, Lkey, PdId, QpChange, QpConfig, QpRings, QpState, RegionKeys};
 use efa_emu::transport::{Engine, EngineError, FabricError};
 
 use crate::device::Device;
@@ -23,6 +23,15 @@ pub(crate) struct Hardware {
 
 fn lock(listeners: &Listeners) -> MutexGuard<'_, HashMap<CqId, (Arc<EventQueue>, RaisedBy)>> {
     listeners.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs a verb that ends something; in a forked child there is nothing to end.
+fn unless_forked(verb: impl FnOnce() -> Result<(), EngineError>) -> Result<(), Errno> {
+    let _locking = Locking::new();
+    match verb() {
+        Err(EngineError::Fabric(FabricError::Forked)) => Ok(()),
+        result => Ok(result?),
+    }
 }
 
 impl Hardware {
@@ -79,6 +88,32 @@ impl Hardware {
         Ok(self.engine.register_memory(pd, region)?)
     }
 
+    /// As [`Hardware::forget`].
+    pub(crate) fn deregister_memory(&self, lkey: Lkey) -> Result<(), Errno> {
+        unless_forked(|| self.engine.deregister_memory(lkey))
+    }
+
+    pub(crate) fn modify_qp(&self, qpn: Qpn, change: &QpChange) -> Result<(), Errno> {
+        let _locking = Locking::new();
+        Ok(self.engine.modify_qp(qpn, change)?)
+    }
+
+    /// Forgets what a queue pair has to do, as a first step of its end: nobody touches the memory of its
+    /// requests any more. `EBUSY` and no change if a peer that has stopped would. As
+    /// [`Hardware::forget`] otherwise.
+    pub(crate) fn stop_qp(&self, qpn: Qpn) -> Result<(), Errno> {
+        let reset = QpChange {
+            state: Some(QpState::Reset),
+            ..QpChange::default()
+        };
+        unless_forked(|| self.engine.modify_qp(qpn, &reset))
+    }
+
+    /// As [`Hardware::stop_qp`], for the requests of all queue pairs, before the device is closed.
+    pub(crate) fn quiesce(&self) -> Result<(), Errno> {
+        unless_forked(|| self.engine.quiesce())
+    }
+
     pub(crate) fn create_qp(&self, config: QpConfig) -> Result<(Qpn, QpRings), Errno> {
         let _locking = Locking::new();
         Ok(self.engine.create_qp(config)?)
@@ -86,11 +121,7 @@ impl Hardware {
 
     /// As [`Hardware::forget`].
     pub(crate) fn destroy_qp(&self, qpn: Qpn) -> Result<(), Errno> {
-        let _locking = Locking::new();
-        match self.engine.destroy_qp(qpn) {
-            Err(EngineError::Fabric(FabricError::Forked)) => Ok(()),
-            result => Ok(result?),
-        }
+        unless_forked(|| self.engine.destroy_qp(qpn))
     }
 
     #[inline(always)]

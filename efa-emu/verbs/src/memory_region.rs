@@ -218,12 +218,18 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
     ))
 }
 
+/// `EBUSY`, and the region is as it was, while a peer that has stopped in the middle of a copy from or
+/// to the region would go on with it. The kernel's drivers give that for an object that is in use.
 pub(crate) extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     errno::status_of_end(|| {
+        let region = REGIONS.get(mr)?;
+        // After the device was closed there is no registration either.
+        if let Ok(hardware) = region.domain.context.hardware() {
+            hardware.deregister_memory(region.lkey)?;
+        }
         let region = REGIONS.remove(mr, |_| Ok(()))?;
         region.domain.release();
-        let context = &region.domain.context;
-        context.forget(|device| device.deregister_memory(region.lkey))
+        Ok(())
     })
 }
 

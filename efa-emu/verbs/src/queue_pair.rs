@@ -343,9 +343,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         // SAFETY: valid by contract.
         let attributes = unsafe { attributes.as_ref() }.ok_or(Errno::INVAL)?;
         let change = change(attributes, mask as u32)?;
-        pair.context
-            .hardware()?
-            .with_device(|device| device.modify_qp(pair.qpn, &change))??;
+        pair.context.hardware()?.modify_qp(pair.qpn, &change)?;
         if let Some(state) = change.state {
             pair.set_state(state);
         }
@@ -421,8 +419,17 @@ fn initial_attributes(pair: &QueuePair) -> ibv_qp_init_attr {
     }
 }
 
+/// `EBUSY`, and the queue pair is as it was, while a peer that has stopped in the middle of a copy from
+/// or to the memory of a request would go on with it.
 pub(crate) extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
-    errno::status_of_end(|| PAIRS.remove(pair, |_| Ok(())).and_then(|pair| end(&pair)))
+    errno::status_of_end(|| {
+        let found = PAIRS.get(pair)?;
+        if let Ok(hardware) = found.context.hardware() {
+            hardware.stop_qp(found.qpn)?;
+        }
+        let removed = PAIRS.remove(pair, |_| Ok(()))?;
+        end(&removed)
+    })
 }
 
 /// Ends a queue pair that programs do not know any more.

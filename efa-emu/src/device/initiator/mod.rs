@@ -347,6 +347,16 @@ impl Device {
         }
     }
 
+    /// Whether a request that is with the link names the region with this key as its local memory.
+    pub fn uses_region(&self, token: Token, lkey: super::Lkey) -> bool {
+        let flight = &self.initiator.flight;
+        let request = flight.find(token).and_then(|index| flight.get(index));
+        request.is_some_and(|request| {
+            let wqe = &request.wqe;
+            (0..wqe.buffer_count()).any(|index| wqe.buffer(index).lkey == lkey.0)
+        })
+    }
+
     /// The destination, the header and the local data of a request that is with the link. The data may
     /// be read as long as [`Device::local_memory`] answers `Some`.
     pub fn request(&self, token: Token) -> Option<(Gid, RequestHeader, LocalData<'_>)> {

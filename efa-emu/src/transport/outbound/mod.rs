@@ -5,7 +5,7 @@ mod routes;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use efa_core::address::{Gid, Qkey, Qpn};
 use efa_core::nic::Status;
@@ -29,7 +29,7 @@ use super::files::{CaptureFiles, Requested};
 use super::memory::{self, Window};
 use super::peer::{Peer, Peers};
 use super::record::{self, Answer, Kind, Record};
-use super::ring::{Full, Producer};
+use super::ring::{Full, Position, Producer};
 use super::segment::Address;
 use super::shared::SharedMemory;
 use super::tap::{Tap, now};
@@ -44,10 +44,6 @@ const PART: u32 = 16 << 10;
 
 /// Parts of one request that are sent before the next request's turn.
 const PARTS_PER_TURN: u32 = 8;
-
-/// How long a target may keep its hold of an initiator's memory. It copies 1 MiB at a time, so a
-/// longer hold means that it was stopped after the copy.
-const WITHDRAWAL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a record without an answer stands for.
 #[derive(Clone, Copy, Debug)]
@@ -362,7 +358,7 @@ impl Outbound {
             return Step::Finished;
         };
         match &mut bulk.stage {
-            Stage::Direct(_) | Stage::Read => Step::Finished,
+            Stage::Direct(_) | Stage::TakenBack | Stage::Read => Step::Finished,
             Stage::ReadUnsent => {
                 let record = Record::request(Kind::Pull, &bulk.header, 0, bulk.passage).at(name.0);
                 match ring.producer.push(&record, Pending::Bulk(name), |_, _| {}) {
@@ -532,26 +528,47 @@ impl Outbound {
         }
     }
 
-    /// Takes memory back from requests whose memory the device no longer vouches for: when this
-    /// returns, no target copies from or to it any more.
-    pub(super) fn withdraw_lost_memory(&mut self, device: &Device) {
-        if self.bulks.is_empty() {
-            return;
-        }
-        for (_, bulk) in self.bulks.iter() {
+    /// Takes the memory of requests back from targets that copy from or to it by themselves: of the
+    /// chosen ones, and of those whose memory the device no longer vouches for. When this returns `Some`,
+    /// no target touches that memory any more. `None` if one is copying right now; then the requests go
+    /// on as they were.
+    pub(super) fn try_take_back(
+        &mut self,
+        device: &Device,
+        chosen: impl Fn(Token, &RequestHeader) -> bool,
+    ) -> Option<TakenBack> {
+        let mut taken = TakenBack::default();
+        for (name, bulk) in self.bulks.iter() {
             let Stage::Direct(position) = bulk.stage else {
                 continue;
             };
-            if device.local_memory(bulk.token).is_some() {
+            if !chosen(bulk.token, &bulk.header) && device.local_memory(bulk.token).is_some() {
                 continue;
             }
             let ring = &self.rings[bulk.ring];
-            let started = Instant::now();
-            while !ring.producer.try_withdraw(position)
-                && started.elapsed() < WITHDRAWAL_PATIENCE
-                && ring.peer.is_alive()
-            {
-                std::thread::yield_now();
+            if !ring.producer.try_withdraw(position) && ring.peer.is_alive() {
+                self.give_back(taken);
+                return None;
+            }
+            taken.0.push((name, position));
+        }
+        Some(taken)
+    }
+
+    /// Lets targets have again what was taken back from them.
+    pub(super) fn give_back(&self, taken: TakenBack) {
+        for (name, position) in taken.0 {
+            if let Some(bulk) = self.bulks.get(name) {
+                self.rings[bulk.ring].producer.reopen(position);
+            }
+        }
+    }
+
+    /// Ends the requests whose memory was taken back, when their answers come.
+    pub(super) fn keep_back(&mut self, taken: TakenBack) {
+        for (name, _) in taken.0 {
+            if let Some(bulk) = self.bulks.get_mut(name) {
+                bulk.stage = Stage::TakenBack;
             }
         }
     }
@@ -628,6 +645,12 @@ impl Outbound {
     }
 }
 
+/// Requests whose memory was taken back from their targets: to be kept ([`Outbound::keep_back`]) or
+/// given to them again ([`Outbound::give_back`]).
+#[derive(Debug, Default)]
+#[must_use]
+pub(super) struct TakenBack(Vec<(BulkName, Position)>);
+
 /// What sending more of a bulk request came to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
@@ -680,13 +703,14 @@ fn settle(
         return;
     };
     let outcome = match (&mut bulk.stage, answer) {
-        (Stage::Direct(_), Answer::UseRings) => {
+        // One that says that the memory was withdrawn saw it while it was, for a moment.
+        (Stage::Direct(_), Answer::UseRings | Answer::Withdrawn) => {
             bulk.stage = Stage::through_rings(bulk.header.operation);
             working.push_back(name);
             return;
         }
         // The device has given the request up, or else it fails.
-        (Stage::Direct(_), Answer::Withdrawn) => Status::LocalInvalidLkey,
+        (Stage::TakenBack, Answer::UseRings | Answer::Withdrawn) => Status::LocalInvalidLkey,
         (
             Stage::Write {
                 next,
@@ -921,5 +945,64 @@ impl Outbound {
             self.tap_sent(moment, to, token, record, data);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an answer makes of a request that was at `stage`.
+    fn settled(
+        stage: impl FnOnce(Position) -> Stage,
+        answer: Answer,
+    ) -> (Option<Stage>, Option<Status>) {
+        let header = RequestHeader {
+            operation: Operation::RdmaWrite,
+            source_qpn: Qpn(2),
+            destination_qpn: Qpn(3),
+            qkey: Qkey(4),
+            sequence: 0,
+            retries: 0,
+            immediate: None,
+            remote: Some(RemoteRange { address: 0, key: 0 }),
+            length: 1 << 20,
+        };
+        let mut bulks = BulkTable::default();
+        let name = bulks.insert(Bulk {
+            token: Token(1),
+            header,
+            ring: 0,
+            passage: Passage::default(),
+            stage: stage(Position::default()),
+        });
+        let (mut working, mut completed) = Default::default();
+        settle(&mut bulks, &mut working, &mut completed, name, answer);
+        assert_eq!(working.contains(&name), bulks.get(name).is_some());
+        let stage = bulks.get(name).map(|bulk| bulk.stage);
+        (stage, completed.pop_front().map(|(_, status)| status))
+    }
+
+    #[test]
+    fn a_withdrawal_that_was_taken_back_does_not_end_the_request() {
+        let (stage, status) = settled(Stage::Direct, Answer::Withdrawn);
+        assert!(
+            matches!(stage, Some(Stage::Write { next: 0, .. })),
+            "{stage:?}"
+        );
+        assert_eq!(status, None);
+    }
+
+    #[test]
+    fn a_request_whose_memory_was_taken_back_ends_as_the_target_found_it() {
+        let taken = |answer| {
+            let (stage, status) = settled(|_| Stage::TakenBack, answer);
+            assert!(stage.is_none(), "{stage:?}");
+            status
+        };
+        let lost = Some(Status::LocalInvalidLkey);
+        assert_eq!(taken(Answer::Withdrawn), lost);
+        assert_eq!(taken(Answer::UseRings), lost);
+        assert_eq!(taken(Answer::Status(Status::Ok)), Some(Status::Ok));
     }
 }
