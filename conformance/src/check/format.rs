@@ -96,30 +96,15 @@ fn atomic(reading: &Reading, atomic: &Atomic, found: &mut Vec<(&'static Rule, St
             reading.packet_type
         ));
     }
-    let Some(size) = element_size(datatype.0) else {
+    let Some(size) = datatype.size() else {
         return breach(format!("datatype {datatype} does not exist"));
     };
-    if size > 0 {
-        for entry in atomic.rma_iov.as_slice() {
-            if !entry.len().is_multiple_of(size) {
-                breach(format!(
-                    "an rma_iov of {} bytes does not hold whole elements of {size}",
-                    entry.len()
-                ));
-            }
+    for entry in atomic.rma_iov.as_slice() {
+        if !entry.len().is_multiple_of(size as u64) {
+            breach(format!(
+                "an rma_iov of {} bytes does not hold whole elements of {size}",
+                entry.len()
+            ));
         }
     }
-}
-
-/// Bytes of an element of a datatype; 0 if that depends on the machine.
-fn element_size(datatype: u32) -> Option<u64> {
-    Some(match datatype {
-        0 | 1 | 18 | 19 => 1,
-        2 | 3 | 16 | 17 => 2,
-        4 | 5 | 8 => 4,
-        6 | 7 | 9 | 10 => 8,
-        11 | 14 | 15 => 16,
-        12 | 13 => 0,
-        _ => return None,
-    })
 }

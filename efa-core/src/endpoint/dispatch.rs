@@ -3,6 +3,7 @@
 
 use crate::address::RawAddress;
 use crate::endpoint::posting::Work;
+use crate::endpoint::subprotocols::admission::MemoryRequest;
 use crate::endpoint::subprotocols::message::{Rtm, Sequenced};
 use crate::nic::{BufferId, Completion, CompletionKind, Domain, Nic, Source, Status};
 use crate::wire::{Connid, Header, Packet, PacketType, Reason, ReqFlags};
@@ -82,7 +83,7 @@ impl<N: Nic> Endpoint<N> {
         let packet = ReceivedPacket::in_buffer(buffer, length);
         let stated = Stated {
             packet_type,
-            connid: eager.options.connid,
+            connid: eager.options.sender_connid(),
             raw_address: eager.options.raw_address.map(|header| header.address()),
         };
         match self.sender(source, &stated) {
@@ -102,7 +103,7 @@ impl<N: Nic> Endpoint<N> {
             Ok(incoming) => {
                 let stated = Stated {
                     packet_type: incoming.base.packet_type,
-                    connid: incoming.connid(),
+                    connid: incoming.header.connid(),
                     raw_address: incoming.raw_address(),
                 };
                 match self.sender(source, &stated) {
@@ -129,11 +130,7 @@ impl<N: Nic> Endpoint<N> {
     /// done with the packet.
     #[inline(always)]
     fn sender(&mut self, source: &Source, stated: &Stated) -> Option<PeerId> {
-        let connid = match (stated.connid, &stated.raw_address) {
-            (None, Some(address)) => Some(address.qkey.into()),
-            (connid, _) => connid,
-        };
-        let peer = match self.peers.identify(source, connid) {
+        let peer = match self.peers.identify(source, stated.connid) {
             Some(peer) => peer,
             None => self.introduce(source, stated)?,
         };
@@ -253,10 +250,16 @@ impl<N: Nic> Endpoint<N> {
                     None => self.release(packet),
                 };
             }
-            Header::EagerRtw(_)
-            | Header::LongctsRtw(_)
-            | Header::LongreadRtw(_)
-            | Header::Rtr(_) => return self.on_request(peer, packet, incoming),
+            Header::LongctsRtw(_) | Header::LongreadRtw(_) | Header::Rtr(_) => {
+                return match MemoryRequest::of(incoming) {
+                    Some(request) => self.on_request(peer, packet, &request),
+                    None => self.release(packet),
+                };
+            }
+            Header::EagerRtw(eager) => {
+                let packet_type = incoming.base.packet_type;
+                self.on_eager_write(peer, packet_type, eager, &packet, payload);
+            }
             Header::Handshake(handshake) => self.on_handshake(peer, handshake.into()),
             Header::Cts(cts) => self.on_cts(peer, cts),
             Header::CtsData(data) => self.on_cts_data(peer, data, &packet, payload),

@@ -78,6 +78,8 @@ pub use domain::Domain;
 
 use crate::address::RawAddress;
 
+use crate::wire::{PacketType, ReqFlags};
+
 use crate::nic::{Access, Completion, Domain as _, Nic, PolledNic, Region, UserSlice};
 
 use conversation::Conversation;
@@ -113,9 +115,12 @@ pub struct Endpoint<N: Nic> {
     now: Instant,
 }
 
-/// The longest headers that a request can have, in bytes (stock libfabric since 1.17): 24 fixed, four
-/// iovs, raw address, CQ data.
-const MAX_REQUEST_HEADER: usize = 24 + 4 * 24 + 40 + 8;
+/// What stock libfabric since 1.17 reserves for the header of a request, in bytes: that of a write in
+/// windows with all iovs, raw address and CQ data.
+const MAX_REQUEST_HEADER: usize = {
+    let flags = ReqFlags::RAW_ADDR_HDR.union(ReqFlags::CQ_DATA_HDR);
+    PacketType::LongctsRtw.header_len(flags.bits(), IOV_LIMIT)
+};
 
 impl<N: PolledNic> Endpoint<N> {
     /// Does whatever can be done at time `now`: takes completions from the device (one poll of

@@ -86,3 +86,19 @@ named_number! {
         DIFF = 19,
     }
 }
+
+impl AtomicDatatype {
+    /// Bytes of an element, on the 64-bit Linux machines that have EFA devices. `None` if the datatype
+    /// is not known.
+    pub const fn size(self) -> Option<usize> {
+        Some(match self {
+            Self::INT8 | Self::UINT8 | Self::FLOAT8_E4M3 | Self::FLOAT8_E5M2 => 1,
+            Self::INT16 | Self::UINT16 | Self::FLOAT16 | Self::BFLOAT16 => 2,
+            Self::INT32 | Self::UINT32 | Self::FLOAT => 4,
+            Self::INT64 | Self::UINT64 | Self::DOUBLE | Self::FLOAT_COMPLEX => 8,
+            Self::INT128 | Self::UINT128 | Self::LONG_DOUBLE | Self::DOUBLE_COMPLEX => 16,
+            Self::LONG_DOUBLE_COMPLEX => 32,
+            _ => return None,
+        })
+    }
+}

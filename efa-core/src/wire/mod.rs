@@ -126,16 +126,13 @@ impl Packet {
     /// that [`Packet::parse`] rejects.
     #[inline(always)]
     pub(crate) fn parse_eager(packet: &[u8]) -> Option<(PacketType, EagerRtm, Payload)> {
-        let (base, rest) = split_base(packet).ok()?;
-        let (PacketType::EagerMsgRtm | PacketType::EagerTagRtm) = base.packet_type else {
+        let mut cursor = Cursor::of(packet).ok()?;
+        let packet_type = cursor.packet_type();
+        let (PacketType::EagerMsgRtm | PacketType::EagerTagRtm) = packet_type else {
             return None;
         };
-        if base.version != PROTOCOL_VERSION {
-            return None;
-        }
-        let mut cursor = Cursor::new(base, packet, rest);
         let eager = EagerRtm::parse_header(&mut cursor).ok()?;
-        Some((base.packet_type, eager, cursor.payload()))
+        Some((packet_type, eager, cursor.payload()))
     }
 
     /// The address that the sender states, if it does.
@@ -143,15 +140,6 @@ impl Packet {
     pub fn raw_address(&self) -> Option<RawAddress> {
         let header = self.header.req_options()?.raw_address?;
         Some(header.address())
-    }
-
-    /// The sender's connection id, from wherever the packet has it: a request without one may carry
-    /// it in the raw address.
-    #[inline(always)]
-    pub fn connid(&self) -> Option<Connid> {
-        self.header
-            .connid()
-            .or_else(|| Some(self.raw_address()?.qkey.into()))
     }
 
     /// Parses a whole packet. Its length is that of the slice.
@@ -162,18 +150,10 @@ impl Packet {
     /// stated length is not the true one.
     #[inline]
     pub fn parse(packet: &[u8]) -> Result<Packet, ParseError> {
-        let (base, rest) = split_base(packet)?;
-        if base.version != PROTOCOL_VERSION {
-            return Err(unsupported_version(base));
-        }
-        let mut cursor = Cursor::new(base, packet, rest);
-        // The two most frequent types are parsed here, so that the cursor stays in registers. The
-        // others are parsed by a function of their own.
-        match base.packet_type {
-            PacketType::EagerMsgRtm | PacketType::EagerTagRtm => {
-                let eager = EagerRtm::parse_header(&mut cursor)?;
-                Ok(cursor.packet_with(Header::EagerRtm(eager)))
-            }
+        let mut cursor = Cursor::of(packet)?;
+        // The most frequent type that has no function like `parse_eager` is parsed here, so that the
+        // cursor stays in registers. The others are parsed by a function of their own.
+        match cursor.packet_type() {
             PacketType::CtsData => {
                 let data = CtsData::parse_header(&mut cursor)?;
                 Ok(cursor.packet_with(Header::CtsData(data)))
@@ -187,6 +167,18 @@ impl Header {
     #[inline(never)]
     fn parse(cursor: Cursor<'_>) -> Result<Packet, ParseError> {
         Header::parse_packet(cursor)
+    }
+}
+
+impl Cursor<'_> {
+    /// Starts to parse a packet: reads and checks its base header.
+    #[inline(always)]
+    fn of(packet: &[u8]) -> Result<Cursor<'_>, ParseError> {
+        let (base, rest) = split_base(packet)?;
+        if base.version != PROTOCOL_VERSION {
+            return Err(unsupported_version(base));
+        }
+        Ok(Cursor::new(base, packet, rest))
     }
 }
 

@@ -188,8 +188,8 @@ macro_rules! packet_types {
                 }
             }
 
-            /// The sender's connection id, wherever this format keeps it. A request without one may
-            /// carry it in the raw address instead ([`ReqOptions::raw_address`]).
+            /// The sender's connection id, wherever this format has it
+            /// ([`ReqOptions::sender_connid`] in requests).
             #[inline(always)]
             pub fn connid(&self) -> Option<Connid> {
                 match self {
@@ -598,6 +598,26 @@ impl PacketType {
         self.is_req() && self.has_field("credit_request")
     }
 
+    /// Bytes of the header of a packet of this type with these flags of the base header and with
+    /// `entries` entries in each array. A raw address has the size that stock libfabric gives it.
+    pub const fn header_len(self, flags: u16, entries: usize) -> usize {
+        let sections = self.sections();
+        let (mut bytes, mut section) = (0, 0);
+        while section < sections.len() {
+            let Section { array, fields } = *sections[section];
+            let times = if array.is_some() { entries } else { 1 };
+            let mut field = 0;
+            while field < fields.len() {
+                if fields[field].presence.holds(self, flags) {
+                    bytes += times * fields[field].width.of_headers();
+                }
+                field += 1;
+            }
+            section += 1;
+        }
+        bytes
+    }
+
     /// Whether packets of this type may have the field of this name.
     const fn has_field(self, name: &str) -> bool {
         let sections = self.sections();
@@ -650,6 +670,43 @@ impl fmt::Display for PacketType {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::{Gid, Qkey, Qpn, RawAddress};
+    use crate::wire::{RawAddressHeader, RmaIov, RmaIovs, UniversalFlags};
+
+    #[test]
+    fn header_lengths_are_those_of_headers() {
+        let connid = Some(Connid(1));
+        let data = CtsData {
+            connid,
+            ..CtsData::default()
+        };
+        let flags = UniversalFlags::CONNID_HDR.bits();
+        assert_eq!(PacketType::CtsData.header_len(flags, 0), data.header_len());
+        let response = AtomRsp {
+            connid,
+            ..AtomRsp::default()
+        };
+        // The connection id takes the place of padding.
+        for flags in [0, flags] {
+            let length = PacketType::AtomRsp.header_len(flags, 0);
+            assert_eq!(length, response.header_len());
+        }
+        let (gid, qpn, qkey) = (Gid([1; 16]), Qpn(2), Qkey(3));
+        let address = RawAddress { gid, qpn, qkey };
+        let write = LongctsRtw {
+            rma_iov: RmaIovs::new(&[RmaIov::NONE; RmaIovs::MAX]).unwrap(),
+            options: ReqOptions {
+                raw_address: Some(RawAddressHeader::new(address)),
+                cq_data: Some(4),
+                ..ReqOptions::default()
+            },
+            ..LongctsRtw::default()
+        };
+        let flags = (ReqFlags::RAW_ADDR_HDR | ReqFlags::CQ_DATA_HDR).bits();
+        let length = PacketType::LongctsRtw.header_len(flags, RmaIovs::MAX);
+        assert_eq!(length, write.header_len());
+        assert_eq!(length, 24 + 4 * 24 + 40 + 8);
+    }
 
     #[test]
     fn codes_round_trip_and_the_gaps_are_unassigned() {

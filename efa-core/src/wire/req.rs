@@ -31,6 +31,15 @@ impl ReqOptions {
         Fields::write(self, &mut length);
         length.0
     }
+
+    /// The sender's connection id. A request without one may have it as the Q-key of its raw address.
+    #[inline(always)]
+    pub fn sender_connid(&self) -> Option<Connid> {
+        match (self.connid, &self.raw_address) {
+            (None, Some(header)) => Some(header.address().qkey.into()),
+            (connid, _) => connid,
+        }
+    }
 }
 
 impl Part for ReqOptions {
@@ -53,6 +62,6 @@ impl Part for ReqOptions {
 
     #[inline(always)]
     fn connid(&self) -> Option<Connid> {
-        self.connid
+        self.sender_connid()
     }
 }

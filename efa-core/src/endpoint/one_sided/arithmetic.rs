@@ -18,7 +18,8 @@ pub(crate) fn check(
     operation: AtomicOp,
     with_comparand: bool,
 ) -> Result<usize, &'static str> {
-    let kind = Kind::of(datatype).ok_or("this atomic data type")?;
+    let size = datatype.size().ok_or("this atomic data type")?;
+    let class = Class::of(datatype);
     let compares = (AtomicOp::CSWAP.0..=AtomicOp::MSWAP.0).contains(&operation.0);
     if compares != with_comparand {
         return Err("this atomic operation for this kind of request");
@@ -39,14 +40,14 @@ pub(crate) fn check(
         | AtomicOp::CSWAP_LE
         | AtomicOp::CSWAP_LT
         | AtomicOp::CSWAP_GE
-        | AtomicOp::CSWAP_GT => kind.class != Class::Complex,
+        | AtomicOp::CSWAP_GT => class != Class::Complex,
         AtomicOp::BOR | AtomicOp::BAND | AtomicOp::BXOR | AtomicOp::MSWAP => {
-            kind.class == Class::Integer
+            class == Class::Integer
         }
         _ => false,
     };
     if defined {
-        Ok(kind.size)
+        Ok(size)
     } else {
         Err("this atomic operation for this data type")
     }
@@ -59,31 +60,21 @@ enum Class {
     Complex,
 }
 
-#[derive(Clone, Copy)]
-struct Kind {
-    class: Class,
-    size: usize,
-}
-
-impl Kind {
-    fn of(datatype: AtomicDatatype) -> Option<Kind> {
-        let (class, size) = match datatype {
-            AtomicDatatype::INT8 | AtomicDatatype::UINT8 => (Class::Integer, 1),
-            AtomicDatatype::INT16 | AtomicDatatype::UINT16 => (Class::Integer, 2),
-            AtomicDatatype::INT32 | AtomicDatatype::UINT32 => (Class::Integer, 4),
-            AtomicDatatype::INT64 | AtomicDatatype::UINT64 => (Class::Integer, 8),
-            AtomicDatatype::INT128 | AtomicDatatype::UINT128 => (Class::Integer, 16),
-            AtomicDatatype::FLOAT => (Class::Real, 4),
-            AtomicDatatype::DOUBLE => (Class::Real, 8),
-            AtomicDatatype::FLOAT_COMPLEX => (Class::Complex, 8),
-            AtomicDatatype::DOUBLE_COMPLEX => (Class::Complex, 16),
-            AtomicDatatype::LONG_DOUBLE => (Class::Real, 16),
-            AtomicDatatype::LONG_DOUBLE_COMPLEX => (Class::Complex, 32),
-            AtomicDatatype::FLOAT16 | AtomicDatatype::BFLOAT16 => (Class::Real, 2),
-            AtomicDatatype::FLOAT8_E4M3 | AtomicDatatype::FLOAT8_E5M2 => (Class::Real, 1),
-            _ => return None,
-        };
-        Some(Kind { class, size })
+impl Class {
+    fn of(datatype: AtomicDatatype) -> Class {
+        match datatype {
+            AtomicDatatype::FLOAT
+            | AtomicDatatype::DOUBLE
+            | AtomicDatatype::LONG_DOUBLE
+            | AtomicDatatype::FLOAT16
+            | AtomicDatatype::BFLOAT16
+            | AtomicDatatype::FLOAT8_E4M3
+            | AtomicDatatype::FLOAT8_E5M2 => Class::Real,
+            AtomicDatatype::FLOAT_COMPLEX
+            | AtomicDatatype::DOUBLE_COMPLEX
+            | AtomicDatatype::LONG_DOUBLE_COMPLEX => Class::Complex,
+            _ => Class::Integer,
+        }
     }
 }
 

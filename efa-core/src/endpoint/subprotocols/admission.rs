@@ -9,7 +9,40 @@ use crate::endpoint::one_sided::AtomicResponse;
 use crate::endpoint::posting::Work;
 use crate::endpoint::receiving::{Ending, HeldId, Postponed, PostponedPart, UnexpectedMessage};
 use crate::nic::Nic;
-use crate::wire::{Header, MsgId, Packet, PacketType, RecvId, SendId};
+use crate::wire::{
+    Header, LongctsRtw, LongreadRtw, MsgId, Packet, PacketType, Payload, RecvId, Rtr, SendId,
+};
+
+/// A peer's request for our memory that takes more than the packet of the request.
+pub(crate) struct MemoryRequest<'a> {
+    packet_type: PacketType,
+    access: MemoryAccess<'a>,
+    /// Where the data of the packet is.
+    payload: Payload,
+}
+
+enum MemoryAccess<'a> {
+    LongctsWrite(&'a LongctsRtw),
+    LongreadWrite(&'a LongreadRtw),
+    Read(&'a Rtr),
+}
+
+impl<'a> MemoryRequest<'a> {
+    /// `None` if the packet is no such request.
+    pub(crate) fn of(incoming: &'a Packet) -> Option<Self> {
+        let access = match &incoming.header {
+            Header::LongctsRtw(long) => MemoryAccess::LongctsWrite(long),
+            Header::LongreadRtw(long) => MemoryAccess::LongreadWrite(long),
+            Header::Rtr(rtr) => MemoryAccess::Read(rtr),
+            _ => return None,
+        };
+        Some(MemoryRequest {
+            packet_type: incoming.base.packet_type,
+            access,
+            payload: incoming.payload,
+        })
+    }
+}
 
 // Counting what is done for peers.
 impl<N: Nic> Endpoint<N> {
@@ -113,14 +146,18 @@ impl<N: Nic> Endpoint<N> {
 
 // Requests.
 impl<N: Nic> Endpoint<N> {
-    /// Takes a request to write or read: carries it out, or makes it wait.
-    pub(crate) fn on_request(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Packet) {
-        let at_once = matches!(incoming.header, Header::EagerRtw(_));
-        if at_once || self.is_admitted(peer) {
-            self.carry_out_request(peer, &packet, incoming);
+    /// Takes a request for our memory: carries it out, or makes it wait.
+    pub(crate) fn on_request(
+        &mut self,
+        peer: PeerId,
+        packet: ReceivedPacket,
+        request: &MemoryRequest<'_>,
+    ) {
+        if self.is_admitted(peer) {
+            self.serve_request(peer, &packet, request);
             return self.release(packet);
         }
-        let packet_type = incoming.base.packet_type;
+        let packet_type = request.packet_type;
         if self.begin_request(peer, packet_type) {
             match self.make_wait(peer, packet, packet_type) {
                 Some(head) => self.postpone(peer, Postponed::Request(head)),
@@ -131,10 +168,19 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    fn carry_out_request(&mut self, peer: PeerId, packet: &ReceivedPacket, incoming: &Packet) {
-        match &incoming.header {
-            Header::Rtr(rtr) => self.on_read(peer, rtr, incoming.base.packet_type),
-            _ => self.on_write(peer, packet, incoming),
+    fn serve_request(
+        &mut self,
+        peer: PeerId,
+        packet: &ReceivedPacket,
+        request: &MemoryRequest<'_>,
+    ) {
+        let packet_type = request.packet_type;
+        match request.access {
+            MemoryAccess::LongctsWrite(long) => {
+                self.on_longcts_write(peer, packet_type, long, packet, request.payload);
+            }
+            MemoryAccess::LongreadWrite(long) => self.on_longread_write(peer, packet_type, long),
+            MemoryAccess::Read(rtr) => self.on_read(peer, rtr, packet_type),
         }
     }
 
@@ -200,8 +246,9 @@ impl<N: Nic> Endpoint<N> {
                 let Some((packet, _)) = self.take_held(peer, head) else {
                     return;
                 };
-                if let Some(incoming) = self.parse_again(&packet) {
-                    self.carry_out_request(peer, &packet, &incoming);
+                let incoming = self.parse_again(&packet);
+                if let Some(request) = incoming.as_ref().and_then(MemoryRequest::of) {
+                    self.serve_request(peer, &packet, &request);
                 }
                 self.release(packet);
             }

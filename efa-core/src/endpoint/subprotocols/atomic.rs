@@ -7,7 +7,7 @@ use crate::wire::{
     AtomRsp, AtomicOp, MsgId, Packet, PacketType, Payload, RecvId, Repr, Rta, RtaKind, SendId,
 };
 
-use crate::endpoint::Endpoint;
+use crate::address::RawAddress;
 use crate::endpoint::api::completion::{CompletionFlags, Event, PacketError};
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::api::operation::{AtomicArgs, AtomicKind, IoVec, OperationFlags};
@@ -23,16 +23,20 @@ use crate::endpoint::sending::choice::{self, AtomicQuery};
 use crate::endpoint::sending::{Awaited, Outbound};
 use crate::endpoint::subprotocols::sends::check_pieces;
 use crate::endpoint::subprotocols::write::remote_pieces;
+use crate::endpoint::{Endpoint, IOV_LIMIT};
 
 /// Header of ATOMRSP in bytes.
-const ATOMRSP_HEADER: usize = 24;
+const ATOMRSP_HEADER: usize = PacketType::AtomRsp.header_len(0, 0);
+
+/// What stock libfabric reserves for the header of an atomic, in bytes: all iovs, and the raw address
+/// without its length.
+const ATOMIC_HEADER: usize = PacketType::WriteRta.header_len(0, IOV_LIMIT) + RawAddress::LEN;
 
 // The requester's side.
 impl<N: Nic> Endpoint<N> {
     /// Most bytes that an atomic may have per operand: one packet has to hold the request.
     pub(crate) fn max_atomic_size(&self, kind: AtomicKind<'_>) -> usize {
-        // Stock libfabric advertises the same.
-        let payload = self.mtu.saturating_sub(24 + 32 + 96);
+        let payload = self.mtu.saturating_sub(ATOMIC_HEADER);
         match kind {
             AtomicKind::Write | AtomicKind::Fetch { .. } => payload,
             AtomicKind::Compare { .. } => payload / 2,

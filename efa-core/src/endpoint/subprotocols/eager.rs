@@ -6,13 +6,12 @@ use crate::wire::{EagerRtm, Payload, SendId};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
-use crate::endpoint::api::operation::{IoVec, OperationFlags, SendArgs};
+use crate::endpoint::api::operation::{OperationFlags, SendArgs};
 use crate::endpoint::api::statistics::Protocol;
-use crate::endpoint::base::ids::PeerId;
+use crate::endpoint::base::ids::{PeerId, ReceiveId};
 use crate::endpoint::memory::iov::copy_out;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
-use crate::endpoint::receiving::Ending;
 use crate::endpoint::sending::{Awaited, Outbound};
 use crate::endpoint::subprotocols::message::Rtm;
 
@@ -60,32 +59,28 @@ impl<N: Nic> Endpoint<N> {
         posted
     }
 
-    /// Copies the data of a message of one packet to the buffer of a receive.
+    /// Gives a message of one packet to the posted receive that takes it.
     #[inline(always)]
-    pub(crate) fn copy_eager(
-        nic: &mut N,
-        packet: &ReceivedPacket,
-        payload: Payload,
-        target: &[IoVec],
-    ) -> Option<Failure> {
-        match copy_out(nic, packet, payload.offset, payload.length, target, 0) {
-            Ok(()) => None,
-            Err(_) => Some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy)),
-        }
-    }
-
-    /// Ends the receive of a message of one packet, whose data was copied unless there is a `failure`.
-    /// `receipt` is the operation of a sender that wants RECEIPT.
-    #[inline(always)]
-    pub(crate) fn end_eager(
+    pub(crate) fn receive_eager(
         &mut self,
+        id: ReceiveId,
         peer: PeerId,
+        packet: &ReceivedPacket,
         rtm: &Rtm<'_>,
         receipt: Option<SendId>,
-        capacity: u64,
-        ending: &Ending,
-        failure: Option<Failure>,
     ) {
+        let Some(posted) = self.receiving.matched(id) else {
+            return;
+        };
+        let Payload { offset, length } = rtm.payload;
+        let target = posted.target.as_slice();
+        let failure = match copy_out(self.posting.nic_mut(), packet, offset, length, target, 0) {
+            Ok(()) => None,
+            Err(_) => Some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy)),
+        };
+        let ending = posted.ending(rtm.tag, rtm.cq_data);
+        let capacity = posted.capacity();
+        self.receiving.end_matched(id);
         self.reports
             .statistics
             .note_received(Protocol::Eager, rtm.length.min(capacity));
@@ -94,6 +89,6 @@ impl<N: Nic> Endpoint<N> {
         {
             self.queue_receipt(peer, send_id, rtm.msg_id);
         }
-        self.end_inbound(ending, peer, rtm.length, capacity, failure);
+        self.end_inbound(&ending, peer, rtm.length, capacity, failure);
     }
 }

@@ -5,7 +5,7 @@
 //! have arrived does the receiver grant more; that is what every stock libfabric does and expects.
 
 use crate::nic::Nic;
-use crate::wire::{Cts, CtsData, CtsFlags, PacketType, Payload, Receipt, RecvId};
+use crate::wire::{Cts, CtsData, CtsFlags, PacketType, Payload, Receipt, RecvId, UniversalFlags};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::PacketError;
@@ -17,7 +17,7 @@ use crate::endpoint::receiving::Supply;
 use crate::endpoint::sending::Awaited;
 
 /// Header of CTSDATA with a connection id, in bytes.
-const CTSDATA_HEADER: usize = 32;
+const CTSDATA_HEADER: usize = PacketType::CtsData.header_len(UniversalFlags::CONNID_HDR.bits(), 0);
 
 /// A packet and the operation that it belongs to contradict each other.
 pub(crate) const SIZE_MISMATCH: Failure =

@@ -1,7 +1,10 @@
 //! Messages on the receiver's side: from matching to a receive to the subprotocol that brings the data.
 
 use crate::nic::Nic;
-use crate::wire::{EagerRtm, Header, MsgId, Packet, PacketType, Payload, RmaIovs, Rta, SendId};
+use crate::wire::{
+    EagerRtm, Header, LongctsRtm, LongreadRtm, MediumRtm, MsgId, Packet, PacketType, Payload,
+    RmaIovs, Rta, RuntreadRtm, SendId,
+};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::PacketError;
@@ -38,9 +41,13 @@ pub(crate) enum Extent<'a> {
     /// All of it. The operation of a sender that wants RECEIPT is named.
     Whole(Option<SendId>),
     /// A segment: others of the same `msg_id` may follow.
-    Segment(&'a Header),
-    /// The beginning, or only the announcement: the rest comes without a `msg_id`.
-    Start(&'a Header),
+    Medium(&'a MediumRtm),
+    /// A segment, or one of the segments in front of what is to be read.
+    Runt(&'a RuntreadRtm),
+    /// The beginning: the rest comes without a `msg_id`.
+    LongCts(&'a LongctsRtm),
+    /// Only the announcement.
+    LongRead(&'a LongreadRtm),
 }
 
 impl<'a> Sequenced<'a> {
@@ -87,36 +94,35 @@ impl<'a> Rtm<'a> {
     pub(crate) fn of(incoming: &'a Packet) -> Option<Self> {
         let packet_type = incoming.base.packet_type;
         let payload = incoming.payload;
-        let header = &incoming.header;
-        let (msg_id, tag, options, length, extent) = match header {
+        let (msg_id, tag, options, length, extent) = match &incoming.header {
             Header::EagerRtm(eager) => return Some(Rtm::eager(packet_type, eager, payload)),
             Header::MediumRtm(medium) => (
                 medium.msg_id,
                 medium.tag,
                 &medium.options,
                 medium.msg_length,
-                Extent::Segment(header),
+                Extent::Medium(medium),
             ),
             Header::RuntreadRtm(runt) => (
                 runt.msg_id,
                 runt.tag,
                 &runt.options,
                 runt.msg_length,
-                Extent::Segment(header),
+                Extent::Runt(runt),
             ),
             Header::LongctsRtm(long) => (
                 long.msg_id,
                 long.tag,
                 &long.options,
                 long.msg_length,
-                Extent::Start(header),
+                Extent::LongCts(long),
             ),
             Header::LongreadRtm(long) => (
                 long.msg_id,
                 long.tag,
                 &long.options,
                 long.msg_length,
-                Extent::Start(header),
+                Extent::LongRead(long),
             ),
             _ => return None,
         };
@@ -144,7 +150,7 @@ impl<'a> Rtm<'a> {
 
     /// Returns whether other packets of the same `msg_id` may follow.
     pub(crate) fn is_segment(&self) -> bool {
-        matches!(self.extent, Extent::Segment(_))
+        matches!(self.extent, Extent::Medium(_) | Extent::Runt(_))
     }
 }
 
@@ -160,15 +166,7 @@ impl<N: Nic> Endpoint<N> {
         }
         let id = found.receive;
         if let Extent::Whole(receipt) = rtm.extent {
-            if let Some(posted) = self.receiving.matched(id) {
-                let target = posted.target.as_slice();
-                let failure =
-                    Self::copy_eager(self.posting.nic_mut(), &packet, rtm.payload, target);
-                let ending = posted.ending(rtm.tag, rtm.cq_data);
-                let capacity = posted.capacity();
-                self.receiving.end_matched(id);
-                self.end_eager(peer, rtm, receipt, capacity, &ending, failure);
-            }
+            self.receive_eager(id, peer, &packet, rtm, receipt);
             return self.release(packet);
         }
         self.receiving
@@ -213,19 +211,17 @@ impl<N: Nic> Endpoint<N> {
         rtm: &Rtm<'_>,
     ) {
         let payload = rtm.payload;
-        let header = match rtm.extent {
+        let taken = match rtm.extent {
             Extent::Whole(receipt) => {
-                return self.end_with_eager(id, peer, packet, rtm, receipt);
+                self.note_receipt(id, receipt);
+                self.take_data(id, packet, payload, 0, Protocol::Eager)
             }
-            Extent::Segment(header) | Extent::Start(header) => header,
-        };
-        let taken = match header {
-            Header::MediumRtm(medium) => {
+            Extent::Medium(medium) => {
                 self.note_receipt(id, medium.receipt);
                 self.same_length(id, medium.msg_length)
                     && self.take_data(id, packet, payload, medium.seg_offset, Protocol::Medium)
             }
-            Header::LongctsRtm(long) => {
+            Extent::LongCts(long) => {
                 self.note_receipt(id, long.delivery_complete.then_some(long.send_id));
                 if let Some(transfer) = self.receiving.transfer_mut(id) {
                     transfer.send_id = long.send_id;
@@ -233,15 +229,12 @@ impl<N: Nic> Endpoint<N> {
                 }
                 self.take_data(id, packet, payload, 0, Protocol::LongCts)
             }
-            Header::LongreadRtm(long) => {
-                self.start_message_read(id, long.send_id, &long.read_iov, 0)
-            }
-            Header::RuntreadRtm(runt) => {
+            Extent::LongRead(long) => self.start_message_read(id, long.send_id, &long.read_iov, 0),
+            Extent::Runt(runt) => {
                 self.same_length(id, runt.msg_length)
                     && self.start_message_read(id, runt.send_id, &runt.read_iov, runt.runt_length)
                     && self.take_data(id, packet, payload, runt.seg_offset, Protocol::RuntingRead)
             }
-            _ => false,
         };
         if taken {
             self.go_on_with(id);
@@ -250,33 +243,6 @@ impl<N: Nic> Endpoint<N> {
             self.reports
                 .refuse(Some(peer), packet_type, PacketError::SizeMismatch);
             self.fail_inbound(id, SIZE_MISMATCH);
-        }
-    }
-
-    /// Ends a transfer with the only packet of its message.
-    #[inline(never)]
-    fn end_with_eager(
-        &mut self,
-        id: ReceiveId,
-        peer: PeerId,
-        packet: &ReceivedPacket,
-        rtm: &Rtm<'_>,
-        receipt: Option<SendId>,
-    ) {
-        if let Some((transfer, _)) = self.receiving.finish(id) {
-            if transfer.ending.is_remote() {
-                self.end_operation(peer);
-            }
-            let target = transfer.target.as_slice();
-            let failure = Self::copy_eager(self.posting.nic_mut(), packet, rtm.payload, target);
-            self.end_eager(
-                peer,
-                rtm,
-                receipt,
-                transfer.capacity,
-                &transfer.ending,
-                failure,
-            );
         }
     }
 

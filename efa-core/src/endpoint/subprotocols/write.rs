@@ -3,7 +3,8 @@
 
 use crate::nic::{Access, Domain, Nic, Source};
 use crate::wire::{
-    EagerRtw, Header, MsgId, Packet, PacketType, Repr, ReqOptions, RmaIov, RmaIovs, SendId,
+    EagerRtw, LongctsRtw, LongreadRtw, MsgId, PacketType, Payload, Repr, ReqOptions, RmaIov,
+    RmaIovs, SendId,
 };
 
 use crate::endpoint::api::completion::{CompletionEntry, CompletionFlags, Event, PacketError};
@@ -11,7 +12,7 @@ use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::api::operation::{OperationFlags, RemoteIoVec, WriteArgs};
 use crate::endpoint::api::reports::Report;
 use crate::endpoint::api::statistics::Protocol;
-use crate::endpoint::base::ids::PeerId;
+use crate::endpoint::base::ids::{PeerId, ReceiveId};
 use crate::endpoint::base::immediate;
 use crate::endpoint::memory::iov::{Iov, copy_out, total_length};
 use crate::endpoint::memory::packet::ReceivedPacket;
@@ -190,24 +191,127 @@ fn eager_header(head: &WriteHead, send_id: SendId) -> EagerRtw {
 
 // The responder's side.
 impl<N: Nic> Endpoint<N> {
-    /// A peer wants to write our memory.
-    pub(crate) fn on_write(&mut self, peer: PeerId, packet: &ReceivedPacket, incoming: &Packet) {
-        let packet_type = incoming.base.packet_type;
-        let payload = incoming.payload;
-        let (rma_iov, options, length) = match &incoming.header {
-            Header::EagerRtw(eager) => (&eager.rma_iov, &eager.options, payload.length as u64),
-            Header::LongctsRtw(long) => (&long.rma_iov, &long.options, long.msg_length),
-            Header::LongreadRtw(long) => (&long.rma_iov, &long.options, long.msg_length),
-            _ => return,
+    /// A peer wants to write our memory, with all data in the request.
+    pub(crate) fn on_eager_write(
+        &mut self,
+        peer: PeerId,
+        packet_type: PacketType,
+        eager: &EagerRtw,
+        packet: &ReceivedPacket,
+        payload: Payload,
+    ) {
+        let length = payload.length as u64;
+        let (iov, options) = (&eager.rma_iov, &eager.options);
+        let Some((target, ending)) = self.written(peer, packet_type, iov, length, options) else {
+            return;
         };
+        let copied = copy_out(
+            self.posting.nic_mut(),
+            packet,
+            payload.offset,
+            payload.length,
+            target.as_slice(),
+            0,
+        );
+        self.reports
+            .statistics
+            .note_received(Protocol::EagerWrite, length);
+        let failure = copied
+            .is_err()
+            .then_some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy));
+        // Without pieces and data it only wanted to be answered with a handshake.
+        if let Some(send_id) = eager.receipt
+            && failure.is_none()
+        {
+            self.queue_receipt(peer, send_id, MsgId(0));
+        }
+        self.end_inbound(&ending, peer, length, length, failure);
+    }
+
+    /// A peer wants to write our memory, in windows that we open.
+    pub(crate) fn on_longcts_write(
+        &mut self,
+        peer: PeerId,
+        packet_type: PacketType,
+        long: &LongctsRtw,
+        packet: &ReceivedPacket,
+        payload: Payload,
+    ) {
+        let (iov, length) = (&long.rma_iov, long.msg_length);
+        let Some(id) = self.begin_write(peer, packet_type, iov, length, &long.options) else {
+            return;
+        };
+        if let Some(transfer) = self.receiving.transfer_mut(id) {
+            transfer.send_id = long.send_id;
+            transfer.wants_receipt = long.delivery_complete;
+            transfer.supply = Supply::Windows { granted: 0 };
+        }
+        if self.take_data(id, packet, payload, 0, Protocol::LongCtsWrite) {
+            self.go_on_with(id);
+        } else {
+            self.fail_inbound(id, SIZE_MISMATCH);
+        }
+    }
+
+    /// A peer wants to write our memory, with data that we read from its memory.
+    pub(crate) fn on_longread_write(
+        &mut self,
+        peer: PeerId,
+        packet_type: PacketType,
+        long: &LongreadRtw,
+    ) {
+        let (iov, length) = (&long.rma_iov, long.msg_length);
+        let Some(id) = self.begin_write(peer, packet_type, iov, length, &long.options) else {
+            return;
+        };
+        if long.read_iov.total_len() != Some(length) {
+            return self.fail_inbound(id, SIZE_MISMATCH);
+        }
+        if let Some(transfer) = self.receiving.transfer_mut(id) {
+            transfer.send_id = long.send_id;
+        }
+        self.start_reads(id, long.read_iov, 0);
+        self.go_on_with(id);
+    }
+
+    /// Starts a peer's write of more than one packet. `None` if it may not be.
+    fn begin_write(
+        &mut self,
+        peer: PeerId,
+        packet_type: PacketType,
+        rma_iov: &RmaIovs,
+        length: u64,
+        options: &ReqOptions,
+    ) -> Option<ReceiveId> {
+        let (target, ending) = self.written(peer, packet_type, rma_iov, length, options)?;
+        if !self.begin_request(peer, packet_type) {
+            return None;
+        }
+        let transfer = Transfer::new(peer, length, target, length, ending);
+        let id = self.receiving.start(transfer)?;
+        self.begin_operation(peer);
+        Some(id)
+    }
+
+    /// The memory that a peer's write is for, and who hears of its end. `None` if the write may not
+    /// be.
+    fn written(
+        &mut self,
+        peer: PeerId,
+        packet_type: PacketType,
+        rma_iov: &RmaIovs,
+        length: u64,
+        options: &ReqOptions,
+    ) -> Option<(Iov, Ending)> {
         let cq_data = options.cq_data;
         if rma_iov.total_len() != Some(length) {
-            return self
-                .reports
+            self.reports
                 .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
+            return None;
         }
         let Some(target) = self.one_sided.exposed.memory(rma_iov, Access::REMOTE_WRITE) else {
-            return self.refuse_memory(peer, packet_type);
+            self.refuse_memory(peer, packet_type);
+            return None;
         };
         let mut flags = CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE;
         flags.set(CompletionFlags::REMOTE_CQ_DATA, cq_data.is_some());
@@ -221,63 +325,7 @@ impl<N: Nic> Endpoint<N> {
             audience: Audience::Target(packet_type),
             part: None,
         };
-        if let Header::EagerRtw(eager) = &incoming.header {
-            let pieces = target.as_slice();
-            let copied = copy_out(
-                self.posting.nic_mut(),
-                packet,
-                payload.offset,
-                payload.length,
-                pieces,
-                0,
-            );
-            self.reports
-                .statistics
-                .note_received(Protocol::EagerWrite, length);
-            let failure = copied
-                .is_err()
-                .then_some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy));
-            // Without pieces and data it only wanted to be answered with a handshake.
-            if let Some(send_id) = eager.receipt
-                && failure.is_none()
-            {
-                self.queue_receipt(peer, send_id, MsgId(0));
-            }
-            return self.end_inbound(&ending, peer, length, length, failure);
-        }
-        if !self.begin_request(peer, packet_type) {
-            return;
-        }
-        let transfer = Transfer::new(peer, length, target, length, ending);
-        let Some(id) = self.receiving.start(transfer) else {
-            return;
-        };
-        self.begin_operation(peer);
-        match &incoming.header {
-            Header::LongctsRtw(long) => {
-                if let Some(transfer) = self.receiving.transfer_mut(id) {
-                    transfer.send_id = long.send_id;
-                    transfer.wants_receipt = long.delivery_complete;
-                    transfer.supply = Supply::Windows { granted: 0 };
-                }
-                if self.take_data(id, packet, payload, 0, Protocol::LongCtsWrite) {
-                    self.go_on_with(id);
-                } else {
-                    self.fail_inbound(id, SIZE_MISMATCH);
-                }
-            }
-            Header::LongreadRtw(long) => {
-                if long.read_iov.total_len() != Some(length) {
-                    return self.fail_inbound(id, SIZE_MISMATCH);
-                }
-                if let Some(transfer) = self.receiving.transfer_mut(id) {
-                    transfer.send_id = long.send_id;
-                }
-                self.start_reads(id, long.read_iov, 0);
-                self.go_on_with(id);
-            }
-            _ => {}
-        }
+        Some((target, ending))
     }
 
     /// Reports a request that names memory which its sender may not use.

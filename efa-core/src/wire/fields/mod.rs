@@ -39,6 +39,7 @@ pub use value::{DisplayValue, Value};
 use super::codec::RawBase;
 use super::iov::ExtraInfo;
 use super::packet_type::{PacketType, TypeTraits};
+use super::raw_address::RawAddressHeader;
 use crate::address::RawAddress;
 use zerocopy::FromBytes;
 
@@ -80,6 +81,17 @@ pub enum Width {
     RawAddressSurplus,
     /// Everything to the end of the packet; the field is absent if there is nothing.
     Rest,
+}
+
+impl Width {
+    /// Bytes of the field in a header whose raw address has the size that stock libfabric gives it.
+    pub(super) const fn of_headers(self) -> usize {
+        match self {
+            Width::Fixed(width) => width,
+            Width::RawAddressSurplus => RawAddressHeader::STOCK_SIZE as usize - RawAddress::LEN,
+            Width::Rest => 0,
+        }
+    }
 }
 
 /// When a field is there.
