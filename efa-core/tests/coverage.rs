@@ -77,7 +77,7 @@ fn file(path: &str, is_test: bool) -> PathBuf {
             format!("efa-core/src/{rest}/mod.rs"),
         ],
         (true, Some(("device", rest))) => vec![format!("efa-emu/tests/endpoint/{rest}.rs")],
-        (true, Some(("faults", _))) => vec![format!("conformance/tests/{path}.rs")],
+        (true, Some(("faults", _))) => vec![format!("conformance/cli/tests/{path}.rs")],
         (true, Some(("calls", _))) => vec![format!("efa-emu/verbs/tests/{path}.rs")],
         (true, Some(("sim" | "promises", _))) => vec![format!("efa-emu/tests/{path}.rs")],
         (true, _) => vec![format!("efa-core/tests/{path}.rs")],

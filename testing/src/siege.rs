@@ -172,7 +172,7 @@ pub fn run(bytes: &[u8]) {
 impl<'a> Siege<'a> {
     fn new(bytes: &'a [u8]) -> Self {
         let mut choices = Choices(bytes);
-        let network = Network::new(1);
+        let network = Network::default();
         let caps = match choices.below(3) {
             0 => DeviceCaps::empty(),
             1 => DeviceCaps::RDMA_READ,

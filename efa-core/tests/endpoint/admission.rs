@@ -443,7 +443,7 @@ fn limits_that_do_not_fit_the_ids_of_packets_are_refused() {
             remote_operations,
             ..config()
         };
-        let network = efa_testing::nic::Network::new(0);
+        let network = efa_testing::nic::Network::default();
         let nic = network.open(1, 10, 1, traits());
         assert!(matches!(
             Endpoint::new(nic, settings),

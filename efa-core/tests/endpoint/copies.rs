@@ -95,6 +95,43 @@ fn registered_memory_is_gathered_and_other_memory_is_copied_once() {
     }
 }
 
+/// The device may read what it gathers as late as it likes, so injected data has to be copied.
+#[test]
+fn injected_memory_is_the_applications_again_at_once() {
+    let (mut script, peer, memory) = script(true);
+    let (data, flags) = (part(memory, 3000), OperationFlags::INJECT);
+    let remote = [RemoteIoVec {
+        address: 0x1000,
+        length: 3000,
+        key: RemoteKey(5),
+    }];
+    for is_write in [false, true] {
+        script.network.fill(0, MEMORY, &[1; 3000]);
+        let started = match is_write {
+            false => script.dut.send(SendArgs {
+                peer,
+                data: &data,
+                tag: None,
+                cq_data: None,
+                flags,
+                context: 1,
+            }),
+            true => script.dut.write(WriteArgs {
+                peer,
+                data: &data,
+                remote: &remote,
+                cq_data: None,
+                flags,
+                context: 1,
+            }),
+        };
+        started.unwrap();
+        script.network.fill(0, MEMORY, &[2; 3000]);
+        let sent = script.sent();
+        assert!(sent.ends_with(&[1; 3000]), "write {is_write}: {sent:?}");
+    }
+}
+
 #[test]
 fn what_is_read_or_written_by_the_device_is_not_copied() {
     let (mut script, peer, memory) = script(true);

@@ -10,7 +10,6 @@ mod limits;
 mod lost;
 mod messages;
 mod ordering;
-mod random;
 mod read_nack;
 mod receiving;
 mod script;

@@ -55,7 +55,7 @@ fn settle(network: &Network, endpoints: &mut [&mut Endpoint<NetworkNic>]) {
 
 #[test]
 fn one_message_goes_through_and_both_sides_shake_hands() {
-    let network = Network::new(1);
+    let network = Network::default();
     let mut a = endpoint(&network, 1, 10, 0x1111);
     let mut b = endpoint(&network, 2, 20, 0x2222);
     let to_b = a.insert_address(b.address()).unwrap();

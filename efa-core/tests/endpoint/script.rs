@@ -48,7 +48,7 @@ impl Script {
     }
 
     pub(crate) fn with(config: EndpointConfig, traits: Traits) -> Self {
-        let network = Network::new(0);
+        let network = Network::default();
         let nic = network.open(1, 10, 0x1111_1111, traits.clone());
         let peer = network.open(2, 20, 0x2222_2222, traits);
         Script {

@@ -169,7 +169,8 @@ impl Plan {
         let count = rng.random_range(2..=3);
         let first_msg_id = *[0, u32::MAX - 5, u32::MAX / 2].choose(&mut rng).unwrap();
         let ordered = rng.random_bool(0.8);
-        let mtu = *[256, 520, 1024, 1024].choose(&mut rng).unwrap();
+        // The device gathers data of 1 KiB and more, so there have to be packets that hold it.
+        let mtu = *[256, 520, 1024, 4096].choose(&mut rng).unwrap();
         let mut programs: Vec<Settings> = (0..count)
             .map(|_| settings(&mut rng, mtu, first_msg_id, ordered))
             .collect();

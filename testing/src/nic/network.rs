@@ -2,7 +2,7 @@
 //! for want of a receive buffer, or made up by the test.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use efa_core::address::{Ahn, Gid, Qkey, Qpn, RawAddress};
@@ -10,8 +10,6 @@ use efa_core::nic::{
     Access, BufferId, Completion, CompletionKind, DeviceCaps, LocalKey, NicAttributes, NicError,
     RdmaRequest, Region, RemoteKey, SendRequest, Source, Status, UserSlice,
 };
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
 
 use super::device::{Buffers, Carrier, TestDomain, TestNic};
 
@@ -69,6 +67,8 @@ pub struct Flight {
     pub destination: (u16, u32),
     context: u64,
     kind: FlightKind,
+    /// User memory whose contents are the last of `bytes`.
+    gathered: Option<UserSlice>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -94,29 +94,17 @@ struct DeviceState {
     regions: BTreeMap<u32, (UserSlice, Access)>,
 }
 
+#[derive(Default)]
 struct State {
     devices: Vec<DeviceState>,
     flights: Vec<Flight>,
-    rng: SmallRng,
-    /// The types of all packets that were posted, and 0 for an RDMA read, 1 for an RDMA write.
-    seen: BTreeSet<u8>,
 }
 
-/// The network.
-#[derive(Clone)]
+/// The network. Two that are clones of each other are the same.
+#[derive(Clone, Default)]
 pub struct Network(Rc<RefCell<State>>);
 
 impl Network {
-    /// A network without devices; `seed` decides what [`Network::deliver_random`] delivers.
-    pub fn new(seed: u64) -> Self {
-        Network(Rc::new(RefCell::new(State {
-            devices: Vec::new(),
-            flights: Vec::new(),
-            rng: SmallRng::seed_from_u64(seed),
-            seen: BTreeSet::new(),
-        })))
-    }
-
     /// Opens a device on host `host` (which makes the GID) with this queue pair number and Q-key.
     pub fn open(&self, host: u8, qpn: u16, qkey: u32, traits: Traits) -> NetworkNic {
         let mut gid = [0; 16];
@@ -157,14 +145,11 @@ impl Network {
         TestDomain::open(port, attributes, address)
     }
 
-    /// The types of all packets that were posted, and 0 for an RDMA read, 1 for an RDMA write.
-    pub fn seen(&self) -> BTreeSet<u8> {
-        self.0.borrow().seen.clone()
-    }
-
     /// What is on its way, oldest first.
     pub fn in_flight(&self) -> Vec<Flight> {
-        self.0.borrow().flights.clone()
+        let mut state = self.0.borrow_mut();
+        (0..state.flights.len()).for_each(|index| state.gather(index));
+        state.flights.clone()
     }
 
     /// The device that something in flight goes to.
@@ -181,7 +166,7 @@ impl Network {
     /// plays the receiver.
     pub fn swallow(&self, index: usize) -> Vec<u8> {
         let mut state = self.0.borrow_mut();
-        let flight = state.flights.remove(index);
+        let flight = state.take(index);
         state.complete(&flight, Status::Ok);
         flight.bytes
     }
@@ -189,14 +174,14 @@ impl Network {
     /// Ends what is on its way with a status.
     pub fn fail(&self, index: usize, status: Status) {
         let mut state = self.0.borrow_mut();
-        let flight = state.flights.remove(index);
+        let flight = state.take(index);
         state.complete(&flight, status);
     }
 
     /// Delivers a packet, and completes it twice.
     pub fn repeat_completion(&self, index: usize) {
         let mut state = self.0.borrow_mut();
-        let flight = state.flights.remove(index);
+        let flight = state.take(index);
         state.complete(&flight, Status::Ok);
         state.complete(&flight, Status::Ok);
     }
@@ -204,23 +189,10 @@ impl Network {
     /// Delivers one thing that is on its way. Returns false if the receiver was not ready.
     pub fn deliver(&self, index: usize) -> bool {
         let mut state = self.0.borrow_mut();
-        let flight = state.flights.remove(index);
+        let flight = state.take(index);
         let status = state.carry_out(&flight);
         state.complete(&flight, status);
         status == Status::Ok
-    }
-
-    /// Delivers a random one.
-    pub fn deliver_random(&self) {
-        let index = {
-            let mut state = self.0.borrow_mut();
-            let count = state.flights.len();
-            if count == 0 {
-                return;
-            }
-            state.rng.random_range(0..count)
-        };
-        self.deliver(index);
     }
 
     /// Delivers everything, oldest first, until nothing is on its way.
@@ -273,6 +245,23 @@ impl State {
             .iter()
             .find(|(_, (other, _))| *other == gid)
             .map(|(ahn, _)| *ahn)
+    }
+
+    /// Reads the user memory that belongs to something on its way. Devices do that whenever they like
+    /// until it is complete; this one does it as late as it can.
+    fn gather(&mut self, index: usize) {
+        let flight = &mut self.flights[index];
+        if let Some(UserSlice { address, length }) = flight.gathered {
+            let start = (address - MEMORY) as usize;
+            let memory = &self.devices[flight.from].memory[start..start + length];
+            let kept = flight.bytes.len() - length;
+            flight.bytes[kept..].copy_from_slice(memory);
+        }
+    }
+
+    fn take(&mut self, index: usize) -> Flight {
+        self.gather(index);
+        self.flights.remove(index)
     }
 
     fn carry_out(&mut self, flight: &Flight) -> Status {
@@ -437,13 +426,6 @@ impl Port {
         }
         self.sends += 1;
         let mut state = self.network.0.borrow_mut();
-        let seen = match flight.kind {
-            // A packet without a header may be empty.
-            FlightKind::Send(_) => flight.bytes.first().copied(),
-            FlightKind::Read(_) => Some(0),
-            FlightKind::Write(_) => Some(1),
-        };
-        state.seen.extend(seen);
         state.flights.push(flight);
         Ok(())
     }
@@ -492,6 +474,7 @@ impl Carrier for Port {
             destination: (request.destination.qpn.0, request.destination.qkey.0),
             context: request.context,
             kind: FlightKind::Send(request.buffer),
+            gathered: request.payload.map(|(slice, _)| slice),
         })
     }
 
@@ -520,6 +503,7 @@ impl Carrier for Port {
             destination: (request.destination.qpn.0, request.destination.qkey.0),
             context: request.context,
             kind: FlightKind::Read(*request),
+            gathered: None,
         })
     }
 
@@ -539,6 +523,7 @@ impl Carrier for Port {
             destination: (request.destination.qpn.0, request.destination.qkey.0),
             context: request.context,
             kind: FlightKind::Write(*request),
+            gathered: Some(request.local),
         })
     }
 

@@ -194,7 +194,7 @@ impl World {
         let message = &self.messages[number];
         let (from, to) = (message.from, message.to);
         let pieces = self.pieces(from, message.address, message.length, message.buffer);
-        let (tag, cq_data, flags) = (message.tag, message.data, flags(message.manner));
+        let (tag, cq_data, flags) = (message.tag, message.data, flags(message.manner, number));
         if self.parted.contains(&(from, to)) || self.parted.contains(&(to, from)) {
             return Err(EndpointError::UnknownClaim);
         }
@@ -247,7 +247,7 @@ impl World {
         }
         let pieces = self.pieces(from, local, length, operation.buffer);
         let cq_data = operation.announces.then_some(number as u64);
-        let flags = flags(operation.manner);
+        let flags = flags(operation.manner, number);
         let context = ONE_SIDED | number as u64;
         if self.parted.contains(&(from, to)) || self.parted.contains(&(to, from)) {
             return Err(EndpointError::UnknownClaim);

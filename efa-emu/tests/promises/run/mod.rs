@@ -439,8 +439,13 @@ fn combined(number: usize, length: usize) -> [Vec<u8>; 3] {
     [1, 2, 3].map(|part| pattern(3 * number + part, length))
 }
 
-fn flags(manner: Manner) -> OperationFlags {
-    match manner {
+/// The flags of an operation. Every third one is followed by more, as far as the endpoint knows.
+fn flags(manner: Manner, number: usize) -> OperationFlags {
+    let more = match number.is_multiple_of(3) {
+        true => OperationFlags::MORE,
+        false => OperationFlags::empty(),
+    };
+    more | match manner {
         Manner::Plain => OperationFlags::COMPLETION,
         Manner::Silent => OperationFlags::empty(),
         Manner::Inject => OperationFlags::INJECT | OperationFlags::COMPLETION,
