@@ -10,6 +10,7 @@ mod job;
 mod list;
 mod progress;
 mod record;
+mod report;
 mod run;
 mod show;
 
@@ -32,6 +33,8 @@ enum Command {
     /// Replay traces: each endpoint in turn is played by the implementation under test, the others
     /// send what was recorded.
     Run(run::Run),
+    /// Make one page of the results of several runs: a matrix of cases by implementation.
+    Report(report::Arguments),
     /// Record a trace: stock libfabric on both sides, each on an emulated host of its own.
     Record(record::Record),
     /// Check a capture against the rules of the protocol.
@@ -89,6 +92,7 @@ fn say(text: impl Display) {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Report(arguments) => report::report(&arguments),
         Command::Record(arguments) => record::record(&arguments),
         Command::Interop(arguments) => interop::interop(&arguments),
         Command::Check(arguments) => check::check(&arguments),

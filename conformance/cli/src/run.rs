@@ -17,6 +17,7 @@ use efa_conformance::libfabric::Library;
 use efa_conformance::player::{ANSWER_TIME, Player, Program, split_words};
 use efa_conformance::replay::hw::Outside;
 use efa_conformance::suite::expected::Expected;
+use efa_conformance::suite::json::Report;
 use efa_conformance::suite::runner::Settings;
 use efa_conformance::suite::{self, Case, Options, Results, Summary, jobs};
 
@@ -108,7 +109,7 @@ pub(crate) struct Run {
     /// Write the results as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write the results as a page of HTML.
+    /// Write the results as a page of HTML; `report` makes one page of several runs.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -150,6 +151,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
         } else {
             Severity::Must
         },
+        ladders: arguments.html.is_some() || arguments.json.is_some(),
         captures: Some(
             arguments
                 .captures
@@ -200,14 +202,20 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     for problem in &unfit {
         eprintln!("efa-conformance: {problem}");
     }
-    let reports: [(&Option<PathBuf>, Writer); 3] = [
-        (&arguments.junit, suite::junit::write),
-        (&arguments.json, suite::json::write),
-        (&arguments.html, suite::html::write),
+    let report = Report::of(&results);
+    type Writer<'r> = &'r dyn Fn(&Path) -> std::io::Result<()>;
+    let reports: [(&Option<PathBuf>, Writer<'_>); 3] = [
+        (&arguments.junit, &|path| {
+            suite::junit::write(&results, path)
+        }),
+        (&arguments.json, &|path| report.write(path)),
+        (&arguments.html, &|path| {
+            suite::html::write(std::slice::from_ref(&report), path)
+        }),
     ];
     for (path, write) in reports {
         if let Some(path) = path
-            && let Err(error) = write(&results, path)
+            && let Err(error) = write(path)
         {
             let problem = format!("cannot write {}: {error}", path.display());
             return complain(problem, Outcome::Unfit);
@@ -270,5 +278,3 @@ fn identify(outside: &Outside) -> Result<Identity, String> {
         _ => error.to_string(),
     })
 }
-
-type Writer = fn(&Results, &Path) -> std::io::Result<()>;

@@ -99,7 +99,10 @@ fn a_trace_passes_and_the_reports_are_written() {
     assert_eq!(json["summary"]["passed"], 4);
     assert_eq!(json["cases"][0]["result"], "passed");
     let html = std::fs::read_to_string(directory.path().join("report.html")).unwrap();
-    assert!(html.contains("eager-tagged"), "{html}");
+    // Four cases, each drawn once, because it went as recorded.
+    assert_eq!(html.matches(">as recorded<").count(), 4, "{html}");
+    assert!(html.contains("EAGER_TAGRTM msg_id 0"), "{html}");
+    assert!(!html.contains("class=\"m\""), "{html}");
 }
 
 /// One byte in the file is another one, as a hex editor would leave it: in the sender's copy of a
@@ -177,9 +180,16 @@ fn a_failure_is_kept_grouped_and_repeatable() {
         &file("report.json").display().to_string(),
         "--junit",
         &file("junit.xml").display().to_string(),
+        "--html",
+        &file("report.html").display().to_string(),
     ]);
     let (status, printed) = outcome(&output);
     assert_eq!(status, Some(1), "{printed}");
+    let html = std::fs::read_to_string(file("report.html")).unwrap();
+    // In the place of the sender the engine's packet is another one, and marked.
+    assert!(html.contains("v4/3.2/table-3.3 tag"), "{html}");
+    assert!(html.contains(">in this run<"), "{html}");
+    assert!(!html.contains("http"), "{html}");
     let kept = file("kept").join("eager-tagged-a.pcapng");
     assert!(
         printed.contains(&format!("captured in {}", kept.display())),
@@ -207,6 +217,38 @@ fn a_failure_is_kept_grouped_and_repeatable() {
     );
     let junit = std::fs::read_to_string(file("junit.xml")).unwrap();
     assert!(junit.contains(r#"type="v4/3.2/table-3.3""#), "{junit}");
+}
+
+#[test]
+fn results_of_several_runs_make_one_page() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    let trace = traces().join("eager-tagged.pcapng").display().to_string();
+    for (commit, results) in [("first", file("1.json")), ("second", file("2.json"))] {
+        let output = conformance(&["run", &trace, "--commit", commit, "--json", &results]);
+        assert_eq!(outcome(&output).0, Some(0));
+    }
+    let page = file("page.html");
+    let output = conformance(&["report", &file("1.json"), &file("2.json"), "--html", &page]);
+    let (status, printed) = outcome(&output);
+    assert_eq!(status, Some(0), "{printed}");
+    let html = std::fs::read_to_string(page).unwrap();
+    assert!(
+        html.contains("commit first") && html.contains("commit second"),
+        "{html}"
+    );
+    // A row, with two endpoints for each of the two runs; each leads to a case of its own.
+    assert_eq!(
+        html.matches("<th scope=\"row\">eager-tagged</th>").count(),
+        1
+    );
+    for case in ["0-eager-tagged", "1-eager-tagged"] {
+        for role in ["a", "b"] {
+            let name = format!("{case}-core-emu-{role}\"");
+            assert!(html.contains(&format!("href=\"#{name}")), "{name}: {html}");
+            assert!(html.contains(&format!("id=\"{name}")), "{name}: {html}");
+        }
+    }
 }
 
 #[test]
@@ -515,7 +557,15 @@ fn wrong_usage_and_unfit_input_are_2_with_the_remedy() {
             .into_bytes(),
     );
     let corpus = traces().display().to_string();
-    let cases: [(&[&str], &[&str]); 13] = [
+    let cases: [(&[&str], &[&str]); 15] = [
+        (
+            &["report", &text, "--html", "/dev/null"],
+            &["text.pcapng is no report", "--json FILE"],
+        ),
+        (
+            &["report", "no-such-file", "--html", "/dev/null"],
+            &["no-such-file: No such file"],
+        ),
         (
             &["run", "no-such-directory"],
             &["no-such-directory", "neither"],

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::line::{Bytes, Hex, Text, Value, lines};
 use crate::application::{Failure, Report, Request, Started, Token};
@@ -288,7 +288,7 @@ lines! {
 }
 
 /// What a program says of what it tests.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Identity {
     /// Such as `libfabric`.
     pub name: String,

@@ -6,7 +6,7 @@ use efa_core::wire::{ExtraFeatures, PacketType, ReqFlags};
 use super::backend::Backend;
 use super::operations::{number, reference};
 use super::script::Role;
-use super::{Replay, Stopped, requirements};
+use super::{Replay, Stopped, What, requirements};
 use crate::compare::{Finding, Recorded, Severity};
 use crate::operation::EndpointIndex;
 
@@ -29,7 +29,13 @@ impl<B: Backend> Replay<'_, B> {
     pub(super) fn receive(&mut self, at: EndpointIndex, bytes: &[u8]) -> Result<(), Stopped> {
         let named =
             reference(bytes).and_then(|(kind, id)| self.bindings.operation_of(at, kind, id));
-        match self.script.role(at, bytes, named) {
+        let role = self.script.role(at, bytes, named);
+        let place = match role {
+            Role::Recorded { place } | Role::OtherSubprotocol { place } => Some(place),
+            Role::Provocation | Role::Surplus => None,
+        };
+        self.note(self.dut, at, place, What::Packet(bytes.to_vec()));
+        match role {
             Role::Recorded { place } => self.compare(at, place, bytes)?,
             Role::Provocation => {
                 let text = "the endpoint under test asks for a HANDSHAKE; the recorded one did not";

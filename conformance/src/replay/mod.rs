@@ -17,6 +17,7 @@ pub mod backend;
 pub mod codec;
 pub mod coverage;
 pub mod emu;
+mod exchange;
 pub mod hw;
 pub mod live;
 mod memory;
@@ -46,6 +47,7 @@ use crate::trace::Trace;
 use crate::verify;
 use arrivals::source_of;
 use backend::{Backend, BackendError};
+pub use exchange::{Exchanged, What};
 use peer::Peer;
 use script::{Cast, Script};
 pub use verdict::Verdict;
@@ -376,6 +378,18 @@ impl<'t, B: Backend> Replay<'t, B> {
             .is_some_and(|(at, operation, _)| at == self.dut && operation.completes())
     }
 
+    /// Keeps something that passed; `place` is the recorded frame that it stands for.
+    fn note(&mut self, from: EndpointIndex, to: EndpointIndex, place: Option<usize>, what: What) {
+        if self.strictness == Strictness::Fields {
+            self.verdict.exchanged.push(Exchanged {
+                from,
+                to,
+                place,
+                what,
+            });
+        }
+    }
+
     fn unsupported(&mut self, text: String) -> Stopped {
         self.verdict.unsupported = Some(text);
         Stopped
@@ -564,6 +578,7 @@ impl<'t, B: Backend> Replay<'t, B> {
 
     fn refused(&mut self, place: usize, status: Status) -> Result<(), Stopped> {
         let at = self.peers[place].endpoint();
+        self.note(self.dut, at, None, What::Refused(status));
         let name = &self.trace.scenario.endpoints[at].name;
         let text = format!(
             "a packet of scripted endpoint `{name}` was refused: {}",

@@ -12,7 +12,7 @@ use efa_emu::frame::Kind;
 
 use super::backend::{Backend, RdmaSeen};
 use super::ranges::Ranges;
-use super::{Replay, Stopped};
+use super::{Replay, Stopped, What};
 use crate::compare::{Finding, Severity, iov_entry};
 use crate::operation::{EndpointIndex, Remote};
 use crate::trace::Trace;
@@ -114,6 +114,7 @@ impl<B: Backend> Replay<'_, B> {
         {
             let owner = self.actual.iter().position(|address| address.gid == gid);
             let Some(owner) = owner else { continue };
+            self.note(self.dut, owner, None, What::Asked { writes, length });
             let seen = self
                 .rdma
                 .seen

@@ -7,7 +7,7 @@ use efa_emu::frame::Kind;
 use super::backend::Backend;
 use super::operations::{data, number};
 use super::script::Entry;
-use super::{Replay, Stopped};
+use super::{Replay, Stopped, What};
 use crate::compare::Recorded;
 
 /// What was possible.
@@ -45,7 +45,11 @@ impl<B: Backend> Replay<'_, B> {
             Kind::RdmaWrite(rdma) => Some(self.write(place, entry.place, rdma)?),
             _ => None,
         };
+        let at = self.peers[place].endpoint();
         if let Some(posted) = posted {
+            if posted {
+                self.note(at, self.dut, Some(entry.place), What::Rdma);
+            }
             return Ok(if posted {
                 Released::Done
             } else {
@@ -93,17 +97,16 @@ impl<B: Backend> Replay<'_, B> {
                 return Err(Stopped);
             }
         }
+        self.note(at, self.dut, Some(entry.place), What::Packet(bytes.clone()));
         self.script.sent(entry.place, &bytes);
         self.verdict.played += 1;
         if packet_type == Some(PacketType::Handshake) {
             let word = number(&bytes, "extra_info").unwrap_or(0);
-            let at = self.peers[place].endpoint();
             self.greeted
                 .insert(at, ExtraFeatures::from_bits_retain(word));
         }
         match part {
             Some(part) if part.end < whole => {
-                let at = self.peers[place].endpoint();
                 self.script.sent_part(at, part.len());
                 Ok(Released::Partly)
             }

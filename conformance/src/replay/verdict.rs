@@ -1,5 +1,6 @@
 //! What comes of a replay.
 
+use super::Exchanged;
 use crate::compare::{Finding, Severity};
 
 /// After so many failures a replay tells nothing new.
@@ -12,6 +13,8 @@ pub struct Verdict {
     pub compared: usize,
     /// Packets that the scripted peers sent.
     pub played: usize,
+    /// What passed, in the order of time, if packets were compared field by field.
+    pub exchanged: Vec<Exchanged>,
     /// Everything that went otherwise than recorded, legal or not.
     pub findings: Vec<Finding>,
     /// What the endpoint under test or its device lacks, so that nothing can be said.

@@ -153,6 +153,7 @@ mod tests {
             dut: "libfabric".to_owned(),
             role: role.to_owned(),
             outcome,
+            ladder: crate::suite::ladder::Ladder::default(),
             duration: Duration::ZERO,
         }
     }

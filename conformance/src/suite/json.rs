@@ -1,95 +1,129 @@
-//! The results as JSON, for programs.
+//! The results as JSON: for programs, and for pages that show several runs.
 
-use std::path::Path;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Outcome, Results, Summary};
+use super::ladder::Ladder;
+use super::{Case, Outcome, Results, Summary};
 use crate::compare::{Finding, Severity};
 use crate::drive::Identity;
 
-#[derive(Serialize)]
-struct Report<'a> {
-    under_test: &'a Identity,
-    summary: Counts,
-    cases: Vec<Entry<'a>>,
+/// What a run gave, as it is written; docs/conformance.md describes it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// What was under test.
+    pub under_test: Identity,
+    /// How many cases ended how.
+    pub summary: Summary,
+    /// How each case fared.
+    pub cases: Vec<CaseReport>,
 }
 
-#[derive(Serialize)]
-struct Counts {
-    passed: usize,
-    unsupported: usize,
-    codec_only: usize,
-    skipped: usize,
-    known: usize,
-    failed: usize,
+/// How a case ended, in a word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ending {
+    /// [`Outcome::Passed`].
+    Passed,
+    /// [`Outcome::Unsupported`].
+    Unsupported,
+    /// [`Outcome::CodecOnly`].
+    CodecOnly,
+    /// [`Outcome::NotUnderTest`].
+    Skipped,
+    /// [`Outcome::Expected`].
+    Known,
+    /// [`Outcome::Failed`].
+    Failed,
 }
 
-#[derive(Serialize)]
-struct Entry<'a> {
-    trace: &'a str,
-    backend: &'a str,
-    dut: &'a str,
-    role: &'a str,
-    result: &'static str,
+/// How a case fared.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CaseReport {
+    /// The trace's name.
+    pub trace: String,
+    /// The backend's name.
+    pub backend: String,
+    /// What was under test, such as `core`.
+    pub dut: String,
+    /// The endpoint whose place it took.
+    pub role: String,
+    /// How it ended.
+    pub result: Ending,
+    /// Why nothing was tested.
     #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'a str>,
-    findings: Vec<FindingEntry<'a>>,
+    pub reason: Option<String>,
+    /// What there is to say: why it failed, or which legal differences there were.
+    pub findings: Vec<FindingReport>,
     /// The row of docs/deviations.md that says why the case is known to fail.
     #[serde(skip_serializing_if = "Option::is_none")]
-    deviation: Option<u32>,
+    pub deviation: Option<u32>,
     /// What was on the wire of a failed case.
     #[serde(skip_serializing_if = "Option::is_none")]
-    capture: Option<&'a Path>,
-    packets_compared: usize,
-    packets_played: usize,
-    seeds: usize,
-    seconds: f64,
+    pub capture: Option<PathBuf>,
+    /// Packets of the endpoint under test that were compared.
+    pub packets_compared: usize,
+    /// Packets that the scripted endpoints sent.
+    pub packets_played: usize,
+    /// Seeds under which the outcome was the same.
+    pub seeds: usize,
+    /// How long it took.
+    pub seconds: f64,
+    /// What was recorded beside what happened.
+    #[serde(default, skip_serializing_if = "Ladder::is_empty")]
+    pub ladder: Ladder,
 }
 
-#[derive(Serialize)]
-struct FindingEntry<'a> {
-    severity: &'static str,
+/// A finding.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FindingReport {
+    /// How much it weighs: `remark`, `should` or `must`.
+    pub severity: String,
     /// Such as `v4/3.2/table-3.6`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    statement: Option<String>,
+    pub statement: Option<String>,
+    /// The number of the packet in the trace.
     #[serde(skip_serializing_if = "Option::is_none")]
-    packet: Option<u64>,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    packet_type: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    field: &'a str,
-    text: String,
+    pub packet: Option<u64>,
+    /// The packet's type.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub packet_type: String,
+    /// The field.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub field: String,
+    /// All of it, for people.
+    pub text: String,
 }
 
-impl<'a> FindingEntry<'a> {
-    fn of(finding: &'a Finding) -> Self {
-        FindingEntry {
+impl FindingReport {
+    fn of(finding: &Finding) -> Self {
+        FindingReport {
             severity: match finding.severity {
                 Severity::Remark => "remark",
                 Severity::Should => "should",
                 Severity::Must => "must",
-            },
+            }
+            .into(),
             statement: finding.statement(),
             packet: finding.packet,
-            packet_type: &finding.packet_type,
-            field: &finding.field,
+            packet_type: finding.packet_type.clone(),
+            field: finding.field.clone(),
             text: finding.to_string(),
         }
     }
 }
 
-/// Writes results to `path`.
-pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
-    let cases = &results.cases;
-    let summary = Summary::of(cases);
-    let entries = cases.iter().map(|case| {
-        let mut entry = Entry {
-            trace: &case.trace,
-            backend: &case.backend,
-            dut: &case.dut,
-            role: &case.role,
-            result: "",
+impl CaseReport {
+    fn of(case: &Case) -> Self {
+        let mut report = CaseReport {
+            trace: case.trace.clone(),
+            backend: case.backend.clone(),
+            dut: case.dut.clone(),
+            role: case.role.clone(),
+            result: Ending::Passed,
             reason: None,
             findings: Vec::new(),
             deviation: None,
@@ -98,7 +132,9 @@ pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
             packets_played: 0,
             seeds: 0,
             seconds: case.duration.as_secs_f64(),
+            ladder: case.ladder.clone(),
         };
+        let all = |findings: &[Finding]| findings.iter().map(FindingReport::of).collect();
         match &case.outcome {
             Outcome::Passed {
                 compared,
@@ -106,49 +142,79 @@ pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
                 seeds,
                 remarks,
             } => {
-                entry.result = "passed";
-                entry.findings = remarks.iter().map(FindingEntry::of).collect();
-                entry.packets_compared = *compared;
-                entry.packets_played = *played;
-                entry.seeds = *seeds;
+                report.findings = all(remarks);
+                report.packets_compared = *compared;
+                report.packets_played = *played;
+                report.seeds = *seeds;
             }
             Outcome::CodecOnly { reason, .. } => {
-                entry.result = "codec-only";
-                entry.reason = Some(reason);
+                report.result = Ending::CodecOnly;
+                report.reason = Some(reason.clone());
             }
             Outcome::Unsupported { reason } => {
-                entry.result = "unsupported";
-                entry.reason = Some(reason);
+                report.result = Ending::Unsupported;
+                report.reason = Some(reason.clone());
             }
             Outcome::NotUnderTest { reason } => {
-                entry.result = "skipped";
-                entry.reason = Some(reason);
+                report.result = Ending::Skipped;
+                report.reason = Some(reason.clone());
             }
             Outcome::Expected { row, findings } => {
-                entry.result = "known";
-                entry.deviation = Some(*row);
-                entry.findings = findings.iter().map(FindingEntry::of).collect();
+                report.result = Ending::Known;
+                report.deviation = Some(*row);
+                report.findings = all(findings);
             }
             Outcome::Failed { findings, capture } => {
-                entry.result = "failed";
-                entry.capture = capture.as_deref();
-                entry.findings = findings.iter().map(FindingEntry::of).collect();
+                report.result = Ending::Failed;
+                report.capture.clone_from(capture);
+                report.findings = all(findings);
             }
         }
-        entry
-    });
-    let report = Report {
-        under_test: &results.under_test,
-        summary: Counts {
-            passed: summary.passed,
-            unsupported: summary.unsupported,
-            codec_only: summary.codec_only,
-            skipped: summary.not_under_test,
-            known: summary.known,
-            failed: summary.failed,
-        },
-        cases: entries.collect(),
-    };
-    let text = serde_json::to_string_pretty(&report)?;
-    std::fs::write(path, text + "\n")
+        report
+    }
+}
+
+/// Why a file is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// It cannot be read.
+    #[error("{0}: {1}")]
+    Read(PathBuf, io::Error),
+    /// It holds something else.
+    #[error("{0} is no report of a run: {1}; `efa-conformance run --json FILE` writes such files")]
+    Foreign(PathBuf, serde_json::Error),
+}
+
+impl Report {
+    /// The report of a run.
+    pub fn of(results: &Results) -> Self {
+        Report {
+            under_test: results.under_test.clone(),
+            summary: Summary::of(&results.cases),
+            cases: results.cases.iter().map(CaseReport::of).collect(),
+        }
+    }
+
+    /// Reads what [`Report::write`] has written.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is something else.
+    pub fn read(path: &Path) -> Result<Self, ReportError> {
+        let bytes = fs::read(path).map_err(|error| ReportError::Read(path.into(), error))?;
+        serde_json::from_slice(&bytes).map_err(|error| ReportError::Foreign(path.into(), error))
+    }
+
+    /// Writes the report. What passed leaves its ladder out: it is the recording's.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        let mut report = self.clone();
+        for case in &mut report.cases {
+            if !matches!(case.result, Ending::Known | Ending::Failed) {
+                case.ladder = Ladder::default();
+            }
+        }
+        fs::write(path, serde_json::to_string_pretty(&report)? + "\n")
+    }
 }

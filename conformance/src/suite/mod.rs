@@ -5,6 +5,7 @@ pub mod html;
 pub mod jobs;
 pub mod json;
 pub mod junit;
+pub mod ladder;
 pub mod matrix;
 pub mod runner;
 
@@ -23,6 +24,7 @@ use crate::replay::hw::{Hw, Outside};
 use crate::replay::{Engine, Opener, Strictness, codec, coverage, live, replay};
 use crate::scenario::{Action, Capability, Operation, Scenario};
 use crate::trace::{Trace, TraceError};
+use ladder::Ladder;
 
 /// What the engine is called in results.
 pub const ENGINE: &str = "core";
@@ -92,6 +94,8 @@ pub struct Case {
     pub role: String,
     /// How it ended.
     pub outcome: Outcome,
+    /// What was recorded beside what happened; empty unless [`Options::ladders`] asks for it.
+    pub ladder: Ladder,
     /// How long it took.
     pub duration: Duration,
 }
@@ -262,6 +266,8 @@ pub struct Options {
     pub seeds: u64,
     /// What makes a case fail.
     pub fail_on: Severity,
+    /// Keep what passed in each case, for reports that draw it.
+    pub ladders: bool,
     /// Where captures of failed cases go; `None` keeps none.
     pub captures: Option<PathBuf>,
 }
@@ -272,6 +278,7 @@ impl Default for Options {
         Options {
             seeds: 0,
             fail_on: Severity::Must,
+            ladders: false,
             captures: None,
         }
     }
@@ -290,13 +297,14 @@ where
     B::Nic: 'static,
 {
     let name = backend.name();
-    let case = |role: &str, outcome, start: Instant| Case {
+    let case = |role: &str, outcome, ladder, start: Instant| Case {
         trace: trace.scenario.name.clone(),
         path: trace.capture.path.clone(),
         backend: name.to_owned(),
         dut: dut.to_owned(),
         role: role.to_owned(),
         outcome,
+        ladder,
         duration: start.elapsed(),
     };
     let wrong = inspect(trace);
@@ -314,7 +322,7 @@ where
             let capture = None;
             Outcome::Failed { findings, capture }
         };
-        return Ok(vec![case("all", outcome, start)]);
+        return Ok(vec![case("all", outcome, Ladder::default(), start)]);
     }
     let mut cases = Vec::new();
     for (role, endpoint) in trace.scenario.endpoints.iter().enumerate() {
@@ -327,12 +335,13 @@ where
             cases.push(case(
                 &endpoint.name,
                 Outcome::NotUnderTest { reason },
+                Ladder::default(),
                 start,
             ));
             continue;
         }
-        let outcome = run_role(trace, role, backend, opener, &wrong, options)?;
-        cases.push(case(&endpoint.name, outcome, start));
+        let (outcome, ladder) = run_role(trace, role, backend, opener, &wrong, options)?;
+        cases.push(case(&endpoint.name, outcome, ladder, start));
     }
     Ok(cases)
 }
@@ -344,14 +353,18 @@ fn run_role<B: Backend>(
     opener: &mut dyn Opener<B>,
     wrong: &[Finding],
     options: &Options,
-) -> Result<Outcome, BackendError>
+) -> Result<(Outcome, Ladder), BackendError>
 where
     B::Nic: 'static,
 {
     let mut verdict = replay(trace, role, Strictness::Fields, backend, opener)?;
     if let Some(reason) = verdict.unsupported {
-        return Ok(Outcome::Unsupported { reason });
+        return Ok((Outcome::Unsupported { reason }, Ladder::default()));
     }
+    let ladder = match options.ladders {
+        true => Ladder::of(trace, &verdict.exchanged),
+        false => Ladder::default(),
+    };
     if let Some(how) = verdict.departed.take() {
         let text = format!("{how}; played with the engine as its peer");
         verdict.add([Finding::plain(Severity::Remark, text)]);
@@ -380,7 +393,7 @@ where
         .findings
         .into_iter()
         .partition::<Vec<_>, _>(|finding| finding.severity >= options.fail_on);
-    Ok(if findings.is_empty() {
+    let outcome = if findings.is_empty() {
         Outcome::Passed {
             compared: verdict.compared,
             played: verdict.played,
@@ -393,7 +406,8 @@ where
             None => None,
         };
         Outcome::Failed { findings, capture }
-    })
+    };
+    Ok((outcome, ladder))
 }
 
 /// Replays a case once more and keeps what is on the wire, where the backend can.
@@ -523,13 +537,14 @@ pub fn causes(cases: &[Case]) -> Vec<Cause<'_>> {
 }
 
 /// Counts of a run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Summary {
     /// Cases in which everything went as recorded.
     pub passed: usize,
     /// Cases that were only looked at.
     pub codec_only: usize,
     /// Endpoints in whose place nothing was tested.
+    #[serde(rename = "skipped")]
     pub not_under_test: usize,
     /// Cases about something that the endpoint under test or its device lacks.
     pub unsupported: usize,

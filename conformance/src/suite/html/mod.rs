@@ -1,0 +1,209 @@
+//! The results as one HTML page without scripts and without anything else to load.
+
+mod drawing;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::json::{CaseReport, Ending, FindingReport, Report};
+
+const STYLE: &str = include_str!("style.css");
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}
+
+/// How an ending is shown: its class in the style, its sign in the matrix, and its word.
+fn look(ending: Ending) -> (&'static str, char, &'static str) {
+    match ending {
+        Ending::Passed => ("passed", '✓', "passed"),
+        Ending::CodecOnly => ("other", '○', "codec only"),
+        Ending::Unsupported => ("other", '–', "unsupported"),
+        Ending::Skipped => ("other", '·', "skipped"),
+        Ending::Known => ("known", '!', "known"),
+        Ending::Failed => ("failed", '✗', "failed"),
+    }
+}
+
+/// A case of one of several reports.
+#[derive(Clone, Copy)]
+struct Case<'r> {
+    /// The report's place among them.
+    report: usize,
+    case: &'r CaseReport,
+}
+
+impl Case<'_> {
+    /// The case's name in links to it.
+    fn anchor(self) -> String {
+        let Case { report, case } = self;
+        let name = format!(
+            "{report}-{}-{}-{}-{}",
+            case.trace, case.dut, case.backend, case.role
+        );
+        let safe = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        name.chars().map(safe).collect()
+    }
+
+    /// The case with its ladder; open if it failed.
+    fn section(self) -> String {
+        let case = self.case;
+        let (class, sign, word) = look(case.result);
+        let failed = case.result == Ending::Failed;
+        let open = if failed { " open" } else { "" };
+        // What a passed case differs in is legal: nothing is marked.
+        let marked: &[FindingReport] = match case.result {
+            Ending::Failed | Ending::Known => &case.findings,
+            _ => &[],
+        };
+        format!(
+            "<details{open}><summary><span class=\"{class}\">{sign} {word}</span> {} on {}, {} as {}\
+             </summary><div id=\"{}\">{}{}</div></details>\n",
+            escape(&case.trace),
+            escape(&case.backend),
+            escape(&case.dut),
+            escape(&case.role),
+            // A link to what is inside opens the element.
+            self.anchor(),
+            details(case),
+            drawing::draw(&case.ladder, marked)
+        )
+    }
+}
+
+/// What there is to say about a case.
+fn details(case: &CaseReport) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = match case.result {
+        Ending::Passed => write!(
+            text,
+            "<p>{} packets compared, {} played{}.</p>",
+            case.packets_compared,
+            case.packets_played,
+            match case.seeds {
+                0 => String::new(),
+                seeds => format!(", same outcome under {seeds} seeds"),
+            }
+        ),
+        _ => Ok(()),
+    };
+    if let Some(reason) = &case.reason {
+        let _ = write!(text, "<p>{}</p>", escape(reason));
+    }
+    if let Some(row) = case.deviation {
+        let _ = write!(text, "<p>Row {row} of docs/deviations.md.</p>");
+    }
+    if !case.findings.is_empty() {
+        text.push_str("<ul>");
+        for finding in &case.findings {
+            let statement = match &finding.statement {
+                Some(statement) => format!("<code>{}</code> ", escape(statement)),
+                None => String::new(),
+            };
+            let said = escape(&finding.text);
+            let _ = write!(
+                text,
+                "<li>{}: {statement}{said}</li>",
+                escape(&finding.severity)
+            );
+        }
+        text.push_str("</ul>");
+    }
+    if let Some(capture) = &case.capture {
+        let path = capture.display().to_string();
+        let _ = write!(text, "<p>Captured in {}</p>", escape(&path));
+    }
+    text
+}
+
+/// A row for each trace, a column for each implementation and backend, a sign for each endpoint.
+fn matrix(reports: &[Report], cases: &[Case<'_>]) -> String {
+    let column = |case: &Case<'_>| (case.report, case.case.backend.clone());
+    let mut columns: Vec<(usize, String)> = Vec::new();
+    let mut rows: BTreeMap<&str, Vec<&Case<'_>>> = BTreeMap::new();
+    for case in cases {
+        if !columns.contains(&column(case)) {
+            columns.push(column(case));
+        }
+        rows.entry(&case.case.trace).or_default().push(case);
+    }
+    let mut table = String::from("<table><thead><tr><th scope=\"col\">Trace</th>");
+    for (report, backend) in &columns {
+        let _ = write!(
+            table,
+            "<th scope=\"col\">{}<br>on {}</th>",
+            escape(&reports[*report].under_test.to_string()),
+            escape(backend)
+        );
+    }
+    table.push_str("</tr></thead><tbody>\n");
+    for (trace, cases) in rows {
+        let _ = write!(table, "<tr><th scope=\"row\">{}</th>", escape(trace));
+        for wanted in &columns {
+            table.push_str("<td>");
+            for case in cases.iter().filter(|case| column(case) == *wanted) {
+                let (class, sign, word) = look(case.case.result);
+                let role = escape(&case.case.role);
+                let _ = write!(
+                    table,
+                    "<a class=\"{class}\" href=\"#{}\" title=\"in the place of {role}: {word}\">\
+                     {sign} {role}</a> ",
+                    case.anchor(),
+                );
+            }
+            table.push_str("</td>");
+        }
+        table.push_str("</tr>\n");
+    }
+    table.push_str("</tbody></table>\n");
+    table
+}
+
+/// The page of some runs.
+pub fn render(reports: &[Report]) -> String {
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\">\
+         <title>EFA RDM conformance</title><style>{STYLE}</style></head><body>\n{}\
+         <h1>EFA RDM conformance</h1>\n",
+        drawing::ARROWHEAD
+    );
+    for report in reports {
+        let _ = writeln!(
+            page,
+            "<p>Under test: {}<br>{}</p>",
+            escape(&report.under_test.details()),
+            report.summary
+        );
+    }
+    let cases: Vec<Case<'_>> = reports
+        .iter()
+        .enumerate()
+        .flat_map(|(report, of)| of.cases.iter().map(move |case| Case { report, case }))
+        .collect();
+    let is_failed = |case: &&Case<'_>| case.case.result == Ending::Failed;
+    let (failed, rest): (Vec<&Case<'_>>, Vec<&Case<'_>>) = cases.iter().partition(is_failed);
+    if !failed.is_empty() {
+        page.push_str("<h2>Failed</h2>\n");
+        page.extend(failed.into_iter().map(|case| case.section()));
+    }
+    page.push_str("<h2>Cases by implementation</h2>\n");
+    page.push_str(&matrix(reports, &cases));
+    page.push_str("<h2>The other cases</h2>\n");
+    page.extend(rest.into_iter().map(|case| case.section()));
+    page.push_str("</body></html>\n");
+    page
+}
+
+/// Writes the page of some runs to `path`.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write(reports: &[Report], path: &Path) -> std::io::Result<()> {
+    std::fs::write(path, render(reports))
+}
