@@ -2,7 +2,6 @@
 
 mod support;
 
-use efa_conformance::compare::Severity;
 use efa_conformance::compare::policy::{Rule, rule};
 use efa_conformance::replay::emu::Emu;
 use efa_conformance::replay::operations::number;
@@ -10,6 +9,7 @@ use efa_conformance::replay::{Engine, Strictness, Verdict, replay, replay_meddle
 use efa_conformance::scenario::Scenario;
 use efa_conformance::suite::{self, Options, Outcome};
 use efa_conformance::trace::Trace;
+use efa_core::rules::Severity;
 use efa_core::wire::PacketType;
 use efa_core::wire::fields::{Kind, fields_of};
 use efa_emu::capture::Direction;
@@ -465,7 +465,7 @@ fn what_should_be_is_weighed_by_the_one_who_asks() {
     });
     assert!(verdict.passed(), "{:?}", verdict.texts());
     let should: Vec<String> = verdict
-        .failures(Severity::Should)
+        .failures(Severity::Warning)
         .map(ToString::to_string)
         .collect();
     assert_eq!(should.len(), 1, "{should:?}");

@@ -10,7 +10,6 @@ use clap::ValueEnum;
 
 use crate::progress::Progress;
 use crate::{Outcome, complain, say};
-use efa_conformance::compare::Severity;
 use efa_conformance::drive::Identity;
 use efa_conformance::drive::serve::Engine;
 use efa_conformance::libfabric::Library;
@@ -20,6 +19,7 @@ use efa_conformance::suite::expected::Expected;
 use efa_conformance::suite::json::Report;
 use efa_conformance::suite::runner::Settings;
 use efa_conformance::suite::{self, Case, Options, Results, Summary, jobs};
+use efa_core::rules::Severity;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum BackendChoice {
@@ -147,9 +147,9 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     let options = Options {
         seeds: arguments.seeds,
         fail_on: if arguments.strict {
-            Severity::Should
+            Severity::Warning
         } else {
-            Severity::Must
+            Severity::Error
         },
         ladders: arguments.html.is_some() || arguments.json.is_some(),
         captures: Some(

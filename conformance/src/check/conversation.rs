@@ -16,7 +16,7 @@ use super::Node;
 use super::device::Requests;
 use super::operation::{Due, End, Names, OpId, Operations, Turn};
 use super::packet::{Reading, Said};
-use super::report::{Finding, Found, Report};
+use super::report::{Finding, Report};
 use super::sequence::Sequence;
 
 /// Findings that are held back until it is clear that the two speak the RDM protocol.
@@ -139,7 +139,7 @@ enum Speech {
     Unclear {
         valid: u64,
         invalid: u64,
-        held: Vec<Found>,
+        held: Vec<Finding>,
     },
 }
 
@@ -247,15 +247,13 @@ impl Conversation {
         if !place.is_judged || self.is_torn && needs_history {
             return;
         }
-        let found = Found {
-            finding: Finding {
-                rule,
-                severity,
-                packet: place.number,
-                kind,
-                text,
-            },
+        let found = Finding {
+            rule,
+            severity,
+            packet: place.number,
+            kind,
             interface: place.interface,
+            text,
         };
         match &mut self.speech {
             Speech::Rdm => report.add(found),
@@ -766,13 +764,11 @@ impl Conversation {
                     severity: rules::NOT_RDM.severity,
                     packet: *number,
                     kind: kind.clone(),
+                    interface: self.interface,
                     text,
                 };
                 if self.packets > 0 {
-                    report.add(Found {
-                        finding,
-                        interface: self.interface,
-                    });
+                    report.add(finding);
                 }
                 return;
             }

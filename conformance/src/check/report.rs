@@ -16,6 +16,8 @@ pub struct Finding {
     pub packet: u64,
     /// The packet's type.
     pub kind: String,
+    /// The interface of the capture that belongs to the host whose fault it is.
+    pub interface: usize,
     /// What is wrong there.
     pub text: String,
 }
@@ -74,17 +76,10 @@ impl Checked {
     }
 }
 
-/// A finding, with the interface on whose frames it rests.
-#[derive(Clone, Debug)]
-pub(super) struct Found {
-    pub(super) finding: Finding,
-    pub(super) interface: usize,
-}
-
 /// Findings, as they are made.
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    found: Vec<Found>,
+    found: Vec<Finding>,
     counts: BTreeMap<(Severity, bool, usize), u64>,
     pub(super) packets: u64,
     pub(super) conversations: u64,
@@ -92,16 +87,16 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn add(&mut self, found: Found) {
-        let needs_history = found.finding.rule.evidence == Evidence::History;
-        let key = (found.finding.severity, needs_history, found.interface);
+    pub(super) fn add(&mut self, found: Finding) {
+        let needs_history = found.rule.evidence == Evidence::History;
+        let key = (found.severity, needs_history, found.interface);
         *self.counts.entry(key).or_default() += 1;
         // What is worse displaces what is not: a thousand notes must not hide an error.
         if self.found.len() >= Checked::MOST_FINDINGS {
             let milder = self
                 .found
                 .iter()
-                .rposition(|other| other.finding.severity < found.finding.severity);
+                .rposition(|other| other.severity < found.severity);
             match milder {
                 Some(at) => drop(self.found.remove(at)),
                 None => return,
@@ -131,10 +126,9 @@ impl Report {
             .found
             .into_iter()
             .filter(|found| {
-                let needs_history = found.finding.rule.evidence == Evidence::History;
+                let needs_history = found.rule.evidence == Evidence::History;
                 is_proven(needs_history, found.interface)
             })
-            .map(|found| found.finding)
             .collect();
         checked.findings.sort_by_key(|finding| finding.packet);
         checked

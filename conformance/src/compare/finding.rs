@@ -2,33 +2,31 @@
 
 use std::fmt;
 
+use efa_core::rules::{Rule, Severity};
 use efa_core::wire::fields::Source;
 use serde::{Deserialize, Serialize};
 
-/// How much a finding weighs.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub enum Severity {
-    /// A legal difference from the recording.
-    Remark,
-    /// A statement of the protocol that an implementation should follow but need not.
-    Should,
-    /// A statement that every implementation must follow.
-    Must,
-}
+use super::words;
+use crate::check;
 
 /// A difference between what happened and what was recorded, or what the protocol says.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Finding {
-    /// How much it weighs.
+    /// Notes are legal differences from the recording; warnings are about what an implementation should do
+    /// but need not.
+    #[serde(with = "words::severity")]
     pub severity: Severity,
+    /// The rule that it breaks.
+    #[serde(with = "words::rule")]
+    pub rule: Option<&'static Rule>,
     /// The number in the trace of the packet that it is about.
     pub packet: Option<u64>,
     /// The type of the packet that it is about; empty if it is about none.
     pub packet_type: String,
     /// The field; empty if it is about no single field.
     pub field: String,
-    /// The statement of the protocol.
-    #[serde(with = "source")]
+    /// Where the protocol says so.
+    #[serde(with = "words::source")]
     pub source: Option<Source>,
     /// What was found.
     pub text: String,
@@ -39,6 +37,7 @@ impl Finding {
     pub fn plain(severity: Severity, text: impl Into<String>) -> Self {
         Finding {
             severity,
+            rule: None,
             packet: None,
             packet_type: String::new(),
             field: String::new(),
@@ -47,8 +46,32 @@ impl Finding {
         }
     }
 
-    /// The id of the statement that it is about, such as `v4/3.2/table-3.6`.
+    /// What the passive judge found in the capture of a run.
+    pub fn of_capture(found: &check::Finding) -> Self {
+        let check::Finding {
+            rule,
+            severity,
+            packet,
+            ref kind,
+            ref text,
+            ..
+        } = *found;
+        let (breach, statement) = (rule.breach, rule.statement);
+        Finding {
+            rule: Some(rule),
+            packet_type: kind.clone(),
+            ..Finding::plain(
+                severity,
+                format!("{breach} ({statement}): {text} (packet {packet} of the run, {kind})"),
+            )
+        }
+    }
+
+    /// The id of the statement that it is about, such as `v4/3.2/cts-window`.
     pub fn statement(&self) -> Option<String> {
+        if let Some(rule) = self.rule {
+            return Some(rule.statement.to_owned());
+        }
         Some(match self.source? {
             Source::Spec {
                 section,
@@ -75,6 +98,9 @@ impl Finding {
             return cause.trim_end_matches('#').to_owned();
         }
         let mut cause = self.packet_type.clone();
+        if let Some(rule) = self.rule {
+            return format!("{cause}: {} ({})", rule.breach, rule.statement);
+        }
         if !self.field.is_empty() {
             // Entries of an array have the same cause.
             let name = self.field.split('[').next().unwrap_or(&self.field);
@@ -105,61 +131,5 @@ impl fmt::Display for Finding {
             write!(f, " ({source})")?;
         }
         Ok(())
-    }
-}
-
-/// [`Source`] from one process to another.
-mod source {
-    use std::collections::BTreeSet;
-    use std::sync::{Mutex, PoisonError};
-
-    use efa_core::wire::fields::Source;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    #[derive(Serialize, Deserialize)]
-    enum Words {
-        Spec(String, Option<String>),
-        Stock(String),
-    }
-
-    pub(super) fn serialize<S: Serializer>(
-        source: &Option<Source>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        let words = source.map(|source| match source {
-            Source::Spec { section, table } => {
-                Words::Spec(section.to_owned(), table.map(str::to_owned))
-            }
-            Source::Stock { since } => Words::Stock(since.to_owned()),
-        });
-        words.serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'a, D: Deserializer<'a>>(
-        deserializer: D,
-    ) -> Result<Option<Source>, D::Error> {
-        let words = Option::<Words>::deserialize(deserializer)?;
-        Ok(words.map(|words| match words {
-            Words::Spec(section, table) => Source::Spec {
-                section: constant(section),
-                table: table.map(constant),
-            },
-            Words::Stock(since) => Source::Stock {
-                since: constant(since),
-            },
-        }))
-    }
-
-    /// The text as the constant that it is in the other process. Each different text is kept once;
-    /// there are as many as the protocol has sections, tables and releases.
-    fn constant(text: String) -> &'static str {
-        static KNOWN: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(text) = known.get(text.as_str()) {
-            return text;
-        }
-        let text = text.leak();
-        known.insert(text);
-        text
     }
 }

@@ -10,16 +10,18 @@
 mod finding;
 mod memory;
 pub mod policy;
+pub(crate) mod words;
 
 use std::collections::HashMap;
 
 use efa_core::address::{Gid, RawAddress};
+use efa_core::rules::Severity;
 use efa_core::wire::fields::{Field, FieldName, Value, fields_of};
 use efa_core::wire::{Packet, PacketType};
 
 use crate::operation::EndpointIndex;
 use crate::scenario::PolicyOverride;
-pub use finding::{Finding, Severity};
+pub use finding::Finding;
 pub use memory::{BoundRegion, IovEntry, iov_entry};
 use policy::{AddressPart, IdKind, MemoryPart, Rule, may_repeat, rule};
 
@@ -46,6 +48,7 @@ impl Recorded<'_> {
     pub fn finding(&self, severity: Severity, field: &Field<'_>, text: String) -> Finding {
         Finding {
             severity,
+            rule: None,
             packet: Some(self.number),
             packet_type: field.packet_type.to_string(),
             field: field.name().to_string(),
@@ -122,7 +125,7 @@ impl Bindings {
                 Some(code) => format!("a packet of type {code}, which is not assigned"),
                 None => "an empty packet".into(),
             };
-            let mut finding = Finding::plain(Severity::Must, text);
+            let mut finding = Finding::plain(Severity::Error, text);
             finding.source = efa_core::wire::fields::find(PacketType::Handshake, "type")
                 .map(|field| field.source);
             return vec![finding];
@@ -137,18 +140,18 @@ impl Bindings {
             let checked = match &rule {
                 Rule::Memory(part) => self
                     .check_memory(*part, recorded, actual, &expected, found)
-                    .map_err(|wanted| (Severity::Must, wanted)),
+                    .map_err(|wanted| (Severity::Error, wanted)),
                 rule => self.check(rule, recorded, &expected, found),
             };
             if let Err((mut severity, wanted)) = checked {
                 if expected.descriptor.name == "type"
                     && may_repeat(expected.packet_type, found.packet_type)
                 {
-                    severity = Severity::Remark;
+                    severity = Severity::Note;
                 }
                 let text = format!("expected {wanted}, actual {}", show(found));
                 findings.push(recorded.finding(severity, &expected, text));
-                if expected.descriptor.name == "type" && severity == Severity::Must {
+                if expected.descriptor.name == "type" && severity == Severity::Error {
                     // Nothing behind it means the same.
                     return findings;
                 }
@@ -158,10 +161,10 @@ impl Bindings {
         // A field that is wrong says more than the parser that stumbles over it.
         if findings
             .iter()
-            .all(|finding| finding.severity < Severity::Must)
+            .all(|finding| finding.severity < Severity::Error)
             && let Err(error) = Packet::parse(actual)
         {
-            findings.push(recorded.finding(Severity::Must, found, error.to_string()));
+            findings.push(recorded.finding(Severity::Error, found, error.to_string()));
         }
         findings
     }
@@ -200,7 +203,7 @@ impl Bindings {
                 .display(expected.packet_type, value)
                 .to_string()
         };
-        let must = |text: String| (Severity::Must, text);
+        let must = |text: String| (Severity::Error, text);
         let same = |ok: bool, wanted: Value<'_>| {
             if ok { Ok(()) } else { Err(must(show(wanted))) }
         };
@@ -367,7 +370,7 @@ fn free(wanted: &str, same: bool) -> Result<(), (Severity, String)> {
     if same {
         return Ok(());
     }
-    Err((Severity::Remark, format!("{wanted} as recorded")))
+    Err((Severity::Note, format!("{wanted} as recorded")))
 }
 
 fn numbers(expected: &Field<'_>, found: &Field<'_>) -> (u64, u64) {

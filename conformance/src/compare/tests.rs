@@ -141,9 +141,9 @@ fn a_choice_of_the_sender_is_a_remark_and_a_wrong_value_a_failure() {
             .collect()
     };
     assert_eq!(compare(&request(32, 100_000)), []);
-    let remark = (Severity::Remark, "credit_request".to_owned());
+    let remark = (Severity::Note, "credit_request".to_owned());
     assert_eq!(compare(&request(4, 100_000)), [remark]);
-    let failure = (Severity::Must, "msg_length".to_owned());
+    let failure = (Severity::Error, "msg_length".to_owned());
     assert_eq!(compare(&request(32, 100_001)), [failure]);
 }
 
@@ -153,7 +153,7 @@ fn a_truncated_packet_is_a_failure() {
     let actual = &eager(actual_addresses()[0], 0x1f)[..12];
     let findings = bindings().compare(from_a(&recorded), actual);
     assert!(!findings.is_empty());
-    assert_eq!(findings[0].severity, Severity::Must);
+    assert_eq!(findings[0].severity, Severity::Error);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What the endpoint under test sends, compared with what it may send.
 
+use efa_core::rules::Severity;
 use efa_core::wire::fields::{Source, fields_of};
 use efa_core::wire::{ExtraFeatures, PacketType, ReqFlags};
 
@@ -7,7 +8,7 @@ use super::backend::Backend;
 use super::operations::{number, reference};
 use super::script::Role;
 use super::{Replay, Stopped, What, requirements};
-use crate::compare::{Finding, Recorded, Severity};
+use crate::compare::{Finding, Recorded};
 use crate::operation::EndpointIndex;
 
 /// A section of the specification.
@@ -39,7 +40,7 @@ impl<B: Backend> Replay<'_, B> {
             Role::Recorded { place } => self.compare(at, place, bytes)?,
             Role::Provocation => {
                 let text = "the endpoint under test asks for a HANDSHAKE; the recorded one did not";
-                self.add([Finding::plain(Severity::Remark, text)])?;
+                self.add([Finding::plain(Severity::Note, text)])?;
             }
             Role::OtherSubprotocol { place } => {
                 let recorded = &self.trace.capture.frames[place];
@@ -101,7 +102,7 @@ impl<B: Backend> Replay<'_, B> {
                 .find(|field| field.descriptor.name == name)
                 .or_else(|| fields_of(bytes)?.next());
             if let Some(field) = field {
-                findings.push(recorded.finding(Severity::Must, &field, text));
+                findings.push(recorded.finding(Severity::Error, &field, text));
             }
         }
         self.verdict.compared += 1;
@@ -125,7 +126,7 @@ impl<B: Backend> Replay<'_, B> {
             |number| format!("after packet {number}"),
         );
         let mut finding = Finding::plain(
-            Severity::Must,
+            Severity::Error,
             format!(
                 "the endpoint under test sent {what} ({} bytes) {last}, where nothing asks for it",
                 bytes.len()
@@ -148,6 +149,7 @@ impl<B: Backend> Replay<'_, B> {
         let greeting = self.greeted.get(&at).copied();
         let about = |severity, source, text: &str| Finding {
             severity,
+            rule: None,
             packet: None,
             packet_type: packet_type.to_string(),
             field: "flags".into(),
@@ -157,7 +159,7 @@ impl<B: Backend> Replay<'_, B> {
         if packet_type.is_req() && greeting.is_none() && !has_address {
             let text = "expected the raw address header, because the peer has sent no HANDSHAKE yet; \
                         actual none";
-            return self.add([about(Severity::Must, section("2.2"), text)]);
+            return self.add([about(Severity::Error, section("2.2"), text)]);
         }
         let asks = greeting.is_some_and(|word| word.contains(ExtraFeatures::CONNID_HEADER));
         let knows = self
@@ -166,7 +168,7 @@ impl<B: Backend> Replay<'_, B> {
         if asks && knows && !has_connid && !has_address {
             let text = "expected the connection id, which the peer asks for and the sender knows; \
                         actual none";
-            return self.add([about(Severity::Should, section("4.4"), text)]);
+            return self.add([about(Severity::Warning, section("4.4"), text)]);
         }
         Ok(())
     }

@@ -1,10 +1,11 @@
 //! What can be said of a trace without playing it: each packet is parsed and written again.
 
+use efa_core::rules::Severity;
 use efa_core::wire::fields::fields_of;
 use efa_core::wire::{Packet, Repr};
 
 use super::script::sent_requests;
-use crate::compare::{Finding, Recorded, Severity};
+use crate::compare::{Finding, Recorded};
 use crate::trace::Trace;
 
 /// Parses every packet of a trace and writes it again; the results must be the same but for bytes
@@ -75,7 +76,7 @@ fn rewritten(recorded: Recorded<'_>, written: &[u8]) -> Vec<Finding> {
         };
         let found = same.map_or_else(|| "absent".into(), |other| show(other.value));
         let text = format!("expected {}, actual {found}", show(field.value));
-        mismatches.push(recorded.finding(Severity::Must, &field, text));
+        mismatches.push(recorded.finding(Severity::Error, &field, text));
     }
     mismatches
 }

@@ -1,13 +1,14 @@
 //! Registered memory in a replay, and RDMA reads of it.
 
 use efa_core::nic::Status;
+use efa_core::rules::Severity;
 use efa_emu::frame::{Kind, Rdma};
 
 use super::backend::Backend;
 use super::script::fetched;
 use super::{Replay, Stopped};
 use crate::application::RequestError;
-use crate::compare::{BoundRegion, Finding, Severity, iov_entry};
+use crate::compare::{BoundRegion, Finding, iov_entry};
 use crate::operation::{EndpointIndex, Payload, Remote};
 
 /// No region of a trace is longer, in bytes; lengths in packets may be anything.
@@ -151,7 +152,7 @@ impl<'t, B: Backend> Replay<'t, B> {
                     packet: Some(captured.number),
                     packet_type: "RDMA_READ_REQUEST".into(),
                     field: "data".into(),
-                    ..Finding::plain(Severity::Must, text)
+                    ..Finding::plain(Severity::Error, text)
                 }])
             }
         }

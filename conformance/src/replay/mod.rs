@@ -35,12 +35,13 @@ use std::collections::{BTreeMap, HashMap};
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{EndpointConfig, Instant};
 use efa_core::nic::{Nic, QueuePair, Status};
+use efa_core::rules::Severity;
 use efa_core::wire::{ExtraFeatures, Family, PacketType};
 
 use crate::application::engine::{CoreApplication, configuration};
 use crate::application::subject::{Local, Subject};
 use crate::application::{Report, RequestError, Started, Token};
-use crate::compare::{Bindings, Finding, Severity};
+use crate::compare::{Bindings, Finding};
 use crate::operation::{EndpointIndex, Remote};
 use crate::scenario::{Action, Capability, EndpointSpec, Operation};
 use crate::trace::Trace;
@@ -163,7 +164,7 @@ pub fn replay_meddled<'t, B: Backend>(
             ..Verdict::default()
         }),
         Err(error @ BackendError::Subject(_)) => Ok(Verdict {
-            findings: vec![Finding::plain(Severity::Must, error.to_string())],
+            findings: vec![Finding::plain(Severity::Error, error.to_string())],
             ..Verdict::default()
         }),
         other => other,
@@ -182,7 +183,7 @@ fn play<'t, B: Backend>(
         Ok(cast) => cast,
         Err(problem) => {
             return Ok(Verdict {
-                findings: vec![Finding::plain(Severity::Must, problem)],
+                findings: vec![Finding::plain(Severity::Error, problem)],
                 ..Verdict::default()
             });
         }
@@ -302,7 +303,7 @@ impl<'t, B: Backend> Replay<'t, B> {
             return Err(Stopped);
         }
         let mut finding = Finding::plain(
-            Severity::Must,
+            Severity::Error,
             format!("it was not sent by the endpoint under test until {until}"),
         );
         finding.packet = Some(frame.number);
@@ -397,7 +398,7 @@ impl<'t, B: Backend> Replay<'t, B> {
 
     /// Something that the application, or nobody, should see.
     fn problem(&mut self, text: String) -> Result<(), Stopped> {
-        self.add([Finding::plain(Severity::Must, text)])
+        self.add([Finding::plain(Severity::Error, text)])
     }
 
     fn add(&mut self, findings: impl IntoIterator<Item = Finding>) -> Result<(), Stopped> {

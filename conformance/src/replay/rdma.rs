@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use efa_core::rules::Severity;
 use efa_core::wire::PacketType;
 use efa_core::wire::fields::Source;
 use efa_emu::capture::Direction;
@@ -13,7 +14,7 @@ use efa_emu::frame::Kind;
 use super::backend::{Backend, RdmaSeen};
 use super::ranges::Ranges;
 use super::{Replay, Stopped, What};
-use crate::compare::{Finding, Severity, iov_entry};
+use crate::compare::{Finding, iov_entry};
 use crate::operation::{EndpointIndex, Remote};
 use crate::trace::Trace;
 
@@ -124,7 +125,7 @@ impl<B: Backend> Replay<'_, B> {
             if again > 0 {
                 let what = if writes { "written" } else { "read" };
                 let mut finding = Finding::plain(
-                    Severity::Remark,
+                    Severity::Note,
                     format!("{again} bytes at {:#x} are {what} again", remote.address),
                 );
                 finding.source = if writes { WRITE } else { READ };
@@ -169,7 +170,7 @@ impl<B: Backend> Replay<'_, B> {
                         .contains(&remote.address);
                 if owner == peer && inside && !self.is_seen(owner, remote, length, false) {
                     let mut finding = Finding::plain(
-                        Severity::Must,
+                        Severity::Error,
                         format!(
                             "EOR says that {length} bytes were read of which some were not \
                              (recorded {:#x})",
@@ -201,7 +202,7 @@ impl<B: Backend> Replay<'_, B> {
             if expected != arrived {
                 let name = &self.trace.scenario.endpoints[at].name;
                 let mut finding = Finding::plain(
-                    Severity::Must,
+                    Severity::Error,
                     format!(
                         "immediate data at `{name}`: expected {expected:#x?}, actual {arrived:#x?}"
                     ),
@@ -223,7 +224,7 @@ impl<B: Backend> Replay<'_, B> {
             if !self.is_seen(owner, remote, length, writes) {
                 let what = if writes { "written" } else { "read" };
                 let mut finding = Finding::plain(
-                    Severity::Must,
+                    Severity::Error,
                     format!(
                         "{length} bytes (recorded at {:#x}) of memory of `{}` were not {what} by \
                          the device of the endpoint under test",
@@ -239,7 +240,7 @@ impl<B: Backend> Replay<'_, B> {
             if let Some(range) = seen.first_outside(&allowed) {
                 let what = if writes { "written" } else { "read" };
                 let mut finding = Finding::plain(
-                    Severity::Must,
+                    Severity::Error,
                     format!(
                         "{} bytes at {:#x} of memory of `{}` were {what}, for which nothing asks",
                         range.end - range.start,

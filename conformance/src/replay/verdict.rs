@@ -1,7 +1,9 @@
 //! What comes of a replay.
 
+use efa_core::rules::Severity;
+
 use super::Exchanged;
-use crate::compare::{Finding, Severity};
+use crate::compare::Finding;
 
 /// After so many failures a replay tells nothing new.
 const ENOUGH: usize = 20;
@@ -35,26 +37,26 @@ impl Verdict {
     pub fn passed(&self) -> bool {
         self.unsupported.is_none()
             && self.departed.is_none()
-            && self.failures(Severity::Must).next().is_none()
+            && self.failures(Severity::Error).next().is_none()
     }
 
     /// All failures, one text each.
     pub fn texts(&self) -> Vec<String> {
-        self.failures(Severity::Must)
+        self.failures(Severity::Error)
             .map(ToString::to_string)
             .collect()
     }
 
     /// Whether going on would tell nothing new.
     pub fn is_enough(&self) -> bool {
-        self.failures(Severity::Must).count() >= ENOUGH
+        self.failures(Severity::Error).count() >= ENOUGH
     }
 
     /// Adds findings, each once.
     pub fn add(&mut self, findings: impl IntoIterator<Item = Finding>) {
         for finding in findings {
             // Every packet says the same of the sender's choices.
-            let is_known = finding.severity < Severity::Must
+            let is_known = finding.severity < Severity::Error
                 && self
                     .findings
                     .iter()

@@ -6,10 +6,11 @@
 
 use std::path::Path;
 
+use efa_core::rules::Severity;
 use serde::Deserialize;
 
 use super::{Case, Outcome};
-use crate::compare::{Finding, Severity};
+use crate::compare::Finding;
 use crate::drive::Identity;
 
 /// The files, by the name and the release of what is under test.
@@ -108,7 +109,7 @@ impl Expected {
                         deviation.row, deviation.findings
                     );
                     case.outcome = Outcome::Failed {
-                        findings: vec![Finding::plain(Severity::Must, text)],
+                        findings: vec![Finding::plain(Severity::Error, text)],
                         capture: None,
                     };
                     return;
@@ -161,7 +162,7 @@ mod tests {
     fn failed(texts: &[&str]) -> Outcome {
         let findings = texts
             .iter()
-            .map(|text| Finding::plain(Severity::Must, *text))
+            .map(|text| Finding::plain(Severity::Error, *text))
             .collect();
         Outcome::Failed {
             findings,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ladder::Ladder;
 use super::{Case, Outcome, Results, Summary};
-use crate::compare::{Finding, Severity};
+use crate::compare::Finding;
 use crate::drive::Identity;
 
 /// What a run gave, as it is written; docs/conformance.md describes it.
@@ -80,9 +80,9 @@ pub struct CaseReport {
 /// A finding.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FindingReport {
-    /// How much it weighs: `remark`, `should` or `must`.
+    /// How much it weighs: `error`, `warning` or `note`.
     pub severity: String,
-    /// Such as `v4/3.2/table-3.6`.
+    /// Such as `v4/3.2/cts-window`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statement: Option<String>,
     /// The number of the packet in the trace.
@@ -101,12 +101,7 @@ pub struct FindingReport {
 impl FindingReport {
     fn of(finding: &Finding) -> Self {
         FindingReport {
-            severity: match finding.severity {
-                Severity::Remark => "remark",
-                Severity::Should => "should",
-                Severity::Must => "must",
-            }
-            .into(),
+            severity: finding.severity.name().into(),
             statement: finding.statement(),
             packet: finding.packet,
             packet_type: finding.packet_type.clone(),

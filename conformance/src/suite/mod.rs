@@ -13,17 +13,19 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use efa_core::rules::{self, Severity};
+use efa_emu::capture::Reader;
 use serde::{Deserialize, Serialize};
 
 use crate::check;
-use crate::compare::{Finding, Severity};
+use crate::compare::Finding;
 use crate::drive::Identity;
 use crate::replay::backend::{Backend, BackendError};
 use crate::replay::emu::Emu;
 use crate::replay::hw::{Hw, Outside};
 use crate::replay::{Engine, Opener, Strictness, codec, coverage, live, replay};
 use crate::scenario::{Action, Capability, Operation, Scenario};
-use crate::trace::{Trace, TraceError};
+use crate::trace::{Frames, Trace, TraceError};
 use ladder::Ladder;
 
 /// What the engine is called in results.
@@ -251,11 +253,11 @@ pub fn name_of(path: &Path) -> String {
 /// What is wrong with a trace before anything is played.
 fn inspect(trace: &Trace) -> Vec<Finding> {
     let checked = check::check(&trace.capture);
-    let broken = checked.worse_than(efa_core::rules::Severity::Warning);
+    let broken = checked.worse_than(Severity::Warning);
     let damage = trace.capture.damage.iter().cloned();
     damage
         .chain(broken.map(ToString::to_string))
-        .map(|text| Finding::plain(Severity::Must, text))
+        .map(|text| Finding::plain(Severity::Error, text))
         .collect()
 }
 
@@ -265,6 +267,7 @@ pub struct Options {
     /// The number of disorderly networks in which the engine must bring about the same outcome.
     pub seeds: u64,
     /// What makes a case fail.
+    #[serde(with = "crate::compare::words::severity")]
     pub fail_on: Severity,
     /// Keep what passed in each case, for reports that draw it.
     pub ladders: bool,
@@ -277,7 +280,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             seeds: 0,
-            fail_on: Severity::Must,
+            fail_on: Severity::Error,
             ladders: false,
             captures: None,
         }
@@ -313,7 +316,7 @@ where
         let (packets, problems) = codec::check(trace);
         let mut findings: Vec<Finding> = problems
             .into_iter()
-            .map(|text| Finding::plain(Severity::Must, text))
+            .map(|text| Finding::plain(Severity::Error, text))
             .collect();
         findings.extend(wrong);
         let outcome = if findings.is_empty() {
@@ -357,7 +360,9 @@ fn run_role<B: Backend>(
 where
     B::Nic: 'static,
 {
+    backend.capture_next();
     let mut verdict = replay(trace, role, Strictness::Fields, backend, opener)?;
+    let mut captured = backend.take_capture();
     if let Some(reason) = verdict.unsupported {
         return Ok((Outcome::Unsupported { reason }, Ladder::default()));
     }
@@ -367,15 +372,22 @@ where
     };
     if let Some(how) = verdict.departed.take() {
         let text = format!("{how}; played with the engine as its peer");
-        verdict.add([Finding::plain(Severity::Remark, text)]);
+        verdict.add([Finding::plain(Severity::Note, text)]);
+        backend.capture_next();
         let problems = live::play(&trace.scenario, role, backend, opener)?;
+        captured = backend.take_capture();
         verdict.add(
             problems
                 .into_iter()
-                .map(|text| Finding::plain(Severity::Must, text)),
+                .map(|text| Finding::plain(Severity::Error, text)),
         );
     }
     verdict.add(wrong.iter().cloned());
+    let name = &trace.scenario.endpoints[role].name;
+    if let Some(capture) = &captured {
+        // Rules say more than differences do.
+        verdict.findings.splice(0..0, judge(capture, name));
+    }
     let mut same = 0;
     if verdict.failures(options.fail_on).next().is_none() {
         for seed in 1..=options.seeds {
@@ -385,7 +397,7 @@ where
             }
             verdict.add(texts.into_iter().map(|text| {
                 let text = format!("seed {seed}: {text}");
-                Finding::plain(Severity::Must, text)
+                Finding::plain(Severity::Error, text)
             }));
         }
     }
@@ -401,33 +413,44 @@ where
             remarks,
         }
     } else {
-        let capture = match &options.captures {
-            Some(directory) => keep_capture(trace, role, backend, opener, directory)?,
-            None => None,
+        let capture = match (&options.captures, captured) {
+            (Some(directory), Some(capture)) => keep(&capture, trace, name, directory),
+            _ => None,
         };
         Outcome::Failed { findings, capture }
     };
     Ok((outcome, ladder))
 }
 
-/// Replays a case once more and keeps what is on the wire, where the backend can.
-fn keep_capture<B: Backend>(
-    trace: &Trace,
-    role: usize,
-    backend: &mut B,
-    opener: &mut dyn Opener<B>,
-    directory: &Path,
-) -> Result<Option<PathBuf>, BackendError> {
-    backend.capture_next();
-    replay(trace, role, Strictness::Fields, backend, opener)?;
-    let Some(bytes) = backend.take_capture() else {
-        return Ok(None);
+/// What the passive judge says of the endpoint on the host `name` in the capture of a run.
+fn judge(capture: &[u8], name: &str) -> Vec<Finding> {
+    // A capture that cannot be read tells nothing; the verdict on the packets stands.
+    let Ok(reader) = Reader::new(capture, name) else {
+        return Vec::new();
     };
-    let name = &trace.scenario.endpoints[role].name;
+    let mut frames = Frames::new(reader).without_rdma_data();
+    let mut judge = check::Judge::new();
+    while let Ok(Some(frame)) = frames.next_frame() {
+        if judge.frame(frame).is_err() {
+            return Vec::new();
+        }
+    }
+    let hosts = frames.interfaces();
+    let is_its =
+        |found: &&check::Finding| hosts.get(found.interface).is_some_and(|host| host == name);
+    let checked = judge.finish();
+    let mut broken: Vec<_> = checked.worse_than(Severity::Note).filter(is_its).collect();
+    // What never came is said of the request, but often follows from what came instead.
+    broken.sort_by_key(|finding| finding.rule.id == rules::ANSWER_MISSING.id);
+    broken.into_iter().map(Finding::of_capture).collect()
+}
+
+/// Keeps the capture of a case.
+fn keep(capture: &[u8], trace: &Trace, name: &str, directory: &Path) -> Option<PathBuf> {
     let path = directory.join(format!("{}-{name}.pcapng", trace.scenario.name));
-    let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&path, bytes));
+    let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&path, capture));
     // The verdict does not depend on it.
-    Ok(written.is_ok().then_some(path))
+    written.is_ok().then_some(path)
 }
 
 /// The engine in a network that reorders, loses and refuses. Under every other seed an endpoint that

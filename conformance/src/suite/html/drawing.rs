@@ -265,7 +265,7 @@ mod tests {
 
     fn finding(packet: u64) -> FindingReport {
         FindingReport {
-            severity: "must".into(),
+            severity: "error".into(),
             statement: Some("v4/3.2".into()),
             packet: Some(packet),
             packet_type: "EOR".into(),
