@@ -417,10 +417,9 @@ impl<N: Nic> Endpoint<N> {
             return;
         }
         let exposed = &self.one_sided.exposed;
-        let writes = self.receiving.transfers(|transfer| {
-            transfer.ending.is_peers()
-                && exposed.loses(gone, &transfer.target, Access::REMOTE_WRITE)
-        });
+        let writes = self
+            .receiving
+            .peers_writes(|target| exposed.loses(gone, target, Access::REMOTE_WRITE));
         let reads = self
             .sending
             .peers_reads(|source| exposed.loses(gone, source, Access::REMOTE_READ));

@@ -151,8 +151,8 @@ impl<N: Nic> Endpoint<N> {
         for own_regions in self.sending.take_registrations() {
             self.deregister_own(own_regions);
         }
-        for plan in self.receiving.take_plans() {
-            self.deregister_own(plan.own_regions);
+        for own_regions in self.receiving.take_registrations() {
+            self.deregister_own(own_regions);
         }
     }
 }

@@ -53,7 +53,7 @@ impl<N: Nic> Endpoint<N> {
             Work::Admission => None,
             Work::Resend(id) => self.posting.peer(id),
             Work::Outbound(id) => self.sending.peer(id),
-            Work::Inbound(id) => self.receiving.transfer(id).map(|transfer| transfer.peer),
+            Work::Inbound(id) => self.receiving.peer(id),
         }
     }
 

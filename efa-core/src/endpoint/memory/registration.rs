@@ -9,9 +9,9 @@ use super::iov::Iov;
 /// Registrations made for one operation, to be ended with it.
 pub(crate) type OwnRegions = Option<Box<[Region]>>;
 
-/// The data of an operation in memory that is registered for it.
+/// The memory of an operation, registered for it.
 pub(crate) struct Registered {
-    pub(crate) source: Iov,
+    pub(crate) pieces: Iov,
     pub(crate) own_regions: OwnRegions,
 }
 

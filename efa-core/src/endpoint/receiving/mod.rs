@@ -21,15 +21,16 @@ use crate::endpoint::api::completion::CompletionFlags;
 use crate::endpoint::api::config::EndpointConfig;
 use crate::endpoint::api::error::Failure;
 use crate::endpoint::api::operation::IoVec;
+use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::by_peer::{ByPeer, PeerLinks};
 use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::{Arena, ClaimId, PeerId, ReceiveId};
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::memory::rdma::RdmaPart;
-use crate::endpoint::memory::registration::OwnRegions;
+use crate::endpoint::memory::registration::{OwnRegions, Registered};
 use crate::nic::BufferId;
-use crate::wire::{MsgId, RecvId, RmaIovs};
+use crate::wire::{LongctsRtm, MsgId, RecvId, RmaIovs, SendId};
 
 use assembly::{Assemblies, Assembly};
 use held::Held;
@@ -46,7 +47,7 @@ pub(crate) use multi_receive::Part;
 pub(crate) use postponed::{Postponed, PostponedPart};
 pub(crate) use reorder::{Position, ReorderWindow};
 pub(crate) use transfer::{
-    Ask, Audience, Ending, Posted, ReadStart, Step, Supply, Transfer, message_flags, receive_flags,
+    Arrival, Ask, Audience, Ending, Posted, ReadStart, Step, Transfer, message_flags, receive_flags,
 };
 pub(crate) use unexpected::{Claim, UnexpectedMessage};
 
@@ -77,6 +78,43 @@ pub(crate) struct NewReceive {
     pub(crate) tagged: bool,
     pub(crate) filter: Filter,
     pub(crate) target: Iov,
+}
+
+/// The window that a peer is to be granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Window {
+    pub(crate) peer: PeerId,
+    pub(crate) send_id: SendId,
+    /// In bytes.
+    pub(crate) length: u64,
+    /// It is for a read of this endpoint's application.
+    pub(crate) is_read: bool,
+}
+
+/// The READ_NACK for a transfer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Nack {
+    pub(crate) peer: PeerId,
+    pub(crate) send_id: SendId,
+    /// It is for a peer's write. The peer starts that afresh, with a request of another kind.
+    pub(crate) is_write: bool,
+}
+
+/// What is left to do for a transfer that ended.
+#[derive(Debug)]
+pub(crate) struct EndedTransfer {
+    pub(crate) peer: PeerId,
+    pub(crate) ending: Ending,
+    /// Length of the whole message, and of the buffer, in bytes.
+    pub(crate) length: u64,
+    pub(crate) capacity: u64,
+    pub(crate) failure: Option<Failure>,
+    /// To be deregistered.
+    pub(crate) own_regions: OwnRegions,
+    /// The peer's operation that waits for EOR.
+    pub(crate) eor: Option<SendId>,
+    /// The peer's operation that waits for RECEIPT, and its message.
+    pub(crate) receipt: Option<(SendId, MsgId)>,
 }
 
 /// Where the next packet of a message goes whose first packet was processed.
@@ -255,8 +293,7 @@ impl Receiving {
         };
         let ending = posted.ending(tag, cq_data);
         let target = posted.target.clone();
-        let mut transfer = Transfer::new(peer, length, target, posted.capacity(), ending);
-        transfer.msg_id = msg_id;
+        let transfer = Transfer::new(peer, msg_id, length, target, ending);
         self.table.activate(id, transfer);
     }
 
@@ -529,22 +566,29 @@ impl Receiving {
         self.table.insert_active(transfer).ok()
     }
 
-    /// An operation that takes data.
-    #[inline]
-    pub(crate) fn transfer(&self, id: ReceiveId) -> Option<&Transfer> {
+    fn transfer(&self, id: ReceiveId) -> Option<&Transfer> {
         match self.table.get(id)? {
             Inbound::Active(transfer) => Some(transfer),
             Inbound::Posted(_) => None,
         }
     }
 
-    /// An operation that takes data.
-    #[inline]
-    pub(crate) fn transfer_mut(&mut self, id: ReceiveId) -> Option<&mut Transfer> {
+    fn transfer_mut(&mut self, id: ReceiveId) -> Option<&mut Transfer> {
         match self.table.get_mut(id)? {
             Inbound::Active(transfer) => Some(transfer),
             Inbound::Posted(_) => None,
         }
+    }
+
+    /// The peer of a transfer.
+    pub(crate) fn peer(&self, id: ReceiveId) -> Option<PeerId> {
+        self.transfer(id).map(|transfer| transfer.peer)
+    }
+
+    /// Returns whether a message is of this length.
+    pub(crate) fn is_of_length(&self, id: ReceiveId, length: u64) -> bool {
+        let transfer = self.transfer(id);
+        transfer.is_some_and(|transfer| transfer.length == length)
     }
 
     /// The operation that a packet of a peer names, if it is one with that peer.
@@ -559,11 +603,11 @@ impl Receiving {
         self.table.transfers_with(peer)
     }
 
-    /// The operations that `pick` accepts.
-    pub(crate) fn transfers(&self, pick: impl Fn(&Transfer) -> bool) -> Vec<ReceiveId> {
+    /// The writes of peers whose target `pick` accepts.
+    pub(crate) fn peers_writes(&self, pick: impl Fn(&Iov) -> bool) -> Vec<ReceiveId> {
         let transfers = self.table.transfers();
         transfers
-            .filter(|(_, transfer)| pick(transfer))
+            .filter(|(_, transfer)| transfer.ending.is_peers() && pick(&transfer.target))
             .map(|(id, _)| id)
             .collect()
     }
@@ -589,15 +633,177 @@ impl Receiving {
         }
     }
 
-    /// Takes out a transfer that ends, with the plan of its reads.
-    pub(crate) fn finish(&mut self, id: ReceiveId) -> Option<(Transfer, Option<ReadPlan>)> {
+    /// Takes out a transfer that ends.
+    pub(crate) fn finish(&mut self, id: ReceiveId) -> Option<EndedTransfer> {
         let transfer = self.table.remove_active(id)?;
         if transfer.assembled {
             self.assemblies.remove(transfer.peer, transfer.msg_id);
         }
         let plan = transfer.plan;
         let plan = plan.map(|PlanKey(key)| self.plans.remove(key as usize));
-        Some((transfer, plan))
+        let delivered = transfer.is_delivered();
+        let eor = plan.as_ref().is_some_and(|plan| plan.tells_peer) && delivered;
+        let receipt = transfer.wants_receipt && delivered;
+        Some(EndedTransfer {
+            peer: transfer.peer,
+            ending: transfer.ending,
+            length: transfer.length,
+            capacity: transfer.capacity,
+            failure: transfer.failure,
+            own_regions: plan.and_then(|plan| plan.own_regions),
+            eor: eor.then_some(transfer.send_id),
+            receipt: receipt.then_some((transfer.send_id, transfer.msg_id)),
+        })
+    }
+}
+
+// Data that comes in packets.
+impl Receiving {
+    /// A piece of a transfer's data arrived, which the peer sent without being asked or, with
+    /// `in_window`, because it was granted.
+    #[inline]
+    pub(crate) fn arrived(
+        &mut self,
+        id: ReceiveId,
+        offset: u64,
+        length: u64,
+        in_window: bool,
+    ) -> Arrival<'_> {
+        match (self.transfer_mut(id), in_window) {
+            (None, _) => Arrival::Misfit,
+            (Some(transfer), false) => transfer.arrived(offset, length),
+            (Some(transfer), true) => transfer.arrived_in_window(offset, length),
+        }
+    }
+
+    /// Notes that a piece could not be copied to the target: the transfer fails when all its data has
+    /// come.
+    pub(crate) fn copy_failed(&mut self, id: ReceiveId, failure: Failure) {
+        if let Some(transfer) = self.transfer_mut(id) {
+            transfer.fail(failure);
+        }
+    }
+
+    /// Notes the operation of a peer that wants RECEIPT, if it does.
+    pub(crate) fn note_receipt(&mut self, id: ReceiveId, receipt: Option<SendId>) {
+        if let Some(transfer) = self.transfer_mut(id) {
+            transfer.note_receipt(receipt);
+        }
+    }
+
+    /// The peer's operation sends the rest of a transfer in windows, when it is granted them.
+    pub(crate) fn windows_follow(
+        &mut self,
+        id: ReceiveId,
+        send_id: SendId,
+        delivery_complete: bool,
+    ) {
+        if let Some(transfer) = self.transfer_mut(id) {
+            transfer.windows_follow(send_id, delivery_complete);
+        }
+    }
+
+    /// The window of at most `limit` bytes that the peer is to be granted next.
+    pub(crate) fn next_window(&self, id: ReceiveId, limit: u64) -> Option<Window> {
+        let transfer = self.transfer(id)?;
+        Some(Window {
+            peer: transfer.peer,
+            send_id: transfer.send_id,
+            length: (transfer.length - transfer.received).min(limit),
+            is_read: transfer.is_read(),
+        })
+    }
+
+    /// Notes that the peer was granted a window of this many bytes.
+    pub(crate) fn granted(&mut self, id: ReceiveId, bytes: u64) {
+        if let Some(transfer) = self.transfer_mut(id) {
+            transfer.granted(bytes);
+        }
+    }
+
+    /// The peer of a transfer in windows, and what brings their data.
+    pub(crate) fn windowed(&self, id: ReceiveId) -> Option<(PeerId, Protocol)> {
+        let transfer = self.transfer(id)?;
+        Some((transfer.peer, transfer.windowed()))
+    }
+
+    /// The first data of an emulated read arrived. Returns the read; `None` if the peer was not asked
+    /// for it.
+    pub(crate) fn responded(
+        &mut self,
+        peer: PeerId,
+        id: RecvId,
+        send_id: SendId,
+    ) -> Option<ReceiveId> {
+        let id = self.transfer_with(peer, id)?;
+        let is_first = self.transfer_mut(id)?.responded(send_id);
+        is_first.then_some(id)
+    }
+
+    /// The fetching atomic that a packet of a peer names.
+    pub(crate) fn atomic_with(&self, peer: PeerId, id: RecvId) -> Option<ReceiveId> {
+        let flags = CompletionFlags::ATOMIC | CompletionFlags::READ;
+        let id = self.transfer_with(peer, id)?;
+        let transfer = self.transfer(id)?;
+        transfer.ending.flags.contains(flags).then_some(id)
+    }
+}
+
+// What transfers ask of the peer.
+impl Receiving {
+    /// Notes that there is something to send or to post for a transfer. Returns whether it has to be
+    /// queued for that.
+    #[must_use]
+    pub(crate) fn enqueue(&mut self, id: ReceiveId) -> bool {
+        self.transfer_mut(id).is_some_and(Transfer::enqueue)
+    }
+
+    /// Notes what is to be sent to the peer of a transfer next.
+    pub(crate) fn ask(&mut self, id: ReceiveId, ask: Ask) {
+        if let Some(transfer) = self.transfer_mut(id) {
+            transfer.ask(ask);
+        }
+    }
+
+    /// What is to be sent to the peer of a transfer now. `None` if there is no such transfer.
+    pub(crate) fn asks(&self, id: ReceiveId) -> Option<Ask> {
+        self.transfer(id).map(Transfer::asks)
+    }
+
+    /// Notes that what was to be sent was sent, and whether there is more to post.
+    pub(crate) fn served(&mut self, id: ReceiveId, more: bool) {
+        if let Some(transfer) = self.transfer_mut(id) {
+            transfer.served(more);
+        }
+    }
+
+    /// The READ_NACK that is to be sent for a transfer.
+    pub(crate) fn nack(&self, id: ReceiveId) -> Option<Nack> {
+        let transfer = self.transfer(id)?;
+        Some(Nack {
+            peer: transfer.peer,
+            send_id: transfer.send_id,
+            is_write: transfer.ending.is_peers(),
+        })
+    }
+
+    /// Notes that READ_NACK was sent for a message.
+    pub(crate) fn nacked(&mut self, id: ReceiveId) {
+        if let Some(transfer) = self.transfer_mut(id) {
+            transfer.nacked();
+        }
+    }
+
+    /// Takes the answer to READ_NACK: the peer's operation sends the rest in windows. Returns the
+    /// transfer; `None` if it is no such answer.
+    pub(crate) fn nack_answered(&mut self, peer: PeerId, long: &LongctsRtm) -> Option<ReceiveId> {
+        let Segment::Receive(id) = self.segment(peer, long.msg_id) else {
+            return None;
+        };
+        let transfer = self.transfer_mut(id)?;
+        let (length, send_id) = (long.msg_length, long.send_id);
+        let is_answer = transfer.nack_answered(length, send_id, long.delivery_complete);
+        is_answer.then_some(id)
     }
 }
 
@@ -616,24 +822,64 @@ impl Receiving {
         Some((transfer, self.plans.get_mut(key as usize)?))
     }
 
-    /// Plans to read the bytes from `next` on of a transfer into its target, for which `own_regions`
-    /// were registered. The bytes beyond the target count as received.
+    /// The peer's operation says where the data beyond the first `in_packets` bytes of a transfer can
+    /// be read.
+    pub(crate) fn readable(
+        &mut self,
+        id: ReceiveId,
+        send_id: SendId,
+        remote: &RmaIovs,
+        in_packets: u64,
+    ) -> ReadStart {
+        match self.transfer_mut(id) {
+            Some(transfer) => transfer.readable(send_id, remote, in_packets),
+            None => ReadStart::Mismatch,
+        }
+    }
+
+    /// Notes the peer's operation whose data is to be read.
+    pub(crate) fn note_sender(&mut self, id: ReceiveId, send_id: SendId) {
+        if let Some(transfer) = self.transfer_mut(id) {
+            transfer.send_id = send_id;
+        }
+    }
+
+    /// Where the data of a transfer goes.
+    pub(crate) fn target(&self, id: ReceiveId) -> Option<&Iov> {
+        self.transfer(id).map(|transfer| &transfer.target)
+    }
+
+    /// Plans to read the bytes from `next` on of a transfer into its target, which is registered now.
+    /// The bytes beyond the target count as received.
     pub(crate) fn plan_reads(
         &mut self,
         id: ReceiveId,
         remote: RmaIovs,
         next: u64,
         tells_peer: bool,
-        own_regions: OwnRegions,
+        target: Registered,
     ) {
         let Some(Inbound::Active(transfer)) = self.table.get_mut(id) else {
             return;
         };
-        let end = transfer.length.min(transfer.capacity).max(next);
-        transfer.received += transfer.length - end;
-        transfer.to_read = end - next;
-        let plan = ReadPlan::new(remote, next, end, tells_peer, own_regions);
-        transfer.plan = Some(PlanKey(self.plans.insert(plan) as u32));
+        let plan = self.plans.vacant_entry();
+        let end = transfer.plan(PlanKey(plan.key() as u32), next);
+        transfer.target = target.pieces;
+        let own_regions = target.own_regions;
+        plan.insert(ReadPlan::new(remote, next, end, tells_peer, own_regions));
+    }
+
+    /// Notes that the data of a transfer beyond the first `in_packets` bytes cannot be read. Returns its
+    /// peer.
+    pub(crate) fn refuse_read(&mut self, id: ReceiveId, in_packets: u64) -> Option<PeerId> {
+        let transfer = self.transfer_mut(id)?;
+        transfer.refuse(in_packets);
+        let (peer, is_message) = (transfer.peer, !transfer.ending.is_peers());
+        if is_message {
+            // The answer finds the transfer by its message id.
+            self.assemble(id);
+        }
+        Some(peer)
     }
 
     /// The next read of a transfer, of at most `limit` bytes. `Ok(None)` if there is none to be
@@ -672,15 +918,13 @@ impl Receiving {
             return false;
         };
         plan.done();
-        transfer.received += length;
-        transfer.to_read -= length;
+        transfer.read(length);
         true
     }
 
-    /// Takes out all plans, when the endpoint is closed.
-    pub(crate) fn take_plans(&mut self) -> impl Iterator<Item = ReadPlan> + use<> {
-        let plans: Vec<ReadPlan> = self.plans.drain().collect();
-        plans.into_iter()
+    /// Takes the registrations that were made for transfers, when the endpoint is closed.
+    pub(crate) fn take_registrations(&mut self) -> Vec<OwnRegions> {
+        self.plans.drain().map(|plan| plan.own_regions).collect()
     }
 }
 

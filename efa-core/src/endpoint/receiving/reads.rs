@@ -16,9 +16,9 @@ pub(crate) struct ReadPlan {
     /// Reads that the device has.
     outstanding: u32,
     /// The peer waits for EOR.
-    pub(crate) tells_peer: bool,
+    pub(super) tells_peer: bool,
     /// Registrations made for the target.
-    pub(crate) own_regions: OwnRegions,
+    pub(super) own_regions: OwnRegions,
 }
 
 impl ReadPlan {

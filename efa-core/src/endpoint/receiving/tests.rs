@@ -108,7 +108,7 @@ fn the_application_has_as_many_operations_as_it_may_and_peers_have_room_beside_t
         message: segmented(&mut receiving, 1),
     }
     .ending();
-    let transfer = |ending| Transfer::new(peer(1), 1, Iov::NONE, 1, ending);
+    let transfer = |ending| Transfer::new(peer(1), MsgId(0), 1, Iov::NONE, ending);
     assert!(receiving.start(transfer(ending)).is_none());
     ending.audience = Audience::Target(crate::wire::PacketType::LongctsRtw);
     let id = receiving.start(transfer(ending)).unwrap();
@@ -133,8 +133,7 @@ fn segments_follow_their_message_wherever_it_goes() {
     assert!(receiving.first_unexpected(true, &any(7)).is_none());
     // Received: later packets go to the receive.
     let claim = receiving.take_claim(claim).unwrap();
-    let mut transfer = Transfer::new(peer, 30, Iov::NONE, 0, claim.ending());
-    transfer.msg_id = id;
+    let transfer = Transfer::new(peer, id, 30, Iov::NONE, claim.ending());
     let receive = receiving.start(transfer).unwrap();
     receiving.assemble(receive);
     assert_eq!(receiving.segment(peer, id), Segment::Receive(receive));
@@ -192,7 +191,14 @@ fn read(receiving: &mut Receiving, remote_length: u64) -> ReceiveId {
     receiving.match_message(peer(1), Some(7)).unwrap();
     receiving.activate(id, peer(1), MsgId(5), 120, (Some(7), None));
     let remote = RmaIovs::first_of([RmaIov::new(5000, remote_length, 3)]);
-    receiving.plan_reads(id, remote, 10, true, None);
+    let start = receiving.readable(id, SendId(6), &remote, 10);
+    let target = Registered {
+        pieces: receiving.target(id).unwrap().clone(),
+        own_regions: None,
+    };
+    receiving.plan_reads(id, remote, 10, true, target);
+    // Memory that is shorter than the message cannot be read.
+    assert_eq!(start == ReadStart::Read, remote_length == 120);
     id
 }
 
@@ -200,7 +206,8 @@ fn read(receiving: &mut Receiving, remote_length: u64) -> ReceiveId {
 fn reads_bring_what_fits_the_target_and_the_transfer_ends_with_the_last_of_them() {
     let mut receiving = receiving();
     let id = read(&mut receiving, 120);
-    assert!(receiving.transfer_mut(id).unwrap().accept(0, 10));
+    let arrival = receiving.arrived(id, 0, 10, false);
+    assert!(matches!(arrival, Arrival::Copy { fits: 10, .. }));
     let mut lengths = Vec::new();
     while let Some((_, part)) = receiving.next_read(id, 60).unwrap() {
         assert_eq!(part.local.address - 1000, part.remote_address - 5000);
@@ -213,8 +220,9 @@ fn reads_bring_what_fits_the_target_and_the_transfer_ends_with_the_last_of_them(
     assert_eq!(receiving.next_step(id), Step::Wait);
     assert!(receiving.read_done(id, 60));
     assert_eq!(receiving.next_step(id), Step::Finish);
-    let (transfer, plan) = receiving.finish(id).unwrap();
-    assert!(transfer.is_complete() && plan.unwrap().tells_peer);
+    let ended = receiving.finish(id).unwrap();
+    assert_eq!((ended.eor, ended.receipt), (Some(SendId(6)), None));
+    assert_eq!((ended.length, ended.capacity), (120, 100));
     assert!(!receiving.read_done(id, 0));
 }
 
@@ -229,6 +237,54 @@ fn a_failed_transfer_ends_when_the_device_is_done_with_its_memory() {
     assert!(matches!(receiving.next_read(id, 60), Ok(None)));
     assert!(receiving.read_done(id, 0));
     assert_eq!(receiving.next_step(id), Step::Finish);
+    let ended = receiving.finish(id).unwrap();
+    assert_eq!((ended.eor, ended.failure), (None, Some(FAILURE)));
+}
+
+#[test]
+fn a_message_in_windows_is_granted_what_it_lacks_and_owes_a_receipt() {
+    let mut receiving = receiving();
+    let id = receiving.post(tagged(1, any(7))).unwrap();
+    receiving.match_message(peer(1), Some(7)).unwrap();
+    receiving.activate(id, peer(1), MsgId(5), 100, (Some(7), None));
+    receiving.windows_follow(id, SendId(6), true);
+    assert!(receiving.arrived(id, 0, 30, false) != Arrival::Misfit);
+    assert_eq!(receiving.next_step(id), Step::Grant);
+    let window = receiving.next_window(id, 50).unwrap();
+    assert_eq!((window.send_id, window.length), (SendId(6), 50));
+    receiving.granted(id, 50);
+    assert_eq!(receiving.arrived(id, 30, 51, true), Arrival::Misfit);
+    assert!(receiving.arrived(id, 30, 50, true) != Arrival::Misfit);
+    assert_eq!(receiving.next_step(id), Step::Grant);
+    assert_eq!(receiving.next_window(id, 50).unwrap().length, 20);
+    receiving.granted(id, 20);
+    assert!(receiving.arrived(id, 80, 20, true) != Arrival::Misfit);
+    assert_eq!(receiving.next_step(id), Step::Finish);
+    let ended = receiving.finish(id).unwrap();
+    assert_eq!(ended.receipt, Some((SendId(6), MsgId(5))));
+    assert_eq!(receiving.arrived(id, 0, 0, true), Arrival::Misfit);
+}
+
+#[test]
+fn the_answer_to_a_nack_finds_its_message_and_no_other_peers_packet_does() {
+    let mut receiving = receiving();
+    let id = receiving.post(tagged(1, any(7))).unwrap();
+    receiving.match_message(peer(1), Some(7)).unwrap();
+    receiving.activate(id, peer(1), MsgId(5), 100, (Some(7), None));
+    let answer = LongctsRtm {
+        msg_id: MsgId(5),
+        msg_length: 100,
+        send_id: SendId(8),
+        ..LongctsRtm::default()
+    };
+    assert_eq!(receiving.nack_answered(peer(1), &answer), None);
+    assert_eq!(receiving.refuse_read(id, 0), Some(peer(1)));
+    assert_eq!(receiving.next_step(id), Step::Refuse);
+    assert_eq!(receiving.nack_answered(peer(1), &answer), None);
+    receiving.nacked(id);
+    assert_eq!(receiving.nack_answered(peer(2), &answer), None);
+    assert_eq!(receiving.nack_answered(peer(1), &answer), Some(id));
+    assert_eq!(receiving.next_step(id), Step::Grant);
 }
 
 #[test]
@@ -262,7 +318,7 @@ fn the_end_of_a_peer_costs_what_the_peer_has() {
         }
         let claim = receiving.claim(true, &from(number, 4)).unwrap();
         let claim = receiving.take_claim(claim).unwrap();
-        let transfer = Transfer::new(peer(number), 1, Iov::NONE, 1, claim.ending());
+        let transfer = Transfer::new(peer(number), MsgId(0), 1, Iov::NONE, claim.ending());
         assert!(receiving.start(transfer).is_some());
         receiving.keep(peer(number), Some(4), claim.message);
         assert!(receiving.claim(true, &from(number, 4)).is_some());

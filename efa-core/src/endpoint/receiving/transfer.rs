@@ -3,6 +3,7 @@
 
 use crate::endpoint::api::completion::CompletionFlags;
 use crate::endpoint::api::error::Failure;
+use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::by_peer::PeerLinks;
 use crate::endpoint::base::ids::PeerId;
@@ -57,36 +58,36 @@ impl Posted {
 
 /// Data on its way in.
 pub(crate) struct Transfer {
-    pub(crate) peer: PeerId,
-    pub(crate) target: Iov,
-    pub(crate) capacity: u64,
+    pub(super) peer: PeerId,
+    pub(super) target: Iov,
+    pub(super) capacity: u64,
     /// Length of the whole message in bytes; it may exceed the capacity.
-    pub(crate) length: u64,
+    pub(super) length: u64,
     /// Bytes that have arrived, those beyond the capacity included.
-    pub(crate) received: u64,
+    pub(super) received: u64,
     /// Bytes that RDMA reads are to bring, and packets must not.
-    pub(crate) to_read: u64,
-    pub(crate) supply: Supply,
+    pub(super) to_read: u64,
+    pub(super) supply: Supply,
     /// The RDMA reads of the transfer, if there are any.
-    pub(crate) plan: Option<PlanKey>,
+    pub(super) plan: Option<PlanKey>,
     /// What is to be sent to the peer next.
     ask: Ask,
     /// In the queue of work.
     queued: bool,
     /// The message, for segments that come later and for RECEIPT.
-    pub(crate) msg_id: MsgId,
+    pub(super) msg_id: MsgId,
     /// Further packets find the transfer by `msg_id`.
-    pub(crate) assembled: bool,
+    pub(super) assembled: bool,
     /// The peer's operation, for CTS, EOR and RECEIPT.
-    pub(crate) send_id: SendId,
+    pub(super) send_id: SendId,
     /// READRSP has come, which CTSDATA may overtake.
-    pub(crate) responded: bool,
+    pub(super) responded: bool,
     /// The peer wants RECEIPT.
-    pub(crate) wants_receipt: bool,
-    pub(crate) failure: Option<Failure>,
+    pub(super) wants_receipt: bool,
+    pub(super) failure: Option<Failure>,
     /// It ends although data is missing, when the device is done with its memory.
     aborted: bool,
-    pub(crate) ending: Ending,
+    pub(super) ending: Ending,
 }
 
 /// How the data comes.
@@ -150,18 +151,18 @@ impl Ending {
 }
 
 impl Transfer {
-    /// A transfer of which nothing has arrived.
+    /// A transfer of which nothing has arrived. `msg_id` has a meaning for messages only.
     pub(crate) fn new(
         peer: PeerId,
+        msg_id: MsgId,
         length: u64,
         target: Iov,
-        capacity: u64,
         ending: Ending,
     ) -> Self {
         Transfer {
             peer,
+            capacity: target.length(),
             target,
-            capacity,
             length,
             received: 0,
             to_read: 0,
@@ -169,7 +170,7 @@ impl Transfer {
             plan: None,
             ask: Ask::Nothing,
             queued: false,
-            msg_id: MsgId(0),
+            msg_id,
             assembled: false,
             send_id: SendId(0),
             responded: false,
@@ -181,12 +182,12 @@ impl Transfer {
     }
 
     /// Returns whether all data has arrived.
-    pub(crate) fn is_complete(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.received == self.length
     }
 
     /// What brings its CTSDATA.
-    pub(crate) fn windowed(&self) -> Protocol {
+    pub(super) fn windowed(&self) -> Protocol {
         if self.is_read() {
             Protocol::EmulatedRead
         } else if self.ending.is_peers() {
@@ -197,41 +198,100 @@ impl Transfer {
     }
 
     /// Returns whether it is a read of this endpoint's application.
-    pub(crate) fn is_read(&self) -> bool {
+    pub(super) fn is_read(&self) -> bool {
         self.ending.flags.contains(CompletionFlags::READ)
     }
 
-    /// Takes account of a piece of the data. Returns whether it fits what is known of the transfer; if
-    /// not, nothing happened.
-    pub(crate) fn accept(&mut self, offset: u64, length: u64) -> bool {
-        let fits = offset
+    /// Returns whether a piece of the data fits what is known of the transfer.
+    fn fits(&self, offset: u64, length: u64) -> bool {
+        offset
             .checked_add(length)
             .is_some_and(|end| end <= self.length)
-            && length <= self.length - self.received - self.to_read;
-        if fits {
-            self.received += length;
-        }
-        fits
+            && length <= self.length - self.received - self.to_read
     }
 
-    /// What is left of the window after `length` bytes. `None` if the peer was not granted so much.
-    pub(crate) fn window_after(&self, length: u64) -> Option<u64> {
-        match self.supply {
+    /// A piece of the data arrived that the peer need not be asked for.
+    pub(super) fn arrived(&mut self, offset: u64, length: u64) -> Arrival<'_> {
+        if !self.fits(offset, length) {
+            return Arrival::Misfit;
+        }
+        self.received += length;
+        if self.failure.is_some() {
+            return Arrival::Drop;
+        }
+        Arrival::Copy {
+            target: self.target.as_slice(),
+            fits: length.min(self.capacity.saturating_sub(offset)),
+        }
+    }
+
+    /// A piece of a window arrived. One that exceeds what the peer was granted is a misfit.
+    pub(super) fn arrived_in_window(&mut self, offset: u64, length: u64) -> Arrival<'_> {
+        let left = match self.supply {
             Supply::Windows { granted } => granted.checked_sub(length),
             Supply::Unasked | Supply::Refused { .. } | Supply::Nacked => None,
+        };
+        match left {
+            Some(granted) if self.fits(offset, length) => {
+                self.supply = Supply::Windows { granted };
+                self.arrived(offset, length)
+            }
+            _ => Arrival::Misfit,
         }
     }
 
     /// Notes that the peer wants RECEIPT for its operation, if it does.
-    pub(crate) fn note_receipt(&mut self, receipt: Option<SendId>) {
+    pub(super) fn note_receipt(&mut self, receipt: Option<SendId>) {
         if let Some(send_id) = receipt {
             self.send_id = send_id;
             self.wants_receipt = true;
         }
     }
 
-    /// Judges a packet that says where the data beyond the first `in_packets` bytes can be read.
-    pub(crate) fn judge_read(&self, remote: &RmaIovs, in_packets: u64) -> ReadStart {
+    /// The peer's operation sends the rest in windows.
+    pub(super) fn windows_follow(&mut self, send_id: SendId, delivery_complete: bool) {
+        self.send_id = send_id;
+        self.wants_receipt = delivery_complete;
+        self.supply = Supply::Windows { granted: 0 };
+    }
+
+    /// Notes that the peer was granted a window of this many bytes.
+    pub(super) fn granted(&mut self, bytes: u64) {
+        self.supply = Supply::Windows { granted: bytes };
+    }
+
+    /// Takes the answer to READ_NACK, if it is one. Returns whether it was.
+    pub(super) fn nack_answered(
+        &mut self,
+        length: u64,
+        send_id: SendId,
+        delivery_complete: bool,
+    ) -> bool {
+        let fits = self.supply == Supply::Nacked && self.length == length;
+        if fits {
+            self.windows_follow(send_id, delivery_complete);
+        }
+        fits
+    }
+
+    /// Takes the first data of an emulated read. Returns whether it is the first.
+    pub(super) fn responded(&mut self, send_id: SendId) -> bool {
+        let is_first = self.is_read() && !self.responded;
+        if is_first {
+            self.responded = true;
+            self.send_id = send_id;
+        }
+        is_first
+    }
+
+    /// Takes a packet of the peer's operation that says where the data beyond the first `in_packets`
+    /// bytes can be read.
+    pub(super) fn readable(
+        &mut self,
+        send_id: SendId,
+        remote: &RmaIovs,
+        in_packets: u64,
+    ) -> ReadStart {
         let started = self.plan.is_some()
             || matches!(self.supply, Supply::Refused { .. } | Supply::Nacked)
             || self.failure.is_some();
@@ -245,7 +305,34 @@ impl Transfer {
         {
             return ReadStart::Mismatch;
         }
+        self.send_id = send_id;
         ReadStart::Read
+    }
+
+    /// Plans to read the bytes from `next` on. Returns where that ends; the bytes beyond it, which the
+    /// target does not hold, count as received.
+    pub(super) fn plan(&mut self, key: PlanKey, next: u64) -> u64 {
+        let end = self.length.min(self.capacity).max(next);
+        self.received += self.length - end;
+        self.to_read = end - next;
+        self.plan = Some(key);
+        end
+    }
+
+    /// Notes that a read brought this many bytes.
+    pub(super) fn read(&mut self, length: u64) {
+        self.received += length;
+        self.to_read -= length;
+    }
+
+    /// Notes that the data beyond the first `in_packets` bytes cannot be read.
+    pub(super) fn refuse(&mut self, in_packets: u64) {
+        self.supply = Supply::Refused { in_packets };
+    }
+
+    /// Notes that READ_NACK was sent.
+    pub(super) fn nacked(&mut self) {
+        self.supply = Supply::Nacked;
     }
 
     /// What the transfer needs next, if the device has no reads of it.
@@ -256,30 +343,42 @@ impl Transfer {
         match self.supply {
             Supply::Windows { granted: 0 } => Step::Grant,
             Supply::Refused { in_packets } if self.received >= in_packets => Step::Refuse,
-            _ => Step::Wait,
+            Supply::Unasked | Supply::Windows { .. } | Supply::Refused { .. } | Supply::Nacked => {
+                Step::Wait
+            }
         }
     }
 
     /// Notes that the transfer failed: it ends when the device is done with its memory.
     pub(super) fn abort(&mut self, failure: Failure) {
-        self.failure.get_or_insert(failure);
+        self.fail(failure);
         self.aborted = true;
+    }
+
+    /// Notes that the transfer will fail, when all its data has come.
+    pub(super) fn fail(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
+    }
+
+    /// Returns whether all data is in the target.
+    pub(super) fn is_delivered(&self) -> bool {
+        self.is_complete() && self.failure.is_none()
     }
 
     /// Notes that there is something to send or to post. Returns whether it has to be queued for
     /// that.
     #[must_use]
-    pub(crate) fn enqueue(&mut self) -> bool {
+    pub(super) fn enqueue(&mut self) -> bool {
         !core::mem::replace(&mut self.queued, true)
     }
 
     /// Notes what is to be sent to the peer next.
-    pub(crate) fn ask(&mut self, ask: Ask) {
+    pub(super) fn ask(&mut self, ask: Ask) {
         self.ask = ask;
     }
 
     /// What is to be sent to the peer now.
-    pub(crate) fn asks(&self) -> Ask {
+    pub(super) fn asks(&self) -> Ask {
         match self.aborted {
             true => Ask::Nothing,
             false => self.ask,
@@ -287,10 +386,21 @@ impl Transfer {
     }
 
     /// Notes that what was to be sent was sent, and whether there is more to post.
-    pub(crate) fn served(&mut self, more: bool) {
+    pub(super) fn served(&mut self, more: bool) {
         self.ask = Ask::Nothing;
         self.queued = more;
     }
+}
+
+/// What is to be done with a piece of data that arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Arrival<'a> {
+    /// To copy it to these pieces, which hold so many bytes of it.
+    Copy { target: &'a [IoVec], fits: u64 },
+    /// Nothing: the transfer has failed.
+    Drop,
+    /// To refuse it: it contradicts what is known of the transfer, and nothing happened.
+    Misfit,
 }
 
 /// What a packet that says where data can be read asks for.
@@ -339,9 +449,13 @@ mod tests {
     use super::*;
     use crate::endpoint::base::ids::Id;
     use crate::endpoint::{Errno, ProviderError};
+    use crate::nic::UserSlice;
     use crate::wire::RmaIov;
 
-    fn transfer(length: u64, capacity: u64) -> Transfer {
+    const FAILURE: Failure = Failure::new(Errno::EIO, ProviderError::None);
+
+    /// A transfer of `length` bytes into a buffer of `capacity`.
+    fn transfer(length: u64, capacity: usize) -> Transfer {
         let ending = Ending {
             context: 0,
             report_success: true,
@@ -351,57 +465,123 @@ mod tests {
             audience: Audience::Starter,
             part: None,
         };
-        Transfer::new(PeerId::new(1, 0), length, Iov::NONE, capacity, ending)
+        let memory = UserSlice {
+            address: 1000,
+            length: capacity,
+        };
+        let target = Iov::One(IoVec::new(memory));
+        Transfer::new(PeerId::new(1, 0), MsgId(0), length, target, ending)
+    }
+
+    /// The bytes of an accepted piece that the buffer holds.
+    fn copied(arrival: Arrival<'_>) -> Option<u64> {
+        match arrival {
+            Arrival::Copy { fits, .. } => Some(fits),
+            Arrival::Drop | Arrival::Misfit => None,
+        }
     }
 
     #[test]
     fn data_beyond_the_message_or_more_than_it_lacks_is_not_accepted() {
-        let mut transfer = transfer(100, 50);
-        assert!(!transfer.accept(60, 41));
-        assert!(!transfer.accept(u64::MAX, 2));
-        assert!(transfer.accept(60, 40));
-        assert!(!transfer.accept(0, 61));
+        let mut transfer = transfer(100, 70);
+        assert_eq!(transfer.arrived(60, 41), Arrival::Misfit);
+        assert_eq!(transfer.arrived(u64::MAX, 2), Arrival::Misfit);
+        assert_eq!(copied(transfer.arrived(60, 40)), Some(10));
+        assert_eq!(transfer.arrived(0, 61), Arrival::Misfit);
         transfer.to_read = 10;
-        assert!(!transfer.accept(0, 60));
+        assert_eq!(transfer.arrived(0, 60), Arrival::Misfit);
         transfer.to_read = 0;
-        assert!(transfer.accept(0, 60));
-        assert!(transfer.is_complete());
+        assert_eq!(copied(transfer.arrived(0, 60)), Some(60));
+        assert!(transfer.is_delivered());
     }
 
     #[test]
-    fn the_next_step_follows_from_how_the_data_comes() {
+    fn data_of_a_transfer_that_failed_counts_and_is_dropped() {
         let mut transfer = transfer(100, 100);
-        assert_eq!(transfer.next_step(), Step::Wait);
-        transfer.supply = Supply::Windows { granted: 8 };
-        assert_eq!(transfer.next_step(), Step::Wait);
-        assert_eq!(transfer.window_after(8), Some(0));
-        assert_eq!(transfer.window_after(9), None);
-        transfer.supply = Supply::Windows { granted: 0 };
-        assert_eq!(transfer.next_step(), Step::Grant);
-        transfer.supply = Supply::Refused { in_packets: 10 };
-        assert_eq!(transfer.next_step(), Step::Wait);
-        assert!(transfer.accept(0, 10));
-        assert_eq!(transfer.next_step(), Step::Refuse);
-        transfer.supply = Supply::Nacked;
-        assert_eq!(transfer.next_step(), Step::Wait);
-        transfer.abort(Failure::new(Errno::EIO, ProviderError::None));
+        transfer.fail(FAILURE);
+        assert_eq!(transfer.arrived(0, 100), Arrival::Drop);
         assert_eq!(transfer.next_step(), Step::Finish);
+        assert!(!transfer.is_delivered());
+    }
+
+    #[test]
+    fn a_window_takes_what_was_granted_and_its_end_asks_for_the_next() {
+        let mut transfer = transfer(100, 100);
+        assert_eq!(transfer.arrived_in_window(0, 1), Arrival::Misfit);
+        assert_eq!(transfer.next_step(), Step::Wait);
+        transfer.windows_follow(SendId(7), true);
+        assert_eq!(transfer.next_step(), Step::Grant);
+        transfer.granted(8);
+        assert_eq!(transfer.next_step(), Step::Wait);
+        // More than the window, and more than the message.
+        assert_eq!(transfer.arrived_in_window(0, 9), Arrival::Misfit);
+        assert_eq!(transfer.arrived_in_window(93, 8), Arrival::Misfit);
+        assert_eq!(copied(transfer.arrived_in_window(0, 5)), Some(5));
+        assert_eq!(transfer.next_step(), Step::Wait);
+        assert_eq!(copied(transfer.arrived_in_window(5, 3)), Some(3));
+        assert_eq!(transfer.next_step(), Step::Grant);
+        assert_eq!(
+            (transfer.send_id, transfer.wants_receipt),
+            (SendId(7), true)
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused_when_the_packets_have_come_and_is_sent_in_windows() {
+        let mut transfer = transfer(100, 100);
+        assert!(!transfer.nack_answered(100, SendId(3), false));
+        transfer.refuse(10);
+        assert_eq!(transfer.next_step(), Step::Wait);
+        assert_eq!(copied(transfer.arrived(0, 10)), Some(10));
+        assert_eq!(transfer.next_step(), Step::Refuse);
+        transfer.nacked();
+        assert_eq!(transfer.next_step(), Step::Wait);
+        assert!(!transfer.nack_answered(99, SendId(3), false));
+        assert!(transfer.nack_answered(100, SendId(3), false));
+        assert_eq!(transfer.next_step(), Step::Grant);
+    }
+
+    #[test]
+    fn nothing_is_asked_for_a_transfer_that_was_aborted() {
+        let mut transfer = transfer(100, 100);
         transfer.ask(Ask::Cts);
+        assert_eq!(transfer.asks(), Ask::Cts);
+        transfer.abort(FAILURE);
+        assert_eq!(transfer.next_step(), Step::Finish);
         assert_eq!(transfer.asks(), Ask::Nothing);
     }
 
     #[test]
     fn a_read_starts_once_and_only_with_sizes_that_agree() {
-        let mut transfer = transfer(100, 100);
+        let mut transfer = transfer(100, 60);
         let remote = |length| RmaIovs::first_of([RmaIov::new(0, length, 1)]);
-        assert_eq!(transfer.judge_read(&remote(99), 0), ReadStart::Mismatch);
-        assert_eq!(transfer.judge_read(&remote(100), 101), ReadStart::Mismatch);
-        assert_eq!(transfer.judge_read(&remote(100), 100), ReadStart::Nothing);
-        assert_eq!(transfer.judge_read(&remote(100), 10), ReadStart::Read);
-        assert!(transfer.accept(0, 11));
-        assert_eq!(transfer.judge_read(&remote(100), 10), ReadStart::Mismatch);
-        transfer.supply = Supply::Nacked;
-        assert_eq!(transfer.judge_read(&remote(100), 11), ReadStart::Nothing);
+        let mut readable = |length, in_packets| {
+            let start = transfer.readable(SendId(9), &remote(length), in_packets);
+            (start, transfer.send_id)
+        };
+        assert_eq!(readable(99, 0), (ReadStart::Mismatch, SendId(0)));
+        assert_eq!(readable(100, 101), (ReadStart::Mismatch, SendId(0)));
+        assert_eq!(readable(100, 100), (ReadStart::Nothing, SendId(0)));
+        assert_eq!(readable(100, 10), (ReadStart::Read, SendId(9)));
+        assert_eq!(copied(transfer.arrived(0, 11)), Some(11));
+        let start = transfer.readable(SendId(9), &remote(100), 10);
+        assert_eq!(start, ReadStart::Mismatch);
+        // What the buffer does not hold is not read.
+        assert_eq!(transfer.plan(PlanKey(0), 11), 60);
+        let start = transfer.readable(SendId(9), &remote(100), 11);
+        assert_eq!(start, ReadStart::Nothing);
+        transfer.read(49);
+        assert!(transfer.is_delivered());
+    }
+
+    #[test]
+    fn only_the_first_answer_to_a_read_is_taken() {
+        let mut read = transfer(100, 100);
+        assert!(!read.responded(SendId(4)));
+        read.ending.flags = CompletionFlags::RMA | CompletionFlags::READ;
+        assert!(read.responded(SendId(4)));
+        assert!(!read.responded(SendId(5)));
+        assert_eq!(read.send_id, SendId(4));
     }
 
     #[test]

@@ -21,7 +21,9 @@ use crate::endpoint::posting::Owner;
 use crate::endpoint::receiving::{Audience, Ending, Transfer};
 use crate::endpoint::sending::choice::{self, AtomicQuery};
 use crate::endpoint::sending::{Awaited, Outbound};
+use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
 use crate::endpoint::subprotocols::sends::check_pieces;
+use crate::endpoint::subprotocols::transfers::COPY_FAILED;
 use crate::endpoint::subprotocols::write::remote_pieces;
 use crate::endpoint::{Endpoint, IOV_LIMIT};
 
@@ -164,7 +166,7 @@ impl<N: Nic> Endpoint<N> {
             audience: Audience::Starter,
             part: None,
         };
-        let transfer = Transfer::new(args.peer, length, Iov::new(result)?, length, ending);
+        let transfer = Transfer::new(args.peer, MsgId(0), length, Iov::new(result)?, ending);
         let id = self
             .receiving
             .start(transfer)
@@ -186,25 +188,17 @@ impl<N: Nic> Endpoint<N> {
         payload: Payload,
     ) {
         let packet_type = PacketType::AtomRsp;
-        let id = self.receiving.transfer_with(peer, response.recv_id);
-        let is_atomic = |transfer: &mut Transfer| {
-            let flags = CompletionFlags::ATOMIC | CompletionFlags::READ;
-            transfer.ending.flags.contains(flags)
-        };
-        match id {
-            Some(id) if self.receiving.transfer_mut(id).is_some_and(is_atomic) => {
-                if self.take_data(id, packet, payload, 0, Protocol::Atomic) {
-                    self.go_on_with(id);
-                } else {
-                    self.reports
-                        .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
-                    self.fail_inbound(id, crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH);
-                }
-            }
-            _ => self
+        let Some(id) = self.receiving.atomic_with(peer, response.recv_id) else {
+            return self
                 .reports
-                .refuse_id(peer, packet_type, response.recv_id.0),
+                .refuse_id(peer, packet_type, response.recv_id.0);
+        };
+        if self.take_data(id, packet, payload, 0, Protocol::Atomic, false) {
+            return self.go_on_with(id);
         }
+        self.reports
+            .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
+        self.fail_inbound(id, SIZE_MISMATCH);
     }
 }
 
@@ -238,9 +232,7 @@ impl<N: Nic> Endpoint<N> {
         rta: &Rta,
     ) -> Result<(), Failure> {
         const BAD_TYPE: Failure = Failure::new(Errno::EINVAL, ProviderError::InvalidDatatype);
-        const BAD_SIZE: Failure = crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
         const BAD_MEMORY: Failure = Failure::new(Errno::EINVAL, ProviderError::RmaAddress);
-        const UNREACHABLE: Failure = Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy);
         let is_compare = matches!(rta.kind, RtaKind::Compare(_));
         let size = arithmetic::check(rta.atomic_datatype, rta.atomic_op, is_compare)
             .map_err(|_| BAD_TYPE)?;
@@ -253,7 +245,7 @@ impl<N: Nic> Endpoint<N> {
                 .iter()
                 .any(|piece| piece.len() % size as u64 != 0)
         {
-            return Err(BAD_SIZE);
+            return Err(SIZE_MISMATCH);
         }
         let total = total as usize;
         let access = if rta.atomic_op == AtomicOp::ATOMIC_READ {
@@ -277,7 +269,7 @@ impl<N: Nic> Endpoint<N> {
                 self.posting
                     .nic_mut()
                     .read_user(piece.memory.address, &mut old[at..at + length])
-                    .map_err(|_| UNREACHABLE)?;
+                    .map_err(|_| COPY_FAILED)?;
                 at += length;
             }
             let bytes = packet.bytes(self.posting.nic());
@@ -299,7 +291,7 @@ impl<N: Nic> Endpoint<N> {
                 self.posting
                     .nic_mut()
                     .write_user(address, &new[at..at + length])
-                    .map_err(|_| UNREACHABLE)?;
+                    .map_err(|_| COPY_FAILED)?;
                 at += length;
             }
             Ok(())

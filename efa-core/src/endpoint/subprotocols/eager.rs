@@ -5,7 +5,7 @@ use crate::nic::{Destination, Nic};
 use crate::wire::{EagerRtm, Payload, SendId};
 
 use crate::endpoint::Endpoint;
-use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
+use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{OperationFlags, SendArgs};
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
@@ -14,6 +14,7 @@ use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
 use crate::endpoint::sending::{Awaited, Outbound};
 use crate::endpoint::subprotocols::message::Rtm;
+use crate::endpoint::subprotocols::transfers::COPY_FAILED;
 
 impl<N: Nic> Endpoint<N> {
     /// Sends a message of `length` bytes, which fit. With delivery complete, the operation that RECEIPT
@@ -76,7 +77,7 @@ impl<N: Nic> Endpoint<N> {
         let target = posted.target.as_slice();
         let failure = match copy_out(self.posting.nic_mut(), packet, offset, length, target, 0) {
             Ok(()) => None,
-            Err(_) => Some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy)),
+            Err(_) => Some(COPY_FAILED),
         };
         let ending = posted.ending(rtm.tag, rtm.cq_data);
         let capacity = posted.capacity();

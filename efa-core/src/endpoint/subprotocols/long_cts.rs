@@ -13,7 +13,6 @@ use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
-use crate::endpoint::receiving::Supply;
 use crate::endpoint::sending::Awaited;
 
 /// Header of CTSDATA with a connection id, in bytes.
@@ -44,27 +43,22 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// Only [`EndpointError::TryAgain`]; other errors end the transfer.
     pub(crate) fn send_cts(&mut self, id: ReceiveId) -> Result<(), EndpointError> {
-        let window = self.window_size();
+        let limit = self.window_size();
         let connid = Some(self.address.qkey.into());
-        let Some(transfer) = self.receiving.transfer_mut(id) else {
+        let Some(window) = self.receiving.next_window(id, limit) else {
             return Ok(());
         };
         let mut cts = Cts {
             connid,
-            send_id: transfer.send_id,
+            send_id: window.send_id,
             recv_id: RecvId(id.to_wire()),
-            recv_length: (transfer.length - transfer.received).min(window),
+            recv_length: window.length,
             ..Cts::default()
         };
         // Only libfabric 1.11 looks at it.
-        cts.flags.set(CtsFlags::EMULATED_READ, transfer.is_read());
-        let peer = transfer.peer;
-        self.send_for(id, peer, Owner::Inbound(id), &cts)?;
-        if let Some(transfer) = self.receiving.transfer_mut(id) {
-            transfer.supply = Supply::Windows {
-                granted: cts.recv_length,
-            };
-        }
+        cts.flags.set(CtsFlags::EMULATED_READ, window.is_read);
+        self.send_for(id, window.peer, Owner::Inbound(id), &cts)?;
+        self.receiving.granted(id, window.length);
         Ok(())
     }
 
@@ -95,24 +89,15 @@ impl<N: Nic> Endpoint<N> {
         payload: Payload,
         packet_type: PacketType,
     ) {
-        let Some(transfer) = self.receiving.transfer_mut(id) else {
+        let Some((peer, protocol)) = self.receiving.windowed(id) else {
             return;
         };
-        let (peer, protocol) = (transfer.peer, transfer.windowed());
-        let left = transfer.window_after(payload.length as u64);
-        match left {
-            Some(granted) if self.take_data(id, packet, payload, offset, protocol) => {
-                if let Some(transfer) = self.receiving.transfer_mut(id) {
-                    transfer.supply = Supply::Windows { granted };
-                }
-                self.go_on_with(id);
-            }
-            _ => {
-                self.reports
-                    .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
-                self.fail_inbound(id, SIZE_MISMATCH);
-            }
+        if self.take_data(id, packet, payload, offset, protocol, true) {
+            return self.go_on_with(id);
         }
+        self.reports
+            .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
+        self.fail_inbound(id, SIZE_MISMATCH);
     }
 
     /// The data of an operation is where the peer's application wants it.

@@ -11,8 +11,6 @@ use crate::endpoint::api::reports::Report;
 use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
 use crate::endpoint::conversation::Conversation;
 use crate::endpoint::memory::registration::{Registered, readable_pieces};
-use crate::endpoint::receiving::Segment;
-use crate::endpoint::receiving::Supply;
 use crate::endpoint::sending::{Awaited, Bulk};
 use crate::endpoint::sending::{MessageHead, Request, Stream, segment_size};
 
@@ -28,7 +26,7 @@ impl<N: Nic> Endpoint<N> {
         request: Request,
     ) -> Result<OutboundId, EndpointError> {
         let Registered {
-            source,
+            pieces: source,
             own_regions,
         } = data;
         let remote = readable_pieces(&source);
@@ -53,7 +51,7 @@ impl<N: Nic> Endpoint<N> {
         runt: u64,
     ) -> Result<OutboundId, EndpointError> {
         let Registered {
-            source,
+            pieces: source,
             own_regions,
         } = data;
         let remote = readable_pieces(&source);
@@ -134,16 +132,9 @@ impl<N: Nic> Endpoint<N> {
         if self.plan_reads(id, remote, in_packets, true).is_ok() {
             return;
         }
-        let Some(transfer) = self.receiving.transfer_mut(id) else {
-            return;
-        };
-        transfer.supply = Supply::Refused { in_packets };
-        let peer = transfer.peer;
-        if !transfer.ending.is_peers() {
-            // The answer finds the transfer by its message id.
-            self.receiving.assemble(id);
+        if let Some(peer) = self.receiving.refuse_read(id, in_packets) {
+            self.refuse_read(peer, id);
         }
-        self.refuse_read(peer, id);
     }
 
     /// Goes on with a transfer whose data cannot be read, if the peer's features are known.
@@ -164,26 +155,11 @@ impl<N: Nic> Endpoint<N> {
         packet_type: PacketType,
         long: &LongctsRtm,
     ) {
-        let id = match self.receiving.segment(peer, long.msg_id) {
-            Segment::Receive(id) => Some(id),
-            Segment::Kept(_) | Segment::Unknown => None,
-        };
-        let transfer = id.and_then(|id| self.receiving.transfer_mut(id));
-        match transfer {
-            Some(transfer)
-                if transfer.supply == Supply::Nacked && transfer.length == long.msg_length =>
-            {
-                transfer.supply = Supply::Windows { granted: 0 };
-                transfer.send_id = long.send_id;
-                transfer.wants_receipt = long.delivery_complete;
-                if let Some(id) = id {
-                    self.go_on_with(id);
-                }
-            }
-            _ => {
-                let reason = PacketError::AlreadyProcessed {
-                    msg_id: long.msg_id.0,
-                };
+        match self.receiving.nack_answered(peer, long) {
+            Some(id) => self.go_on_with(id),
+            None => {
+                let msg_id = long.msg_id.0;
+                let reason = PacketError::AlreadyProcessed { msg_id };
                 self.reports.refuse(Some(peer), packet_type.code(), reason);
             }
         }

@@ -11,7 +11,7 @@ use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
 use crate::endpoint::memory::packet::ReceivedPacket;
-use crate::endpoint::receiving::{HeldId, ReadStart, Supply, UnexpectedMessage};
+use crate::endpoint::receiving::{HeldId, ReadStart, UnexpectedMessage};
 use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
 
 /// A request that takes its turn among those of its sender: a message or an atomic.
@@ -213,27 +213,26 @@ impl<N: Nic> Endpoint<N> {
         let payload = rtm.payload;
         let taken = match rtm.extent {
             Extent::Whole(receipt) => {
-                self.note_receipt(id, receipt);
-                self.take_data(id, packet, payload, 0, Protocol::Eager)
+                self.receiving.note_receipt(id, receipt);
+                self.take_data(id, packet, payload, 0, Protocol::Eager, false)
             }
             Extent::Medium(medium) => {
-                self.note_receipt(id, medium.receipt);
-                self.same_length(id, medium.msg_length)
-                    && self.take_data(id, packet, payload, medium.seg_offset, Protocol::Medium)
+                self.receiving.note_receipt(id, medium.receipt);
+                let (offset, protocol) = (medium.seg_offset, Protocol::Medium);
+                self.receiving.is_of_length(id, medium.msg_length)
+                    && self.take_data(id, packet, payload, offset, protocol, false)
             }
             Extent::LongCts(long) => {
-                self.note_receipt(id, long.delivery_complete.then_some(long.send_id));
-                if let Some(transfer) = self.receiving.transfer_mut(id) {
-                    transfer.send_id = long.send_id;
-                    transfer.supply = Supply::Windows { granted: 0 };
-                }
-                self.take_data(id, packet, payload, 0, Protocol::LongCts)
+                self.receiving
+                    .windows_follow(id, long.send_id, long.delivery_complete);
+                self.take_data(id, packet, payload, 0, Protocol::LongCts, false)
             }
             Extent::LongRead(long) => self.start_message_read(id, long.send_id, &long.read_iov, 0),
             Extent::Runt(runt) => {
-                self.same_length(id, runt.msg_length)
+                let (offset, protocol) = (runt.seg_offset, Protocol::RuntingRead);
+                self.receiving.is_of_length(id, runt.msg_length)
                     && self.start_message_read(id, runt.send_id, &runt.read_iov, runt.runt_length)
-                    && self.take_data(id, packet, payload, runt.seg_offset, Protocol::RuntingRead)
+                    && self.take_data(id, packet, payload, offset, protocol, false)
             }
         };
         if taken {
@@ -255,27 +254,13 @@ impl<N: Nic> Endpoint<N> {
         read_iov: &RmaIovs,
         in_packets: u64,
     ) -> bool {
-        let Some(transfer) = self.receiving.transfer_mut(id) else {
-            return false;
-        };
-        match transfer.judge_read(read_iov, in_packets) {
-            ReadStart::Nothing => return true,
-            ReadStart::Mismatch => return false,
-            ReadStart::Read => {}
-        }
-        transfer.send_id = send_id;
-        self.start_reads(id, *read_iov, in_packets);
-        true
-    }
-
-    fn same_length(&self, id: ReceiveId, length: u64) -> bool {
-        let transfer = self.receiving.transfer(id);
-        transfer.is_some_and(|transfer| transfer.length == length)
-    }
-
-    fn note_receipt(&mut self, id: ReceiveId, receipt: Option<SendId>) {
-        if let Some(transfer) = self.receiving.transfer_mut(id) {
-            transfer.note_receipt(receipt);
+        match self.receiving.readable(id, send_id, read_iov, in_packets) {
+            ReadStart::Nothing => true,
+            ReadStart::Mismatch => false,
+            ReadStart::Read => {
+                self.start_reads(id, *read_iov, in_packets);
+                true
+            }
         }
     }
 }

@@ -24,11 +24,17 @@ impl<N: Nic> Endpoint<N> {
     ///
     /// # Errors
     /// The device refused; then nothing is registered.
-    fn register_pieces(&mut self, iov: &mut Iov, access: Access) -> Result<OwnRegions, NicError> {
-        register_pieces(self.posting.nic_mut(), iov, access).map_err(|(error, leftovers)| {
-            self.deregister_own(leftovers);
-            error
-        })
+    fn register_pieces(&mut self, mut pieces: Iov, access: Access) -> Result<Registered, NicError> {
+        match register_pieces(self.posting.nic_mut(), &mut pieces, access) {
+            Ok(own_regions) => Ok(Registered {
+                pieces,
+                own_regions,
+            }),
+            Err((error, leftovers)) => {
+                self.deregister_own(leftovers);
+                Err(error)
+            }
+        }
     }
 
     /// Registers the data of an operation as far as it is not registered. `None` if the device
@@ -41,12 +47,7 @@ impl<N: Nic> Endpoint<N> {
         data: &[IoVec],
         access: Access,
     ) -> Result<Option<Registered>, EndpointError> {
-        let mut source = Iov::new(data)?;
-        let own_regions = self.register_pieces(&mut source, access).ok();
-        Ok(own_regions.map(|own_regions| Registered {
-            source,
-            own_regions,
-        }))
+        Ok(self.register_pieces(Iov::new(data)?, access).ok())
     }
 
     /// Ends registrations that were made for one operation.
@@ -68,16 +69,12 @@ impl<N: Nic> Endpoint<N> {
         next: u64,
         tells_peer: bool,
     ) -> Result<(), NicError> {
-        let Some(transfer) = self.receiving.transfer_mut(id) else {
+        let Some(target) = self.receiving.target(id).cloned() else {
             return Ok(());
         };
-        let mut target = core::mem::replace(&mut transfer.target, Iov::NONE);
-        let registered = self.register_pieces(&mut target, Access::LOCAL_WRITE);
-        if let Some(transfer) = self.receiving.transfer_mut(id) {
-            transfer.target = target;
-        }
+        let target = self.register_pieces(target, Access::LOCAL_WRITE)?;
         self.receiving
-            .plan_reads(id, remote, next, tells_peer, registered?);
+            .plan_reads(id, remote, next, tells_peer, target);
         self.queue_inbound(id);
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! (spec section 3.3). In an emulated read the responder is the sender of the data.
 
 use crate::nic::{Access, Nic};
-use crate::wire::{PacketType, Payload, ReadRsp, RecvId, Repr, RmaIovs, Rtr, RtrKind};
+use crate::wire::{MsgId, PacketType, Payload, ReadRsp, RecvId, Repr, RmaIovs, Rtr, RtrKind};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::{CompletionFlags, PacketError};
@@ -12,7 +12,7 @@ use crate::endpoint::base::ids::{PeerId, ReceiveId};
 use crate::endpoint::memory::iov::{Iov, total_length};
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
-use crate::endpoint::receiving::{Audience, Ending, Supply, Transfer};
+use crate::endpoint::receiving::{Audience, Ending, Transfer};
 use crate::endpoint::sending::Stream;
 use crate::endpoint::sending::choice::{self, ReadProtocol};
 use crate::endpoint::sending::{Awaited, Bulk};
@@ -40,7 +40,7 @@ impl<N: Nic> Endpoint<N> {
             audience: Audience::Starter,
             part: None,
         };
-        let transfer = Transfer::new(args.peer, length, target, length, ending);
+        let transfer = Transfer::new(args.peer, MsgId(0), length, target, ending);
         let id = self
             .receiving
             .start(transfer)
@@ -88,11 +88,7 @@ impl<N: Nic> Endpoint<N> {
         };
         let packet = self.posting.start_packet(&header)?;
         self.post_packet(peer, Owner::Inbound(id), packet)?;
-        if let Some(transfer) = self.receiving.transfer_mut(id) {
-            transfer.supply = Supply::Windows {
-                granted: header.recv_length.into(),
-            };
-        }
+        self.receiving.granted(id, header.recv_length.into());
         if let Some(state) = self.peers.state_mut(peer) {
             state.handshake.request_sent();
         }
@@ -108,14 +104,12 @@ impl<N: Nic> Endpoint<N> {
         payload: Payload,
     ) {
         let packet_type = PacketType::ReadRsp;
-        let id = self.receiving.transfer_with(peer, response.recv_id);
-        match id.and_then(|id| Some((id, self.receiving.transfer_mut(id)?))) {
-            Some((id, transfer)) if transfer.is_read() && !transfer.responded => {
-                transfer.responded = true;
-                transfer.send_id = response.send_id;
-                self.take_granted(id, 0, packet, payload, packet_type);
-            }
-            _ => self
+        match self
+            .receiving
+            .responded(peer, response.recv_id, response.send_id)
+        {
+            Some(id) => self.take_granted(id, 0, packet, payload, packet_type),
+            None => self
                 .reports
                 .refuse_id(peer, packet_type, response.recv_id.0),
         }

@@ -8,7 +8,7 @@ use crate::endpoint::api::operation::{
     TagFilter,
 };
 use crate::endpoint::base::ids::{ClaimId, PeerId, ReceiveId};
-use crate::endpoint::memory::iov::{Iov, total_length};
+use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::receiving::{
     Audience, Ending, Filter, NewReceive, Transfer, UnexpectedMessage, receive_flags,
@@ -45,8 +45,7 @@ impl<N: Nic> Endpoint<N> {
                 audience: Audience::Starter,
                 part: None,
             };
-            let capacity = total_length(args.buffer);
-            return self.receive_kept(peer, &message, target, capacity, ending);
+            return self.receive_kept(peer, &message, target, ending);
         }
         let posted = self.receiving.post(NewReceive {
             context: args.context,
@@ -99,11 +98,9 @@ impl<N: Nic> Endpoint<N> {
         peer: PeerId,
         message: &UnexpectedMessage,
         target: Iov,
-        capacity: u64,
         ending: Ending,
     ) -> Result<ReceiveId, EndpointError> {
-        let mut transfer = Transfer::new(peer, message.length, target, capacity, ending);
-        transfer.msg_id = message.msg_id;
+        let transfer = Transfer::new(peer, message.msg_id, message.length, target, ending);
         let id = self
             .receiving
             .start(transfer)
@@ -197,9 +194,7 @@ impl<N: Nic> Endpoint<N> {
             return self.keep_unexpected(peer, packet, rtm);
         };
         self.begin_operation(peer);
-        let capacity = target.memory.length as u64;
-        let mut transfer = Transfer::new(peer, length, Iov::One(target), capacity, ending);
-        transfer.msg_id = rtm.msg_id;
+        let transfer = Transfer::new(peer, rtm.msg_id, length, Iov::One(target), ending);
         match self.receiving.start(transfer) {
             Some(id) => self.begin_message(id, peer, packet, rtm),
             // What peers start always has room.
@@ -216,9 +211,8 @@ impl<N: Nic> Endpoint<N> {
         ending: Ending,
     ) {
         self.begin_operation(peer);
-        let capacity = target.memory.length as u64;
         // What peers start always has room.
-        let received = self.receive_kept(peer, message, Iov::One(target), capacity, ending);
+        let received = self.receive_kept(peer, message, Iov::One(target), ending);
         debug_assert!(received.is_ok());
     }
 }
@@ -267,8 +261,7 @@ impl<N: Nic> Endpoint<N> {
             report_success: args.flags.contains(OperationFlags::COMPLETION),
             ..claim.ending()
         };
-        let capacity = total_length(args.buffer);
-        self.receive_kept(claim.peer, &claim.message, target, capacity, ending)
+        self.receive_kept(claim.peer, &claim.message, target, ending)
     }
 
     pub(crate) fn discard_claimed(&mut self, id: ClaimId) -> Result<(), EndpointError> {
@@ -282,7 +275,7 @@ impl<N: Nic> Endpoint<N> {
             audience: Audience::Nobody,
             ..claim.ending()
         };
-        self.receive_kept(claim.peer, &claim.message, Iov::NONE, 0, ending)?;
+        self.receive_kept(claim.peer, &claim.message, Iov::NONE, ending)?;
         Ok(())
     }
 }

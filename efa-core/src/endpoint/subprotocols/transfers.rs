@@ -8,13 +8,17 @@ use crate::endpoint::base::ids::{PeerId, ReceiveId};
 use crate::endpoint::memory::iov::copy_out;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::{Owner, Work};
-use crate::endpoint::receiving::{Ask, Audience, Ending, Step, Supply};
+use crate::endpoint::receiving::{Arrival, Ask, Audience, Ending, Nack, Step};
 use crate::nic::Nic;
 use crate::wire::{ExtraFeatures, Payload, ReadNack, RecvId};
 
+/// A part of the target is no memory of the application.
+pub(crate) const COPY_FAILED: Failure = Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy);
+
 impl<N: Nic> Endpoint<N> {
-    /// Takes a piece of a transfer's data out of a packet. Returns whether the piece fits what is
-    /// known of the transfer; if not, nothing happened.
+    /// Takes a piece of a transfer's data out of a packet: one that the peer sent without being asked or,
+    /// `in_window`, because it was granted. Returns whether the piece fits what is known of the
+    /// transfer; if not, nothing happened.
     pub(crate) fn take_data(
         &mut self,
         id: ReceiveId,
@@ -22,27 +26,25 @@ impl<N: Nic> Endpoint<N> {
         payload: Payload,
         offset: u64,
         protocol: Protocol,
+        in_window: bool,
     ) -> bool {
-        let Some(transfer) = self.receiving.transfer_mut(id) else {
-            return false;
-        };
         let length = payload.length as u64;
-        if !transfer.accept(offset, length) {
-            return false;
-        }
-        if transfer.failure.is_none() {
-            let copied = copy_out(
-                self.posting.nic_mut(),
-                packet,
-                payload.offset,
-                payload.length,
-                transfer.target.as_slice(),
-                offset,
-            );
-            let taken = length.min(transfer.capacity.saturating_sub(offset));
-            self.reports.statistics.note_received(protocol, taken);
-            if copied.is_err() {
-                transfer.failure = Some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy));
+        match self.receiving.arrived(id, offset, length, in_window) {
+            Arrival::Misfit => return false,
+            Arrival::Drop => {}
+            Arrival::Copy { target, fits } => {
+                let copied = copy_out(
+                    self.posting.nic_mut(),
+                    packet,
+                    payload.offset,
+                    payload.length,
+                    target,
+                    offset,
+                );
+                self.reports.statistics.note_received(protocol, fits);
+                if copied.is_err() {
+                    self.receiving.copy_failed(id, COPY_FAILED);
+                }
             }
         }
         true
@@ -62,7 +64,7 @@ impl<N: Nic> Endpoint<N> {
     /// Tells the peer that its data cannot be read, as soon as it is known whether it understands
     /// that.
     fn refuse_data(&mut self, id: ReceiveId) {
-        let peer = self.receiving.transfer(id).map(|transfer| transfer.peer);
+        let peer = self.receiving.peer(id);
         match peer.and_then(|peer| self.features(peer)) {
             None => {}
             Some(features) if features.extra.contains(ExtraFeatures::READ_NACK) => {
@@ -77,17 +79,13 @@ impl<N: Nic> Endpoint<N> {
     }
 
     fn ask(&mut self, id: ReceiveId, ask: Ask) {
-        if let Some(transfer) = self.receiving.transfer_mut(id) {
-            transfer.ask(ask);
-            self.queue_inbound(id);
-        }
+        self.receiving.ask(id, ask);
+        self.queue_inbound(id);
     }
 
     /// Queues a transfer for which there is something to send or to post.
     pub(crate) fn queue_inbound(&mut self, id: ReceiveId) {
-        if let Some(transfer) = self.receiving.transfer_mut(id)
-            && transfer.enqueue()
-        {
+        if self.receiving.enqueue(id) {
             self.posting.queue(Work::Inbound(id));
         }
     }
@@ -97,27 +95,26 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// Only [`EndpointError::TryAgain`].
     pub(crate) fn serve_inbound(&mut self, id: ReceiveId) -> Result<bool, EndpointError> {
-        let Some(transfer) = self.receiving.transfer_mut(id) else {
-            return Ok(false);
-        };
-        match transfer.asks() {
-            Ask::Nothing => {}
-            Ask::Cts => self.send_cts(id)?,
-            Ask::ReadNack => self.send_read_nack(id)?,
+        match self.receiving.asks(id) {
+            None => return Ok(false),
+            Some(Ask::Nothing) => {}
+            Some(Ask::Cts) => self.send_cts(id)?,
+            Some(Ask::ReadNack) => self.send_read_nack(id)?,
         }
         let more = self.post_reads(id)?;
-        if let Some(transfer) = self.receiving.transfer_mut(id) {
-            transfer.served(more);
-        }
+        self.receiving.served(id, more);
         Ok(more)
     }
 
     fn send_read_nack(&mut self, id: ReceiveId) -> Result<(), EndpointError> {
-        let Some(transfer) = self.receiving.transfer_mut(id) else {
+        let Some(Nack {
+            peer,
+            send_id,
+            is_write,
+        }) = self.receiving.nack(id)
+        else {
             return Ok(());
         };
-        let (peer, send_id) = (transfer.peer, transfer.send_id);
-        let is_write = transfer.ending.is_peers();
         let nack = ReadNack {
             send_id,
             recv_id: RecvId(id.to_wire()),
@@ -130,11 +127,8 @@ impl<N: Nic> Endpoint<N> {
             Owner::Inbound(id)
         };
         self.send_for(id, peer, owner, &nack)?;
-        if let Some(transfer) = self.receiving.transfer_mut(id) {
-            transfer.supply = Supply::Nacked;
-        }
+        self.receiving.nacked(id);
         if is_write {
-            // The peer starts the write afresh, with a request of another kind.
             self.receiving.finish(id);
             self.end_operation(peer);
             self.end_request(peer);
@@ -169,32 +163,24 @@ impl<N: Nic> Endpoint<N> {
 
     /// Ends a transfer that is complete or was aborted, and of which the device has nothing.
     fn finish_inbound(&mut self, id: ReceiveId) {
-        let Some((transfer, plan)) = self.receiving.finish(id) else {
+        let Some(ended) = self.receiving.finish(id) else {
             return;
         };
-        if transfer.ending.is_remote() {
-            self.end_operation(transfer.peer);
+        let (peer, ending) = (ended.peer, &ended.ending);
+        if ending.is_remote() {
+            self.end_operation(peer);
         }
-        if transfer.ending.is_peers() {
-            self.end_request(transfer.peer);
+        if ending.is_peers() {
+            self.end_request(peer);
         }
-        let delivered = transfer.is_complete() && transfer.failure.is_none();
-        if let Some(plan) = plan {
-            self.deregister_own(plan.own_regions);
-            if plan.tells_peer && delivered {
-                self.queue_eor(transfer.peer, transfer.send_id, id);
-            }
+        self.deregister_own(ended.own_regions);
+        if let Some(send_id) = ended.eor {
+            self.queue_eor(peer, send_id, id);
         }
-        if transfer.wants_receipt && delivered {
-            self.queue_receipt(transfer.peer, transfer.send_id, transfer.msg_id);
+        if let Some((send_id, msg_id)) = ended.receipt {
+            self.queue_receipt(peer, send_id, msg_id);
         }
-        self.end_inbound(
-            &transfer.ending,
-            transfer.peer,
-            transfer.length,
-            transfer.capacity,
-            transfer.failure,
-        );
+        self.end_inbound(ending, peer, ended.length, ended.capacity, ended.failure);
     }
 
     /// Tells how a message of `length` bytes for a buffer of `capacity` bytes ended.

@@ -18,12 +18,13 @@ use crate::endpoint::memory::iov::{Iov, copy_out, total_length};
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::memory::registration::Registered;
 use crate::endpoint::posting::Owner;
-use crate::endpoint::receiving::{Audience, Ending, Supply, Transfer};
+use crate::endpoint::receiving::{Audience, Ending, Transfer};
 use crate::endpoint::sending::choice::{self, FitsRdma, WriteProtocol, WriteQuery};
 use crate::endpoint::sending::{Awaited, Bulk, Outbound};
 use crate::endpoint::sending::{Request, Stream, WriteHead};
 use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
 use crate::endpoint::subprotocols::sends::check_pieces;
+use crate::endpoint::subprotocols::transfers::COPY_FAILED;
 use crate::endpoint::{Endpoint, IOV_LIMIT};
 
 /// The memory of a peer that an operation of `length` bytes names.
@@ -168,7 +169,7 @@ impl<N: Nic> Endpoint<N> {
         report: Report,
     ) -> Result<(), EndpointError> {
         let Registered {
-            source,
+            pieces: source,
             own_regions,
         } = data;
         let immediate = args.cq_data.map(|data| immediate::of_cq_data(data as u32));
@@ -216,9 +217,7 @@ impl<N: Nic> Endpoint<N> {
         self.reports
             .statistics
             .note_received(Protocol::EagerWrite, length);
-        let failure = copied
-            .is_err()
-            .then_some(Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy));
+        let failure = copied.is_err().then_some(COPY_FAILED);
         // Without pieces and data it only wanted to be answered with a handshake.
         if let Some(send_id) = eager.receipt
             && failure.is_none()
@@ -241,12 +240,9 @@ impl<N: Nic> Endpoint<N> {
         let Some(id) = self.begin_write(peer, packet_type, iov, length, &long.options) else {
             return;
         };
-        if let Some(transfer) = self.receiving.transfer_mut(id) {
-            transfer.send_id = long.send_id;
-            transfer.wants_receipt = long.delivery_complete;
-            transfer.supply = Supply::Windows { granted: 0 };
-        }
-        if self.take_data(id, packet, payload, 0, Protocol::LongCtsWrite) {
+        self.receiving
+            .windows_follow(id, long.send_id, long.delivery_complete);
+        if self.take_data(id, packet, payload, 0, Protocol::LongCtsWrite, false) {
             self.go_on_with(id);
         } else {
             self.fail_inbound(id, SIZE_MISMATCH);
@@ -267,9 +263,7 @@ impl<N: Nic> Endpoint<N> {
         if long.read_iov.total_len() != Some(length) {
             return self.fail_inbound(id, SIZE_MISMATCH);
         }
-        if let Some(transfer) = self.receiving.transfer_mut(id) {
-            transfer.send_id = long.send_id;
-        }
+        self.receiving.note_sender(id, long.send_id);
         self.start_reads(id, long.read_iov, 0);
         self.go_on_with(id);
     }
@@ -287,7 +281,7 @@ impl<N: Nic> Endpoint<N> {
         if !self.begin_request(peer, packet_type) {
             return None;
         }
-        let transfer = Transfer::new(peer, length, target, length, ending);
+        let transfer = Transfer::new(peer, MsgId(0), length, target, ending);
         let id = self.receiving.start(transfer)?;
         self.begin_operation(peer);
         Some(id)
