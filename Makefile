@@ -2,7 +2,7 @@
 CARGO ?= cargo
 REPORTS := target/conformance
 
-.PHONY: conformance test lint sim bench interop setup build release
+.PHONY: conformance test lint sim fuzz bench interop setup build release
 .PHONY: wireshark-install wireshark-test wireshark-bench
 .DEFAULT_GOAL := conformance
 
@@ -20,6 +20,10 @@ test: lint build sim
 ## sim: 10,000 random programs on the simulator against what libfabric promises
 sim: setup
 	$(CARGO) test --release -p efa-emu --test promises --quiet
+
+## fuzz: all fuzz targets, FUZZ_SECONDS each (fuzz/README.md)
+fuzz: setup
+	@scripts/fuzz
 
 lint: setup
 	$(CARGO) fmt --all --check

@@ -11,5 +11,6 @@ mod prefetch;
 pub mod profile;
 pub mod provider;
 pub mod sim;
+mod sync;
 pub mod sysfs;
 pub mod transport;

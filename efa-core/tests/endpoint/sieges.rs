@@ -1,4 +1,4 @@
-//! Sieges at random: the fuzz target `endpoint_siege` without the fuzzer's feedback.
+//! Sieges at random: the fuzz target `endpoint` without the fuzzer's feedback.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

@@ -28,14 +28,18 @@
 //! A process may be killed at any instruction. Its locks go, so its peers see it dead within
 //! milliseconds of expecting something of it, and the next change of the registry removes its files.
 
+mod claim;
 mod clock;
 mod config;
 mod departure;
+mod doorbell;
 mod engine;
 mod error;
 mod fabric;
 mod files;
 mod fork;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod host;
 mod inbound;
 mod lock;

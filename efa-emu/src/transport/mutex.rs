@@ -3,11 +3,11 @@
 //! The standard library's mutex also records whether a holder panicked, which nothing here asks for and which
 //! costs instructions on each side.
 
-use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::shared::futex;
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{UnsafeCell, spin_loop};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -55,7 +55,7 @@ impl<T> Mutex<T> {
     #[cold]
     fn wait(&self) -> Guard<'_, T> {
         for _ in 0..SPINS {
-            std::hint::spin_loop();
+            spin_loop();
             if let Some(guard) = self.try_lock() {
                 return guard;
             }

@@ -27,21 +27,11 @@ use crate::link::{HostSegment, Operation, RemoteRange, RequestHeader};
 /// Length of the header, and the unit of record lengths.
 pub(super) const LINE: usize = 64;
 
-/// Offset of the word that is accessed apart from the rest of the header: see [`claim`].
+/// Offset of the word with the payload's offset and length, of which [`super::claim`] changes the first.
 pub(super) const AT_CLAIM: usize = 56;
 
 /// The header behind the commit word, in words of 8 bytes.
 pub(super) type Fields = [u64; LINE / 8 - 1];
-
-/// Values of the claim word of a direct RDMA record: who may touch the initiator's memory.
-pub(super) mod claim {
-    /// Nobody at the moment.
-    pub(in crate::transport) const OPEN: u32 = 0;
-    /// The target is copying.
-    pub(in crate::transport) const COPYING: u32 = 1;
-    /// The initiator has taken its memory back.
-    pub(in crate::transport) const WITHDRAWN: u32 = 2;
-}
 
 /// What a record is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,10 +10,11 @@
 //! the lap before; bits 0 to 5 are the [`Answer`]. Answers come in any order. A record's space is used
 //! again when it and all before it are answered; the padding at the end of the ring is answered too.
 
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::record::{AT_CLAIM, Answer, BadRecord, Fields, Kind, LINE, Record, claim};
+use super::claim;
+use super::record::{AT_CLAIM, Answer, BadRecord, Fields, Kind, LINE, Record};
 use super::segment::Segment;
 use super::shared::{Line, PAGE, SharedMemory};
 use efa_core::nic::Status;
@@ -252,18 +253,9 @@ impl<T> Producer<T> {
     /// Takes the initiator's memory of a direct RDMA record back. `true`: the target does not touch
     /// it any more. `false`: the target is copying right now; ask again.
     pub(super) fn try_withdraw(&self, position: Position) -> bool {
-        let word = claim_word(&self.memory, position.at);
         let pending = &self.entries[answer_at(position.number)].pending;
         matches!(pending, Pending::Nothing)
-            || match word.compare_exchange(
-                claim::OPEN,
-                claim::WITHDRAWN,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => true,
-                Err(found) => found != claim::COPYING,
-            }
+            || claim::withdraw(claim_word(&self.memory, position.at))
     }
 
     /// Gives the memory back to the target after [`Producer::try_withdraw`]. A target that has seen the
@@ -271,13 +263,7 @@ impl<T> Producer<T> {
     pub(super) fn reopen(&self, position: Position) {
         let pending = &self.entries[answer_at(position.number)].pending;
         if !matches!(pending, Pending::Nothing) {
-            // It fails if the target was found dead instead of being kept off.
-            let _ = claim_word(&self.memory, position.at).compare_exchange(
-                claim::WITHDRAWN,
-                claim::OPEN,
-                Ordering::Release,
-                Ordering::Relaxed,
-            );
+            claim::reopen(claim_word(&self.memory, position.at));
         }
     }
 }
@@ -307,8 +293,8 @@ fn look<T>(
     true
 }
 
-fn claim_word(memory: &SharedMemory, at: usize) -> &AtomicU32 {
-    memory.u32(RECORDS + at + AT_CLAIM)
+fn claim_word(memory: &SharedMemory, at: usize) -> &AtomicU64 {
+    memory.u64(RECORDS + at + AT_CLAIM)
 }
 
 /// A record that was taken out of a ring and is to be answered.
@@ -418,20 +404,18 @@ impl Consumer {
     /// Claims the initiator's memory of a direct RDMA record for copying; `false` if the initiator
     /// has withdrawn it.
     pub(super) fn begin_copy(&self, incoming: &Incoming) -> bool {
-        claim_word(&self.memory, incoming.payload_at - RECORDS - LINE)
-            .compare_exchange(
-                claim::OPEN,
-                claim::COPYING,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            )
-            .is_ok()
+        claim::claim(claim_word(
+            &self.memory,
+            incoming.payload_at - RECORDS - LINE,
+        ))
     }
 
     /// Gives the claim back.
     pub(super) fn end_copy(&self, incoming: &Incoming) {
-        claim_word(&self.memory, incoming.payload_at - RECORDS - LINE)
-            .store(claim::OPEN, Ordering::Release);
+        claim::release(claim_word(
+            &self.memory,
+            incoming.payload_at - RECORDS - LINE,
+        ));
     }
 }
 
@@ -655,9 +639,9 @@ mod tests {
         pair.consumer.answer(&incoming, OK);
         assert_eq!(reap(&mut pair.producer), [(0, OK)]);
         let word = claim_word(&pair.producer.memory, position.at);
-        word.store(claim::WITHDRAWN, Ordering::Relaxed);
+        assert!(claim::withdraw(word));
         pair.producer.reopen(position);
-        assert_eq!(word.load(Ordering::Relaxed), claim::WITHDRAWN);
+        assert!(!claim::claim(word));
     }
 
     #[test]

@@ -32,15 +32,16 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use efa_core::address::Gid;
 
 use super::config::NetworkOptions;
+use super::doorbell;
 use super::error::FabricError;
 use super::fabric::shared_memory_root;
 use super::qpn::ParticipantId;
-use super::shared::{self, PAGE, SharedMemory, futex};
+use super::shared::{self, PAGE, SharedMemory};
 use crate::file_size;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUDV");
@@ -88,15 +89,6 @@ pub fn check_limits() -> Result<(), FabricError> {
 
 /// Doorbell summary bit by which a sender asks the owner to free the slots of dead senders.
 const SUMMARY_FULL: u64 = 1 << 63;
-
-const ASLEEP: u32 = 1;
-const AWAKE: u32 = 0;
-
-/// Whether the owner looks at a ring by itself.
-mod attention {
-    pub(super) const DOORBELL: u32 = 0;
-    pub(super) const POLLED: u32 = 1;
-}
 
 /// State of a slot.
 mod state {
@@ -275,9 +267,7 @@ impl Segment {
                     .is_ok()
         });
         let Some(index) = claimed else {
-            self.header
-                .u64_at::<AT_SUMMARY>()
-                .fetch_or(SUMMARY_FULL, Ordering::SeqCst);
+            self.summary().fetch_or(SUMMARY_FULL, Ordering::SeqCst);
             self.wake();
             return Ok(None);
         };
@@ -319,21 +309,14 @@ impl Segment {
     /// itself.
     #[inline]
     pub(super) fn announce(&self, slot: usize) {
-        // Between the commit and the look at the attention word: the owner does the same two steps
-        // the other way around, so at least one of both sees the other's.
-        fence(Ordering::SeqCst);
-        if self.slot(slot).attention().load(Ordering::Relaxed) != attention::POLLED {
+        if doorbell::is_wanted(self.slot(slot).attention()) {
             self.ring_doorbell(slot);
         }
     }
 
     #[cold]
     fn ring_doorbell(&self, slot: usize) {
-        self.doorbell(slot / 64)
-            .fetch_or(1 << (slot % 64), Ordering::SeqCst);
-        self.header
-            .u64_at::<AT_SUMMARY>()
-            .fetch_or(1 << (slot / 64), Ordering::SeqCst);
+        doorbell::ring(self.doorbell(slot / 64), self.summary(), slot);
         self.wake();
     }
 
@@ -341,18 +324,14 @@ impl Segment {
     /// sleeps.
     #[inline]
     pub(super) fn wake(&self) {
-        fence(Ordering::SeqCst);
-        self.wake_sleeper();
+        doorbell::wake(self.wake_word());
     }
 
     /// As [`Segment::wake`] for an owner that has been asleep for a while: one that falls asleep at
     /// this moment may be missed.
     #[inline]
     pub(super) fn wake_sleeper(&self) {
-        let word = self.wake_word();
-        if word.load(Ordering::Relaxed) == ASLEEP {
-            wake_if_asleep(word);
-        }
+        doorbell::wake_sleeper(self.wake_word());
     }
 
     /// Whether the owner has refused the ring of `slot`, because its records made no sense.
@@ -375,6 +354,11 @@ impl Segment {
     }
 
     #[inline]
+    fn summary(&self) -> &AtomicU64 {
+        self.header.u64_at::<AT_SUMMARY>()
+    }
+
+    #[inline]
     fn wake_word(&self) -> &AtomicU32 {
         self.header.u32_at::<AT_WAKE>()
     }
@@ -382,75 +366,63 @@ impl Segment {
     /// Whether any doorbell was rung: one look at one cache line.
     #[inline]
     pub(super) fn doorbell_rung(&self) -> bool {
-        self.header.u64_at::<AT_SUMMARY>().load(Ordering::Relaxed) != 0
+        self.summary().load(Ordering::Relaxed) != 0
     }
 
     /// Takes all rung doorbells and calls `look` for each slot. Returns whether a sender found no
     /// free slot.
     pub(super) fn take_doorbells(&self, mut look: impl FnMut(usize)) -> bool {
-        let summary = self.header.u64_at::<AT_SUMMARY>().swap(0, Ordering::SeqCst);
-        for word in 0..DOORBELL_WORDS {
-            if summary & (1 << word) == 0 {
-                continue;
-            }
-            let mut bits = self.doorbell(word).swap(0, Ordering::SeqCst);
-            while bits != 0 {
-                look(64 * word + bits.trailing_zeros() as usize);
-                bits &= bits - 1;
-            }
-        }
-        summary & SUMMARY_FULL != 0
+        doorbell::take(
+            self.summary(),
+            DOORBELL_WORDS,
+            |word| self.doorbell(word),
+            &mut look,
+        ) & SUMMARY_FULL
+            != 0
     }
 
     /// From now on the owner polls the ring of `slot`, and need not be told of records. Records from
     /// before have to be looked for after this.
     pub(super) fn start_polling(&self, slot: usize) {
-        self.slot(slot)
-            .attention()
-            .store(attention::POLLED, Ordering::SeqCst);
+        doorbell::start_polling(self.slot(slot).attention());
     }
 
     /// From now on the owner wants the doorbell for the ring of `slot`. Records from before have to be
     /// looked for after this.
     pub(super) fn stop_polling(&self, slot: usize) {
-        self.slot(slot)
-            .attention()
-            .store(attention::DOORBELL, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        doorbell::stop_polling(self.slot(slot).attention());
     }
 
     /// Announces that the owner is going to sleep. It then has to look for everything once more, and
     /// call either [`Segment::sleep`] or [`Segment::stay_awake`].
     pub(super) fn fall_asleep(&self) {
-        self.wake_word().store(ASLEEP, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        doorbell::fall_asleep(self.wake_word());
     }
 
     /// Takes [`Segment::fall_asleep`] back.
     pub(super) fn stay_awake(&self) {
-        self.wake_word().store(AWAKE, Ordering::SeqCst);
+        doorbell::stay_awake(self.wake_word());
     }
 
     /// Whether the owner announced that it sleeps and nobody has woken it since.
     #[inline]
     pub(super) fn is_asleep(&self) -> bool {
-        self.wake_word().load(Ordering::Relaxed) == ASLEEP
+        doorbell::is_asleep(self.wake_word())
     }
 
     /// Sleeps until woken or until the time is over.
     pub(super) fn sleep(&self, timeout: Option<std::time::Duration>) {
-        futex::wait(self.wake_word(), ASLEEP, timeout);
+        doorbell::sleep(self.wake_word(), timeout);
     }
 
     /// Sleeps for `time` without having announced it: only [`Segment::interrupt`] wakes.
     pub(super) fn nap(&self, time: std::time::Duration) {
-        futex::wait(self.wake_word(), AWAKE, Some(time));
+        doorbell::nap(self.wake_word(), time);
     }
 
     /// Wakes the owner's thread from its own process, asleep or napping.
     pub(super) fn interrupt(&self) {
-        self.wake_word().store(AWAKE, Ordering::SeqCst);
-        futex::wake(self.wake_word());
+        doorbell::interrupt(self.wake_word());
     }
 
     /// What is in a slot, as far as its sender is to be believed.
@@ -489,6 +461,19 @@ impl Segment {
         self.map_ring(slot, capacity)
     }
 
+    /// Writes a word behind the part that tells what the file is, and in front of the descriptors of most
+    /// slots.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn scribble(&self, word: usize, value: u64) {
+        const SLOTS_WRITTEN: usize = 8;
+        const HEAD: usize = (AT_NETWORK - AT_WAKE) / 8;
+        let at = match word % (HEAD + SLOTS_WRITTEN * SLOT_BYTES / 8) {
+            head if head < HEAD => AT_WAKE + 8 * head,
+            slots => AT_SLOTS + 8 * (slots - HEAD),
+        };
+        self.header.u64(at).store(value, Ordering::SeqCst);
+    }
+
     /// Refuses to read the ring of `slot` any further.
     pub(super) fn refuse(&self, slot: usize) {
         self.slot(slot)
@@ -504,17 +489,9 @@ impl Segment {
         let slot = self.slot(index);
         slot.state().store(state::SETTING_UP, Ordering::Relaxed);
         slot.capacity().store(0, Ordering::Relaxed);
-        slot.attention()
-            .store(attention::DOORBELL, Ordering::Relaxed);
+        slot.attention().store(doorbell::WANTED, Ordering::Relaxed);
         self.header.write(slot.at + Slot::GID, &[0; 16]);
         slot.claim().store(0, Ordering::Release);
-    }
-}
-
-#[cold]
-fn wake_if_asleep(word: &AtomicU32) {
-    if word.swap(AWAKE, Ordering::SeqCst) == ASLEEP {
-        futex::wake(word);
     }
 }
 

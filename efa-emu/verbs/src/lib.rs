@@ -38,5 +38,7 @@ mod queue_pair;
 mod queues;
 mod spin;
 mod strings;
+#[path = "../../src/sync.rs"]
+mod sync;
 mod sysfs_files;
 mod unsupported;

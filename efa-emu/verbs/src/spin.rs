@@ -3,12 +3,11 @@
 //! Polling a completion queue and building work requests are sessions of several calls, between
 //! which other threads must stay out; a guard's lifetime cannot say that.
 
-use core::cell::UnsafeCell;
-use core::hint::spin_loop;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::interrupted::{Locking, this_thread};
+use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{UnsafeCell, spin_loop, yield_now};
 
 const FREE: u32 = 0;
 /// Held by a call that is running.
@@ -32,7 +31,7 @@ pub(crate) struct SpinCell<T> {
 unsafe impl<T: Send> Sync for SpinCell<T> {}
 
 impl<T> SpinCell<T> {
-    pub(crate) const fn new(value: T) -> Self {
+    pub(crate) fn new(value: T) -> Self {
         SpinCell {
             state: AtomicU32::new(FREE),
             owner: AtomicUsize::new(0),
@@ -54,7 +53,7 @@ impl<T> SpinCell<T> {
                 }
             }
             if self.state.load(Ordering::Relaxed) != FREE {
-                std::thread::yield_now();
+                yield_now();
             }
         }
     }
@@ -110,7 +109,7 @@ impl<T> SpinCell<T> {
                 }
                 return guard;
             }
-            std::thread::yield_now();
+            yield_now();
         }
     }
 
@@ -120,7 +119,7 @@ impl<T> SpinCell<T> {
             if let Some(guard) = self.try_lock(locking).or_else(|| self.resume(locking)) {
                 return guard;
             }
-            std::thread::yield_now();
+            yield_now();
         }
     }
 

@@ -1,0 +1,31 @@
+//! What is fuzzed: functions that take any bytes and panic if a promise is broken.
+//!
+//! `scripts/fuzz` runs them under libFuzzer, which looks for bytes that reach new code. The test
+//! `replay` runs them on the corpora, which are in the repository.
+
+mod capture;
+mod fault;
+mod link;
+mod scenario;
+#[path = "../../efa-core/tests/wire/invariants.rs"]
+mod wire;
+
+/// A function that takes any bytes.
+pub type Target = fn(&[u8]);
+
+/// All targets by name, as the directories of the corpora are called.
+pub const TARGETS: [(&str, Target); 6] = [
+    ("wire", wire::check),
+    ("endpoint", efa_testing::siege::run),
+    ("link", link::check),
+    ("capture", capture::check),
+    ("fault", fault::check),
+    ("scenario", scenario::check),
+];
+
+/// The target with this name.
+pub fn target(name: &str) -> Option<Target> {
+    TARGETS
+        .iter()
+        .find_map(|(known, target)| (*known == name).then_some(*target))
+}
