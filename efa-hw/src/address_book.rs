@@ -9,7 +9,7 @@ use ibverbs_sys as ffi;
 use std::collections::HashMap;
 use std::ptr::NonNull;
 
-/// One address handle for each GID, counted, found by number.
+/// One reference-counted address handle for each GID, found by its number.
 #[derive(Debug, Default)]
 pub(crate) struct AddressBook {
     /// Indexed by AHN; the device hands out small numbers first.
@@ -75,7 +75,7 @@ impl AddressBook {
         Ok(Ahn(numbers.ahn))
     }
 
-    /// Gives back one reference.
+    /// Drops one reference to the handle.
     pub(crate) fn destroy(&mut self, ahn: Ahn) -> Result<(), NicError> {
         let slot = self
             .entries

@@ -3,7 +3,7 @@
 use crate::memory::UserMemory;
 use efa_core::nic::{BufferId, NicError};
 
-/// Who may touch a buffer.
+/// Who owns a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Owner {
     /// Nobody: it is in the pool.
@@ -18,7 +18,7 @@ enum Owner {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Slot {
     owner: Owner,
-    /// What its last owner but the device wants to hear when the device is done with it.
+    /// The context that the engine gave with the buffer, for when the device returns it.
     context: u64,
 }
 
@@ -62,7 +62,7 @@ impl PacketBuffers {
         self.stride
     }
 
-    /// How many buffers are in the pool.
+    /// The number of buffers in the pool.
     pub(crate) fn free(&self) -> usize {
         self.free.len()
     }
@@ -86,7 +86,7 @@ impl PacketBuffers {
             .filter(|slot| slot.owner == Owner::Engine)
     }
 
-    /// Puts a buffer of the engine back; others are left as they are.
+    /// Puts a buffer of the engine back into the pool; does nothing with another owner's buffer.
     #[inline]
     pub(crate) fn release(&mut self, buffer: BufferId) {
         if let Some(slot) = self.of_engine(buffer) {
@@ -101,7 +101,7 @@ impl PacketBuffers {
         slot.is_some_and(|slot| slot.owner == Owner::Engine)
     }
 
-    /// Hands a buffer of the engine to a queue pair of the device. `context` comes back with it.
+    /// Hands a buffer of the engine to a queue pair of the device. [`Self::take_back`] returns `context`.
     #[inline]
     pub(crate) fn lend(
         &mut self,
@@ -133,7 +133,7 @@ impl PacketBuffers {
         Some(slot.context)
     }
 
-    /// Puts the buffers that a queue pair has back into the pool.
+    /// Returns all buffers of a queue pair to the pool.
     pub(crate) fn reclaim(&mut self, queue_pair: u16) {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             if slot.owner == Owner::Device(queue_pair) {
@@ -143,7 +143,7 @@ impl PacketBuffers {
         }
     }
 
-    /// A buffer of the engine; nothing of any other.
+    /// The bytes of a buffer of the engine; an empty slice for another owner's buffer.
     #[inline]
     pub(crate) fn bytes(&self, buffer: BufferId) -> &[u8] {
         if !self.owned_by_engine(buffer) {
@@ -156,7 +156,7 @@ impl PacketBuffers {
         unsafe { std::slice::from_raw_parts(self.memory.start().add(offset), self.stride) }
     }
 
-    /// A buffer of the engine; nothing of any other.
+    /// As [`Self::bytes`], for writing.
     #[inline]
     pub(crate) fn bytes_mut(&mut self, buffer: BufferId) -> &mut [u8] {
         if !self.owned_by_engine(buffer) {

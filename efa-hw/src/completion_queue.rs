@@ -14,7 +14,7 @@ const ENOENT: i32 = 2;
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     cq: NonNull<ffi::ibv_cq_ex>,
-    /// Set if completions carry what only EFA has.
+    /// libefa's part of the queue, if completions carry fields that only EFA has.
     efa: Option<NonNull<efadv::Cq>>,
     is_unsolicited: Option<unsafe extern "C" fn(*mut efadv::Cq) -> bool>,
     calls: PollCalls,
@@ -61,7 +61,7 @@ impl PollCalls {
 }
 
 impl CompletionQueue {
-    /// Makes a queue whose completions carry all that this device can tell.
+    /// Creates a queue whose completions carry all fields that this device can report.
     pub(crate) fn create(device: &HwDevice, entries: usize) -> Result<CompletionQueue, OpenError> {
         let mut wc_flags = 0;
         if device.limits().caps.contains(DeviceCaps::CQ_WITH_SGID) {
@@ -129,7 +129,7 @@ impl CompletionQueue {
     /// Hands up to `limit` completions to `take` and returns their number.
     ///
     /// # Safety
-    /// No other call of this is in progress.
+    /// No other call of `poll` is in progress.
     #[inline]
     pub(crate) unsafe fn poll(&self, limit: usize, mut take: impl FnMut(&Entry<'_>)) -> usize {
         if limit == 0 {
@@ -164,12 +164,12 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: every queue pair on it holds it, so there is none any more.
+        // SAFETY: every queue pair on the queue holds a reference to it, so none is left.
         unsafe { ffi::ibv_destroy_cq(self.as_cq()) };
     }
 }
 
-/// The completion that a poll session stands at.
+/// The current completion of a poll session.
 pub(crate) struct Entry<'a>(&'a CompletionQueue);
 
 impl Entry<'_> {
@@ -185,7 +185,7 @@ impl Entry<'_> {
         unsafe { (*self.0.cq.as_ptr()).wr_id }
     }
 
-    /// The device's own code, which the vendor error carries; libibverbs' status is coarser.
+    /// The status from the device's own code in the vendor error; libibverbs' status is coarser.
     #[inline]
     pub(crate) fn status(&self) -> Status {
         // SAFETY: as in `read`.
@@ -205,7 +205,7 @@ impl Entry<'_> {
         Qpn(self.read(self.0.calls.qp_num) as u16)
     }
 
-    /// Whether this is a peer's write that consumed no receive.
+    /// Returns whether this is a peer's write that consumed no receive.
     pub(crate) fn is_write_without_receive(&self) -> bool {
         let (Some(efa), Some(read)) = (self.0.efa, self.0.is_unsolicited) else {
             return false;

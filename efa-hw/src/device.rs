@@ -24,11 +24,11 @@ pub enum DeviceName {
     Named(String),
 }
 
-/// An open EFA device. A handle: clones are the same device.
+/// A handle of an open EFA device: clones share the device.
 #[derive(Clone, Debug)]
 pub struct HwDevice(Arc<Opened>);
 
-/// What is known of an open device.
+/// An open device, with its limits.
 #[derive(Debug)]
 struct Opened {
     context: NonNull<ffi::ibv_context>,
@@ -48,7 +48,7 @@ impl HwDevice {
     /// Opens an EFA device and reads its limits.
     ///
     /// # Errors
-    /// [`OpenError`] names the call that failed, or the devices that there are.
+    /// [`OpenError`] names the call that failed, or the existing devices.
     pub fn open(wanted: &DeviceName) -> Result<HwDevice, OpenError> {
         let list = DeviceList::get()?;
         let names: Vec<String> = list.devices().map(device_name).collect();
@@ -141,10 +141,10 @@ impl HwDevice {
         self.0.gid
     }
 
-    /// Makes a queue pair with a domain of its own.
+    /// Creates a queue pair with a domain of its own.
     ///
     /// # Errors
-    /// [`OpenError::Config`] if a depth is beyond the device's limit, [`OpenError::Verbs`] with the
+    /// [`OpenError::Config`] if a depth exceeds the device's limit, [`OpenError::Verbs`] with the
     /// failed call otherwise.
     pub fn open_nic(&self, config: NicConfig) -> Result<HwNic, OpenError> {
         HwNic::open(self, config.packet_buffers as usize, &config.into())
@@ -155,12 +155,12 @@ impl HwDevice {
         &self.0.attributes
     }
 
-    /// Completions that a queue can have.
+    /// The largest number of completions that a queue can hold.
     pub(crate) fn max_completions(&self) -> usize {
         self.0.max_completions
     }
 
-    /// Gather entries that a send work request can have.
+    /// The largest number of gather entries of a send work request.
     pub(crate) fn max_send_sge(&self) -> u32 {
         self.0.max_send_sge
     }
@@ -169,7 +169,7 @@ impl HwDevice {
         self.0.context.as_ptr()
     }
 
-    /// The error of a call on this device that has just set errno.
+    /// The error of a failed call on this device, from errno.
     pub(crate) fn last_error(&self, call: &'static str) -> OpenError {
         verbs_error(call, &self.0.name)
     }
@@ -189,7 +189,7 @@ impl Drop for Opened {
 /// Closes a context on which no object is left.
 fn close(context: NonNull<ffi::ibv_context>) {
     // SAFETY: the context was opened by `HwDevice::open`, and its owner calls this once. A failure
-    // could only leak it, and there is nobody to tell.
+    // leaks the context; `drop` cannot report it.
     unsafe { ffi::ibv_close_device(context.as_ptr()) };
 }
 

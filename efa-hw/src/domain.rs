@@ -1,4 +1,4 @@
-//! A protection domain as a [`Domain`]: what queue pairs share.
+//! A protection domain as a [`Domain`]: the objects that queue pairs share.
 
 use crate::address_book::AddressBook;
 use crate::buffers::PacketBuffers;
@@ -22,13 +22,13 @@ use std::sync::Arc;
 /// An RDMA request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rdma {
-    /// The place of its queue pair.
+    /// The place of its queue pair in the domain.
     pub(crate) slot: u16,
     pub(crate) is_read: bool,
     pub(crate) context: u64,
 }
 
-/// A queue pair of the domain, and how many requests it has in its queues.
+/// A queue pair of the domain, and the number of its outstanding requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outstanding {
     queue_pair: Qpn,
@@ -74,7 +74,7 @@ impl WorkRequestId {
 /// A protection domain of an EFA device with registered packet buffers, and its completion queues.
 #[derive(Debug)]
 pub struct HwDomain {
-    // Fields drop in this order, which is the order in which verbs objects may be destroyed.
+    // Fields are dropped in this order, in which verbs objects may be destroyed.
     pub(crate) address_book: AddressBook,
     regions: HashMap<LocalKey, Registered>,
     buffers_region: MemoryRegion,
@@ -85,7 +85,7 @@ pub struct HwDomain {
     device: HwDevice,
     queue_pairs: Slab<Outstanding>,
     pub(crate) rdma: Slab<Rdma>,
-    /// Requests that were posted and that the device did not take.
+    /// Requests of the engine that the device did not take.
     failed: Vec<(CompletionQueueId, WorkRequestId, Status)>,
 }
 
@@ -137,7 +137,7 @@ impl HwDomain {
         &self.device
     }
 
-    /// Makes `length` bytes of zeroed memory for transfers, owned by the domain.
+    /// Allocates `length` bytes of zeroed memory for transfers, owned by the domain.
     ///
     /// # Errors
     /// [`NicError::Exhausted`] if there is no memory.
@@ -145,7 +145,7 @@ impl HwDomain {
         self.address_space.allocate(length)
     }
 
-    /// Copies user memory out.
+    /// Returns a copy of user memory.
     ///
     /// # Errors
     /// [`NicError::MemoryFault`] if not all of it is known to the domain.
@@ -169,13 +169,13 @@ impl HwDomain {
         unsafe { self.address_space.allow(memory) }
     }
 
-    /// Forgets the memory that [`HwDomain::allow_user`] made known at `address`: ends all its
-    /// registrations first, so that when this returns `Ok` nobody touches the memory any more, neither
-    /// the device nor a peer. Operations on it that are outstanding fail.
+    /// Ends the use of the memory that [`HwDomain::allow_user`] made known at `address`. All its
+    /// registrations end first, so that after `Ok` neither the device nor a peer touches the memory.
+    /// Outstanding operations on it fail.
     ///
     /// # Errors
     /// The domain knows no memory of the caller at this address, or the device refuses to end a
-    /// registration: then the memory is still in use.
+    /// registration. In the second case the memory is still in use.
     pub fn revoke_user(&mut self, address: u64) -> Result<(), NicError> {
         let memory = self.address_space.foreign_at(address)?;
         let inside: Vec<LocalKey> = self
@@ -199,7 +199,7 @@ impl HwDomain {
             });
         };
         region.end().map_err(|(region, error)| {
-            // It is still there, and with it what it allows.
+            // The registration still exists, and with it the access that it grants.
             self.regions.insert(key, Registered { memory, region });
             error
         })
@@ -228,9 +228,9 @@ impl HwDomain {
         self.buffers_region.keys().local_key
     }
 
-    /// Gives a new queue pair a place.
+    /// Assigns a place to a new queue pair.
     pub(crate) fn add_queue_pair(&mut self, queue_pair: Qpn) -> Result<u16, NicError> {
-        // The device may give out the number of a queue pair that was dropped, not closed.
+        // The device may reuse the number of a queue pair that was dropped without being closed.
         let dropped = self.slot_of(queue_pair);
         if let Some(slot) = dropped {
             self.remove_queue_pair(slot);
@@ -251,7 +251,7 @@ impl HwDomain {
         Some(found.0 as u16)
     }
 
-    /// Forgets a queue pair that was destroyed; the buffers that it had go back to the pool.
+    /// Forgets a destroyed queue pair and returns its buffers to the pool.
     pub(crate) fn remove_queue_pair(&mut self, slot: u16) {
         self.queue_pairs.try_remove(usize::from(slot));
         self.buffers.reclaim(slot);
@@ -260,7 +260,7 @@ impl HwDomain {
         self.rdma.retain(|_, rdma| rdma.slot != slot);
     }
 
-    /// What a queue pair has outstanding.
+    /// The outstanding requests of a queue pair.
     #[inline]
     pub(crate) fn outstanding(&mut self, slot: u16) -> Result<&mut Outstanding, NicError> {
         let unknown = NicError::Invalid {
@@ -270,12 +270,12 @@ impl HwDomain {
         self.queue_pairs.get_mut(usize::from(slot)).ok_or(unknown)
     }
 
-    /// Notes that a request will not be carried out. Its completion says so.
+    /// Queues a completion with an error for a request that the device did not take.
     pub(crate) fn fail(&mut self, queue: CompletionQueueId, id: WorkRequestId, status: Status) {
         self.failed.push((queue, id, status));
     }
 
-    /// Hands out completions of requests that the device did not take.
+    /// Reports completions of requests that the device did not take.
     #[cold]
     fn poll_failed(
         &mut self,
@@ -317,7 +317,7 @@ fn finish_request(
     let Some(outstanding) = queue_pairs.get_mut(id.slot()) else {
         return;
     };
-    // Each kind is made where it stays.
+    // Each arm builds the completion in its final place, without a move.
     if id.0 & WorkRequestId::SEND != 0 {
         let buffer = BufferId(id.index());
         if let Some(context) = buffers.take_back(buffer) {
@@ -388,7 +388,7 @@ impl Domain for HwDomain {
     }
 
     fn destroy_completion_queue(&mut self, queue: CompletionQueueId) -> Result<(), NicError> {
-        // A queue pair holds its queue.
+        // Each queue pair holds a reference to its queue.
         if Arc::strong_count(self.completion_queue(queue)?) > 1 {
             return Err(unknown_queue(queue));
         }
@@ -619,7 +619,7 @@ impl Drop for ProtectionDomain {
     }
 }
 
-/// A memory registration and the memory that it is of.
+/// A memory registration and its memory.
 #[derive(Debug)]
 struct Registered {
     memory: UserSlice,
@@ -647,7 +647,7 @@ impl MemoryRegion {
         }
     }
 
-    /// Ends the registration; it comes back with the reason if the device refuses.
+    /// Ends the registration, or returns it with the reason if the device refuses.
     fn end(self) -> Result<(), (MemoryRegion, NicError)> {
         // SAFETY: nobody else deregisters it, and after a success nothing refers to it any more.
         match unsafe { ffi::ibv_dereg_mr(self.0.as_ptr()) } {

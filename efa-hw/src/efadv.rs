@@ -11,9 +11,9 @@ use std::ffi::c_int;
 pub const QP_DRIVER_TYPE_SRD: u32 = 0;
 /// `wc_flags` bit: report the GID of senders without an address handle.
 pub const WC_EX_WITH_SGID: u64 = 1 << 0;
-/// `wc_flags` bit: tell writes with immediate data that took no receive.
+/// `wc_flags` bit: report which writes with immediate data consumed no receive.
 pub const WC_EX_WITH_IS_UNSOLICITED: u64 = 1 << 1;
-/// `flags` bit of a queue pair: peers' writes with immediate data take no receive.
+/// `flags` bit of a queue pair: peers' writes with immediate data consume no receive.
 pub const QP_FLAGS_UNSOLICITED_WRITE_RECV: u16 = 1 << 0;
 /// Work completion opcode of a peer's RDMA write with immediate.
 pub const WC_RECV_RDMA_WITH_IMM: ibv_wc_opcode::Type = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
@@ -72,7 +72,7 @@ pub struct CqInitAttr {
 pub struct Cq {
     pub comp_mask: u64,
     pub wc_read_sgid: Option<unsafe extern "C" fn(cq: *mut Cq, sgid: *mut ibv_gid) -> c_int>,
-    /// Only there if the queue was made with [`WC_EX_WITH_IS_UNSOLICITED`].
+    /// Set only if the queue was created with [`WC_EX_WITH_IS_UNSOLICITED`].
     pub wc_is_unsolicited: Option<unsafe extern "C" fn(cq: *mut Cq) -> bool>,
 }
 
@@ -84,7 +84,7 @@ unsafe extern "C" {
         attr: *mut DeviceAttr,
         length: u32,
     ) -> c_int;
-    /// Tells an address handle's number.
+    /// Fills `attr` with the number of an address handle.
     pub fn efadv_query_ah(ah: *mut ibv_ah, attr: *mut AhAttr, length: u32) -> c_int;
     /// Creates an SRD queue pair, NULL and errno on failure.
     pub fn efadv_create_qp_ex(
@@ -100,7 +100,7 @@ unsafe extern "C" {
         efa_attr: *mut CqInitAttr,
         length: u32,
     ) -> *mut ibv_cq_ex;
-    /// The EFA part of a completion queue that [`efadv_create_cq`] made.
+    /// Returns the EFA part of a completion queue that [`efadv_create_cq`] created.
     pub fn efadv_cq_from_ibv_cq_ex(cq: *mut ibv_cq_ex) -> *mut Cq;
 }
 

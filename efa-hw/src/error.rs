@@ -16,7 +16,7 @@ pub enum OpenError {
          under `efa-emu run --`"
     )]
     NoDevice {
-        /// How many RDMA devices there are.
+        /// The number of RDMA devices.
         found: usize,
         /// Their names, in parentheses, or nothing.
         names: String,
@@ -40,7 +40,7 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
-    /// The device has no such object, or no room for another.
+    /// The device lacks such an object, or has no room for another one.
     #[error(transparent)]
     Nic(#[from] NicError),
     /// A configured number is beyond what the device offers.
@@ -57,7 +57,7 @@ pub enum OpenError {
 
 const ENOMEM: i32 = 12;
 
-/// The error of a verbs call that has just failed to create a `what`.
+/// The error of a verbs call that has just failed to create `what`, from errno.
 pub(crate) fn last_nic_error(what: &'static str) -> NicError {
     match io::Error::last_os_error().raw_os_error() {
         Some(ENOMEM) => NicError::Exhausted(what),

@@ -6,8 +6,8 @@
 //! `efa-emu run -- PROGRAM` puts the software device behind the same ABI.
 //!
 //! The verbs come from `ibverbs-sys`, the FFI layer of the `ibverbs` crate. The crate's safe layer
-//! keeps its context private and knows neither SRD queue pairs nor address handles, so nothing of
-//! it can be used with EFA. The `efadv_*` calls are declared in [`efadv`].
+//! cannot be used with EFA: it keeps its context private and has neither SRD queue pairs nor address
+//! handles. The `efadv_*` calls are declared in [`efadv`].
 
 mod address_book;
 mod buffers;

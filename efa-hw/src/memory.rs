@@ -1,7 +1,7 @@
-//! User memory: what the device may touch on the protocol engine's behalf.
+//! User memory: the memory that may be accessed on the protocol engine's behalf.
 //!
 //! The engine names user memory by address only. Before a byte is copied, the address is looked up
-//! here: memory that nobody handed over is an error, not a crash.
+//! here, so that an address that nobody made known is an error, not a crash.
 
 use efa_core::nic::{NicError, UserSlice};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -9,10 +9,9 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
-/// Memory that was made for transfers and is owned by the caller.
+/// Memory that was allocated for transfers: zeroed, page-aligned, and at a fixed address.
 ///
-/// It is zeroed, page-aligned and does not move. Dropping it while it is still known to a
-/// [`HwDomain`](crate::HwDomain) is prevented by the domain holding it.
+/// A [`HwDomain`](crate::HwDomain) owns the memory that it knows, so none of it is dropped too early.
 #[derive(Debug)]
 pub struct UserMemory {
     start: NonNull<u8>,
@@ -39,7 +38,7 @@ impl UserMemory {
         Ok(UserMemory { start, layout })
     }
 
-    /// Where it is.
+    /// Its address and length.
     pub fn slice(&self) -> UserSlice {
         UserSlice {
             address: self.start.as_ptr() as u64,
@@ -59,20 +58,20 @@ impl Drop for UserMemory {
     }
 }
 
-/// The ranges of this process's memory that may be copied from and to.
+/// The ranges of this process's memory that may be read and written.
 #[derive(Debug, Default)]
 pub(crate) struct AddressSpace {
     /// Start of each range and its length; ranges do not overlap.
     ranges: BTreeMap<u64, usize>,
-    /// The range that was found last, as most look-ups find the same again; of no bytes if that is
-    /// gone.
+    /// The range that was found last, since most look-ups find the same again; empty if this range
+    /// was removed.
     last: Cell<(u64, usize)>,
-    /// Memory that the domain keeps alive for its user.
+    /// Memory that the domain owns.
     owned: Vec<UserMemory>,
 }
 
 impl AddressSpace {
-    /// Makes memory and keeps it until the domain is dropped.
+    /// Allocates memory and keeps it until the domain is dropped.
     pub(crate) fn allocate(&mut self, length: usize) -> Result<UserSlice, NicError> {
         let memory = UserMemory::new(length)?;
         let slice = UserSlice {
@@ -84,7 +83,7 @@ impl AddressSpace {
         Ok(slice)
     }
 
-    /// Adds memory that somebody else owns.
+    /// Adds memory of another owner.
     ///
     /// # Safety
     /// The memory is readable and writable, and stays so until `revoke` or the end of the domain.
@@ -128,7 +127,7 @@ impl AddressSpace {
         }
     }
 
-    /// A pointer to the slice, if all of it is known. Empty slices are valid anywhere.
+    /// Returns a pointer to the slice, if all of it is known. Empty slices are valid anywhere.
     #[inline(always)]
     pub(crate) fn resolve(&self, slice: UserSlice) -> Result<*mut u8, NicError> {
         if slice.length == 0 {
@@ -140,7 +139,7 @@ impl AddressSpace {
         Ok(slice.address as usize as *mut u8)
     }
 
-    /// The range that has all of a slice.
+    /// Returns the range that contains all of a slice.
     #[cold]
     fn find(&self, slice: UserSlice) -> Result<(u64, usize), NicError> {
         let before = self.ranges.range(..=slice.address).next_back();

@@ -19,7 +19,7 @@ const ENOMEM: i32 = 12;
 /// A queue pair of an EFA device with a domain of its own.
 pub type HwNic = OwnNic<HwDomain>;
 
-/// How a [`HwNic`] is made.
+/// The configuration of a [`HwNic`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NicConfig {
     /// Work requests that the send queue holds, at most the device's `send_queue_depth`.
@@ -64,7 +64,7 @@ impl From<NicConfig> for QueuePairConfig {
 /// One SRD queue pair of an EFA device.
 #[derive(Debug)]
 pub struct HwQueuePair {
-    // The queue pair goes before what it was made of.
+    // The first field, because the queue pair has to be destroyed before the objects that it uses.
     verbs: VerbsQueuePair,
     send: SendCalls,
     _cq: Arc<CompletionQueue>,
@@ -74,7 +74,7 @@ pub struct HwQueuePair {
     slot: u16,
     attributes: NicAttributes,
     address: RawAddress,
-    /// What the device was not told of.
+    /// Requests that wait for the next doorbell.
     deferred: Vec<Prepared>,
     doorbells: u64,
 }
@@ -82,14 +82,14 @@ pub struct HwQueuePair {
 // SAFETY: libibverbs allows calls from any thread, and `&mut self` keeps them apart.
 unsafe impl Send for HwQueuePair {}
 
-/// A work request that can be handed to the device.
+/// A checked work request.
 #[derive(Clone, Copy, Debug)]
 struct Prepared {
     id: WorkRequestId,
     destination: Destination,
     operation: Operation,
     parts: [ffi::ibv_sge; 2],
-    /// How many of the parts are used.
+    /// The number of used parts.
     count: usize,
     /// The parts are copied into the work request.
     inline: bool,
@@ -156,7 +156,7 @@ impl Session<'_> {
         self.0.qp.as_ptr()
     }
 
-    /// A send, with an immediate if there is one.
+    /// Begins a send, with an immediate if given.
     #[inline]
     pub(crate) fn send(&self, immediate: Option<u32>) {
         // SAFETY: the queue pair is alive and a session is open.
@@ -168,7 +168,7 @@ impl Session<'_> {
         }
     }
 
-    /// An RDMA read. On a device without it nothing is built, and completing the session fails.
+    /// Begins an RDMA read. On a device without RDMA read nothing is built, and completing the session fails.
     pub(crate) fn read(&self, key: u32, address: u64) {
         if let Some(read) = self.0.read {
             // SAFETY: as in `send`.
@@ -176,7 +176,7 @@ impl Session<'_> {
         }
     }
 
-    /// An RDMA write, with an immediate if there is one; as `read` on a device without it.
+    /// Begins an RDMA write, with an immediate if given. On a device without RDMA write, as `read`.
     pub(crate) fn write(&self, key: u32, address: u64, immediate: Option<u32>) {
         match (immediate, self.0.write, self.0.write_imm) {
             // SAFETY: as in `send`.
@@ -189,14 +189,14 @@ impl Session<'_> {
         }
     }
 
-    /// Registered memory as the request's data.
+    /// Sets registered memory as the request's data.
     #[inline]
     pub(crate) fn gather(&self, entries: &[ffi::ibv_sge]) {
         // SAFETY: as in `send`; the device copies the entries.
         unsafe { (self.0.set_sge_list)(self.qp(), entries.len(), entries.as_ptr()) };
     }
 
-    /// Bytes that are copied into the work request itself: at most two pieces.
+    /// Copies bytes into the work request as its data: at most two pieces.
     pub(crate) fn inline(&self, entries: &[ffi::ibv_sge]) {
         let empty = ffi::ibv_data_buf {
             addr: null_mut(),
@@ -214,7 +214,7 @@ impl Session<'_> {
 }
 
 impl HwQueuePair {
-    /// Makes the queue pair and brings it to ready-to-send.
+    /// Creates the queue pair and brings it to ready-to-send.
     pub(crate) fn create(
         domain: &mut HwDomain,
         completion_queue: CompletionQueueId,
@@ -319,7 +319,7 @@ impl HwQueuePair {
         })
     }
 
-    /// How often the device was told that there is work.
+    /// The number of doorbells so far.
     pub fn doorbells(&self) -> u64 {
         self.doorbells
     }
@@ -370,7 +370,7 @@ impl HwQueuePair {
     unsafe fn build(&self, request: &Prepared, handle: *mut ffi::ibv_ah) {
         let qp = self.send.qp.as_ptr();
         let session = Session(&self.send);
-        // SAFETY: the builder reads these two members when the operation is named.
+        // SAFETY: the builder reads these two members when the operation begins.
         unsafe {
             (*qp).wr_id = request.id.0;
             (*qp).wr_flags = 0;
@@ -394,10 +394,10 @@ impl HwQueuePair {
         unsafe { (self.send.set_ud_addr)(qp, handle, u32::from(qpn.0), qkey.0) };
     }
 
-    /// Keeps a request, and hands over all of them if the doorbell is to be rung.
+    /// Keeps a request, and hands over all kept ones if the doorbell is to be rung.
     #[cold]
     fn defer(&mut self, domain: &mut HwDomain, request: Prepared, doorbell: Doorbell) {
-        // By the time of the doorbell the bytes could be elsewhere; the device checks keys.
+        // The bytes could have moved by the time of the doorbell. With keys the device checks that.
         let inline = false;
         self.deferred.push(Prepared { inline, ..request });
         if doorbell == Doorbell::Ring {
@@ -405,7 +405,7 @@ impl HwQueuePair {
         }
     }
 
-    /// Queues an RDMA operation; `operation` makes it of the checked remote key.
+    /// Queues an RDMA operation; `operation` makes it from the checked remote key.
     fn post_rdma(
         &mut self,
         domain: &mut HwDomain,
@@ -544,7 +544,7 @@ impl QueuePair for HwQueuePair {
             return;
         }
         let mut deferred = std::mem::take(&mut self.deferred);
-        // A handle may have gone since its request was posted.
+        // An address handle may have been destroyed since its request was posted.
         deferred.retain(|request| {
             let is_known = domain.address_book.handle(request.destination.ahn).is_ok();
             if !is_known {
@@ -567,7 +567,7 @@ impl QueuePair for HwQueuePair {
             (self.send.complete)(qp)
         };
         if result != 0 {
-            // The device took nothing of it.
+            // The device took none of the batch.
             for request in &deferred {
                 let status = Status::LocalQpInternalError;
                 domain.fail(self.completion_queue, request.id, status);
@@ -642,7 +642,7 @@ impl Drop for VerbsQueuePair {
     }
 }
 
-/// RESET to INIT to RTR to RTS.
+/// Brings a queue pair from RESET by INIT and RTR to RTS.
 fn bring_up(
     device: &HwDevice,
     qp: NonNull<ffi::ibv_qp>,

@@ -1,10 +1,10 @@
-//! The system's allocator, counting what the calling thread does with it.
+//! The system's allocator, which counts the allocations of each thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;
 
-/// Use it as the `#[global_allocator]`.
+/// The allocator, to be used as the `#[global_allocator]`.
 pub struct CountingHeap;
 
 thread_local! {
@@ -12,15 +12,15 @@ thread_local! {
     static LIVE_BYTES: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Allocations and reallocations of this thread so far.
+/// The number of allocations and reallocations of this thread so far.
 pub fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
 
-/// Allocations and reallocations of this thread during some work.
+/// The number of allocations and reallocations of this thread during `work`.
 ///
 /// # Panics
-/// If [`CountingHeap`] is not the global allocator, so that nothing would be counted.
+/// If [`CountingHeap`] is not the global allocator.
 pub fn allocations_of(work: impl FnOnce()) -> u64 {
     let before = allocations();
     drop(black_box(Box::new(7)));
@@ -30,7 +30,7 @@ pub fn allocations_of(work: impl FnOnce()) -> u64 {
     allocations() - before
 }
 
-/// Bytes that this thread has allocated and not freed.
+/// The number of bytes that this thread has allocated and not freed.
 pub fn live_bytes() -> i64 {
     LIVE_BYTES.get()
 }

@@ -1,4 +1,4 @@
-//! What the tests of several packages share. Nothing else depends on it.
+//! Helpers that the tests of several packages share. Only tests and benchmarks depend on this package.
 
 #[cfg(feature = "device")]
 pub mod device;

@@ -11,12 +11,12 @@ use efa_core::nic::{Access, DeviceCaps, Region, UserSlice};
 
 use crate::nic::{Loopback, LoopbackNic};
 
-/// The endpoint, past its handshake. Its messages come from the first half of the memory and go to the
-/// second.
+/// The endpoint, after its handshake. It sends from the first half of the memory and receives into the
+/// second half.
 pub struct SelfTalk {
     /// The endpoint.
     pub endpoint: Endpoint<LoopbackNic>,
-    /// Itself.
+    /// The endpoint itself in its address vector.
     pub peer: PeerId,
     /// All of its memory.
     pub region: Region,
@@ -34,7 +34,7 @@ impl Default for SelfTalk {
 }
 
 impl SelfTalk {
-    /// On a device as [`Loopback::open`] makes it.
+    /// Opens the endpoint on a device of [`Loopback::open`].
     pub fn new(config: EndpointConfig, caps: DeviceCaps, swap: bool) -> Self {
         let mut endpoint = Endpoint::new(Loopback::open(caps, swap), config).unwrap();
         let peer = endpoint.insert_address(endpoint.address()).unwrap();
@@ -55,7 +55,7 @@ impl SelfTalk {
         this
     }
 
-    /// Puts so many other endpoints into the address vector, a thousand per host.
+    /// Inserts `count` other endpoints into the address vector, a thousand per host.
     pub fn insert_idle_peers(&mut self, count: u32) {
         for number in 0..count {
             let [high, low] = ((number / 1000) as u16).to_be_bytes();
@@ -123,12 +123,12 @@ impl SelfTalk {
             .unwrap()
     }
 
-    /// Polls the device once. Returns how many completions it had.
+    /// Polls the device once. Returns the number of completions.
     pub fn progress(&mut self) -> usize {
         self.endpoint.progress(Instant::START)
     }
 
-    /// Runs until so many operations have completed.
+    /// Runs until this number of operations has completed.
     pub fn finish(&mut self, mut completions: usize) {
         for _ in 0..1_000_000 {
             if completions == 0 {

@@ -1,5 +1,5 @@
-//! Two endpoints in one domain, played on any device: what is shared holds for both, and neither
-//! depends on the other.
+//! Two endpoints in one domain, on any device: both use the shared objects, and neither depends on the
+//! other.
 
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{
@@ -11,24 +11,24 @@ use efa_core::nic::{
     UserSlice,
 };
 
-/// A device that the tests are played on.
+/// A device for these tests.
 pub trait Machine {
-    /// Its domains.
+    /// The device's domains.
     type Domain: nic::Domain;
 
     /// Opens a domain of the device.
     fn open_domain(&self, config: &DomainConfig) -> Self::Domain;
 
-    /// Makes memory for transfers.
+    /// Allocates memory for transfers.
     fn allocate(&self, domain: &mut Self::Domain, length: usize) -> UserSlice;
 
-    /// How often the doorbell of a queue pair was rung.
+    /// The number of times that the doorbell of a queue pair was rung.
     fn doorbells(queue_pair: &<Self::Domain as nic::Domain>::QueuePair) -> u64;
 
-    /// Packet buffers in the pool of a domain.
+    /// The number of packet buffers in the pool of a domain.
     fn free_buffers(domain: &Self::Domain) -> usize;
 
-    /// Lets something happen, and returns the time.
+    /// Lets time pass, and returns the time.
     fn pass_time(&self) -> Instant;
 }
 
@@ -38,7 +38,7 @@ const SENDS: usize = 32;
 const RECEIVES: usize = 16;
 const BUFFERS: usize = 2 * (SENDS + RECEIVES);
 const MEMORY: usize = 1 << 20;
-/// Far more than anything here takes.
+/// The limit of rounds of a wait, far more than any needs.
 const ROUNDS: usize = 20_000_000;
 
 fn queue_pair() -> QueuePairConfig {
@@ -51,7 +51,7 @@ fn queue_pair() -> QueuePairConfig {
     }
 }
 
-/// A program with a domain, memory that was registered before there was any endpoint, and one
+/// A program with a domain, memory that was registered before the first endpoint existed, and one
 /// completion queue for all endpoints.
 struct Program<M: Machine> {
     domain: Domain<M::Domain>,
@@ -174,7 +174,7 @@ impl<M: Machine> Program<M> {
         }
     }
 
-    /// Takes the contexts of what completed at an endpoint, all successes, sorted.
+    /// Takes the contexts of an endpoint's completions, which must be successes, sorted.
     fn contexts(&mut self, at: EndpointId) -> Vec<u64> {
         let mut contexts = Vec::new();
         self.completions.retain(|(id, entry)| {
@@ -232,7 +232,7 @@ struct Trio<M: Machine> {
     b: EndpointId,
     other: Program<M>,
     c: EndpointId,
-    /// The third as the pair knows it, and the pair as the third knows them.
+    /// The third endpoint in the pair's address vector; the next two are the pair in the third's.
     to_c: PeerId,
     to_a: PeerId,
     to_b: PeerId,
@@ -328,11 +328,11 @@ pub fn everything_is_shared<M: Machine>(machine: &M, remote: &M) {
     trio.other.domain.close();
 }
 
-/// One endpoint is closed in the middle of messages, the other goes on; the pool has all buffers back,
-/// and another endpoint takes the place.
+/// One endpoint is closed in the middle of messages, and the other goes on. The pool gets all buffers back,
+/// and another endpoint takes the closed one's place.
 pub fn one_is_closed_while_the_other_works<M: Machine>(machine: &M, remote: &M) {
     let mut trio = Trio::start(machine, remote);
-    // What is unexpected at the one that is closed holds buffers, and so does what it sends.
+    // Both the unexpected messages of the endpoint that is closed and its sends hold buffers.
     let flags = OperationFlags::empty();
     for _ in 0..3 {
         trio.other.send(trio.c, trio.to_a, (0, 64), flags).unwrap();
@@ -350,7 +350,7 @@ pub fn one_is_closed_while_the_other_works<M: Machine>(machine: &M, remote: &M) 
     assert!(trio.pair.domain.close_endpoint(trio.a));
     assert!(!trio.pair.domain.close_endpoint(trio.a));
     assert!(trio.pair.domain.endpoint(trio.a).is_none());
-    // The other's messages arrive; nothing is told of the closed one's.
+    // The other endpoint's messages arrive; no operation of the closed one is reported.
     let half = (MEMORY / 2) as u64;
     for _ in 0..3 {
         let source = SourceFilter::Peer(trio.to_b);
@@ -413,7 +413,7 @@ pub fn a_batch_rings_once<M: Machine>(machine: &M, remote: &M) {
         trio.pair.completions.clear();
         trio.other.completions.clear();
     }
-    // An operation that posts nothing ends a batch, too.
+    // An operation that posts nothing also ends a batch.
     let before = trio.pair.doorbells(trio.a);
     let flags = OperationFlags::MORE;
     trio.pair.send(trio.a, trio.to_c, (0, 64), flags).unwrap();
@@ -428,7 +428,7 @@ pub fn a_batch_rings_once<M: Machine>(machine: &M, remote: &M) {
     trio.other.domain.close();
 }
 
-/// A [`Machine`] from a device; what the device's types do not share is left.
+/// Opens a domain for a [`Machine`].
 pub fn open_domain<D: Device>(device: &D, config: &DomainConfig) -> D::Domain {
     match device.open_domain(config) {
         Ok(domain) => domain,

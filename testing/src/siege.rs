@@ -19,10 +19,10 @@ use crate::pattern;
 
 const MTU: usize = 256;
 const MEMORY_SIZE: usize = 64 << 10;
-/// What the hostile peer has the key of.
+/// Memory whose key the hostile peer has.
 const EXPOSED: u64 = MEMORY;
 const EXPOSED_SIZE: usize = 4096;
-/// Memory that nobody names.
+/// Memory that no operation names.
 const UNTOUCHED: u64 = EXPOSED + EXPOSED_SIZE as u64;
 const UNTOUCHED_SIZE: usize = 4096;
 /// Buffers of operations with the hostile peer.
@@ -32,8 +32,8 @@ const HOSTILE_SIZE: usize = 8192;
 const HONEST: u64 = HOSTILE + HOSTILE_SIZE as u64;
 const SLOT: usize = 1024;
 const MAX_HONEST: usize = 20;
-/// Tags of the honest peer's messages (each has its own, as order may be off), and the contexts of
-/// their receives.
+/// The first tag of the honest peer's messages, and the first context of their receives. Each message has
+/// its own tag, as ordering may be switched off.
 const HONEST_TAG: u64 = 0x4040;
 const HONEST_CONTEXT: u64 = 1 << 40;
 
@@ -42,15 +42,15 @@ const PEER: usize = 1;
 const ATTACKER: usize = 2;
 
 const MAX_OPERATIONS: usize = 512;
-/// Operations of all peers at a time.
+/// The limit of operations of all peers at a time.
 const REMOTE_OPERATIONS: usize = 12;
-/// Requests of one peer at a time.
+/// The limit of requests of one peer at a time.
 const PEER_OPERATIONS: usize = 24;
 const HELD_BYTES: usize = 64 << 10;
 const RECV_DEPTH: usize = 32;
 const SEND_DEPTH: usize = 16;
 
-/// The bytes that decide everything.
+/// The bytes that determine the whole run.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -76,7 +76,7 @@ impl Choices<'_> {
         self.byte() & 1 == 1
     }
 
-    /// Lengths around what matters, or any.
+    /// A length near one of the limits, or any.
     fn length(&mut self) -> u64 {
         match self.byte() {
             0 => 0,
@@ -91,7 +91,7 @@ impl Choices<'_> {
     }
 }
 
-/// What the application expects of the messages with the honest peer.
+/// The messages with the honest peer in one direction.
 #[derive(Default)]
 struct Conversation {
     sent: usize,
@@ -114,7 +114,7 @@ struct Siege<'a> {
     /// Messages from the honest peer, and to it.
     incoming: Conversation,
     outgoing: Conversation,
-    /// Numbers of 32 bits in what the endpoint sent to the hostile peer: its ids are among them.
+    /// 32-bit words of the packets that the endpoint sent to the hostile peer: ids are among them.
     seen: Vec<u32>,
     next_msg_id: u32,
     last: Vec<u8>,
@@ -123,7 +123,7 @@ struct Siege<'a> {
     receives: Vec<ReceiveId>,
     claims: Vec<ClaimId>,
     multi_contexts: BTreeSet<u64>,
-    /// Injected: only failures are reported.
+    /// Contexts of injected operations, of which only failures are reported.
     silent_contexts: BTreeSet<u64>,
 }
 
@@ -151,16 +151,16 @@ fn config(choices: &mut Choices<'_>) -> EndpointConfig {
     }
 }
 
-/// Length of the honest message of a number: eager, medium, long.
+/// The length of the honest message with this number: eager, medium, long.
 fn honest_length(number: usize) -> usize {
     [40, 400, 1000][number % 3]
 }
 
-/// Plays what `bytes` say.
+/// Plays the run that `bytes` describe.
 pub fn run(bytes: &[u8]) {
     let mut siege = Siege::new(bytes);
     let mut commands = 0;
-    // What one byte string may ask for is bounded, so that a run never takes long.
+    // The number of commands is bounded, so that no run takes long.
     while !siege.choices.0.is_empty() && commands < 600 {
         siege.command();
         siege.check_limits();
@@ -247,7 +247,7 @@ impl<'a> Siege<'a> {
                 self.inject(packet);
             }
             8 => {
-                // The same packet again and again: what holds once must hold many times.
+                // Repeats the packet: limits must hold however often it comes.
                 let times = self.choices.below(120);
                 for turn in 0..times {
                     let packet = self.last.clone();
@@ -389,7 +389,7 @@ impl<'a> Siege<'a> {
         }
     }
 
-    /// A packet that parses, with fields that may mean something to the endpoint.
+    /// A packet that parses, with field values that the endpoint may know.
     fn packet(&mut self) -> Vec<u8> {
         let kind = self.choices.below(18);
         let (msg_id, options) = (self.msg_id(), self.options());
@@ -576,7 +576,7 @@ impl<'a> Siege<'a> {
         }
     }
 
-    /// Something in flight arrives, or does not.
+    /// Delivers or fails something in flight.
     fn travel(&mut self) {
         let count = self.network.flights();
         if count == 0 {
@@ -617,7 +617,7 @@ impl<'a> Siege<'a> {
         context
     }
 
-    /// The application starts an operation with the hostile peer.
+    /// Starts an operation with the hostile peer.
     fn operation(&mut self) {
         let Some(peer) = self.hostile else { return };
         // The application leaves room for its other peers.
@@ -707,7 +707,7 @@ impl<'a> Siege<'a> {
         }
     }
 
-    /// The application posts a receive that the hostile peer's messages may match.
+    /// Posts a receive that the hostile peer's messages may match.
     fn receive(&mut self) {
         if self.dut.usage().inbound >= MAX_OPERATIONS / 8 {
             return;
@@ -727,7 +727,7 @@ impl<'a> Siege<'a> {
             self.multi_contexts.insert(context);
             self.dut.multi_recv(MultiRecvArgs {
                 source,
-                // Each message takes a byte at least.
+                // Each message takes at least a byte.
                 buffer: IoVec::new(UserSlice {
                     address: HOSTILE,
                     length: 64,
@@ -751,7 +751,7 @@ impl<'a> Siege<'a> {
         }
     }
 
-    /// A message in both directions between the endpoint and its honest peer.
+    /// Exchanges messages in both directions between the endpoint and its honest peer.
     fn exchange(&mut self) {
         let number = self.incoming.sent;
         if number == MAX_HONEST {
@@ -808,7 +808,7 @@ impl<'a> Siege<'a> {
         self.outgoing.sent += 1;
     }
 
-    /// Everything in flight arrives, and time passes.
+    /// Delivers everything in flight and lets time pass.
     fn let_pass(&mut self) {
         while self.network.flights() > 0 {
             match self.network.destination(0) {
@@ -896,7 +896,7 @@ impl<'a> Siege<'a> {
                 self.check_message(DUT, number);
                 continue;
             }
-            // 0 are sends to the honest peer, not reported, and peers' writes.
+            // Context 0: sends to the honest peer, which must not fail, and peers' writes.
             assert!(context != 0 || failure.is_none(), "{failure:?}");
             if context == 0 || self.multi_contexts.contains(&context) {
                 continue;
@@ -925,7 +925,7 @@ impl<'a> Siege<'a> {
         }
     }
 
-    /// An honest message arrived, in order of their numbers.
+    /// Checks a message of the honest conversation, in the order of numbers.
     fn check_message(&mut self, host: usize, number: usize) {
         let (conversation, salt) = match host {
             DUT => (&mut self.incoming, 100),
@@ -957,13 +957,13 @@ impl<'a> Siege<'a> {
             usage.assemblies <= usage.held_packets + usage.inbound,
             "{usage:?}"
         );
-        // The hostile queue pair may pose as several peers; what a removed one was owed goes next.
+        // The hostile queue pair may pose as several peers; packets owed to a removed one go with the next call.
         assert!(usage.owed <= PEER_OPERATIONS * 7, "{usage:?}");
         assert!(usage.peers <= 6, "{usage:?}");
     }
 
     fn end(mut self) {
-        // The honest peer's messages arrive although the hostile one is still there.
+        // The honest peer's messages arrive although the hostile peer is still connected.
         for _ in 0..2000 {
             let done = |conversation: &Conversation, sent| conversation.received == sent;
             if done(&self.incoming, self.incoming.sent) && done(&self.outgoing, self.incoming.sent)
@@ -975,7 +975,7 @@ impl<'a> Siege<'a> {
         let received = (self.incoming.received, self.outgoing.received);
         let sent = self.incoming.sent;
         assert_eq!(received, (sent, sent), "{:?}", self.dut.usage());
-        // What is still on its way may introduce its sender once more.
+        // A packet in flight may introduce its sender once more.
         for _ in 0..20 {
             self.let_pass();
         }

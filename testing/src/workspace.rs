@@ -1,11 +1,11 @@
-//! What the workspace has built, and its files: for tests that start or read them.
+//! Built programs and files of the workspace, for tests that start or read them.
 
 use std::path::{Path, PathBuf};
 
-/// A program or library that `cargo build --workspace` puts beside the test programs' directory.
+/// The path of a program or library that `cargo build --workspace` has built.
 ///
 /// # Panics
-/// If it was not built; says how to. A test that is skipped then would be one that cannot fail.
+/// If the file was not built; the message says how to. Skipping the test would hide that it never runs.
 pub fn built(name: &str) -> PathBuf {
     let own = std::env::current_exe().expect("a program knows its path");
     // target/PROFILE/deps/TEST-HASH, or target/PROFILE/examples/NAME
@@ -23,7 +23,7 @@ pub fn built(name: &str) -> PathBuf {
     })
 }
 
-/// The program `efa-emu`.
+/// The path of the program `efa-emu`.
 ///
 /// # Panics
 /// As [`built`].
@@ -31,7 +31,7 @@ pub fn emulator() -> PathBuf {
     built("efa-emu")
 }
 
-/// The directory that the workspace is in.
+/// The directory of the workspace.
 pub fn root() -> &'static Path {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.parent().expect("a package is in the workspace")

@@ -18,13 +18,13 @@ use crate::scenario::Settings;
 
 /// A device together with the memory of the application that uses it.
 pub trait HostNic: PolledNic {
-    /// Makes memory that operations may use. It lives as long as the device.
+    /// Allocates memory that operations may use and that lives as long as the device.
     fn allocate_user(&mut self, length: usize) -> Result<UserSlice, NicError>;
 
-    /// Copies bytes to such memory.
+    /// Copies bytes to this memory.
     fn fill_user(&mut self, address: u64, bytes: &[u8]) -> Result<(), NicError>;
 
-    /// Copies bytes from such memory.
+    /// Copies bytes from this memory.
     fn dump_user(&mut self, source: UserSlice) -> Result<Vec<u8>, NicError>;
 }
 
@@ -49,7 +49,8 @@ pub struct CoreApplication<N: HostNic> {
     peers: HashMap<EndpointIndex, PeerId>,
     /// The buffer of each operation in flight.
     buffers: HashMap<Token, UserSlice>,
-    /// Operations that fill their buffer without saying how far: reads and fetching atomics.
+    /// Operations whose completions state no length, because they fill their whole buffer: reads and
+    /// fetching atomics.
     reads: BTreeSet<Token>,
     regions: HashMap<Token, UserSlice>,
     report_sources: bool,
@@ -93,7 +94,7 @@ pub fn configuration(settings: &Settings) -> EndpointConfig {
 }
 
 impl<N: HostNic> CoreApplication<N> {
-    /// Opens an endpoint on `nic`. `clock` tells the time at each poll; `report_sources` is
+    /// Opens an endpoint on `nic`. `clock` returns the time at each poll; `report_sources` is
     /// libfabric's `FI_SOURCE`.
     pub fn open(
         nic: N,

@@ -1,4 +1,4 @@
-//! Applications: what uses an endpoint on a scenario's behalf.
+//! Applications, which use an endpoint on a scenario's behalf.
 //!
 //! The same requests and outcomes serve stock libfabric ([`stock`]) and the protocol engine
 //! ([`engine`]), in the suite's own process or in another one.
@@ -18,7 +18,7 @@ pub type Token = u64;
 /// An operation, ready to be started. [`Operation::Register`] gives a [`Started::Region`].
 pub type Request = Operation<Remote>;
 
-/// What starting a request gave.
+/// The result of starting a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Started {
     /// A completion will follow, except for injected messages.
@@ -27,7 +27,7 @@ pub enum Started {
     Region(Remote),
 }
 
-/// A finished operation, or something that a peer did to our memory.
+/// A finished operation, or a peer's write with data to our memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
     /// The operation; `None` if a peer caused it.
@@ -38,7 +38,7 @@ pub struct Outcome {
     pub tag: u64,
     /// Remote completion data.
     pub data: Option<u64>,
-    /// Who sent, if the application asked for sources and the peer is in its address vector.
+    /// The sender, if the application asked for sources and the sender is in its address vector.
     pub source: Option<EndpointIndex>,
     /// How it ended.
     pub result: Result<(), Failure>,
@@ -60,13 +60,13 @@ pub struct Failure {
 /// Why a request was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// Resources are short now: poll, then try again.
+    /// Resources are exhausted at the moment: poll, then try again.
     #[error("resources are short: poll, then try again")]
     TryAgain,
-    /// It cannot be started.
+    /// The request cannot be started.
     #[error("{0}")]
     Refused(String),
-    /// What is tested has no such operation.
+    /// The implementation under test has no such operation.
     #[error("{0}")]
     Unsupported(String),
 }
@@ -88,20 +88,20 @@ pub trait Application {
     /// Makes progress and takes completions.
     fn poll(&mut self) -> Result<Vec<Outcome>, RequestError>;
 
-    /// Takes what the endpoint reported outside of any operation, as text.
+    /// Takes the endpoint's reports outside of any operation, as text.
     fn events(&mut self) -> Result<Vec<String>, RequestError>;
 
-    /// The present bytes of memory that [`Request::Register`] registered.
+    /// The current bytes of memory that [`Request::Register`] registered.
     fn region(&mut self, token: Token) -> Result<Vec<u8>, RequestError>;
 
-    /// When progress is due although nothing arrives; `None` if the application looks after its own
+    /// The time at which progress is due even if nothing arrives; `None` if the application keeps its own
     /// time.
     fn next_timeout(&self) -> Option<Instant> {
         None
     }
 }
 
-/// An [`Outcome`] without its bytes: they have been compared with what was expected.
+/// An [`Outcome`] with the result of comparing its bytes, instead of the bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
     /// The operation; `None` if a peer caused it.
@@ -112,7 +112,7 @@ pub struct Report {
     pub tag: u64,
     /// Remote completion data.
     pub data: Option<u64>,
-    /// Who sent.
+    /// The sender.
     pub source: Option<EndpointIndex>,
     /// The error, if the operation failed.
     pub failure: Option<Failure>,

@@ -16,7 +16,7 @@ pub struct StockApplication {
     endpoint: Endpoint,
     peers: HashMap<EndpointIndex, Address>,
     regions: HashMap<Token, RegionId>,
-    /// How many bytes at the end of their buffer atomics fetch.
+    /// The number of bytes that an atomic fetches, at the end of its buffer.
     fetches: HashMap<Token, usize>,
 }
 
@@ -31,7 +31,7 @@ impl From<libfabric::Error> for RequestError {
 }
 
 impl StockApplication {
-    /// Takes an open endpoint.
+    /// An application that uses an open endpoint.
     pub fn new(endpoint: Endpoint) -> Self {
         StockApplication {
             endpoint,
@@ -211,7 +211,7 @@ impl Application for StockApplication {
                 let operands = completion.buffer.len().saturating_sub(length);
                 completion.buffer.drain(..operands);
             }
-            // A read's completion does not say how long it was: it is always whole.
+            // A read's completion states no length: it always fills the buffer.
             let is_read = completion.flags & ffi::FI_READ != 0 || fetched.is_some();
             let length = if is_read {
                 completion.buffer.len()

@@ -8,7 +8,7 @@ use super::{Application, Report, Request, RequestError, Started, Token};
 use crate::operation::pattern::{self, Difference};
 use crate::operation::{EndpointIndex, Payload};
 
-/// An application that compares what arrives with what should, in this process or another.
+/// An application, in this process or another, that compares the arriving bytes with the expected ones.
 pub trait Subject {
     /// The endpoint's raw address.
     fn address(&self) -> Result<Vec<u8>, RequestError>;
@@ -24,7 +24,7 @@ pub trait Subject {
         seed: Option<u64>,
     ) -> Result<Started, RequestError>;
 
-    /// Compares memory that operation `token` registered with a message; the result is the first
+    /// Compares memory that operation `token` registered with a message, and returns the first
     /// difference.
     fn check(
         &mut self,
@@ -36,10 +36,10 @@ pub trait Subject {
     /// Makes progress once and takes completions.
     fn poll(&mut self) -> Result<Vec<Report>, RequestError>;
 
-    /// Takes what the endpoint reported outside of any operation.
+    /// Takes the endpoint's reports outside of any operation.
     fn events(&mut self) -> Result<Vec<String>, RequestError>;
 
-    /// When progress is due although nothing arrives.
+    /// The time at which progress is due even if nothing arrives.
     fn next_timeout(&self) -> Option<Instant>;
 }
 
@@ -50,7 +50,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// Takes an application.
+    /// An endpoint that this application plays.
     pub fn new(application: Box<dyn Application>) -> Self {
         Local {
             application,
@@ -63,7 +63,7 @@ impl Local {
         self.application.remove(peer)
     }
 
-    /// The present bytes of memory that operation `token` registered.
+    /// The current bytes of memory that operation `token` registered.
     pub fn dump(&mut self, token: Token) -> Result<Vec<u8>, RequestError> {
         self.application.region(token)
     }

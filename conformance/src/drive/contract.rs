@@ -345,7 +345,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// How an endpoint is opened.
+/// The parameters with which an endpoint is opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Opening {
     /// The version of the programming interface that the application asks for.
@@ -356,12 +356,12 @@ pub struct Opening {
     pub register_local: bool,
     /// The largest message in bytes, if the application promises one.
     pub max_message: Option<usize>,
-    /// What an implementation that can be set to it chooses by.
+    /// Settings for the choice of subprotocols, for implementations that have them.
     pub settings: Settings,
 }
 
 impl Opening {
-    /// Whether the application asks for `capability`.
+    /// Returns whether the application asks for `capability`.
     pub fn has(&self, capability: Capability) -> bool {
         self.capabilities.contains(&capability)
     }
@@ -411,7 +411,7 @@ impl Value for Version {
     }
 }
 
-/// Which family of libfabric's atomic calls.
+/// The family of libfabric's atomic calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtomicCall {
     /// `fi_atomic`.
@@ -522,7 +522,7 @@ impl Command {
         }
     }
 
-    /// How a [`Command::Open`] opens; the command itself if it is another.
+    /// Returns the parameters of a [`Command::Open`], or the command itself if it is another one.
     pub fn opening(self) -> Result<Opening, Command> {
         match self {
             Command::Open {
@@ -558,7 +558,7 @@ impl Command {
         }
     }
 
-    /// Starts an operation; `seed` names the message that it must deliver.
+    /// The command that starts an operation; `seed` names the message that the operation must deliver.
     pub fn start(id: Token, request: &Request, seed: Option<u64>) -> Self {
         match *request {
             Request::Recv { length, from, tag } => Command::Recv {
@@ -654,7 +654,7 @@ impl Command {
         }
     }
 
-    /// Compares memory that operation `id` registered with a message.
+    /// The command that compares memory, which operation `id` registered, with a message.
     pub fn check(id: Token, offset: usize, payload: Payload) -> Self {
         let Payload { length, seed } = payload;
         Command::Check {
@@ -665,8 +665,8 @@ impl Command {
         }
     }
 
-    /// The operation that a command starts, its name, and the seed of what it must deliver; the
-    /// command itself if it starts none, or one that there is not.
+    /// Returns the operation that a command starts, its name, and the seed of the message that it must
+    /// deliver, or the command itself if it starts no operation or an unknown one.
     pub fn operation(self) -> Result<(Token, Request, Option<u64>), Command> {
         Ok(match self {
             Command::Recv {
@@ -819,7 +819,7 @@ fn difference(
     reason = "an event is handed back, it is no error"
 )]
 impl Event {
-    /// What comparing memory gave.
+    /// The event for the result of comparing memory.
     pub fn checked(found: Option<Difference>) -> Self {
         let (differs_at, found, expected) = keys_of(found);
         Event::Checked {
@@ -829,7 +829,7 @@ impl Event {
         }
     }
 
-    /// The difference that an [`Event::Checked`] names; the event itself if it is another.
+    /// Returns the difference in an [`Event::Checked`], or the event itself if it is another one.
     pub fn difference(self) -> Result<Option<Difference>, Event> {
         match self {
             Event::Checked {
@@ -841,7 +841,7 @@ impl Event {
         }
     }
 
-    /// What starting an operation gave.
+    /// The event for a started operation.
     pub fn started(started: Started) -> Self {
         match started {
             Started::Operation => Event::Started {},
@@ -852,7 +852,7 @@ impl Event {
         }
     }
 
-    /// What starting an operation gave, if this event says so; the event itself if it is another.
+    /// Returns what the start of an operation gave, or the event itself if it does not say so.
     pub fn into_started(self) -> Result<Started, Event> {
         match self {
             Event::Started {} => Ok(Started::Operation),
@@ -861,7 +861,7 @@ impl Event {
         }
     }
 
-    /// A finished operation.
+    /// The event for a finished operation.
     pub fn completed(report: Report) -> Self {
         let (differs_at, found, expected) = keys_of(report.difference);
         let failure = report.failure;
@@ -892,7 +892,7 @@ impl Event {
         }
     }
 
-    /// The finished operation of an [`Event::Completed`]; the event itself if it is another.
+    /// Returns the finished operation of an [`Event::Completed`], or the event itself if it is another one.
     pub fn into_report(self) -> Result<Report, Event> {
         match self {
             Event::Completed {

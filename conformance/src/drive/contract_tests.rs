@@ -1,4 +1,4 @@
-//! Lines as they are written, and what they stand for.
+//! Lines as text, and their parsed form.
 
 use proptest::prelude::*;
 

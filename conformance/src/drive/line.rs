@@ -1,37 +1,37 @@
 //! Lines of the driver protocol: a word, then `key=value` pairs, separated by single spaces.
 //!
-//! A value holds no space: in it `%XX` stands for the byte with that hexadecimal number. Only the key
-//! `text` is different: it is the last of its line and its value is the rest of the line as it is.
+//! A value contains no space: `%XX` in it stands for the byte with that hexadecimal number. The key `text`
+//! is an exception: it is the last of its line, and its value is the rest of the line without escapes.
 
 use std::fmt::Write as _;
 
-/// Why a line cannot be understood.
+/// Why a line cannot be parsed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LineError {
     /// The line does not begin with a known word.
     #[error("no line begins with `{word}`; known are {known}")]
     Word {
-        /// What it begins with.
+        /// The word that it begins with.
         word: String,
-        /// What it may begin with.
+        /// The known words.
         known: String,
     },
-    /// Something in it is not `key=value`.
+    /// A part of the line is not `key=value`.
     #[error("`{token}` in a `{word}` line is not of the form key=value")]
     Token {
         /// The line's word.
         word: &'static str,
-        /// What is there instead.
+        /// The part.
         token: String,
     },
-    /// A key does not belong there, or is there twice.
+    /// A key does not belong in this line, or occurs twice.
     #[error("`{key}` is no key of a `{word}` line, or is there twice; its keys are {known}")]
     Key {
         /// The line's word.
         word: &'static str,
         /// The key.
         key: String,
-        /// What it may have.
+        /// The keys of such a line.
         known: String,
     },
     /// A key is missing.
@@ -51,7 +51,7 @@ pub enum LineError {
         key: &'static str,
         /// Its value.
         value: String,
-        /// What it should be.
+        /// The expected kind of value.
         kind: &'static str,
     },
 }
@@ -59,32 +59,32 @@ pub enum LineError {
 /// One key of a line.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
-    /// How it is written.
+    /// Its name in the line.
     pub name: &'static str,
-    /// What its value is.
+    /// The kind of its value, in words.
     pub kind: &'static str,
-    /// Whether it is always there.
+    /// Whether the line always has it.
     pub required: bool,
-    /// What it means.
+    /// Its meaning.
     pub meaning: &'static str,
 }
 
 /// One kind of line.
 #[derive(Clone, Copy, Debug)]
 pub struct Form {
-    /// What it begins with.
+    /// The word that it begins with.
     pub word: &'static str,
-    /// What it means.
+    /// Its meaning.
     pub meaning: &'static str,
-    /// A line of it.
+    /// An example of such a line.
     pub example: &'static str,
     /// Its keys, in the order in which they are written.
     pub keys: &'static [Key],
 }
 
-/// Something that is written as a value.
+/// A type that is written as the value of a key.
 pub trait Value: Sized {
-    /// What it is, in words.
+    /// The kind of value, in words.
     const KIND: &'static str;
 
     /// The value, without spaces.
@@ -94,11 +94,11 @@ pub trait Value: Sized {
     fn read(text: &str) -> Option<Self>;
 }
 
-/// A member of a line: a value, or one that may be missing.
+/// A member of a line: a required or an optional value.
 pub trait Member: Sized {
-    /// What it is, in words.
+    /// The kind of value, in words.
     const KIND: &'static str;
-    /// Whether it is always there.
+    /// Whether the line always has it.
     const REQUIRED: bool;
 
     /// The value, if there is one.
@@ -135,7 +135,7 @@ impl<T: Value> Member for Option<T> {
     }
 }
 
-/// `yes`, or not there at all.
+/// `yes`; a line without the key means false.
 impl Member for bool {
     const KIND: &'static str = "`yes`";
     const REQUIRED: bool = false;
@@ -163,7 +163,7 @@ impl Value for Yes {
     }
 }
 
-/// Reads a number as C's `strtoull(text, NULL, 0)` does, apart from octal ones.
+/// Reads a number as C's `strtoull(text, NULL, 0)` does, except that no number is octal.
 fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -194,7 +194,7 @@ numbers! {
     usize, "a number"
 }
 
-/// A number that people know in hexadecimal.
+/// A number that is written in hexadecimal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hex(pub u64);
 
@@ -274,7 +274,7 @@ impl Value for String {
 /// The key whose value is the rest of the line.
 const TEXT: &str = "text";
 
-/// Free text, as it is up to the end of the line.
+/// Free text up to the end of the line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Text(pub String);
 
@@ -282,7 +282,7 @@ impl Value for Text {
     const KIND: &'static str = "the rest of the line";
 
     fn show(&self) -> String {
-        // A line has one end.
+        // A line end would end the text.
         self.0.replace(['\n', '\r'], " ")
     }
 
@@ -304,7 +304,7 @@ pub struct Pairs<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    /// Divides what follows a line's word.
+    /// Splits the rest of a line after its word.
     pub(super) fn of(word: &'static str, rest: &'a str) -> Result<Self, LineError> {
         let mut pairs = Vec::new();
         let mut rest = rest.trim_ascii();
@@ -338,7 +338,7 @@ impl<'a> Pairs<'a> {
         })
     }
 
-    /// An error if something was not read.
+    /// Returns an error if a pair was not read.
     pub(super) fn end(self, known: &[&str]) -> Result<(), LineError> {
         let Some((key, _)) = self.pairs.first() else {
             return Ok(());
@@ -361,8 +361,8 @@ pub(super) fn push(line: &mut String, key: &str, member: &impl Member) {
     }
 }
 
-/// Declares the lines that one side says: an enumeration, how it is written and read, and the table of
-/// its forms. Documentation of variants and members becomes the meaning in the table.
+/// Declares the lines of one side: an enumeration, its writing and parsing, and the table of its forms. The
+/// documentation of variants and members becomes the meaning in the table.
 macro_rules! lines {
     (
         $(#[$attribute:meta])*

@@ -1,4 +1,4 @@
-//! The driver protocol: how a program of anybody's plays an endpoint of a scenario.
+//! The driver protocol, by which any program can play an endpoint of a scenario.
 //!
 //! The suite starts the program and writes a [`Command`] per line to its standard input; the program
 //! writes an [`Event`] per line to its standard output. `docs/driver.md` is the contract for those who
@@ -12,7 +12,7 @@ pub mod serve;
 pub use contract::{Command, Event, Identity, Opening, Switch};
 pub use line::{Bytes, Hex, LineError, Text};
 
-/// The version of the protocol that is spoken here.
+/// The version of the protocol.
 pub const VERSION: u32 = 1;
 
 /// No command is longer than this many bytes, its end included.

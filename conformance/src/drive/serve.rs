@@ -1,8 +1,7 @@
-//! A program that is driven: our own side of the driver protocol, over stock libfabric or the protocol
-//! engine.
+//! Our own driven program: the driver protocol over stock libfabric or the protocol engine.
 //!
-//! It makes progress only when told to, so that whoever drives decides what happens in which order. It
-//! ends with its input, at the latest 20 s after it.
+//! The program makes progress only on command, so that the driver determines the order of events. It ends
+//! at most 20 s after the end of its input.
 
 use std::io::{self, BufRead, Write};
 use std::path::Path;
@@ -23,13 +22,13 @@ use crate::libfabric::{self, Library};
 use crate::operation::Payload;
 use crate::scenario::Capability;
 
-/// How long an endpoint may take to close after the input has ended. Stock libfabric waits in
-/// `fi_close` for what is outstanding, for ever if a staged fault withholds it.
+/// How long an endpoint may take to close after the end of the input. Stock libfabric's `fi_close` waits for
+/// outstanding completions, forever if a staged fault withholds one.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What is driven.
+/// An implementation that can be driven.
 pub trait Implementation {
-    /// What it is.
+    /// Its name, release and file.
     fn identity(&self) -> Identity;
 
     /// Opens an endpoint on the first EFA device.
@@ -79,10 +78,10 @@ impl Implementation for Stock {
 pub struct Engine;
 
 impl Engine {
-    /// What it is called in results.
+    /// Its name in results.
     pub const NAME: &'static str = "efa-core";
 
-    /// What it is.
+    /// Its name and release.
     pub fn identity() -> Identity {
         Identity {
             name: Self::NAME.into(),
@@ -117,7 +116,7 @@ impl Implementation for Engine {
     }
 }
 
-/// Answers commands until the input ends. Ends the whole process with status 1 if the driver is still
+/// Carries out commands until the input ends. Ends the process with status 1 if the implementation is still
 /// busy 20 s later.
 pub fn serve(
     implementation: &mut dyn Implementation,
@@ -125,7 +124,7 @@ pub fn serve(
     mut output: impl Write,
 ) -> io::Result<()> {
     let (sender, commands) = channel();
-    // Reading blocks, progress must not: the reader is a thread of its own and ends with the input.
+    // Reading blocks, and progress must not wait for it: the reader is a thread, which ends with the input.
     thread::spawn(move || {
         for line in input.lines() {
             let Ok(line) = line else { break };
@@ -177,7 +176,7 @@ struct Driver<'a> {
 }
 
 impl Driver<'_> {
-    /// Waits for a command, making progress meanwhile if told to.
+    /// Waits for a command, and makes progress meanwhile after `progress`.
     fn next_line(
         &mut self,
         commands: &Receiver<String>,
@@ -193,7 +192,7 @@ impl Driver<'_> {
                 Err(TryRecvError::Empty) => {}
             }
             if !self.progress(output)? {
-                // Nothing happened: leave the processor to the other side.
+                // Nothing completed: leave the processor to the peer.
                 match commands.recv_timeout(Duration::from_micros(50)) {
                     Ok(line) => return Ok(Some(line)),
                     Err(RecvTimeoutError::Disconnected) => return Ok(None),
@@ -241,7 +240,7 @@ impl Driver<'_> {
                 Ok(Event::Done {})
             }
             Command::Pause {} => {
-                // What completed before the pause is reported before it.
+                // Operations that completed before the pause are reported before its answer.
                 while self.progressing && self.progress(output)? {}
                 self.progressing = false;
                 Ok(Event::Done {})

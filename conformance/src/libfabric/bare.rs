@@ -1,5 +1,5 @@
-//! Tagged messages without any bookkeeping of ours, for measurements: nothing is allocated, looked up
-//! or copied around the library's own calls.
+//! Tagged messages for measurements, without bookkeeping: nothing is allocated, looked up or copied around
+//! the library's calls.
 
 use std::ffi::c_void;
 
@@ -15,7 +15,7 @@ pub struct BareBuffer {
 }
 
 impl Endpoint {
-    /// Makes and registers memory of zeros.
+    /// Allocates and registers zeroed memory.
     pub fn bare_buffer(&self, length: usize) -> Result<BareBuffer, Error> {
         let memory = Box::into_raw(vec![0; length].into_boxed_slice());
         let access = ffi::FI_SEND | ffi::FI_RECV | ffi::FI_REMOTE_READ;
@@ -34,10 +34,10 @@ impl Endpoint {
         }
     }
 
-    /// Starts to send `length` bytes of a buffer. Returns whether there was room.
+    /// Starts to send `length` bytes of a buffer. Returns whether the provider had room.
     ///
     /// # Safety
-    /// The buffer is of this endpoint, is at least so long, and is kept until the completion.
+    /// The buffer is of this endpoint, has at least `length` bytes, and is kept until the completion.
     pub unsafe fn bare_send(
         &self,
         buffer: &BareBuffer,
@@ -63,7 +63,7 @@ impl Endpoint {
         self.had_room("fi_tsend", result)
     }
 
-    /// Posts a receive of `length` bytes. Returns whether there was room.
+    /// Posts a receive of `length` bytes. Returns whether the provider had room.
     ///
     /// # Safety
     /// As for [`Endpoint::bare_send`].
@@ -98,9 +98,9 @@ impl Endpoint {
         self.library.check(call, result).map(|()| true)
     }
 
-    /// Makes progress and takes up to so many completions as `entries` has room for.
+    /// Makes progress and takes at most as many completions as `entries` has room for.
     pub fn bare_poll(&self, entries: &mut [ffi::fi_cq_tagged_entry]) -> Result<usize, Error> {
-        // SAFETY: the queue is open and of the tagged format, and so many entries have room.
+        // SAFETY: the queue is open and of the tagged format, and `entries` has the stated length.
         let count = unsafe {
             let read = entry!((*self.cq).ops, ffi::fi_ops_cq, read)?;
             read(self.cq, entries.as_mut_ptr().cast(), entries.len())

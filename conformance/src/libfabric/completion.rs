@@ -1,4 +1,4 @@
-//! Reading completions and events; this is also what makes the provider progress.
+//! Reading completions and events, by which the provider also makes progress.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -10,7 +10,7 @@ use super::{Error, Token, ffi};
 /// One finished operation.
 #[derive(Debug)]
 pub struct Completion {
-    /// The operation's name; `None` for what a peer did to our memory.
+    /// The operation's name; `None` for a peer's write to our memory.
     pub token: Option<Token>,
     /// The operation's buffer.
     pub buffer: Vec<u8>,
@@ -22,7 +22,7 @@ pub struct Completion {
     pub tag: u64,
     /// Remote completion data, if the peer sent any.
     pub data: Option<u64>,
-    /// Who sent the message, if the endpoint asked for sources and the peer is known.
+    /// The sender, if the endpoint asked for sources and the sender is known.
     pub source: Option<Address>,
     /// How it ended.
     pub result: Result<(), Failure>,
@@ -42,7 +42,7 @@ pub struct Failure {
 }
 
 impl Endpoint {
-    /// Makes progress and returns one completion if there is one.
+    /// Makes progress and returns a completion, if one is available.
     pub fn poll(&mut self) -> Result<Option<Completion>, Error> {
         // SAFETY: a structure of plain numbers and pointers, for which zero is a value.
         let mut entry: ffi::fi_cq_tagged_entry = unsafe { std::mem::zeroed() };
@@ -111,9 +111,8 @@ impl Endpoint {
         })
     }
 
-    /// The operation that a completion's context names, its buffer, and how many bytes of the prefix
-    /// its length counts. Contexts that are not ours (a peer's write to our memory has none) name no
-    /// operation.
+    /// Returns the operation that a completion's context names, its buffer, and how many bytes of the
+    /// prefix its length includes. The completion of a peer's write to our memory has no context of ours.
     fn take(&mut self, context: *mut c_void) -> (Option<Token>, Vec<u8>, usize) {
         let key = context as usize;
         match self.pending.remove(&key) {
@@ -127,12 +126,12 @@ impl Endpoint {
         }
     }
 
-    /// Operations that have not completed.
+    /// The number of operations that have not completed.
     pub fn outstanding(&self) -> usize {
         self.pending.len()
     }
 
-    /// The next error that the provider reported outside of any operation, if there is one.
+    /// Takes the next error that the provider reported outside of any operation.
     pub fn poll_event(&mut self) -> Result<Option<Failure>, Error> {
         let mut event = 0;
         let mut bytes = [0_u8; 256];
@@ -172,7 +171,7 @@ impl Endpoint {
     }
 }
 
-/// Asks the provider for its text on an error, which may be the buffer or a string of its own.
+/// Asks the provider for its text on an error, which is either in the buffer or a string of its own.
 fn provider_text(call: impl FnOnce(*mut c_char, usize) -> *const c_char) -> Option<String> {
     let mut buffer = [0 as c_char; 256];
     let text = call(buffer.as_mut_ptr(), buffer.len() - 1);

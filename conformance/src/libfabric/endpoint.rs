@@ -1,4 +1,4 @@
-//! Opening and closing an endpoint with everything around it.
+//! Opening and closing an endpoint with its queues, domain and address vector.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
@@ -9,7 +9,7 @@ use super::library::entry;
 use super::operation::Pending;
 use super::{Error, Library, Version, ffi};
 
-/// What to ask of the library.
+/// The requirements of an endpoint.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The provider, by libfabric's name. The suite tests [`Settings::EFA`]; its own tests also use
@@ -23,11 +23,11 @@ pub struct Settings {
     /// Register every buffer before it is used (`FI_MR_LOCAL`), instead of leaving that to the
     /// provider.
     pub register_local: bool,
-    /// The application promises to send and receive no message above this many bytes, and leaves the
-    /// provider a prefix before each if it is to. From this, the EFA provider of 1.11 to 2.5 concludes
-    /// that it may receive into the application's buffers, if that fits into a packet, buffers are
-    /// registered ([`Settings::register_local`]), and nothing tagged, directed, atomic or ordered is
-    /// asked for. `None`: messages of any size.
+    /// The application promises to send and receive no message above this many bytes, in no order, and
+    /// leaves room for a prefix before each if the provider needs one. The EFA provider of 1.11 to 2.5
+    /// then receives into the application's buffers if such a message fits into a packet, buffers are
+    /// registered ([`Settings::register_local`]), and neither tagged messages, directed receives nor atomics
+    /// are asked for. `None`: messages of any size.
     pub max_message: Option<usize>,
 }
 
@@ -40,7 +40,7 @@ impl Settings {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Address(pub(super) ffi::fi_addr_t);
 
-/// Memory that peers may reach.
+/// Memory that peers may access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RegionId(u64);
 
@@ -54,22 +54,22 @@ const FIRST_WITHOUT_PREFIX: Version = Version {
     major: 1,
     minor: 22,
 };
-/// It counts the prefix as part of the message that follows it: it sends and posts as many bytes, and
-/// so reaches beyond the end of the buffer. Completions of receives never count the prefix.
+/// The release that counts the prefix as part of the message that follows it: it sends and posts as many
+/// bytes more, and so reaches beyond the end of the buffer. Completions of receives never count the prefix.
 const PREFIX_TWICE: Version = Version {
     major: 1,
     minor: 11,
 };
 
-/// Memory around each message that is the provider's.
+/// Memory around each message that belongs to the provider.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Margin {
-    /// Bytes in front, which count as part of the buffer.
+    /// Bytes in front of the message, which count as part of the buffer.
     pub(super) prefix: usize,
-    /// Bytes behind, which do not.
+    /// Bytes behind the message, which do not count.
     pub(super) behind: usize,
-    /// How much of the prefix completions of receives count as received, if the packet arrived in the
-    /// buffer; of messages that were copied there, nothing.
+    /// How many bytes of the prefix a receive's completion counts as received if the packet arrived in the
+    /// buffer. If the message was copied there, its completion counts none.
     pub(super) counted: usize,
 }
 
@@ -104,7 +104,7 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// Completions that the queue holds.
+    /// The number of completions that the queue holds.
     const QUEUE_SIZE: usize = 4096;
 
     /// Opens and enables an endpoint on the first EFA device.
@@ -146,7 +146,7 @@ impl Endpoint {
             mr_mode |= ffi::FI_MR_LOCAL;
         }
         let mut mode = ffi::FI_CONTEXT | ffi::FI_CONTEXT2;
-        // Later releases receive into the application's buffers without it.
+        // Later releases receive into the application's buffers without a prefix.
         if settings.max_message.is_some() && self.library.version() < FIRST_WITHOUT_PREFIX {
             mode |= ffi::FI_MSG_PREFIX;
         }
@@ -184,7 +184,7 @@ impl Endpoint {
                 text: self.library.describe(-result),
             });
         }
-        // SAFETY: a copy of one entry, so that the others can be freed.
+        // SAFETY: `chosen` is an entry of the library's list. The copy lets the others be freed.
         let only = unsafe { (functions.dupinfo)(chosen) };
         // SAFETY: the list came from `fi_getinfo` and `chosen` is not used any more.
         unsafe { (functions.freeinfo)(self.info) };
@@ -202,8 +202,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Lowers what the endpoint is opened with, as applications may, to messages of up to `size` bytes
-    /// in no particular order.
+    /// Lowers the limits with which the endpoint is opened, as applications may, to messages of up to `size`
+    /// bytes in no order.
     fn promise(&mut self, size: usize) {
         // SAFETY: `info` is a valid structure with its attributes, and nobody else has it.
         unsafe {
@@ -221,8 +221,8 @@ impl Endpoint {
         }
     }
 
-    /// The first entry that speaks the RDM protocol. Releases from 2.1 on also list the fabric
-    /// `efa-direct`, which is the bare device.
+    /// Returns the first entry that speaks the RDM protocol. Releases from 2.1 on also list the fabric
+    /// `efa-direct`, the device without the protocol.
     fn choose(&self) -> *mut ffi::fi_info {
         let mut info = self.info;
         while !info.is_null() {
@@ -356,9 +356,9 @@ impl Endpoint {
         unsafe { (*(*self.info).tx_attr).inject_size }
     }
 
-    /// Puts a peer's raw address into the address vector.
+    /// Inserts a peer's raw address into the address vector.
     pub fn insert(&mut self, raw: &[u8]) -> Result<Address, Error> {
-        // The library reads as many bytes as its provider's addresses have, whatever it is given.
+        // The library reads as many bytes as its provider's addresses have, even if `raw` is shorter.
         let mut padded = [0_u8; 256];
         let Some(target) = padded.get_mut(..raw.len()) else {
             return Err(Error::Usage(format!(
@@ -398,7 +398,7 @@ impl Endpoint {
         self.library.check("fi_av_remove", result as isize)
     }
 
-    /// Registers memory; `access` is made of `FI_SEND`, `FI_RECV`, `FI_READ`, `FI_WRITE`,
+    /// Registers memory; `access` consists of the bits `FI_SEND`, `FI_RECV`, `FI_READ`, `FI_WRITE`,
     /// `FI_REMOTE_READ` and `FI_REMOTE_WRITE`.
     pub(super) fn register_raw(
         &self,
@@ -425,7 +425,7 @@ impl Endpoint {
         Ok(mr)
     }
 
-    /// Registers memory that peers may read or write; the endpoint keeps it until it is closed.
+    /// Registers memory that peers may read or write. The endpoint keeps the memory until it is closed.
     pub fn register(&mut self, memory: Vec<u8>, access: u64) -> Result<RegionId, Error> {
         let memory = Box::into_raw(memory.into_boxed_slice());
         let mr = match self.register_raw(memory, access) {
@@ -446,7 +446,7 @@ impl Endpoint {
         &self.regions[&id.0]
     }
 
-    /// A region's address and key, as a peer needs them.
+    /// Returns a region's address and key, as a peer needs them.
     pub fn region_location(&self, id: RegionId) -> (u64, u64) {
         let region = self.region(id);
         // SAFETY: regions are open as long as the endpoint.
@@ -458,12 +458,12 @@ impl Endpoint {
         (address, key)
     }
 
-    /// A copy of a region's bytes at this moment.
+    /// Returns a copy of a region's current bytes.
     pub fn region_bytes(&self, id: RegionId) -> Vec<u8> {
         let region = self.region(id);
         let mut bytes = vec![0; region.memory.len()];
-        // SAFETY: the region's memory lives as long as the endpoint. A peer may write to it at any
-        // time; a raw copy of bytes makes no promise about which of its bytes are seen.
+        // SAFETY: the region's memory lives as long as the endpoint. A peer may write to it at any time;
+        // any mixture of old and new bytes is acceptable here.
         unsafe {
             ptr::copy_nonoverlapping(
                 region.memory.cast::<u8>().cast_const(),
@@ -475,7 +475,7 @@ impl Endpoint {
     }
 }
 
-/// Closes an object; null is none.
+/// Closes an object; does nothing with null.
 ///
 /// # Safety
 /// `object` is null or an open object of the library that nothing uses any more.

@@ -1,11 +1,10 @@
 //! The part of libfabric's C interface that the suite uses, laid out by hand.
 //!
-//! libfabric is loaded at run time, so nothing here is linked. Almost all of its functions are not
-//! symbols but entries of operation tables that hang off each object. A table starts with its own
-//! size in bytes: an entry exists only if the size covers it, which is how one set of declarations
-//! serves every release from 1.11 to 2.x. Structures are those of the releases' common beginning:
-//! later releases appended members and never moved one. Structures that the library fills in for us
-//! (`fi_cq_err_entry`) reserve room for members appended since.
+//! libfabric is loaded at run time, so nothing here is linked. Few of its functions are symbols; most are
+//! entries of operation tables, to which each object points. A table starts with its own size in bytes, and
+//! an entry exists only if the size covers it. So one set of declarations serves every release from 1.11 to
+//! 2.x. Structures have the members that all these releases share: later releases appended members and never
+//! moved one. Structures that the library fills in (`fi_cq_err_entry`) reserve room for appended members.
 //!
 //! The layouts are compared with the installed C headers by `tests/libfabric_layout.rs`.
 
@@ -24,7 +23,7 @@ use std::ffi::{c_char, c_int, c_void};
 pub type fi_addr_t = u64;
 /// No particular peer.
 pub const FI_ADDR_UNSPEC: fi_addr_t = u64::MAX;
-/// What an operation's context points to: the library's until the completion.
+/// The target of an operation's context pointer. It belongs to the library until the completion.
 pub type fi_context2 = [*mut c_void; 8];
 
 pub const FI_MSG: u64 = 1 << 1;
@@ -371,7 +370,7 @@ pub struct fid_ep {
     pub atomic: *const fi_ops_atomic,
 }
 
-/// An entry that the suite never calls.
+/// A table entry that the suite never calls.
 type unused = Option<unsafe extern "C" fn()>;
 
 #[repr(C)]
@@ -712,7 +711,7 @@ pub type fi_getinfo_t = unsafe extern "C" fn(
 ) -> c_int;
 /// `fi_freeinfo(3)`.
 pub type fi_freeinfo_t = unsafe extern "C" fn(*mut fi_info);
-/// `fi_dupinfo(3)`; of NULL it makes an empty structure, which is `fi_allocinfo`.
+/// `fi_dupinfo(3)`; for NULL it creates an empty structure, as `fi_allocinfo` does.
 pub type fi_dupinfo_t = unsafe extern "C" fn(*const fi_info) -> *mut fi_info;
 /// `fi_fabric(3)`.
 pub type fi_fabric_t =
@@ -723,5 +722,5 @@ pub type fi_version_t = unsafe extern "C" fn() -> u32;
 pub type fi_strerror_t = unsafe extern "C" fn(c_int) -> *const c_char;
 /// `fi_tostr`.
 pub type fi_tostr_t = unsafe extern "C" fn(*const c_void, c_int) -> *const c_char;
-/// `enum fi_type`: the release with all its numbers; the data is not looked at.
+/// `enum fi_type`: the release with all its numbers; `fi_tostr` ignores the data.
 pub const FI_TYPE_VERSION: c_int = 18;

@@ -21,7 +21,7 @@ pub(super) struct Functions {
     strerror: ffi::fi_strerror_t,
     tostr: ffi::fi_tostr_t,
     path: PathBuf,
-    /// Keeps the code above mapped.
+    /// Keeps the code of the functions mapped.
     _library: libloading::Library,
 }
 
@@ -31,7 +31,7 @@ impl Library {
 
     /// Loads the library at `path`, or by `path` as a name if it has no slash.
     pub fn load(path: &Path) -> Result<Self, Error> {
-        // What the loader says is behind the error that `libloading` makes of it.
+        // The loader's message is the source of `libloading`'s error.
         let failed = |error: libloading::Error| Error::Load {
             path: path.to_owned(),
             reason: match std::error::Error::source(&error) {
@@ -68,7 +68,7 @@ impl Library {
 
     /// The library's release with all its numbers, such as `1.17.0`.
     pub fn release(&self) -> String {
-        // SAFETY: for this type the data is not looked at; the result is null or a string that lives
+        // SAFETY: for this type the function ignores the data; the result is null or a string that lives
         // until the next call of this thread.
         let text = unsafe {
             let text = (self.0.tostr)(std::ptr::null(), ffi::FI_TYPE_VERSION);
@@ -77,10 +77,10 @@ impl Library {
         text.unwrap_or_else(|| self.version().to_string())
     }
 
-    /// The file that was loaded, or what was asked for if the dynamic linker does not tell.
+    /// The loaded file, or the requested name if the dynamic linker does not know the file.
     pub fn file(&self) -> PathBuf {
         let code: *const std::ffi::c_void = self.0.getinfo as *const _;
-        // SAFETY: the structure is made of pointers, for which zero is a value; `dladdr` fills it in
+        // SAFETY: the structure consists of pointers, for which zero is a value; `dladdr` fills it in
         // for any address, and the name lives as long as the library is mapped.
         let name = unsafe {
             let mut info: libc::Dl_info = std::mem::zeroed();

@@ -1,9 +1,9 @@
 //! Stock libfabric, loaded at run time from any path.
 //!
-//! [`ffi`] declares the C interface; [`Library`] and [`Endpoint`] wrap what the suite needs of it: one
-//! reliable-datagram endpoint of the EFA provider with its queues and address vector. Buffers are
-//! handed over by value and come back with their completions, so that no caller can touch memory that
-//! the library still uses.
+//! [`ffi`] declares the C interface. [`Library`] and [`Endpoint`] wrap the part that the suite needs: one
+//! reliable-datagram endpoint of the EFA provider with its queues and address vector. Buffers are passed
+//! by value and returned with their completions, so that no caller can touch memory that the library still
+//! uses.
 
 mod bare;
 mod completion;
@@ -39,12 +39,12 @@ impl Version {
         minor: 11,
     };
 
-    /// As libfabric encodes it: major number in the upper half.
+    /// libfabric's encoding: the major number is in the upper half.
     pub const fn to_raw(self) -> u32 {
         (self.major as u32) << 16 | self.minor as u32
     }
 
-    /// From libfabric's encoding.
+    /// The version of libfabric's encoding.
     pub const fn from_raw(raw: u32) -> Self {
         Version {
             major: (raw >> 16) as u16,
@@ -81,7 +81,7 @@ pub enum Error {
     /// The library could not be loaded, or lacks a symbol.
     #[error("cannot load libfabric from {path}: {reason}; name the library with --libfabric PATH")]
     Load {
-        /// What was to be loaded.
+        /// The requested library.
         path: PathBuf,
         /// The loader's message.
         reason: String,
@@ -117,7 +117,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same call may succeed after completions were read.
+    /// Returns whether the same call may succeed after completions were read.
     pub fn is_try_again(&self) -> bool {
         matches!(self, Error::Call { code, .. } if *code == libc::EAGAIN)
     }

@@ -7,11 +7,11 @@ use super::endpoint::{Address, Endpoint, Margin, close};
 use super::library::entry;
 use super::{Error, ffi};
 
-/// The caller's name for an operation; it comes back in the completion.
+/// The caller's name for an operation, which the completion returns.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Token(pub u64);
 
-/// Where and how to send.
+/// The receiver of a message, its tag and its completion data.
 #[derive(Clone, Copy, Debug)]
 pub struct Destination {
     /// The peer.
@@ -33,29 +33,30 @@ pub struct RemoteMemory {
     pub key: u64,
 }
 
-/// An operation that the library has and that has not completed.
+/// An outstanding operation.
 ///
-/// The context and the memory are raw because the library holds pointers to both meanwhile.
+/// The context and the memory are raw pointers, because the library holds pointers to both until the
+/// completion.
 pub(super) struct Pending {
     pub(super) token: Token,
     memory: *mut [u8],
-    /// What of it is not the operation's.
+    /// The parts of the memory around the operation's bytes.
     margin: Margin,
     mr: *mut ffi::fid_mr,
 }
 
-/// Its address tells the completions apart.
+/// Its address identifies the operation in completions.
 type Context = ffi::fi_context2;
 
 impl Pending {
-    /// How much of what was received in front of the message counts as received.
+    /// Returns how many bytes in front of the message count as received.
     ///
     /// # Safety
     /// As for [`Pending::finish`].
     pub(super) unsafe fn counted(&self) -> usize {
         // SAFETY: the memory was made in `begin_within`, and the library has finished with it.
         let memory = unsafe { &*self.memory };
-        // It was zero; a provider that receives in place has made a packet of it.
+        // The prefix was zero; a provider that receives in place writes a packet header there.
         let is_packet = memory[..self.margin.prefix].iter().any(|byte| *byte != 0);
         if is_packet { self.margin.counted } else { 0 }
     }
@@ -66,8 +67,8 @@ impl Pending {
     /// `context` is the key under which this operation was pending, and the library has finished
     /// with it: it completed, was refused, or its endpoint is closed.
     pub(super) unsafe fn finish(self, context: usize) -> Vec<u8> {
-        // SAFETY: both were made by `Box::into_raw` in `begin_within`; the registration names the memory and
-        // goes first.
+        // SAFETY: both were made by `Box::into_raw` in `begin_within`; the registration of the memory is closed
+        // first.
         let mut memory = unsafe {
             close(self.mr.cast());
             drop(Box::from_raw(context as *mut Context));
@@ -80,8 +81,8 @@ impl Pending {
 }
 
 impl Endpoint {
-    /// Prepares an operation on `buffer` and posts it with `post`, which gets the memory, its
-    /// descriptor and the context.
+    /// Prepares an operation on `buffer` and posts it by `post`, which gets the memory, its descriptor and
+    /// the context.
     fn begin(
         &mut self,
         call: &'static str,
@@ -92,7 +93,7 @@ impl Endpoint {
         self.begin_within(Margin::default(), call, token, buffer, post)
     }
 
-    /// As [`Endpoint::begin`], for a message: `post` gets it with its prefix.
+    /// As [`Endpoint::begin`], for a message: `post` gets the message with its prefix.
     fn begin_message(
         &mut self,
         call: &'static str,
@@ -104,7 +105,7 @@ impl Endpoint {
         self.begin_within(self.margin, call, token, memory, post)
     }
 
-    /// A message with the room around it.
+    /// Returns a message with its margin.
     fn with_margin(&self, mut message: Vec<u8>) -> Vec<u8> {
         message.splice(..0, vec![0; self.margin.prefix]);
         message.resize(message.len() + self.margin.behind, 0);
@@ -160,7 +161,7 @@ impl Endpoint {
         }
     }
 
-    /// Posts a receive of up to `buffer.len()` bytes, from `source` or from anyone.
+    /// Posts a receive of up to `buffer.len()` bytes, from `source` or from any sender.
     pub fn recv(
         &mut self,
         token: Token,
@@ -318,7 +319,7 @@ impl Endpoint {
         )
     }
 
-    /// Sends a short message by copy; there will be no completion.
+    /// Sends a short message by copy, without a completion.
     pub fn inject(&mut self, bytes: &[u8], to: Destination) -> Result<(), Error> {
         let (ep, peer) = (self.ep, to.peer.0);
         let memory = self.with_margin(bytes.to_vec());
@@ -345,7 +346,7 @@ impl Endpoint {
     }
 
     /// Writes `buffer` to a peer's memory, with completion data for the peer if `data` is given. With
-    /// `delivery_complete` the completion means that the data is there.
+    /// `delivery_complete` the completion means that the memory has been written.
     pub fn write(
         &mut self,
         token: Token,
@@ -437,8 +438,8 @@ impl Endpoint {
     }
 
     /// Applies an atomic operation to `count` elements of a peer's memory. `datatype` and `op` are
-    /// libfabric's numbers (`enum fi_datatype`, `enum fi_op`). `operands` holds the operand, then what
-    /// the call takes besides; the completion returns it with the result filled in.
+    /// libfabric's numbers (`enum fi_datatype`, `enum fi_op`). `operands` holds the operand, then the
+    /// comparand and room for the result, as `call` needs them; the completion returns it with the result.
     #[expect(
         clippy::too_many_arguments,
         reason = "it is the library's own signature"
@@ -561,15 +562,15 @@ impl Endpoint {
     }
 }
 
-/// Which of libfabric's atomic calls.
+/// One of libfabric's atomic calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtomicCall {
     /// `fi_atomic`.
     Update,
     /// `fi_atomicmsg` with `FI_DELIVERY_COMPLETE`.
     DeliveryComplete,
-    /// `fi_fetch_atomic`; room for the result is behind the operand.
+    /// `fi_fetch_atomic`; room for the result follows the operand.
     Fetch,
-    /// `fi_compare_atomic`; the comparand and room for the result are behind the operand.
+    /// `fi_compare_atomic`; the comparand and room for the result follow the operand.
     Compare,
 }

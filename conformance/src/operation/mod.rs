@@ -1,9 +1,9 @@
 //! Operations of applications.
 //!
-//! They are plain data, the same from a scenario's steps to the driver of what is tested: payloads are
-//! named by their seed, peers by their place in the scenario. What differs on the way is how a peer's
-//! memory is named: a scenario names a [`Place`] in what a step registered, an application needs the
-//! [`Remote`] that its owner announced.
+//! They are plain data, and have the same type from a scenario's steps to the driver of what is tested. A
+//! payload is named by its seed, a peer by its place in the scenario. Only the name of a peer's memory
+//! differs: a scenario names a [`Place`] in memory that a step registered, an application needs the
+//! [`Remote`] that the memory's owner announced.
 
 pub mod pattern;
 
@@ -12,7 +12,7 @@ use efa_core::wire::AtomicOp;
 /// An endpoint's place in the scenario.
 pub type EndpointIndex = usize;
 
-/// An operation; `M` is how a peer's memory is named.
+/// An operation; `M` names a peer's memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation<M> {
     /// Post a receive.
@@ -34,7 +34,7 @@ pub enum Operation<M> {
         tag: Option<u64>,
         /// Remote completion data.
         data: Option<u64>,
-        /// Which call.
+        /// The kind of send.
         mode: SendMode,
     },
     /// Register memory for peers.
@@ -63,7 +63,7 @@ pub enum Operation<M> {
         from: EndpointIndex,
         /// The peer's memory.
         remote: M,
-        /// How much, in bytes.
+        /// The number of bytes.
         length: usize,
     },
     /// Apply an atomic operation to unsigned 64-bit elements of a peer's memory. If it fetches the
@@ -73,7 +73,7 @@ pub enum Operation<M> {
         to: EndpointIndex,
         /// The peer's memory.
         remote: M,
-        /// What is done, and with which operands.
+        /// The function, and whether old elements are fetched.
         action: AtomicAction,
         /// The operands; the length is a multiple of 8 bytes.
         operand: Payload,
@@ -83,7 +83,7 @@ pub enum Operation<M> {
 }
 
 impl<M> Operation<M> {
-    /// Whether the application hears of the operation's end.
+    /// Returns whether the operation has a completion.
     pub fn completes(&self) -> bool {
         !matches!(
             self,
@@ -95,7 +95,7 @@ impl<M> Operation<M> {
         )
     }
 
-    /// Whether the operation brings bytes to the application.
+    /// Returns whether the operation delivers bytes to the application.
     pub fn delivers(&self) -> bool {
         match self {
             Operation::Recv { .. } | Operation::Read { .. } => true,
@@ -117,7 +117,7 @@ impl<M> Operation<M> {
         }
     }
 
-    /// The same operation with the peer's memory named otherwise.
+    /// Returns the same operation with another name of the peer's memory.
     pub fn with_remote<N>(&self, name: impl FnOnce(&M) -> N) -> Operation<N> {
         match *self {
             Operation::Recv { length, from, tag } => Operation::Recv { length, from, tag },
@@ -185,12 +185,12 @@ impl<M> Operation<M> {
 pub struct Place {
     /// The step's name.
     pub region: String,
-    /// Where in the region, in bytes.
+    /// The offset in the region, in bytes.
     pub offset: usize,
 }
 
 impl Place {
-    /// The place, where its region begins at `region`.
+    /// Returns the place in the region that begins at `region`.
     pub fn within(&self, region: Remote) -> Remote {
         Remote {
             address: region.address.wrapping_add(self.offset as u64),

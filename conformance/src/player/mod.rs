@@ -1,4 +1,4 @@
-//! A driven process, seen from the one who drives it.
+//! The driver's side of a driven process.
 
 mod program;
 mod subject;
@@ -21,17 +21,17 @@ pub use subject::Driven;
 use crate::drive::{Command, Event, Identity, LONGEST_ANSWER, VERSION};
 use tail::Tail;
 
-/// How long a program may take to answer a command, unless something else is wanted. None of them
-/// takes long by itself, but the machine may be busy with other things.
+/// The default of how long a program may take to answer a command. No command takes long, but the machine
+/// may be busy.
 pub const ANSWER_TIME: Duration = Duration::from_secs(60);
-/// How long a program may take to end after its input ended.
+/// How long a program may take to end after the end of its input.
 const END_TIME: Duration = Duration::from_secs(5);
-/// So many completions before one answer are no completions any more.
+/// The largest number of completions before an answer; a program that sends more is broken.
 const MOST_ASIDE: usize = 1 << 16;
 
-/// The exit status by which our programs say that usage or environment are at fault.
+/// The exit status of our programs for wrong usage or environment.
 const UNFIT: i32 = 2;
-/// The exit status by which a program says that it cannot do what is asked of it.
+/// The exit status of a program that cannot do what is asked of it.
 pub const UNSUPPORTED: i32 = 127;
 
 /// Why a driven process cannot be used any more.
@@ -54,26 +54,26 @@ pub enum PlayerError {
         endpoint: String,
         /// How it ended, if known.
         how: String,
-        /// Whether it said that the environment is at fault.
+        /// Whether its exit status says that the environment is at fault.
         is_unfit: bool,
         /// The end of its standard error.
         tail: String,
     },
-    /// It does not answer.
+    /// It did not answer in time.
     #[error(
         "the process of endpoint `{endpoint}` did not answer `{command}` within {limit:?}{tail}"
     )]
     Silent {
         /// Which endpoint.
         endpoint: String,
-        /// What it was told.
+        /// The command.
         command: String,
         /// How long was waited.
         limit: Duration,
         /// The end of its standard error.
         tail: String,
     },
-    /// It does not end when its input has ended.
+    /// It did not end after the end of its input.
     #[error(
         "the process of endpoint `{endpoint}` did not end within {limit:?} of the end of its input"
     )]
@@ -83,7 +83,7 @@ pub enum PlayerError {
         /// How long was waited.
         limit: Duration,
     },
-    /// It said something that the driver protocol does not know.
+    /// It wrote a line that is not part of the driver protocol.
     #[error(
         "the process of endpoint `{endpoint}` does not keep to the driver protocol \
          (docs/driver.md): it printed `{line}`: {problem}{tail}"
@@ -91,22 +91,22 @@ pub enum PlayerError {
     Rubbish {
         /// Which endpoint.
         endpoint: String,
-        /// What it said, or the beginning of it.
+        /// The line, or its beginning.
         line: String,
-        /// What is wrong with that.
+        /// What is wrong with the line.
         problem: String,
         /// The end of its standard error.
         tail: String,
     },
-    /// It refused a command, or answered something else.
+    /// It refused a command, or gave an unexpected answer.
     #[error("endpoint `{endpoint}`: {text}")]
     Refused {
         /// Which endpoint.
         endpoint: String,
-        /// What it said.
+        /// The answer.
         text: String,
     },
-    /// It cannot do what it was told.
+    /// It does not support a command.
     #[error("endpoint `{endpoint}`: unsupported: {text}")]
     Unsupported {
         /// Which endpoint.
@@ -116,14 +116,14 @@ pub enum PlayerError {
     },
 }
 
-/// How to start driven processes: each on its own emulated host.
+/// Starts driven processes, each on its own emulated host.
 #[derive(Clone, Debug)]
 pub struct Launcher {
     /// The `efa-emu` program.
     pub efa_emu: PathBuf,
     /// This program.
     pub efa_conformance: PathBuf,
-    /// Name of the emulated fabric, unlike any other in use.
+    /// Name of the emulated fabric, different from all others in use.
     pub fabric: String,
 }
 
@@ -157,7 +157,7 @@ fn find_efa_emu(own: &Path) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// What is particular to one player's process.
+/// The emulated host and the environment of one player's process.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
     /// Name of the endpoint and of its emulated host.
@@ -168,15 +168,15 @@ pub struct Host {
     pub capture: Option<PathBuf>,
     /// Environment variables.
     pub environment: BTreeMap<String, String>,
-    /// The program that runs programs with the libraries of another release, if that is wanted.
+    /// The program that starts programs with the libraries of another release, if one is needed.
     pub runner: Option<PathBuf>,
-    /// Where standard error goes, if not to ours.
+    /// The file for standard error; `None` is our own standard error.
     pub log: Option<PathBuf>,
     /// Further options of `efa-emu run`.
     pub options: Vec<String>,
 }
 
-/// A running program that is driven.
+/// A running driven program.
 #[derive(Debug)]
 pub struct Player {
     endpoint: String,
@@ -188,7 +188,7 @@ pub struct Player {
     tail: Option<Tail>,
 }
 
-/// A line that is no event.
+/// A line that is not an event.
 #[derive(Debug)]
 struct Unclear {
     line: String,
@@ -283,8 +283,8 @@ impl Player {
             identity: None,
             tail,
         };
-        // The answer is taken when it is needed, so that programs start side by side. One that ends at
-        // once is found then.
+        // The answer is read when it is needed, so that programs start side by side. A program that ends
+        // at once is noticed then.
         let _ = player.tell(&Command::Hello { version: VERSION });
         Ok(player)
     }
@@ -294,13 +294,13 @@ impl Player {
         &self.endpoint
     }
 
-    /// What the program says that it is.
+    /// The identity that the program states.
     pub fn identity(&mut self) -> Result<Identity, PlayerError> {
         if let Some(identity) = &self.identity {
             return Ok(identity.clone());
         }
         let hello = Command::Hello { version: VERSION };
-        // However soon it has to answer later, starting takes what it takes.
+        // Starting may take longer than a short limit for later answers.
         let limit = self.limit.max(ANSWER_TIME);
         let answer = self.answer(&hello, limit, &mut Vec::new())?;
         match answer {
@@ -344,7 +344,7 @@ impl Player {
         written.map_err(|_| self.ended())
     }
 
-    /// Waits for the next event, `None` if there was none in time.
+    /// Waits for the next event; `None` if none came in time.
     pub fn hear(&mut self, limit: Duration) -> Result<Option<Event>, PlayerError> {
         match self.heard.recv_timeout(limit) {
             Ok(Ok(event)) => Ok(Some(event)),
@@ -411,7 +411,7 @@ impl Player {
         }
     }
 
-    /// An error that names an answer that does not belong to its command.
+    /// The error for an answer that does not belong to its command.
     pub fn unexpected(&self, event: &Event) -> PlayerError {
         self.refused(&format!("unexpected answer `{}`", event.line()))
     }
@@ -428,7 +428,7 @@ impl Player {
     }
 
     fn ended(&mut self) -> PlayerError {
-        // Its output is closed, so the process is about to end if it has not already.
+        // Its output is closed, so the process is about to end or has ended.
         match self.wait_end(END_TIME) {
             Some(status) => self.early_end(status),
             None => PlayerError::Ended {
@@ -467,7 +467,7 @@ impl Player {
         }
     }
 
-    /// Ends the process and what it started at once: it does not listen, or makes no sense.
+    /// Ends the process and its children at once, because it does not respond or breaks the protocol.
     fn kill(&mut self) {
         if let (Ok(None), Ok(group)) = (self.child.try_wait(), self.child.id().try_into()) {
             let group: libc::pid_t = group;
@@ -477,7 +477,7 @@ impl Player {
         }
     }
 
-    /// Ends the program and waits until its process is gone; its capture is complete then.
+    /// Ends the program and waits for the end of its process, after which its capture is complete.
     pub fn end(mut self) -> Result<(), PlayerError> {
         self.input = None;
         match self.wait_end(self.limit) {
@@ -494,10 +494,10 @@ impl Player {
     }
 }
 
-/// So many events wait to be heard before the program has to wait.
+/// The number of unread events after which the program has to wait.
 const HEARD: usize = 4096;
 
-/// Hands on what a program prints, up to the first line that is no event.
+/// Passes on the events that a program prints, up to the first line that is not an event.
 fn listen(output: ChildStdout, sender: &SyncSender<Result<Event, Unclear>>) {
     let mut output = BufReader::new(output);
     let mut line = Vec::new();
@@ -526,7 +526,7 @@ fn listen(output: ChildStdout, sender: &SyncSender<Result<Event, Unclear>>) {
     }
 }
 
-/// As much of a line as a message shows.
+/// The part of a line that a message shows.
 fn beginning(line: &str) -> String {
     const SHOWN: usize = 80;
     match line.char_indices().nth(SHOWN) {
@@ -539,7 +539,7 @@ impl Drop for Player {
     fn drop(&mut self) {
         self.input = None;
         if self.wait_end(END_TIME).is_none() {
-            // Nothing of it may outlive us.
+            // Its children must not outlive this process.
             self.kill();
             let _ = self.child.wait();
         }

@@ -1,4 +1,4 @@
-//! Which program plays an endpoint.
+//! The program that plays an endpoint.
 
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ pub enum Program {
         /// The library: a path, or a name for the dynamic linker.
         library: PathBuf,
     },
-    /// Anybody's.
+    /// Any other program.
     Exec {
         /// The program, then its arguments.
         words: Vec<String>,
@@ -36,8 +36,8 @@ impl Program {
     }
 }
 
-/// Divides a command into words as a shell does: at spaces outside of `'...'` and `"..."`, with `\\` in
-/// front of characters that stand for themselves. Nothing is expanded.
+/// Splits a command into words as a shell does: at spaces outside of `'...'` and `"..."`; `\\` quotes the
+/// next character. Nothing is expanded.
 pub fn split_words(command: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

@@ -1,4 +1,4 @@
-//! An endpoint under test behind a driven process.
+//! An endpoint under test in a driven process.
 
 use efa_core::endpoint::Instant;
 
@@ -9,7 +9,7 @@ use crate::drive::{Bytes, Command, Event, Opening};
 use crate::operation::pattern::Difference;
 use crate::operation::{EndpointIndex, Payload};
 
-/// An application in a process that is driven.
+/// An application in a driven process.
 pub struct Driven {
     player: Player,
     address: Vec<u8>,
@@ -107,7 +107,7 @@ impl Subject for Driven {
         Ok(std::mem::take(&mut self.events))
     }
 
-    /// The process looks after its own time.
+    /// `None`: the process keeps its own time.
     fn next_timeout(&self) -> Option<Instant> {
         None
     }

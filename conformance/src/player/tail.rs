@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// So many lines are kept.
+/// The number of lines that are kept.
 const KEPT: usize = 12;
-/// Longer lines are divided.
+/// The number of bytes after which a line is split.
 const LONGEST: u64 = 400;
-/// How long to wait for the rest of what an ended process said.
+/// How long to wait for the rest of an ended process's output.
 const REST: Duration = Duration::from_secs(5);
 
-/// Reads standard error as it comes, so that the process never waits for it.
+/// Reads standard error continuously, so that the process never blocks on it.
 #[derive(Debug)]
 pub(super) struct Tail {
     lines: Arc<Mutex<VecDeque<String>>>,
@@ -43,7 +43,7 @@ impl Tail {
         Tail { lines, reader }
     }
 
-    /// The last lines, each on a line of its own, with a line end in front.
+    /// The last lines, each with a line end in front.
     pub(super) fn text(&mut self) -> String {
         let deadline = Instant::now() + REST;
         while !self.reader.is_finished() && Instant::now() < deadline {

@@ -1,4 +1,4 @@
-//! Two hosts joined by a link that costs next to nothing and allocates nothing: what is measured is the
+//! Two hosts joined by a link that costs almost nothing and allocates nothing, so that measurements show the
 //! device and its user-space half.
 
 use std::time::Duration;
@@ -103,8 +103,7 @@ impl BareLink {
         assert_eq!(self.from.outcome(), Some((wr_id, Status::Ok)));
     }
 
-    /// A 64-byte message with everything that belongs to it: the receive posted, the send posted,
-    /// both completions polled.
+    /// Exchanges a 64-byte message: posts the receive and the send, and polls both completions.
     pub fn message(&mut self, wr_id: u64) {
         let receive = Self::buffer(self.to.keys, 8192);
         self.to.client.recv.post(wr_id, &receive).unwrap();
@@ -121,7 +120,7 @@ impl BareLink {
         assert_eq!(self.to.outcome(), Some((wr_id, Status::Ok)));
     }
 
-    /// An RDMA write of 64 bytes through the builder session, with its completion polled.
+    /// Writes 64 bytes by RDMA through the builder session, and polls the completion.
     pub fn write(&mut self, wr_id: u64) {
         let [local] = Self::buffer(self.from.keys, 64);
         let remote = (MEMORY, self.to.keys.rkey.0);
@@ -132,7 +131,7 @@ impl BareLink {
         self.exchange(wr_id);
     }
 
-    /// A turn of the device and of the client with nothing to do.
+    /// Runs a turn of the device and of the client with nothing to do.
     pub fn idle(&mut self) {
         assert_eq!(self.from.device.transmit(NOW, &mut self.slot), 0);
         assert!(self.from.poll().is_none());

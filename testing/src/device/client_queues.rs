@@ -10,7 +10,7 @@ use efa_emu::provider::{
 
 use super::host::Kind;
 
-/// Both queues of one queue pair, as their client sees them. Completions of other queue pairs are
+/// Both queues of one queue pair, as their client sees them. They treat completions of other queue pairs as
 /// stale.
 pub struct ClientQueues {
     /// The queue pair's number.
@@ -22,8 +22,8 @@ pub struct ClientQueues {
 }
 
 impl ClientQueues {
-    /// The queues behind `rings`, with what `profile` allows. `generation` tells them from those of an
-    /// earlier queue pair with the same number.
+    /// The queues in `rings`, with the limits of `profile`. `generation` distinguishes them from the queues
+    /// of an earlier queue pair with the same number.
     pub fn new(
         qpn: Qpn,
         rings: QpRings,
@@ -54,7 +54,7 @@ impl ClientQueues {
         }
     }
 
-    /// Tells both queues of a new state of the queue pair.
+    /// Sets a new state of the queue pair for both queues.
     pub fn set_state(&mut self, state: QpState) {
         self.send.set_state(state);
         self.recv.set_state(state);

@@ -1,4 +1,4 @@
-//! A host: a device of its own, memory, and one queue pair.
+//! A host with a device, memory and one queue pair.
 
 use efa_core::address::{Gid, Qkey, Qpn};
 use efa_core::nic::{Access, DeviceCaps, Status};
@@ -20,7 +20,7 @@ pub const MEMORY_SIZE: u64 = 1 << 18;
 /// The Q-key of every queue pair.
 pub const QKEY: Qkey = Qkey(0x1122_3344);
 
-/// How hosts are made.
+/// The configuration of a host.
 #[derive(Clone)]
 pub struct Setup {
     /// The device's generation.
@@ -35,7 +35,7 @@ pub struct Setup {
     pub recv_descriptors: u32,
     /// Entries of the completion queue.
     pub cq_entries: u32,
-    /// Retries of a request that found the receiver not ready, if the device has such.
+    /// Retries of a request that found the receiver not ready, if the device supports them.
     pub rnr_retry: Option<u8>,
     /// Writes with immediate data need no receive.
     pub unsolicited_write_recv: bool,
@@ -70,7 +70,7 @@ pub struct Host {
     pub device: Device,
     /// The bytes at [`MEMORY`].
     pub memory: Vec<u8>,
-    /// The protection domain of everything.
+    /// The protection domain of all objects.
     pub pd: PdId,
     /// The completion queue of both queues.
     pub cq: CqId,
@@ -85,7 +85,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Makes the host with this number.
+    /// Creates the host with this number.
     pub fn new(number: usize, setup: &Setup) -> Host {
         let mut device = Device::new(setup.profile.clone(), gid(number));
         let pd = device.alloc_pd().unwrap();
@@ -123,7 +123,7 @@ impl Host {
         host
     }
 
-    /// Destroys the queue pair and makes one with the same number.
+    /// Destroys the queue pair and creates one with the same number.
     pub fn recreate_qp(&mut self) {
         self.device.destroy_qp(self.client.qpn).unwrap();
         let config = config(self.pd, self.cq, &self.setup);
@@ -194,7 +194,7 @@ impl Host {
         self.post(wr_id, to, SendOpcode::Send, SendData::Buffers(&buffers));
     }
 
-    /// Posts a request that is no RDMA.
+    /// Posts a request other than RDMA.
     pub fn post(&mut self, wr_id: u64, to: UdAddress, opcode: SendOpcode, data: SendData<'_>) {
         let request = SendRequest {
             wr_id,
@@ -215,7 +215,7 @@ impl Host {
         self.doorbell();
     }
 
-    /// Tells the device of what was posted.
+    /// Rings the doorbell of the send queue.
     pub fn doorbell(&mut self) {
         self.device.look_at_send_queue(self.client.qpn).unwrap();
     }
@@ -254,7 +254,7 @@ pub struct Rdma {
     pub local: (u64, u32),
     /// The other host's address.
     pub remote: u64,
-    /// Its key.
+    /// The key of the other host's memory.
     pub rkey: u32,
 }
 

@@ -11,7 +11,7 @@ use efa_core::nic::{
 /// A device with its only queue pair.
 pub type TestNic<C> = OwnNic<TestDomain<C>>;
 
-/// What takes a device's requests and carries them out. Each call is that of [`Domain`] or
+/// Takes a device's requests and carries them out. Each call corresponds to the one of [`Domain`] or
 /// [`QueuePair`] with the same name.
 #[expect(missing_docs, reason = "they are those of `Domain` and `QueuePair`")]
 pub trait Carrier {
@@ -40,7 +40,7 @@ pub trait Carrier {
 
 /// The packet buffers of a device.
 pub struct Buffers {
-    /// Each buffer's bytes; none as long as a carrier has taken them away.
+    /// Each buffer's bytes; empty while a carrier has taken them away.
     pub bytes: Vec<Vec<u8>>,
     free: Vec<BufferId>,
 }
@@ -57,20 +57,19 @@ impl Buffers {
         &mut self.bytes[buffer.0 as usize]
     }
 
-    /// Takes the bytes of a buffer away, for a carrier that writes into them while the device does
-    /// other things.
+    /// Takes the bytes of a buffer away, for a carrier that writes into them while it uses the device.
     pub fn take(&mut self, buffer: BufferId) -> Vec<u8> {
         let bytes = std::mem::take(self.bytes_of(buffer));
         assert!(!bytes.is_empty(), "{buffer:?} was posted twice");
         bytes
     }
 
-    /// Gives the bytes of a buffer back.
+    /// Returns the bytes of a buffer.
     pub fn give_back(&mut self, buffer: BufferId, bytes: Vec<u8>) {
         *self.bytes_of(buffer) = bytes;
     }
 
-    /// In benchmarks nobody looks: it takes a while.
+    /// Only with debug assertions: benchmarks do not pay for it.
     fn check_owned(&self, buffer: BufferId) {
         debug_assert!(!self.free.contains(&buffer), "{buffer:?} is in the pool");
     }
@@ -86,7 +85,7 @@ pub struct TestDomain<C> {
 }
 
 impl<C: Carrier> TestDomain<C> {
-    /// A device with a packet buffer for every entry of its queues, and its queue pair.
+    /// Opens a device with a packet buffer for every entry of its queues, and its queue pair.
     pub fn open(carrier: C, attributes: NicAttributes, address: RawAddress) -> TestNic<C> {
         let count = attributes.send_queue_depth + attributes.recv_queue_depth;
         let domain = TestDomain {

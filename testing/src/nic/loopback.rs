@@ -37,8 +37,8 @@ impl Loopback {
     /// What the newest generation of the device can do.
     pub const ALL: DeviceCaps = DeviceCaps::RDMA_READ.union(DeviceCaps::RDMA_WRITE);
 
-    /// Opens a device that can do `caps`. With `swap`, packets are handed over in pairs, the later one
-    /// first.
+    /// Opens a device with the capabilities `caps`. With `swap`, packets are delivered in pairs, the later
+    /// one first.
     pub fn open(caps: DeviceCaps, swap: bool) -> LoopbackNic {
         let carrier = Loopback {
             receives: VecDeque::with_capacity(DEPTH),
@@ -141,7 +141,7 @@ impl Carrier for Loopback {
 
     fn poll(&mut self, _: &mut Buffers, completions: &mut Vec<Completion>, limit: usize) -> usize {
         if self.completions.is_empty() {
-            // Nothing follows that could overtake it.
+            // No later packet follows that could overtake it.
             self.completions.extend(self.swapped.take());
         }
         let count = self.completions.len().min(limit);
@@ -187,7 +187,7 @@ fn source() -> Source {
     }
 }
 
-/// Hosts are told apart by the last two bytes of their GID.
+/// The last two bytes of a GID identify the host.
 fn ahn(gid: Gid) -> Ahn {
     Ahn(u16::from_be_bytes([gid.0[14], gid.0[15]]))
 }

@@ -1,5 +1,5 @@
-//! A small network: every packet that an endpoint posts can be looked at, delivered in any order, refused
-//! for want of a receive buffer, or made up by the test.
+//! A small network: a test can inspect every packet that an endpoint posts, deliver packets in any order,
+//! refuse them for lack of a receive buffer, and make up packets.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,10 +19,10 @@ pub const MEMORY: u64 = 0x1_0000;
 /// A device on a network, with its only queue pair.
 pub type NetworkNic = TestNic<Port>;
 
-/// What a device is like.
+/// The properties of a device.
 #[derive(Clone)]
 pub struct Traits {
-    /// Bytes of a packet at most.
+    /// The largest packet in bytes.
     pub mtu: usize,
     /// Entries of the send queue.
     pub send_depth: usize,
@@ -30,11 +30,11 @@ pub struct Traits {
     pub recv_depth: usize,
     /// Bytes of user memory.
     pub memory: usize,
-    /// What it can do.
+    /// The capabilities.
     pub caps: DeviceCaps,
-    /// Its part number, which a HANDSHAKE names.
+    /// The part number, which a HANDSHAKE contains.
     pub part_id: u32,
-    /// Registrations that may exist at a time.
+    /// The largest number of registrations at a time.
     pub max_regions: usize,
 }
 
@@ -67,7 +67,7 @@ pub struct Flight {
     pub destination: (u16, u32),
     context: u64,
     kind: FlightKind,
-    /// User memory whose contents are the last of `bytes`.
+    /// User memory whose contents are the end of `bytes`.
     gathered: Option<UserSlice>,
 }
 
@@ -84,11 +84,11 @@ enum FlightKind {
 )]
 struct DeviceState {
     address: RawAddress,
-    /// A closed device answers as real ones do: no such queue pair.
+    /// Whether the device is open. A closed one refuses packets as real ones do: no such queue pair.
     open: bool,
     book: BTreeMap<Ahn, (Gid, usize)>,
     receives: VecDeque<(BufferId, Vec<u8>)>,
-    /// With the storage that comes back with a packet.
+    /// Completions, each with the storage of the packet buffer that it returns.
     completions: VecDeque<(Completion, Option<(BufferId, Vec<u8>)>)>,
     memory: Vec<u8>,
     regions: BTreeMap<u32, (UserSlice, Access)>,
@@ -100,12 +100,12 @@ struct State {
     flights: Vec<Flight>,
 }
 
-/// The network. Two that are clones of each other are the same.
+/// A handle of the network: clones share the network.
 #[derive(Clone, Default)]
 pub struct Network(Rc<RefCell<State>>);
 
 impl Network {
-    /// Opens a device on host `host` (which makes the GID) with this queue pair number and Q-key.
+    /// Opens a device on host `host`, which determines the GID, with this queue pair number and Q-key.
     pub fn open(&self, host: u8, qpn: u16, qkey: u32, traits: Traits) -> NetworkNic {
         let mut gid = [0; 16];
         gid[0] = 0xfe;
@@ -145,7 +145,7 @@ impl Network {
         TestDomain::open(port, attributes, address)
     }
 
-    /// What is on its way, oldest first.
+    /// What is in flight, oldest first.
     pub fn in_flight(&self) -> Vec<Flight> {
         let mut state = self.0.borrow_mut();
         (0..state.flights.len()).for_each(|index| state.gather(index));
@@ -157,12 +157,12 @@ impl Network {
         self.0.borrow().flights[index].to
     }
 
-    /// How much is on its way.
+    /// The number of packets and requests in flight.
     pub fn flights(&self) -> usize {
         self.0.borrow().flights.len()
     }
 
-    /// Takes a packet out of the network and completes its send, without delivering it: the test
+    /// Takes a packet out of the network and completes its send without delivering it, for a test that
     /// plays the receiver.
     pub fn swallow(&self, index: usize) -> Vec<u8> {
         let mut state = self.0.borrow_mut();
@@ -171,7 +171,7 @@ impl Network {
         flight.bytes
     }
 
-    /// Ends what is on its way with a status.
+    /// Ends a packet or request in flight with a status.
     pub fn fail(&self, index: usize, status: Status) {
         let mut state = self.0.borrow_mut();
         let flight = state.take(index);
@@ -186,7 +186,7 @@ impl Network {
         state.complete(&flight, Status::Ok);
     }
 
-    /// Delivers one thing that is on its way. Returns false if the receiver was not ready.
+    /// Delivers a packet or request in flight. Returns false if the receiver was not ready.
     pub fn deliver(&self, index: usize) -> bool {
         let mut state = self.0.borrow_mut();
         let flight = state.take(index);
@@ -195,7 +195,7 @@ impl Network {
         status == Status::Ok
     }
 
-    /// Delivers everything, oldest first, until nothing is on its way.
+    /// Delivers everything, oldest first, until nothing is in flight.
     pub fn deliver_all(&self) {
         while self.flights() > 0 {
             self.deliver(0);
@@ -208,7 +208,7 @@ impl Network {
         self.0.borrow_mut().arrive(to, source, bytes, None)
     }
 
-    /// The number of a device's GID in another's address book.
+    /// The number of a GID in a device's address book.
     pub fn ahn(&self, device: usize, gid: Gid) -> Option<Ahn> {
         self.0.borrow().ahn(device, gid)
     }
@@ -227,12 +227,12 @@ impl Network {
         state.devices[device].memory[start..start + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Receives that are posted at a device.
+    /// The number of receives posted at a device.
     pub fn receives_posted(&self, device: usize) -> usize {
         self.0.borrow().devices[device].receives.len()
     }
 
-    /// Memory regions that are registered at a device.
+    /// The number of memory regions registered at a device.
     pub fn regions(&self, device: usize) -> usize {
         self.0.borrow().devices[device].regions.len()
     }
@@ -247,8 +247,8 @@ impl State {
             .map(|(ahn, _)| *ahn)
     }
 
-    /// Reads the user memory that belongs to something on its way. Devices do that whenever they like
-    /// until it is complete; this one does it as late as it can.
+    /// Reads the user memory of a packet or request in flight. A device may read it at any time until the
+    /// completion; this one reads it as late as possible.
     fn gather(&mut self, index: usize) {
         let flight = &mut self.flights[index];
         if let Some(UserSlice { address, length }) = flight.gathered {
@@ -403,13 +403,14 @@ pub struct Port {
     network: Network,
     index: usize,
     traits: Traits,
-    /// Work requests in the send queue.
+    /// The number of work requests in the send queue.
     sends: usize,
     next_key: u32,
 }
 
 impl Port {
-    /// A device would refuse a key that is not valid for the memory; here it is a bug of the engine.
+    /// Panics on a key that is not valid for the memory: a device would refuse it, and the engine must not
+    /// use one.
     fn check_key(&self, slice: UserSlice, key: LocalKey) {
         let state = self.network.0.borrow();
         let region = state.devices[self.index].regions.get(&key.0);
