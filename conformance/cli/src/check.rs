@@ -23,7 +23,7 @@ pub(crate) struct Check {
     /// Fail if a finding is at least this severe.
     #[arg(long, value_name = "SEVERITY", default_value = "error", value_parser = severity)]
     fail_on: Severity,
-    /// A capture with nothing to judge is no error.
+    /// A capture with nothing to judge is not an error.
     #[arg(long)]
     allow_empty: bool,
     /// Print the result as one JSON object.
@@ -85,7 +85,7 @@ pub(crate) fn check(arguments: &Check) -> Outcome {
     outcome
 }
 
-/// Judges a capture; also returns what is wrong with the file.
+/// Judges a capture; also returns the damage of the file.
 fn judge<R: io::Read>(frames: Frames<R>) -> Result<(Checked, Vec<String>), String> {
     let mut frames = frames.without_rdma_data();
     let mut judge = Judge::new();

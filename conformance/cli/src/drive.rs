@@ -47,13 +47,13 @@ pub(crate) fn drive(arguments: &Drive) -> Outcome {
         output,
     ) {
         Ok(()) => Outcome::Passed,
-        // Whoever drove is gone.
+        // The driver has ended.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Outcome::Passed,
         Err(error) => complain(error, Outcome::Unfit),
     }
 }
 
-/// Keeps standard output for answers. What the library or its device print goes to standard error.
+/// Reserves standard output for answers: output of the library and its device goes to standard error.
 fn private_output() -> io::Result<File> {
     let output = io::stdout().as_fd().try_clone_to_owned()?;
     // SAFETY: touches no memory; both numbers stay valid, and nothing was written to the first yet.

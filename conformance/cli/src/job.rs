@@ -1,4 +1,4 @@
-//! `job`: what `run --jobs` starts.
+//! `job`: the processes of `run --jobs`.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,9 +7,9 @@ use std::process::Command;
 use crate::{Outcome, complain};
 use efa_conformance::suite::jobs;
 
-/// How `run --jobs` starts this program.
+/// The command by which `run --jobs` starts this program.
 pub(crate) fn command() -> Command {
-    // A process without a file of its own cannot be started again, which says so.
+    // If the program's own file is unknown, starting the job fails with an error.
     let own = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("efa-conformance"));
     let mut command = Command::new(own);
     command.arg("job");

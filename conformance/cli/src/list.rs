@@ -1,4 +1,4 @@
-//! `list`: traces and what they are about.
+//! `list`: traces and their descriptions.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ pub(crate) struct List {
     /// Traces, or directories of traces.
     #[arg(default_value = "traces")]
     traces: Vec<PathBuf>,
-    /// Print what they cover, packet type by release, as the page `traces/README.md`.
+    /// Print the page `traces/README.md`: the packet types that the traces cover, by release.
     #[arg(long)]
     matrix: bool,
     /// Print a JSON object for each trace, on a line of its own.
@@ -85,7 +85,7 @@ pub(crate) fn run(arguments: &List) -> Outcome {
     outcome
 }
 
-/// Prints the page about what the traces cover; what is missing without a reason is a failure.
+/// Prints the page about the coverage of the traces. Fails if a packet type is missing without a reason.
 fn matrix(paths: &[PathBuf]) -> Outcome {
     let loaded: Result<Vec<Trace>, _> = paths.iter().map(|path| Trace::load(path)).collect();
     match loaded {

@@ -1,7 +1,7 @@
 //! The conformance suite on the command line.
 //!
-//! Exit status: 0 if everything passed, 1 if something failed, 2 for wrong usage or an unfit
-//! environment, with one line on what is wrong and how to mend it.
+//! Exit status: 0 if everything passed, 1 if something failed, 2 for wrong usage or an unfit environment,
+//! with one line about the cause and the remedy.
 
 mod check;
 mod drive;
@@ -30,8 +30,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Replay traces: each endpoint in turn is played by the implementation under test, the others
-    /// send what was recorded.
+    /// Replay traces: the implementation under test plays each endpoint in turn, the others send what was
+    /// recorded.
     Run(run::Run),
     /// Make one page of the results of several runs: a matrix of cases by implementation.
     Report(report::Arguments),
@@ -41,14 +41,14 @@ enum Command {
     Check(check::Check),
     /// Show every field of every packet of a capture.
     Show(show::Show),
-    /// List traces and what they are about.
+    /// List traces with their descriptions.
     List(list::List),
-    /// Run the software that must work on emulated devices, and say what was measured.
+    /// Run the software that must work on emulated devices, and report what was measured.
     Interop(interop::Interop),
     /// Play an endpoint as `run --dut exec:COMMAND` drives it, with stock libfabric or the engine
     /// (docs/driver.md).
     Drive(drive::Drive),
-    /// Run traces as `run --jobs` says.
+    /// Run traces for `run --jobs`.
     #[command(hide = true)]
     Job,
 }
@@ -72,13 +72,13 @@ impl From<Outcome> for ExitCode {
     }
 }
 
-/// Says what is wrong, in one line unless there is more to it.
+/// Prints an error.
 fn complain(error: impl Display, outcome: Outcome) -> Outcome {
     eprintln!("efa-conformance: {error}");
     outcome
 }
 
-/// Prints a line of results. A reader that went away (`| head`) is no error of ours.
+/// Prints a line of results. A reader that has ended (`| head`) is not an error.
 fn say(text: impl Display) {
     match writeln!(io::stdout(), "{text}") {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

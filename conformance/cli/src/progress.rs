@@ -1,4 +1,4 @@
-//! What a person sees while something long runs: a bar on a terminal, plain lines elsewhere.
+//! The progress of a long run: a bar on a terminal, plain lines elsewhere.
 
 use std::fmt::Display;
 
@@ -12,7 +12,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// For `steps` steps. The bar goes to standard error, results to standard output.
+    /// Progress of `steps` steps. The bar goes to standard error, results to standard output.
     pub(crate) fn new(steps: usize) -> Self {
         let bar = ProgressBar::with_draw_target(
             Some(steps as u64),
@@ -29,7 +29,7 @@ impl Progress {
         self.bar.set_message(name.to_owned());
     }
 
-    /// It ended with these results.
+    /// The step ended with these results.
     pub(crate) fn end(&self, results: &[impl Display]) {
         self.bar.suspend(|| {
             for result in results {
@@ -39,7 +39,7 @@ impl Progress {
         self.bar.inc(1);
     }
 
-    /// Everything ended.
+    /// All steps ended.
     pub(crate) fn finish(self) {
         self.bar.finish_and_clear();
     }

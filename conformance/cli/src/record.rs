@@ -1,4 +1,4 @@
-//! `record`: scenarios played live.
+//! `record`: playing a scenario live.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use efa_conformance::libfabric::Version;
 use efa_conformance::player::Launcher;
 use efa_conformance::record::{self, RecordError, Stock};
 
-/// Which software takes part.
+/// Options for the software that takes part.
 #[derive(clap::Args)]
 pub(crate) struct SoftwareOptions {
     /// The libfabric to load.
@@ -38,7 +38,7 @@ impl SoftwareOptions {
 pub(crate) struct Record {
     /// What to play.
     scenario: PathBuf,
-    /// Where the trace goes; the scenario has to be beside it with the same name.
+    /// The file of the trace; the scenario has to be beside it with the same name.
     #[arg(short, long, value_name = "TRACE.pcapng")]
     output: PathBuf,
     /// The library for endpoints that need this release, and the program to start it with, if it

@@ -67,37 +67,37 @@ pub(crate) struct Run {
     /// Where the two sides meet.
     #[arg(long, value_enum, default_value = "emu")]
     backend: BackendChoice,
-    /// What is under test: `core`, the protocol engine; `libfabric`, stock libfabric; or
-    /// `exec:COMMAND`, a program of yours that speaks the driver protocol (docs/driver.md). The
-    /// latter two only with `--backend hw`.
+    /// What is under test: `core`, the protocol engine; `libfabric`, stock libfabric; or `exec:COMMAND`, a
+    /// program of yours that speaks the driver protocol (docs/driver.md). `libfabric` and `exec:COMMAND`
+    /// need `--backend hw`.
     #[arg(long, value_name = "WHAT", default_value = "core")]
     dut: Dut,
     /// How long a program under test may take to answer a command before it counts as hung.
     #[arg(long, value_name = "SECONDS", default_value_t = ANSWER_TIME.as_secs(),
           value_parser = clap::value_parser!(u64).range(1..))]
     answer_time: u64,
-    /// The commit that what is under test was built from, for the reports.
+    /// The commit from which the implementation under test was built, for the reports.
     #[arg(long, value_name = "COMMIT")]
     commit: Option<String>,
     /// The libfabric to put under test.
     #[arg(long, value_name = "PATH", default_value = Library::DEFAULT)]
     libfabric: PathBuf,
-    /// Also replay each trace in this many different networks that reorder, lose and refuse packets;
-    /// the applications must see the same.
+    /// With `--backend emu`, also replay each trace in this many networks that reorder, lose and refuse
+    /// packets; the applications must see the same.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seeds: u64,
-    /// Run this many traces at once, each in an emulated fabric of its own; rules armed on the fabric
-    /// of this process then hold for none of them.
+    /// Run this many traces at once, each in its own emulated fabric; with more than one, fault rules on the
+    /// fabric of this process have no effect.
     #[arg(long, value_name = "N", default_value = "1")]
     jobs: NonZeroU16,
     /// Also fail on what an implementation should do but need not.
     #[arg(long)]
     strict: bool,
-    /// Where captures of failed cases go; the default is in the directory for temporary files.
+    /// The directory for captures of failed cases; the default is in the directory for temporary files.
     #[arg(long, value_name = "DIRECTORY")]
     captures: Option<PathBuf>,
-    /// The cases that what is under test is known to fail, and why (docs/conformance.md). The default
-    /// for releases of stock libfabric is what is known of them.
+    /// The cases that the implementation under test is known to fail, and why (docs/conformance.md). For
+    /// releases of stock libfabric, the default is the program's own list.
     #[arg(long, value_name = "FILE")]
     expected: Option<PathBuf>,
     /// Only traces whose name contains this.
@@ -230,7 +230,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     }
 }
 
-/// Says why cases failed, and how to repeat one of each kind.
+/// Prints the causes of failures, each with a command that repeats one of its cases.
 fn say_causes(cases: &[Case], arguments: &Run) {
     let causes = suite::causes(cases);
     if causes.is_empty() {
@@ -259,8 +259,8 @@ fn say_causes(cases: &[Case], arguments: &Run) {
     }
 }
 
-/// Starts a program once to hear what it is: one that cannot be started at all, or that is no program
-/// for this, is no result of any case.
+/// Starts a program once to ask for its identity. A program that cannot be started, or does not speak the
+/// driver protocol, is an error before any case.
 fn identify(outside: &Outside) -> Result<Identity, String> {
     let started = Player::launch_here(
         "under-test",

@@ -100,7 +100,7 @@ fn show_all<R: Read, E: std::fmt::Display>(
             Outcome::Passed,
         ),
         Ok(_) => Outcome::Passed,
-        // The reader has seen enough.
+        // The reader has ended.
         Err(ShowError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             Outcome::Passed
         }

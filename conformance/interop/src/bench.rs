@@ -1,4 +1,4 @@
-//! The place of one cell.
+//! The network, directory and deadline of one cell.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 use super::{Host, Lab, Unmet, Userland};
 use efa_conformance::player::Launcher;
 
-/// Cells that this process has run, so that no two meet in one network.
+/// The number of cells that this process has run, so that each gets its own network.
 static RUN: AtomicU32 = AtomicU32::new(0);
 
-/// Where a cell runs: an emulated network of its own, a directory of its own, and a time by which
-/// everything ends.
+/// A cell's own emulated network and directory, and the time at which everything in it ends.
 pub struct Bench<'a> {
     lab: &'a Lab,
     launcher: Launcher,
@@ -63,12 +62,12 @@ impl<'a> Bench<'a> {
         &self.directory
     }
 
-    /// Where the capture of a host goes that records one.
+    /// The file for the capture of a host.
     pub fn capture(&self, host: &str) -> PathBuf {
         self.directory.join(format!("{host}.pcapng"))
     }
 
-    /// An emulated host of the cell's network. Nothing starts yet.
+    /// An emulated host of the cell's network. No program is started.
     pub fn host(&self, name: &str) -> Host<'_> {
         Host::new(self, name)
     }
@@ -78,7 +77,7 @@ impl<'a> Bench<'a> {
         self.lab.userland(name)
     }
 
-    /// How to start driver processes in the cell's network.
+    /// Starts driver processes in the cell's network.
     pub fn launcher(&self) -> &Launcher {
         &self.launcher
     }

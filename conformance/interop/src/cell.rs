@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 
 use super::{Bench, Lab};
 
-/// What a cell's function returns: what was measured, in a few words, or why it did not come to that.
+/// What a cell's function returns: what was measured, in a few words, or why nothing was.
 pub type CellResult = Result<String, Unmet>;
 
 /// Why nothing was measured.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unmet {
-    /// It does not work. The first line says what, the others show it.
+    /// It does not work. The first line says why, the others show details.
     Failed(String),
-    /// It was not tried: the environment lacks something.
+    /// It was not run, because the environment lacks something.
     Skipped(String),
-    /// Stock software cannot do it, by its own fault.
+    /// It fails because of a fault of stock software.
     Known {
-        /// What it does wrong.
+        /// What the software does wrong.
         reason: String,
         /// The traffic that shows it.
         capture: PathBuf,
@@ -43,7 +43,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// A cell that `run` tries. Everything that it starts is ended `limit` after its begin.
+    /// A cell that calls `run`. Everything that `run` starts is ended `limit` after its begin.
     pub fn new(
         group: &'static str,
         name: impl Into<String>,
@@ -68,7 +68,7 @@ impl Cell {
         &self.name
     }
 
-    /// Tries it.
+    /// Runs the cell.
     pub fn run(&self, lab: &Lab) -> Row {
         let begin = Instant::now();
         let result = Bench::new(lab, self.group, &self.name, begin + self.limit)
@@ -80,7 +80,7 @@ impl Cell {
                 Ok(measured) => Outcome::Passed { measured },
                 Err(Unmet::Known { reason, capture }) => Outcome::Unmet(Unmet::Known {
                     reason,
-                    // As whoever started this can name it.
+                    // Relative to the project's directory, in which the user runs this.
                     capture: match capture.strip_prefix(lab.root()) {
                         Ok(inside) => inside.to_owned(),
                         Err(_) => capture,
@@ -101,7 +101,7 @@ pub enum Outcome {
         /// What was measured.
         measured: String,
     },
-    /// It does not, or was not tried.
+    /// It does not work, or was not run.
     Unmet(Unmet),
 }
 
@@ -135,7 +135,7 @@ impl Outcome {
     }
 }
 
-/// A cell that was tried: a line of the table.
+/// The result of a cell: a line of the table.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// The cell's group.
@@ -149,7 +149,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Whether it does not work, by no known fault of stock software.
+    /// Returns whether the cell failed for another reason than a known fault of stock software.
     pub fn failed(&self) -> bool {
         matches!(self.outcome, Outcome::Unmet(Unmet::Failed(_)))
     }
@@ -181,9 +181,9 @@ impl fmt::Display for Row {
 pub struct Summary {
     /// Cells that work.
     pub passed: usize,
-    /// Cells in which stock software is at fault.
+    /// Cells that fail because of stock software.
     pub known: usize,
-    /// Cells that were not tried.
+    /// Cells that were not run.
     pub skipped: usize,
     /// Cells that do not work.
     pub failed: usize,

@@ -22,7 +22,7 @@ pub(super) fn converse<'a>(
     Ok([listener.success()?, client])
 }
 
-/// The place of an installed program; where there is none, the cell is skipped.
+/// The path of an installed program. If it is not installed, the cell is skipped.
 pub(super) fn installed(program: &str, package: &str) -> Result<PathBuf, Unmet> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

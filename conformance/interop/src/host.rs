@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::{Bench, Finished, Running, Unmet, Userland};
 
-/// An emulated host, and how programs on it are started: `efa-emu run --host NAME ... -- PROGRAM`.
+/// An emulated host, which starts programs by `efa-emu run --host NAME ... -- PROGRAM`.
 #[derive(Clone)]
 pub struct Host<'a> {
     bench: &'a Bench<'a>,
@@ -31,8 +31,8 @@ impl<'a> Host<'a> {
         self.option("--profile", profile)
     }
 
-    /// Records what its device sends and receives to [`Bench::capture`] of its name. Of several
-    /// programs on one host, at most one may record.
+    /// Records the packets of its device to [`Bench::capture`] of its name. Of several programs on one host, at
+    /// most one may record.
     pub fn captured(self) -> Self {
         let file = self.bench.capture(&self.name);
         self.option("--pcap", file)
@@ -52,13 +52,13 @@ impl<'a> Host<'a> {
         self
     }
 
-    /// Programs are those of another release.
+    /// Takes programs of another release.
     pub fn userland(mut self, userland: &Userland) -> Self {
         self.userland = Some(userland.clone());
         self
     }
 
-    /// Starts a program with its arguments. The same host may run many.
+    /// Starts a program with its arguments. A host may run several programs.
     pub fn start(&self, program: &[impl AsRef<OsStr>]) -> Result<Running<'a>, Unmet> {
         let mut command = Command::new(&self.bench.launcher().efa_emu);
         command
@@ -85,7 +85,7 @@ impl<'a> Host<'a> {
         )
     }
 
-    /// Runs a program to its end, which must be a success.
+    /// Runs a program to its successful end.
     pub fn run(&self, program: &[impl AsRef<OsStr>]) -> Result<Finished, Unmet> {
         self.start(program)?.success()
     }

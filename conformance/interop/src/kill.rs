@@ -1,9 +1,9 @@
-//! Group `kill`: one side of a run is killed at a random moment, again and again, in one network.
+//! Group `kill`: one side of a run is killed at a random moment, repeatedly, in one network.
 //!
-//! Half of the kills come while the programs start, at any moment from the first instruction on; half
-//! come when data flows, which only a network that works after all kills before reaches. The other
-//! side may fail by itself or wait for ever for a message that nobody sends any more, which is the
-//! program's affair; it must end when it is told to. Then nothing is left in the network.
+//! Half of the kills come while the programs start, at any instruction. The other half come when data flows,
+//! which shows that the network still works after the earlier kills. The survivor may fail by itself, or
+//! wait forever for a message that nobody will send; it must end on SIGTERM. After that nothing may be left
+//! in the network.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,12 +20,12 @@ use super::{Bench, Cell, CellResult, Lab, Running, Unmet, mpi};
 
 const GROUP: &str = "kill";
 
-/// The moments come from it; a cell says so when it fails.
+/// The seed of the moments, which a failing cell reports.
 const SEED: u64 = 0xefa;
 
-/// How long a survivor may take to see by itself that its peer is gone.
+/// How long a survivor may take to notice that its peer is gone.
 const NOTICE: Duration = Duration::from_secs(1);
-/// How long it may take to end when it is told to, and a launcher to end its job. Machines are busy.
+/// How long it may take to end on SIGTERM, and a launcher to end its job. The machine may be busy.
 const END: Duration = Duration::from_secs(60);
 /// How long programs may take until data flows.
 const START: Duration = Duration::from_secs(60);
@@ -43,10 +43,10 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
     ])
 }
 
-/// How the rounds went.
+/// Counts of kills and survivors.
 #[derive(Default)]
 struct Tally {
-    /// Kills by what was killed.
+    /// Kills by victim.
     sides: u32,
     ranks: u32,
     /// Kills by moment.
@@ -85,7 +85,7 @@ fn kills(bench: &Bench, rounds: u64, with_mpi: bool) -> CellResult {
         false => None,
     };
     let segments = mpi::Segments::now();
-    // They keep the hosts, with their tables of queue pair numbers, through all rounds.
+    // These programs keep the hosts, with their tables of queue pair numbers, through all rounds.
     let [first, second] = HOSTS;
     let keepers = [
         bench.host(first).start(&["sleep", "infinity"])?,
@@ -99,7 +99,7 @@ fn kills(bench: &Bench, rounds: u64, with_mpi: bool) -> CellResult {
     for round in 0..rounds {
         let mut random = SmallRng::seed_from_u64(SEED + round);
         let result = match &job {
-            // Each of the four moments and sides gets both programs.
+            // Each of the four combinations of moment and side gets both programs.
             Some(job) if round / 4 % 2 == 1 => {
                 kill_rank(bench, job, &kept, round, &mut random, &mut tally)
             }
@@ -115,7 +115,7 @@ fn kills(bench: &Bench, rounds: u64, with_mpi: bool) -> CellResult {
             })?;
     }
     let time = begin.elapsed();
-    // Killed ranks of MPICH leave some wherever they run.
+    // Killed ranks of MPICH leave segments behind, with or without a device.
     let segments = match with_mpi {
         true => segments.remove_new(),
         false => 0,
@@ -140,13 +140,13 @@ fn kills(bench: &Bench, rounds: u64, with_mpi: bool) -> CellResult {
     Ok(measured)
 }
 
-/// The emulated hosts of all programs; those of [`mpi::Job`].
+/// The emulated hosts of all programs, which are also those of [`mpi::Job`].
 const HOSTS: [&str; 2] = ["h0", "h1"];
 
 /// Options of a `fi_pingpong` that does not end by itself.
 const ENDLESS: [&str; 4] = ["-I", "100000000", "-S", "65536"];
 
-/// The numbers that queue pairs get now if they get the lowest that are free.
+/// Returns the lowest free queue pair numbers, by opening queue pairs that get them.
 fn lowest_numbers(bench: &Bench) -> Result<Vec<Vec<Qpn>>, Unmet> {
     let sides = start_pair(bench, Some(("--qpn-reuse", "lowest")), &ENDLESS)?;
     let hosts = await_queue_pairs(bench)?;
@@ -167,9 +167,9 @@ fn start_pair<'a>(
     let port = free_port()?;
     let text = port.to_string();
     let common = [&["fi_pingpong", "-p", "efa", "-e", "rdm"], options].concat();
-    // libinfinipath, which Debian's libfabric loads for another vendor's devices, answers SIGTERM by
-    // calling `exit` inside the handler. Libraries' destructors then wait for ever for locks that the
-    // interrupted code holds: malloc's, or libfabric's own.
+    // libinfinipath, which Debian's libfabric loads for another vendor's devices, calls `exit` inside its
+    // handler of SIGTERM. Destructors of libraries then deadlock on locks that the interrupted code holds:
+    // malloc's, or libfabric's own.
     let host = |name| {
         let host = bench.host(name).env("IPATH_NO_BACKTRACE", "1");
         match host_option {
@@ -311,7 +311,7 @@ fn participants(bench: &Bench) -> Result<Vec<ParticipantStatus>, Unmet> {
         .collect())
 }
 
-/// So many processes are in the network soon after the end of the others, and none has the device.
+/// Waits until `count` processes are left in the network, none of which has the device.
 fn await_left(bench: &Bench, count: usize) -> Result<(), Unmet> {
     let deadline = Instant::now() + END;
     loop {
@@ -326,7 +326,7 @@ fn await_left(bench: &Bench, count: usize) -> Result<(), Unmet> {
     }
 }
 
-/// Neither the network's own shared memory is left, nor libfabric's.
+/// Fails if shared memory of the network or of libfabric is left.
 fn expect_no_files(bench: &Bench, gids: &BTreeSet<String>) -> Result<(), Unmet> {
     // SAFETY: takes no pointers.
     let user = unsafe { libc::geteuid() };
@@ -349,7 +349,7 @@ fn expect_no_files(bench: &Bench, gids: &BTreeSet<String>) -> Result<(), Unmet> 
     }
 }
 
-/// The program that an `efa-emu run` starts, once it is there.
+/// Waits for the program that an `efa-emu run` starts, and returns its process id.
 fn await_child(process: u32) -> Result<i32, Unmet> {
     let deadline = Instant::now() + START;
     loop {
@@ -375,7 +375,7 @@ fn child_of(process: u32) -> Option<i32> {
 }
 
 fn kill(process: i32) {
-    // SAFETY: sends a signal, touches no memory. The process is a child of a live child of this one,
-    // so its number is its own.
+    // SAFETY: sends a signal, touches no memory. The process is a child of a live child of this one, so its
+    // id is not reused.
     unsafe { libc::kill(process, libc::SIGKILL) };
 }

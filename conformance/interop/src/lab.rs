@@ -1,4 +1,4 @@
-//! What all cells share: the programs of this workspace and the software of other releases.
+//! The environment that all cells share: the programs of this workspace and the software of other releases.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,12 +6,12 @@ use std::process::Command;
 use super::{Selection, Unmet};
 use efa_conformance::player::Launcher;
 
-/// The place where cells run.
+/// The environment of all cells.
 #[derive(Debug)]
 pub struct Lab {
-    /// The `efa-emu` and `efa-conformance` programs, and the start of the names of fabrics.
+    /// The `efa-emu` and `efa-conformance` programs, and the prefix of the names of fabrics.
     pub launcher: Launcher,
-    /// The scenarios that were asked for.
+    /// The selected scenarios.
     pub scenarios: Selection,
     /// The project's directory.
     root: PathBuf,

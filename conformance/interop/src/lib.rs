@@ -1,9 +1,9 @@
-//! The interoperability table: software that exists, on emulated devices, measured.
+//! The interoperability table: existing software on emulated devices, with measured results.
 //!
 //! A *cell* is one thing that must work, such as one release of libfabric sending to another. Cells
-//! belong to *groups*, one module each, which are listed in [`GROUPS`]. A cell runs programs on
-//! emulated hosts ([`Bench::host`]), bounded in time, and says what it measured. How to add one is
-//! in `docs/interop.md`.
+//! belong to *groups*, one module each, which [`GROUPS`] lists. A cell runs programs on emulated hosts
+//! ([`Bench::host`]) with a time limit, and reports what it measured. `docs/interop.md` says how to add
+//! a cell.
 
 mod bench;
 mod cell;
@@ -31,13 +31,13 @@ use process::free_port;
 pub use process::{Finished, Running};
 pub use scenarios::Selection;
 
-/// Cells that go together.
+/// Related cells.
 pub struct Group {
-    /// What `--group` calls it.
+    /// Its name for `--group`.
     pub name: &'static str,
-    /// What it is about, in one line.
+    /// Its subject, in one line.
     pub about: &'static str,
-    /// Its cells. Making them starts nothing.
+    /// Returns its cells, without starting anything.
     pub cells: fn(&Lab) -> Result<Vec<Cell>, String>,
 }
 
@@ -45,7 +45,7 @@ pub struct Group {
 pub const GROUPS: &[Group] = &[
     Group {
         name: "scenarios",
-        about: "the protocol engine in the place of each stock endpoint of each scenario",
+        about: "the protocol engine in place of each stock endpoint of each scenario",
         cells: scenarios::cells,
     },
     Group {
@@ -55,12 +55,12 @@ pub const GROUPS: &[Group] = &[
     },
     Group {
         name: "mpi",
-        about: "MPI over libfabric and over UCX, two to eight ranks on two to four hosts",
+        about: "MPI over libfabric and over UCX, two to eight ranks on one to four hosts",
         cells: mpi::cells,
     },
     Group {
         name: "kill",
-        about: "one side of a run is killed at random moments; nothing stays behind",
+        about: "one side of a run is killed at random moments; nothing may be left",
         cells: kill::cells,
     },
     Group {
@@ -80,7 +80,7 @@ pub const GROUPS: &[Group] = &[
     },
     Group {
         name: "engine",
-        about: "the protocol engine and four generations of libfabric: every subprotocol, both ways",
+        about: "the protocol engine and four releases of libfabric: every subprotocol, in both directions",
         cells: engine::cells,
     },
 ];

@@ -1,10 +1,9 @@
 //! Group `perftest`: the InfiniBand performance tests of two releases, between two hosts.
 //!
-//! What a release does not do on EFA is no cell. 4.5 knows RDMA and inline data only of the part ids
-//! 0xefa0 and 0xefa1, and refuses RDMA writes and events (`-e`) over SRD on any. Over UD both
-//! releases post unsignaled requests, which the device does not take, unless told not to (`-Q 1`).
-//! 25.01's write latency test writes inline by default, which needs a queue pair that it does not
-//! ask for (`-I 0`).
+//! Tests that a release does not support on EFA have no cell. 4.5 uses RDMA and inline data only with the
+//! part ids 0xefa0 and 0xefa1, and refuses RDMA writes and events (`-e`) over SRD on all devices. Over UD both
+//! releases post unsignaled requests, which the device does not take, without `-Q 1`. 25.01's write latency
+//! test writes inline by default, for which its queue pair has no room, without `-I 0`.
 
 use std::time::Duration;
 
@@ -14,11 +13,11 @@ use super::{Bench, Cell, CellResult, Lab, Unmet};
 const GROUP: &str = "perftest";
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// A release, and the generation of the device that it is run on.
+/// A release, and the generation of the device on which it runs.
 #[derive(Clone, Copy)]
 struct Release {
     version: &'static str,
-    /// What `scripts/userland` calls it; `None` is this machine's.
+    /// Its name for `scripts/userland`; `None` is the machine's own release.
     userland: Option<&'static str>,
     profile: &'static str,
 }
@@ -87,7 +86,7 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
         .collect())
 }
 
-/// Writes are events of the fault primitive, and what it makes of one reaches the program.
+/// A fault rule aborts a write, and the program reports it.
 fn write_is_aborted(bench: &Bench) -> CellResult {
     const RULE: &str = r#"
 [[fault]]

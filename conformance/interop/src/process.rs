@@ -1,4 +1,4 @@
-//! Processes that end in time and leave nothing behind.
+//! Processes that end before a deadline, with all their children.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use super::{Bench, Unmet};
 
-/// Lines of each output that a failure shows.
+/// The number of lines of each output that a failure shows.
 const SHOWN: usize = 20;
-/// How long processes may take to end once they are told to.
+/// How long processes may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long output may take to end after its process. A grandchild may hold it open.
 const DRAIN: Duration = Duration::from_secs(2);
-/// How often a process is looked at.
+/// How often a process is polled.
 const TICK: Duration = Duration::from_millis(5);
 
 /// What a process has printed so far.
@@ -46,7 +46,7 @@ impl Output {
 /// A process in a process group of its own. The group is ended when this is dropped.
 pub struct Running<'a> {
     bench: &'a Bench<'a>,
-    /// What runs where, for messages.
+    /// The host and the command, for messages.
     what: String,
     child: Child,
     stdout: Output,
@@ -54,13 +54,13 @@ pub struct Running<'a> {
     readers: Vec<thread::JoinHandle<()>>,
 }
 
-/// A TCP port that nobody listens on.
+/// Returns a TCP port that no process listens on.
 pub(super) fn free_port() -> Result<u16, Unmet> {
     let bound = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     Ok(bound.map_err(Unmet::failed)?.port())
 }
 
-/// Whether the kernel's tables of sockets have a listener on `port`.
+/// Returns whether the kernel's tables of sockets have a listener on `port`.
 fn is_listened_on(port: u16) -> bool {
     const LISTEN: &str = "0A";
     let suffix = format!(":{port:04X}");
@@ -105,7 +105,7 @@ impl<'a> Running<'a> {
                 _ => Err(std::io::Error::last_os_error()),
             }
         };
-        // A run that is interrupted or killed drops nothing.
+        // When this process is interrupted or killed, no destructor ends the child.
         // SAFETY: what runs between fork and exec is one system call, which allocates nothing and
         // takes no lock.
         unsafe { command.pre_exec(ends_with_us) };
@@ -152,7 +152,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Waits until somebody on this machine listens on a TCP port, as a server does that it started.
+    /// Waits until a process on this machine, such as the started server, listens on a TCP port.
     pub fn await_listener(&mut self, port: u16) -> Result<(), Unmet> {
         loop {
             if is_listened_on(port) {
@@ -168,7 +168,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Waits for its end, whatever it is. That it takes too long is an error.
+    /// Waits for its end, with any exit status. It is an error if the process takes too long.
     pub fn wait(mut self) -> Result<Finished, Unmet> {
         match self.wait_until(Instant::now() + self.bench.left()) {
             Some(status) => Ok(self.finished(status)),
@@ -179,7 +179,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Waits for its end, which must be a success.
+    /// Waits for its successful end.
     pub fn success(mut self) -> Result<Finished, Unmet> {
         match self.wait_until(Instant::now() + self.bench.left()) {
             Some(status) if status.success() => Ok(self.finished(status)),
@@ -191,12 +191,12 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Waits for its end for this long at most.
+    /// Waits at most `time` for its end.
     pub fn ends_within(&mut self, time: Duration) -> Option<ExitStatus> {
         self.wait_until(Instant::now() + time.min(self.bench.left()))
     }
 
-    /// Tells it to end, with all that it started.
+    /// Sends SIGTERM to it and to its children.
     pub fn terminate(&self) {
         self.signal(libc::SIGTERM);
     }
@@ -220,7 +220,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Waits for the end of what was printed.
+    /// Waits for the end of the output.
     fn drain(&mut self) {
         let deadline = Instant::now() + DRAIN;
         while self.readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < deadline {
@@ -228,7 +228,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// A failure that shows the last lines of what was printed.
+    /// A failure that shows the last lines of the output.
     fn failed(&self, how: &str) -> Unmet {
         let mut text = format!("{} {how}", self.what);
         for (name, output) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
@@ -243,7 +243,7 @@ impl<'a> Running<'a> {
 
     fn signal(&self, signal: libc::c_int) {
         if let Ok(group) = libc::pid_t::try_from(self.child.id()) {
-            // SAFETY: sends a signal, touches no memory. The number stays the group's as long as the
+            // SAFETY: sends a signal, touches no memory. The number belongs to the group as long as the
             // group has members, and this is called at once when its first process has ended.
             unsafe { libc::kill(-group, signal) };
         }
@@ -252,7 +252,7 @@ impl<'a> Running<'a> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        // `efa-emu run` passes the signal on and cleans up; who does not listen is killed.
+        // `efa-emu run` passes the signal on and cleans up. What does not end by SIGTERM is killed.
         if self.wait_until(Instant::now()).is_none() {
             self.signal(libc::SIGTERM);
             self.wait_until(Instant::now() + GRACE);

@@ -1,5 +1,5 @@
-//! Group `python`: the PyPI package `efa`, bindings of libibverbs and libefa that look all functions
-//! up at run time.
+//! Group `python`: the PyPI package `efa`, which binds libibverbs and libefa and looks up all functions at
+//! run time.
 
 use std::time::Duration;
 

@@ -13,19 +13,19 @@ const GROUP: &str = "rdma_core";
 const LIMIT: Duration = Duration::from_secs(60);
 const PYVERBS_LIMIT: Duration = Duration::from_secs(240);
 
-/// What `scripts/userland` calls the newer release.
+/// The name of the newer release for `scripts/userland`.
 const NEWER: &str = "debian13";
 
 /// The version of this machine's tools and of the newer ones.
 const VERSIONS: [(&str, Option<&str>); 2] = [("44", None), ("56.1", Some(NEWER))];
 
-/// Where Debian's package `rdma-core` has the tests of the Python bindings, compressed.
+/// The directory in which Debian's package `rdma-core` has the tests of the Python bindings, compressed.
 const PYVERBS_TESTS: &str = "/usr/share/doc/rdma-core/tests";
 
 /// The interpreter that Debian's package `python3-pyverbs` is for.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Modules of the tests that have something for a device without connected queue pairs.
+/// Test modules with tests for a device without connected queue pairs.
 const PYVERBS_MODULES: &[&str] = &[
     "test_addr",
     "test_cq",

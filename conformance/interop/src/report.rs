@@ -1,4 +1,4 @@
-//! The table for programs: JUnit XML and JSON.
+//! The table as JUnit XML and JSON.
 
 use std::path::Path;
 
@@ -7,8 +7,7 @@ use serde_json::json;
 
 use super::{Outcome, Row, Summary, Unmet};
 
-/// Writes JUnit XML: one test suite for each group. What stock software cannot do is `skipped`, so
-/// that nobody takes it for a pass.
+/// Writes JUnit XML: one test suite for each group. A known fault of stock software is `skipped`, not a pass.
 pub fn junit(rows: &[Row], path: &Path) -> std::io::Result<()> {
     let mut report = Report::new("efa-conformance interop");
     for group in rows.chunk_by(|a, b| a.group == b.group) {

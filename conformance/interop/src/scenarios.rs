@@ -1,5 +1,5 @@
-//! Group `scenarios`: the protocol engine and stock libfabric, live, each in a process and on an
-//! emulated host of its own.
+//! Group `scenarios`: the protocol engine and stock libfabric, live, each in its own process and on its own
+//! emulated host.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use efa_conformance::record::{self, Stock};
 use efa_conformance::scenario::{Scenario, Software};
 use efa_conformance::suite;
 
-/// A scenario has bounds of its own for everything that it waits for; this is for all of it.
+/// The time limit of a whole scenario; each of its waits has a limit of its own.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Which scenarios are played, with which libfabric.
+/// The scenarios to play, and the libfabric.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     /// Scenarios, or directories of scenarios.
@@ -37,14 +37,14 @@ pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, String> {
     Ok(cells)
 }
 
-/// Plays a scenario with the engine in the place of endpoint `role`.
+/// Plays a scenario with the engine in place of endpoint `role`.
 fn play(bench: &Bench, scenario: &Scenario, role: EndpointIndex) -> CellResult {
     if let Some(reason) = &scenario.endpoints[role].not_under_test {
         return Err(Unmet::Skipped(reason.clone()));
     }
     let mut cast = scenario.clone();
     cast.endpoints[role].software = Software::Core;
-    // Recordings need a certain release, live runs take whatever libfabric there is.
+    // Recordings need a certain release; live runs take the available one.
     for endpoint in &mut cast.endpoints {
         endpoint.version = None;
     }

@@ -1,4 +1,4 @@
-//! What went over an emulated wire.
+//! Counts of the frames on an emulated wire.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::path::Path;
 use super::Unmet;
 use efa_conformance::trace::Capture;
 
-/// Frames of a capture, counted by what they are: the RDM packet's type or the device's operation.
+/// Frames of a capture, counted by the RDM packet's type or the device's operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Traffic {
     kinds: BTreeMap<String, usize>,
@@ -24,12 +24,12 @@ impl Traffic {
         Ok(Traffic { kinds })
     }
 
-    /// How many frames there are.
+    /// The number of frames.
     pub fn total(&self) -> usize {
         self.kinds.values().sum()
     }
 
-    /// How many frames are of `kind`.
+    /// The number of frames of `kind`.
     pub fn count(&self, kind: &str) -> usize {
         self.kinds.get(kind).copied().unwrap_or(0)
     }

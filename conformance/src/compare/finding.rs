@@ -1,4 +1,4 @@
-//! What a comparison has to say.
+//! Findings of a comparison.
 
 use std::fmt;
 

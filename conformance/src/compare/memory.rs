@@ -6,16 +6,16 @@ use super::policy::MemoryPart;
 use super::{Bindings, Recorded, numbers};
 use crate::operation::{EndpointIndex, Remote};
 
-/// Registered memory of a trace, and the memory that stands for it.
+/// Recorded registered memory, and the actual memory that stands for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BoundRegion {
-    /// Whose memory.
+    /// The owner of the memory.
     pub owner: EndpointIndex,
     /// Its length in bytes.
     pub length: u64,
-    /// Where it was.
+    /// The recorded place.
     pub recorded: Remote,
-    /// Where it is.
+    /// The actual place.
     pub actual: Remote,
 }
 
@@ -48,13 +48,13 @@ pub fn iov_entry(packet: &[u8], array: &str, index: Option<usize>) -> Option<Iov
 }
 
 impl Bindings {
-    /// Memory stands for recorded memory from now on.
+    /// Binds actual memory to recorded memory.
     pub fn bind_region(&mut self, region: BoundRegion) {
         self.regions.push(region);
     }
 
-    /// What stands for a place in recorded memory of `owner`. Of regions that were at the same place
-    /// the latest counts.
+    /// Returns the actual place for a place in recorded memory of `owner`. Of several regions at the same
+    /// recorded place, the latest counts.
     pub fn locate(&self, owner: EndpointIndex, recorded: Remote) -> Option<Remote> {
         self.regions.iter().rev().find_map(|region| {
             let offset = recorded.address.checked_sub(region.recorded.address)?;
@@ -68,8 +68,8 @@ impl Bindings {
         })
     }
 
-    /// Compares an address or key with that of the memory that stands for the recorded one. Memory
-    /// that the sender offers for the first time stands for what the recorded sender offered.
+    /// Compares an address or key with that of the memory bound to the recorded memory. Memory that the sender
+    /// offers for the first time is bound to the memory that the recorded sender offered.
     pub(super) fn check_memory(
         &mut self,
         part: MemoryPart,

@@ -1,10 +1,9 @@
 //! Comparing packets field by field with what the protocol allows.
 //!
-//! The endpoint under test is not the one that was recorded: it has another address, other operation
-//! ids, other memory. [`Bindings`] keep which recorded value stands for which actual one. The same
-//! bindings serve the scripted peer, whose recorded packets must name what the endpoint under test
-//! has introduced ([`Bindings::translate`]). The scripted peer's own ids are not the recorded ones
-//! either: every operation gets a number that nothing else has, so that an endpoint that confuses
+//! The endpoint under test has another address, other operation ids and other memory than the recorded
+//! one. [`Bindings`] map recorded values to actual ones. They also serve the scripted peer: its recorded
+//! packets must name the addresses, ids and memory of the endpoint under test ([`Bindings::translate`]). The
+//! scripted peer's own ids are unique numbers instead of the recorded ones, so that an endpoint that confuses
 //! ids cannot name the right one by chance.
 
 mod finding;
@@ -25,10 +24,10 @@ pub use finding::Finding;
 pub use memory::{BoundRegion, IovEntry, iov_entry};
 use policy::{AddressPart, IdKind, MemoryPart, Rule, may_repeat, rule};
 
-/// An operation's place in the operations of a trace.
+/// The index of an operation among the operations of a trace.
 pub type OperationIndex = usize;
 
-/// A recorded packet with where it came from.
+/// A recorded packet with its sender, receiver and operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Recorded<'a> {
     /// Its number in the trace.
@@ -37,7 +36,7 @@ pub struct Recorded<'a> {
     pub sender: EndpointIndex,
     /// The endpoint to which it was sent.
     pub receiver: EndpointIndex,
-    /// The operation that it belongs to, if to any.
+    /// The operation to which it belongs, if any.
     pub operation: Option<OperationIndex>,
     /// Its bytes.
     pub bytes: &'a [u8],
@@ -58,21 +57,21 @@ impl Recorded<'_> {
     }
 }
 
-/// Which recorded value stands for which actual one.
+/// The map from recorded values to actual ones.
 #[derive(Clone, Debug)]
 pub struct Bindings {
     recorded: Vec<RawAddress>,
     actual: Vec<RawAddress>,
-    /// The id that an endpoint has given to an operation.
+    /// The id that an endpoint has chosen for an operation.
     ids: HashMap<(OperationIndex, EndpointIndex, IdKind), u64>,
-    /// The operation behind an id that a scripted endpoint has given.
+    /// The operation of each id that a scripted endpoint has chosen.
     scripted: HashMap<(EndpointIndex, IdKind, u64), OperationIndex>,
     constants: HashMap<(EndpointIndex, PacketType, FieldName), u64>,
     regions: Vec<BoundRegion>,
     policies: Vec<PolicyOverride>,
 }
 
-/// The first id that a scripted endpoint gives. The recorded ones are small numbers.
+/// The first id of a scripted endpoint. Recorded ids are small numbers.
 const FIRST_SCRIPTED_ID: u64 = 0x5EED_0001;
 
 /// A scripted packet names something that the endpoint under test never introduced.
@@ -85,7 +84,7 @@ pub struct Unbound {
 }
 
 impl Bindings {
-    /// Endpoints at `recorded` addresses are played by endpoints at `actual` ones.
+    /// Bindings for endpoints at `actual` addresses in place of those at `recorded` ones.
     pub fn new(
         recorded: Vec<RawAddress>,
         actual: Vec<RawAddress>,
@@ -102,7 +101,7 @@ impl Bindings {
         }
     }
 
-    /// The operation to which scripted endpoint `owner` gave `id`.
+    /// Returns the operation for which scripted endpoint `owner` chose `id`.
     pub fn operation_of(
         &self,
         owner: EndpointIndex,
@@ -135,7 +134,7 @@ impl Bindings {
             let place = actual_fields
                 .iter()
                 .find(|field| field.name() == expected.name());
-            // Flags and counts say which fields there are, and are compared themselves.
+            // Flags and counts determine which fields exist, and are compared themselves.
             let Some(found) = place else { continue };
             let checked = match &rule {
                 Rule::Memory(part) => self
@@ -152,13 +151,13 @@ impl Bindings {
                 let text = format!("expected {wanted}, actual {}", show(found));
                 findings.push(recorded.finding(severity, &expected, text));
                 if expected.descriptor.name == "type" && severity == Severity::Error {
-                    // Nothing behind it means the same.
+                    // With a wrong type, no further field corresponds.
                     return findings;
                 }
             }
         }
         findings.extend(self.check_added(recorded, &actual_fields));
-        // A field that is wrong says more than the parser that stumbles over it.
+        // A finding about a wrong field says more than the parse error that follows from it.
         if findings
             .iter()
             .all(|finding| finding.severity < Severity::Error)
@@ -169,7 +168,7 @@ impl Bindings {
         findings
     }
 
-    /// What the recorded packet has not: the sender's identity must be its own.
+    /// Checks fields that only the actual packet has: the sender's identity must be its own.
     fn check_added(&mut self, recorded: Recorded<'_>, actual: &[Field<'_>]) -> Vec<Finding> {
         let known: Vec<FieldName> = fields_of(recorded.bytes)
             .into_iter()
@@ -189,7 +188,7 @@ impl Bindings {
         findings
     }
 
-    /// Applies a rule; the error is what the value should have been, and how much that weighs.
+    /// Applies a rule. The error is the severity, and the value that was expected.
     fn check(
         &mut self,
         rule: &Rule,
@@ -209,7 +208,7 @@ impl Bindings {
         };
         let (wanted_number, found_number) = numbers(expected, found);
         match rule {
-            // Memory is looked at together with its length, segments with their operation.
+            // Memory is compared together with its length, segments with their operation.
             Rule::Ignored | Rule::Memory(_) | Rule::Segment => Ok(()),
             Rule::Exact => match (expected.value, found.value) {
                 (Value::Bytes(wanted), Value::Bytes(found)) => {
@@ -249,7 +248,7 @@ impl Bindings {
                 if let Some(operation) = recorded.operation {
                     let key = (operation, recorded.sender, *kind);
                     let known = self.ids.insert(key, found_number);
-                    // Every packet of a message says the same; a later CTS may say something else.
+                    // All packets of a message have the same id; a later CTS may have another one.
                     if let Some(known) = known
                         && known != found_number
                         && expected.packet_type.is_req()
@@ -282,8 +281,8 @@ impl Bindings {
         }
     }
 
-    /// The actual counterpart of a recorded part of an address. Hosts number their queue pairs alike,
-    /// so what a packet says is taken to be about its sender if that is possible.
+    /// Returns the actual counterpart of a recorded part of an address. Hosts number their queue pairs alike,
+    /// so a part is attributed to the packet's sender if it fits.
     fn address_of(
         &self,
         sender: EndpointIndex,
@@ -300,7 +299,7 @@ impl Bindings {
         Some(Address::of(part, self.actual[at]))
     }
 
-    /// The id by which scripted endpoint `owner` names an operation.
+    /// Returns the id by which scripted endpoint `owner` names an operation.
     fn scripted_id(
         &mut self,
         operation: OperationIndex,
@@ -313,8 +312,8 @@ impl Bindings {
         id
     }
 
-    /// Rewrites a recorded packet of the scripted peer so that it names the actual endpoints, ids that
-    /// nothing else has, and what the endpoint under test (`recorded.receiver`) has introduced.
+    /// Rewrites a recorded packet of the scripted peer with the actual addresses, with unique ids, and with
+    /// the ids and memory of the endpoint under test (`recorded.receiver`).
     pub fn translate(&mut self, recorded: Recorded<'_>) -> Result<Vec<u8>, Unbound> {
         let mut bytes = recorded.bytes.to_vec();
         for field in fields_of(recorded.bytes).into_iter().flatten() {
@@ -325,7 +324,7 @@ impl Bindings {
             };
             let number = match rule(field.packet_type, field.descriptor, &self.policies) {
                 Rule::Address(part) => {
-                    // An address that no endpoint has is sent as it was recorded.
+                    // An address of no endpoint is sent as it was recorded.
                     if let Some(address) = self.address_of(recorded.sender, part, field.value) {
                         address.write(&mut bytes[place]);
                     }
@@ -365,7 +364,7 @@ impl Bindings {
     }
 }
 
-/// A legal difference.
+/// Makes a difference a remark.
 fn free(wanted: &str, same: bool) -> Result<(), (Severity, String)> {
     if same {
         return Ok(());
@@ -378,7 +377,7 @@ fn numbers(expected: &Field<'_>, found: &Field<'_>) -> (u64, u64) {
     (number(expected), number(found))
 }
 
-/// Compares data; the error says where it differs rather than repeating all of it.
+/// Compares data. The error names the first difference instead of repeating all bytes.
 pub fn compare_data(wanted: &[u8], found: &[u8]) -> Result<(), String> {
     if wanted == found {
         return Ok(());

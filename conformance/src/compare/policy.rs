@@ -1,8 +1,8 @@
 //! How each field of a packet under test is compared with the recorded one.
 //!
-//! One table, keyed by the names of [`efa_core::wire::fields`]. It says what the protocol allows: a
-//! value that the application or the peer decides is exact, a value that the sender may choose is
-//! within its bounds or free. A scenario may depart from it, with a reason.
+//! One table, keyed by the names of [`efa_core::wire::fields`]. It says what the protocol allows: a value
+//! that the application or the peer determines is exact, a value that the sender may choose is bounded or
+//! free. A scenario may override it, with a reason.
 
 use efa_core::wire::PacketType;
 use efa_core::wire::fields::{FieldDescriptor, Kind};
@@ -16,9 +16,9 @@ pub enum Rule {
     Exact,
     /// The values are equal in these bits; other bits are free.
     Masked(u64),
-    /// Any value is legal. A value other than the recorded one is remarked on.
+    /// Any value is legal. A value other than the recorded one gives a remark.
     Free,
-    /// Any value that is not less than this one is legal.
+    /// Any value from this one on is legal.
     AtLeast(u64),
     /// Not compared: bytes without a meaning.
     Ignored,
@@ -30,17 +30,17 @@ pub enum Rule {
     Introduces(IdKind),
     /// An id that the receiver of the packet chose for the packet's operation.
     Refers(IdKind),
-    /// Registered memory: the recorded place corresponds to the same place in the region that stands
-    /// for the recorded one.
+    /// Registered memory: the recorded place corresponds to the same place in the region that is bound to
+    /// the recorded one.
     Memory(MemoryPart),
-    /// A constant of the sending endpoint: the first value seen is the one.
+    /// A constant of the sending endpoint: all values equal the first one.
     Constant,
-    /// How the operation's bytes are divided into packets is the sender's choice: what arrives is
-    /// compared with the operation's bytes, wherever they were in the recording.
+    /// The sender may divide the operation's bytes as it likes: arriving data is compared with the
+    /// operation's bytes, whatever the recorded division.
     Segment,
 }
 
-/// Which part of a raw address a field holds.
+/// The part of a raw address that a field holds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(missing_docs, reason = "the names are the fields'")]
 pub enum AddressPart {
@@ -49,16 +49,16 @@ pub enum AddressPart {
     Connid,
 }
 
-/// What an id names.
+/// The side whose operation an id names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum IdKind {
-    /// An operation of the one who has the data.
+    /// An operation of the side that has the data.
     Send,
-    /// An operation of the one who wants the data.
+    /// An operation of the side that receives the data.
     Receive,
 }
 
-/// Which part of an `efa_rma_iov` a field holds, and whose memory it names.
+/// The part of an `efa_rma_iov` that a field holds, and the owner of the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MemoryPart {
     /// The address of memory of the packet's sender.
@@ -71,9 +71,9 @@ pub enum MemoryPart {
     ReceiverKey,
 }
 
-/// Flags of a REQ packet that follow from what the application asked for: CQ data, message, tagged,
-/// atomic, answer to a READ_NACK. Which optional headers about the sender's identity are there is
-/// judged with what the sender knows of its peer; bits that this version does not know are free.
+/// Flags of a REQ packet that follow from the application's request: CQ data, message, tagged, atomic, and
+/// answer to a READ_NACK. Flags of optional headers with the sender's identity are judged elsewhere, by what
+/// the sender knows of its peer. Bits that this version does not know are free.
 const REQ_MEANING: u64 = 0x2 | 0x4 | 0x8 | 0x20 | 0x2000;
 
 /// The flag that says which operation a CTS belongs to.
@@ -82,7 +82,7 @@ const CTS_EMULATED_READ: u64 = 0x80;
 /// A raw address without extensions, in bytes.
 const RAW_ADDRESS: u64 = 32;
 
-/// Packets whose data is a part of an operation's data, of a size that the sender chooses.
+/// Returns whether the packet's data is a part of an operation's data, of a size that the sender chooses.
 pub fn is_segment(packet_type: PacketType) -> bool {
     use PacketType as T;
     !matches!(
@@ -91,9 +91,9 @@ pub fn is_segment(packet_type: PacketType) -> bool {
     ) && packet_type.carries_data()
 }
 
-/// Whether several packets of type `found` may stand where some of type `recorded` were, or one of
-/// them: the sender divides data, and permits to send it, in pieces of its own choice. A message that
-/// needs no answer may be one eager packet or several medium ones.
+/// Returns whether any number of packets of type `found` may replace packets of type `recorded`: a sender
+/// divides data, and a receiver grants it, in pieces of its own choice. A message that needs no answer may be
+/// one eager packet or several medium ones.
 pub fn may_repeat(recorded: PacketType, found: PacketType) -> bool {
     use PacketType as T;
     let class = |packet_type| match packet_type {
@@ -145,8 +145,7 @@ pub fn standard(packet_type: PacketType, field: &FieldDescriptor) -> Rule {
         (T::Cts | T::LongctsRtr, "recv_length") => Rule::AtLeast(1),
         (T::CtsData | T::ReadRsp, "seg_length") => Rule::Segment,
         (_, "seg_offset" | "runt_length") => Rule::Segment,
-        // The receiver finds the operation by `send_id`; of one-sided operations it is 0 in stock
-        // libfabric.
+        // The receiver finds the operation by `send_id`. Stock libfabric sends 0 for one-sided operations.
         (T::Receipt, "msg_id") => Rule::Free,
 
         (_, "read_iov.addr") => Rule::Memory(MemoryPart::SenderAddress),

@@ -100,7 +100,7 @@ fn every_changed_byte_with_a_meaning_is_found_and_named() {
         let field = field.unwrap();
         match policy::standard(field.packet_type, field.descriptor) {
             Rule::Ignored => assert_eq!(findings, [], "byte {position}"),
-            // Without a raw address header the bytes of the message are others.
+            // Without a raw address header the message has other bytes.
             Rule::Masked(_) | Rule::AtLeast(_) | Rule::Segment => {}
             _ => {
                 let texts: Vec<String> = findings.iter().map(ToString::to_string).collect();
@@ -195,7 +195,7 @@ fn ids_are_bound_when_introduced_and_translated_when_referred_to() {
     assert_eq!((unbound.field.as_str(), unbound.value), ("send_id", 5));
 
     assert_eq!(bindings.compare(from_a(&request(5)), &request(77)), []);
-    // The scripted endpoint's id is its own too, and the same for the same operation.
+    // The scripted endpoint also chooses its own id, the same for the same operation.
     let first = FIRST_SCRIPTED_ID as u32;
     assert_eq!(bindings.translate(from_b), Ok(cts(0x4444, 77, first)));
     assert_eq!(bindings.translate(from_b), Ok(cts(0x4444, 77, first)));
@@ -222,7 +222,7 @@ fn an_answer_must_name_what_the_scripted_peer_introduced() {
             b"",
         )
     };
-    // Under test is the receiver: its own recv_id is free, the peer's send_id is not.
+    // The receiver is under test: it may choose recv_id, but must return the peer's send_id.
     let mut bindings = bindings();
     let request = emit(
         &LongctsRtm {
@@ -243,7 +243,7 @@ fn an_answer_must_name_what_the_scripted_peer_introduced() {
         bytes: &recorded,
     };
     assert_eq!(bindings.compare(from_b, &cts(id, 1234)), []);
-    // The recorded number is nothing but the recording's.
+    // The recorded number is not the right one here.
     let findings = bindings.compare(from_b, &cts(5, 1234));
     assert_eq!(findings.len(), 1);
     assert_eq!(

@@ -1,8 +1,8 @@
-//! Cases that a release of stock software is known to fail, because of itself and not of the suite.
+//! Cases that a release of stock software is known to fail by its own fault.
 //!
-//! They stand in a file for each release, `conformance/expected/NAME-RELEASE.toml`, each with its row in
-//! docs/deviations.md, where the evidence is. A case that fails in the way that an entry describes is not
-//! a failure; one that an entry names and that passes is, so that entries which no longer hold are found.
+//! There is a file for each release, `conformance/expected/NAME-RELEASE.toml`. Each entry names the row of
+//! docs/deviations.md that has the evidence. A case that fails as an entry describes is not a failure. A case
+//! that an entry names and that passes is one, so that outdated entries are found.
 
 use std::path::Path;
 
@@ -27,36 +27,36 @@ const FILES: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// A reason for which cases fail.
+/// A deviation, and the cases that fail because of it.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Deviation {
     /// The row of docs/deviations.md that describes it and has the evidence.
     pub row: u32,
-    /// The names of the traces; `*` stands for any characters.
+    /// The names of the traces; `*` matches any characters.
     pub traces: String,
-    /// The endpoint under test; any if it is not given.
+    /// The endpoint under test; `None` means any.
     pub role: Option<String>,
-    /// What each finding of such a case contains.
+    /// A text that every finding of such a case contains.
     pub findings: String,
-    /// What the release does, and why that is not what it should do.
+    /// What the release does, and why that is wrong.
     pub why: String,
-    /// The case does not always fail, since it depends on time.
+    /// Whether the case may pass, because the failure depends on timing.
     #[serde(default)]
     pub sometimes: bool,
 }
 
-/// Reasons for which cases of one release fail.
+/// The deviations of one release.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expected {
-    /// The reasons.
+    /// The deviations.
     #[serde(default, rename = "deviation")]
     pub deviations: Vec<Deviation>,
 }
 
 impl Expected {
-    /// What is expected of the stock software that is under test; nothing of other software.
+    /// Returns the known deviations of the stock software under test; none for other software.
     pub fn of(under_test: &Identity) -> Self {
         let Some(version) = under_test.version() else {
             return Expected::default();
@@ -65,12 +65,12 @@ impl Expected {
         FILES
             .iter()
             .find(|(name, release, _)| *name == under_test.name && *release == version)
-            // A test reads all of them.
+            // A test parses all files, so no error is lost here.
             .and_then(|(_, _, text)| toml::from_str(text).ok())
             .unwrap_or_default()
     }
 
-    /// Reads another file.
+    /// Reads a file of deviations.
     ///
     /// # Errors
     /// A message that names the file and what is wrong in it.
@@ -85,8 +85,7 @@ impl Expected {
         })
     }
 
-    /// Turns the failure of a case into an expected one if it is, and the passing of a case that should
-    /// have failed into a failure.
+    /// Turns a known failure of a case into [`Outcome::Expected`], and an unexpected pass into a failure.
     pub fn judge(&self, case: &mut Case) {
         let (trace, role) = (case.trace.clone(), case.role.clone());
         let named = self.deviations.iter().filter(|deviation| {
@@ -128,7 +127,7 @@ impl Deviation {
     }
 }
 
-/// Whether a name is what a pattern describes, in which `*` stands for any characters.
+/// Returns whether a name matches a pattern, in which `*` matches any characters.
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
@@ -233,7 +232,7 @@ mod tests {
         }
     }
 
-    /// Each file can be read, each entry names traces of the corpus and a row of the page.
+    /// Each file parses, and each entry names traces of the corpus and a row of the page.
     #[test]
     fn the_files_hold() {
         let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();

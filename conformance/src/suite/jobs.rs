@@ -1,9 +1,8 @@
-//! Running traces in several processes at once, each with a fabric of its own.
+//! Running traces in several processes at once, each with its own fabric.
 //!
-//! A device belongs to its process, and so does the fabric that it is on: cases that run side by side
-//! and must not meet need processes. Each is told the settings in a line of JSON and answers `null`, or
-//! why it cannot start; then each line that it is told is the path of a trace, and its answer an
-//! [`Ended`].
+//! A device and its fabric belong to their process, so cases that run side by side without meeting each other
+//! need processes. Each process reads the settings from a line of JSON, and answers `null` or the reason why
+//! it cannot start. Each further line is the path of a trace, which the process answers with an [`Ended`].
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -20,13 +19,13 @@ use serde::{Deserialize, Serialize};
 
 use super::runner::{Ended, Runner, Settings};
 
-/// Runs all traces. `ended` gets their results in the order of `paths`, each as soon as those before
-/// it have been given. With one job they run in this process, and what is armed on its fabric holds;
-/// several jobs run in processes that `program` starts, which must call [`serve`].
+/// Runs all traces. `ended` gets the results in the order of `paths`, each as soon as all earlier ones have
+/// been passed on. With one job the traces run in this process, and fault rules on its fabric apply. Several
+/// jobs run in processes that `program` starts, which must call [`serve`].
 ///
 /// # Errors
-/// A message if the environment does not permit it: there is no device, it is a real one, of which the
-/// jobs would need several, or a process cannot be started.
+/// A message if there is no device, if several jobs would share a real device, or if a process cannot be
+/// started.
 pub fn run_all(
     paths: &[PathBuf],
     settings: &Settings,
@@ -80,13 +79,13 @@ pub fn run_all(
         Ok::<(), String>(())
     })?;
     if settings.hw {
-        // Those of the jobs, among others.
+        // The jobs' fabrics are among the dead ones.
         Fabric::remove_dead();
     }
     Ok(())
 }
 
-/// What [`run_all`] starts: obeys until its input ends.
+/// The main function of a process that [`run_all`] starts. It returns when its input ends.
 ///
 /// # Errors
 /// If its input is not what [`run_all`] writes, or its output cannot be written.
@@ -112,7 +111,7 @@ fn write_line(output: &mut impl Write, value: &impl Serialize) -> io::Result<()>
     output.flush()
 }
 
-/// The next line's value; `None` at the end.
+/// Reads a line's value; `None` at the end of the input.
 fn read_line<T: DeserializeOwned>(input: &mut impl BufRead) -> io::Result<Option<T>> {
     let mut line = String::new();
     if input.read_line(&mut line)? == 0 {
@@ -150,8 +149,8 @@ impl Job {
         }
     }
 
-    /// Takes traces until there are no more. That the process did not survive one is its result, and
-    /// another process goes on.
+    /// Takes traces until none is left. If the process dies, that is the trace's result, and another process
+    /// continues.
     fn work(
         mut self,
         paths: &[PathBuf],
@@ -179,7 +178,7 @@ impl Job {
                     unfit: vec![problem],
                 }
             });
-            // Nobody waits for results any more.
+            // The receiver of the results has ended.
             if results.send((index, result)).is_err() {
                 return;
             }
@@ -205,7 +204,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // The end of its input is the sign to end.
+        // The process ends at the end of its input.
         self.input = None;
         let _ = self.process.wait();
     }

@@ -1,4 +1,4 @@
-//! The results as JSON: for programs, and for pages that show several runs.
+//! The results as JSON, for other programs and for pages that show several runs.
 
 use std::fs;
 use std::io;
@@ -11,14 +11,14 @@ use super::{Case, Outcome, Results, Summary};
 use crate::compare::Finding;
 use crate::drive::Identity;
 
-/// What a run gave, as it is written; docs/conformance.md describes it.
+/// The results of a run as they are written; docs/conformance.md describes them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// What was under test.
     pub under_test: Identity,
-    /// How many cases ended how.
+    /// The number of cases by their result.
     pub summary: Summary,
-    /// How each case fared.
+    /// The result of each case.
     pub cases: Vec<CaseReport>,
 }
 
@@ -40,7 +40,7 @@ pub enum Ending {
     Failed,
 }
 
-/// How a case fared.
+/// The result of a case.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CaseReport {
     /// The trace's name.
@@ -49,30 +49,30 @@ pub struct CaseReport {
     pub backend: String,
     /// What was under test, such as `core`.
     pub dut: String,
-    /// The endpoint whose place it took.
+    /// The endpoint whose place the implementation under test took.
     pub role: String,
     /// How it ended.
     pub result: Ending,
     /// Why nothing was tested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What there is to say: why it failed, or which legal differences there were.
+    /// The reasons of a failure, and legal differences.
     pub findings: Vec<FindingReport>,
     /// The row of docs/deviations.md that says why the case is known to fail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deviation: Option<u32>,
-    /// What was on the wire of a failed case.
+    /// The capture of a failed case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture: Option<PathBuf>,
     /// Packets of the endpoint under test that were compared.
     pub packets_compared: usize,
     /// Packets that the scripted endpoints sent.
     pub packets_played: usize,
-    /// Seeds under which the outcome was the same.
+    /// The number of seeds under which the outcome was the same.
     pub seeds: usize,
-    /// How long it took.
+    /// How long the case took.
     pub seconds: f64,
-    /// What was recorded beside what happened.
+    /// The recorded packets beside the actual ones.
     #[serde(default, skip_serializing_if = "Ladder::is_empty")]
     pub ladder: Ladder,
 }
@@ -94,7 +94,7 @@ pub struct FindingReport {
     /// The field.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub field: String,
-    /// All of it, for people.
+    /// The whole finding as text.
     pub text: String,
 }
 
@@ -169,13 +169,13 @@ impl CaseReport {
     }
 }
 
-/// Why a file is no report.
+/// Why a file is not a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{0}: {1}")]
     Read(PathBuf, io::Error),
-    /// It holds something else.
+    /// The file is not a report.
     #[error("{0} is no report of a run: {1}; `efa-conformance run --json FILE` writes such files")]
     Foreign(PathBuf, serde_json::Error),
 }
@@ -190,16 +190,16 @@ impl Report {
         }
     }
 
-    /// Reads what [`Report::write`] has written.
+    /// Reads a file of [`Report::write`].
     ///
     /// # Errors
-    /// The file cannot be read, or is something else.
+    /// The file cannot be read, or is not a report.
     pub fn read(path: &Path) -> Result<Self, ReportError> {
         let bytes = fs::read(path).map_err(|error| ReportError::Read(path.into(), error))?;
         serde_json::from_slice(&bytes).map_err(|error| ReportError::Foreign(path.into(), error))
     }
 
-    /// Writes the report. What passed leaves its ladder out: it is the recording's.
+    /// Writes the report. Passed cases have no ladder, since theirs is the recording's.
     ///
     /// # Errors
     /// The file cannot be written.

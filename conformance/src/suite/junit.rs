@@ -6,8 +6,7 @@ use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
 use super::{Outcome, Results};
 
-/// Writes a report: one test suite for each backend. A case that was only looked at is `skipped`,
-/// so that nobody takes it for a pass.
+/// Writes a report: one test suite for each backend. A case that was not played is `skipped`, not a pass.
 pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
     let cases = &results.cases;
     let mut report = Report::new("efa-conformance");

@@ -1,4 +1,4 @@
-//! Ladders: what was recorded beside what happened, packet by packet.
+//! Ladders: the recorded packets beside the actual ones.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -14,38 +14,38 @@ use crate::operation::EndpointIndex;
 use crate::replay::{Exchanged, What};
 use crate::trace::{CapturedPacket, Trace};
 
-/// Something that passes from one endpoint to another.
+/// A packet or device operation from one endpoint to another.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Message {
-    /// What it is, such as `EAGER_MSGRTM`.
+    /// Its kind, such as `EAGER_MSGRTM`.
     pub kind: String,
-    /// The fields that tell it from others of its kind.
+    /// The fields that distinguish it from others of its kind.
     pub detail: String,
-    /// The number in the trace of the packet that it is or stands for.
+    /// The number of the recorded packet that it is, or that it stands for.
     pub number: Option<u64>,
-    /// A device says that it did not take something.
+    /// Whether it is a device's refusal.
     pub refusal: bool,
 }
 
-/// A rung: what was recorded, what happened in its place, or both.
+/// A rung: a recorded message, the actual one in its place, or both.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Rung {
-    /// Who sent it.
+    /// The sender.
     pub from: EndpointIndex,
-    /// Whom it was for.
+    /// The receiver.
     pub to: EndpointIndex,
-    /// What was recorded.
+    /// The recorded message.
     pub expected: Option<Message>,
-    /// What happened.
+    /// The actual message.
     pub actual: Option<Message>,
 }
 
-/// What was recorded beside what happened.
+/// The recorded messages beside the actual ones.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Ladder {
     /// The names of the endpoints.
     pub endpoints: Vec<String>,
-    /// From top to bottom in the order of time.
+    /// In the order of time.
     pub rungs: Vec<Rung>,
 }
 
@@ -61,7 +61,7 @@ const TELLING: [&str; 8] = [
     "user_recv_qp.qpn",
 ];
 
-/// What of a packet's fields tells it from others of its type.
+/// The fields that distinguish a packet from others of its type.
 fn detail(packet: &[u8]) -> String {
     let named = |name: &str| {
         let mut fields = fields_of(packet).into_iter().flatten();
@@ -130,7 +130,7 @@ fn of_refusal(status: Status, number: Option<u64>) -> Message {
     }
 }
 
-/// What a recorded frame is in a ladder; `None` for what only repeats or acknowledges.
+/// The message for a recorded frame; `None` for repetitions and acknowledgements.
 fn of_frame(frame: &CapturedPacket) -> Option<Message> {
     let header = &frame.header;
     if header.retransmission {
@@ -152,12 +152,12 @@ fn of_frame(frame: &CapturedPacket) -> Option<Message> {
 }
 
 impl Ladder {
-    /// Whether nothing passed, or nobody asked.
+    /// Returns whether the ladder has no rungs, because nothing was sent or no ladder was asked for.
     pub fn is_empty(&self) -> bool {
         self.rungs.is_empty()
     }
 
-    /// Puts a trace beside what happened when it was replayed.
+    /// Puts a trace beside the messages of its replay.
     pub fn of(trace: &Trace, exchanged: &[Exchanged]) -> Self {
         let frames = &trace.capture.frames;
         let owners: HashMap<Gid, EndpointIndex> = frames
@@ -205,8 +205,8 @@ impl Ladder {
     }
 }
 
-/// Joins what happened with what was recorded: the longest part that came in the recorded order shares
-/// its rungs; the rest of both has rungs of its own.
+/// Joins recorded and actual messages: those of the longest part in recorded order share rungs, and all
+/// others have rungs of their own.
 fn beside(recorded: Vec<Rung>, happened: Vec<Rung>) -> Vec<Rung> {
     let places: HashMap<u64, usize> = recorded
         .iter()
@@ -233,9 +233,9 @@ fn beside(recorded: Vec<Rung>, happened: Vec<Rung>) -> Vec<Rung> {
     rungs
 }
 
-/// Indices of a longest strictly rising choice of the values that are there.
+/// The indices of a longest strictly rising subsequence of the present values.
 fn longest_rising(values: &[Option<usize>]) -> BTreeSet<usize> {
-    // `ends[n]` is the index of the smallest value with which a choice of n + 1 values can end.
+    // `ends[n]` is the index of the smallest value with which a subsequence of n + 1 values can end.
     let mut ends: Vec<usize> = Vec::new();
     let mut before: Vec<Option<usize>> = vec![None; values.len()];
     for (index, value) in values.iter().enumerate() {

@@ -28,9 +28,9 @@ use crate::scenario::{Action, Capability, Operation, Scenario};
 use crate::trace::{Frames, Trace, TraceError};
 use ladder::Ladder;
 
-/// What the engine is called in results.
+/// The engine's name in results.
 pub const ENGINE: &str = "core";
-/// What stock libfabric is called in results.
+/// Stock libfabric's name in results.
 pub const STOCK: &str = "libfabric";
 
 /// How a case ended.
@@ -42,41 +42,41 @@ pub enum Outcome {
         compared: usize,
         /// Packets that the scripted endpoints sent.
         played: usize,
-        /// Seeds under which the outcome was the same.
+        /// The number of seeds under which the outcome was the same.
         seeds: usize,
         /// Legal differences from the recording.
         remarks: Vec<Finding>,
     },
-    /// The endpoint under test or its device lacks what the trace is about.
+    /// The endpoint under test or its device lacks something that the trace needs.
     Unsupported {
-        /// What.
+        /// What is lacking.
         reason: String,
     },
-    /// The implementation cannot play the trace yet: its packets were parsed, written again and
-    /// checked against the rules, nothing more.
+    /// The trace cannot be played: its packets were only parsed, written again and checked against the
+    /// rules.
     CodecOnly {
         /// Why.
         reason: String,
-        /// Packets that were looked at.
+        /// The number of packets.
         packets: usize,
     },
-    /// The scenario says that nobody else can take this endpoint's place.
+    /// The scenario says that nothing else can take this endpoint's place.
     NotUnderTest {
         /// Why.
         reason: String,
     },
-    /// The release under test is known to fail it, for a reason that is its own.
+    /// The release under test is known to fail the case by its own fault.
     Expected {
         /// The row of docs/deviations.md with the reason and the evidence.
         row: u32,
-        /// What went wrong.
+        /// The reasons of the failure.
         findings: Vec<Finding>,
     },
     /// A statement of the protocol or of the scenario does not hold.
     Failed {
-        /// Which, and how.
+        /// The violated statements.
         findings: Vec<Finding>,
-        /// What was on the wire.
+        /// The capture of the case.
         capture: Option<PathBuf>,
     },
 }
@@ -92,18 +92,18 @@ pub struct Case {
     pub backend: String,
     /// What is under test, such as `core`.
     pub dut: String,
-    /// The endpoint whose place it takes; all of them if they were only looked at.
+    /// The endpoint whose place the implementation under test takes; `all` if the trace was not played.
     pub role: String,
     /// How it ended.
     pub outcome: Outcome,
-    /// What was recorded beside what happened; empty unless [`Options::ladders`] asks for it.
+    /// The recorded messages beside the actual ones; empty unless [`Options::ladders`] asks for them.
     pub ladder: Ladder,
-    /// How long it took.
+    /// How long the case took.
     pub duration: Duration,
 }
 
 impl Case {
-    /// Whether it failed.
+    /// Returns whether the case failed.
     pub fn failed(&self) -> bool {
         matches!(self.outcome, Outcome::Failed { .. })
     }
@@ -269,7 +269,7 @@ pub struct Options {
     /// What makes a case fail.
     #[serde(with = "crate::compare::words::severity")]
     pub fail_on: Severity,
-    /// Keep what passed in each case, for reports that draw it.
+    /// Keep the messages of each case, for reports that draw them.
     pub ladders: bool,
     /// Where captures of failed cases go; `None` keeps none.
     pub captures: Option<PathBuf>,
@@ -330,7 +330,7 @@ where
     let mut cases = Vec::new();
     for (role, endpoint) in trace.scenario.endpoints.iter().enumerate() {
         let start = Instant::now();
-        // Stock libfabric may do again what stock libfabric did.
+        // Stock libfabric can always take the place of stock libfabric.
         if let Some(reason) = &endpoint.not_under_test
             && dut != STOCK
         {
@@ -453,14 +453,14 @@ fn keep(capture: &[u8], trace: &Trace, name: &str, directory: &Path) -> Option<P
     written.is_ok().then_some(path)
 }
 
-/// The engine in a network that reorders, loses and refuses. Under every other seed an endpoint that
-/// only listens has nobody in its address book, so that its device cannot name the senders.
+/// Replays with the engine in a network that reorders, loses and refuses packets. Under every other seed an
+/// endpoint that only listens has an empty address book, so that its device cannot name the senders.
 fn under_seed(trace: &Trace, role: usize, seed: u64) -> Result<Vec<String>, BackendError> {
     let stranger = (seed % 2 == 1 && only_listens(&trace.scenario, role)).then(|| {
         let mut trace = trace.clone();
         let endpoint = &mut trace.scenario.endpoints[role];
         endpoint.address_vector.clear();
-        // Who is not in the address vector cannot be named as a source either.
+        // Nor can completions name a source that is not in the address vector.
         endpoint.capabilities.retain(|c| *c != Capability::Source);
         trace
     });
@@ -474,7 +474,7 @@ fn under_seed(trace: &Trace, role: usize, seed: u64) -> Result<Vec<String>, Back
     }
 }
 
-/// Whether an endpoint's application never names a peer.
+/// Returns whether an endpoint's application never names a peer.
 fn only_listens(scenario: &Scenario, role: usize) -> bool {
     scenario.steps.iter().all(|step| match &step.action {
         Action::Start { at, operation, .. } if *at == role => matches!(
@@ -505,7 +505,7 @@ where
     )
 }
 
-/// Runs one trace on verbs with what a program plays under test; `dut` is what results call it.
+/// Runs one trace on verbs with a program under test, whose name in results is `dut`.
 pub fn run_outside(
     trace: &Trace,
     backend: &mut Hw,
@@ -517,26 +517,26 @@ pub fn run_outside(
     run_trace(trace, backend, dut, outside, beyond, options)
 }
 
-/// What a run gave, for reports.
+/// The results of a run, for reports.
 #[derive(Clone, Debug)]
 pub struct Results {
     /// What was under test.
     pub under_test: Identity,
-    /// How it fared.
+    /// The cases.
     pub cases: Vec<Case>,
 }
 
 /// Failures of the same cause.
 #[derive(Clone, Debug)]
 pub struct Cause<'a> {
-    /// What they have in common.
+    /// The common cause.
     pub text: String,
     /// The cases, each once.
     pub cases: Vec<&'a Case>,
 }
 
-/// The failures of a run by their cause, the most frequent first. A case counts for the first thing
-/// that went wrong in it: the rest often follows from that.
+/// The failures of a run by their cause, the most frequent first. The cause of a case is its first finding,
+/// because the others often follow from it.
 pub fn causes(cases: &[Case]) -> Vec<Cause<'_>> {
     let mut causes: Vec<Cause<'_>> = Vec::new();
     for case in cases {
@@ -564,7 +564,7 @@ pub fn causes(cases: &[Case]) -> Vec<Cause<'_>> {
 pub struct Summary {
     /// Cases in which everything went as recorded.
     pub passed: usize,
-    /// Cases that were only looked at.
+    /// Cases whose packets were only parsed and checked.
     pub codec_only: usize,
     /// Endpoints in whose place nothing was tested.
     #[serde(rename = "skipped")]
@@ -573,7 +573,7 @@ pub struct Summary {
     pub unsupported: usize,
     /// Cases that the release under test is known to fail.
     pub known: usize,
-    /// Cases in which something went otherwise.
+    /// Cases that failed.
     pub failed: usize,
 }
 

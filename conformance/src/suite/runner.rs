@@ -1,4 +1,4 @@
-//! Running traces, one after the other, on the backends that are wanted.
+//! Running traces, one after the other, on the selected backends.
 
 use std::path::Path;
 
@@ -10,27 +10,27 @@ use crate::replay::emu::Emu;
 use crate::replay::hw::{Hw, Outside};
 use crate::trace::Trace;
 
-/// What is run, and where.
+/// The implementation under test, and the backends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
-    /// In the deterministic emulator of this process.
+    /// Run in the deterministic emulator of this process.
     pub emu: bool,
-    /// On verbs.
+    /// Run on verbs.
     pub hw: bool,
-    /// The program under test; the engine if there is none. On verbs only.
+    /// The program under test, on verbs only; `None` is the engine.
     pub outside: Option<Outside>,
-    /// What results call the implementation under test.
+    /// The name in results of the implementation under test.
     pub dut: String,
-    /// What makes a case fail, and what failing cases leave behind.
+    /// What makes a case fail, and what is kept of cases.
     pub options: Options,
 }
 
-/// How a trace fared.
+/// The results of a trace.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Ended {
     /// One for each backend and endpoint.
     pub cases: Vec<Case>,
-    /// Why there is no case where there should be one: the trace or the environment is at fault.
+    /// Why cases are missing: the trace or the environment is at fault.
     pub unfit: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ impl Runner {
             add(run_engine(&trace, backend, options));
         }
         if let Some(backend) = &mut self.hw {
-            // Seeds decide about the emulated network only.
+            // Seeds have an effect in the emulated network only.
             let options = Options {
                 seeds: 0,
                 ..options.clone()

@@ -1,4 +1,4 @@
-//! What is in a cell's capture.
+//! Reading a cell's capture.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use efa_emu::frame::Kind;
 
 use efa_conformance::trace::{Capture, CapturedPacket};
 
-/// How many packets or device operations of each kind a host sent.
+/// The number of packets or device operations of each kind that a host sent.
 pub(super) fn sent_by(capture: &Capture, host: &str) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     let sent = capture
@@ -31,7 +31,7 @@ pub(super) fn packets<'a>(
         .filter_map(|packet| Packet::parse(packet.rdm()?).ok())
 }
 
-/// What a device answers that has no receive posted.
+/// The response of a device that has no receive posted.
 pub(super) const NOT_READY: &str = "receiver not ready";
 
 /// As [`CapturedPacket::kind`]; writes with immediate data and [`NOT_READY`] are kinds of their own.

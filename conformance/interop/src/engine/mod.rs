@@ -1,10 +1,9 @@
-//! Group `engine`: the protocol engine over verbs and stock libfabric, four generations of it; every
-//! subprotocol, initiated by one and by the other.
+//! Group `engine`: the protocol engine over verbs with four generations of stock libfabric; every
+//! subprotocol, initiated by each side.
 //!
-//! A cell plays a scenario that forces its subprotocol. The data is verified on both sides, and the
-//! capture must contain the packets that the subprotocol consists of, from the side that has to send
-//! them, and break no rule of the protocol. The scenario stays beside the capture, so that a cell can
-//! be played again with `efa-conformance record`.
+//! A cell plays a scenario that forces its subprotocol. The data is verified on both sides. The capture must
+//! contain the packets of the subprotocol, from the side that has to send them, and break no rule of the
+//! protocol. The scenario stays beside the capture, so that `efa-conformance record` can play it again.
 
 mod capture;
 mod play;
@@ -23,10 +22,10 @@ use subprotocol::{Fault, Instead, Operations, SUBPROTOCOLS, Subprotocol};
 
 const GROUP: &str = "engine";
 
-/// A scenario has bounds of its own for everything that it waits for; this is for all of it.
+/// The time limit of a whole scenario; each of its waits has a limit of its own.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Who starts the operations.
+/// The side that starts the operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Initiator {
     Engine,
@@ -55,8 +54,8 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
     Ok(cells)
 }
 
-/// Plays a subprotocol's scenario; the sides must send what the subprotocol consists of, or what takes
-/// its place with a release that lacks it.
+/// Plays a subprotocol's scenario. The sides must send the packets of the subprotocol, or those that replace
+/// it with a release that lacks it.
 fn cell(
     bench: &Bench,
     release: &Release,
@@ -113,7 +112,7 @@ fn cell(
     played.judge(tally.seen, tally.missing)
 }
 
-/// Whether a failure is that of a known fault: the operation that it shows in did not end, and the
+/// Judges a cell with a known fault. The failure is the fault if the named operation did not end and the
 /// engine sent what it had to, but the packet that stock owes is not in the capture.
 fn excuse(bench: &Bench, played: &Played, tally: &Tally, fault: &Fault) -> CellResult {
     let stopped = played.stopped.as_deref().unwrap_or("nothing stopped it");

@@ -1,4 +1,4 @@
-//! Playing a cell's scenario, and what it leaves behind.
+//! Playing a cell's scenario, and judging its traffic.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,13 +25,12 @@ pub(super) struct Played {
     pub(super) capture: Capture,
     /// Why it was not played to its end.
     pub(super) stopped: Option<String>,
-    /// Where applications saw something else than the scenario says, and rules of the protocol that
-    /// the traffic breaks.
+    /// Differences between what applications saw and the scenario, and rules of the protocol that the
+    /// traffic breaks.
     pub(super) problems: Vec<String>,
 }
 
-/// Plays a scenario. It stays beside its captures, so that it can be played again with
-/// `efa-conformance record`.
+/// Plays a scenario. The file stays beside the captures, so that `efa-conformance record` can play it again.
 pub(super) fn play(bench: &Bench, fetched: &Fetched, text: &str) -> Result<Played, Unmet> {
     play_staged(bench, fetched, text, "")
 }
@@ -61,7 +60,7 @@ pub(super) fn play_staged(
         rules,
     ) {
         Ok((transcript, _)) => (None, transcript.problems),
-        // The machine has another release than the cell is about.
+        // The machine has another release than this cell needs.
         Err(error @ ConductError::Version { .. }) => {
             return Err(Unmet::Skipped(error.to_string()));
         }
@@ -78,7 +77,7 @@ pub(super) fn play_staged(
         .map_err(|error| error.to_string())
         .and_then(|_| Capture::load(&merged).map_err(|error| error.to_string()));
     let capture = loaded.map_err(|error| {
-        // Without a capture there is nothing but the reason.
+        // Without a capture, the reason is all that can be shown.
         Unmet::Failed(
             stopped
                 .iter()
@@ -99,12 +98,12 @@ pub(super) fn play_staged(
 }
 
 impl Played {
-    /// How many packets or device operations of each kind a host sent.
+    /// The number of packets or device operations of each kind that a host sent.
     pub(super) fn sent_by(&self, host: &str) -> BTreeMap<String, usize> {
         sent_by(&self.capture, host)
     }
 
-    /// What the cell comes to, given what was seen and what is wrong with that.
+    /// The cell's result, from what was seen and what is missing.
     pub(super) fn judge(self, seen: Vec<String>, missing: Vec<String>) -> CellResult {
         let seen = seen.join(", ");
         let problems: Vec<String> = self
@@ -122,7 +121,7 @@ impl Played {
     }
 }
 
-/// Compares what a host sent with what it has to send.
+/// Compares the packets that a host sent with those that it has to send.
 #[derive(Default)]
 pub(super) struct Tally {
     pub(super) seen: Vec<String>,
@@ -130,7 +129,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Packets of these kinds must be there.
+    /// The host must have sent packets of these kinds.
     pub(super) fn require(&mut self, played: &Played, host: &str, kinds: &[&str]) {
         let sent = played.sent_by(host);
         for kind in kinds {
@@ -143,7 +142,7 @@ impl Tally {
         }
     }
 
-    /// Packets of these kinds must not be there.
+    /// The host must not have sent packets of these kinds.
     pub(super) fn forbid(&mut self, played: &Played, host: &str, kinds: &[&str]) {
         let sent = played.sent_by(host);
         for kind in kinds {

@@ -11,19 +11,19 @@ use efa_conformance::record::Stock;
 pub(super) struct Release {
     pub(super) name: &'static str,
     pub(super) version: Version,
-    /// Whether it was built so that writes with immediate data can do without receives. Both sides of
-    /// such a write must agree on that.
+    /// Whether this build takes writes with immediate data without receives. Both sides of such a write
+    /// must agree on it.
     pub(super) unsolicited: bool,
     source: Source,
 }
 
 #[derive(Debug)]
 enum Source {
-    /// The machine's own.
+    /// The machine's own libfabric.
     System,
     /// `scripts/userland NAME`, whose `run` finds the library.
     Runner(&'static str),
-    /// `scripts/userland USERLAND`, at these paths in its directory.
+    /// The library of `scripts/userland USERLAND`, at these paths in its directory.
     File {
         userland: &'static str,
         library: &'static str,
@@ -31,11 +31,11 @@ enum Source {
     },
 }
 
-/// A release that is there.
+/// An available release.
 #[derive(Debug, Default)]
 pub(super) struct Fetched {
     pub(super) stock: Stock,
-    /// Where it has its providers, if they are files of their own.
+    /// The directory of its providers, if they are separate files.
     pub(super) providers: Option<PathBuf>,
 }
 
@@ -76,8 +76,8 @@ pub(super) const RELEASES: &[Release] = &[
 ];
 
 impl Release {
-    /// Makes the release available. If the machine's own libfabric is another one, the driver says so
-    /// when it has loaded it.
+    /// Makes the release available. If the machine's own libfabric is of another release, the driver reports
+    /// that after loading it.
     pub(super) fn fetch(&self, bench: &Bench) -> Result<Fetched, Unmet> {
         let mut fetched = Fetched::default();
         match self.source {

@@ -1,4 +1,4 @@
-//! A cell's scenario, in the form in which people write them.
+//! A cell's scenario, as TOML text.
 
 use std::fmt::Write as _;
 
@@ -61,7 +61,7 @@ pub(super) fn write(
 /// The key of endpoints whose application registers its memory.
 pub(super) const REGISTERED: &str = "register_local = true";
 
-/// The setting of the engine's device.
+/// The setting of the engine's device as a key of the scenario.
 pub(super) fn unsolicited_write_recv(on: bool) -> &'static str {
     if on {
         "unsolicited_write_recv = true"
@@ -70,7 +70,7 @@ pub(super) fn unsolicited_write_recv(on: bool) -> &'static str {
     }
 }
 
-/// A scenario in the making: `first` begins operations with `second`.
+/// A scenario under construction: `first` starts operations with `second`.
 pub(super) struct Script {
     text: String,
     first: &'static str,
@@ -258,7 +258,7 @@ environment = {{ {environment} }}
             );
             self.wait(&format!(r#""{id}""#));
         }
-        // The responder's completions come when it makes progress.
+        // Gives the responder progress, so that its completions come.
         self.settle();
         self.found("lower", 0);
         self.found("upper", length);
@@ -281,7 +281,7 @@ environment = {{ {environment} }}
         self.settle();
     }
 
-    /// Operations whose results are whole messages: what is written, what was there before.
+    /// Atomics whose results are whole messages: both the written and the earlier elements.
     fn atomic(&mut self, call: &str) {
         const LENGTH: usize = 256;
         let (first, second) = (self.first, self.second);

@@ -1,4 +1,4 @@
-//! The subprotocols: what forces each, and what it consists of.
+//! The subprotocols: how each is forced, and its packets.
 
 use super::Initiator;
 use super::release::Release;
@@ -8,21 +8,21 @@ use efa_conformance::libfabric::Version;
 #[derive(Debug)]
 pub(super) struct Subprotocol {
     pub(super) name: &'static str,
-    /// The release of libfabric that brought it.
+    /// The first release of libfabric that has it.
     since: Version,
-    /// Whether it needs what only some builds of a release have: writes with immediate data that take
-    /// no receive.
+    /// Whether it needs writes with immediate data that consume no receive, which only some builds of a
+    /// release have.
     pub(super) unsolicited: bool,
-    /// What releases that lack it make of it.
+    /// What happens with releases that lack it.
     without: Without,
     /// The devices of both hosts.
     pub(super) profile: &'static str,
-    /// What makes stock libfabric choose it.
+    /// The environment in which stock libfabric chooses it.
     pub(super) environment: &'static [(&'static str, &'static str)],
-    /// What makes the engine choose it.
+    /// The settings with which the engine chooses it.
     pub(super) settings: &'static [&'static str],
     pub(super) operations: Operations,
-    /// What is staged at the responder.
+    /// The fault that is staged at the responder.
     pub(super) staged: Staged,
     /// Whether stock's application registers its memory (`FI_MR_LOCAL`) or leaves that to the provider.
     pub(super) register_local: bool,
@@ -32,27 +32,27 @@ pub(super) struct Subprotocol {
     fault: Option<Fault>,
 }
 
-/// What is done with a release that lacks a subprotocol.
+/// What happens with a release that lacks a subprotocol.
 #[derive(Clone, Copy, Debug)]
 struct Without {
-    /// When the engine begins.
+    /// When the engine initiates.
     engine: Instead,
-    /// When the release begins.
+    /// When the release initiates.
     stock: Instead,
 }
 
-/// What is done instead of a subprotocol.
+/// What happens instead of a subprotocol.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Instead {
-    /// Nothing is: there is no cell.
+    /// There is no cell.
     Nothing,
     /// The operation is refused with an error that contains this.
     Refusal(&'static str),
-    /// The initiator and the responder send these.
+    /// The initiator and the responder send these packets.
     Packets(&'static [&'static str], &'static [&'static str]),
 }
 
-/// What a stock release does wrong as the responder of a subprotocol.
+/// A fault of a stock release as the responder of a subprotocol.
 #[derive(Debug)]
 pub(super) struct Fault {
     release: &'static str,
@@ -60,15 +60,15 @@ pub(super) struct Fault {
     pub(super) shows: &'static str,
     /// The packet that the release owes and never sends.
     pub(super) withholds: &'static str,
-    /// What is wrong, and where.
+    /// What the release does wrong.
     pub(super) reason: &'static str,
 }
 
-/// What goes wrong on purpose.
+/// A staged fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Staged {
     Nothing,
-    /// Memory of about so many bytes, not fewer, is not registered, the first and the second time.
+    /// The first two registrations of memory of this many bytes, or slightly more, fail.
     RegistrationsFail(usize),
 }
 
@@ -128,9 +128,9 @@ const WRITE_LONG: &[(&str, &str)] = &[
     ("FI_EFA_INTER_MIN_READ_WRITE_SIZE", "70000"),
 ];
 
-/// The engine's answer to delivery complete with a peer that cannot acknowledge.
+/// The engine's error for delivery complete towards a peer that cannot acknowledge.
 const NO_DC: &str = "not supported: delivery complete";
-/// 2.1 can be told to receive no unsolicited writes.
+/// 2.1 can be set to receive no unsolicited writes.
 const RDMA_SOLICITED: &[(&str, &str)] = &[
     ("FI_EFA_USE_DEVICE_RDMA", "1"),
     ("FI_EFA_USE_UNSOLICITED_WRITE_RECV", "0"),
@@ -245,7 +245,7 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
     Subprotocol {
         name: "read nack of a message",
         since: since(1, 20),
-        // Earlier releases try again. Nothing tells one that it is not read from.
+        // Earlier releases try again; nothing tells a sender that the receiver cannot read.
         without: Without {
             engine: Instead::Nothing,
             stock: Instead::Nothing,
@@ -472,7 +472,7 @@ pub(super) const SUBPROTOCOLS: &[Subprotocol] = &[
 ];
 
 impl Subprotocol {
-    /// What is done instead, if the release lacks it.
+    /// Returns what happens instead, if the release lacks the subprotocol.
     pub(super) fn instead(&self, release: &Release, initiator: Initiator) -> Option<Instead> {
         let is_there = release.version >= self.since && (release.unsolicited || !self.unsolicited);
         match initiator {
@@ -482,8 +482,8 @@ impl Subprotocol {
         }
     }
 
-    /// Whether the engine's device takes writes with immediate data without a receive. It does as the
-    /// release wherever that does not matter.
+    /// Returns whether the engine's device takes writes with immediate data without a receive. It agrees with
+    /// the release wherever the subprotocol does not depend on it.
     pub(super) fn engine_unsolicited(&self, release: &Release) -> bool {
         match self.operations {
             Operations::Write { data: true, .. } => self.unsolicited,
@@ -491,7 +491,7 @@ impl Subprotocol {
         }
     }
 
-    /// What a release does wrong when it answers.
+    /// Returns the fault of a release that responds.
     pub(super) fn fault_of(&self, release: &Release, initiator: Initiator) -> Option<&Fault> {
         self.fault
             .as_ref()

@@ -1,7 +1,7 @@
 //! Zero-copy receivers: stock endpoints that receive into the application's buffers.
 //!
-//! An application gets one if it promises short messages and asks for nothing that needs matching.
-//! There are three generations of it on the wire; see [`Generation`].
+//! Stock libfabric does so if the application promises short messages and asks for nothing that needs
+//! matching. On the wire there are three generations of such receivers; see [`Generation`].
 
 use efa_core::wire::{ExtraFeatures, Header, PacketType, Repr};
 use efa_emu::profile::Profile;
@@ -25,18 +25,18 @@ const MESSAGES: &[&str] = &[
     "LONGCTS_MSGRTM",
     "DC_EAGER_MSGRTM",
 ];
-/// What carries a message without one.
+/// The kind of packets that carry messages without headers.
 const HEADERLESS: &str = "message without header";
 
-/// How zero-copy receivers tell their peers.
+/// How zero-copy receivers announce themselves to their peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Generation {
-    /// Not at all: peers are expected to wait for its HANDSHAKE and to send the shortest header then.
+    /// Not at all: peers are expected to wait for the HANDSHAKE and to send the shortest header after it.
     /// Buffers are posted on the endpoint's queue pair, with room for the header in front.
     Unannounced,
-    /// It asks for a constant header length (extra request 2). Otherwise likewise.
+    /// By asking for a constant header length (extra request 2); buffers are posted in the same way.
     ConstantHeader,
-    /// It names a second queue pair (extra request 7), which takes messages without a header.
+    /// By naming a second queue pair (extra request 7), which takes messages without a header.
     UserRecvQp,
 }
 
@@ -54,7 +54,7 @@ impl Generation {
         }
     }
 
-    /// The largest message that applications promise. A packet has to hold it, before 2.x together
+    /// The largest message that applications promise. It has to fit into a packet, before 2.x together
     /// with the longest header.
     fn promised(self, mtu: usize) -> usize {
         match self {
@@ -74,19 +74,18 @@ impl Generation {
         }
     }
 
-    /// What the release needs besides the application's promise, if `arriving` packets arrive that are
-    /// no messages.
+    /// The environment that the release needs if `arriving` packets arrive that are not messages.
     fn environment(self, arriving: &'static str) -> Vec<(&'static str, &'static str)> {
         match self {
-            // It posts so many buffers of its own, and never again. What finds none of them uses up
-            // one of the application's.
+            // The number of buffers of its own that 1.11 posts, once. Later packets use up buffers of the
+            // application.
             Generation::Unannounced => vec![("FI_EFA_ZCPY_RX_SEED", arriving)],
             Generation::ConstantHeader | Generation::UserRecvQp => Vec::new(),
         }
     }
 }
 
-/// What 1.11 does wrong with messages that it sends with a prefix.
+/// The fault of 1.11 with messages that it sends with a prefix.
 const PREFIX_SENT: &str = "1.11 takes the prefix in front of a message for part of it, and sends as \
                            many bytes from behind the message's buffer";
 
@@ -114,7 +113,7 @@ pub(super) fn cells(release: &'static Release) -> Vec<Cell> {
     ]
 }
 
-/// What is sent.
+/// A message of a cell.
 struct Message {
     id: String,
     /// The kind of step.
@@ -136,8 +135,8 @@ fn messages(generation: Generation, sender: &str, mtu: usize) -> Vec<Message> {
         .map(|length| message("message", "send", length, None))
         .collect();
     messages.push(message("injected", "inject", 32, None));
-    // Completion data makes the header longer, delivery complete makes it another one: earlier
-    // generations have no place for that.
+    // Completion data lengthens the header, and delivery complete changes its type. Earlier generations have
+    // no room for either.
     if generation == Generation::UserRecvQp {
         messages.push(message("data", "send", 64, Some(0x1234_5678)));
         messages.push(message("delivered", "send-dc", 4096, None));
@@ -158,7 +157,7 @@ impl Script {
         self.step(from, step, &keys);
     }
 
-    /// Makes both ends acquainted without a message.
+    /// Exchanges HANDSHAKEs without a message.
     fn greet_by_write(&mut self) {
         self.target(8);
         let to = format!("to = \"{STOCK}\"\nregion = \"target\"\nlength = 8");
@@ -216,20 +215,20 @@ fn to_receiver(bench: &Bench, release: &Release, sender: &'static str) -> CellRe
             let settings = [unsolicited, "handshake_before_messages = true"];
             script.engine(ENGINE, PROFILE, CAPABILITIES, &settings);
         }
-        // In this mode it could not send right (see `PREFIX_SENT`).
+        // In this mode 1.11 sends wrong bytes (see `PREFIX_SENT`).
         (_, Generation::Unannounced) => {
             let stock = (release, &fetched);
             script.stock(PEER, stock, PROFILE, CAPABILITIES, &[], REGISTERED);
         }
         _ => stock(&mut script, PEER, release, &fetched, "0"),
     }
-    // What provokes its HANDSHAKE arrives there, and the sender's own.
+    // Two packets arrive that are not messages: the one that provokes its HANDSHAKE, and the sender's HANDSHAKE.
     stock(&mut script, STOCK, release, &fetched, "2");
     if sender == PEER && generation == Generation::Unannounced {
         script.greet_by_write();
     }
 
-    // Nothing is posted when this arrives.
+    // No receive is posted when this message arrives.
     let early = Message {
         id: "early".into(),
         step: "send",
@@ -247,8 +246,8 @@ fn to_receiver(bench: &Bench, release: &Release, sender: &'static str) -> CellRe
         script.receive_message(STOCK, message, capacity);
     }
     if generation == Generation::ConstantHeader {
-        // As nothing was posted, it has posted a buffer of its own. A message that arrives there does
-        // not meet receives that are posted, only later ones.
+        // As no receive was posted, the provider has posted a buffer of its own. A message that arrives there
+        // matches only receives that are posted later.
         let copied = Message {
             id: "copied".into(),
             ..early
@@ -282,15 +281,14 @@ fn to_receiver(bench: &Bench, release: &Release, sender: &'static str) -> CellRe
             tally.forbid(&played, sender, MESSAGES);
         }
     }
-    // Stock libfabric may keep the early message to itself until a receive is there.
+    // A stock sender may keep the early message until the peer has posted a receive.
     if sender == ENGINE && generation != Generation::ConstantHeader {
         tally.require(&played, STOCK, &[NOT_READY]);
     }
     played.judge(tally.seen, tally.missing)
 }
 
-/// An endpoint that would receive into the application's buffers sends to the engine, which has no such
-/// mode and announces none.
+/// A zero-copy receiver sends to the engine, which has no such mode and announces none.
 fn from_receiver(bench: &Bench, release: &Release) -> CellResult {
     let fetched = release.fetch(bench)?;
     let generation = Generation::of(release.version);
@@ -301,7 +299,7 @@ fn from_receiver(bench: &Bench, release: &Release) -> CellResult {
     let mut script = Script::new(&what, STOCK, ENGINE);
     let settings = [unsolicited_write_recv(release.unsolicited)];
     script.engine(ENGINE, PROFILE, CAPABILITIES, &settings);
-    // The engine's HANDSHAKE arrives.
+    // One packet arrives that is not a message: the engine's HANDSHAKE.
     stock(&mut script, STOCK, release, &fetched, "1");
     let messages = messages(generation, STOCK, mtu());
     for message in &messages {
@@ -318,7 +316,7 @@ fn from_receiver(bench: &Bench, release: &Release) -> CellResult {
     excuse(bench, generation, played, tally)
 }
 
-/// 1.11 sends too much in this mode; that is known.
+/// Recognizes the known fault of 1.11, which sends too much in this mode.
 fn excuse(bench: &Bench, generation: Generation, played: Played, tally: Tally) -> CellResult {
     let result = played.judge(tally.seen, tally.missing);
     match (generation, result) {
@@ -335,11 +333,11 @@ fn excuse(bench: &Bench, generation: Generation, played: Played, tally: Tally) -
     }
 }
 
-/// What a message of 64 bytes arrives as, if the prefix of 72 bytes counts.
+/// How a message of 64 bytes arrives if the prefix of 72 bytes is counted.
 const LENGTH_OF_64: &str = "length: expected 64, actual 136";
 
 impl Tally {
-    /// The receiver's HANDSHAKE must say what its generation says.
+    /// The receiver's HANDSHAKE must announce what its generation announces.
     fn announced(&mut self, played: &Played, generation: Generation) {
         let (what, feature) = match generation {
             Generation::Unannounced => return,
@@ -364,7 +362,7 @@ impl Tally {
         }
     }
 
-    /// All messages must have headers of so many bytes.
+    /// All messages must have headers of `length` bytes.
     fn headers(&mut self, played: &Played, sender: &str, length: usize) {
         let found: Vec<usize> = packets(&played.capture, sender)
             .filter(|packet| packet.base.packet_type == PacketType::EagerMsgRtm)

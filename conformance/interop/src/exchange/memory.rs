@@ -11,9 +11,9 @@ use efa_conformance::operation::{
     AtomicAction, AtomicFunction, Payload, RegionAccess, Remote, pattern,
 };
 
-/// How often memory is looked at that a peer should have written.
+/// How often memory is polled that a peer should have written.
 const LOOK: Duration = Duration::from_millis(20);
-/// Up to how many bytes are compared: two operands have to fit into a packet.
+/// The largest compared length in bytes: two operands have to fit into a packet.
 const COMPARED: usize = 4000;
 
 impl Pair<'_> {
@@ -41,7 +41,7 @@ impl Pair<'_> {
             .map_err(|unmet| at(unmet, "read"))?;
         self.count(size);
         let written = self.write(size, remote, None)?;
-        // The initiator's completion does not say that the bytes have arrived.
+        // The initiator's completion does not mean that the bytes have arrived.
         self.await_bytes(region, written, STALLED)
             .map_err(|unmet| at(unmet, "write"))?;
         self.count(size);
@@ -56,7 +56,7 @@ impl Pair<'_> {
         let (region, remote) = self.register(blank)?;
         let data = 0x4321_8765;
         let written = self.write(size, remote, Some(data))?;
-        // The data says that the bytes are there.
+        // The completion data means that the bytes have arrived.
         self.await_data(data)
             .and_then(|()| self.await_bytes(region, written, Duration::ZERO))
             .map_err(|unmet| at(unmet, "write"))?;
@@ -98,7 +98,7 @@ impl Pair<'_> {
         }
     }
 
-    /// Looks at memory until it holds the message, for at most `patience`.
+    /// Polls memory until it holds the message, for at most `patience`.
     fn await_bytes(
         &mut self,
         token: Token,
@@ -127,7 +127,7 @@ impl Pair<'_> {
         let (region, remote) = self.register(first)?;
         let mut elements = words(first);
         let mut seed = self.tokens;
-        // The message whose words the elements are, if it is one.
+        // The message whose words are the elements, if there is one.
         let mut known = Some(first);
         let actions = [
             AtomicAction::Update(AtomicFunction::Write),
@@ -157,7 +157,7 @@ impl Pair<'_> {
                 .map_err(|unmet| at(unmet, &format!("{action:?}")))?;
             self.count(length);
         }
-        // Once the comparison holds, once it does not.
+        // One comparison succeeds, one fails.
         if length <= COMPARED
             && let Some(held) = known
         {
@@ -184,7 +184,7 @@ impl Pair<'_> {
         Ok(())
     }
 
-    /// Does one atomic; what it fetches must be the message of seed `old`.
+    /// Runs one atomic, which must fetch the message of seed `old`.
     fn atomic(
         &mut self,
         remote: Remote,

@@ -1,8 +1,8 @@
-//! What two endpoints can exchange: messages, remote memory, atomics, of all sizes, everything
-//! verified on the side where it arrives.
+//! Exchanges between two endpoints: messages, remote memory and atomics of all sizes, verified on the side
+//! where the bytes arrive.
 //!
-//! Each endpoint is stock libfabric or the protocol engine in a process and on an emulated host of its
-//! own ([`efa_conformance::drive`]).
+//! Each endpoint is stock libfabric or the protocol engine, in its own process and on its own emulated host
+//! ([`efa_conformance::drive`]).
 
 mod memory;
 mod pair;
@@ -16,21 +16,21 @@ use efa_conformance::drive::Opening;
 use efa_conformance::operation::{Payload, SendMode, TagMatch};
 use efa_conformance::player::{self, Program};
 
-/// The endpoint that begins operations.
+/// The endpoint that starts operations.
 const INITIATOR: usize = 0;
-/// The endpoint that messages go to and whose memory is read and written.
+/// The endpoint that receives messages and whose memory is read and written.
 const TARGET: usize = 1;
 
-/// What is exchanged.
+/// A kind of exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Topic {
-    /// Untagged and tagged messages, the latter also unexpected.
+    /// Untagged and tagged messages; the tagged ones also unexpected.
     Messages,
     /// Messages with remote completion data, and injected ones.
     Data,
     /// Messages with remote completion data that arrive before their receive is posted.
     UnexpectedData,
-    /// Messages whose completion says that they have been received.
+    /// Messages with `FI_DELIVERY_COMPLETE`.
     DeliveryComplete,
     /// Reads and writes of memory.
     Rma,
@@ -52,7 +52,7 @@ impl Topic {
         Topic::Atomics,
     ];
 
-    /// Sizes in bytes whose protocols differ.
+    /// Sizes in bytes for which subprotocols differ.
     pub const SMALL: [usize; 7] = [0, 1, 64, 4 << 10, (8 << 10) + 1, 64 << 10, 1 << 20];
     /// Sizes in bytes that take many packets or more than one device operation.
     pub const LARGE: [usize; 2] = [8 << 20, 64 << 20];
@@ -72,18 +72,18 @@ impl fmt::Display for Topic {
     }
 }
 
-/// One of the two.
+/// One of the two endpoints.
 #[derive(Clone, Debug)]
 pub struct Party {
-    /// What plays it.
+    /// The program that plays it.
     pub program: Program,
     /// How the endpoint is opened.
     pub opening: Opening,
-    /// Where it runs. The bench fills in the name and the log.
+    /// The host on which it runs. The bench fills in the name and the log.
     pub host: player::Host,
 }
 
-/// What was verified.
+/// Counts of what was verified.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Verified {
     /// Operations.
@@ -114,7 +114,7 @@ impl fmt::Display for Verified {
     }
 }
 
-/// Lets the first party exchange `topic` with the second, in each of `sizes` bytes.
+/// Lets the first party exchange `topic` with the second, in each size of `sizes` in bytes.
 pub fn exchange(
     bench: &Bench,
     parties: [&Party; 2],
@@ -165,7 +165,7 @@ impl Pair<'_> {
                     };
                     self.message("message with data", plain, false)?;
                     self.message("tagged message with data", tagged, false)?;
-                    // How much may be injected differs; this much always may.
+                    // The limit differs between releases; all accept this size.
                     if size <= INJECTED {
                         for (data, tag) in [(None, None), (plain.data, tagged.tag)] {
                             let mode = SendMode::Inject;
@@ -210,7 +210,7 @@ impl Pair<'_> {
                 }
             }
             Topic::Rma | Topic::WriteData => {
-                // Not all offer to read or write nothing.
+                // Not all releases support reads and writes of 0 bytes.
                 for &size in sizes.iter().filter(|size| **size > 0) {
                     let result = if topic == Topic::Rma {
                         self.read_and_write(size)
@@ -240,7 +240,7 @@ impl Pair<'_> {
         let recv = Request::Recv {
             length: message.size,
             from: None,
-            // The lower half of the tag does not count.
+            // The lower half of the tag is ignored.
             tag: message.tag.map(|tag| TagMatch {
                 tag: tag | 0xffff,
                 ignore: 0xffff,
@@ -259,7 +259,7 @@ impl Pair<'_> {
         let (sent, received);
         if unexpected {
             sent = self.begin(INITIATOR, send, None)?;
-            // What is sent later is delivered later: when this has arrived, so has the message.
+            // Messages are delivered in order: when this one has arrived, so has the message.
             self.send_and_receive(Message::new(0), false)?;
             received = self.begin(TARGET, recv, Some(seed))?;
         } else {
@@ -287,12 +287,12 @@ impl Pair<'_> {
     }
 }
 
-/// How many elements atomics work on. The largest fits into a packet of each profile.
+/// The numbers of elements of atomics. The largest fits into a packet of each profile.
 const ELEMENTS: [usize; 4] = [1, 8, 500, 1000];
-/// Up to how many bytes are injected.
+/// The largest injected message in bytes.
 const INJECTED: usize = 64;
 
-/// A message and how it is sent.
+/// A message, and the way in which it is sent.
 #[derive(Clone, Copy)]
 struct Message {
     size: usize,
@@ -312,7 +312,7 @@ impl Message {
     }
 }
 
-/// Puts what was tried in front of a failure.
+/// Puts the name of the operation in front of a failure.
 fn at(unmet: Unmet, what: &str) -> Unmet {
     match unmet {
         Unmet::Failed(text) => Unmet::Failed(format!("{what}: {text}")),

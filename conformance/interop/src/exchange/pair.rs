@@ -1,4 +1,4 @@
-//! Two endpoints and what they say.
+//! Two driven endpoints.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ use efa_conformance::player::{self, Player, PlayerError};
 
 /// How long operations may take without any of them completing.
 pub(super) const STALLED: Duration = Duration::from_secs(30);
-/// How long to wait for something to be said.
+/// How long to wait for an event.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Lines of standard error that a failure shows.
+/// The number of lines of standard error that a failure shows.
 const SHOWN: usize = 12;
 
 impl From<PlayerError> for Unmet {
@@ -23,7 +23,7 @@ impl From<PlayerError> for Unmet {
     }
 }
 
-/// An operation in flight: at which endpoint, and its name there.
+/// An operation in flight: its endpoint, and its token there.
 pub(super) type Operation = (usize, Token);
 
 pub(super) struct Pair<'a> {
@@ -34,7 +34,7 @@ pub(super) struct Pair<'a> {
     reports: HashMap<Operation, Report>,
     /// Completion data of writes to the target's memory.
     pub(super) written: Vec<u64>,
-    /// What endpoints said outside of any operation.
+    /// Events of endpoints outside of any operation.
     said: Vec<String>,
     pub(super) verified: Verified,
 }
@@ -121,7 +121,7 @@ impl<'a> Pair<'a> {
         self.players[at].unexpected(event).into()
     }
 
-    /// An error if an endpoint said something outside of any operation.
+    /// Returns an error if an endpoint reported something outside of any operation.
     pub(super) fn reported(&mut self) -> Result<(), Unmet> {
         if self.said.is_empty() {
             Ok(())
@@ -130,7 +130,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// A failure with what the endpoints said around it.
+    /// A failure with the other reports of the endpoints.
     pub(super) fn explained(&self, mut text: String) -> Unmet {
         for line in &self.said {
             text.push_str(&format!("\n{line}"));
@@ -145,7 +145,7 @@ impl<'a> Pair<'a> {
         Unmet::Failed(text)
     }
 
-    /// Takes what endpoints say; returns whether they said anything.
+    /// Takes events of the endpoints; returns whether there were any.
     pub(super) fn listen(&mut self) -> Result<bool, Unmet> {
         let mut heard = false;
         for at in [INITIATOR, TARGET] {
@@ -157,7 +157,7 @@ impl<'a> Pair<'a> {
         Ok(heard)
     }
 
-    /// Starts an operation, as soon as there is room for it.
+    /// Starts an operation as soon as the endpoint has room for it.
     pub(super) fn start(
         &mut self,
         at: usize,
@@ -194,8 +194,8 @@ impl<'a> Pair<'a> {
         Ok(self.start(at, request, seed)?.0)
     }
 
-    /// Waits until an operation has completed, without an error and with the right bytes. If one
-    /// that it may depend on has failed, as the send that a receive waits for, that is the error.
+    /// Waits until an operation has completed without an error and with the right bytes. If another operation
+    /// has failed, such as the send that a receive waits for, its failure is the error.
     pub(super) fn wait(
         &mut self,
         mut operation: Operation,

@@ -1,20 +1,20 @@
-//! What stock releases cannot do with each other by their own fault.
+//! Known faults between stock releases.
 
 use crate::exchange::Topic;
 use efa_conformance::libfabric::Version;
 
 /// A fault of stock libfabric.
 pub(super) struct Fault {
-    /// Releases that begin, from and to.
+    /// The first and the last initiating release.
     initiators: [Version; 2],
-    /// Releases that answer, from and to.
+    /// The first and the last target release.
     targets: [Version; 2],
-    /// The profiles of both devices; `None` is any.
+    /// The profiles of both devices; `None` means any.
     profiles: Option<[&'static str; 2]>,
     topic: Topic,
     /// Part of the failure that shows it.
     shows: &'static str,
-    /// What is wrong, and where.
+    /// What the software does wrong.
     pub(super) reason: &'static str,
 }
 
@@ -62,7 +62,7 @@ const FAULTS: &[Fault] = &[
     },
 ];
 
-/// The fault that a failure shows, if it is known.
+/// Returns the known fault of these releases, profiles and topic.
 pub(super) fn fault(
     releases: [Version; 2],
     profiles: [&str; 2],
@@ -78,7 +78,7 @@ pub(super) fn fault(
 }
 
 impl Fault {
-    /// Whether a failure is this fault.
+    /// Returns whether a failure shows this fault.
     pub(super) fn explains(&self, failure: &str) -> bool {
         failure.contains(self.shows)
     }

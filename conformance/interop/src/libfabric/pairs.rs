@@ -1,4 +1,4 @@
-//! Pairs of releases, each on an emulated host of its own.
+//! Pairs of releases, each on its own emulated host.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::{Bench, Cell, CellResult, Unmet};
 
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// Releases that meet each other in both directions.
+/// Releases that are paired with each other in both directions.
 const RELEASES: [Release; 4] = [V1_11, V1_17, V2_1, V2_5];
 
-/// Pairs beyond those: another build of a release, and a release told to use RDMA.
+/// Further pairs: another build of a release, and a release that is set to use RDMA.
 const OTHERS: [(Release, Release); 13] = [
     (V2_5_OPENMPI, V1_11),
     (V2_5_OPENMPI, V1_17),
@@ -39,7 +39,7 @@ const PROFILES: [&str; 3] = ["efa0", "efa1", "efa3"];
 /// Devices of different generations: one with RDMA, one without.
 const MIXED: [[&str; 2]; 2] = [["efa2", "efa0"], ["efa0", "efa2"]];
 
-/// What depends on the generation.
+/// The topics that depend on the generation.
 const ON_PROFILES: [Topic; 3] = [Topic::Messages, Topic::Rma, Topic::WriteData];
 
 pub(super) fn cells() -> Vec<Cell> {
@@ -74,7 +74,7 @@ fn cell(releases: [Release; 2], profiles: [&'static str; 2], topic: Topic) -> Ce
     Cell::new(GROUP, name, LIMIT, move |bench| {
         let versions = releases.map(|release| release.version);
         let result = measure(bench, releases, profiles, topic);
-        // It was told to do without the fault.
+        // This variant is set to avoid the fault.
         let fault = match releases[0].name == V2_1_SOLICITED.name {
             true => None,
             false => known::fault(versions, profiles, topic),
@@ -106,10 +106,10 @@ fn measure(bench: &Bench, releases: [Release; 2], profiles: [&str; 2], topic: To
         Topic::Messages | Topic::Rma => {
             exchange(bench, [&initiator, &target], topic, &Topic::LARGE)?
         }
-        // Size changes nothing more about them.
+        // Larger sizes change nothing for these topics.
         _ => Verified::default(),
     };
-    // What shows that it works is in the line; captures of what does not are kept.
+    // The line shows that the cell works; only captures of failed cells are kept.
     std::fs::remove_file(&capture).map_err(Unmet::failed)?;
     let [from, to] = profiles;
     Ok(format!("{}; {from} to {to}; {traffic}", small + large))

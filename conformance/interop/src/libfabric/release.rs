@@ -1,4 +1,4 @@
-//! The releases of stock libfabric that the table is about.
+//! The releases of stock libfabric in the table.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,15 +13,15 @@ use efa_conformance::scenario::{Capability, Settings};
 /// A build of stock libfabric.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Release {
-    /// What cells call it.
+    /// Its name in cells.
     pub(super) name: &'static str,
     /// Its release number.
     pub(super) version: Version,
-    /// Where it comes from; the machine has it itself if this is `None`.
+    /// Its name for `scripts/userland`; `None` is the machine's own library.
     userland: Option<&'static str>,
-    /// The library, from the userland's directory.
+    /// The path of the library in the userland's directory.
     library: &'static str,
-    /// Environment that the release needs.
+    /// Environment variables for the release.
     environment: &'static [(&'static str, &'static str)],
 }
 
@@ -38,7 +38,7 @@ pub(super) const V1_11: Release = Release {
     environment: &[],
 };
 
-/// The same, told to use RDMA, which it does not by itself.
+/// The same, set to use RDMA, which is off by default.
 pub(super) const V1_11_RDMA: Release = Release {
     name: "1.11+rdma",
     environment: &[("FI_EFA_USE_DEVICE_RDMA", "1")],
@@ -63,7 +63,7 @@ pub(super) const V2_1: Release = Release {
     environment: &[],
 };
 
-/// The same, told to need receives for writes with data, as the builds in wheels do.
+/// The same, set to need receives for writes with data, as the builds in wheels do.
 pub(super) const V2_1_SOLICITED: Release = Release {
     name: "2.1+solicited",
     environment: &[("FI_EFA_USE_UNSOLICITED_WRITE_RECV", "0")],
@@ -88,16 +88,16 @@ pub(super) const V2_5_OPENMPI: Release = Release {
     environment: &[],
 };
 
-/// Where wheels are, from the userland's directory.
+/// The path of wheels in the userland's directory.
 const WHEELS: &str = "venv/";
 
 impl Release {
-    /// Fetches it, if the machine does not have it.
+    /// Fetches the release, unless it is the machine's own.
     pub(super) fn userland(&self, bench: &Bench) -> Result<Option<Userland>, Unmet> {
         self.userland.map(|name| bench.userland(name)).transpose()
     }
 
-    /// The library's path, or its name if the machine has it itself.
+    /// The library's path, or its name if it is the machine's own.
     pub(super) fn library(&self, userland: Option<&Userland>) -> PathBuf {
         match userland {
             None => self.library.into(),
@@ -110,7 +110,7 @@ impl Release {
         let mut host = bench.host(name);
         if let Some(userland) = self.userland(bench)? {
             host = host.userland(&userland);
-            // Packages are found by their own `run`, wheels only by the programs in them.
+            // The `run` of packages finds their libraries; for wheels the path has to be set.
             if self.library.starts_with(WHEELS) {
                 let library = self.library(Some(&userland));
                 host = host.env("LD_LIBRARY_PATH", library.parent().unwrap_or(&library));
@@ -122,7 +122,7 @@ impl Release {
             .fold(host, |host, (variable, value)| host.env(variable, value)))
     }
 
-    /// An endpoint of it on a device of `profile`.
+    /// An endpoint of the release on a device of `profile`.
     pub(super) fn party(&self, bench: &Bench, profile: &str) -> Result<Party, Unmet> {
         let userland = self.userland(bench)?;
         let library = self.library(userland.as_ref());
@@ -134,7 +134,7 @@ impl Release {
         Ok(Party {
             program: Program::Libfabric { library },
             opening: Opening {
-                // As a program that was built with it asks.
+                // A program that was built with the release asks for its version.
                 api: self.version,
                 capabilities: vec![
                     Capability::Msg,

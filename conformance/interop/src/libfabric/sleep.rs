@@ -1,7 +1,7 @@
 //! Applications that sleep in `fi_cq_sread`: whether they sleep, and what wakes them.
 //!
-//! The kernel's accounts of the sleeping thread tell: who sleeps is not scheduled, and who polls does
-//! not leave his processor by himself. Neither depends on how busy the machine is.
+//! The kernel's accounting of the thread shows that: a sleeping thread is not scheduled, and a polling thread
+//! does not give up its processor. Neither depends on the load of the machine.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -23,24 +23,24 @@ const HEADER: &str = "/usr/include/rdma/fabric.h";
 
 const MESSAGES: usize = 3;
 
-/// What the program ends with if the queue cannot have a wait object, and what it prints then.
+/// The program's exit status and output if the queue cannot have a wait object.
 const REFUSED: i32 = 3;
 const NOT_IMPLEMENTED: &str = "refused: Function not implemented (-38)";
 
-/// How long a thread's accounts stay the same before it is taken to sleep.
+/// How long a thread's accounting stays the same before the thread counts as asleep.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// The most processor time that one look for messages may take.
+/// The largest processor time of one poll for messages.
 const ONE_LOOK: Duration = Duration::from_micros(500);
 
-/// What a release makes of it.
+/// How a release sleeps.
 #[derive(Clone, Copy, Debug)]
 enum Sleep {
     /// It has no completion queues with wait objects for this fabric, on any device.
     Refused,
-    /// In the kernel, until the device raises an event.
+    /// It sleeps in the kernel until the device raises an event.
     UntilMessage,
-    /// As above, but libfabric looks after its shared memory, too, each millisecond.
+    /// As above, but libfabric also polls its shared memory each millisecond.
     InRounds,
 }
 
@@ -48,7 +48,7 @@ struct Case {
     release: Release,
     /// A pattern of the fabric's name.
     fabric: &'static str,
-    /// The environment, and what the cell's name says of it.
+    /// A suffix of the cell's name, and the environment variable for which it stands.
     variation: Option<(&'static str, [&'static str; 2])>,
     sleep: Sleep,
 }
@@ -149,7 +149,7 @@ fn measure(bench: &Bench, case: &Case) -> CellResult {
     for message in 1..=MESSAGES {
         let before = asleep(bench, thread, case.sleep)?;
         let begin = Instant::now();
-        // Another program opens its device, knows the sleeper's address, and sends nothing.
+        // Another program opens its device and inserts the sleeper's address, but sends nothing.
         visitor.run(&words("0"))?;
         quiet.add(begin.elapsed(), before, Accounts::of(thread)?);
         quiet.judge(case.sleep)?;
@@ -172,22 +172,22 @@ fn introduction(printed: &str) -> Option<(u32, String)> {
     Some((thread.parse().ok()?, address.to_owned()))
 }
 
-/// A queue of demands: the name for the reader, and the end for the writer.
+/// A FIFO for demands: its path for the reader, and its open end for the writer.
 fn fifo(bench: &Bench) -> Result<(String, File), Unmet> {
     let path = bench.directory().join("demands");
     let mut command = Command::new("mkfifo");
     command.arg(&path);
     Running::start(bench, "mkfifo".into(), command)?.success()?;
-    // To open for reading, too, waits for nobody.
+    // Opening for reading and writing does not block.
     let file = OpenOptions::new().read(true).write(true).open(&path);
     Ok((path.display().to_string(), file.map_err(Unmet::failed)?))
 }
 
-/// What the kernel says of a thread.
+/// The kernel's accounting of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Accounts {
     sleeping: bool,
-    /// How often it left its processor by itself, and how often it was made to.
+    /// The numbers of voluntary and involuntary context switches.
     voluntary: u64,
     involuntary: u64,
     on_processor: Duration,
@@ -221,13 +221,13 @@ impl Accounts {
     }
 }
 
-/// Waits until the thread has gone to sleep after what it did last.
+/// Waits until the thread has gone to sleep.
 fn asleep(bench: &Bench, thread: u32, sleep: Sleep) -> Result<Accounts, Unmet> {
     loop {
         let before = Accounts::of(thread)?;
         thread::sleep(SETTLED);
         let after = Accounts::of(thread)?;
-        // In rounds it is never long in one state.
+        // A thread that sleeps in rounds never stays long in one state.
         if matches!(sleep, Sleep::InRounds) || before.sleeping && before == after {
             return Ok(after);
         }
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(Accounts::parse(status, ""), None);
     }
 
-    /// Who polls uses his processor until it is taken from him.
+    /// A polling thread uses its processor until the kernel takes it away.
     #[test]
     fn who_polls_does_not_sleep() {
         let quiet = |voluntary, involuntary, on_processor| Quiet {

@@ -13,9 +13,9 @@ use crate::{Bench, Cell, CellResult, Host, Unmet, free_port};
 use efa_conformance::trace::Capture;
 
 const LIMIT: Duration = Duration::from_secs(120);
-/// How long a pair is given that cannot work.
+/// The time limit of a pair that cannot work.
 const HOPELESS: Duration = Duration::from_secs(15);
-/// How often processes are looked at.
+/// How often processes are polled.
 const LOOK: Duration = Duration::from_millis(20);
 
 const RELEASES: [Release; 4] = [V1_11, V1_17, V2_1, V2_5];
@@ -57,7 +57,7 @@ pub(super) fn cells() -> Vec<Cell> {
     cells
 }
 
-/// Whether the release offers the bare device as a fabric of its own, and prefers it.
+/// Returns whether the release offers the device without the RDM protocol as a fabric, which it prefers.
 fn has_two_fabrics(release: Release) -> bool {
     release.version >= V2_1.version
 }
@@ -88,17 +88,17 @@ impl Side {
     }
 }
 
-/// Why releases cannot play ping-pong by their own fault.
+/// A fault of stock releases in `fi_pingpong`.
 struct Fault {
     /// Part of the failure that shows it.
     shows: &'static str,
-    /// What a device must have answered in the capture.
+    /// The status of a device's response that the capture must contain.
     status: Option<Status>,
     reason: &'static str,
 }
 
 impl Fault {
-    /// Whether a failure is this fault.
+    /// Returns whether a failure shows this fault.
     fn explains(&self, failure: &str, capture: &Path) -> bool {
         let is_answered = |status| {
             Capture::load(capture).is_ok_and(|capture| {
@@ -133,7 +133,7 @@ const QKEY_OF_DATAGRAMS: Fault = Fault {
              releases send to Q-key 0, whatever the address says",
 };
 
-/// What the program says of wrong data.
+/// The program's message for wrong data.
 const WRONG_BYTES: &str = "Error at iteration";
 
 fn fault(sides: [Side; 2], endpoint: &str) -> Option<&'static Fault> {
@@ -154,7 +154,7 @@ fn fault(sides: [Side; 2], endpoint: &str) -> Option<&'static Fault> {
 /// A client and a server.
 fn pingpong_cell(name: String, sides: [Side; 2], endpoint: &'static str) -> Cell {
     let fault = fault(sides, endpoint);
-    // Some wait for ever.
+    // Some programs hang.
     let limit = if fault.is_some() { HOPELESS } else { LIMIT };
     Cell::new(GROUP, name, limit, move |bench| {
         match (pingpong(bench, sides, endpoint), fault) {
@@ -175,7 +175,7 @@ fn pingpong_cell(name: String, sides: [Side; 2], endpoint: &'static str) -> Cell
     })
 }
 
-/// A host with the release's programs. The wheels have none: those of Debian 13 run with their library.
+/// A host with the release's programs. The wheels have none, so Debian 13's programs run with their library.
 fn host<'a>(bench: &'a Bench<'a>, name: &str, release: Release) -> Result<Host<'a>, Unmet> {
     if release.version != V2_5.version {
         return release.host(bench, name);
@@ -246,7 +246,7 @@ fn pingpong(bench: &Bench, sides: [Side; 2], endpoint: &str) -> CellResult {
     server.await_listener(number)?;
     let mut client = host(bench, "client", from.release)?
         .start(&[&words(from)[..], &["-P", &port, "127.0.0.1"]].concat())?;
-    // If one fails, the other may wait for ever.
+    // If one program fails, the other may hang.
     loop {
         let ended = server.ends_within(LOOK);
         if ended.is_some_and(|status| !status.success()) {
@@ -260,7 +260,7 @@ fn pingpong(bench: &Bench, sides: [Side; 2], endpoint: &str) -> CellResult {
     server.success()?;
     let sizes: Vec<usize> = client.stdout.lines().filter_map(size_of_line).collect();
     let largest = sizes.last().copied().unwrap_or(0);
-    // The bare device takes messages of up to its MTU, and sends them without the RDM protocol.
+    // `efa-direct` takes messages of up to the MTU, and sends them without the RDM protocol.
     let direct = from.is_direct();
     if largest == 0 || (endpoint == "rdm" && !direct) && largest != LARGEST {
         let reason = format!("the largest message had {largest} bytes\n{}", client.stdout);
@@ -277,7 +277,7 @@ fn pingpong(bench: &Bench, sides: [Side; 2], endpoint: &str) -> CellResult {
     ))
 }
 
-/// The size that a line of `fi_pingpong`'s table is about, such as `64k`.
+/// The size in a line of `fi_pingpong`'s table, such as `64k`.
 fn size_of_line(line: &str) -> Option<usize> {
     let mut fields = line.split_whitespace();
     let (size, _sent, acknowledged) = (fields.next()?, fields.next()?, fields.next()?);

@@ -1,11 +1,11 @@
-//! MPI libraries as they are shipped, and how each is told to use the device.
+//! MPI libraries as they are shipped, and the settings with which each uses the device.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::{Bench, Running, Unmet};
 
-/// An MPI library of somebody else.
+/// A stock MPI library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Library {
     /// The wheel `mpich` 5.0.2.
@@ -18,7 +18,7 @@ pub(super) enum Library {
     DebianMpich,
 }
 
-/// How it reaches the device.
+/// How a library reaches the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Transport {
     /// libfabric's efa provider.
@@ -29,7 +29,7 @@ pub(super) enum Transport {
     UcxUd,
 }
 
-/// How many ranks there are, and where. Rank numbers go up with hosts.
+/// The numbers of ranks and hosts. Successive ranks share a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Layout {
     pub(super) ranks: usize,
@@ -85,7 +85,7 @@ pub(super) struct Installation {
 }
 
 impl Installation {
-    /// Finds it, or fetches it.
+    /// Finds or fetches the library.
     pub(super) fn find(bench: &Bench, library: Library) -> Result<Self, Unmet> {
         let wheels = |name| -> Result<_, Unmet> {
             let bin = bench.userland(name)?.directory().join("venv/bin");
@@ -96,7 +96,7 @@ impl Installation {
                 python: bin.join("python"),
             })
         };
-        // Where both are installed, the names without a suffix are those of one of them.
+        // If both are installed, the names without a suffix belong to one of them.
         let packages = |suffix: &str, packages| {
             let installation = Installation {
                 library,
@@ -162,8 +162,8 @@ impl Installation {
         Ok([self.python.clone(), source])
     }
 
-    /// A job: each rank is a program under an `efa-emu run` of its own, on its host, and records to a
-    /// capture of its own if `captures` names one for each rank.
+    /// A job: each rank is a program under its own `efa-emu run` on its host, and is captured if `captures`
+    /// names a file for each rank.
     pub(super) fn job(
         &self,
         bench: &Bench,
@@ -199,7 +199,7 @@ impl Installation {
         if matches!(self.library, Library::Mpich | Library::DebianMpich) {
             return options;
         }
-        // There are more ranks than processors, so that waiting ranks must let others run.
+        // There are more ranks than processors, so waiting ranks must let others run.
         options.extend(["--allow-run-as-root", "--oversubscribe"]);
         let mut setting = |name, value| options.extend(["--mca", name, value]);
         setting("mpi_yield_when_idle", "1");
@@ -208,7 +208,7 @@ impl Installation {
                 setting("pml", "cm");
                 setting("mtl", "ofi");
             }
-            // Open MPI has a list of devices for which it takes UCX; EFA is not on it.
+            // EFA is not on Open MPI's list of devices for UCX.
             Transport::UcxSrd | Transport::UcxUd => {
                 setting("pml", "ucx");
                 setting("osc", "ucx");
@@ -218,7 +218,7 @@ impl Installation {
         }
         if self.library == Library::DebianOpenMpi {
             // Its windows over shared memory crash between ranks of one machine, with or without a
-            // device; these use messages.
+            // device. `pt2pt` uses messages.
             setting("osc", "pt2pt");
         }
         options

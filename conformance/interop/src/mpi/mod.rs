@@ -1,8 +1,8 @@
-//! Group `mpi`: MPI libraries over libfabric's efa provider and over UCX, two to eight ranks on two to
-//! four emulated hosts.
+//! Group `mpi`: MPI libraries over libfabric's efa provider and over UCX, two to eight ranks on one to four
+//! emulated hosts.
 //!
-//! The programs, in `conformance/interop/mpi`, verify everything that they receive. Captures show that what
-//! had to go from host to host went through the device.
+//! The programs, in `conformance/interop/mpi`, verify everything that they receive. Captures show that the
+//! data between hosts went through the device.
 
 mod library;
 mod segments;
@@ -18,13 +18,13 @@ use super::{Bench, Cell, CellResult, Lab, Running, Unmet};
 
 const GROUP: &str = "mpi";
 
-/// Generous: eight ranks that wait actively share few processors.
+/// Generous, because eight busy-waiting ranks share few processors.
 const LIMIT: Duration = Duration::from_secs(300);
 
 const MIB: u64 = 1024 * 1024;
 
-/// A part of the C program, and the bytes that at least one rank of each host must send to another
-/// host while it runs: the program passes them around a ring of all ranks.
+/// A part of the C program, and the number of bytes that at least one rank of each host must send to another
+/// host meanwhile, because the program passes them around a ring of all ranks.
 #[derive(Clone, Copy)]
 struct Part {
     name: &'static str,
@@ -52,7 +52,7 @@ const WILDCARDS: Part = Part {
     bytes: 0,
 };
 
-/// Which libraries reach the device in which ways.
+/// The libraries, each with the transports by which it reaches the device.
 const COMBINATIONS: [(Library, Transport); 7] = [
     (Library::Mpich, Transport::Libfabric),
     (Library::OpenMpi, Transport::Libfabric),
@@ -108,7 +108,7 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
     Ok(cells)
 }
 
-/// Runs a job to its end and checks what left each host.
+/// Runs a job to its end and checks the volume that left each host.
 fn volume_of(
     bench: &Bench,
     installation: &Installation,
@@ -139,7 +139,7 @@ fn volume_of(
         }
         sum += sent;
     }
-    // They have hundreds of megabytes, and have said what they had to.
+    // The captures have hundreds of megabytes, and are evaluated.
     for capture in &captures {
         let _ = std::fs::remove_file(capture);
     }
@@ -164,15 +164,15 @@ fn c_program(bench: &Bench, library: Library, transport: Transport, layout: Layo
     Ok(format!("{checks} checks, {sum}"))
 }
 
-/// MPICH loses small messages that arrive before they are received with `MPI_ANY_SOURCE`, whatever UCX
-/// runs over.
+/// Returns whether the library loses small messages that arrive before a receive from `MPI_ANY_SOURCE`. MPICH
+/// does over UCX, with every transport of UCX.
 fn loses_wildcards(library: Library, transport: Transport) -> bool {
     library == Library::Mpich && transport != Transport::Libfabric
 }
 
-/// Shows that the job waits for ever over the device, and over TCP, too.
+/// Shows that the job hangs over the device, and also over TCP.
 fn lost_wildcards(bench: &Bench, library: Library, transport: Transport) -> CellResult {
-    /// A job that works takes a small part of it.
+    /// A job that works takes a small part of this time.
     const FOR_EVER: Duration = Duration::from_secs(15);
     let installation = Installation::find(bench, library)?;
     let words = [
@@ -220,14 +220,14 @@ fn lost_wildcards(bench: &Bench, library: Library, transport: Transport) -> Cell
     })
 }
 
-/// A job of two ranks on two hosts that goes on for as long as it may.
+/// A job of two ranks on two hosts that runs until it is killed.
 pub(super) struct Job {
     installation: Installation,
     program: PathBuf,
 }
 
 impl Job {
-    /// Fetches and compiles what it needs.
+    /// Fetches the library and compiles the program.
     pub(super) fn prepare(bench: &Bench) -> Result<Job, Unmet> {
         let installation = Installation::find(bench, Library::Mpich)?;
         let program = installation.compile(bench, "exercise.c")?;
@@ -237,7 +237,7 @@ impl Job {
         })
     }
 
-    /// Starts it.
+    /// Starts the job.
     pub(super) fn start<'a>(&self, bench: &'a Bench<'a>) -> Result<Running<'a>, Unmet> {
         let words = [self.program.clone(), "pingpong".into(), "3600".into()];
         let command = self
@@ -283,8 +283,8 @@ fn python_program(
     Ok(format!("{verified} parts, {volume}"))
 }
 
-/// `efa-emu run -- mpiexec -n 4 PROGRAM`, as anybody would start it. All ranks are on one host; which
-/// way they take is the library's choice.
+/// `efa-emu run -- mpiexec -n 4 PROGRAM` without further settings. All ranks are on one host, and the library
+/// chooses the transport.
 fn unaware(bench: &Bench) -> CellResult {
     let installation = Installation::find(bench, Library::Mpich)?;
     let program = installation.compile(bench, "exercise.c")?;
@@ -306,8 +306,8 @@ fn unaware(bench: &Bench) -> CellResult {
     Ok(format!("{checks} checks"))
 }
 
-/// Debian builds its MPICH without libfabric. Its UCX, 1.13, has no SRD yet, and its UD wants a queue
-/// pair that no EFA device has.
+/// Debian builds its MPICH without libfabric. Its UCX, 1.13, has no SRD yet, and its UD asks for a queue
+/// pair that no EFA device supports.
 fn debian_mpich(bench: &Bench) -> CellResult {
     const REFUSED: &str = "failed to create UD QP TX wr:256 sge:6 inl:64";
     let installation = Installation::find(bench, Library::DebianMpich)?;
@@ -315,7 +315,7 @@ fn debian_mpich(bench: &Bench) -> CellResult {
     let captures = ["0", "1"].map(|rank| bench.capture(rank));
     let words = [program, "p2p".into()];
     let mut job = installation.job(bench, Transport::UcxUd, PAIR, &words, &captures);
-    // The launcher may lose what ranks print before they fail.
+    // The launcher may lose the output of failing ranks.
     job.env("UCX_LOG_FILE", bench.directory().join("ucx-%p.log"));
     let finished = Running::start(bench, "p2p".into(), job)?.wait()?;
     let logs: String = std::fs::read_dir(bench.directory())

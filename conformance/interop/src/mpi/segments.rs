@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 /// Where `shm_open` puts its objects.
 const SHARED_MEMORY: &str = "/dev/shm";
-/// What the names of MPICH's objects begin with.
+/// The prefix of the names of MPICH's objects.
 const PREFIX: &str = "mpich_shm_";
 
-/// The objects that there were at some time.
+/// The objects that existed at some time.
 pub(crate) struct Segments(BTreeSet<PathBuf>);
 
 impl Segments {
@@ -23,10 +23,10 @@ impl Segments {
         )
     }
 
-    /// Removes those that came since and that no process uses, and says how many these were.
+    /// Removes the objects that are newer and that no process uses, and returns their number.
     pub(crate) fn remove_new(&self) -> usize {
         let new: Vec<PathBuf> = Segments::now().0.difference(&self.0).cloned().collect();
-        // Looked at after the list was made: who made an object in it has mapped it by now.
+        // Read after the list was made: by now the creator of each listed object has mapped it.
         let used = mapped();
         new.iter()
             .filter(|path| !used.contains(*path) && fs::remove_file(path).is_ok())

@@ -1,4 +1,4 @@
-//! What captures show of the data between hosts.
+//! The volume of data between hosts, from captures.
 
 use std::fmt;
 use std::path::Path;
@@ -15,16 +15,16 @@ pub(super) struct Volume {
     pub(super) sends: u64,
     /// UD sends.
     pub(super) datagrams: u64,
-    /// Pieces of the data of RDMA reads, sent by the responder.
+    /// Frames with data of RDMA reads, sent by the responder.
     pub(super) reads: u64,
-    /// Pieces of the data of RDMA writes.
+    /// Frames with data of RDMA writes.
     pub(super) writes: u64,
-    /// Bytes of data in all of them.
+    /// Bytes of data in all these frames.
     pub(super) bytes: u64,
 }
 
 impl Volume {
-    /// What the device sent to others that recorded this capture.
+    /// The volume that the capturing device sent to others.
     pub(super) fn of(capture: &Path) -> Result<Self, Unmet> {
         let mut reader = Reader::open(capture).map_err(Unmet::failed)?;
         let mut volume = Volume::default();

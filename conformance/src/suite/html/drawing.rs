@@ -14,14 +14,14 @@ const GUTTER: usize = 60;
 const MARGIN: usize = 30;
 /// Height of a rung, and of the names above the first.
 const HEIGHT: usize = 26;
-/// Height of what is said about a marked rung.
+/// Height of the note below a marked rung.
 const NOTE: usize = 16;
-/// Longer texts are cut; the whole stands in the title of the rung.
+/// Longer texts are cut; the title of the rung has the whole text.
 const LONGEST: usize = 68;
-/// Of so many rungs alike the ones in the middle are only counted.
+/// In a run of this many equal rungs, those in the middle are only counted.
 const ALIKE: usize = 6;
 
-/// What the arrows end in, for all drawings of a page.
+/// The arrowhead, for all drawings of a page.
 pub(super) const ARROWHEAD: &str = "<svg width=\"0\" height=\"0\" style=\"position:absolute\" \
 aria-hidden=\"true\"><defs><marker id=\"h\" viewBox=\"0 0 8 8\" refX=\"8\" refY=\"4\" \
 markerWidth=\"7\" markerHeight=\"7\" orient=\"auto\"><path d=\"M0 0L8 4L0 8z\" fill=\"context-stroke\"/>\
@@ -29,14 +29,14 @@ markerWidth=\"7\" markerHeight=\"7\" orient=\"auto\"><path d=\"M0 0L8 4L0 8z\" f
 
 /// A line of the drawing.
 enum Row<'l> {
-    /// A rung; if it is marked, with what to say about it.
+    /// A rung, with a note if it is marked.
     Rung(&'l Rung, Option<String>),
-    /// So many more rungs like the one above.
+    /// The number of further rungs that equal the one above.
     More(usize),
 }
 
-/// What findings say of what a rung shows, if they say anything of it: the statements of the protocol that
-/// do not hold. What has no number stands for no recorded packet, so it is what came too much.
+/// The note of findings about a rung: the statements of the protocol that do not hold. A message without a
+/// number stands for no recorded packet, so it is a surplus one.
 fn mark(rung: &Rung, findings: &[FindingReport]) -> Option<String> {
     let number = |side: &Option<Message>| side.as_ref().and_then(|side| side.number);
     let numbers = [number(&rung.expected), number(&rung.actual)];
@@ -75,8 +75,8 @@ fn alike(a: &Rung, b: &Rung) -> bool {
         && kind(&a.actual) == kind(&b.actual)
 }
 
-/// The rows of a ladder. Of a long run of rungs alike, none of which is marked, the first, the last, and
-/// the number of the others are left.
+/// The rows of a ladder. A long run of equal unmarked rungs is shortened to the first, the last, and the number
+/// of the others.
 fn rows<'l>(ladder: &'l Ladder, findings: &[FindingReport]) -> Vec<Row<'l>> {
     let is_marked = |rung: &Rung| mark(rung, findings).is_some();
     let same = |a: &Rung, b: &Rung| alike(a, b) && !is_marked(a) && !is_marked(b);
@@ -94,7 +94,7 @@ fn rows<'l>(ladder: &'l Ladder, findings: &[FindingReport]) -> Vec<Row<'l>> {
     rows
 }
 
-/// Where the lifelines of one side are.
+/// The positions of the lifelines of one side.
 struct Lane {
     left: usize,
     count: usize,
@@ -158,7 +158,8 @@ impl Lane {
     }
 }
 
-/// The drawing; nothing if nothing passed. What happened as it was recorded is drawn once.
+/// The drawing; empty for an empty ladder. If the actual messages are the recorded ones, only one side is
+/// drawn.
 pub(super) fn draw(ladder: &Ladder, findings: &[FindingReport]) -> String {
     if ladder.rungs.is_empty() || ladder.endpoints.is_empty() {
         return String::new();

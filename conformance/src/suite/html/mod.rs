@@ -1,4 +1,4 @@
-//! The results as one HTML page without scripts and without anything else to load.
+//! The results as one HTML page without scripts or other files.
 
 mod drawing;
 
@@ -17,7 +17,7 @@ fn escape(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
-/// How an ending is shown: its class in the style, its sign in the matrix, and its word.
+/// The class in the style, the sign in the matrix, and the word of an ending.
 fn look(ending: Ending) -> (&'static str, char, &'static str) {
     match ending {
         Ending::Passed => ("passed", '✓', "passed"),
@@ -32,13 +32,13 @@ fn look(ending: Ending) -> (&'static str, char, &'static str) {
 /// A case of one of several reports.
 #[derive(Clone, Copy)]
 struct Case<'r> {
-    /// The report's place among them.
+    /// The index of its report.
     report: usize,
     case: &'r CaseReport,
 }
 
 impl Case<'_> {
-    /// The case's name in links to it.
+    /// The case's anchor for links.
     fn anchor(self) -> String {
         let Case { report, case } = self;
         let name = format!(
@@ -55,7 +55,7 @@ impl Case<'_> {
         let (class, sign, word) = look(case.result);
         let failed = case.result == Ending::Failed;
         let open = if failed { " open" } else { "" };
-        // What a passed case differs in is legal: nothing is marked.
+        // Differences of a passed case are legal, so nothing is marked.
         let marked: &[FindingReport] = match case.result {
             Ending::Failed | Ending::Known => &case.findings,
             _ => &[],
@@ -67,7 +67,7 @@ impl Case<'_> {
             escape(&case.backend),
             escape(&case.dut),
             escape(&case.role),
-            // A link to what is inside opens the element.
+            // A link to an anchor inside opens the element.
             self.anchor(),
             details(case),
             drawing::draw(&case.ladder, marked)
@@ -75,7 +75,7 @@ impl Case<'_> {
     }
 }
 
-/// What there is to say about a case.
+/// The details of a case.
 fn details(case: &CaseReport) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
@@ -164,7 +164,7 @@ fn matrix(reports: &[Report], cases: &[Case<'_>]) -> String {
     table
 }
 
-/// The page of some runs.
+/// The page for several runs.
 pub fn render(reports: &[Report]) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -200,7 +200,7 @@ pub fn render(reports: &[Report]) -> String {
     page
 }
 
-/// Writes the page of some runs to `path`.
+/// Writes the page for several runs to `path`.
 ///
 /// # Errors
 /// The file cannot be written.
