@@ -1,16 +1,15 @@
 //! Playing a scenario with driver processes.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::application::{Report, Started, Token};
+use crate::application::Started;
 use crate::drive::{Bytes, Command, Event, Opening};
 use crate::libfabric::Version;
 use crate::operation::{EndpointIndex, Remote};
+use crate::play::{self, Comparison, Record, Stage, Start};
 use crate::player::{Player, PlayerError};
-use crate::scenario::{Action, Operation, Scenario, Software};
-use crate::verify;
+use crate::scenario::{Scenario, Software};
 
 /// How long operations may take to complete, in all of one `wait`.
 const WAIT_TIME: Duration = Duration::from_secs(30);
@@ -106,11 +105,7 @@ pub struct Conductor<'a> {
     scenario: &'a Scenario,
     players: Vec<Player>,
     library: PathBuf,
-    tokens: HashMap<&'a str, Token>,
-    regions: HashMap<&'a str, Remote>,
-    reports: HashMap<Token, Report>,
-    /// Completion data that came with writes of peers, by the endpoint that it came to.
-    written: HashMap<EndpointIndex, Vec<u64>>,
+    record: Record<'a>,
     transcript: Transcript,
 }
 
@@ -128,10 +123,7 @@ impl<'a> Conductor<'a> {
             scenario,
             players,
             library,
-            tokens: HashMap::new(),
-            regions: HashMap::new(),
-            reports: HashMap::new(),
-            written: HashMap::new(),
+            record: Record::new(scenario),
             transcript: Transcript::default(),
         }
     }
@@ -139,22 +131,7 @@ impl<'a> Conductor<'a> {
     /// Opens the endpoints, plays all steps and ends the processes.
     pub fn play(mut self) -> Result<Transcript, ConductError> {
         self.open()?;
-        for (index, step) in self.scenario.steps.iter().enumerate() {
-            self.transcript.marks.push(Mark {
-                step: index,
-                time: now(),
-            });
-            self.step(step.line, &step.action)?;
-        }
-        self.transcript.marks.push(Mark {
-            step: self.scenario.steps.len(),
-            time: now(),
-        });
-        for at in 0..self.players.len() {
-            let arrived = self.written.get(&at).map_or(&[][..], Vec::as_slice);
-            let problem = verify::written(self.scenario, at, arrived);
-            self.transcript.problems.extend(problem);
-        }
+        play::play(&mut self)?;
         for player in self.players.drain(..) {
             player.end()?;
         }
@@ -208,64 +185,7 @@ impl<'a> Conductor<'a> {
         }
         // Stock libfabric posts its receive buffers when it first makes progress; without them the
         // first messages would meet receivers that are not ready.
-        self.settle(&[])
-    }
-
-    fn step(&mut self, line: usize, action: &'a Action) -> Result<(), ConductError> {
-        match action {
-            Action::Start {
-                at, id, operation, ..
-            } => self.start(*at, id, operation),
-            Action::Wait {
-                operations,
-                progress,
-            } => self.wait(line, operations, progress),
-            Action::Settle { progress } => self.settle(progress),
-            Action::Check {
-                at,
-                region,
-                offset,
-                message,
-            } => self.check(*at, region, *offset, message),
-        }
-    }
-
-    fn start(
-        &mut self,
-        at: EndpointIndex,
-        id: &'a str,
-        operation: &Operation,
-    ) -> Result<(), ConductError> {
-        let token = self.tokens.len() as Token;
-        self.tokens.insert(id, token);
-        let regions = &self.regions;
-        let request = operation.with_remote(|place| place.within(regions[place.region.as_str()]));
-        let seed = verify::expected_seed(self.scenario, id);
-        let command = Command::start(token, &request, seed);
-        let mut attempts = 0;
-        loop {
-            match self.ask(at, &command)?.into_started() {
-                Ok(started) => {
-                    if let Started::Region(remote) = started {
-                        self.regions.insert(id, remote);
-                        self.transcript.regions.push(RegionMark {
-                            id: id.to_owned(),
-                            remote,
-                            time: now(),
-                        });
-                    }
-                    return Ok(());
-                }
-                // Every endpoint may have to move before there is room again.
-                Err(Event::Again {}) if attempts < TRY_AGAIN.0 => {
-                    attempts += 1;
-                    self.set_progress(&[], true)?;
-                    std::thread::sleep(TRY_AGAIN.1);
-                    self.set_progress(&[], false)?;
-                }
-                Err(answer) => return Err(self.unexpected(at, &answer)),
-            }
-        }
+        self.until_quiet(&[])
     }
 
     /// Starts or stops progress at the named endpoints, or at all.
@@ -289,52 +209,9 @@ impl<'a> Conductor<'a> {
         }
     }
 
-    fn wait(
-        &mut self,
-        line: usize,
-        operations: &[String],
-        progress: &[EndpointIndex],
-    ) -> Result<(), ConductError> {
-        self.set_progress(progress, true)?;
-        let deadline = Instant::now() + WAIT_TIME;
-        loop {
-            let missing: Vec<&str> = operations
-                .iter()
-                .map(String::as_str)
-                .filter(|id| !self.is_done(id))
-                .collect();
-            if missing.is_empty() {
-                break;
-            }
-            if Instant::now() > deadline {
-                return Err(ConductError::Timeout {
-                    line,
-                    operations: missing.join(", "),
-                    limit: WAIT_TIME,
-                });
-            }
-            self.listen(progress)?;
-        }
-        self.set_progress(progress, false)?;
-        for id in operations {
-            let Some(report) = self.reports.get(&self.tokens[id.as_str()]) else {
-                continue;
-            };
-            let problems = verify::completion(self.scenario, id, report);
-            self.transcript.problems.extend(problems);
-        }
-        Ok(())
-    }
-
-    fn is_done(&self, id: &str) -> bool {
-        let completes = self
-            .scenario
-            .operation(id)
-            .is_some_and(|(_, operation, _)| operation.completes());
-        !completes || self.reports.contains_key(&self.tokens[id])
-    }
-
-    fn settle(&mut self, progress: &[EndpointIndex]) -> Result<(), ConductError> {
+    /// Lets the named endpoints make progress, all if none is named, until they have been quiet for a
+    /// while.
+    fn until_quiet(&mut self, progress: &[EndpointIndex]) -> Result<(), ConductError> {
         self.set_progress(progress, true)?;
         let mut quiet_since = Instant::now();
         while quiet_since.elapsed() < QUIET_TIME {
@@ -360,14 +237,10 @@ impl<'a> Conductor<'a> {
     fn take(&mut self, at: EndpointIndex, event: Event) {
         let name = &self.scenario.endpoints[at].name;
         match event.into_report() {
-            Ok(report) => match (report.token, report.data) {
-                (Some(token), _) => {
-                    self.reports.insert(token, report);
-                }
-                // Without a token a peer wrote to our memory.
-                (None, Some(data)) => self.written.entry(at).or_default().push(data),
-                (None, None) => {}
-            },
+            Ok(report) => {
+                let problem = self.record.take(at, report);
+                self.transcript.problems.extend(problem);
+            }
             Err(Event::Reported { text }) => {
                 let problem = format!("endpoint `{name}` reported: {}", text.0);
                 self.transcript.problems.push(problem);
@@ -378,31 +251,102 @@ impl<'a> Conductor<'a> {
             }
         }
     }
+}
 
-    fn check(
+impl<'a> Stage<'a> for Conductor<'a> {
+    type Stop = ConductError;
+
+    fn record(&mut self) -> &mut Record<'a> {
+        &mut self.record
+    }
+
+    fn is_live(&self, _: EndpointIndex) -> bool {
+        true
+    }
+
+    fn begin(&mut self, step: usize) {
+        self.transcript.marks.push(Mark { step, time: now() });
+    }
+
+    fn start(&mut self, _: usize, start: &Start<'a>) -> Result<Option<Remote>, ConductError> {
+        let at = start.at;
+        let command = Command::start(start.token, &start.request, start.seed);
+        let mut attempts = 0;
+        loop {
+            match self.ask(at, &command)?.into_started() {
+                Ok(Started::Operation) => return Ok(None),
+                Ok(Started::Region(remote)) => {
+                    self.transcript.regions.push(RegionMark {
+                        id: start.id.to_owned(),
+                        remote,
+                        time: now(),
+                    });
+                    return Ok(Some(remote));
+                }
+                // Every endpoint may have to move before there is room again.
+                Err(Event::Again {}) if attempts < TRY_AGAIN.0 => {
+                    attempts += 1;
+                    self.set_progress(&[], true)?;
+                    std::thread::sleep(TRY_AGAIN.1);
+                    self.set_progress(&[], false)?;
+                }
+                Err(answer) => return Err(self.unexpected(at, &answer)),
+            }
+        }
+    }
+
+    fn wait(
         &mut self,
-        at: EndpointIndex,
-        region: &str,
-        offset: usize,
-        message: &str,
+        step: usize,
+        operations: &'a [String],
+        progress: &[EndpointIndex],
     ) -> Result<(), ConductError> {
-        let payload = self
-            .scenario
-            .operation(message)
-            .and_then(|(_, operation, _)| operation.payload());
-        let Some(payload) = payload else {
-            return Ok(());
-        };
-        let command = Command::check(self.tokens[region], offset, payload);
+        self.set_progress(progress, true)?;
+        let deadline = Instant::now() + WAIT_TIME;
+        loop {
+            let mut missing = operations.iter().filter(|id| !self.record.is_done(id));
+            let Some(first) = missing.next() else {
+                break;
+            };
+            if Instant::now() > deadline {
+                let missing = missing.fold(first.clone(), |all, id| format!("{all}, {id}"));
+                return Err(ConductError::Timeout {
+                    line: self.scenario.steps[step].line,
+                    operations: missing,
+                    limit: WAIT_TIME,
+                });
+            }
+            self.listen(progress)?;
+        }
+        self.set_progress(progress, false)
+    }
+
+    fn settle(&mut self, _: usize, progress: &[EndpointIndex]) -> Result<(), ConductError> {
+        self.until_quiet(progress)
+    }
+
+    fn compare(&mut self, comparison: Comparison<'a>) -> Result<(), ConductError> {
+        let Comparison {
+            at,
+            token,
+            offset,
+            payload,
+            ..
+        } = comparison;
+        let command = Command::check(token, offset, payload);
         match self.ask(at, &command)?.difference() {
             Ok(None) => Ok(()),
-            Ok(Some(difference)) => {
-                self.transcript.problems.push(format!(
-                    "memory `{region}` does not hold `{message}`: {difference}"
-                ));
-                Ok(())
-            }
+            Ok(Some(difference)) => self.problem(play::differs(&comparison, difference)),
             Err(answer) => Err(self.unexpected(at, &answer)),
         }
+    }
+
+    fn problem(&mut self, text: String) -> Result<(), ConductError> {
+        self.transcript.problems.push(text);
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), ConductError> {
+        Ok(())
     }
 }

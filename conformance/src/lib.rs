@@ -18,6 +18,7 @@ pub mod drive;
 pub mod libfabric;
 pub mod merge;
 pub mod operation;
+pub mod play;
 pub mod player;
 pub mod record;
 pub mod replay;

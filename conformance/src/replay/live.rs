@@ -4,15 +4,13 @@
 //! subprotocol, as it may, needs other answers: the engine gives them. The application must see what
 //! the scenario says, as ever.
 
-use std::collections::HashMap;
-
 use super::backend::{Backend, BackendError};
 use super::{Engine, Opener};
 use crate::application::subject::Subject;
-use crate::application::{Report, RequestError, Started, Token};
+use crate::application::{RequestError, Started};
 use crate::operation::{EndpointIndex, Remote};
-use crate::scenario::{Action, Operation, Scenario};
-use crate::verify;
+use crate::play::{self, Comparison, Record, Stage, Start};
+use crate::scenario::Scenario;
 
 /// How often everybody is polled without result before nothing more is expected in a `settle`.
 const QUIET_POLLS: u32 = 4;
@@ -21,10 +19,7 @@ struct Live<'s, 'b, B: Backend> {
     scenario: &'s Scenario,
     backend: &'b mut B,
     subjects: Vec<Box<dyn Subject>>,
-    tokens: HashMap<&'s str, Token>,
-    regions: HashMap<&'s str, Remote>,
-    reports: HashMap<Token, Report>,
-    written: HashMap<EndpointIndex, Vec<u64>>,
+    record: Record<'s>,
     problems: Vec<String>,
 }
 
@@ -66,93 +61,18 @@ where
         scenario,
         backend,
         subjects,
-        tokens: HashMap::new(),
-        regions: HashMap::new(),
-        reports: HashMap::new(),
-        written: HashMap::new(),
+        record: Record::new(scenario),
         problems: Vec::new(),
     };
     // Whether it stopped early shows in the problems.
-    let _ = live.run();
+    let _ = play::play(&mut live);
     Ok(live.problems)
 }
 
 impl<'s, B: Backend> Live<'s, '_, B> {
-    fn run(&mut self) -> Result<(), Stopped> {
-        let scenario = self.scenario;
-        for (index, step) in scenario.steps.iter().enumerate() {
-            match &step.action {
-                Action::Start {
-                    at, id, operation, ..
-                } => self.start(*at, index as Token, id, operation)?,
-                Action::Wait {
-                    operations,
-                    progress,
-                } => {
-                    self.until(progress, operations)?;
-                    for id in operations {
-                        if let Some(report) = self.reports.get(&self.tokens[id.as_str()]) {
-                            let problems = verify::completion(scenario, id, report);
-                            self.problems.extend(problems);
-                        }
-                    }
-                }
-                Action::Settle { progress } => self.until(progress, &[])?,
-                Action::Check {
-                    at,
-                    region,
-                    offset,
-                    message,
-                } => self.check(*at, region, *offset, message),
-            }
-        }
-        self.until(&[], &[])?;
-        for at in 0..self.subjects.len() {
-            let arrived = self.written.get(&at).map_or(&[][..], Vec::as_slice);
-            self.problems.extend(verify::written(scenario, at, arrived));
-        }
-        Ok(())
-    }
-
     fn stop(&mut self, text: String) -> Stopped {
         self.problems.push(text);
         Stopped
-    }
-
-    fn start(
-        &mut self,
-        at: EndpointIndex,
-        token: Token,
-        id: &'s str,
-        operation: &Operation,
-    ) -> Result<(), Stopped> {
-        self.tokens.insert(id, token);
-        let nowhere = Remote { address: 0, key: 0 };
-        let request = operation.with_remote(|place| {
-            let region = self.regions.get(place.region.as_str()).copied();
-            place.within(region.unwrap_or(nowhere))
-        });
-        let seed = verify::expected_seed(self.scenario, id);
-        let mut rounds = 0;
-        loop {
-            match self.subjects[at].start(token, &request, seed) {
-                Ok(Started::Operation) => return Ok(()),
-                Ok(Started::Region(remote)) => {
-                    self.regions.insert(id, remote);
-                    return Ok(());
-                }
-                Err(RequestError::TryAgain) => {
-                    self.round(&[])?;
-                    rounds += 1;
-                    if !self.idle(rounds) {
-                        return Err(self.stop(format!("`{id}`: resources stayed short")));
-                    }
-                }
-                Err(error) => {
-                    return Err(self.stop(format!("`{id}` was not started: {error}")));
-                }
-            }
-        }
     }
 
     fn idle(&mut self, rounds: u32) -> bool {
@@ -179,13 +99,7 @@ impl<'s, B: Backend> Live<'s, '_, B> {
             }
             for report in reports {
                 busy = true;
-                match (report.token, report.data) {
-                    (Some(token), _) => {
-                        self.reports.insert(token, report);
-                    }
-                    (None, Some(data)) => self.written.entry(at).or_default().push(data),
-                    (None, None) => {}
-                }
+                self.problems.extend(self.record.take(at, report));
             }
         }
         Ok(busy)
@@ -193,26 +107,15 @@ impl<'s, B: Backend> Live<'s, '_, B> {
 
     /// Until the named operations are complete and nothing more happens.
     fn until(&mut self, only: &[EndpointIndex], operations: &[String]) -> Result<(), Stopped> {
-        let waited: Vec<(&str, Token)> = operations
-            .iter()
-            .filter(|id| {
-                let found = self.scenario.operation(id);
-                found.is_some_and(|(_, operation, _)| operation.completes())
-            })
-            .map(|id| (id.as_str(), self.tokens[id.as_str()]))
-            .collect();
         let (mut idle, mut quiet) = (0, 0);
         loop {
             if self.round(only)? {
                 (idle, quiet) = (0, 0);
                 continue;
             }
-            let missing = waited
-                .iter()
-                .find(|(_, token)| !self.reports.contains_key(token));
             idle += 1;
             let goes_on = self.idle(idle);
-            match missing {
+            match operations.iter().find(|id| !self.record.is_done(id)) {
                 None => {
                     quiet += 1;
                     if quiet > QUIET_POLLS.max(self.backend.quiet_rounds().min(200)) || !goes_on {
@@ -220,27 +123,86 @@ impl<'s, B: Backend> Live<'s, '_, B> {
                     }
                 }
                 Some(_) if goes_on => {}
-                Some((id, _)) => {
+                Some(id) => {
                     let text = format!("`{id}` did not complete with the engine as peer");
                     return Err(self.stop(text));
                 }
             }
         }
     }
+}
 
-    fn check(&mut self, at: EndpointIndex, region: &str, offset: usize, message: &str) {
-        let found = self.scenario.operation(message);
-        let Some(payload) = found.and_then(|(_, operation, _)| operation.payload()) else {
-            return;
-        };
-        match self.subjects[at].check(self.tokens[region], offset, payload) {
-            Ok(None) => {}
-            Ok(Some(difference)) => self.problems.push(format!(
-                "memory `{region}` does not hold `{message}`: {difference}"
-            )),
-            Err(error) => self
-                .problems
-                .push(format!("memory `{region}` cannot be checked: {error}")),
+impl<'s, B: Backend> Stage<'s> for Live<'s, '_, B> {
+    type Stop = Stopped;
+
+    fn record(&mut self) -> &mut Record<'s> {
+        &mut self.record
+    }
+
+    fn is_live(&self, _: EndpointIndex) -> bool {
+        true
+    }
+
+    fn begin(&mut self, _: usize) {}
+
+    fn start(&mut self, _: usize, start: &Start<'s>) -> Result<Option<Remote>, Stopped> {
+        let id = start.id;
+        let mut rounds = 0;
+        loop {
+            let subject = &mut self.subjects[start.at];
+            match subject.start(start.token, &start.request, start.seed) {
+                Ok(Started::Operation) => return Ok(None),
+                Ok(Started::Region(remote)) => return Ok(Some(remote)),
+                Err(RequestError::TryAgain) => {
+                    self.round(&[])?;
+                    rounds += 1;
+                    if !self.idle(rounds) {
+                        return Err(self.stop(format!("`{id}`: resources stayed short")));
+                    }
+                }
+                Err(error) => {
+                    return Err(self.stop(format!("`{id}` was not started: {error}")));
+                }
+            }
         }
+    }
+
+    fn wait(
+        &mut self,
+        _: usize,
+        operations: &'s [String],
+        progress: &[EndpointIndex],
+    ) -> Result<(), Stopped> {
+        self.until(progress, operations)
+    }
+
+    fn settle(&mut self, _: usize, progress: &[EndpointIndex]) -> Result<(), Stopped> {
+        self.until(progress, &[])
+    }
+
+    fn compare(&mut self, comparison: Comparison<'s>) -> Result<(), Stopped> {
+        let Comparison {
+            at,
+            region,
+            token,
+            offset,
+            payload,
+            ..
+        } = comparison;
+        let text = match self.subjects[at].check(token, offset, payload) {
+            Ok(None) => return Ok(()),
+            Ok(Some(difference)) => play::differs(&comparison, difference),
+            Err(error) => format!("memory `{region}` cannot be checked: {error}"),
+        };
+        self.problem(text)
+    }
+
+    fn problem(&mut self, text: String) -> Result<(), Stopped> {
+        self.problems.push(text);
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Stopped> {
+        self.until(&[], &[])
     }
 }

@@ -10,6 +10,7 @@ use super::{Replay, Stopped};
 use crate::application::RequestError;
 use crate::compare::{BoundRegion, Finding, iov_entry};
 use crate::operation::{EndpointIndex, Payload, Remote};
+use crate::play::{self, Comparison};
 
 /// No region of a trace is longer, in bytes; lengths in packets may be anything.
 pub(super) const MOST_MEMORY: u64 = 1 << 28;
@@ -23,7 +24,6 @@ impl<'t, B: Backend> Replay<'t, B> {
         actual: Remote,
         length: usize,
     ) -> Result<(), Stopped> {
-        self.regions.insert(id, actual);
         let Some(&recorded) = self.trace.regions.get(id) else {
             return self.problem(format!(
                 "the trace does not say where `{id}` was registered; record it again"
@@ -44,35 +44,31 @@ impl<'t, B: Backend> Replay<'t, B> {
         at: EndpointIndex,
         id: &'t str,
         payload: Payload,
-    ) -> Result<(), Stopped> {
+    ) -> Result<Option<Remote>, Stopped> {
         let peer = self.peers.iter_mut().find(|peer| peer.endpoint() == at);
-        let registered = peer.map(|peer| peer.register(&payload.bytes()));
-        match registered {
-            Some(Ok(remote)) => self.bind(at, id, remote, payload.length),
-            Some(Err(error)) => self.problem(format!("`{id}` cannot be registered: {error}")),
-            None => Ok(()),
+        match peer.map(|peer| peer.register(&payload.bytes())) {
+            Some(Ok(remote)) => {
+                self.bind(at, id, remote, payload.length)?;
+                return Ok(Some(remote));
+            }
+            Some(Err(error)) => self.problem(format!("`{id}` cannot be registered: {error}"))?,
+            None => {}
         }
+        Ok(None)
     }
 
-    pub(super) fn check(
-        &mut self,
-        region: &str,
-        offset: usize,
-        message: &str,
-    ) -> Result<(), Stopped> {
-        let payload = self
-            .trace
-            .scenario
-            .operation(message)
-            .and_then(|(_, operation, _)| operation.payload());
-        let Some(payload) = payload else {
-            return Ok(());
-        };
-        match self.subject.check(self.tokens[region], offset, payload) {
+    /// Compares memory of the endpoint under test with a message.
+    pub(super) fn compare_memory(&mut self, comparison: Comparison<'t>) -> Result<(), Stopped> {
+        let Comparison {
+            region,
+            token,
+            offset,
+            payload,
+            ..
+        } = comparison;
+        match self.subject.check(token, offset, payload) {
             Ok(None) => Ok(()),
-            Ok(Some(difference)) => self.problem(format!(
-                "memory `{region}` does not hold `{message}`: {difference}"
-            )),
+            Ok(Some(difference)) => self.problem(play::differs(&comparison, difference)),
             Err(RequestError::Unsupported(text)) => Err(self.unsupported(text)),
             Err(error) => self.problem(format!("memory `{region}` cannot be checked: {error}")),
         }
@@ -192,20 +188,21 @@ impl<'t, B: Backend> Replay<'t, B> {
 
     /// Memory of a scripted endpoint must hold a message's bytes: nobody but the endpoint under test
     /// writes there, and by RDMA only. What packets write is compared when they arrive.
-    pub(super) fn check_scripted(
+    pub(super) fn compare_scripted_memory(
         &mut self,
-        at: EndpointIndex,
-        region: &str,
-        offset: usize,
-        message: &str,
+        comparison: Comparison<'t>,
     ) -> Result<(), Stopped> {
-        let is_direct = self.rdma.writes_to(at);
-        let payload = self
-            .trace
-            .scenario
-            .operation(message)
-            .and_then(|(_, operation, _)| operation.payload());
-        let (Some(payload), Some(&remote), true) = (payload, self.regions.get(region), is_direct)
+        let Comparison {
+            at,
+            region,
+            offset,
+            payload,
+            ..
+        } = comparison;
+        let Some(remote) = self
+            .record
+            .region(region)
+            .filter(|_| self.rdma.writes_to(at))
         else {
             return Ok(());
         };
@@ -217,10 +214,12 @@ impl<'t, B: Backend> Replay<'t, B> {
         };
         match wanted.iter().zip(&found).position(|(a, b)| a != b) {
             None => Ok(()),
-            Some(at) => self.problem(format!(
-                "memory `{region}` does not hold `{message}`: byte {at} is {:#04x} instead of \
-                 {:#04x}",
-                found[at], wanted[at]
+            Some(at) => self.problem(play::differs(
+                &comparison,
+                format_args!(
+                    "byte {at} is {:#04x} instead of {:#04x}",
+                    found[at], wanted[at]
+                ),
             )),
         }
     }

@@ -30,7 +30,7 @@ mod requirements;
 pub mod script;
 mod verdict;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{EndpointConfig, Instant};
@@ -40,12 +40,12 @@ use efa_core::wire::{ExtraFeatures, Family, PacketType};
 
 use crate::application::engine::{CoreApplication, configuration};
 use crate::application::subject::{Local, Subject};
-use crate::application::{Report, RequestError, Started, Token};
+use crate::application::{Request, RequestError, Started};
 use crate::compare::{Bindings, Finding};
 use crate::operation::{EndpointIndex, Remote};
-use crate::scenario::{Action, Capability, EndpointSpec, Operation};
+use crate::play::{self, Comparison, Record, Stage, Start};
+use crate::scenario::{Capability, EndpointSpec};
 use crate::trace::Trace;
-use crate::verify;
 use arrivals::source_of;
 use backend::{Backend, BackendError};
 pub use exchange::{Exchanged, What};
@@ -81,13 +81,8 @@ struct Replay<'t, B: Backend> {
     /// What scripted endpoints have announced.
     greeted: BTreeMap<EndpointIndex, ExtraFeatures>,
     rdma: rdma::Requests,
-    /// Completion data that came with writes of peers.
-    written: Vec<u64>,
     meddler: Option<&'t mut Meddler<'t>>,
-    tokens: HashMap<&'t str, Token>,
-    /// Where the memory of `register` steps is now.
-    regions: HashMap<&'t str, Remote>,
-    reports: HashMap<Token, Report>,
+    record: Record<'t>,
     verdict: Verdict,
 }
 
@@ -240,38 +235,16 @@ fn play<'t, B: Backend>(
         actual,
         announced: None,
         greeted: BTreeMap::new(),
-        written: Vec::new(),
         meddler,
-        tokens: HashMap::new(),
-        regions: HashMap::new(),
-        reports: HashMap::new(),
+        record: Record::new(&trace.scenario),
         verdict: Verdict::default(),
     };
     // Whether it stopped early shows in the verdict.
-    let _ = replay.run();
+    let _ = play::play(&mut replay);
     Ok(replay.verdict)
 }
 
 impl<'t, B: Backend> Replay<'t, B> {
-    fn run(&mut self) -> Result<(), Stopped> {
-        let trace = self.trace;
-        for (index, step) in trace.scenario.steps.iter().enumerate() {
-            self.step(index, &step.action)?;
-        }
-        // What was recorded after the last step.
-        let end = trace.scenario.steps.len();
-        self.pump(end, true, true, &[])?;
-        self.drain(end)?;
-        for place in self.script.all_missing() {
-            self.missing(place, "the end")?;
-        }
-        self.check_rdma()?;
-        if let Some(text) = verify::written(&trace.scenario, self.dut, &self.written) {
-            self.problem(text)?;
-        }
-        Ok(())
-    }
-
     /// Waits for what comes too much.
     fn drain(&mut self, step: usize) -> Result<(), Stopped> {
         let mut idle = 0;
@@ -310,61 +283,6 @@ impl<'t, B: Backend> Replay<'t, B> {
         finding.packet_type = frame.kind();
         finding.source = frame.packet_type().and_then(source_of);
         self.add([finding])
-    }
-
-    fn step(&mut self, index: usize, action: &'t Action) -> Result<(), Stopped> {
-        match action {
-            Action::Start {
-                at, id, operation, ..
-            } => {
-                self.tokens.insert(id, index as Token);
-                if let Operation::Register { payload, .. } = operation
-                    && *at != self.dut
-                {
-                    self.register(*at, id, *payload)?;
-                }
-                if *at == self.dut {
-                    self.start(index, id, operation)?;
-                    // Posting is progress enough: whatever else it would do was recorded later.
-                    self.catch_up(index, true)
-                } else {
-                    // It may have been kept waiting by the endpoint under test.
-                    let progress = self.script.missing(index).is_some();
-                    self.catch_up(index, progress)
-                }
-            }
-            Action::Wait {
-                operations,
-                progress,
-            } => {
-                let own: Vec<&str> = operations
-                    .iter()
-                    .map(String::as_str)
-                    .filter(|id| self.is_own(id))
-                    .collect();
-                self.pump(index, self.progresses(progress), true, &own)?;
-                for id in own {
-                    if let Some(report) = self.reports.get(&self.tokens[id]) {
-                        for text in verify::completion(&self.trace.scenario, id, report) {
-                            self.problem(text)?;
-                        }
-                    }
-                }
-                Ok(())
-            }
-            Action::Settle { progress } => self.pump(index, self.progresses(progress), true, &[]),
-            Action::Check {
-                at,
-                region,
-                offset,
-                message,
-            } => {
-                if *at != self.dut {
-                    return self.check_scripted(*at, region, *offset, message);
-                }
-                self.check(region, *offset, message)
-            }
-        }
     }
 
     fn progresses(&self, only: &[EndpointIndex]) -> bool {
@@ -414,23 +332,21 @@ impl<'t, B: Backend> Replay<'t, B> {
         Ok(())
     }
 
-    fn start(&mut self, index: usize, id: &'t str, operation: &Operation) -> Result<(), Stopped> {
-        let nowhere = Remote { address: 0, key: 0 };
-        let request = operation.with_remote(|place| {
-            let region = self.regions.get(place.region.as_str()).copied();
-            place.within(region.unwrap_or(nowhere))
-        });
+    /// Starts an operation of the endpoint under test.
+    fn start_live(&mut self, step: usize, start: &Start<'t>) -> Result<Option<Remote>, Stopped> {
+        let id = start.id;
         let mut rounds = 0;
         loop {
-            let seed = verify::expected_seed(&self.trace.scenario, id);
-            match self.subject.start(self.tokens[id], &request, seed) {
-                Ok(Started::Operation) => return Ok(()),
+            let started = self.subject.start(start.token, &start.request, start.seed);
+            match started {
+                Ok(Started::Operation) => return Ok(None),
                 Ok(Started::Region(remote)) => {
-                    let length = operation.payload().map_or(0, |payload| payload.length);
-                    return self.bind(self.dut, id, remote, length);
+                    let length = start.request.payload().map_or(0, |payload| payload.length);
+                    self.bind(self.dut, id, remote, length)?;
+                    return Ok(Some(remote));
                 }
                 Err(RequestError::TryAgain) => {
-                    self.round(index, true)?;
+                    self.round(step, true)?;
                     rounds += 1;
                     let timeout = self.subject.next_timeout();
                     if !self.backend.idle(rounds, timeout) {
@@ -486,7 +402,7 @@ impl<'t, B: Backend> Replay<'t, B> {
                 continue;
             }
             let sent = self.peers.iter().all(Peer::is_idle);
-            let pending = |id: &&str| !self.reports.contains_key(&self.tokens[*id]);
+            let pending = |id: &&str| !self.record.is_done(id);
             if self.script.is_done(step) && sent && !own.iter().any(pending) {
                 if !(progress && handle_all) || quiet == QUIET_POLLS {
                     return Ok(());
@@ -556,22 +472,8 @@ impl<'t, B: Backend> Replay<'t, B> {
             self.problem(format!("the endpoint under test reported {event}"))?;
         }
         for report in reports {
-            // Without a token a peer wrote to our memory.
-            if let (None, Some(data)) = (report.token, report.data) {
-                self.written.push(data);
-                continue;
-            }
-            let id = report.token.and_then(|token| {
-                let found = self.tokens.iter().find(|(_, known)| **known == token);
-                found.map(|(id, _)| *id)
-            });
-            let Some(id) = id else {
-                self.problem(format!("a completion that belongs to nothing: {report:?}"))?;
-                continue;
-            };
-            let token = self.tokens[id];
-            if self.reports.insert(token, report).is_some() {
-                self.problem(format!("`{id}` completed twice"))?;
+            if let Some(text) = self.record.take(self.dut, report) {
+                self.problem(text)?;
             }
         }
         Ok(busy)
@@ -600,7 +502,7 @@ impl<'t, B: Backend> Replay<'t, B> {
             self.missing(place, &during)?;
         }
         for id in own {
-            if !self.reports.contains_key(&self.tokens[*id]) {
+            if !self.record.is_done(id) {
                 self.problem(format!("`{id}` did not complete until {during}"))?;
             }
         }
@@ -608,6 +510,78 @@ impl<'t, B: Backend> Replay<'t, B> {
             self.problem(format!("nothing more happens before {during}"))?;
         }
         Err(Stopped)
+    }
+}
+
+impl<'t, B: Backend> Stage<'t> for Replay<'t, B> {
+    type Stop = Stopped;
+
+    fn record(&mut self) -> &mut Record<'t> {
+        &mut self.record
+    }
+
+    fn is_live(&self, at: EndpointIndex) -> bool {
+        at == self.dut
+    }
+
+    fn begin(&mut self, _: usize) {}
+
+    fn start(&mut self, step: usize, start: &Start<'t>) -> Result<Option<Remote>, Stopped> {
+        if start.at == self.dut {
+            let remote = self.start_live(step, start)?;
+            // Posting is progress enough: whatever else it would do was recorded later.
+            self.catch_up(step, true)?;
+            return Ok(remote);
+        }
+        let remote = match &start.request {
+            Request::Register { payload, .. } => self.register(start.at, start.id, *payload)?,
+            _ => None,
+        };
+        // It may have been kept waiting by the endpoint under test.
+        let progress = self.script.missing(step).is_some();
+        self.catch_up(step, progress)?;
+        Ok(remote)
+    }
+
+    fn wait(
+        &mut self,
+        step: usize,
+        operations: &'t [String],
+        progress: &[EndpointIndex],
+    ) -> Result<(), Stopped> {
+        let own: Vec<&str> = operations
+            .iter()
+            .map(String::as_str)
+            .filter(|id| self.is_own(id))
+            .collect();
+        self.pump(step, self.progresses(progress), true, &own)
+    }
+
+    fn settle(&mut self, step: usize, progress: &[EndpointIndex]) -> Result<(), Stopped> {
+        self.pump(step, self.progresses(progress), true, &[])
+    }
+
+    fn compare(&mut self, comparison: Comparison<'t>) -> Result<(), Stopped> {
+        if comparison.at == self.dut {
+            self.compare_memory(comparison)
+        } else {
+            self.compare_scripted_memory(comparison)
+        }
+    }
+
+    fn problem(&mut self, text: String) -> Result<(), Stopped> {
+        Replay::problem(self, text)
+    }
+
+    /// What was recorded after the last step, and what comes too much.
+    fn end(&mut self) -> Result<(), Stopped> {
+        let end = self.trace.scenario.steps.len();
+        self.pump(end, true, true, &[])?;
+        self.drain(end)?;
+        for place in self.script.all_missing() {
+            self.missing(place, "the end")?;
+        }
+        self.check_rdma()
     }
 }
 
