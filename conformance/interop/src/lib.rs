@@ -7,6 +7,7 @@
 
 mod bench;
 mod cell;
+mod corpus;
 mod dialogue;
 mod engine;
 pub mod exchange;
@@ -52,6 +53,11 @@ pub const GROUPS: &[Group] = &[
         name: "libfabric",
         about: "releases of stock libfabric, each with itself and with each other",
         cells: libfabric::cells,
+    },
+    Group {
+        name: "corpus",
+        about: "the whole corpus against each release of stock libfabric",
+        cells: corpus::cells,
     },
     Group {
         name: "mpi",

@@ -2,7 +2,7 @@
 
 mod known;
 mod pairs;
-mod release;
+pub(crate) mod release;
 mod sleep;
 mod tools;
 

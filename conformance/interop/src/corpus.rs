@@ -1,0 +1,81 @@
+//! Group `corpus`: the whole corpus of traces against each release of stock libfabric.
+
+use std::time::Duration;
+
+use super::libfabric::release::{Release, V1_11, V1_17, V2_1, V2_5};
+use super::{Bench, Cell, CellResult, Lab, Unmet};
+use efa_conformance::suite::json::Report;
+
+const GROUP: &str = "corpus";
+const LIMIT: Duration = Duration::from_secs(1200);
+
+/// Traces at once. They wait for timers of stock libfabric more than they compute.
+const JOBS: &str = "4";
+
+pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
+    let cell = |release: Release| {
+        let name = format!("{} in every place of every trace", release.name);
+        Cell::new(GROUP, name, LIMIT, move |bench| judge(bench, release))
+    };
+    Ok([V1_11, V1_17, V2_1, V2_5].map(cell).into())
+}
+
+/// Puts a release under test, as a user of the suite does.
+fn judge(bench: &Bench, release: Release) -> CellResult {
+    let userland = release.userland(bench)?;
+    let library = release.library(userland.as_ref());
+    let conformance = &bench.launcher().efa_conformance;
+    // Another release of Debian has its own dynamic linker, which its `run` starts.
+    let runner = userland.map(|userland| format!("{} ", userland.runner().display()));
+    let dut = format!(
+        "exec:{}{} drive libfabric --libfabric {}",
+        runner.unwrap_or_default(),
+        conformance.display(),
+        library.display()
+    );
+    let report = |name: &str| bench.directory().join(name).display().to_string();
+    let (json, html) = (report("results.json"), report("results.html"));
+    let captures = report("failed");
+    let traces = bench.lab().root().join("traces").display().to_string();
+    let program = conformance.display().to_string();
+    let words = [
+        &program,
+        "run",
+        &traces,
+        "--backend",
+        "hw",
+        "--dut",
+        &dut,
+        "--jobs",
+        JOBS,
+        "--json",
+        &json,
+        "--html",
+        &html,
+        "--captures",
+        &captures,
+    ];
+    let finished = bench.host("suite").start(&words)?.wait()?;
+    // Whatever ended it, the report says how far it came.
+    let found = Report::read(json.as_ref());
+    match found {
+        Ok(report) if finished.status.success() => {
+            let tested = &report.under_test;
+            // A test of another release than the cell's name says would be none.
+            if tested.version() != Some(release.version) {
+                return Err(Unmet::failed(format_args!("{tested} was under test")));
+            }
+            Ok(format!("{tested}: {}", report.summary))
+        }
+        _ => {
+            let last: Vec<&str> = finished.stdout.lines().rev().take(30).collect();
+            let last: Vec<&str> = last.into_iter().rev().collect();
+            Err(Unmet::failed(format_args!(
+                "{}\n{}\n{}\nsee {html}",
+                finished.status,
+                last.join("\n"),
+                finished.stderr
+            )))
+        }
+    }
+}
