@@ -13,9 +13,9 @@ use crate::scenario::{Scenario, Software};
 
 /// How long operations may take to complete, in all of one `wait`.
 const WAIT_TIME: Duration = Duration::from_secs(30);
-/// For how long nothing must happen before a `settle` is over.
+/// How long nothing must happen before a `settle` ends.
 const QUIET_TIME: Duration = Duration::from_millis(100);
-/// How often a request is repeated when resources are short, and how long in between.
+/// The number of attempts when resources are exhausted, and the time between them.
 const TRY_AGAIN: (u32, Duration) = (2000, Duration::from_millis(1));
 
 /// Why a scenario was not played to its end.
@@ -36,7 +36,7 @@ pub enum ConductError {
         needed: Version,
         /// What was loaded.
         found: String,
-        /// From where.
+        /// The file of the library.
         library: PathBuf,
     },
     /// Operations did not complete.
@@ -44,7 +44,7 @@ pub enum ConductError {
     Timeout {
         /// The step's line in the scenario.
         line: usize,
-        /// The operations that are missing.
+        /// The incomplete operations.
         operations: String,
         /// How long was waited.
         limit: Duration,
@@ -52,7 +52,7 @@ pub enum ConductError {
 }
 
 impl ConductError {
-    /// Whether the environment is at fault rather than what was tested.
+    /// Returns whether the environment is at fault, not the software under test.
     pub fn is_environment(&self) -> bool {
         matches!(
             self,
@@ -76,7 +76,7 @@ pub struct Mark {
     pub time: Duration,
 }
 
-/// Where registered memory was.
+/// A memory registration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RegionMark {
     /// The `register` step's id.
@@ -87,16 +87,16 @@ pub struct RegionMark {
     pub time: Duration,
 }
 
-/// What came of a scenario.
+/// The result of a scenario.
 #[derive(Clone, Debug, Default)]
 pub struct Transcript {
     /// When each step began.
     pub marks: Vec<Mark>,
     /// The release of each endpoint's software.
     pub versions: Vec<String>,
-    /// Where each `register` step's memory was.
+    /// The memory of each `register` step.
     pub regions: Vec<RegionMark>,
-    /// Where applications saw something else than the scenario says.
+    /// Differences between what applications saw and the scenario.
     pub problems: Vec<String>,
 }
 
@@ -110,7 +110,7 @@ pub struct Conductor<'a> {
 }
 
 fn now() -> Duration {
-    // A clock before 1970 gives times that are merely wrong in the capture's comments.
+    // A clock before 1970 only makes the times in the capture's comments wrong.
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
@@ -183,8 +183,8 @@ impl<'a> Conductor<'a> {
                 self.ask(at, &Command::Insert { peer, address })?;
             }
         }
-        // Stock libfabric posts its receive buffers when it first makes progress; without them the
-        // first messages would meet receivers that are not ready.
+        // Stock libfabric posts its receive buffers when it first makes progress. Without this, the first
+        // messages would find receivers that are not ready.
         self.until_quiet(&[])
     }
 
@@ -222,7 +222,7 @@ impl<'a> Conductor<'a> {
         self.set_progress(progress, false)
     }
 
-    /// Takes what drivers say for a moment; returns whether they said anything.
+    /// Takes events of the drivers for a moment; returns whether there were any.
     fn listen(&mut self, only: &[EndpointIndex]) -> Result<bool, ConductError> {
         let mut heard = false;
         for at in self.chosen(only) {

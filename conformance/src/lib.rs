@@ -1,11 +1,9 @@
 //! The EFA RDM conformance suite.
 //!
-//! A *trace* is a capture of two stock endpoints together with the *scenario* that they played:
-//! `traces/NAME.pcapng` and `traces/NAME.toml`. The suite records traces, replays one side of them
-//! against an implementation of the protocol, and checks captures against the protocol's rules.
-//!
-//! * [`scenario`]: what each application does and sees, read from TOML.
-//! * [`libfabric`]: stock libfabric, loaded at run time.
+//! A *trace* is a capture of stock endpoints together with the *scenario* that they played:
+//! `traces/NAME.pcapng` and `traces/NAME.toml`. The suite records traces, replays them with an
+//! implementation of the protocol in place of one endpoint, and checks captures against the protocol's
+//! rules. `docs/architecture.md` has a map of the modules.
 //!
 //! The program `efa-conformance` is the package `cli`; the table of stock software that must work on
 //! emulated devices is the package `interop`.

@@ -1,10 +1,10 @@
 //! One trace from the captures of several hosts.
 //!
-//! Each host keeps an interface of its own, and each frame appears as often as it was captured: as
-//! `outbound` at its sender and as `inbound` at its receiver. Replay needs both, because only the
-//! receiver's order says what a host had seen when it sent something. To look at each packet once,
-//! filter for outbound frames (`frame.packet_flags_direction == 2` in Wireshark). Nothing is left
-//! out; a capture that lost frames makes no trace.
+//! Each host keeps an interface of its own, and each frame occurs as often as it was captured: as `outbound`
+//! at its sender and as `inbound` at its receiver. Replay needs both, because only the receiver's order shows
+//! what a host had received before it sent something. To see each packet once, filter for outbound frames
+//! (`frame.packet_flags_direction == 2` in Wireshark). Nothing is left out; a capture that lost frames is
+//! refused.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -37,12 +37,12 @@ pub enum MergeError {
         /// Why.
         source: std::io::Error,
     },
-    /// A file is no capture, or a damaged one.
+    /// A file is not a capture, or is damaged.
     #[error("{path}: {source}")]
     Format {
         /// Which file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         source: PcapError,
     },
     /// A capture's times have another unit than nanoseconds.
@@ -61,7 +61,7 @@ pub enum MergeError {
     },
 }
 
-/// A text that belongs to the first frame at or after a moment.
+/// A comment for the first frame at or after a moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Annotation {
     /// Since the Unix epoch.
@@ -123,8 +123,8 @@ fn read(path: &Path) -> Result<Host, MergeError> {
     Ok(host)
 }
 
-/// Merges the captures of `hosts` into `output`, in the order of time. `comments` describe the
-/// whole. Returns the number of frames.
+/// Merges the captures of `hosts` into `output`, in the order of time. `comments` describe the whole
+/// capture. Returns the number of frames.
 pub fn merge(
     hosts: &[PathBuf],
     comments: &[String],

@@ -1,4 +1,4 @@
-//! Recording: stock endpoints play a scenario on emulated hosts, their captures become a trace.
+//! Recording: endpoints play a scenario on emulated hosts, and their captures become a trace.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub enum RecordError {
     /// The scenario was not played to its end.
     #[error(transparent)]
     Conduct(#[from] ConductError),
-    /// The captures make no trace.
+    /// The captures cannot be merged into a trace.
     #[error(transparent)]
     Merge(#[from] MergeError),
     /// The applications saw something else than the scenario says.
@@ -32,18 +32,18 @@ pub enum RecordError {
     Different {
         /// The scenario.
         scenario: PathBuf,
-        /// The capture, which is no trace.
+        /// The capture, which is not a trace.
         capture: PathBuf,
         /// Each difference.
         problems: Vec<String>,
     },
-    /// Something around it failed.
+    /// The environment is at fault.
     #[error("{0}")]
     Environment(String),
 }
 
 impl RecordError {
-    /// Whether the environment or the input is at fault rather than what was tested.
+    /// Returns whether the environment or the input is at fault, not the software.
     pub fn is_environment(&self) -> bool {
         match self {
             RecordError::Conduct(error) => error.is_environment(),
@@ -53,7 +53,7 @@ impl RecordError {
     }
 }
 
-/// Where stock endpoints get their libfabric from.
+/// The libfabric of stock endpoints.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stock {
     /// The library: a path, or a name for the dynamic linker.
@@ -86,8 +86,8 @@ impl Default for Stock {
     }
 }
 
-/// Plays a scenario, each endpoint on an emulated host of its own. With `captures` each host writes
-/// its packets there. The rules in the file `faults` hold as long as the first endpoint's host runs.
+/// Plays a scenario, each endpoint on its own emulated host. Each host writes its capture to the directory
+/// `captures`, if given. The rules in the file `faults` apply as long as the first endpoint's host runs.
 pub fn play(
     scenario: &Scenario,
     launcher: &Launcher,
@@ -129,10 +129,10 @@ pub fn play(
     Ok((conductor.play()?, files))
 }
 
-/// What was recorded.
+/// A recorded trace.
 #[derive(Debug)]
 pub struct Recording {
-    /// Frames in the trace.
+    /// The number of frames.
     pub frames: usize,
     /// The software at each endpoint.
     pub versions: Vec<String>,
@@ -188,16 +188,16 @@ pub fn record(
     })
 }
 
-/// What a trace says at the first frame after the last step, if there is any.
+/// The comment at the first frame after the last step.
 pub const END_OF_STEPS: &str = "end of steps";
 
-/// What a trace says of registered memory, at the first frame after the registration.
+/// The comment about registered memory, at the first frame after the registration.
 pub fn region_comment(id: &str, remote: Remote) -> String {
     let Remote { address, key } = remote;
     format!("region {id}: address {address:#x}, key {key:#x}")
 }
 
-/// Reads what [`region_comment`] wrote.
+/// Parses a comment of [`region_comment`].
 pub fn parse_region_comment(comment: &str) -> Option<(&str, Remote)> {
     let number = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
     let (id, rest) = comment.strip_prefix("region ")?.split_once(": address ")?;
@@ -211,7 +211,7 @@ pub fn parse_region_comment(comment: &str) -> Option<(&str, Remote)> {
     ))
 }
 
-/// A directory that is gone when it is dropped.
+/// A directory that is removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -228,7 +228,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Left-over files in the temporary directory harm nobody.
+        // Files left in the temporary directory do no harm.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! Every field of every packet of a capture, for people or for programs.
+//! Every field of every packet of a capture, as text or JSON.
 
 use std::io::{self, Read, Write};
 use std::ops::RangeInclusive;
@@ -15,18 +15,18 @@ use crate::trace::{CapturedPacket, Frames, UserRecvQps};
 /// Why a capture was not shown to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum ShowError {
-    /// The capture cannot be read on.
+    /// Reading the capture failed.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// Nobody takes what is shown.
+    /// Writing the output failed.
     #[error(transparent)]
     Write(#[from] io::Error),
 }
 
-/// Which packets are shown. What is empty leaves nothing out.
+/// The packets that are shown. An empty condition selects all packets.
 #[derive(Clone, Default, Debug)]
 pub struct Filter {
-    /// Texts one of which the packet's type contains, in any case.
+    /// Texts; the packet's type contains one of them, in upper or lower case.
     pub types: Vec<String>,
     /// The hosts that captured it.
     pub hosts: Vec<String>,
@@ -57,7 +57,7 @@ impl Filter {
     }
 }
 
-/// The names that fields may have; an array's without the index of its entry.
+/// The names of all fields; those of arrays are without an index.
 pub fn field_names() -> impl Iterator<Item = &'static str> {
     PacketType::ALL
         .iter()
@@ -65,7 +65,7 @@ pub fn field_names() -> impl Iterator<Item = &'static str> {
         .map(|field| field.descriptor.name)
 }
 
-/// How packets are shown.
+/// The output format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// A line for each field.
@@ -74,10 +74,10 @@ pub enum Form {
     Json,
 }
 
-/// Writes the packets of a capture that `filter` takes; returns how many those are.
+/// Writes the packets of a capture that `filter` selects; returns their number.
 ///
 /// # Errors
-/// If the capture cannot be read on, or `output` cannot be written to.
+/// If reading the capture or writing to `output` fails.
 pub fn show<R: Read>(
     frames: &mut Frames<R>,
     filter: &Filter,

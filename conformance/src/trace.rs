@@ -16,21 +16,21 @@ use crate::operation::{EndpointIndex, Remote};
 use crate::record::{END_OF_STEPS, parse_region_comment};
 use crate::scenario::{Scenario, ScenarioError};
 
-/// Where the UDP checksum is in a frame: the last two bytes in front of the transport header.
+/// The place of the UDP checksum in a frame: the last two bytes in front of the transport header.
 const CHECKSUM: std::ops::Range<usize> = OUTER_LEN - 2..OUTER_LEN;
 
 /// A capture whose frames are all in memory.
 #[derive(Clone, Debug)]
 pub struct Capture {
-    /// Where it was read from.
+    /// The file.
     pub path: PathBuf,
     /// The hosts' names, by interface.
     pub interfaces: Vec<String>,
     /// The frames, in file order.
     pub frames: Vec<CapturedPacket>,
-    /// What is wrong with the file short of making it unreadable.
+    /// Damage of the file that leaves it readable.
     pub damage: Vec<String>,
-    /// Indices of the interfaces that could not capture everything.
+    /// Indices of the interfaces that lost frames.
     pub lossy: Vec<usize>,
 }
 
@@ -41,9 +41,9 @@ pub struct CapturedPacket {
     pub number: u64,
     /// Index of the interface that recorded it.
     pub interface: usize,
-    /// Since the Unix epoch or the start of a simulation.
+    /// The time since the Unix epoch or the start of a simulation.
     pub time: Duration,
-    /// Seen from the interface.
+    /// The direction at the interface.
     pub direction: Option<Direction>,
     /// Comments.
     pub comments: Vec<String>,
@@ -53,26 +53,26 @@ pub struct CapturedPacket {
     pub destination: Gid,
     /// The transport header.
     pub header: Repr,
-    /// Whether it goes to a queue pair that takes messages without the RDM header, as an earlier
-    /// HANDSHAKE says.
+    /// Whether it goes to a queue pair that takes messages without the RDM header, according to an earlier
+    /// HANDSHAKE.
     pub headerless: bool,
-    /// What the transport header carries.
+    /// The bytes behind the transport header.
     pub payload: Vec<u8>,
 }
 
 impl CapturedPacket {
-    /// The RDM packet that it carries, if it is a send with the RDM header.
+    /// Returns its RDM packet, if it is a send with the RDM header.
     pub fn rdm(&self) -> Option<&[u8]> {
         let is_packet = matches!(self.header.kind, frame::Kind::Send) && !self.headerless;
         is_packet.then_some(&self.payload[..])
     }
 
-    /// The type of the RDM packet, if it is one of an assigned type.
+    /// Returns the type of its RDM packet, if the type is assigned.
     pub fn packet_type(&self) -> Option<PacketType> {
         PacketType::peek(self.rdm()?)
     }
 
-    /// What it is: the RDM packet's type, or the transport's operation.
+    /// Returns the name of the RDM packet's type, or of the transport's operation.
     pub fn kind(&self) -> String {
         match (self.rdm(), self.packet_type()) {
             (Some(_), Some(packet_type)) => packet_type.to_string(),
@@ -102,7 +102,7 @@ pub enum TraceError {
     NoScenario {
         /// The trace.
         trace: PathBuf,
-        /// Where its scenario should be.
+        /// The path of the missing scenario.
         scenario: PathBuf,
     },
     /// The capture does not belong to the scenario.
@@ -110,12 +110,12 @@ pub enum TraceError {
     Foreign {
         /// The trace.
         trace: PathBuf,
-        /// What does not fit.
+        /// The contradiction.
         problem: String,
     },
 }
 
-/// The queue pairs that take messages without the RDM header, as far as a capture has told.
+/// The queue pairs that take messages without the RDM header, according to the frames of a capture so far.
 #[derive(Default)]
 pub(crate) struct UserRecvQps(HashSet<(Gid, Qpn)>);
 
@@ -126,7 +126,7 @@ impl UserRecvQps {
             return false;
         }
         let (from, to) = (frame.header.source_qpn, frame.header.destination_qpn);
-        // It only receives: what sends is another one that has got its number.
+        // Such a queue pair only receives, so the sender is a new one with the same number.
         self.0.remove(&(frame.source, from));
         if self.0.contains(&(frame.destination, to)) {
             return true;
@@ -146,27 +146,27 @@ impl UserRecvQps {
 /// Reads a capture frame by frame, in file order.
 pub struct Frames<R> {
     reader: Reader<R>,
-    /// Whether the data of RDMA is copied too.
+    /// Whether RDMA data is copied as well.
     with_rdma_data: bool,
     damage: Vec<String>,
     damaged: u64,
 }
 
-/// Damaged frames that are told one by one.
+/// The number of damaged frames that are reported one by one.
 const MOST_DAMAGE: usize = 20;
 
 impl Frames<BufReader<File>> {
     /// Opens a capture file.
     ///
     /// # Errors
-    /// If it is no capture.
+    /// If the file is not a capture.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         Ok(Frames::new(Reader::open(path)?))
     }
 }
 
 impl<R: Read> Frames<R> {
-    /// Reads what is left in a reader.
+    /// Reads the remaining frames of a reader.
     pub fn new(reader: Reader<R>) -> Self {
         Frames {
             reader,
@@ -176,17 +176,17 @@ impl<R: Read> Frames<R> {
         }
     }
 
-    /// Leaves the data of RDMA out.
+    /// Leaves RDMA data out.
     #[must_use]
     pub fn without_rdma_data(mut self) -> Self {
         self.with_rdma_data = false;
         self
     }
 
-    /// The next frame of the emulated wire. Others are damage.
+    /// Returns the next frame of the emulated wire. Other frames count as damage.
     ///
     /// # Errors
-    /// If the file cannot be read on.
+    /// If reading the file fails.
     pub fn next_frame(&mut self) -> Result<Option<CapturedPacket>, ReadError> {
         while let Some(captured) = self.reader.next_frame()? {
             let number = captured.number;
@@ -199,7 +199,7 @@ impl<R: Read> Frames<R> {
             let mut repaired = Vec::new();
             let frame = match captured.frame {
                 Ok(frame) => frame,
-                // The checksum says that something was changed; the fields will say what.
+                // The checksum shows that something was changed; the fields will show what.
                 Err(error @ frame::Error::Checksum { .. }) => {
                     damage(&error);
                     repaired.extend_from_slice(captured.bytes);
@@ -239,7 +239,7 @@ impl<R: Read> Frames<R> {
         Ok(None)
     }
 
-    /// After the last frame: the names of the interfaces.
+    /// Returns the names of the interfaces, after the last frame.
     pub fn interfaces(&self) -> Vec<String> {
         let names = self.reader.interfaces().iter().enumerate();
         names
@@ -250,7 +250,7 @@ impl<R: Read> Frames<R> {
             .collect()
     }
 
-    /// After the last frame: indices of the interfaces that could not capture everything.
+    /// Returns the indices of the interfaces that lost frames, after the last frame.
     pub fn lossy(&self) -> Vec<usize> {
         let interfaces = self.reader.interfaces().iter().enumerate();
         interfaces
@@ -259,7 +259,7 @@ impl<R: Read> Frames<R> {
             .collect()
     }
 
-    /// After the last frame: what is wrong with the file short of making it unreadable.
+    /// Returns the damage that leaves the file readable, after the last frame.
     pub fn damage(&self) -> Vec<String> {
         let mut damage = self.damage.clone();
         let more = self.damaged - self.damage.len() as u64;
@@ -287,7 +287,7 @@ impl<R: Read> Frames<R> {
 }
 
 impl Capture {
-    /// Reads a whole capture. Frames that are not of the emulated wire are damage.
+    /// Reads a whole capture. Frames that are not of the emulated wire count as damage.
     pub fn load(path: &Path) -> Result<Self, ReadError> {
         let mut source = Frames::open(path)?;
         let mut frames = Vec::new();
@@ -305,7 +305,7 @@ impl Capture {
         })
     }
 
-    /// The frames that hosts sent, each once: the outbound ones, or all if no direction is known.
+    /// Returns each sent frame once: the outbound ones, or all if no direction is known.
     pub fn sent(&self) -> impl Iterator<Item = &CapturedPacket> {
         self.frames
             .iter()
@@ -322,9 +322,9 @@ pub struct Trace {
     pub capture: Capture,
     /// The endpoint behind each interface.
     pub endpoint_of: Vec<EndpointIndex>,
-    /// The step during which each frame was captured; the number of steps stands for "afterwards".
+    /// The step during which each frame was captured; the number of steps means after the last one.
     pub step_of: Vec<usize>,
-    /// Where the memory of each `register` step was.
+    /// The memory of each `register` step.
     pub regions: HashMap<String, Remote>,
 }
 
@@ -401,7 +401,7 @@ impl Trace {
         &self.scenario.endpoints[self.endpoint_of[frame.interface]].name
     }
 
-    /// Places of the frames that an endpoint's host recorded in one direction.
+    /// Indices of the frames that an endpoint's host recorded in one direction.
     pub fn recorded(
         &self,
         endpoint: EndpointIndex,
@@ -418,8 +418,8 @@ impl Trace {
     }
 }
 
-/// The step that a frame's comment names, if it names one; the scenario must describe the step in
-/// the same words.
+/// Returns the step that a frame's comment names, if any. The scenario must describe the step in the same
+/// words.
 fn step_named(comment: &str, scenario: &Scenario) -> Result<Option<usize>, String> {
     if comment == END_OF_STEPS {
         return Ok(Some(scenario.steps.len()));
@@ -498,7 +498,7 @@ mod tests {
         assert!(!known.follow(&send(RECEIVER, 2, SENDER, 1, handshake)));
         assert!(known.follow(&message));
         assert!(!known.follow(&send(SENDER, 1, RECEIVER, 2, b"")));
-        // Another host's, and one that got the number later.
+        // A queue pair of another host, and a later one with the same number.
         assert!(!known.follow(&send(RECEIVER, 2, SENDER, 7, b"")));
         assert!(!known.follow(&send(RECEIVER, 7, SENDER, 1, b"")));
         assert!(!known.follow(&message));

@@ -1,13 +1,13 @@
-//! Whether an application saw what its scenario says.
+//! Comparing what an application saw with its scenario.
 
 use crate::application::Report;
 use crate::operation::EndpointIndex;
 use crate::scenario::{Action, Capability, Operation, Scenario};
 
-/// The message whose bytes an operation must deliver: its seed.
+/// Returns the seed of the message whose bytes an operation must deliver.
 pub fn expected_seed(scenario: &Scenario, id: &str) -> Option<u64> {
     let (_, operation, expect) = scenario.operation(id)?;
-    // A buffer that was sent, written or registered comes back with its own bytes.
+    // The completion of a send, write or registration returns the operation's own bytes.
     if !operation.delivers() {
         return None;
     }
@@ -15,7 +15,7 @@ pub fn expected_seed(scenario: &Scenario, id: &str) -> Option<u64> {
     message.payload().map(|payload| payload.seed)
 }
 
-/// Compares the completion of operation `id` with what is expected of it; one text per difference.
+/// Compares the completion of operation `id` with the scenario; returns a text for each difference.
 pub fn completion(scenario: &Scenario, id: &str, report: &Report) -> Vec<String> {
     let mut problems = Vec::new();
     let Some((at, operation, expect)) = scenario.operation(id) else {
@@ -102,8 +102,8 @@ pub fn completion(scenario: &Scenario, id: &str, report: &Report) -> Vec<String>
     problems
 }
 
-/// Compares the completion data that came with writes to memory of endpoint `at` with what the
-/// scenario's writes carry. No order is promised.
+/// Compares the completion data of writes that arrived at endpoint `at` with that of the scenario's writes, in
+/// any order.
 pub fn written(scenario: &Scenario, at: EndpointIndex, arrived: &[u64]) -> Option<String> {
     let writes = scenario.steps.iter().filter_map(|step| match step.action {
         Action::Start {

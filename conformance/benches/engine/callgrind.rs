@@ -1,4 +1,4 @@
-//! Counting instructions, told apart by the object and the source file that they are in.
+//! Counting instructions, by the object and the source file that contain them.
 
 use std::path::Path;
 
@@ -14,11 +14,11 @@ const HARNESS: &str = "conformance/benches/engine/";
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) all: u64,
-    /// Of the device, and of what it calls in other objects, such as copying memory.
+    /// Instructions of the device and of the functions that it calls in other objects, such as copying memory.
     pub(crate) device: u64,
-    /// Of this benchmark: all of its program, or, where the engine is a part of that, what stands in
-    /// the benchmark's own source. What the compiler inlined there from the standard library counts
-    /// as the engine's.
+    /// Instructions of this benchmark: all of its program, or, where the engine is linked into the program,
+    /// those of the benchmark's own source. Code of the standard library that was inlined there counts as the
+    /// engine's.
     pub(crate) harness: u64,
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn count(
         .output()
         .map_err(|error| format!("cannot start {}: {error}", emulator.display()))?;
     let profile = std::fs::read_to_string(&file);
-    // It may not be there, and nobody else wants it.
+    // The file may not exist, and nothing else uses it.
     let _ = std::fs::remove_file(&file);
     match profile {
         Ok(profile) if output.status.success() => {
@@ -83,7 +83,7 @@ fn parse(profile: &str, is_harness: impl Fn(&str, &str) -> bool) -> Counts {
                 .and_then(|cost| cost.parse().ok())
                 .unwrap_or(0);
             if is_call {
-                // The cost of all that was called, which stands at its own place too.
+                // The cost of the called function with its callees, which the profile also lists at its own place.
                 let callee = called.take().unwrap_or(object);
                 if is_device(object) && !is_device(callee) {
                     counts.device += cost;

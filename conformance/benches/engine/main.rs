@@ -1,9 +1,9 @@
 //! The protocol engine beside stock libfabric's efa provider, over the same emulated device.
 //!
 //! Two tables: instructions of a 64-byte tagged eager message, sender and receiver together, counted by
-//! callgrind and without those of the device; and what the device's cost is part of, the message rate
-//! and the bandwidth. Both ends of a conversation are in one process and one thread, so that one figure
-//! holds both, and no figure depends on who runs on which processor.
+//! callgrind without those of the device; and message rate and bandwidth, which include the device. Sender
+//! and receiver are in one process and one thread, so that one figure covers both, and no figure depends on
+//! scheduling.
 //!
 //! `cargo bench -p efa-conformance --bench engine -- [instructions|rate]`
 
@@ -17,7 +17,7 @@ use std::process::{Command, ExitCode};
 use efa_testing::workspace;
 use measure::{Sample, Workload};
 
-/// Who is measured.
+/// An implementation that is measured.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Contender {
     name: String,
@@ -160,7 +160,7 @@ fn rate(emulator: &Path) -> Result<(), String> {
     ] {
         let mut best: [Option<Sample>; 2] = [None, None];
         for round in 0..ROUNDS {
-            // Each goes first in turn: what runs second finds the machine as the other left it.
+            // They take turns at going first, because the second one finds the caches as the first left them.
             for index in [round % 2, 1 - round % 2] {
                 let sample = measure::run(emulator, &contenders[index], workload)?;
                 best[index] = Some(best[index].map_or(sample, |best| best.min(sample)));
