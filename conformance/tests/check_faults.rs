@@ -1,5 +1,5 @@
-//! Proof that the judge bites: one mistake at a time in captures of stock software that are right, and
-//! the rule that names it.
+//! `check` finds mistakes: single mistakes in correct captures of stock software, each with the rule that must
+//! name it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use efa_core::rules::{Rule, Severity};
 use efa_core::wire::fields::fields_of;
 use efa_emu::frame::Kind;
 
-/// A packet of a trace: its type, and the how manieth of that type its host sends.
+/// A packet of a trace: its type, and its index among the packets of this type that its host sends.
 type Packet = (&'static str, usize);
 
 /// A mistake.
@@ -19,7 +19,7 @@ type Packet = (&'static str, usize);
 enum Mistake {
     /// A field has another value.
     Set(&'static str, u64),
-    /// A field is more than it should be, or less (modulo its width).
+    /// A number is added to a field (modulo the field's width).
     Add(&'static str, u64),
     /// A flag is not set.
     Clear(u16),
@@ -437,7 +437,7 @@ fn load(name: &str) -> Capture {
     Capture::load(&path.join(format!("{name}.pcapng"))).unwrap()
 }
 
-/// Names a request in both ends' sight.
+/// Identifies a request at both ends.
 type Key = (efa_core::address::Gid, u16, u32, bool);
 
 fn key(frame: &CapturedPacket) -> Key {
@@ -454,7 +454,7 @@ fn key(frame: &CapturedPacket) -> Key {
     )
 }
 
-/// The request that a packet is.
+/// The key of a packet's request.
 fn find(capture: &Capture, (kind, nth): Packet) -> Key {
     let mut seen = BTreeSet::new();
     let mut of_kind = capture
@@ -467,7 +467,7 @@ fn find(capture: &Capture, (kind, nth): Packet) -> Key {
         .unwrap_or_else(|| panic!("no {kind} {nth}"))
 }
 
-/// Where a field is: offset and length.
+/// The offset and length of a field.
 fn place(packet: &[u8], name: &str) -> (usize, usize) {
     let fields = fields_of(packet).into_iter().flatten();
     let field = fields
@@ -512,7 +512,7 @@ fn change(packet: &mut Vec<u8>, mistake: Mistake) {
     }
 }
 
-/// The capture with a mistake in it.
+/// Judges the capture with a mistake in it.
 fn mistaken(capture: &Capture, packet: Packet, mistake: Mistake) -> Checked {
     let mut capture = capture.clone();
     let wrong = find(&capture, packet);
@@ -549,7 +549,7 @@ fn mistaken(capture: &Capture, packet: Packet, mistake: Mistake) -> Checked {
                 .frames
                 .extract_if(.., |frame| key(frame) == wrong)
                 .collect();
-            // Each end sees it before it sees the other one.
+            // At each end the packet comes before the other one.
             for frame in moved {
                 let at = capture
                     .frames

@@ -1,4 +1,4 @@
-//! Judging a capture takes memory for what is under way, not for how long the capture is: counted.
+//! The memory for judging a capture depends on the operations under way, not on the capture's length.
 //!
 //! `EFA_CAPTURE_MIB` sets the length of the generated capture.
 
@@ -20,7 +20,7 @@ use efa_emu::frame::{Frame, Kind, Repr};
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator with a count of the bytes that are in use.
+/// The system's allocator, which counts the bytes in use.
 struct Counting;
 
 // SAFETY: every call is handed on unchanged to the system's allocator, which keeps the contract; the
@@ -51,7 +51,7 @@ fn address(host: u8) -> RawAddress {
     }
 }
 
-/// Writes what two hosts capture of each other.
+/// Writes the captures of two hosts.
 struct Traffic<W: io::Write> {
     writer: Writer<W>,
     sequence: [u32; 2],
@@ -112,7 +112,7 @@ impl<W: io::Write> Traffic<W> {
         }
     }
 
-    /// Two endpoints that send each other messages in all ways, until the capture is so long.
+    /// Lets two endpoints exchange messages by all subprotocols until the capture has `bytes` bytes.
     fn run(mut self, bytes: u64) {
         let connid = |host: usize| Some(Connid(host as u32 + 1));
         let introduction = ReqOptions {
@@ -155,7 +155,7 @@ impl<W: io::Write> Traffic<W> {
                 ..Receipt::default()
             };
             self.send(B, &receipt, b"");
-            // Ids as an implementation with generations gives them: each is new.
+            // Ids as of an implementation with generations: no id is used twice.
             let long = LongctsRtm {
                 msg_id: MsgId(msg_id + 1),
                 msg_length: 3000,
@@ -210,6 +210,6 @@ fn memory_does_not_grow_with_the_capture() {
     );
     assert_eq!(checked.findings, []);
     assert!(checked.packets > (length << 20) / 4000);
-    // Of a capture of any length; most of it are the frames that wait for their turn.
+    // For a capture of any length; most of the memory holds frames that wait for their turn.
     assert!(peak < 80, "{peak} MiB");
 }

@@ -33,7 +33,7 @@ fn every_trace_has_its_scenario_and_the_other_way_round() {
     assert_eq!(names(files("pcapng")), names(files("toml")));
     for path in files("pcapng") {
         let trace = Trace::load(&path).unwrap_or_else(|error| panic!("{error}"));
-        // The corpus is stock software's.
+        // The corpus is recorded from stock software.
         for endpoint in &trace.scenario.endpoints {
             assert_eq!(endpoint.software, Software::Libfabric, "{trace}");
         }
@@ -42,8 +42,8 @@ fn every_trace_has_its_scenario_and_the_other_way_round() {
     }
 }
 
-/// The page about the corpus is what `efa-conformance list --matrix` prints, and says of everything
-/// that no trace has why that is so.
+/// The page about the corpus is the output of `efa-conformance list --matrix`, and gives a reason for
+/// everything that no trace has.
 #[test]
 fn the_page_says_what_the_corpus_covers() {
     let traces: Vec<Trace> = files("pcapng")
@@ -87,14 +87,14 @@ fn the_engine_takes_the_place_of_stock_libfabric() {
     }
 }
 
-/// Whatever stock libfabric can do in a scenario, the engine can do with itself, and what was
-/// captured of that replays in every role and under disorder.
+/// The engine plays every scenario with itself, and its capture replays in every role and in disorderly
+/// networks.
 #[test]
 fn the_engine_plays_every_scenario_with_itself() {
     let mut themes = std::collections::BTreeSet::new();
     for path in files("toml") {
         let scenario = Scenario::load(&path).unwrap_or_else(|error| panic!("{error}"));
-        // To the engine the releases of a theme are one.
+        // For the engine, a theme is the same in all releases.
         let theme = scenario.name.split("-1.").next().unwrap_or_default();
         let theme = theme.split("-2.").next().unwrap_or_default().to_owned();
         if !themes.insert(theme) {

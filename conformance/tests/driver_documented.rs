@@ -1,4 +1,4 @@
-//! `docs/driver.md` is the driver protocol as it is spoken.
+//! `docs/driver.md` agrees with the implemented driver protocol.
 
 use std::fmt::Write as _;
 use std::path::Path;

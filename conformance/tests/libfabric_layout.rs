@@ -1,7 +1,7 @@
 //! The hand-written layouts of `libfabric::ffi` against the installed C headers.
 //!
-//! Needs a C compiler and libfabric's headers (Debian: gcc, libfabric-dev); without them the test
-//! says so and compares nothing.
+//! Needs a C compiler and libfabric's headers (Debian: gcc, libfabric-dev); without them the test prints a
+//! message and compares nothing.
 
 use std::fmt::Write as _;
 use std::mem::offset_of;

@@ -1,6 +1,6 @@
 //! The wrapper of stock libfabric, exercised over a provider that needs no device.
 //!
-//! Needs an installed libfabric with the `tcp` provider; without it the test says so.
+//! Needs an installed libfabric with the `tcp` provider; without it the test prints a message.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ struct Pair {
     addresses: [Address; 2],
 }
 
-/// Two endpoints of one process that know each other.
+/// Two endpoints of one process, each in the other's address vector.
 fn pair(library: &Library) -> Option<Pair> {
     let settings = Settings {
         provider: "tcp;ofi_rxm".into(),
@@ -71,7 +71,7 @@ impl Pair {
         done
     }
 
-    /// Starts an operation at one side, polling while the library asks for it.
+    /// Starts an operation at one side; polls as long as the library has no resources.
     fn start(&mut self, side: usize, mut call: impl FnMut(&mut Endpoint) -> Result<(), Error>) {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
@@ -145,7 +145,7 @@ fn messages_memory_and_errors_cross_the_interface() {
         a.write(Token(6), message.clone(), remote, None, false)
     });
     assert_eq!(pair.complete(1)[0].1.result, Ok(()));
-    // A write may complete before its bytes are there.
+    // A write may complete before its bytes have arrived.
     let deadline = Instant::now() + Duration::from_secs(30);
     while pair.endpoints[1].region_bytes(region) != message {
         assert!(Instant::now() < deadline, "the write never arrived");
@@ -157,7 +157,7 @@ fn messages_memory_and_errors_cross_the_interface() {
     let done = pair.complete(1);
     assert_eq!(received(&done, 7).buffer, message);
 
-    // Too long for the receive; the provider ends the connection over it, so it comes last.
+    // Too long for the receive. The provider then ends the connection, so this test comes last.
     let destination = to(&pair, Some(7), None);
     pair.start(1, |b| b.recv_tagged(Token(4), vec![0; 60], None, 7, 0));
     pair.start(0, |a| a.send(Token(5), message.clone(), destination));
@@ -165,7 +165,7 @@ fn messages_memory_and_errors_cross_the_interface() {
     let failure = received(&done, 4).result.clone().unwrap_err();
     assert_eq!(failure.code, ffi::FI_ETRUNC);
 
-    // A receive that nothing matches goes away with its endpoint.
+    // An unmatched receive ends with its endpoint.
     pair.start(1, |b| b.recv(Token(8), vec![0; 8], None));
     assert_eq!(pair.endpoints[1].outstanding(), 1);
 }

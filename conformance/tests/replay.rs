@@ -1,4 +1,4 @@
-//! Replaying: what was played passes, whatever is changed in it fails and is named.
+//! Replaying: a played scenario passes; every change in it fails, and the failure names the change.
 
 mod support;
 
@@ -122,7 +122,7 @@ fn verdict(trace: &Trace, role: usize) -> Verdict {
     replay(trace, role, Strictness::Fields, &mut emu, &mut engine).unwrap()
 }
 
-/// The engine with something wrong in what it sends.
+/// The engine with a change in the packets that it sends.
 fn meddled(
     trace: &Trace,
     role: usize,
@@ -169,7 +169,7 @@ fn a_changed_byte_fails_and_is_named() {
     let mut changes = 0;
     for role in 0..2 {
         let sent: Vec<usize> = trace.recorded(role, Direction::Outbound).collect();
-        // Long messages repeat CTSDATA; a few of them say it all.
+        // Long messages repeat CTSDATA; a few of them suffice.
         for (nth, place) in sent.into_iter().take(9).enumerate() {
             let packet = trace.capture.frames[place].payload.clone();
             for field in fields_of(&packet).unwrap() {
@@ -185,8 +185,7 @@ fn a_changed_byte_fails_and_is_named() {
     assert!(changes > 200, "{changes}");
 }
 
-/// Changes one byte of the `nth` packet that the endpoint under test sends, and returns 1 if that had
-/// to fail.
+/// Changes one byte of the `nth` packet of the endpoint under test, and returns 1 if the change had to fail.
 fn check_change(trace: &Trace, role: usize, (nth, place): (usize, usize), offset: usize) -> usize {
     let original = &trace.capture.frames[place];
     let field = fields_of(&original.payload)
@@ -208,7 +207,7 @@ fn check_change(trace: &Trace, role: usize, (nth, place): (usize, usize), offset
             assert_eq!(verdict.texts(), Vec::<String>::new(), "{what}");
             return 0;
         }
-        // What an implementation may choose; ids that are its own, which its peers repeat.
+        // The implementation may choose these values; they include its own ids, which its peers repeat.
         Rule::Free | Rule::Masked(_) | Rule::AtLeast(_) | Rule::Constant | Rule::Introduces(_) => {
             return 0;
         }
@@ -293,7 +292,7 @@ fn an_answer_that_nothing_asks_for_is_found_at_the_very_end() {
                 && text.contains("nothing asks for it (spec section 4.")),
             "{name}: {texts:?}"
         );
-        // The other way round: the endpoint under test keeps its last answer to itself.
+        // The opposite case: the endpoint under test does not send its last answer.
         let mut seen = 0;
         let all = trace
             .recorded(1, Direction::Outbound)
@@ -319,8 +318,8 @@ fn an_answer_that_nothing_asks_for_is_found_at_the_very_end() {
     }
 }
 
-/// In most recordings every id is 0. The scripted endpoints give numbers of their own, so that who
-/// confuses ids is found all the same.
+/// In most recordings every id is 0. The scripted endpoints choose their own numbers, so that an endpoint that
+/// confuses ids is found nevertheless.
 #[test]
 fn swapped_ids_are_found() {
     for (name, kind) in [
@@ -356,7 +355,7 @@ fn swapped_ids_are_found() {
     }
 }
 
-/// The recorded endpoint read less, more, or elsewhere.
+/// The endpoint under test reads more, less, or elsewhere than the recorded one.
 #[test]
 fn rdma_reads_of_the_endpoint_under_test_are_compared() {
     for (name, role) in [("long-read", 1), ("read-direct", 0)] {
@@ -388,7 +387,7 @@ fn rdma_reads_of_the_endpoint_under_test_are_compared() {
     }
 }
 
-/// Windows, segments and thresholds are an implementation's own: it is told what differs, and passes.
+/// An implementation chooses windows, segments and thresholds: differences are remarks, and the case passes.
 #[test]
 fn a_legal_choice_is_a_remark() {
     let trace = conversation();
@@ -440,7 +439,7 @@ fn what_a_handshake_does_not_announce_is_unsupported_and_named() {
     let trace = corpus("delivery-complete");
     let verdict = meddled(&trace, 1, |mut packet| {
         if PacketType::peek(&packet) == Some(PacketType::Handshake) {
-            // Everything but delivery complete.
+            // All features except delivery complete.
             packet[8] &= !0x2;
         }
         vec![packet]
@@ -452,7 +451,7 @@ fn what_a_handshake_does_not_announce_is_unsupported_and_named() {
     );
 }
 
-/// Whoever knows connection ids should use them; `--strict` asks for that.
+/// An implementation that knows connection ids should use them; `--strict` requires that.
 #[test]
 fn what_should_be_is_weighed_by_the_one_who_asks() {
     let trace = corpus("long-cts");
@@ -484,7 +483,7 @@ fn a_packet_too_many_or_too_few_is_named() {
     let fewer = without(&trace, handshake);
     assert!(!verdict(&fewer, 1).passed());
 
-    // The trace has a message more than the application sends.
+    // The trace has one message more than the application sends.
     let mut more = trace.clone();
     let last = trace.recorded(1, Direction::Outbound).last().unwrap();
     let mut extra = trace.capture.frames[last].clone();
@@ -528,7 +527,7 @@ fn a_scenario_that_was_not_played_is_refused() {
     );
 }
 
-/// What cannot be played is looked at, and says so.
+/// A trace that cannot be played is only checked, and the result says so.
 #[test]
 fn a_trace_beyond_the_script_is_never_a_plain_pass() {
     let mut trace = conversation();
@@ -536,7 +535,7 @@ fn a_trace_beyond_the_script_is_never_a_plain_pass() {
     let mut refusal = trace.capture.frames[place].clone();
     refusal.header.kind = efa_emu::frame::Kind::Response(efa_core::nic::Status::RemoteBadLength);
     refusal.payload.clear();
-    // It refuses something that the trace does not have.
+    // The trace does not have the refused packet.
     refusal.header.sequence += 1000;
     refusal.comments.clear();
     let number = refusal.number;
@@ -552,7 +551,7 @@ fn a_trace_beyond_the_script_is_never_a_plain_pass() {
     let summary = suite::Summary::of(&cases);
     assert_eq!((summary.passed, summary.codec_only), (0, 1));
 
-    // A packet without form fails there as well.
+    // A malformed packet also fails there.
     let frame = &mut trace.capture.frames[place];
     frame.payload[1] = 5;
     let cases = suite::run_engine(&trace, &mut Emu::orderly(), &Options::default()).unwrap();

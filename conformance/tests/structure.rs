@@ -1,7 +1,7 @@
 //! The shape of the code: between the folders of a package, imports run one way.
 //!
-//! Folders are the parts that a reader holds in one hand. Two that import each other are one part with
-//! two names. Within a folder files may know each other, and a folder's `mod.rs` knows what it holds.
+//! A folder is a part of the program. Two folders that import each other would be one part with two names.
+//! Within a folder files may import each other, and a folder's `mod.rs` may import its contents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -93,7 +93,7 @@ fn rust_files(directory: &Path) -> Vec<PathBuf> {
     {
         let path = entry.path();
         let name = path.file_stem().unwrap_or_default();
-        // Tests look at everything.
+        // Tests may import everything.
         if name == "tests" || name.to_string_lossy().ends_with("_tests") {
             continue;
         }
@@ -139,7 +139,7 @@ fn parting(from: &Module, to: &Module) -> Option<(String, String)> {
     Some((from[..=common].join("/"), to[..=common].join("/")))
 }
 
-/// The module in this crate that an import of `module` names something of.
+/// The module in this crate that contains the item of an import in `module`.
 fn resolve(
     module: &Module,
     import: &[String],
@@ -171,7 +171,7 @@ fn resolve(
     (!target.is_empty() && target != *module).then_some(target)
 }
 
-/// The paths that a file names things by, tests left out.
+/// The paths in a file outside of tests.
 #[derive(Default)]
 struct Imports {
     paths: BTreeSet<Vec<String>>,

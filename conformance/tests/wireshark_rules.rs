@@ -1,8 +1,8 @@
 //! The Wireshark dissector and `efa-conformance check` find the same breaches in the same frames.
 //!
-//! Both share the rules of `docs/rules.md`. The dissector sees each end of a conversation by itself,
-//! so both are given captures of one host: those of the corpus, and the same with frames lost, doubled,
-//! exchanged and changed. Needs `tshark`; without it the tests say so and pass.
+//! Both share the rules of `docs/rules.md`. The dissector judges each end of a conversation by itself, so both
+//! get captures of one host: those of the corpus, and the same with frames lost, doubled, exchanged and
+//! changed. Needs `tshark`; without it the tests print a message and pass.
 
 #[path = "../../efa-emu/tests/tshark/mod.rs"]
 mod tshark;
@@ -41,7 +41,7 @@ fn corpus() -> Vec<PathBuf> {
     traces
 }
 
-/// What each host of a trace recorded.
+/// The frames that each host of a trace recorded.
 fn views(path: &Path) -> Vec<Vec<CapturedPacket>> {
     let capture = Capture::load(path).unwrap();
     (0..capture.interfaces.len())
@@ -104,9 +104,9 @@ fn found_by_dissector(tshark: &Tshark, capture: &[u8]) -> Breaches {
     breaches
 }
 
-/// The places of the packets that may be changed. Not the first packet of a conversation, by which the
-/// dissector decides whether the capture has its beginning; and not those that were sent more than
-/// once, of which the dissector judges the first attempt and the checker the last.
+/// The indices of the packets that may be changed. The first packet of a conversation is not among them,
+/// because the dissector decides by it whether the capture has the beginning. Nor are packets that were sent
+/// more than once, of which the dissector judges the first attempt and the checker the last.
 fn changeable(frames: &[CapturedPacket]) -> Vec<usize> {
     let failed: HashSet<_> = frames
         .iter()
@@ -184,7 +184,7 @@ fn change_field(frames: &mut [CapturedPacket], at: usize, rng: &mut StdRng) -> S
     format!("frame {}: {name} is {changed} instead of {value}", at + 1)
 }
 
-/// What is wrong with the two sets of breaches, beside each other.
+/// The differences between the two sets of breaches.
 fn disagreement(by_dissector: &Breaches, by_check: &Breaches) -> Option<String> {
     let shared = |breaches: &Breaches| -> Breaches {
         let is_shared = |id: &str| Rule::find(id).is_some_and(|rule| rule.judge == Judge::Both);
@@ -228,7 +228,7 @@ fn dissector_and_checker_tell_operations_of_one_send_id_apart() {
         let is = |code: u8| move |frame: &CapturedPacket| frame.rdm().is_some_and(|p| p[0] == code);
         let request = view.iter().position(is(PacketType::DcEagerMsgRtm.code()));
         let data = view.iter().rposition(is(PacketType::CtsData.code()));
-        // Behind it comes more data of the operation that has the send_id then.
+        // More data follows it of the operation that has the send_id then.
         view.swap(request.unwrap(), data.unwrap() - 1);
         let capture = pcapng(&view);
         let found = (
@@ -247,7 +247,7 @@ fn dissector_and_checker_find_the_same_breaches_in_changed_captures() {
     let views: Vec<_> = corpus()
         .iter()
         .flat_map(|path| views(path).into_iter().map(|view| (path.clone(), view)))
-        // Long ones take long and have nothing that short ones lack.
+        // Long captures take long, and have nothing that short ones lack.
         .filter(|(_, view)| !changeable(view).is_empty() && view.len() < 200)
         .collect();
     let mut rng = StdRng::seed_from_u64(seed());
@@ -275,16 +275,16 @@ fn dissector_and_checker_find_the_same_breaches_in_changed_captures() {
         seed(),
         disagreements.join("\n")
     );
-    // That the changes do break rules.
+    // The changes do break rules.
     assert!(broken.len() > 8, "only {broken:?} were broken");
 }
 
-/// How many mutated captures: `EFA_MUTATIONS` divided by 100, or a number that takes a few seconds.
+/// The number of mutated captures: `EFA_MUTATIONS` divided by 100, or a number that takes a few seconds.
 fn mutations() -> usize {
     number("EFA_MUTATIONS").map_or(60, |wanted| wanted as usize / 100)
 }
 
-/// Of the random changes: `EFA_SEED`, or always the same.
+/// The seed of the random changes: `EFA_SEED`, or a constant.
 fn seed() -> u64 {
     number("EFA_SEED").unwrap_or(1)
 }

@@ -8,7 +8,7 @@ use efa_core::nic::{DomainConfig, UserSlice};
 use efa_hw::{HwDevice, HwDomain, HwQueuePair};
 use efa_testing::shared_domain::{self, Machine};
 
-/// A device, and when the test began.
+/// A device, and the time at which the test began.
 struct Verbs(HwDevice, std::time::Instant);
 
 impl Machine for Verbs {

@@ -13,7 +13,7 @@ use efa_hw::{HwDevice, HwNic, NicConfig};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Far above what anything here takes; reached only when a completion is lost.
+/// The limit of every wait, far above what any takes; reached only when a completion is lost.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn open(device: &HwDevice) -> HwNic {
@@ -32,7 +32,7 @@ fn destination(ahn: Ahn, address: RawAddress) -> Destination {
     }
 }
 
-/// Polls every nic until `count` completions of the first came.
+/// Polls every nic until the first one has `count` completions.
 fn wait(nics: &mut [&mut HwNic], count: usize) -> Vec<Completion> {
     let start = Instant::now();
     let mut completions = Vec::new();
@@ -283,7 +283,7 @@ fn rdma_moves_data_both_ways_and_a_bad_key_moves_none() {
     );
 }
 
-/// Memory of the caller goes away after `revoke_user`: a peer that knows its key reaches it no more.
+/// After `revoke_user` a peer that knows the memory's key cannot reach the memory any more.
 #[test]
 fn revoked_memory_is_out_of_reach_of_peers() {
     with_device("revoked_memory_is_out_of_reach_of_peers", |device| {
@@ -303,7 +303,7 @@ fn revoked_memory_is_out_of_reach_of_peers() {
             address: bytes.as_ptr() as u64,
             length: bytes.len(),
         };
-        // SAFETY: `bytes` lives longer than what follows, and may change through cells.
+        // SAFETY: `bytes` outlives the operations below, and may change through cells.
         unsafe { b.allow_user(remote) }.unwrap();
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let remote_region = b.register(remote, all).unwrap();
@@ -326,15 +326,15 @@ fn revoked_memory_is_out_of_reach_of_peers() {
         b.revoke_user(remote.address).unwrap();
         assert_ne!(write(&mut a, &mut b, 2), Status::Ok);
         assert!(bytes.iter().all(|byte| byte.get() == 0));
-        // Its registration ended with it, and nothing is known there any more.
+        // Its registration has ended as well, so the domain does not know the region any more.
         b.deregister(remote_region).unwrap_err();
         b.revoke_user(remote.address).unwrap_err();
-        // Memory of the domain itself is not the caller's to take away.
+        // The caller cannot revoke memory that the domain owns.
         a.revoke_user(local.address).unwrap_err();
     });
 }
 
-/// The target takes writes with immediate data without a receive, if `unsolicited` and it can.
+/// With `unsolicited`, the target takes writes with immediate data without a receive, if the device can.
 fn rdma(device: &HwDevice, unsolicited: bool) {
     let config = NicConfig {
         packet_buffers: 64,

@@ -1,8 +1,8 @@
-//! The jobs of `docs/ci.md`: the commands on the page are taken out of it and run.
+//! The jobs of `docs/ci.md`: these tests run the commands on the page.
 //!
-//! Stand-ins take the place of what needs a network, root or many minutes: `apt-get`, `git clone`
-//! (some traces of this checkout), `cargo build` (the programs that were built for the tests), and
-//! building libfabric (the installed one). All else is run as it is printed.
+//! Stand-ins replace the commands that need a network, root or many minutes: `apt-get`, `git clone` (some
+//! traces of this checkout), `cargo build` (the programs that were built for the tests), and building
+//! libfabric (the installed one). All other commands run as they are printed.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -11,7 +11,7 @@ use std::process::Command;
 
 use efa_conformance::libfabric::Library;
 
-/// Some traces: a job runs the corpus, a test of the job need not.
+/// Some traces, because a test of a job need not run the whole corpus.
 const TRACES: [&str; 3] = ["eager-tagged", "long-cts", "read-emulated"];
 const JOBS: [&str; 3] = ["engine", "distribution", "branch"];
 
@@ -24,7 +24,7 @@ fn programs() -> &'static Path {
     conformance.parent().expect("a program is in a directory")
 }
 
-/// The scripts of each job of the `index`-th page in YAML, in their order: the blocks that begin with
+/// The scripts of each job in the `index`-th YAML block, in their order: the blocks that begin with
 /// `run: |` or `- |`.
 fn jobs(index: usize) -> BTreeMap<String, Vec<String>> {
     let text = std::fs::read_to_string(checkout().join("docs/ci.md")).unwrap();
@@ -72,7 +72,7 @@ fn write_program(path: &Path, text: &str) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
-/// Programs that stand in for others, and the files that they take from here.
+/// Writes the stand-ins, with the files that they copy from this checkout.
 fn stand_ins(directory: &Path, libfabric: Option<&Path>) {
     std::fs::create_dir_all(directory.join("clone/traces")).unwrap();
     for name in TRACES {
@@ -99,7 +99,7 @@ fn stand_ins(directory: &Path, libfabric: Option<&Path>) {
              *) echo \"git $*: not in docs/ci.md\" >&2; exit 1 ;;\nesac\n"
         ),
     );
-    // The packages that are named must be those whose programs the job uses.
+    // The packages in the command must be those whose programs the job uses.
     let programs = programs().display();
     write_program(
         &directory.join("cargo"),
@@ -126,7 +126,7 @@ fn stand_ins(directory: &Path, libfabric: Option<&Path>) {
     }
 }
 
-/// Runs a job in a clean directory; what it printed, and its report.
+/// Runs a job in a clean directory; returns its output and its report.
 fn run(job: &str, libfabric: Option<&Path>) -> (String, String) {
     let beside = tempfile::tempdir().unwrap();
     stand_ins(beside.path(), libfabric);

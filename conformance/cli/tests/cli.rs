@@ -19,7 +19,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The exit status and everything that was printed.
+/// The exit status and the whole output.
 fn outcome(output: &Output) -> (Option<i32>, String) {
     let all = text(&output.stdout) + &text(&output.stderr);
     (output.status.code(), all)
@@ -36,7 +36,7 @@ fn copy(name: &str) -> (tempfile::TempDir, PathBuf) {
     (directory, path)
 }
 
-/// Where in a capture's file each frame's RDM packet is, and what field each byte belongs to.
+/// The offset of each frame's RDM packet in a capture's file.
 fn packet_offsets(path: &Path) -> Vec<usize> {
     let bytes = std::fs::read(path).unwrap();
     let capture = Capture::load(path).unwrap();
@@ -86,7 +86,7 @@ fn a_trace_passes_and_the_reports_are_written() {
         printed.ends_with("4 passed, 0 codec only, 0 skipped, 0 unsupported, 0 known, 0 failed\n"),
         "{printed}"
     );
-    // Not a terminal: plain lines.
+    // Standard output is not a terminal, so lines are plain.
     assert!(!printed.contains('\u{1b}'), "{printed}");
 
     let junit = std::fs::read_to_string(directory.path().join("junit.xml")).unwrap();
@@ -99,7 +99,7 @@ fn a_trace_passes_and_the_reports_are_written() {
     assert_eq!(json["summary"]["passed"], 4);
     assert_eq!(json["cases"][0]["result"], "passed");
     let html = std::fs::read_to_string(directory.path().join("report.html")).unwrap();
-    // Four cases, each drawn once, because it went as recorded.
+    // Four cases; each has one drawing, because it went as recorded.
     assert_eq!(html.matches(">as recorded<").count(), 4, "{html}");
     assert!(html.contains("EAGER_TAGRTM msg_id 0"), "{html}");
     assert!(!html.contains("class=\"m\""), "{html}");
@@ -139,7 +139,7 @@ fn a_changed_byte_in_the_file_fails_and_is_named() {
             let output = conformance(&["run", &path.display().to_string()]);
             let (status, printed) = outcome(&output);
             assert_eq!(status, Some(1), "{name}: {printed}");
-            // The two copies do not agree any more, and the engine sends what was recorded first.
+            // The two copies differ now, and the engine sends the originally recorded value.
             let named = printed.lines().map(str::trim).any(|line| {
                 line.trim_start_matches("error: ").starts_with("packet ")
                     && line.contains(&format!("`{name}` (spec section "))
@@ -147,14 +147,14 @@ fn a_changed_byte_in_the_file_fails_and_is_named() {
                     && line.contains(", actual ")
             });
             assert!(named, "{direction:?} {name}:\n{printed}");
-            // The network's own checksum does not fit any more either.
+            // The checksum of the frame is also wrong now.
             assert!(printed.contains("checksum"), "{name}: {printed}");
         }
     }
 }
 
-/// A failure leaves what was on the wire, names the statement for programs, and says how to see it
-/// again; failures of one cause are one line at the end.
+/// A failure leaves a capture, names the statement in the reports, and says how to repeat it. Failures of one
+/// cause are one line at the end.
 #[test]
 fn a_failure_is_kept_grouped_and_repeatable() {
     let (directory, path) = copy("eager-tagged");
@@ -186,7 +186,7 @@ fn a_failure_is_kept_grouped_and_repeatable() {
     let (status, printed) = outcome(&output);
     assert_eq!(status, Some(1), "{printed}");
     let html = std::fs::read_to_string(file("report.html")).unwrap();
-    // In the place of the sender the engine's packet is another one, and marked.
+    // The engine's packet in place of the sender's differs, and is marked.
     assert!(html.contains("v4/3.2/table-3.3 tag"), "{html}");
     assert!(html.contains(">in this run<"), "{html}");
     assert!(!html.contains("http"), "{html}");
@@ -237,7 +237,7 @@ fn results_of_several_runs_make_one_page() {
         html.contains("commit first") && html.contains("commit second"),
         "{html}"
     );
-    // A row, with two endpoints for each of the two runs; each leads to a case of its own.
+    // A row with two endpoints for each of the two runs; each links to its own case.
     assert_eq!(
         html.matches("<th scope=\"row\">eager-tagged</th>").count(),
         1
@@ -261,7 +261,7 @@ fn data_outside_of_the_packet_is_protected_as_well() {
     std::fs::write(&path, &bytes).unwrap();
     let (status, printed) = outcome(&conformance(&["run", &path.display().to_string()]));
     assert_eq!(status, Some(1), "{printed}");
-    // Its magic: no frame of the emulated wire any more.
+    // Without its magic, it is no longer a frame of the emulated wire.
     bytes[offset - 32] ^= 0x01;
     std::fs::write(&path, &bytes).unwrap();
     let (status, printed) = outcome(&conformance(&["run", &path.display().to_string()]));
@@ -359,7 +359,7 @@ fn beginning(name: &str, frames: usize) -> tempfile::NamedTempFile {
 
 #[test]
 fn check_fails_on_what_it_is_told_to() {
-    // The capture ends before the message does: that proves nothing, so it is a note.
+    // The capture ends before the message does. This proves nothing, so it is a note.
     let cut = beginning("long-cts.pcapng", 12);
     let path = cut.path().display().to_string();
     for (fail_on, expected) in [("error", 0), ("warning", 0), ("note", 1)] {
@@ -401,7 +401,7 @@ fn show_prints_every_field() {
     }
 }
 
-/// What `show` prints as JSON, line by line.
+/// The output of `show --json`, line by line.
 fn shown(arguments: &[&str]) -> Vec<serde_json::Value> {
     let output = conformance(&[&["show", "--json"], arguments].concat());
     let (status, printed) = outcome(&output);
@@ -603,7 +603,7 @@ fn wrong_usage_and_unfit_input_are_2_with_the_remedy() {
             &["drive", "libfabric", "--libfabric", "./no-such-library.so"],
             &["no-such-library.so: cannot open", "No such file"],
         ),
-        // A library, but another one. Every system that runs this has it loaded.
+        // Another library, which every system has.
         (
             &["drive", "libfabric", "--libfabric", "libm.so.6"],
             &["libm.so.6", "undefined symbol: fi_", "--libfabric PATH"],

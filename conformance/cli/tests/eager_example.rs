@@ -1,7 +1,7 @@
 //! `examples/eager.c`, a driver in C over plain verbs: built as its README says, and put under test.
 //!
 //! Needs `efa-emu` beside the program (`cargo build --workspace`), a C compiler and rdma-core's headers;
-//! without the latter two the tests say so.
+//! without compiler or headers the tests print a message.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +22,7 @@ const EAGER: [&str; 13] = [
     "unknown-sender",
     "zero-length",
 ];
-/// Traces of other subprotocols, and what the program says that it does not do.
+/// Traces of other subprotocols, and the program's message about what it does not support.
 const OTHERS: [(&str, &str); 5] = [
     ("delivery-complete", "delivery complete"),
     ("long-cts", "long messages"),
@@ -70,7 +70,7 @@ fn it_passes_the_cases_of_eager_messages_in_every_role() {
             .output()
             .unwrap()
     };
-    // The README's commands are run in a checkout.
+    // The README's commands expect a checkout.
     for name in ["conformance", "traces"] {
         std::os::unix::fs::symlink(checkout().join(name), directory.path().join(name)).unwrap();
     }

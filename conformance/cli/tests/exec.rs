@@ -1,4 +1,4 @@
-//! Programs of anybody's under test: what becomes of a case when they are well or ill.
+//! Programs under test by `--dut exec:`: the results of their cases when they behave well or badly.
 //!
 //! Needs `efa-emu` beside the program (`cargo build --workspace`).
 
@@ -11,7 +11,7 @@ fn conformance() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_efa-conformance"))
 }
 
-/// Runs the cases of `eager-tagged` with `dut` under test; the exit status and what was printed.
+/// Runs the cases of `eager-tagged` with `dut` under test; returns the exit status and the output.
 fn run(dut: &str, further: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(emulator())
         .args(["run", "--"])
@@ -27,7 +27,7 @@ fn run(dut: &str, further: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), printed)
 }
 
-/// A shell program that says what it is and then does `rest`.
+/// A shell program that answers `hello` and then runs `rest`.
 fn shell(rest: &str) -> String {
     format!(
         "exec:sh -c 'read line; echo hello version=1 name=mine release=0.3 commit=1f2e3d4; \
@@ -118,7 +118,7 @@ fn a_program_that_is_none_is_a_matter_of_usage() {
     let texts = ["`hello version=1`", "docs/driver.md", "printed `hi`"];
     expect("exec:echo hi", &[], 2, &texts);
     expect("exec:false", &[], 2, &["exit status: 1"]);
-    // A shell says so if there is no such program: nothing would have been tested.
+    // Status 127: the shell finds no such program, so nothing was tested.
     expect("exec:sh -c ./no-such-program", &[], 2, &["status 127"]);
 }
 

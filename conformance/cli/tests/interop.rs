@@ -1,7 +1,7 @@
-//! Cells of the interoperability table that are quick, as tests. `make interop` runs all of them.
+//! Quick cells of the interoperability table as tests. `make interop` runs all cells.
 //!
-//! Needs the other programs of the workspace (`cargo build --workspace`) and, for releases that this
-//! machine lacks, their packages (`scripts/userland`); without these the tests say so.
+//! Needs the other programs of the workspace (`cargo build --workspace`) and, for releases that this machine
+//! lacks, their packages (`scripts/userland`); without a package, its tests print a message.
 
 use std::path::Path;
 
@@ -101,7 +101,7 @@ fn neighbouring_releases() {
     ]);
 }
 
-/// Its receives are in memory that nobody has touched, which it watches with userfaultfd.
+/// The receives of 1.11 are in untouched memory, which it watches with userfaultfd.
 #[test]
 fn release_1_11_reads_into_fresh_memory() {
     all_work(&["1.17 -> 1.11+rdma: messages"]);
@@ -139,7 +139,7 @@ fn perftest_by_events() {
     );
 }
 
-/// C programs of MPI take longer; `make interop` has them.
+/// Only mpi4py: the C programs take longer, and `make interop` runs them.
 #[test]
 fn mpi_over_libfabric() {
     all_of(

@@ -1,7 +1,7 @@
 //! The suite with stock libfabric over emulated devices.
 //!
-//! Needs the other programs of the workspace (`cargo build --workspace`): without them the tests fail.
-//! Without an installed libfabric that has the efa provider they say so and are skipped.
+//! Needs the other programs of the workspace (`cargo build --workspace`): without them the tests fail. If no
+//! libfabric with the efa provider is installed, they print a message and are skipped.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -15,7 +15,7 @@ fn conformance() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_efa-conformance"))
 }
 
-/// The emulator beside the program under test, if stock libfabric finds a device under it.
+/// The emulator beside the program under test, if stock libfabric finds its device.
 fn emulator_with_stock() -> Option<PathBuf> {
     let emulator = emulator();
     let found = Command::new(&emulator)
@@ -113,7 +113,7 @@ fn a_scenario_that_goes_otherwise_is_no_trace() {
     let directory = tempfile::tempdir().unwrap();
     let scenario = directory.path().join("wrong.toml");
     let text = std::fs::read_to_string(traces().join("eager-tagged.toml")).unwrap();
-    // The receive is too short, and the scenario does not say so.
+    // The receive is too short, which the scenario does not expect.
     let text = text.replace("length = 256", "length = 99");
     std::fs::write(&scenario, text).unwrap();
     let output = directory.path().join("wrong.pcapng");
@@ -140,7 +140,7 @@ fn the_corpus_passes_over_verbs() {
         return;
     };
     let program = conformance().display().to_string();
-    // One of each kind; `make conformance` plays them all.
+    // One trace of each kind; `make conformance` plays all traces.
     let traces: Vec<String> = std::fs::read_dir(traces())
         .unwrap()
         .map(|entry| entry.unwrap().path())

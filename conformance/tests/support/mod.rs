@@ -1,6 +1,6 @@
 //! Traces for tests: the engine plays both sides of a scenario in the emulator.
 //!
-//! The corpus in `traces/` comes from stock libfabric only. These are made on the spot, to test the
+//! The corpus in `traces/` is recorded from stock libfabric. These traces are made by the tests, to test the
 //! suite itself.
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use efa_conformance::trace::{Capture, Trace};
 use efa_conformance::verify;
 use efa_emu::sim::CaptureConfig;
 
-/// Plays a scenario with the engine on all sides and returns the trace of it.
+/// Plays a scenario with the engine on all sides and returns the trace.
 pub(crate) fn rehearse(scenario: &Scenario) -> Trace {
     let mut emu = Emu::orderly();
     let nics: Vec<_> = scenario
@@ -52,7 +52,7 @@ pub(crate) fn rehearse(scenario: &Scenario) -> Trace {
     let mut regions: HashMap<&str, Remote> = HashMap::new();
     let mut reports: HashMap<Token, Report> = HashMap::new();
     for (index, step) in scenario.steps.iter().enumerate() {
-        // Steps differ in time, so that each packet belongs to one.
+        // Steps differ in time, so that each packet belongs to one step.
         fabric.advance(Duration::from_micros(1));
         marks.push((fabric.now(), step.describe(index, scenario)));
         let (waited, progress) = match &step.action {
@@ -98,7 +98,7 @@ pub(crate) fn rehearse(scenario: &Scenario) -> Trace {
                 }
                 for report in subject.poll().unwrap() {
                     busy = true;
-                    // Without a token a peer wrote to our memory.
+                    // A completion without a token is a peer's write to our memory.
                     if let Some(token) = report.token {
                         reports.insert(token, report);
                     }

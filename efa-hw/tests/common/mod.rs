@@ -5,15 +5,16 @@ use std::process::Command;
 use efa_hw::{DeviceName, HwDevice};
 use efa_testing::workspace;
 
-/// Set in the process that a test started again under the emulator.
+/// The variable that is set when a test runs again under the emulator.
 const NESTED: &str = "EFA_HW_TEST_UNDER_EMULATOR";
 
 /// Calls `body` with a device.
 ///
-/// Without EFA hardware the test binary is started again under `efa-emu run`, with only the test
-/// `name`, and the outcome of that process is the test's.
+/// Without EFA hardware the test binary is started again under `efa-emu run`, with only the test `name`, whose
+/// result is that of the process.
 ///
-/// Panics if there is no device there either, or if `efa-emu` was not built.
+/// # Panics
+/// If there is no device under `efa-emu run` either, or if `efa-emu` was not built.
 pub(crate) fn with_device(name: &str, body: impl FnOnce(HwDevice)) {
     match HwDevice::open(&DeviceName::First) {
         Ok(device) => body(device),
@@ -37,7 +38,7 @@ pub(crate) fn with_device(name: &str, body: impl FnOnce(HwDevice)) {
             let status = output.status;
             let printed = String::from_utf8_lossy(&output.stdout);
             let errors = String::from_utf8_lossy(&output.stderr);
-            // With another name it would run no test, and succeed.
+            // With a wrong name no test would run, and the process would succeed.
             assert!(
                 status.success() && printed.contains("1 passed"),
                 "under the emulator: {status}\n{printed}\n{errors}"

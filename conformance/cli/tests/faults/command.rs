@@ -1,4 +1,4 @@
-//! `efa-emu fault`, as typed.
+//! The command `efa-emu fault`.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
@@ -21,7 +21,7 @@ fn type_in(rig: &Rig, arguments: &[&str], input: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// A command that succeeds; what it prints.
+/// Runs a command, which must succeed, and returns its output.
 #[track_caller]
 fn works(rig: &Rig, arguments: &[&str], input: &str) -> String {
     let output = type_in(rig, arguments, input);

@@ -1,4 +1,4 @@
-//! `docs/faults.md` is complete, and what it shows can be used.
+//! `docs/faults.md` is complete, and its examples work.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ fn page() -> String {
     fs::read_to_string(own("../../docs/faults.md")).unwrap()
 }
 
-/// How this rule is refused.
+/// The error for this rule.
 fn refusal(rule: &str) -> String {
     rule.parse::<Fault>().unwrap_err().to_string()
 }
@@ -27,7 +27,7 @@ fn every_key_action_and_value_is_explained() {
         r#"when = {}, then = "none""#,
         r#"when = { on = "none" }, then = "hold""#,
     ] {
-        // After the name that is refused come those that could be there.
+        // The error lists the possible names after the refused one.
         let refusal = refusal(rule);
         names.extend(refusal.split('`').skip(3).step_by(2).map(str::to_owned));
     }

@@ -1,6 +1,6 @@
 //! Failures that EFA users have met, staged: docs/known-failures.md has the table.
 //!
-//! Where stock libfabric fails, its failure is what the test demands.
+//! Where stock libfabric fails, the test requires this failure.
 
 use crate::rig::{Rig, Side, Software};
 use crate::transfers::{Kind, Transfer};
@@ -24,7 +24,7 @@ fn k01_k03_late_completions_meet_the_next_queue_pair() {
         assert_eq!(held.collect::<Vec<_>>(), [8, 8]);
         let before = rig.order().len();
         match software {
-            // It drains its queue pair first.
+            // Stock drains its queue pair first.
             Software::Stock => rig.close_upon_release(0, "late"),
             Software::Engine => rig.close(0),
         }
@@ -35,7 +35,7 @@ fn k01_k03_late_completions_meet_the_next_queue_pair() {
         rig.clear();
         rig.settle();
         let surfaced: Vec<_> = rig.order()[before..].to_vec();
-        // Completions of what the closed endpoint had started; the peer's own are its business.
+        // No completion of an operation of the closed endpoint; completions of the peer's operations are legal.
         let of_a = surfaced.iter().filter(|token| started.contains(token));
         assert_eq!(of_a.count(), 0, "{surfaced:?}");
         assert_eq!(rig.events, []);
@@ -61,7 +61,7 @@ fn k04_late_packets_of_a_dead_process_are_not_its_successors() {
         assert_ne!(rig.qkey(successor), qkey);
         rig.introduce(successor, 1);
         rig.introduce(1, successor);
-        // Longer than what the dead process sent, so that a mix-up shows.
+        // Longer than the messages of the dead process, so that a mix-up shows.
         let arrive: Vec<_> = (10..16).map(|tag| rig.trecv(1, tag, 1000)).collect();
         let first = rig.tsend(successor, 1, 13, 500);
         rig.wait_ok(&[first, arrive[3]]);
@@ -78,7 +78,7 @@ fn k04_late_packets_of_a_dead_process_are_not_its_successors() {
     });
 }
 
-/// Both sides trigger the handshake at once, one is late, and its receiver makes no progress.
+/// Both sides start the handshake at once. One HANDSHAKE is late, and its receiver makes no progress.
 #[test]
 fn k05_handshakes_cross_and_one_is_late() {
     with_each(|software| {
@@ -87,8 +87,8 @@ fn k05_handshakes_cross_and_one_is_late() {
             r#"label = "late", when = { packet = "HANDSHAKE", sender = "b" }, then = "hold""#,
         );
         let arrives = [rig.trecv(1, 1, 64), rig.trecv(0, 1, 64)];
-        // Stock 1.17 sends a message with delivery complete only once it has the handshake, and
-        // triggers that meanwhile: until it is released everything is refused with FI_EAGAIN.
+        // Stock 1.17 sends a message with delivery complete only after the HANDSHAKE; until then the call fails
+        // with FI_EAGAIN. So plain messages start the handshake here.
         let sent = [rig.tsend(0, 1, 1, 64), rig.tsend(1, 0, 1, 64)];
         for _ in 0..20 {
             rig.turn_of(&[0]);
@@ -111,7 +111,7 @@ fn k06_the_handshake_finds_no_receive() {
     with_each(|software| {
         let mut rig = Rig::staged(software, "handshake-not-ready");
         rig.exchange(0, 1, 1);
-        // What needs the handshake works: delivery complete is refused or queued without it.
+        // Delivery complete works, which needs the HANDSHAKE.
         let arrives = rig.trecv(1, 2, 64);
         let sent = rig.tsend_dc(0, 1, 2, 64);
         rig.wait_ok(&[arrives, sent]);
@@ -135,14 +135,14 @@ fn k07_every_packet_type_meets_a_receiver_that_is_not_ready() {
                 rig.await_applied(packet, 1);
                 transfer.finish(&mut rig);
             }
-            // The last answer, which no operation waits for, has come through as well.
+            // The last answer, for which no operation waits, has also arrived.
             rig.greet();
             rig.end();
         }
     });
 }
 
-/// Message k is withheld while more than a window of later ones arrives.
+/// A message is withheld while more than a window of later ones arrives.
 #[test]
 fn k08_more_than_a_window_overtakes_a_message() {
     with_each(|software| {
@@ -159,7 +159,7 @@ fn k08_more_than_a_window_overtakes_a_message() {
             rig.tsend(0, 1, tag, 64);
         }
         rig.settle();
-        // Up to here everything fits into the window.
+        // So far all messages fit into the window.
         assert!(!rig.is_done(first));
         for tag in WINDOW..3 * WINDOW {
             rig.tsend(0, 1, tag, 64);
@@ -182,10 +182,10 @@ fn k08_more_than_a_window_overtakes_a_message() {
     });
 }
 
-/// A message that does not fit, and those behind it.
+/// A message that does not fit, and later ones.
 #[test]
 fn k09_a_message_that_does_not_fit_stops_nothing() {
-    /// Such messages are read by the receiver.
+    /// The receiver reads messages of this length.
     const LONG: usize = 2_000_000;
     with_each(|software| {
         let mut rig = Rig::pair(software);
@@ -202,7 +202,7 @@ fn k09_a_message_that_does_not_fit_stops_nothing() {
             let code = rig.code(arrive[1]);
             assert_eq!(code, 265, "FI_ETRUNC is expected for {length}");
             if software == Software::Stock && length == LONG {
-                // The message that comes next in order is never taken: the receiver forgets to go on.
+                // The receiver never takes the next message in order.
                 rig.settle();
                 assert_eq!(rig.done(&sent[1..]), [false, false]);
                 assert!(!rig.is_done(arrive[2]));
@@ -228,7 +228,7 @@ fn k10_a_peer_of_a_generation_without_rdma_read() {
             let arrives = rig.trecv(1, 1, 2_000_000);
             let sent = rig.try_tsend(0, 1, 1, 2_000_000);
             if software == Software::Stock && profiles[0] == "efa2" {
-                // It chose to be read before it looked whether the peer can read.
+                // Stock chooses a long read before it checks whether the peer can read.
                 let refusal = sent.unwrap_err().to_string();
                 assert!(refusal.contains("Operation not supported"), "{refusal}");
             } else {
@@ -240,13 +240,13 @@ fn k10_a_peer_of_a_generation_without_rdma_read() {
             let write = rig.write(0, &region, false);
             rig.wait_ok(&[write]);
             rig.wait_written(&region);
-            // Nobody has asked a device for what it cannot do.
+            // No device was asked for an operation that it lacks.
             assert_eq!(rig.armed("read").applied, 0);
         }
     });
 }
 
-/// What shows whether a READ_NACK was sent.
+/// A rule that counts READ_NACKs.
 const NACK: &str =
     r#"label = "nack", when = { packet = "READ_NACK", sender = "b" }, then = { delay = "0ns" }"#;
 
@@ -281,7 +281,7 @@ fn k13_the_sender_of_a_long_read_cannot_register() {
         let arrives = rig.trecv(1, 1, 2_000_000);
         let mut sent = rig.try_tsend(0, 1, 1, 2_000_000);
         if software == Software::Stock {
-            // Neither queued nor sent in another way.
+            // The operation is neither queued nor sent by another subprotocol.
             let refusal = sent.unwrap_err().to_string();
             assert!(refusal.contains("Cannot allocate memory"), "{refusal}");
             sent = rig.try_tsend(0, 1, 1, 2_000_000);
@@ -292,7 +292,7 @@ fn k13_the_sender_of_a_long_read_cannot_register() {
     });
 }
 
-/// Packets that are posted in batches are rung for, also while the handshake is awaited.
+/// The doorbell is rung for packets that are posted in batches, also before the HANDSHAKE arrives.
 #[test]
 fn k14_the_last_packet_of_a_batch_is_sent() {
     const MESSAGES: u64 = 12;
@@ -317,14 +317,13 @@ fn k14_the_last_packet_of_a_batch_is_sent() {
     });
 }
 
-/// An error of the device in the middle of many operations: what is behind the message that was lost
-/// must arrive.
+/// An error of the device in the middle of many operations: messages after the lost one must arrive.
 #[test]
 fn k15_one_bad_status_reaches_the_application() {
     for (status, stock_code, engine_code) in [
         // The packet is sent again.
         ("remote-bad-address", libc::EIO, 0),
-        // It cannot be: something else takes its place.
+        // The packet cannot be sent again: an atomic on no memory takes its `msg_id`.
         ("remote-bad-length", libc::EIO, libc::EMSGSIZE),
     ] {
         with_each(|software| {
@@ -357,7 +356,7 @@ fn k15_one_bad_status_reaches_the_application() {
     }
 }
 
-/// Packets and the packets of the peer that answer them.
+/// Packets, and the peer's packets that answer them.
 const ANSWERED: [(Kind, &str, &str); 15] = [
     (Kind::Packets, "DC_EAGER_TAGRTM", "RECEIPT"),
     (Kind::Packets, "DC_MEDIUM_TAGRTM", "RECEIPT"),
@@ -376,8 +375,8 @@ const ANSWERED: [(Kind, &str, &str); 15] = [
     (Kind::Reads, "LONGREAD_RTW", "EOR"),
 ];
 
-/// Starts a transfer. What completes the first packet `request` is kept, and the peer's `answer` to
-/// that packet has arrived.
+/// Starts a transfer. The completion of the first packet `request` is held, and the peer's `answer` to this
+/// packet has arrived.
 fn answered_early(rig: &mut Rig, request: &str, answer: &str) -> Transfer {
     rig.fault(&format!(
         r#"label = "kept", when = {{ on = "answer", packet = "{request}", sender = "a", nth = 1 }}, then = "hold""#
@@ -387,7 +386,7 @@ fn answered_early(rig: &mut Rig, request: &str, answer: &str) -> Transfer {
     ));
     let transfer = Transfer::start(rig, request);
     rig.await_applied("kept", 1);
-    // The first CTS is what the first CTSDATA answers.
+    // CTSDATA answers the first CTS, so the second CTS is the answer to it.
     rig.await_applied("answer", 1 + u64::from(request == "CTSDATA"));
     assert_eq!(rig.armed("kept").held, 1, "{request}");
     transfer
@@ -401,7 +400,7 @@ fn k16_answers_before_the_completions_of_what_they_answer() {
             let mut rig = kind.rig(software);
             for (_, request, answer) in ANSWERED.iter().filter(|(of, ..)| *of == kind) {
                 let transfer = answered_early(&mut rig, request, answer);
-                // The program has time to see the answer alone.
+                // Time for the program to handle the answer before the completion.
                 rig.turn();
                 rig.clear();
                 transfer.finish(&mut rig);
@@ -411,7 +410,7 @@ fn k16_answers_before_the_completions_of_what_they_answer() {
     });
 }
 
-/// What stock still works on when it has the answer: it needs the completion to go on.
+/// Operations that stock has not finished when it has the answer: it needs the completion to continue.
 const UNFINISHED_AT_STOCK: [&str; 5] = [
     "DC_LONGCTS_TAGRTM",
     "DC_LONGCTS_RTW",
@@ -420,7 +419,7 @@ const UNFINISHED_AT_STOCK: [&str; 5] = [
     "LONGCTS_RTW",
 ];
 
-/// As before, and the peer leaves the address vector between its answer and the completion.
+/// As before; the peer is removed from the address vector between its answer and the completion.
 #[test]
 fn k16_a_peer_leaves_between_its_answer_and_the_completion() {
     with_each(|software| {
@@ -433,7 +432,7 @@ fn k16_a_peer_leaves_between_its_answer_and_the_completion() {
                 rig.remove(0, 1);
                 rig.clear();
                 if software == Software::Stock && UNFINISHED_AT_STOCK.contains(request) {
-                    // It follows the pointer to the peer that is gone.
+                    // Stock follows a pointer to the removed peer.
                     assert!(was_done.contains(&false), "{request}: {was_done:?}");
                     rig.await_death(0);
                     rig = kind.rig(software);

@@ -1,7 +1,7 @@
-//! Staged faults between processes, as stock libfabric and the protocol engine meet them.
+//! Staged faults between processes, with stock libfabric and with the protocol engine.
 //!
-//! Needs the other programs of the workspace (`cargo build --workspace`): without them the tests fail.
-//! Those of stock libfabric say so and are skipped if none with the efa provider is installed.
+//! Needs the other programs of the workspace (`cargo build --workspace`): without them the tests fail. If no
+//! libfabric with the efa provider is installed, its part is skipped with a message.
 
 mod command;
 mod documented;
@@ -15,7 +15,7 @@ use std::thread;
 
 use rig::{Software, can_run};
 
-/// Runs a test with stock libfabric and with the engine at once, as far as they are there.
+/// Runs a test with stock libfabric, if it is available, and with the engine at the same time.
 fn with_each(test: impl Fn(Software) + Sync) {
     let test = &test;
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The network options of `efa-emu run`, seen through unmodified programs.
+//! The effect of the network options of `efa-emu run` on unmodified programs.
 
 use crate::rig::{Rig, Side, Software};
 use crate::with_each;
@@ -22,7 +22,7 @@ fn answers_take_the_network_too() {
         let side = |name| Side::new(name, software);
         let order = completions(side("a"), side("b"));
         assert!(order.is_sorted(), "nothing is disturbed: {order:?}");
-        // The packets of `a` arrive in order; what `b` answers does not.
+        // The packets of `a` arrive in order, the responses of `b` do not.
         for (option, value) in [("--jitter", "20ms"), ("--paths", "16"), ("--loss", "0.3")] {
             let b = side("b").option(option, value);
             let b = b.option("--latency", "50ms").option("--seed", "7");

@@ -1,4 +1,4 @@
-//! Each thing that a fault can do, and its effect.
+//! Each action of a fault rule, and its effect.
 
 use efa_emu::fault::{Action, HostName};
 
@@ -11,7 +11,7 @@ fn pair(software: Software) -> Rig {
     rig
 }
 
-/// What an operation with a peer that does not answer fails with.
+/// The error number of an operation with a peer that does not respond.
 fn unresponsive(software: Software) -> i32 {
     match software {
         Software::Stock => libc::EIO,
@@ -19,7 +19,7 @@ fn unresponsive(software: Software) -> i32 {
     }
 }
 
-/// Posts receives for, and sends, tagged messages `0..count`; answers the receives.
+/// Posts receives for, and sends, tagged messages `0..count`; returns the receives.
 fn burst(rig: &mut Rig, count: u64) -> Vec<u64> {
     let arrive: Vec<_> = (0..count).map(|tag| rig.trecv(1, tag, 64)).collect();
     for tag in 0..count {
@@ -39,7 +39,7 @@ fn a_held_packet_waits_for_its_release() {
         rig.wait_ok(&arrive[..2]);
         rig.settle();
         let done: Vec<_> = arrive.iter().map(|token| rig.is_done(*token)).collect();
-        // Messages stay in order: those behind the held one wait for it in the receiver's window.
+        // Messages stay in order: those after the held one wait for it in the receiver's window.
         assert_eq!(done, [true, true, false, false, false, false]);
         let armed = rig.armed("k");
         assert_eq!((armed.seen, armed.applied, armed.held), (6, 1, 1));
@@ -74,7 +74,7 @@ fn a_held_packet_waits_for_later_packets() {
 fn an_event_releases_what_is_held_and_goes_first() {
     with_each(|software| {
         let mut rig = pair(software);
-        // Message ids count from 0, and the greeting had that.
+        // Message ids count from 0, and the greeting had id 0.
         rig.fault(r#"label = "k", when = { msg-id = 1, sender = "a" }, then = "hold""#);
         rig.fault(r#"label = "t", when = { msg-id = 3, sender = "a" }, then = { release = "k" }"#);
         let arrive: Vec<_> = (0..3).map(|tag| rig.trecv(1, tag, 64)).collect();
@@ -119,7 +119,7 @@ fn a_dropped_packet_is_sent_again_below_the_program() {
         let arrives = rig.trecv(1, 1, 64);
         let sent = rig.tsend(0, 1, 1, 64);
         rig.wait_ok(&[arrives, sent]);
-        // The first time and three retransmissions, the last of which got through.
+        // The first attempt and three retransmissions, of which the last one succeeded.
         let armed = rig.armed("d");
         assert_eq!((armed.seen, armed.applied), (4, 3));
         rig.end();
@@ -177,7 +177,7 @@ fn every_status_reaches_the_application() {
                 Software::Engine => engine,
             };
             assert_eq!((failure.code, failure.text.as_str()), expected);
-            // The engine sends a packet again that the peer's device refuses.
+            // The engine repeats a packet that the peer's device refuses.
             let repeats = match (software, status) {
                 (Software::Engine, "remote-bad-address") => 3,
                 _ => 0,
@@ -191,7 +191,7 @@ fn every_status_reaches_the_application() {
 fn a_receiver_that_is_not_ready_costs_time_only() {
     with_each(|software| {
         let mut rig = pair(software);
-        // Queue pairs of RDM endpoints retry three times; the fifth attempt is the program's own.
+        // Queue pairs of RDM endpoints retry three times; the program itself makes the fifth attempt.
         rig.fault(
             r#"label = "r", when = { packet = "EAGER_TAGRTM", sender = "a", nth = 1 }, then = { not-ready = 4 }"#,
         );
@@ -226,7 +226,7 @@ fn answers_of_the_peer_can_overtake_the_completion_of_the_send() {
             1,
             "the send has not completed at the device"
         );
-        // Stock is content with the RECEIPT; the engine waits until the device is done with the memory.
+        // Stock completes with the RECEIPT; the engine also waits until the device has released the memory.
         assert_eq!(rig.is_done(sent), software == Software::Stock);
         rig.release("h");
         rig.wait_ok(&[sent]);
@@ -326,7 +326,7 @@ fn cut_hosts_lose_each_other_until_they_are_healed() {
         let lost = rig.tsend(0, 1, 1, 64);
         assert_eq!(rig.code(lost), unresponsive(software));
         rig.act(Action::Heal(ab()));
-        // The other direction has lost nothing and goes on.
+        // The other direction has lost nothing and continues.
         let arrives = rig.trecv(0, 3, 64);
         let sent = rig.tsend(1, 0, 3, 64);
         rig.wait_ok(&[arrives, sent]);
@@ -380,7 +380,7 @@ fn a_host_is_killed_by_a_packet() {
         for tag in 0..4 {
             let sent = rig.tsend(0, 1, tag, 64);
             if tag == 2 {
-                // It dies of this one.
+                // This action kills it.
                 rig.await_death(1);
             }
             codes.push(rig.code(sent));
@@ -393,11 +393,11 @@ fn a_host_is_killed_by_a_packet() {
     });
 }
 
-/// Rules that hold what `a` sends to `b`, and nothing else.
+/// Rules that hold only packets from `a` to `b`.
 #[test]
 fn queue_pairs_hosts_and_lengths_select_packets() {
     with_each(|software| {
-        // Every host counts for itself: here their numbers differ.
+        // Each host numbers its queue pairs by itself; these seeds give different numbers.
         let sides = [("a", "1"), ("b", "2"), ("c", "3")].map(|(name, seed)| {
             let side = Side::new(name, software).option("--qpn-reuse", "random");
             side.option("--seed", seed)
@@ -411,7 +411,7 @@ fn queue_pairs_hosts_and_lengths_select_packets() {
         }
         let (of_a, of_b) = (rig.qpn(0), rig.qpn(1));
         let gid = rig.gid(0);
-        // What is sent for comparison, beside the message of 64 bytes from `a` to `b`.
+        // The message that is sent for comparison, beside the message of 64 bytes from `a` to `b`.
         for (when, (from, to), length) in [
             (format!("source-qpn = {of_a}, receiver = \"b\""), (2, 1), 64),
             (
@@ -421,7 +421,7 @@ fn queue_pairs_hosts_and_lengths_select_packets() {
             ),
             (format!("sender = \"{gid}\""), (2, 1), 64),
             ("receiver = \"b\"".to_owned(), (0, 2), 64),
-            // With the header of the packet.
+            // The length includes the packet's header.
             ("max-length = 200".to_owned(), (2, 1), 500),
             ("min-length = 50, max-length = 200".to_owned(), (2, 1), 500),
         ] {
@@ -480,7 +480,7 @@ fn rdma_is_an_operation_of_its_own() {
     });
 }
 
-/// A kind of completion: only what was refused as "receiver not ready" becomes another error.
+/// A rule for completions with one status: only "receiver not ready" becomes another error.
 #[test]
 fn the_status_of_a_completion_is_selected() {
     with_each(|software| {

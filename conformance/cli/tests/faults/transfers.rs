@@ -9,9 +9,9 @@ use crate::rig::{COMPARE, FETCH, Region, Rig, Side, Software, UPDATE};
 /// Two endpoints that use the same packet types.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// On devices without RDMA: everything travels in packets.
+    /// On devices without RDMA: all data is sent in packets.
     Packets,
-    /// On devices that can read: long messages and writes are fetched.
+    /// On devices with RDMA read: long messages and writes are fetched.
     Reads,
     /// As `Reads`, with the beginning of a long message in packets.
     Runts,
@@ -20,8 +20,7 @@ pub(crate) enum Kind {
 impl Kind {
     pub(crate) const ALL: [Kind; 3] = [Kind::Packets, Kind::Reads, Kind::Runts];
 
-    /// The packet types that transfers between such endpoints consist of, but for those that have
-    /// to do with getting to know each other.
+    /// The packet types of transfers between such endpoints, except HANDSHAKE.
     pub(crate) fn packets(self) -> &'static [&'static str] {
         match self {
             Kind::Packets => &[
@@ -61,7 +60,7 @@ impl Kind {
     /// Endpoints on hosts `a` and `b` that know each other's features.
     pub(crate) fn rig(self, software: Software) -> Rig {
         let mut rig = Rig::new(["a", "b"].map(|name| {
-            // Stock would not use the RDMA read of 0xefa1 unless told to.
+            // Stock uses the RDMA read of 0xefa1 only with this setting.
             let side = Side::new(name, software).env("FI_EFA_USE_DEVICE_RDMA", "1");
             match self {
                 Kind::Packets => Side::new(name, software).profile("efa0"),
@@ -82,7 +81,7 @@ impl Kind {
     }
 }
 
-/// A transfer from the first endpoint to the second that is under way.
+/// A transfer in progress from the first endpoint to the second.
 pub(crate) struct Transfer {
     /// Its operations.
     pub(crate) tokens: Vec<Token>,
@@ -130,14 +129,14 @@ impl Transfer {
                 };
                 vec![rig.atomic(0, &region, action, is_complete)]
             }
-            // Tagged messages, and what belongs to them.
+            // Tagged messages, and the packets that belong to them.
             _ if is_complete => vec![rig.trecv(1, 1, length), rig.tsend_dc(0, 1, 1, length)],
             _ => vec![rig.trecv(1, 1, length), rig.tsend(0, 1, 1, length)],
         };
         Transfer { tokens, written }
     }
 
-    /// Waits until it has done its work.
+    /// Waits for the end of the transfer.
     pub(crate) fn finish(self, rig: &mut Rig) {
         rig.wait_ok(&self.tokens);
         if let Some(region) = self.written {

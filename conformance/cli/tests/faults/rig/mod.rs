@@ -1,4 +1,4 @@
-//! Endpoints in processes of their own, each on an emulated host, and the fabric's faults.
+//! Endpoints, each in its own process on an emulated host, and the fabric's fault rules.
 
 mod operations;
 
@@ -20,12 +20,12 @@ use efa_testing::workspace;
 
 pub(crate) use operations::{COMPARE, FETCH, Region, UPDATE};
 
-/// How long anything may take.
+/// The limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// For how long nothing must happen before things have settled.
+/// How long nothing must happen until [`Rig::settle`] ends.
 const QUIET: Duration = Duration::from_millis(150);
 
-/// What is under the test.
+/// The implementation under test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Software {
     /// The installed libfabric.
@@ -34,7 +34,7 @@ pub(crate) enum Software {
     Engine,
 }
 
-/// One endpoint to be.
+/// The configuration of an endpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Side {
     host: Host,
@@ -53,7 +53,7 @@ impl Side {
             software,
             settings: Settings::default(),
         }
-        // A library that libfabric loads would leave a file where a process crashes.
+        // A library that libfabric loads would write a file when the process crashes.
         .env("HFI_NO_BACKTRACE", "1")
         .env("IPATH_NO_BACKTRACE", "1")
     }
@@ -65,7 +65,7 @@ impl Side {
         self
     }
 
-    /// Brings a recipe: rules that are armed while its process runs.
+    /// Arms the rules of a recipe while its process runs.
     pub(crate) fn recipe(self, name: &str) -> Side {
         let path = format!("{}/../faults/{name}.toml", env!("CARGO_MANIFEST_DIR"));
         self.option("--faults", &path)
@@ -83,7 +83,7 @@ impl Side {
         self
     }
 
-    /// Where standard error goes.
+    /// Sets the file for standard error.
     pub(crate) fn log(mut self, path: &Path) -> Side {
         self.host.log = Some(path.to_owned());
         self
@@ -95,13 +95,13 @@ impl Side {
     }
 }
 
-/// The release that the tests state the behaviour of.
+/// The release of stock libfabric whose behaviour the tests state.
 const STOCK: Version = Version {
     major: 1,
     minor: 17,
 };
 
-/// Whether the tests can run here; says why not.
+/// Returns whether the tests can run here; prints why if not.
 pub(crate) fn can_run(software: Software) -> bool {
     if software == Software::Engine {
         return true;
@@ -135,12 +135,12 @@ pub(crate) struct Rig {
     next: Token,
     order: Vec<Token>,
     reports: HashMap<Token, Report>,
-    /// What the endpoints reported outside of any operation, with who did.
+    /// Reports outside of any operation, with their endpoints.
     pub(crate) events: Vec<(EndpointIndex, String)>,
 }
 
 impl Rig {
-    /// Endpoints on hosts of their own, with full address vectors, that have made progress once.
+    /// Endpoints on their own hosts, with full address vectors, that have made progress once.
     pub(crate) fn new(sides: impl IntoIterator<Item = Side>) -> Rig {
         let mut rig = Rig::launch(sides);
         for at in 0..rig.sides.len() {
@@ -158,20 +158,21 @@ impl Rig {
         Rig::new(["a", "b"].map(|name| Side::new(name, software)))
     }
 
-    /// As [`Rig::pair`]; `b` brings a recipe.
+    /// As [`Rig::pair`], with a recipe of `b`.
     pub(crate) fn staged(software: Software, recipe: &str) -> Rig {
         let b = Side::new("b", software).recipe(recipe);
         Rig::new([Side::new("a", software), b])
     }
 
-    /// A message in each direction between the first two, so that both have the other's handshake.
+    /// Exchanges a message in each direction between the first two endpoints, so that each has the other's
+    /// HANDSHAKE.
     pub(crate) fn greet(&mut self) {
         for (from, to) in [(0, 1), (1, 0)] {
             self.exchange(from, to, 1000);
         }
     }
 
-    /// One short message.
+    /// Sends one short message.
     pub(crate) fn exchange(&mut self, from: EndpointIndex, to: EndpointIndex, tag: u64) {
         let arrives = self.trecv(to, tag, 8);
         let sent = self.tsend(from, to, tag, 8);
@@ -202,7 +203,7 @@ impl Rig {
         rig
     }
 
-    /// Starts another endpoint, which knows nobody.
+    /// Starts another endpoint, with an empty address vector.
     pub(crate) fn join(&mut self, side: Side) -> EndpointIndex {
         let program = match side.software {
             Software::Stock => Program::Libfabric {
@@ -219,7 +220,7 @@ impl Rig {
         at
     }
 
-    /// Opens the endpoint of a process, again if it has one: the earlier is closed first.
+    /// Opens the endpoint of a process; closes an earlier one first.
     pub(crate) fn open(&mut self, at: EndpointIndex) {
         let command = Command::open(&Opening {
             api: Version::BASELINE_API,
@@ -240,13 +241,13 @@ impl Rig {
         }
     }
 
-    /// Closes an endpoint; its process lives on.
+    /// Closes an endpoint; its process continues.
     pub(crate) fn close(&mut self, at: EndpointIndex) {
         assert_eq!(self.ask(at, &Command::Close {}).unwrap(), Event::Done {});
     }
 
-    /// Closes an endpoint that waits for what a rule holds: it does not come to an end before that
-    /// is released.
+    /// Closes an endpoint whose close waits for completions that a rule holds. The close must not end before
+    /// they are released.
     pub(crate) fn close_upon_release(&mut self, at: EndpointIndex, label: &str) {
         let player = self.players[at].as_mut().expect("the endpoint lives");
         player.tell(&Command::Close {}).unwrap();
@@ -264,14 +265,14 @@ impl Rig {
         }
     }
 
-    /// Puts `peer` into the address vector of `at`.
+    /// Inserts `peer` into the address vector of `at`.
     pub(crate) fn introduce(&mut self, at: EndpointIndex, peer: EndpointIndex) {
         let address = Bytes(self.addresses[peer].clone());
         let answer = self.ask(at, &Command::Insert { peer, address }).unwrap();
         assert_eq!(answer, Event::Done {});
     }
 
-    /// Takes `peer` out of the address vector of `at`.
+    /// Removes `peer` from the address vector of `at`.
     pub(crate) fn remove(&mut self, at: EndpointIndex, peer: EndpointIndex) {
         let answer = self.ask(at, &Command::Remove { peer }).unwrap();
         assert_eq!(answer, Event::Done {});
@@ -311,12 +312,12 @@ impl Rig {
         self.fabric().act(action).unwrap();
     }
 
-    /// Releases what the rules with this label hold.
+    /// Releases the events that rules with this label hold.
     pub(crate) fn release(&self, label: &str) {
         self.act(Action::Release(label.to_owned()));
     }
 
-    /// Disarms all rules; what they hold goes on.
+    /// Disarms all rules, which releases the events that they hold.
     pub(crate) fn clear(&self) {
         self.fabric().disarm(|_| true).unwrap();
     }
@@ -337,7 +338,7 @@ impl Rig {
         labelled.collect()
     }
 
-    /// Waits until a rule was applied so many times.
+    /// Waits until a rule was applied `times` times.
     pub(crate) fn await_applied(&mut self, label: &str, times: u64) {
         let deadline = Instant::now() + PATIENCE;
         while self.armed(label).applied < times {
@@ -353,7 +354,7 @@ impl Rig {
         self.forget(at);
     }
 
-    /// Takes no more notice of an endpoint whose process was killed.
+    /// Ignores an endpoint whose process was killed from now on.
     pub(crate) fn forget(&mut self, at: EndpointIndex) {
         drop(self.players[at].take());
     }
@@ -395,7 +396,7 @@ impl Rig {
         }
     }
 
-    /// Starts an operation, with progress of everybody while resources are short. `seed` names the
+    /// Starts an operation; all endpoints make progress while resources are exhausted. `seed` names the
     /// message that must arrive.
     fn start(
         &mut self,
@@ -419,18 +420,18 @@ impl Rig {
         }
     }
 
-    /// Everybody makes progress for a moment.
+    /// All endpoints make progress for a moment.
     pub(crate) fn turn(&mut self) {
         let all: Vec<_> = (0..self.players.len()).collect();
         self.turn_of(&all);
     }
 
-    /// Some make progress for a moment.
+    /// Some endpoints make progress for a moment.
     pub(crate) fn turn_of(&mut self, only: &[EndpointIndex]) {
         for command in [Command::Progress {}, Command::Pause {}] {
             for at in only {
                 if self.players[*at].is_some() {
-                    // That a process has died is found by what it owes, or by who waits for it.
+                    // The death of a process shows in operations that never complete, or in `await_death`.
                     let _ = self.ask(*at, &command);
                 }
             }
@@ -438,7 +439,7 @@ impl Rig {
         }
     }
 
-    /// Progress until nothing more happens for a while.
+    /// Makes progress until nothing more happens for a while.
     pub(crate) fn settle(&mut self) {
         let mut quiet_since = Instant::now();
         while quiet_since.elapsed() < QUIET {
@@ -450,7 +451,7 @@ impl Rig {
         }
     }
 
-    /// Progress until these operations have completed; their reports.
+    /// Makes progress until these operations have completed; returns their reports.
     #[track_caller]
     pub(crate) fn wait(&mut self, tokens: &[Token]) -> Vec<Report> {
         let deadline = Instant::now() + PATIENCE;
@@ -469,7 +470,7 @@ impl Rig {
             .collect()
     }
 
-    /// As [`Rig::wait`], and all have to succeed.
+    /// As [`Rig::wait`]; all operations must succeed.
     #[track_caller]
     pub(crate) fn wait_ok(&mut self, tokens: &[Token]) -> Vec<Report> {
         let reports = self.wait(tokens);
@@ -484,29 +485,29 @@ impl Rig {
         self.reports.contains_key(&token)
     }
 
-    /// The error number that an operation failed with, 0 if it succeeded.
+    /// Waits for an operation; returns its error number, 0 if it succeeded.
     #[track_caller]
     pub(crate) fn code(&mut self, token: Token) -> i32 {
         self.failure(token).map_or(0, |failure| failure.code)
     }
 
-    /// Why an operation failed; `None` if it succeeded.
+    /// Waits for an operation; returns why it failed, `None` if it succeeded.
     #[track_caller]
     pub(crate) fn failure(&mut self, token: Token) -> Option<Failure> {
         self.wait(&[token]).remove(0).failure
     }
 
-    /// Which of these operations have completed.
+    /// Returns which of these operations have completed.
     pub(crate) fn done(&self, tokens: &[Token]) -> Vec<bool> {
         tokens.iter().map(|token| self.is_done(*token)).collect()
     }
 
-    /// The order in which operations completed.
+    /// The operations in the order of their completions.
     pub(crate) fn order(&self) -> &[Token] {
         &self.order
     }
 
-    /// Ends all processes in good order.
+    /// Ends all processes regularly.
     pub(crate) fn end(mut self) {
         for player in self.players.drain(..).flatten() {
             player.end().unwrap();
@@ -514,8 +515,8 @@ impl Rig {
     }
 }
 
-/// A test that ends in the middle leaves nothing behind: stock libfabric may wait for ever in
-/// `fi_close` for what a fault has taken from it.
+/// Kills the hosts of a failed test: stock libfabric's `fi_close` may wait forever for a completion that a rule
+/// withholds.
 impl Drop for Rig {
     fn drop(&mut self) {
         let Ok(fabric) = Fabric::open(&self.launcher.fabric) else {
@@ -523,7 +524,7 @@ impl Drop for Rig {
         };
         for (side, player) in self.sides.iter().zip(&self.players) {
             if player.is_some() {
-                // One that has ended meanwhile is no host of the fabric any more.
+                // A host that has ended meanwhile is no longer in the fabric.
                 let _ = fabric.act(Action::Kill(side.host.name.clone().into()));
             }
         }

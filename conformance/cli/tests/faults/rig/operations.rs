@@ -1,6 +1,6 @@
-//! Operations: what the endpoints are told to do.
+//! The operations of the endpoints.
 //!
-//! Whatever arrives is compared with what was sent: messages by their tag, regions by their owner.
+//! Arriving bytes are compared with the sent ones: messages by their tag, regions by their owner.
 
 use std::time::Instant;
 
@@ -30,7 +30,7 @@ fn tagged(tag: u64, length: usize) -> Payload {
     }
 }
 
-/// What a region starts with, and what is written to it.
+/// The seeds of a region's first contents, and of the bytes written to it.
 const BEFORE: u64 = 2_000_000;
 const WRITTEN: u64 = 2_000_001;
 
@@ -43,7 +43,7 @@ fn untagged(length: usize) -> Payload {
 }
 
 impl Rig {
-    /// As [`Rig::start`], and it has to be accepted.
+    /// As [`Rig::start`]; the operation must be accepted.
     #[track_caller]
     fn begin(&mut self, at: EndpointIndex, request: Request, seed: Option<u64>) -> Token {
         let started = self.start(at, request, seed);
@@ -85,7 +85,7 @@ impl Rig {
         sent.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// As [`Rig::tsend`]; the error if it is refused.
+    /// As [`Rig::tsend`]; returns the error if the operation is refused.
     pub(crate) fn try_tsend(
         &mut self,
         at: EndpointIndex,
@@ -131,7 +131,7 @@ impl Rig {
         region.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// As [`Rig::register`]; the error if it is refused.
+    /// As [`Rig::register`]; returns the error if the registration is refused.
     pub(crate) fn try_register(
         &mut self,
         at: EndpointIndex,
@@ -176,8 +176,8 @@ impl Rig {
         self.begin(at, request, None)
     }
 
-    /// Waits until the region has what [`Rig::write`] writes: the completion of a write does not say
-    /// that it has arrived.
+    /// Waits until the region holds the bytes of [`Rig::write`]: the completion of a write does not mean that
+    /// the bytes have arrived.
     #[track_caller]
     pub(crate) fn wait_written(&mut self, region: &Region) {
         let payload = Payload {
@@ -197,7 +197,7 @@ impl Rig {
         }
     }
 
-    /// Reads a whole region that nobody has written.
+    /// Reads a whole region that was never written.
     #[track_caller]
     pub(crate) fn read(&mut self, at: EndpointIndex, from: &Region) -> Token {
         let request = Request::Read {
