@@ -1,10 +1,10 @@
-//! Playing a scenario, step by step, whoever plays its endpoints.
+//! Playing a scenario step by step.
 //!
-//! A recording is a run in which all endpoints are live, each in a process ([`crate::conduct`]). A replay
-//! is one in which one endpoint is live and the others say what was recorded ([`crate::replay`]), or in
-//! which the engine stands in for them ([`crate::replay::live`]). Here is what they have in common: the
-//! order of the steps, what applications were told and what they saw, and whether that is what the
-//! scenario says. A [`Stage`] adds how an endpoint is reached and how long is waited.
+//! In a recording all endpoints are live, each in a process ([`crate::conduct`]). In a replay one endpoint is
+//! live, and the others send what was recorded ([`crate::replay`]) or are played by the engine
+//! ([`crate::replay::live`]). This module has the common part: the order of the steps, the requests to
+//! applications, and the comparison of what they saw with the scenario. A [`Stage`] adds how an endpoint is
+//! reached and how long to wait.
 
 use std::collections::HashMap;
 
@@ -13,43 +13,43 @@ use crate::operation::{EndpointIndex, Payload, Remote};
 use crate::scenario::{Action, Operation, Scenario};
 use crate::verify;
 
-/// What was asked of applications and what they saw.
+/// The requests to applications, and what the applications saw.
 #[derive(Clone, Debug)]
 pub struct Record<'s> {
     scenario: &'s Scenario,
     tokens: HashMap<&'s str, Token>,
-    /// Where the memory of `register` steps is.
+    /// The memory of `register` steps.
     regions: HashMap<&'s str, Remote>,
     reports: HashMap<Token, Report>,
-    /// Completion data that came with writes of peers, by the endpoint that it came to.
+    /// Completion data of peers' writes, by the target endpoint.
     written: HashMap<EndpointIndex, Vec<u64>>,
 }
 
-/// An operation that an endpoint is to start.
+/// An operation for an endpoint to start.
 #[derive(Clone, Debug)]
 pub struct Start<'s> {
-    /// Where.
+    /// The endpoint.
     pub at: EndpointIndex,
     /// The step's id.
     pub id: &'s str,
-    /// What reports will call the operation.
+    /// The operation's name in reports.
     pub token: Token,
     /// The operation.
     pub request: Request,
-    /// The message whose bytes it must deliver.
+    /// The seed of the message whose bytes it must deliver.
     pub seed: Option<u64>,
 }
 
 /// A comparison of registered memory with a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison<'s> {
-    /// Whose memory.
+    /// The owner of the memory.
     pub at: EndpointIndex,
     /// The `register` step's id.
     pub region: &'s str,
-    /// What that step's operation is called.
+    /// The name of this step's operation.
     pub token: Token,
-    /// Where in the memory.
+    /// The offset in the memory, in bytes.
     pub offset: usize,
     /// The message's id.
     pub message: &'s str,
@@ -58,7 +58,7 @@ pub struct Comparison<'s> {
 }
 
 impl<'s> Record<'s> {
-    /// Nothing has happened yet.
+    /// The record before the first step.
     pub fn new(scenario: &'s Scenario) -> Self {
         Record {
             scenario,
@@ -74,21 +74,20 @@ impl<'s> Record<'s> {
         self.scenario
     }
 
-    /// Notes where the memory of a `register` step is.
+    /// Notes the memory of a `register` step.
     pub fn registered(&mut self, id: &'s str, remote: Remote) {
         self.regions.insert(id, remote);
     }
 
-    /// Where the memory of a `register` step is.
+    /// Returns the memory of a `register` step.
     pub fn region(&self, id: &str) -> Option<Remote> {
         self.regions.get(id).copied()
     }
 
-    /// Takes what the application of endpoint `at` saw; returns what is wrong with it, if it can belong to
-    /// nothing.
+    /// Takes a report of endpoint `at`'s application; returns the problem if the report belongs to nothing.
     pub fn take(&mut self, at: EndpointIndex, report: Report) -> Option<String> {
         let Some(token) = report.token else {
-            // A peer wrote to its memory.
+            // A peer wrote to this endpoint's memory.
             return match report.data {
                 Some(data) => {
                     self.written.entry(at).or_default().push(data);
@@ -106,7 +105,7 @@ impl<'s> Record<'s> {
         earlier.map(|_| format!("`{id}` completed twice"))
     }
 
-    /// Whether an operation has completed, or never tells.
+    /// Returns whether an operation has completed or has no completion.
     pub fn is_done(&self, id: &str) -> bool {
         let completes = self
             .scenario
@@ -119,7 +118,7 @@ impl<'s> Record<'s> {
         !completes || report.is_some()
     }
 
-    /// How the operation's completion departs from what the scenario says, if it has completed.
+    /// Returns the differences between an operation's completion, if any, and the scenario.
     fn judge(&self, id: &str) -> Vec<String> {
         let report = self
             .tokens
@@ -130,7 +129,7 @@ impl<'s> Record<'s> {
         })
     }
 
-    /// How what peers wrote to memory of endpoint `at` departs from what the scenario says.
+    /// Returns the difference between the completion data of peers' writes to endpoint `at` and the scenario.
     fn judge_written(&self, at: EndpointIndex) -> Option<String> {
         let arrived = self.written.get(&at).map_or(&[][..], Vec::as_slice);
         verify::written(self.scenario, at, arrived)
@@ -145,8 +144,8 @@ impl<'s> Record<'s> {
     ) -> Start<'s> {
         let token = step as Token;
         self.tokens.insert(id, token);
-        // A scenario names only memory that an earlier step registered: nothing is nowhere unless
-        // registering failed, and then the run has said so.
+        // A scenario names only memory that an earlier step registered. If the registration failed, the run has
+        // already reported that.
         let nowhere = Remote { address: 0, key: 0 };
         let request = operation.with_remote(|place| {
             let region = self.region(&place.region).unwrap_or(nowhere);
@@ -180,31 +179,31 @@ impl<'s> Record<'s> {
     }
 }
 
-/// How the endpoints of a run are reached.
+/// The endpoints of a run.
 pub trait Stage<'s> {
-    /// Why a run does not go on.
+    /// Why a run stops.
     type Stop;
 
-    /// What has happened so far.
+    /// The record of the run.
     fn record(&mut self) -> &mut Record<'s>;
 
-    /// Whether an application plays the endpoint, so that there is something to see.
+    /// Returns whether an application plays the endpoint.
     fn is_live(&self, at: EndpointIndex) -> bool;
 
-    /// A step begins; the number of steps stands for the end.
+    /// Called when a step begins, and with the number of steps at the end.
     fn begin(&mut self, step: usize);
 
-    /// Starts an operation: where its memory is, if it registers some.
+    /// Starts an operation. Returns its memory, if it registers some.
     ///
     /// # Errors
-    /// The run does not go on.
+    /// The run stops.
     fn start(&mut self, step: usize, start: &Start<'s>) -> Result<Option<Remote>, Self::Stop>;
 
     /// Lets the named endpoints make progress, all if none is named, until the operations have
     /// completed.
     ///
     /// # Errors
-    /// The run does not go on.
+    /// The run stops.
     fn wait(
         &mut self,
         step: usize,
@@ -215,25 +214,25 @@ pub trait Stage<'s> {
     /// Lets the named endpoints make progress, all if none is named, until nothing more happens.
     ///
     /// # Errors
-    /// The run does not go on.
+    /// The run stops.
     fn settle(&mut self, step: usize, progress: &[EndpointIndex]) -> Result<(), Self::Stop>;
 
-    /// Compares memory; what differs is a [`Stage::problem`].
+    /// Compares memory; a difference is a [`Stage::problem`].
     ///
     /// # Errors
-    /// The run does not go on.
+    /// The run stops.
     fn compare(&mut self, comparison: Comparison<'s>) -> Result<(), Self::Stop>;
 
-    /// Something that an application saw and the scenario does not say.
+    /// Reports something that an application saw and the scenario does not expect.
     ///
     /// # Errors
-    /// The run does not go on.
+    /// The run stops.
     fn problem(&mut self, text: String) -> Result<(), Self::Stop>;
 
-    /// Whatever is to happen after the last step.
+    /// Called after the last step.
     ///
     /// # Errors
-    /// The run does not go on.
+    /// The run stops.
     fn end(&mut self) -> Result<(), Self::Stop>;
 }
 
@@ -290,7 +289,7 @@ pub fn play<'s, S: Stage<'s>>(stage: &mut S) -> Result<(), S::Stop> {
     Ok(())
 }
 
-/// What a comparison of memory says if it found a difference.
+/// The text about a difference that a comparison of memory found.
 pub fn differs(comparison: &Comparison<'_>, difference: impl std::fmt::Display) -> String {
     format!(
         "memory `{}` does not hold `{}`: {difference}",

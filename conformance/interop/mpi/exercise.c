@@ -127,7 +127,7 @@ static void ring(unsigned char *out, unsigned char *in)
     }
 }
 
-/* Small and large by turns: what the receiver takes last has arrived, or been announced, first. */
+/* Small and large in turn: the message that is received last arrived, or was announced, first. */
 static int mixed_size(int i)
 {
     static const int sizes[] = {16, 200000, 3000, 0, 70000, 9000, 1, 40000};
@@ -165,8 +165,8 @@ static void out_of_order(unsigned char *out, unsigned char *in)
 }
 
 /*
- * Rank 0 takes from anybody with any tag; messages of one sender stay in order. It may look at what
- * there is first: with a probe that binds the message, or one that only tells.
+ * Rank 0 receives from any source with any tag; messages of one sender stay in order. It may probe first:
+ * with a probe that binds the message, or with one that does not.
  */
 static void from_anybody(unsigned char *out, unsigned char *in, int probing)
 {
@@ -206,7 +206,7 @@ static void from_anybody(unsigned char *out, unsigned char *in, int probing)
     free(taken);
 }
 
-/* Rank 0 takes small messages from anybody that have been there before it asks. */
+/* Rank 0 receives small messages from any source that arrived before the receive. */
 static void from_anybody_early(unsigned char *out, unsigned char *in)
 {
     enum { EACH = 4, BYTES = 100 };
@@ -224,7 +224,7 @@ static void from_anybody_early(unsigned char *out, unsigned char *in)
     }
 }
 
-/* Everybody to everybody at once, completed in whatever order they come. */
+/* All ranks to all ranks at once, completed in any order. */
 static void crossing(void)
 {
     int total = 2 * size * 4;
@@ -255,7 +255,7 @@ static void crossing(void)
     free(requests);
 }
 
-/* A column of a matrix: what is sent and received has gaps. */
+/* A column of a matrix: the sent and received data has gaps. */
 static void strided(void)
 {
     enum { ROWS = 30000, WIDTH = 3 };
@@ -597,7 +597,7 @@ static void windows(void)
     }
 }
 
-/* Messages back and forth between neighbours for a while: a job that somebody can kill. */
+/* Messages between neighbours for a while: a job for the tests that kill a rank. */
 static void pingpong(double seconds)
 {
     unsigned char *data = allocate(200000);
@@ -622,7 +622,7 @@ static void pingpong(double seconds)
     free(data);
 }
 
-/* Runs a part if it is asked for, and tells that every rank came through. */
+/* Runs a part if it is asked for, and reports that every rank passed. */
 static void run(int asked, const char *name, void (*part)(void))
 {
     double start = MPI_Wtime();

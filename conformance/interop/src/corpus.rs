@@ -9,7 +9,7 @@ use efa_conformance::suite::json::Report;
 const GROUP: &str = "corpus";
 const LIMIT: Duration = Duration::from_secs(1200);
 
-/// Traces at once. They wait for timers of stock libfabric more than they compute.
+/// The number of traces at once. They mostly wait for timers of stock libfabric.
 const JOBS: &str = "4";
 
 pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
@@ -20,12 +20,12 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
     Ok([V1_11, V1_17, V2_1, V2_5].map(cell).into())
 }
 
-/// Puts a release under test, as a user of the suite does.
+/// Puts a release under test by the command line of the suite.
 fn judge(bench: &Bench, release: Release) -> CellResult {
     let userland = release.userland(bench)?;
     let library = release.library(userland.as_ref());
     let conformance = &bench.launcher().efa_conformance;
-    // Another release of Debian has its own dynamic linker, which its `run` starts.
+    // Software of another Debian release needs its own dynamic linker, which its `run` starts.
     let runner = userland.map(|userland| format!("{} ", userland.runner().display()));
     let dut = format!(
         "exec:{}{} drive libfabric --libfabric {}",
@@ -56,12 +56,12 @@ fn judge(bench: &Bench, release: Release) -> CellResult {
         &captures,
     ];
     let finished = bench.host("suite").start(&words)?.wait()?;
-    // Whatever ended it, the report says how far it came.
+    // The report has the results up to the end of the run, whatever ended it.
     let found = Report::read(json.as_ref());
     match found {
         Ok(report) if finished.status.success() => {
             let tested = &report.under_test;
-            // A test of another release than the cell's name says would be none.
+            // The cell must test the release in its name.
             if tested.version() != Some(release.version) {
                 return Err(Unmet::failed(format_args!("{tested} was under test")));
             }

@@ -208,7 +208,7 @@ pub struct Remote {
     pub key: u64,
 }
 
-/// What an atomic operation does, and whether it fetches.
+/// The change by an atomic operation, and whether it fetches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtomicAction {
     /// `fi_atomic`: changes the elements.
@@ -222,7 +222,7 @@ pub enum AtomicAction {
     CompareSwap(Payload),
 }
 
-/// How an element and its operand make the new element.
+/// The function of an element and its operand that gives the new element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtomicFunction {
     /// The wrapping sum.
@@ -234,7 +234,7 @@ pub enum AtomicFunction {
 }
 
 impl AtomicFunction {
-    /// What scenarios call them.
+    /// Their names in scenarios.
     pub const NAMES: [(&'static str, AtomicFunction); 3] = [
         ("sum", AtomicFunction::Sum),
         ("xor", AtomicFunction::Xor),
@@ -273,9 +273,9 @@ impl AtomicAction {
 /// Bytes made from a seed (see [`pattern`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Payload {
-    /// How many.
+    /// The number of bytes.
     pub length: usize,
-    /// Which.
+    /// The seed.
     pub seed: u64,
 }
 
@@ -286,7 +286,7 @@ impl Payload {
     }
 }
 
-/// Which tags a receive accepts.
+/// The tags that a receive accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TagMatch {
     /// The tag.
@@ -295,12 +295,12 @@ pub struct TagMatch {
     pub ignore: u64,
 }
 
-/// Which of libfabric's send calls is used.
+/// One of libfabric's send calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendMode {
-    /// `fi_send` and its relatives: the buffer is the library's until the completion.
+    /// `fi_send` and its relatives: the buffer belongs to the library until the completion.
     Normal,
-    /// `fi_inject` and its relatives: the bytes are copied, there is no completion.
+    /// `fi_inject` and its relatives: the bytes are copied, and no completion follows.
     Inject,
     /// `fi_sendmsg` with `FI_DELIVERY_COMPLETE`.
     DeliveryComplete,

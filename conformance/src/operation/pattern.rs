@@ -1,7 +1,7 @@
 //! The bytes of test messages.
 //!
-//! Every byte depends on the seed and on its position, so that a segment that lands in the wrong
-//! place, or comes from another message, is seen.
+//! Every byte depends on the seed and on its position, so that a segment in the wrong place or of another
+//! message is noticed.
 
 use std::fmt;
 
@@ -33,14 +33,14 @@ pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// The first byte of a message that is not what it should be.
+/// The first wrong byte of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Difference {
-    /// Where, from 0.
+    /// Its position, from 0.
     pub position: usize,
-    /// What is there.
+    /// Its value.
     pub actual: u8,
-    /// What should be.
+    /// The right value.
     pub expected: u8,
 }
 

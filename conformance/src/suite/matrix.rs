@@ -1,4 +1,4 @@
-//! What a corpus covers, as a page: packet types by release and by role.
+//! The page about the coverage of a corpus: packet types by release and by role.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ with them.
 This page is generated: `efa-conformance list traces --matrix > traces/README.md`.
 ";
 
-/// Why a type is in no trace, whatever the release.
+/// The reason why a type is in no trace of any release.
 fn why_nowhere(packet_type: PacketType) -> Option<&'static str> {
     use PacketType as T;
     match packet_type {
@@ -40,7 +40,7 @@ fn why_nowhere(packet_type: PacketType) -> Option<&'static str> {
     }
 }
 
-/// Why a release does not send a type that others send.
+/// The reason why a release does not send a type that others send.
 fn why_not(packet_type: PacketType, release: Version) -> Option<&'static str> {
     use PacketType as T;
     let old = Version {
