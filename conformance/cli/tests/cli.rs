@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use efa_conformance::trace::Capture;
 use efa_core::wire::fields::fields_of;
 use efa_emu::capture::Direction;
-use efa_testing::workspace::traces;
+use efa_testing::workspace::{emulator, traces};
 
 fn conformance(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_efa-conformance"))
@@ -153,12 +153,9 @@ fn a_changed_byte_in_the_file_fails_and_is_named() {
     }
 }
 
-/// A failure leaves a capture, names the statement in the reports, and says how to repeat it. Failures of one
-/// cause are one line at the end.
-#[test]
-fn a_failure_is_kept_grouped_and_repeatable() {
-    let (directory, path) = copy("eager-tagged");
-    let capture = Capture::load(&path).unwrap();
+/// Makes the tag of the recorded message another one.
+fn change_tag(path: &Path) {
+    let capture = Capture::load(path).unwrap();
     let place = capture
         .frames
         .iter()
@@ -167,9 +164,17 @@ fn a_failure_is_kept_grouped_and_repeatable() {
     let payload = &capture.frames[place].payload;
     let mut fields = fields_of(payload).unwrap();
     let tag = fields.find(|f| f.descriptor.name == "tag").unwrap().offset;
-    let mut bytes = std::fs::read(&path).unwrap();
-    bytes[packet_offsets(&path)[place] + tag] ^= 0x01;
-    std::fs::write(&path, bytes).unwrap();
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[packet_offsets(path)[place] + tag] ^= 0x01;
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// A failure leaves a capture, names the statement in the reports, and says how to repeat it. Failures of one
+/// cause are one line at the end.
+#[test]
+fn a_failure_is_kept_grouped_and_repeatable() {
+    let (directory, path) = copy("eager-tagged");
+    change_tag(&path);
     let file = |name: &str| directory.path().join(name);
     let output = conformance(&[
         "run",
@@ -217,6 +222,36 @@ fn a_failure_is_kept_grouped_and_repeatable() {
     );
     let junit = std::fs::read_to_string(file("junit.xml")).unwrap();
     assert!(junit.contains(r#"type="v4/3.2/table-3.3""#), "{junit}");
+}
+
+#[test]
+fn over_verbs_a_failure_is_kept_too() {
+    let (directory, path) = copy("eager-tagged");
+    change_tag(&path);
+    let kept = directory.path().join("kept");
+    let output = Command::new(emulator())
+        .args(["run", "--fabric"])
+        .arg(format!("kept-{}", std::process::id()))
+        .arg("--")
+        .arg(env!("CARGO_BIN_EXE_efa-conformance"))
+        .args(["run", "--backend", "hw", "--captures"])
+        .args([&kept, &path])
+        .output()
+        .unwrap();
+    let (status, printed) = outcome(&output);
+    assert_eq!(status, Some(1), "{printed}");
+    let kept = kept.join("eager-tagged-a.pcapng");
+    assert!(
+        printed.contains(&format!("captured in {}", kept.display())),
+        "{printed}"
+    );
+    let capture = Capture::load(&kept).unwrap();
+    assert!(
+        capture
+            .frames
+            .iter()
+            .any(|frame| frame.kind() == "EAGER_TAGRTM")
+    );
 }
 
 #[test]

@@ -68,8 +68,13 @@ pub trait Backend {
     /// nobody waits for.
     fn quiet_rounds(&self) -> u32;
 
-    /// The next replay is captured, if that is possible; [`Self::take_capture`] ends it.
+    /// The next replay is captured, if that costs next to nothing; [`Self::take_capture`] ends it.
     fn capture_next(&mut self) {}
+
+    /// The next replay is captured, if that is possible at all.
+    fn capture_next_at_any_cost(&mut self) {
+        self.capture_next();
+    }
 
     /// The capture of the last replay, as pcapng.
     fn take_capture(&mut self) -> Option<Vec<u8>> {

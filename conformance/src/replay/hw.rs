@@ -7,6 +7,7 @@ use efa_hw::{DeviceName, HwDevice, HwNic, NicConfig};
 use serde::{Deserialize, Serialize};
 
 use super::backend::{Backend, BackendError};
+use super::recording::Recording;
 use super::{Clock, Opener};
 use crate::application::RequestError;
 use crate::application::subject::Subject;
@@ -18,6 +19,8 @@ use crate::scenario::EndpointSpec;
 pub struct Hw {
     device: HwDevice,
     start: std::time::Instant,
+    captures_next: bool,
+    recording: Option<Recording>,
 }
 
 /// How long to sleep when nothing happens, and how often before giving up: two seconds in all.
@@ -38,6 +41,8 @@ impl Hw {
         Ok(Hw {
             device,
             start: std::time::Instant::now(),
+            captures_next: false,
+            recording: None,
         })
     }
 }
@@ -71,7 +76,12 @@ impl Backend for Hw {
         "hw"
     }
 
-    fn reset(&mut self) {}
+    fn reset(&mut self) {
+        self.recording = None;
+        if std::mem::take(&mut self.captures_next) {
+            self.recording = Recording::begin();
+        }
+    }
 
     fn open(&mut self, _endpoint: &EndpointSpec) -> Result<HwNic, BackendError> {
         self.device
@@ -95,5 +105,14 @@ impl Backend for Hw {
 
     fn quiet_rounds(&self) -> u32 {
         QUIET_ROUNDS
+    }
+
+    /// A process has to be started for it.
+    fn capture_next_at_any_cost(&mut self) {
+        self.captures_next = true;
+    }
+
+    fn take_capture(&mut self) -> Option<Vec<u8>> {
+        self.recording.take()?.end()
     }
 }

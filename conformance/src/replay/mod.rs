@@ -25,6 +25,7 @@ pub mod operations;
 pub mod peer;
 mod ranges;
 mod rdma;
+mod recording;
 mod release;
 mod requirements;
 pub mod script;

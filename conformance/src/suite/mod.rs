@@ -413,9 +413,16 @@ where
             remarks,
         }
     } else {
-        let capture = match (&options.captures, captured) {
-            (Some(directory), Some(capture)) => keep(&capture, trace, name, directory),
-            _ => None,
+        let capture = match &options.captures {
+            Some(directory) => {
+                if captured.is_none() {
+                    backend.capture_next_at_any_cost();
+                    replay(trace, role, Strictness::Fields, backend, opener)?;
+                    captured = backend.take_capture();
+                }
+                captured.and_then(|capture| keep(&capture, trace, name, directory))
+            }
+            None => None,
         };
         Outcome::Failed { findings, capture }
     };
