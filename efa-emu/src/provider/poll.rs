@@ -229,12 +229,7 @@ impl CompletionQueue {
         Some(self.current.insert(next))
     }
 
-    /// Ends a polling session (`ibv_end_poll`).
-    pub fn end_poll(&mut self) {
-        self.current = None;
-    }
-
-    /// The completion of the polling session; valid until the next one.
+    /// The completion of the polling session, also after its end: valid until the next session begins.
     #[inline]
     pub fn current(&self) -> Option<&Completion> {
         self.current.as_ref()

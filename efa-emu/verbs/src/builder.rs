@@ -82,7 +82,6 @@ unsafe fn step(pair: *mut ibv_qp_ex, step: impl FnOnce(&mut SendQueue, u64, c_ui
         // SAFETY: the program writes these fields between its calls, not during one.
         let (wr_id, flags) = unsafe { ((*pair).wr_id, (*pair).wr_flags) };
         step(&mut sender.queue, wr_id, flags);
-        guard.hold();
     }
 }
 
@@ -117,13 +116,14 @@ unsafe extern "C" fn wr_complete(pair: *mut ibv_qp_ex) -> c_int {
         return libc::EINVAL;
     };
     let Some(sender) = guard.as_mut() else {
+        guard.end();
         return libc::EINVAL;
     };
     let completed = sender.queue.complete();
     let result = completed
         .map_err(Errno::from)
         .and_then(|()| sender.doorbell_written(handle.qpn, &locking));
-    drop(guard);
+    guard.end();
     match result {
         Ok(()) => 0,
         Err(errno) => errno.number(),
@@ -138,10 +138,11 @@ unsafe extern "C" fn wr_abort(pair: *mut ibv_qp_ex) {
     // SAFETY: by contract.
     let handle = unsafe { QueuePair::from_pointer(pair.cast()) };
     let locking = Locking::new();
-    if let Some(mut guard) = handle.and_then(|handle| handle.queues.send.resume(&locking))
-        && let Some(sender) = guard.as_mut()
-    {
-        sender.queue.abort();
+    if let Some(mut guard) = handle.and_then(|handle| handle.queues.send.resume(&locking)) {
+        if let Some(sender) = guard.as_mut() {
+            sender.queue.abort();
+        }
+        guard.end();
     }
 }
 

@@ -173,19 +173,17 @@ unsafe extern "C" fn next_poll(queue: *mut ibv_cq_ex) -> c_int {
         return libc::EINVAL;
     };
     let (completions, mut owners) = polled.split(&locking);
-    let result = match completions.next_poll(&mut owners) {
+    match completions.next_poll(&mut owners) {
         Some(completion) => {
             // SAFETY: `guard` is the lock.
             unsafe { show(queue, completion) };
             0
         }
         None => libc::ENOENT,
-    };
-    guard.hold();
-    result
+    }
 }
 
-/// Ends the session.
+/// Ends the session. Its last completion can be read until the next one begins.
 ///
 /// # Safety
 /// As [`next_poll`].
@@ -197,27 +195,40 @@ unsafe extern "C" fn end_poll(queue: *mut ibv_cq_ex) {
     let locking = Locking::new();
     if let Some(mut guard) = cq.polled.resume(&locking) {
         if let Some(polled) = guard.as_mut() {
-            polled.completions.end_poll();
             cq.after_polling(polled);
         }
-        drop(guard);
+        guard.end();
         cq.catch_up();
     }
 }
 
-/// Reads something of the session's current completion; `absent` without a session.
+/// Reads something of the current completion: the session's, or, after it, its last one, as rdma-core leaves
+/// it readable. `absent` before the first.
 ///
 /// # Safety
 /// `queue` is null or a completion queue of this library, in a session of the caller if in any.
 #[inline]
 unsafe fn read<T>(queue: *mut ibv_cq_ex, absent: T, get: impl FnOnce(&Completion) -> T) -> T {
     // SAFETY: by contract.
-    let cq = unsafe { CompQueue::from_pointer(queue.cast()) };
+    let Some(cq) = (unsafe { CompQueue::from_pointer(queue.cast()) }) else {
+        return absent;
+    };
     // SAFETY: the session is the caller's by contract.
-    let polled = cq.and_then(|cq| unsafe { cq.polled.in_session() });
-    polled
-        .and_then(|polled| polled.as_ref()?.completions.current())
-        .map_or(absent, get)
+    match unsafe { cq.polled.in_session() } {
+        Some(polled) => current(polled).map_or(absent, get),
+        None => read_after_session(cq, absent, get),
+    }
+}
+
+fn current(polled: &Option<Polled>) -> Option<&Completion> {
+    polled.as_ref()?.completions.current()
+}
+
+#[cold]
+fn read_after_session<T>(cq: &CompQueue, absent: T, get: impl FnOnce(&Completion) -> T) -> T {
+    let locking = Locking::new();
+    let polled = cq.polled.lock(&locking);
+    current(&polled).map_or(absent, get)
 }
 
 /// Defines a reader of the current completion for the table of `ibv_cq_ex`.

@@ -61,14 +61,15 @@ impl<T> SpinCell<T> {
     /// Takes the lock if it is free.
     #[inline]
     pub(crate) fn try_lock<'a>(&'a self, locking: &'a Locking) -> Option<SpinGuard<'a, T>> {
-        self.take(FREE, locking)
+        self.take(FREE, FREE, locking)
     }
 
-    /// Continues the session that holds the lock; `None` if there is none. Which session that is,
-    /// only its owner knows: two threads that both believe it to be theirs take turns call by call.
+    /// Continues the session that holds the lock until [`SpinGuard::end`]; `None` if there is none. Which
+    /// session that is, only its owner knows: two threads that both believe it to be theirs take turns call
+    /// by call.
     #[inline]
     pub(crate) fn resume<'a>(&'a self, locking: &'a Locking) -> Option<SpinGuard<'a, T>> {
-        self.take(SESSION, locking)
+        self.take(SESSION, SESSION, locking)
     }
 
     /// The value, for a reader inside the session that holds the lock; `None` without a session.
@@ -104,8 +105,8 @@ impl<T> SpinCell<T> {
             if (own || gone)
                 && let Some(mut guard) = self.resume(locking)
             {
-                if own {
-                    guard.release_to = SESSION;
+                if !own {
+                    guard.release_to = FREE;
                 }
                 return guard;
             }
@@ -116,7 +117,8 @@ impl<T> SpinCell<T> {
     /// For the end of the object: nobody may be inside a call, and a session is abandoned.
     pub(crate) fn lock_or_break_session<'a>(&'a self, locking: &'a Locking) -> SpinGuard<'a, T> {
         loop {
-            if let Some(guard) = self.try_lock(locking).or_else(|| self.resume(locking)) {
+            if let Some(mut guard) = self.try_lock(locking).or_else(|| self.resume(locking)) {
+                guard.release_to = FREE;
                 return guard;
             }
             yield_now();
@@ -124,13 +126,13 @@ impl<T> SpinCell<T> {
     }
 
     #[inline]
-    fn take<'a>(&'a self, from: u32, _: &'a Locking) -> Option<SpinGuard<'a, T>> {
+    fn take<'a>(&'a self, from: u32, release_to: u32, _: &'a Locking) -> Option<SpinGuard<'a, T>> {
         self.state
             .compare_exchange(from, CALL, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
             .then(|| SpinGuard {
                 cell: self,
-                release_to: FREE,
+                release_to,
             })
     }
 }
@@ -146,12 +148,18 @@ pub(crate) struct SpinGuard<'a, T> {
 unsafe impl<T: Sync> Sync for SpinGuard<'_, T> {}
 
 impl<T> SpinGuard<'_, T> {
-    /// Ends the call, not the session: the lock stays held until a [`SpinCell::resume`] and the end
-    /// of its guard.
+    /// Makes the call the first of a session of this thread: the lock stays held until a
+    /// [`SpinCell::resume`] and [`SpinGuard::end`].
     #[inline]
     pub(crate) fn hold(mut self) {
         self.cell.owner.store(this_thread(), Ordering::Relaxed);
         self.release_to = SESSION;
+    }
+
+    /// Ends the session with the call.
+    #[inline]
+    pub(crate) fn end(mut self) {
+        self.release_to = FREE;
     }
 }
 
@@ -227,7 +235,7 @@ mod tests {
         std::thread::sleep(std::time::Duration::from_millis(20));
         *cell.lock_beside_session(&locking, false) += 1;
         assert!(!waiting.is_finished());
-        drop(cell.resume(&locking).unwrap());
+        cell.resume(&locking).unwrap().end();
         assert_eq!(waiting.join().unwrap(), 2);
         assert_eq!(*cell.try_lock(&locking).unwrap(), 12);
     }
@@ -254,8 +262,9 @@ mod tests {
         let mut guard = cell.resume(&locking).unwrap();
         assert!(cell.resume(&locking).is_none(), "its call is running");
         *guard += 1;
-        guard.hold();
-        drop(cell.resume(&locking).unwrap());
+        drop(guard);
+        assert!(cell.try_lock(&locking).is_none(), "the session goes on");
+        cell.resume(&locking).unwrap().end();
         assert_eq!(*cell.try_lock(&locking).unwrap(), 2);
         cell.lock(&locking).hold();
         drop(cell.lock_or_break_session(&locking));

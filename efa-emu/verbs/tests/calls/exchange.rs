@@ -296,24 +296,32 @@ impl Session {
 
     fn seen(&self) -> (u64, c_int, c_int, u32) {
         // SAFETY: a live queue in this session.
-        unsafe {
-            let queue = self.queue;
-            let (opcode, length) = (
-                (*queue).read_opcode.unwrap(),
-                (*queue).read_byte_len.unwrap(),
-            );
-            (
-                (*queue).wr_id,
-                (*queue).status,
-                opcode(queue),
-                length(queue),
-            )
-        }
+        unsafe { shown(self.queue) }
     }
 
     fn vendor_error(&self) -> u32 {
         // SAFETY: as above.
         unsafe { (*self.queue).read_vendor_err.unwrap()(self.queue) }
+    }
+}
+
+/// The request, status, opcode and length of the completion that a queue shows.
+///
+/// # Safety
+/// The queue is live, and no other thread uses it.
+unsafe fn shown(queue: *mut ibv_cq_ex) -> (u64, c_int, c_int, u32) {
+    // SAFETY: by contract.
+    unsafe {
+        let (opcode, length) = (
+            (*queue).read_opcode.unwrap(),
+            (*queue).read_byte_len.unwrap(),
+        );
+        (
+            (*queue).wr_id,
+            (*queue).status,
+            opcode(queue),
+            length(queue),
+        )
     }
 }
 
@@ -438,6 +446,13 @@ fn rdma_by_builders_and_extended_polling() {
                     assert!(!(*efa).wc_is_unsolicited.unwrap()(efa));
                 }
             }
+            // The last completion can be read after its session, and the queue is free for the next.
+            assert_eq!(Some(&shown(queue)), seen.last());
+            assert_eq!(
+                (*queue).start_poll.unwrap()(queue, null_mut()),
+                ENOENT,
+                "nothing more"
+            );
             seen.sort();
             assert_eq!(
                 seen,
