@@ -142,11 +142,11 @@ fn a_message_makes_no_system_call() {
     let calls = calls_of_blocks(&trace);
     assert_eq!(calls.len(), BLOCKS + 1, "{calls:?}");
     assert_eq!(calls[BLOCKS], 1, "the count counts");
-    // A thread that is not scheduled for a while has its device served by the device's own thread,
-    // and meets it at the lock. That happens on a busy machine, and to few blocks.
-    let silent = calls[..BLOCKS].iter().filter(|calls| **calls == 0).count();
+    // A thread that is not scheduled for a while has its device served by the device's own thread, and meets
+    // that thread at the lock: the busier the machine, the more blocks have a call. A device that needs a
+    // call for some messages leaves no block without one.
     assert!(
-        silent > BLOCKS / 2,
+        calls[..BLOCKS].contains(&0),
         "system calls in blocks of {BLOCK} messages: {calls:?}"
     );
 }
