@@ -1,14 +1,16 @@
 //! The shape of the code: between the folders of a package, imports run one way.
 //!
 //! A folder is a part of the program. Two folders that import each other would be one part with two names.
-//! Within a folder files may import each other, and a folder's `mod.rs` may import its contents.
+//! The same holds for a folder and the files beside it, which count as one part (`a/*` are the files of the
+//! folder `a`). Within a folder files may import each other. A re-export is no import: an item that is
+//! imported by way of it is looked up where it is defined.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use syn::visit::{self, Visit};
-use syn::{Attribute, Item, UseTree};
+use syn::{Attribute, Ident, Item, UseTree, Visibility};
 
 const PACKAGES: [&str; 7] = [
     "efa-core",
@@ -20,17 +22,52 @@ const PACKAGES: [&str; 7] = [
     "conformance/interop",
 ];
 
+/// Circles that are known: each is one part, of which a folder holds pieces. `a/*` are the files of the
+/// folder `a`.
+const KNOWN: [(&str, &[&str]); 4] = [
+    // The formats are declared with the codec, which makes the packet of them.
+    (
+        "efa-core",
+        &["wire/*", "wire/declare", "wire/fields", "wire/formats"],
+    ),
+    // Pieces of the device's `impl`.
+    ("efa-emu", &["device/*", "device/initiator", "device/queue"]),
+    // The halves of a link, and the process that has both.
+    (
+        "efa-emu",
+        &[
+            "transport/*",
+            "transport/inbound",
+            "transport/outbound",
+            "transport/staged",
+        ],
+    ),
+    // Groups of cells, and what runs them.
+    (
+        "conformance/interop",
+        &["*", "exchange", "libfabric", "mpi"],
+    ),
+];
+
 /// A module's path below the crate's root.
 type Module = Vec<String>;
 
 #[test]
 fn no_circle_of_imports_between_folders() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let known = |(package, circle): (&str, &[&str])| {
+        let folders = circle.iter().map(|folder| folder.to_string());
+        (package.to_owned(), folders.collect::<BTreeSet<_>>())
+    };
+    let mut known: BTreeSet<_> = KNOWN.into_iter().map(known).collect();
     let mut circles = Vec::new();
     for package in PACKAGES {
         let source = root.join(package).join("src");
         let arrows = arrows(&source);
         for circle in circles_of(&arrows) {
+            if known.remove(&(package.to_owned(), circle.clone())) {
+                continue;
+            }
             let mut text = format!("{package}:");
             for ((from, to), example) in &arrows {
                 if circle.contains(from) && circle.contains(to) {
@@ -41,6 +78,18 @@ fn no_circle_of_imports_between_folders() {
         }
     }
     assert!(circles.is_empty(), "\n{}", circles.join("\n"));
+    assert!(known.is_empty(), "circles that are no more: {known:?}");
+}
+
+#[test]
+fn a_folder_and_the_files_beside_it_are_told_apart() {
+    let module = |path: &str| -> Module { path.split('/').map(str::to_owned).collect() };
+    let parting = |from, to| parting(&module(from), &module(to));
+    let arrow = |from: &str, to: &str| Some((from.to_owned(), to.to_owned()));
+    assert_eq!(parting("a/b", "a/b"), None);
+    assert_eq!(parting("a/b/c", "a/d"), arrow("a/b", "a/d"));
+    assert_eq!(parting("a/b/c", "a"), arrow("a/b", "a/*"));
+    assert_eq!(parting("a", "a/b/c"), arrow("a/*", "a/b"));
 }
 
 #[test]
@@ -53,8 +102,8 @@ fn circles_are_found() {
     assert_eq!(circles_of(&round), [expected]);
 }
 
-/// The imports between folders that do not contain each other, each with an example. Deep folders are
-/// compared where their paths part: `a/b/x` imports from `a/c/y` make an arrow from `a/b` to `a/c`.
+/// The imports between folders, each with an example. Deep folders are compared where their paths part:
+/// `a/b/x` imports from `a/c/y` make an arrow from `a/b` to `a/c`, and from `a/z` one to `a/*`.
 fn arrows(source: &Path) -> BTreeMap<(String, String), String> {
     let files = rust_files(source);
     let modules: BTreeMap<Module, &PathBuf> = files
@@ -62,15 +111,15 @@ fn arrows(source: &Path) -> BTreeMap<(String, String), String> {
         .map(|file| (module_of(source, file), file))
         .collect();
     assert!(modules.len() > 5, "{}: few sources", source.display());
+    let all_imports: BTreeMap<&Module, Imports> = modules
+        .iter()
+        .map(|(module, file)| (module, imports_of(file)))
+        .collect();
     let mut arrows = BTreeMap::new();
-    for (module, file) in &modules {
-        let text = fs::read_to_string(file).expect("sources are text");
-        let parsed =
-            syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        let mut imports = Imports::default();
-        imports.visit_file(&parsed);
-        for import in imports.paths {
-            let Some(target) = resolve(module, &import, &modules) else {
+    for (module, imports) in &all_imports {
+        let file = modules[*module];
+        for import in &imports.paths {
+            let Some(target) = definition(module, import, &modules, &all_imports) else {
                 continue;
             };
             let (from, to) = (folder(source, file), folder(source, modules[&target]));
@@ -83,6 +132,15 @@ fn arrows(source: &Path) -> BTreeMap<(String, String), String> {
         }
     }
     arrows
+}
+
+fn imports_of(file: &Path) -> Imports {
+    let text = fs::read_to_string(file).expect("sources are text");
+    let parsed =
+        syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let mut imports = Imports::default();
+    imports.visit_file(&parsed);
+    imports
 }
 
 fn rust_files(directory: &Path) -> Vec<PathBuf> {
@@ -130,21 +188,45 @@ fn folder(source: &Path, file: &Path) -> Module {
         .collect()
 }
 
-/// The two folders at which the paths part, if neither contains the other.
+/// The two folders at which the paths part; the files of a folder, if it contains the other one.
 fn parting(from: &Module, to: &Module) -> Option<(String, String)> {
     let common = from.iter().zip(to).take_while(|(a, b)| a == b).count();
-    if common == from.len() || common == to.len() {
-        return None;
-    }
-    Some((from[..=common].join("/"), to[..=common].join("/")))
+    let part = |path: &Module| match path.get(..=common) {
+        Some(part) => part.join("/"),
+        None => [path.as_slice(), &["*".to_owned()]].concat().join("/"),
+    };
+    (from != to).then(|| (part(from), part(to)))
 }
 
-/// The module in this crate that contains the item of an import in `module`.
+/// The module in this crate that has what an import of `module` names.
+fn definition(
+    module: &Module,
+    import: &[String],
+    modules: &BTreeMap<Module, &PathBuf>,
+    all_imports: &BTreeMap<&Module, Imports>,
+) -> Option<Module> {
+    let (mut place, mut path) = (module.clone(), import.to_vec());
+    // A name may be handed on several times.
+    for _ in 0..8 {
+        let (target, rest) = resolve(&place, &path, modules)?;
+        let handed_on = rest.first().and_then(|name| {
+            let imports = all_imports.get(&target)?;
+            imports.names.get(name).cloned()
+        });
+        match handed_on {
+            Some(further) => (place, path) = (target, further),
+            None => return (!target.is_empty() && target != *module).then_some(target),
+        }
+    }
+    panic!("{import:?} of {module:?} is handed on in a circle");
+}
+
+/// The module in this crate that an import of `module` goes to, and what it names there.
 fn resolve(
     module: &Module,
     import: &[String],
     modules: &BTreeMap<Module, &PathBuf>,
-) -> Option<Module> {
+) -> Option<(Module, Vec<String>)> {
     let (first, mut rest) = import.split_first()?;
     let mut target = match first.as_str() {
         "crate" => Module::new(),
@@ -165,16 +247,23 @@ fn resolve(
         }
     };
     target.extend(rest.iter().cloned());
+    let mut names = Vec::new();
     while !modules.contains_key(&target) {
-        target.pop()?;
+        names.insert(0, target.pop()?);
     }
-    (!target.is_empty() && target != *module).then_some(target)
+    Some((target, names))
 }
 
 /// The paths in a file outside of tests.
 #[derive(Default)]
 struct Imports {
     paths: BTreeSet<Vec<String>>,
+    /// What is in scope by way of `use`, for others as well: the paths by the names.
+    names: BTreeMap<String, Vec<String>>,
+    /// In an item that others see, which hands on what it names.
+    hands_on: bool,
+    /// In a module that has no file of its own: its names are not the file's.
+    is_inner: bool,
 }
 
 impl Imports {
@@ -190,18 +279,26 @@ impl Imports {
                     self.add_tree(tree, path);
                 }
             }
-            UseTree::Name(name) => self.add_leaf(&name.ident.to_string(), path),
-            UseTree::Rename(name) => self.add_leaf(&name.ident.to_string(), path),
+            UseTree::Name(name) => self.add_leaf(&name.ident, &name.ident, path),
+            UseTree::Rename(name) => self.add_leaf(&name.ident, &name.rename, path),
+            UseTree::Glob(_) if self.hands_on => {}
             UseTree::Glob(_) => {
                 self.paths.insert(path.clone());
             }
         }
     }
 
-    fn add_leaf(&mut self, name: &str, path: &[String]) {
+    fn add_leaf(&mut self, name: &Ident, known_as: &Ident, path: &[String]) {
         let mut path = path.to_vec();
-        path.push(name.to_owned());
-        self.paths.insert(path);
+        if name != "self" {
+            path.push(name.to_string());
+        }
+        if !self.is_inner {
+            self.names.insert(known_as.to_string(), path.clone());
+        }
+        if !self.hands_on {
+            self.paths.insert(path);
+        }
     }
 }
 
@@ -227,9 +324,13 @@ impl<'ast> Visit<'ast> for Imports {
             return;
         }
         if let Item::Use(import) = item {
+            self.hands_on = !matches!(import.vis, Visibility::Inherited);
             self.add_tree(&import.tree, &mut Vec::new());
         }
+        let is_inner = self.is_inner;
+        self.is_inner |= matches!(item, Item::Mod(_));
         visit::visit_item(self, item);
+        self.is_inner = is_inner;
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {

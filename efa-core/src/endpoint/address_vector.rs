@@ -26,8 +26,9 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// The device's address book is full.
     pub fn insert_address(&mut self, address: RawAddress) -> Result<PeerId, EndpointError> {
-        let nic = self.posting.nic_mut();
-        self.peers
+        let nic = self.channel.posting.nic_mut();
+        self.channel
+            .peers
             .addresses_mut()
             .insert_explicit(&mut **nic, address)
     }
@@ -35,15 +36,7 @@ impl<N: Nic> Endpoint<N> {
     /// Ends everything that depends on a peer, which is about to leave the address vector.
     pub(crate) fn leave_peer(&mut self, peer: PeerId) {
         self.end_operations_with(peer, Failure::CANCELED);
-        self.forget_conversation(peer);
-    }
-
-    /// Forgets what is kept about a peer. Packets to it that wait to be sent again are queued, to be
-    /// given up; the others end with their completions.
-    pub(crate) fn forget_conversation(&mut self, peer: PeerId) {
-        if let Some(mut state) = self.peers.forget(peer) {
-            self.posting.forget_backoff(&mut state.backoff);
-        }
+        self.channel.forget_conversation(peer);
     }
 
     /// Takes an address out of the address vector.
@@ -51,12 +44,12 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// The peer is not in the address vector.
     pub(crate) fn drop_address(&mut self, peer: PeerId) -> Result<(), EndpointError> {
-        if !self.peers.contains(peer) {
+        if !self.channel.peers.contains(peer) {
             return Err(EndpointError::UnknownPeer(peer));
         }
         self.leave_peer(peer);
-        if let Some(ahn) = self.peers.addresses_mut().remove(peer) {
-            self.posting.nic_mut().destroy_address_handle(ahn)?;
+        if let Some(ahn) = self.channel.peers.addresses_mut().remove(peer) {
+            self.channel.posting.nic_mut().destroy_address_handle(ahn)?;
         }
         self.do_pending_work();
         Ok(())
@@ -64,36 +57,36 @@ impl<N: Nic> Endpoint<N> {
 
     /// The address of a peer.
     pub fn lookup_address(&self, peer: PeerId) -> Option<RawAddress> {
-        self.peers.address(peer)
+        self.channel.peers.address(peer)
     }
 
     /// The peer with an address, whether it was inserted or introduced itself.
     pub fn find_address(&self, address: &RawAddress) -> Option<PeerId> {
-        self.peers.find(address)
+        self.channel.peers.find(address)
     }
 
     /// Ends everything that depends on a peer.
     pub(crate) fn end_operations_with(&mut self, peer: PeerId, failure: Failure) {
-        if let Some(state) = self.peers.state_mut(peer) {
+        if let Some(state) = self.channel.peers.state_mut(peer) {
             state.failure.get_or_insert(failure);
         }
         for id in self.sending.with_peer(peer) {
-            self.fail_outbound(id, failure);
+            self.send_side().fail_outbound(id, failure);
         }
         let inbound = self.receiving.transfers_with(peer);
         for id in inbound {
-            self.fail_inbound(id, failure);
+            self.receive_side().fail_inbound(id, failure);
         }
         for id in self.receiving.posted_for(peer) {
-            self.withdraw_posted(id, failure);
+            self.receive_side().withdraw_posted(id, failure);
         }
         for message in self.receiving.take_all_of(peer) {
-            self.drop_unexpected(peer, &message);
+            self.receive_side().drop_unexpected(peer, &message);
         }
         self.end_waiting(peer, failure);
-        if let Some(state) = self.peers.state_mut(peer) {
+        if let Some(state) = self.channel.peers.state_mut(peer) {
             for head in state.window.drain() {
-                self.drop_held(peer, head);
+                self.channel.drop_held(peer, head);
             }
         }
     }

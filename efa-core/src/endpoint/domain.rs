@@ -52,7 +52,7 @@ impl<D: nic::Domain> Shared<D> {
     /// Lends what is shared to an endpoint, or takes it back.
     fn exchange(&mut self, endpoint: &mut Endpoint<LentNic<D>>) {
         mem::swap(&mut self.nic, endpoint.nic_mut().loan_mut());
-        mem::swap(&mut self.addresses, endpoint.peers.addresses_mut());
+        mem::swap(&mut self.addresses, endpoint.channel.peers.addresses_mut());
         mem::swap(&mut self.exposed, &mut endpoint.one_sided.exposed);
     }
 }
@@ -264,10 +264,10 @@ impl<D: nic::Domain> Domain<D> {
             if self
                 .endpoints
                 .get_mut(id)
-                .is_some_and(|endpoint| endpoint.set_now(now))
+                .is_some_and(|endpoint| endpoint.channel.set_now(now))
                 && let Some(endpoint) = self.endpoint(id)
             {
-                endpoint.flush();
+                endpoint.channel.posting.flush();
             }
         }
         let mut taken = 0;
@@ -288,7 +288,10 @@ impl<D: nic::Domain> Domain<D> {
         self.batch = batch;
         for index in 0..self.order.len() {
             let id = self.order[index];
-            if self.endpoints.get(id).is_some_and(Endpoint::is_due)
+            if self
+                .endpoints
+                .get(id)
+                .is_some_and(|endpoint| endpoint.channel.is_due())
                 && let Some(endpoint) = self.endpoint(id)
             {
                 endpoint.finish_progress();
@@ -302,7 +305,9 @@ impl<D: nic::Domain> Domain<D> {
         let users = self.order.iter().filter_map(|id| self.endpoints.get(*id));
         let mut users = users.filter(|user| user.nic().queue_pair().completion_queue() == queue);
         users.try_fold(0, |limit: usize, user| {
-            user.has_room().then(|| limit.max(user.config().poll_batch))
+            user.channel
+                .has_room()
+                .then(|| limit.max(user.config().poll_batch))
         })
     }
 

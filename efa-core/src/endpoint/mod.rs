@@ -9,8 +9,9 @@
 //! # Map
 //!
 //! The endpoint is made of parts. Each is a folder that owns its state and decides: it returns what is to
-//! be done. `subprotocols` and the files beside the folders do it. Imports between the folders run one
-//! way (`conformance/tests/structure.rs`): a folder uses those above it in this list only.
+//! be done. `channel`, `subprotocols` and the files beside the folders do it. Imports run one way
+//! (`conformance/tests/structure.rs`): a folder uses those above it in this list only, and none uses the
+//! files.
 //!
 //! | folder or file | what it holds |
 //! |---|---|
@@ -19,13 +20,14 @@
 //! | `memory` | the application's memory in pieces, its registrations, and its way into and out of packets |
 //! | `quota` | how much is done for peers at a time, and which of their operations wait |
 //! | `peers` | the address vector, who sent a packet, the handshake with each peer |
-//! | `posting` | the device, what it has of ours, work that waits for room in it, back-off, packet buffers |
-//! | `receiving` | order, matching and assembly of messages; packets that wait; data on its way in |
+//! | `posting` | the device, what it has of ours, received packets that wait, work that waits for room in the device, back-off, packet buffers |
+//! | `receiving` | order, matching and assembly of messages; data on its way in |
 //! | `sending` | which subprotocol an operation uses, its packets, its end |
 //! | `one_sided` | memory that peers may access; the arithmetic of atomics |
-//! | `subprotocols` | what the parts do together for each kind of operation |
-//! | `conversation` | what each part keeps about one peer |
+//! | `channel` | what operations in both directions need: the conversation with each peer, posting packets to it, its share of the quota, what the application has yet to take |
+//! | `subprotocols` | what the parts do together for each kind of operation, on the side that data comes from (`SendSide`) and on the side that it goes to (`ReceiveSide`) |
 //! | `dispatch`, `sent` | what follows from a received packet, and from the end of a sent one |
+//! | `turns`, `requests`, `atomics` | messages and atomics in their order; requests of peers for memory; atomics |
 //! | `pending_work` | doing what waited |
 //! | `open`, `address_vector` | opening and closing; who is in the address vector, and the end of a peer |
 //! | `domain` | what several endpoints share, and the endpoints in it |
@@ -48,8 +50,9 @@
 
 mod address_vector;
 mod api;
+mod atomics;
 mod base;
-mod conversation;
+mod channel;
 mod dispatch;
 mod domain;
 mod memory;
@@ -60,9 +63,11 @@ mod pending_work;
 mod posting;
 mod quota;
 mod receiving;
+mod requests;
 mod sending;
 mod sent;
 mod subprotocols;
+mod turns;
 
 pub use api::completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event, PacketError};
 pub use api::config::EndpointConfig;
@@ -78,62 +83,39 @@ pub use domain::Domain;
 
 use crate::address::RawAddress;
 
-use crate::wire::{PacketType, ReqFlags};
-
 use crate::nic::{Access, Completion, Domain as _, Nic, PolledNic, Region, UserSlice};
 
-use conversation::Conversation;
-use posting::Posting;
-use quota::Quota;
-
-use api::reports::Reports;
+use channel::Channel;
 use one_sided::{OneSided, Withdrawn};
-use peers::Peers;
 use receiving::Receiving;
 use sending::Sending;
-use sending::choice::Local;
+use subprotocols::{ReceiveSide, SendSide};
 
 /// One RDM endpoint.
 pub struct Endpoint<N: Nic> {
-    posting: Posting<N>,
-    config: EndpointConfig,
-    address: RawAddress,
-    mtu: usize,
-    local: Local,
-
-    peers: Peers<Conversation>,
-    receiving: Receiving,
-
+    channel: Channel<N>,
     sending: Sending,
+    receiving: Receiving,
     one_sided: OneSided,
-    quota: Quota,
-
-    /// What the application has yet to take.
-    reports: Reports,
     /// Completions of the device, of one poll.
     batch: Vec<Completion>,
-    now: Instant,
 }
-
-/// What stock libfabric since 1.17 reserves for the header of a request, in bytes: that of a write in
-/// windows with all iovs, raw address and CQ data.
-const MAX_REQUEST_HEADER: usize = {
-    let flags = ReqFlags::RAW_ADDR_HDR.union(ReqFlags::CQ_DATA_HDR);
-    PacketType::LongctsRtw.header_len(flags.bits(), IOV_LIMIT)
-};
 
 impl<N: PolledNic> Endpoint<N> {
     /// Does whatever can be done at time `now`: takes completions from the device (one poll of
     /// [`EndpointConfig::poll_batch`]), handles packets, posts what waits, resends. Returns the
     /// number of device completions taken; if that is the whole batch, there may be more.
     pub fn progress(&mut self, now: Instant) -> usize {
-        if self.set_now(now) {
-            self.flush();
+        if self.channel.set_now(now) {
+            self.channel.posting.flush();
         }
         let mut taken = 0;
-        if self.has_room() {
+        if self.channel.has_room() {
             let mut batch = core::mem::take(&mut self.batch);
-            taken = self.posting.poll(&mut batch, self.config.poll_batch);
+            taken = self
+                .channel
+                .posting
+                .poll(&mut batch, self.channel.config.poll_batch);
             for completion in &batch {
                 self.on_completion(completion);
             }
@@ -150,7 +132,7 @@ impl<N: PolledNic> Endpoint<N> {
     /// # Errors
     /// The device refuses.
     pub fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, EndpointError> {
-        let nic = self.posting.nic_mut();
+        let nic = self.channel.posting.nic_mut();
         self.one_sided.exposed.register(&mut **nic, memory, access)
     }
 
@@ -163,60 +145,60 @@ impl<N: PolledNic> Endpoint<N> {
         if let Some(gone) = self.one_sided.exposed.withdraw(region) {
             self.end_accesses(&gone);
         }
-        Ok(self.posting.nic_mut().deregister(region)?)
+        Ok(self.channel.posting.nic_mut().deregister(region)?)
     }
 }
 
 impl<N: Nic> Endpoint<N> {
     /// The endpoint's raw address, for the address vectors of others.
     pub fn address(&self) -> RawAddress {
-        self.address
+        self.channel.address
     }
 
     /// The settings.
     pub fn config(&self) -> &EndpointConfig {
-        &self.config
+        &self.channel.config
     }
 
     /// The device.
     pub fn nic(&self) -> &N {
-        self.posting.nic()
+        self.channel.posting.nic()
     }
 
     /// The device, for registrations and for whatever moves a simulated one along. Posting or
     /// polling on it behind the endpoint's back loses packets.
     pub fn nic_mut(&mut self) -> &mut N {
-        self.posting.nic_mut()
+        self.channel.posting.nic_mut()
     }
 
     /// Most bytes that a send with [`OperationFlags::INJECT`] may have.
     pub fn inject_size(&self) -> usize {
-        self.mtu - MAX_REQUEST_HEADER
+        self.channel.inject_size()
     }
 
     /// Most bytes that an operand of an atomic may have.
     pub fn atomic_size(&self, kind: AtomicKind<'_>) -> usize {
-        self.max_atomic_size(kind)
+        self.channel.max_atomic_size(kind)
     }
 
     /// Counters of what happened so far.
     pub fn statistics(&self) -> &Statistics {
-        &self.reports.statistics
+        &self.channel.reports.statistics
     }
 
     /// What the endpoint holds now.
     pub fn usage(&self) -> Usage {
         Usage {
-            peers: self.peers.len(),
-            outbound: self.sending.len() + self.posting.one_packet_operations(),
+            peers: self.channel.peers.len(),
+            outbound: self.sending.len() + self.channel.posting.one_packet_operations(),
             inbound: self.receiving.len(),
             unexpected: self.receiving.unexpected_len(),
-            held_packets: self.receiving.held_len(),
-            packets: self.posting.len(),
+            held_packets: self.channel.posting.held_len(),
+            packets: self.channel.posting.len(),
             assemblies: self.receiving.assemblies_len(),
             claimed: self.receiving.claims_len(),
-            owed: self.quota.answers(),
-            waiting: self.quota.waiting(),
+            owed: self.channel.quota.answers(),
+            waiting: self.channel.quota.waiting(),
         }
     }
 
@@ -226,11 +208,11 @@ impl<N: Nic> Endpoint<N> {
     /// Nothing was sent and no completion follows; see [`EndpointError`].
     pub fn send(&mut self, args: SendArgs<'_>) -> Result<(), EndpointError> {
         if args.flags.contains(OperationFlags::MORE) {
-            self.posting.begin_batch();
+            self.channel.posting.begin_batch();
         }
-        let started = self.start_send(&args);
-        if self.posting.is_deferring() {
-            self.end_batch(args.flags);
+        let started = self.send_side().start_send(&args);
+        if self.channel.posting.is_deferring() {
+            self.channel.end_batch(args.flags);
         }
         started
     }
@@ -244,11 +226,11 @@ impl<N: Nic> Endpoint<N> {
     /// handshake has arrived.
     pub fn write(&mut self, args: WriteArgs<'_>) -> Result<(), EndpointError> {
         if args.flags.contains(OperationFlags::MORE) {
-            self.posting.begin_batch();
+            self.channel.posting.begin_batch();
         }
-        let started = self.start_write(&args);
-        if self.posting.is_deferring() {
-            self.end_batch(args.flags);
+        let started = self.send_side().start_write(&args);
+        if self.channel.posting.is_deferring() {
+            self.channel.end_batch(args.flags);
         }
         started
     }
@@ -259,11 +241,11 @@ impl<N: Nic> Endpoint<N> {
     /// As for [`Endpoint::write`].
     pub fn read(&mut self, args: ReadArgs<'_>) -> Result<(), EndpointError> {
         if args.flags.contains(OperationFlags::MORE) {
-            self.posting.begin_batch();
+            self.channel.posting.begin_batch();
         }
-        let started = self.start_read(&args);
-        if self.posting.is_deferring() {
-            self.end_batch(args.flags);
+        let started = self.receive_side().start_read(&args);
+        if self.channel.posting.is_deferring() {
+            self.channel.end_batch(args.flags);
         }
         started
     }
@@ -275,11 +257,11 @@ impl<N: Nic> Endpoint<N> {
     /// Nothing was sent and no completion follows; see [`EndpointError`].
     pub fn atomic(&mut self, args: AtomicArgs<'_>) -> Result<(), EndpointError> {
         if args.flags.contains(OperationFlags::MORE) {
-            self.posting.begin_batch();
+            self.channel.posting.begin_batch();
         }
         let started = self.start_atomic(&args);
-        if self.posting.is_deferring() {
-            self.end_batch(args.flags);
+        if self.channel.posting.is_deferring() {
+            self.channel.end_batch(args.flags);
         }
         started
     }
@@ -290,7 +272,7 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// Nothing was posted; see [`EndpointError`].
     pub fn recv(&mut self, args: RecvArgs<'_>) -> Result<ReceiveId, EndpointError> {
-        self.start_recv(&args)
+        self.receive_side().start_recv(&args)
     }
 
     /// Posts a buffer for several untagged messages.
@@ -298,13 +280,13 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// Nothing was posted; see [`EndpointError`].
     pub fn multi_recv(&mut self, args: MultiRecvArgs) -> Result<ReceiveId, EndpointError> {
-        self.start_multi_recv(&args)
+        self.receive_side().start_multi_recv(&args)
     }
 
     /// Looks at the first message that a receive of this kind would take, and leaves it there
     /// (`FI_PEEK`). `tag` is `None` for untagged messages.
     pub fn peek(&mut self, source: SourceFilter, tag: Option<TagFilter>) -> Option<MessageInfo> {
-        self.peek_message(source, tag)
+        self.receive_side().peek_message(source, tag)
     }
 
     /// As [`Endpoint::peek`], and reserves the message: no other receive takes it (`FI_PEEK` with
@@ -314,7 +296,7 @@ impl<N: Nic> Endpoint<N> {
         source: SourceFilter,
         tag: Option<TagFilter>,
     ) -> Option<(ClaimId, MessageInfo)> {
-        self.claim_message(source, tag)
+        self.receive_side().claim_message(source, tag)
     }
 
     /// Receives a claimed message (`FI_CLAIM`).
@@ -322,7 +304,7 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// The claim names no message, or there are too many operations.
     pub fn recv_claimed(&mut self, args: ClaimedRecvArgs<'_>) -> Result<ReceiveId, EndpointError> {
-        self.receive_claimed(&args)
+        self.receive_side().receive_claimed(&args)
     }
 
     /// Discards a claimed message (`FI_CLAIM` with `FI_DISCARD`); nothing is reported.
@@ -330,90 +312,74 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// As for [`Endpoint::recv_claimed`].
     pub fn discard(&mut self, claim: ClaimId) -> Result<(), EndpointError> {
-        self.discard_claimed(claim)
+        self.receive_side().discard_claimed(claim)
     }
 
     /// Cancels a receive that no message has matched yet; it completes with `FI_ECANCELED`.
     /// Returns whether there was such a receive.
     pub fn cancel(&mut self, receive: ReceiveId) -> bool {
-        self.cancel_receive(receive)
+        self.receive_side().cancel_receive(receive)
     }
 
     /// As [`Endpoint::cancel`], for the oldest receive posted with this context; linear in the
     /// number of posted receives.
     pub fn cancel_context(&mut self, context: u64) -> bool {
         let found = self.receiving.oldest_with_context(context);
-        found.is_some_and(|id| self.cancel_receive(id))
+        found.is_some_and(|id| self.receive_side().cancel_receive(id))
     }
 
     /// When `progress` has to be called even if the device stays silent.
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.posting.next_backoff_end()
+        self.channel.posting.next_backoff_end()
     }
 
     /// The next completion, in the order in which operations ended.
     pub fn poll_completion(&mut self) -> Option<Result<CompletionEntry, ErrorEntry>> {
-        self.reports.next_completion()
+        self.channel.reports.next_completion()
     }
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.reports.next_event()
+        self.channel.reports.next_event()
     }
 
     /// Whether there is work that needs `progress`: packets that the device has or that wait to be
     /// posted, those that the application does not know of (handshake, EOR, receipt, ...) included.
     /// An orderly end calls `progress` until this is false.
     pub fn has_packets_in_flight(&self) -> bool {
-        self.posting.is_busy()
+        self.channel.posting.is_busy() || !self.channel.given_up.is_empty()
     }
 
-    /// Notes the time. Returns whether there may be requests that the device was not told of.
     #[inline]
-    pub(crate) fn set_now(&mut self, now: Instant) -> bool {
-        self.now = now;
-        self.posting.is_deferring()
+    fn send_side(&mut self) -> SendSide<'_, N> {
+        SendSide {
+            channel: &mut self.channel,
+            sending: &mut self.sending,
+            exposed: &self.one_sided.exposed,
+        }
     }
 
-    /// Tells the device of all requests.
-    pub(crate) fn flush(&mut self) {
-        self.posting.flush();
-    }
-
-    /// Returns whether completions of the device may be taken.
     #[inline]
-    pub(crate) fn has_room(&self) -> bool {
-        self.reports.completions_len() < self.config.completion_queue
-    }
-
-    /// Returns whether [`Endpoint::finish_progress`] has something to do.
-    pub(crate) fn is_due(&self) -> bool {
-        self.posting.is_due(self.now)
+    fn receive_side(&mut self) -> ReceiveSide<'_, N> {
+        ReceiveSide {
+            channel: &mut self.channel,
+            receiving: &mut self.receiving,
+            exposed: &self.one_sided.exposed,
+        }
     }
 
     /// Posts what waits, as far as the device has room.
     #[inline]
     pub(crate) fn finish_progress(&mut self) {
-        self.end_backoffs();
+        self.channel.end_backoffs();
         self.do_pending_work();
-        self.post_receives();
-    }
-
-    /// Ends an operation of the application: unless more are announced, the device is told of
-    /// everything, also if this operation posted nothing.
-    #[cold]
-    fn end_batch(&mut self, flags: OperationFlags) {
-        if flags.contains(OperationFlags::MORE) {
-            self.posting.end_batch();
-        } else {
-            self.posting.flush();
-        }
+        self.channel.post_receives();
     }
 
     /// Ends what peers are doing with a region that they may not use any more: its memory may be
     /// another's as soon as it is deregistered.
     pub(crate) fn end_accesses(&mut self, gone: &Withdrawn) {
-        if self.quota.pending() == 0 {
+        if self.channel.quota.pending() == 0 {
             return;
         }
         let exposed = &self.one_sided.exposed;
@@ -425,23 +391,10 @@ impl<N: Nic> Endpoint<N> {
             .peers_reads(|source| exposed.loses(gone, source, Access::REMOTE_READ));
         let failure = Failure::new(Errno::EINVAL, ProviderError::RmaAddress);
         for id in writes {
-            self.fail_inbound(id, failure);
+            self.receive_side().fail_inbound(id, failure);
         }
         for id in reads {
-            self.fail_outbound(id, failure);
+            self.send_side().fail_outbound(id, failure);
         }
-    }
-
-    /// Checks that so much data may be injected.
-    fn check_inject(&self, inject: bool, length: u64) -> Result<(), EndpointError> {
-        let limit = self.inject_size() as u64;
-        if inject && length > limit {
-            return Err(EndpointError::OutOfRange {
-                what: "length of injected data",
-                value: length,
-                limit,
-            });
-        }
-        Ok(())
     }
 }

@@ -3,12 +3,14 @@
 use crate::nic::{DeviceCaps, Domain, Nic, NicAttributes, PolledNic, QueuePair};
 use crate::wire::MsgId;
 
+use crate::endpoint::Endpoint;
 use crate::endpoint::api::config::EndpointConfig;
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::reports::Reports;
 use crate::endpoint::api::time::Instant;
 use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::{Id, PeerId, ReceiveId};
+use crate::endpoint::channel::{Channel, MAX_REQUEST_HEADER};
 use crate::endpoint::one_sided::OneSided;
 use crate::endpoint::peers::Peers;
 use crate::endpoint::posting::Posting;
@@ -16,7 +18,6 @@ use crate::endpoint::quota::Quota;
 use crate::endpoint::receiving::Receiving;
 use crate::endpoint::sending::choice::Local;
 use crate::endpoint::sending::{Limits, Sending};
-use crate::endpoint::{Endpoint, MAX_REQUEST_HEADER};
 
 impl<N: PolledNic> Endpoint<N> {
     /// Opens an endpoint on a queue pair and posts its receive buffers.
@@ -32,12 +33,17 @@ impl<N: PolledNic> Endpoint<N> {
     /// end without a completion; the device still owns the memory and the buffers of what it has
     /// not completed.
     pub fn close(mut self) -> N {
-        for ahn in self.peers.ids().filter_map(|peer| self.peers.ahn(peer)) {
+        for ahn in self
+            .channel
+            .peers
+            .ids()
+            .filter_map(|peer| self.channel.peers.ahn(peer))
+        {
             // The queue pair is about to go; an error has no one to be told to.
-            let _ = self.posting.nic_mut().destroy_address_handle(ahn);
+            let _ = self.channel.posting.nic_mut().destroy_address_handle(ahn);
         }
         self.deregister_all_own();
-        self.posting.into_nic()
+        self.channel.posting.into_nic()
     }
 }
 
@@ -102,57 +108,55 @@ impl<N: Nic> Endpoint<N> {
         };
         let address = nic.local_address();
         let mixer = Mixer::new(config.seed ^ u64::from(address.qkey.0));
-        let mut endpoint = Endpoint {
-            address,
+        let limits = Limits {
             mtu,
-            local,
-            peers: Peers::new(mixer, MsgId(config.first_msg_id)),
-            receiving: Receiving::new(&config, mixer, wanted_receives),
-            sending: Sending::new(
-                config.max_operations,
-                Limits {
-                    mtu,
-                    credits: config.cts_window_packets,
-                },
-            ),
-            one_sided: OneSided::default(),
-            quota: Quota::new(config.peer_operations, config.remote_operations),
-            reports: Reports::new(config.max_events),
-            batch: Vec::with_capacity(config.poll_batch),
-            now: Instant::START,
-            posting: Posting::new(nic, &config, wanted_receives),
-            config,
+            credits: config.cts_window_packets,
         };
-        endpoint.post_receives();
+        let mut endpoint = Endpoint {
+            receiving: Receiving::new(&config, mixer),
+            sending: Sending::new(config.max_operations, limits),
+            one_sided: OneSided::default(),
+            batch: Vec::with_capacity(config.poll_batch),
+            channel: Channel {
+                address,
+                mtu,
+                local,
+                peers: Peers::new(mixer, MsgId(config.first_msg_id)),
+                given_up: Vec::new(),
+                quota: Quota::new(config.peer_operations, config.remote_operations),
+                reports: Reports::new(config.max_events),
+                now: Instant::START,
+                posting: Posting::new(nic, &config, wanted_receives),
+                config,
+            },
+        };
+        endpoint.channel.post_receives();
         endpoint
     }
 
     /// Gives back what the endpoint has of a domain that goes on without it: registrations and packet
     /// buffers.
     pub(crate) fn leave_domain(&mut self) {
-        let peers: Vec<PeerId> = self.peers.ids().collect();
+        let peers: Vec<PeerId> = self.channel.peers.ids().collect();
         for peer in peers {
-            self.forget_conversation(peer);
+            self.channel.forget_conversation(peer);
         }
         self.deregister_all_own();
-        self.posting.release_buffers();
-        for buffer in self.receiving.held_buffers() {
-            self.posting.nic_mut().release_buffer(buffer);
-        }
+        self.channel.posting.release_buffers();
     }
 
     /// The device, of an endpoint that is closed.
     pub(crate) fn into_nic(self) -> N {
-        self.posting.into_nic()
+        self.channel.posting.into_nic()
     }
 
     /// Ends the registrations that the engine made for operations.
     fn deregister_all_own(&mut self) {
         for own_regions in self.sending.take_registrations() {
-            self.deregister_own(own_regions);
+            self.channel.deregister_own(own_regions);
         }
         for own_regions in self.receiving.take_registrations() {
-            self.deregister_own(own_regions);
+            self.channel.deregister_own(own_regions);
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Doing the work that waited for room in the device or for the end of a back-off.
 
 use crate::endpoint::Endpoint;
-use crate::endpoint::api::completion::Event;
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::posting::Work;
@@ -20,25 +19,33 @@ enum Outcome {
 impl<N: Nic> Endpoint<N> {
     /// Does what waits, as far as the device has room.
     pub(crate) fn do_pending_work(&mut self) {
-        while let Some(work) = self.posting.next_work() {
+        self.end_given_up();
+        while let Some(work) = self.channel.posting.next_work() {
             if let Some(peer) = self.peer_of(work)
-                && let Some(state) = self.peers.state_mut(peer)
+                && let Some(state) = self.channel.peers.state_mut(peer)
                 && state.backoff.is_active()
             {
-                if let Some(buffer) = self.posting.park(&mut state.backoff, work) {
-                    self.recycle(buffer);
-                }
+                self.channel.posting.park(&mut state.backoff, work);
                 continue;
             }
             match self.do_work(work) {
                 Outcome::Done => {
                     if let Some(peer) = work.answers() {
-                        self.end_answer(peer);
+                        self.channel.quota.end_answer(peer);
                     }
+                    self.end_given_up();
                 }
-                Outcome::Again => self.posting.queue(work),
-                Outcome::Blocked => return self.posting.put_back(work),
+                Outcome::Again => self.channel.posting.queue(work),
+                Outcome::Blocked => return self.channel.posting.put_back(work),
             }
+        }
+    }
+
+    /// Ends what there is with peers that were given up.
+    #[inline]
+    pub(crate) fn end_given_up(&mut self) {
+        while let Some((peer, failure)) = self.channel.next_given_up() {
+            self.end_operations_with(peer, failure);
         }
     }
 
@@ -51,24 +58,24 @@ impl<N: Nic> Endpoint<N> {
             | Work::Eor { peer, .. }
             | Work::AtomicResponse { peer, .. } => Some(peer),
             Work::Admission => None,
-            Work::Resend(id) => self.posting.peer(id),
+            Work::Resend(id) => self.channel.posting.peer(id),
             Work::Outbound(id) => self.sending.peer(id),
             Work::Inbound(id) => self.receiving.peer(id),
         }
     }
 
     fn do_work(&mut self, work: Work) -> Outcome {
-        let connid = Some(self.address.qkey.into());
+        let connid = Some(self.channel.address.qkey.into());
         let more = match work {
             Work::Admission => {
                 self.admit_waiting();
                 Ok(false)
             }
-            Work::Handshake(peer) => self.send_handshake(peer).map(|()| false),
-            Work::Fill(peer) => self.fill_gaps(peer).map(|()| false),
+            Work::Handshake(peer) => self.channel.send_handshake(peer).map(|()| false),
+            Work::Fill(peer) => self.channel.fill_gaps(peer).map(|()| false),
             Work::Resend(id) => self.resend(id).map(|()| false),
-            Work::Outbound(id) => self.send_stream(id),
-            Work::Inbound(id) => self.serve_inbound(id),
+            Work::Outbound(id) => self.send_side().send_stream(id),
+            Work::Inbound(id) => self.receive_side().serve_inbound(id),
             Work::AtomicResponse { key, .. } => self.send_atomic_response(key).map(|()| false),
             Work::Receipt {
                 peer,
@@ -81,7 +88,7 @@ impl<N: Nic> Endpoint<N> {
                     connid,
                     ..Receipt::default()
                 };
-                self.send_control(peer, &receipt).map(|()| false)
+                self.channel.send_control(peer, &receipt).map(|()| false)
             }
             Work::Eor {
                 peer,
@@ -94,29 +101,13 @@ impl<N: Nic> Endpoint<N> {
                     connid,
                     ..Eor::default()
                 };
-                self.send_control(peer, &eor).map(|()| false)
+                self.channel.send_control(peer, &eor).map(|()| false)
             }
         };
         match more {
             Ok(true) => Outcome::Again,
             Err(EndpointError::TryAgain) => Outcome::Blocked,
             Ok(false) | Err(_) => Outcome::Done,
-        }
-    }
-
-    /// Ends the back-offs whose time has come.
-    pub(crate) fn end_backoffs(&mut self) {
-        while let Some((until, peer)) = self.posting.next_over(self.now) {
-            if let Some(state) = self.peers.state_mut(peer) {
-                self.posting.end_backoff(until, &mut state.backoff);
-            }
-        }
-    }
-
-    /// Posts receive buffers.
-    pub(crate) fn post_receives(&mut self) {
-        while let Err(error) = self.posting.post_receives() {
-            self.reports.event(Event::ReceivePostFailed(error));
         }
     }
 }

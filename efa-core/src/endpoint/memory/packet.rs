@@ -2,7 +2,7 @@
 
 use crate::nic::{BufferId, Domain, Nic};
 
-/// A received packet. Whoever has it must give it to `Held::release` in the end.
+/// A received packet. Whoever has it must give it to `Posting::release` in the end.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct ReceivedPacket {

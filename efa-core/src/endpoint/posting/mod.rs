@@ -1,11 +1,12 @@
 //! Packets and RDMA requests on their way to the device and back: the only part that owns the device.
 //!
 //! [`Posting`] posts what it is given, remembers it until its completion, keeps the receive queue
-//! full, and holds work that waits for room in the device or for the end of a back-off. What follows
+//! full, and holds received packets that wait, and work that waits for room in the device or for the end of a back-off. What follows
 //! from a completion is for the caller, who gets back what was posted.
 
 mod backoff;
 mod buffers;
+mod held;
 mod in_flight;
 mod work;
 
@@ -15,18 +16,21 @@ use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::api::time::Instant;
 use crate::endpoint::base::ids::{Arena, PacketId, PeerId};
 use crate::endpoint::memory::iov::{Attached, attach};
+use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::memory::rdma::RdmaPart;
 use crate::nic::{
     BufferId, Completion, Destination, Domain, Doorbell, Nic, NicError, PolledNic, QueuePair,
 };
-use crate::wire::{MsgId, PacketType, Repr};
+use crate::wire::{MsgId, Packet, PacketType, Repr};
 
 use backoff::{Backoffs, Refused};
 use buffers::ReceiveBuffers;
+use held::Held;
 use in_flight::{InFlight, Request};
 use work::{Priority, WorkQueues};
 
 pub(crate) use backoff::PeerBackoff;
+pub(crate) use held::{HeldId, footprint};
 pub(crate) use in_flight::{Finished, Headerless, OnePacket, Outgoing, Owner, Rdma, What};
 pub(crate) use work::{QUANTUM, Work};
 
@@ -45,6 +49,8 @@ pub(crate) struct Posting<N> {
     parked_buffers: usize,
     max_parked_buffers: usize,
     receives: ReceiveBuffers,
+    /// Received packets that wait.
+    held: Held,
     /// Whether the device is told of each request at once.
     doorbell: Doorbell,
     /// There may be requests that the device was not told of.
@@ -69,6 +75,8 @@ impl<N: Nic> Posting<N> {
             parked: 0,
             parked_buffers: 0,
             receives,
+            // As many as do not keep new ones from arriving may wait in buffers.
+            held: Held::new(wanted_receives / 4, config.held_bytes),
             doorbell: Doorbell::Ring,
             is_deferring: false,
         }
@@ -113,6 +121,9 @@ impl<N: Nic> Posting<N> {
             {
                 self.nic.release_buffer(buffer);
             }
+        }
+        for buffer in self.held.buffers() {
+            self.nic.release_buffer(buffer);
         }
     }
 
@@ -414,21 +425,15 @@ impl<N: Nic> Posting<N> {
     }
 
     /// A packet found no receive buffer: queues it, or makes it wait for the end of the peer's
-    /// back-off. Returns a buffer that was freed, for [`Posting::recycle`].
-    pub(crate) fn refused(
-        &mut self,
-        id: PacketId,
-        backoff: &mut PeerBackoff,
-        now: Instant,
-    ) -> Option<BufferId> {
-        let packet = self.in_flight.get_mut(id)?;
+    /// back-off.
+    pub(crate) fn refused(&mut self, id: PacketId, backoff: &mut PeerBackoff, now: Instant) {
+        let Some(packet) = self.in_flight.get_mut(id) else {
+            return;
+        };
         packet.refusals += 1;
         let (peer, refusals) = (packet.peer, packet.refusals);
         match self.backoffs.refused(peer, backoff, refusals, now) {
-            Refused::Resend => {
-                self.work.push(Priority::Resend, Work::Resend(id));
-                None
-            }
+            Refused::Resend => self.work.push(Priority::Resend, Work::Resend(id)),
             Refused::Park => self.park(backoff, Work::Resend(id)),
         }
     }
@@ -448,20 +453,18 @@ impl<N: Nic> Posting<N> {
         true
     }
 
-    /// Makes work wait for the end of a peer's back-off. Returns a buffer that was freed, for
-    /// [`Posting::recycle`].
-    pub(crate) fn park(&mut self, backoff: &mut PeerBackoff, work: Work) -> Option<BufferId> {
+    /// Makes work wait for the end of a peer's back-off.
+    pub(crate) fn park(&mut self, backoff: &mut PeerBackoff, work: Work) {
         backoff.parked.push_back(work);
         self.parked += 1;
-        match work {
-            Work::Resend(id) if self.is_in_buffer(id) => {
-                if self.parked_buffers < self.max_parked_buffers {
-                    self.parked_buffers += 1;
-                    return None;
-                }
-                self.store(id)
+        if let Work::Resend(id) = work
+            && self.is_in_buffer(id)
+        {
+            if self.parked_buffers < self.max_parked_buffers {
+                self.parked_buffers += 1;
+            } else if let Some(buffer) = self.store(id) {
+                self.recycle(buffer);
             }
-            _ => None,
         }
     }
 
@@ -528,11 +531,10 @@ impl<N: Nic> Posting<N> {
 
 // Packet buffers.
 impl<N: Nic> Posting<N> {
-    /// Gives a buffer back: to the receive queue if that lacks one, else to the pool. `kept` is the
-    /// number of buffers in which received packets wait.
+    /// Gives a buffer back: to the receive queue if that lacks one, else to the pool.
     #[inline(always)]
-    pub(crate) fn recycle(&mut self, buffer: BufferId, kept: usize) {
-        if self.receives.lacks(kept) {
+    pub(crate) fn recycle(&mut self, buffer: BufferId) {
+        if self.receives.lacks(self.held.in_buffers()) {
             self.receives.push(buffer);
         } else {
             self.nic.release_buffer(buffer);
@@ -570,5 +572,62 @@ impl<N: Nic> Posting<N> {
             }
         }
         Ok(())
+    }
+}
+
+// Received packets.
+impl<N: Nic> Posting<N> {
+    /// Gives up a packet that does not wait.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, packet: ReceivedPacket) {
+        if let Some(buffer) = self.held.release(packet) {
+            self.recycle(buffer);
+        }
+    }
+
+    /// Makes a packet wait in front of the chain `next`.
+    ///
+    /// # Errors
+    /// The packet comes back if too many wait.
+    pub(crate) fn hold(
+        &mut self,
+        packet: ReceivedPacket,
+        next: Option<HeldId>,
+    ) -> Result<HeldId, ReceivedPacket> {
+        let contents = match packet.buffer() {
+            Some(buffer) => self.nic.buffer(buffer),
+            None => &[],
+        };
+        let (id, freed) = self.held.hold(packet, contents, next)?;
+        if let Some(buffer) = freed {
+            self.recycle(buffer);
+        }
+        Ok(id)
+    }
+
+    /// Links a packet that waits to the chain behind it.
+    pub(crate) fn link_held(&mut self, id: HeldId, next: Option<HeldId>) {
+        self.held.set_next(id, next);
+    }
+
+    /// Ends a packet's wait, and names the next of its chain.
+    pub(crate) fn take_held(&mut self, id: HeldId) -> Option<(ReceivedPacket, Option<HeldId>)> {
+        self.held.take(id)
+    }
+
+    /// Returns whether a packet can wait without taking a buffer from those that the device must
+    /// have.
+    pub(crate) fn has_memory_for(&self, packet: &ReceivedPacket) -> bool {
+        self.held.has_memory_for(packet)
+    }
+
+    /// Packets that wait.
+    pub(crate) fn held_len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Parses a packet that was parsed before it had to wait.
+    pub(crate) fn parse_again(&self, packet: &ReceivedPacket) -> Option<Packet> {
+        Packet::parse(packet.bytes(&self.nic)).ok()
     }
 }

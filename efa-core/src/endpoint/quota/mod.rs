@@ -13,14 +13,16 @@
 //!   switches divide a buffer among their ports): whoever has little, or has only just come, finds
 //!   room. What finds none waits, as the peer waits for an answer anyway.
 //!
-//! [`Quota`] counts for all peers together, a [`Share`] for one. `W` is an operation that waits.
+//! [`Quota`] counts for all peers together and for each; `W` is an operation that waits.
 
 use std::collections::{BTreeMap, VecDeque};
+
+use hashbrown::HashMap;
 
 use crate::endpoint::base::ids::PeerId;
 
 /// What is done for one peer.
-pub(crate) struct Share<W> {
+struct Share<W> {
     /// Requests that are pending, and answers that wait to be sent.
     pending: usize,
     /// Operations that run.
@@ -31,26 +33,21 @@ pub(crate) struct Share<W> {
     turn: u64,
 }
 
-impl<W> Default for Share<W> {
-    fn default() -> Self {
-        Share {
-            pending: 0,
-            running: 0,
-            waiting: VecDeque::new(),
-            turn: 0,
-        }
-    }
-}
-
 impl<W> Share<W> {
-    /// Returns whether nothing is done for the peer.
-    pub(crate) fn is_idle(&self) -> bool {
+    const NONE: Self = Share {
+        pending: 0,
+        running: 0,
+        waiting: VecDeque::new(),
+        turn: 0,
+    };
+
+    fn is_idle(&self) -> bool {
         self.pending == 0 && self.running == 0 && self.waiting.is_empty()
     }
 }
 
-/// What is done for all peers together.
-pub(crate) struct Quota {
+/// What is done for all peers.
+pub(crate) struct Quota<W> {
     /// Limit of [`Share::pending`].
     max_pending: usize,
     /// Limit of `running` plus a peer's own [`Share::running`].
@@ -60,6 +57,8 @@ pub(crate) struct Quota {
     answers: usize,
     running: usize,
     waiting: usize,
+    /// The peers for which something is done. What is done for one that is gone ends in its own time.
+    shares: HashMap<PeerId, Share<W>>,
     /// Peers of which something waits, by their turns.
     turns: BTreeMap<u64, PeerId>,
     next_turn: u64,
@@ -67,7 +66,7 @@ pub(crate) struct Quota {
     review_due: bool,
 }
 
-impl Quota {
+impl<W> Quota<W> {
     /// At most `max_pending` requests of each peer, and `max_running` operations of all.
     pub(crate) fn new(max_pending: usize, max_running: usize) -> Self {
         Quota {
@@ -77,17 +76,43 @@ impl Quota {
             answers: 0,
             running: 0,
             waiting: 0,
+            shares: HashMap::new(),
             turns: BTreeMap::new(),
             next_turn: 0,
             review_due: false,
         }
     }
 
+    fn share(&mut self, peer: PeerId) -> &mut Share<W> {
+        self.shares.entry(peer).or_insert(Share::NONE)
+    }
+
+    /// Changes what is done for a peer, of which something ends.
+    fn end(&mut self, peer: PeerId, end: impl FnOnce(&mut Share<W>)) {
+        if let Some(share) = self.shares.get_mut(&peer) {
+            end(share);
+            if share.is_idle() {
+                self.shares.remove(&peer);
+            }
+        }
+    }
+
+    /// Returns whether nothing is done for a peer.
+    pub(crate) fn is_idle(&self, peer: PeerId) -> bool {
+        !self.shares.contains_key(&peer)
+    }
+
     /// Notes that a request of a peer is pending. Returns false, and notes nothing, if it is one too
     /// many.
     #[must_use]
-    pub(crate) fn begin_request<W>(&mut self, share: &mut Share<W>) -> bool {
-        if share.pending >= self.max_pending {
+    pub(crate) fn begin_request(&mut self, peer: PeerId) -> bool {
+        let max_pending = self.max_pending;
+        // Peers with nothing pending have no share, and it must not be made for nothing.
+        if max_pending == 0 {
+            return false;
+        }
+        let share = self.share(peer);
+        if share.pending >= max_pending {
             return false;
         }
         share.pending += 1;
@@ -95,69 +120,70 @@ impl Quota {
         true
     }
 
-    /// Notes that a request was carried out or given up. There is no share if the peer is gone.
-    pub(crate) fn end_request<W>(&mut self, share: Option<&mut Share<W>>) {
+    /// Notes that a request was carried out or given up.
+    pub(crate) fn end_request(&mut self, peer: PeerId) {
         self.pending -= 1;
-        if let Some(share) = share {
-            share.pending -= 1;
-        }
+        self.end(peer, |share| share.pending -= 1);
     }
 
     /// Notes that an answer to a peer waits to be sent, as [`Quota::begin_request`] does a request.
     #[must_use]
-    pub(crate) fn begin_answer<W>(&mut self, share: &mut Share<W>) -> bool {
-        let begun = self.begin_request(share);
+    pub(crate) fn begin_answer(&mut self, peer: PeerId) -> bool {
+        let begun = self.begin_request(peer);
         self.answers += usize::from(begun);
         begun
     }
 
     /// Notes that an answer was sent, or that there is nobody to send it to.
-    pub(crate) fn end_answer<W>(&mut self, share: Option<&mut Share<W>>) {
+    pub(crate) fn end_answer(&mut self, peer: PeerId) {
         self.answers -= 1;
-        self.end_request(share);
+        self.end_request(peer);
     }
 
     /// Returns whether an operation of a peer that has just come may run now.
-    pub(crate) fn admits<W>(&self, share: &Share<W>) -> bool {
-        share.waiting.is_empty() && self.has_room(share)
+    pub(crate) fn admits(&self, peer: PeerId) -> bool {
+        match self.shares.get(&peer) {
+            Some(share) => share.waiting.is_empty() && self.has_room(share.running),
+            None => self.has_room(0),
+        }
     }
 
-    fn has_room<W>(&self, share: &Share<W>) -> bool {
-        self.running + share.running < self.max_running
+    /// Returns whether there is room for another operation of a peer of which so many run.
+    fn has_room(&self, running: usize) -> bool {
+        self.running + running < self.max_running
     }
 
     /// Notes that an operation of a peer runs.
-    pub(crate) fn begin_operation<W>(&mut self, share: &mut Share<W>) {
+    pub(crate) fn begin_operation(&mut self, peer: PeerId) {
         self.running += 1;
-        share.running += 1;
+        self.share(peer).running += 1;
     }
 
     /// Notes that an operation of a peer ended. Returns whether the waiting ones have to be looked
     /// at with [`Quota::review`].
     #[must_use]
-    pub(crate) fn end_operation<W>(&mut self, share: Option<&mut Share<W>>) -> bool {
+    pub(crate) fn end_operation(&mut self, peer: PeerId) -> bool {
         self.running -= 1;
-        if let Some(share) = share {
-            share.running -= 1;
-        }
+        self.end(peer, |share| share.running -= 1);
         let becomes_due = self.waiting > 0 && !self.review_due;
         self.review_due |= becomes_due;
         becomes_due
     }
 
     /// Makes an operation wait behind the others of its peer.
-    pub(crate) fn postpone<W>(&mut self, peer: PeerId, share: &mut Share<W>, operation: W) {
-        if share.waiting.is_empty() {
-            self.line_up(peer, share);
+    pub(crate) fn postpone(&mut self, peer: PeerId, operation: W) {
+        if self.share(peer).waiting.is_empty() {
+            self.line_up(peer);
         }
-        share.waiting.push_back(operation);
+        self.share(peer).waiting.push_back(operation);
         self.waiting += 1;
     }
 
     /// Gives a peer the last turn.
-    fn line_up<W>(&mut self, peer: PeerId, share: &mut Share<W>) {
-        share.turn = self.next_turn;
-        self.turns.insert(self.next_turn, peer);
+    fn line_up(&mut self, peer: PeerId) {
+        let turn = self.next_turn;
+        self.share(peer).turn = turn;
+        self.turns.insert(turn, peer);
         self.next_turn += 1;
     }
 
@@ -168,25 +194,21 @@ impl Quota {
 
     /// The next waiting operation that has room now, one of each peer in turn. It waits no more, and
     /// runs only when the caller says so.
-    pub(crate) fn next_admitted<P: ?Sized, W>(
-        &mut self,
-        peers: &mut P,
-        share_of: impl for<'a> Fn(&'a mut P, PeerId) -> Option<&'a mut Share<W>>,
-    ) -> Option<(PeerId, W)> {
+    pub(crate) fn next_admitted(&mut self) -> Option<(PeerId, W)> {
         for _ in 0..self.turns.len() {
             let (_, peer) = self.turns.pop_first()?;
-            let Some(share) = share_of(peers, peer) else {
-                continue;
-            };
-            if !self.has_room(share) {
-                self.line_up(peer, share);
+            let running = self.share(peer).running;
+            if !self.has_room(running) {
+                self.line_up(peer);
                 continue;
             }
-            let Some(operation) = share.waiting.pop_front() else {
+            let Some(operation) = self.share(peer).waiting.pop_front() else {
                 continue;
             };
-            if !share.waiting.is_empty() {
-                self.line_up(peer, share);
+            if self.share(peer).waiting.is_empty() {
+                self.end(peer, |_| ());
+            } else {
+                self.line_up(peer);
             }
             self.waiting -= 1;
             return Some((peer, operation));
@@ -195,12 +217,16 @@ impl Quota {
     }
 
     /// Takes out all waiting operations of a peer.
-    pub(crate) fn withdraw<W>(&mut self, share: &mut Share<W>) -> VecDeque<W> {
-        let waiting = core::mem::take(&mut share.waiting);
-        if !waiting.is_empty() {
-            self.turns.remove(&share.turn);
-            self.waiting -= waiting.len();
+    pub(crate) fn withdraw(&mut self, peer: PeerId) -> VecDeque<W> {
+        let mut waiting = VecDeque::new();
+        if let Some(share) = self.shares.get_mut(&peer) {
+            waiting = core::mem::take(&mut share.waiting);
+            if !waiting.is_empty() {
+                self.turns.remove(&share.turn);
+                self.waiting -= waiting.len();
+            }
         }
+        self.end(peer, |_| ());
         waiting
     }
 
@@ -229,96 +255,86 @@ mod tests {
         PeerId::new(number, 0)
     }
 
-    fn next_admitted(
-        quota: &mut Quota,
-        shares: &mut [Share<&'static str>],
-    ) -> Option<(PeerId, &'static str)> {
-        quota.next_admitted(shares, |shares, id| shares.get_mut(id.index()))
-    }
-
     /// Takes what has room now, and lets it run.
-    fn admit(quota: &mut Quota, shares: &mut [Share<&'static str>]) -> Vec<(usize, &'static str)> {
+    fn admit(quota: &mut Quota<&'static str>) -> Vec<(usize, &'static str)> {
         quota.review();
-        let mut admitted = Vec::new();
-        while let Some((id, name)) = next_admitted(quota, shares) {
-            admitted.push((id.index(), name));
+        let admitted: Vec<_> = core::iter::from_fn(|| quota.next_admitted()).collect();
+        for (peer, _) in &admitted {
+            quota.begin_operation(*peer);
         }
-        for (index, _) in &admitted {
-            quota.begin_operation(&mut shares[*index]);
-        }
-        admitted
+        let by_number = |(peer, name): (PeerId, _)| (peer.index(), name);
+        admitted.into_iter().map(by_number).collect()
     }
 
     #[test]
     fn a_peer_has_as_many_pending_requests_as_its_share_and_answers_count() {
-        let mut quota = Quota::new(2, 9);
-        let (mut one, mut other) = (Share::<()>::default(), Share::<()>::default());
-        assert!(quota.begin_request(&mut one));
-        assert!(quota.begin_answer(&mut one));
-        assert!(!quota.begin_request(&mut one));
-        assert!(!quota.begin_answer(&mut one));
-        assert!(quota.begin_request(&mut other));
+        let mut quota = Quota::<()>::new(2, 9);
+        let (one, other) = (peer(0), peer(1));
+        assert!(quota.begin_request(one));
+        assert!(quota.begin_answer(one));
+        assert!(!quota.begin_request(one));
+        assert!(!quota.begin_answer(one));
+        assert!(quota.begin_request(other));
         assert_eq!((quota.pending(), quota.answers()), (3, 1));
-        quota.end_answer(Some(&mut one));
+        quota.end_answer(one);
         assert_eq!((quota.pending(), quota.answers()), (2, 0));
-        assert!(quota.begin_request(&mut one));
-        // The peer is gone, what was done for it ends.
-        quota.end_request(None::<&mut Share<()>>);
-        assert_eq!(quota.pending(), 2);
+        assert!(quota.begin_request(one));
+        assert!(!quota.is_idle(one));
+        quota.end_request(one);
+        quota.end_request(one);
+        assert!(quota.is_idle(one));
+        assert!(!quota.is_idle(other));
     }
 
     #[test]
     fn a_busy_peer_leaves_room_for_the_next() {
-        let mut quota = Quota::new(9, 8);
-        let mut shares: [Share<()>; 3] = Default::default();
-        let fill = |quota: &mut Quota, share: &mut Share<()>| {
+        let mut quota = Quota::<()>::new(9, 8);
+        let mut fill = |peer| {
             let mut count = 0;
-            while quota.admits(share) {
-                quota.begin_operation(share);
+            while quota.admits(peer) {
+                quota.begin_operation(peer);
                 count += 1;
             }
             count
         };
-        let [first, second, third] = &mut shares;
-        assert_eq!(fill(&mut quota, first), 4);
-        assert_eq!(fill(&mut quota, second), 2);
-        assert_eq!(fill(&mut quota, third), 1);
+        assert_eq!([0, 1, 2].map(|number| fill(peer(number))), [4, 2, 1]);
     }
 
     #[test]
     fn waiting_operations_run_one_of_each_peer_in_turn_and_none_overtakes_its_own() {
         let mut quota = Quota::new(9, 3);
-        let mut shares: [Share<&str>; 2] = Default::default();
-        let [a, b] = &mut shares;
+        let (a, b) = (peer(0), peer(1));
         for name in ["a1", "a2", "a3"] {
-            quota.postpone(peer(0), a, name);
+            quota.postpone(a, name);
         }
         // Room alone does not help: others of the peer wait.
         assert!(!quota.admits(a));
         assert!(quota.admits(b));
-        quota.postpone(peer(1), b, "b1");
+        quota.postpone(b, "b1");
         assert_eq!(quota.waiting(), 4);
-        quota.begin_operation(&mut shares[0]);
-        quota.begin_operation(&mut shares[1]);
-        assert!(admit(&mut quota, &mut shares).is_empty());
-        assert!(quota.end_operation(Some(&mut shares[0])));
+        quota.begin_operation(a);
+        quota.begin_operation(b);
+        assert!(admit(&mut quota).is_empty());
+        assert!(quota.end_operation(a));
         // One review is due, not two.
-        assert!(!quota.end_operation(Some(&mut shares[1])));
+        assert!(!quota.end_operation(b));
         let order = [(0, "a1"), (1, "b1"), (0, "a2"), (0, "a3")];
-        assert_eq!(admit(&mut quota, &mut shares), order);
+        assert_eq!(admit(&mut quota), order);
         assert_eq!(quota.waiting(), 0);
-        assert!(!quota.end_operation(Some(&mut shares[0])));
+        assert!(!quota.end_operation(a));
     }
 
     #[test]
     fn what_waits_of_a_peer_that_goes_is_given_back_and_others_keep_their_turn() {
         let mut quota = Quota::new(9, 1);
-        let mut shares: [Share<&str>; 2] = Default::default();
-        quota.postpone(peer(0), &mut shares[0], "gone");
-        quota.postpone(peer(1), &mut shares[1], "stays");
-        assert_eq!(quota.withdraw(&mut shares[0]), ["gone"]);
-        assert!(quota.withdraw(&mut shares[0]).is_empty());
+        quota.postpone(peer(0), "gone");
+        quota.postpone(peer(1), "stays");
+        assert_eq!(quota.withdraw(peer(0)), ["gone"]);
+        assert!(quota.withdraw(peer(0)).is_empty());
+        assert!(quota.is_idle(peer(0)));
         assert_eq!(quota.waiting(), 1);
-        assert_eq!(admit(&mut quota, &mut shares), [(1, "stays")]);
+        assert_eq!(admit(&mut quota), [(1, "stays")]);
+        assert!(!quota.end_operation(peer(1)));
+        assert!(quota.is_idle(peer(1)));
     }
 }

@@ -5,7 +5,6 @@
 //! caller has the packets, copies data, and tells peers and the application.
 
 mod assembly;
-mod held;
 mod matching;
 mod multi_receive;
 mod postponed;
@@ -26,14 +25,12 @@ use crate::endpoint::base::by_peer::{ByPeer, PeerLinks};
 use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::{Arena, ClaimId, PeerId, ReceiveId};
 use crate::endpoint::memory::iov::Iov;
-use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::memory::rdma::RdmaPart;
 use crate::endpoint::memory::registration::{OwnRegions, Registered};
-use crate::nic::BufferId;
+use crate::endpoint::posting::HeldId;
 use crate::wire::{LongctsRtm, MsgId, RecvId, RmaIovs, SendId};
 
 use assembly::{Assemblies, Assembly};
-use held::Held;
 use matching::Matcher;
 use multi_receive::MultiBuffers;
 use postponed::PostponedParts;
@@ -41,7 +38,6 @@ use reads::ReadPlan;
 use table::{Inbound, InboundTable};
 use unexpected::MessageMatcher;
 
-pub(crate) use held::{HeldId, footprint};
 pub(crate) use matching::{Filter, Found};
 pub(crate) use multi_receive::Part;
 pub(crate) use postponed::{Postponed, PostponedPart};
@@ -61,7 +57,6 @@ pub(crate) struct Receiving {
     tagged: MessageMatcher,
     table: InboundTable,
     assemblies: Assemblies,
-    held: Held,
     claims: Arena<Claim, ClaimId>,
     /// The claims, by slot.
     claims_by_peer: ByPeer,
@@ -129,14 +124,13 @@ pub(crate) enum Segment {
 }
 
 impl Receiving {
-    /// Packets may wait in as many of the `receive_buffers` as do not keep new ones from arriving.
-    pub(crate) fn new(config: &EndpointConfig, mixer: Mixer, receive_buffers: usize) -> Self {
+    /// With room for as many operations of the application as the settings say.
+    pub(crate) fn new(config: &EndpointConfig, mixer: Mixer) -> Self {
         Receiving {
             untagged: Matcher::new(mixer),
             tagged: Matcher::new(mixer),
             table: InboundTable::new(config.max_operations),
             assemblies: Assemblies::new(mixer),
-            held: Held::new(receive_buffers / 4, config.held_bytes),
             claims: Arena::new(config.max_operations),
             claims_by_peer: ByPeer::default(),
             multi_buffers: MultiBuffers::default(),
@@ -153,22 +147,6 @@ impl Receiving {
     /// Messages that no receive has taken.
     pub(crate) fn unexpected_len(&self) -> usize {
         self.untagged.unexpected_len() + self.tagged.unexpected_len()
-    }
-
-    /// The device buffers of the packets that wait.
-    pub(crate) fn held_buffers(&self) -> impl Iterator<Item = BufferId> {
-        self.held.buffers()
-    }
-
-    /// Packets that wait.
-    pub(crate) fn held_len(&self) -> usize {
-        self.held.len()
-    }
-
-    /// Device buffers in which packets wait.
-    #[inline]
-    pub(crate) fn kept_buffers(&self) -> usize {
-        self.held.in_buffers()
     }
 
     /// Messages of which some packets have not come.
@@ -474,38 +452,6 @@ impl Receiving {
 
 // The packets of a message.
 impl Receiving {
-    /// Makes a packet wait in front of the chain `next`; see [`Held::hold`].
-    pub(crate) fn hold(
-        &mut self,
-        packet: ReceivedPacket,
-        contents: &[u8],
-        next: Option<HeldId>,
-    ) -> Result<(HeldId, Option<BufferId>), ReceivedPacket> {
-        self.held.hold(packet, contents, next)
-    }
-
-    /// Links a packet that waits to the chain behind it.
-    pub(crate) fn set_next(&mut self, id: HeldId, next: Option<HeldId>) {
-        self.held.set_next(id, next);
-    }
-
-    /// Ends a packet's wait, and names the next of its chain.
-    pub(crate) fn take_held(&mut self, id: HeldId) -> Option<(ReceivedPacket, Option<HeldId>)> {
-        self.held.take(id)
-    }
-
-    /// Gives up a packet that does not wait. Its device buffer, if it is in one, is the caller's.
-    #[inline(always)]
-    pub(crate) fn release(&mut self, packet: ReceivedPacket) -> Option<BufferId> {
-        self.held.release(packet)
-    }
-
-    /// Returns whether a packet can wait without taking a buffer from those that the device must
-    /// have.
-    pub(crate) fn has_memory_for(&self, packet: &ReceivedPacket) -> bool {
-        self.held.has_memory_for(packet)
-    }
-
     /// Makes later packets of a message go to a transfer.
     pub(crate) fn assemble(&mut self, id: ReceiveId) {
         if let Some(Inbound::Active(transfer)) = self.table.get_mut(id)

@@ -4,9 +4,9 @@ use slab::Slab;
 
 use crate::endpoint::api::operation::IoVec;
 
-use super::held::HeldId;
 use super::transfer::Ending;
 use super::unexpected::UnexpectedMessage;
+use crate::endpoint::posting::HeldId;
 
 /// An operation of a peer that waits for room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

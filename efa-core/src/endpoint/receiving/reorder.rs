@@ -14,7 +14,7 @@ use hashbrown::HashTable;
 
 use crate::wire::MsgId;
 
-use crate::endpoint::receiving::held::HeldId;
+use crate::endpoint::posting::HeldId;
 
 /// Ids beyond the expected one that are found by index. A power of two.
 const NEAR: usize = 64;

@@ -16,7 +16,7 @@ fn receiving() -> Receiving {
         max_operations: 4,
         ..EndpointConfig::default()
     };
-    Receiving::new(&config, Mixer::new(1), 64)
+    Receiving::new(&config, Mixer::new(1))
 }
 
 fn piece(length: usize) -> IoVec {
@@ -50,19 +50,18 @@ fn tagged(context: u64, filter: Filter) -> NewReceive {
     }
 }
 
-/// Holds a packet in a device buffer.
-fn hold(receiving: &mut Receiving, buffer: u32, next: Option<HeldId>) -> HeldId {
-    let packet = ReceivedPacket::in_buffer(BufferId(buffer), 10);
-    receiving.hold(packet, &[0; 16], next).unwrap().0
+/// A packet that waits.
+fn held(number: u32) -> HeldId {
+    HeldId::new(number, 0)
 }
 
-fn segmented(receiving: &mut Receiving, msg_id: u32) -> UnexpectedMessage {
+fn segmented(msg_id: u32) -> UnexpectedMessage {
     UnexpectedMessage {
         msg_id: MsgId(msg_id),
         length: 30,
         cq_data: None,
         segmented: true,
-        head: hold(receiving, msg_id, None),
+        head: held(msg_id),
     }
 }
 
@@ -105,7 +104,7 @@ fn the_application_has_as_many_operations_as_it_may_and_peers_have_room_beside_t
         peer: peer(1),
         tagged: false,
         tag: 0,
-        message: segmented(&mut receiving, 1),
+        message: segmented(1),
     }
     .ending();
     let transfer = |ending| Transfer::new(peer(1), MsgId(0), 1, Iov::NONE, ending);
@@ -121,11 +120,11 @@ fn segments_follow_their_message_wherever_it_goes() {
     let mut receiving = receiving();
     let (peer, id) = (peer(1), MsgId(3));
     assert_eq!(receiving.segment(peer, id), Segment::Unknown);
-    let message = segmented(&mut receiving, 3);
+    let message = segmented(3);
     let first = message.head;
     receiving.keep(peer, Some(7), message);
     assert_eq!(receiving.segment(peer, id), Segment::Kept(first));
-    let second = hold(&mut receiving, 8, Some(first));
+    let second = held(8);
     receiving.add_segment(peer, id, second);
     // Claimed: the packets go with it.
     let claim = receiving.claim(true, &any(7)).unwrap();
@@ -151,7 +150,7 @@ fn all_messages_of_a_peer_are_found_claimed_ones_too_and_no_others() {
         (2, 3, Some(7)),
         (1, 4, Some(9)),
     ] {
-        let message = segmented(&mut receiving, msg_id);
+        let message = segmented(msg_id);
         receiving.keep(peer(number), tag, message);
     }
     receiving.claim(true, &any(9)).unwrap();
@@ -300,10 +299,9 @@ fn the_end_of_a_peer_costs_what_the_peer_has() {
     const OTHERS: u32 = 1000;
     let config = EndpointConfig {
         max_operations: 10_000,
-        held_bytes: 1 << 20,
         ..EndpointConfig::default()
     };
-    let mut receiving = Receiving::new(&config, Mixer::new(7), 0);
+    let mut receiving = Receiving::new(&config, Mixer::new(7));
     let from = |number, tag| Filter {
         source: SourceFilter::Peer(peer(number)),
         ..any(tag)
@@ -313,7 +311,7 @@ fn the_end_of_a_peer_costs_what_the_peer_has() {
         assert!(receiving.post(tagged(0, any(1))).is_some());
         assert!(receiving.post(tagged(0, from(number, 2))).is_some());
         for tag in [3, 4] {
-            let message = segmented(&mut receiving, 1);
+            let message = segmented(1);
             receiving.keep(peer(number), Some(tag), message);
         }
         let claim = receiving.claim(true, &from(number, 4)).unwrap();

@@ -4,9 +4,9 @@ use crate::endpoint::base::by_peer::{OfPeers, PeerLinks};
 use crate::endpoint::base::ids::{Arena, ClaimId, PeerId};
 use crate::wire::MsgId;
 
-use super::held::HeldId;
 use super::matching::Matcher;
 use super::transfer::{Audience, Ending, receive_flags};
+use crate::endpoint::posting::HeldId;
 
 /// A message that no receive has taken yet.
 pub(crate) struct UnexpectedMessage {

@@ -1,10 +1,11 @@
 //! Eager messages (spec section 3.2): the whole message in one packet.
 
 use crate::endpoint::posting::OnePacket;
+use crate::endpoint::subprotocols::outgoing_message::send_report;
+use crate::endpoint::subprotocols::{ReceiveSide, SendSide};
 use crate::nic::{Destination, Nic};
 use crate::wire::{EagerRtm, Payload, SendId};
 
-use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{OperationFlags, SendArgs};
 use crate::endpoint::api::statistics::Protocol;
@@ -13,10 +14,10 @@ use crate::endpoint::memory::iov::copy_out;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
 use crate::endpoint::sending::{Awaited, Outbound};
-use crate::endpoint::subprotocols::message::Rtm;
-use crate::endpoint::subprotocols::transfers::COPY_FAILED;
+use crate::endpoint::subprotocols::incoming_message::Rtm;
+use crate::endpoint::subprotocols::intake::COPY_FAILED;
 
-impl<N: Nic> Endpoint<N> {
+impl<N: Nic> SendSide<'_, N> {
     /// Sends a message of `length` bytes, which fit. With delivery complete, the operation that RECEIPT
     /// has to name is filled in here.
     pub(crate) fn send_eager(
@@ -29,7 +30,7 @@ impl<N: Nic> Endpoint<N> {
         if self.sending.is_full() {
             return Err(EndpointError::TryAgain);
         }
-        let report = Self::send_report(args);
+        let report = send_report(args);
         let owner = match &mut header.receipt {
             None => Owner::Whole(OnePacket { report, length }),
             Some(send_id) => {
@@ -42,24 +43,38 @@ impl<N: Nic> Endpoint<N> {
                 Owner::Outbound(id)
             }
         };
-        let posted = self.posting.start_packet(header).and_then(|mut packet| {
-            let may_gather = !args.flags.contains(OperationFlags::INJECT);
-            let size = length as usize;
-            let copied = self
-                .posting
-                .attach(&mut packet, args.data, 0, size, may_gather)?;
-            self.reports.statistics.note_sent(Protocol::Eager, copied);
-            packet.sequenced = Some(header.msg_id);
-            self.post_packet_to(args.peer, destination, owner, packet)
-        });
-        if posted.is_err()
-            && let Owner::Outbound(id) = owner
-        {
-            self.sending.discard(id);
+        let posted = self
+            .channel
+            .posting
+            .start_packet(header)
+            .and_then(|mut packet| {
+                let may_gather = !args.flags.contains(OperationFlags::INJECT);
+                let size = length as usize;
+                let copied =
+                    self.channel
+                        .posting
+                        .attach(&mut packet, args.data, 0, size, may_gather)?;
+                self.channel
+                    .reports
+                    .statistics
+                    .note_sent(Protocol::Eager, copied);
+                packet.sequenced = Some(header.msg_id);
+                self.channel
+                    .post_packet_to(args.peer, destination, owner, packet)
+            });
+        match (owner, posted.is_ok()) {
+            // It counts as an operation.
+            (Owner::Whole(_), true) => self.sending.reserve(),
+            (Owner::Outbound(id), false) => {
+                self.sending.discard(id);
+            }
+            _ => {}
         }
         posted
     }
+}
 
+impl<N: Nic> ReceiveSide<'_, N> {
     /// Gives a message of one packet to the posted receive that takes it.
     #[inline(always)]
     pub(crate) fn receive_eager(
@@ -75,20 +90,28 @@ impl<N: Nic> Endpoint<N> {
         };
         let Payload { offset, length } = rtm.payload;
         let target = posted.target.as_slice();
-        let failure = match copy_out(self.posting.nic_mut(), packet, offset, length, target, 0) {
+        let failure = match copy_out(
+            self.channel.posting.nic_mut(),
+            packet,
+            offset,
+            length,
+            target,
+            0,
+        ) {
             Ok(()) => None,
             Err(_) => Some(COPY_FAILED),
         };
         let ending = posted.ending(rtm.tag, rtm.cq_data);
         let capacity = posted.capacity();
         self.receiving.end_matched(id);
-        self.reports
+        self.channel
+            .reports
             .statistics
             .note_received(Protocol::Eager, rtm.length.min(capacity));
         if let Some(send_id) = receipt
             && failure.is_none()
         {
-            self.queue_receipt(peer, send_id, rtm.msg_id);
+            self.channel.queue_receipt(peer, send_id, rtm.msg_id);
         }
         self.end_inbound(&ending, peer, rtm.length, capacity, failure);
     }

@@ -4,17 +4,18 @@
 //! receiver refuses all other messages.
 
 use crate::address::{Qkey, Qpn};
+use crate::endpoint::subprotocols::SendSide;
 use crate::nic::Nic;
 
-use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{OperationFlags, SendArgs};
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::immediate;
 use crate::endpoint::posting::OnePacket;
 use crate::endpoint::posting::{Headerless, Owner};
+use crate::endpoint::subprotocols::outgoing_message::send_report;
 
-impl<N: Nic> Endpoint<N> {
+impl<N: Nic> SendSide<'_, N> {
     /// Sends a message without a header. It is not part of the sequence of messages, and not tagged.
     pub(crate) fn send_headerless(
         &mut self,
@@ -23,9 +24,9 @@ impl<N: Nic> Endpoint<N> {
         (qpn, qkey): (Qpn, Qkey),
     ) -> Result<(), EndpointError> {
         let too_large = |what, value, limit| EndpointError::OutOfRange { what, value, limit };
-        if length > self.mtu as u64 {
+        if length > self.channel.mtu as u64 {
             let what = "length of a message to a zero-copy receiver";
-            return Err(too_large(what, length, self.mtu as u64));
+            return Err(too_large(what, length, self.channel.mtu as u64));
         }
         let immediate = match args.cq_data.map(u32::try_from) {
             None => None,
@@ -39,7 +40,7 @@ impl<N: Nic> Endpoint<N> {
         if self.sending.is_full() {
             return Err(EndpointError::TryAgain);
         }
-        let mut packet = self.posting.start_headerless(Headerless {
+        let mut packet = self.channel.posting.start_headerless(Headerless {
             qpn,
             qkey,
             immediate,
@@ -47,16 +48,20 @@ impl<N: Nic> Endpoint<N> {
         let may_gather = !args.flags.contains(OperationFlags::INJECT);
         let size = length as usize;
         let copied = self
+            .channel
             .posting
             .attach(&mut packet, args.data, 0, size, may_gather)?;
-        self.reports
+        self.channel
+            .reports
             .statistics
             .note_sent(Protocol::Headerless, copied);
         // The data is in its place when it arrives: delivery needs no receipt.
         let owner = Owner::Whole(OnePacket {
-            report: Self::send_report(args),
+            report: send_report(args),
             length,
         });
-        self.post_packet(args.peer, owner, packet)
+        self.channel.post_packet(args.peer, owner, packet)?;
+        self.sending.reserve();
+        Ok(())
     }
 }

@@ -4,10 +4,10 @@
 //! count from the start of the whole message, data of the request included. Only when all of them
 //! have arrived does the receiver grant more; that is what every stock libfabric does and expects.
 
+use crate::endpoint::subprotocols::{ReceiveSide, SendSide};
 use crate::nic::Nic;
-use crate::wire::{Cts, CtsData, CtsFlags, PacketType, Payload, Receipt, RecvId, UniversalFlags};
+use crate::wire::{Cts, CtsData, CtsFlags, PacketType, Payload, Receipt, RecvId};
 
-use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
@@ -15,36 +15,32 @@ use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
 use crate::endpoint::sending::Awaited;
 
-/// Header of CTSDATA with a connection id, in bytes.
-const CTSDATA_HEADER: usize = PacketType::CtsData.header_len(UniversalFlags::CONNID_HDR.bits(), 0);
-
 /// A packet and the operation that it belongs to contradict each other.
 pub(crate) const SIZE_MISMATCH: Failure =
     Failure::new(Errno::EIO, ProviderError::RequestSizeMismatch);
 
-impl<N: Nic> Endpoint<N> {
+impl<N: Nic> SendSide<'_, N> {
     /// The peer opened a window.
     pub(crate) fn on_cts(&mut self, peer: PeerId, cts: &Cts) {
         let id = OutboundId::from_wire(cts.send_id.0);
         match self.sending.granted(peer, id, cts) {
             Ok(()) => self.queue_outbound(id),
-            Err(mistake) => self.refuse_mistake(peer, PacketType::Cts, cts.send_id.0, mistake),
+            Err(mistake) => {
+                self.channel
+                    .refuse_mistake(peer, PacketType::Cts, cts.send_id.0, mistake)
+            }
         }
     }
+}
 
-    /// Bytes that one CTS grants at most.
-    pub(crate) fn window_size(&self) -> u64 {
-        let per_packet = self.mtu.saturating_sub(CTSDATA_HEADER) as u64;
-        (u64::from(self.config.cts_window_packets) * per_packet).max(1)
-    }
-
+impl<N: Nic> ReceiveSide<'_, N> {
     /// Sends a CTS.
     ///
     /// # Errors
     /// Only [`EndpointError::TryAgain`]; other errors end the transfer.
     pub(crate) fn send_cts(&mut self, id: ReceiveId) -> Result<(), EndpointError> {
-        let limit = self.window_size();
-        let connid = Some(self.address.qkey.into());
+        let limit = self.channel.window_size();
+        let connid = Some(self.channel.address.qkey.into());
         let Some(window) = self.receiving.next_window(id, limit) else {
             return Ok(());
         };
@@ -75,6 +71,7 @@ impl<N: Nic> Endpoint<N> {
                 self.take_granted(id, data.seg_offset, packet, payload, PacketType::CtsData)
             }
             None => self
+                .channel
                 .reports
                 .refuse_id(peer, PacketType::CtsData, data.recv_id.0),
         }
@@ -95,11 +92,14 @@ impl<N: Nic> Endpoint<N> {
         if self.take_data(id, packet, payload, offset, protocol, true) {
             return self.go_on_with(id);
         }
-        self.reports
+        self.channel
+            .reports
             .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
         self.fail_inbound(id, SIZE_MISMATCH);
     }
+}
 
+impl<N: Nic> SendSide<'_, N> {
     /// The data of an operation is where the peer's application wants it.
     pub(crate) fn on_receipt(&mut self, peer: PeerId, receipt: &Receipt) {
         self.on_acknowledged(

@@ -1,21 +1,20 @@
 //! Messages whose data the receiver reads by RDMA (spec section 4.1), with or without a first part in
 //! packets (spec section 4.5), and what happens when it cannot (spec section 4.7).
 
+use crate::endpoint::subprotocols::{ReceiveSide, SendSide};
 use crate::nic::Nic;
 use crate::wire::{Eor, LongctsRtm, PacketType, ReadNack, Repr, RmaIovs};
 
-use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::reports::Report;
 use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
-use crate::endpoint::conversation::Conversation;
 use crate::endpoint::memory::registration::{Registered, readable_pieces};
 use crate::endpoint::sending::{Awaited, Bulk};
 use crate::endpoint::sending::{MessageHead, Request, Stream, segment_size};
 
 // The sender's side.
-impl<N: Nic> Endpoint<N> {
+impl<N: Nic> SendSide<'_, N> {
     /// Starts an operation whose data the peer reads.
     pub(crate) fn start_long_read(
         &mut self,
@@ -57,7 +56,7 @@ impl<N: Nic> Endpoint<N> {
         let remote = readable_pieces(&source);
         // The id has a fixed width, so any serves to measure the header.
         let header = head.runt(OutboundId::from_wire(0), length, 0, runt, &remote);
-        let size = segment_size(runt, self.mtu.saturating_sub(header.header_len()));
+        let size = segment_size(runt, self.channel.mtu.saturating_sub(header.header_len()));
         // When nothing is left to be read, no EOR comes.
         let awaited = if runt < length {
             Awaited::Eor
@@ -84,22 +83,15 @@ impl<N: Nic> Endpoint<N> {
     ) -> Result<OutboundId, EndpointError> {
         let runt = bulk.runt.unwrap_or(0);
         if self.sending.is_full() {
-            self.deregister_own(bulk.own_regions);
+            self.channel.deregister_own(bulk.own_regions);
             return Err(EndpointError::TryAgain);
         }
-        if let Some(state) = self.peers.state_mut(peer) {
+        if let Some(state) = self.channel.peers.state_mut(peer) {
             state.read_based.begin(runt);
         }
         let id = self.new_bulk(peer, Some(report), length, awaited, bulk)?;
         self.start_stream(id)?;
         Ok(id)
-    }
-
-    /// Bytes that may travel ahead of the RDMA read of another message to a peer: the settings'
-    /// share, as long as no message to the peer is being read.
-    pub(crate) fn runt_budget(&self, peer: Option<&Conversation>) -> u64 {
-        let runt_size = self.config.runt_size as u64;
-        peer.map_or(runt_size, |state| state.read_based.runt_budget(runt_size))
     }
 
     /// The peer has read the data of an operation.
@@ -114,19 +106,20 @@ impl<N: Nic> Endpoint<N> {
         match self.sending.nacked(peer, id) {
             Ok(runt) => {
                 if let Some(runt) = runt {
-                    self.end_read_based(peer, runt);
+                    self.channel.end_read_based(peer, runt);
                 }
                 self.queue_outbound(id);
             }
             Err(mistake) => {
-                self.refuse_mistake(peer, PacketType::ReadNack, nack.send_id.0, mistake);
+                self.channel
+                    .refuse_mistake(peer, PacketType::ReadNack, nack.send_id.0, mistake);
             }
         }
     }
 }
 
 // The receiver's side.
-impl<N: Nic> Endpoint<N> {
+impl<N: Nic> ReceiveSide<'_, N> {
     /// Starts to read a transfer's data from byte `in_packets` on.
     pub(crate) fn start_reads(&mut self, id: ReceiveId, remote: RmaIovs, in_packets: u64) {
         if self.plan_reads(id, remote, in_packets, true).is_ok() {
@@ -139,7 +132,7 @@ impl<N: Nic> Endpoint<N> {
 
     /// Goes on with a transfer whose data cannot be read, if the peer's features are known.
     pub(crate) fn refuse_read(&mut self, peer: PeerId, id: ReceiveId) {
-        let Some(state) = self.peers.state_mut(peer) else {
+        let Some(state) = self.channel.peers.state_mut(peer) else {
             return;
         };
         match state.handshake.waiting() {
@@ -160,7 +153,9 @@ impl<N: Nic> Endpoint<N> {
             None => {
                 let msg_id = long.msg_id.0;
                 let reason = PacketError::AlreadyProcessed { msg_id };
-                self.reports.refuse(Some(peer), packet_type.code(), reason);
+                self.channel
+                    .reports
+                    .refuse(Some(peer), packet_type.code(), reason);
             }
         }
     }

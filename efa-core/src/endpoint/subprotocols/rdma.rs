@@ -1,62 +1,14 @@
 //! RDMA: posting reads into, and writes from, memory of the application; registrations made for them.
 
-use crate::endpoint::Endpoint;
-use crate::endpoint::api::completion::Event;
 use crate::endpoint::api::error::{EndpointError, Failure};
-use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::base::ids::ReceiveId;
-use crate::endpoint::memory::iov::Iov;
-use crate::endpoint::memory::registration::{OwnRegions, Registered, deregister, register_pieces};
 use crate::endpoint::posting::{Owner, QUANTUM, Rdma};
+use crate::endpoint::subprotocols::ReceiveSide;
 use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
-use crate::nic::{Access, Domain, Nic, NicError};
+use crate::nic::{Access, Nic, NicError};
 use crate::wire::RmaIovs;
 
-impl<N: Nic> Endpoint<N> {
-    fn rdma_limit(&self) -> usize {
-        self.config
-            .read_segment_size
-            .min(self.posting.nic().attributes().max_rdma_size)
-            .max(1)
-    }
-
-    /// Registers those pieces that are not registered, for one operation.
-    ///
-    /// # Errors
-    /// The device refused; then nothing is registered.
-    fn register_pieces(&mut self, mut pieces: Iov, access: Access) -> Result<Registered, NicError> {
-        match register_pieces(self.posting.nic_mut(), &mut pieces, access) {
-            Ok(own_regions) => Ok(Registered {
-                pieces,
-                own_regions,
-            }),
-            Err((error, leftovers)) => {
-                self.deregister_own(leftovers);
-                Err(error)
-            }
-        }
-    }
-
-    /// Registers the data of an operation as far as it is not registered. `None` if the device
-    /// refuses.
-    ///
-    /// # Errors
-    /// There are too many pieces.
-    pub(crate) fn register_source(
-        &mut self,
-        data: &[IoVec],
-        access: Access,
-    ) -> Result<Option<Registered>, EndpointError> {
-        Ok(self.register_pieces(Iov::new(data)?, access).ok())
-    }
-
-    /// Ends registrations that were made for one operation.
-    pub(crate) fn deregister_own(&mut self, regions: OwnRegions) {
-        for error in deregister(self.posting.nic_mut(), regions) {
-            self.reports.event(Event::DeregistrationFailed(error));
-        }
-    }
-
+impl<N: Nic> ReceiveSide<'_, N> {
     /// Plans to read the bytes from `next` on of a transfer. The bytes beyond its buffer count as
     /// received.
     ///
@@ -72,7 +24,7 @@ impl<N: Nic> Endpoint<N> {
         let Some(target) = self.receiving.target(id).cloned() else {
             return Ok(());
         };
-        let target = self.register_pieces(target, Access::LOCAL_WRITE)?;
+        let target = self.channel.register_pieces(target, Access::LOCAL_WRITE)?;
         self.receiving
             .plan_reads(id, remote, next, tells_peer, target);
         self.queue_inbound(id);
@@ -84,7 +36,7 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// Only [`EndpointError::TryAgain`]; other errors end the transfer.
     pub(crate) fn post_reads(&mut self, id: ReceiveId) -> Result<bool, EndpointError> {
-        let limit = self.rdma_limit();
+        let limit = self.channel.rdma_limit();
         for _ in 0..QUANTUM {
             let (peer, part) = match self.receiving.next_read(id, limit) {
                 Ok(Some(next)) => next,
@@ -96,7 +48,10 @@ impl<N: Nic> Endpoint<N> {
                 }
             };
             let length = part.local.length as u64;
-            match self.post_rdma(peer, Owner::Inbound(id), part, Rdma::Read) {
+            match self
+                .channel
+                .post_rdma(peer, Owner::Inbound(id), part, Rdma::Read)
+            {
                 Ok(()) => self.receiving.read_posted(id, length),
                 Err(EndpointError::TryAgain) => return Err(EndpointError::TryAgain),
                 Err(error) => {

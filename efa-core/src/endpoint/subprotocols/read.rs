@@ -1,10 +1,13 @@
 //! Reads of a peer's memory: by the device (spec section 4.1), or emulated in one packet or in windows
-//! (spec section 3.3). In an emulated read the responder is the sender of the data.
+//! (spec section 3.3). In an emulated read the responder is the sender of the data. The old values that a
+//! fetching atomic brings are taken as the data of a read.
 
+use crate::endpoint::api::statistics::Protocol;
+use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
+use crate::endpoint::subprotocols::{ReceiveSide, SendSide};
 use crate::nic::{Access, Nic};
-use crate::wire::{MsgId, PacketType, Payload, ReadRsp, RecvId, Repr, RmaIovs, Rtr, RtrKind};
+use crate::wire::{AtomRsp, MsgId, PacketType, Payload, ReadRsp, RecvId, RmaIovs, Rtr, RtrKind};
 
-use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::{CompletionFlags, PacketError};
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{OperationFlags, ReadArgs};
@@ -19,17 +22,17 @@ use crate::endpoint::sending::{Awaited, Bulk};
 use crate::endpoint::subprotocols::write::remote_pieces;
 
 // The requester's side.
-impl<N: Nic> Endpoint<N> {
+impl<N: Nic> ReceiveSide<'_, N> {
     pub(crate) fn start_read(&mut self, args: &ReadArgs<'_>) -> Result<(), EndpointError> {
         let length = total_length(args.buffer);
         let target = Iov::new(args.buffer)?;
         let source = remote_pieces(args.remote, length)?;
-        self.check_peer(args.peer)?;
-        let capacity = self.read_response_capacity();
-        let features = self.features(args.peer);
-        let protocol = match choice::read(&self.local, features, length, capacity) {
+        self.channel.check_peer(args.peer)?;
+        let capacity = self.channel.read_response_capacity();
+        let features = self.channel.features(args.peer);
+        let protocol = match choice::read(&self.channel.local, features, length, capacity) {
             Ok(protocol) => protocol,
-            Err(reason) => return self.no_protocol(args.peer, reason),
+            Err(reason) => return self.channel.no_protocol(args.peer, reason),
         };
         let ending = Ending {
             context: args.context,
@@ -59,11 +62,6 @@ impl<N: Nic> Endpoint<N> {
             })
     }
 
-    /// Data that one READRSP holds. Peers have the same MTU.
-    fn read_response_capacity(&self) -> u64 {
-        self.mtu.saturating_sub(ReadRsp::default().header_len()) as u64
-    }
-
     fn request_read(
         &mut self,
         id: ReceiveId,
@@ -73,7 +71,10 @@ impl<N: Nic> Endpoint<N> {
         length: u64,
     ) -> Result<(), EndpointError> {
         // A full READRSP must fit the window: stock responders count on it.
-        let window = self.window_size().max(self.read_response_capacity());
+        let window = self
+            .channel
+            .window_size()
+            .max(self.channel.read_response_capacity());
         let granted = match kind {
             RtrKind::Short => length,
             RtrKind::Longcts => length.min(window),
@@ -84,12 +85,14 @@ impl<N: Nic> Endpoint<N> {
             msg_length: length,
             recv_id: RecvId(id.to_wire()),
             recv_length: u32::try_from(granted).unwrap_or(u32::MAX),
-            options: self.request_options(self.features(peer), None),
+            options: self
+                .channel
+                .request_options(self.channel.features(peer), None),
         };
-        let packet = self.posting.start_packet(&header)?;
-        self.post_packet(peer, Owner::Inbound(id), packet)?;
+        let packet = self.channel.posting.start_packet(&header)?;
+        self.channel.post_packet(peer, Owner::Inbound(id), packet)?;
         self.receiving.granted(id, header.recv_length.into());
-        if let Some(state) = self.peers.state_mut(peer) {
+        if let Some(state) = self.channel.peers.state_mut(peer) {
             state.handshake.request_sent();
         }
         Ok(())
@@ -110,32 +113,55 @@ impl<N: Nic> Endpoint<N> {
         {
             Some(id) => self.take_granted(id, 0, packet, payload, packet_type),
             None => self
+                .channel
                 .reports
                 .refuse_id(peer, packet_type, response.recv_id.0),
         }
     }
+
+    /// The old values of an atomic.
+    pub(crate) fn on_atomic_response(
+        &mut self,
+        peer: PeerId,
+        response: &AtomRsp,
+        packet: &ReceivedPacket,
+        payload: Payload,
+    ) {
+        let packet_type = PacketType::AtomRsp;
+        let Some(id) = self.receiving.atomic_with(peer, response.recv_id) else {
+            return self
+                .channel
+                .reports
+                .refuse_id(peer, packet_type, response.recv_id.0);
+        };
+        if self.take_data(id, packet, payload, 0, Protocol::Atomic, false) {
+            return self.go_on_with(id);
+        }
+        self.channel
+            .reports
+            .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
+        self.fail_inbound(id, SIZE_MISMATCH);
+    }
 }
 
 // The responder's side.
-impl<N: Nic> Endpoint<N> {
+impl<N: Nic> SendSide<'_, N> {
     /// A peer wants to read our memory.
     pub(crate) fn on_read(&mut self, peer: PeerId, rtr: &Rtr, packet_type: PacketType) {
         let length = rtr.msg_length;
         if rtr.rma_iov.total_len() != Some(length)
             || (rtr.recv_length == 0 && length > 0 && rtr.kind == RtrKind::Longcts)
         {
-            return self
-                .reports
-                .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
+            return self.channel.reports.refuse(
+                Some(peer),
+                packet_type.code(),
+                PacketError::SizeMismatch,
+            );
         }
-        let Some(source) = self
-            .one_sided
-            .exposed
-            .memory(&rtr.rma_iov, Access::REMOTE_READ)
-        else {
-            return self.refuse_memory(peer, packet_type);
+        let Some(source) = self.exposed.memory(&rtr.rma_iov, Access::REMOTE_READ) else {
+            return self.channel.refuse_memory(peer, packet_type);
         };
-        if !self.begin_request(peer, packet_type) {
+        if !self.channel.begin_request(peer, packet_type) {
             return;
         }
         let bulk = Bulk {
@@ -147,7 +173,7 @@ impl<N: Nic> Endpoint<N> {
             ..Bulk::new(source, length, Stream::ReadResponse(rtr.recv_id))
         };
         if let Ok(id) = self.new_bulk(peer, None, length, Awaited::Nothing, bulk) {
-            self.begin_operation(peer);
+            self.channel.quota.begin_operation(peer);
             self.queue_outbound(id);
         }
     }

@@ -1,14 +1,16 @@
 //! Writes of a peer's memory: by the device (spec section 4.6), or emulated, in one packet, in
 //! windows (spec section 3.3) or by an RDMA read of the target (spec section 4.1).
 
-use crate::nic::{Access, Domain, Nic, Source};
+use crate::endpoint::subprotocols::{ReceiveSide, SendSide};
+use crate::nic::{Access, Nic};
 use crate::wire::{
     EagerRtw, LongctsRtw, LongreadRtw, MsgId, PacketType, Payload, Repr, ReqOptions, RmaIov,
     RmaIovs, SendId,
 };
 
-use crate::endpoint::api::completion::{CompletionEntry, CompletionFlags, Event, PacketError};
-use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
+use crate::endpoint::IOV_LIMIT;
+use crate::endpoint::api::completion::{CompletionFlags, PacketError};
+use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{OperationFlags, RemoteIoVec, WriteArgs};
 use crate::endpoint::api::reports::Report;
 use crate::endpoint::api::statistics::Protocol;
@@ -19,13 +21,12 @@ use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::memory::registration::Registered;
 use crate::endpoint::posting::Owner;
 use crate::endpoint::receiving::{Audience, Ending, Transfer};
-use crate::endpoint::sending::choice::{self, FitsRdma, WriteProtocol, WriteQuery};
+use crate::endpoint::sending::choice::{self, WriteProtocol, WriteQuery};
 use crate::endpoint::sending::{Awaited, Bulk, Outbound};
 use crate::endpoint::sending::{Request, Stream, WriteHead};
+use crate::endpoint::subprotocols::intake::COPY_FAILED;
 use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
-use crate::endpoint::subprotocols::sends::check_pieces;
-use crate::endpoint::subprotocols::transfers::COPY_FAILED;
-use crate::endpoint::{Endpoint, IOV_LIMIT};
+use crate::endpoint::subprotocols::outgoing_message::check_pieces;
 
 /// The memory of a peer that an operation of `length` bytes names.
 pub(crate) fn remote_pieces(remote: &[RemoteIoVec], length: u64) -> Result<RmaIovs, EndpointError> {
@@ -51,17 +52,19 @@ pub(crate) fn remote_pieces(remote: &[RemoteIoVec], length: u64) -> Result<RmaIo
 }
 
 // The requester's side.
-impl<N: Nic> Endpoint<N> {
+impl<N: Nic> SendSide<'_, N> {
     pub(crate) fn start_write(&mut self, args: &WriteArgs<'_>) -> Result<(), EndpointError> {
         let length = total_length(args.data);
         check_pieces(args.data.len())?;
         let target = remote_pieces(args.remote, length)?;
         let inject = args.flags.contains(OperationFlags::INJECT);
-        self.check_inject(inject, length)?;
-        self.check_peer(args.peer)?;
+        self.channel.check_inject(inject, length)?;
+        self.channel.check_peer(args.peer)?;
         let delivery_complete = args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject;
-        let features = self.features(args.peer).copied();
-        let options = self.request_options(features.as_ref(), args.cq_data);
+        let features = self.channel.features(args.peer).copied();
+        let options = self
+            .channel
+            .request_options(features.as_ref(), args.cq_data);
         let head = WriteHead {
             target,
             delivery_complete,
@@ -75,23 +78,23 @@ impl<N: Nic> Endpoint<N> {
         let header = eager_header(&head, SendId(0)).header_len();
         let query = WriteQuery {
             length,
-            eager_capacity: self.mtu.saturating_sub(header) as u64,
+            eager_capacity: self.channel.mtu.saturating_sub(header) as u64,
             delivery_complete,
             inject,
-            fits_rdma: self.fits_rdma(args, length),
+            fits_rdma: self.channel.fits_rdma(args, length),
         };
-        let mut protocol = match choice::write(&self.local, features.as_ref(), &query) {
+        let mut protocol = match choice::write(&self.channel.local, features.as_ref(), &query) {
             Ok(protocol) => protocol,
-            Err(reason) => return self.no_protocol(args.peer, reason),
+            Err(reason) => return self.channel.no_protocol(args.peer, reason),
         };
         let mut registered = None;
         if let Some(access) = protocol.registration() {
-            registered = self.register_source(args.data, access)?;
+            registered = self.channel.register_source(args.data, access)?;
             if registered.is_none() {
-                let local = self.local.without_rdma();
+                let local = self.channel.local.without_rdma();
                 protocol = match choice::write(&local, features.as_ref(), &query) {
                     Ok(protocol) => protocol,
-                    Err(reason) => return self.no_protocol(args.peer, reason),
+                    Err(reason) => return self.channel.no_protocol(args.peer, reason),
                 };
             }
         }
@@ -109,24 +112,10 @@ impl<N: Nic> Endpoint<N> {
                 self.start_long_cts(args.peer, report, source, length, request)?;
             }
         }
-        if let Some(state) = self.peers.state_mut(args.peer) {
+        if let Some(state) = self.channel.peers.state_mut(args.peer) {
             state.handshake.request_sent();
         }
         Ok(())
-    }
-
-    /// Whether the device can do a write by itself.
-    fn fits_rdma(&self, args: &WriteArgs<'_>, length: u64) -> FitsRdma {
-        let Some(data) = args.cq_data else {
-            return FitsRdma::Plain;
-        };
-        let one_request = args.data.len() == 1
-            && args.remote.len() == 1
-            && length <= self.posting.nic().attributes().max_rdma_size as u64;
-        match u32::try_from(data) {
-            Ok(_) if one_request => FitsRdma::WithImmediate,
-            _ => FitsRdma::No,
-        }
     }
 
     fn write_eager(
@@ -143,16 +132,23 @@ impl<N: Nic> Endpoint<N> {
         };
         let may_gather = !args.flags.contains(OperationFlags::INJECT);
         let header = eager_header(head, SendId(id.to_wire()));
-        let posted = self.posting.start_packet(&header).and_then(|mut packet| {
-            let size = length as usize;
-            let copied = self
-                .posting
-                .attach(&mut packet, args.data, 0, size, may_gather)?;
-            self.reports
-                .statistics
-                .note_sent(Protocol::EagerWrite, copied);
-            self.post_packet(args.peer, Owner::Outbound(id), packet)
-        });
+        let posted = self
+            .channel
+            .posting
+            .start_packet(&header)
+            .and_then(|mut packet| {
+                let size = length as usize;
+                let copied =
+                    self.channel
+                        .posting
+                        .attach(&mut packet, args.data, 0, size, may_gather)?;
+                self.channel
+                    .reports
+                    .statistics
+                    .note_sent(Protocol::EagerWrite, copied);
+                self.channel
+                    .post_packet(args.peer, Owner::Outbound(id), packet)
+            });
         if posted.is_err() {
             self.sending.discard(id);
         }
@@ -191,7 +187,7 @@ fn eager_header(head: &WriteHead, send_id: SendId) -> EagerRtw {
 }
 
 // The responder's side.
-impl<N: Nic> Endpoint<N> {
+impl<N: Nic> ReceiveSide<'_, N> {
     /// A peer wants to write our memory, with all data in the request.
     pub(crate) fn on_eager_write(
         &mut self,
@@ -207,14 +203,15 @@ impl<N: Nic> Endpoint<N> {
             return;
         };
         let copied = copy_out(
-            self.posting.nic_mut(),
+            self.channel.posting.nic_mut(),
             packet,
             payload.offset,
             payload.length,
             target.as_slice(),
             0,
         );
-        self.reports
+        self.channel
+            .reports
             .statistics
             .note_received(Protocol::EagerWrite, length);
         let failure = copied.is_err().then_some(COPY_FAILED);
@@ -222,7 +219,7 @@ impl<N: Nic> Endpoint<N> {
         if let Some(send_id) = eager.receipt
             && failure.is_none()
         {
-            self.queue_receipt(peer, send_id, MsgId(0));
+            self.channel.queue_receipt(peer, send_id, MsgId(0));
         }
         self.end_inbound(&ending, peer, length, length, failure);
     }
@@ -278,12 +275,12 @@ impl<N: Nic> Endpoint<N> {
         options: &ReqOptions,
     ) -> Option<ReceiveId> {
         let (target, ending) = self.written(peer, packet_type, rma_iov, length, options)?;
-        if !self.begin_request(peer, packet_type) {
+        if !self.channel.begin_request(peer, packet_type) {
             return None;
         }
         let transfer = Transfer::new(peer, MsgId(0), length, target, ending);
         let id = self.receiving.start(transfer)?;
-        self.begin_operation(peer);
+        self.channel.quota.begin_operation(peer);
         Some(id)
     }
 
@@ -299,12 +296,13 @@ impl<N: Nic> Endpoint<N> {
     ) -> Option<(Iov, Ending)> {
         let cq_data = options.cq_data;
         if rma_iov.total_len() != Some(length) {
-            self.reports
+            self.channel
+                .reports
                 .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
             return None;
         }
-        let Some(target) = self.one_sided.exposed.memory(rma_iov, Access::REMOTE_WRITE) else {
-            self.refuse_memory(peer, packet_type);
+        let Some(target) = self.exposed.memory(rma_iov, Access::REMOTE_WRITE) else {
+            self.channel.refuse_memory(peer, packet_type);
             return None;
         };
         let mut flags = CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE;
@@ -320,31 +318,5 @@ impl<N: Nic> Endpoint<N> {
             part: None,
         };
         Some((target, ending))
-    }
-
-    /// Reports a request that names memory which its sender may not use.
-    #[cold]
-    pub(crate) fn refuse_memory(&mut self, peer: PeerId, packet_type: PacketType) {
-        self.reports.event(Event::RemoteOperationFailed {
-            peer,
-            packet_type: packet_type.code(),
-            failure: Failure::new(Errno::EINVAL, ProviderError::RmaAddress),
-        });
-    }
-
-    /// A peer's device wrote our memory and left immediate data. No connection id comes with it.
-    pub(crate) fn on_written(&mut self, source: &Source, length: usize, immediate: u32) {
-        let source = self.peers.identify(source, None);
-        let flags =
-            CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE | CompletionFlags::REMOTE_CQ_DATA;
-        self.reports.succeeded(CompletionEntry {
-            context: 0,
-            flags,
-            length: length as u64,
-            data: immediate::to_cq_data(immediate),
-            tag: 0,
-            source,
-            buffer: 0,
-        });
     }
 }

@@ -1,17 +1,18 @@
 //! Messages on the receiver's side: from matching to a receive to the subprotocol that brings the data.
 
+use crate::endpoint::subprotocols::ReceiveSide;
 use crate::nic::Nic;
 use crate::wire::{
     EagerRtm, Header, LongctsRtm, LongreadRtm, MediumRtm, MsgId, Packet, PacketType, Payload,
     RmaIovs, Rta, RuntreadRtm, SendId,
 };
 
-use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
 use crate::endpoint::memory::packet::ReceivedPacket;
-use crate::endpoint::receiving::{HeldId, ReadStart, UnexpectedMessage};
+use crate::endpoint::posting::HeldId;
+use crate::endpoint::receiving::{ReadStart, UnexpectedMessage};
 use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
 
 /// A request that takes its turn among those of its sender: a message or an atomic.
@@ -154,7 +155,7 @@ impl<'a> Rtm<'a> {
     }
 }
 
-impl<N: Nic> Endpoint<N> {
+impl<N: Nic> ReceiveSide<'_, N> {
     /// Finds the receive for a message, or keeps the message.
     #[inline(always)]
     pub(crate) fn match_message(&mut self, peer: PeerId, packet: ReceivedPacket, rtm: &Rtm<'_>) {
@@ -167,7 +168,7 @@ impl<N: Nic> Endpoint<N> {
         let id = found.receive;
         if let Extent::Whole(receipt) = rtm.extent {
             self.receive_eager(id, peer, &packet, rtm, receipt);
-            return self.release(packet);
+            return self.channel.posting.release(packet);
         }
         self.receiving
             .activate(id, peer, rtm.msg_id, rtm.length, (rtm.tag, rtm.cq_data));
@@ -186,17 +187,17 @@ impl<N: Nic> Endpoint<N> {
             self.receiving.assemble(id);
         }
         self.message_packet(id, peer, &packet, rtm);
-        self.release(packet);
+        self.channel.posting.release(packet);
     }
 
     /// Keeps a message that no receive accepts yet.
     pub(crate) fn keep_unexpected(&mut self, peer: PeerId, packet: ReceivedPacket, rtm: &Rtm<'_>) {
-        self.reports.statistics.unexpected_messages += 1;
-        match self.hold(peer, packet, None) {
+        self.channel.reports.statistics.unexpected_messages += 1;
+        match self.channel.hold(peer, packet, None) {
             Ok(head) => self.receiving.keep(peer, rtm.tag, rtm.unexpected(head)),
             Err(packet) => {
-                self.release(packet);
-                self.give_up_peer(peer, rtm.packet_type);
+                self.channel.posting.release(packet);
+                self.channel.give_up(peer, rtm.packet_type);
             }
         }
     }
@@ -239,7 +240,8 @@ impl<N: Nic> Endpoint<N> {
             self.go_on_with(id);
         } else {
             let packet_type = rtm.packet_type.code();
-            self.reports
+            self.channel
+                .reports
                 .refuse(Some(peer), packet_type, PacketError::SizeMismatch);
             self.fail_inbound(id, SIZE_MISMATCH);
         }

@@ -1,6 +1,5 @@
 //! The application receives: posting, cancelling, and taking messages that are here already.
 
-use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::ErrorEntry;
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::api::operation::{
@@ -11,9 +10,10 @@ use crate::endpoint::base::ids::{ClaimId, PeerId, ReceiveId};
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::receiving::{
-    Audience, Ending, Filter, NewReceive, Transfer, UnexpectedMessage, receive_flags,
+    Audience, Ending, Filter, NewReceive, PostponedPart, Transfer, UnexpectedMessage, receive_flags,
 };
-use crate::endpoint::subprotocols::message::{Extent, Rtm};
+use crate::endpoint::subprotocols::ReceiveSide;
+use crate::endpoint::subprotocols::incoming_message::{Extent, Rtm};
 use crate::nic::Nic;
 
 /// What a receive accepts; untagged ones have tag 0.
@@ -25,9 +25,9 @@ fn filter(source: SourceFilter, tag: Option<TagFilter>) -> Filter {
 }
 
 // Posting and cancelling.
-impl<N: Nic> Endpoint<N> {
+impl<N: Nic> ReceiveSide<'_, N> {
     pub(crate) fn start_recv(&mut self, args: &RecvArgs<'_>) -> Result<ReceiveId, EndpointError> {
-        self.check_source(args.source)?;
+        self.channel.check_source(args.source)?;
         let target = Iov::new(args.buffer)?;
         let tagged = args.tag.is_some();
         let filter = filter(args.source, args.tag);
@@ -57,21 +57,12 @@ impl<N: Nic> Endpoint<N> {
         posted.ok_or(EndpointError::TryAgain)
     }
 
-    fn check_source(&self, source: SourceFilter) -> Result<(), EndpointError> {
-        match source {
-            SourceFilter::Peer(peer) if !self.peers.contains(peer) => {
-                Err(EndpointError::UnknownPeer(peer))
-            }
-            SourceFilter::Peer(_) | SourceFilter::Any => Ok(()),
-        }
-    }
-
     /// Ends a posted receive that no message has matched. Returns whether it was one.
     pub(crate) fn withdraw_posted(&mut self, id: ReceiveId, failure: Failure) -> bool {
         let Some((context, flags)) = self.receiving.withdraw(id) else {
             return false;
         };
-        self.reports.failed(ErrorEntry {
+        self.channel.reports.failed(ErrorEntry {
             context,
             flags,
             length: 0,
@@ -109,14 +100,15 @@ impl<N: Nic> Endpoint<N> {
             self.receiving.assemble(id);
         }
         let mut next = Some(message.head);
-        while let Some((packet, behind)) = next.and_then(|held| self.take_held(peer, held)) {
+        while let Some((packet, behind)) = next.and_then(|held| self.channel.take_held(peer, held))
+        {
             next = behind;
-            let incoming = self.parse_again(&packet);
+            let incoming = self.channel.posting.parse_again(&packet);
             match incoming.as_ref().and_then(Rtm::of) {
                 Some(rtm) => self.message_packet(id, peer, &packet, &rtm),
                 None => debug_assert!(false, "it was parsed before it had to wait"),
             }
-            self.release(packet);
+            self.channel.posting.release(packet);
         }
         Ok(id)
     }
@@ -124,17 +116,17 @@ impl<N: Nic> Endpoint<N> {
     /// Gives up a message that no receive took.
     pub(crate) fn drop_unexpected(&mut self, peer: PeerId, message: &UnexpectedMessage) {
         self.receiving.forget_segments(peer, message);
-        self.drop_held(peer, message.head);
+        self.channel.drop_held(peer, message.head);
     }
 }
 
 // Multi-receive buffers.
-impl<N: Nic> Endpoint<N> {
+impl<N: Nic> ReceiveSide<'_, N> {
     pub(crate) fn start_multi_recv(
         &mut self,
         args: &MultiRecvArgs,
     ) -> Result<ReceiveId, EndpointError> {
-        self.check_source(args.source)?;
+        self.channel.check_source(args.source)?;
         if args.min_free == 0 || args.min_free > args.buffer.memory.length {
             return Err(EndpointError::OutOfRange {
                 what: "min_free of a multi-receive buffer",
@@ -160,7 +152,7 @@ impl<N: Nic> Endpoint<N> {
             && let Some((target, ending)) = self.receiving.next_part(id, length, cq_data)
             && let Some((peer, _, message)) = self.receiving.take_unexpected(false, &filter)
         {
-            match self.is_admitted(peer) {
+            match self.channel.quota.admits(peer) {
                 true => self.receive_part(peer, &message, target, ending),
                 false => self.postpone_part(peer, message, target, ending),
             }
@@ -178,8 +170,8 @@ impl<N: Nic> Endpoint<N> {
     ) {
         let length = rtm.length;
         // A message that ends with its first packet is no operation that others would wait for.
-        if !matches!(rtm.extent, Extent::Whole(_)) && !self.is_admitted(peer) {
-            let Some(head) = self.make_wait(peer, packet, rtm.packet_type) else {
+        if !matches!(rtm.extent, Extent::Whole(_)) && !self.channel.quota.admits(peer) {
+            let Some(head) = self.channel.make_wait(peer, packet, rtm.packet_type) else {
                 return;
             };
             let message = rtm.unexpected(head);
@@ -193,13 +185,30 @@ impl<N: Nic> Endpoint<N> {
         let Some((target, ending)) = part else {
             return self.keep_unexpected(peer, packet, rtm);
         };
-        self.begin_operation(peer);
+        self.channel.quota.begin_operation(peer);
         let transfer = Transfer::new(peer, rtm.msg_id, length, Iov::One(target), ending);
         match self.receiving.start(transfer) {
             Some(id) => self.begin_message(id, peer, packet, rtm),
             // What peers start always has room.
-            None => self.release(packet),
+            None => self.channel.posting.release(packet),
         }
+    }
+
+    /// Makes a message wait that has its place in a multi-receive buffer.
+    pub(crate) fn postpone_part(
+        &mut self,
+        peer: PeerId,
+        message: UnexpectedMessage,
+        target: IoVec,
+        ending: Ending,
+    ) {
+        let part = PostponedPart {
+            message,
+            target,
+            ending,
+        };
+        let operation = self.receiving.postpone(peer, part);
+        self.channel.quota.postpone(peer, operation);
     }
 
     /// Receives a message into its part of a multi-receive buffer.
@@ -210,7 +219,7 @@ impl<N: Nic> Endpoint<N> {
         target: IoVec,
         ending: Ending,
     ) {
-        self.begin_operation(peer);
+        self.channel.quota.begin_operation(peer);
         // What peers start always has room.
         let received = self.receive_kept(peer, message, Iov::One(target), ending);
         debug_assert!(received.is_ok());
@@ -218,7 +227,7 @@ impl<N: Nic> Endpoint<N> {
 }
 
 // Peek, claim, discard.
-impl<N: Nic> Endpoint<N> {
+impl<N: Nic> ReceiveSide<'_, N> {
     pub(crate) fn peek_message(
         &mut self,
         source: SourceFilter,

@@ -3,18 +3,18 @@
 //! Every endpoint sends one HANDSHAKE to every peer, in answer to the first packet of any type. Until
 //! the peer's own has arrived, requests carry our raw address, as the peer may not know us.
 
+use crate::endpoint::api::config::EndpointConfig;
+use crate::endpoint::api::error::EndpointError;
+use crate::endpoint::base::ids::{OutboundId, PeerId};
+use crate::endpoint::posting::Owner;
+use crate::endpoint::sending::choice::NoProtocol;
 use crate::nic::{DeviceCaps, Nic, NicAttributes, QueuePair};
 use crate::wire::{EagerRtw, ExtraFeatures, Handshake};
 
-use crate::endpoint::Endpoint;
-use crate::endpoint::api::config::EndpointConfig;
-use crate::endpoint::api::error::EndpointError;
-use crate::endpoint::base::ids::PeerId;
-use crate::endpoint::peers::handshake::PeerFeatures;
-use crate::endpoint::posting::Owner;
+use super::Channel;
 
 /// The capabilities to announce: what the engine implements and the device can do.
-pub(crate) fn own_features(attributes: &NicAttributes, config: &EndpointConfig) -> ExtraFeatures {
+fn own_features(attributes: &NicAttributes, config: &EndpointConfig) -> ExtraFeatures {
     let has = |cap| config.use_device_rdma && attributes.caps.contains(cap);
     // Without the bits 1 and 4 libfabric 1.17 refuses operations instead of falling back.
     let mut features = ExtraFeatures::CONNID_HEADER
@@ -30,7 +30,7 @@ pub(crate) fn own_features(attributes: &NicAttributes, config: &EndpointConfig) 
     features
 }
 
-impl<N: Nic> Endpoint<N> {
+impl<N: Nic> Channel<N> {
     /// Sends our HANDSHAKE.
     ///
     /// # Errors
@@ -50,21 +50,6 @@ impl<N: Nic> Endpoint<N> {
                 ..Handshake::default()
             },
         )
-    }
-
-    /// Takes a peer's HANDSHAKE.
-    pub(crate) fn on_handshake(&mut self, peer: PeerId, features: PeerFeatures) {
-        let Some(state) = self.peers.state_mut(peer) else {
-            return;
-        };
-        let waited = state.handshake.receive(features);
-        for id in waited.refused_reads {
-            self.refuse_read(peer, id);
-        }
-        for id in waited.granted_data {
-            self.sending.dequeue(id);
-            self.queue_outbound(id);
-        }
     }
 
     /// Makes a peer send its HANDSHAKE, unless a request that does so is already under way: with an
@@ -96,5 +81,32 @@ impl<N: Nic> Endpoint<N> {
         }
         self.provoke_handshake(peer)?;
         Err(EndpointError::TryAgain)
+    }
+
+    /// Refuses an operation for which there is no protocol, now or at all.
+    pub(crate) fn no_protocol(
+        &mut self,
+        peer: PeerId,
+        reason: NoProtocol,
+    ) -> Result<(), EndpointError> {
+        match reason {
+            NoProtocol::AwaitHandshake => self.await_handshake(peer),
+            NoProtocol::Unsupported(what) => Err(EndpointError::Unsupported(what)),
+        }
+    }
+
+    /// Makes an operation wait if its peer has not sent its HANDSHAKE. Only that says whether CTSDATA
+    /// may have a connection id, and without one the peer cannot tell us from an earlier owner of our
+    /// queue pair number whose last packets arrive late. Stock libfabric since 1.17 waits as well.
+    pub(crate) fn waits_for_handshake(&mut self, peer: PeerId, id: OutboundId) -> bool {
+        let Some(state) = self.peers.state_mut(peer) else {
+            return false;
+        };
+        let Some(waiting) = state.handshake.waiting() else {
+            return false;
+        };
+        // It stays marked as queued: more windows do not put it here again.
+        waiting.granted_data.push(id);
+        true
     }
 }

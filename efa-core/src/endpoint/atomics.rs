@@ -7,8 +7,8 @@ use crate::wire::{
     AtomRsp, AtomicOp, MsgId, Packet, PacketType, Payload, RecvId, Repr, Rta, RtaKind, SendId,
 };
 
-use crate::address::RawAddress;
-use crate::endpoint::api::completion::{CompletionFlags, Event, PacketError};
+use crate::endpoint::Endpoint;
+use crate::endpoint::api::completion::{CompletionFlags, Event};
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::api::operation::{AtomicArgs, AtomicKind, IoVec, OperationFlags};
 use crate::endpoint::api::reports::Report;
@@ -17,38 +17,24 @@ use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::iov::{Iov, total_length};
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::one_sided::arithmetic;
-use crate::endpoint::posting::Owner;
+use crate::endpoint::posting::{Owner, Work};
 use crate::endpoint::receiving::{Audience, Ending, Transfer};
 use crate::endpoint::sending::choice::{self, AtomicQuery};
 use crate::endpoint::sending::{Awaited, Outbound};
+use crate::endpoint::subprotocols::intake::COPY_FAILED;
 use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
-use crate::endpoint::subprotocols::sends::check_pieces;
-use crate::endpoint::subprotocols::transfers::COPY_FAILED;
+use crate::endpoint::subprotocols::outgoing_message::check_pieces;
 use crate::endpoint::subprotocols::write::remote_pieces;
-use crate::endpoint::{Endpoint, IOV_LIMIT};
 
 /// Header of ATOMRSP in bytes.
 const ATOMRSP_HEADER: usize = PacketType::AtomRsp.header_len(0, 0);
 
-/// What stock libfabric reserves for the header of an atomic, in bytes: all iovs, and the raw address
-/// without its length.
-const ATOMIC_HEADER: usize = PacketType::WriteRta.header_len(0, IOV_LIMIT) + RawAddress::LEN;
-
 // The requester's side.
 impl<N: Nic> Endpoint<N> {
-    /// Most bytes that an atomic may have per operand: one packet has to hold the request.
-    pub(crate) fn max_atomic_size(&self, kind: AtomicKind<'_>) -> usize {
-        let payload = self.mtu.saturating_sub(ATOMIC_HEADER);
-        match kind {
-            AtomicKind::Write | AtomicKind::Fetch { .. } => payload,
-            AtomicKind::Compare { .. } => payload / 2,
-        }
-    }
-
     pub(crate) fn start_atomic(&mut self, args: &AtomicArgs<'_>) -> Result<(), EndpointError> {
         let length = total_length(args.operand);
         check_pieces(args.operand.len())?;
-        let limit = self.max_atomic_size(args.kind) as u64;
+        let limit = self.channel.max_atomic_size(args.kind) as u64;
         if length > limit {
             return Err(EndpointError::OutOfRange {
                 what: "length of an atomic's operand",
@@ -77,12 +63,12 @@ impl<N: Nic> Endpoint<N> {
         if let Some(result) = result {
             same_length(result)?;
         }
-        let (_, state) = self.check_sequence(args.peer)?;
+        let (_, state) = self.channel.check_sequence(args.peer)?;
         let inject = args.flags.contains(OperationFlags::INJECT);
         let delivery_complete =
             args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject && result.is_none();
         let features = state.and_then(|state| state.handshake.features());
-        let msg_id = self.next_msg_id(state);
+        let msg_id = self.channel.next_msg_id(state);
         let query = AtomicQuery {
             datatype: args.datatype,
             is_compare: args.kind.is_compare(),
@@ -90,9 +76,9 @@ impl<N: Nic> Endpoint<N> {
             delivery_complete,
         };
         if let Err(reason) = choice::atomic(features, &query) {
-            return self.no_protocol(args.peer, reason);
+            return self.channel.no_protocol(args.peer, reason);
         }
-        let options = self.request_options(features, None);
+        let options = self.channel.request_options(features, None);
         let (kind, owner) =
             self.remember_atomic(args, msg_id, length, result, delivery_complete)?;
         let header = Rta {
@@ -103,20 +89,28 @@ impl<N: Nic> Endpoint<N> {
             rma_iov: target,
             options,
         };
-        let posted = self.posting.start_packet(&header).and_then(|mut packet| {
-            for operand in [args.operand, comparand] {
-                let length = total_length(operand) as usize;
-                let copied = self
-                    .posting
-                    .attach(&mut packet, operand, 0, length, false)?;
-                self.reports.statistics.note_sent(Protocol::Atomic, copied);
-            }
-            packet.sequenced = Some(msg_id);
-            self.post_packet(args.peer, owner, packet)
-        });
+        let posted = self
+            .channel
+            .posting
+            .start_packet(&header)
+            .and_then(|mut packet| {
+                for operand in [args.operand, comparand] {
+                    let length = total_length(operand) as usize;
+                    let copied =
+                        self.channel
+                            .posting
+                            .attach(&mut packet, operand, 0, length, false)?;
+                    self.channel
+                        .reports
+                        .statistics
+                        .note_sent(Protocol::Atomic, copied);
+                }
+                packet.sequenced = Some(msg_id);
+                self.channel.post_packet(args.peer, owner, packet)
+            });
         if let Err(error) = posted {
             match owner {
-                Owner::Outbound(id) => self.discard_outbound(id),
+                Owner::Outbound(id) => self.send_side().discard_outbound(id),
                 Owner::Inbound(id) => {
                     self.receiving.finish(id);
                 }
@@ -124,7 +118,7 @@ impl<N: Nic> Endpoint<N> {
             }
             return Err(error);
         }
-        self.request_posted(args.peer);
+        self.channel.request_posted(args.peer);
         Ok(())
     }
 
@@ -178,28 +172,6 @@ impl<N: Nic> Endpoint<N> {
         };
         Ok((kind, Owner::Inbound(id)))
     }
-
-    /// The old values of an atomic.
-    pub(crate) fn on_atomic_response(
-        &mut self,
-        peer: PeerId,
-        response: &AtomRsp,
-        packet: &ReceivedPacket,
-        payload: Payload,
-    ) {
-        let packet_type = PacketType::AtomRsp;
-        let Some(id) = self.receiving.atomic_with(peer, response.recv_id) else {
-            return self
-                .reports
-                .refuse_id(peer, packet_type, response.recv_id.0);
-        };
-        if self.take_data(id, packet, payload, 0, Protocol::Atomic, false) {
-            return self.go_on_with(id);
-        }
-        self.reports
-            .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
-        self.fail_inbound(id, SIZE_MISMATCH);
-    }
 }
 
 // The responder's side.
@@ -215,13 +187,13 @@ impl<N: Nic> Endpoint<N> {
         let packet_type = incoming.base.packet_type;
         let operand = incoming.payload;
         if let Err(failure) = self.carry_out(peer, &packet, operand, rta) {
-            self.reports.event(Event::RemoteOperationFailed {
+            self.channel.reports.event(Event::RemoteOperationFailed {
                 peer,
                 packet_type: packet_type.code(),
                 failure,
             });
         }
-        self.release(packet);
+        self.channel.posting.release(packet);
     }
 
     fn carry_out(
@@ -239,7 +211,7 @@ impl<N: Nic> Endpoint<N> {
         let total = rta.rma_iov.total_len().unwrap_or(u64::MAX);
         let operands = if is_compare { 2 } else { 1 };
         if total.checked_mul(operands) != Some(payload.length as u64)
-            || total + ATOMRSP_HEADER as u64 > self.mtu as u64
+            || total + ATOMRSP_HEADER as u64 > self.channel.mtu as u64
             || rta
                 .rma_iov
                 .iter()
@@ -266,13 +238,14 @@ impl<N: Nic> Endpoint<N> {
             let mut at = 0;
             for piece in target.as_slice() {
                 let length = piece.memory.length;
-                self.posting
+                self.channel
+                    .posting
                     .nic_mut()
                     .read_user(piece.memory.address, &mut old[at..at + length])
                     .map_err(|_| COPY_FAILED)?;
                 at += length;
             }
-            let bytes = packet.bytes(self.posting.nic());
+            let bytes = packet.bytes(self.channel.posting.nic());
             let (operand, comparand) = bytes[payload.offset..].split_at(total);
             arithmetic::apply(
                 rta.atomic_datatype,
@@ -288,7 +261,8 @@ impl<N: Nic> Endpoint<N> {
             let mut at = 0;
             for piece in target.as_slice() {
                 let UserSlice { address, length } = piece.memory;
-                self.posting
+                self.channel
+                    .posting
                     .nic_mut()
                     .write_user(address, &new[at..at + length])
                     .map_err(|_| COPY_FAILED)?;
@@ -299,7 +273,7 @@ impl<N: Nic> Endpoint<N> {
         if result.is_ok() {
             match rta.kind {
                 RtaKind::Write => {}
-                RtaKind::DcWrite(send_id) => self.queue_receipt(peer, send_id, MsgId(0)),
+                RtaKind::DcWrite(send_id) => self.channel.queue_receipt(peer, send_id, MsgId(0)),
                 RtaKind::Fetch(recv_id) | RtaKind::Compare(recv_id) => {
                     let values = &values[..total];
                     if self.send_old_values(peer, recv_id, values).is_err() {
@@ -327,17 +301,33 @@ impl<N: Nic> Endpoint<N> {
         values: &[u8],
     ) -> Result<(), EndpointError> {
         let header = AtomRsp {
-            connid: Some(self.address.qkey.into()),
+            connid: Some(self.channel.address.qkey.into()),
             recv_id,
             seg_length: values.len() as u64,
             ..AtomRsp::default()
         };
         debug_assert_eq!(header.header_len(), ATOMRSP_HEADER);
-        let posted = self.posting.start_packet(&header).and_then(|mut packet| {
-            self.posting.attach_bytes(&mut packet, values);
-            self.post_packet(peer, Owner::Nobody, packet)
-        });
-        self.control_posted(peer, PacketType::AtomRsp, posted)
+        let posted = self
+            .channel
+            .posting
+            .start_packet(&header)
+            .and_then(|mut packet| {
+                self.channel.posting.attach_bytes(&mut packet, values);
+                self.channel.post_packet(peer, Owner::Nobody, packet)
+            });
+        self.channel
+            .control_posted(peer, PacketType::AtomRsp, posted)
+    }
+
+    /// Sends ATOMRSP when there is room for it.
+    fn queue_atomic_response(&mut self, response: AtomicResponse) {
+        let peer = response.peer;
+        if self.channel.begin_answer(peer, PacketType::AtomRsp) {
+            let key = self.one_sided.keep_response(response);
+            self.channel
+                .posting
+                .queue(Work::AtomicResponse { peer, key });
+        }
     }
 
     /// Sends an ATOMRSP for which there was no room.

@@ -1,6 +1,5 @@
 //! Data on its way in: taking it out of packets, asking the peer for more, and the end.
 
-use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event};
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::api::statistics::Protocol;
@@ -9,13 +8,14 @@ use crate::endpoint::memory::iov::copy_out;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::{Owner, Work};
 use crate::endpoint::receiving::{Arrival, Ask, Audience, Ending, Nack, Step};
+use crate::endpoint::subprotocols::ReceiveSide;
 use crate::nic::Nic;
 use crate::wire::{ExtraFeatures, Payload, ReadNack, RecvId};
 
 /// A part of the target is no memory of the application.
 pub(crate) const COPY_FAILED: Failure = Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy);
 
-impl<N: Nic> Endpoint<N> {
+impl<N: Nic> ReceiveSide<'_, N> {
     /// Takes a piece of a transfer's data out of a packet: one that the peer sent without being asked or,
     /// `in_window`, because it was granted. Returns whether the piece fits what is known of the
     /// transfer; if not, nothing happened.
@@ -34,14 +34,17 @@ impl<N: Nic> Endpoint<N> {
             Arrival::Drop => {}
             Arrival::Copy { target, fits } => {
                 let copied = copy_out(
-                    self.posting.nic_mut(),
+                    self.channel.posting.nic_mut(),
                     packet,
                     payload.offset,
                     payload.length,
                     target,
                     offset,
                 );
-                self.reports.statistics.note_received(protocol, fits);
+                self.channel
+                    .reports
+                    .statistics
+                    .note_received(protocol, fits);
                 if copied.is_err() {
                     self.receiving.copy_failed(id, COPY_FAILED);
                 }
@@ -65,7 +68,7 @@ impl<N: Nic> Endpoint<N> {
     /// that.
     fn refuse_data(&mut self, id: ReceiveId) {
         let peer = self.receiving.peer(id);
-        match peer.and_then(|peer| self.features(peer)) {
+        match peer.and_then(|peer| self.channel.features(peer)) {
             None => {}
             Some(features) if features.extra.contains(ExtraFeatures::READ_NACK) => {
                 self.ask(id, Ask::ReadNack);
@@ -86,7 +89,7 @@ impl<N: Nic> Endpoint<N> {
     /// Queues a transfer for which there is something to send or to post.
     pub(crate) fn queue_inbound(&mut self, id: ReceiveId) {
         if self.receiving.enqueue(id) {
-            self.posting.queue(Work::Inbound(id));
+            self.channel.posting.queue(Work::Inbound(id));
         }
     }
 
@@ -118,7 +121,7 @@ impl<N: Nic> Endpoint<N> {
         let nack = ReadNack {
             send_id,
             recv_id: RecvId(id.to_wire()),
-            connid: Some(self.address.qkey.into()),
+            connid: Some(self.channel.address.qkey.into()),
             ..ReadNack::default()
         };
         let owner = if is_write {
@@ -130,8 +133,8 @@ impl<N: Nic> Endpoint<N> {
         self.receiving.nacked(id);
         if is_write {
             self.receiving.finish(id);
-            self.end_operation(peer);
-            self.end_request(peer);
+            self.channel.end_operation(peer);
+            self.channel.quota.end_request(peer);
         }
         Ok(())
     }
@@ -148,9 +151,10 @@ impl<N: Nic> Endpoint<N> {
         header: &impl crate::wire::Repr,
     ) -> Result<(), EndpointError> {
         let posted = self
+            .channel
             .posting
             .start_packet(header)
-            .and_then(|packet| self.post_packet(peer, owner, packet));
+            .and_then(|packet| self.channel.post_packet(peer, owner, packet));
         match posted {
             Ok(()) => Ok(()),
             Err(EndpointError::TryAgain) => Err(EndpointError::TryAgain),
@@ -168,17 +172,17 @@ impl<N: Nic> Endpoint<N> {
         };
         let (peer, ending) = (ended.peer, &ended.ending);
         if ending.is_remote() {
-            self.end_operation(peer);
+            self.channel.end_operation(peer);
         }
         if ending.is_peers() {
-            self.end_request(peer);
+            self.channel.quota.end_request(peer);
         }
-        self.deregister_own(ended.own_regions);
+        self.channel.deregister_own(ended.own_regions);
         if let Some(send_id) = ended.eor {
-            self.queue_eor(peer, send_id, id);
+            self.channel.queue_eor(peer, send_id, id);
         }
         if let Some((send_id, msg_id)) = ended.receipt {
-            self.queue_receipt(peer, send_id, msg_id);
+            self.channel.queue_receipt(peer, send_id, msg_id);
         }
         self.end_inbound(ending, peer, ended.length, ended.capacity, ended.failure);
     }
@@ -204,14 +208,14 @@ impl<N: Nic> Endpoint<N> {
         match (failure, ending.audience) {
             (_, Audience::Nobody) => {}
             (Some(failure), Audience::Target(request)) => {
-                self.reports.event(Event::RemoteOperationFailed {
+                self.channel.reports.event(Event::RemoteOperationFailed {
                     peer,
                     packet_type: request.code(),
                     failure,
                 });
             }
             (Some(failure), Audience::Starter) => {
-                self.reports.failed(ErrorEntry {
+                self.channel.reports.failed(ErrorEntry {
                     context: ending.context,
                     flags,
                     length: length.min(capacity),
@@ -226,7 +230,7 @@ impl<N: Nic> Endpoint<N> {
             (None, Audience::Target(_)) if !ending.report_success => {}
             (None, _) => {
                 if ending.report_success {
-                    self.reports.succeeded(CompletionEntry {
+                    self.channel.reports.succeeded(CompletionEntry {
                         context: ending.context,
                         flags,
                         length,
@@ -236,7 +240,7 @@ impl<N: Nic> Endpoint<N> {
                         buffer: ending.part.map_or(0, |part| part.address),
                     });
                 } else {
-                    self.reports.succeeded_silently(flags);
+                    self.channel.reports.succeeded_silently(flags);
                 }
             }
         }

@@ -3,8 +3,6 @@
 use crate::endpoint::api::error::Failure;
 use crate::endpoint::peers::handshake::Handshaking;
 use crate::endpoint::posting::PeerBackoff;
-use crate::endpoint::quota::Share;
-use crate::endpoint::receiving::Postponed;
 use crate::endpoint::receiving::ReorderWindow;
 use crate::endpoint::sending::{ReadBased, Sequence};
 use crate::wire::MsgId;
@@ -22,8 +20,6 @@ pub(crate) struct Conversation {
     pub(crate) window: ReorderWindow,
     /// Memory of its packets that wait, in bytes.
     pub(crate) held_bytes: usize,
-    /// What is done for its requests.
-    pub(crate) share: Share<Postponed>,
     /// Messages to the peer of which it reads a part.
     pub(crate) read_based: ReadBased,
     /// The waits after receiver-not-ready answers.
@@ -33,10 +29,7 @@ pub(crate) struct Conversation {
 impl Conversation {
     /// Returns whether nothing is under way in either direction.
     pub(crate) fn is_idle(&self) -> bool {
-        self.sequence.is_idle()
-            && self.held_bytes == 0
-            && self.share.is_idle()
-            && self.backoff.is_idle()
+        self.sequence.is_idle() && self.held_bytes == 0 && self.backoff.is_idle()
     }
 }
 
@@ -50,7 +43,6 @@ impl From<MsgId> for Conversation {
             heard: false,
             window: ReorderWindow::new(first),
             held_bytes: 0,
-            share: Share::default(),
             read_based: ReadBased::default(),
             backoff: PeerBackoff::default(),
         }

@@ -3,15 +3,16 @@
 //! ([`EndpointConfig::ordered`](crate::endpoint::EndpointConfig::ordered)), messages are processed as they
 //! arrive, and only atomics wait.
 
-use crate::nic::{Domain, Nic};
-use crate::wire::Packet;
+use crate::nic::Nic;
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::base::ids::PeerId;
+use crate::endpoint::channel::Channel;
 use crate::endpoint::memory::packet::ReceivedPacket;
-use crate::endpoint::receiving::{HeldId, Position, Segment, footprint};
-use crate::endpoint::subprotocols::message::Sequenced;
+use crate::endpoint::posting::HeldId;
+use crate::endpoint::receiving::{Position, Segment};
+use crate::endpoint::subprotocols::incoming_message::Sequenced;
 
 impl<N: Nic> Endpoint<N> {
     /// Processes a message or atomic when its turn has come, and then those that waited for it.
@@ -22,11 +23,14 @@ impl<N: Nic> Endpoint<N> {
         packet: ReceivedPacket,
         request: &Sequenced<'_>,
     ) {
-        let Some(state) = self.peers.state_mut(peer) else {
-            return self.release(packet);
+        let Some(state) = self.channel.peers.state_mut(peer) else {
+            return self.channel.posting.release(packet);
         };
         let msg_id = request.msg_id();
-        match state.window.position(msg_id, self.config.reorder_window) {
+        match state
+            .window
+            .position(msg_id, self.channel.config.reorder_window)
+        {
             Position::Expected => {
                 state.window.advance();
                 let chains = state.window.take_expected();
@@ -59,11 +63,13 @@ impl<N: Nic> Endpoint<N> {
         request: &Sequenced<'_>,
     ) {
         let msg_id = request.msg_id();
-        let Some(state) = self.peers.state_mut(peer) else {
-            return self.release(packet);
+        let Some(state) = self.channel.peers.state_mut(peer) else {
+            return self.channel.posting.release(packet);
         };
         match position {
-            Position::Early if !self.config.ordered && matches!(request, Sequenced::Message(_)) => {
+            Position::Early
+                if !self.channel.config.ordered && matches!(request, Sequenced::Message(_)) =>
+            {
                 match state.window.pass(msg_id) {
                     true => self.late_first_packet(peer, packet, request),
                     false => self.later_packet(peer, packet, request),
@@ -78,9 +84,11 @@ impl<N: Nic> Endpoint<N> {
                     msg_id: msg_id.0,
                     expected,
                 };
-                self.release(packet);
-                self.reports.refuse(Some(peer), packet_type.code(), reason);
-                self.give_up_peer(peer, packet_type);
+                self.channel.posting.release(packet);
+                self.channel
+                    .reports
+                    .refuse(Some(peer), packet_type.code(), reason);
+                self.channel.give_up(peer, packet_type);
             }
         }
     }
@@ -92,23 +100,24 @@ impl<N: Nic> Endpoint<N> {
             let mut is_first = true;
             for chain in chains {
                 let mut next = chain;
-                while let Some((packet, behind)) = next.and_then(|held| self.take_held(peer, held))
+                while let Some((packet, behind)) =
+                    next.and_then(|held| self.channel.take_held(peer, held))
                 {
                     next = behind;
                     // An earlier one may have been the end of the conversation.
-                    let incoming = match self.is_given_up(peer) {
+                    let incoming = match self.channel.is_given_up(peer) {
                         true => None,
-                        false => self.parse_again(&packet),
+                        false => self.channel.posting.parse_again(&packet),
                     };
                     match incoming.as_ref().and_then(Sequenced::of) {
-                        None => self.release(packet),
+                        None => self.channel.posting.release(packet),
                         Some(request) if is_first => self.late_first_packet(peer, packet, &request),
                         Some(request) => self.later_packet(peer, packet, &request),
                     }
                     is_first = false;
                 }
             }
-            let Some(state) = self.peers.state_mut(peer) else {
+            let Some(state) = self.channel.peers.state_mut(peer) else {
                 return;
             };
             state.window.advance();
@@ -117,20 +126,20 @@ impl<N: Nic> Endpoint<N> {
     }
 
     fn hold_early(&mut self, peer: PeerId, packet: ReceivedPacket, request: &Sequenced<'_>) {
-        self.reports.statistics.out_of_order += 1;
-        match self.hold(peer, packet, None) {
+        self.channel.reports.statistics.out_of_order += 1;
+        match self.channel.hold(peer, packet, None) {
             Ok(id) => {
-                if let Some(state) = self.peers.state_mut(peer) {
-                    let receiving = &mut self.receiving;
+                let Channel { peers, posting, .. } = &mut self.channel;
+                if let Some(state) = peers.state_mut(peer) {
                     state.window.hold(request.msg_id(), |next| {
-                        receiving.set_next(id, next);
+                        posting.link_held(id, next);
                         id
                     });
                 }
             }
             Err(packet) => {
-                self.release(packet);
-                self.give_up_peer(peer, request.packet_type());
+                self.channel.posting.release(packet);
+                self.channel.give_up(peer, request.packet_type());
             }
         }
     }
@@ -139,7 +148,7 @@ impl<N: Nic> Endpoint<N> {
     #[inline(always)]
     fn first_packet(&mut self, peer: PeerId, packet: ReceivedPacket, request: &Sequenced<'_>) {
         match request {
-            Sequenced::Message(rtm) => self.match_message(peer, packet, rtm),
+            Sequenced::Message(rtm) => self.receive_side().match_message(peer, packet, rtm),
             Sequenced::Atomic(rta, incoming) => self.on_atomic(peer, packet, incoming, rta),
         }
     }
@@ -164,85 +173,26 @@ impl<N: Nic> Endpoint<N> {
         match segment {
             Segment::Receive(id) => {
                 if let Some(rtm) = rtm {
-                    self.message_packet(id, peer, &packet, rtm);
+                    self.receive_side().message_packet(id, peer, &packet, rtm);
                 }
-                self.release(packet);
+                self.channel.posting.release(packet);
             }
             // It goes to the others of a message that no receive has taken.
-            Segment::Kept(head) => match self.hold(peer, packet, Some(head)) {
+            Segment::Kept(head) => match self.channel.hold(peer, packet, Some(head)) {
                 Ok(id) => self.receiving.add_segment(peer, msg_id, id),
                 Err(packet) => {
-                    self.release(packet);
-                    self.give_up_peer(peer, request.packet_type());
+                    self.channel.posting.release(packet);
+                    self.channel.give_up(peer, request.packet_type());
                 }
             },
             Segment::Unknown => {
-                self.reports.refuse(
+                self.channel.reports.refuse(
                     Some(peer),
                     request.packet_type().code(),
                     PacketError::AlreadyProcessed { msg_id: msg_id.0 },
                 );
-                self.release(packet);
+                self.channel.posting.release(packet);
             }
-        }
-    }
-
-    /// Parses a packet that was parsed before it had to wait.
-    pub(crate) fn parse_again(&self, packet: &ReceivedPacket) -> Option<Packet> {
-        Packet::parse(packet.bytes(self.posting.nic())).ok()
-    }
-}
-
-// Packets that wait.
-impl<N: Nic> Endpoint<N> {
-    /// Makes a packet of a peer wait in front of the chain `next`.
-    ///
-    /// # Errors
-    /// The packet comes back if too many wait, of all peers or of this one.
-    pub(crate) fn hold(
-        &mut self,
-        peer: PeerId,
-        packet: ReceivedPacket,
-        next: Option<HeldId>,
-    ) -> Result<HeldId, ReceivedPacket> {
-        let footprint = footprint(&packet);
-        let Some(state) = self.peers.state_mut(peer) else {
-            return Err(packet);
-        };
-        if footprint > self.config.peer_held_bytes.saturating_sub(state.held_bytes) {
-            return Err(packet);
-        }
-        let contents = match packet.buffer() {
-            Some(buffer) => self.posting.nic().buffer(buffer),
-            None => &[],
-        };
-        let (id, freed) = self.receiving.hold(packet, contents, next)?;
-        state.held_bytes += footprint;
-        if let Some(buffer) = freed {
-            self.recycle(buffer);
-        }
-        Ok(id)
-    }
-
-    /// Ends the wait of a peer's packet, and names the next of its chain.
-    pub(crate) fn take_held(
-        &mut self,
-        peer: PeerId,
-        id: HeldId,
-    ) -> Option<(ReceivedPacket, Option<HeldId>)> {
-        let (packet, next) = self.receiving.take_held(id)?;
-        if let Some(state) = self.peers.state_mut(peer) {
-            state.held_bytes -= footprint(&packet);
-        }
-        Some((packet, next))
-    }
-
-    /// Gives up a chain of packets of a peer that wait.
-    pub(crate) fn drop_held(&mut self, peer: PeerId, head: HeldId) {
-        let mut next = Some(head);
-        while let Some((packet, behind)) = next.and_then(|held| self.take_held(peer, held)) {
-            next = behind;
-            self.release(packet);
         }
     }
 }

@@ -1,52 +1,50 @@
 //! The application sends a message: the choice of a subprotocol, and what all of them share.
 
-use crate::nic::{Access, Destination, Nic};
-use crate::wire::{EagerRtm, MsgId, Repr, SendId};
+use crate::endpoint::subprotocols::SendSide;
+use crate::nic::{Access, Nic};
+use crate::wire::{EagerRtm, Repr, SendId};
 
+use crate::endpoint::IOV_LIMIT;
 use crate::endpoint::api::completion::CompletionFlags;
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{OperationFlags, SendArgs};
 use crate::endpoint::api::reports::Report;
 use crate::endpoint::base::ids::{OutboundId, PeerId};
-use crate::endpoint::conversation::Conversation;
 use crate::endpoint::memory::iov::{Iov, total_length};
-use crate::endpoint::peers::handshake::PeerFeatures;
-use crate::endpoint::posting::Work;
 use crate::endpoint::receiving::message_flags;
-use crate::endpoint::sending::choice::{self, MessageProtocol, MessageQuery, NoProtocol};
+use crate::endpoint::sending::choice::{self, MessageProtocol, MessageQuery};
 use crate::endpoint::sending::{Awaited, Bulk};
 use crate::endpoint::sending::{MessageHead, Request, Stream, segment_size};
-use crate::endpoint::{Endpoint, IOV_LIMIT};
 
-impl<N: Nic> Endpoint<N> {
+impl<N: Nic> SendSide<'_, N> {
     pub(crate) fn start_send(&mut self, args: &SendArgs<'_>) -> Result<(), EndpointError> {
         let length = total_length(args.data);
         let inject = args.flags.contains(OperationFlags::INJECT);
         check_pieces(args.data.len())?;
-        self.check_inject(inject, length)?;
-        let (destination, state) = self.check_sequence(args.peer)?;
+        self.channel.check_inject(inject, length)?;
+        let (destination, state) = self.channel.check_sequence(args.peer)?;
         let features = state.and_then(|state| state.handshake.features());
-        let options = self.request_options(features, args.cq_data);
+        let options = self.channel.request_options(features, args.cq_data);
         // Stock libfabric keeps injected data out of delivery complete: nobody hears of its end.
         let delivery_complete = args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject;
         // As if it were to fit one packet; the operation that RECEIPT has to name is not known yet.
         let mut header = EagerRtm {
-            msg_id: self.next_msg_id(state),
+            msg_id: self.channel.next_msg_id(state),
             tag: args.tag,
             receipt: delivery_complete.then_some(SendId(0)),
             options,
         };
         let query = MessageQuery {
             length,
-            eager_capacity: self.mtu.saturating_sub(header.header_len()) as u64,
-            runt_budget: self.runt_budget(state),
+            eager_capacity: self.channel.mtu.saturating_sub(header.header_len()) as u64,
+            runt_budget: self.channel.runt_budget(state),
             delivery_complete,
             inject,
             tagged: args.tag.is_some(),
         };
-        let protocol = match choice::message(&self.local, features, &query) {
+        let protocol = match choice::message(&self.channel.local, features, &query) {
             Ok(protocol) => protocol,
-            Err(reason) => return self.no_protocol(args.peer, reason),
+            Err(reason) => return self.channel.no_protocol(args.peer, reason),
         };
         match protocol {
             MessageProtocol::Eager => self.send_eager(args, destination, length, &mut header)?,
@@ -57,21 +55,8 @@ impl<N: Nic> Endpoint<N> {
             _ => self.send_bulk(args, &query, protocol, &mut header)?,
         }
         // Only now: an id that was not used would be a gap that stalls the peer for good.
-        self.request_posted(args.peer);
+        self.channel.request_posted(args.peer);
         Ok(())
-    }
-
-    /// Notes that a request to a peer was posted, with the next `msg_id`.
-    #[inline]
-    pub(crate) fn request_posted(&mut self, peer: PeerId) {
-        if let Some(state) = self.peers.state_mut(peer) {
-            state.sequence.used();
-            state.handshake.request_sent();
-            if state.sequence.has_gaps() {
-                // The peer was away when others were lost.
-                self.posting.queue(Work::Fill(peer));
-            }
-        }
     }
 
     /// Sends a message that takes more than its first packet. One that the peer was to read, but
@@ -93,17 +78,19 @@ impl<N: Nic> Endpoint<N> {
         let mut protocol = protocol;
         let mut registered = None;
         if protocol.is_read_by_peer() {
-            registered = self.register_source(args.data, Access::REMOTE_READ)?;
+            registered = self
+                .channel
+                .register_source(args.data, Access::REMOTE_READ)?;
             if registered.is_none() {
-                let features = self.features(peer);
-                let local = self.local.without_rdma();
+                let features = self.channel.features(peer);
+                let local = self.channel.local.without_rdma();
                 protocol = match choice::message(&local, features, query) {
                     Ok(protocol) => protocol,
-                    Err(reason) => return self.no_protocol(peer, reason),
+                    Err(reason) => return self.channel.no_protocol(peer, reason),
                 };
             }
         }
-        let report = Self::send_report(args);
+        let report = send_report(args);
         let request = Request::Message(head);
         match (protocol, registered) {
             (MessageProtocol::LongRead, Some(data)) => {
@@ -113,7 +100,7 @@ impl<N: Nic> Endpoint<N> {
                 self.start_runt_read(peer, report, data, length, head, runt)?;
             }
             (MessageProtocol::Eager, _) => {
-                let destination = self.destination(peer)?;
+                let destination = self.channel.destination(peer)?;
                 self.send_eager(args, destination, length, header)?;
             }
             (MessageProtocol::Medium, _) => {
@@ -145,7 +132,7 @@ impl<N: Nic> Endpoint<N> {
     ) -> Result<(), EndpointError> {
         // The id has a fixed width, so any serves to measure the header.
         let header = head.medium(OutboundId::from_wire(0), length, 0);
-        let size = segment_size(length, self.mtu.saturating_sub(header.header_len()));
+        let size = segment_size(length, self.channel.mtu.saturating_sub(header.header_len()));
         let awaited = Awaited::for_packets(head.delivery_complete);
         let bulk = Bulk::new(source, length, Stream::Medium(head, size));
         let id = self.new_bulk(peer, Some(report), length, awaited, bulk)?;
@@ -174,72 +161,15 @@ impl<N: Nic> Endpoint<N> {
         self.start_stream(id)?;
         Ok(id)
     }
+}
 
-    /// Refuses an operation for which there is no protocol, now or at all.
-    pub(crate) fn no_protocol(
-        &mut self,
-        peer: PeerId,
-        reason: NoProtocol,
-    ) -> Result<(), EndpointError> {
-        match reason {
-            NoProtocol::AwaitHandshake => self.await_handshake(peer),
-            NoProtocol::Unsupported(what) => Err(EndpointError::Unsupported(what)),
-        }
-    }
-
-    /// Where packets for a peer go with which an operation can be started now, and its state if there
-    /// was ever a packet.
-    ///
-    /// # Errors
-    /// No operation can be started.
-    #[inline]
-    pub(crate) fn check_peer(
-        &self,
-        peer: PeerId,
-    ) -> Result<(Destination, Option<&Conversation>), EndpointError> {
-        match self.peers.lookup(peer) {
-            None => Err(EndpointError::UnknownPeer(peer)),
-            Some((_, Some(state))) if state.failure.is_some() => {
-                Err(EndpointError::PeerFailed(peer))
-            }
-            Some((_, Some(state))) if state.backoff.is_active() => Err(EndpointError::TryAgain),
-            Some(known) => Ok(known),
-        }
-    }
-
-    /// As [`Endpoint::check_peer`], for an operation that takes a `msg_id`.
-    #[inline]
-    pub(crate) fn check_sequence(
-        &self,
-        peer: PeerId,
-    ) -> Result<(Destination, Option<&Conversation>), EndpointError> {
-        match self.check_peer(peer)? {
-            (_, Some(state)) if state.sequence.is_broken() => Err(EndpointError::PeerFailed(peer)),
-            (_, Some(state)) if state.sequence.is_too_far_ahead() => Err(EndpointError::TryAgain),
-            known => Ok(known),
-        }
-    }
-
-    /// What a peer said about itself, once it has.
-    pub(crate) fn features(&self, peer: PeerId) -> Option<&PeerFeatures> {
-        self.peers.state(peer)?.handshake.features()
-    }
-
-    /// The id of the next message to a peer.
-    pub(crate) fn next_msg_id(&self, peer: Option<&Conversation>) -> MsgId {
-        peer.map_or(MsgId(self.config.first_msg_id), |state| {
-            state.sequence.next()
-        })
-    }
-
-    /// What to tell the application of a send.
-    pub(crate) fn send_report(args: &SendArgs<'_>) -> Report {
-        Report {
-            context: args.context,
-            flags: message_flags(args.tag.is_some(), CompletionFlags::SEND),
-            success: args.flags.contains(OperationFlags::COMPLETION)
-                && !args.flags.contains(OperationFlags::INJECT),
-        }
+/// What to tell the application of a send.
+pub(crate) fn send_report(args: &SendArgs<'_>) -> Report {
+    Report {
+        context: args.context,
+        flags: message_flags(args.tag.is_some(), CompletionFlags::SEND),
+        success: args.flags.contains(OperationFlags::COMPLETION)
+            && !args.flags.contains(OperationFlags::INJECT),
     }
 }
 

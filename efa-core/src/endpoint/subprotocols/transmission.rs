@@ -1,17 +1,16 @@
 //! Operations that send data: starting them, posting their packets as the device has room, and their
 //! end.
 
-use crate::endpoint::Endpoint;
-use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::api::reports::Report;
 use crate::endpoint::base::ids::{OutboundId, PeerId};
 use crate::endpoint::posting::{Owner, QUANTUM, Rdma, Work};
-use crate::endpoint::sending::{Awaited, Bulk, Due, Leftovers, Mistake, Next};
+use crate::endpoint::sending::{Awaited, Bulk, Due, Leftovers, Next};
+use crate::endpoint::subprotocols::SendSide;
 use crate::nic::{Domain, Nic};
 use crate::wire::{Connid, ExtraFeatures, PacketType};
 
-impl<N: Nic> Endpoint<N> {
+impl<N: Nic> SendSide<'_, N> {
     /// Makes an operation of more than one packet.
     ///
     /// # Errors
@@ -27,7 +26,7 @@ impl<N: Nic> Endpoint<N> {
         self.sending
             .start_bulk(peer, report, length, awaited, bulk)
             .map_err(|own_regions| {
-                self.deregister_own(own_regions);
+                self.channel.deregister_own(own_regions);
                 EndpointError::TryAgain
             })
     }
@@ -53,24 +52,17 @@ impl<N: Nic> Endpoint<N> {
     #[inline]
     fn drop_leftovers(&mut self, peer: PeerId, leftovers: Leftovers) {
         if leftovers.own_regions.is_some() {
-            self.deregister_own(leftovers.own_regions);
+            self.channel.deregister_own(leftovers.own_regions);
         }
         if let Some(runt) = leftovers.runt {
-            self.end_read_based(peer, runt);
-        }
-    }
-
-    /// Notes that a peer reads a message no more that had so many bytes in packets.
-    pub(crate) fn end_read_based(&mut self, peer: PeerId, runt: u64) {
-        if let Some(state) = self.peers.state_mut(peer) {
-            state.read_based.end(runt);
+            self.channel.end_read_based(peer, runt);
         }
     }
 
     /// Queues an operation that has something to post.
     pub(crate) fn queue_outbound(&mut self, id: OutboundId) {
         if self.sending.enqueue(id) {
-            self.posting.queue(Work::Outbound(id));
+            self.channel.posting.queue(Work::Outbound(id));
         }
     }
 
@@ -82,7 +74,7 @@ impl<N: Nic> Endpoint<N> {
         for _ in 0..QUANTUM {
             match self.sending.due(id) {
                 Due::Nothing => return Ok(false),
-                Due::Data(peer) if self.waits_for_handshake(peer, id) => return Ok(false),
+                Due::Data(peer) if self.channel.waits_for_handshake(peer, id) => return Ok(false),
                 Due::Data(_) | Due::Post => {}
             }
             match self.send_next(id) {
@@ -98,33 +90,18 @@ impl<N: Nic> Endpoint<N> {
         Ok(true)
     }
 
-    /// Makes an operation wait if its peer has not sent its HANDSHAKE. Only that says whether CTSDATA
-    /// may have a connection id, and without one the peer cannot tell us from an earlier owner of our
-    /// queue pair number whose last packets arrive late. Stock libfabric since 1.17 waits as well.
-    fn waits_for_handshake(&mut self, peer: PeerId, id: OutboundId) -> bool {
-        let Some(state) = self.peers.state_mut(peer) else {
-            return false;
-        };
-        let Some(waiting) = state.handshake.waiting() else {
-            return false;
-        };
-        // It stays marked as queued: more windows do not put it here again.
-        waiting.granted_data.push(id);
-        true
-    }
-
     /// Posts what an operation posts next.
     fn send_next(&mut self, id: OutboundId) -> Result<(), EndpointError> {
         let Some(peer) = self.sending.peer(id) else {
             return Ok(());
         };
-        let connid = Connid::from(self.address.qkey);
+        let connid = Connid::from(self.channel.address.qkey);
         // libfabric before 1.14 would take it for data; it does not ask for it.
-        let features = self.features(peer);
+        let features = self.channel.features(peer);
         let in_data = features
             .is_some_and(|features| features.extra.contains(ExtraFeatures::CONNID_HEADER))
             .then_some(connid);
-        let limit = self.posting.nic().attributes().max_rdma_size.max(1);
+        let limit = self.channel.posting.nic().attributes().max_rdma_size.max(1);
         match self.sending.next(id, limit, connid, in_data) {
             None => {}
             Some(Next::Unregistered) => {
@@ -134,19 +111,22 @@ impl<N: Nic> Endpoint<N> {
             }
             Some(Next::Write(part, immediate)) => {
                 let length = part.local.length as u64;
-                self.post_rdma(peer, Owner::Outbound(id), part, Rdma::Write(immediate))?;
+                self.channel
+                    .post_rdma(peer, Owner::Outbound(id), part, Rdma::Write(immediate))?;
                 self.sending.write_posted(id, length);
             }
             Some(Next::Packet(next)) => {
-                let mut packet = self.posting.start_packet(&next.header)?;
+                let mut packet = self.channel.posting.start_packet(&next.header)?;
                 if let Some((source, from, protocol)) = self.sending.data(id) {
-                    let copied = self
-                        .posting
-                        .attach(&mut packet, source, from, next.size, true)?;
-                    self.reports.statistics.note_sent(protocol, copied);
+                    let copied =
+                        self.channel
+                            .posting
+                            .attach(&mut packet, source, from, next.size, true)?;
+                    self.channel.reports.statistics.note_sent(protocol, copied);
                 }
                 packet.sequenced = next.sequenced;
-                self.post_packet(peer, Owner::Outbound(id), packet)?;
+                self.channel
+                    .post_packet(peer, Owner::Outbound(id), packet)?;
                 self.sending.packet_posted(id, &next);
             }
         }
@@ -161,16 +141,17 @@ impl<N: Nic> Endpoint<N> {
         };
         let peer = ended.peer;
         if let (Some((msg_id, loss)), Some(failure)) = (ended.lost, ended.failure) {
-            self.request_lost(peer, msg_id, failure, loss);
+            self.channel.request_lost(peer, msg_id, failure, loss);
         }
         self.drop_leftovers(peer, ended.leftovers);
         match ended.report {
             Some(report) => self
+                .channel
                 .reports
                 .sent(peer, &report, ended.length, ended.failure),
             None => {
-                self.end_operation(peer);
-                self.end_request(peer);
+                self.channel.end_operation(peer);
+                self.channel.quota.end_request(peer);
             }
         }
     }
@@ -192,25 +173,7 @@ impl<N: Nic> Endpoint<N> {
         let operation = OutboundId::from_wire(id);
         match self.sending.acknowledged(peer, operation, awaited) {
             Ok(()) => self.finish_outbound(operation),
-            Err(mistake) => self.refuse_mistake(peer, packet_type, id, mistake),
-        }
-    }
-
-    /// Reports a packet that names an operation, and changes nothing.
-    #[cold]
-    pub(crate) fn refuse_mistake(
-        &mut self,
-        peer: PeerId,
-        packet_type: PacketType,
-        id: u32,
-        mistake: Mistake,
-    ) {
-        match mistake {
-            Mistake::NoOperation => self.reports.refuse_id(peer, packet_type, id),
-            Mistake::Sizes => {
-                let reason = PacketError::SizeMismatch;
-                self.reports.refuse(Some(peer), packet_type.code(), reason);
-            }
+            Err(mistake) => self.channel.refuse_mistake(peer, packet_type, id, mistake),
         }
     }
 }

@@ -1,0 +1,73 @@
+//! Packets of peers that wait: each peer has its share of the memory.
+
+use crate::endpoint::base::ids::PeerId;
+use crate::endpoint::memory::packet::ReceivedPacket;
+use crate::endpoint::posting::{HeldId, footprint};
+use crate::nic::Nic;
+use crate::wire::PacketType;
+
+use super::Channel;
+
+impl<N: Nic> Channel<N> {
+    /// Makes a packet of a peer wait in front of the chain `next`.
+    ///
+    /// # Errors
+    /// The packet comes back if too many wait, of all peers or of this one.
+    pub(crate) fn hold(
+        &mut self,
+        peer: PeerId,
+        packet: ReceivedPacket,
+        next: Option<HeldId>,
+    ) -> Result<HeldId, ReceivedPacket> {
+        let footprint = footprint(&packet);
+        let Some(state) = self.peers.state_mut(peer) else {
+            return Err(packet);
+        };
+        if footprint > self.config.peer_held_bytes.saturating_sub(state.held_bytes) {
+            return Err(packet);
+        }
+        let id = self.posting.hold(packet, next)?;
+        state.held_bytes += footprint;
+        Ok(id)
+    }
+
+    /// Keeps the first packet of an operation that is to wait. `None` if there is no room for it
+    /// either: the peer was given up.
+    pub(crate) fn make_wait(
+        &mut self,
+        peer: PeerId,
+        packet: ReceivedPacket,
+        packet_type: PacketType,
+    ) -> Option<HeldId> {
+        // In the device's last buffers they would keep out the packets that make room for them.
+        let held = match self.posting.has_memory_for(&packet) {
+            true => self.hold(peer, packet, None),
+            false => Err(packet),
+        };
+        held.inspect_err(|_| self.give_up(peer, packet_type))
+            .map_err(|packet| self.posting.release(packet))
+            .ok()
+    }
+
+    /// Ends the wait of a peer's packet, and names the next of its chain.
+    pub(crate) fn take_held(
+        &mut self,
+        peer: PeerId,
+        id: HeldId,
+    ) -> Option<(ReceivedPacket, Option<HeldId>)> {
+        let (packet, next) = self.posting.take_held(id)?;
+        if let Some(state) = self.peers.state_mut(peer) {
+            state.held_bytes -= footprint(&packet);
+        }
+        Some((packet, next))
+    }
+
+    /// Gives up a chain of packets of a peer that wait.
+    pub(crate) fn drop_held(&mut self, peer: PeerId, head: HeldId) {
+        let mut next = Some(head);
+        while let Some((packet, behind)) = next.and_then(|held| self.take_held(peer, held)) {
+            next = behind;
+            self.posting.release(packet);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Posting packets to peers, and what the end of one says about its peer.
+
+use crate::endpoint::api::completion::Event;
+use crate::endpoint::api::error::{EndpointError, Failure, ProviderError};
+use crate::endpoint::base::ids::PeerId;
+use crate::endpoint::memory::rdma::RdmaPart;
+use crate::endpoint::peers::handshake::{PeerFeatures, identity};
+use crate::endpoint::posting::{Outgoing, Owner, Rdma, Work};
+use crate::nic::{Destination, Nic, Status};
+use crate::wire::{MsgId, PacketType, Repr, ReqOptions};
+
+use super::Channel;
+
+// Posting.
+impl<N: Nic> Channel<N> {
+    /// Where packets for a peer go.
+    #[inline]
+    pub(crate) fn destination(&self, peer: PeerId) -> Result<Destination, EndpointError> {
+        let destination = self.peers.destination(peer);
+        destination.ok_or(EndpointError::UnknownPeer(peer))
+    }
+
+    /// Posts a packet. On an error it is given up.
+    #[inline(always)]
+    pub(crate) fn post_packet(
+        &mut self,
+        peer: PeerId,
+        owner: Owner,
+        packet: Outgoing,
+    ) -> Result<(), EndpointError> {
+        let destination = self
+            .destination(peer)
+            .inspect_err(|_| self.posting.give_up(&packet))?;
+        self.post_packet_to(peer, destination, owner, packet)
+    }
+
+    /// As [`Channel::post_packet`], for a caller that knows where packets for the peer go.
+    #[inline(always)]
+    pub(crate) fn post_packet_to(
+        &mut self,
+        peer: PeerId,
+        destination: Destination,
+        owner: Owner,
+        packet: Outgoing,
+    ) -> Result<(), EndpointError> {
+        self.posting.post_packet(peer, destination, owner, packet)?;
+        self.reports.statistics.packets_sent += 1;
+        Ok(())
+    }
+
+    /// Posts an RDMA request.
+    pub(crate) fn post_rdma(
+        &mut self,
+        peer: PeerId,
+        owner: Owner,
+        part: RdmaPart,
+        rdma: Rdma,
+    ) -> Result<(), EndpointError> {
+        let destination = self.destination(peer)?;
+        self.posting
+            .post_rdma(peer, destination, owner, part, rdma)?;
+        self.reports.statistics.packets_sent += 1;
+        Ok(())
+    }
+
+    /// Sends a packet that belongs to no operation of the application.
+    ///
+    /// # Errors
+    /// Only [`EndpointError::TryAgain`]; other errors are told as events.
+    pub(crate) fn send_control(
+        &mut self,
+        peer: PeerId,
+        header: &impl Repr,
+    ) -> Result<(), EndpointError> {
+        let posted = self
+            .posting
+            .start_packet(header)
+            .and_then(|packet| self.post_packet(peer, Owner::Nobody, packet));
+        self.control_posted(peer, header.packet_type(), posted)
+    }
+
+    /// Judges the posting of a packet that belongs to no operation of the application.
+    ///
+    /// # Errors
+    /// Only [`EndpointError::TryAgain`]; other errors are told as events.
+    pub(crate) fn control_posted(
+        &mut self,
+        peer: PeerId,
+        packet_type: PacketType,
+        posted: Result<(), EndpointError>,
+    ) -> Result<(), EndpointError> {
+        match posted {
+            Err(EndpointError::TryAgain) => Err(EndpointError::TryAgain),
+            // Without the peer nobody waits for the packet.
+            Ok(()) | Err(EndpointError::UnknownPeer(_)) => Ok(()),
+            Err(error) => {
+                self.reports.event(Event::ControlSendFailed {
+                    peer,
+                    packet_type: packet_type.code(),
+                    failure: Failure::of_post(&error),
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// The optional headers of a request to a peer: who we are, in the form that the peer needs
+    /// (spec section 2.2; stock libfabric since 1.17).
+    #[inline]
+    pub(crate) fn request_options(
+        &self,
+        features: Option<&PeerFeatures>,
+        cq_data: Option<u64>,
+    ) -> ReqOptions {
+        identity(features).options(self.address, cq_data)
+    }
+
+    /// Notes that a request to a peer was posted, with the next `msg_id`.
+    #[inline]
+    pub(crate) fn request_posted(&mut self, peer: PeerId) {
+        if let Some(state) = self.peers.state_mut(peer) {
+            state.sequence.used();
+            state.handshake.request_sent();
+            if state.sequence.has_gaps() {
+                // The peer was away when others were lost.
+                self.posting.queue(Work::Fill(peer));
+            }
+        }
+    }
+}
+
+// What follows.
+impl<N: Nic> Channel<N> {
+    /// Notes that a packet arrived, with which the message or atomic `sequenced` begins, if one does.
+    /// Returns why operations with the peer fail, if they do: it may have been removed since.
+    #[inline(always)]
+    pub(crate) fn arrived(&mut self, peer: PeerId, sequenced: Option<MsgId>) -> Option<Failure> {
+        let Some(state) = self.peers.state_mut(peer) else {
+            return Some(Failure::CANCELED);
+        };
+        if let Some(msg_id) = sequenced {
+            state.sequence.done(msg_id);
+        }
+        state.failure
+    }
+
+    /// Notes that a packet to a peer got through.
+    #[inline]
+    pub(crate) fn got_through(&mut self, peer: PeerId) {
+        if self.posting.any_refused()
+            && let Some(state) = self.peers.state_mut(peer)
+        {
+            self.posting.got_through(&mut state.backoff);
+        }
+    }
+
+    /// Says whether a peer that does not respond ever did, as stock libfabric does.
+    pub(crate) fn refine(&self, peer: PeerId, status: Status) -> Failure {
+        let mut failure = Failure::from(status);
+        if status == Status::LocalUnresponsiveRemote {
+            let state = self.peers.state(peer);
+            failure.provider = match state.and_then(|state| state.handshake.features()) {
+                Some(_) => ProviderError::EstablishedUnresponsive,
+                None => ProviderError::UnestablishedUnresponsive,
+            };
+        }
+        failure
+    }
+
+    /// Ends the back-offs whose time has come.
+    pub(crate) fn end_backoffs(&mut self) {
+        while let Some((until, peer)) = self.posting.next_over(self.now) {
+            if let Some(state) = self.peers.state_mut(peer) {
+                self.posting.end_backoff(until, &mut state.backoff);
+            }
+        }
+    }
+
+    /// Posts receive buffers.
+    pub(crate) fn post_receives(&mut self) {
+        while let Err(error) = self.posting.post_receives() {
+            self.reports.event(Event::ReceivePostFailed(error));
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Requests of peers for our memory: carried out now, or when there is room.
+
+use crate::endpoint::Endpoint;
+use crate::endpoint::api::error::Failure;
+use crate::endpoint::base::ids::PeerId;
+use crate::endpoint::memory::packet::ReceivedPacket;
+use crate::endpoint::receiving::{Postponed, PostponedPart};
+use crate::nic::Nic;
+use crate::wire::{Header, LongctsRtw, LongreadRtw, Packet, PacketType, Payload, Rtr};
+
+/// A peer's request for our memory that takes more than the packet of the request.
+pub(crate) struct MemoryRequest<'a> {
+    packet_type: PacketType,
+    access: MemoryAccess<'a>,
+    /// Where the data of the packet is.
+    payload: Payload,
+}
+
+enum MemoryAccess<'a> {
+    LongctsWrite(&'a LongctsRtw),
+    LongreadWrite(&'a LongreadRtw),
+    Read(&'a Rtr),
+}
+
+impl<'a> MemoryRequest<'a> {
+    /// `None` if the packet is no such request.
+    pub(crate) fn of(incoming: &'a Packet) -> Option<Self> {
+        let access = match &incoming.header {
+            Header::LongctsRtw(long) => MemoryAccess::LongctsWrite(long),
+            Header::LongreadRtw(long) => MemoryAccess::LongreadWrite(long),
+            Header::Rtr(rtr) => MemoryAccess::Read(rtr),
+            _ => return None,
+        };
+        Some(MemoryRequest {
+            packet_type: incoming.base.packet_type,
+            access,
+            payload: incoming.payload,
+        })
+    }
+}
+
+impl<N: Nic> Endpoint<N> {
+    /// Takes a request for our memory: carries it out, or makes it wait.
+    pub(crate) fn on_request(
+        &mut self,
+        peer: PeerId,
+        packet: ReceivedPacket,
+        request: &MemoryRequest<'_>,
+    ) {
+        if self.channel.quota.admits(peer) {
+            self.serve_request(peer, &packet, request);
+            return self.channel.posting.release(packet);
+        }
+        let packet_type = request.packet_type;
+        if self.channel.begin_request(peer, packet_type) {
+            match self.channel.make_wait(peer, packet, packet_type) {
+                Some(head) => self.channel.quota.postpone(peer, Postponed::Request(head)),
+                None => self.channel.quota.end_request(peer),
+            }
+        } else {
+            self.channel.posting.release(packet);
+        }
+    }
+
+    fn serve_request(
+        &mut self,
+        peer: PeerId,
+        packet: &ReceivedPacket,
+        request: &MemoryRequest<'_>,
+    ) {
+        let packet_type = request.packet_type;
+        match request.access {
+            MemoryAccess::LongctsWrite(long) => {
+                self.receive_side().on_longcts_write(
+                    peer,
+                    packet_type,
+                    long,
+                    packet,
+                    request.payload,
+                );
+            }
+            MemoryAccess::LongreadWrite(long) => {
+                self.receive_side()
+                    .on_longread_write(peer, packet_type, long)
+            }
+            MemoryAccess::Read(rtr) => self.send_side().on_read(peer, rtr, packet_type),
+        }
+    }
+
+    /// Carries out what waited and has room now, one operation of each peer in turn.
+    pub(crate) fn admit_waiting(&mut self) {
+        self.channel.quota.review();
+        while let Some((peer, operation)) = self.channel.quota.next_admitted() {
+            self.admit(peer, operation);
+            self.end_given_up();
+        }
+    }
+
+    fn admit(&mut self, peer: PeerId, operation: Postponed) {
+        match operation {
+            Postponed::Request(head) => {
+                self.channel.quota.end_request(peer);
+                let Some((packet, _)) = self.channel.take_held(peer, head) else {
+                    return;
+                };
+                let incoming = self.channel.posting.parse_again(&packet);
+                if let Some(request) = incoming.as_ref().and_then(MemoryRequest::of) {
+                    self.serve_request(peer, &packet, &request);
+                }
+                self.channel.posting.release(packet);
+            }
+            Postponed::Part(key) => {
+                let PostponedPart {
+                    message,
+                    target,
+                    ending,
+                } = self.receiving.take_postponed(key);
+                self.receive_side()
+                    .receive_part(peer, &message, target, ending);
+            }
+        }
+    }
+
+    /// Ends what waits of a peer.
+    pub(crate) fn end_waiting(&mut self, peer: PeerId, failure: Failure) {
+        for operation in self.channel.quota.withdraw(peer) {
+            match operation {
+                Postponed::Request(head) => {
+                    self.channel.quota.end_request(peer);
+                    self.channel.drop_held(peer, head);
+                }
+                Postponed::Part(key) => {
+                    let part = self.receiving.take_postponed(key);
+                    self.receive_side().drop_unexpected(peer, &part.message);
+                    let (length, capacity) = (part.message.length, part.target.memory.length);
+                    self.receive_side().end_inbound(
+                        &part.ending,
+                        peer,
+                        length,
+                        capacity as u64,
+                        Some(failure),
+                    );
+                }
+            }
+        }
+    }
+}
