@@ -15,8 +15,8 @@ fn documentation() -> String {
     for chapter in Chapter::ALL {
         write!(
             text,
-            "\n## {}\n\n| id | statement | source | severity | Wireshark | `check` | meaning |\n\
-             |---|---|---|---|---|---|---|\n",
+            "\n## {}\n\n| id | statement | source | severity | Wireshark | `check` | `run` | meaning |\n\
+             |---|---|---|---|---|---|---|---|\n",
             chapter.title()
         )
         .unwrap();
@@ -24,13 +24,14 @@ fn documentation() -> String {
         for rule in RULES.iter().filter(|rule| rule.chapter == chapter) {
             writeln!(
                 text,
-                "| `{}` | `{}` | {} | {} | {} | {} | {} |",
+                "| `{}` | `{}` | {} | {} | {} | {} | {} | {} |",
                 rule.id,
                 rule.statement,
                 rule.source,
                 rule.severity,
                 yes(rule.is_dissected()),
                 yes(rule.is_checked()),
+                yes(rule.is_run()),
                 rule.meaning
             )
             .unwrap();

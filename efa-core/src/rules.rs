@@ -47,6 +47,8 @@ pub enum Judge {
     Checker,
     /// The dissector only: worth showing, but no defect of an implementation.
     Dissector,
+    /// A replay only: it takes the scenario to know what should have been sent.
+    Replay,
 }
 
 /// What must be in a capture for a breach to be proven.
@@ -85,17 +87,20 @@ pub enum Chapter {
     Messages,
     /// Answers, windows and the ids in them.
     Answers,
+    /// What the applications asked for, and what they get.
+    Applications,
 }
 
 impl Chapter {
     /// All chapters, in their order.
-    pub const ALL: [Chapter; 6] = [
+    pub const ALL: [Chapter; 7] = [
         Chapter::Transport,
         Chapter::Packets,
         Chapter::Identity,
         Chapter::Handshake,
         Chapter::Messages,
         Chapter::Answers,
+        Chapter::Applications,
     ];
 
     /// The heading.
@@ -107,6 +112,7 @@ impl Chapter {
             Chapter::Handshake => "Handshake and features",
             Chapter::Messages => "Messages and their parts",
             Chapter::Answers => "Answers and windows",
+            Chapter::Applications => "What applications ask for and get",
         }
     }
 }
@@ -122,7 +128,8 @@ pub struct Rule {
     /// The worst that a breach is reported as. A judge that cannot prove the breach reports a note.
     pub severity: Severity,
     /// The statement that it enforces: `v4/SECTION/NAME` for the protocol document, `stock/NAME` for
-    /// what stock libfabric does or needs beyond it, `device/NAME` for the device and the emulated wire.
+    /// what stock libfabric does or needs beyond it, `device/NAME` for the device and the emulated wire,
+    /// `ofi/NAME` for what libfabric's interface promises to applications.
     pub statement: &'static str,
     /// Where that statement is written, as Markdown.
     pub source: &'static str,
@@ -147,6 +154,11 @@ impl Rule {
     /// Whether the checker judges it.
     pub const fn is_checked(&self) -> bool {
         matches!(self.judge, Judge::Both | Judge::Checker)
+    }
+
+    /// Whether a run of the suite judges it: the checker's rules, and those that take a scenario.
+    pub const fn is_run(&self) -> bool {
+        self.is_checked() || matches!(self.judge, Judge::Replay)
     }
 
     /// Whether the dissector judges it.
@@ -436,6 +448,28 @@ rules! {
             "The peer abandons an operation",
             "The peer abandons an operation.";
     }
+    Applications {
+        REQUEST_AS_ASKED: Error, Replay, History, Protocol,
+            "request-as-asked", "v4/3.2/request-as-asked", "3.1, 3.2, 3.3",
+            "Not what the application asked for",
+            "A request carries what its operation is about: length, tag, completion data, the operation of an atomic, place and key of the memory. Nothing is requested that no application asked for.";
+        DATA_AS_GIVEN: Error, Replay, History, Protocol,
+            "data-as-given", "v4/3.1/data", "3.1",
+            "Other bytes than the application's",
+            "The data of a packet is that of its operation, from the offset on that it gives.";
+        RDMA_AS_ASKED: Error, Replay, History, Sequence,
+            "rdma-as-asked", "v4/4.1/rdma-as-asked", "4.1, 4.6",
+            "Not the memory that the operation is about",
+            "RDMA reads and writes move all bytes of their operation and no others, and immediate data is the completion data.";
+        CONNID_GIVEN: Warning, Replay, History, Protocol,
+            "connid-given", "v4/4.4/connid-given", "4.4",
+            "No connid for a peer that asks for it",
+            "Who knows connids puts its own into packets to peers that announced connid.";
+        OUTCOME: Error, Replay, History, Sequence,
+            "outcome", "ofi/outcome", "fi_cq(3)",
+            "Not what the application should see",
+            "Each operation completes once, with the bytes, length, tag, source, completion data and error that the scenario says; endpoints report nothing else.";
+    }
 }
 
 #[cfg(test)]
@@ -456,7 +490,7 @@ mod tests {
                 ["v4", section, name] => {
                     section.bytes().all(|b| b.is_ascii_digit() || b == b'.') && is_name(name)
                 }
-                ["stock" | "device", name] => is_name(name),
+                ["stock" | "device" | "ofi", name] => is_name(name),
                 _ => false,
             };
             assert!(is_statement, "{}", rule.statement);

@@ -56,33 +56,36 @@ impl Finding {
             ref text,
             ..
         } = *found;
-        let (breach, statement) = (rule.breach, rule.statement);
         Finding {
-            rule: Some(rule),
+            severity,
             packet_type: kind.clone(),
-            ..Finding::plain(
-                severity,
-                format!("{breach} ({statement}): {text} (packet {packet} of the run, {kind})"),
+            ..Finding::of(
+                rule,
+                format!("{}: {text}, in packet {packet} of the run", rule.breach),
             )
         }
     }
 
-    /// The id of the statement that it is about, such as `v4/3.2/cts-window`.
-    pub fn statement(&self) -> Option<String> {
-        if let Some(rule) = self.rule {
-            return Some(rule.statement.to_owned());
+    /// A finding about a breach of `rule`.
+    pub fn of(rule: &'static Rule, text: impl Into<String>) -> Self {
+        Finding {
+            rule: Some(rule),
+            ..Finding::plain(rule.severity, text)
         }
-        Some(match self.source? {
-            Source::Spec {
-                section,
-                table: Some(table),
-            } => format!("v4/{section}/table-{table}"),
-            Source::Spec {
-                section,
-                table: None,
-            } => format!("v4/{section}"),
-            Source::Stock { since } => format!("libfabric/{since}"),
-        })
+    }
+
+    /// The id of the statement that it is about, such as `v4/3.2/cts-window`.
+    pub fn statement(&self) -> Option<&'static str> {
+        self.rule.map(|rule| rule.statement)
+    }
+
+    fn write_source(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.source, self.statement()) {
+            (None, None) => Ok(()),
+            (Some(source), None) => write!(f, " ({source})"),
+            (None, Some(statement)) => write!(f, " ({statement})"),
+            (Some(source), Some(statement)) => write!(f, " ({source}; {statement})"),
+        }
     }
 
     /// What findings of the same cause have in common: everything but numbers and values.
@@ -98,16 +101,13 @@ impl Finding {
             return cause.trim_end_matches('#').to_owned();
         }
         let mut cause = self.packet_type.clone();
-        if let Some(rule) = self.rule {
-            return format!("{cause}: {} ({})", rule.breach, rule.statement);
-        }
         if !self.field.is_empty() {
             // Entries of an array have the same cause.
             let name = self.field.split('[').next().unwrap_or(&self.field);
             cause = format!("{cause}, field `{name}`");
         }
-        match self.source {
-            Some(source) => format!("{cause} ({source})"),
+        match self.rule {
+            Some(rule) => format!("{cause}: {} ({})", rule.breach, rule.statement),
             None => cause,
         }
     }
@@ -120,16 +120,10 @@ impl fmt::Display for Finding {
             if !self.field.is_empty() {
                 write!(f, ", field `{}`", self.field)?;
             }
-            if let Some(source) = self.source {
-                write!(f, " ({source})")?;
-            }
-            write!(f, ": ")?;
-            return f.write_str(&self.text);
+            self.write_source(f)?;
+            return write!(f, ": {}", self.text);
         }
         f.write_str(&self.text)?;
-        if let Some(source) = self.source {
-            write!(f, " ({source})")?;
-        }
-        Ok(())
+        self.write_source(f)
     }
 }

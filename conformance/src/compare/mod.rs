@@ -14,7 +14,7 @@ pub(crate) mod words;
 use std::collections::HashMap;
 
 use efa_core::address::{Gid, RawAddress};
-use efa_core::rules::Severity;
+use efa_core::rules::{self, Severity};
 use efa_core::wire::fields::{Field, FieldName, Value, fields_of};
 use efa_core::wire::{Packet, PacketType};
 
@@ -47,7 +47,7 @@ impl Recorded<'_> {
     pub fn finding(&self, severity: Severity, field: &Field<'_>, text: String) -> Finding {
         Finding {
             severity,
-            rule: None,
+            rule: Some(policy::broken_by(field.packet_type, field.descriptor, 0)),
             packet: Some(self.number),
             packet_type: field.packet_type.to_string(),
             field: field.name().to_string(),
@@ -125,8 +125,7 @@ impl Bindings {
                 None => "an empty packet".into(),
             };
             let mut finding = Finding::plain(Severity::Error, text);
-            finding.source = efa_core::wire::fields::find(PacketType::Handshake, "type")
-                .map(|field| field.source);
+            finding.rule = Some(&rules::PACKET_FORM);
             return vec![finding];
         };
         for expected in fields_of(recorded.bytes).into_iter().flatten() {
@@ -149,7 +148,12 @@ impl Bindings {
                     severity = Severity::Note;
                 }
                 let text = format!("expected {wanted}, actual {}", show(found));
-                findings.push(recorded.finding(severity, &expected, text));
+                let (wanted, found) = numbers(&expected, found);
+                let (kind, field) = (expected.packet_type, expected.descriptor);
+                findings.push(Finding {
+                    rule: Some(policy::broken_by(kind, field, wanted ^ found)),
+                    ..recorded.finding(severity, &expected, text)
+                });
                 if expected.descriptor.name == "type" && severity == Severity::Error {
                     // With a wrong type, no further field corresponds.
                     return findings;

@@ -4,6 +4,7 @@
 //! that the application or the peer determines is exact, a value that the sender may choose is bounded or
 //! free. A scenario may override it, with a reason.
 
+use efa_core::rules;
 use efa_core::wire::PacketType;
 use efa_core::wire::fields::{FieldDescriptor, Kind};
 
@@ -71,10 +72,13 @@ pub enum MemoryPart {
     ReceiverKey,
 }
 
+/// The flag of a REQ packet with CQ data.
+const CQ_DATA: u64 = 0x2;
+
 /// Flags of a REQ packet that follow from the application's request: CQ data, message, tagged, atomic, and
 /// answer to a READ_NACK. Flags of optional headers with the sender's identity are judged elsewhere, by what
 /// the sender knows of its peer. Bits that this version does not know are free.
-const REQ_MEANING: u64 = 0x2 | 0x4 | 0x8 | 0x20 | 0x2000;
+const REQ_MEANING: u64 = CQ_DATA | 0x4 | 0x8 | 0x20 | 0x2000;
 
 /// The flag that says which operation a CTS belongs to.
 const CTS_EMULATED_READ: u64 = 0x80;
@@ -153,6 +157,38 @@ pub fn standard(packet_type: PacketType, field: &FieldDescriptor) -> Rule {
         (_, "rma_iov.addr") => Rule::Memory(MemoryPart::ReceiverAddress),
         (_, "rma_iov.key") => Rule::Memory(MemoryPart::ReceiverKey),
         _ => Rule::Exact,
+    }
+}
+
+/// What an implementation breaks whose packet has another value in a field than it may have. `bits` are those
+/// of a number that differ.
+pub fn broken_by(
+    packet_type: PacketType,
+    field: &FieldDescriptor,
+    bits: u64,
+) -> &'static rules::Rule {
+    use PacketType as T;
+    match field.name {
+        "type" | "version" => &rules::PACKET_FORM,
+        _ if packet_type == T::Handshake => match field.name {
+            "connid" => &rules::CONNID_TRUE,
+            _ => &rules::HANDSHAKE_FORM,
+        },
+        "flags" if bits & REQ_MEANING == CQ_DATA => &rules::REQUEST_AS_ASKED,
+        "flags" => &rules::REQ_FLAGS,
+        "raw_addr.connid" | "connid" => &rules::CONNID_TRUE,
+        name if name.starts_with("raw_addr.") => &rules::RAW_ADDRESS_TRUE,
+        "send_id" | "recv_id" => match standard(packet_type, field) {
+            Rule::Refers(_) if packet_type == T::CtsData => &rules::CTSDATA_NAMES_CTS,
+            Rule::Refers(_) => &rules::ANSWER_NAMES_REQUEST,
+            _ => &rules::SEGMENT_AGREEMENT,
+        },
+        "recv_length" => &rules::CTS_POSITIVE,
+        "seg_length" | "seg_offset" | "runt_length" => &rules::SEGMENT_BOUNDS,
+        "msg_id" => &rules::MSG_ID_GAP,
+        "rma_iov.len" | "read_iov.len" => &rules::IOV_LENGTH,
+        "data" => &rules::DATA_AS_GIVEN,
+        _ => &rules::REQUEST_AS_ASKED,
     }
 }
 

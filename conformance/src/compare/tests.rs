@@ -249,8 +249,8 @@ fn an_answer_must_name_what_the_scripted_peer_introduced() {
     assert_eq!(
         findings[0].to_string(),
         format!(
-            "packet 8 (CTS), field `send_id` (spec section 3.2, table 3.6): expected {id}, as the \
-             peer introduced it, actual 5"
+            "packet 8 (CTS), field `send_id` (spec section 3.2, table 3.6; \
+             v4/3.2/answer-names-request): expected {id}, as the peer introduced it, actual 5"
         )
     );
 }
@@ -264,7 +264,7 @@ fn another_type_is_one_difference_and_not_fifty() {
     assert_eq!(mismatches.len(), 1);
     assert_eq!(
         mismatches[0].to_string(),
-        "packet 7 (EAGER_TAGRTM), field `type` (spec section 1.3, table 1.3): expected 65 \
-         (EAGER_TAGRTM), actual 64 (EAGER_MSGRTM)"
+        "packet 7 (EAGER_TAGRTM), field `type` (spec section 1.3, table 1.3; \
+         v4/1.3/packet-form): expected 65 (EAGER_TAGRTM), actual 64 (EAGER_MSGRTM)"
     );
 }

@@ -1,8 +1,8 @@
 //! What the endpoint under test sends, compared with what it may send.
 
-use efa_core::rules::Severity;
+use efa_core::rules::{self, Rule, Severity};
 use efa_core::wire::fields::{Source, fields_of};
-use efa_core::wire::{ExtraFeatures, PacketType, ReqFlags};
+use efa_core::wire::{ExtraFeatures, Family, PacketType, ReqFlags};
 
 use super::backend::Backend;
 use super::operations::{number, reference};
@@ -23,6 +23,26 @@ const fn section(section: &'static str) -> Option<Source> {
 pub(super) fn source_of(packet_type: PacketType) -> Option<Source> {
     let mut layout = efa_core::wire::fields::layout(packet_type);
     layout.nth(3).map(|place| place.descriptor.source)
+}
+
+/// What is broken if a packet of this type is not sent where it should be.
+pub(super) fn owed(packet_type: PacketType) -> &'static Rule {
+    match packet_type {
+        PacketType::Handshake => &rules::HANDSHAKE_ANSWER,
+        PacketType::CtsData => &rules::MESSAGE_WHOLE,
+        _ if packet_type.is_req() => &rules::MESSAGE_WHOLE,
+        _ => &rules::ANSWER_MISSING,
+    }
+}
+
+/// What is broken if a packet of this type is sent where nothing asks for it.
+fn unasked(packet_type: PacketType) -> &'static Rule {
+    match packet_type {
+        PacketType::Handshake => &rules::HANDSHAKE_ONCE,
+        PacketType::CtsData => &rules::CTS_WINDOW,
+        _ if packet_type.is_req() => &rules::REQUEST_AS_ASKED,
+        _ => &rules::ANSWER_NAMES_REQUEST,
+    }
 }
 
 impl<B: Backend> Replay<'_, B> {
@@ -115,7 +135,7 @@ impl<B: Backend> Replay<'_, B> {
         let what = packet_type.map_or_else(|| "a packet".into(), |t| t.to_string());
         let emulates = matches!(
             packet_type.map(PacketType::family),
-            Some(efa_core::wire::Family::Rtr | efa_core::wire::Family::Rtw)
+            Some(Family::Rtr | Family::Rtw)
         );
         if emulates && self.rdma.expects_more() {
             self.verdict.departed = Some(format!("it sent {what} where the trace has RDMA"));
@@ -125,8 +145,9 @@ impl<B: Backend> Replay<'_, B> {
             || "as its first packet".into(),
             |number| format!("after packet {number}"),
         );
-        let mut finding = Finding::plain(
-            Severity::Error,
+        let rule = packet_type.map_or(&rules::PACKET_FORM, unasked);
+        let mut finding = Finding::of(
+            rule,
             format!(
                 "the endpoint under test sent {what} ({} bytes) {last}, where nothing asks for it",
                 bytes.len()
@@ -147,19 +168,16 @@ impl<B: Backend> Replay<'_, B> {
         let has_connid = flags.contains(ReqFlags::CONNID_HDR);
         let has_address = packet_type.is_req() && flags.contains(ReqFlags::RAW_ADDR_HDR);
         let greeting = self.greeted.get(&at).copied();
-        let about = |severity, source, text: &str| Finding {
-            severity,
-            rule: None,
-            packet: None,
+        let about = |rule, source, text: &str| Finding {
             packet_type: packet_type.to_string(),
             field: "flags".into(),
             source,
-            text: format!("{packet_type}: {text}"),
+            ..Finding::of(rule, format!("{packet_type}: {text}"))
         };
         if packet_type.is_req() && greeting.is_none() && !has_address {
             let text = "expected the raw address header, because the peer has sent no HANDSHAKE yet; \
                         actual none";
-            return self.add([about(Severity::Error, section("2.2"), text)]);
+            return self.add([about(&rules::RAW_ADDRESS_FIRST, section("2.2"), text)]);
         }
         let asks = greeting.is_some_and(|word| word.contains(ExtraFeatures::CONNID_HEADER));
         let knows = self
@@ -168,7 +186,7 @@ impl<B: Backend> Replay<'_, B> {
         if asks && knows && !has_connid && !has_address {
             let text = "expected the connection id, which the peer asks for and the sender knows; \
                         actual none";
-            return self.add([about(Severity::Warning, section("4.4"), text)]);
+            return self.add([about(&rules::CONNID_GIVEN, section("4.4"), text)]);
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Registered memory in a replay, and RDMA reads of it.
 
 use efa_core::nic::Status;
-use efa_core::rules::Severity;
+use efa_core::rules;
 use efa_emu::frame::{Kind, Rdma};
 
 use super::backend::Backend;
@@ -122,11 +122,13 @@ impl<'t, B: Backend> Replay<'t, B> {
         let bytes = match result {
             Ok(bytes) => bytes,
             Err(status) => {
-                return self.problem(format!(
+                // What the endpoint under test offered is not what it has.
+                let text = format!(
                     "packet {} (RDMA_READ_REQUEST) of the trace was refused: {}",
                     captured.number,
                     status.describe()
-                ));
+                );
+                return self.add([Finding::of(&rules::REQUEST_AS_ASKED, text)]);
             }
         };
         let wanted = fetched(
@@ -148,7 +150,7 @@ impl<'t, B: Backend> Replay<'t, B> {
                     packet: Some(captured.number),
                     packet_type: "RDMA_READ_REQUEST".into(),
                     field: "data".into(),
-                    ..Finding::plain(Severity::Error, text)
+                    ..Finding::of(&rules::DATA_AS_GIVEN, text)
                 }])
             }
         }

@@ -36,7 +36,7 @@ use std::collections::BTreeMap;
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{EndpointConfig, Instant};
 use efa_core::nic::{Nic, QueuePair, Status};
-use efa_core::rules::Severity;
+use efa_core::rules::{self, Severity};
 use efa_core::wire::{ExtraFeatures, Family, PacketType};
 
 use crate::application::engine::{CoreApplication, configuration};
@@ -47,7 +47,7 @@ use crate::operation::{EndpointIndex, Remote};
 use crate::play::{self, Comparison, Record, Stage, Start};
 use crate::scenario::{Capability, EndpointSpec};
 use crate::trace::Trace;
-use arrivals::source_of;
+use arrivals::{owed, source_of};
 use backend::{Backend, BackendError};
 pub use exchange::{Exchanged, What};
 use peer::Peer;
@@ -276,8 +276,9 @@ impl<'t, B: Backend> Replay<'t, B> {
             ));
             return Err(Stopped);
         }
-        let mut finding = Finding::plain(
-            Severity::Error,
+        let rule = frame.packet_type().map_or(&rules::RDMA_AS_ASKED, owed);
+        let mut finding = Finding::of(
+            rule,
             format!("it was not sent by the endpoint under test until {until}"),
         );
         finding.packet = Some(frame.number);
@@ -317,7 +318,7 @@ impl<'t, B: Backend> Replay<'t, B> {
 
     /// Something that the application, or nobody, should see.
     fn problem(&mut self, text: String) -> Result<(), Stopped> {
-        self.add([Finding::plain(Severity::Error, text)])
+        self.add([Finding::of(&rules::OUTCOME, text)])
     }
 
     fn add(&mut self, findings: impl IntoIterator<Item = Finding>) -> Result<(), Stopped> {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use efa_core::rules::Severity;
+use efa_core::rules::{self, Severity};
 use efa_core::wire::PacketType;
 use efa_core::wire::fields::Source;
 use efa_emu::capture::Direction;
@@ -169,8 +169,8 @@ impl<B: Backend> Replay<'_, B> {
                     && (entry.remote.address..entry.remote.address + entry.length)
                         .contains(&remote.address);
                 if owner == peer && inside && !self.is_seen(owner, remote, length, false) {
-                    let mut finding = Finding::plain(
-                        Severity::Error,
+                    let mut finding = Finding::of(
+                        &rules::EOR_EARLY,
                         format!(
                             "EOR says that {length} bytes were read of which some were not \
                              (recorded {:#x})",
@@ -201,8 +201,8 @@ impl<B: Backend> Replay<'_, B> {
             arrived.sort_unstable();
             if expected != arrived {
                 let name = &self.trace.scenario.endpoints[at].name;
-                let mut finding = Finding::plain(
-                    Severity::Error,
+                let mut finding = Finding::of(
+                    &rules::RDMA_AS_ASKED,
                     format!(
                         "immediate data at `{name}`: expected {expected:#x?}, actual {arrived:#x?}"
                     ),
@@ -223,8 +223,8 @@ impl<B: Backend> Replay<'_, B> {
             }
             if !self.is_seen(owner, remote, length, writes) {
                 let what = if writes { "written" } else { "read" };
-                let mut finding = Finding::plain(
-                    Severity::Error,
+                let mut finding = Finding::of(
+                    &rules::RDMA_AS_ASKED,
                     format!(
                         "{length} bytes (recorded at {:#x}) of memory of `{}` were not {what} by \
                          the device of the endpoint under test",
@@ -239,8 +239,8 @@ impl<B: Backend> Replay<'_, B> {
             let allowed = allowed.remove(&(owner, key, writes)).unwrap_or_default();
             if let Some(range) = seen.first_outside(&allowed) {
                 let what = if writes { "written" } else { "read" };
-                let mut finding = Finding::plain(
-                    Severity::Error,
+                let mut finding = Finding::of(
+                    &rules::RDMA_AS_ASKED,
                     format!(
                         "{} bytes at {:#x} of memory of `{}` were {what}, for which nothing asks",
                         range.end - range.start,

@@ -102,7 +102,7 @@ impl FindingReport {
     fn of(finding: &Finding) -> Self {
         FindingReport {
             severity: finding.severity.name().into(),
-            statement: finding.statement(),
+            statement: finding.statement().map(str::to_owned),
             packet: finding.packet,
             packet_type: finding.packet_type.clone(),
             field: finding.field.clone(),

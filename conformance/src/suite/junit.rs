@@ -50,7 +50,7 @@ pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
                     let mut texts: Vec<String> = findings.iter().map(ToString::to_string).collect();
                     status.set_message(texts.first().cloned().unwrap_or_default());
                     status.set_type(findings.first().map_or_else(String::new, |finding| {
-                        finding.statement().unwrap_or_else(|| "outcome".into())
+                        finding.statement().unwrap_or("unfit").to_owned()
                     }));
                     texts.extend(
                         capture

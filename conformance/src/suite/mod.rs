@@ -379,7 +379,7 @@ where
         verdict.add(
             problems
                 .into_iter()
-                .map(|text| Finding::plain(Severity::Error, text)),
+                .map(|text| Finding::of(&rules::OUTCOME, text)),
         );
     }
     verdict.add(wrong.iter().cloned());
@@ -395,12 +395,20 @@ where
             if texts.is_empty() {
                 same += 1;
             }
-            verdict.add(texts.into_iter().map(|text| {
-                let text = format!("seed {seed}: {text}");
-                Finding::plain(Severity::Error, text)
-            }));
+            verdict.add(
+                texts
+                    .into_iter()
+                    .map(|text| Finding::of(&rules::OUTCOME, format!("seed {seed}: {text}"))),
+            );
         }
     }
+    // What an application sees follows from what went wrong on the wire.
+    let is_outcome = |finding: &Finding| {
+        finding
+            .rule
+            .is_some_and(|rule| rule.id == rules::OUTCOME.id)
+    };
+    verdict.findings.sort_by_key(is_outcome);
     let (findings, remarks) = verdict
         .findings
         .into_iter()

@@ -290,7 +290,9 @@ impl FaultyQueuePair {
         match domain.state.rdma(reads) {
             None => {}
             Some(RdmaChange::Shorter(by)) => request.local.length -= by,
-            Some(RdmaChange::Elsewhere(by)) => request.remote_address += by,
+            Some(RdmaChange::Elsewhere(by)) => {
+                request.remote_address = request.remote_address.wrapping_add_signed(by)
+            }
             Some(RdmaChange::Skipped) => {
                 domain.finish(&self.0, request.context, kind);
                 return Ok(());

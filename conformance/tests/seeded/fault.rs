@@ -41,16 +41,15 @@ impl Fault {
 pub(crate) enum Caught {
     /// `check`, on the capture alone, and so `run` as well: this rule.
     ByCheck(&'static Rule),
-    /// `run` only: this statement.
-    ByRun(&'static str),
+    /// `run` only: this rule.
+    ByRun(&'static Rule),
 }
 
 impl Caught {
     /// The statement that `run` has to name.
     pub(crate) fn statement(self) -> &'static str {
         match self {
-            Caught::ByCheck(rule) => rule.statement,
-            Caught::ByRun(statement) => statement,
+            Caught::ByCheck(rule) | Caught::ByRun(rule) => rule.statement,
         }
     }
 
@@ -160,8 +159,8 @@ pub(crate) enum Change {
 pub(crate) enum RdmaChange {
     /// So many bytes less.
     Shorter(usize),
-    /// So many bytes further.
-    Elsewhere(u64),
+    /// So many bytes further on.
+    Elsewhere(i64),
     /// Not made.
     Skipped,
     /// Made after the packet that says that they are over.

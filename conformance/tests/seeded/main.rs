@@ -38,7 +38,7 @@ fn every_fault_is_caught_and_named() {
         if played
             .statements
             .first()
-            .is_none_or(|first| first != statement)
+            .is_none_or(|first| *first != statement)
         {
             let named = &played.statements;
             complain(format!(

@@ -57,7 +57,7 @@ pub(crate) struct Played {
     pub(crate) applied: usize,
     pub(crate) passed: bool,
     /// Statements that the failures name, in their order.
-    pub(crate) statements: Vec<String>,
+    pub(crate) statements: Vec<&'static str>,
     /// Rules of its errors that `check` finds, in their order.
     pub(crate) rules: Vec<&'static str>,
     /// The result as users see it.

@@ -28,7 +28,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "Another operation is asked for.",
         ("releases/atomic-2.5-2.5", 0),
         Sends(nth(T::WriteRta, 0), Add("atomic_op", 1)),
-        ByRun("v4/3.3/table-3.13, 3.14"),
+        ByRun(&rules::REQUEST_AS_ASKED),
     ),
     fault(
         "atomic-compare-in-write",
@@ -77,7 +77,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "The operand's last byte is another one.",
         ("releases/atomic-2.5-2.5", 0),
         Sends(nth(T::WriteRta, 0), Garbled),
-        ByRun("v4/3.1"),
+        ByRun(&rules::DATA_AS_GIVEN),
     ),
     fault(
         "atomrsp-other-operation",
@@ -105,13 +105,13 @@ pub(super) const FAULTS: &[Fault] = &[
         "The first of two fetching atomics is not answered.",
         ("releases/atomic-fetch-2.5-2.5", 1),
         Sends(nth(T::AtomRsp, 0), Lost),
-        ByRun("v4/3.3/table-3.15"),
+        ByRun(&rules::ANSWER_MISSING),
     ),
     fault(
         "atomrsp-new-values",
         "ATOMRSP has other values than the memory had.",
         ("releases/atomic-fetch-2.5-2.5", 1),
         Sends(nth(T::AtomRsp, 0), Garbled),
-        ByRun("v4/3.1"),
+        ByRun(&rules::DATA_AS_GIVEN),
     ),
 ];

@@ -51,7 +51,7 @@ pub(super) const FEATURES: &[Fault] = &[
         "The peer's HANDSHAKE is dropped.",
         ("long-read", 0),
         Hears(all(T::Handshake), Lost),
-        ByRun("v4/2.1/table-2.2"),
+        ByRun(&rules::HANDSHAKE_ANSWER),
     ),
     fault(
         "feature-assumed-long-read",

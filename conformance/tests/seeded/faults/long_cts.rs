@@ -56,14 +56,14 @@ pub(super) const FAULTS: &[Fault] = &[
         "No window is opened.",
         ("long-cts", 1),
         Sends(all(T::Cts), Lost),
-        ByRun("v4/3.2/table-3.6"),
+        ByRun(&rules::ANSWER_MISSING),
     ),
     fault(
         "cts-second-never",
         "Only the first window is opened.",
         ("long-cts", 1),
         Sends(nth(T::Cts, 1), Lost),
-        ByRun("v4/3.2/table-3.6"),
+        ByRun(&rules::ANSWER_MISSING),
     ),
     fault(
         "cts-other-recv-id",
@@ -91,7 +91,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "A window is taken for 1000 bytes less than the CTS grants.",
         ("long-cts", 0),
         Hears(nth(T::Cts, 0), Sub("recv_length", 1000)),
-        ByRun("v4/3.2/table-3.7"),
+        ByRun(&rules::MESSAGE_WHOLE),
     ),
     fault(
         "window-ignored",
@@ -147,21 +147,21 @@ pub(super) const FAULTS: &[Fault] = &[
         "A segment is never sent.",
         ("long-cts", 0),
         Sends(nth(T::CtsData, 2), Lost),
-        ByRun("v4/3.2/table-3.7"),
+        ByRun(&rules::MESSAGE_WHOLE),
     ),
     fault(
         "long-cts-length",
         "The length of the message is one too high.",
         ("long-cts", 0),
         Sends(all(T::LongctsMsgRtm), Add("msg_length", 1)),
-        ByRun("v4/3.2/table-3.5"),
+        ByRun(&rules::REQUEST_AS_ASKED),
     ),
     fault(
         "long-cts-id-changes",
         "The request announces another `send_id` than the engine knows.",
         ("long-cts", 0),
         Sends(all(T::LongctsMsgRtm), Add("send_id", 5)),
-        ByRun("v4/3.2/table-3.7"),
+        ByRun(&rules::MESSAGE_WHOLE),
     ),
 ];
 

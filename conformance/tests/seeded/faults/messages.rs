@@ -11,6 +11,13 @@ use crate::fault::{Fault, all, fault, nth};
 /// Eager messages and their order.
 pub(super) const EAGER: &[Fault] = &[
     fault(
+        "tag-misread",
+        "The tag of a message that arrives is taken for one less.",
+        ("unexpected-tagged", 1),
+        Hears(nth(T::EagerTagRtm, 1), Sub("tag", 1)),
+        ByRun(&rules::OUTCOME),
+    ),
+    fault(
         "eager-not-tagged",
         "The flag TAGGED is missing in a tagged message.",
         ("eager-tagged", 0),
@@ -36,42 +43,42 @@ pub(super) const EAGER: &[Fault] = &[
         "The tag is one too high.",
         ("eager-tagged", 0),
         Sends(all(T::EagerTagRtm), Add("tag", 1)),
-        ByRun("v4/3.2/table-3.3"),
+        ByRun(&rules::REQUEST_AS_ASKED),
     ),
     fault(
         "eager-garbled",
         "The last byte of a message is another one.",
         ("eager-tagged", 0),
         Sends(all(T::EagerTagRtm), Garbled),
-        ByRun("v4/3.1"),
+        ByRun(&rules::DATA_AS_GIVEN),
     ),
     fault(
         "eager-shorter",
         "The last byte of a message is missing.",
         ("eager-untagged", 0),
         Sends(all(T::EagerMsgRtm), Shorter(1)),
-        ByRun("v4/3.2/table-3.3"),
+        ByRun(&rules::MESSAGE_WHOLE),
     ),
     fault(
         "eager-cq-data-lost",
         "The completion data of a message is missing.",
         ("cq-data", 0),
         Sends(nth(T::EagerTagRtm, 0), Without("cq_data", 2)),
-        ByRun("v4/1.3/table-1.3"),
+        ByRun(&rules::REQUEST_AS_ASKED),
     ),
     fault(
         "eager-cq-data-cut",
         "Only the lower half of the completion data is sent.",
         ("releases/cq-data-2.5-2.5", 0),
         Sends(nth(T::EagerMsgRtm, 1), Add("cq_data", 1 << 32)),
-        ByRun("v4/3.1"),
+        ByRun(&rules::REQUEST_AS_ASKED),
     ),
     fault(
         "msg-id-from-one",
         "The `msg_id`s begin at 1.",
         ("eager-tagged", 0),
         Sends(all(T::EagerTagRtm), Add("msg_id", 1)),
-        ByRun("v4/3.2/table-3.3"),
+        ByRun(&rules::MSG_ID_GAP),
     ),
     fault(
         "msg-id-repeated",
@@ -92,14 +99,14 @@ pub(super) const EAGER: &[Fault] = &[
         "The last message has a `msg_id` 1 higher than its turn.",
         ("ping-pong", 1),
         Sends(nth(T::EagerTagRtm, 3), Add("msg_id", 1)),
-        ByRun("v4/3.2/table-3.3"),
+        ByRun(&rules::MSG_ID_GAP),
     ),
     fault(
         "message-lost",
         "A message is never sent, but completes.",
         ("ping-pong", 0),
         Sends(nth(T::EagerTagRtm, 1), Lost),
-        ByRun("v4/3.2/table-3.3"),
+        ByRun(&rules::MESSAGE_WHOLE),
     ),
     fault(
         "message-twice",
@@ -113,7 +120,7 @@ pub(super) const EAGER: &[Fault] = &[
         "A message that arrives is dropped.",
         ("eager-tagged", 1),
         Hears(all(T::EagerTagRtm), Lost),
-        ByRun("v4/2.1/table-2.2"),
+        ByRun(&rules::HANDSHAKE_ANSWER),
     ),
 ];
 
@@ -159,7 +166,7 @@ pub(super) const MEDIUM: &[Fault] = &[
         "Every segment has a `msg_id` of its own.",
         ("medium-untagged", 0),
         Sends(nth(T::MediumMsgRtm, 1), Add("msg_id", 1)),
-        ByRun("v4/3.2/table-3.4"),
+        ByRun(&rules::MSG_ID_GAP),
     ),
     fault(
         "medium-segment-twice",
@@ -173,7 +180,7 @@ pub(super) const MEDIUM: &[Fault] = &[
         "The last segment is never sent.",
         ("medium-untagged", 0),
         Sends(nth(T::MediumMsgRtm, 2), Lost),
-        ByRun("v4/3.2/table-3.4"),
+        ByRun(&rules::MESSAGE_WHOLE),
     ),
     fault(
         "medium-cq-data-once",
@@ -187,6 +194,6 @@ pub(super) const MEDIUM: &[Fault] = &[
         "A segment lacks its last 8 bytes.",
         ("medium-untagged", 0),
         Sends(nth(T::MediumMsgRtm, 1), Shorter(8)),
-        ByRun("v4/3.2/table-3.4"),
+        ByRun(&rules::MESSAGE_WHOLE),
     ),
 ];

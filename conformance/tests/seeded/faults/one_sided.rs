@@ -11,6 +11,13 @@ use crate::fault::{Fault, RdmaChange, all, fault, nth};
 /// Reads.
 pub(super) const READS: &[Fault] = &[
     fault(
+        "rtr-other-id",
+        "The request announces another `recv_id` than the engine knows.",
+        ("read-emulated", 0),
+        Sends(all(T::ShortRtr), Add("recv_id", 6)),
+        ByRun(&rules::OUTCOME),
+    ),
+    fault(
         "rtr-length",
         "The request of a short read is for a byte more than its `rma_iov`.",
         ("read-emulated", 0),
@@ -22,14 +29,14 @@ pub(super) const READS: &[Fault] = &[
         "`rma_iov` begins 8 bytes too far.",
         ("read-emulated", 0),
         Sends(all(T::ShortRtr), Add("rma_iov.addr", 8)),
-        ByRun("v4/3.3"),
+        ByRun(&rules::REQUEST_AS_ASKED),
     ),
     fault(
         "rtr-no-window",
         "The request of a long read opens no window.",
         ("read-emulated", 0),
         Sends(all(T::LongctsRtr), Set("recv_length", 0)),
-        ByRun("v4/3.3/table-3.10, 3.12"),
+        ByRun(&rules::CTS_POSITIVE),
     ),
     fault(
         "rtr-cq-data",
@@ -92,21 +99,21 @@ pub(super) const READS: &[Fault] = &[
         "A direct read lacks the last 100 bytes.",
         ("read-direct", 0),
         Reads(RdmaChange::Shorter(100)),
-        ByRun("v4/4.1"),
+        ByRun(&rules::RDMA_AS_ASKED),
     ),
     fault(
         "direct-read-elsewhere",
         "A direct read is of the wrong place.",
         ("releases/read-by-device-2.5-2.5", 0),
         Reads(RdmaChange::Elsewhere(8)),
-        ByRun("v4/4.1"),
+        ByRun(&rules::RDMA_AS_ASKED),
     ),
     fault(
         "direct-read-skipped",
         "A direct read completes, and nothing was read.",
         ("read-direct", 0),
         Reads(RdmaChange::Skipped),
-        ByRun("v4/4.1"),
+        ByRun(&rules::RDMA_AS_ASKED),
     ),
 ];
 
@@ -124,14 +131,14 @@ pub(super) const WRITES: &[Fault] = &[
         "`rma_iov` begins one byte too far.",
         ("write-emulated", 0),
         Sends(all(T::EagerRtw), Add("rma_iov.addr", 1)),
-        ByRun("v4/3.3"),
+        ByRun(&rules::REQUEST_AS_ASKED),
     ),
     fault(
         "rtw-other-key",
         "The key in `rma_iov` is another one.",
         ("write-emulated", 0),
         Sends(all(T::LongctsRtw), Add("rma_iov.key", 1)),
-        ByRun("v4/3.3"),
+        ByRun(&rules::REQUEST_AS_ASKED),
     ),
     fault(
         "rtw-no-iov",
@@ -152,14 +159,14 @@ pub(super) const WRITES: &[Fault] = &[
         "The completion data of a write is missing.",
         ("releases/write-data-2.5-2.5", 0),
         Sends(nth(T::EagerRtw, 0), Without("cq_data", 2)),
-        ByRun("v4/1.3/table-1.3"),
+        ByRun(&rules::REQUEST_AS_ASKED),
     ),
     fault(
         "rtw-data-lost",
         "A write is never sent, but completes.",
         ("write-emulated", 0),
         Sends(all(T::EagerRtw), Lost),
-        ByRun("v4/3.3/table-3.8"),
+        ByRun(&rules::MESSAGE_WHOLE),
     ),
     fault(
         "rtw-length",
@@ -194,27 +201,27 @@ pub(super) const WRITES: &[Fault] = &[
         "A direct write lacks its last byte.",
         ("releases/write-direct-2.5-2.5", 0),
         Writes(RdmaChange::Shorter(1)),
-        ByRun("v4/4.6"),
+        ByRun(&rules::RDMA_AS_ASKED),
     ),
     fault(
         "direct-write-elsewhere",
         "A direct write goes to the wrong place.",
         ("releases/write-direct-2.5-2.5", 0),
         Writes(RdmaChange::Elsewhere(1)),
-        ByRun("v4/4.6"),
+        ByRun(&rules::RDMA_AS_ASKED),
     ),
     fault(
         "direct-write-skipped",
         "A direct write completes, and nothing was written.",
         ("releases/write-direct-2.5-2.5", 0),
         Writes(RdmaChange::Skipped),
-        ByRun("v4/4.6"),
+        ByRun(&rules::RDMA_AS_ASKED),
     ),
     fault(
         "direct-write-data",
         "The immediate data of a direct write is another one.",
         ("releases/write-direct-data-2.5-2.5", 0),
         Writes(RdmaChange::Immediate(1)),
-        ByRun("v4/4.6"),
+        ByRun(&rules::RDMA_AS_ASKED),
     ),
 ];

@@ -10,6 +10,20 @@ use crate::fault::{Fault, RdmaChange, all, fault, nth, number};
 
 pub(super) const FAULTS: &[Fault] = &[
     fault(
+        "read-iov-other-address",
+        "`read_iov` begins 8 bytes too far.",
+        ("releases/long-read-2.5-2.5", 0),
+        Sends(nth(T::LongreadTagRtm, 0), Add("read_iov.addr", 8)),
+        ByRun(&rules::REQUEST_AS_ASKED),
+    ),
+    fault(
+        "read-iov-other-key",
+        "The key in `read_iov` is another one.",
+        ("long-read", 0),
+        Sends(all(T::LongreadMsgRtm), Add("read_iov.key", 1)),
+        ByRun(&rules::REQUEST_AS_ASKED),
+    ),
+    fault(
         "eor-before-read",
         "EOR goes out before the RDMA read.",
         ("long-read", 1),
@@ -56,28 +70,28 @@ pub(super) const FAULTS: &[Fault] = &[
         "EOR is never sent.",
         ("long-read", 1),
         Sends(all(T::Eor), Lost),
-        ByRun("v4/4.1/table-4.2"),
+        ByRun(&rules::ANSWER_MISSING),
     ),
     fault(
         "eor-first-never",
         "Of two messages the first is read without an EOR.",
         ("releases/long-read-2.5-2.5", 1),
         Sends(nth(T::Eor, 0), Lost),
-        ByRun("v4/4.1/table-4.2"),
+        ByRun(&rules::ANSWER_MISSING),
     ),
     fault(
         "read-too-short",
         "The RDMA read lacks the last 100 bytes.",
         ("long-read", 1),
         Reads(RdmaChange::Shorter(100)),
-        ByRun("v4/4.1"),
+        ByRun(&rules::EOR_EARLY),
     ),
     fault(
         "read-elsewhere",
         "The RDMA read is of the wrong place.",
         ("runting-read", 1),
-        Reads(RdmaChange::Elsewhere(8)),
-        ByRun("v4/4.1/table-4.2"),
+        Reads(RdmaChange::Elsewhere(-8)),
+        ByRun(&rules::EOR_EARLY),
     ),
     fault(
         "read-iov-too-long",
@@ -140,7 +154,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "The second packet of a runt is never sent.",
         ("runting-read", 0),
         Sends(nth(T::RuntreadMsgRtm, 1), Lost),
-        ByRun("v4/4.5/table-4.4"),
+        ByRun(&rules::MESSAGE_WHOLE),
     ),
     fault(
         "runt-eor-early",

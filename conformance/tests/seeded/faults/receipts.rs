@@ -42,7 +42,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "The last message is not acknowledged.",
         ("delivery-complete", 1),
         Sends(nth(T::Receipt, 2), Lost),
-        ByRun("v4/4.2"),
+        ByRun(&rules::ANSWER_MISSING),
     ),
     fault(
         "receipt-at-request",
