@@ -1,10 +1,9 @@
-//! What two endpoints send each other, as one of them sees it.
+//! The packets between two endpoints, as one of the two sees them.
 //!
-//! A conversation is seen from its *near* end, in the order in which that end's host saw the frames.
-//! What the near end sends it sends in that order; and what it has not seen arrive it cannot know. Of
-//! the far end's packets the order is not known, but nothing that they answer was sent after they
-//! arrived. Both ends of a conversation are captured often; then there are two conversations, and each
-//! packet is judged in that of its sender.
+//! A conversation is seen from its *near* end, in the order in which that end's host saw the frames. The near
+//! end sends its packets in this order, and cannot know of packets that have not arrived. The order in which
+//! the far end sent its packets is not known, but nothing that they answer was sent after they arrived. If
+//! both hosts are captured, there are two conversations, and each packet is judged in that of its sender.
 
 use std::collections::HashMap;
 
@@ -24,16 +23,16 @@ const MOST_HELD: usize = 32;
 /// Connection ids that are remembered of former endpoints.
 const MOST_FORMER: usize = 64;
 
-/// Where in the capture something is seen.
+/// The place in the capture to which a finding refers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     /// The frame's number.
     pub(super) number: u64,
     /// The interface that captured it.
     pub(super) interface: usize,
-    /// Whether it is judged here, or in the view of its sender.
+    /// Whether the frame is judged in this conversation, and not in that of its sender.
     pub(super) is_judged: bool,
-    /// Whether the near end sent it.
+    /// Whether the near end sent the frame.
     pub(super) is_own: bool,
 }
 
@@ -41,16 +40,16 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) node: Node,
-    /// Its connection id, and the packet that tells it.
+    /// The connection id, and the packet from which it is known.
     connid: Option<(u32, u64)>,
     /// Connection ids of endpoints that had the queue pair before.
     former: Vec<u32>,
-    /// Its HANDSHAKE.
+    /// The packet number of its HANDSHAKE.
     pub(super) handshake: Option<u64>,
     pub(super) features: ExtraFeatures,
-    /// Its first packet.
+    /// The number of its first packet.
     first: Option<u64>,
-    /// Its first request without a raw address.
+    /// The number of its first request without a raw address.
     without_address: Option<u64>,
     /// The first answer that it gave.
     pub(super) answered: Option<(u64, PacketType)>,
@@ -68,13 +67,13 @@ pub(super) struct Side {
     pub(super) requests: Requests,
     /// How many of its requests were refused.
     refusals: u64,
-    /// What it has answered proves that it has come to this.
+    /// How far the endpoint has got at least, as its answers prove.
     come_to: Progress,
-    /// When the windows were opened that it filled.
+    /// When the windows that the endpoint has filled were opened.
     pub(super) filled: Vec<u64>,
 }
 
-/// What an endpoint's answers prove it to have come to.
+/// How far an endpoint has got at least, as its answers prove.
 #[derive(Debug, Default)]
 struct Progress {
     arrival: Option<u64>,
@@ -108,7 +107,7 @@ impl Side {
         }
     }
 
-    /// Its successor on the same queue pair, or the same endpoint towards a successor of its peer.
+    /// Starts anew, for the next endpoint on this queue pair or on the peer's.
     fn renew(&mut self) {
         let mut fresh = Side::new(self.node);
         std::mem::swap(&mut fresh.requests, &mut self.requests);
@@ -133,9 +132,9 @@ impl Side {
 /// Whether the two speak the RDM protocol.
 #[derive(Debug)]
 enum Speech {
-    /// A request named its sender truly, or there was a HANDSHAKE.
+    /// A request stated its sender's true address, or there was a HANDSHAKE.
     Rdm,
-    /// It is not clear yet.
+    /// Not known yet: sends that could be RDM packets, sends that could not, and findings held back.
     Unclear {
         valid: u64,
         invalid: u64,
@@ -143,7 +142,7 @@ enum Speech {
     },
 }
 
-/// What two endpoints send each other, as one of them sees it.
+/// The packets between two endpoints, as one of the two sees them.
 #[derive(Debug)]
 pub(super) struct Conversation {
     /// The near end and the far end; of an endpoint that talks to itself only the first is used.
@@ -151,9 +150,9 @@ pub(super) struct Conversation {
     pub(super) operations: Operations,
     /// Whether its beginning is in the capture; decided at the first packet.
     from_start: Option<bool>,
-    /// Packets in it were cut off: what they began or ended is not known.
+    /// Packets were captured in part only, so that the history is incomplete.
     is_torn: bool,
-    /// A device refused something for good.
+    /// A device refused a request finally.
     pub(super) has_failed: bool,
     speech: Speech,
     packets: u64,
@@ -182,7 +181,7 @@ impl Conversation {
         }
     }
 
-    /// Who sent a frame from this node, and who gets it.
+    /// Returns sender and receiver of a frame from this node.
     pub(super) fn ends(&self, from: Node) -> (End, End) {
         if self.sides[0].node == self.sides[1].node {
             (0, 0)
@@ -193,7 +192,7 @@ impl Conversation {
         }
     }
 
-    /// Whether nothing that was said before is missing.
+    /// Whether the capture has the conversation from its beginning.
     pub(super) fn is_from_start(&self) -> bool {
         self.from_start == Some(true) && !self.is_torn
     }
@@ -262,7 +261,7 @@ impl Conversation {
         }
     }
 
-    /// A packet that is none.
+    /// Takes a send that cannot be parsed as an RDM packet.
     pub(super) fn malformed(
         &mut self,
         report: &mut Report,
@@ -278,12 +277,12 @@ impl Conversation {
         self.breach(report, place, kind, &rules::PACKET_FORM, error.to_string());
     }
 
-    /// A packet of which the capture lacks a part.
+    /// Takes a packet of which the capture lacks a part.
     pub(super) fn torn(&mut self) {
         self.is_torn = true;
     }
 
-    /// A packet. Returns the two ends if what it says has to be followed.
+    /// Takes a packet. Returns sender and receiver if its operation has to be followed.
     pub(super) fn packet(
         &mut self,
         report: &mut Report,
@@ -346,8 +345,8 @@ impl Conversation {
         }
     }
 
-    /// Who sends the packet, and to whom. Returns whether they are the endpoints that the conversation
-    /// is between now.
+    /// Judges how the packet identifies its sender and receiver. Returns whether they are the present owners
+    /// of their queue pairs.
     fn identify(
         &mut self,
         report: &mut Report,
@@ -392,7 +391,7 @@ impl Conversation {
                 && peer != used
                 && !self.sides[you].is_former(used)
             {
-                // It greets another endpoint than the one that it knew, or errs.
+                // The HANDSHAKE is for the next endpoint on the queue pair, or it is wrong.
                 self.end(report);
                 for end in [me, you] {
                     let connid = self.sides[end].connid;
@@ -463,7 +462,7 @@ impl Conversation {
         }
     }
 
-    /// The raw address of a request: whether it is there when it must be.
+    /// Judges whether a request has a raw address when it must.
     fn check_address(
         &mut self,
         report: &mut Report,
@@ -503,7 +502,7 @@ impl Conversation {
         }
     }
 
-    /// Whether the peer wants the connid of packets in which it is optional.
+    /// Judges whether the peer has asked for the connid of a packet in which it is optional.
     fn check_connid_asked(
         &mut self,
         report: &mut Report,
@@ -530,12 +529,12 @@ impl Conversation {
         }
     }
 
-    /// One of the requests of `me` was refused.
+    /// Notes that one of the requests of `me` was refused.
     pub(super) fn refused(&mut self, me: End) {
         self.sides[me].refusals += 1;
     }
 
-    /// An answer that was due has come from `me`.
+    /// Notes that `me` has sent an answer that was due.
     pub(super) fn answered(&mut self, place: Place, packet_type: PacketType, me: End, id: OpId) {
         let side = &mut self.sides[me];
         side.answered.get_or_insert((place.number, packet_type));
@@ -567,9 +566,9 @@ impl Conversation {
         }
     }
 
-    /// Whether an endpoint gave answers that had to wait for one that it owes.
+    /// Whether an endpoint has given answers that had to wait for one that is still due.
     fn is_overdue(&self, due: &Due, keys: &[u64]) -> bool {
-        // Of the far end's packets it is not known when they arrived where.
+        // When the far end received what it answers is not known.
         let side = &self.sides[due.from];
         if due.from != 0 || self.has_failed || side.refusals > 0 || !self.is_from_start() {
             return false;
@@ -585,23 +584,23 @@ impl Conversation {
                 .atomic
                 .is_some_and(|latest| latest != msg_id && later(latest, msg_id) == latest),
         };
-        // A request that names memory which is not there is not answered.
+        // A request with a wrong key gets no answer, so only keys that have been answered count.
         came_later && keys.iter().all(|key| progress.keys.contains(key))
     }
 
-    /// What can be said when nothing more comes.
+    /// Judges what is incomplete when the conversation ends.
     pub(super) fn end(&mut self, report: &mut Report) {
         self.end_of_handshakes(report);
         self.end_of_sequences(report);
         self.end_of_operations(report);
     }
 
-    /// The place of a packet of `end` for which nothing more came.
+    /// The place of packet `number`, to which `end` never reacted.
     fn place_of(&self, end: End, number: u64) -> Place {
         Place {
             number,
             interface: self.interface,
-            // The far end's packets may be judged in its own view; what never came is judged there.
+            // The far end's omissions are judged in its own conversation.
             is_judged: end == 0,
             is_own: end == 0,
         }
@@ -636,7 +635,7 @@ impl Conversation {
     fn end_of_sequences(&mut self, report: &mut Report) {
         let is_whole = !self.has_failed && self.sides[0].refusals == 0;
         let gaps = self.sides[0].sequence.gaps();
-        // Of a capture that began later it is not known what was sent before.
+        // The capture may lack earlier messages.
         if !self.is_from_start() {
             return;
         }
@@ -671,7 +670,7 @@ impl Conversation {
         }
     }
 
-    /// Messages of the near end were never sent.
+    /// Reports messages that the near end never sent.
     pub(super) fn gap(&mut self, report: &mut Report, gap: super::sequence::Gap, interface: usize) {
         let (rule, what) = match gap.is_first {
             true => (&rules::MSG_ID_FIRST, "begins with"),
@@ -743,7 +742,7 @@ impl Conversation {
         }
     }
 
-    /// The conversation is over: what it was is settled now at the latest.
+    /// Ends the conversation, and decides whether it was one of the RDM protocol.
     pub(super) fn close(&mut self, report: &mut Report) {
         self.end(report);
         if let Speech::Unclear { valid, invalid, .. } = self.speech {
@@ -794,12 +793,12 @@ pub(super) struct PacketFrame {
     pub(super) qkey: Qkey,
     pub(super) sequence: u32,
     pub(super) retransmission: bool,
-    /// Whether the capture has everything that the near end ever sent.
+    /// Whether the capture has all packets that the near end has sent since it was created.
     pub(super) is_from_birth: bool,
 }
 
-/// Whether nothing can have been said before: the first request of a queue pair, message 0 to a peer
-/// that does not know the sender yet, or a request for a handshake.
+/// Whether a packet can only be the first of a conversation: the first request of a queue pair, message 0 to
+/// a peer that does not know the sender yet, or a request for a handshake.
 fn begins(frame: &PacketFrame, reading: &Reading) -> bool {
     if reading.raw_address().is_none() {
         return false;
@@ -816,7 +815,7 @@ fn begins(frame: &PacketFrame, reading: &Reading) -> bool {
         }
 }
 
-/// The feature that a receiver of such packets has, and its name.
+/// The feature that a receiver of such packets must have announced, and its name.
 fn needed(packet_type: PacketType) -> Option<(ExtraFeatures, &'static str)> {
     let feature = packet_type.needs_any_of();
     let name = match feature {

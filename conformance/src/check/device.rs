@@ -31,7 +31,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// A request goes by. Returns whether it repeats one that went by before: nothing new is said.
+    /// Takes a request. Returns whether it repeats an earlier one.
     pub(super) fn is_repetition(&mut self, sequence: u32, retransmission: bool) -> bool {
         if let Some(earlier) = self.by_sequence.get_mut(&sequence)
             && (retransmission || earlier.is_refused)
@@ -74,7 +74,7 @@ impl Requests {
         self.by_sequence.get(&sequence)?.operation
     }
 
-    /// The answer to a request comes. Returns the operation that fails with it.
+    /// Takes the response to a request. Returns the operation that fails with it.
     pub(super) fn answered(&mut self, sequence: u32, status: Status) -> Option<OpId> {
         let request = self.by_sequence.get_mut(&sequence)?;
         request.is_refused = status != Status::Ok;

@@ -10,14 +10,14 @@ use super::report::Report;
 use super::runs::Runs;
 use super::sequence::{Part, Shape};
 
-/// A packet at its place, for as long as it is followed.
+/// A packet that is being judged, with the conversation that it belongs to.
 pub(super) struct Step<'c> {
     pub(super) conversation: &'c mut Conversation,
     pub(super) report: &'c mut Report,
     pub(super) place: Place,
     pub(super) reading: Reading,
     pub(super) sequence: u32,
-    /// Who sent it, and who gets it.
+    /// Sender and receiver.
     pub(super) me: End,
     pub(super) you: End,
 }
@@ -50,13 +50,13 @@ impl Step<'_> {
         self.conversation.operations.get_mut(id)
     }
 
-    /// The packet belongs to an operation.
+    /// Notes that the packet belongs to an operation.
     fn joins(&mut self, id: OpId) {
         let side = &mut self.conversation.sides[self.me];
         side.requests.belongs(self.sequence, id);
     }
 
-    /// The operation that an id of the other end names.
+    /// Returns the operation that an id of the other end names, or reports that there is none.
     fn named(&mut self, field: &str, value: u32, id: Option<OpId>) -> Option<OpId> {
         let is_known = id.is_some_and(|id| self.conversation.operations.get(id).is_some());
         if is_known {
@@ -216,8 +216,8 @@ impl Step<'_> {
         }
     }
 
-    /// Messages go to a queue pair of their own if the receiver has one for them, and the sender is
-    /// known to have heard of it.
+    /// Judges whether a message has to go to the receiver's user receive queue pair. The sender provably knows of
+    /// it once it leaves the raw address out.
     fn check_user_recv_qp(&mut self, message: &Message) {
         let peer = &self.conversation.sides[self.you];
         let is_zero_copy = peer.features.contains(ExtraFeatures::USER_RECV_QP);
@@ -297,7 +297,7 @@ impl Step<'_> {
         true
     }
 
-    /// A message with a new msg_id.
+    /// Begins a message. Returns whether its msg_id is new.
     fn begins_message(&mut self, msg_id: u32) -> bool {
         let from_start = self.conversation.is_from_start();
         let packet_type = self.reading.packet_type;
@@ -316,7 +316,7 @@ impl Step<'_> {
         is_new
     }
 
-    /// A message or write that gives itself a send_id begins.
+    /// Begins a message or write with a send_id.
     fn begin_push(&mut self, send_id: u32, message: &Message) -> OpId {
         let kind = match message.way {
             Way::LongRead | Way::RuntRead => Kind::LongRead,
@@ -369,7 +369,7 @@ impl Step<'_> {
         id
     }
 
-    /// Counts data. Of the message, `room` bytes travel in such packets.
+    /// Counts data. `room` is how many bytes of the message travel in packets of this type.
     fn add(
         &mut self,
         id: Option<OpId>,
@@ -395,7 +395,7 @@ impl Step<'_> {
         }
     }
 
-    /// A message in several requests may be whole now.
+    /// Checks whether a message in several requests is complete.
     fn finish_part(&mut self, msg_id: u32, message: &Message) {
         let parts = &mut self.conversation.sides[self.me].sequence.parts;
         let Some(part) = parts.get(&msg_id) else {
@@ -419,7 +419,7 @@ impl Step<'_> {
         }
     }
 
-    /// All requests of an operation have been sent: what comes next.
+    /// Sets what is due after the last request of an operation.
     fn finish_request(&mut self, id: OpId, message: &Message) {
         let you = self.you;
         let Some(operation) = self.operation(id) else {
@@ -437,7 +437,7 @@ impl Step<'_> {
         }
     }
 
-    /// A LONGCTS_RTM goes on with a message whose read was refused.
+    /// Takes a LONGCTS_RTM that continues a message whose read was refused.
     fn answers_refusal(&mut self, id: OpId, message: &Message) {
         let (payload, you) = (self.reading.payload, self.you);
         let packet_type = self.reading.packet_type;
@@ -535,7 +535,7 @@ impl Step<'_> {
         self.due(id, you, turn, what);
     }
 
-    /// CTS: the owner of send_id may send so many bytes, and name recv_id with them.
+    /// Takes a CTS: the owner of `send_id` may send `length` bytes, in packets that carry `recv_id`.
     fn window(&mut self, ids: Ids, length: u64) {
         let named = self.conversation.sides[self.you].send_ids.get(ids.send_id);
         let named = named.filter(|id| {
@@ -576,7 +576,7 @@ impl Step<'_> {
         self.names_receive(ids.recv_id, id);
     }
 
-    /// CTSDATA
+    /// Takes a CTSDATA.
     fn data(&mut self, recv_id: u32, offset: u64) {
         let named = self.conversation.sides[self.you].recv_ids.get(recv_id);
         let Some(id) = self.named("recv_id", recv_id, named) else {
@@ -591,7 +591,7 @@ impl Step<'_> {
         self.stream(id, offset);
     }
 
-    /// Data of an operation that goes in windows.
+    /// Counts data that was sent within windows.
     fn stream(&mut self, id: OpId, offset: u64) {
         let payload = self.reading.payload;
         let (me, you) = (self.me, self.you);
@@ -637,7 +637,7 @@ impl Step<'_> {
         }
     }
 
-    /// READRSP: from here on the responder is known as the source of the data.
+    /// Takes a READRSP, from which on the responder's `send_id` is known.
     fn read_response(&mut self, ids: Ids) {
         let named = self.conversation.sides[self.you].recv_ids.get(ids.recv_id);
         let named = named.filter(|id| {
@@ -663,7 +663,7 @@ impl Step<'_> {
         self.stream(id, 0);
     }
 
-    /// ATOMRSP
+    /// Takes an ATOMRSP.
     fn atomic_response(&mut self, recv_id: u32) {
         let named = self.conversation.sides[self.you].fetch_ids.get(recv_id);
         let named = named.filter(|id| {
@@ -688,7 +688,7 @@ impl Step<'_> {
         self.done(id);
     }
 
-    /// EOR acknowledges what the peer was to read, RECEIPT what it was to acknowledge.
+    /// Takes an EOR, which ends a read-based operation, or a RECEIPT, which ends one with delivery complete.
     fn acknowledge(&mut self, send_id: u32, is_eor: bool) {
         let named = self.conversation.sides[self.you].send_ids.get(send_id);
         let named = named.filter(|id| {

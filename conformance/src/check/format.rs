@@ -1,4 +1,4 @@
-//! What a packet shows by itself.
+//! Rules that need no more than the packet.
 
 use efa_core::rules::{self, Rule};
 use efa_core::wire::{ExtraFeatures, ReqFlags, RmaIovs, RtaKind};
@@ -8,7 +8,7 @@ use super::packet::{Atomic, Reading, Said};
 /// Words of features that libfabric 2.x has room for.
 const MOST_WORDS: usize = 4;
 
-/// The rules that a packet breaks whatever came before, and how.
+/// The rules that a packet breaks, whatever came before, with a text for each.
 pub(super) fn breaches(reading: &Reading) -> Vec<(&'static Rule, String)> {
     let mut found = Vec::new();
     if let Some(request) = reading.request {
@@ -85,7 +85,7 @@ fn atomic(reading: &Reading, atomic: &Atomic, found: &mut Vec<(&'static Rule, St
     let fits = match atomic.kind {
         RtaKind::Compare(_) => is_comparing,
         RtaKind::Fetch(_) => operation.0 < 12 || operation.0 == 19,
-        // Reading without an answer is nothing.
+        // A read that is not answered has no effect.
         RtaKind::Write | RtaKind::DcWrite(_) => {
             operation.0 < 12 && operation.0 != 10 || operation.0 == 19
         }

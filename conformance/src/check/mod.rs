@@ -1,14 +1,14 @@
 //! Judging captures by the rules of the protocol, whoever made them.
 //!
-//! The judge only watches. It needs no scenario and works on what it is given: a capture of one host, of
-//! both, or of many; from the beginning or not; with both ends of each packet or one. It goes through a
-//! capture once, in the order of time, and keeps what is under way only.
+//! The judge is passive. It needs no scenario and takes any capture: of one host, of both, or of many; from the
+//! beginning or not; with both ends of each packet or one. It goes through a capture once, in the order of time,
+//! and keeps only the operations under way.
 //!
-//! * `order`: the order of time.
-//! * `conversation`: two endpoints as one of them sees them; identity, handshakes, what never came.
-//! * `follow`: operations from packet to packet; `rdma`: below the packets.
-//! * `sequence`, `operation`, `runs`, `device`: what is remembered of each.
-//! * `packet`, `format`: what one packet says, and what it shows by itself.
+//! * `order`: puts frames into the order of time.
+//! * `conversation`: two endpoints as one of them sees them: identity, handshakes, what is missing at the end.
+//! * `follow`: operations, packet by packet; `rdma`: RDMA requests and their ends.
+//! * `sequence`, `operation`, `runs`, `device`: the state that these keep.
+//! * `packet`: what a packet says; `format`: rules that need no more than the packet.
 
 mod conversation;
 mod copies;
@@ -57,7 +57,7 @@ impl fmt::Display for Node {
     }
 }
 
-/// Whose sight of a conversation it is. Frames without a direction are nobody's.
+/// From which end a conversation is seen. Frames without a direction belong to no end's view.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 struct View {
     has_direction: bool,
@@ -81,7 +81,7 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// A judge who has seen nothing.
+    /// A judge without frames so far.
     pub fn new() -> Judge {
         Judge::default()
     }
@@ -105,12 +105,12 @@ impl Judge {
         }
     }
 
-    /// An interface did not capture everything: what it lacks is held against nobody.
+    /// Tells that an interface did not capture all frames, so that missing ones prove nothing.
     pub fn lossy(&mut self, interface: usize) {
         self.lossy.insert(interface);
     }
 
-    /// The capture ends.
+    /// Ends the capture and returns the findings.
     pub fn finish(mut self) -> Checked {
         while let Some(frame) = self.order.pop() {
             self.judge(&frame);

@@ -1,4 +1,4 @@
-//! Operations that take answers.
+//! Operations that an answer ends.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -53,8 +53,7 @@ impl Region {
     }
 }
 
-/// What makes sure that an answer is overdue: its target must have come to it before it could have
-/// given others that it gave.
+/// Which later answers prove that an answer is overdue, because the target handles requests in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Turn {
     /// Everything that arrived later.
@@ -68,7 +67,7 @@ pub(super) enum Turn {
 /// An answer that is due.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Due {
-    /// Who owes it.
+    /// The end that has to send it.
     pub(super) from: End,
     pub(super) turn: Turn,
     /// Its place among all that were due in the conversation.
@@ -90,7 +89,7 @@ pub(super) struct Operation {
     /// Who sends the data.
     pub(super) source: End,
     pub(super) length: u64,
-    /// Which of it was sent.
+    /// The bytes that were sent.
     pub(super) runs: Runs,
     /// Bytes that may be sent: in requests, and by each window.
     pub(super) granted: u64,
@@ -226,7 +225,7 @@ impl Operations {
         self.by_id.get_mut(&id)
     }
 
-    /// Nothing more is expected of an operation. It is remembered for a while.
+    /// Ends an operation. It is kept for a while, so that a second answer is recognised.
     pub(super) fn over(&mut self, id: OpId) {
         self.over.push_back(id);
         if self.over.len() > MOST_OVER

@@ -1,4 +1,4 @@
-//! The order of time.
+//! Frames in the order of time.
 //!
 //! Several processes append to one capture, each a frame when it gets to it, and captures of several
 //! hosts may be joined one behind the other. Frames are held back until so many are behind them that
@@ -65,7 +65,7 @@ pub(super) struct InOrder {
 }
 
 impl InOrder {
-    /// Adds a frame. Returns one whose turn has come, if there is one.
+    /// Adds a frame. Returns the earliest one once enough frames are held back.
     pub(super) fn push(
         &mut self,
         frame: CapturedPacket,

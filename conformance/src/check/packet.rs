@@ -1,4 +1,4 @@
-//! What a packet says, as far as rules ask.
+//! The parts of a packet that the rules need.
 //!
 //! The rules look at packets through this module only, so that packets which differ in layout but not
 //! in meaning are judged by the same code.
@@ -108,7 +108,7 @@ pub(super) enum Said {
     },
     ReadNack(Ids),
     Handshake(Announced),
-    /// Nothing that rules ask about.
+    /// A packet that no rule needs.
     Other,
 }
 

@@ -10,7 +10,7 @@ use super::operation::End;
 use super::report::Report;
 
 impl Conversation {
-    /// A request for an RDMA read goes from `me` to `you`.
+    /// Takes a request of `me` to read memory of `you`.
     pub(super) fn read_begins(
         &mut self,
         report: &mut Report,
@@ -37,7 +37,7 @@ impl Conversation {
         self.check_rdma(report, place, header.kind, feature, you);
     }
 
-    /// The data of an RDMA read goes from `me`, whose memory it is, to `you`.
+    /// Takes data of an RDMA read, from `me`, whose memory it is, to `you`.
     pub(super) fn read_data(&mut self, header: &Repr, rdma: &Rdma, you: End) {
         let ends_at = u64::from(rdma.offset) + u64::from(header.payload_length);
         if ends_at < u64::from(rdma.total_length) {
@@ -51,7 +51,7 @@ impl Conversation {
         }
     }
 
-    /// A piece of an RDMA write goes from `me` to `you`.
+    /// Takes a piece of an RDMA write of `me` to memory of `you`.
     pub(super) fn write(
         &mut self,
         report: &mut Report,
@@ -92,7 +92,7 @@ impl Conversation {
         }
     }
 
-    /// Direct RDMA needs that the target has announced it.
+    /// Judges whether the target has announced direct RDMA.
     fn check_rdma(
         &mut self,
         report: &mut Report,
@@ -109,13 +109,13 @@ impl Conversation {
         let (is_proven, text) = match peer.handshake {
             Some(_) if peer.features.contains(feature) => return,
             Some(packet) => (true, format!("{} lacks it in packet {packet}", peer.node)),
-            // libfabric 2.5 can be told that all peers are alike.
+            // libfabric 2.5 has a setting that makes it assume homogeneous peers.
             None => (false, format!("{} has announced nothing yet", peer.node)),
         };
         self.suspect(report, place, kind.opcode(), RULE, is_proven, text);
     }
 
-    /// A request of `initiator` ends.
+    /// Takes the end of a request of `initiator`.
     pub(super) fn request_ends(&mut self, initiator: End, sequence: u32, status: Status) {
         let failed = self.sides[initiator].requests.answered(sequence, status);
         match status {

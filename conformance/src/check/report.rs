@@ -1,4 +1,4 @@
-//! What comes of judging a capture.
+//! The result of judging a capture.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,13 +12,13 @@ pub struct Finding {
     pub rule: &'static Rule,
     /// The rule's severity, or a note if the capture does not prove the breach.
     pub severity: Severity,
-    /// The packet at which it shows: its number in the capture.
+    /// The number in the capture of the packet at which the breach is found.
     pub packet: u64,
     /// The packet's type.
     pub kind: String,
-    /// The interface of the capture that belongs to the host whose fault it is.
+    /// The interface of the host whose endpoint broke the rule.
     pub interface: usize,
-    /// What is wrong there.
+    /// What is wrong in this packet.
     pub text: String,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What came of checking a capture.
+/// The result of checking a capture.
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
     /// RDM packets that were judged, each counted once.
@@ -76,7 +76,7 @@ impl Checked {
     }
 }
 
-/// Findings, as they are made.
+/// The findings so far.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     found: Vec<Finding>,

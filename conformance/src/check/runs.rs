@@ -1,4 +1,4 @@
-//! Which bytes of a message are there.
+//! Which bytes of a message have been sent.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// Adds the bytes `start..end`. Returns `false`, and adds nothing, if any of them were there.
+    /// Adds the bytes `start..end`. Returns `false`, and adds nothing, if any of them were added before.
     pub(super) fn add(&mut self, start: u64, end: u64) -> bool {
         if start >= end {
             return true;
@@ -31,7 +31,7 @@ impl Runs {
         true
     }
 
-    /// How many bytes are there.
+    /// How many bytes were added.
     pub(super) fn total(&self) -> u64 {
         self.total
     }

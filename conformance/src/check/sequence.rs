@@ -73,7 +73,7 @@ pub(super) struct Sequence {
 const LAP: u64 = 1 << 32;
 
 impl Sequence {
-    /// A message begins. Returns whether its id is new, and a gap that is given up.
+    /// Begins a message. Returns whether its id is new, and a gap that is proven never to close.
     pub(super) fn begin(
         &mut self,
         msg_id: u32,
@@ -110,7 +110,7 @@ impl Sequence {
         (true, if is_given_up { self.skip() } else { None })
     }
 
-    /// Takes up what follows without a gap.
+    /// Moves on over ids that follow without a gap.
     fn close(&mut self) {
         while let Some((_, expected)) = &mut self.expected
             && self.ahead.remove(expected).is_some()
@@ -119,7 +119,7 @@ impl Sequence {
         }
     }
 
-    /// Gives the first gap up.
+    /// Skips the first gap.
     fn skip(&mut self) -> Option<Gap> {
         let (origin, expected) = self.expected?;
         let (&next, &(packet, packet_type)) = self.ahead.first_key_value()?;
@@ -135,12 +135,12 @@ impl Sequence {
         Some(gap)
     }
 
-    /// The gaps that are left when nothing more comes.
+    /// The gaps at the end of the capture.
     pub(super) fn gaps(&mut self) -> Vec<Gap> {
         std::iter::from_fn(|| self.skip()).collect()
     }
 
-    /// The messages that are not whole when nothing more comes, and whether that is proven.
+    /// The messages that are incomplete at the end of the capture, and whether that is proven.
     pub(super) fn unfinished(&self) -> impl Iterator<Item = (&Part, bool)> {
         self.parts
             .values()
