@@ -514,7 +514,7 @@ fn an_application_that_sees_something_else_fails() {
     let texts = verdict(&changed, 0).texts();
     assert_eq!(
         texts,
-        ["`answer-arrives`: bytes that did not fit: expected 15, actual 14"]
+        ["`answer-arrives`: bytes that did not fit: expected 15, actual 14 (ofi/outcome)"]
     );
 }
 

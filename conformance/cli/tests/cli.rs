@@ -192,7 +192,7 @@ fn a_failure_is_kept_grouped_and_repeatable() {
     assert_eq!(status, Some(1), "{printed}");
     let html = std::fs::read_to_string(file("report.html")).unwrap();
     // The engine's packet in place of the sender's differs, and is marked.
-    assert!(html.contains("v4/3.2/table-3.3 tag"), "{html}");
+    assert!(html.contains("v4/3.2/request-as-asked tag"), "{html}");
     assert!(html.contains(">in this run<"), "{html}");
     assert!(!html.contains("http"), "{html}");
     let kept = file("kept").join("eager-tagged-a.pcapng");
