@@ -39,6 +39,15 @@ pub enum ConductError {
         /// The file of the library.
         library: PathBuf,
     },
+    /// The scenario is not to be played by programs.
+    #[error(
+        "the packets of endpoint `{endpoint}` are written by hand, nothing plays it; `efa-conformance \
+         run` tests the others"
+    )]
+    Scripted {
+        /// Which endpoint.
+        endpoint: String,
+    },
     /// Operations did not complete.
     #[error("line {line}: {operations} did not complete within {limit:?}")]
     Timeout {
@@ -57,6 +66,7 @@ impl ConductError {
         matches!(
             self,
             ConductError::Version { .. }
+                | ConductError::Scripted { .. }
                 | ConductError::Player(
                     PlayerError::Start { .. }
                         | PlayerError::Refused { .. }
@@ -173,7 +183,7 @@ impl<'a> Conductor<'a> {
             };
             self.transcript.versions.push(match endpoint.software {
                 Software::Libfabric => format!("{identity}, interface {}", endpoint.api),
-                Software::Core => identity.to_string(),
+                Software::Core | Software::Script => identity.to_string(),
             });
             addresses.push(address.0);
         }

@@ -25,3 +25,4 @@ pub mod show;
 pub mod suite;
 pub mod trace;
 pub mod verify;
+pub mod written;

@@ -105,6 +105,10 @@ pub fn play(
         let program = match endpoint.software {
             Software::Core => Program::Core,
             Software::Libfabric => Program::Libfabric { library },
+            Software::Script => {
+                let endpoint = endpoint.name.clone();
+                return Err(ConductError::Scripted { endpoint });
+            }
         };
         players.push(Player::launch(
             launcher,
@@ -116,7 +120,7 @@ pub fn play(
                 environment: endpoint.environment.clone(),
                 runner: match endpoint.software {
                     Software::Libfabric => runner,
-                    Software::Core => None,
+                    Software::Core | Software::Script => None,
                 },
                 options: faults.map_or(Vec::new(), |file| {
                     vec!["--faults".into(), file.display().to_string()]

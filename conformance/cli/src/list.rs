@@ -8,6 +8,7 @@ use crate::{Outcome, complain, say};
 use efa_conformance::replay::coverage;
 use efa_conformance::suite;
 use efa_conformance::trace::Trace;
+use efa_conformance::written;
 
 #[derive(clap::Args)]
 pub(crate) struct List {
@@ -45,7 +46,7 @@ pub(crate) fn run(arguments: &List) -> Outcome {
     }
     let mut outcome = Outcome::Passed;
     for path in traces {
-        let trace = match Trace::load(&path) {
+        let trace = match written::load(&path) {
             Ok(trace) => trace,
             Err(error) => {
                 outcome = complain(error, Outcome::Unfit);
@@ -87,7 +88,7 @@ pub(crate) fn run(arguments: &List) -> Outcome {
 
 /// Prints the page about the coverage of the traces. Fails if a packet type is missing without a reason.
 fn matrix(paths: &[PathBuf]) -> Outcome {
-    let loaded: Result<Vec<Trace>, _> = paths.iter().map(|path| Trace::load(path)).collect();
+    let loaded: Result<Vec<Trace>, _> = paths.iter().map(|path| written::load(path)).collect();
     match loaded {
         Ok(traces) => {
             let (page, unexplained) = suite::matrix::render(&traces);

@@ -24,7 +24,7 @@ pub struct Selection {
 
 pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, String> {
     let mut cells = Vec::new();
-    for path in suite::find(&lab.scenarios.paths, "toml", None)? {
+    for path in suite::find_scenarios(&lab.scenarios.paths, None)? {
         let scenario = Scenario::load(&path).map_err(|error| error.to_string())?;
         for (role, endpoint) in scenario.endpoints.iter().enumerate() {
             let name = format!("{} core as {}", scenario.name, endpoint.name);

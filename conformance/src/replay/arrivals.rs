@@ -7,7 +7,7 @@ use efa_core::wire::{ExtraFeatures, Family, PacketType, ReqFlags};
 use super::backend::Backend;
 use super::operations::{number, reference};
 use super::script::Role;
-use super::{Replay, Stopped, What, requirements};
+use super::{Replay, Stopped, Strictness, What, requirements};
 use crate::compare::{Finding, Recorded};
 use crate::operation::EndpointIndex;
 
@@ -57,7 +57,10 @@ impl<B: Backend> Replay<'_, B> {
         };
         self.note(self.dut, at, place, What::Packet(bytes.to_vec()));
         match role {
-            Role::Recorded { place } => self.compare(at, place, bytes)?,
+            Role::Recorded { place } => {
+                self.check_time(place)?;
+                self.compare(at, place, bytes)?;
+            }
             Role::Provocation => {
                 let text = "the endpoint under test asks for a HANDSHAKE; the recorded one did not";
                 self.add([Finding::plain(Severity::Note, text)])?;
@@ -80,6 +83,28 @@ impl<B: Backend> Replay<'_, B> {
             self.announce(ExtraFeatures::from_bits_retain(word))?;
         }
         Ok(())
+    }
+
+    /// Packets that are written by hand belong to a step: one that comes before that did not wait for
+    /// what the step is about. When recorded packets come depends on the machine, and what is refused
+    /// comes late.
+    fn check_time(&mut self, place: usize) -> Result<(), Stopped> {
+        let scenario = &self.trace.scenario;
+        let is_ordered = scenario.is_written() && self.strictness == Strictness::Fields;
+        if !is_ordered || !self.script.is_ahead(place, self.step) {
+            return Ok(());
+        }
+        let step = self.trace.step_of[place];
+        let frame = &self.trace.capture.frames[place];
+        let awaited = scenario.steps[step].describe(step, scenario);
+        let mut finding = Finding::plain(
+            Severity::Error,
+            format!("it was sent before {awaited}, which it has to wait for"),
+        );
+        finding.packet = Some(frame.number);
+        finding.packet_type = frame.kind();
+        finding.source = frame.packet_type().and_then(source_of);
+        self.add([finding])
     }
 
     /// The endpoint under test has said what it can do.

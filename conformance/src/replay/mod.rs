@@ -74,6 +74,8 @@ struct Replay<'t, B: Backend> {
     subject: Box<dyn Subject>,
     peers: Vec<Peer<B::Nic>>,
     script: Script<'t>,
+    /// The step that is being played.
+    step: usize,
     bindings: Bindings,
     /// Where the endpoints are.
     actual: Vec<RawAddress>,
@@ -227,6 +229,7 @@ fn play<'t, B: Backend>(
         subject,
         peers,
         script: Script::new(trace, dut),
+        step: 0,
         rdma,
         bindings: Bindings::new(
             cast.addresses.clone(),
@@ -526,7 +529,9 @@ impl<'t, B: Backend> Stage<'t> for Replay<'t, B> {
         at == self.dut
     }
 
-    fn begin(&mut self, _: usize) {}
+    fn begin(&mut self, step: usize) {
+        self.step = step;
+    }
 
     fn start(&mut self, step: usize, start: &Start<'t>) -> Result<Option<Remote>, Stopped> {
         if start.at == self.dut {

@@ -642,6 +642,16 @@ impl<'t> Script<'t> {
             .map(|expected| expected.place)
     }
 
+    /// Whether the packet at `place` came before its step, and ahead of a packet of a scripted endpoint
+    /// that was sent before it.
+    pub fn is_ahead(&self, place: usize, step: usize) -> bool {
+        let is_due_before = |(entries, next): &(Vec<Entry>, usize)| {
+            let rest = entries.get(*next..).unwrap_or_default();
+            rest.iter().any(|entry| entry.place < place)
+        };
+        self.trace.step_of[place] > step && self.peers.values().any(is_due_before)
+    }
+
     /// All packets that the endpoint under test has not sent.
     pub fn all_missing(&self) -> Vec<usize> {
         let missing = self

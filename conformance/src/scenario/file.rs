@@ -10,8 +10,12 @@ use toml::Spanned;
 pub(super) struct File {
     pub(super) description: String,
     pub(super) spec: Vec<String>,
+    #[serde(default)]
+    pub(super) breaks: Vec<Spanned<String>>,
     pub(super) endpoint: Vec<Spanned<Endpoint>>,
     pub(super) step: Vec<Spanned<Step>>,
+    #[serde(default)]
+    pub(super) packet: Vec<Spanned<Packet>>,
     #[serde(default)]
     pub(super) policy: Vec<Spanned<Policy>>,
 }
@@ -93,3 +97,6 @@ pub(super) struct Policy {
     pub(super) values: Option<Vec<u64>>,
     pub(super) reason: String,
 }
+
+/// A packet that is written by hand. Which keys there are depends on its type.
+pub(super) type Packet = BTreeMap<Spanned<String>, toml::Value>;

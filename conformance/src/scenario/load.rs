@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use efa_core::rules::RULES;
 use efa_core::wire::{PacketType, fields};
 use efa_emu::profile::Profile;
 use toml::Spanned;
@@ -11,7 +12,7 @@ use super::error::{ScenarioError, Source, suggest};
 use super::steps::Steps;
 use super::{
     Action, Capability, EndpointSpec, FieldPolicy, Operation, PolicyOverride, Scenario, Settings,
-    Software, Step, file,
+    Software, Step, WrittenKey, WrittenPacket, file,
 };
 use crate::libfabric::Version;
 use crate::operation::EndpointIndex;
@@ -61,11 +62,35 @@ pub(super) fn scenario(path: &Path, text: &str) -> Result<Scenario> {
     }
     let mut reader = Steps::new(&source, &endpoints);
     let mut steps = Vec::new();
+    let mut starts = Vec::new();
     for raw in file.step {
+        starts.push(raw.span().start);
         let line = source.line(raw.span().start);
         let action = reader.step(line, raw.into_inner())?;
         steps.push(Step { line, action });
     }
+    let packets = file
+        .packet
+        .into_iter()
+        .map(|raw| packet(&source, &endpoints, &starts, raw))
+        .collect::<Result<Vec<_>>>()?;
+    if let Some(scripted) = endpoints.iter().find(|e| e.software == Software::Script)
+        && packets.is_empty()
+    {
+        return Err(source.error(
+            1,
+            "software",
+            format!("`{}` does nothing: there are no packets", scripted.name),
+            "add [[packet]] tables behind the steps during which they are sent",
+        ));
+    }
+    let rules: Vec<(&'static str, &'static str)> =
+        RULES.iter().map(|rule| (rule.id, rule.id)).collect();
+    let breaks = file
+        .breaks
+        .iter()
+        .map(|given| lookup(&source, "breaks", given, &rules))
+        .collect::<Result<Vec<_>>>()?;
     let policies = file
         .policy
         .into_iter()
@@ -78,6 +103,8 @@ pub(super) fn scenario(path: &Path, text: &str) -> Result<Scenario> {
         spec: file.spec,
         endpoints,
         steps,
+        packets,
+        breaks,
         policies,
     };
     check_messages(&source, &scenario)?;
@@ -178,6 +205,73 @@ fn endpoint(source: &Source<'_>, raw: file::Endpoint) -> Result<EndpointSpec> {
         not_under_test: raw.not_under_test,
         environment: raw.environment,
         settings,
+    })
+}
+
+/// A packet that is written by hand. What is special to its type is looked at later.
+fn packet(
+    source: &Source<'_>,
+    endpoints: &[EndpointSpec],
+    starts_of_steps: &[usize],
+    raw: Spanned<file::Packet>,
+) -> Result<WrittenPacket> {
+    let start = raw.span().start;
+    let line = source.line(start);
+    let before = starts_of_steps.iter().filter(|step| **step < start);
+    let Some(step) = before.count().checked_sub(1) else {
+        return Err(source.error(
+            line,
+            "packet",
+            "no step stands in front of the packet",
+            "put it behind the step during which it is sent",
+        ));
+    };
+    let (mut from, mut to) = (None, None);
+    let mut keys = Vec::new();
+    for (key, value) in raw.into_inner() {
+        let span = key.span();
+        let key_line = source.line(span.start);
+        let name = key.into_inner();
+        let place = match name.as_str() {
+            "from" => &mut from,
+            "to" => &mut to,
+            _ => {
+                keys.push(WrittenKey {
+                    name,
+                    line: key_line,
+                    value,
+                });
+                continue;
+            }
+        };
+        let text = value.as_str().unwrap_or_default().to_owned();
+        let given = Spanned::new(span, text);
+        *place = Some(endpoint_named(source, endpoints, &name, &given)?);
+    }
+    let missing = |key: &str| {
+        source.error(
+            line,
+            key,
+            "the packet needs this key",
+            format!("add `{key} = \"...\"`, the name of an endpoint"),
+        )
+    };
+    let from = from.ok_or_else(|| missing("from"))?;
+    let to = match to {
+        Some(to) => to,
+        // Between two there is no choice.
+        None if endpoints.len() == 2 => 1 - from,
+        None => return Err(missing("to")),
+    };
+    if from == to {
+        return Err(source.error(line, "to", "the packet goes to its sender", "name another"));
+    }
+    Ok(WrittenPacket {
+        line,
+        step,
+        from,
+        to,
+        keys,
     })
 }
 

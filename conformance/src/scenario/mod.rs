@@ -38,8 +38,39 @@ pub struct Scenario {
     pub endpoints: Vec<EndpointSpec>,
     /// What happens, in this order.
     pub steps: Vec<Step>,
+    /// The packets, if they are written by hand, in their order.
+    pub packets: Vec<WrittenPacket>,
+    /// The rules that packets written by hand break on purpose, by their ids.
+    pub breaks: Vec<&'static str>,
     /// Departures from the suite's policy for comparing fields.
     pub policies: Vec<PolicyOverride>,
+}
+
+/// A packet that is written by hand, as it stands in the file: [`crate::written`] knows what its keys
+/// mean.
+#[derive(Clone, PartialEq, Debug)]
+pub struct WrittenPacket {
+    /// The line of the file on which it begins.
+    pub line: usize,
+    /// The step during which it is sent: the last one in front of it.
+    pub step: usize,
+    /// Its sender.
+    pub from: EndpointIndex,
+    /// Its receiver.
+    pub to: EndpointIndex,
+    /// Its other keys.
+    pub keys: Vec<WrittenKey>,
+}
+
+/// A key of a packet.
+#[derive(Clone, PartialEq, Debug)]
+pub struct WrittenKey {
+    /// The key.
+    pub name: String,
+    /// Its line in the file.
+    pub line: usize,
+    /// What it says.
+    pub value: toml::Value,
 }
 
 /// Which implementation an endpoint is.
@@ -49,11 +80,16 @@ pub enum Software {
     Libfabric,
     /// The protocol engine of `efa-core`.
     Core,
+    /// None: the endpoint does what its packets say, which are written by hand.
+    Script,
 }
 
 impl Software {
-    const NAMES: [(&'static str, Software); 2] =
-        [("libfabric", Software::Libfabric), ("core", Software::Core)];
+    const NAMES: [(&'static str, Software); 3] = [
+        ("libfabric", Software::Libfabric),
+        ("core", Software::Core),
+        ("script", Software::Script),
+    ];
 }
 
 /// One endpoint.
@@ -276,6 +312,34 @@ impl Scenario {
     /// Checks the text of a scenario; `path` is only named.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ScenarioError> {
         load::scenario(path, text)
+    }
+
+    /// Whether a file looks like a scenario whose packets are written by hand.
+    pub fn has_packets(path: &Path) -> bool {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.lines().any(|line| line.trim() == "[[packet]]")
+    }
+
+    /// Whether its packets are written by hand.
+    pub fn is_written(&self) -> bool {
+        !self.packets.is_empty()
+    }
+
+    /// An error about a key of this scenario.
+    pub(crate) fn error_at(
+        &self,
+        line: usize,
+        key: impl Into<String>,
+        problem: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> ScenarioError {
+        ScenarioError::Invalid {
+            file: self.path.clone(),
+            line,
+            key: key.into(),
+            problem: problem.into(),
+            remedy: remedy.into(),
+        }
     }
 
     /// The endpoint of a name.

@@ -9,6 +9,7 @@ use efa_emu::frame::Kind;
 use crate::libfabric::Version;
 use crate::replay::operations::{Operations, number};
 use crate::replay::script::sent_requests;
+use crate::scenario::{EndpointSpec, Scenario, Software};
 use crate::trace::Trace;
 
 const INTRODUCTION: &str = "\
@@ -16,8 +17,9 @@ const INTRODUCTION: &str = "\
 
 Recordings of stock libfabric over emulated devices, not edited: `NAME.pcapng` is the capture of both
 ends of all hosts, `NAME.toml` beside it the [scenario](../docs/scenarios.md) that was played.
-`efa-conformance record` made them; those in `releases/` come from `scripts/corpus`. [docs/conformance.md](../docs/conformance.md) says what is done
-with them.
+`efa-conformance record` made them; those in `releases/` come from `scripts/corpus`. What stock
+libfabric cannot be made to send is written by hand, packet by packet: `written/NAME.toml`.
+[docs/conformance.md](../docs/conformance.md) says what is done with them.
 
 This page is generated: `efa-conformance list traces --matrix > traces/README.md`.
 ";
@@ -32,10 +34,6 @@ fn why_nowhere(packet_type: PacketType) -> Option<&'static str> {
         T::ReadRtr | T::RuntctsMsgRtm | T::RuntctsTagRtm | T::RuntctsRtw | T::RuntreadRtw => {
             Some("defined, but no release sends it")
         }
-        T::ReadNack => Some(
-            "sent when memory cannot be registered, which a scenario cannot ask for; the \
-             interoperability table has it (`make interop`)",
-        ),
         _ => None,
     }
 }
@@ -61,15 +59,31 @@ struct Counts {
     /// By what is sent, then by release and whether it sends or receives.
     cells: BTreeMap<String, BTreeMap<(Version, bool), BTreeSet<String>>>,
     releases: BTreeSet<Version>,
+    /// Traces that are written by hand, by what scripted endpoints send, or what is sent to them.
+    written: BTreeMap<(String, bool), BTreeSet<String>>,
 }
 
 impl Counts {
-    fn add(&mut self, what: &str, release: Option<Version>, sends: bool, trace: &str) {
-        let Some(release) = release else { return };
+    /// `by` is the endpoint that sends or receives.
+    fn add(&mut self, what: &str, by: &EndpointSpec, sends: bool, trace: &Scenario) {
+        let name = trace.name.clone();
+        if trace.is_written() {
+            if by.software == Software::Script {
+                let traces = self.written.entry((what.to_owned(), sends)).or_default();
+                traces.insert(name);
+            }
+            return;
+        }
+        let Some(release) = by.version else { return };
         self.releases.insert(release);
         let cells = self.cells.entry(what.to_owned()).or_default();
         let traces = cells.entry((release, sends)).or_default();
-        traces.insert(trace.to_owned());
+        traces.insert(name);
+    }
+
+    fn written(&self, what: &str, sends: bool) -> usize {
+        let traces = self.written.get(&(what.to_owned(), sends));
+        traces.map_or(0, BTreeSet::len)
     }
 
     fn cell(&self, what: &str, release: Version, sends: bool) -> usize {
@@ -86,8 +100,8 @@ pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
     let mut with_distinct_ids = 0;
     let mut profiles: BTreeMap<String, usize> = BTreeMap::new();
     for trace in traces {
-        let name = &trace.scenario.name;
-        let version = |at: usize| trace.scenario.endpoints[at].version;
+        let scenario = &trace.scenario;
+        let endpoint = |at: usize| &scenario.endpoints[at];
         let operations = Operations::of(trace);
         let mut ids = BTreeSet::new();
         for place in sent_requests(trace) {
@@ -99,9 +113,9 @@ pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
             for field in ["send_id", "recv_id"] {
                 ids.extend(number(&frame.payload, field));
             }
-            counts.add(packet_type.name(), version(sender), true, name);
+            counts.add(packet_type.name(), endpoint(sender), true, scenario);
             if let Some(receiver) = operations.receiver(place) {
-                counts.add(packet_type.name(), version(receiver), false, name);
+                counts.add(packet_type.name(), endpoint(receiver), false, scenario);
             }
         }
         for frame in &trace.capture.frames {
@@ -115,7 +129,10 @@ pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
                 _ => continue,
             };
             let sends = frame.direction == Some(efa_emu::capture::Direction::Outbound);
-            counts.add(what, version(at), sends, name);
+            counts.add(what, endpoint(at), sends, scenario);
+        }
+        if scenario.is_written() {
+            continue;
         }
         with_distinct_ids += usize::from(ids.iter().any(|id| *id > 0));
         let mut generations: Vec<&str> = trace
@@ -128,13 +145,18 @@ pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
         generations.dedup();
         *profiles.entry(generations.join(" and ")).or_default() += 1;
     }
+    let by_hand = traces
+        .iter()
+        .filter(|trace| trace.scenario.is_written())
+        .count();
     let mut page = String::from(INTRODUCTION);
     let mut unexplained = Vec::new();
     // Writing to a String cannot fail.
     let _ = writeln!(
         page,
-        "\n{} traces; in {with_distinct_ids} of them operations have different ids at the same time.\n",
-        traces.len()
+        "\n{} recordings; in {with_distinct_ids} of them operations have different ids at the same \
+         time. {by_hand} traces are written by hand.\n",
+        traces.len() - by_hand
     );
     let generations: Vec<String> = profiles
         .iter()
@@ -143,19 +165,21 @@ pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
     let _ = writeln!(page, "By device generation: {}.\n", generations.join(", "));
     page.push_str(
         "## Packet types by release\n\nThe number of traces in which the release sends the type / in \
-         which it receives it.\n\n| type |",
+         which it receives it. Written by hand: in how many a scripted endpoint sends it / it is sent \
+         to one.\n\n| type |",
     );
     for release in &counts.releases {
         let _ = write!(page, " {release} |");
     }
-    page.push_str("\n|---|");
-    page.push_str(&"---|".repeat(counts.releases.len()));
+    page.push_str(" by hand |\n|---|");
+    page.push_str(&"---|".repeat(counts.releases.len() + 1));
     page.push('\n');
     let names = PacketType::ALL.iter().map(|t| (t.name(), Some(*t)));
     let others = ["RDMA read", "RDMA write", "RDMA write with immediate"];
     let mut missing = Vec::new();
     for (name, packet_type) in names.chain(others.map(|name| (name, None))) {
-        if !counts.cells.contains_key(name) {
+        let by_hand = (counts.written(name, true), counts.written(name, false));
+        if !counts.cells.contains_key(name) && by_hand == (0, 0) {
             let why = packet_type.and_then(why_nowhere);
             if why.is_none() {
                 unexplained.push(name.to_owned());
@@ -177,7 +201,7 @@ pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
                 }
             }
         }
-        page.push('\n');
+        let _ = writeln!(page, " {} / {} |", by_hand.0, by_hand.1);
     }
     page.push_str("\n## What no trace has\n\n| type | why |\n|---|---|\n");
     for (name, why) in missing {

@@ -24,7 +24,7 @@ use crate::replay::backend::{Backend, BackendError};
 use crate::replay::emu::Emu;
 use crate::replay::hw::{Hw, Outside};
 use crate::replay::{Engine, Opener, Strictness, codec, coverage, live, replay};
-use crate::scenario::{Action, Capability, Operation, Scenario};
+use crate::scenario::{Action, Capability, Operation, Scenario, Software};
 use crate::trace::{Frames, Trace, TraceError};
 use ladder::Ladder;
 
@@ -177,6 +177,7 @@ pub struct Unusable {
 }
 
 /// Finds the traces that arguments name: themselves, or in directories and the directories in them.
+/// Traces are recordings, `.pcapng`, and scenarios whose packets are written by hand.
 pub fn find_traces(arguments: &[PathBuf], filter: Option<&str>) -> Result<Vec<PathBuf>, String> {
     let mut all = Vec::new();
     for argument in arguments {
@@ -184,26 +185,39 @@ pub fn find_traces(arguments: &[PathBuf], filter: Option<&str>) -> Result<Vec<Pa
         let entries = std::fs::read_dir(argument).into_iter().flatten().flatten();
         let mut inside: Vec<PathBuf> = entries
             .map(|entry| entry.path())
-            .filter(|path| path.is_dir() && holds(path, "pcapng"))
+            .filter(|path| path.is_dir() && holds_trace(path))
             .collect();
         inside.sort();
         all.extend(inside);
     }
-    find(&all, "pcapng", filter)
+    find_files(&all, "traces", is_trace, filter)
 }
 
-fn holds(directory: &Path, extension: &str) -> bool {
+fn is_trace(path: &Path) -> bool {
+    has_extension(path, "pcapng") || (has_extension(path, "toml") && Scenario::has_packets(path))
+}
+
+fn has_extension(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|known| known == extension)
+}
+
+fn holds_trace(directory: &Path) -> bool {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries
         .map(|entry| entry.path())
-        .any(|path| path.extension().is_some_and(|e| e == extension))
+        .any(|path| is_trace(&path))
 }
 
-/// Finds the files that arguments name, traces or scenarios by their `extension`: themselves, or in
-/// directories.
-pub fn find(
+/// Finds the scenarios that arguments name: themselves, or in directories.
+pub fn find_scenarios(arguments: &[PathBuf], filter: Option<&str>) -> Result<Vec<PathBuf>, String> {
+    let is_played = |path: &Path| has_extension(path, "toml") && !Scenario::has_packets(path);
+    find_files(arguments, "scenarios", is_played, filter)
+}
+
+fn find_files(
     arguments: &[PathBuf],
-    extension: &str,
+    what: &str,
+    is_one: impl Fn(&Path) -> bool,
     filter: Option<&str>,
 ) -> Result<Vec<PathBuf>, String> {
     let mut traces = Vec::new();
@@ -213,11 +227,11 @@ pub fn find(
                 .map_err(|error| format!("{}: {error}", argument.display()))?;
             let mut found: Vec<PathBuf> = entries
                 .filter_map(|entry| Some(entry.ok()?.path()))
-                .filter(|path| path.extension().is_some_and(|e| e == extension))
+                .filter(|path| is_one(path))
                 .collect();
             if found.is_empty() {
                 return Err(format!(
-                    "{} holds no .{extension} files; make traces with `efa-conformance record`",
+                    "{} holds no {what}; make traces with `efa-conformance record`",
                     argument.display()
                 ));
             }
@@ -254,6 +268,7 @@ pub fn name_of(path: &Path) -> String {
 fn inspect(trace: &Trace) -> Vec<Finding> {
     let checked = check::check(&trace.capture);
     let broken = checked.worse_than(Severity::Warning);
+    let broken = broken.filter(|finding| !trace.scenario.breaks.contains(&finding.rule.id));
     let damage = trace.capture.damage.iter().cloned();
     damage
         .chain(broken.map(ToString::to_string))
@@ -330,6 +345,9 @@ where
     let mut cases = Vec::new();
     for (role, endpoint) in trace.scenario.endpoints.iter().enumerate() {
         let start = Instant::now();
+        if endpoint.software == Software::Script {
+            continue;
+        }
         // Stock libfabric can always take the place of stock libfabric.
         if let Some(reason) = &endpoint.not_under_test
             && dut != STOCK
@@ -371,6 +389,10 @@ where
         false => Ladder::default(),
     };
     if let Some(how) = verdict.departed.take() {
+        if trace.scenario.is_written() {
+            // Nobody else does what the packets are about.
+            return Ok((Outcome::Unsupported { reason: how }, Ladder::default()));
+        }
         let text = format!("{how}; played with the engine as its peer");
         verdict.add([Finding::plain(Severity::Note, text)]);
         backend.capture_next();
@@ -484,6 +506,7 @@ fn under_seed(trace: &Trace, role: usize, seed: u64) -> Result<Vec<String>, Back
     let mut engine = Engine { seed };
     let verdict = replay(trace, role, Strictness::Outcome, &mut emu, &mut engine)?;
     match verdict.departed {
+        Some(how) if trace.scenario.is_written() => Ok(vec![how]),
         Some(_) => live::play(&trace.scenario, role, &mut emu, &mut engine),
         None => Ok(verdict.texts()),
     }

@@ -8,7 +8,7 @@ use super::{Case, Options, run_engine, run_outside};
 use crate::replay::backend::BackendError;
 use crate::replay::emu::Emu;
 use crate::replay::hw::{Hw, Outside};
-use crate::trace::Trace;
+use crate::written;
 
 /// The implementation under test, and the backends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ impl Runner {
 
     /// Runs a trace on each backend, each endpoint in turn under test.
     pub fn run(&mut self, path: &Path) -> Ended {
-        let trace = match Trace::load(path) {
+        let trace = match written::load(path) {
             Ok(trace) => trace,
             Err(error) => {
                 return Ended {
