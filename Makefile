@@ -2,7 +2,7 @@
 CARGO ?= cargo
 REPORTS := target/conformance
 
-.PHONY: conformance test lint sim fuzz bench interop setup build release
+.PHONY: conformance test lint sim fuzz verify bench interop setup build release
 .PHONY: wireshark-install wireshark-test wireshark-bench
 .DEFAULT_GOAL := conformance
 
@@ -24,6 +24,10 @@ sim: setup
 ## fuzz: all fuzz targets, FUZZ_SECONDS each (fuzz/README.md)
 fuzz: setup
 	@scripts/fuzz
+
+## verify: the models of what works without locks, at length, and whether they notice weakened orderings
+verify: setup
+	@scripts/verify
 
 lint: setup
 	$(CARGO) fmt --all --check

@@ -7,15 +7,12 @@ use std::ops::{Deref, DerefMut};
 
 use super::shared::futex;
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{UnsafeCell, spin_loop};
+use crate::sync::{SPINS, UnsafeCell, spin_loop};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 /// Held, and a thread may sleep until it is not.
 const AWAITED: u32 = 2;
-
-/// Attempts before a thread sleeps: most holders are done in less than a microsecond.
-const SPINS: u32 = 64;
 
 /// A value that one thread at a time has access to.
 pub(super) struct Mutex<T> {

@@ -3,6 +3,8 @@
 //! The table is one file, mapped by every process of the host and by every process that sends to it.
 //! Numbers are taken and given back by single compare-and-swap steps, so a process that is killed at
 //! any moment leaves at worst numbers owned by a dead participant, which the next taker recognises.
+//! A slot guards no other memory: what its owner has is found through files. So the steps need no
+//! ordering.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -21,7 +23,6 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use efa_core::address::{Gid, Qpn};
 
@@ -29,6 +30,7 @@ use super::error::FabricError;
 use super::shared::{PAGE, SharedMemory};
 use crate::device::{QpnPolicy, QpnRange};
 use crate::network::{Purpose, Random};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUHT");
 const VERSION: u32 = 1;
@@ -165,7 +167,7 @@ impl HostTable {
     pub(super) fn retire(&self) {
         self.memory
             .u32_at::<AT_RETIRED>()
-            .store(1, Ordering::Release);
+            .store(1, Ordering::Relaxed);
         self.release_all(|_| true);
     }
 
@@ -197,13 +199,13 @@ impl HostTable {
     /// participant to itself: it is good for noticing that.
     #[inline(always)]
     pub(super) fn tenancy_at(&self, place: Place) -> Option<Tenancy> {
-        Tenancy::from_slot(self.slot(place.0).load(Ordering::Acquire))
+        Tenancy::from_slot(self.slot(place.0).load(Ordering::Relaxed))
     }
 
     /// All numbers in use.
     pub(super) fn owned(&self) -> impl Iterator<Item = (Qpn, ParticipantId)> + '_ {
         (0..self.range.count()).filter_map(|index| {
-            let tenancy = Tenancy::from_slot(self.slot(index).load(Ordering::Acquire))?;
+            let tenancy = Tenancy::from_slot(self.slot(index).load(Ordering::Relaxed))?;
             Some((self.range.qpn(index), tenancy.owner()))
         })
     }
@@ -225,9 +227,12 @@ impl HostTable {
             };
             let stamp = self.tick();
             let taken = slot_value(owner.0, stamp);
-            let swapped =
-                self.slot(index)
-                    .compare_exchange(seen, taken, Ordering::AcqRel, Ordering::Relaxed);
+            let swapped = self.slot(index).compare_exchange(
+                seen,
+                taken,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
             if swapped.is_ok() {
                 return Ok(self.range.qpn(index));
             }
@@ -244,7 +249,7 @@ impl HostTable {
         is_alive: &mut dyn FnMut(ParticipantId) -> bool,
     ) -> Option<(u32, u64)> {
         let mut if_free = |index| {
-            let value = self.slot(index).load(Ordering::Acquire);
+            let value = self.slot(index).load(Ordering::Relaxed);
             let is_free = match Tenancy::from_slot(value) {
                 None => true,
                 Some(tenancy) => !is_alive(tenancy.owner()),
@@ -287,13 +292,13 @@ impl HostTable {
 
     fn release_slot(&self, index: u32, mut gone: impl FnMut(ParticipantId) -> bool) {
         let slot = self.slot(index);
-        let seen = slot.load(Ordering::Acquire);
+        let seen = slot.load(Ordering::Relaxed);
         if Tenancy::from_slot(seen).is_some_and(|tenancy| gone(tenancy.owner())) {
             // Losing the exchange means that somebody else took the number of a dead owner.
             let _ = slot.compare_exchange(
                 seen,
                 slot_value(0, self.tick()),
-                Ordering::AcqRel,
+                Ordering::Relaxed,
                 Ordering::Relaxed,
             );
         }

@@ -331,7 +331,8 @@ impl Consumer {
     #[inline(always)]
     pub(super) fn has_record(&self) -> bool {
         let (commit, _) = header(&self.memory, self.read_at);
-        commit.load(Ordering::Acquire) == self.next + 1
+        // Who takes it looks again.
+        commit.load(Ordering::Relaxed) == self.next + 1
     }
 
     /// Takes the next record. After an error the ring makes no sense any more.

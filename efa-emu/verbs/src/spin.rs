@@ -7,17 +7,13 @@ use core::ops::{Deref, DerefMut};
 
 use crate::interrupted::{Locking, this_thread};
 use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use crate::sync::{UnsafeCell, spin_loop, yield_now};
+use crate::sync::{SPINS, UnsafeCell, spin_loop, yield_now};
 
 const FREE: u32 = 0;
 /// Held by a call that is running.
 const CALL: u32 = 1;
 /// Held by a session whose next call has not come yet.
 const SESSION: u32 = 2;
-
-/// Attempts before a waiter gives its processor away. The lock is held for some hundred
-/// nanoseconds, unless its holder was preempted or is inside a session.
-const SPINS: u32 = 64;
 
 /// A value behind a lock with sessions.
 pub(crate) struct SpinCell<T> {

@@ -1,0 +1,90 @@
+//! `SpinCell`: calls and sessions of calls exclude each other.
+
+use loom::sync::Arc;
+use loom::thread;
+
+use crate::interrupted::Locking;
+use crate::spin::SpinCell;
+
+/// Calls of two threads change the value one after the other.
+pub fn calls_take_turns() {
+    let cell = Arc::new(SpinCell::new(0));
+    let other = Arc::clone(&cell);
+    let thread = thread::spawn(move || *other.lock(&Locking::new()) += 1);
+    *cell.lock(&Locking::new()) += 1;
+    thread.join().expect("it does not panic");
+    assert_eq!(*cell.lock(&Locking::new()), 2);
+}
+
+/// A session of two calls, with a look at the value between them; the other thread comes before or after
+/// both.
+pub fn a_session_keeps_others_out() {
+    let cell = Arc::new(SpinCell::new((0, 0)));
+    let other = Arc::clone(&cell);
+    let thread = thread::spawn(move || {
+        let locking = Locking::new();
+        let mut value = other.lock(&locking);
+        assert_eq!(value.0, value.1, "in the middle of a session");
+        value.0 += 1;
+        value.1 += 1;
+    });
+    let locking = Locking::new();
+    let mut first = cell.lock(&locking);
+    first.0 += 1;
+    first.hold();
+    // SAFETY: the session is this thread's.
+    let seen = unsafe { cell.in_session() };
+    assert!(seen.is_some_and(|value| value.0 == value.1 + 1));
+    let mut second = cell.resume(&locking).expect("its own session");
+    second.1 += 1;
+    drop(second);
+    thread.join().expect("it does not panic");
+    assert_eq!(*cell.lock(&locking), (2, 2));
+}
+
+/// A change beside sessions: its own session goes on, another thread's is waited for.
+pub fn only_the_owner_gets_in_beside_a_session() {
+    let cell = Arc::new(SpinCell::new((0, 0)));
+    let other = Arc::clone(&cell);
+    let thread = thread::spawn(move || {
+        let locking = Locking::new();
+        let mut value = other.lock_beside_session(&locking, false);
+        assert_eq!(
+            value.0, value.1,
+            "in the middle of another thread's session"
+        );
+        value.0 += 1;
+        value.1 += 1;
+    });
+    let locking = Locking::new();
+    let mut first = cell.lock(&locking);
+    first.0 += 1;
+    first.hold();
+    cell.lock_beside_session(&locking, false).1 += 1;
+    drop(cell.resume(&locking).expect("the session goes on"));
+    thread.join().expect("it does not panic");
+    assert_eq!(*cell.lock(&locking), (2, 2));
+}
+
+/// Who had a session before does not get in beside another thread's.
+pub fn an_earlier_session_makes_no_owner() {
+    let cell = Arc::new(SpinCell::new((0, 0)));
+    let locking = Locking::new();
+    cell.lock(&locking).hold();
+    drop(cell.resume(&locking).expect("its own session"));
+    let other = Arc::clone(&cell);
+    let thread = thread::spawn(move || {
+        let locking = Locking::new();
+        let mut first = other.lock(&locking);
+        first.0 += 1;
+        first.hold();
+        other.resume(&locking).expect("its own session").1 += 1;
+    });
+    let value = cell.lock_beside_session(&locking, false);
+    assert_eq!(
+        value.0, value.1,
+        "in the middle of another thread's session"
+    );
+    drop(value);
+    thread.join().expect("it does not panic");
+}

@@ -1,0 +1,183 @@
+//! A ring from a sender to a receiver, and the claim of an initiator's memory.
+
+use std::sync::Arc as StdArc;
+
+use efa_core::address::{Qkey, Qpn};
+use efa_core::nic::Status;
+use loom::sync::Arc;
+use loom::thread;
+
+use super::claim;
+use super::record::{Answer, Kind, Record};
+use super::ring::{Consumer, Producer};
+use super::segment::Segment;
+use super::shared::SharedMemory;
+use crate::link::{Operation, RequestHeader};
+use crate::sync::UnsafeCell;
+use crate::sync::atomic::AtomicU64;
+
+fn record(length: u32, sequence: u32) -> Record {
+    let header = RequestHeader {
+        operation: Operation::Send,
+        source_qpn: Qpn(1),
+        destination_qpn: Qpn(2),
+        qkey: Qkey(3),
+        sequence,
+        retries: 0,
+        immediate: None,
+        remote: None,
+        length,
+    };
+    Record::whole(Kind::Data, &header, length)
+}
+
+/// The sender, and what it knows of its records.
+struct Sender {
+    producer: Producer<usize>,
+    answered: Vec<bool>,
+}
+
+impl Sender {
+    /// Sends the next record with a byte of payload, if there is room.
+    fn push(&mut self) {
+        let number = self.answered.len();
+        let pushed = self
+            .producer
+            .push(&record(1, number as u32), number, |memory, at| {
+                memory.put(at, number as u8)
+            });
+        if pushed.is_ok() {
+            self.answered.push(false);
+        }
+    }
+
+    /// Takes the answers that are there; they may be seen out of order.
+    fn reap(&mut self) {
+        self.producer.reap(|number, _, answer| {
+            assert_eq!(answer, Answer::Status(Status::RemoteRnr));
+            assert!(!self.answered[number], "answered twice");
+            self.answered[number] = true;
+        });
+    }
+}
+
+/// The receiver, and how many records it took.
+struct Receiver {
+    consumer: Consumer,
+    taken: u32,
+}
+
+impl Receiver {
+    /// Takes a record if there is one, looks at its payload, and answers it.
+    fn take(&mut self) {
+        let Some(incoming) = self.consumer.take().expect("the sender is honest") else {
+            return;
+        };
+        assert_eq!(incoming.record.sequence(), self.taken);
+        let (memory, at) = self.consumer.payload(&incoming, 0, 1).expect("a byte");
+        assert_eq!(memory.look(at), self.taken as u8);
+        self.consumer
+            .answer(&incoming, Answer::Status(Status::RemoteRnr));
+        self.taken += 1;
+    }
+}
+
+/// Records with a payload each go through a ring of so many lines. The first few go one by one, which decides
+/// where in the ring the others meet its end. So many are `ahead` when sender and receiver begin to work at
+/// the same time. Each record arrives once, whole and in order, and is answered once.
+pub fn records_arrive_whole_and_are_answered(lines: usize, first: u32, ahead: u32) {
+    let memory = SharedMemory::of_lines(lines);
+    let mut receiver = Receiver {
+        consumer: Consumer::new(memory.clone()),
+        taken: 0,
+    };
+    let mut sender = Sender {
+        producer: Producer::new(StdArc::new(Segment), 0, memory),
+        answered: Vec::new(),
+    };
+    for _ in 0..first {
+        sender.push();
+        receiver.take();
+        sender.reap();
+    }
+    (0..ahead).for_each(|_| sender.push());
+    let thread = thread::spawn(move || {
+        (0..3).for_each(|_| receiver.take());
+        receiver
+    });
+    sender.reap();
+    for _ in 0..2 {
+        sender.push();
+        sender.reap();
+    }
+    sender.push();
+    let mut receiver = thread.join().expect("it does not panic");
+    for _ in 0..4 {
+        sender.reap();
+        receiver.take();
+    }
+    sender.push();
+    receiver.take();
+    sender.reap();
+    assert_eq!(receiver.taken as usize, sender.answered.len());
+    assert!(!sender.answered.contains(&false), "{:?}", sender.answered);
+}
+
+/// The memory that an initiator and a target share, and its claim.
+struct Shared {
+    word: AtomicU64,
+    memory: UnsafeCell<u32>,
+}
+
+impl Shared {
+    fn touch(&self) {
+        // SAFETY: the cell checks that nobody else has access now.
+        unsafe { *self.memory.get() += 1 };
+    }
+}
+
+/// The target copies in two pieces while the initiator takes its memory back: what the initiator then does
+/// to the memory meets no copy.
+pub fn memory_that_was_taken_back_is_quiet() {
+    let shared = Arc::new(Shared {
+        word: AtomicU64::new(7 << 32),
+        memory: UnsafeCell::new(0),
+    });
+    let target = Arc::clone(&shared);
+    let thread = thread::spawn(move || {
+        for _ in 0..2 {
+            if !claim::claim(&target.word) {
+                return;
+            }
+            target.touch();
+            claim::release(&target.word);
+        }
+    });
+    while !claim::withdraw(&shared.word) {
+        thread::yield_now();
+    }
+    shared.touch();
+    thread.join().expect("it does not panic");
+}
+
+/// The initiator takes its memory back, uses it, and lets the target have it again.
+pub fn memory_that_was_reopened_is_the_targets_again() {
+    let shared = Arc::new(Shared {
+        word: AtomicU64::new(7 << 32),
+        memory: UnsafeCell::new(0),
+    });
+    let target = Arc::clone(&shared);
+    let thread = thread::spawn(move || {
+        if claim::claim(&target.word) {
+            target.touch();
+            claim::release(&target.word);
+        }
+    });
+    if claim::withdraw(&shared.word) {
+        shared.touch();
+        claim::reopen(&shared.word);
+    }
+    thread.join().expect("it does not panic");
+    assert!(claim::withdraw(&shared.word));
+    shared.touch();
+}

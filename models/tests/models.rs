@@ -1,0 +1,93 @@
+//! All models, in the time that a test may take. `LOOM_MAX_PREEMPTIONS` bounds how often a thread is
+//! interrupted where it would not have to be; `scripts/verify` sets it higher.
+
+use efa_models::{counter, doorbells, numbers, rings, sessions};
+
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    // Its first use takes more stack than a thread of a model has.
+    let _: u32 = rand::random();
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(2));
+    builder.max_branches = 100_000;
+    builder.check(model);
+}
+
+#[test]
+fn mutex_turns() {
+    explore(counter::threads_take_turns);
+}
+
+#[test]
+fn mutex_attempt() {
+    explore(counter::one_thread_may_find_it_held);
+}
+
+#[test]
+fn session_calls() {
+    explore(sessions::calls_take_turns);
+}
+
+#[test]
+fn session_exclusion() {
+    explore(sessions::a_session_keeps_others_out);
+}
+
+#[test]
+fn session_beside() {
+    explore(sessions::only_the_owner_gets_in_beside_a_session);
+}
+
+#[test]
+fn session_earlier() {
+    explore(sessions::an_earlier_session_makes_no_owner);
+}
+
+#[test]
+fn claim_withdrawal() {
+    explore(rings::memory_that_was_taken_back_is_quiet);
+}
+
+#[test]
+fn claim_reopened() {
+    explore(rings::memory_that_was_reopened_is_the_targets_again);
+}
+
+#[test]
+fn ring_from_its_start() {
+    explore(|| rings::records_arrive_whole_and_are_answered(7, 0, 0));
+}
+
+#[test]
+fn ring_round_its_end() {
+    explore(|| rings::records_arrive_whole_and_are_answered(7, 2, 0));
+}
+
+#[test]
+fn ring_memory_used_again() {
+    explore(|| rings::records_arrive_whole_and_are_answered(5, 0, 2));
+}
+
+#[test]
+fn ring_answers_used_again() {
+    explore(|| rings::records_arrive_whole_and_are_answered(12, 3, 0));
+}
+
+#[test]
+fn doorbell_one_sender() {
+    explore(|| doorbells::no_record_is_left_while_the_owner_sleeps(&[2]));
+}
+
+#[test]
+fn doorbell_stop() {
+    explore(doorbells::a_sleeping_owner_is_stopped);
+}
+
+#[test]
+fn number_taken() {
+    explore(numbers::a_number_goes_to_one_taker);
+}
+
+#[test]
+fn number_of_the_dead() {
+    explore(numbers::a_dead_owners_number_goes_to_one_taker);
+}
