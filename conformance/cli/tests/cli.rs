@@ -220,11 +220,14 @@ fn a_failure_is_kept_grouped_and_repeatable() {
     assert!(summary.contains(&command), "{printed}");
     let json = std::fs::read_to_string(file("report.json")).unwrap();
     assert!(
-        json.contains(r#""statement": "v4/3.2/table-3.3""#),
+        json.contains(r#""statement": "v4/3.2/request-as-asked""#),
         "{json}"
     );
     let junit = std::fs::read_to_string(file("junit.xml")).unwrap();
-    assert!(junit.contains(r#"type="v4/3.2/table-3.3""#), "{junit}");
+    assert!(
+        junit.contains(r#"type="v4/3.2/request-as-asked""#),
+        "{junit}"
+    );
 }
 
 #[test]
