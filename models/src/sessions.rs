@@ -37,7 +37,7 @@ pub fn a_session_keeps_others_out() {
     assert!(seen.is_some_and(|value| value.0 == value.1 + 1));
     let mut second = cell.resume(&locking).expect("its own session");
     second.1 += 1;
-    drop(second);
+    second.end();
     thread.join().expect("it does not panic");
     assert_eq!(*cell.lock(&locking), (2, 2));
 }
@@ -61,7 +61,7 @@ pub fn only_the_owner_gets_in_beside_a_session() {
     first.0 += 1;
     first.hold();
     cell.lock_beside_session(&locking, false).1 += 1;
-    drop(cell.resume(&locking).expect("the session goes on"));
+    cell.resume(&locking).expect("the session goes on").end();
     thread.join().expect("it does not panic");
     assert_eq!(*cell.lock(&locking), (2, 2));
 }
@@ -71,14 +71,16 @@ pub fn an_earlier_session_makes_no_owner() {
     let cell = Arc::new(SpinCell::new((0, 0)));
     let locking = Locking::new();
     cell.lock(&locking).hold();
-    drop(cell.resume(&locking).expect("its own session"));
+    cell.resume(&locking).expect("its own session").end();
     let other = Arc::clone(&cell);
     let thread = thread::spawn(move || {
         let locking = Locking::new();
         let mut first = other.lock(&locking);
         first.0 += 1;
         first.hold();
-        other.resume(&locking).expect("its own session").1 += 1;
+        let mut second = other.resume(&locking).expect("its own session");
+        second.1 += 1;
+        second.end();
     });
     let value = cell.lock_beside_session(&locking, false);
     assert_eq!(
