@@ -42,6 +42,10 @@ pub(super) fn features(trace: &Trace, dut: EndpointIndex) -> ExtraFeatures {
             needed |= feature;
         }
     }
+    // Who does not ask for connection ids gets none, and cannot notice a wrong one.
+    if trace.scenario.breaks.contains(&"connid-true") {
+        needed |= ExtraFeatures::CONNID_HEADER;
+    }
     for frame in &trace.capture.frames {
         if trace.endpoint_of[frame.interface] != dut
             && frame.direction == Some(efa_emu::capture::Direction::Outbound)
