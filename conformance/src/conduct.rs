@@ -7,7 +7,7 @@ use crate::application::Started;
 use crate::drive::{Bytes, Command, Event, Opening};
 use crate::libfabric::Version;
 use crate::operation::{EndpointIndex, Remote};
-use crate::play::{self, Comparison, Record, Stage, Start};
+use crate::play::{self, Comparison, Ledger, Stage, Start};
 use crate::player::{Player, PlayerError};
 use crate::scenario::{Scenario, Software};
 
@@ -115,7 +115,7 @@ pub struct Conductor<'a> {
     scenario: &'a Scenario,
     players: Vec<Player>,
     library: PathBuf,
-    record: Record<'a>,
+    ledger: Ledger<'a>,
     transcript: Transcript,
 }
 
@@ -133,7 +133,7 @@ impl<'a> Conductor<'a> {
             scenario,
             players,
             library,
-            record: Record::new(scenario),
+            ledger: Ledger::new(scenario),
             transcript: Transcript::default(),
         }
     }
@@ -248,7 +248,7 @@ impl<'a> Conductor<'a> {
         let name = &self.scenario.endpoints[at].name;
         match event.into_report() {
             Ok(report) => {
-                let problem = self.record.take(at, report);
+                let problem = self.ledger.take(at, report);
                 self.transcript.problems.extend(problem);
             }
             Err(Event::Reported { text }) => {
@@ -266,8 +266,8 @@ impl<'a> Conductor<'a> {
 impl<'a> Stage<'a> for Conductor<'a> {
     type Stop = ConductError;
 
-    fn record(&mut self) -> &mut Record<'a> {
-        &mut self.record
+    fn ledger(&mut self) -> &mut Ledger<'a> {
+        &mut self.ledger
     }
 
     fn is_live(&self, _: EndpointIndex) -> bool {
@@ -314,7 +314,7 @@ impl<'a> Stage<'a> for Conductor<'a> {
         self.set_progress(progress, true)?;
         let deadline = Instant::now() + WAIT_TIME;
         loop {
-            let mut missing = operations.iter().filter(|id| !self.record.is_done(id));
+            let mut missing = operations.iter().filter(|id| !self.ledger.is_done(id));
             let Some(first) = missing.next() else {
                 break;
             };

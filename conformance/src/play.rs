@@ -15,7 +15,7 @@ use crate::verify;
 
 /// The requests to applications, and what the applications saw.
 #[derive(Clone, Debug)]
-pub struct Record<'s> {
+pub struct Ledger<'s> {
     scenario: &'s Scenario,
     tokens: HashMap<&'s str, Token>,
     /// The memory of `register` steps.
@@ -57,10 +57,10 @@ pub struct Comparison<'s> {
     pub payload: Payload,
 }
 
-impl<'s> Record<'s> {
+impl<'s> Ledger<'s> {
     /// The record before the first step.
     pub fn new(scenario: &'s Scenario) -> Self {
-        Record {
+        Ledger {
             scenario,
             tokens: HashMap::new(),
             regions: HashMap::new(),
@@ -185,7 +185,7 @@ pub trait Stage<'s> {
     type Stop;
 
     /// The record of the run.
-    fn record(&mut self) -> &mut Record<'s>;
+    fn ledger(&mut self) -> &mut Ledger<'s>;
 
     /// Returns whether an application plays the endpoint.
     fn is_live(&self, at: EndpointIndex) -> bool;
@@ -241,16 +241,16 @@ pub trait Stage<'s> {
 /// # Errors
 /// Those of the stage.
 pub fn play<'s, S: Stage<'s>>(stage: &mut S) -> Result<(), S::Stop> {
-    let scenario = stage.record().scenario();
+    let scenario = stage.ledger().scenario();
     for (index, step) in scenario.steps.iter().enumerate() {
         stage.begin(index);
         match &step.action {
             Action::Start {
                 at, id, operation, ..
             } => {
-                let start = stage.record().start(index, *at, id, operation);
+                let start = stage.ledger().start(index, *at, id, operation);
                 if let Some(remote) = stage.start(index, &start)? {
-                    stage.record().registered(id, remote);
+                    stage.ledger().registered(id, remote);
                 }
             }
             Action::Wait {
@@ -259,7 +259,7 @@ pub fn play<'s, S: Stage<'s>>(stage: &mut S) -> Result<(), S::Stop> {
             } => {
                 stage.wait(index, operations, progress)?;
                 for id in operations {
-                    for text in stage.record().judge(id) {
+                    for text in stage.ledger().judge(id) {
                         stage.problem(text)?;
                     }
                 }
@@ -271,7 +271,7 @@ pub fn play<'s, S: Stage<'s>>(stage: &mut S) -> Result<(), S::Stop> {
                 offset,
                 message,
             } => {
-                if let Some(comparison) = stage.record().comparison(*at, region, *offset, message) {
+                if let Some(comparison) = stage.ledger().comparison(*at, region, *offset, message) {
                     stage.compare(comparison)?;
                 }
             }
@@ -281,7 +281,7 @@ pub fn play<'s, S: Stage<'s>>(stage: &mut S) -> Result<(), S::Stop> {
     stage.end()?;
     for at in 0..scenario.endpoints.len() {
         if stage.is_live(at)
-            && let Some(text) = stage.record().judge_written(at)
+            && let Some(text) = stage.ledger().judge_written(at)
         {
             stage.problem(text)?;
         }
@@ -295,4 +295,57 @@ pub fn differs(comparison: &Comparison<'_>, difference: impl std::fmt::Display) 
         "memory `{}` does not hold `{}`: {difference}",
         comparison.region, comparison.message
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::scenario::Step;
+
+    fn report(token: Option<Token>) -> Report {
+        Report {
+            token,
+            length: 0,
+            tag: 0,
+            data: None,
+            source: None,
+            failure: None,
+            difference: None,
+        }
+    }
+
+    #[test]
+    fn completions_that_come_twice_or_belong_to_nothing_are_problems() {
+        let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces");
+        let scenario = Scenario::load(&traces.join("eager-tagged.toml")).unwrap();
+        let mut ledger = Ledger::new(&scenario);
+        for (step, Step { action, .. }) in scenario.steps.iter().enumerate() {
+            if let Action::Start {
+                at, id, operation, ..
+            } = action
+            {
+                ledger.start(step, *at, id, operation);
+            }
+        }
+        let token = ledger.tokens["question-arrives"];
+        assert!(!ledger.is_done("question-arrives"));
+        assert_eq!(ledger.take(1, report(Some(token))), None);
+        assert!(ledger.is_done("question-arrives"));
+        let again = ledger.take(1, report(Some(token)));
+        assert_eq!(again.unwrap(), "`question-arrives` completed twice");
+        for foreign in [Some(999), None] {
+            let problem = ledger.take(1, report(foreign)).unwrap();
+            assert!(problem.contains("belongs to nothing"), "{problem}");
+        }
+        // A peer's write has no token, and is judged at the end.
+        let written = Report {
+            data: Some(7),
+            ..report(None)
+        };
+        assert_eq!(ledger.take(1, written), None);
+        assert!(ledger.judge_written(1).unwrap().contains("actual [7]"));
+        assert_eq!(ledger.judge_written(0), None);
+    }
 }

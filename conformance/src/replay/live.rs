@@ -9,7 +9,7 @@ use super::{Engine, Opener};
 use crate::application::subject::Subject;
 use crate::application::{RequestError, Started};
 use crate::operation::{EndpointIndex, Remote};
-use crate::play::{self, Comparison, Record, Stage, Start};
+use crate::play::{self, Comparison, Ledger, Stage, Start};
 use crate::scenario::Scenario;
 
 /// How often everybody is polled without result before nothing more is expected in a `settle`.
@@ -19,7 +19,7 @@ struct Live<'s, 'b, B: Backend> {
     scenario: &'s Scenario,
     backend: &'b mut B,
     subjects: Vec<Box<dyn Subject>>,
-    record: Record<'s>,
+    ledger: Ledger<'s>,
     problems: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ where
         scenario,
         backend,
         subjects,
-        record: Record::new(scenario),
+        ledger: Ledger::new(scenario),
         problems: Vec::new(),
     };
     // Whether it stopped early shows in the problems.
@@ -99,7 +99,7 @@ impl<'s, B: Backend> Live<'s, '_, B> {
             }
             for report in reports {
                 busy = true;
-                self.problems.extend(self.record.take(at, report));
+                self.problems.extend(self.ledger.take(at, report));
             }
         }
         Ok(busy)
@@ -115,7 +115,7 @@ impl<'s, B: Backend> Live<'s, '_, B> {
             }
             idle += 1;
             let goes_on = self.idle(idle);
-            match operations.iter().find(|id| !self.record.is_done(id)) {
+            match operations.iter().find(|id| !self.ledger.is_done(id)) {
                 None => {
                     quiet += 1;
                     if quiet > QUIET_POLLS.max(self.backend.quiet_rounds().min(200)) || !goes_on {
@@ -135,8 +135,8 @@ impl<'s, B: Backend> Live<'s, '_, B> {
 impl<'s, B: Backend> Stage<'s> for Live<'s, '_, B> {
     type Stop = Stopped;
 
-    fn record(&mut self) -> &mut Record<'s> {
-        &mut self.record
+    fn ledger(&mut self) -> &mut Ledger<'s> {
+        &mut self.ledger
     }
 
     fn is_live(&self, _: EndpointIndex) -> bool {

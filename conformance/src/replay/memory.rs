@@ -202,7 +202,7 @@ impl<'t, B: Backend> Replay<'t, B> {
             ..
         } = comparison;
         let Some(remote) = self
-            .record
+            .ledger
             .region(region)
             .filter(|_| self.rdma.writes_to(at))
         else {

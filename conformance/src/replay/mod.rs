@@ -44,7 +44,7 @@ use crate::application::subject::{Local, Subject};
 use crate::application::{Request, RequestError, Started};
 use crate::compare::{Bindings, Finding};
 use crate::operation::{EndpointIndex, Remote};
-use crate::play::{self, Comparison, Record, Stage, Start};
+use crate::play::{self, Comparison, Ledger, Stage, Start};
 use crate::scenario::{Capability, EndpointSpec};
 use crate::trace::Trace;
 use arrivals::{owed, source_of};
@@ -85,7 +85,7 @@ struct Replay<'t, B: Backend> {
     greeted: BTreeMap<EndpointIndex, ExtraFeatures>,
     rdma: rdma::Requests,
     meddler: Option<&'t mut Meddler<'t>>,
-    record: Record<'t>,
+    ledger: Ledger<'t>,
     verdict: Verdict,
 }
 
@@ -240,7 +240,7 @@ fn play<'t, B: Backend>(
         announced: None,
         greeted: BTreeMap::new(),
         meddler,
-        record: Record::new(&trace.scenario),
+        ledger: Ledger::new(&trace.scenario),
         verdict: Verdict::default(),
     };
     // Whether it stopped early shows in the verdict.
@@ -407,7 +407,7 @@ impl<'t, B: Backend> Replay<'t, B> {
                 continue;
             }
             let sent = self.peers.iter().all(Peer::is_idle);
-            let pending = |id: &&str| !self.record.is_done(id);
+            let pending = |id: &&str| !self.ledger.is_done(id);
             if self.script.is_done(step) && sent && !own.iter().any(pending) {
                 if !(progress && handle_all) || quiet == QUIET_POLLS {
                     return Ok(());
@@ -477,7 +477,7 @@ impl<'t, B: Backend> Replay<'t, B> {
             self.problem(format!("the endpoint under test reported {event}"))?;
         }
         for report in reports {
-            if let Some(text) = self.record.take(self.dut, report) {
+            if let Some(text) = self.ledger.take(self.dut, report) {
                 self.problem(text)?;
             }
         }
@@ -507,7 +507,7 @@ impl<'t, B: Backend> Replay<'t, B> {
             self.missing(place, &during)?;
         }
         for id in own {
-            if !self.record.is_done(id) {
+            if !self.ledger.is_done(id) {
                 self.problem(format!("`{id}` did not complete until {during}"))?;
             }
         }
@@ -521,8 +521,8 @@ impl<'t, B: Backend> Replay<'t, B> {
 impl<'t, B: Backend> Stage<'t> for Replay<'t, B> {
     type Stop = Stopped;
 
-    fn record(&mut self) -> &mut Record<'t> {
-        &mut self.record
+    fn ledger(&mut self) -> &mut Ledger<'t> {
+        &mut self.ledger
     }
 
     fn is_live(&self, at: EndpointIndex) -> bool {

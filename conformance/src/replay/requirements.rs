@@ -3,6 +3,7 @@
 //! Without that the trace says nothing about the endpoint: it is unsupported, not wrong.
 
 use efa_core::nic::{DeviceCaps, NicAttributes};
+use efa_core::rules;
 use efa_core::wire::{ExtraFeatures, PacketType};
 use efa_emu::frame::Kind;
 
@@ -43,7 +44,7 @@ pub(super) fn features(trace: &Trace, dut: EndpointIndex) -> ExtraFeatures {
         }
     }
     // Who does not ask for connection ids gets none, and cannot notice a wrong one.
-    if trace.scenario.breaks.contains(&"connid-true") {
+    if trace.scenario.breaks.contains(&rules::CONNID_TRUE.id) {
         needed |= ExtraFeatures::CONNID_HEADER;
     }
     for frame in &trace.capture.frames {

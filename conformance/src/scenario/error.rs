@@ -30,6 +30,25 @@ pub enum ScenarioError {
     },
 }
 
+impl ScenarioError {
+    /// An error about a key of `file`.
+    pub(crate) fn invalid(
+        file: &Path,
+        line: usize,
+        key: impl Into<String>,
+        problem: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        ScenarioError::Invalid {
+            file: file.to_owned(),
+            line,
+            key: key.into(),
+            problem: problem.into(),
+            remedy: remedy.into(),
+        }
+    }
+}
+
 /// Finds lines and makes errors for one file.
 pub(super) struct Source<'a> {
     pub(super) path: &'a Path,
@@ -53,13 +72,7 @@ impl Source<'_> {
         problem: impl Into<String>,
         remedy: impl Into<String>,
     ) -> ScenarioError {
-        ScenarioError::Invalid {
-            file: self.path.to_owned(),
-            line,
-            key: key.into(),
-            problem: problem.into(),
-            remedy: remedy.into(),
-        }
+        ScenarioError::invalid(self.path, line, key, problem, remedy)
     }
 
     /// Explains an error of the TOML reader.

@@ -333,13 +333,7 @@ impl Scenario {
         problem: impl Into<String>,
         remedy: impl Into<String>,
     ) -> ScenarioError {
-        ScenarioError::Invalid {
-            file: self.path.clone(),
-            line,
-            key: key.into(),
-            problem: problem.into(),
-            remedy: remedy.into(),
-        }
+        ScenarioError::invalid(&self.path, line, key, problem, remedy)
     }
 
     /// The endpoint of a name.

@@ -14,6 +14,18 @@ use crate::operation::EndpointIndex;
 use crate::replay::{Exchanged, What};
 use crate::trace::{CapturedPacket, Trace};
 
+/// What can pass from one endpoint to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Nature {
+    /// A packet.
+    Packet,
+    /// A request to a device to read or write memory.
+    Request,
+    /// A device's refusal.
+    Refusal,
+}
+
 /// A packet or device operation from one endpoint to another.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Message {
@@ -23,8 +35,8 @@ pub struct Message {
     pub detail: String,
     /// The number of the recorded packet that it is, or that it stands for.
     pub number: Option<u64>,
-    /// Whether it is a device's refusal.
-    pub refusal: bool,
+    /// Whether it is a packet, or what a device was asked or answered.
+    pub nature: Nature,
 }
 
 /// A rung: a recorded message, the actual one in its place, or both.
@@ -104,7 +116,7 @@ fn of_packet(packet: &[u8], headerless: bool, number: Option<u64>) -> Message {
         kind,
         detail,
         number,
-        refusal: false,
+        nature: Nature::Packet,
     }
 }
 
@@ -117,7 +129,7 @@ fn of_rdma(writes: bool, length: u64, immediate: Option<u32>, number: Option<u64
         kind: if writes { "RDMA write" } else { "RDMA read" }.into(),
         detail,
         number,
-        refusal: false,
+        nature: Nature::Request,
     }
 }
 
@@ -126,7 +138,7 @@ fn of_refusal(status: Status, number: Option<u64>) -> Message {
         kind: status.describe().to_owned(),
         detail: String::new(),
         number,
-        refusal: true,
+        nature: Nature::Refusal,
     }
 }
 
@@ -267,7 +279,7 @@ mod tests {
             kind: "CTS".into(),
             detail: String::new(),
             number,
-            refusal: false,
+            nature: Nature::Packet,
         })
     }
 

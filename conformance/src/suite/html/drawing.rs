@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::escape;
 use crate::suite::json::FindingReport;
-use crate::suite::ladder::{Ladder, Message, Rung};
+use crate::suite::ladder::{Ladder, Message, Nature, Rung};
 
 /// Width of one side, in pixels.
 const SIDE: usize = 560;
@@ -58,7 +58,7 @@ fn mark(rung: &Rung, findings: &[FindingReport]) -> Option<String> {
         && rung
             .actual
             .as_ref()
-            .is_some_and(|actual| actual.number.is_none() && !actual.kind.starts_with("RDMA"));
+            .is_some_and(|actual| actual.number.is_none() && actual.nature == Nature::Packet);
     if notes.is_empty() && surplus && !findings.is_empty() {
         notes.push("not in the recording".into());
     }
@@ -132,7 +132,10 @@ impl Lane {
             return;
         };
         let (from, to) = (self.lifeline(rung.from), self.lifeline(rung.to));
-        let class = if message.refusal { "r" } else { "a" };
+        let class = match message.nature {
+            Nature::Refusal => "r",
+            Nature::Packet | Nature::Request => "a",
+        };
         let whole = match message.detail.as_str() {
             "" => message.kind.clone(),
             detail => format!("{} {detail}", message.kind),
@@ -244,7 +247,7 @@ mod tests {
             kind: kind.into(),
             detail: "<b>".into(),
             number,
-            refusal: false,
+            nature: Nature::Packet,
         }
     }
 
