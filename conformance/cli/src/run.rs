@@ -15,6 +15,7 @@ use efa_conformance::drive::serve::Engine;
 use efa_conformance::libfabric::Library;
 use efa_conformance::player::{ANSWER_TIME, Player, Program, split_words};
 use efa_conformance::replay::hw::Outside;
+use efa_conformance::suite::each_event::Changes;
 use efa_conformance::suite::expected::Expected;
 use efa_conformance::suite::json::Report;
 use efa_conformance::suite::runner::Settings;
@@ -86,6 +87,10 @@ pub(crate) struct Run {
     /// packets; the applications must see the same.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seeds: u64,
+    /// With `--backend emu`, also replay each trace once for each single request and completion of its run,
+    /// which is late (`delay`), refused (`refuse`) or failed (`fail`); `all` for the three.
+    #[arg(long, value_name = "CHANGE")]
+    each_event: Option<Changes>,
     /// Run this many traces at once, each in its own emulated fabric; with more than one, fault rules on the
     /// fabric of this process have no effect.
     #[arg(long, value_name = "N", default_value = "1")]
@@ -146,6 +151,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     say(format_args!("under test: {}", under_test.details()));
     let options = Options {
         seeds: arguments.seeds,
+        each_event: arguments.each_event.clone().unwrap_or_default(),
         fail_on: if arguments.strict {
             Severity::Warning
         } else {

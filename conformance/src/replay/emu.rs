@@ -8,7 +8,7 @@ use efa_core::address::Gid;
 use efa_core::endpoint::Instant;
 use efa_core::nic::{NicError, UserSlice};
 use efa_emu::capture::Direction;
-use efa_emu::fault::Stage;
+use efa_emu::fault::{Fault, FaultId, Stage};
 use efa_emu::link::Operation;
 use efa_emu::profile::Profile;
 use efa_emu::sim::{
@@ -54,6 +54,8 @@ pub struct Emu {
     rdma: Rc<RefCell<Vec<(Gid, RdmaSeen)>>>,
     captures_next: bool,
     recording: Option<Recording<Vec<u8>>>,
+    /// The fault of every replay, and its name in the present one.
+    fault: Option<(Fault, FaultId)>,
 }
 
 /// Latency of the orderly network.
@@ -106,7 +108,22 @@ impl Emu {
             rdma,
             captures_next: false,
             recording: None,
+            fault: None,
         }
+    }
+
+    /// The same network, with a fault that is staged in each replay.
+    #[must_use]
+    pub fn with_fault(mut self, fault: Fault) -> Self {
+        let id = self.fabric.install(fault.clone());
+        self.fault = Some((fault, id));
+        self
+    }
+
+    /// Whether the fault has been applied in the present replay.
+    pub fn has_met_fault(&self) -> bool {
+        let fault = self.fault.as_ref();
+        fault.is_some_and(|(_, id)| self.fabric.applied(*id) > 0)
     }
 }
 
@@ -122,6 +139,9 @@ impl Backend for Emu {
         self.rdma = Rc::default();
         watch(&self.fabric, &self.rdma);
         self.recording = None;
+        if let Some((fault, id)) = &mut self.fault {
+            *id = self.fabric.install(fault.clone());
+        }
         if std::mem::take(&mut self.captures_next) {
             // Without a capture the result is the same.
             self.recording = self

@@ -41,11 +41,11 @@ use efa_core::wire::{ExtraFeatures, Family, PacketType};
 
 use crate::application::engine::{CoreApplication, configuration};
 use crate::application::subject::{Local, Subject};
-use crate::application::{Request, RequestError, Started};
+use crate::application::{Request, RequestError, Started, Token};
 use crate::compare::{Bindings, Finding};
 use crate::operation::{EndpointIndex, Remote};
 use crate::play::{self, Comparison, Ledger, Stage, Start};
-use crate::scenario::{Capability, EndpointSpec};
+use crate::scenario::{Action, Capability, EndpointSpec};
 use crate::trace::Trace;
 use arrivals::{owed, source_of};
 use backend::{Backend, BackendError};
@@ -61,6 +61,11 @@ pub enum Strictness {
     Fields,
     /// Not: the network reorders, so packets may differ; what the application sees may not.
     Outcome,
+    /// Not: a request failed, and operations may fail or stay open. What completes has to be right.
+    Survival {
+        /// The endpoint under test knows of the failure: if an operation stays open, it has to tell.
+        is_told: bool,
+    },
 }
 
 /// How often the application is polled without result before all that arrived counts as handled.
@@ -86,6 +91,11 @@ struct Replay<'t, B: Backend> {
     rdma: rdma::Requests,
     meddler: Option<&'t mut Meddler<'t>>,
     ledger: Ledger<'t>,
+    /// The last step has been played.
+    is_over: bool,
+    /// The operations that failed, where that is allowed; `None` stands for what belongs to no one
+    /// operation.
+    failed: Vec<Option<Token>>,
     verdict: Verdict,
 }
 
@@ -241,6 +251,8 @@ fn play<'t, B: Backend>(
         greeted: BTreeMap::new(),
         meddler,
         ledger: Ledger::new(&trace.scenario),
+        is_over: false,
+        failed: Vec::new(),
         verdict: Verdict::default(),
     };
     // Whether it stopped early shows in the verdict.
@@ -324,7 +336,23 @@ impl<'t, B: Backend> Replay<'t, B> {
         self.add([Finding::of(&rules::OUTCOME, text)])
     }
 
+    fn survives(&self) -> bool {
+        matches!(self.strictness, Strictness::Survival { .. })
+    }
+
+    /// What must not happen even if a request failed.
+    fn never(&mut self, text: String) -> Result<(), Stopped> {
+        self.verdict.add([Finding::of(&rules::OUTCOME, text)]);
+        match self.verdict.is_enough() {
+            true => Err(Stopped),
+            false => Ok(()),
+        }
+    }
+
     fn add(&mut self, findings: impl IntoIterator<Item = Finding>) -> Result<(), Stopped> {
+        if self.survives() {
+            return Ok(());
+        }
         // In a network that reorders, fields depend on what arrived first.
         let of_fields = self.strictness == Strictness::Fields;
         let findings = findings
@@ -467,18 +495,24 @@ impl<'t, B: Backend> Replay<'t, B> {
             Ok(reports) => reports,
             Err(RequestError::Unsupported(text)) => return Err(self.unsupported(text)),
             Err(error) => {
-                self.problem(format!("polling failed: {error}"))?;
+                self.never(format!("polling failed: {error}"))?;
                 return Err(Stopped);
             }
         };
         let events = self.subject.events().unwrap_or_default();
         let busy = !reports.is_empty() || !events.is_empty();
         for event in events {
+            self.failed.push(None);
             self.problem(format!("the endpoint under test reported {event}"))?;
         }
         for report in reports {
-            if let Some(text) = self.ledger.take(self.dut, report) {
-                self.problem(text)?;
+            if self.survives() && report.failure.is_some() {
+                if report.token.is_some() && self.failed.contains(&report.token) {
+                    self.never(format!("an operation failed twice: {report:?}"))?;
+                }
+                self.failed.push(report.token);
+            } else if let Some(text) = self.ledger.take(self.dut, report) {
+                self.never(text)?;
             }
         }
         Ok(busy)
@@ -495,8 +529,36 @@ impl<'t, B: Backend> Replay<'t, B> {
         self.problem(text)
     }
 
+    /// After a failure that nobody was told of, every operation must have completed.
+    fn check_told(&mut self) -> Result<(), Stopped> {
+        let scenario = &self.trace.scenario;
+        let started = scenario.steps.iter().filter_map(|step| match &step.action {
+            Action::Start { id, .. } => Some(id.as_str()),
+            _ => None,
+        });
+        let open: Vec<&str> = started
+            .filter(|id| self.is_own(id) && !self.ledger.is_done(id))
+            .collect();
+        for id in open {
+            self.never(format!(
+                "`{id}` neither completes nor fails, and no error is reported"
+            ))?;
+        }
+        for place in self.script.all_missing() {
+            let frame = &self.trace.capture.frames[place];
+            let (number, kind) = (frame.number, frame.kind());
+            self.never(format!(
+                "packet {number} ({kind}) never came, and no error is reported"
+            ))?;
+        }
+        Ok(())
+    }
+
     /// Says what does not come.
     fn stalled(&mut self, step: usize, own: &[&str]) -> Result<(), Stopped> {
+        if self.survives() {
+            return Ok(());
+        }
         let scenario = &self.trace.scenario;
         let during = match scenario.steps.get(step) {
             Some(now) => now.describe(step, scenario),
@@ -569,6 +631,10 @@ impl<'t, B: Backend> Stage<'t> for Replay<'t, B> {
     }
 
     fn compare(&mut self, comparison: Comparison<'t>) -> Result<(), Stopped> {
+        if self.survives() {
+            // What was to be there may have failed.
+            return Ok(());
+        }
         if comparison.at == self.dut {
             self.compare_memory(comparison)
         } else {
@@ -577,14 +643,22 @@ impl<'t, B: Backend> Stage<'t> for Replay<'t, B> {
     }
 
     fn problem(&mut self, text: String) -> Result<(), Stopped> {
-        Replay::problem(self, text)
+        match self.is_over {
+            // Completion data of writes that failed does not come.
+            true => Replay::problem(self, text),
+            false => self.never(text),
+        }
     }
 
     /// What was recorded after the last step, and what comes too much.
     fn end(&mut self) -> Result<(), Stopped> {
         let end = self.trace.scenario.steps.len();
+        self.is_over = true;
         self.pump(end, true, true, &[])?;
         self.drain(end)?;
+        if self.strictness == (Strictness::Survival { is_told: true }) && self.failed.is_empty() {
+            self.check_told()?;
+        }
         for place in self.script.all_missing() {
             self.missing(place, "the end")?;
         }

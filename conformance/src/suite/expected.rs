@@ -174,6 +174,7 @@ mod tests {
             compared: 1,
             played: 1,
             seeds: 0,
+            events: 0,
             remarks: Vec::new(),
         }
     }

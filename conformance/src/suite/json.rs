@@ -70,6 +70,9 @@ pub struct CaseReport {
     pub packets_played: usize,
     /// The number of seeds under which the outcome was the same.
     pub seeds: usize,
+    /// The number of runs in which a single event was changed.
+    #[serde(default)]
+    pub events: usize,
     /// How long the case took.
     pub seconds: f64,
     /// The recorded packets beside the actual ones.
@@ -126,6 +129,7 @@ impl CaseReport {
             packets_compared: 0,
             packets_played: 0,
             seeds: 0,
+            events: 0,
             seconds: case.duration.as_secs_f64(),
             ladder: case.ladder.clone(),
         };
@@ -135,12 +139,14 @@ impl CaseReport {
                 compared,
                 played,
                 seeds,
+                events,
                 remarks,
             } => {
                 report.findings = all(remarks);
                 report.packets_compared = *compared;
                 report.packets_played = *played;
                 report.seeds = *seeds;
+                report.events = *events;
             }
             Outcome::CodecOnly { reason, .. } => {
                 report.result = Ending::CodecOnly;

@@ -1,5 +1,6 @@
 //! Running a corpus of traces.
 
+pub mod each_event;
 pub mod expected;
 pub mod html;
 pub mod jobs;
@@ -26,6 +27,7 @@ use crate::replay::hw::{Hw, Outside};
 use crate::replay::{Engine, Opener, Strictness, codec, coverage, live, replay};
 use crate::scenario::{Action, Capability, Operation, Scenario, Software};
 use crate::trace::{Frames, Trace, TraceError};
+use each_event::Changes;
 use ladder::Ladder;
 
 /// The engine's name in results.
@@ -44,6 +46,8 @@ pub enum Outcome {
         played: usize,
         /// The number of seeds under which the outcome was the same.
         seeds: usize,
+        /// The number of runs with one event changed in which nothing went wrong.
+        events: usize,
         /// Legal differences from the recording.
         remarks: Vec<Finding>,
     },
@@ -125,6 +129,7 @@ impl fmt::Display for Case {
                 compared,
                 played,
                 seeds,
+                events,
                 remarks,
             } => {
                 write!(
@@ -133,6 +138,9 @@ impl fmt::Display for Case {
                 )?;
                 if *seeds > 0 {
                     write!(f, ", same outcome under {seeds} seeds")?;
+                }
+                if *events > 0 {
+                    write!(f, ", right with one event changed in {events} runs")?;
                 }
                 if !remarks.is_empty() {
                     write!(f, ", {} remarks", remarks.len())?;
@@ -281,6 +289,8 @@ fn inspect(trace: &Trace) -> Vec<Finding> {
 pub struct Options {
     /// The number of disorderly networks in which the engine must bring about the same outcome.
     pub seeds: u64,
+    /// What is done to each single event of a run of the engine.
+    pub each_event: Changes,
     /// What makes a case fail.
     #[serde(with = "crate::compare::words::severity")]
     pub fail_on: Severity,
@@ -295,6 +305,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             seeds: 0,
+            each_event: Changes::default(),
             fail_on: Severity::Error,
             ladders: false,
             captures: None,
@@ -424,6 +435,14 @@ where
             );
         }
     }
+    let mut events = 0;
+    if verdict.failures(options.fail_on).next().is_none() {
+        let changes = &options.each_event.0;
+        let turns = each_event::run(trace, role, &mut Engine::default(), changes, 1)?;
+        events = turns.runs;
+        let wrong = turns.texts.into_iter();
+        verdict.add(wrong.map(|text| Finding::of(&rules::OUTCOME, text)));
+    }
     // What an application sees follows from what went wrong on the wire.
     let is_outcome = |finding: &Finding| {
         finding
@@ -440,6 +459,7 @@ where
             compared: verdict.compared,
             played: verdict.played,
             seeds: same,
+            events,
             remarks,
         }
     } else {

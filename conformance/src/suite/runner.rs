@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::each_event::Changes;
 use super::{Case, Options, run_engine, run_outside};
 use crate::replay::backend::BackendError;
 use crate::replay::emu::Emu;
@@ -83,6 +84,7 @@ impl Runner {
             // Seeds have an effect in the emulated network only.
             let options = Options {
                 seeds: 0,
+                each_event: Changes::default(),
                 ..options.clone()
             };
             add(match outside {
