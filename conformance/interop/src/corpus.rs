@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
 use super::libfabric::release::{Release, V1_11, V1_17, V2_1, V2_5};
-use super::{Bench, Cell, CellResult, Lab, Unmet};
 use efa_conformance::suite::json::Report;
 
 const GROUP: &str = "corpus";

@@ -15,8 +15,8 @@ use efa_emu::transport::{HostStatus, ParticipantStatus, list_hosts};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::process::free_port;
-use super::{Bench, Cell, CellResult, Lab, Running, Unmet, mpi};
+use super::harness::{Bench, Cell, CellResult, Lab, Running, Unmet, free_port};
+use super::mpi;
 
 const GROUP: &str = "kill";
 

@@ -5,32 +5,22 @@
 //! ([`Bench::host`]) with a time limit, and reports what it measured. `docs/interop.md` says how to add
 //! a cell.
 
-mod bench;
-mod cell;
 mod corpus;
-mod dialogue;
 mod engine;
 pub mod exchange;
-mod host;
+mod harness;
 mod kill;
-mod lab;
 mod libfabric;
 mod mpi;
 mod perftest;
-mod process;
 mod python;
 mod rdma_core;
-pub mod report;
 mod scenarios;
-pub mod traffic;
 
-pub use bench::Bench;
-pub use cell::{Cell, CellResult, Outcome, Row, Summary, Unmet};
-pub use host::Host;
-pub use lab::{Lab, Userland};
-use process::free_port;
-pub use process::{Finished, Running};
-pub use scenarios::Selection;
+pub use harness::{
+    Bench, Cell, CellResult, Finished, Host, Lab, Outcome, Row, Running, Selection, Summary, Unmet,
+    Userland, report, traffic,
+};
 
 /// Related cells.
 pub struct Group {

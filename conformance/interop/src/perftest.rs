@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use super::dialogue::{converse, installed};
-use super::{Bench, Cell, CellResult, Lab, Unmet};
+use super::harness::dialogue::{converse, installed};
+use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
 
 const GROUP: &str = "perftest";
 const LIMIT: Duration = Duration::from_secs(180);

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use super::dialogue::converse;
-use super::{Bench, Cell, CellResult, Lab, Unmet};
+use super::harness::dialogue::converse;
+use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
 
 const LIMIT: Duration = Duration::from_secs(90);
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use efa_emu::sysfs::DEVICE_NAME as DEVICE;
 
-use super::dialogue::{converse, installed};
-use super::{Bench, Cell, CellResult, Host, Lab, Unmet};
+use super::harness::dialogue::{converse, installed};
+use super::harness::{Bench, Cell, CellResult, Host, Lab, Unmet};
 
 const GROUP: &str = "rdma_core";
 const LIMIT: Duration = Duration::from_secs(60);

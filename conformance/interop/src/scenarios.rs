@@ -1,26 +1,16 @@
 //! Group `scenarios`: the protocol engine and stock libfabric, live, each in its own process and on its own
 //! emulated host.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Bench, Cell, CellResult, Lab, Unmet};
+use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
 use efa_conformance::operation::EndpointIndex;
-use efa_conformance::record::{self, Stock};
+use efa_conformance::record;
 use efa_conformance::scenario::{Scenario, Software};
 use efa_conformance::suite;
 
 /// The time limit of a whole scenario; each of its waits has a limit of its own.
 const LIMIT: Duration = Duration::from_secs(120);
-
-/// The scenarios to play, and the libfabric.
-#[derive(Clone, Debug, Default)]
-pub struct Selection {
-    /// Scenarios, or directories of scenarios.
-    pub paths: Vec<PathBuf>,
-    /// The libfabric.
-    pub stock: Stock,
-}
 
 pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, String> {
     let mut cells = Vec::new();

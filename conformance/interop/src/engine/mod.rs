@@ -14,7 +14,7 @@ mod zero_copy;
 
 use std::time::Duration;
 
-use super::{Bench, Cell, CellResult, Lab, Unmet};
+use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
 
 use play::{CELL, Played, Tally, play_staged};
 use release::{RELEASES, Release};

@@ -8,7 +8,7 @@ use efa_core::wire::{ExtraFeatures, Header};
 
 use super::capture::{packets, sent_by};
 use super::release::Fetched;
-use crate::{Bench, CellResult, Unmet};
+use crate::harness::{Bench, CellResult, Unmet};
 use efa_conformance::check;
 use efa_conformance::conduct::ConductError;
 use efa_conformance::merge::merge;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::{Bench, Unmet};
+use crate::harness::{Bench, Unmet};
 use efa_conformance::libfabric::Version;
 use efa_conformance::record::Stock;
 

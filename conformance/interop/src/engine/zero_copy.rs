@@ -11,7 +11,7 @@ use super::play::{CELL, Played, Tally, play};
 use super::release::{Fetched, Release};
 use super::script::{ENGINE, REGISTERED, STOCK, Script, unsolicited_write_recv};
 use super::{GROUP, LIMIT};
-use crate::{Bench, Cell, CellResult, Unmet};
+use crate::harness::{Bench, Cell, CellResult, Unmet};
 use efa_conformance::libfabric::Version;
 
 /// The other stock endpoint of the cells without the engine.

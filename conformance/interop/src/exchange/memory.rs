@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::pair::{Pair, STALLED};
 use super::{INITIATOR, TARGET, at};
-use crate::Unmet;
+use crate::harness::Unmet;
 use efa_conformance::application::{Request, Started, Token};
 use efa_conformance::drive::{Command, Event};
 use efa_conformance::operation::{

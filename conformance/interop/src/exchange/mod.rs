@@ -10,7 +10,7 @@ mod pair;
 use std::fmt;
 
 use self::pair::Pair;
-use super::{Bench, Unmet};
+use super::harness::{Bench, Unmet};
 use efa_conformance::application::Request;
 use efa_conformance::drive::Opening;
 use efa_conformance::operation::{Payload, SendMode, TagMatch};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::{INITIATOR, Party, TARGET, Verified};
-use crate::{Bench, Unmet};
+use crate::harness::{Bench, Unmet};
 use efa_conformance::application::{Report, Request, Started, Token};
 use efa_conformance::drive::{Bytes, Command, Event};
 use efa_conformance::player::{self, Player, PlayerError};

@@ -6,7 +6,7 @@ pub(crate) mod release;
 mod sleep;
 mod tools;
 
-use super::{Cell, Lab};
+use super::harness::{Cell, Lab};
 
 const GROUP: &str = "libfabric";
 

@@ -8,8 +8,8 @@ use super::GROUP;
 use super::known;
 use super::release::{Release, V1_11, V1_11_RDMA, V1_17, V2_1, V2_1_SOLICITED, V2_5, V2_5_OPENMPI};
 use crate::exchange::{Topic, Verified, exchange};
-use crate::traffic::Traffic;
-use crate::{Bench, Cell, CellResult, Unmet};
+use crate::harness::traffic::Traffic;
+use crate::harness::{Bench, Cell, CellResult, Unmet};
 
 const LIMIT: Duration = Duration::from_secs(240);
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::exchange::Party;
-use crate::{Bench, Host, Unmet, Userland};
+use crate::harness::{Bench, Host, Unmet, Userland};
 use efa_conformance::drive::Opening;
 use efa_conformance::libfabric::{Library, Version};
 use efa_conformance::player::{self, Program};

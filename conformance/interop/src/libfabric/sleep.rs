@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use super::GROUP;
 use super::release::{Release, V1_11, V1_17, V2_1, V2_5, V2_5_OPENMPI};
-use crate::dialogue::installed;
-use crate::{Bench, Cell, CellResult, Running, Unmet};
+use crate::harness::dialogue::installed;
+use crate::harness::{Bench, Cell, CellResult, Running, Unmet};
 
 const LIMIT: Duration = Duration::from_secs(120);
 

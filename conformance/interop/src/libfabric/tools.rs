@@ -8,8 +8,8 @@ use efa_emu::frame::Kind;
 
 use super::GROUP;
 use super::release::{Release, V1_11, V1_17, V2_1, V2_5};
-use crate::traffic::Traffic;
-use crate::{Bench, Cell, CellResult, Host, Unmet, free_port};
+use crate::harness::traffic::Traffic;
+use crate::harness::{Bench, Cell, CellResult, Host, Unmet, free_port};
 use efa_conformance::trace::Capture;
 
 const LIMIT: Duration = Duration::from_secs(120);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{Bench, Running, Unmet};
+use crate::harness::{Bench, Running, Unmet};
 
 /// A stock MPI library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use self::library::{Installation, Layout, Library, Transport};
 pub(super) use self::segments::Segments;
 use self::volume::Volume;
-use super::{Bench, Cell, CellResult, Lab, Running, Unmet};
+use super::harness::{Bench, Cell, CellResult, Lab, Running, Unmet};
 
 const GROUP: &str = "mpi";
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use efa_emu::capture::{Direction, Reader};
 use efa_emu::frame::Kind;
 
-use crate::Unmet;
+use crate::harness::Unmet;
 
 /// Frames that left a host for another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -6,7 +6,7 @@ use super::{Finished, Host, Unmet, free_port};
 
 /// Runs `program` as a server with `-p PORT`, then as its client with `-p PORT ADDRESS`. Both must
 /// succeed.
-pub(super) fn converse<'a>(
+pub(crate) fn converse<'a>(
     server: &Host<'a>,
     client: &Host<'a>,
     program: &[&str],
@@ -23,7 +23,7 @@ pub(super) fn converse<'a>(
 }
 
 /// The path of an installed program. If it is not installed, the cell is skipped.
-pub(super) fn installed(program: &str, package: &str) -> Result<PathBuf, Unmet> {
+pub(crate) fn installed(program: &str, package: &str) -> Result<PathBuf, Unmet> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .map(|directory| directory.join(program))

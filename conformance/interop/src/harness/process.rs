@@ -55,7 +55,7 @@ pub struct Running<'a> {
 }
 
 /// Returns a TCP port that no process listens on.
-pub(super) fn free_port() -> Result<u16, Unmet> {
+pub(crate) fn free_port() -> Result<u16, Unmet> {
     let bound = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     Ok(bound.map_err(Unmet::failed)?.port())
 }
@@ -87,7 +87,7 @@ pub struct Finished {
 
 impl<'a> Running<'a> {
     /// Starts `command`, which messages call `what`. It gets no input.
-    pub(super) fn start(
+    pub(crate) fn start(
         bench: &'a Bench<'a>,
         what: String,
         mut command: Command,

@@ -3,8 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Selection, Unmet};
+use super::Unmet;
 use efa_conformance::player::Launcher;
+use efa_conformance::record::Stock;
+
+/// The scenarios to play, and the libfabric.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// Scenarios, or directories of scenarios.
+    pub paths: Vec<PathBuf>,
+    /// The libfabric.
+    pub stock: Stock,
+}
 
 /// The environment of all cells.
 #[derive(Debug)]
