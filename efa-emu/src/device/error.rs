@@ -1,5 +1,7 @@
 //! Why the device or its user-space half refused a call.
 
+use super::queue::RingError;
+
 /// A refused verb. Every variant has the errno that stock rdma-core and the kernel driver answer in
 /// the same situation ([`Error::errno`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -59,5 +61,14 @@ impl Error {
     pub(crate) fn not_found(what: &'static str, value: impl Into<u64>) -> Self {
         let value = value.into();
         Error::NotFound { what, value }
+    }
+}
+
+impl From<RingError> for Error {
+    fn from(error: RingError) -> Self {
+        match error {
+            RingError::Depth { ring, entries } => Error::invalid(ring, entries),
+            RingError::NoMemory => Error::Exhausted("queue"),
+        }
     }
 }

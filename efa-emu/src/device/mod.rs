@@ -13,13 +13,16 @@
 //! queue that makes no sense fails its queue pair.
 
 mod address_book;
+mod backlog;
 mod completion;
 mod counters;
 mod error;
 mod flight;
+mod flush;
 mod initiator;
 mod keys;
 mod look_ahead;
+mod prepare;
 mod qp_table;
 mod qpn;
 pub mod queue;

@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use efa_core::address::{Ahn, Gid, Qpn};
 
+use super::RingError;
 use super::memory::{Doorbell, RingMemory};
 use super::work_request::{WorkRequest, WqeOperation};
-use crate::device::Error;
 use crate::prefetch;
 
 const PHASE_SHIFT: u32 = 24;
@@ -300,9 +300,12 @@ impl CompletionRing {
     pub const ENTRY_SIZE: usize = 32;
 
     /// A ring of `entries` entries: a power of two up to 32768.
-    pub(crate) fn new(entries: u32) -> Result<Self, Error> {
+    pub(crate) fn new(entries: u32) -> Result<Self, RingError> {
         if entries == 0 {
-            return Err(Error::invalid("completion queue depth", entries));
+            return Err(RingError::Depth {
+                ring: "completion queue depth",
+                entries,
+            });
         }
         super::check_entries("completion queue depth", entries)?;
         Ok(CompletionRing {

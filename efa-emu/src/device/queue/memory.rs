@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memmap2::{MmapMut, MmapRaw};
 use zerocopy::FromZeros;
 
-use crate::device::Error;
+use super::RingError;
 
 /// What the words are allocated in.
 #[derive(FromZeros)]
@@ -48,9 +48,9 @@ unsafe impl<const N: usize> Sync for RingMemory<N> {}
 impl<const N: usize> RingMemory<N> {
     /// Allocates `entries` entries, a power of two or 0. Pages of a long ring that are never used cost
     /// no memory.
-    pub(super) fn new(entries: usize) -> Result<Self, Error> {
+    pub(super) fn new(entries: usize) -> Result<Self, RingError> {
         const { assert!(N.is_power_of_two() && N <= WORDS_PER_LINE) };
-        let exhausted = Error::Exhausted("queue");
+        let exhausted = RingError::NoMemory;
         let mask = u32::try_from(entries.saturating_sub(1)).map_err(|_| exhausted)?;
         assert!(entries == 0 || entries.is_power_of_two());
         let lines = (entries.max(1) * N).div_ceil(WORDS_PER_LINE);
@@ -220,7 +220,7 @@ mod tests {
         for entries in [1 << 63, 1 << 33] {
             assert_eq!(
                 RingMemory::<8>::new(entries).err(),
-                Some(Error::Exhausted("queue"))
+                Some(RingError::NoMemory)
             );
         }
     }

@@ -23,15 +23,30 @@ pub use work_request::{
     BadWorkRequest, Buffer, EntryHead, RemoteBuffer, WorkRequest, WqeOperation, WqeSize,
 };
 
-use super::Error;
-
 /// The longest ring that 16-bit counters allow.
 const MAX_ENTRIES: u32 = 1 << 15;
 
-fn check_entries(what: &'static str, entries: u32) -> Result<(), Error> {
+/// Why a ring was not made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RingError {
+    /// A ring of this kind cannot have so many entries.
+    #[error("a {ring} of {entries} is not possible: it is a power of two up to {MAX_ENTRIES}")]
+    Depth {
+        /// What the number is, such as `send queue depth`.
+        ring: &'static str,
+        /// The number of entries.
+        entries: u32,
+    },
+    /// The system has no memory for it.
+    #[error("there is no memory for the queue")]
+    NoMemory,
+}
+
+/// Checks the number of entries of a ring, which may be 0.
+fn check_entries(ring: &'static str, entries: u32) -> Result<(), RingError> {
     if (entries == 0 || entries.is_power_of_two()) && entries <= MAX_ENTRIES {
         Ok(())
     } else {
-        Err(Error::invalid(what, entries))
+        Err(RingError::Depth { ring, entries })
     }
 }

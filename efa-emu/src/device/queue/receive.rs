@@ -9,9 +9,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::RingError;
 use super::memory::{Doorbell, RingMemory};
 use super::work_request::Buffer;
-use crate::device::Error;
 use crate::prefetch;
 
 const LKEY_MASK: u32 = 0x00ff_ffff;
@@ -78,7 +78,7 @@ impl ReceiveRing {
     pub const ENTRY_SIZE: usize = 16;
 
     /// A ring of `entries` descriptors: 0, or a power of two up to 32768.
-    pub(crate) fn new(entries: u32) -> Result<Self, Error> {
+    pub(crate) fn new(entries: u32) -> Result<Self, RingError> {
         super::check_entries("receive queue depth", entries)?;
         Ok(ReceiveRing {
             memory: RingMemory::new(entries as usize)?,

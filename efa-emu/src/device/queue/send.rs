@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use zerocopy::IntoBytes;
 
+use super::RingError;
 use super::memory::{Doorbell, RingMemory, WORDS_PER_LINE};
 use super::work_request::{
     BadWorkRequest, Buffer, EntryHead, HEAD_WORDS, MAX_WORDS, RemoteBuffer, WorkRequest,
     WqeOperation, WqeSize,
 };
-use crate::device::Error;
 use crate::prefetch;
 
 /// A send queue's ring and doorbell. The doorbell holds the 16-bit producer counter.
@@ -23,7 +23,7 @@ pub struct SendRing {
 
 impl SendRing {
     /// A ring of `entries` entries: 0, or a power of two up to 32768.
-    pub(crate) fn new(entries: u32, size: WqeSize) -> Result<Self, Error> {
+    pub(crate) fn new(entries: u32, size: WqeSize) -> Result<Self, RingError> {
         super::check_entries("send queue depth", entries)?;
         Ok(SendRing {
             memory: RingMemory::new((entries as usize) << size.line_shift())?,

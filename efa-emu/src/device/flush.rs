@@ -3,14 +3,14 @@
 use efa_core::address::{Ahn, Qpn};
 use efa_core::nic::Status;
 
+use super::Device;
+use super::flight::Request;
 use super::prepare::{LocalFailure, count_completed, send_entry};
-use crate::device::Device;
-use crate::device::flight::Request;
-use crate::device::queue_pair::QpState;
+use super::queue_pair::QpState;
 
 impl Device {
     /// Puts a queue pair into the error state because its queues make no sense.
-    pub(in crate::device) fn fail(&mut self, qpn: Qpn) {
+    pub(super) fn fail(&mut self, qpn: Qpn) {
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.state = QpState::Error;
             self.flush(qpn);
@@ -20,7 +20,7 @@ impl Device {
     /// Completes everything outstanding with [`Status::Flushed`]: requests in flight, then entries
     /// that were posted and not read, then receives. What is posted from now on is flushed by
     /// [`Device::transmit`].
-    pub(in crate::device) fn flush(&mut self, qpn: Qpn) {
+    pub(super) fn flush(&mut self, qpn: Qpn) {
         let requests = self.take_requests(qpn);
         let Some(qp) = self.qps.get_mut(qpn) else {
             return;
@@ -31,9 +31,7 @@ impl Device {
                 .write(qp.config.send_cq, &send_entry(&request, Status::Flushed));
         }
         qp.send.in_flight = 0;
-        if !self.initiator.failed.contains(&qpn) {
-            self.initiator.failed.push(qpn);
-        }
+        self.initiator.note_failed(qpn);
         self.flush_posted(qpn);
     }
 
@@ -59,39 +57,22 @@ impl Device {
     }
 
     /// Drops everything outstanding without completions.
-    pub(in crate::device) fn forget_requests(&mut self, qpn: Qpn) {
+    pub(super) fn forget_requests(&mut self, qpn: Qpn) {
         self.take_requests(qpn);
-        self.initiator.failed.retain(|other| *other != qpn);
+        self.initiator.note_reset(qpn);
     }
 
     /// Takes a queue pair's requests out of the flight table, in the order of their posting.
     fn take_requests(&mut self, qpn: Qpn) -> Vec<Request> {
-        let initiator = &mut self.initiator;
-        initiator
-            .backlogs
-            .remove_if(&mut initiator.flight, |request| request.qpn == qpn);
-        let slots: Vec<u32> = initiator
-            .flight
-            .iter()
-            .filter(|(_, request)| request.qpn == qpn)
-            .map(|(index, _)| index)
-            .collect();
-        let mut requests: Vec<Request> = slots
-            .into_iter()
-            .filter_map(|index| initiator.flight.remove(index))
-            .collect();
+        let mut requests = self.initiator.take_requests(qpn);
         let next = self.qps.get(qpn).map_or(0, |qp| qp.send.sequence);
         requests.sort_unstable_by_key(|request| request.sequence.wrapping_sub(next));
         requests
     }
 
     /// Fails the requests that wait for a destination whose handle is gone.
-    pub(in crate::device) fn abandon_backlog(&mut self, ahn: Ahn) {
-        let initiator = &mut self.initiator;
-        while let Some(index) = initiator.backlogs.pop(ahn, &initiator.flight) {
-            let Some(request) = initiator.flight.remove(index) else {
-                continue;
-            };
+    pub(super) fn abandon_backlog(&mut self, ahn: Ahn) {
+        while let Some(request) = self.initiator.take_from_backlog(ahn) {
             if let Some(qp) = self.qps.get_mut(request.qpn) {
                 let status = Status::LocalInvalidAh;
                 qp.send.in_flight -= 1;

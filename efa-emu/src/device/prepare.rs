@@ -3,12 +3,12 @@
 use efa_core::address::{Ahn, Qpn};
 use efa_core::nic::{Access, DeviceCaps, Status};
 
-use crate::device::address_book::AddressBook;
-use crate::device::flight::{Place, Request};
-use crate::device::keys::RegionTable;
-use crate::device::queue::{BadWorkRequest, Buffer, CompletionEntry, WorkRequest, WqeOperation};
-use crate::device::queue_pair::{QueuePair, Service};
-use crate::device::{Counters, PdId};
+use super::address_book::AddressBook;
+use super::flight::{Place, Request};
+use super::keys::RegionTable;
+use super::queue::{BadWorkRequest, Buffer, CompletionEntry, WorkRequest, WqeOperation};
+use super::queue_pair::{QueuePair, Service};
+use super::{Counters, PdId};
 use crate::link::{HostSegment, Operation};
 use crate::profile::Profile;
 

@@ -1,22 +1,18 @@
 //! The initiating side: from the send queue to the link, and the answers back into completions.
 
-mod backlog;
-mod flush;
-mod prepare;
-
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use efa_core::address::{Gid, Qpn};
+use efa_core::address::{Ahn, Gid, Qpn};
 use efa_core::nic::Status;
 
+use super::backlog::Backlogs;
 use super::flight::{FlightTable, Place, Request};
+use super::prepare::{LocalFailure, count_completed, local_still_valid, prepare, send_entry};
 use super::queue_pair::{QpState, QueuePair, RNR_RETRY_INFINITE, SendSide};
 use super::{Device, Error};
 use crate::link::{HostSegment, Link, LinkBusy, LocalData, Operation, RequestHeader, Token};
-use backlog::Backlogs;
-use prepare::{LocalFailure, count_completed, local_still_valid, prepare, send_entry};
 
 /// Entries that one queue pair may have read before the next one's turn.
 const TURN: u32 = 16;
@@ -111,6 +107,40 @@ impl Initiator {
         if let Some(request) = self.flight.get_mut(index) {
             request.place = place;
         }
+    }
+
+    /// Notes that a queue pair is in the error state.
+    pub(super) fn note_failed(&mut self, qpn: Qpn) {
+        if !self.failed.contains(&qpn) {
+            self.failed.push(qpn);
+        }
+    }
+
+    /// Notes that a queue pair is in the error state no more.
+    pub(super) fn note_reset(&mut self, qpn: Qpn) {
+        self.failed.retain(|other| *other != qpn);
+    }
+
+    /// Takes all requests of a queue pair, in no order.
+    pub(super) fn take_requests(&mut self, qpn: Qpn) -> Vec<Request> {
+        self.backlogs
+            .remove_if(&mut self.flight, |request| request.qpn == qpn);
+        let indices: Vec<u32> = self
+            .flight
+            .iter()
+            .filter(|(_, request)| request.qpn == qpn)
+            .map(|(index, _)| index)
+            .collect();
+        indices
+            .into_iter()
+            .filter_map(|index| self.flight.remove(index))
+            .collect()
+    }
+
+    /// Takes the oldest request that waits for a destination.
+    pub(super) fn take_from_backlog(&mut self, ahn: Ahn) -> Option<Request> {
+        let index = self.backlogs.pop(ahn, &self.flight)?;
+        self.flight.remove(index)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use efa_core::address::Ahn;
 
-use crate::device::flight::{FlightTable, Place};
+use super::flight::{FlightTable, Place, Request};
 
 /// Where a destination's queue begins and ends.
 #[derive(Clone, Copy)]
@@ -95,7 +95,7 @@ impl Backlogs {
     pub(super) fn remove_if(
         &mut self,
         flight: &mut FlightTable,
-        mut take: impl FnMut(&crate::device::flight::Request) -> bool,
+        mut take: impl FnMut(&Request) -> bool,
     ) {
         let mut kept = Vec::new();
         while let Some(ahn) = self.destination(0) {
