@@ -4,7 +4,7 @@
 //! /dev/shm/efa-emu-<uid>/            mode 0700
 //!   <fabric>/                        mode 0700
 //!     registry                       layout version; its lock guards every change below
-//!     faults                         armed faults (module `staged`)
+//!     faults                         armed faults (module `board`)
 //!     hosts/<gid, 32 hex digits>/
 //!       table                        name, queue pair numbers (module `qpn`)
 //!       <n>.lock                     locked by the process that is participant n as long as it lives
@@ -26,12 +26,14 @@ use std::time::Duration;
 
 use efa_core::address::Gid;
 
+use super::board::{Board, board_path, draft_path};
 use super::error::{FabricError, Holds};
 use super::host::{self, Host, HostStatus};
 use super::lock::{REGISTRY_PATIENCE, RegistryLock};
 use super::qpn::ParticipantId;
 use super::recorder;
-use super::staged::{Board, board_path, draft_path};
+use super::segment;
+use crate::file_size;
 
 /// First line of the registry file; another layout of anything below the fabric's directory gets
 /// another number.
@@ -239,7 +241,18 @@ fn effective_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-pub(super) fn shared_memory_root() -> PathBuf {
+/// Checks that this process may open a device, as far as the system's limits go.
+///
+/// # Errors
+/// The limit on the size of its files is too low.
+pub fn check_limits() -> Result<(), FabricError> {
+    file_size::check(segment::LENGTH as u64).map_err(FabricError::io(
+        "make a device's file in",
+        &shared_memory_root(),
+    ))
+}
+
+fn shared_memory_root() -> PathBuf {
     let candidates = ["XDG_RUNTIME_DIR", "TMPDIR"].map(std::env::var_os);
     std::iter::once(PathBuf::from("/dev/shm"))
         .chain(candidates.into_iter().flatten().map(PathBuf::from))

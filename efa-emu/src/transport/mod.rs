@@ -8,7 +8,7 @@
 //!   application's threads ──┐                                   (another process)
 //!                           ├── Engine ── lock ── State           ┌────────────┐
 //!   engine's own thread ────┘                       │ Device      │            │
-//!   (module worker)                                 │ Outbound ───┼─► ring ──► │ Inbound
+//!   (engine::worker)                                │ Outbound ───┼─► ring ──► │ Inbound
 //!                                                   │ Inbound ◄───┼── ring ◄── │ Outbound
 //!                                                                 └────────────┘
 //! ```
@@ -22,12 +22,13 @@
 //!   executed by the target's engine after the device's checks, by copying between the two address
 //!   spaces where the system permits it and through the rings elsewhere.
 //! * `departure`, `clock`: what [`crate::network`] makes of a request, on the monotonic clock.
-//! * `staged`: faults ([`crate::fault`]) that are armed in the fabric, as a device evaluates them.
-//! * `engine`, `state`, `mutex`, `worker`: one opened device, and which thread works on it when.
+//! * `board`: faults ([`crate::fault`]) that are armed in the fabric; `staged`: how a device applies them.
+//! * `engine`: one opened device, and which thread works on it when, behind `mutex`.
 //!
 //! A process may be killed at any instruction. Its locks go, so its peers see it dead within
 //! milliseconds of expecting something of it, and the next change of the registry removes its files.
 
+mod board;
 mod claim;
 mod clock;
 mod config;
@@ -38,8 +39,6 @@ mod error;
 mod fabric;
 mod files;
 mod fork;
-#[cfg(feature = "fuzzing")]
-pub mod fuzzing;
 mod host;
 mod inbound;
 mod lock;
@@ -54,18 +53,17 @@ mod ring;
 mod segment;
 mod shared;
 mod staged;
-mod state;
 mod tap;
-mod worker;
 
+pub use board::ArmedFault;
 pub use config::{
     DEFAULT_FABRIC, DEFAULT_PROFILE, ENV_FABRIC, ENV_GID, ENV_HOST, ENV_NETWORK, ENV_PROFILE,
     ENV_RDMA, ENV_UNKNOWN_PEERS, HostConfig, NetworkOptions, RdmaPath, parse_duration,
 };
+#[cfg(feature = "fuzzing")]
+pub use engine::fuzzing;
 pub use engine::{Engine, EventHandler};
 pub use error::{EngineError, FabricError, Holds};
-pub use fabric::Fabric;
+pub use fabric::{Fabric, check_limits};
 pub use host::{Host, HostStatus, ParticipantStatus, list_hosts};
 pub use recorder::Recorder;
-pub use segment::check_limits;
-pub use staged::ArmedFault;

@@ -39,10 +39,8 @@ use efa_core::address::Gid;
 use super::config::NetworkOptions;
 use super::doorbell;
 use super::error::FabricError;
-use super::fabric::shared_memory_root;
 use super::qpn::ParticipantId;
 use super::shared::{self, PAGE, SharedMemory};
-use crate::file_size;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUDV");
 const VERSION: u32 = 2;
@@ -74,18 +72,7 @@ pub(super) const MIN_RING: usize = 1 << 16;
 pub(super) const SLOT_STRIDE: usize = PAGE + MAX_RING;
 
 /// The length of the file in bytes.
-const LENGTH: usize = HEADER_BYTES + SLOTS * SLOT_STRIDE;
-
-/// Checks that this process may open a device, as far as the system's limits go.
-///
-/// # Errors
-/// The limit on the size of its files is too low.
-pub fn check_limits() -> Result<(), FabricError> {
-    file_size::check(LENGTH as u64).map_err(FabricError::io(
-        "make a device's file in",
-        &shared_memory_root(),
-    ))
-}
+pub(super) const LENGTH: usize = HEADER_BYTES + SLOTS * SLOT_STRIDE;
 
 /// Doorbell summary bit by which a sender asks the owner to free the slots of dead senders.
 const SUMMARY_FULL: u64 = 1 << 63;

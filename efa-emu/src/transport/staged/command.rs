@@ -2,8 +2,8 @@
 
 use efa_core::address::Gid;
 
-use super::board::{ArmedFault, Board};
 use crate::fault::{Action, Fault, FaultId, Faults, HostName, Trigger};
+use crate::transport::board::{ArmedFault, Board};
 use crate::transport::error::FabricError;
 use crate::transport::fabric::Fabric;
 use crate::transport::host::{self, Host, HostStatus};

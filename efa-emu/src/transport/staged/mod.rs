@@ -1,7 +1,6 @@
 //! Staged faults between processes: the fabric's board of rules as one device evaluates it.
 
 mod answers;
-mod board;
 mod command;
 
 use std::cell::RefCell;
@@ -10,6 +9,7 @@ use std::time::Duration;
 
 use efa_core::address::{Gid, Qpn};
 
+use super::board::Board;
 use super::error::FabricError;
 use super::fabric::Fabric;
 use super::host::table_path;
@@ -17,8 +17,6 @@ use super::qpn::HostTable;
 use crate::fault::{Event, Fate, FaultId, Faults, Trigger, Verdict};
 
 pub(super) use answers::{LateAnswers, Outcome};
-pub use board::ArmedFault;
-pub(super) use board::{Board, board_path, draft_path};
 
 /// How soon a device looks at the board again while something is armed.
 pub(super) const LOOK: Duration = Duration::from_millis(2);

@@ -150,7 +150,7 @@ mod tests {
         let output = std::process::Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "transport::worker::tests::a_thread_that_fails_ends_the_process",
+                "transport::engine::worker::tests::a_thread_that_fails_ends_the_process",
             ])
             .arg("--nocapture")
             .env(FAIL, "1")

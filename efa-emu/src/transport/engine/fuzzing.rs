@@ -7,18 +7,18 @@ use std::sync::atomic::Ordering;
 
 use efa_core::address::{Gid, Qpn};
 
-use super::config::{HostConfig, NetworkOptions};
-use super::error::FabricError;
-use super::fabric::Fabric;
-use super::host::Host;
-use super::qpn::QpnChoice;
-use super::record::{self, Kind, LINE, Record, record_length};
-use super::ring::{Consumer, Incoming};
-use super::segment::{MIN_RING, SLOTS, Segment, SlotContent};
-use super::shared::{PAGE, SharedMemory};
 use super::state::State;
 use crate::device::{Device, QpnPolicy};
 use crate::link::{HostSegment, RequestHeader};
+use crate::transport::config::{HostConfig, NetworkOptions};
+use crate::transport::error::FabricError;
+use crate::transport::fabric::Fabric;
+use crate::transport::host::Host;
+use crate::transport::qpn::QpnChoice;
+use crate::transport::record::{self, Kind, LINE, Record, record_length};
+use crate::transport::ring::{Consumer, Incoming};
+use crate::transport::segment::{MIN_RING, SLOTS, Segment, SlotContent};
+use crate::transport::shared::{PAGE, SharedMemory};
 
 /// The files of two processes, of which one is hostile. Made once, for many [`Meeting`]s.
 #[derive(Debug)]

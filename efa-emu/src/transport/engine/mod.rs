@@ -1,5 +1,10 @@
 //! One opened device of one process.
 
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+mod state;
+mod worker;
+
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -12,15 +17,14 @@ use super::fabric::Fabric;
 use super::files::CaptureFiles;
 use super::fork::HomeProcess;
 use super::segment::Segment;
-use super::state::{Shared, State};
 use super::tap::Tap;
-use super::worker;
 use crate::capture::SharedFile;
 use crate::device::{
     CqId, Device, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig, QpRings, QpState, RegionKeys,
 };
 use crate::link::{RequestHeader, Token};
 use crate::profile::Profile;
+use state::{Shared, State};
 
 /// Called with every completion queue that raised an event. It runs while the engine is locked: it
 /// may write to a pipe or set a flag, and must not call the engine.

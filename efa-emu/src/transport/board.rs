@@ -32,11 +32,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use efa_core::address::Gid;
 
+use super::error::FabricError;
+use super::qpn::ParticipantId;
+use super::segment::Address;
+use super::shared::{PAGE, SharedMemory, reserve, resize};
 use crate::fault::{Fault, FaultId, Tally};
-use crate::transport::error::FabricError;
-use crate::transport::qpn::ParticipantId;
-use crate::transport::segment::Address;
-use crate::transport::shared::{PAGE, SharedMemory, reserve, resize};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUFB");
 const VERSION: u32 = 1;
@@ -60,7 +60,7 @@ const AT_PARTICIPANT: usize = 64;
 const AT_TEXT: usize = 128;
 
 /// Rules that can be armed at a time.
-pub(in crate::transport) const SLOTS: usize = 32;
+pub(super) const SLOTS: usize = 32;
 /// Longest text of a rule.
 const LONGEST_TEXT: usize = SLOT - AT_TEXT;
 const LENGTH: usize = AT_SLOTS + SLOTS * SLOT;
@@ -82,24 +82,24 @@ pub struct ArmedFault {
 
 /// The mapped board.
 #[derive(Debug)]
-pub(in crate::transport) struct Board {
+pub(super) struct Board {
     memory: SharedMemory,
     path: PathBuf,
 }
 
 /// Where the board of a fabric is.
-pub(in crate::transport) fn board_path(fabric: &Path) -> PathBuf {
+pub(super) fn board_path(fabric: &Path) -> PathBuf {
     fabric.join("faults")
 }
 
 /// Where it is written before it is complete.
-pub(in crate::transport) fn draft_path(fabric: &Path) -> PathBuf {
+pub(super) fn draft_path(fabric: &Path) -> PathBuf {
     fabric.join("faults.draft")
 }
 
 impl Board {
     /// Maps the board of the fabric in `fabric`, making it if there is none. The registry is locked.
-    pub(in crate::transport) fn open(fabric: &Path) -> Result<Board, FabricError> {
+    pub(super) fn open(fabric: &Path) -> Result<Board, FabricError> {
         if let Some(board) = Board::open_existing(fabric)? {
             return Ok(board);
         }
@@ -127,7 +127,7 @@ impl Board {
     }
 
     /// Maps the board if there is one.
-    pub(in crate::transport) fn open_existing(fabric: &Path) -> Result<Option<Board>, FabricError> {
+    pub(super) fn open_existing(fabric: &Path) -> Result<Option<Board>, FabricError> {
         let path = board_path(fabric);
         let opened = OpenOptions::new()
             .read(true)
@@ -165,7 +165,7 @@ impl Board {
 
     /// Changes whenever something was armed, disarmed or released.
     #[inline]
-    pub(in crate::transport) fn generation(&self) -> u64 {
+    pub(super) fn generation(&self) -> u64 {
         self.memory
             .u64_at::<AT_GENERATION>()
             .load(Ordering::Relaxed)
@@ -189,7 +189,7 @@ impl Board {
     }
 
     /// Arms a rule for `owner`, or until it is disarmed. The registry is locked.
-    pub(in crate::transport) fn arm(
+    pub(super) fn arm(
         &self,
         fault: &Fault,
         owner: Option<Address>,
@@ -231,7 +231,7 @@ impl Board {
     }
 
     /// Disarms a rule. The registry is locked.
-    pub(in crate::transport) fn disarm(&self, id: FaultId) {
+    pub(super) fn disarm(&self, id: FaultId) {
         if let Some(slot) = self.slot(id) {
             self.word(slot, AT_ID).store(0, Ordering::Release);
             self.raise();
@@ -239,7 +239,7 @@ impl Board {
     }
 
     /// Disarms the rules of owners that are gone. The registry is locked.
-    pub(in crate::transport) fn disarm_orphans(&self, is_alive: impl Fn(Address) -> bool) {
+    pub(super) fn disarm_orphans(&self, is_alive: impl Fn(Address) -> bool) {
         for slot in 0..SLOTS {
             let id = self.word(slot, AT_ID).load(Ordering::Acquire);
             let participant = self.memory.u32(AT_SLOTS + SLOT * slot + AT_PARTICIPANT);
@@ -260,7 +260,7 @@ impl Board {
     }
 
     /// Orders the release of what a rule holds.
-    pub(in crate::transport) fn release(&self, id: FaultId) {
+    pub(super) fn release(&self, id: FaultId) {
         if let Some(slot) = self.slot(id) {
             self.word(slot, AT_RELEASES).fetch_add(1, Ordering::Release);
             self.raise();
@@ -268,12 +268,12 @@ impl Board {
     }
 
     /// Counts the orders to release what a rule holds.
-    pub(in crate::transport) fn releases(&self, id: FaultId) -> u64 {
+    pub(super) fn releases(&self, id: FaultId) -> u64 {
         self.count(id, AT_RELEASES)
     }
 
     /// Notes that a device holds one frame more or less for a rule.
-    pub(in crate::transport) fn note_held(&self, id: FaultId, change: i64) {
+    pub(super) fn note_held(&self, id: FaultId, change: i64) {
         if let Some(slot) = self.slot(id) {
             self.word(slot, AT_HELD)
                 .fetch_add(change as u64, Ordering::Relaxed);
@@ -282,7 +282,7 @@ impl Board {
 
     /// The armed rules, in the order in which they were armed. Those that cannot be read are left
     /// out.
-    pub(in crate::transport) fn list(&self) -> Vec<ArmedFault> {
+    pub(super) fn list(&self) -> Vec<ArmedFault> {
         let mut list: Vec<_> = (0..SLOTS).filter_map(|slot| self.read(slot)).collect();
         list.sort_by_key(|armed| armed.id);
         list
