@@ -99,6 +99,58 @@ fn refusals_come_back() {
     assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
 }
 
+/// Mappings of this process that are files below `root`, and its descriptors of such files.
+fn held_below(root: &std::path::Path) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let text = root.to_str().unwrap();
+    let mapped = maps.lines().filter(|line| line.contains(text)).count();
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let open = descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    mapped + open.filter(|file| file.starts_with(root)).count()
+}
+
+#[test]
+fn hosts_that_are_gone_leave_no_mappings() {
+    /// One more is held for each host that leaves something behind.
+    const SLACK: usize = 20;
+    let root = tempfile::tempdir().unwrap();
+    let mut survivor = Client::open(root.path(), &config("survivor"));
+    let memory = survivor.register(vec![0; 64]);
+    let alone = held_below(root.path());
+    let mut gone = Vec::new();
+    loop {
+        let guest_name = format!("guest-{}", gone.len());
+        let mut guest = Client::open(root.path(), &config(&guest_name));
+        let theirs = guest.register(vec![0; 64]);
+        let (to, back) = (
+            survivor.connect(guest.address()),
+            guest.connect(survivor.address()),
+        );
+        survivor.post_recv(1, memory.buffer(0, 64));
+        guest.post_recv(2, theirs.buffer(0, 64));
+        assert!(survivor.post_send(3, to, SendData::Inline(&[b"x"])));
+        assert!(guest.post_send(4, back, SendData::Inline(&[b"x"])));
+        for _ in 0..2 {
+            guest.wait_ok();
+            survivor.wait_ok();
+        }
+        drop(guest);
+        gone.push(to);
+        // What the last ones left is there until the peers are looked at again.
+        let held = held_below(root.path());
+        if gone.len() > 2 * SLACK && held <= alone + SLACK {
+            break;
+        }
+        assert!(gone.len() < 10 * SLACK, "{held} after {} hosts", gone.len());
+    }
+    // They are remembered as hosts that were there.
+    for to in gone {
+        assert!(survivor.post_send(5, to, SendData::Inline(&[b"x"])));
+        let refused = survivor.wait().status();
+        assert_eq!(refused, Some(Status::RemoteBadDestQpn));
+    }
+}
+
 #[test]
 fn a_queue_pair_number_that_moved_is_followed() {
     let root = tempfile::tempdir().unwrap();

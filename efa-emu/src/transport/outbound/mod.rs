@@ -574,10 +574,11 @@ impl Outbound {
     }
 
     /// Gives up rings whose receiver is dead or refuses them, and ends the requests in them. Looks
-    /// only at rings where answers are waited for and none came since the last look; and at all, if
-    /// rings were added since then, so that those to the dead do not add up.
+    /// only at rings where answers are waited for and none came since the last look; and at all of them,
+    /// and the tables of their hosts, if any were added since then, so that those of the dead do not
+    /// add up.
     pub(super) fn check_peers(&mut self) -> bool {
-        let all = std::mem::take(&mut self.routes.has_new_rings);
+        let all = std::mem::take(&mut self.routes.has_grown);
         let mut dead = Vec::new();
         for (index, ring) in &mut self.rings {
             let progressed = std::mem::take(&mut ring.progressed);
@@ -589,6 +590,9 @@ impl Outbound {
         }
         for index in &dead {
             self.abandon(*index);
+        }
+        if all {
+            self.routes.forget_gone_hosts();
         }
         !dead.is_empty()
     }

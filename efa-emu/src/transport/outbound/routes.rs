@@ -48,12 +48,13 @@ impl Route {
 pub(super) struct Routes {
     peers: Peers,
     ring_bytes: usize,
-    hosts: HashMap<Gid, Arc<HostTable>>,
+    /// Hosts that were reached, with their tables; `None` of those that are gone.
+    hosts: HashMap<Gid, Option<Arc<HostTable>>>,
     rings: HashMap<Address, usize>,
     routes: HashMap<(Gid, Qpn), Route>,
     last: Option<((Gid, Qpn), Route)>,
-    /// A ring was set up since the peers were last checked.
-    pub(super) has_new_rings: bool,
+    /// A ring was set up, or a table mapped, since the peers were last checked.
+    pub(super) has_grown: bool,
 }
 
 impl Routes {
@@ -65,7 +66,7 @@ impl Routes {
             rings: HashMap::new(),
             routes: HashMap::new(),
             last: None,
-            has_new_rings: false,
+            has_grown: false,
         }
     }
 
@@ -123,7 +124,7 @@ impl Routes {
 
     fn host(&mut self, gid: Gid) -> Result<Arc<HostTable>, NoRoute> {
         let known = self.hosts.get(&gid);
-        if let Some(table) = known
+        if let Some(Some(table)) = known
             && !table.is_retired()
         {
             return Ok(Arc::clone(table));
@@ -132,7 +133,8 @@ impl Routes {
         match HostTable::open(&path, gid) {
             Ok(Some(table)) => {
                 let table = Arc::new(table);
-                self.hosts.insert(gid, Arc::clone(&table));
+                self.hosts.insert(gid, Some(Arc::clone(&table)));
+                self.has_grown = true;
                 Ok(table)
             }
             // A host that was there is taken for one that still is, without any queue pair: an
@@ -177,12 +179,27 @@ impl Routes {
                     deferred: 0,
                 });
                 self.rings.insert(to, index);
-                self.has_new_rings = true;
+                self.has_grown = true;
                 Ok(index)
             }
             Ok(None) => Err(NoRoute::Busy),
             Err(error) => Err(unreachable(&error)),
         }
+    }
+
+    /// Unmaps the tables of hosts that are gone. That they were there stays known of the first
+    /// [`REMEMBERED`].
+    pub(super) fn forget_gone_hosts(&mut self) {
+        let is_gone =
+            |table: &Option<Arc<HostTable>>| table.as_ref().is_some_and(|table| table.is_retired());
+        for table in self.hosts.values_mut().filter(|table| is_gone(table)) {
+            *table = None;
+        }
+        if self.hosts.len() > REMEMBERED {
+            self.hosts.retain(|_, table| table.is_some());
+        }
+        self.last = None;
+        self.routes.retain(|_, route| !route.table.is_retired());
     }
 
     /// The ring to a process, if there is one.
