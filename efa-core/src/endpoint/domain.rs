@@ -271,11 +271,13 @@ impl<D: nic::Domain> Domain<D> {
             }
         }
         let mut taken = 0;
+        let mut all_polled = true;
         let mut batch = mem::take(&mut self.batch);
         for index in 0..self.queues.len() {
             let queue = self.queues[index];
-            if let Some(limit) = self.room(queue) {
-                taken += self.nic_mut().poll(queue, &mut batch, limit);
+            match self.room(queue) {
+                Some(limit) => taken += self.nic_mut().poll(queue, &mut batch, limit),
+                None => all_polled = false,
             }
             for completion in batch.drain(..) {
                 if let Some(id) = self.by_queue_pair.get(&completion.queue_pair)
@@ -294,6 +296,9 @@ impl<D: nic::Domain> Domain<D> {
                 .is_some_and(|endpoint| endpoint.channel.is_due())
                 && let Some(endpoint) = self.endpoint(id)
             {
+                if taken == 0 && all_polled {
+                    endpoint.end_waits();
+                }
                 endpoint.finish_progress();
             }
         }

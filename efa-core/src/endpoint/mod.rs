@@ -121,6 +121,9 @@ impl<N: PolledNic> Endpoint<N> {
             }
             batch.clear();
             self.batch = batch;
+            if taken == 0 {
+                self.end_waits();
+            }
         }
         self.finish_progress();
         taken
@@ -347,7 +350,9 @@ impl<N: Nic> Endpoint<N> {
     /// posted, those that the application does not know of (handshake, EOR, receipt, ...) included.
     /// An orderly end calls `progress` until this is false.
     pub fn has_packets_in_flight(&self) -> bool {
-        self.channel.posting.is_busy() || !self.channel.given_up.is_empty()
+        self.channel.posting.is_busy()
+            || !self.channel.given_up.is_empty()
+            || !self.channel.gone.is_empty()
     }
 
     #[inline]

@@ -123,6 +123,7 @@ impl<N: Nic> Endpoint<N> {
                 local,
                 peers: Peers::new(mixer, MsgId(config.first_msg_id)),
                 given_up: Vec::new(),
+                gone: Vec::new(),
                 quota: Quota::new(config.peer_operations, config.remote_operations),
                 reports: Reports::new(config.max_events),
                 now: Instant::START,

@@ -49,6 +49,22 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
+    /// Ends operations that wait for something from a peer whose queue pair does not exist any more. To be
+    /// called when the device has no completions: what the peer sent before its end is here then.
+    #[inline]
+    pub(crate) fn end_waits(&mut self) {
+        while let Some((peer, failure)) = self.channel.gone.pop() {
+            for id in self.sending.with_peer(peer) {
+                if self.sending.waits(id) {
+                    self.send_side().fail_outbound(id, failure);
+                }
+            }
+            for id in self.receiving.transfers_with(peer) {
+                self.receive_side().fail_inbound(id, failure);
+            }
+        }
+    }
+
     /// The peer to which work sends something.
     fn peer_of(&self, work: Work) -> Option<PeerId> {
         match work {

@@ -3,10 +3,11 @@
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::Event;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
-use crate::endpoint::base::ids::PacketId;
+use crate::endpoint::base::ids::{PacketId, PeerId};
 use crate::endpoint::posting::{Finished, Owner, What};
 use crate::endpoint::sending::Loss;
 use crate::nic::{Nic, Status};
+use crate::wire::PacketType;
 
 // Posting.
 impl<N: Nic> Endpoint<N> {
@@ -109,7 +110,8 @@ impl<N: Nic> Endpoint<N> {
             return;
         };
         // A packet names no memory of the peer, so the peer's device may well take it the next time.
-        if status == Status::RemoteBadAddress && self.channel.posting.repeat(id) {
+        let is_worth_repeating = matches!(status, Status::RemoteBadAddress | Status::RemoteAbort);
+        if is_worth_repeating && self.channel.posting.repeat(id) {
             return;
         }
         let failure = self.channel.refine(peer, status);
@@ -137,10 +139,13 @@ impl<N: Nic> Endpoint<N> {
         if let What::Packet(_, Some(buffer)) = lost.what {
             self.channel.posting.recycle(buffer);
         }
-        if failure.is_peer_gone()
+        if failure.is_peer_gone() {
+            self.channel.peer_gone(lost.peer, failure);
+        }
+        if let What::Packet(PacketType::Handshake, _) = lost.what
             && let Some(state) = self.channel.peers.state_mut(lost.peer)
         {
-            state.handshake.peer_gone();
+            state.handshake.greeting_lost();
         }
         if let Some(msg_id) = lost.sequenced {
             if let Some(state) = self.channel.peers.state_mut(lost.peer) {
@@ -167,7 +172,10 @@ impl<N: Nic> Endpoint<N> {
                     Some(failure),
                 );
             }
-            (Owner::Outbound(id), _) => {
+            (Owner::Outbound(id), what) => {
+                if self.sending.is_peers_read(id) {
+                    self.tell_lost_answer(lost.peer, what, failure);
+                }
                 self.sending.lost(id, failure, loss);
                 self.send_side().finish_outbound(id);
             }
@@ -178,19 +186,25 @@ impl<N: Nic> Endpoint<N> {
                     state.handshake.provocation_lost(failure);
                 }
             }
-            (Owner::Nobody, _) if failure.is_peer_gone() => {
-                // Normal at the end of a program: the peer closed its endpoint without waiting for
-                // what the application does not know of (spec section 2.3).
-                self.channel.reports.statistics.control_packets_lost += 1;
-            }
-            (Owner::Nobody, what) => self.channel.reports.event(Event::ControlSendFailed {
-                peer: lost.peer,
-                packet_type: match what {
-                    What::Packet(packet_type, _) => packet_type.code(),
-                    What::Read(_) | What::Write => 0,
-                },
-                failure,
-            }),
+            (Owner::Nobody, what) => self.tell_lost_answer(lost.peer, what, failure),
         }
+    }
+
+    /// A packet was lost that is no operation of the application.
+    fn tell_lost_answer(&mut self, peer: PeerId, what: What, failure: Failure) {
+        if failure.is_peer_gone() {
+            // Normal at the end of a program: the peer closed its endpoint without waiting for
+            // what the application does not know of (spec section 2.3).
+            self.channel.reports.statistics.control_packets_lost += 1;
+            return;
+        }
+        self.channel.reports.event(Event::ControlSendFailed {
+            peer,
+            packet_type: match what {
+                What::Packet(packet_type, _) => packet_type.code(),
+                What::Read(_) | What::Write => 0,
+            },
+            failure,
+        });
     }
 }

@@ -23,8 +23,10 @@ fn a_send_that_the_device_fails_is_an_error_of_the_send() {
         script
             .try_send(peer, 10, OperationFlags::empty(), 5)
             .unwrap();
-        script.network.fail(0, status);
-        script.progress();
+        while script.network.flights() > 0 {
+            script.network.fail(0, status);
+            script.progress();
+        }
         let error = script.error();
         assert_eq!((error.context, error.failure.errno), (5, errno));
         assert_eq!(error.failure.provider.code(), provider);

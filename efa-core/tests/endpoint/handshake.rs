@@ -126,7 +126,6 @@ fn a_handshake_that_found_no_buffer_is_sent_again() {
 fn a_handshake_to_a_peer_that_is_gone_is_nobodys_business() {
     for status in [
         Status::RemoteBadDestQpn,
-        Status::RemoteAbort,
         Status::LocalUnresponsiveRemote,
         Status::LocalUnreachableRemote,
     ] {
@@ -146,6 +145,43 @@ fn a_handshake_to_a_peer_that_is_gone_is_nobodys_business() {
         script.dut.poll_event(),
         Some(Event::ControlSendFailed { packet_type: 9, .. })
     ));
+}
+
+#[test]
+fn a_handshake_that_the_peers_device_refuses_is_sent_again() {
+    for status in [Status::RemoteAbort, Status::RemoteBadAddress] {
+        let mut script = Script::new();
+        script.send(&script.eager(0), b"x");
+        for _ in 0..3 {
+            script.network.fail(0, status);
+            script.progress();
+        }
+        script.expect_handshake();
+        assert_eq!(script.dut.poll_event(), None, "{status:?}");
+    }
+}
+
+#[test]
+fn a_lost_handshake_is_an_event_and_follows_the_peers_next_packet() {
+    for (status, is_told) in [
+        (Status::RemoteAbort, true),
+        (Status::RemoteBadLength, true),
+        (Status::LocalUnresponsiveRemote, false),
+    ] {
+        let mut script = Script::new();
+        script.send(&script.eager(0), b"x");
+        while script.network.flights() > 0 {
+            script.network.fail(0, status);
+            script.progress();
+        }
+        let event = script.dut.poll_event();
+        let told = matches!(event, Some(Event::ControlSendFailed { packet_type: 9, .. }));
+        assert_eq!((told, event.is_some()), (is_told, is_told), "{status:?}");
+        script.send(&script.eager(1), b"y");
+        script.expect_handshake();
+        script.send(&script.eager(2), b"z");
+        script.expect_silence();
+    }
 }
 
 fn options_sent(script: &mut Script, peer: PeerId) -> ReqOptions {

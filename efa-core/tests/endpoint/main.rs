@@ -3,6 +3,7 @@
 mod admission;
 mod copies;
 mod coverage;
+mod endings;
 mod faults;
 mod handshake;
 mod hostile;

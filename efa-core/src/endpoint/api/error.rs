@@ -382,10 +382,17 @@ impl Failure {
     /// Returns whether the failure says that the peer's endpoint does not exist any more, or that our
     /// own is closing.
     pub(crate) fn is_peer_gone(self) -> bool {
-        matches!(
-            self.errno,
-            Errno::ENOTCONN | Errno::ECONNABORTED | Errno::EHOSTUNREACH | Errno::ECANCELED
-        )
+        // A peer that aborts is there.
+        self.provider != ProviderError::RemoteAbort
+            && matches!(
+                self.errno,
+                Errno::ENOTCONN | Errno::ECONNABORTED | Errno::EHOSTUNREACH | Errno::ECANCELED
+            )
+    }
+
+    /// Returns whether the failure says that the peer's queue pair does not exist any more.
+    pub(crate) fn is_queue_pair_gone(self) -> bool {
+        self.provider == ProviderError::RemoteBadDestQpn
     }
 }
 

@@ -46,6 +46,9 @@ pub(crate) struct Channel<N> {
     pub(crate) peers: Peers<Conversation>,
     /// Peers that were given up, and with which there may still be operations.
     pub(crate) given_up: Vec<PeerId>,
+    /// Peers whose queue pair does not exist any more, and what said so, for
+    /// [`Endpoint::end_waits`](crate::endpoint::Endpoint::end_waits).
+    pub(crate) gone: Vec<(PeerId, Failure)>,
     pub(crate) quota: Quota<Postponed>,
     /// What the application has yet to take.
     pub(crate) reports: Reports,
@@ -137,6 +140,19 @@ impl<N: Nic> Channel<N> {
         }
     }
 
+    /// Notes that a packet was lost because the peer is gone. What it has not answered so far it never
+    /// will.
+    #[cold]
+    pub(crate) fn peer_gone(&mut self, peer: PeerId, failure: Failure) {
+        let Some(state) = self.peers.state_mut(peer) else {
+            return;
+        };
+        state.handshake.peer_gone();
+        if failure.is_queue_pair_gone() && !self.gone.iter().any(|(known, _)| *known == peer) {
+            self.gone.push((peer, failure));
+        }
+    }
+
     /// Takes a peer that was given up, with the reason, to end what there is with it.
     #[inline]
     pub(crate) fn next_given_up(&mut self) -> Option<(PeerId, Failure)> {
@@ -177,7 +193,7 @@ impl<N: Nic> Channel<N> {
 
     /// Returns whether there is something to do that does not wait for a completion of the device.
     pub(crate) fn is_due(&self) -> bool {
-        self.posting.is_due(self.now) || !self.given_up.is_empty()
+        self.posting.is_due(self.now) || !self.given_up.is_empty() || !self.gone.is_empty()
     }
 
     /// Ends an operation of the application: unless more are announced, the device is told of

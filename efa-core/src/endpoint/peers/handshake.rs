@@ -103,6 +103,11 @@ impl Handshaking {
         !core::mem::replace(&mut self.greeted, true)
     }
 
+    /// Notes that our HANDSHAKE was lost: the peer's next packet is answered with another.
+    pub(crate) fn greeting_lost(&mut self) {
+        self.greeted = false;
+    }
+
     /// What the peer said about itself, once it has.
     #[inline]
     pub(crate) fn features(&self) -> Option<&PeerFeatures> {

@@ -386,6 +386,21 @@ impl Sending {
         self.fail(id, failure);
     }
 
+    /// Returns whether an operation is a peer's: it reads memory of ours.
+    pub(crate) fn is_peers_read(&self, id: OutboundId) -> bool {
+        let operation = self.operations.get(id);
+        operation.is_some_and(|operation| operation.report.is_none())
+    }
+
+    /// Returns whether an operation waits for a packet of its peer.
+    pub(crate) fn waits(&self, id: OutboundId) -> bool {
+        self.operations.get(id).is_some_and(|operation| {
+            let bulk = self.bulk_of(operation);
+            operation.awaited != Awaited::Nothing
+                || bulk.is_some_and(|bulk| !bulk.is_moved() && !bulk.has_work())
+        })
+    }
+
     /// Notes that an operation failed; it ends when the device is done with its memory.
     pub(crate) fn fail(&mut self, id: OutboundId, failure: Failure) {
         if let Some(operation) = self.operations.get_mut(id) {

@@ -30,6 +30,7 @@ impl From<Status> for Loss {
             | Status::LocalInvalidLkey
             | Status::LocalBadLength
             | Status::RemoteBadAddress
+            | Status::RemoteAbort
             | Status::RemoteBadDestQpn
             | Status::RemoteRnr
             | Status::RemoteBadLength
@@ -38,7 +39,6 @@ impl From<Status> for Loss {
             Status::Ok
             | Status::Flushed
             | Status::LocalQpInternalError
-            | Status::RemoteAbort
             | Status::RemoteBadStatus
             | Status::LocalUnresponsiveRemote
             | Status::LocalUnreachableRemote => Loss::Unknown,

@@ -1,0 +1,358 @@
+//! Every operation ends, whichever of its packets is lost, and whatever the device says of it: two
+//! endpoints go through every kind of operation, and one packet at a time is refused.
+
+use efa_core::endpoint::*;
+use efa_core::nic::{Access, DeviceCaps, Region, Status, UserSlice};
+use efa_core::wire::{AtomicDatatype, AtomicOp};
+use efa_testing::nic::{MEMORY, Network, NetworkNic, Traits};
+
+use crate::script::{config, memory};
+
+/// What the application of the first endpoint does; the other one receives where that is needed.
+#[derive(Clone, Copy, Debug)]
+struct Deed {
+    name: &'static str,
+    start: fn(&mut Pair) -> Result<(), EndpointError>,
+    receives: usize,
+}
+
+struct Pair {
+    network: Network,
+    ends: [Endpoint<NetworkNic>; 2],
+    /// Each other.
+    peers: [PeerId; 2],
+    /// The memory of the second endpoint.
+    target: Region,
+    done: [Vec<Result<CompletionEntry, ErrorEntry>>; 2],
+    events: [Vec<Event>; 2],
+}
+
+const LENGTH: usize = 4000;
+
+/// Context of the operation.
+const DEED: u64 = 5;
+/// Context of the receive.
+const RECEIVE: u64 = 7;
+/// Context of what comes later.
+const LATER: u64 = 9;
+
+impl Pair {
+    fn new(caps: DeviceCaps) -> Pair {
+        let network = Network::default();
+        let traits = Traits {
+            caps,
+            part_id: 0xEFA1,
+            ..Traits::default()
+        };
+        let mut ends = [(1, 10), (2, 20)].map(|(host, qpn)| {
+            let nic = network.open(host, qpn, u32::from(qpn) * 0x0101, traits.clone());
+            let config = EndpointConfig {
+                min_read_message_size: 3000,
+                ..config()
+            };
+            Endpoint::new(nic, config).unwrap()
+        });
+        let addresses = [ends[1].address(), ends[0].address()];
+        let peers = [0, 1].map(|end: usize| ends[end].insert_address(addresses[end]).unwrap());
+        let all = UserSlice {
+            address: MEMORY,
+            length: 2 * LENGTH,
+        };
+        let target = ends[1].register(all, Access::all()).unwrap();
+        let mut pair = Pair {
+            network,
+            ends,
+            peers,
+            target,
+            done: Default::default(),
+            events: Default::default(),
+        };
+        pair.receive(1, RECEIVE);
+        pair.send(0, 8, OperationFlags::empty(), DEED).unwrap();
+        pair.settle();
+        pair.done = Default::default();
+        pair
+    }
+
+    fn receive(&mut self, at: usize, context: u64) {
+        self.ends[at]
+            .recv(RecvArgs {
+                source: SourceFilter::Any,
+                buffer: &[memory(0, LENGTH)],
+                tag: None,
+                flags: OperationFlags::COMPLETION,
+                context,
+            })
+            .unwrap();
+    }
+
+    fn send(
+        &mut self,
+        from: usize,
+        length: usize,
+        flags: OperationFlags,
+        context: u64,
+    ) -> Result<(), EndpointError> {
+        self.ends[from].send(SendArgs {
+            peer: self.peers[from],
+            data: &[memory(0, length)],
+            tag: None,
+            cq_data: None,
+            flags: flags | OperationFlags::COMPLETION,
+            context,
+        })
+    }
+
+    fn remote(&self, length: usize) -> RemoteIoVec {
+        RemoteIoVec {
+            address: MEMORY,
+            length: length as u64,
+            key: self.target.remote_key,
+        }
+    }
+
+    fn write(&mut self, flags: OperationFlags) -> Result<(), EndpointError> {
+        let remote = [self.remote(LENGTH)];
+        self.ends[0].write(WriteArgs {
+            peer: self.peers[0],
+            data: &[memory(0, LENGTH)],
+            remote: &remote,
+            cq_data: None,
+            flags: flags | OperationFlags::COMPLETION,
+            context: DEED,
+        })
+    }
+
+    fn read(&mut self, length: usize) -> Result<(), EndpointError> {
+        let remote = [self.remote(length)];
+        self.ends[0].read(ReadArgs {
+            peer: self.peers[0],
+            buffer: &[memory(0, length)],
+            remote: &remote,
+            flags: OperationFlags::COMPLETION,
+            context: DEED,
+        })
+    }
+
+    fn fetch(&mut self) -> Result<(), EndpointError> {
+        let remote = [self.remote(8)];
+        self.ends[0].atomic(AtomicArgs {
+            peer: self.peers[0],
+            kind: AtomicKind::Fetch {
+                result: &[memory(64, 8)],
+            },
+            datatype: AtomicDatatype::UINT64,
+            operation: AtomicOp::SUM,
+            operand: &[memory(0, 8)],
+            remote: &remote,
+            flags: OperationFlags::COMPLETION,
+            context: DEED,
+        })
+    }
+
+    /// Lets both make progress, without delivering anything.
+    fn progress(&mut self) {
+        for (end, endpoint) in self.ends.iter_mut().enumerate() {
+            while endpoint.progress(Instant::START) > 0 {}
+            self.done[end].extend(core::iter::from_fn(|| endpoint.poll_completion()));
+            self.events[end].extend(core::iter::from_fn(|| endpoint.poll_event()));
+        }
+    }
+
+    /// Delivers everything.
+    fn settle(&mut self) {
+        self.progress();
+        while self.network.flights() > 0 {
+            self.network.deliver(0);
+            self.progress();
+        }
+        self.progress();
+    }
+
+    /// Goes through an operation in which the packet number `lost` is refused, `times` times. Returns
+    /// the end that lost it, and whether there is one with this number.
+    fn go_through(
+        &mut self,
+        deed: Deed,
+        lost: usize,
+        status: Status,
+        times: usize,
+    ) -> Option<usize> {
+        (0..deed.receives).for_each(|_| self.receive(1, RECEIVE));
+        (deed.start)(self).unwrap();
+        self.progress();
+        let (mut number, mut left, mut loser) = (0, 0, None);
+        let mut bytes = Vec::new();
+        while self.network.flights() > 0 {
+            let flight = self.network.in_flight()[0].clone();
+            // RDMA reads have none; they are no packets.
+            if !flight.bytes.is_empty() {
+                if number == lost {
+                    (left, loser) = (times, Some(flight.from));
+                    bytes.clone_from(&flight.bytes);
+                }
+                number += 1;
+            }
+            // The same bytes again are the same packet.
+            if left > 0 && flight.bytes == bytes {
+                left -= 1;
+                self.network.fail(0, status);
+            } else {
+                self.network.deliver(0);
+            }
+            self.progress();
+        }
+        loser
+    }
+
+    /// The operation and its receive have ended, each once.
+    fn have_ended(&self, deed: Deed) -> [bool; 2] {
+        let ended = |end: usize, context| {
+            let mut all = self.done[end].iter();
+            all.any(|entry| context_of(entry) == context)
+        };
+        [ended(0, DEED), deed.receives == 0 || ended(1, RECEIVE)]
+    }
+}
+
+fn context_of(entry: &Result<CompletionEntry, ErrorEntry>) -> u64 {
+    match entry {
+        Ok(entry) => entry.context,
+        Err(entry) => entry.context,
+    }
+}
+
+const DC: OperationFlags = OperationFlags::DELIVERY_COMPLETE;
+
+const DEEDS: [Deed; 8] = [
+    Deed {
+        name: "eager with delivery complete",
+        start: |pair| pair.send(0, 10, DC, DEED),
+        receives: 1,
+    },
+    Deed {
+        name: "medium",
+        start: |pair| pair.send(0, 1900, OperationFlags::empty(), DEED),
+        receives: 1,
+    },
+    Deed {
+        name: "long",
+        start: |pair| pair.send(0, LENGTH, OperationFlags::empty(), DEED),
+        receives: 1,
+    },
+    Deed {
+        name: "long with delivery complete",
+        start: |pair| pair.send(0, LENGTH, DC, DEED),
+        receives: 1,
+    },
+    Deed {
+        name: "write",
+        start: |pair| pair.write(DC),
+        receives: 0,
+    },
+    Deed {
+        name: "short read",
+        start: |pair| pair.read(100),
+        receives: 0,
+    },
+    Deed {
+        name: "long read",
+        start: |pair| pair.read(LENGTH),
+        receives: 0,
+    },
+    Deed {
+        name: "fetching atomic",
+        start: |pair| pair.fetch(),
+        receives: 0,
+    },
+];
+
+/// Devices without RDMA, where everything goes in packets, and with RDMA read.
+const DEVICES: [DeviceCaps; 2] = [DeviceCaps::empty(), DeviceCaps::RDMA_READ];
+
+#[test]
+fn a_packet_that_a_device_refuses_for_a_while_costs_nothing() {
+    let mut losses = 0;
+    for device in DEVICES {
+        for (deed, status) in DEEDS.into_iter().flat_map(|deed| {
+            [Status::RemoteAbort, Status::RemoteBadAddress].map(|status| (deed, status))
+        }) {
+            for lost in 0.. {
+                let mut pair = Pair::new(device);
+                let loser = pair.go_through(deed, lost, status, 3);
+                let (name, told) = (deed.name, (&pair.done, &pair.events));
+                assert_eq!(pair.have_ended(deed), [true; 2], "{name}, {lost}: {told:?}");
+                let all_well = pair.done.iter().flatten().all(Result::is_ok);
+                let no_events = pair.events.iter().all(Vec::is_empty);
+                assert!(all_well && no_events, "{name}, {lost}: {told:?}");
+                if loser.is_none() {
+                    losses += lost;
+                    break;
+                }
+            }
+        }
+    }
+    assert!(losses > 100, "{losses}");
+}
+
+/// What was lost for good is told where it was sent. The other side may wait for it until it learns that
+/// its peer has gone, which nothing but a packet of its own tells it.
+#[test]
+fn a_packet_that_is_lost_for_good_ends_its_operation_on_both_sides() {
+    for device in DEVICES {
+        for (deed, status) in DEEDS.into_iter().flat_map(|deed| {
+            [
+                Status::RemoteAbort,
+                Status::RemoteBadLength,
+                Status::RemoteBadStatus,
+            ]
+            .map(|status| (deed, status))
+        }) {
+            for lost in 0.. {
+                let mut pair = Pair::new(device);
+                let Some(loser) = pair.go_through(deed, lost, status, usize::MAX) else {
+                    break;
+                };
+                let place = format!("{}, packet {lost}, {status:?}", deed.name);
+                let is_told = |end: usize| {
+                    pair.done[end].iter().any(Result::is_err) || !pair.events[end].is_empty()
+                };
+                assert!(is_told(loser), "{place}: {:?} {:?}", pair.done, pair.events);
+                // The program with the loss gives up; the other one has something to say.
+                let waits = 1 - loser;
+                let Pair {
+                    network,
+                    ends,
+                    peers,
+                    ..
+                } = &mut pair;
+                let [first, second] = ends;
+                let (gone, left) = match loser {
+                    0 => (first, second),
+                    _ => (second, first),
+                };
+                let replacement = network.open(3, 30, 3, Traits::default());
+                let replacement = Endpoint::new(replacement, config()).unwrap();
+                core::mem::replace(gone, replacement).close();
+                let _ = left.send(SendArgs {
+                    peer: peers[waits],
+                    data: &[memory(0, 8)],
+                    tag: None,
+                    cq_data: None,
+                    flags: OperationFlags::COMPLETION,
+                    context: LATER,
+                });
+                pair.settle();
+                let ended = pair.have_ended(deed)[waits];
+                let receives = usize::from(waits == 1 && deed.receives == 1);
+                let unmatched = receives == 1 && pair.ends[1].usage().inbound == 1 && !ended;
+                assert!(
+                    ended || unmatched,
+                    "{place}: {:?} {:?}",
+                    pair.done,
+                    pair.events
+                );
+            }
+        }
+    }
+}
