@@ -2,22 +2,15 @@
 
 use core::fmt;
 
-use super::fields::{self, Source};
 use super::packet_type::PacketType;
 use crate::address::RawAddress;
-
-/// The table of type ids.
-const TYPE_IDS: Source = Source::Spec {
-    section: "1.3",
-    table: Some("1.2"),
-};
 
 /// A packet that breaks the protocol's format: which field, where, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub struct ParseError {
     /// The packet's type, `None` if that is what is wrong.
     pub packet_type: Option<PacketType>,
-    /// The field in which parsing stopped, by its name in [`fields`].
+    /// The field in which parsing stopped, by its name in [`fields`](super::fields).
     pub field: &'static str,
     /// Where the field starts, in bytes from the start of the packet.
     pub offset: usize,
@@ -86,24 +79,9 @@ pub enum Reason {
     },
 }
 
-impl ParseError {
-    /// Where the field is defined; `None` if the packet is so short that it has no type.
-    pub fn defined_in(&self) -> Option<Source> {
-        if self.field == "type" {
-            return Some(TYPE_IDS);
-        }
-        fields::find(self.packet_type?, self.field).map(|descriptor| descriptor.source)
-    }
-}
-
-impl fmt::Display for ParseError {
+impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.packet_type {
-            Some(packet_type) => write!(f, "{packet_type}: ")?,
-            None => f.write_str("packet: ")?,
-        }
-        write!(f, "field {} at byte {}: ", self.field, self.offset)?;
-        match self.reason {
+        match *self {
             Reason::Truncated { needed, available } => write!(
                 f,
                 "needs {needed} byte{}, but {available} {} left",
@@ -144,10 +122,6 @@ impl fmt::Display for ParseError {
                 f,
                 "states {stated} bytes of data, but {present} follow the headers"
             ),
-        }?;
-        match self.defined_in() {
-            Some(source) => write!(f, " ({source})"),
-            None => Ok(()),
         }
     }
 }

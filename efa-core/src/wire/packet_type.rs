@@ -2,15 +2,7 @@
 
 use core::fmt;
 
-use super::codec::{Cursor, sealed};
-use super::declare::{Fields, Format};
-use super::error::{EmitError, ParseError, Reason};
-use super::fields::{Kind, Section};
 use super::flags::{ExtraFeatures, ReqFlags};
-use super::formats::*;
-use super::ids::Connid;
-use super::req::ReqOptions;
-use super::{Packet, Repr, codec};
 
 bitflags::bitflags! {
     /// What distinguishes the packet types of one format.
@@ -35,12 +27,187 @@ pub(super) trait OfTypes {
     fn type_with(traits: TypeTraits) -> PacketType;
 }
 
-/// Declares the packet types, grouped by their format: ids, names, and everything that is known of a
-/// type without looking at a packet. [`Header`] and all tables over types are generated from it.
+/// The packet types, grouped by their format: ids, names, and everything that is known of a type without
+/// looking at a packet. The rows are handed to the macro `$declare`: here it makes [`PacketType`] of them,
+/// in [`formats`](super::formats) the tables by type, in [`packet`](super::packet) the headers.
 ///
 /// Formats under `tables` have no struct, as no release of libfabric has sent such packets; the types
 /// under `none` have no format.
 macro_rules! packet_types {
+    ($declare:ident) => {
+        $declare! {
+            formats {
+                /// CTS.
+                Cts: Control, needs [] {
+                    /// Clear To Send: opens a window of a long-CTS transfer (spec table 3.6).
+                    Cts = 3, "CTS", [];
+                }
+                /// CTSDATA.
+                CtsData: Control, needs [] {
+                    /// A segment of a long-CTS transfer (spec table 3.7).
+                    CtsData = 4, "CTSDATA", [];
+                }
+                /// READRSP.
+                ReadRsp: Control, needs [] {
+                    /// Data of an emulated read (spec table 3.11).
+                    ReadRsp = 5, "READRSP", [];
+                }
+                /// EOR.
+                Eor: Control, needs [] {
+                    /// End Of Read: the peer has read everything by RDMA (spec table 4.2).
+                    Eor = 7, "EOR", [];
+                }
+                /// ATOMRSP.
+                AtomRsp: Control, needs [] {
+                    /// The result of a fetching atomic (spec table 3.15).
+                    AtomRsp = 8, "ATOMRSP", [];
+                }
+                /// HANDSHAKE.
+                Handshake: Control, needs [] {
+                    /// Capabilities of an endpoint (spec table 2.2).
+                    Handshake = 9, "HANDSHAKE", [];
+                }
+                /// RECEIPT.
+                Receipt: Control, needs [] {
+                    /// Delivery complete (spec section 4.2).
+                    Receipt = 10, "RECEIPT", [];
+                }
+                /// READ_NACK.
+                ReadNack: Control, needs [READ_NACK] {
+                    /// The peer cannot read by RDMA (spec section 4.7).
+                    ReadNack = 11, "READ_NACK", [];
+                }
+                /// PEER_ERROR.
+                PeerError: Control, needs [] {
+                    /// A peer abandons an operation. Only on the development branch after libfabric 2.6.0.
+                    PeerError = 12, "PEER_ERROR", [];
+                }
+                /// (DC_)EAGER_MSGRTM, (DC_)EAGER_TAGRTM.
+                EagerRtm: Rtm, needs [] {
+                    /// Eager untagged message (spec table 3.3).
+                    EagerMsgRtm = 64, "EAGER_MSGRTM", [], "Eager message";
+                    /// Eager tagged message (spec table 3.3).
+                    EagerTagRtm = 65, "EAGER_TAGRTM", [TAGGED], "Eager message";
+                    /// Eager untagged message with delivery complete.
+                    DcEagerMsgRtm = 133, "DC_EAGER_MSGRTM", [DELIVERY_COMPLETE], "DC Eager message";
+                    /// Eager tagged message with delivery complete.
+                    DcEagerTagRtm = 134, "DC_EAGER_TAGRTM", [TAGGED | DELIVERY_COMPLETE], "DC Eager message";
+                }
+                /// (DC_)MEDIUM_MSGRTM, (DC_)MEDIUM_TAGRTM.
+                MediumRtm: Rtm, needs [] {
+                    /// Segment of a medium untagged message (spec table 3.4).
+                    MediumMsgRtm = 66, "MEDIUM_MSGRTM", [], "Medium message";
+                    /// Segment of a medium tagged message (spec table 3.4).
+                    MediumTagRtm = 67, "MEDIUM_TAGRTM", [TAGGED], "Medium message";
+                    /// Segment of a medium untagged message with delivery complete.
+                    DcMediumMsgRtm = 135, "DC_MEDIUM_MSGRTM", [DELIVERY_COMPLETE], "DC Medium message";
+                    /// Segment of a medium tagged message with delivery complete.
+                    DcMediumTagRtm = 136, "DC_MEDIUM_TAGRTM", [TAGGED | DELIVERY_COMPLETE], "DC Medium message";
+                }
+                /// (DC_)LONGCTS_MSGRTM, (DC_)LONGCTS_TAGRTM.
+                LongctsRtm: Rtm, needs [] {
+                    /// Start of a long-CTS untagged message (spec table 3.5).
+                    LongctsMsgRtm = 68, "LONGCTS_MSGRTM", [], "Long-CTS message";
+                    /// Start of a long-CTS tagged message (spec table 3.5).
+                    LongctsTagRtm = 69, "LONGCTS_TAGRTM", [TAGGED], "Long-CTS message";
+                    /// Start of a long-CTS untagged message with delivery complete.
+                    DcLongctsMsgRtm = 137, "DC_LONGCTS_MSGRTM", [DELIVERY_COMPLETE], "DC Long-CTS message";
+                    /// Start of a long-CTS tagged message with delivery complete.
+                    DcLongctsTagRtm = 138, "DC_LONGCTS_TAGRTM", [TAGGED | DELIVERY_COMPLETE], "DC Long-CTS message";
+                }
+                /// LONGREAD_MSGRTM, LONGREAD_TAGRTM.
+                LongreadRtm: Rtm, needs [RDMA_READ] {
+                    /// Untagged message to be read by RDMA (spec table 4.1).
+                    LongreadMsgRtm = 128, "LONGREAD_MSGRTM", [], "Long READ message";
+                    /// Tagged message to be read by RDMA (spec table 4.1).
+                    LongreadTagRtm = 129, "LONGREAD_TAGRTM", [TAGGED], "Long READ message";
+                }
+                /// RUNTREAD_MSGRTM, RUNTREAD_TAGRTM.
+                // A peer that reads by RDMA gets runts as well from libfabric up to 2.5.
+                RuntreadRtm: Rtm, needs [RUNTING_READ | RDMA_READ] {
+                    /// Segment of an untagged message whose rest is read by RDMA (spec section 4.5).
+                    RuntreadMsgRtm = 145, "RUNTREAD_MSGRTM", [], "Runting read message";
+                    /// Segment of a tagged message whose rest is read by RDMA (spec section 4.5).
+                    RuntreadTagRtm = 146, "RUNTREAD_TAGRTM", [TAGGED], "Runting read message";
+                }
+                /// (DC_)EAGER_RTW.
+                EagerRtw: Rtw, needs [] {
+                    /// Emulated eager write (spec table 3.8).
+                    EagerRtw = 70, "EAGER_RTW", [], "Emulated eager write";
+                    /// Emulated eager write with delivery complete.
+                    DcEagerRtw = 139, "DC_EAGER_RTW", [DELIVERY_COMPLETE], "Emulated DC eager write";
+                }
+                /// (DC_)LONGCTS_RTW.
+                LongctsRtw: Rtw, needs [] {
+                    /// Start of an emulated long-CTS write (spec table 3.9).
+                    LongctsRtw = 71, "LONGCTS_RTW", [], "Emulated long-CTS write";
+                    /// Start of an emulated long-CTS write with delivery complete.
+                    DcLongctsRtw = 140, "DC_LONGCTS_RTW", [DELIVERY_COMPLETE], "Emulated DC long-CTS write";
+                }
+                /// LONGREAD_RTW.
+                LongreadRtw: Rtw, needs [RDMA_READ] {
+                    /// Emulated write by an RDMA read of the responder (spec table 4.3).
+                    LongreadRtw = 130, "LONGREAD_RTW", [], "Emulated long-read write";
+                }
+                /// SHORT_RTR, LONGCTS_RTR.
+                Rtr: Rtr, needs [] {
+                    /// Emulated short read (spec table 3.10).
+                    ShortRtr = 72, "SHORT_RTR", [], "Emulated short read";
+                    /// Start of an emulated long-CTS read (spec table 3.12).
+                    LongctsRtr = 73, "LONGCTS_RTR", [WINDOWED], "Emulated long-CTS read";
+                }
+                /// WRITE_RTA, FETCH_RTA, COMPARE_RTA, DC_WRITE_RTA.
+                Rta: Rta, needs [] {
+                    /// Atomic without a result (spec table 3.13).
+                    WriteRta = 74, "WRITE_RTA", [], "Emulated atomic";
+                    /// Atomic that returns the old value (spec table 3.14).
+                    FetchRta = 75, "FETCH_RTA", [FETCHING], "Emulated fetch atomic";
+                    /// Atomic with a comparand that returns the old value (spec table 3.14).
+                    CompareRta = 76, "COMPARE_RTA", [FETCHING | COMPARING], "Emulated compare atomic";
+                    /// Atomic without a result, with delivery complete.
+                    DcWriteRta = 141, "DC_WRITE_RTA", [DELIVERY_COMPLETE], "Emulated DC atomic";
+                }
+            }
+            tables {
+                RuntctsRtm: Rtm {
+                    /// Defined by stock libfabric since 1.16.0; nothing sends it.
+                    RuntctsMsgRtm = 142, "RUNTCTS_MSGRTM", [], "Runting CTS message";
+                    /// Defined by stock libfabric since 1.16.0; nothing sends it.
+                    RuntctsTagRtm = 143, "RUNTCTS_TAGRTM", [TAGGED], "Runting CTS message";
+                }
+                RuntctsRtw: Rtw {
+                    /// Defined by stock libfabric since 1.16.0; nothing sends it.
+                    RuntctsRtw = 144, "RUNTCTS_RTW", [], "Runting CTS write";
+                }
+                RuntreadRtw: Rtw {
+                    /// Defined by stock libfabric since 1.16.0; nothing sends it.
+                    RuntreadRtw = 147, "RUNTREAD_RTW", [], "Runting read write";
+                }
+                ReadRtr: Rtr {
+                    /// Defined by stock libfabric with a header of 4 bytes; nothing sends or receives it.
+                    ReadRtr = 131, "READ_RTR", [];
+                }
+            }
+            none {
+                Retired, RetiredType {
+                    /// Request To Send. Retired: a leftover of protocol v3.
+                    Rts = 1, "RTS";
+                    /// Connection acknowledgement. Retired: a leftover of protocol v3.
+                    Connack = 2, "CONNACK";
+                }
+                Local, LocalType {
+                    /// The local context of a device RDMA operation in stock libfabric; never on the wire.
+                    RmaContext = 6, "RMA_CONTEXT";
+                }
+            }
+        }
+    };
+}
+
+pub(super) use packet_types;
+
+/// Makes [`PacketType`] and what is known of a type from its row.
+macro_rules! declare_types {
     (
         formats {$(
             $(#[$format_doc:meta])*
@@ -138,283 +305,15 @@ macro_rules! packet_types {
                 }
             }
 
-            /// Whether [`Header`] has a variant for it. Parsing refuses packets of the other types.
+            /// Whether [`Header`](super::Header) has a variant for it. Parsing refuses packets of the other types.
             pub const fn has_header(self) -> bool {
                 matches!(self, $($(PacketType::$variant)|*)|*)
             }
-
-            /// The tables of the type's format.
-            pub(super) const fn sections(self) -> &'static [&'static Section] {
-                match self {
-                    $($(PacketType::$variant)|* => <$format as Format>::SECTIONS,)*
-                    $($(PacketType::$table_variant)|* => $table::SECTIONS,)*
-                    $($(PacketType::$none_variant)|* => &[&codec::BASE, &codec::TRAILING],)*
-                }
-            }
         }
-
-        /// The header of a packet, by format. Types that differ in their [`TypeTraits`] only share a
-        /// variant.
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub enum Header {
-            $($(#[$format_doc])* $format($format),)*
-        }
-
-        impl Header {
-            #[inline(always)]
-            pub(super) fn parse_packet(mut cursor: Cursor<'_>) -> Result<Packet, ParseError> {
-                match cursor.packet_type() {
-                    // An arm for each format, so that a header is written where it is to stay.
-                    $($(PacketType::$variant)|* => {
-                        let format = $format::parse_header(&mut cursor)?;
-                        Ok(cursor.packet_with(Header::$format(format)))
-                    })*
-                    $($(unsent @ PacketType::$table_variant)|* => {
-                        let reason = Reason::UnsentType { code: unsent.code() };
-                        Err(cursor.error("type", 0, reason))
-                    })*
-                    $($(unsent @ PacketType::$none_variant)|* => {
-                        let reason = Reason::$none_reason { code: unsent.code() };
-                        Err(cursor.error("type", 0, reason))
-                    })*
-                }
-            }
-
-            /// The optional headers, if it is a request.
-            #[inline(always)]
-            pub fn req_options(&self) -> Option<&ReqOptions> {
-                match self {
-                    $(Header::$format(format) => format.req_options(),)*
-                }
-            }
-
-            /// The sender's connection id, wherever this format has it
-            /// ([`ReqOptions::sender_connid`] in requests).
-            #[inline(always)]
-            pub fn connid(&self) -> Option<Connid> {
-                match self {
-                    $(Header::$format(format) => format.connid(),)*
-                }
-            }
-        }
-
-        $(
-            impl From<$format> for Header {
-                #[inline]
-                fn from(format: $format) -> Self {
-                    Header::$format(format)
-                }
-            }
-
-            impl OfTypes for $format {
-                #[inline(always)]
-                fn type_with(traits: TypeTraits) -> PacketType {
-                    let types = [$(PacketType::$variant),*];
-                    $(if traits == const { PacketType::$variant.traits() } {
-                        return PacketType::$variant;
-                    })*
-                    debug_assert!(false, "{traits:?} are not those of any of {types:?}");
-                    types[0]
-                }
-            }
-        )*
-
-        impl Repr for Header {
-            fn packet_type(&self) -> PacketType {
-                match self {
-                    $(Header::$format(format) => format.packet_type(),)*
-                }
-            }
-
-            fn wire_flags(&self) -> u16 {
-                match self {
-                    $(Header::$format(format) => format.wire_flags(),)*
-                }
-            }
-
-            fn header_len(&self) -> usize {
-                match self {
-                    $(Header::$format(format) => format.header_len(),)*
-                }
-            }
-
-            fn emit(&self, buffer: &mut [u8]) -> Result<usize, EmitError> {
-                match self {
-                    $(Header::$format(format) => format.emit(buffer),)*
-                }
-            }
-        }
-
-        impl sealed::Sealed for Header {}
     };
 }
 
-packet_types! {
-    formats {
-        /// CTS.
-        Cts: Control, needs [] {
-            /// Clear To Send: opens a window of a long-CTS transfer (spec table 3.6).
-            Cts = 3, "CTS", [];
-        }
-        /// CTSDATA.
-        CtsData: Control, needs [] {
-            /// A segment of a long-CTS transfer (spec table 3.7).
-            CtsData = 4, "CTSDATA", [];
-        }
-        /// READRSP.
-        ReadRsp: Control, needs [] {
-            /// Data of an emulated read (spec table 3.11).
-            ReadRsp = 5, "READRSP", [];
-        }
-        /// EOR.
-        Eor: Control, needs [] {
-            /// End Of Read: the peer has read everything by RDMA (spec table 4.2).
-            Eor = 7, "EOR", [];
-        }
-        /// ATOMRSP.
-        AtomRsp: Control, needs [] {
-            /// The result of a fetching atomic (spec table 3.15).
-            AtomRsp = 8, "ATOMRSP", [];
-        }
-        /// HANDSHAKE.
-        Handshake: Control, needs [] {
-            /// Capabilities of an endpoint (spec table 2.2).
-            Handshake = 9, "HANDSHAKE", [];
-        }
-        /// RECEIPT.
-        Receipt: Control, needs [] {
-            /// Delivery complete (spec section 4.2).
-            Receipt = 10, "RECEIPT", [];
-        }
-        /// READ_NACK.
-        ReadNack: Control, needs [READ_NACK] {
-            /// The peer cannot read by RDMA (spec section 4.7).
-            ReadNack = 11, "READ_NACK", [];
-        }
-        /// PEER_ERROR.
-        PeerError: Control, needs [] {
-            /// A peer abandons an operation. Only on the development branch after libfabric 2.6.0.
-            PeerError = 12, "PEER_ERROR", [];
-        }
-        /// (DC_)EAGER_MSGRTM, (DC_)EAGER_TAGRTM.
-        EagerRtm: Rtm, needs [] {
-            /// Eager untagged message (spec table 3.3).
-            EagerMsgRtm = 64, "EAGER_MSGRTM", [], "Eager message";
-            /// Eager tagged message (spec table 3.3).
-            EagerTagRtm = 65, "EAGER_TAGRTM", [TAGGED], "Eager message";
-            /// Eager untagged message with delivery complete.
-            DcEagerMsgRtm = 133, "DC_EAGER_MSGRTM", [DELIVERY_COMPLETE], "DC Eager message";
-            /// Eager tagged message with delivery complete.
-            DcEagerTagRtm = 134, "DC_EAGER_TAGRTM", [TAGGED | DELIVERY_COMPLETE], "DC Eager message";
-        }
-        /// (DC_)MEDIUM_MSGRTM, (DC_)MEDIUM_TAGRTM.
-        MediumRtm: Rtm, needs [] {
-            /// Segment of a medium untagged message (spec table 3.4).
-            MediumMsgRtm = 66, "MEDIUM_MSGRTM", [], "Medium message";
-            /// Segment of a medium tagged message (spec table 3.4).
-            MediumTagRtm = 67, "MEDIUM_TAGRTM", [TAGGED], "Medium message";
-            /// Segment of a medium untagged message with delivery complete.
-            DcMediumMsgRtm = 135, "DC_MEDIUM_MSGRTM", [DELIVERY_COMPLETE], "DC Medium message";
-            /// Segment of a medium tagged message with delivery complete.
-            DcMediumTagRtm = 136, "DC_MEDIUM_TAGRTM", [TAGGED | DELIVERY_COMPLETE], "DC Medium message";
-        }
-        /// (DC_)LONGCTS_MSGRTM, (DC_)LONGCTS_TAGRTM.
-        LongctsRtm: Rtm, needs [] {
-            /// Start of a long-CTS untagged message (spec table 3.5).
-            LongctsMsgRtm = 68, "LONGCTS_MSGRTM", [], "Long-CTS message";
-            /// Start of a long-CTS tagged message (spec table 3.5).
-            LongctsTagRtm = 69, "LONGCTS_TAGRTM", [TAGGED], "Long-CTS message";
-            /// Start of a long-CTS untagged message with delivery complete.
-            DcLongctsMsgRtm = 137, "DC_LONGCTS_MSGRTM", [DELIVERY_COMPLETE], "DC Long-CTS message";
-            /// Start of a long-CTS tagged message with delivery complete.
-            DcLongctsTagRtm = 138, "DC_LONGCTS_TAGRTM", [TAGGED | DELIVERY_COMPLETE], "DC Long-CTS message";
-        }
-        /// LONGREAD_MSGRTM, LONGREAD_TAGRTM.
-        LongreadRtm: Rtm, needs [RDMA_READ] {
-            /// Untagged message to be read by RDMA (spec table 4.1).
-            LongreadMsgRtm = 128, "LONGREAD_MSGRTM", [], "Long READ message";
-            /// Tagged message to be read by RDMA (spec table 4.1).
-            LongreadTagRtm = 129, "LONGREAD_TAGRTM", [TAGGED], "Long READ message";
-        }
-        /// RUNTREAD_MSGRTM, RUNTREAD_TAGRTM.
-        // A peer that reads by RDMA gets runts as well from libfabric up to 2.5.
-        RuntreadRtm: Rtm, needs [RUNTING_READ | RDMA_READ] {
-            /// Segment of an untagged message whose rest is read by RDMA (spec section 4.5).
-            RuntreadMsgRtm = 145, "RUNTREAD_MSGRTM", [], "Runting read message";
-            /// Segment of a tagged message whose rest is read by RDMA (spec section 4.5).
-            RuntreadTagRtm = 146, "RUNTREAD_TAGRTM", [TAGGED], "Runting read message";
-        }
-        /// (DC_)EAGER_RTW.
-        EagerRtw: Rtw, needs [] {
-            /// Emulated eager write (spec table 3.8).
-            EagerRtw = 70, "EAGER_RTW", [], "Emulated eager write";
-            /// Emulated eager write with delivery complete.
-            DcEagerRtw = 139, "DC_EAGER_RTW", [DELIVERY_COMPLETE], "Emulated DC eager write";
-        }
-        /// (DC_)LONGCTS_RTW.
-        LongctsRtw: Rtw, needs [] {
-            /// Start of an emulated long-CTS write (spec table 3.9).
-            LongctsRtw = 71, "LONGCTS_RTW", [], "Emulated long-CTS write";
-            /// Start of an emulated long-CTS write with delivery complete.
-            DcLongctsRtw = 140, "DC_LONGCTS_RTW", [DELIVERY_COMPLETE], "Emulated DC long-CTS write";
-        }
-        /// LONGREAD_RTW.
-        LongreadRtw: Rtw, needs [RDMA_READ] {
-            /// Emulated write by an RDMA read of the responder (spec table 4.3).
-            LongreadRtw = 130, "LONGREAD_RTW", [], "Emulated long-read write";
-        }
-        /// SHORT_RTR, LONGCTS_RTR.
-        Rtr: Rtr, needs [] {
-            /// Emulated short read (spec table 3.10).
-            ShortRtr = 72, "SHORT_RTR", [], "Emulated short read";
-            /// Start of an emulated long-CTS read (spec table 3.12).
-            LongctsRtr = 73, "LONGCTS_RTR", [WINDOWED], "Emulated long-CTS read";
-        }
-        /// WRITE_RTA, FETCH_RTA, COMPARE_RTA, DC_WRITE_RTA.
-        Rta: Rta, needs [] {
-            /// Atomic without a result (spec table 3.13).
-            WriteRta = 74, "WRITE_RTA", [], "Emulated atomic";
-            /// Atomic that returns the old value (spec table 3.14).
-            FetchRta = 75, "FETCH_RTA", [FETCHING], "Emulated fetch atomic";
-            /// Atomic with a comparand that returns the old value (spec table 3.14).
-            CompareRta = 76, "COMPARE_RTA", [FETCHING | COMPARING], "Emulated compare atomic";
-            /// Atomic without a result, with delivery complete.
-            DcWriteRta = 141, "DC_WRITE_RTA", [DELIVERY_COMPLETE], "Emulated DC atomic";
-        }
-    }
-    tables {
-        RuntctsRtm: Rtm {
-            /// Defined by stock libfabric since 1.16.0; nothing sends it.
-            RuntctsMsgRtm = 142, "RUNTCTS_MSGRTM", [], "Runting CTS message";
-            /// Defined by stock libfabric since 1.16.0; nothing sends it.
-            RuntctsTagRtm = 143, "RUNTCTS_TAGRTM", [TAGGED], "Runting CTS message";
-        }
-        RuntctsRtw: Rtw {
-            /// Defined by stock libfabric since 1.16.0; nothing sends it.
-            RuntctsRtw = 144, "RUNTCTS_RTW", [], "Runting CTS write";
-        }
-        RuntreadRtw: Rtw {
-            /// Defined by stock libfabric since 1.16.0; nothing sends it.
-            RuntreadRtw = 147, "RUNTREAD_RTW", [], "Runting read write";
-        }
-        ReadRtr: Rtr {
-            /// Defined by stock libfabric with a header of 4 bytes; nothing sends or receives it.
-            ReadRtr = 131, "READ_RTR", [];
-        }
-    }
-    none {
-        Retired, RetiredType {
-            /// Request To Send. Retired: a leftover of protocol v3.
-            Rts = 1, "RTS";
-            /// Connection acknowledgement. Retired: a leftover of protocol v3.
-            Connack = 2, "CONNACK";
-        }
-        Local, LocalType {
-            /// The local context of a device RDMA operation in stock libfabric; never on the wire.
-            RmaContext = 6, "RMA_CONTEXT";
-        }
-    }
-}
+packet_types!(declare_types);
 
 /// The groups of spec section 3.1, the packets that are no requests, and the codes that must not
 /// appear on the wire.
@@ -582,83 +481,6 @@ impl PacketType {
     pub const fn is_delivery_complete(self) -> bool {
         self.traits().contains(TypeTraits::DELIVERY_COMPLETE)
     }
-
-    /// Whether several packets of this type make up one message: each says where its data belongs.
-    pub const fn is_segment_of_message(self) -> bool {
-        matches!(self.family(), Family::Rtm) && self.has_field("seg_offset")
-    }
-
-    /// Whether the receiver of the request reads data of the sender by RDMA.
-    pub const fn is_read_by_receiver(self) -> bool {
-        self.is_req() && self.has_field("read_iov_count")
-    }
-
-    /// Whether the request starts a transfer that goes on in windows that its receiver grants with CTS.
-    pub const fn is_windowed_by_receiver(self) -> bool {
-        self.is_req() && self.has_field("credit_request")
-    }
-
-    /// Bytes of the header of a packet of this type with these flags of the base header and with
-    /// `entries` entries in each array. A raw address has the size that stock libfabric gives it.
-    pub const fn header_len(self, flags: u16, entries: usize) -> usize {
-        let sections = self.sections();
-        let (mut bytes, mut section) = (0, 0);
-        while section < sections.len() {
-            let Section { array, fields } = *sections[section];
-            let times = if array.is_some() { entries } else { 1 };
-            let mut field = 0;
-            while field < fields.len() {
-                if fields[field].presence.holds(self, flags) {
-                    bytes += times * fields[field].width.of_headers();
-                }
-                field += 1;
-            }
-            section += 1;
-        }
-        bytes
-    }
-
-    /// Whether packets of this type may have the field of this name.
-    const fn has_field(self, name: &str) -> bool {
-        let sections = self.sections();
-        let mut section = 0;
-        while section < sections.len() {
-            let fields = sections[section].fields;
-            let mut field = 0;
-            while field < fields.len() {
-                if fields[field].presence.is_of(self) && is_same(fields[field].name, name) {
-                    return true;
-                }
-                field += 1;
-            }
-            section += 1;
-        }
-        false
-    }
-
-    /// Whether application data may follow the headers.
-    ///
-    /// Packets of the other types end with their headers. Stock receivers do not check that, and
-    /// neither does [`Packet::parse`](super::Packet::parse): what follows is kept as the payload.
-    pub const fn carries_data(self) -> bool {
-        let sections = self.sections();
-        match sections[sections.len() - 1].fields {
-            [last, ..] => matches!(last.kind, Kind::Data),
-            [] => false,
-        }
-    }
-}
-
-/// `==` for constants.
-const fn is_same(a: &str, b: &str) -> bool {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
-    let mut same = a.len() == b.len();
-    let mut at = 0;
-    while same && at < a.len() {
-        same = a[at] == b[at];
-        at += 1;
-    }
-    same
 }
 
 impl fmt::Display for PacketType {
@@ -670,43 +492,6 @@ impl fmt::Display for PacketType {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address::{Gid, Qkey, Qpn, RawAddress};
-    use crate::wire::{RawAddressHeader, RmaIov, RmaIovs, UniversalFlags};
-
-    #[test]
-    fn header_lengths_are_those_of_headers() {
-        let connid = Some(Connid(1));
-        let data = CtsData {
-            connid,
-            ..CtsData::default()
-        };
-        let flags = UniversalFlags::CONNID_HDR.bits();
-        assert_eq!(PacketType::CtsData.header_len(flags, 0), data.header_len());
-        let response = AtomRsp {
-            connid,
-            ..AtomRsp::default()
-        };
-        // The connection id takes the place of padding.
-        for flags in [0, flags] {
-            let length = PacketType::AtomRsp.header_len(flags, 0);
-            assert_eq!(length, response.header_len());
-        }
-        let (gid, qpn, qkey) = (Gid([1; 16]), Qpn(2), Qkey(3));
-        let address = RawAddress { gid, qpn, qkey };
-        let write = LongctsRtw {
-            rma_iov: RmaIovs::new(&[RmaIov::NONE; RmaIovs::MAX]).unwrap(),
-            options: ReqOptions {
-                raw_address: Some(RawAddressHeader::new(address)),
-                cq_data: Some(4),
-                ..ReqOptions::default()
-            },
-            ..LongctsRtw::default()
-        };
-        let flags = (ReqFlags::RAW_ADDR_HDR | ReqFlags::CQ_DATA_HDR).bits();
-        let length = PacketType::LongctsRtw.header_len(flags, RmaIovs::MAX);
-        assert_eq!(length, write.header_len());
-        assert_eq!(length, 24 + 4 * 24 + 40 + 8);
-    }
 
     #[test]
     fn codes_round_trip_and_the_gaps_are_unassigned() {

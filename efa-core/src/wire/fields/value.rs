@@ -2,12 +2,12 @@
 
 use core::fmt;
 
-use super::Kind;
 use crate::address::Gid;
 use crate::wire::atomic::{AtomicDatatype, AtomicOp};
+use crate::wire::descriptor::{FieldDescriptor, Kind};
 use crate::wire::flags::{CtsFlags, HandshakeFlags, ReqFlags, UniversalFlags};
-use crate::wire::formats::PeerErrorRefKind;
 use crate::wire::packet_type::{FlagSet, PacketType};
+use crate::wire::ref_kind::PeerErrorRefKind;
 
 /// The value of a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +50,17 @@ impl<'a> Value<'a> {
     /// A count or a size as it bounds a walk: at most what memory can hold.
     pub(super) fn as_usize(self) -> usize {
         usize::try_from(self.as_u64().unwrap_or(0)).unwrap_or(usize::MAX)
+    }
+}
+
+impl FieldDescriptor {
+    /// Displays a value of this field. The value need not come from a packet.
+    pub const fn display(self, packet_type: PacketType, value: Value<'_>) -> DisplayValue<'_> {
+        DisplayValue {
+            packet_type,
+            kind: self.kind,
+            value,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The long-CTS transfer: CTS and CTSDATA (spec section 3.2).
 
-use crate::wire::declare::prelude::*;
+use crate::wire::codec::prelude::*;
 
 packet_format! {
     /// CTS: the receiver opens a window of a long-CTS transfer.

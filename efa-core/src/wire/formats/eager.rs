@@ -1,6 +1,6 @@
 //! Eager messages (spec section 3.2).
 
-use crate::wire::declare::prelude::*;
+use crate::wire::codec::prelude::*;
 
 packet_format! {
     /// EAGER_MSGRTM, EAGER_TAGRTM, DC_EAGER_MSGRTM and DC_EAGER_TAGRTM: a whole message in one packet.

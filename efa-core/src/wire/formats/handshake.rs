@@ -1,7 +1,7 @@
 //! HANDSHAKE: an endpoint's capabilities (spec section 2.1).
 
 use crate::address::Qkey;
-use crate::wire::declare::prelude::*;
+use crate::wire::codec::prelude::*;
 
 const HOST_ID: u16 = HandshakeFlags::HOST_ID_HDR.bits();
 const DEVICE_VERSION: u16 = HandshakeFlags::DEVICE_VERSION_HDR.bits();

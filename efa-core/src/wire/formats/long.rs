@@ -1,6 +1,6 @@
 //! Messages that are announced: long-CTS (spec section 3.2) and long-read (spec section 4.1).
 
-use crate::wire::declare::prelude::*;
+use crate::wire::codec::prelude::*;
 
 packet_format! {
     /// LONGCTS_MSGRTM, LONGCTS_TAGRTM, DC_LONGCTS_MSGRTM and DC_LONGCTS_TAGRTM: the start of a message

@@ -1,6 +1,6 @@
 //! Medium messages (spec section 3.2).
 
-use crate::wire::declare::prelude::*;
+use crate::wire::codec::prelude::*;
 
 packet_format! {
     /// MEDIUM_MSGRTM, MEDIUM_TAGRTM, DC_MEDIUM_MSGRTM and DC_MEDIUM_TAGRTM: a segment of a message that

@@ -1,6 +1,6 @@
 //! Data that answers a request: READRSP and ATOMRSP (spec section 3.3).
 
-use crate::wire::declare::prelude::*;
+use crate::wire::codec::prelude::*;
 
 packet_format! {
     /// READRSP: the data, or the first data, of an emulated read.

@@ -1,6 +1,6 @@
 //! Requests To Atomic (spec sections 3.3 and 4.2).
 
-use crate::wire::declare::prelude::*;
+use crate::wire::codec::prelude::*;
 
 packet_format! {
     /// WRITE_RTA, FETCH_RTA, COMPARE_RTA and DC_WRITE_RTA: an atomic operation in one packet.

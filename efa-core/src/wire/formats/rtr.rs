@@ -1,6 +1,6 @@
 //! Requests To Read: emulated reads (spec section 3.3).
 
-use crate::wire::declare::prelude::*;
+use crate::wire::codec::prelude::*;
 
 /// How the responder sends the data of an emulated read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

@@ -1,6 +1,6 @@
 //! Requests To Write: emulated writes (spec sections 3.3, 4.1 and 4.2).
 
-use crate::wire::declare::prelude::*;
+use crate::wire::codec::prelude::*;
 
 packet_format! {
     /// EAGER_RTW and DC_EAGER_RTW: a whole write in one packet.

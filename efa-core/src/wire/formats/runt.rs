@@ -1,6 +1,6 @@
 //! Runting messages: a first part in packets, the rest announced (spec section 4.5).
 
-use crate::wire::declare::prelude::*;
+use crate::wire::codec::prelude::*;
 
 packet_format! {
     /// RUNTREAD_MSGRTM and RUNTREAD_TAGRTM: a segment of the first part of a message whose rest the

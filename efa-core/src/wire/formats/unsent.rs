@@ -1,7 +1,7 @@
 //! Formats that stock libfabric defines and no release has ever sent: tables only. Its receivers refuse
 //! them, and so does [`Packet::parse`](crate::wire::Packet::parse).
 
-use crate::wire::declare::prelude::*;
+use crate::wire::codec::prelude::*;
 
 // The spec does not describe it.
 packet_format! {

@@ -26,24 +26,20 @@
 //! [`Format::SECTIONS`]: the tables behind the dissector, `show` and the documentation.
 //! [`record!`] declares structures that always have the same fields, such as the base header.
 
-mod record;
-mod sections;
-
 use core::marker::PhantomData;
 
-use super::BaseHeader;
-use super::codec::Cursor;
-use super::error::ParseError;
-use super::fields::{Array, Kind, Section, Source};
-use super::flags::UniversalFlags;
-use super::ids::Connid;
-use super::packet_type::{OfTypes, TypeTraits};
+use super::base::BaseHeader;
+use super::cursor::Cursor;
 use super::req::ReqOptions;
-pub(super) use record::record;
-pub(super) use sections::{concat, count, min_len, section_of};
+use super::sections::min_len;
+use crate::wire::descriptor::{Array, Kind, Section, Source};
+use crate::wire::error::ParseError;
+use crate::wire::flags::UniversalFlags;
+use crate::wire::ids::Connid;
+use crate::wire::packet_type::{OfTypes, TypeTraits};
 
 /// A value that formats consist of.
-pub(super) trait Part: Copy {
+pub(in crate::wire) trait Part: Copy {
     const SHAPE: Shape;
 
     fn parse(line: &Line, cursor: &mut Cursor<'_>) -> Result<Self, ParseError>;
@@ -65,7 +61,7 @@ pub(super) trait Part: Copy {
 }
 
 /// What a part looks like in the tables.
-pub(super) enum Shape {
+pub(in crate::wire) enum Shape {
     /// One field of this many bytes.
     Word(usize, Kind),
     /// The number of entries of the line's array.
@@ -78,7 +74,7 @@ pub(super) enum Shape {
 
 /// Receives a header that is written. Each implementation keeps what it is for: the bytes, their
 /// number, the flags, or the packet type.
-pub(super) trait Output {
+pub(in crate::wire) trait Output {
     fn bytes(&mut self, _bytes: &[u8]) {}
     fn zeroes(&mut self, _count: usize) {}
     /// Flags of the base header.
@@ -88,7 +84,7 @@ pub(super) trait Output {
 }
 
 /// A struct that is declared: its parts in the order of the packet.
-pub(super) trait Fields: Copy {
+pub(in crate::wire) trait Fields: Copy {
     fn parse(cursor: &mut Cursor<'_>) -> Result<Self, ParseError>;
 
     fn write(&self, output: &mut impl Output);
@@ -99,7 +95,7 @@ pub(super) trait Fields: Copy {
 }
 
 /// The format of a packet that has a struct.
-pub(super) trait Format: Fields + OfTypes {
+pub(in crate::wire) trait Format: Fields + OfTypes {
     /// What the packet may consist of, from the base header on.
     const SECTIONS: &'static [&'static Section];
 
@@ -121,26 +117,26 @@ pub(super) trait Format: Fields + OfTypes {
 
 /// What a line says besides its type.
 #[derive(Clone, Copy)]
-pub(super) struct Line {
+pub(in crate::wire) struct Line {
     /// The field's name in the spec, if it is not that of the struct's field.
-    pub(super) name: &'static str,
+    pub(in crate::wire) name: &'static str,
     /// Which packets have it.
-    pub(super) when: When,
+    pub(in crate::wire) when: When,
     /// What the bytes mean, if it is not what the type says.
-    pub(super) kind: Option<Kind>,
+    pub(in crate::wire) kind: Option<Kind>,
     /// Name and bytes of the padding behind it.
-    pub(super) pad: (&'static str, usize),
+    pub(in crate::wire) pad: (&'static str, usize),
     /// The array that it counts or whose entries it has.
-    pub(super) array: Option<Array>,
+    pub(in crate::wire) array: Option<Array>,
     /// Where it is defined, if not where the whole format is.
-    pub(super) source: Source,
+    pub(in crate::wire) source: Source,
     /// What it says.
-    pub(super) meaning: &'static str,
+    pub(in crate::wire) meaning: &'static str,
 }
 
 /// Which packets of a format have a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum When {
+pub(in crate::wire) enum When {
     Always,
     /// Those of the types with this trait.
     Type(TypeTraits),
@@ -153,38 +149,42 @@ pub(super) enum When {
 }
 
 /// Which types have a tag.
-pub(super) const TAGGED: When = When::Type(TypeTraits::TAGGED);
+pub(in crate::wire) const TAGGED: When = When::Type(TypeTraits::TAGGED);
 /// Which types ask for RECEIPT.
-pub(super) const DELIVERY_COMPLETE: When = When::Type(TypeTraits::DELIVERY_COMPLETE);
+pub(in crate::wire) const DELIVERY_COMPLETE: When = When::Type(TypeTraits::DELIVERY_COMPLETE);
 /// The flag that the sender's connection id is there.
-pub(super) const CONNID_HDR: u16 = UniversalFlags::CONNID_HDR.bits();
+pub(in crate::wire) const CONNID_HDR: u16 = UniversalFlags::CONNID_HDR.bits();
 /// For numbers that are shown in hexadecimal.
-pub(super) const HEX: Option<Kind> = Some(Kind::Bits);
+pub(in crate::wire) const HEX: Option<Kind> = Some(Kind::Bits);
 
-pub(super) const PADDING: &str = "without meaning; senders may leave anything in it";
+pub(in crate::wire) const PADDING: &str = "without meaning; senders may leave anything in it";
 
 /// A table of the spec.
-pub(super) const fn table(section: &'static str, table: &'static str) -> Source {
+pub(in crate::wire) const fn table(section: &'static str, table: &'static str) -> Source {
     let table = Some(table);
     Source::Spec { section, table }
 }
 
 /// A section of the spec.
-pub(super) const fn section(section: &'static str) -> Source {
+pub(in crate::wire) const fn section(section: &'static str) -> Source {
     let table = None;
     Source::Spec { section, table }
 }
 
 /// Not in the spec.
-pub(super) const fn stock(since: &'static str) -> Source {
+pub(in crate::wire) const fn stock(since: &'static str) -> Source {
     Source::Stock { since }
 }
 
 /// Has a constant [`Line`] for each line of the declaration of `T`.
-pub(super) struct Lines<T>(PhantomData<T>);
+pub(in crate::wire) struct Lines<T>(PhantomData<T>);
 
 impl Line {
-    pub(super) const fn new(name: &'static str, source: Source, meaning: &'static str) -> Line {
+    pub(in crate::wire) const fn new(
+        name: &'static str,
+        source: Source,
+        meaning: &'static str,
+    ) -> Line {
         Line {
             name,
             when: When::Always,
@@ -198,7 +198,7 @@ impl Line {
 
     /// The array, which lines about one have to name.
     #[inline(always)]
-    pub(super) const fn array(&self) -> Array {
+    pub(in crate::wire) const fn array(&self) -> Array {
         self.array.expect("counts and entries name their array")
     }
 }
@@ -341,27 +341,28 @@ macro_rules! lines {
     };
 }
 
-pub(super) use {all_sections, fields, lines, packet_format};
+pub(in crate::wire) use {all_sections, fields, lines, packet_format};
 
 /// What declarations are written with.
-pub(super) mod prelude {
-    pub(in crate::wire) use super::super::codec::Cursor;
-    pub(in crate::wire) use super::super::error::ParseError;
-    pub(in crate::wire) use super::super::fields::{
-        Array, FieldDescriptor, Kind, Presence, Section, Source, Width,
-    };
-    pub(in crate::wire) use super::super::flags::{
-        CtsFlags, HandshakeFlags, ReqFlags, UniversalFlags,
-    };
-    pub(in crate::wire) use super::super::ids::{Connid, MsgId, RecvId, SendId};
+pub(in crate::wire) mod prelude {
+    pub(in crate::wire) use super::super::cursor::Cursor;
     pub(in crate::wire) use super::super::iov::{Count, ExtraInfo, RmaIovs};
-    pub(in crate::wire) use super::super::packet_type::TypeTraits;
     pub(in crate::wire) use super::super::parts::{NOTHING, Reserved};
     pub(in crate::wire) use super::super::req::ReqOptions;
-    pub(in crate::wire) use super::super::{AtomicDatatype, AtomicOp};
+    pub(in crate::wire) use super::super::sections::{concat, count, section_of};
     pub(in crate::wire) use super::{
         CONNID_HDR, DELIVERY_COMPLETE, Fields, Format, HEX, Line, Lines, Output, PADDING, Part,
-        Shape, TAGGED, When, all_sections, concat, count, fields, lines, packet_format, section,
-        section_of, stock, table,
+        Shape, TAGGED, When, all_sections, fields, lines, packet_format, section, stock, table,
     };
+    pub(in crate::wire) use crate::wire::atomic::{AtomicDatatype, AtomicOp};
+    pub(in crate::wire) use crate::wire::descriptor::{
+        Array, FieldDescriptor, Kind, Presence, Section, Source, Width,
+    };
+    pub(in crate::wire) use crate::wire::error::ParseError;
+    pub(in crate::wire) use crate::wire::flags::{
+        CtsFlags, HandshakeFlags, ReqFlags, UniversalFlags,
+    };
+    pub(in crate::wire) use crate::wire::ids::{Connid, MsgId, RecvId, SendId};
+    pub(in crate::wire) use crate::wire::packet_type::TypeTraits;
+    pub(in crate::wire) use crate::wire::ref_kind::PeerErrorRefKind;
 }

@@ -6,11 +6,12 @@ use core::ops::Deref;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::codec::Cursor;
-use super::declare::{Line, Output, Part, Shape, record, section, table};
-use super::error::{ParseError, Reason};
-use super::fields::{Array, FieldDescriptor, Kind, Presence, Section, Source, Width};
-use super::flags::ExtraFeatures;
+use super::cursor::Cursor;
+use super::declare::{Line, Output, Part, Shape, section, table};
+use super::record::record;
+use crate::wire::descriptor::{Array, FieldDescriptor, Kind, Presence, Section, Source, Width};
+use crate::wire::error::{ParseError, Reason};
+use crate::wire::flags::ExtraFeatures;
 
 record! {
     /// A piece of registered memory of a peer: `efa_rma_iov` of spec section 3.3.
@@ -24,19 +25,19 @@ record! {
 }
 
 /// `rma_iov` in the tables.
-pub(super) const RMA_IOV: Section = Section {
+pub(in crate::wire) const RMA_IOV: Section = Section {
     array: Some(Array::RmaIov),
     fields: &RmaIov::fields(0, Presence::Always, section("3.3")),
 };
 
 /// `read_iov` in the tables.
-pub(super) const READ_IOV: Section = Section {
+pub(in crate::wire) const READ_IOV: Section = Section {
     array: Some(Array::ReadIov),
     fields: &RmaIov::fields(1, Presence::Always, section("4.1")),
 };
 
 /// `extra_info` in the tables.
-pub(super) const EXTRA_INFO: Section = Section {
+pub(in crate::wire) const EXTRA_INFO: Section = Section {
     array: Some(Array::ExtraInfo),
     fields: &[FieldDescriptor {
         name: "extra_info",
@@ -210,7 +211,7 @@ impl ExtraInfo {
     pub const MAX: usize = 0xFFFF;
 
     /// What `nextra_p3` has beyond the number of words.
-    pub(super) const COUNT_BIAS: u32 = 3;
+    pub(in crate::wire) const COUNT_BIAS: u32 = 3;
 
     /// Words that are kept.
     pub const KEPT: usize = 4;
@@ -221,7 +222,7 @@ impl ExtraInfo {
     }
 
     /// The words of a packet.
-    pub(super) fn from_wire(words: &[U64]) -> Option<ExtraInfo> {
+    pub(in crate::wire) fn from_wire(words: &[U64]) -> Option<ExtraInfo> {
         ExtraInfo::from_iter(words.len(), words.iter().copied())
     }
 
@@ -239,7 +240,7 @@ impl ExtraInfo {
     }
 
     /// The words that are kept, in the form in which they are on the wire.
-    pub(super) fn kept(&self) -> &[U64] {
+    pub(in crate::wire) fn kept(&self) -> &[U64] {
         &self.words[..Self::KEPT.min(self.count as usize)]
     }
 
@@ -298,7 +299,7 @@ impl fmt::Debug for ExtraInfo {
 
 /// The field that counts the entries of an array.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Count(u32);
+pub(in crate::wire) struct Count(u32);
 
 impl From<&RmaIovs> for Count {
     #[inline(always)]

@@ -4,9 +4,9 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::declare::prelude::*;
-use super::declare::record;
-use super::error::Reason;
+use super::record::record;
 use crate::address::{Gid, Qkey, Qpn, RawAddress};
+use crate::wire::error::Reason;
 
 record! {
     /// A raw address on the wire.

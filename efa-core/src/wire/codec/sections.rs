@@ -1,9 +1,9 @@
 //! Makes the tables from the declarations. All of this runs at compile time.
 
-use super::{Line, PADDING, Shape, When};
-use crate::wire::codec::BASE;
-use crate::wire::fields::{Array, FieldDescriptor, Kind, Presence, Section, Width};
-use crate::wire::iov::{EXTRA_INFO, READ_IOV, RMA_IOV};
+use super::base::BASE;
+use super::declare::{Line, PADDING, Shape, When};
+use super::iov::{EXTRA_INFO, READ_IOV, RMA_IOV};
+use crate::wire::descriptor::{Array, FieldDescriptor, Kind, Presence, Section, Width};
 
 impl Line {
     /// The field, and the padding that belongs to it.

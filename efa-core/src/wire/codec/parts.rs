@@ -3,18 +3,19 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::codec::Cursor;
+use super::cursor::Cursor;
 use super::declare::{Line, Output, Part, Shape, When};
-use super::error::ParseError;
-use super::fields::Kind;
-use super::flags::{CtsFlags, HandshakeFlags, ReqFlags, UniversalFlags};
-use super::ids::{Connid, MsgId, RecvId, SendId};
-use super::packet_type::TypeTraits;
-use super::{AtomicDatatype, AtomicOp, PeerErrorRefKind};
 use crate::address::Qkey;
+use crate::wire::atomic::{AtomicDatatype, AtomicOp};
+use crate::wire::descriptor::Kind;
+use crate::wire::error::ParseError;
+use crate::wire::flags::{CtsFlags, HandshakeFlags, ReqFlags, UniversalFlags};
+use crate::wire::ids::{Connid, MsgId, RecvId, SendId};
+use crate::wire::packet_type::TypeTraits;
+use crate::wire::ref_kind::PeerErrorRefKind;
 
 /// A type with one width and one meaning.
-pub(super) trait Word: Copy {
+pub(in crate::wire) trait Word: Copy {
     const KIND: Kind;
     type Raw: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + Copy + 'static;
 
@@ -55,7 +56,7 @@ macro_rules! words {
 
 /// Four bytes without a meaning.
 #[derive(Clone, Copy)]
-pub(super) struct Reserved;
+pub(in crate::wire) struct Reserved;
 
 impl From<()> for Reserved {
     fn from((): ()) -> Self {
@@ -156,7 +157,7 @@ impl<T: Word> Part for Option<T> {
 }
 
 /// Nothing on the wire.
-pub(super) const NOTHING: Shape = Shape::Sections(&[]);
+pub(in crate::wire) const NOTHING: Shape = Shape::Sections(&[]);
 
 /// A fact that only the packet type states.
 impl Part for bool {
@@ -203,7 +204,7 @@ flags_parts! {
 }
 
 /// Counts the bytes of a header.
-pub(super) struct Length(pub(super) usize);
+pub(in crate::wire) struct Length(pub(in crate::wire) usize);
 
 impl Output for Length {
     #[inline(always)]
@@ -218,7 +219,7 @@ impl Output for Length {
 }
 
 /// Collects the flags of the base header.
-pub(super) struct Flags(pub(super) u16);
+pub(in crate::wire) struct Flags(pub(in crate::wire) u16);
 
 impl Output for Flags {
     #[inline(always)]
@@ -228,7 +229,7 @@ impl Output for Flags {
 }
 
 /// Collects the traits of the packet type.
-pub(super) struct Traits(pub(super) TypeTraits);
+pub(in crate::wire) struct Traits(pub(in crate::wire) TypeTraits);
 
 impl Output for Traits {
     #[inline(always)]

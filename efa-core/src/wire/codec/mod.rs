@@ -1,0 +1,26 @@
+//! How the headers of packets are declared, read and written, and what formats have in common.
+//!
+//! [`declare`] says how a format is declared. What its lines may consist of is in `parts` (words, optional
+//! words, flags), `iov`, `raw_address` and `req`; `cursor` reads them, `repr` writes them, `sections` and
+//! `record` make the tables.
+
+mod base;
+mod cursor;
+mod declare;
+mod iov;
+mod parts;
+mod raw_address;
+mod record;
+mod repr;
+mod req;
+mod sections;
+
+pub use base::BaseHeader;
+pub(super) use base::{BASE, DATA, RawBase, TRAILING};
+pub(super) use cursor::Cursor;
+pub(super) use declare::{Fields, Format, prelude};
+pub use iov::{ExtraInfo, RmaIov, RmaIovs};
+pub use raw_address::RawAddressHeader;
+pub use repr::Repr;
+pub(super) use repr::sealed;
+pub use req::ReqOptions;
