@@ -4,6 +4,7 @@ use crate::address_book::AddressBook;
 use crate::buffers::PacketBuffers;
 use crate::completion_queue::{CompletionQueue, Entry};
 use crate::device::HwDevice;
+use crate::elements;
 use crate::error::{OpenError, last_nic_error};
 use crate::memory::AddressSpace;
 use crate::queue_pair::HwQueuePair;
@@ -546,9 +547,23 @@ impl Domain for HwDomain {
             length: target.len(),
         })?;
         // SAFETY: `resolve` found the whole source in memory that is allocated here or that the
-        // caller of `allow_user` vouched for; `target` is a unique reference, so they do not overlap.
-        unsafe { std::ptr::copy_nonoverlapping(from, target.as_mut_ptr(), target.len()) };
+        // caller of `allow_user` vouched for.
+        unsafe { elements::read(from, target) };
         Ok(())
+    }
+
+    fn exchange_user(
+        &mut self,
+        address: u64,
+        expected: &mut [u8],
+        new: &[u8],
+    ) -> Result<bool, NicError> {
+        let at = self.address_space.resolve(UserSlice {
+            address,
+            length: new.len(),
+        })?;
+        // SAFETY: as in `read_user`.
+        Ok(unsafe { elements::exchange(at, expected, new) })
     }
 
     fn write_user(&mut self, address: u64, source: &[u8]) -> Result<(), NicError> {

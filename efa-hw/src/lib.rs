@@ -15,6 +15,7 @@ mod completion_queue;
 mod device;
 mod domain;
 pub mod efadv;
+mod elements;
 mod error;
 mod memory;
 mod queue_pair;

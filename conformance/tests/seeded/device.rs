@@ -576,4 +576,13 @@ impl Domain for FaultyDomain {
     fn read_user(&mut self, address: u64, target: &mut [u8]) -> Result<(), NicError> {
         self.inner.read_user(address, target)
     }
+
+    fn exchange_user(
+        &mut self,
+        address: u64,
+        expected: &mut [u8],
+        new: &[u8],
+    ) -> Result<bool, NicError> {
+        self.inner.exchange_user(address, expected, new)
+    }
 }

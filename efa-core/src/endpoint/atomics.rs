@@ -26,6 +26,9 @@ use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
 use crate::endpoint::subprotocols::outgoing_message::check_pieces;
 use crate::endpoint::subprotocols::write::remote_pieces;
 
+/// Bytes of the largest element: a complex number of two long doubles.
+const LARGEST_ELEMENT: usize = 32;
+
 /// Header of ATOMRSP in bytes.
 const ATOMRSP_HEADER: usize = PacketType::AtomRsp.header_len(0, 0);
 
@@ -232,41 +235,46 @@ impl<N: Nic> Endpoint<N> {
             .ok_or(BAD_MEMORY)?;
         let mut values = self.one_sided.take_scratch();
         let result = (|| {
-            // The old values, and behind them the new ones.
-            values.resize(2 * total, 0);
-            let (old, new) = values.split_at_mut(total);
-            let mut at = 0;
-            for piece in target.as_slice() {
-                let length = piece.memory.length;
-                self.channel
-                    .posting
-                    .nic_mut()
-                    .read_user(piece.memory.address, &mut old[at..at + length])
-                    .map_err(|_| COPY_FAILED)?;
-                at += length;
-            }
+            // The old values, and behind them what came with the request.
             let bytes = packet.bytes(self.channel.posting.nic());
-            let (operand, comparand) = bytes[payload.offset..].split_at(total);
-            arithmetic::apply(
-                rta.atomic_datatype,
-                rta.atomic_op,
-                old,
-                operand,
-                comparand,
-                new,
-            );
-            if rta.atomic_op == AtomicOp::ATOMIC_READ {
-                return Ok(());
-            }
-            let mut at = 0;
-            for piece in target.as_slice() {
+            let came = bytes.get(payload.offset..).unwrap_or_default();
+            values.resize(total, 0);
+            values.extend_from_slice(came);
+            let (old, came) = values.split_at_mut(total);
+            let (operand, comparand) = came.split_at(total);
+            let nic = self.channel.posting.nic_mut();
+            let pieces = target.as_slice().iter();
+            let addresses = pieces.flat_map(|piece| {
                 let UserSlice { address, length } = piece.memory;
-                self.channel
-                    .posting
-                    .nic_mut()
-                    .write_user(address, &new[at..at + length])
-                    .map_err(|_| COPY_FAILED)?;
-                at += length;
+                (address..address + length as u64).step_by(size)
+            });
+            for (address, at) in addresses.zip((0..total).step_by(size)) {
+                let element = at..at + size;
+                let old = &mut old[element.clone()];
+                nic.read_user(address, old).map_err(|_| COPY_FAILED)?;
+                if rta.atomic_op == AtomicOp::ATOMIC_READ {
+                    continue;
+                }
+                let comparand = comparand.get(element.clone()).unwrap_or_default();
+                let mut new = [0; LARGEST_ELEMENT];
+                let new = &mut new[..size];
+                // Others may change it meanwhile.
+                loop {
+                    arithmetic::apply(
+                        rta.atomic_datatype,
+                        rta.atomic_op,
+                        old,
+                        &operand[element.clone()],
+                        comparand,
+                        new,
+                    );
+                    if nic
+                        .exchange_user(address, old, new)
+                        .map_err(|_| COPY_FAILED)?
+                    {
+                        break;
+                    }
+                }
             }
             Ok(())
         })();

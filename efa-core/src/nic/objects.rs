@@ -158,9 +158,21 @@ pub trait Domain: Sized {
     /// buffers. It must not need a packet buffer, because it may be called when none is free.
     fn write_user(&mut self, address: u64, source: &[u8]) -> Result<(), NicError>;
 
-    /// Copies user memory from `address` on to `target`, for small values that the engine computes
-    /// with. It must not need a packet buffer either.
+    /// Copies user memory from `address` on to `target`, for elements that the engine computes
+    /// with: `target` is as long as one. It must not need a packet buffer either.
     fn read_user(&mut self, address: u64, target: &mut [u8]) -> Result<(), NicError>;
+
+    /// Replaces the element of user memory at `address` by `new` if it is `expected`, in one step. Returns
+    /// whether it was; if not, what is there is in `expected`. An element has at most 32 bytes.
+    ///
+    /// A device of threads that share memory makes it one step for all of them where the processor can, and for its own
+    /// users elsewhere.
+    fn exchange_user(
+        &mut self,
+        address: u64,
+        expected: &mut [u8],
+        new: &[u8],
+    ) -> Result<bool, NicError>;
 }
 
 /// One SRD queue pair. The `domain` of every call is the one that it was made in.

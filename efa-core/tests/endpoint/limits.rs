@@ -7,7 +7,7 @@ use efa_core::wire::{
     SendId,
 };
 
-use crate::script::{MODERN, Script, config, connected_with, memory, traits};
+use crate::script::{MODERN, Script, config, connected, connected_with, memory, traits};
 use efa_testing::nic::{MEMORY, Traits};
 
 fn failed_peer(script: &mut Script) -> Option<PeerId> {
@@ -335,6 +335,35 @@ fn messages_without_order_are_matched_as_they_come_and_atomics_in_turn() {
 }
 
 /// Nothing tells whether a peer is stock libfabric (D33, D36).
+/// Another endpoint, or a thread of the application, gets in between.
+#[test]
+fn an_atomic_loses_no_change_of_others() {
+    let (mut script, _) = connected();
+    let counters = UserSlice {
+        address: MEMORY + 512,
+        length: 8,
+    };
+    let region = script.dut.register(counters, Access::all()).unwrap();
+    script
+        .network
+        .fill(0, counters.address, &[1, 0, 0, 0, 2, 0, 0, 0]);
+    let target = efa_core::wire::RmaIov::new(counters.address, 8, region.remote_key.0);
+    let atomic = Rta {
+        kind: RtaKind::Fetch(RecvId(5)),
+        atomic_datatype: efa_core::wire::AtomicDatatype::UINT32,
+        atomic_op: efa_core::wire::AtomicOp::SUM,
+        rma_iov: efa_core::wire::RmaIovs::new(&[target]).unwrap(),
+        options: script.raw_address(),
+        ..Rta::default()
+    };
+    script.dut.nic_mut().set_rival(|counter| counter[0] += 40);
+    script.send(&atomic, &[10, 0, 0, 0, 20, 0, 0, 0]);
+    let sent = script.sent();
+    assert_eq!(sent[sent.len() - 8..], [41, 0, 0, 0, 2, 0, 0, 0]);
+    let after = script.network.memory(0, counters.address, 8);
+    assert_eq!(after, [51, 0, 0, 0, 22, 0, 0, 0]);
+}
+
 #[test]
 fn atomics_that_stock_targets_do_not_survive_are_refused() {
     use efa_core::wire::{AtomicDatatype, AtomicOp};

@@ -413,6 +413,24 @@ impl Domain for SimDomain {
         })
     }
 
+    fn exchange_user(
+        &mut self,
+        address: u64,
+        expected: &mut [u8],
+        new: &[u8],
+    ) -> Result<bool, NicError> {
+        let length = new.len();
+        // The hosts of a fabric are in one thread.
+        self.with_user(UserSlice { address, length }, |bytes| {
+            let is_expected = bytes == expected;
+            match is_expected {
+                true => bytes.copy_from_slice(new),
+                false => expected.copy_from_slice(bytes),
+            }
+            is_expected
+        })
+    }
+
     fn write_user(&mut self, address: u64, source: &[u8]) -> Result<(), NicError> {
         let length = source.len();
         self.with_user(UserSlice { address, length }, |bytes| {

@@ -82,6 +82,7 @@ pub struct TestDomain<C> {
     attributes: NicAttributes,
     address: RawAddress,
     buffers: Buffers,
+    rival: Option<fn(&mut [u8])>,
 }
 
 impl<C: Carrier> TestDomain<C> {
@@ -93,6 +94,7 @@ impl<C: Carrier> TestDomain<C> {
             buffers: Buffers::new(count, attributes.mtu),
             attributes,
             address,
+            rival: None,
         };
         let queue_pair = domain.only_queue_pair();
         OwnNic::new(domain, queue_pair)
@@ -104,6 +106,11 @@ impl<C: Carrier> TestDomain<C> {
             address: self.address,
             domain: PhantomData,
         }
+    }
+
+    /// Makes another thread change user memory, once, right after the user has read it.
+    pub fn set_rival(&mut self, change: fn(&mut [u8])) {
+        self.rival = Some(change);
     }
 
     /// Packet buffers in the pool.
@@ -213,7 +220,28 @@ impl<C: Carrier> Domain for TestDomain<C> {
         let length = target.len();
         let source = UserSlice { address, length };
         self.carrier
-            .user(source, |user| target.copy_from_slice(user))
+            .user(source, |user| target.copy_from_slice(user))?;
+        match self.rival.take() {
+            Some(change) => self.carrier.user(source, change),
+            None => Ok(()),
+        }
+    }
+
+    fn exchange_user(
+        &mut self,
+        address: u64,
+        expected: &mut [u8],
+        new: &[u8],
+    ) -> Result<bool, NicError> {
+        let length = new.len();
+        self.carrier.user(UserSlice { address, length }, |user| {
+            let is_expected = user == expected;
+            match is_expected {
+                true => user.copy_from_slice(new),
+                false => expected.copy_from_slice(user),
+            }
+            is_expected
+        })
     }
 }
 
