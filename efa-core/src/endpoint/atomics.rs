@@ -37,7 +37,7 @@ impl<N: Nic> Endpoint<N> {
     pub(crate) fn start_atomic(&mut self, args: &AtomicArgs<'_>) -> Result<(), EndpointError> {
         let length = total_length(args.operand);
         check_pieces(args.operand.len())?;
-        let limit = self.channel.max_atomic_size(args.kind) as u64;
+        let limit = self.channel.sizes.atomic(args.kind) as u64;
         if length > limit {
             return Err(EndpointError::OutOfRange {
                 what: "length of an atomic's operand",
@@ -66,12 +66,12 @@ impl<N: Nic> Endpoint<N> {
         if let Some(result) = result {
             same_length(result)?;
         }
-        let (_, state) = self.channel.check_sequence(args.peer)?;
+        let (_, state) = self.channel.peers.check_sequence(args.peer)?;
         let inject = args.flags.contains(OperationFlags::INJECT);
         let delivery_complete =
             args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject && result.is_none();
         let features = state.and_then(|state| state.handshake.features());
-        let msg_id = self.channel.next_msg_id(state);
+        let msg_id = self.channel.peers.next_msg_id(state);
         let query = AtomicQuery {
             datatype: args.datatype,
             is_compare: args.kind.is_compare(),
@@ -214,7 +214,7 @@ impl<N: Nic> Endpoint<N> {
         let total = rta.rma_iov.total_len().unwrap_or(u64::MAX);
         let operands = if is_compare { 2 } else { 1 };
         if total.checked_mul(operands) != Some(payload.length as u64)
-            || total + ATOMRSP_HEADER as u64 > self.channel.mtu as u64
+            || total + ATOMRSP_HEADER as u64 > self.channel.sizes.mtu as u64
             || rta
                 .rma_iov
                 .iter()

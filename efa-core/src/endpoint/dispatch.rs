@@ -57,7 +57,9 @@ impl<N: Nic> Endpoint<N> {
                     self.channel.posting.recycle(buffer);
                 }
                 if status == Status::Ok {
-                    self.channel.on_written(&source, length, immediate);
+                    // No connection id comes with it.
+                    let peer = self.channel.peers.identify(&source, None);
+                    self.channel.reports.written(peer, length, immediate);
                 }
             }
         }

@@ -261,10 +261,11 @@ impl<D: nic::Domain> Domain<D> {
     pub fn progress(&mut self, now: Instant) -> usize {
         for index in 0..self.order.len() {
             let id = self.order[index];
-            if self
-                .endpoints
-                .get_mut(id)
-                .is_some_and(|endpoint| endpoint.channel.set_now(now))
+            let Some(Endpoint { channel, .. }) = self.endpoints.get_mut(id) else {
+                continue;
+            };
+            channel.now = now;
+            if channel.posting.is_deferring()
                 && let Some(endpoint) = self.endpoint(id)
             {
                 endpoint.channel.posting.flush();
@@ -311,6 +312,7 @@ impl<D: nic::Domain> Domain<D> {
         let mut users = users.filter(|user| user.nic().queue_pair().completion_queue() == queue);
         users.try_fold(0, |limit: usize, user| {
             user.channel
+                .reports
                 .has_room()
                 .then(|| limit.max(user.config().poll_batch))
         })

@@ -106,11 +106,12 @@ impl<N: PolledNic> Endpoint<N> {
     /// [`EndpointConfig::poll_batch`]), handles packets, posts what waits, resends. Returns the
     /// number of device completions taken; if that is the whole batch, there may be more.
     pub fn progress(&mut self, now: Instant) -> usize {
-        if self.channel.set_now(now) {
+        self.channel.now = now;
+        if self.channel.posting.is_deferring() {
             self.channel.posting.flush();
         }
         let mut taken = 0;
-        if self.channel.has_room() {
+        if self.channel.reports.has_room() {
             let mut batch = core::mem::take(&mut self.batch);
             taken = self
                 .channel
@@ -176,12 +177,12 @@ impl<N: Nic> Endpoint<N> {
 
     /// Most bytes that a send with [`OperationFlags::INJECT`] may have.
     pub fn inject_size(&self) -> usize {
-        self.channel.inject_size()
+        self.channel.sizes.inject
     }
 
     /// Most bytes that an operand of an atomic may have.
     pub fn atomic_size(&self, kind: AtomicKind<'_>) -> usize {
-        self.channel.max_atomic_size(kind)
+        self.channel.sizes.atomic(kind)
     }
 
     /// Counters of what happened so far.
@@ -210,14 +211,9 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// Nothing was sent and no completion follows; see [`EndpointError`].
     pub fn send(&mut self, args: SendArgs<'_>) -> Result<(), EndpointError> {
-        if args.flags.contains(OperationFlags::MORE) {
-            self.channel.posting.begin_batch();
-        }
-        let started = self.send_side().start_send(&args);
-        if self.channel.posting.is_deferring() {
-            self.channel.end_batch(args.flags);
-        }
-        started
+        self.batched(args.flags, |endpoint| {
+            endpoint.send_side().start_send(&args)
+        })
     }
 
     /// Starts to write a peer's memory. The completion says that the data has arrived there, or has
@@ -228,14 +224,9 @@ impl<N: Nic> Endpoint<N> {
     /// Nothing was written and no completion follows; [`EndpointError::TryAgain`] until the peer's
     /// handshake has arrived.
     pub fn write(&mut self, args: WriteArgs<'_>) -> Result<(), EndpointError> {
-        if args.flags.contains(OperationFlags::MORE) {
-            self.channel.posting.begin_batch();
-        }
-        let started = self.send_side().start_write(&args);
-        if self.channel.posting.is_deferring() {
-            self.channel.end_batch(args.flags);
-        }
-        started
+        self.batched(args.flags, |endpoint| {
+            endpoint.send_side().start_write(&args)
+        })
     }
 
     /// Starts to read a peer's memory.
@@ -243,14 +234,9 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// As for [`Endpoint::write`].
     pub fn read(&mut self, args: ReadArgs<'_>) -> Result<(), EndpointError> {
-        if args.flags.contains(OperationFlags::MORE) {
-            self.channel.posting.begin_batch();
-        }
-        let started = self.receive_side().start_read(&args);
-        if self.channel.posting.is_deferring() {
-            self.channel.end_batch(args.flags);
-        }
-        started
+        self.batched(args.flags, |endpoint| {
+            endpoint.receive_side().start_read(&args)
+        })
     }
 
     /// Starts an atomic operation on a peer's memory. Atomics take their turn among the messages to
@@ -259,14 +245,7 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// Nothing was sent and no completion follows; see [`EndpointError`].
     pub fn atomic(&mut self, args: AtomicArgs<'_>) -> Result<(), EndpointError> {
-        if args.flags.contains(OperationFlags::MORE) {
-            self.channel.posting.begin_batch();
-        }
-        let started = self.start_atomic(&args);
-        if self.channel.posting.is_deferring() {
-            self.channel.end_batch(args.flags);
-        }
-        started
+        self.batched(args.flags, |endpoint| endpoint.start_atomic(&args))
     }
 
     /// Posts a receive. If a matching message is already here it completes at once, in the
@@ -350,9 +329,26 @@ impl<N: Nic> Endpoint<N> {
     /// posted, those that the application does not know of (handshake, EOR, receipt, ...) included.
     /// An orderly end calls `progress` until this is false.
     pub fn has_packets_in_flight(&self) -> bool {
-        self.channel.posting.is_busy()
-            || !self.channel.given_up.is_empty()
-            || !self.channel.gone.is_empty()
+        self.channel.posting.is_busy() || !self.channel.gone.is_empty()
+    }
+
+    /// Starts an operation, of which more may follow at once (`FI_MORE`): the device is told of them
+    /// together.
+    #[inline(always)]
+    fn batched(
+        &mut self,
+        flags: OperationFlags,
+        start: impl FnOnce(&mut Self) -> Result<(), EndpointError>,
+    ) -> Result<(), EndpointError> {
+        let more = flags.contains(OperationFlags::MORE);
+        if more {
+            self.channel.posting.begin_batch();
+        }
+        let started = start(self);
+        if self.channel.posting.is_deferring() {
+            self.channel.posting.end_batch(more);
+        }
+        started
     }
 
     #[inline]

@@ -10,9 +10,10 @@ use crate::endpoint::api::reports::Reports;
 use crate::endpoint::api::time::Instant;
 use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::{Id, PeerId, ReceiveId};
-use crate::endpoint::channel::{Channel, MAX_REQUEST_HEADER};
+use crate::endpoint::channel::{Channel, MAX_REQUEST_HEADER, Sizes};
 use crate::endpoint::one_sided::OneSided;
 use crate::endpoint::peers::Peers;
+use crate::endpoint::peers::handshake::own_handshake;
 use crate::endpoint::posting::Posting;
 use crate::endpoint::quota::Quota;
 use crate::endpoint::receiving::Receiving;
@@ -119,13 +120,14 @@ impl<N: Nic> Endpoint<N> {
             batch: Vec::with_capacity(config.poll_batch),
             channel: Channel {
                 address,
-                mtu,
+                handshake: own_handshake(attributes, &config, address.qkey.into()),
+                sizes: Sizes::new(attributes, &config),
                 local,
                 peers: Peers::new(mixer, MsgId(config.first_msg_id)),
                 given_up: Vec::new(),
                 gone: Vec::new(),
                 quota: Quota::new(config.peer_operations, config.remote_operations),
-                reports: Reports::new(config.max_events),
+                reports: Reports::new(config.max_events, config.completion_queue),
                 now: Instant::START,
                 posting: Posting::new(nic, &config, wanted_receives),
                 config,

@@ -19,7 +19,6 @@ enum Outcome {
 impl<N: Nic> Endpoint<N> {
     /// Does what waits, as far as the device has room.
     pub(crate) fn do_pending_work(&mut self) {
-        self.end_given_up();
         while let Some(work) = self.channel.posting.next_work() {
             if let Some(peer) = self.peer_of(work)
                 && let Some(state) = self.channel.peers.state_mut(peer)
@@ -73,7 +72,7 @@ impl<N: Nic> Endpoint<N> {
             | Work::Receipt { peer, .. }
             | Work::Eor { peer, .. }
             | Work::AtomicResponse { peer, .. } => Some(peer),
-            Work::Admission => None,
+            Work::GiveUp | Work::Admission => None,
             Work::Resend(id) => self.channel.posting.peer(id),
             Work::Outbound(id) => self.sending.peer(id),
             Work::Inbound(id) => self.receiving.peer(id),
@@ -83,11 +82,16 @@ impl<N: Nic> Endpoint<N> {
     fn do_work(&mut self, work: Work) -> Outcome {
         let connid = Some(self.channel.address.qkey.into());
         let more = match work {
+            // All work ends with that.
+            Work::GiveUp => Ok(false),
             Work::Admission => {
                 self.admit_waiting();
                 Ok(false)
             }
-            Work::Handshake(peer) => self.channel.send_handshake(peer).map(|()| false),
+            Work::Handshake(peer) => {
+                let handshake = self.channel.handshake;
+                self.channel.send_control(peer, &handshake).map(|()| false)
+            }
             Work::Fill(peer) => self.channel.fill_gaps(peer).map(|()| false),
             Work::Resend(id) => self.resend(id).map(|()| false),
             Work::Outbound(id) => self.send_side().send_stream(id),

@@ -50,7 +50,7 @@ impl<N: Nic> Endpoint<N> {
         self.sending.free();
         self.channel.got_through(peer);
         self.channel.posting.recycle(buffer);
-        let failure = self.channel.arrived(peer, sequenced);
+        let failure = self.channel.peers.arrived(peer, sequenced);
         self.channel
             .reports
             .sent(peer, &operation.report, operation.length, failure);
@@ -68,7 +68,7 @@ impl<N: Nic> Endpoint<N> {
         if let What::Packet(_, Some(buffer)) = done.what {
             self.channel.posting.recycle(buffer);
         }
-        let failure = self.channel.arrived(done.peer, done.sequenced);
+        let failure = self.channel.peers.arrived(done.peer, done.sequenced);
         match done.owner {
             Owner::Whole(operation) => {
                 self.channel
@@ -114,7 +114,7 @@ impl<N: Nic> Endpoint<N> {
         if is_worth_repeating && self.channel.posting.repeat(id) {
             return;
         }
-        let failure = self.channel.refine(peer, status);
+        let failure = self.channel.peers.failure_for(peer, status);
         self.lose_packet(id, failure, status.into());
     }
 
@@ -164,7 +164,7 @@ impl<N: Nic> Endpoint<N> {
         }
         match (lost.owner, lost.what) {
             (Owner::Whole(operation), _) => {
-                let failure = self.channel.failure_of(lost.peer).unwrap_or(failure);
+                let failure = self.channel.peers.failure_of(lost.peer).unwrap_or(failure);
                 self.channel.reports.sent(
                     lost.peer,
                     &operation.report,

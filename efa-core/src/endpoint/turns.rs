@@ -105,7 +105,7 @@ impl<N: Nic> Endpoint<N> {
                 {
                     next = behind;
                     // An earlier one may have been the end of the conversation.
-                    let incoming = match self.channel.is_given_up(peer) {
+                    let incoming = match self.channel.peers.is_given_up(peer) {
                         true => None,
                         false => self.channel.posting.parse_again(&packet),
                     };

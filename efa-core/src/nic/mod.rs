@@ -39,6 +39,8 @@
 mod attributes;
 mod completion;
 mod error;
+#[cfg(test)]
+pub(crate) mod fake;
 mod hold;
 mod lent;
 mod memory;

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 
 use crate::endpoint::base::ids::PeerId;
+use crate::endpoint::base::immediate;
 use crate::wire::PacketType;
 
 use super::completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event, PacketError};
-use super::error::Failure;
+use super::error::{Errno, Failure, ProviderError};
 use super::statistics::Statistics;
 
 /// How the application wants to hear of the end of an operation that sends data.
@@ -24,22 +25,27 @@ pub(crate) struct Reports {
     events: VecDeque<Event>,
     /// Events kept; older ones are dropped.
     max_events: usize,
+    /// Completions that may wait before no more are taken from the device.
+    max_completions: usize,
     pub(crate) statistics: Statistics,
 }
 
 impl Reports {
-    pub(crate) fn new(max_events: usize) -> Self {
+    /// Nothing to take yet. At most `max_events` events are kept.
+    pub(crate) fn new(max_events: usize, max_completions: usize) -> Self {
         Reports {
             completions: VecDeque::new(),
             events: VecDeque::new(),
             max_events,
+            max_completions,
             statistics: Statistics::default(),
         }
     }
 
-    /// Completions that wait to be taken.
-    pub(crate) fn completions_len(&self) -> usize {
-        self.completions.len()
+    /// Returns whether completions of the device may be taken.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.completions.len() < self.max_completions
     }
 
     pub(crate) fn next_completion(&mut self) -> Option<Result<CompletionEntry, ErrorEntry>> {
@@ -68,6 +74,21 @@ impl Reports {
     pub(crate) fn failed(&mut self, entry: ErrorEntry) {
         self.statistics.count(entry.flags, false);
         self.completions.push_back(Err(entry));
+    }
+
+    /// Reports that a peer's device wrote our memory and left immediate data.
+    pub(crate) fn written(&mut self, peer: Option<PeerId>, length: usize, immediate: u32) {
+        let flags =
+            CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE | CompletionFlags::REMOTE_CQ_DATA;
+        self.succeeded(CompletionEntry {
+            context: 0,
+            flags,
+            length: length as u64,
+            data: immediate::to_cq_data(immediate),
+            tag: 0,
+            source: peer,
+            buffer: 0,
+        });
     }
 
     /// Tells how an operation that sends data ended.
@@ -123,6 +144,16 @@ impl Reports {
         });
     }
 
+    /// Reports a request that names memory which its sender may not use.
+    #[cold]
+    pub(crate) fn refuse_memory(&mut self, peer: PeerId, packet_type: PacketType) {
+        self.event(Event::RemoteOperationFailed {
+            peer,
+            packet_type: packet_type.code(),
+            failure: Failure::new(Errno::EINVAL, ProviderError::RmaAddress),
+        });
+    }
+
     /// Reports a packet that names an operation which does not exist, or which is not one with its
     /// sender.
     #[cold]
@@ -136,11 +167,10 @@ impl Reports {
 mod tests {
     use super::*;
     use crate::endpoint::base::ids::Id;
-    use crate::endpoint::{Errno, ProviderError};
 
     #[test]
     fn the_oldest_events_are_dropped_and_counted() {
-        let mut reports = Reports::new(2);
+        let mut reports = Reports::new(2, 0);
         for code in 1..=3 {
             reports.refuse(None, code, PacketError::InvalidType);
         }
@@ -164,13 +194,15 @@ mod tests {
             success,
         };
         let failure = Failure::new(Errno::EIO, ProviderError::None);
-        let mut reports = Reports::new(0);
+        let mut reports = Reports::new(0, 2);
         reports.sent(peer, &report(false), 5, None);
         reports.sent(peer, &report(true), 5, None);
         reports.sent(peer, &report(false), 5, Some(failure));
         let sends = reports.statistics.sends;
         assert_eq!((sends.successes, sends.errors), (2, 1));
+        assert!(!reports.has_room());
         let told = reports.next_completion().unwrap().unwrap();
+        assert!(reports.has_room());
         assert_eq!((told.context, told.length), (7, 5));
         let told = reports.next_completion().unwrap().unwrap_err();
         assert_eq!((told.failure, told.source), (failure, Some(peer)));

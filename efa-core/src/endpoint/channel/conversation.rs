@@ -1,10 +1,14 @@
 //! What an endpoint keeps about one peer that it talks to: what each part keeps about it.
 
-use crate::endpoint::api::error::Failure;
-use crate::endpoint::peers::handshake::Handshaking;
+use crate::endpoint::api::error::{EndpointError, Failure, ProviderError};
+use crate::endpoint::api::operation::SourceFilter;
+use crate::endpoint::base::ids::{OutboundId, PeerId};
+use crate::endpoint::peers::Peers;
+use crate::endpoint::peers::handshake::{Handshaking, PeerFeatures};
 use crate::endpoint::posting::PeerBackoff;
 use crate::endpoint::receiving::ReorderWindow;
-use crate::endpoint::sending::{ReadBased, Sequence};
+use crate::endpoint::sending::{Loss, ReadBased, Sequence};
+use crate::nic::{Destination, Status};
 use crate::wire::MsgId;
 
 /// The state of the conversation with one peer.
@@ -46,5 +50,362 @@ impl From<MsgId> for Conversation {
             read_based: ReadBased::default(),
             backoff: PeerBackoff::default(),
         }
+    }
+}
+
+/// What follows when a message or atomic was lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AfterLoss {
+    /// Nothing is to be sent now.
+    Nothing,
+    /// A request that does nothing has to take its place.
+    Fill,
+    /// No more messages and atomics can be sent to the peer.
+    BrokenOff,
+}
+
+/// The conversations with all peers.
+impl Peers<Conversation> {
+    /// Where packets for a peer go with which an operation can be started now, and its state if there
+    /// was ever a packet.
+    ///
+    /// # Errors
+    /// No operation can be started.
+    #[inline]
+    pub(crate) fn check(
+        &self,
+        peer: PeerId,
+    ) -> Result<(Destination, Option<&Conversation>), EndpointError> {
+        match self.lookup(peer) {
+            None => Err(EndpointError::UnknownPeer(peer)),
+            Some((_, Some(state))) if state.failure.is_some() => {
+                Err(EndpointError::PeerFailed(peer))
+            }
+            Some((_, Some(state))) if state.backoff.is_active() => Err(EndpointError::TryAgain),
+            Some(known) => Ok(known),
+        }
+    }
+
+    /// As [`Peers::check`], for an operation that takes a `msg_id`.
+    #[inline]
+    pub(crate) fn check_sequence(
+        &self,
+        peer: PeerId,
+    ) -> Result<(Destination, Option<&Conversation>), EndpointError> {
+        match self.check(peer)? {
+            (_, Some(state)) if state.sequence.is_broken() => Err(EndpointError::PeerFailed(peer)),
+            (_, Some(state)) if state.sequence.is_too_far_ahead() => Err(EndpointError::TryAgain),
+            known => Ok(known),
+        }
+    }
+
+    /// Checks that there is such a source of messages.
+    pub(crate) fn check_source(&self, source: SourceFilter) -> Result<(), EndpointError> {
+        match source {
+            SourceFilter::Peer(peer) if !self.contains(peer) => {
+                Err(EndpointError::UnknownPeer(peer))
+            }
+            SourceFilter::Peer(_) | SourceFilter::Any => Ok(()),
+        }
+    }
+
+    /// What a peer said about itself, once it has.
+    pub(crate) fn features(&self, peer: PeerId) -> Option<&PeerFeatures> {
+        self.state(peer)?.handshake.features()
+    }
+
+    /// The id of the next message or atomic in a conversation, which may be the first.
+    #[inline]
+    pub(crate) fn next_msg_id(&self, state: Option<&Conversation>) -> MsgId {
+        state.map_or(self.first_msg_id(), |state| state.sequence.next())
+    }
+
+    /// Why operations with a peer fail, if they do: it was removed or given up.
+    #[inline]
+    pub(crate) fn failure_of(&self, peer: PeerId) -> Option<Failure> {
+        match self.state(peer) {
+            Some(state) => state.failure,
+            None => Some(Failure::CANCELED),
+        }
+    }
+
+    /// Returns whether a peer was removed or given up: what it sent is dropped.
+    pub(crate) fn is_given_up(&self, peer: PeerId) -> bool {
+        self.failure_of(peer).is_some()
+    }
+
+    /// Marks a peer as given up. Returns whether it was not.
+    pub(crate) fn give_up(&mut self, peer: PeerId, failure: Failure) -> bool {
+        let Some(state) = self.state_mut(peer) else {
+            return false;
+        };
+        let is_first = state.failure.is_none();
+        state.failure.get_or_insert(failure);
+        is_first
+    }
+
+    /// Notes that a request with the next `msg_id` was posted to a peer. Returns whether requests
+    /// before it were lost and have to be made up for: the peer was away then.
+    #[inline]
+    pub(crate) fn request_posted(&mut self, peer: PeerId) -> bool {
+        let Some(state) = self.state_mut(peer) else {
+            return false;
+        };
+        state.sequence.used();
+        state.handshake.request_sent();
+        state.sequence.has_gaps()
+    }
+
+    /// Notes that a packet arrived, with which the message or atomic `sequenced` begins, if one does.
+    /// Returns why operations with the peer fail, if they do: it may have been removed since.
+    #[inline(always)]
+    pub(crate) fn arrived(&mut self, peer: PeerId, sequenced: Option<MsgId>) -> Option<Failure> {
+        let Some(state) = self.state_mut(peer) else {
+            return Some(Failure::CANCELED);
+        };
+        if let Some(msg_id) = sequenced {
+            state.sequence.done(msg_id);
+        }
+        state.failure
+    }
+
+    /// Notes that a message or atomic was lost. Its id is used again, so that the peer does not wait for
+    /// it. If the peer may have it, or has a part of it, its id cannot be used again, and no more can be
+    /// sent.
+    pub(crate) fn request_lost(
+        &mut self,
+        peer: PeerId,
+        msg_id: MsgId,
+        failure: Failure,
+        loss: Loss,
+    ) -> AfterLoss {
+        let Some(state) = self.state_mut(peer) else {
+            return AfterLoss::Nothing;
+        };
+        if state.failure.is_some() || state.sequence.is_broken() {
+            return AfterLoss::Nothing;
+        }
+        match loss {
+            Loss::NotDelivered => {
+                state.sequence.not_delivered(msg_id);
+                // A peer that is not there is asked again when there is something to send.
+                match state.sequence.has_gaps() && !failure.is_peer_gone() {
+                    true => AfterLoss::Fill,
+                    false => AfterLoss::Nothing,
+                }
+            }
+            Loss::Unknown => {
+                state.sequence.break_off(failure);
+                AfterLoss::BrokenOff
+            }
+        }
+    }
+
+    /// The oldest id for which a request that does nothing has to be sent to a peer.
+    pub(crate) fn oldest_gap(&self, peer: PeerId) -> Option<MsgId> {
+        let state = self.state(peer)?;
+        match state.failure {
+            None => state.sequence.oldest_gap(),
+            Some(_) => None,
+        }
+    }
+
+    /// Notes that a request was posted for the [oldest gap](Peers::oldest_gap).
+    pub(crate) fn gap_filled(&mut self, peer: PeerId) {
+        if let Some(state) = self.state_mut(peer) {
+            state.sequence.filled();
+        }
+    }
+
+    /// Makes an operation wait if its peer has not sent its HANDSHAKE. Only that says whether CTSDATA
+    /// may have a connection id, and without one the peer cannot tell us from an earlier owner of our
+    /// queue pair number whose last packets arrive late. Stock libfabric since 1.17 waits as well.
+    /// Returns whether the operation waits.
+    pub(crate) fn waits_for_handshake(&mut self, peer: PeerId, id: OutboundId) -> bool {
+        let waiting = self
+            .state_mut(peer)
+            .and_then(|state| state.handshake.waiting());
+        let Some(waiting) = waiting else {
+            return false;
+        };
+        // It stays marked as queued: more windows do not put it here again.
+        waiting.granted_data.push(id);
+        true
+    }
+
+    /// Takes `bytes` of a peer's share of `limit` bytes for packets that wait. Returns false, and takes
+    /// nothing, if that is too much.
+    pub(crate) fn take_share(&mut self, peer: PeerId, bytes: usize, limit: usize) -> bool {
+        let Some(state) = self.state_mut(peer) else {
+            return false;
+        };
+        let fits = bytes <= limit.saturating_sub(state.held_bytes);
+        if fits {
+            state.held_bytes += bytes;
+        }
+        fits
+    }
+
+    /// Gives back bytes of [`Peers::take_share`].
+    pub(crate) fn give_share_back(&mut self, peer: PeerId, bytes: usize) {
+        if let Some(state) = self.state_mut(peer) {
+            state.held_bytes -= bytes;
+        }
+    }
+
+    /// Notes that a peer reads a message no more that had so many bytes in packets.
+    pub(crate) fn end_read_based(&mut self, peer: PeerId, runt: u64) {
+        if let Some(state) = self.state_mut(peer) {
+            state.read_based.end(runt);
+        }
+    }
+
+    /// The failure that a status of the device means. Of a peer that does not respond it says whether it
+    /// ever did, as stock libfabric does.
+    pub(crate) fn failure_for(&self, peer: PeerId, status: Status) -> Failure {
+        let mut failure = Failure::from(status);
+        if status == Status::LocalUnresponsiveRemote {
+            failure.provider = match self.features(peer) {
+                Some(_) => ProviderError::EstablishedUnresponsive,
+                None => ProviderError::UnestablishedUnresponsive,
+            };
+        }
+        failure
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::{Ahn, Gid, Qkey, Qpn, RawAddress};
+    use crate::endpoint::api::error::Errno;
+    use crate::endpoint::base::hash::Mixer;
+    use crate::endpoint::base::ids::Id;
+    use crate::wire::ExtraFeatures;
+
+    const FAILURE: Failure = Failure::new(Errno::EIO, ProviderError::None);
+
+    /// The conversations of an endpoint that counts messages from 5 on, with one peer.
+    fn conversations() -> (Peers<Conversation>, PeerId) {
+        let mut peers = Peers::new(Mixer::new(1), MsgId(5));
+        let address = RawAddress {
+            gid: Gid([1; 16]),
+            qpn: Qpn(7),
+            qkey: Qkey(9),
+        };
+        let addresses = peers.addresses_mut();
+        let peer = addresses.insert(address, Ahn(3), true).unwrap();
+        (peers, peer)
+    }
+
+    fn is_ready(peers: &Peers<Conversation>, peer: PeerId) -> bool {
+        peers.check(peer).is_ok()
+    }
+
+    #[test]
+    fn ids_count_from_the_settings_first_one() {
+        let (mut peers, peer) = conversations();
+        assert_eq!(peers.next_msg_id(peers.state(peer)), MsgId(5));
+        assert!(!peers.request_posted(peer));
+        assert_eq!(peers.next_msg_id(peers.state(peer)), MsgId(6));
+        assert_eq!(peers.arrived(peer, Some(MsgId(5))), None);
+        assert!(peers.state(peer).unwrap().is_idle());
+    }
+
+    #[test]
+    fn nothing_is_started_with_a_peer_that_is_unknown_or_was_given_up() {
+        let (mut peers, peer) = conversations();
+        let stranger = PeerId::new(99, 0);
+        assert!(matches!(
+            peers.check(stranger),
+            Err(EndpointError::UnknownPeer(unknown)) if unknown == stranger
+        ));
+        assert!(peers.is_given_up(stranger) && is_ready(&peers, peer));
+        assert!(peers.give_up(peer, FAILURE));
+        assert!(!peers.give_up(peer, Failure::CANCELED), "once");
+        assert_eq!(peers.failure_of(peer), Some(FAILURE));
+        assert_eq!(peers.arrived(peer, None), Some(FAILURE));
+        assert!(matches!(
+            peers.check(peer),
+            Err(EndpointError::PeerFailed(_))
+        ));
+        assert!(!peers.give_up(stranger, FAILURE));
+    }
+
+    #[test]
+    fn a_lost_request_that_others_follow_leaves_a_gap_to_fill() {
+        let (mut peers, peer) = conversations();
+        for _ in 0..3 {
+            peers.request_posted(peer);
+        }
+        let lost = |peers: &mut Peers<_>, id| {
+            peers.request_lost(peer, MsgId(id), FAILURE, Loss::NotDelivered)
+        };
+        assert_eq!(lost(&mut peers, 7), AfterLoss::Nothing, "it was the last");
+        assert_eq!(peers.next_msg_id(peers.state(peer)), MsgId(7));
+        assert_eq!(lost(&mut peers, 5), AfterLoss::Fill);
+        assert_eq!(peers.oldest_gap(peer), Some(MsgId(5)));
+        peers.gap_filled(peer);
+        assert_eq!(peers.oldest_gap(peer), None);
+    }
+
+    #[test]
+    fn a_gap_at_a_peer_that_is_gone_is_filled_with_the_next_request() {
+        let (mut peers, peer) = conversations();
+        for _ in 0..2 {
+            peers.request_posted(peer);
+        }
+        let gone = Failure::from(Status::RemoteBadDestQpn);
+        let follows = peers.request_lost(peer, MsgId(5), gone, Loss::NotDelivered);
+        assert_eq!(follows, AfterLoss::Nothing);
+        assert!(peers.request_posted(peer), "now it has to be filled");
+        peers.give_up(peer, FAILURE);
+        assert_eq!(
+            peers.oldest_gap(peer),
+            None,
+            "nobody is left to wait for it"
+        );
+    }
+
+    #[test]
+    fn a_request_that_the_peer_may_have_breaks_the_sequence_off() {
+        let (mut peers, peer) = conversations();
+        peers.request_posted(peer);
+        let lost =
+            |peers: &mut Peers<_>| peers.request_lost(peer, MsgId(5), FAILURE, Loss::Unknown);
+        assert_eq!(lost(&mut peers), AfterLoss::BrokenOff);
+        assert_eq!(lost(&mut peers), AfterLoss::Nothing, "reported once");
+        assert!(peers.check_sequence(peer).is_err());
+        assert!(is_ready(&peers, peer), "writes and reads need no id");
+    }
+
+    #[test]
+    fn a_peer_has_its_share_of_memory_for_packets_that_wait() {
+        let (mut peers, peer) = conversations();
+        assert!(peers.take_share(peer, 60, 100));
+        assert!(!peers.take_share(peer, 41, 100));
+        assert!(peers.take_share(peer, 40, 100));
+        assert!(!peers.state(peer).unwrap().is_idle());
+        peers.give_share_back(peer, 100);
+        assert!(peers.state(peer).unwrap().is_idle());
+    }
+
+    #[test]
+    fn a_peer_that_is_silent_was_reached_before_or_never() {
+        let (mut peers, peer) = conversations();
+        let status = Status::LocalUnresponsiveRemote;
+        let provider = |peers: &Peers<_>| peers.failure_for(peer, status).provider;
+        assert_eq!(provider(&peers), ProviderError::UnestablishedUnresponsive);
+        let id = OutboundId::from_wire(1);
+        assert!(peers.waits_for_handshake(peer, id));
+        let features = PeerFeatures {
+            extra: ExtraFeatures::empty(),
+            device_version: None,
+            user_recv_qp: None,
+        };
+        let state = peers.state_mut(peer).unwrap();
+        assert_eq!(state.handshake.receive(features).granted_data, [id]);
+        assert_eq!(provider(&peers), ProviderError::EstablishedUnresponsive);
+        assert!(!peers.waits_for_handshake(peer, id));
     }
 }

@@ -9,10 +9,10 @@ use crate::nic::Nic;
 use crate::wire::{AtomicDatatype, AtomicOp, MsgId, RmaIovs, Rta, RtaKind};
 
 use super::Channel;
+use super::conversation::AfterLoss;
 
 impl<N: Nic> Channel<N> {
-    /// Keeps the peer from waiting for a message or atomic that was lost: its id is used again. If the
-    /// peer may have it, or has a part of it, that cannot be, and no more can be sent.
+    /// Keeps the peer from waiting for a message or atomic that was lost, if that can be.
     pub(crate) fn request_lost(
         &mut self,
         peer: PeerId,
@@ -20,24 +20,10 @@ impl<N: Nic> Channel<N> {
         failure: Failure,
         loss: Loss,
     ) {
-        let Some(state) = self.peers.state_mut(peer) else {
-            return;
-        };
-        if state.failure.is_some() || state.sequence.is_broken() {
-            return;
-        }
-        match loss {
-            Loss::NotDelivered => {
-                state.sequence.not_delivered(msg_id);
-                // One that is not there is asked again when there is something to send.
-                if state.sequence.has_gaps() && !failure.is_peer_gone() {
-                    self.posting.queue(Work::Fill(peer));
-                }
-            }
-            Loss::Unknown => {
-                state.sequence.break_off(failure);
-                self.reports.event(Event::SendingFailed { peer, failure });
-            }
+        match self.peers.request_lost(peer, msg_id, failure, loss) {
+            AfterLoss::Nothing => {}
+            AfterLoss::Fill => self.posting.queue(Work::Fill(peer)),
+            AfterLoss::BrokenOff => self.reports.event(Event::SendingFailed { peer, failure }),
         }
     }
 
@@ -47,30 +33,21 @@ impl<N: Nic> Channel<N> {
     /// # Errors
     /// Only [`EndpointError::TryAgain`].
     pub(crate) fn fill_gaps(&mut self, peer: PeerId) -> Result<(), EndpointError> {
-        while let Some(msg_id) = self
-            .peers
-            .state(peer)
-            .filter(|state| state.failure.is_none())
-            .and_then(|state| state.sequence.oldest_gap())
-        {
+        while let Some(msg_id) = self.peers.oldest_gap(peer) {
             let header = Rta {
                 kind: RtaKind::Write,
                 msg_id,
                 atomic_datatype: AtomicDatatype::UINT8,
                 atomic_op: AtomicOp::ATOMIC_WRITE,
                 rma_iov: RmaIovs::default(),
-                options: self.request_options(self.features(peer), None),
+                options: self.request_options(self.peers.features(peer), None),
             };
             let posted = self.posting.start_packet(&header).and_then(|mut packet| {
                 packet.sequenced = Some(msg_id);
                 self.post_packet(peer, Owner::Nobody, packet)
             });
             match posted {
-                Ok(()) => {
-                    if let Some(state) = self.peers.state_mut(peer) {
-                        state.sequence.filled();
-                    }
-                }
+                Ok(()) => self.peers.gap_filled(peer),
                 Err(EndpointError::TryAgain) => return Err(EndpointError::TryAgain),
                 Err(error) => {
                     let failure = Failure::of_post(&error);

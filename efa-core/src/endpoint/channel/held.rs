@@ -19,16 +19,16 @@ impl<N: Nic> Channel<N> {
         packet: ReceivedPacket,
         next: Option<HeldId>,
     ) -> Result<HeldId, ReceivedPacket> {
-        let footprint = footprint(&packet);
-        let Some(state) = self.peers.state_mut(peer) else {
-            return Err(packet);
-        };
-        if footprint > self.config.peer_held_bytes.saturating_sub(state.held_bytes) {
+        let bytes = footprint(&packet);
+        if !self
+            .peers
+            .take_share(peer, bytes, self.config.peer_held_bytes)
+        {
             return Err(packet);
         }
-        let id = self.posting.hold(packet, next)?;
-        state.held_bytes += footprint;
-        Ok(id)
+        self.posting
+            .hold(packet, next)
+            .inspect_err(|_| self.peers.give_share_back(peer, bytes))
     }
 
     /// Keeps the first packet of an operation that is to wait. `None` if there is no room for it
@@ -56,9 +56,7 @@ impl<N: Nic> Channel<N> {
         id: HeldId,
     ) -> Option<(ReceivedPacket, Option<HeldId>)> {
         let (packet, next) = self.posting.take_held(id)?;
-        if let Some(state) = self.peers.state_mut(peer) {
-            state.held_bytes -= footprint(&packet);
-        }
+        self.peers.give_share_back(peer, footprint(&packet));
         Some((packet, next))
     }
 

@@ -1,13 +1,13 @@
 //! Posting packets to peers, and what the end of one says about its peer.
 
 use crate::endpoint::api::completion::Event;
-use crate::endpoint::api::error::{EndpointError, Failure, ProviderError};
+use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::rdma::RdmaPart;
 use crate::endpoint::peers::handshake::{PeerFeatures, identity};
 use crate::endpoint::posting::{Outgoing, Owner, Rdma, Work};
-use crate::nic::{Destination, Nic, Status};
-use crate::wire::{MsgId, PacketType, Repr, ReqOptions};
+use crate::nic::{Destination, Nic};
+use crate::wire::{PacketType, Repr, ReqOptions};
 
 use super::Channel;
 
@@ -118,32 +118,14 @@ impl<N: Nic> Channel<N> {
     /// Notes that a request to a peer was posted, with the next `msg_id`.
     #[inline]
     pub(crate) fn request_posted(&mut self, peer: PeerId) {
-        if let Some(state) = self.peers.state_mut(peer) {
-            state.sequence.used();
-            state.handshake.request_sent();
-            if state.sequence.has_gaps() {
-                // The peer was away when others were lost.
-                self.posting.queue(Work::Fill(peer));
-            }
+        if self.peers.request_posted(peer) {
+            self.posting.queue(Work::Fill(peer));
         }
     }
 }
 
 // What follows.
 impl<N: Nic> Channel<N> {
-    /// Notes that a packet arrived, with which the message or atomic `sequenced` begins, if one does.
-    /// Returns why operations with the peer fail, if they do: it may have been removed since.
-    #[inline(always)]
-    pub(crate) fn arrived(&mut self, peer: PeerId, sequenced: Option<MsgId>) -> Option<Failure> {
-        let Some(state) = self.peers.state_mut(peer) else {
-            return Some(Failure::CANCELED);
-        };
-        if let Some(msg_id) = sequenced {
-            state.sequence.done(msg_id);
-        }
-        state.failure
-    }
-
     /// Notes that a packet to a peer got through.
     #[inline]
     pub(crate) fn got_through(&mut self, peer: PeerId) {
@@ -152,19 +134,6 @@ impl<N: Nic> Channel<N> {
         {
             self.posting.got_through(&mut state.backoff);
         }
-    }
-
-    /// Says whether a peer that does not respond ever did, as stock libfabric does.
-    pub(crate) fn refine(&self, peer: PeerId, status: Status) -> Failure {
-        let mut failure = Failure::from(status);
-        if status == Status::LocalUnresponsiveRemote {
-            let state = self.peers.state(peer);
-            failure.provider = match state.and_then(|state| state.handshake.features()) {
-                Some(_) => ProviderError::EstablishedUnresponsive,
-                None => ProviderError::UnestablishedUnresponsive,
-            };
-        }
-        failure
     }
 
     /// Ends the back-offs whose time has come.

@@ -2,8 +2,10 @@
 //! it (spec chapter 2).
 
 use crate::address::{Qkey, Qpn, RawAddress};
+use crate::endpoint::api::config::EndpointConfig;
 use crate::endpoint::api::error::Failure;
 use crate::endpoint::base::ids::{OutboundId, ReceiveId};
+use crate::nic::{DeviceCaps, NicAttributes};
 use crate::wire::{Connid, ExtraFeatures, Handshake, RawAddressHeader, ReqOptions};
 
 /// What a peer said about itself in its HANDSHAKE.
@@ -29,6 +31,45 @@ impl From<&Handshake> for PeerFeatures {
             user_recv_qp: user_recv_qp
                 .and_then(|qp| Some((Qpn(u16::try_from(qp.qpn).ok()?), qp.qkey))),
         }
+    }
+}
+
+/// The features that we announce: what the engine implements and the device can do.
+fn own_features(attributes: &NicAttributes, config: &EndpointConfig) -> ExtraFeatures {
+    let has = |cap| config.use_device_rdma && attributes.caps.contains(cap);
+    // Without the bits 1 and 4 libfabric 1.17 refuses operations instead of falling back.
+    let mut features = ExtraFeatures::CONNID_HEADER
+        | ExtraFeatures::DELIVERY_COMPLETE
+        | ExtraFeatures::RUNTING_READ
+        | ExtraFeatures::READ_NACK;
+    features.set(ExtraFeatures::RDMA_READ, has(DeviceCaps::RDMA_READ));
+    features.set(ExtraFeatures::RDMA_WRITE, has(DeviceCaps::RDMA_WRITE));
+    features.set(
+        ExtraFeatures::UNSOLICITED_WRITE_RECV,
+        has(DeviceCaps::UNSOLICITED_WRITE_RECV),
+    );
+    features
+}
+
+/// The HANDSHAKE that every peer gets once, in answer to its first packet of any type. Until the peer's
+/// own has arrived, requests carry our raw address, as the peer may not know us.
+pub(crate) fn own_handshake(
+    attributes: &NicAttributes,
+    config: &EndpointConfig,
+    connid: Connid,
+) -> Handshake {
+    let NicAttributes {
+        vendor_part_id,
+        host_id,
+        ..
+    } = *attributes;
+    Handshake {
+        extra_info: own_features(attributes, config).into(),
+        connid: Some(connid),
+        host_id: (host_id != 0).then_some(host_id),
+        // Stock libfabric since 1.20 reads it without looking whether it is there.
+        device_version: Some(vendor_part_id),
+        ..Handshake::default()
     }
 }
 
@@ -186,6 +227,39 @@ mod tests {
             let features = extra.map(features);
             assert_eq!(identity(features.as_ref()), expected, "{extra:?}");
         }
+    }
+
+    #[test]
+    fn we_announce_what_the_engine_does_and_the_device_can() {
+        use ExtraFeatures as E;
+        let engine = E::CONNID_HEADER | E::DELIVERY_COMPLETE | E::RUNTING_READ | E::READ_NACK;
+        let handshake = |caps, use_device_rdma, host_id| {
+            let attributes = NicAttributes {
+                caps,
+                mtu: 8928,
+                max_rdma_size: 0,
+                send_queue_depth: 1,
+                recv_queue_depth: 1,
+                inline_size: 0,
+                vendor_part_id: 0xefa1,
+                host_id,
+            };
+            let config = EndpointConfig {
+                use_device_rdma,
+                ..EndpointConfig::default()
+            };
+            own_handshake(&attributes, &config, Connid(5))
+        };
+        let all = handshake(DeviceCaps::all(), true, 7);
+        let rdma = E::RDMA_READ | E::RDMA_WRITE | E::UNSOLICITED_WRITE_RECV;
+        assert_eq!(all.extra_info.features(), engine | rdma);
+        assert_eq!((all.connid, all.host_id), (Some(Connid(5)), Some(7)));
+        assert_eq!(all.device_version, Some(0xefa1));
+        let without = handshake(DeviceCaps::all(), false, 0);
+        assert_eq!(without.extra_info.features(), engine);
+        assert_eq!(without.host_id, None, "0 says that there is none");
+        let reads = handshake(DeviceCaps::RDMA_READ, true, 0);
+        assert_eq!(reads.extra_info.features(), engine | E::RDMA_READ);
     }
 
     #[test]

@@ -219,7 +219,12 @@ impl AddressVector {
 
     /// Adds an address that is not there yet, as the newest peer of its AHN and QPN. `None` if there
     /// is no room, or if the AHN is that of another GID.
-    fn insert(&mut self, address: RawAddress, ahn: Ahn, explicit: bool) -> Option<PeerId> {
+    pub(crate) fn insert(
+        &mut self,
+        address: RawAddress,
+        ahn: Ahn,
+        explicit: bool,
+    ) -> Option<PeerId> {
         let index = usize::from(ahn.0);
         if self.gids.len() <= index {
             self.gids.resize(index + 1, None);
@@ -411,6 +416,11 @@ impl<S: From<MsgId>> Peers<S> {
             states: Vec::new(),
             first_msg_id,
         }
+    }
+
+    /// The id of the first message in each direction.
+    pub(crate) fn first_msg_id(&self) -> MsgId {
+        self.first_msg_id
     }
 
     /// The address vector.

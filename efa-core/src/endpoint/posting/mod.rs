@@ -95,10 +95,14 @@ impl<N: Nic> Posting<N> {
         self.is_deferring
     }
 
-    /// The device is told of what is posted from now on, and with it of what was posted before.
+    /// Ends one operation of a batch. Unless `more` are announced, the device is told of everything,
+    /// even if this operation posted nothing; otherwise it is told with the next request.
     #[cold]
-    pub(crate) fn end_batch(&mut self) {
-        self.doorbell = Doorbell::Ring;
+    pub(crate) fn end_batch(&mut self, more: bool) {
+        match more {
+            true => self.doorbell = Doorbell::Ring,
+            false => self.flush(),
+        }
     }
 
     /// Tells the device of all requests.
@@ -415,6 +419,7 @@ impl<N: Nic> Posting<N> {
                 }) => Priority::Restock,
                 _ => Priority::Resend,
             },
+            Work::GiveUp => Priority::GiveUp,
             _ => Priority::Other,
         }
     }

@@ -8,6 +8,8 @@ use crate::wire::{MsgId, RecvId, SendId};
 /// Something to do when the device has room again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Work {
+    /// End what there is with peers that were given up.
+    GiveUp,
     /// Carry out operations of peers that waited for others to end.
     Admission,
     /// Send our HANDSHAKE.
@@ -43,7 +45,8 @@ impl Work {
             Work::Receipt { peer, .. }
             | Work::Eor { peer, .. }
             | Work::AtomicResponse { peer, .. } => Some(peer),
-            Work::Admission
+            Work::GiveUp
+            | Work::Admission
             | Work::Handshake(_)
             | Work::Fill(_)
             | Work::Resend(_)
@@ -59,6 +62,8 @@ pub(crate) const QUANTUM: usize = 32;
 /// The order in which work is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Priority {
+    /// The end of peers that were given up: nothing is to be sent for their operations.
+    GiveUp,
     /// Packets that are to be posted again and hold buffers, which other work may be waiting for.
     Resend,
     /// Packets that are to be posted again and need a buffer. Those that have theirs may have all
@@ -71,35 +76,50 @@ pub(super) enum Priority {
 /// Work by its priority, first in, first out within each.
 #[derive(Default)]
 pub(super) struct WorkQueues {
-    queues: [VecDeque<Work>; 3],
+    queues: [VecDeque<Work>; 4],
+    /// In all queues. There is mostly no work, and that is found out with every progress.
+    len: usize,
 }
 
 impl WorkQueues {
     /// Puts work behind the rest of its priority.
     pub(super) fn push(&mut self, priority: Priority, work: Work) {
         self.queues[priority as usize].push_back(work);
+        self.len += 1;
     }
 
     /// Puts work that was taken in front again.
     pub(super) fn put_back(&mut self, priority: Priority, work: Work) {
         self.queues[priority as usize].push_front(work);
+        self.len += 1;
     }
 
     /// Takes the work to do next.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Work> {
-        self.queues.iter_mut().find_map(VecDeque::pop_front)
+        match self.len {
+            0 => None,
+            _ => self.pop_first(),
+        }
+    }
+
+    fn pop_first(&mut self) -> Option<Work> {
+        let work = self.queues.iter_mut().find_map(VecDeque::pop_front)?;
+        self.len -= 1;
+        Some(work)
     }
 
     /// Returns whether there is any work.
     pub(super) fn has_any(&self) -> bool {
-        self.queues.iter().any(|queue| !queue.is_empty())
+        self.len > 0
     }
 
     /// Returns whether there is work that does not begin with posting a packet again. A packet that
     /// is to be posted again counts as a packet in flight.
     pub(super) fn has_other(&self) -> bool {
-        !self.queues[Priority::Other as usize].is_empty()
+        [Priority::GiveUp, Priority::Other]
+            .into_iter()
+            .any(|priority| !self.queues[priority as usize].is_empty())
     }
 }
 
@@ -109,18 +129,23 @@ mod tests {
     use crate::endpoint::base::ids::Id;
 
     #[test]
-    fn packets_that_hold_buffers_go_first_and_blocked_work_keeps_its_place() {
+    fn peers_end_first_then_packets_that_hold_buffers_go_and_blocked_work_keeps_its_place() {
         let resend = |index| Work::Resend(PacketId::new(index, 0));
         let mut queues = WorkQueues::default();
         queues.push(Priority::Other, Work::Admission);
         queues.push(Priority::Restock, resend(1));
         queues.push(Priority::Resend, resend(2));
         queues.push(Priority::Resend, resend(3));
+        queues.push(Priority::GiveUp, Work::GiveUp);
         assert!(queues.has_other());
+        assert_eq!(queues.pop(), Some(Work::GiveUp));
         assert_eq!(queues.pop(), Some(resend(2)));
         queues.put_back(Priority::Resend, resend(2));
         let order: Vec<Work> = core::iter::from_fn(|| queues.pop()).collect();
         assert_eq!(order, [resend(2), resend(3), resend(1), Work::Admission]);
         assert!(!queues.has_other());
+        assert!(!queues.has_any());
+        queues.push(Priority::GiveUp, Work::GiveUp);
+        assert!(queues.has_other());
     }
 }

@@ -11,6 +11,7 @@ mod stream;
 
 use slab::Slab;
 
+use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::error::Failure;
 use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::api::reports::Report;
@@ -95,6 +96,16 @@ pub(crate) enum Mistake {
     NoOperation,
     /// The sizes contradict the operation.
     Sizes,
+}
+
+impl Mistake {
+    /// How a packet that names the operation `id` is reported.
+    pub(crate) fn error(self, id: u32) -> PacketError {
+        match self {
+            Mistake::NoOperation => PacketError::StaleOperation { id },
+            Mistake::Sizes => PacketError::SizeMismatch,
+        }
+    }
 }
 
 /// What is left to do for an operation that ended.

@@ -24,9 +24,9 @@ impl<N: Nic> SendSide<'_, N> {
         (qpn, qkey): (Qpn, Qkey),
     ) -> Result<(), EndpointError> {
         let too_large = |what, value, limit| EndpointError::OutOfRange { what, value, limit };
-        if length > self.channel.mtu as u64 {
+        if length > self.channel.sizes.mtu as u64 {
             let what = "length of a message to a zero-copy receiver";
-            return Err(too_large(what, length, self.channel.mtu as u64));
+            return Err(too_large(what, length, self.channel.sizes.mtu as u64));
         }
         let immediate = match args.cq_data.map(u32::try_from) {
             None => None,

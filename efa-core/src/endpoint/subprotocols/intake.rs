@@ -68,7 +68,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     /// that.
     fn refuse_data(&mut self, id: ReceiveId) {
         let peer = self.receiving.peer(id);
-        match peer.and_then(|peer| self.channel.features(peer)) {
+        match peer.and_then(|peer| self.channel.peers.features(peer)) {
             None => {}
             Some(features) if features.extra.contains(ExtraFeatures::READ_NACK) => {
                 self.ask(id, Ask::ReadNack);

@@ -25,10 +25,11 @@ impl<N: Nic> SendSide<'_, N> {
         let id = OutboundId::from_wire(cts.send_id.0);
         match self.sending.granted(peer, id, cts) {
             Ok(()) => self.queue_outbound(id),
-            Err(mistake) => {
-                self.channel
-                    .refuse_mistake(peer, PacketType::Cts, cts.send_id.0, mistake)
-            }
+            Err(mistake) => self.channel.reports.refuse(
+                Some(peer),
+                PacketType::Cts.code(),
+                mistake.error(cts.send_id.0),
+            ),
         }
     }
 }
@@ -39,7 +40,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     /// # Errors
     /// Only [`EndpointError::TryAgain`]; other errors end the transfer.
     pub(crate) fn send_cts(&mut self, id: ReceiveId) -> Result<(), EndpointError> {
-        let limit = self.channel.window_size();
+        let limit = self.channel.sizes.window;
         let connid = Some(self.channel.address.qkey.into());
         let Some(window) = self.receiving.next_window(id, limit) else {
             return Ok(());

@@ -56,7 +56,10 @@ impl<N: Nic> SendSide<'_, N> {
         let remote = readable_pieces(&source);
         // The id has a fixed width, so any serves to measure the header.
         let header = head.runt(OutboundId::from_wire(0), length, 0, runt, &remote);
-        let size = segment_size(runt, self.channel.mtu.saturating_sub(header.header_len()));
+        let size = segment_size(
+            runt,
+            self.channel.sizes.mtu.saturating_sub(header.header_len()),
+        );
         // When nothing is left to be read, no EOR comes.
         let awaited = if runt < length {
             Awaited::Eor
@@ -106,13 +109,16 @@ impl<N: Nic> SendSide<'_, N> {
         match self.sending.nacked(peer, id) {
             Ok(runt) => {
                 if let Some(runt) = runt {
-                    self.channel.end_read_based(peer, runt);
+                    self.channel.peers.end_read_based(peer, runt);
                 }
                 self.queue_outbound(id);
             }
             Err(mistake) => {
-                self.channel
-                    .refuse_mistake(peer, PacketType::ReadNack, nack.send_id.0, mistake);
+                self.channel.reports.refuse(
+                    Some(peer),
+                    PacketType::ReadNack.code(),
+                    mistake.error(nack.send_id.0),
+                );
             }
         }
     }

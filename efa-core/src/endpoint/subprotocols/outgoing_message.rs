@@ -21,23 +21,25 @@ impl<N: Nic> SendSide<'_, N> {
         let length = total_length(args.data);
         let inject = args.flags.contains(OperationFlags::INJECT);
         check_pieces(args.data.len())?;
-        self.channel.check_inject(inject, length)?;
-        let (destination, state) = self.channel.check_sequence(args.peer)?;
+        self.channel.sizes.check_inject(inject, length)?;
+        let (destination, state) = self.channel.peers.check_sequence(args.peer)?;
         let features = state.and_then(|state| state.handshake.features());
         let options = self.channel.request_options(features, args.cq_data);
         // Stock libfabric keeps injected data out of delivery complete: nobody hears of its end.
         let delivery_complete = args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject;
         // As if it were to fit one packet; the operation that RECEIPT has to name is not known yet.
         let mut header = EagerRtm {
-            msg_id: self.channel.next_msg_id(state),
+            msg_id: self.channel.peers.next_msg_id(state),
             tag: args.tag,
             receipt: delivery_complete.then_some(SendId(0)),
             options,
         };
         let query = MessageQuery {
             length,
-            eager_capacity: self.channel.mtu.saturating_sub(header.header_len()) as u64,
-            runt_budget: self.channel.runt_budget(state),
+            eager_capacity: self.channel.sizes.mtu.saturating_sub(header.header_len()) as u64,
+            runt_budget: state.map_or(self.channel.sizes.runt, |state| {
+                state.read_based.runt_budget(self.channel.sizes.runt)
+            }),
             delivery_complete,
             inject,
             tagged: args.tag.is_some(),
@@ -82,7 +84,7 @@ impl<N: Nic> SendSide<'_, N> {
                 .channel
                 .register_source(args.data, Access::REMOTE_READ)?;
             if registered.is_none() {
-                let features = self.channel.features(peer);
+                let features = self.channel.peers.features(peer);
                 let local = self.channel.local.without_rdma();
                 protocol = match choice::message(&local, features, query) {
                     Ok(protocol) => protocol,
@@ -132,7 +134,10 @@ impl<N: Nic> SendSide<'_, N> {
     ) -> Result<(), EndpointError> {
         // The id has a fixed width, so any serves to measure the header.
         let header = head.medium(OutboundId::from_wire(0), length, 0);
-        let size = segment_size(length, self.channel.mtu.saturating_sub(header.header_len()));
+        let size = segment_size(
+            length,
+            self.channel.sizes.mtu.saturating_sub(header.header_len()),
+        );
         let awaited = Awaited::for_packets(head.delivery_complete);
         let bulk = Bulk::new(source, length, Stream::Medium(head, size));
         let id = self.new_bulk(peer, Some(report), length, awaited, bulk)?;

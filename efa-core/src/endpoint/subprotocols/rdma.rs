@@ -36,7 +36,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     /// # Errors
     /// Only [`EndpointError::TryAgain`]; other errors end the transfer.
     pub(crate) fn post_reads(&mut self, id: ReceiveId) -> Result<bool, EndpointError> {
-        let limit = self.channel.rdma_limit();
+        let limit = self.channel.sizes.rdma_read;
         for _ in 0..QUANTUM {
             let (peer, part) = match self.receiving.next_read(id, limit) {
                 Ok(Some(next)) => next,

@@ -27,9 +27,9 @@ impl<N: Nic> ReceiveSide<'_, N> {
         let length = total_length(args.buffer);
         let target = Iov::new(args.buffer)?;
         let source = remote_pieces(args.remote, length)?;
-        self.channel.check_peer(args.peer)?;
-        let capacity = self.channel.read_response_capacity();
-        let features = self.channel.features(args.peer);
+        self.channel.peers.check(args.peer)?;
+        let capacity = self.channel.sizes.read_response;
+        let features = self.channel.peers.features(args.peer);
         let protocol = match choice::read(&self.channel.local, features, length, capacity) {
             Ok(protocol) => protocol,
             Err(reason) => return self.channel.no_protocol(args.peer, reason),
@@ -73,8 +73,9 @@ impl<N: Nic> ReceiveSide<'_, N> {
         // A full READRSP must fit the window: stock responders count on it.
         let window = self
             .channel
-            .window_size()
-            .max(self.channel.read_response_capacity());
+            .sizes
+            .window
+            .max(self.channel.sizes.read_response);
         let granted = match kind {
             RtrKind::Short => length,
             RtrKind::Longcts => length.min(window),
@@ -87,7 +88,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             recv_length: u32::try_from(granted).unwrap_or(u32::MAX),
             options: self
                 .channel
-                .request_options(self.channel.features(peer), None),
+                .request_options(self.channel.peers.features(peer), None),
         };
         let packet = self.channel.posting.start_packet(&header)?;
         self.channel.post_packet(peer, Owner::Inbound(id), packet)?;
@@ -159,7 +160,7 @@ impl<N: Nic> SendSide<'_, N> {
             );
         }
         let Some(source) = self.exposed.memory(&rtr.rma_iov, Access::REMOTE_READ) else {
-            return self.channel.refuse_memory(peer, packet_type);
+            return self.channel.reports.refuse_memory(peer, packet_type);
         };
         if !self.channel.begin_request(peer, packet_type) {
             return;

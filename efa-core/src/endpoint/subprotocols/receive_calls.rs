@@ -27,7 +27,7 @@ fn filter(source: SourceFilter, tag: Option<TagFilter>) -> Filter {
 // Posting and cancelling.
 impl<N: Nic> ReceiveSide<'_, N> {
     pub(crate) fn start_recv(&mut self, args: &RecvArgs<'_>) -> Result<ReceiveId, EndpointError> {
-        self.channel.check_source(args.source)?;
+        self.channel.peers.check_source(args.source)?;
         let target = Iov::new(args.buffer)?;
         let tagged = args.tag.is_some();
         let filter = filter(args.source, args.tag);
@@ -126,7 +126,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         &mut self,
         args: &MultiRecvArgs,
     ) -> Result<ReceiveId, EndpointError> {
-        self.channel.check_source(args.source)?;
+        self.channel.peers.check_source(args.source)?;
         if args.min_free == 0 || args.min_free > args.buffer.memory.length {
             return Err(EndpointError::OutOfRange {
                 what: "min_free of a multi-receive buffer",

@@ -55,7 +55,7 @@ impl<N: Nic> SendSide<'_, N> {
             self.channel.deregister_own(leftovers.own_regions);
         }
         if let Some(runt) = leftovers.runt {
-            self.channel.end_read_based(peer, runt);
+            self.channel.peers.end_read_based(peer, runt);
         }
     }
 
@@ -74,7 +74,9 @@ impl<N: Nic> SendSide<'_, N> {
         for _ in 0..QUANTUM {
             match self.sending.due(id) {
                 Due::Nothing => return Ok(false),
-                Due::Data(peer) if self.channel.waits_for_handshake(peer, id) => return Ok(false),
+                Due::Data(peer) if self.channel.peers.waits_for_handshake(peer, id) => {
+                    return Ok(false);
+                }
                 Due::Data(_) | Due::Post => {}
             }
             match self.send_next(id) {
@@ -97,7 +99,7 @@ impl<N: Nic> SendSide<'_, N> {
         };
         let connid = Connid::from(self.channel.address.qkey);
         // libfabric before 1.14 would take it for data; it does not ask for it.
-        let features = self.channel.features(peer);
+        let features = self.channel.peers.features(peer);
         let in_data = features
             .is_some_and(|features| features.extra.contains(ExtraFeatures::CONNID_HEADER))
             .then_some(connid);
@@ -173,7 +175,11 @@ impl<N: Nic> SendSide<'_, N> {
         let operation = OutboundId::from_wire(id);
         match self.sending.acknowledged(peer, operation, awaited) {
             Ok(()) => self.finish_outbound(operation),
-            Err(mistake) => self.channel.refuse_mistake(peer, packet_type, id, mistake),
+            Err(mistake) => {
+                self.channel
+                    .reports
+                    .refuse(Some(peer), packet_type.code(), mistake.error(id))
+            }
         }
     }
 }

@@ -58,10 +58,10 @@ impl<N: Nic> SendSide<'_, N> {
         check_pieces(args.data.len())?;
         let target = remote_pieces(args.remote, length)?;
         let inject = args.flags.contains(OperationFlags::INJECT);
-        self.channel.check_inject(inject, length)?;
-        self.channel.check_peer(args.peer)?;
+        self.channel.sizes.check_inject(inject, length)?;
+        self.channel.peers.check(args.peer)?;
         let delivery_complete = args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject;
-        let features = self.channel.features(args.peer).copied();
+        let features = self.channel.peers.features(args.peer).copied();
         let options = self
             .channel
             .request_options(features.as_ref(), args.cq_data);
@@ -78,10 +78,10 @@ impl<N: Nic> SendSide<'_, N> {
         let header = eager_header(&head, SendId(0)).header_len();
         let query = WriteQuery {
             length,
-            eager_capacity: self.channel.mtu.saturating_sub(header) as u64,
+            eager_capacity: self.channel.sizes.mtu.saturating_sub(header) as u64,
             delivery_complete,
             inject,
-            fits_rdma: self.channel.fits_rdma(args, length),
+            fits_rdma: self.channel.sizes.fits_rdma(args, length),
         };
         let mut protocol = match choice::write(&self.channel.local, features.as_ref(), &query) {
             Ok(protocol) => protocol,
@@ -302,7 +302,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             return None;
         }
         let Some(target) = self.exposed.memory(rma_iov, Access::REMOTE_WRITE) else {
-            self.channel.refuse_memory(peer, packet_type);
+            self.channel.reports.refuse_memory(peer, packet_type);
             return None;
         };
         let mut flags = CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE;

@@ -1,0 +1,233 @@
+//! What the channel's parts do together, over a device that delivers nothing.
+
+use super::*;
+use crate::address::{Gid, Qkey, Qpn};
+use crate::endpoint::Endpoint;
+use crate::endpoint::api::error::EndpointError;
+use crate::endpoint::api::operation::IoVec;
+use crate::endpoint::base::ids::Id;
+use crate::endpoint::memory::packet::ReceivedPacket;
+use crate::endpoint::memory::registration::Registered;
+use crate::endpoint::sending::Loss;
+use crate::endpoint::sending::choice::NoProtocol;
+use crate::nic::fake::{FakeNic, fake_nic};
+use crate::nic::{Access, NicError, UserSlice};
+use crate::wire::{Header, MsgId, Packet, RtaKind, SendId};
+
+const FAILURE: Failure = Failure::new(Errno::EIO, ProviderError::None);
+
+/// The channel of an endpoint with these settings and one peer, whose queue pair has the number 7. The
+/// device has 8 packet buffers, of which 4 are posted receives.
+fn channel(config: EndpointConfig) -> (Channel<FakeNic>, PeerId) {
+    let config = EndpointConfig {
+        recv_buffers: 4,
+        ..config
+    };
+    let mut endpoint = Endpoint::new(fake_nic(8), config).unwrap();
+    let address = RawAddress {
+        gid: Gid([3; 16]),
+        qpn: Qpn(7),
+        qkey: Qkey(9),
+    };
+    let peer = endpoint.insert_address(address).unwrap();
+    (endpoint.channel, peer)
+}
+
+fn usual() -> (Channel<FakeNic>, PeerId) {
+    channel(EndpointConfig::default())
+}
+
+/// The packets that the device has, all for the peer.
+fn posted(channel: &Channel<FakeNic>) -> Vec<Header> {
+    let packets = channel.posting.nic().packets.iter();
+    packets
+        .map(|(bytes, qpn)| {
+            assert_eq!(*qpn, Qpn(7));
+            Packet::parse(bytes).unwrap().header
+        })
+        .collect()
+}
+
+fn events(channel: &mut Channel<FakeNic>) -> Vec<Event> {
+    core::iter::from_fn(|| channel.reports.next_event()).collect()
+}
+
+#[test]
+fn the_place_of_a_lost_message_is_taken_by_an_atomic_on_no_memory() {
+    let (mut channel, peer) = usual();
+    for _ in 0..2 {
+        channel.request_posted(peer);
+    }
+    let first = MsgId(channel.config.first_msg_id);
+    channel.request_lost(peer, first, FAILURE, Loss::NotDelivered);
+    assert_eq!(channel.posting.next_work(), Some(Work::Fill(peer)));
+    channel.fill_gaps(peer).unwrap();
+    let [Header::Rta(fill)] = posted(&channel)[..] else {
+        panic!("{:?}", posted(&channel));
+    };
+    assert_eq!((fill.kind, fill.msg_id), (RtaKind::Write, first));
+    assert!(fill.rma_iov.is_empty());
+    // Filled once.
+    channel.fill_gaps(peer).unwrap();
+    assert_eq!(posted(&channel).len(), 1);
+}
+
+#[test]
+fn a_gap_that_cannot_be_filled_is_the_end_of_the_sequence() {
+    let (mut channel, peer) = usual();
+    for _ in 0..2 {
+        channel.request_posted(peer);
+    }
+    let first = MsgId(channel.config.first_msg_id);
+    channel.request_lost(peer, first, FAILURE, Loss::NotDelivered);
+    channel.posting.nic_mut().refuse_packets = Some(NicError::Device(5));
+    channel.fill_gaps(peer).unwrap();
+    assert!(matches!(
+        events(&mut channel)[..],
+        [Event::SendingFailed { .. }]
+    ));
+    assert!(channel.peers.check_sequence(peer).is_err());
+}
+
+#[test]
+fn a_packet_that_cannot_be_posted_gives_its_buffer_back() {
+    let (mut channel, peer) = usual();
+    let free = channel.posting.nic().free.len();
+    let handshake = channel.handshake;
+    // A full queue is no error: the packet is sent later.
+    channel.posting.nic_mut().refuse_packets = Some(NicError::QueueFull);
+    let sent = channel.send_control(peer, &handshake);
+    assert!(matches!(sent, Err(EndpointError::TryAgain)), "{sent:?}");
+    assert!(events(&mut channel).is_empty());
+    channel.posting.nic_mut().refuse_packets = Some(NicError::Device(5));
+    channel.send_control(peer, &handshake).unwrap();
+    assert!(matches!(
+        events(&mut channel)[..],
+        [Event::ControlSendFailed { .. }]
+    ));
+    assert_eq!(channel.posting.nic().free.len(), free);
+    // Nobody waits for a packet to a peer that is gone.
+    let stranger = PeerId::new(99, 0);
+    channel.send_control(stranger, &handshake).unwrap();
+    assert!(events(&mut channel).is_empty());
+    assert_eq!(channel.posting.nic().free.len(), free);
+    assert_eq!(channel.reports.statistics.packets_sent, 0);
+}
+
+#[test]
+fn a_handshake_is_provoked_once_by_an_empty_write() {
+    let (mut channel, peer) = usual();
+    for _ in 0..2 {
+        let refused = channel.no_protocol(peer, NoProtocol::AwaitHandshake);
+        assert!(matches!(refused, Err(EndpointError::TryAgain)));
+    }
+    let [Header::EagerRtw(write)] = posted(&channel)[..] else {
+        panic!("{:?}", posted(&channel));
+    };
+    assert!(write.rma_iov.is_empty() && write.receipt.is_none());
+    let address = write.options.raw_address.map(|header| header.address());
+    assert_eq!(address, Some(channel.address));
+}
+
+#[test]
+fn a_handshake_that_cannot_be_provoked_is_reported_to_the_next_operation() {
+    let (mut channel, peer) = usual();
+    let state = channel.peers.state_mut(peer).unwrap();
+    state.handshake.provocation_lost(FAILURE);
+    let refused = channel.no_protocol(peer, NoProtocol::AwaitHandshake);
+    assert!(matches!(
+        refused,
+        Err(EndpointError::Unreachable {
+            failure: FAILURE,
+            ..
+        })
+    ));
+    // The one after that tries again.
+    let refused = channel.no_protocol(peer, NoProtocol::AwaitHandshake);
+    assert!(matches!(refused, Err(EndpointError::TryAgain)));
+    assert_eq!(posted(&channel).len(), 1);
+}
+
+#[test]
+fn a_peer_that_asks_for_too_much_is_given_up_once() {
+    let (mut channel, peer) = channel(EndpointConfig {
+        peer_operations: 1,
+        ..EndpointConfig::default()
+    });
+    channel.queue_receipt(peer, SendId(1), MsgId(0));
+    assert!(matches!(
+        channel.posting.next_work(),
+        Some(Work::Receipt { .. })
+    ));
+    for _ in 0..2 {
+        assert!(!channel.begin_request(peer, PacketType::LongctsRtw));
+    }
+    assert_eq!(channel.posting.next_work(), Some(Work::GiveUp));
+    assert_eq!(channel.posting.next_work(), None);
+    let events = events(&mut channel);
+    let [Event::PeerFailed { failure, .. }] = events[..] else {
+        panic!("{events:?}");
+    };
+    assert_eq!(channel.next_given_up(), Some((peer, failure)));
+    assert_eq!(channel.next_given_up(), None);
+}
+
+#[test]
+fn a_packet_beyond_its_peers_share_comes_back() {
+    let length = 100;
+    let (mut channel, peer) = channel(EndpointConfig {
+        // Copies of packets of this length take 128 bytes.
+        peer_held_bytes: 2 * 128,
+        ..EndpointConfig::default()
+    });
+    let receive = |channel: &mut Channel<FakeNic>| {
+        let buffer = channel.posting.nic_mut().free.pop().unwrap();
+        ReceivedPacket::in_buffer(buffer, length)
+    };
+    let mut chain = None;
+    for _ in 0..2 {
+        let packet = receive(&mut channel);
+        chain = Some(channel.hold(peer, packet, chain).ok().unwrap());
+    }
+    let packet = receive(&mut channel);
+    let back = channel.hold(peer, packet, chain).err().unwrap();
+    assert_eq!(back.len(), length);
+    channel.posting.release(back);
+    channel.drop_held(peer, chain.unwrap());
+    assert_eq!(channel.posting.held_len(), 0);
+    assert_eq!(channel.peers.state(peer).unwrap().held_bytes, 0);
+}
+
+/// `count` pieces of memory that are not registered.
+fn pieces(count: usize) -> Vec<IoVec> {
+    let piece = IoVec {
+        memory: UserSlice {
+            address: 0x1000,
+            length: 8,
+        },
+        region: None,
+    };
+    vec![piece; count]
+}
+
+#[test]
+fn what_was_registered_in_vain_is_deregistered() {
+    let (mut channel, _) = usual();
+    channel.posting.nic_mut().refuse_from_key = 3;
+    let refused = channel.register_source(&pieces(3), Access::REMOTE_READ);
+    assert!(refused.unwrap().is_none());
+    assert!(channel.posting.nic().registered.is_empty());
+}
+
+#[test]
+fn a_registration_that_cannot_be_ended_is_an_event() {
+    let (mut channel, _) = usual();
+    let registered = channel.register_source(&pieces(2), Access::REMOTE_READ);
+    let Registered { own_regions, .. } = registered.unwrap().unwrap();
+    assert_eq!(channel.posting.nic().registered, [1, 2]);
+    channel.posting.nic_mut().refuse_deregister = Some(NicError::Device(5));
+    channel.deregister_own(own_regions);
+    let events = events(&mut channel);
+    let is_told = |event: &Event| matches!(event, Event::DeregistrationFailed(_));
+    assert_eq!(events.iter().filter(|event| is_told(event)).count(), 2);
+}
