@@ -109,11 +109,14 @@ impl SharedMemory {
     /// The cache line that `offset` lies in.
     #[inline(always)]
     pub(super) fn line(&self, offset: usize) -> &Line {
-        let count = self.length / size_of::<Line>();
-        // SAFETY: the mapping has so many lines, starts at a page, lives as long as `self`, and is
-        // only accessed as atomics.
-        let lines = unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), count) };
-        &lines[offset / size_of::<Line>()]
+        if offset >= self.length {
+            beyond(offset, size_of::<Line>(), self.length);
+        }
+        // The length is a multiple of a page, so that the whole line lies in the mapping.
+        let start = offset & !(size_of::<Line>() - 1);
+        // SAFETY: in bounds as just checked, aligned (mappings start at a page), mapped as long as
+        // `self` lives, and only accessed as atomics.
+        unsafe { &*self.base.as_ptr().add(start).cast() }
     }
 
     /// The first page, byte by byte.

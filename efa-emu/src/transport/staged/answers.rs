@@ -44,7 +44,8 @@ impl LateAnswers {
     /// Whether there are none.
     #[inline]
     pub(in crate::transport) fn is_empty(&self) -> bool {
-        self.held.is_empty() && self.scheduled.is_empty() && self.free.is_empty()
+        // Without a branch for each: hardly ever is there anything.
+        self.held.is_empty() & self.scheduled.is_empty() & self.free.is_empty()
     }
 
     /// When the next one is due, on the monotonic clock.
