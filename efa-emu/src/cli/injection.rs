@@ -1,8 +1,11 @@
 //! How the emulated libraries get into the program: `LD_PRELOAD` of a pair of libraries that carry
-//! the SONAMEs `libibverbs.so.1` and `libefa.so.1`.
+//! the SONAMEs `libibverbs.so.1` and `libefa.so.1`, and a directory of `LD_LIBRARY_PATH` in which they have
+//! their other names. No library of rdma-core's for the same purpose is loaded beside them, of whatever
+//! release the program's other libraries are.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use super::Failure;
@@ -11,6 +14,7 @@ use super::Failure;
 const ENV_LIBRARIES: &str = "EFA_EMU_LIB";
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
+const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
 /// File name of the library with the SONAME `libibverbs.so.1`.
 const VERBS: &str = "libefa_emu_verbs.so";
@@ -18,23 +22,18 @@ const VERBS: &str = "libefa_emu_verbs.so";
 /// File name of the library with the SONAME `libefa.so.1`. It needs the other one.
 const EFADV: &str = "libefa_emu_efadv.so";
 
-/// Where distributions install rdma-core's libibverbs.
-const SYSTEM_VERBS: [&str; 5] = [
-    "/usr/lib/x86_64-linux-gnu/libibverbs.so.1",
-    "/lib/x86_64-linux-gnu/libibverbs.so.1",
-    "/usr/lib64/libibverbs.so.1",
-    "/lib64/libibverbs.so.1",
-    "/usr/lib/libibverbs.so.1",
+/// The names by which programs open the libraries themselves, and what each of them is.
+const LINKS: [(&str, &str); 4] = [
+    ("libibverbs.so", VERBS),
+    ("libibverbs.so.1", VERBS),
+    ("libefa.so", EFADV),
+    ("libefa.so.1", EFADV),
 ];
 
 /// The libraries to preload.
 pub(super) struct Libraries {
     verbs: PathBuf,
     efadv: PathBuf,
-    /// rdma-core's own library, if it is installed. Providers of other vendors' devices are linked
-    /// to programs such as perftest; they need rdma-core's private symbols, which the emulated
-    /// library does not define. As it comes last, no public call ever reaches it.
-    system: Option<PathBuf>,
 }
 
 impl Libraries {
@@ -83,11 +82,29 @@ impl Libraries {
         Ok(Libraries {
             verbs: found.join(VERBS),
             efadv: found.join(EFADV),
-            system: SYSTEM_VERBS
-                .iter()
-                .map(PathBuf::from)
-                .find(|path| path.is_file()),
         })
+    }
+
+    /// `LD_LIBRARY_PATH` for the program: first `directory`, in which links are made. A program that opens
+    /// `libibverbs.so`, as the development package calls it, would get the system's library otherwise: the
+    /// dynamic linker knows a preloaded library by its SONAME only.
+    pub(super) fn search_path(
+        &self,
+        directory: &Path,
+    ) -> Result<(&'static str, OsString), Failure> {
+        for (link, library) in LINKS {
+            let target = match library {
+                VERBS => &self.verbs,
+                _ => &self.efadv,
+            };
+            symlink(target, directory.join(link))?;
+        }
+        let mut path = directory.as_os_str().to_owned();
+        if let Some(inherited) = env::var_os(LD_LIBRARY_PATH).filter(|path| !path.is_empty()) {
+            path.push(":");
+            path.push(inherited);
+        }
+        Ok((LD_LIBRARY_PATH, path))
     }
 
     /// `LD_PRELOAD` for the program. What the user preloads stays, and stays first: some libraries
@@ -98,8 +115,7 @@ impl Libraries {
     }
 
     fn join(&self, inherited: &OsStr) -> OsString {
-        let ours = [Some(&self.verbs), Some(&self.efadv), self.system.as_ref()];
-        let ours: Vec<_> = ours.into_iter().flatten().collect();
+        let ours = [&self.verbs, &self.efadv];
         let inherited = inherited.to_string_lossy();
         let kept = inherited
             .split([' ', ':'])
@@ -121,9 +137,8 @@ mod tests {
         let libraries = Libraries {
             verbs: "/o/v.so".into(),
             efadv: "/o/e.so".into(),
-            system: Some("/usr/lib/libibverbs.so.1".into()),
         };
-        let ours = "/o/v.so:/o/e.so:/usr/lib/libibverbs.so.1";
+        let ours = "/o/v.so:/o/e.so";
         assert_eq!(libraries.join(OsStr::new("")), ours);
         assert_eq!(
             libraries.join(OsStr::new("/a.so  b.so:/o/v.so")),

@@ -142,6 +142,7 @@ impl RunArguments {
         let directory = RunDirectory::create()?;
         let sysfs_root = directory.subdirectory("sysfs")?;
         generate_sysfs(&sysfs_root, profile, &host)?;
+        let links = directory.subdirectory("lib")?;
 
         if !host.wait_for_recorders(RECORDER_PATIENCE)? {
             eprintln!(
@@ -154,12 +155,14 @@ impl RunArguments {
 
         let (program, arguments) = self.command.split_first().expect("clap requires a command");
         let mut command = Command::new(program);
-        let (variable, preload) = libraries.preload();
+        let (preload, libraries_first) = libraries.preload();
+        let (search_path, links_first) = libraries.search_path(&links)?;
         command
             .args(arguments)
             .envs(config.to_env())
             .env(sysfs::ENV_SYSFS_PATH, &sysfs_root)
-            .env(variable, preload);
+            .env(preload, libraries_first)
+            .env(search_path, links_first);
         match &self.pcap {
             Some(file) => {
                 command.env(capture::ENVIRONMENT, create_capture(file, profile, &host)?);

@@ -5,13 +5,14 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::offset_of;
+use core::ptr::null_mut;
 
 use efa_emu::provider::SendQueue;
 
 use crate::abi::{
     IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
-    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, efadv_qp, ibv_ah, ibv_data_buf, ibv_qp,
-    ibv_qp_ex, ibv_sge,
+    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, VERBS_QP_EX, efadv_qp, ibv_ah, ibv_data_buf,
+    ibv_qp, ibv_qp_ex, ibv_sge, verbs_qp,
 };
 use crate::errno::Errno;
 use crate::interrupted::Locking;
@@ -20,11 +21,11 @@ use crate::qp_plan::QpPlan;
 use crate::queue_pair::QueuePair;
 
 /// The C structure of a queue pair, with the builders that were asked for.
-pub(crate) fn extended(base: ibv_qp, plan: &QpPlan) -> ibv_qp_ex {
+pub(crate) fn extended(base: ibv_qp, plan: &QpPlan) -> verbs_qp {
     let ops = plan.send_ops;
     let asked = |bit: u64| ops.is_some_and(|ops| ops & bit != 0);
     let any = ops.is_some();
-    ibv_qp_ex {
+    let qp_ex = ibv_qp_ex {
         qp_base: base,
         comp_mask: 0,
         wr_id: 0,
@@ -51,6 +52,11 @@ pub(crate) fn extended(base: ibv_qp, plan: &QpPlan) -> ibv_qp_ex {
         wr_abort: any.then_some(wr_abort),
         wr_atomic_write: None,
         wr_flush: None,
+    };
+    verbs_qp {
+        qp_ex,
+        comp_mask: if any { VERBS_QP_EX } else { 0 },
+        xrcd: null_mut(),
     }
 }
 

@@ -15,13 +15,28 @@ use efa_emu::profile::Profile;
 use efa_emu::sysfs;
 use efa_emu::transport::HostConfig;
 
-use crate::abi::{IBV_FORK_UNNEEDED, IBV_NODE_UNSPECIFIED, IBV_TRANSPORT_UNSPECIFIED, ibv_device};
+use crate::abi::{
+    IBV_FORK_UNNEEDED, IBV_NODE_UNSPECIFIED, IBV_TRANSPORT_UNSPECIFIED, ibv_device, verbs_device,
+    verbs_device_ops,
+};
 use crate::errno::{self, Errno};
 use crate::sysfs_files;
 
+/// What libraries of other vendors see instead of their own driver.
+static OPS: DriverOps = DriverOps(verbs_device_ops {
+    name: c"efa".as_ptr(),
+    driver: [core::ptr::null(); 8],
+});
+
+#[repr(transparent)]
+struct DriverOps(verbs_device_ops);
+
+// SAFETY: never written; its pointers are null or to a constant.
+unsafe impl Sync for DriverOps {}
+
 /// The device of this process.
 pub(crate) struct Device {
-    c: ibv_device,
+    c: verbs_device,
     /// The host that the device belongs to.
     pub(crate) config: HostConfig,
     /// The device's generation.
@@ -30,7 +45,7 @@ pub(crate) struct Device {
     pub(crate) gid: Gid,
 }
 
-// SAFETY: the C structure is never written after it was made; its pointers are null.
+// SAFETY: the C structure is never written after it was made; its pointers are null or to constants.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
@@ -45,7 +60,7 @@ impl Device {
     /// The device behind a program's pointer.
     pub(crate) fn find(pointer: *const ibv_device) -> Result<&'static Device, Errno> {
         Device::get()
-            .filter(|device| core::ptr::eq(&raw const device.c, pointer))
+            .filter(|device| core::ptr::eq(&raw const device.c.device, pointer))
             .ok_or(Errno::NODEV)
     }
 
@@ -54,7 +69,7 @@ impl Device {
         let gid = config.gid?;
         let profile = Profile::by_name(&config.profile)?.clone();
         let root = sysfs_files::root_path();
-        let c = ibv_device {
+        let device = ibv_device {
             ops: [core::ptr::null(); 2],
             node_type: IBV_NODE_UNSPECIFIED,
             transport_type: IBV_TRANSPORT_UNSPECIFIED,
@@ -62,6 +77,14 @@ impl Device {
             dev_name: c_field(Path::new(sysfs::UVERBS_NAME))?,
             dev_path: c_field(&sysfs::verbs_class_path(root))?,
             ibdev_path: c_field(&sysfs::infiniband_class_path(root))?,
+        };
+        let c = verbs_device {
+            device,
+            ops: &raw const OPS.0,
+            refcount: 1,
+            entry: [core::ptr::null(); 2],
+            sysfs: core::ptr::null(),
+            core_support: 0,
         };
         Some(Device {
             c,
@@ -73,7 +96,7 @@ impl Device {
 
     /// What programs get. They must not write to it.
     pub(crate) fn c_pointer(&self) -> *mut ibv_device {
-        (&raw const self.c).cast_mut()
+        (&raw const self.c).cast_mut().cast()
     }
 
     /// The node GUID, big endian.
@@ -131,7 +154,7 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device)
 
 pub(crate) extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
     match Device::find(device) {
-        Ok(device) => device.c.name.as_ptr(),
+        Ok(device) => device.c.device.name.as_ptr(),
         Err(errno) => {
             errno::set(errno.number());
             null_mut()

@@ -228,19 +228,149 @@ old_exports! {
     }
 }
 
-// The private interface, as far as tools and not only providers call it. A call that found no
-// definition here would reach rdma-core's library with a context of ours.
+// The private interface between rdma-core's libibverbs and its libraries for the devices of other vendors,
+// which programs such as perftest are linked to. With these definitions each of them loads, of whatever
+// release. They register their drivers, find no device, and so call nothing else. Some tools call
+// `ibv_query_gid_type` and `ibv_read_ibdev_sysfs_file`.
 macro_rules! private_exports {
-    ($exports:ident $($version:literal)+) => { $(
+    ($exports:ident $at:literal $($version:literal $register:ident)+) => { $(
         $exports! { $version {
+            $register = not_supported_nothing,
+            __ioctl_final_num_attrs = unsupported::none,
+            __verbs_log = not_supported_nothing,
+            _verbs_init_and_alloc_context = no_pointer,
+            execute_ioctl = not_supported,
+            ibv_cmd_advise_mr = not_supported,
+            ibv_cmd_alloc_dm = not_supported,
+            ibv_cmd_alloc_dmah = not_supported,
+            ibv_cmd_alloc_mw = not_supported,
+            ibv_cmd_alloc_pd = not_supported,
+            ibv_cmd_attach_mcast = not_supported,
+            ibv_cmd_close_xrcd = not_supported,
+            ibv_cmd_create_ah = not_supported,
+            ibv_cmd_create_comp_cntr = not_supported,
+            ibv_cmd_create_counters = not_supported,
+            ibv_cmd_create_cq = not_supported,
+            ibv_cmd_create_cq_ex = not_supported,
+            ibv_cmd_create_cq_ex2 = not_supported,
+            ibv_cmd_create_flow = not_supported,
+            ibv_cmd_create_flow_action_esp = not_supported,
+            ibv_cmd_create_qp = not_supported,
+            ibv_cmd_create_qp_ex = not_supported,
+            ibv_cmd_create_qp_ex2 = not_supported,
+            ibv_cmd_create_rwq_ind_table = not_supported,
+            ibv_cmd_create_srq = not_supported,
+            ibv_cmd_create_srq_ex = not_supported,
+            ibv_cmd_create_wq = not_supported,
+            ibv_cmd_dealloc_mw = not_supported,
+            ibv_cmd_dealloc_pd = not_supported,
+            ibv_cmd_dereg_mr = not_supported,
+            ibv_cmd_destroy_ah = not_supported,
+            ibv_cmd_destroy_comp_cntr = not_supported,
+            ibv_cmd_destroy_counters = not_supported,
+            ibv_cmd_destroy_cq = not_supported,
+            ibv_cmd_destroy_flow = not_supported,
+            ibv_cmd_destroy_flow_action = not_supported,
+            ibv_cmd_destroy_qp = not_supported,
+            ibv_cmd_destroy_rwq_ind_table = not_supported,
+            ibv_cmd_destroy_srq = not_supported,
+            ibv_cmd_destroy_wq = not_supported,
+            ibv_cmd_detach_mcast = not_supported,
+            ibv_cmd_export_dmabuf_fd = not_supported,
+            ibv_cmd_free_dm = not_supported,
+            ibv_cmd_free_dmah = not_supported,
+            ibv_cmd_get_context = not_supported,
+            ibv_cmd_inc_comp_cntr = not_supported,
+            ibv_cmd_inc_err_comp_cntr = not_supported,
+            ibv_cmd_modify_cq = not_supported,
+            ibv_cmd_modify_flow_action_esp = not_supported,
+            ibv_cmd_modify_qp = not_supported,
+            ibv_cmd_modify_qp_ex = not_supported,
+            ibv_cmd_modify_srq = not_supported,
+            ibv_cmd_modify_wq = not_supported,
+            ibv_cmd_open_qp = not_supported,
+            ibv_cmd_open_xrcd = not_supported,
+            ibv_cmd_poll_cq = not_supported,
+            ibv_cmd_post_recv = not_supported,
+            ibv_cmd_post_send = not_supported,
+            ibv_cmd_post_srq_recv = not_supported,
+            ibv_cmd_qp_attach_comp_cntr = not_supported,
+            ibv_cmd_query_comp_cntr_caps = not_supported,
+            ibv_cmd_query_context = not_supported,
+            ibv_cmd_query_device = not_supported,
+            ibv_cmd_query_device_any = not_supported,
+            ibv_cmd_query_device_ex = not_supported,
+            ibv_cmd_query_mr = not_supported,
+            ibv_cmd_query_port = not_supported,
+            ibv_cmd_query_port_speed = not_supported,
+            ibv_cmd_query_qp = not_supported,
+            ibv_cmd_query_srq = not_supported,
+            ibv_cmd_read_comp_cntr = not_supported,
+            ibv_cmd_read_counters = not_supported,
+            ibv_cmd_read_err_comp_cntr = not_supported,
+            ibv_cmd_reg_dm_mr = not_supported,
+            ibv_cmd_reg_dmabuf_mr = not_supported,
+            ibv_cmd_reg_mr = not_supported,
+            ibv_cmd_reg_mr_ex = not_supported,
+            ibv_cmd_req_notify_cq = not_supported,
+            ibv_cmd_rereg_mr = not_supported,
+            ibv_cmd_resize_cq = not_supported,
+            ibv_cmd_set_comp_cntr = not_supported,
+            ibv_cmd_set_err_comp_cntr = not_supported,
+            ibv_dmabuf_heap_alloc = no_pointer,
+            ibv_dmabuf_heap_cc_shared_init = no_pointer,
+            ibv_dmabuf_heap_destroy = not_supported_nothing,
+            ibv_dmabuf_heap_free = not_supported_nothing,
             ibv_query_gid_type = query::ibv_query_gid_type,
             ibv_read_ibdev_sysfs_file = sysfs_files::ibv_read_ibdev_sysfs_file,
+            ibv_wr_opcode_str = strings::ibv_wr_opcode_str,
+            verbs_init_cq = not_supported_nothing,
+            verbs_open_device = no_pointer,
+            verbs_set_ops = not_supported_nothing,
+            verbs_uninit_context = not_supported_nothing,
         } }
+        export_false!(verbs_allow_disassociate_destroy, $at, $version);
     )+ };
 }
 
-private_exports! { exports "IBVERBS_PRIVATE_65" }
+/// Defines `NAME@VERSION` as a C `bool` that is false.
+#[cfg(not(test))]
+macro_rules! export_false {
+    ($name:ident, $at:literal, $version:literal) => {
+        core::arch::global_asm!(
+            ".pushsection .bss",
+            concat!(".globl __", $version, ".", stringify!($name)),
+            concat!(".type __", $version, ".", stringify!($name), ", @object"),
+            concat!("__", $version, ".", stringify!($name), ": .zero 1"),
+            concat!(".size __", $version, ".", stringify!($name), ", 1"),
+            concat!(
+                ".symver __",
+                $version,
+                ".",
+                stringify!($name),
+                ", ",
+                stringify!($name),
+                $at,
+                $version,
+                ", remove"
+            ),
+            ".popsection",
+        );
+    };
+}
+
+#[cfg(test)]
+macro_rules! export_false {
+    ($($unused:tt)*) => {};
+}
+
+private_exports! { exports "@@" "IBVERBS_PRIVATE_65" verbs_register_driver_65 }
 private_exports! {
-    old_exports "IBVERBS_PRIVATE_25" "IBVERBS_PRIVATE_33" "IBVERBS_PRIVATE_34"
-    "IBVERBS_PRIVATE_57" "IBVERBS_PRIVATE_59" "IBVERBS_PRIVATE_64"
+    old_exports "@"
+    "IBVERBS_PRIVATE_25" verbs_register_driver_25
+    "IBVERBS_PRIVATE_33" verbs_register_driver_33
+    "IBVERBS_PRIVATE_34" verbs_register_driver_34
+    "IBVERBS_PRIVATE_57" verbs_register_driver_57
+    "IBVERBS_PRIVATE_59" verbs_register_driver_59
+    "IBVERBS_PRIVATE_64" verbs_register_driver_64
 }

@@ -10,7 +10,7 @@ use efa_emu::device::{Lkey, MemoryRegion as Registration};
 
 use crate::abi::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_OPTIONAL_RANGE, IBV_ACCESS_REMOTE_READ,
-    IBV_ACCESS_REMOTE_WRITE, ibv_mr, ibv_mr_init_attr, ibv_pd,
+    IBV_ACCESS_REMOTE_WRITE, IBV_MR_TYPE_MR, ibv_mr, ibv_mr_init_attr, ibv_pd, verbs_mr,
 };
 use crate::domain::{DOMAINS, Domain};
 use crate::errno::{self, Errno};
@@ -24,7 +24,7 @@ const MASK_ADDR: u64 = 1 << 1;
 
 /// A registered region.
 pub(crate) struct MemoryRegion {
-    c: UnsafeCell<ibv_mr>,
+    c: UnsafeCell<verbs_mr>,
     domain: Arc<Domain>,
     lkey: Lkey,
 }
@@ -34,12 +34,12 @@ unsafe impl Send for MemoryRegion {}
 // SAFETY: as above.
 unsafe impl Sync for MemoryRegion {}
 
-// SAFETY: the structure is inside the cell.
+// SAFETY: `verbs_mr` starts with `ibv_mr`, and it is inside the cell.
 unsafe impl Handle for MemoryRegion {
     type C = ibv_mr;
 
     fn c_pointer(&self) -> *mut ibv_mr {
-        self.c.get()
+        self.c.get().cast()
     }
 }
 
@@ -112,14 +112,18 @@ fn register(
         .context
         .hardware()?
         .register_memory(domain.id, registration)?;
-    let c = ibv_mr {
-        context: domain.context.c_pointer(),
-        pd,
-        addr: address,
-        length,
-        handle: keys.lkey.0,
-        lkey: keys.lkey.0,
-        rkey: keys.rkey.0,
+    let c = verbs_mr {
+        ibv_mr: ibv_mr {
+            context: domain.context.c_pointer(),
+            pd,
+            addr: address,
+            length,
+            handle: keys.lkey.0,
+            lkey: keys.lkey.0,
+            rkey: keys.rkey.0,
+        },
+        mr_type: IBV_MR_TYPE_MR,
+        access: flags as c_int,
     };
     domain.retain();
     Ok(REGIONS.insert(Arc::new(MemoryRegion {

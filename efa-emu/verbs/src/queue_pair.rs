@@ -16,7 +16,7 @@ use crate::abi::{
     IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RNR_RETRY, IBV_QP_SQ_PSN, IBV_QP_STATE,
     IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPT_UD,
     IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS, efadv_qp, efadv_qp_init_attr, ibv_context, ibv_ece,
-    ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, verbs_qp,
 };
 use crate::builder;
 use crate::comp_queue::{CompQueue, QUEUES};
@@ -38,7 +38,7 @@ const DATA_IN_ORDER_ALIGNED_128_BYTES: c_int = 1 << 1;
 /// What programs see of a queue pair.
 #[repr(C)]
 pub(crate) struct QueuePairC {
-    pub(crate) ex: ibv_qp_ex,
+    pub(crate) verbs: verbs_qp,
     pub(crate) efa: efadv_qp,
 }
 
@@ -66,7 +66,7 @@ unsafe impl Send for QueuePair {}
 // SAFETY: as above.
 unsafe impl Sync for QueuePair {}
 
-// SAFETY: `ibv_qp_ex` starts with `ibv_qp`, and it is inside the cell.
+// SAFETY: `verbs_qp` starts with `ibv_qp`, and it is inside the cell.
 unsafe impl Handle for QueuePair {
     type C = ibv_qp;
 
@@ -207,7 +207,7 @@ pub(crate) fn create(
     attributes.cap = plan.cap.into();
     Ok(PAIRS.insert(Arc::new(QueuePair {
         c: UnsafeCell::new(QueuePairC {
-            ex: builder::extended(base, &plan),
+            verbs: builder::extended(base, &plan),
             efa: builder::efa_extension(&plan),
         }),
         context: Arc::clone(context),

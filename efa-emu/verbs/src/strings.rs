@@ -26,6 +26,29 @@ pub(crate) extern "C" fn ibv_node_type_str(node_type: c_int) -> *const c_char {
     name(&NAMES, node_type)
 }
 
+/// Name of an operation of a send queue.
+pub(crate) extern "C" fn ibv_wr_opcode_str(opcode: c_int) -> *const c_char {
+    const NAMES: [&CStr; 16] = [
+        c"rdma-write",
+        c"rdma-write-with-imm",
+        c"send",
+        c"send-with-imm",
+        c"rdma-read",
+        c"atomic-cmp-and-swp",
+        c"atomic-fetch-and-add",
+        c"local-inv",
+        c"bind-mw",
+        c"send-with-inv",
+        c"tso",
+        c"driver1",
+        c"unknown",
+        c"unknown",
+        c"flush",
+        c"atomic-write",
+    ];
+    name(&NAMES, opcode)
+}
+
 /// Name of a port state.
 pub(crate) extern "C" fn ibv_port_state_str(state: c_int) -> *const c_char {
     const NAMES: [&CStr; 6] = [

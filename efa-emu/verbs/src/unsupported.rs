@@ -1,7 +1,7 @@
 //! What EFA does not have, in the four shapes of C functions. They take no notice of arguments,
 //! which the C calling convention allows.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::null_mut;
 
 use crate::errno;
@@ -29,6 +29,11 @@ pub(crate) extern "C" fn not_supported_nothing() {}
 
 /// A verb that returns a 64-bit number.
 pub(crate) extern "C" fn zero() -> u64 {
+    0
+}
+
+/// Returns the number 0: of nothing there is none.
+pub(crate) extern "C" fn none() -> c_uint {
     0
 }
 

@@ -5,7 +5,7 @@ mod common;
 use std::ffi::{CString, c_void};
 
 use common::built;
-use common::exported::{EFADV, VERBS};
+use common::exported::{EFADV, PRIVATE, PRIVATE_FLAG, PRIVATE_VERSIONS, VERBS};
 
 struct Library(*mut c_void);
 
@@ -50,6 +50,14 @@ fn names_versions_and_sonames() {
     let efadv = Library::open(built("libefa_emu_efadv.so").to_str().unwrap());
     verbs.check(VERBS);
     efadv.check(EFADV);
+    for version in PRIVATE_VERSIONS {
+        let names = format!("{PRIVATE} {PRIVATE_FLAG} verbs_register_driver_{version}");
+        let version = format!("IBVERBS_PRIVATE_{version}");
+        for name in names.split_whitespace() {
+            let symbol = verbs.symbol(name, Some(&version));
+            assert!(!symbol.is_null(), "{name}@{version} is missing");
+        }
+    }
     assert_eq!(Library::open("libibverbs.so.1").0, verbs.0);
     assert_eq!(Library::open("libefa.so.1").0, efadv.0);
 

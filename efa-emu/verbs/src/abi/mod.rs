@@ -1,4 +1,5 @@
-//! The C structures of `<infiniband/verbs.h>` and `<infiniband/efadv.h>`, for 64-bit Linux.
+//! The C structures of `<infiniband/verbs.h>` and `<infiniband/efadv.h>`, and those of rdma-core's own
+//! `driver.h` that contain them, for 64-bit Linux.
 //!
 //! Names and field names are those of the headers, so that a reader can put the two side by side.
 //! C enumerations are plain integers here: their values come from programs, and a value that the
@@ -12,12 +13,14 @@
 )]
 
 mod context;
+mod driver;
 mod efadv;
 mod objects;
 mod requests;
 mod values;
 
 pub(crate) use context::*;
+pub(crate) use driver::*;
 pub(crate) use efadv::*;
 pub(crate) use objects::*;
 pub(crate) use requests::*;

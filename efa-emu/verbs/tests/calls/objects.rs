@@ -1,6 +1,6 @@
 //! What objects report about themselves, and in which order they can be ended.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;
 
 use libc::{EBUSY, EINVAL, EOPNOTSUPP};
@@ -140,6 +140,40 @@ fn report_what_they_are() {
                 ..zeroed()
             };
             assert_eq!(efadv_get_max_rq_depth(context, &raw mut depth, 16), 10922);
+        }
+    });
+}
+
+/// What rdma-core's own headers put around the public structures is there.
+#[test]
+fn lie_in_the_structures_of_rdma_core() {
+    on_emulated_host("efa4", || {
+        let endpoint = Endpoint::new();
+        let mut memory = [0u8; 64];
+        let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_OPTIONAL_RANGE;
+        let region = endpoint.register(&mut memory, access);
+        let queue = endpoint.cq(4);
+        let with_builders = endpoint.srd(queue, IBV_QP_EX_WITH_SEND);
+        let (mut attributes, mut efa) = endpoint.srd_request(queue, 0);
+        attributes.comp_mask = IBV_QP_INIT_ATTR_PD;
+        let size = size_of::<efadv_qp_init_attr>() as u32;
+        // SAFETY: live objects, and attributes on the stack.
+        unsafe {
+            let plain =
+                efadv_create_qp_ex(endpoint.context, &raw mut attributes, &raw mut efa, size);
+            assert!(!plain.is_null(), "errno {}", errno());
+            let region: *const verbs_mr = region.cast();
+            assert_eq!(
+                ((*region).mr_type, (*region).access),
+                (IBV_MR_TYPE_MR, access as c_int)
+            );
+            for (pair, mask) in [(plain, 0), (with_builders, VERBS_QP_EX)] {
+                let pair: *const verbs_qp = pair.cast();
+                assert_eq!((*pair).comp_mask & VERBS_QP_EX, mask);
+                assert!((*pair).xrcd.is_null());
+            }
+            let device: *const verbs_device = (*endpoint.context).device.cast();
+            assert_eq!(CStr::from_ptr((*(*device).ops).name), c"efa");
         }
     });
 }

@@ -1,4 +1,4 @@
-//! The public symbols of rdma-core's libraries.
+//! The symbols of rdma-core's libraries.
 
 /// Every public symbol of rdma-core's libibverbs, by the version that programs ask for.
 pub(crate) const VERBS: &[(&str, &str)] = &[
@@ -59,11 +59,6 @@ pub(crate) const VERBS: &[(&str, &str)] = &[
          ibv_export_buf_dmabuf_fd ibv_inc_comp_cntr ibv_inc_err_comp_cntr ibv_qp_attach_comp_cntr \
          ibv_read_comp_cntr ibv_read_err_comp_cntr ibv_set_comp_cntr ibv_set_err_comp_cntr",
     ),
-    (
-        "IBVERBS_PRIVATE_34",
-        "ibv_query_gid_type ibv_read_ibdev_sysfs_file",
-    ),
-    ("IBVERBS_PRIVATE_59", "ibv_query_gid_type"),
 ];
 
 /// Every public symbol of rdma-core's libefa.
@@ -80,3 +75,40 @@ pub(crate) const EFADV: &[(&str, &str)] = &[
     ("EFA_1.6", "efadv_qp_from_ibv_qp_ex"),
     ("EFA_1.7", "efadv_create_comp_cntr"),
 ];
+
+/// The versions that the private interface of rdma-core's libibverbs has had, from release 26 to 65. Each
+/// has a function `verbs_register_driver_VERSION`, too.
+pub(crate) const PRIVATE_VERSIONS: &[u32] = &[25, 33, 34, 57, 59, 64, 65];
+
+/// The functions that the private interface has in any of these versions.
+pub(crate) const PRIVATE: &str = "__ioctl_final_num_attrs __verbs_log _verbs_init_and_alloc_context execute_ioctl \
+     ibv_cmd_advise_mr ibv_cmd_alloc_dm ibv_cmd_alloc_dmah ibv_cmd_alloc_mw ibv_cmd_alloc_pd \
+     ibv_cmd_attach_mcast ibv_cmd_close_xrcd ibv_cmd_create_ah ibv_cmd_create_comp_cntr \
+     ibv_cmd_create_counters ibv_cmd_create_cq ibv_cmd_create_cq_ex ibv_cmd_create_cq_ex2 \
+     ibv_cmd_create_flow ibv_cmd_create_flow_action_esp ibv_cmd_create_qp \
+     ibv_cmd_create_qp_ex ibv_cmd_create_qp_ex2 ibv_cmd_create_rwq_ind_table \
+     ibv_cmd_create_srq ibv_cmd_create_srq_ex ibv_cmd_create_wq ibv_cmd_dealloc_mw \
+     ibv_cmd_dealloc_pd ibv_cmd_dereg_mr ibv_cmd_destroy_ah ibv_cmd_destroy_comp_cntr \
+     ibv_cmd_destroy_counters ibv_cmd_destroy_cq ibv_cmd_destroy_flow \
+     ibv_cmd_destroy_flow_action ibv_cmd_destroy_qp ibv_cmd_destroy_rwq_ind_table \
+     ibv_cmd_destroy_srq ibv_cmd_destroy_wq ibv_cmd_detach_mcast ibv_cmd_export_dmabuf_fd \
+     ibv_cmd_free_dm ibv_cmd_free_dmah ibv_cmd_get_context ibv_cmd_inc_comp_cntr \
+     ibv_cmd_inc_err_comp_cntr ibv_cmd_modify_cq ibv_cmd_modify_flow_action_esp \
+     ibv_cmd_modify_qp ibv_cmd_modify_qp_ex ibv_cmd_modify_srq ibv_cmd_modify_wq \
+     ibv_cmd_open_qp ibv_cmd_open_xrcd ibv_cmd_poll_cq ibv_cmd_post_recv ibv_cmd_post_send \
+     ibv_cmd_post_srq_recv ibv_cmd_qp_attach_comp_cntr ibv_cmd_query_comp_cntr_caps \
+     ibv_cmd_query_context ibv_cmd_query_device ibv_cmd_query_device_any \
+     ibv_cmd_query_device_ex ibv_cmd_query_mr ibv_cmd_query_port ibv_cmd_query_port_speed \
+     ibv_cmd_query_qp ibv_cmd_query_srq ibv_cmd_read_comp_cntr ibv_cmd_read_counters \
+     ibv_cmd_read_err_comp_cntr ibv_cmd_reg_dm_mr ibv_cmd_reg_dmabuf_mr ibv_cmd_reg_mr \
+     ibv_cmd_reg_mr_ex ibv_cmd_req_notify_cq ibv_cmd_rereg_mr ibv_cmd_resize_cq \
+     ibv_cmd_set_comp_cntr ibv_cmd_set_err_comp_cntr ibv_dmabuf_heap_alloc \
+     ibv_dmabuf_heap_cc_shared_init ibv_dmabuf_heap_destroy ibv_dmabuf_heap_free \
+     ibv_query_gid_type ibv_read_ibdev_sysfs_file ibv_wr_opcode_str verbs_init_cq \
+     verbs_open_device verbs_set_ops verbs_uninit_context";
+
+/// Those of them that do something here.
+pub(crate) const PRIVATE_IN_USE: &str = "ibv_query_gid_type ibv_read_ibdev_sysfs_file";
+
+/// The C `bool` of the private interface.
+pub(crate) const PRIVATE_FLAG: &str = "verbs_allow_disassociate_destroy";

@@ -1,0 +1,48 @@
+//! What rdma-core's `driver.h` puts around public structures. Its libraries reach from the pointer to a
+//! public structure to what lies behind that structure, so every object that programs get has these.
+//! The layouts are the same in rdma-core 33 to 65, except that [`verbs_qp`] grows with [`ibv_qp_ex`].
+
+use core::ffi::{c_char, c_int, c_void};
+
+use super::{ibv_device, ibv_mr, ibv_qp_ex};
+
+/// The first field of rdma-core's table of a driver's functions; all others are null here.
+#[repr(C)]
+pub(crate) struct verbs_device_ops {
+    pub(crate) name: *const c_char,
+    /// `match_min_abi_version` to `uninit_device`.
+    pub(crate) driver: [*const c_void; 8],
+}
+
+#[repr(C)]
+pub(crate) struct verbs_device {
+    pub(crate) device: ibv_device,
+    /// Libraries of other vendors tell their devices by the address of their own table.
+    pub(crate) ops: *const verbs_device_ops,
+    pub(crate) refcount: c_int,
+    /// A list node: next, previous.
+    pub(crate) entry: [*const c_void; 2],
+    pub(crate) sysfs: *const c_void,
+    pub(crate) core_support: u64,
+}
+
+/// `mr_type` of ordinary memory.
+pub(crate) const IBV_MR_TYPE_MR: c_int = 0;
+
+#[repr(C)]
+pub(crate) struct verbs_mr {
+    pub(crate) ibv_mr: ibv_mr,
+    pub(crate) mr_type: c_int,
+    /// The access flags that the program asked for.
+    pub(crate) access: c_int,
+}
+
+/// Bit of [`verbs_qp::comp_mask`]: the queue pair has builders.
+pub(crate) const VERBS_QP_EX: u32 = 1 << 1;
+
+#[repr(C)]
+pub(crate) struct verbs_qp {
+    pub(crate) qp_ex: ibv_qp_ex,
+    pub(crate) comp_mask: u32,
+    pub(crate) xrcd: *mut c_void,
+}

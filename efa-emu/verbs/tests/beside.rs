@@ -1,0 +1,171 @@
+//! Programs that bring an rdma-core of their own: its libibverbs is never used, its libraries for the
+//! devices of other vendors load, and whatever name a program opens the library by, it gets the emulated
+//! device.
+
+mod common;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use common::exported::{PRIVATE, PRIVATE_FLAG, PRIVATE_VERSIONS};
+use common::{Program, TestFabric, installed};
+
+/// Compiles C; fails with the compiler's messages.
+fn compile(directory: &Path, output: &str, source: &str, arguments: &[&str]) {
+    let file = directory.join(format!("{output}.c"));
+    fs::write(&file, source).unwrap();
+    let compiled = Command::new("cc")
+        .current_dir(directory)
+        .args(["-g", "-o", output])
+        .arg(&file)
+        .args(arguments)
+        .output()
+        .unwrap();
+    let messages = String::from_utf8_lossy(&compiled.stderr);
+    assert!(compiled.status.success(), "{output}: {messages}");
+}
+
+/// A libibverbs of another release in `directory`, with the private interface of that release, without a
+/// device, and a vendor's library that is linked to it, uses all of the private interface and registers its
+/// driver when it is loaded. The program that is linked to both prints how many devices there are.
+fn another_rdma_core(directory: &Path, private: u32) {
+    let register = format!("verbs_register_driver_{private}");
+    let mut library = String::from("int ibv_get_device_list(void) { return 0; }\n");
+    let mut vendor = String::new();
+    let mut table = String::new();
+    for name in PRIVATE.split_whitespace().chain([register.as_str()]) {
+        writeln!(library, "void {name}(void) {{}}").unwrap();
+        writeln!(vendor, "extern void {name}(void);").unwrap();
+        writeln!(table, "    {name},").unwrap();
+    }
+    writeln!(library, "_Bool {PRIVATE_FLAG} = 1;").unwrap();
+    write!(
+        vendor,
+        "extern _Bool {PRIVATE_FLAG};\n\
+         void (*all[])(void) = {{\n{table}}};\n\
+         _Bool *flag = &{PRIVATE_FLAG};\n\
+         __attribute__((constructor)) static void loaded(void) {{ {register}(); }}\n\
+         int vendor_flag(void) {{ return *flag; }}\n"
+    )
+    .unwrap();
+    let versions = format!(
+        "IBVERBS_1.1 {{ global: ibv_get_device_list; }};\n\
+         IBVERBS_PRIVATE_{private} {{ global: *; }};\n"
+    );
+    fs::write(directory.join("versions"), versions).unwrap();
+    compile(
+        directory,
+        "libibverbs.so.1",
+        &library,
+        &[
+            "-shared",
+            "-fPIC",
+            "-Wl,-soname,libibverbs.so.1",
+            "-Wl,--version-script,versions",
+        ],
+    );
+    compile(
+        directory,
+        "libvendor.so",
+        &vendor,
+        &[
+            "-shared",
+            "-fPIC",
+            "-Wl,-soname,libvendor.so",
+            "libibverbs.so.1",
+            "-Wl,-z,now",
+        ],
+    );
+    let program = "
+        #include <stdio.h>
+        void *ibv_get_device_list(int *count);
+        int vendor_flag(void);
+        int main(void) {
+            int count = -1;
+            ibv_get_device_list(&count);
+            printf(\"%d devices, flag %d\\n\", count, vendor_flag());
+            return 0;
+        }";
+    compile(
+        directory,
+        "program",
+        program,
+        &[
+            "libvendor.so",
+            "libibverbs.so.1",
+            "-Wl,--disable-new-dtags,-rpath,$ORIGIN",
+            "-Wl,-z,now",
+        ],
+    );
+}
+
+/// The program's own libibverbs is found by an RPATH, which goes before `LD_LIBRARY_PATH`.
+#[test]
+fn libraries_of_every_rdma_core_load() {
+    if installed("cc", "gcc").is_none() {
+        return;
+    }
+    for private in PRIVATE_VERSIONS {
+        let directory = tempfile::tempdir().unwrap();
+        another_rdma_core(directory.path(), *private);
+        let program = directory.path().join("program");
+        let fabric = TestFabric::new();
+        let outcome = Program::start(fabric.host(&[program.to_str().unwrap()])).wait();
+        let outcome = outcome.expect_success(&format!("private interface {private}"));
+        assert_eq!(
+            outcome.stdout, "1 devices, flag 0\n",
+            "private interface {private}"
+        );
+    }
+}
+
+/// `libibverbs.so` is what the development package calls the library: programs that open it at run time
+/// use this name too. The links in the test stand for that package; they are found if ours are not.
+#[test]
+fn every_name_of_the_library_leads_to_the_device() {
+    if installed("cc", "gcc").is_none() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    another_rdma_core(directory.path(), 34);
+    for name in ["libibverbs.so", "libefa.so", "libefa.so.1"] {
+        fs::copy(
+            directory.path().join("libibverbs.so.1"),
+            directory.path().join(name),
+        )
+        .unwrap();
+    }
+    let source = "
+        #include <dlfcn.h>
+        #include <stdio.h>
+        int main(int count, char **names) {
+            for (int i = 1; i < count; i++) {
+                void *library = dlopen(names[i], RTLD_NOW);
+                void *(*list)(int *) = library ? dlsym(library, \"ibv_get_device_list\") : NULL;
+                int devices = -1;
+                if (list)
+                    list(&devices);
+                printf(\"%s: %d devices, %s\\n\", names[i], devices,
+                       library && dlsym(library, \"efadv_query_device\") ? \"efa\" : \"verbs\");
+            }
+            return 0;
+        }";
+    compile(directory.path(), "opener", source, &["-ldl"]);
+    let fabric = TestFabric::new();
+    let mut command = fabric.host(&[
+        directory.path().join("opener").to_str().unwrap(),
+        "libibverbs.so",
+        "libibverbs.so.1",
+        "libefa.so",
+        "libefa.so.1",
+    ]);
+    command.env("LD_LIBRARY_PATH", directory.path());
+    let outcome = Program::start(command).wait().expect_success("opener");
+    assert_eq!(
+        outcome.stdout,
+        "libibverbs.so: 1 devices, verbs\nlibibverbs.so.1: 1 devices, verbs\n\
+         libefa.so: 1 devices, efa\nlibefa.so.1: 1 devices, efa\n"
+    );
+}
