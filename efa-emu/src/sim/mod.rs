@@ -111,7 +111,7 @@ impl Default for FabricConfig {
         FabricConfig {
             seed: 0,
             network: NetworkConfig::default(),
-            qpn_policy: QpnPolicy::Lowest,
+            qpn_policy: QpnPolicy::default(),
             completion_window: 8,
             log: true,
         }
