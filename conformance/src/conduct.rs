@@ -48,6 +48,9 @@ pub enum ConductError {
         /// Which endpoint.
         endpoint: String,
     },
+    /// The scenario's faults cannot be handed to the emulator.
+    #[error("cannot write the scenario's faults to a temporary file: {0}")]
+    Faults(std::io::Error),
     /// Operations did not complete.
     #[error("line {line}: {operations} did not complete within {limit:?}")]
     Timeout {
@@ -67,6 +70,7 @@ impl ConductError {
             self,
             ConductError::Version { .. }
                 | ConductError::Scripted { .. }
+                | ConductError::Faults(_)
                 | ConductError::Player(
                     PlayerError::Start { .. }
                         | PlayerError::Refused { .. }

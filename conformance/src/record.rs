@@ -8,7 +8,7 @@ use crate::libfabric::{Library, Version};
 use crate::merge::{Annotation, MergeError, merge};
 use crate::operation::Remote;
 use crate::player::{Host, Launcher, Player, Program};
-use crate::scenario::{EndpointSpec, Scenario, ScenarioError, Software};
+use crate::scenario::{EndpointSpec, Scenario, ScenarioError, Software, file_of_faults};
 
 /// Why nothing was recorded.
 #[derive(Debug, thiserror::Error)]
@@ -87,7 +87,8 @@ impl Default for Stock {
 }
 
 /// Plays a scenario, each endpoint on its own emulated host. Each host writes its capture to the directory
-/// `captures`, if given. The rules in the file `faults` apply as long as the first endpoint's host runs.
+/// `captures`, if given. The scenario's faults, or those in the file `faults` instead, apply as long as the
+/// first endpoint's host runs.
 pub fn play(
     scenario: &Scenario,
     launcher: &Launcher,
@@ -97,6 +98,17 @@ pub fn play(
 ) -> Result<(Transcript, Vec<PathBuf>), ConductError> {
     let mut players = Vec::new();
     let mut files = Vec::new();
+    let directory = match scenario.faults.is_empty() {
+        true => None,
+        false => Some(Scratch::new().map_err(ConductError::Faults)?),
+    };
+    let own = directory
+        .as_ref()
+        .map(|directory| directory.0.join("faults.toml"));
+    if let Some(file) = &own {
+        std::fs::write(file, file_of_faults(&scenario.faults)).map_err(ConductError::Faults)?;
+    }
+    let faults = faults.or(own.as_deref());
     for (at, endpoint) in scenario.endpoints.iter().enumerate() {
         let faults = faults.filter(|_| at == 0);
         let capture = captures.map(|directory| directory.join(format!("{}.pcapng", endpoint.name)));

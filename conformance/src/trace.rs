@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use efa_core::address::{Gid, Qpn};
+use efa_core::nic::Status;
 use efa_core::wire::{Header, Packet, PacketType};
 use efa_emu::capture::{Direction, ReadError, Reader};
-use efa_emu::frame::{self, Frame, OUTER_LEN, Repr};
+use efa_emu::frame::{self, Frame, OUTER_LEN, Opcode, Repr};
 
 use crate::operation::{EndpointIndex, Remote};
 use crate::record::{END_OF_STEPS, parse_region_comment};
@@ -326,6 +327,8 @@ pub struct Trace {
     pub step_of: Vec<usize>,
     /// The memory of each `register` step.
     pub regions: HashMap<String, Remote>,
+    /// What became of requests that were not served, by the places of the frames that left.
+    pub refused: HashMap<usize, Status>,
 }
 
 impl fmt::Display for Trace {
@@ -387,12 +390,14 @@ impl Trace {
             };
             step_of.push(step);
         }
+        let refused = refused(&capture.frames, !scenario.faults.is_empty());
         Ok(Trace {
             scenario,
             capture,
             endpoint_of,
             step_of,
             regions,
+            refused,
         })
     }
 
@@ -416,6 +421,43 @@ impl Trace {
             })
             .map(|(place, _)| place)
     }
+}
+
+/// What became of requests that were not served, by the places of the frames that left. Where frames may
+/// be lost for good, what never arrived was lost.
+fn refused(frames: &[CapturedPacket], may_be_lost: bool) -> HashMap<usize, Status> {
+    let key = |initiator: Gid, qpn: Qpn, frame: &CapturedPacket| {
+        let sequence = frame.header.sequence;
+        (initiator, qpn, sequence)
+    };
+    let mut outcomes = HashMap::new();
+    for frame in frames {
+        let (from, to) = (frame.header.source_qpn, frame.header.destination_qpn);
+        match frame.header.kind {
+            // The last one counts: devices ask again by themselves.
+            frame::Kind::Response(status) => {
+                outcomes.insert(key(frame.destination, to, frame), status);
+            }
+            frame::Kind::RdmaReadResponse(_) => {}
+            // What is served is not always answered in a capture.
+            _ if frame.direction == Some(Direction::Inbound) => {
+                outcomes.insert(key(frame.source, from, frame), Status::Ok);
+            }
+            _ => {}
+        }
+    }
+    let requests = frames.iter().enumerate().filter(|(_, frame)| {
+        let opcode = frame.header.kind.opcode();
+        let is_answer = matches!(opcode, Opcode::Response | Opcode::RdmaReadResponse);
+        frame.direction == Some(Direction::Outbound) && !is_answer
+    });
+    let of_request = |(place, frame): (usize, &CapturedPacket)| {
+        let lost = may_be_lost.then_some(Status::LocalUnresponsiveRemote);
+        let outcome = outcomes.get(&key(frame.source, frame.header.source_qpn, frame));
+        let status = outcome.copied().or(lost)?;
+        (status != Status::Ok).then_some((place, status))
+    };
+    requests.filter_map(of_request).collect()
 }
 
 /// Returns the step that a frame's comment names, if any. The scenario must describe the step in the same

@@ -1,8 +1,9 @@
 //! Where the endpoint under test and the scripted endpoints meet.
 
-use efa_core::address::Gid;
+use efa_core::address::{Gid, RawAddress};
 use efa_core::endpoint::Instant;
 use efa_core::nic::NicError;
+use efa_emu::fault::Fault;
 
 use super::Clock;
 use crate::application::RequestError;
@@ -55,6 +56,19 @@ pub trait Backend {
 
     /// Opens a device for an endpoint of the scenario.
     fn open(&mut self, endpoint: &EndpointSpec) -> Result<Self::Nic, BackendError>;
+
+    /// Stages `faults` until the next reset. The endpoints that they name are open, at `addresses`. Returns
+    /// what the backend lacks for them, in words.
+    fn stage(
+        &mut self,
+        faults: &[Fault],
+        addresses: &[(&str, RawAddress)],
+    ) -> Result<Option<String>, BackendError>;
+
+    /// The staged faults that have not been applied, as far as that is known.
+    fn unapplied(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// The time.
     fn clock(&self) -> Clock;

@@ -37,9 +37,10 @@ pub fn beyond_engine(trace: &Trace) -> Option<String> {
 pub fn beyond_script(trace: &Trace) -> Option<String> {
     for frame in &trace.capture.frames {
         match frame.header.kind {
-            Kind::Response(status) if status != Status::Ok => {
+            Kind::Response(status) if status != Status::Ok && trace.scenario.faults.is_empty() => {
                 return Some(format!(
-                    "in packet {} the device refuses a request, which scripted devices do not",
+                    "in packet {} the device refuses a request; scripted devices only do what \
+                     [[fault]] rules of the scenario stage",
                     frame.number
                 ));
             }

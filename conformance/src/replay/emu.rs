@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use efa_core::address::Gid;
+use efa_core::address::{Gid, RawAddress};
 use efa_core::endpoint::Instant;
 use efa_core::nic::{NicError, UserSlice};
 use efa_emu::capture::Direction;
@@ -56,6 +56,8 @@ pub struct Emu {
     recording: Option<Recording<Vec<u8>>>,
     /// The fault of every replay, and its name in the present one.
     fault: Option<(Fault, FaultId)>,
+    /// The faults of the scenario, as text.
+    staged: Vec<(String, FaultId)>,
 }
 
 /// Latency of the orderly network.
@@ -109,6 +111,7 @@ impl Emu {
             captures_next: false,
             recording: None,
             fault: None,
+            staged: Vec::new(),
         }
     }
 
@@ -139,6 +142,7 @@ impl Backend for Emu {
         self.rdma = Rc::default();
         watch(&self.fabric, &self.rdma);
         self.recording = None;
+        self.staged.clear();
         if let Some((fault, id)) = &mut self.fault {
             *id = self.fabric.install(fault.clone());
         }
@@ -169,6 +173,25 @@ impl Backend for Emu {
                 what: "make a queue pair",
                 source,
             })
+    }
+
+    fn stage(
+        &mut self,
+        faults: &[Fault],
+        _addresses: &[(&str, RawAddress)],
+    ) -> Result<Option<String>, BackendError> {
+        // Hosts have the names of their endpoints here.
+        for fault in faults {
+            let id = self.fabric.install(fault.clone());
+            self.staged.push((fault.to_string(), id));
+        }
+        Ok(None)
+    }
+
+    fn unapplied(&self) -> Vec<String> {
+        let staged = self.staged.iter();
+        let idle = staged.filter(|(_, id)| self.fabric.applied(*id) == 0);
+        idle.map(|(rule, _)| rule.clone()).collect()
     }
 
     fn clock(&self) -> Clock {

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use efa_core::address::RawAddress;
 use efa_core::endpoint::Instant;
+use efa_emu::fault::Fault;
 use efa_hw::{DeviceName, HwDevice, HwNic, NicConfig};
 use serde::{Deserialize, Serialize};
 
 use super::backend::{Backend, BackendError};
 use super::recording::Recording;
+use super::staged::Staged;
 use super::{Clock, Opener};
 use crate::application::RequestError;
 use crate::application::subject::Subject;
@@ -21,6 +24,7 @@ pub struct Hw {
     start: std::time::Instant,
     captures_next: bool,
     recording: Option<Recording>,
+    staged: Option<Staged>,
 }
 
 /// How long to sleep when nothing happens, and how often before giving up: two seconds in all.
@@ -43,6 +47,7 @@ impl Hw {
             start: std::time::Instant::now(),
             captures_next: false,
             recording: None,
+            staged: None,
         })
     }
 }
@@ -78,6 +83,7 @@ impl Backend for Hw {
 
     fn reset(&mut self) {
         self.recording = None;
+        self.staged = None;
         if std::mem::take(&mut self.captures_next) {
             self.recording = Recording::begin();
         }
@@ -87,6 +93,21 @@ impl Backend for Hw {
         self.device
             .open_nic(NicConfig::default())
             .map_err(|error| BackendError::Unfit(error.to_string()))
+    }
+
+    fn stage(
+        &mut self,
+        faults: &[Fault],
+        addresses: &[(&str, RawAddress)],
+    ) -> Result<Option<String>, BackendError> {
+        let staged = Staged::begin(faults, addresses);
+        match staged {
+            Ok(staged) => {
+                self.staged = Some(staged);
+                Ok(None)
+            }
+            Err(lack) => Ok(Some(lack)),
+        }
     }
 
     fn clock(&self) -> Clock {

@@ -4,6 +4,8 @@
 //! subprotocol, as it may, needs other answers: the engine gives them. The application must see what
 //! the scenario says, as ever.
 
+use efa_core::address::RawAddress;
+
 use super::backend::{Backend, BackendError};
 use super::{Engine, Opener};
 use crate::application::subject::Subject;
@@ -56,6 +58,14 @@ where
             inserted?;
         }
         subject.poll()?;
+    }
+    let places = addresses
+        .iter()
+        .map(|address| address.first_chunk().map(RawAddress::from_bytes))
+        .collect::<Option<Vec<_>>>()
+        .ok_or_else(|| RequestError::Refused("an endpoint has no raw address".into()))?;
+    if let Some(lack) = super::stage(backend, scenario, &places)? {
+        return Ok(vec![format!("the scenario cannot be played: {lack}")]);
     }
     let mut live = Live {
         scenario,

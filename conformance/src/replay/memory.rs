@@ -121,6 +121,7 @@ impl<'t, B: Backend> Replay<'t, B> {
         };
         let bytes = match result {
             Ok(bytes) => bytes,
+            Err(status) if self.trace.refused.get(&frame) == Some(&status) => return Ok(()),
             Err(status) => {
                 // What the endpoint under test offered is not what it has.
                 let text = format!(

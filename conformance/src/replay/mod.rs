@@ -29,6 +29,7 @@ mod recording;
 mod release;
 mod requirements;
 pub mod script;
+mod staged;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -45,7 +46,7 @@ use crate::application::{Request, RequestError, Started, Token};
 use crate::compare::{Bindings, Finding};
 use crate::operation::{EndpointIndex, Remote};
 use crate::play::{self, Comparison, Ledger, Stage, Start};
-use crate::scenario::{Action, Capability, EndpointSpec};
+use crate::scenario::{Action, Capability, EndpointSpec, Scenario};
 use crate::trace::Trace;
 use arrivals::{owed, source_of};
 use backend::{Backend, BackendError};
@@ -96,6 +97,8 @@ struct Replay<'t, B: Backend> {
     /// The operations that failed, where that is allowed; `None` stands for what belongs to no one
     /// operation.
     failed: Vec<Option<Token>>,
+    /// What is refused of scripted endpoints' packets, as in the recording.
+    foreseen: Vec<(EndpointIndex, Status)>,
     verdict: Verdict,
 }
 
@@ -220,6 +223,12 @@ fn play<'t, B: Backend>(
         actual.push(nic.local_address());
         peers.push(Peer::new(at, nic, address)?);
     }
+    if let Some(lack) = stage(backend, &trace.scenario, &actual)? {
+        return Ok(Verdict {
+            unsupported: Some(lack),
+            ..Verdict::default()
+        });
+    }
     for &known in &trace.scenario.endpoints[dut].address_vector {
         subject.insert(known, &actual[known].to_bytes())?;
     }
@@ -231,6 +240,16 @@ fn play<'t, B: Backend>(
         cast.addresses.iter().position(is_it).unwrap_or(dut)
     };
     let rdma = rdma::Requests::of(trace, dut, backend.sees_rdma(), owner);
+    let refused = trace.refused.iter();
+    let foreseen = refused
+        .map(|(place, status)| {
+            (
+                trace.endpoint_of[trace.capture.frames[*place].interface],
+                *status,
+            )
+        })
+        .filter(|(at, status)| *at != dut && *status != Status::RemoteRnr)
+        .collect();
     let mut replay = Replay {
         trace,
         dut,
@@ -253,11 +272,26 @@ fn play<'t, B: Backend>(
         ledger: Ledger::new(&trace.scenario),
         is_over: false,
         failed: Vec::new(),
+        foreseen,
         verdict: Verdict::default(),
     };
     // Whether it stopped early shows in the verdict.
     let _ = play::play(&mut replay);
     Ok(replay.verdict)
+}
+
+/// Stages the faults of a scenario whose endpoints are at these addresses. Returns what the backend lacks.
+fn stage<B: Backend>(
+    backend: &mut B,
+    scenario: &Scenario,
+    addresses: &[RawAddress],
+) -> Result<Option<String>, BackendError> {
+    if scenario.faults.is_empty() {
+        return Ok(None);
+    }
+    let names = scenario.endpoints.iter().map(|endpoint| &endpoint.name[..]);
+    let places: Vec<_> = names.zip(addresses.iter().copied()).collect();
+    backend.stage(&scenario.faults, &places)
 }
 
 impl<'t, B: Backend> Replay<'t, B> {
@@ -520,6 +554,11 @@ impl<'t, B: Backend> Replay<'t, B> {
 
     fn refused(&mut self, place: usize, status: Status) -> Result<(), Stopped> {
         let at = self.peers[place].endpoint();
+        let foreseen = self.foreseen.iter().position(|seen| *seen == (at, status));
+        if let Some(foreseen) = foreseen {
+            self.foreseen.swap_remove(foreseen);
+            return Ok(());
+        }
         self.note(self.dut, at, None, What::Refused(status));
         let name = &self.trace.scenario.endpoints[at].name;
         let text = format!(
@@ -661,6 +700,13 @@ impl<'t, B: Backend> Stage<'t> for Replay<'t, B> {
         }
         for place in self.script.all_missing() {
             self.missing(place, "the end")?;
+        }
+        if self.strictness == Strictness::Fields {
+            for rule in self.backend.unapplied() {
+                let text =
+                    format!("nothing happened that this fault of the scenario is about: {rule}");
+                Replay::problem(self, text)?;
+            }
         }
         self.check_rdma()
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use efa_core::address::{Qkey, RawAddress};
+use efa_core::nic::Status;
 use efa_core::wire::{Family, PacketType};
 use efa_emu::capture::Direction;
 use efa_emu::frame::Kind;
@@ -88,16 +89,23 @@ impl Cast {
     }
 }
 
-/// Places of the sends as they left their hosts, without repetitions below the protocol.
+/// Places of the sends as they left their hosts, each once: without repetitions below the protocol, and
+/// without those that receivers were not ready for, which come again.
 pub fn sent_requests(trace: &Trace) -> impl Iterator<Item = usize> + '_ {
     let frames = trace.capture.frames.iter().enumerate();
     frames
-        .filter(|(_, frame)| {
+        .filter(|(place, frame)| {
             frame.direction == Some(Direction::Outbound)
                 && matches!(frame.header.kind, Kind::Send)
                 && !frame.header.retransmission
+                && !comes_again(trace, *place)
         })
         .map(|(place, _)| place)
+}
+
+/// Whether a frame left before its receiver was ready.
+fn comes_again(trace: &Trace, place: usize) -> bool {
+    trace.refused.get(&place) == Some(&Status::RemoteRnr)
 }
 
 /// The same packet at its sender and at its receiver has the same key.
@@ -206,7 +214,7 @@ impl<'t> Script<'t> {
         let mut peers: BTreeMap<EndpointIndex, (Vec<Entry>, usize)> = BTreeMap::new();
         let mut received: BTreeMap<EndpointIndex, Vec<usize>> = BTreeMap::new();
         for (place, frame) in frames.iter().enumerate() {
-            if frame.header.retransmission {
+            if frame.header.retransmission || comes_again(trace, place) {
                 continue;
             }
             let at = trace.endpoint_of[frame.interface];
@@ -221,6 +229,9 @@ impl<'t> Script<'t> {
                 continue;
             }
             match frame.direction {
+                Some(Direction::Outbound) if at == dut && trace.refused.contains_key(&place) => {
+                    // Nobody gets it.
+                }
                 Some(Direction::Outbound) if at == dut => {
                     by_place.insert(place, expected.len());
                     expected.push(Expected {

@@ -17,6 +17,8 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) packet: Vec<Spanned<Packet>>,
     #[serde(default)]
+    pub(super) fault: Vec<Spanned<toml::Value>>,
+    #[serde(default)]
     pub(super) policy: Vec<Spanned<Policy>>,
 }
 

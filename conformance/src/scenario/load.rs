@@ -9,6 +9,7 @@ use efa_emu::profile::Profile;
 use toml::Spanned;
 
 use super::error::{ScenarioError, Source, suggest};
+use super::fault::fault;
 use super::steps::Steps;
 use super::{
     Action, Capability, EndpointSpec, FieldPolicy, Operation, PolicyOverride, Scenario, Settings,
@@ -91,6 +92,11 @@ pub(super) fn scenario(path: &Path, text: &str) -> Result<Scenario> {
         .iter()
         .map(|given| lookup(&source, "breaks", given, &rules))
         .collect::<Result<Vec<_>>>()?;
+    let faults = file
+        .fault
+        .into_iter()
+        .map(|raw| fault(&source, &endpoints, raw))
+        .collect::<Result<_>>()?;
     let policies = file
         .policy
         .into_iter()
@@ -105,6 +111,7 @@ pub(super) fn scenario(path: &Path, text: &str) -> Result<Scenario> {
         steps,
         packets,
         breaks,
+        faults,
         policies,
     };
     check_messages(&source, &scenario)?;

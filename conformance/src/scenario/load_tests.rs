@@ -163,6 +163,20 @@ fn errors_name_file_line_key_and_remedy() {
             "{ message = \"question\", error = \"FI_TRUNC\" }",
             "traces/example.toml:25: error: `FI_TRUNC` is not known; did you mean `FI_ETRUNC`?",
         ),
+        (
+            "fault of an unknown host",
+            "[[step]]",
+            "[[fault]]\nwhen = { sender = \"c\" }\nthen = \"hold\"\n\n[[step]]",
+            "traces/example.toml:16: fault: there is no endpoint `c`; known are `a`, `b`",
+        ),
+        (
+            "fault that the emulator refuses",
+            "[[step]]",
+            "[[fault]]\nwhen = { packet = \"CTSS\" }\nthen = \"hold\"\n\n[[step]]",
+            "traces/example.toml:16: fault: when.packet: \"CTSS\" is no RDM packet type: use a name of \
+             the protocol such as \"EAGER_MSGRTM\", \"CTS\" or \"HANDSHAKE\", or the type's number; \
+             docs/faults.md describes the rules",
+        ),
     ];
     for (what, from, to, expected) in cases {
         assert_eq!(message(from, to), expected, "{what}");

@@ -7,6 +7,7 @@
 
 mod describe;
 mod error;
+mod fault;
 mod file;
 mod load;
 mod steps;
@@ -16,6 +17,9 @@ use std::path::{Path, PathBuf};
 
 pub use error::ScenarioError;
 pub use error::suggest;
+pub(crate) use fault::file_of_faults;
+
+use efa_emu::fault::Fault;
 
 use crate::libfabric::{Version, ffi};
 use crate::operation::{self, EndpointIndex, Place};
@@ -42,6 +46,9 @@ pub struct Scenario {
     pub packets: Vec<WrittenPacket>,
     /// The rules that packets written by hand break on purpose, by their ids.
     pub breaks: Vec<&'static str>,
+    /// What goes wrong in the fabric, from the time when all endpoints are open. Hosts have the names of
+    /// their endpoints.
+    pub faults: Vec<Fault>,
     /// Departures from the suite's policy for comparing fields.
     pub policies: Vec<PolicyOverride>,
 }

@@ -11,7 +11,7 @@ mod operation;
 mod packet;
 mod stage;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::time::Duration;
 
@@ -72,6 +72,7 @@ pub fn trace(scenario: Scenario) -> Result<Trace, TraceError> {
         endpoint_of: (0..scenario.endpoints.len()).collect(),
         step_of,
         regions: regions.collect(),
+        refused: HashMap::new(),
         scenario,
     })
 }

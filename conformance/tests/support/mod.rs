@@ -27,6 +27,9 @@ pub(crate) fn rehearse(scenario: &Scenario) -> Trace {
         .map(|endpoint| emu.open(endpoint).unwrap())
         .collect();
     let fabric = emu.fabric().clone();
+    for fault in &scenario.faults {
+        fabric.install(fault.clone());
+    }
     let recording = fabric
         .capture(Vec::new(), CaptureConfig::default())
         .unwrap();
