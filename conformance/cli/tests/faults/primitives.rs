@@ -489,15 +489,15 @@ fn the_status_of_a_completion_is_selected() {
             r#"label = "refused", when = { packet = "EAGER_TAGRTM", sender = "a", nth = 2 }, then = { not-ready = 9 }"#,
         );
         rig.fault(
-            r#"label = "s", when = { on = "answer", status = "remote-rnr", sender = "a" }, then = { status = "remote-abort" }"#,
+            r#"label = "s", when = { on = "answer", status = "remote-rnr", sender = "a" }, then = { status = "remote-bad-length" }"#,
         );
         let sent: Vec<_> = (0..3).map(|tag| rig.tsend(0, 1, tag, 64)).collect();
         let codes: Vec<_> = sent.iter().map(|token| rig.code(*token)).collect();
-        let aborted = match software {
+        let refused = match software {
             Software::Stock => libc::EIO,
-            Software::Engine => libc::ECONNABORTED,
+            Software::Engine => libc::EMSGSIZE,
         };
-        assert_eq!(codes, [0, aborted, 0]);
+        assert_eq!(codes, [0, refused, 0]);
         assert_eq!(rig.armed("s").applied, 1);
     });
 }
