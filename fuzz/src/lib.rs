@@ -3,24 +3,38 @@
 //! `scripts/fuzz` runs them under libFuzzer, which looks for bytes that reach new code. The test
 //! `replay` runs them on the corpora, which are in the repository.
 
+#[path = "../../efa-emu/verbs/src/abi/mod.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the sequences use a part of the ABI"
+)]
+mod abi;
+#[path = "../../efa-emu/verbs/tests/calls/verbs.rs"]
+#[allow(dead_code, reason = "the sequences use a part of it")]
+mod calls;
 mod capture;
 mod fault;
 mod link;
 mod scenario;
+mod sequences;
 #[path = "../../efa-core/tests/wire/invariants.rs"]
 mod wire;
+
+use sequences::place_of;
 
 /// A function that takes any bytes.
 pub type Target = fn(&[u8]);
 
 /// All targets by name, as the directories of the corpora are called.
-pub const TARGETS: [(&str, Target); 6] = [
+pub const TARGETS: [(&str, Target); 7] = [
     ("wire", wire::check),
     ("endpoint", efa_testing::siege::run),
     ("link", link::check),
     ("capture", capture::check),
     ("fault", fault::check),
     ("scenario", scenario::check),
+    ("verbs", sequences::check),
 ];
 
 /// The target with this name.

@@ -23,6 +23,11 @@ mod verbs;
 
 use common::{Program, TestFabric};
 
+/// The library that has a function, and its name there: the preloaded ones.
+fn place_of(function: &str) -> (*mut std::ffi::c_void, String) {
+    (libc::RTLD_DEFAULT, function.to_owned())
+}
+
 /// Runs `body` in a process on an emulated host with this profile: the calling test, started again.
 #[track_caller]
 fn on_emulated_host<F: FnOnce()>(profile: &str, body: F) {

@@ -6,16 +6,17 @@ use std::time::{Duration, Instant};
 
 use crate::abi::*;
 
-/// The address of a function of the preloaded libraries.
+/// The address of a function of the library.
 pub(crate) fn symbol(name: &str) -> *mut c_void {
+    let (library, name) = crate::place_of(name);
     let name = CString::new(name).unwrap();
-    // SAFETY: a C string.
-    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-    assert!(!address.is_null(), "{name:?} is not preloaded");
+    // SAFETY: a C string, and a library that stays loaded.
+    let address = unsafe { libc::dlsym(library, name.as_ptr()) };
+    assert!(!address.is_null(), "{name:?} is not there");
     address
 }
 
-/// Defines functions that call the preloaded ones of the same name.
+/// Defines functions that call those of the library of the same name.
 macro_rules! verbs {
     ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)+) => { $(
         pub(crate) unsafe fn $name($($argument: $type),*) $(-> $result)? {
