@@ -38,6 +38,11 @@ const LENGTH: u32 = 64;
 const FEW: u64 = 2_048;
 const MORE: u64 = 10_240;
 
+/// The library that has a function, and its name there: the preloaded ones.
+fn place_of(function: &str) -> (*mut std::ffi::c_void, String) {
+    (libc::RTLD_DEFAULT, function.to_owned())
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();

@@ -244,16 +244,18 @@ unsafe extern "C" fn wr_set_inline_data_list(
     list: *const ibv_data_buf,
 ) {
     let mut copy = InlineCopy::EMPTY;
+    let is_there = count == 0 || !list.is_null();
     // SAFETY: by contract.
-    let fits = (0..count).all(|index| unsafe {
-        let part = list.add(index).read();
-        copy.push(part.addr.cast(), part.length)
-    });
+    let fits = is_there
+        && (0..count).all(|index| unsafe {
+            let part = list.add(index).read();
+            copy.push(part.addr.cast(), part.length)
+        });
     // SAFETY: by contract.
     unsafe {
         step(pair, |queue, _, _| match fits {
             true => queue.set_inline_data_list(&[copy.as_slice()]),
-            // Longer than what fits any work request: refused like what is too long for this one.
+            // Null, or longer than what fits any work request: refused like what is too long for this one.
             false => queue.set_inline_data_list(&[copy.as_slice(), &[0; 128]]),
         });
     }

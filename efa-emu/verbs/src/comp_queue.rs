@@ -3,6 +3,7 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint, c_void};
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -23,6 +24,7 @@ use crate::errno::{self, Errno};
 use crate::handles::{Handle, Registry};
 use crate::interrupted::Locking;
 use crate::poll;
+use crate::query::beginning;
 use crate::queues::{Polled, QueueIndex};
 use crate::spin::SpinCell;
 
@@ -301,28 +303,49 @@ pub(crate) extern "C" fn ibv_create_cq(
 /// Slot of `verbs_context`.
 ///
 /// # Safety
-/// `attributes` is null or valid for reads and writes.
+/// As for [`create_extended`].
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attributes: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    // SAFETY: valid by contract.
-    let attributes = unsafe { attributes.as_mut() };
-    errno::pointer(create_extended(
-        context,
-        attributes,
-        &efadv_cq_init_attr::default(),
-    ))
+    let efa = efadv_cq_init_attr::default();
+    // SAFETY: by contract.
+    errno::pointer(unsafe { create_extended(context, attributes, &efa) })
+}
+
+/// The part of a program's request that its `comp_mask` vouches for. `None` for a null pointer.
+///
+/// # Safety
+/// As for [`create_extended`].
+unsafe fn read_request(request: *const ibv_cq_init_attr_ex) -> Option<ibv_cq_init_attr_ex> {
+    if request.is_null() {
+        return None;
+    }
+    // SAFETY: the fields up to `comp_mask` are there in every version.
+    let mut known = unsafe { beginning(request, offset_of!(ibv_cq_init_attr_ex, flags)) };
+    if known.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 {
+        // SAFETY: by contract.
+        known.flags = unsafe { (*request).flags };
+    }
+    if known.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0 {
+        // SAFETY: by contract.
+        known.parent_domain = unsafe { (*request).parent_domain };
+    }
+    Some(known)
 }
 
 /// Makes a completion queue with EFA's own options.
-pub(crate) fn create_extended(
+///
+/// # Safety
+/// `request` is null or valid for reads up to the last field that its `comp_mask` names, and for writes of `cqe`.
+pub(crate) unsafe fn create_extended(
     context: *mut ibv_context,
-    attributes: Option<&mut ibv_cq_init_attr_ex>,
+    request: *mut ibv_cq_init_attr_ex,
     efa: &efadv_cq_init_attr,
 ) -> Result<*mut ibv_cq_ex, Errno> {
     let owner = CONTEXTS.get(context)?;
-    let attributes = attributes.ok_or(Errno::INVAL)?;
+    // SAFETY: by contract.
+    let attributes = unsafe { read_request(request) }.ok_or(Errno::INVAL)?;
     let caps = owner.device.profile.caps;
     let mut supported = 0;
     if caps.contains(DeviceCaps::CQ_WITH_SGID) {
@@ -362,8 +385,8 @@ pub(crate) fn create_extended(
         },
     )?;
     let pointer = QUEUES.insert(queue);
-    // SAFETY: just made, and not known to the program yet.
-    attributes.cqe = unsafe { (*pointer).cqe } as u32;
+    // SAFETY: the queue was just made and is not known to the program yet; the request by contract.
+    unsafe { (*request).cqe = (*pointer).cqe as u32 };
     Ok(pointer.cast())
 }
 

@@ -2,6 +2,7 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use crate::abi::{
 use crate::context::{CONTEXTS, Context};
 use crate::errno::{self, Errno};
 use crate::handles::{Handle, Registry};
+use crate::query::beginning;
 
 pub(crate) static DOMAINS: Registry<Domain> = Registry::new();
 static THREAD_DOMAINS: Registry<ThreadDomain> = Registry::new();
@@ -145,14 +147,18 @@ fn dealloc(pd: *mut ibv_pd) -> Result<(), Errno> {
 /// Slot of `verbs_context`. Custom allocators are refused, and a parent domain has no parent.
 ///
 /// # Safety
-/// `attributes` is null or valid for a read.
+/// `attributes` is null or valid for reads up to `comp_mask`; nothing behind it is read.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attributes: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
     errno::pointer(CONTEXTS.get(context).and_then(|context| {
-        // SAFETY: valid by contract.
-        let attributes = unsafe { attributes.as_ref() }.ok_or(Errno::INVAL)?;
+        if attributes.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: by contract; integers, and pointers that may be null.
+        let attributes =
+            unsafe { beginning(attributes, offset_of!(ibv_parent_domain_init_attr, alloc)) };
         let original = DOMAINS.get(attributes.pd)?;
         if attributes.comp_mask & !IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT != 0 {
             return Err(Errno::OPNOTSUPP);

@@ -211,7 +211,7 @@ pub(crate) unsafe extern "C" fn efadv_query_qp_wqs(
 }
 
 /// # Safety
-/// `attributes` is null or valid for reads and writes, `efa` null or valid for reads of `size` bytes.
+/// `attributes` is as for `comp_queue::create_extended`, `efa` null or valid for reads of `size` bytes.
 pub(crate) unsafe extern "C" fn efadv_create_cq(
     context: *mut ibv_context,
     attributes: *mut ibv_cq_init_attr_ex,
@@ -221,10 +221,9 @@ pub(crate) unsafe extern "C" fn efadv_create_cq(
     let shortest = offset_of!(efadv_cq_init_attr, wc_flags) + 1;
     // SAFETY: by contract.
     let options = unsafe { copy_in(efa, size, shortest) };
-    // SAFETY: by contract.
-    let attributes = unsafe { attributes.as_mut() };
     errno::pointer(options.and_then(|options| match options.comp_mask {
-        0 => comp_queue::create_extended(context, attributes, &options),
+        // SAFETY: by contract.
+        0 => unsafe { comp_queue::create_extended(context, attributes, &options) },
         _ => Err(Errno::INVAL),
     }))
 }
@@ -260,7 +259,8 @@ pub(crate) unsafe extern "C" fn efadv_create_driver_qp(
 }
 
 /// # Safety
-/// `attributes` is null or valid for reads and writes, `efa` null or valid for reads of `size` bytes.
+/// `attributes` is null or valid for reads up to the last field that its `comp_mask` names, and for writes of
+/// `cap`; `efa` is null or valid for reads of `size` bytes.
 pub(crate) unsafe extern "C" fn efadv_create_qp_ex(
     context: *mut ibv_context,
     attributes: *mut ibv_qp_init_attr_ex,
@@ -272,11 +272,14 @@ pub(crate) unsafe extern "C" fn efadv_create_qp_ex(
         // SAFETY: by contract.
         let options = unsafe { copy_in(efa, size, shortest) }?;
         // SAFETY: by contract.
-        let attributes = unsafe { attributes.as_mut() }.ok_or(Errno::INVAL)?;
-        if attributes.qp_type != IBV_QPT_DRIVER || options.comp_mask != 0 || options.reserved != 0 {
+        let mut known = unsafe { queue_pair::read_request(attributes) }.ok_or(Errno::INVAL)?;
+        if known.qp_type != IBV_QPT_DRIVER || options.comp_mask != 0 || options.reserved != 0 {
             return Err(Errno::INVAL);
         }
-        queue_pair::create(&context, attributes, &options)
+        let pair = queue_pair::create(&context, &mut known, &options)?;
+        // SAFETY: by contract.
+        unsafe { (*attributes).cap = known.cap };
+        Ok(pair)
     }))
 }
 

@@ -2,7 +2,6 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint, c_void};
-use core::ptr::null_mut;
 use std::sync::Arc;
 
 use efa_core::nic::Access;
@@ -190,36 +189,45 @@ pub(crate) extern "C" fn ibv_reg_dmabuf_mr(
 }
 
 /// # Safety
-/// `attributes` is null or valid for a read.
+/// `attributes` is null or valid for reads up to the last field that its `comp_mask` names.
 pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
     pd: *mut ibv_pd,
     attributes: *mut ibv_mr_init_attr,
 ) -> *mut ibv_mr {
-    // SAFETY: valid by contract.
-    let Some(attributes) = (unsafe { attributes.as_ref() }) else {
-        errno::set(libc::EINVAL);
-        return null_mut();
-    };
-    let mask = attributes.comp_mask;
+    // SAFETY: by contract.
+    let request = unsafe { read_request(attributes) };
+    errno::pointer(request.and_then(|(address, length, iova, access)| {
+        register(pd, address, length, iova, access as u32)
+    }))
+}
+
+/// Address, length, device address and access of a program's request.
+///
+/// # Safety
+/// As for [`ibv_reg_mr_ex`].
+unsafe fn read_request(
+    request: *const ibv_mr_init_attr,
+) -> Result<(*mut c_void, usize, u64, c_int), Errno> {
+    if request.is_null() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: the fields up to `comp_mask` are there in every version.
+    let (length, access, mask) =
+        unsafe { ((*request).length, (*request).access, (*request).comp_mask) };
     if mask & !(MASK_IOVA | MASK_ADDR) != 0 {
-        errno::set(libc::EOPNOTSUPP);
-        return null_mut();
+        return Err(Errno::OPNOTSUPP);
     }
     if mask & MASK_ADDR == 0 {
-        errno::set(libc::EINVAL);
-        return null_mut();
+        return Err(Errno::INVAL);
     }
+    // SAFETY: `comp_mask` vouches for the field.
+    let address = unsafe { (*request).addr };
     let iova = match mask & MASK_IOVA {
-        0 => attributes.addr.addr() as u64,
-        _ => attributes.iova,
+        0 => address.addr() as u64,
+        // SAFETY: likewise.
+        _ => unsafe { (*request).iova },
     };
-    errno::pointer(register(
-        pd,
-        attributes.addr,
-        attributes.length,
-        iova,
-        attributes.access as u32,
-    ))
+    Ok((address, length, iova, access))
 }
 
 /// `EBUSY`, and the region is as it was, while a peer that has stopped in the middle of a copy from or

@@ -126,14 +126,14 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: by contract.
         return unsafe { report(Err(Errno::INVAL), requests, bad) };
     };
-    // SAFETY: the list is valid by contract.
-    while let Some(request) = unsafe { next.as_ref() } {
+    while !next.is_null() {
         // SAFETY: by contract.
-        result = unsafe { write_send(&mut sender.queue, request) };
+        result = unsafe { write_send(&mut sender.queue, next) };
         if result.is_err() {
             break;
         }
-        next = request.next;
+        // SAFETY: the list is valid by contract.
+        next = unsafe { (*next).next };
     }
     if !core::ptr::eq(next, requests) {
         sender.queue.publish();
@@ -152,27 +152,37 @@ pub(crate) unsafe extern "C" fn post_send(
 /// # Safety
 /// As for [`post_send`].
 #[inline(always)]
-unsafe fn write_send(queue: &mut SendQueue, request: &ibv_send_wr) -> Result<(), Errno> {
-    let opcode = match request.opcode {
+unsafe fn write_send(queue: &mut SendQueue, request: *const ibv_send_wr) -> Result<(), Errno> {
+    // Field by field: the structures of programs that were built against an older header are shorter.
+    // SAFETY: by contract.
+    let (opcode, immediate) = unsafe { ((*request).opcode, (*request).imm_data) };
+    let opcode = match opcode {
         IBV_WR_SEND => SendOpcode::Send,
-        IBV_WR_SEND_WITH_IMM => SendOpcode::SendWithImmediate(u32::from_be(request.imm_data)),
+        IBV_WR_SEND_WITH_IMM => SendOpcode::SendWithImmediate(u32::from_be(immediate)),
         _ => return Err(Errno::INVAL),
     };
-    let count = usize::try_from(request.num_sge).map_err(|_| Errno::INVAL)?;
+    // SAFETY: by contract.
+    let (list, count, to) = unsafe { ((*request).sg_list, (*request).num_sge, (*request).ud) };
+    let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+    // SAFETY: by contract.
+    let (wr_id, flags) = unsafe { ((*request).wr_id, (*request).send_flags) };
     let mut request_to_write = SendRequest {
-        wr_id: request.wr_id,
+        wr_id,
         opcode,
-        flags: request.send_flags,
+        flags,
         // SAFETY: by contract.
-        to: unsafe { peer(request.ud.ah, request.ud.remote_qpn, request.ud.remote_qkey) },
+        to: unsafe { peer(to.ah, to.remote_qpn, to.remote_qkey) },
         data: SendData::Buffers(&[]),
     };
-    if request.send_flags & SendFlags::INLINE.bits() != 0 {
+    if flags & SendFlags::INLINE.bits() != 0 {
+        if count > 0 && list.is_null() {
+            return Err(Errno::INVAL);
+        }
         let mut copy = InlineCopy::EMPTY;
         for index in 0..count {
             // SAFETY: the list has `count` entries, whose memory can be read, by contract.
             let fits = unsafe {
-                let sge = request.sg_list.add(index).read();
+                let sge = list.add(index).read();
                 copy.push(
                     core::ptr::with_exposed_provenance(sge.addr as usize),
                     sge.length as usize,
@@ -187,7 +197,7 @@ unsafe fn write_send(queue: &mut SendQueue, request: &ibv_send_wr) -> Result<(),
         return Ok(queue.write(&request_to_write)?);
     }
     // SAFETY: the list has `count` entries by contract.
-    let list = unsafe { buffers(request.sg_list, count) }.ok_or(Errno::INVAL)?;
+    let list = unsafe { buffers(list, count) }.ok_or(Errno::INVAL)?;
     request_to_write.data = SendData::Buffers(list);
     Ok(queue.write(&request_to_write)?)
 }

@@ -50,6 +50,21 @@ pub(crate) unsafe fn copy_out<T: Copy>(value: &T, to: *mut T, size: usize) {
     }
 }
 
+/// The first `size` bytes of a program's structure, and zeros behind them: programs that were built against an
+/// older header have a shorter structure.
+///
+/// # Safety
+/// `from` is valid for reads of `size` bytes, which are no more than those of `T`; zero bytes must be a valid `T`, and
+/// so must be what the program has written.
+pub(crate) unsafe fn beginning<T: Copy>(from: *const T, size: usize) -> T {
+    debug_assert!(size <= size_of::<T>());
+    // SAFETY: by contract.
+    let mut copy: T = unsafe { zeroed() };
+    // SAFETY: readable by contract, and there is room.
+    unsafe { copy_nonoverlapping(from.cast::<u8>(), (&raw mut copy).cast::<u8>(), size) };
+    copy
+}
+
 /// A C structure of numbers, all zero.
 ///
 /// # Safety

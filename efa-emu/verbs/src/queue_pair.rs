@@ -3,8 +3,9 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint};
+use core::mem::offset_of;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use efa_core::address::{Qkey, Qpn};
@@ -13,10 +14,11 @@ use efa_emu::provider::{RecvQueue, RecvQueueConfig, SendQueue, SendQueueConfig};
 
 use crate::abi::{
     IBV_QP_CAP, IBV_QP_CUR_STATE, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_INIT_ATTR_PD,
-    IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RNR_RETRY, IBV_QP_SQ_PSN, IBV_QP_STATE,
-    IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPT_UD,
-    IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS, efadv_qp, efadv_qp_init_attr, ibv_context, ibv_ece,
-    ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, verbs_qp,
+    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RNR_RETRY,
+    IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR,
+    IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPT_UD, IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS, efadv_qp,
+    efadv_qp_init_attr, ibv_context, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, verbs_qp,
 };
 use crate::builder;
 use crate::comp_queue::{CompQueue, QUEUES};
@@ -26,7 +28,7 @@ use crate::errno::{self, Errno};
 use crate::handles::{Handle, Registry};
 use crate::interrupted::Locking;
 use crate::qp_plan::{QpPlan, plan};
-use crate::query::zeroed;
+use crate::query::{beginning, copy_out, zeroed};
 use crate::queues::{Queues, Sender};
 use crate::spin::SpinCell;
 
@@ -60,8 +62,7 @@ pub(crate) struct QueuePair {
     watched: AtomicBool,
 }
 
-// SAFETY: of the C structure the library writes only `state`, in `ibv_modify_qp`, which programs do
-// not call for one queue pair in two threads at once; the rest is the program's.
+// SAFETY: of the C structure the library writes only `state`, atomically; the rest is the program's.
 unsafe impl Send for QueuePair {}
 // SAFETY: as above.
 unsafe impl Sync for QueuePair {}
@@ -112,8 +113,9 @@ impl QueuePair {
         if let Some(queue) = self.queues.recv.lock(&locking).as_mut() {
             queue.set_state(state);
         }
-        // SAFETY: see `Sync`.
-        unsafe { (*self.c_pointer()).state = state_number(state) };
+        // SAFETY: the field is in the handle, and the library accesses it only here. Programs read it when they like.
+        let shown = unsafe { AtomicI32::from_ptr(&raw mut (*self.c_pointer()).state) };
+        shown.store(state_number(state), Ordering::Relaxed);
     }
 }
 
@@ -144,6 +146,30 @@ fn state_from_number(number: c_int) -> Result<QpState, Errno> {
 fn next_generation() -> u32 {
     static GENERATION: AtomicU32 = AtomicU32::new(1);
     GENERATION.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The part of a program's request that its `comp_mask` vouches for, as far as EFA has a use for it. `None`
+/// for a null pointer.
+///
+/// # Safety
+/// `request` is null or valid for reads up to the last field that its `comp_mask` names.
+pub(crate) unsafe fn read_request(
+    request: *const ibv_qp_init_attr_ex,
+) -> Option<ibv_qp_init_attr_ex> {
+    if request.is_null() {
+        return None;
+    }
+    // SAFETY: the fields up to `comp_mask` are there in every version.
+    let mut known = unsafe { beginning(request, offset_of!(ibv_qp_init_attr_ex, pd)) };
+    if known.comp_mask & IBV_QP_INIT_ATTR_PD != 0 {
+        // SAFETY: by contract.
+        known.pd = unsafe { (*request).pd };
+    }
+    if known.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 {
+        // SAFETY: by contract.
+        known.send_ops_flags = unsafe { (*request).send_ops_flags };
+    }
+    Some(known)
 }
 
 /// Makes a queue pair and writes the sizes that it really has into the request.
@@ -290,18 +316,21 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
 /// Slot of `verbs_context`; as [`ibv_create_qp`].
 ///
 /// # Safety
-/// `attributes` is null or valid for reads and writes.
+/// `attributes` is null or valid for reads up to the last field that its `comp_mask` names, and for writes of `cap`.
 pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     attributes: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     errno::pointer(CONTEXTS.get(context).and_then(|context| {
-        // SAFETY: valid by contract.
-        let attributes = unsafe { attributes.as_mut() }.ok_or(Errno::INVAL)?;
-        if attributes.qp_type != IBV_QPT_UD {
+        // SAFETY: by contract.
+        let mut known = unsafe { read_request(attributes) }.ok_or(Errno::INVAL)?;
+        if known.qp_type != IBV_QPT_UD {
             return Err(Errno::OPNOTSUPP);
         }
-        create(&context, attributes, &efadv_qp_init_attr::default())
+        let pair = create(&context, &mut known, &efadv_qp_init_attr::default())?;
+        // SAFETY: by contract.
+        unsafe { (*attributes).cap = known.cap };
+        Ok(pair)
     }))
 }
 
@@ -332,17 +361,23 @@ fn change(attributes: &ibv_qp_attr, mask: u32) -> Result<QpChange, Errno> {
     })
 }
 
+/// Bytes of `ibv_qp_attr` in every version: the last field came later.
+const QP_ATTR_SIZE: usize = offset_of!(ibv_qp_attr, rate_limit);
+
 /// # Safety
-/// `attributes` is null or valid for a read.
+/// `attributes` is null or valid for reads of [`QP_ATTR_SIZE`] bytes.
 pub(crate) unsafe extern "C" fn ibv_modify_qp(
     pair: *mut ibv_qp,
     attributes: *mut ibv_qp_attr,
     mask: c_int,
 ) -> c_int {
     errno::status(PAIRS.get(pair).and_then(|pair| {
-        // SAFETY: valid by contract.
-        let attributes = unsafe { attributes.as_ref() }.ok_or(Errno::INVAL)?;
-        let change = change(attributes, mask as u32)?;
+        if attributes.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: by contract; the structure consists of integers.
+        let attributes = unsafe { beginning(attributes, QP_ATTR_SIZE) };
+        let change = change(&attributes, mask as u32)?;
         pair.context.hardware()?.modify_qp(pair.qpn, &change)?;
         if let Some(state) = change.state {
             pair.set_state(state);
@@ -355,7 +390,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
 /// `EOPNOTSUPP`.
 ///
 /// # Safety
-/// `attributes` and `initial` are null or valid for writes.
+/// `attributes` is null or valid for writes of [`QP_ATTR_SIZE`] bytes, `initial` null or valid for writes.
 pub(crate) unsafe extern "C" fn ibv_query_qp(
     pair: *mut ibv_qp,
     attributes: *mut ibv_qp_attr,
@@ -383,7 +418,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
             .with_device(|device| device.query_qp(pair.qpn))??;
         // SAFETY: valid by contract.
         unsafe {
-            attributes.write(current_attributes(&pair, &found));
+            copy_out(&current_attributes(&pair, &found), attributes, QP_ATTR_SIZE);
             initial.write(initial_attributes(&pair));
         }
         Ok(())

@@ -125,6 +125,7 @@ pub(crate) struct ibv_td {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub(crate) struct ibv_parent_domain_init_attr {
     pub(crate) pd: *mut ibv_pd,
     pub(crate) td: *mut ibv_td,
@@ -231,6 +232,7 @@ pub(crate) struct ibv_qp_init_attr_ex {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub(crate) struct ibv_qp_attr {
     pub(crate) qp_state: c_int,
     pub(crate) cur_qp_state: c_int,

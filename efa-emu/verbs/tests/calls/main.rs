@@ -17,6 +17,7 @@ mod exchange;
 mod handles;
 mod node;
 mod objects;
+mod older;
 mod statuses;
 mod steady;
 mod verbs;
