@@ -151,17 +151,17 @@ impl Rule {
         RULES.iter().find(|rule| rule.id == id)
     }
 
-    /// Whether the checker judges it.
+    /// Returns whether the checker judges it.
     pub const fn is_checked(&self) -> bool {
         matches!(self.judge, Judge::Both | Judge::Checker)
     }
 
-    /// Whether a run of the suite judges it: the checker's rules, and those that take a scenario.
+    /// Returns whether a run of the suite judges it: the checker's rules, and those that take a scenario.
     pub const fn is_run(&self) -> bool {
         self.is_checked() || matches!(self.judge, Judge::Replay)
     }
 
-    /// Whether the dissector judges it.
+    /// Returns whether the dissector judges it.
     pub const fn is_dissected(&self) -> bool {
         matches!(self.judge, Judge::Both | Judge::Dissector)
     }

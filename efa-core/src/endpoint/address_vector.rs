@@ -1,4 +1,4 @@
-//! The address vector as the application sees it, and the end of a peer.
+//! The address vector of an endpoint, and the end of a peer.
 
 use crate::address::RawAddress;
 use crate::nic::{Domain, Nic, PolledNic};
@@ -9,8 +9,8 @@ use crate::endpoint::base::ids::PeerId;
 
 impl<N: PolledNic> Endpoint<N> {
     /// Takes an address out of the address vector. Operations with the peer fail with
-    /// `FI_ECANCELED` (as soon as the device is done with their memory), messages of the peer that
-    /// no receive took yet are dropped.
+    /// `FI_ECANCELED`, as soon as the device no longer uses their memory. Messages of the peer that
+    /// no receive has taken are dropped.
     ///
     /// # Errors
     /// The peer is not in the address vector.
@@ -20,7 +20,7 @@ impl<N: PolledNic> Endpoint<N> {
 }
 
 impl<N: Nic> Endpoint<N> {
-    /// Puts an address into the address vector; an address that is there already keeps its id, also
+    /// Puts an address into the address vector. An address that is already there keeps its id, even
     /// if only a packet introduced it.
     ///
     /// # Errors
@@ -33,7 +33,8 @@ impl<N: Nic> Endpoint<N> {
             .insert_explicit(&mut **nic, address)
     }
 
-    /// Ends everything that depends on a peer, which is about to leave the address vector.
+    /// Ends all operations with a peer that is about to leave the address vector, and forgets its
+    /// state.
     pub(crate) fn leave_peer(&mut self, peer: PeerId) {
         self.end_operations_with(peer, Failure::CANCELED);
         self.channel.forget_conversation(peer);
@@ -65,7 +66,7 @@ impl<N: Nic> Endpoint<N> {
         self.channel.peers.find(address)
     }
 
-    /// Ends everything that depends on a peer.
+    /// Ends all operations with a peer, and drops its messages and packets that wait.
     pub(crate) fn end_operations_with(&mut self, peer: PeerId, failure: Failure) {
         if let Some(state) = self.channel.peers.state_mut(peer) {
             state.failure.get_or_insert(failure);

@@ -125,7 +125,7 @@ impl<N: Nic> Endpoint<N> {
         Ok(())
     }
 
-    /// Makes the operation that an atomic ends with: its send, or the arrival of the old values.
+    /// Makes the operation that an atomic ends with: a send, or the read of the old values.
     fn remember_atomic(
         &mut self,
         args: &AtomicArgs<'_>,
@@ -179,7 +179,7 @@ impl<N: Nic> Endpoint<N> {
 
 // The responder's side.
 impl<N: Nic> Endpoint<N> {
-    /// An atomic whose turn has come.
+    /// Handles an atomic whose turn has come.
     pub(crate) fn on_atomic(
         &mut self,
         peer: PeerId,
@@ -235,7 +235,7 @@ impl<N: Nic> Endpoint<N> {
             .ok_or(BAD_MEMORY)?;
         let mut values = self.one_sided.take_scratch();
         let result = (|| {
-            // The old values, and behind them what came with the request.
+            // The old values come first, then the operands and comparands of the request.
             let bytes = packet.bytes(self.channel.posting.nic());
             let came = bytes.get(payload.offset..).unwrap_or_default();
             values.resize(total, 0);
@@ -258,7 +258,7 @@ impl<N: Nic> Endpoint<N> {
                 let comparand = comparand.get(element.clone()).unwrap_or_default();
                 let mut new = [0; LARGEST_ELEMENT];
                 let new = &mut new[..size];
-                // Others may change it meanwhile.
+                // The application or other peers may change the memory meanwhile.
                 loop {
                     arithmetic::apply(
                         rta.atomic_datatype,
@@ -327,7 +327,7 @@ impl<N: Nic> Endpoint<N> {
             .control_posted(peer, PacketType::AtomRsp, posted)
     }
 
-    /// Sends ATOMRSP when there is room for it.
+    /// Queues an ATOMRSP until there is room for it.
     fn queue_atomic_response(&mut self, response: AtomicResponse) {
         let peer = response.peer;
         if self.channel.begin_answer(peer, PacketType::AtomRsp) {
@@ -338,7 +338,7 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Sends an ATOMRSP for which there was no room.
+    /// Sends an ATOMRSP that was queued.
     ///
     /// # Errors
     /// Only [`EndpointError::TryAgain`].

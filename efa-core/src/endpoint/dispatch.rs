@@ -1,5 +1,5 @@
-//! From a device completion to the subprotocol that a packet belongs to: parse, find out who sent
-//! it, answer a first packet with a handshake, dispatch.
+//! From a completion of the device to the subprotocol of the packet: parses the packet, identifies
+//! its sender, answers a first packet with a HANDSHAKE, and dispatches by type.
 
 use crate::address::RawAddress;
 use crate::endpoint::posting::Work;
@@ -15,7 +15,7 @@ use crate::endpoint::channel::Conversation;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::peers::handshake::PeerFeatures;
 
-/// What a packet says of its sender.
+/// What a packet states about its sender.
 struct Stated {
     packet_type: PacketType,
     connid: Option<Connid>,
@@ -65,7 +65,8 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// A receive buffer came back empty: the queue pair is going away, or refused it.
+    /// Handles a receive buffer that came back without a packet: the queue pair is closing, or the
+    /// device refused the buffer.
     fn on_receive_failed(&mut self, buffer: BufferId, status: Status) {
         self.channel.posting.retire(buffer);
         if status != Status::Flushed {
@@ -78,7 +79,8 @@ impl<N: Nic> Endpoint<N> {
         let bytes = self.channel.posting.nic().buffer(buffer);
         let length = length.min(bytes.len());
         let bytes = &bytes[..length];
-        // What most packets are has a way of its own: it is parsed where it stays.
+        // Eager messages are the most frequent packets. They are parsed where they stay, without a
+        // `Header`.
         let Some((packet_type, eager, payload)) = Packet::parse_eager(bytes) else {
             return self.on_other_packet(buffer, length, source);
         };
@@ -115,8 +117,8 @@ impl<N: Nic> Endpoint<N> {
             }
             Err(error) => {
                 let packet_type = bytes.first().copied().unwrap_or(0);
-                // The connection id is unknown, so the sender may be an older incarnation: good
-                // enough for a report.
+                // The connection id is unknown, so the packet may come from an earlier owner of the
+                // queue pair number. For a report that is good enough.
                 let peer = self.channel.peers.identify(source, None);
                 let reason = match error.reason {
                     Reason::UnsentType { .. } => PacketError::UnsupportedType,
@@ -128,8 +130,8 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// The peer that sent a packet, which gets our HANDSHAKE if it has not. `None` if nothing is to be
-    /// done with the packet.
+    /// Identifies the sender of a packet, and queues our HANDSHAKE for it if none was sent. `None`
+    /// if the packet has to be dropped.
     #[inline(always)]
     fn sender(&mut self, source: &Source, stated: &Stated) -> Option<PeerId> {
         let peer = match self.channel.peers.identify(source, stated.connid) {
@@ -148,8 +150,8 @@ impl<N: Nic> Endpoint<N> {
         Some(peer)
     }
 
-    /// Finds or makes the peer of a packet whose sender is not in the address vector, by the address
-    /// that the packet states.
+    /// Finds the peer of a packet by the address that the packet states, or adds it to the address
+    /// vector.
     #[cold]
     fn introduce(&mut self, source: &Source, stated: &Stated) -> Option<PeerId> {
         let Some(address) = stated.raw_address else {
@@ -185,11 +187,12 @@ impl<N: Nic> Endpoint<N> {
             .ok()
     }
 
-    /// Makes room for a peer that introduces itself: forgets one that did so before, has nothing under
-    /// way, and, as far as a few are looked at, was silent longest. Returns whether there was one.
+    /// Makes room for a peer that introduces itself: forgets an idle peer that introduced itself
+    /// earlier. Among the few that are examined, it takes the one that was silent longest. Returns
+    /// whether there was one.
     #[cold]
     fn forget_idle_peer(&mut self) -> bool {
-        /// A packet costs no more than this many looks.
+        /// The number of peers that are examined for one packet.
         const LOOKS: usize = 32;
         let mut candidate = None;
         for _ in 0..LOOKS.min(self.channel.peers.implicit_len()) {
@@ -212,7 +215,7 @@ impl<N: Nic> Endpoint<N> {
         candidate.is_some()
     }
 
-    /// Returns whether nothing is under way with a peer, at any endpoint.
+    /// Returns whether no endpoint has anything under way with a peer.
     fn is_idle(&self, peer: PeerId) -> bool {
         !self.channel.peers.is_others(peer)
             && self
@@ -231,18 +234,19 @@ impl<N: Nic> Endpoint<N> {
                 .reports
                 .event(Event::PeerForgotten { peer, address });
         }
-        // An error can only be about an address handle that nobody needs any more.
+        // The only possible error concerns an address handle that is not needed any more.
         let _ = self.drop_address(peer);
     }
 
-    /// Makes room among the owners of a queue pair number for a new one: the others are dead. One
-    /// sender that makes up connection ids must not take the room of all others.
+    /// Limits the remembered owners of a queue pair number, of which all but the newest are dead.
+    /// Without the limit, one sender that makes up connection ids could take the room of all
+    /// others.
     fn forget_dead_owners(&mut self, source: &Source) {
         let Some(ahn) = source.ahn else {
             return;
         };
         if let Some(oldest) = self.channel.peers.surplus_owner(ahn, source.qpn) {
-            // An error can only be about an address handle that nobody needs any more.
+            // The only possible error concerns an address handle that is not needed any more.
             let _ = self.drop_address(oldest);
         }
     }
@@ -251,7 +255,8 @@ impl<N: Nic> Endpoint<N> {
     fn dispatch(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Packet) {
         let payload = incoming.payload;
         match &incoming.header {
-            // It takes no turn of its own: its `msg_id` is that of the request that was refused.
+            // The answer to READ_NACK has the `msg_id` of the request that was refused, so it takes
+            // no turn.
             Header::LongctsRtm(long) if long.options.flags.contains(ReqFlags::READ_NACK) => {
                 self.receive_side()
                     .on_nack_answer(peer, incoming.base.packet_type, long);
@@ -292,7 +297,7 @@ impl<N: Nic> Endpoint<N> {
             Header::AtomRsp(response) => self
                 .receive_side()
                 .on_atomic_response(peer, response, &packet, payload),
-            // Nothing that a release of libfabric sends.
+            // No release of libfabric sends it.
             Header::PeerError(_) => self.channel.reports.refuse(
                 Some(peer),
                 incoming.base.packet_type.code(),

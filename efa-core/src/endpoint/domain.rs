@@ -3,10 +3,10 @@
 //! Memory is registered and addresses are inserted here, before or after the endpoints are opened,
 //! and hold for all of them. Endpoints whose queue pairs use the same completion queue share it.
 //!
-//! The domain owns its endpoints, and lends the one that is used what they share: the device's domain,
-//! the address vector, the registered memory. It stays there until another endpoint is used, so an
-//! endpoint finds all of it among its own fields, and a program that uses one endpoint for a while
-//! moves nothing. [`crate::nic`] says why it is made like that.
+//! The domain owns its endpoints. It lends what they share (the device's domain, the address
+//! vector, the registered memory) to the endpoint that is in use, which keeps it until another
+//! endpoint is used. So an endpoint finds everything in its own fields, and a program that uses one
+//! endpoint for a while moves nothing. [`crate::nic`] explains the choice.
 
 use core::mem;
 
@@ -32,9 +32,9 @@ pub struct Domain<D: nic::Domain> {
     /// The ids of all endpoints, oldest first.
     order: Vec<EndpointId>,
     by_queue_pair: HashMap<Qpn, EndpointId>,
-    /// The endpoint that has what is shared.
+    /// The endpoint that holds what is shared.
     holder: Option<EndpointId>,
-    /// What is shared; while an endpoint has it, what that endpoint had instead.
+    /// What is shared. While an endpoint holds it, this is what the endpoint had in its place.
     shared: Shared<D>,
     /// The completion queues of the endpoints.
     queues: Vec<CompletionQueueId>,
@@ -49,7 +49,7 @@ struct Shared<D> {
 }
 
 impl<D: nic::Domain> Shared<D> {
-    /// Lends what is shared to an endpoint, or takes it back.
+    /// Swaps what is shared with an endpoint's own: lends it, or takes it back.
     fn exchange(&mut self, endpoint: &mut Endpoint<LentNic<D>>) {
         mem::swap(&mut self.nic, endpoint.nic_mut().loan_mut());
         mem::swap(&mut self.addresses, endpoint.channel.peers.addresses_mut());
@@ -58,8 +58,8 @@ impl<D: nic::Domain> Shared<D> {
 }
 
 impl<D: nic::Domain> Domain<D> {
-    /// A domain without endpoints. `seed` scatters the table of addresses, so that nobody can choose
-    /// addresses that collide.
+    /// Makes a domain without endpoints. `seed` scatters the table of addresses, so that nobody can
+    /// choose addresses that collide.
     pub fn new(nic: D, seed: u64) -> Self {
         Domain {
             endpoints: Arena::new(usize::from(u16::MAX)),
@@ -76,8 +76,8 @@ impl<D: nic::Domain> Domain<D> {
         }
     }
 
-    /// The device's domain, to make completion queues and queue pairs. Polling it behind the
-    /// endpoints' back loses packets.
+    /// The device's domain, for making completion queues and queue pairs. A caller that polls it
+    /// loses packets of the endpoints.
     pub fn nic_mut(&mut self) -> &mut D {
         match self
             .holder
@@ -141,7 +141,7 @@ impl<D: nic::Domain> Domain<D> {
         true
     }
 
-    /// Ends an endpoint that was taken out; what is shared is at home.
+    /// Ends an endpoint that was taken out of the table. The domain holds what is shared.
     fn end(&mut self, mut endpoint: Endpoint<LentNic<D>>) {
         self.shared.exchange(&mut endpoint);
         endpoint.leave_domain();
@@ -157,7 +157,7 @@ impl<D: nic::Domain> Domain<D> {
         }
         let Shared { nic, addresses, .. } = &mut self.shared;
         for ahn in addresses.ids().filter_map(|peer| addresses.ahn(peer)) {
-            // The domain is about to go; an error has no one to be told to.
+            // The domain is closing, so there is nobody to report an error to.
             let _ = nic.destroy_address_handle(ahn);
         }
         self.shared.nic.into_inner()
@@ -184,7 +184,7 @@ impl<D: nic::Domain> Domain<D> {
         &mut self.shared
     }
 
-    /// Registers memory for all endpoints, as [`Endpoint::register`] does for one.
+    /// Registers memory for all endpoints. See [`Endpoint::register`].
     ///
     /// # Errors
     /// The device refuses.
@@ -193,8 +193,8 @@ impl<D: nic::Domain> Domain<D> {
         exposed.register(&mut **nic, memory, access)
     }
 
-    /// Ends a registration of [`Domain::register`]. No operation of the application may be using it;
-    /// writes and reads of peers that do are given up, at every endpoint.
+    /// Ends a registration of [`Domain::register`]. No operation of the application may be using
+    /// it. Writes and reads of peers that use it fail, at every endpoint.
     ///
     /// # Errors
     /// The region is not registered.
@@ -209,8 +209,8 @@ impl<D: nic::Domain> Domain<D> {
         Ok(self.nic_mut().deregister(region)?)
     }
 
-    /// Puts an address into the address vector, for all endpoints; an address that is there already
-    /// keeps its id, also if only a packet introduced it.
+    /// Puts an address into the address vector, for all endpoints. An address that is already there
+    /// keeps its id, even if only a packet introduced it.
     ///
     /// # Errors
     /// The device's address book is full.
@@ -220,8 +220,8 @@ impl<D: nic::Domain> Domain<D> {
     }
 
     /// Takes an address out of the address vector. At every endpoint, operations with the peer fail
-    /// with `FI_ECANCELED` (as soon as the device is done with their memory), and messages of the peer
-    /// that no receive took yet are dropped.
+    /// with `FI_ECANCELED` as soon as the device no longer uses their memory, and messages of the
+    /// peer that no receive has taken are dropped.
     ///
     /// # Errors
     /// The peer is not in the address vector.
@@ -251,12 +251,12 @@ impl<D: nic::Domain> Domain<D> {
         self.bring_home().addresses.address(peer)
     }
 
-    /// Does whatever can be done at time `now` for all endpoints, as [`Endpoint::progress`] does for
-    /// one: rings for requests that wait for it, takes completions from each completion queue and gives
-    /// them to the endpoints whose queue pairs they name, posts what waits. Returns the number of
-    /// device completions taken.
+    /// Makes progress on all endpoints, as [`Endpoint::progress`] does on one: flushes deferred
+    /// requests, takes completions from each completion queue, hands them to the endpoints whose
+    /// queue pairs they name, and posts pending packets. Returns the number of device completions
+    /// taken.
     ///
-    /// A completion queue is left alone while one of its endpoints has
+    /// A completion queue is not polled while one of its endpoints has
     /// [`EndpointConfig::completion_queue`] completions that the application has not taken.
     pub fn progress(&mut self, now: Instant) -> usize {
         for index in 0..self.order.len() {
@@ -318,7 +318,7 @@ impl<D: nic::Domain> Domain<D> {
         })
     }
 
-    /// When `progress` has to be called even if the device stays silent.
+    /// When `progress` has to be called even if no completion arrives. `None` if it need not be.
     pub fn next_timeout(&self) -> Option<Instant> {
         let endpoints = self.order.iter().filter_map(|id| self.endpoints.get(*id));
         endpoints.filter_map(Endpoint::next_timeout).min()

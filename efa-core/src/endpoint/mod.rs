@@ -1,52 +1,53 @@
 //! The protocol engine: one RDM endpoint over one [`Nic`].
 //!
-//! An [`Endpoint`] does no I/O by itself and reads no clock. The application hands in operations
-//! ([`Endpoint::send`], [`Endpoint::recv`], ...); [`Endpoint::progress`] takes completions from the
-//! device and the time, and posts what there is to post; [`Endpoint::poll_completion`] and
-//! [`Endpoint::poll_event`] say what happened. [`Endpoint::next_timeout`] says when `progress` has
-//! something to do although the device is silent.
+//! An [`Endpoint`] does no I/O by itself and reads no clock. The application starts operations
+//! ([`Endpoint::send`], [`Endpoint::recv`], ...). [`Endpoint::progress`] takes completions from the
+//! device and the time from its caller, and posts packets. [`Endpoint::poll_completion`] and
+//! [`Endpoint::poll_event`] return what happened. [`Endpoint::next_timeout`] returns when
+//! `progress` has to be called even if the device reports nothing.
 //!
 //! # Map
 //!
-//! The endpoint is made of parts. Each is a folder that owns its state and decides: it returns what is to
-//! be done. `channel`, `subprotocols` and the files beside the folders do it. Imports run one way
-//! (`conformance/tests/structure.rs`): a folder uses those above it in this list only, and none uses the
-//! files.
+//! The endpoint is made of parts. Each part is a folder that owns its state and decides, and
+//! returns what has to be done. `channel`, `subprotocols` and the files beside the folders carry
+//! that out. Imports run one way (`conformance/tests/structure.rs`): a folder uses only those above
+//! it in this list, and none uses the files.
 //!
-//! | folder or file | what it holds |
+//! | folder or file | contents |
 //! |---|---|
-//! | `base` | ids and the arenas behind them, what belongs to each peer, hashing, random numbers, immediate data |
-//! | `api` | the vocabulary of the application: arguments, completions, events, errors, settings, counters, time; what it has yet to take |
-//! | `memory` | the application's memory in pieces, its registrations, and its way into and out of packets |
-//! | `quota` | how much is done for peers at a time, and which of their operations wait |
-//! | `peers` | the address vector, who sent a packet, the handshake with each peer |
-//! | `posting` | the device, what it has of ours, received packets that wait, work that waits for room in the device, back-off, packet buffers |
-//! | `receiving` | order, matching and assembly of messages; data on its way in |
-//! | `sending` | which subprotocol an operation uses, its packets, its end |
+//! | `base` | ids and the arenas behind them, lists by peer, hashing, random numbers, immediate data |
+//! | `api` | what the application sees: arguments, completions, events, errors, settings, counters, time |
+//! | `memory` | the application's memory in pieces, its registrations, copies between it and packets |
+//! | `quota` | limits on what is done for peers at a time, and the operations that wait for room |
+//! | `peers` | the address vector, the sender of a packet, the handshake with each peer |
+//! | `posting` | the device, packets and requests in flight, received packets that wait, pending work, back-off, packet buffers |
+//! | `receiving` | order, matching and assembly of messages; transfers of incoming data |
+//! | `sending` | the choice of a subprotocol, the packets of an operation, its end |
 //! | `one_sided` | memory that peers may access; the arithmetic of atomics |
-//! | `channel` | what operations in both directions need: the conversation with each peer, posting packets to it, its share of the quota, what the application has yet to take |
-//! | `subprotocols` | what the parts do together for each kind of operation, on the side that data comes from (`SendSide`) and on the side that it goes to (`ReceiveSide`) |
-//! | `dispatch`, `sent` | what follows from a received packet, and from the end of a sent one |
-//! | `turns`, `requests`, `atomics` | messages and atomics in their order; requests of peers for memory; atomics |
-//! | `pending_work` | doing what waited |
-//! | `open`, `address_vector` | opening and closing; who is in the address vector, and the end of a peer |
+//! | `channel` | what operations in both directions need: the conversation with each peer, posting packets to it, its share of the quota, reports to the application |
+//! | `subprotocols` | each kind of operation, on the side that is the source of data (`SendSide`) and on the side that is its destination (`ReceiveSide`) |
+//! | `dispatch`, `sent` | handling a received packet, and the completion of a sent one |
+//! | `turns`, `requests`, `atomics` | messages and atomics in order; requests of peers for memory; atomics |
+//! | `pending_work` | work that waited |
+//! | `open`, `address_vector` | opening and closing; the address vector, and the end of a peer |
 //! | `domain` | what several endpoints share, and the endpoints in it |
 //!
-//! # What is promised
+//! # Guarantees
 //!
-//! * Each message is received once, in the order in which its sender sent it, as far as matching can
-//!   tell: messages of one sender that a receive accepts are taken in that order (`FI_ORDER_SAS`);
-//!   without [`EndpointConfig::ordered`], as they arrive.
-//! * A send is reported when the device says that its packets arrived; with
+//! * Each message is received once, in the order in which its sender sent it, as far as matching
+//!   can tell: messages of one sender that a receive accepts are taken in that order
+//!   (`FI_ORDER_SAS`). Without [`EndpointConfig::ordered`] they are taken as they arrive.
+//! * A send completes when the device reports that its packets arrived; with
 //!   [`OperationFlags::DELIVERY_COMPLETE`], when the receiver has the data in its buffer.
-//! * Memory of the application is not touched after its operation was reported.
+//! * Memory of the application is not accessed after its operation has completed.
 //! * Nothing that a peer sends makes the endpoint panic, affects other peers, or makes it keep more
 //!   than [`EndpointConfig::held_bytes`] of packets. Where peers are not trusted,
-//!   [`EndpointConfig::peer_held_bytes`] and [`EndpointConfig::peer_operations`] give each its share.
-//! * What peers start here takes no room from what the application starts
-//!   ([`EndpointConfig::max_operations`]), nor the other way round; and peers that ask for more than
-//!   there is room for wait for each other, never so that there is none left for the next
-//!   ([`EndpointConfig::remote_operations`]).
+//!   [`EndpointConfig::peer_held_bytes`] and [`EndpointConfig::peer_operations`] limit each of
+//!   them.
+//! * Operations of peers and operations of the application have limits of their own
+//!   ([`EndpointConfig::remote_operations`], [`EndpointConfig::max_operations`]), so neither can
+//!   exhaust the other's. Peers that ask for more than there is room for wait, and always leave
+//!   room for another peer.
 
 mod address_vector;
 mod api;
@@ -102,9 +103,10 @@ pub struct Endpoint<N: Nic> {
 }
 
 impl<N: PolledNic> Endpoint<N> {
-    /// Does whatever can be done at time `now`: takes completions from the device (one poll of
-    /// [`EndpointConfig::poll_batch`]), handles packets, posts what waits, resends. Returns the
-    /// number of device completions taken; if that is the whole batch, there may be more.
+    /// Makes all progress that is possible at time `now`: takes completions from the device (one
+    /// poll of [`EndpointConfig::poll_batch`]), handles packets, and posts pending and resent ones.
+    /// Returns the number of device completions taken. If that is the whole batch, there may be
+    /// more.
     pub fn progress(&mut self, now: Instant) -> usize {
         self.channel.now = now;
         if self.channel.posting.is_deferring() {
@@ -130,8 +132,8 @@ impl<N: PolledNic> Endpoint<N> {
         taken
     }
 
-    /// Registers memory, for use as [`IoVec::region`] and, as far as `access` allows it, by peers.
-    /// Remote access that the device cannot give by itself is given by emulation.
+    /// Registers memory, for use as [`IoVec::region`] and, if `access` allows it, by peers. Remote
+    /// access that the device does not support is emulated.
     ///
     /// # Errors
     /// The device refuses.
@@ -141,7 +143,7 @@ impl<N: PolledNic> Endpoint<N> {
     }
 
     /// Ends a registration of [`Endpoint::register`]. No operation of the application may be using
-    /// it; writes and reads of peers that do are given up.
+    /// it. Writes and reads of peers that use it fail.
     ///
     /// # Errors
     /// The region is not registered.
@@ -169,23 +171,23 @@ impl<N: Nic> Endpoint<N> {
         self.channel.posting.nic()
     }
 
-    /// The device, for registrations and for whatever moves a simulated one along. Posting or
-    /// polling on it behind the endpoint's back loses packets.
+    /// The device, for registrations and for whatever drives a simulated device. A caller that
+    /// posts or polls on it loses packets of the endpoint.
     pub fn nic_mut(&mut self) -> &mut N {
         self.channel.posting.nic_mut()
     }
 
-    /// Most bytes that a send with [`OperationFlags::INJECT`] may have.
+    /// The largest length in bytes of a send with [`OperationFlags::INJECT`].
     pub fn inject_size(&self) -> usize {
         self.channel.sizes.inject
     }
 
-    /// Most bytes that an operand of an atomic may have.
+    /// The largest length in bytes of an operand of an atomic.
     pub fn atomic_size(&self, kind: AtomicKind<'_>) -> usize {
         self.channel.sizes.atomic(kind)
     }
 
-    /// Counters of what happened so far.
+    /// Counters since the endpoint was opened.
     pub fn statistics(&self) -> &Statistics {
         &self.channel.reports.statistics
     }
@@ -216,12 +218,12 @@ impl<N: Nic> Endpoint<N> {
         })
     }
 
-    /// Starts to write a peer's memory. The completion says that the data has arrived there, or has
-    /// been sent, depending on how it travels; with [`OperationFlags::DELIVERY_COMPLETE`] it is in
+    /// Starts to write a peer's memory. On completion the data has arrived at the peer or has left
+    /// this side, depending on the subprotocol; with [`OperationFlags::DELIVERY_COMPLETE`] it is in
     /// the memory.
     ///
     /// # Errors
-    /// Nothing was written and no completion follows; [`EndpointError::TryAgain`] until the peer's
+    /// Nothing was written and no completion follows. [`EndpointError::TryAgain`] until the peer's
     /// handshake has arrived.
     pub fn write(&mut self, args: WriteArgs<'_>) -> Result<(), EndpointError> {
         self.batched(args.flags, |endpoint| {
@@ -232,7 +234,8 @@ impl<N: Nic> Endpoint<N> {
     /// Starts to read a peer's memory.
     ///
     /// # Errors
-    /// As for [`Endpoint::write`].
+    /// Nothing was read and no completion follows. [`EndpointError::TryAgain`] until the peer's
+    /// handshake has arrived.
     pub fn read(&mut self, args: ReadArgs<'_>) -> Result<(), EndpointError> {
         self.batched(args.flags, |endpoint| {
             endpoint.receive_side().start_read(&args)
@@ -248,8 +251,8 @@ impl<N: Nic> Endpoint<N> {
         self.batched(args.flags, |endpoint| endpoint.start_atomic(&args))
     }
 
-    /// Posts a receive. If a matching message is already here it completes at once, in the
-    /// completion queue.
+    /// Posts a receive. If a matching message has already arrived, the receive completes at once,
+    /// in the completion queue.
     ///
     /// # Errors
     /// Nothing was posted; see [`EndpointError`].
@@ -265,14 +268,14 @@ impl<N: Nic> Endpoint<N> {
         self.receive_side().start_multi_recv(&args)
     }
 
-    /// Looks at the first message that a receive of this kind would take, and leaves it there
+    /// Returns the first message that a receive with these filters would take, and leaves it there
     /// (`FI_PEEK`). `tag` is `None` for untagged messages.
     pub fn peek(&mut self, source: SourceFilter, tag: Option<TagFilter>) -> Option<MessageInfo> {
         self.receive_side().peek_message(source, tag)
     }
 
-    /// As [`Endpoint::peek`], and reserves the message: no other receive takes it (`FI_PEEK` with
-    /// `FI_CLAIM`). It must be received or discarded.
+    /// Returns the first message that a receive with these filters would take, and reserves it: no
+    /// other receive takes it (`FI_PEEK` with `FI_CLAIM`). It must be received or discarded.
     pub fn claim(
         &mut self,
         source: SourceFilter,
@@ -289,51 +292,51 @@ impl<N: Nic> Endpoint<N> {
         self.receive_side().receive_claimed(&args)
     }
 
-    /// Discards a claimed message (`FI_CLAIM` with `FI_DISCARD`); nothing is reported.
+    /// Discards a claimed message (`FI_CLAIM` with `FI_DISCARD`). No completion follows.
     ///
     /// # Errors
-    /// As for [`Endpoint::recv_claimed`].
+    /// The claim names no message, or there are too many operations.
     pub fn discard(&mut self, claim: ClaimId) -> Result<(), EndpointError> {
         self.receive_side().discard_claimed(claim)
     }
 
-    /// Cancels a receive that no message has matched yet; it completes with `FI_ECANCELED`.
-    /// Returns whether there was such a receive.
+    /// Cancels a receive that no message has matched yet. It completes with `FI_ECANCELED`. Returns
+    /// whether there was such a receive.
     pub fn cancel(&mut self, receive: ReceiveId) -> bool {
         self.receive_side().cancel_receive(receive)
     }
 
-    /// As [`Endpoint::cancel`], for the oldest receive posted with this context; linear in the
-    /// number of posted receives.
+    /// Cancels the oldest receive that was posted with this context, as [`Endpoint::cancel`]. Takes
+    /// time in proportion to the number of posted receives.
     pub fn cancel_context(&mut self, context: u64) -> bool {
         let found = self.receiving.oldest_with_context(context);
         found.is_some_and(|id| self.receive_side().cancel_receive(id))
     }
 
-    /// When `progress` has to be called even if the device stays silent.
+    /// When `progress` has to be called even if no completion arrives. `None` if it need not be.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.channel.posting.next_backoff_end()
     }
 
-    /// The next completion, in the order in which operations ended.
+    /// Takes the next completion, in the order in which operations ended.
     pub fn poll_completion(&mut self) -> Option<Result<CompletionEntry, ErrorEntry>> {
         self.channel.reports.next_completion()
     }
 
-    /// The next event.
+    /// Takes the next event, oldest first.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.channel.reports.next_event()
     }
 
-    /// Whether there is work that needs `progress`: packets that the device has or that wait to be
-    /// posted, those that the application does not know of (handshake, EOR, receipt, ...) included.
-    /// An orderly end calls `progress` until this is false.
+    /// Returns whether there is work that needs `progress`: packets in flight or pending, including
+    /// those that the application does not know of (handshake, EOR, receipt, ...). An orderly end
+    /// calls `progress` until this is false.
     pub fn has_packets_in_flight(&self) -> bool {
         self.channel.posting.is_busy() || !self.channel.gone.is_empty()
     }
 
-    /// Starts an operation, of which more may follow at once (`FI_MORE`): the device is told of them
-    /// together.
+    /// Starts an operation, which may be one of several (`FI_MORE`): the device is told of all of
+    /// them at once.
     #[inline(always)]
     fn batched(
         &mut self,
@@ -377,8 +380,8 @@ impl<N: Nic> Endpoint<N> {
         self.channel.post_receives();
     }
 
-    /// Ends what peers are doing with a region that they may not use any more: its memory may be
-    /// another's as soon as it is deregistered.
+    /// Ends the accesses of peers to a region that they may not use any more: after deregistration
+    /// its memory may be used for something else.
     pub(crate) fn end_accesses(&mut self, gone: &Withdrawn) {
         if self.channel.quota.pending() == 0 {
             return;

@@ -18,7 +18,7 @@ use crate::endpoint::posting::Posting;
 use crate::endpoint::quota::Quota;
 use crate::endpoint::receiving::Receiving;
 use crate::endpoint::sending::choice::Local;
-use crate::endpoint::sending::{Limits, Sending};
+use crate::endpoint::sending::{HeaderSettings, Sending};
 
 impl<N: PolledNic> Endpoint<N> {
     /// Opens an endpoint on a queue pair and posts its receive buffers.
@@ -30,9 +30,9 @@ impl<N: PolledNic> Endpoint<N> {
         Ok(Self::build(nic, config))
     }
 
-    /// Closes the endpoint and gives the device back, to be closed as well. Operations in flight
-    /// end without a completion; the device still owns the memory and the buffers of what it has
-    /// not completed.
+    /// Closes the endpoint and returns the device, for the caller to close. Operations in flight
+    /// end without a completion. The device still owns the memory and the buffers of requests that
+    /// it has not completed.
     pub fn close(mut self) -> N {
         for ahn in self
             .channel
@@ -40,7 +40,7 @@ impl<N: PolledNic> Endpoint<N> {
             .ids()
             .filter_map(|peer| self.channel.peers.ahn(peer))
         {
-            // The queue pair is about to go; an error has no one to be told to.
+            // The queue pair is closing, so there is nobody to report an error to.
             let _ = self.channel.posting.nic_mut().destroy_address_handle(ahn);
         }
         self.deregister_all_own();
@@ -72,7 +72,8 @@ impl<N: Nic> Endpoint<N> {
         let operations = config
             .max_operations
             .saturating_add(config.remote_operations);
-        // A message of one packet for a multi-receive buffer takes an id beyond both, for a moment.
+        // A message of one packet for a multi-receive buffer takes an id beyond both limits, while
+        // it is handled.
         let ids = ReceiveId::MAX_SLOTS;
         if operations >= ids {
             return Err(EndpointError::OutOfRange {
@@ -91,7 +92,7 @@ impl<N: Nic> Endpoint<N> {
         Ok(())
     }
 
-    /// An endpoint with settings that were checked.
+    /// Builds an endpoint from settings that were checked.
     pub(crate) fn build(nic: N, config: EndpointConfig) -> Self {
         let attributes = nic.queue_pair().attributes();
         let mtu = attributes.mtu;
@@ -109,13 +110,13 @@ impl<N: Nic> Endpoint<N> {
         };
         let address = nic.local_address();
         let mixer = Mixer::new(config.seed ^ u64::from(address.qkey.0));
-        let limits = Limits {
+        let headers = HeaderSettings {
             mtu,
             credits: config.cts_window_packets,
         };
         let mut endpoint = Endpoint {
             receiving: Receiving::new(&config, mixer),
-            sending: Sending::new(config.max_operations, limits),
+            sending: Sending::new(config.max_operations, headers),
             one_sided: OneSided::default(),
             batch: Vec::with_capacity(config.poll_batch),
             channel: Channel {
@@ -137,7 +138,7 @@ impl<N: Nic> Endpoint<N> {
         endpoint
     }
 
-    /// Gives back what the endpoint has of a domain that goes on without it: registrations and packet
+    /// Returns to a domain that stays open what the endpoint has of it: registrations and packet
     /// buffers.
     pub(crate) fn leave_domain(&mut self) {
         let peers: Vec<PeerId> = self.channel.peers.ids().collect();
@@ -148,7 +149,7 @@ impl<N: Nic> Endpoint<N> {
         self.channel.posting.release_buffers();
     }
 
-    /// The device, of an endpoint that is closed.
+    /// Returns the device of an endpoint that is closed.
     pub(crate) fn into_nic(self) -> N {
         self.channel.posting.into_nic()
     }

@@ -1,4 +1,4 @@
-//! Doing the work that waited for room in the device or for the end of a back-off.
+//! Pending work: what waited for room in the device or for the end of a back-off.
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::EndpointError;
@@ -10,14 +10,14 @@ use crate::wire::{Eor, Receipt};
 /// What became of a piece of [`Work`].
 enum Outcome {
     Done,
-    /// There is more of it; others first.
+    /// There is more to do, after other work.
     Again,
     /// The device has no room.
     Blocked,
 }
 
 impl<N: Nic> Endpoint<N> {
-    /// Does what waits, as far as the device has room.
+    /// Does the pending work, as far as the device has room.
     pub(crate) fn do_pending_work(&mut self) {
         while let Some(work) = self.channel.posting.next_work() {
             if let Some(peer) = self.peer_of(work)
@@ -40,7 +40,7 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Ends what there is with peers that were given up.
+    /// Ends all operations with peers that were given up.
     #[inline]
     pub(crate) fn end_given_up(&mut self) {
         while let Some((peer, failure)) = self.channel.next_given_up() {
@@ -48,8 +48,9 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Ends operations that wait for something from a peer whose queue pair does not exist any more. To be
-    /// called when the device has no completions: what the peer sent before its end is here then.
+    /// Ends operations that wait for a packet of a peer whose queue pair does not exist any more.
+    /// The caller has found the device without completions: everything that the peer sent before
+    /// its end has been handled.
     #[inline]
     pub(crate) fn end_waits(&mut self) {
         while let Some((peer, failure)) = self.channel.gone.pop() {
@@ -64,7 +65,7 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// The peer to which work sends something.
+    /// The peer to which a piece of work sends something.
     fn peer_of(&self, work: Work) -> Option<PeerId> {
         match work {
             Work::Handshake(peer)
@@ -82,7 +83,7 @@ impl<N: Nic> Endpoint<N> {
     fn do_work(&mut self, work: Work) -> Outcome {
         let connid = Some(self.channel.address.qkey.into());
         let more = match work {
-            // All work ends with that.
+            // Every piece of work that is done ends the operations of these peers.
             Work::GiveUp => Ok(false),
             Work::Admission => {
                 self.admit_waiting();

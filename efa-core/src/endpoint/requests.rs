@@ -1,4 +1,4 @@
-//! Requests of peers for our memory: carried out now, or when there is room.
+//! Requests of peers for our memory: carried out at once, or when there is room.
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::Failure;
@@ -8,7 +8,7 @@ use crate::endpoint::receiving::{Postponed, PostponedPart};
 use crate::nic::Nic;
 use crate::wire::{Header, LongctsRtw, LongreadRtw, Packet, PacketType, Payload, Rtr};
 
-/// A peer's request for our memory that takes more than the packet of the request.
+/// A peer's request for our memory that takes more packets than the request.
 pub(crate) struct MemoryRequest<'a> {
     packet_type: PacketType,
     access: MemoryAccess<'a>,
@@ -40,7 +40,7 @@ impl<'a> MemoryRequest<'a> {
 }
 
 impl<N: Nic> Endpoint<N> {
-    /// Takes a request for our memory: carries it out, or makes it wait.
+    /// Handles a request for our memory: carries it out, or makes it wait.
     pub(crate) fn on_request(
         &mut self,
         peer: PeerId,
@@ -87,7 +87,7 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Carries out what waited and has room now, one operation of each peer in turn.
+    /// Carries out waiting operations for which there is room, one of each peer in turn.
     pub(crate) fn admit_waiting(&mut self) {
         self.channel.quota.review();
         while let Some((peer, operation)) = self.channel.quota.next_admitted() {
@@ -121,7 +121,7 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Ends what waits of a peer.
+    /// Drops all waiting operations of a peer.
     pub(crate) fn end_waiting(&mut self, peer: PeerId, failure: Failure) {
         for operation in self.channel.quota.withdraw(peer) {
             match operation {

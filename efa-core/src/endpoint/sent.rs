@@ -1,4 +1,4 @@
-//! Posting for an operation, and what follows when the device is done with what was posted.
+//! Posting packets again, and what follows when the device has completed a packet or RDMA request.
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::Event;
@@ -34,7 +34,7 @@ impl<N: Nic> Endpoint<N> {
 
 // What follows.
 impl<N: Nic> Endpoint<N> {
-    /// The device is done with a packet or an RDMA request.
+    /// Handles the completion of a packet or an RDMA request.
     #[inline]
     pub(crate) fn on_done(&mut self, context: u64, status: Status) {
         let id = PacketId::from_wire(context as u32);
@@ -56,10 +56,10 @@ impl<N: Nic> Endpoint<N> {
             .sent(peer, &operation.report, operation.length, failure);
     }
 
-    /// The device is done with something else than an operation of one packet.
+    /// Handles the completion of anything but an operation of one packet.
     #[inline(never)]
     fn on_other_done(&mut self, id: PacketId) {
-        // A completion that comes twice finds nothing.
+        // The device completed the same request twice.
         let Some(done) = self.take_packet(id) else {
             self.channel.reports.statistics.stray_completions += 1;
             return;
@@ -102,14 +102,14 @@ impl<N: Nic> Endpoint<N> {
         self.channel.posting.refused(id, &mut state.backoff, now);
     }
 
-    /// The device could not deliver a packet or carry out an RDMA request.
+    /// Handles a packet or RDMA request that the device could not deliver or carry out.
     #[cold]
     fn on_undelivered(&mut self, id: PacketId, status: Status) {
         let Some(peer) = self.channel.posting.peer(id) else {
             self.channel.reports.statistics.stray_completions += 1;
             return;
         };
-        // A packet names no memory of the peer, so the peer's device may well take it the next time.
+        // A packet names no memory of the peer, so the peer's device may accept it the next time.
         let is_worth_repeating = matches!(status, Status::RemoteBadAddress | Status::RemoteAbort);
         if is_worth_repeating && self.channel.posting.repeat(id) {
             return;
@@ -152,9 +152,9 @@ impl<N: Nic> Endpoint<N> {
                 state.sequence.done(msg_id);
             }
             match lost.owner {
-                // What else the peer has of it is known at its end.
+                // How much of the message the peer has is known at the end of the operation.
                 Owner::Outbound(_) => {}
-                // What was to mend a loss is lost too, although the peer is there.
+                // A packet that was to fill a gap is lost too, although the peer is there.
                 Owner::Nobody if !failure.is_peer_gone() => {
                     self.channel
                         .request_lost(lost.peer, msg_id, failure, Loss::Unknown);
@@ -190,11 +190,11 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// A packet was lost that is no operation of the application.
+    /// Handles the loss of a packet that belongs to no operation of the application.
     fn tell_lost_answer(&mut self, peer: PeerId, what: What, failure: Failure) {
         if failure.is_peer_gone() {
-            // Normal at the end of a program: the peer closed its endpoint without waiting for
-            // what the application does not know of (spec section 2.3).
+            // This is normal at the end of a program: the peer closed its endpoint without waiting
+            // for packets that the application does not know of (spec section 2.3).
             self.channel.reports.statistics.control_packets_lost += 1;
             return;
         }

@@ -1,7 +1,7 @@
-//! Messages and atomics take their turn: each is processed when all earlier ones of its sender have
-//! been, whatever order they arrive in. Where the application does not need that
-//! ([`EndpointConfig::ordered`](crate::endpoint::EndpointConfig::ordered)), messages are processed as they
-//! arrive, and only atomics wait.
+//! Messages and atomics in turn: each is processed when all earlier ones of its sender have been
+//! processed, in whatever order they arrive. If the application does not need that
+//! ([`EndpointConfig::ordered`](crate::endpoint::EndpointConfig::ordered)), messages are processed
+//! as they arrive, and only atomics wait.
 
 use crate::nic::Nic;
 
@@ -43,7 +43,7 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// As [`Endpoint::in_turn`], for all but the most frequent packets.
+    /// As [`Endpoint::in_turn`], but not inlined: for all but eager messages.
     #[inline(never)]
     pub(crate) fn other_in_turn(
         &mut self,
@@ -93,8 +93,8 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Processes what waited for its turn: the chains of the id that is expected now, and of those
-    /// behind it as long as there are any.
+    /// Processes packets that waited for their turn: the chains of the expected id, and of the ids
+    /// that follow it without a gap.
     fn process_held(&mut self, peer: PeerId, mut chains: [Option<HeldId>; 2]) {
         while chains != [None; 2] {
             let mut is_first = true;
@@ -104,7 +104,7 @@ impl<N: Nic> Endpoint<N> {
                     next.and_then(|held| self.channel.take_held(peer, held))
                 {
                     next = behind;
-                    // An earlier one may have been the end of the conversation.
+                    // The peer may have been given up because of an earlier packet.
                     let incoming = match self.channel.peers.is_given_up(peer) {
                         true => None,
                         false => self.channel.posting.parse_again(&packet),
@@ -153,13 +153,14 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// As [`Endpoint::first_packet`], for one that did not come in its turn.
+    /// As [`Endpoint::first_packet`], but not inlined: for a packet that did not come in turn.
     #[inline(never)]
     fn late_first_packet(&mut self, peer: PeerId, packet: ReceivedPacket, request: &Sequenced<'_>) {
         self.first_packet(peer, packet, request);
     }
 
-    /// A packet whose `msg_id` was processed before: a segment, or a mistake.
+    /// Handles a packet whose `msg_id` was processed before: a further segment of a message, or an
+    /// error.
     fn later_packet(&mut self, peer: PeerId, packet: ReceivedPacket, request: &Sequenced<'_>) {
         let msg_id = request.msg_id();
         let rtm = match request {
@@ -177,7 +178,7 @@ impl<N: Nic> Endpoint<N> {
                 }
                 self.channel.posting.release(packet);
             }
-            // It goes to the others of a message that no receive has taken.
+            // The packet joins the others of a message that no receive has taken.
             Segment::Kept(head) => match self.channel.hold(peer, packet, Some(head)) {
                 Ok(id) => self.receiving.add_segment(peer, msg_id, id),
                 Err(packet) => {

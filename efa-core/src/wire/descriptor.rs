@@ -64,7 +64,7 @@ pub enum Presence {
 }
 
 impl Presence {
-    /// Whether packets of this type may have the field.
+    /// Returns whether packets of this type may have the field.
     pub const fn is_of(self, packet_type: PacketType) -> bool {
         match self {
             Presence::IfType(traits) => packet_type.is(traits),
@@ -73,7 +73,7 @@ impl Presence {
         }
     }
 
-    /// Whether a packet of this type with these flags has the field, if it is long enough.
+    /// Returns whether a packet of this type with these flags has the field, if it is long enough.
     pub const fn holds(self, packet_type: PacketType, flags: u16) -> bool {
         match self {
             Presence::Always => true,

@@ -305,7 +305,7 @@ macro_rules! declare_types {
                 }
             }
 
-            /// Whether [`Header`](super::Header) has a variant for it. Parsing refuses packets of the other types.
+            /// Returns whether [`Header`](super::Header) has a variant for it. Parsing refuses packets of the other types.
             pub const fn has_header(self) -> bool {
                 matches!(self, $($(PacketType::$variant)|*)|*)
             }
@@ -415,7 +415,7 @@ impl PacketType {
         }
     }
 
-    /// Whether the type has one of these traits.
+    /// Returns whether the type has one of these traits.
     #[inline]
     pub const fn is(self, traits: TypeTraits) -> bool {
         self.traits().intersects(traits)
@@ -452,7 +452,7 @@ impl PacketType {
         IMPLIED[self as usize]
     }
 
-    /// Whether packets of this type have a format; the others must not be on the wire.
+    /// Returns whether packets of this type have a format; the others must not be on the wire.
     pub const fn has_format(self) -> bool {
         !matches!(self.family(), Family::Retired | Family::Local)
     }
@@ -465,18 +465,18 @@ impl PacketType {
         }
     }
 
-    /// Whether the packet starts a subprotocol.
+    /// Returns whether the packet starts a subprotocol.
     pub const fn is_req(self) -> bool {
         matches!(self.category(), Category::Req)
     }
 
-    /// Whether the mandatory header ends with a tag.
+    /// Returns whether the mandatory header ends with a tag.
     #[inline]
     pub const fn is_tagged(self) -> bool {
         self.traits().contains(TypeTraits::TAGGED)
     }
 
-    /// Whether the receiver answers with RECEIPT (spec section 4.2).
+    /// Returns whether the receiver answers with RECEIPT (spec section 4.2).
     #[inline]
     pub const fn is_delivery_complete(self) -> bool {
         self.traits().contains(TypeTraits::DELIVERY_COMPLETE)

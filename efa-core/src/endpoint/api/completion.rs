@@ -1,4 +1,5 @@
-//! What the application hears: completions of its operations, and events that belong to none.
+//! What is reported to the application: completions of its operations, and events that belong to no
+//! operation.
 
 use core::fmt;
 
@@ -33,8 +34,8 @@ bitflags::bitflags! {
         const REMOTE_READ = 1 << 12;
         /// A peer wrote local memory.
         const REMOTE_WRITE = 1 << 13;
-        /// A multi-receive buffer takes no more messages, and all its messages are complete: it is
-        /// the application's again.
+        /// The multi-receive buffer takes no more messages, and all its messages are complete. The
+        /// application may use it again.
         const MULTI_RECV = 1 << 16;
         /// `data` is meaningful.
         const REMOTE_CQ_DATA = 1 << 17;
@@ -54,9 +55,9 @@ pub struct CompletionEntry {
     pub data: u64,
     /// The tag of a tagged receive; otherwise 0.
     pub tag: u64,
-    /// Who sent or wrote (receives and peers' writes).
+    /// The sender or writer (receives and peers' writes only).
     pub source: Option<PeerId>,
-    /// Where the message is (multi-receive); otherwise 0.
+    /// Address of the message in the buffer (multi-receive); otherwise 0.
     pub buffer: u64,
 }
 
@@ -67,7 +68,7 @@ pub struct ErrorEntry {
     pub context: u64,
     /// What failed.
     pub flags: CompletionFlags,
-    /// Bytes that did arrive (truncated receives); otherwise 0.
+    /// Bytes that were placed in the buffer (truncated receives); otherwise 0.
     pub length: u64,
     /// Bytes that did not fit (truncated receives); otherwise 0.
     pub overflow_length: u64,
@@ -75,66 +76,65 @@ pub struct ErrorEntry {
     pub data: u64,
     /// The tag of a tagged receive; otherwise 0.
     pub tag: u64,
-    /// Who sent or wrote, if a message was received; otherwise the peer of the operation.
+    /// The sender or writer, if a message was received; otherwise the peer of the operation.
     pub source: Option<PeerId>,
     /// The cause.
     pub failure: Failure,
 }
 
-/// Something that the application should know and that belongs to no operation of its own
-/// (libfabric's event queue).
+/// Something that belongs to no operation of the application (libfabric's event queue).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A packet was refused. Nothing else of its sender is affected, unless a message is now
-    /// missing: then [`Event::PeerFailed`] follows.
+    /// A packet was refused. Other packets of its sender are not affected. If a message is missing
+    /// now, [`Event::PeerFailed`] follows.
     PacketRefused {
         /// The sender, if known.
         peer: Option<PeerId>,
         /// The packet type id of its first byte; 0 for an empty packet.
         packet_type: u8,
-        /// Why.
+        /// The reason.
         reason: PacketError,
     },
     /// A packet that belongs to no operation of the application (a handshake, a CTS, ...) could not
-    /// be sent for a reason other than the peer being gone.
+    /// be sent, although the peer is there.
     ControlSendFailed {
-        /// To whom.
+        /// The destination.
         peer: PeerId,
         /// The packet type id.
         packet_type: u8,
-        /// Why.
+        /// The reason.
         failure: Failure,
     },
-    /// The conversation with a peer cannot go on: what it sends from now on is dropped, operations
-    /// with it failed. Removing and inserting its address starts afresh.
+    /// The conversation with a peer cannot go on: its packets are dropped from now on, and
+    /// operations with it have failed. To start afresh, remove its address and insert it again.
     PeerFailed {
-        /// Who.
+        /// The peer.
         peer: PeerId,
-        /// Why.
+        /// The reason.
         failure: Failure,
     },
-    /// A peer that had introduced itself, and was not inserted, was forgotten to make room for another:
-    /// nothing was under way with it
+    /// A peer that had only introduced itself was forgotten to make room for another; nothing was
+    /// under way with it
     /// ([`EndpointConfig::max_implicit_peers`](crate::endpoint::EndpointConfig::max_implicit_peers)).
-    /// Its id names nobody any more. If it is still there, its next packet introduces it again only if
-    /// that has its address.
+    /// Its id is not valid any more. If it still sends, its next packet introduces it again,
+    /// provided that the packet has its address.
     PeerForgotten {
-        /// Whom.
+        /// The peer.
         peer: PeerId,
         /// Its address.
         address: RawAddress,
     },
-    /// A message or atomic to a peer was lost in such a way that the peer may wait for it for ever, or
-    /// for the rest of it: no more can be sent. What the peer sends still arrives. Removing and
-    /// inserting the address starts afresh on this side.
+    /// A message or atomic to a peer was lost, and the peer may wait forever for it or for the rest
+    /// of it. No more can be sent to the peer. Messages of the peer still arrive. To start afresh
+    /// on this side, remove its address and insert it again.
     SendingFailed {
-        /// To whom.
+        /// The peer.
         peer: PeerId,
         /// What became of the operation.
         failure: Failure,
     },
-    /// The device refused to take a receive buffer; there is one less.
+    /// The device refused a receive buffer. The endpoint has one buffer less.
     ReceivePostFailed(NicError),
     /// The device gave a receive buffer back without a packet.
     ReceiveFailed(Status),
@@ -142,11 +142,11 @@ pub enum Event {
     DeregistrationFailed(NicError),
     /// A one-sided operation of a peer named memory that could not be reached, or was malformed.
     RemoteOperationFailed {
-        /// Who asked.
+        /// The requester.
         peer: PeerId,
         /// The packet type id of the request.
         packet_type: u8,
-        /// Why.
+        /// The reason.
         failure: Failure,
     },
 }
@@ -155,16 +155,18 @@ pub enum Event {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PacketError {
-    /// It does not parse.
+    /// It could not be parsed.
     Malformed(ParseError),
-    /// Its sender is not in the address vector, and there is no room for another that introduces itself
+    /// Its sender is not in the address vector, and there is no room for another peer that
+    /// introduces itself
     /// ([`EndpointConfig::max_implicit_peers`](crate::endpoint::EndpointConfig::max_implicit_peers)).
     TooManyPeers,
     /// Its type is retired, unassigned or reserved.
     InvalidType,
-    /// Its type is known, but this endpoint has no operation that answers it.
+    /// Its type is known, but this endpoint does not handle it.
     UnsupportedType,
-    /// It names an operation that does not exist (any more), or that belongs to another peer.
+    /// It names an operation that does not exist any more, or never did, or that belongs to another
+    /// peer.
     StaleOperation {
         /// The id in the packet.
         id: u32,
@@ -174,7 +176,7 @@ pub enum PacketError {
         /// The message id.
         msg_id: u32,
     },
-    /// Its message id lies beyond the reorder window.
+    /// Its message id is beyond the reorder window.
     BeyondWindow {
         /// The message id.
         msg_id: u32,

@@ -9,49 +9,47 @@ pub struct EndpointConfig {
     pub recv_buffers: usize,
     /// Completions taken from the device per poll, in entries. Default 64.
     pub poll_batch: usize,
-    /// Completions for the application that may wait; beyond it the endpoint stops polling the
+    /// Completions that may wait for the application. At this number the endpoint stops polling the
     /// device until the application takes some. Default 131,072.
     pub completion_queue: usize,
-    /// Operations that the application may have in flight: sends and writes, and, counted
-    /// separately, receives, reads and fetching atomics. What peers do here takes nothing away from
-    /// it. Together with [`EndpointConfig::remote_operations`] less than 1,048,576. Default 983,039.
+    /// Operations of the application that may be in flight: sends and writes; counted separately,
+    /// receives, reads and fetching atomics. Operations of peers do not count. Together with
+    /// [`EndpointConfig::remote_operations`] less than 1,048,576. Default 983,039.
     pub max_operations: usize,
-    /// Operations of peers, of all together, that may be carried out at a time: emulated writes and
-    /// reads of our memory, and messages of more than one packet on their way into multi-receive
-    /// buffers. Nothing that the application does takes any of it away. A peer gets as many as are
-    /// left over for others; what it asks for beyond that waits until some end. So 16 peers that all
-    /// ask for more than there are have a seventeenth each, and the last seventeenth is there for
-    /// whoever comes next. At least 1. Default 65,536.
+    /// Operations of all peers together that may run at a time: emulated writes and reads of our
+    /// memory, and messages of more than one packet that arrive in multi-receive buffers.
+    /// Operations of the application do not count. A peer may have as many as are still free; its
+    /// further operations wait. So if 16 peers ask for more than there are, each gets a
+    /// seventeenth, and the last seventeenth stays free for another peer. At least 1. Default
+    /// 65,536.
     pub remote_operations: usize,
-    /// Message ids that a peer may run ahead of the oldest one missing, a power of two up to 2^20.
-    /// A peer that goes beyond it has broken the protocol (a stock sender of 1.11 or 1.17 aborts
-    /// its receiver at 16,384): the packet is refused, the peer is given up with an
+    /// Message ids by which a peer may run ahead of the oldest one missing: a power of two up to
+    /// 2^20. A peer that goes beyond has broken the protocol (a stock sender of 1.11 or 1.17 aborts
+    /// its receiver at 16,384): the packet is refused, and the peer is given up with an
     /// [`Event::PeerFailed`](crate::endpoint::Event::PeerFailed). Default 65,536.
     pub reorder_window: u32,
-    /// Bytes of early or unexpected packets that may be kept outside of device buffers. Beyond it
+    /// Bytes of early or unexpected packets that may be kept outside of device buffers. Beyond that
     /// such packets stay in device buffers, and peers see receiver-not-ready. Default 1 GiB.
     pub held_bytes: usize,
-    /// Bytes of [`EndpointConfig::held_bytes`] (in the sizes that are really taken, 128 at least per
-    /// packet) that the packets of one peer may take, wherever they wait. A peer that needs more is
-    /// given up. To be limited where peers are not trusted, so that none can use up what all need.
-    /// Default: no limit.
+    /// Bytes that the waiting packets of one peer may take, wherever they wait, each counted with
+    /// at least 128 bytes. A peer that needs more is given up. Where peers are not trusted, this
+    /// keeps one of them from using up [`EndpointConfig::held_bytes`]. Default: no limit.
     pub peer_held_bytes: usize,
     /// Requests of one peer that may be pending at a time: its
-    /// [`remote_operations`](EndpointConfig::remote_operations), carried out or waiting for it, and
-    /// answers (RECEIPT, EOR, ATOMRSP) that wait to be sent. A peer that asks for more is given up.
-    /// Default 65,536.
+    /// [`remote_operations`](EndpointConfig::remote_operations), running or waiting, and answers
+    /// (RECEIPT, EOR, ATOMRSP) that wait to be sent. A peer that asks for more is given up. Default
+    /// 65,536.
     pub peer_operations: usize,
     /// Whether messages of one peer are matched in the order in which it sent them
-    /// (`FI_ORDER_SAS`). If not, they are matched as they arrive; atomics wait for their turn
-    /// nevertheless. Default true.
+    /// (`FI_ORDER_SAS`). Otherwise they are matched as they arrive; atomics still take their turn.
+    /// Default true.
     pub ordered: bool,
-    /// Peers that may be known only because they sent us something; of one queue pair number the
-    /// latest 8 owners. For another one that is forgotten which has nothing under way and was silent
-    /// longest, about as precisely as a few looks tell
-    /// ([`Event::PeerForgotten`](crate::endpoint::Event::PeerForgotten)); if there is none, the packet is
-    /// refused. Default 65,536.
+    /// Peers that may be known only because they sent packets; of one queue pair number the latest
+    /// 8 owners. At the limit, an idle one that was silent for long is forgotten
+    /// ([`Event::PeerForgotten`](crate::endpoint::Event::PeerForgotten)). If none is idle, the
+    /// packet of the new peer is refused. Default 65,536.
     pub max_implicit_peers: usize,
-    /// The first message id in either direction with every peer. 0 by the protocol; tests of the
+    /// The first message id in either direction with every peer. The protocol wants 0; tests of the
     /// wrap-around start just below 2^32.
     pub first_msg_id: u32,
     /// Largest message sent as medium (`FI_EFA_INTER_MAX_MEDIUM_MESSAGE_SIZE`), in bytes.
@@ -64,31 +62,33 @@ pub struct EndpointConfig {
     /// Default 65,536.
     pub min_read_write_size: usize,
     /// Bytes of a message that travel ahead of the RDMA read of the rest (`FI_EFA_RUNT_SIZE`), per
-    /// peer. Default 0: none.
+    /// peer. Default 0.
     pub runt_size: usize,
-    /// Largest RDMA read posted at once (`FI_EFA_INTER_READ_SEGMENT_SIZE`), in bytes. Default 1 GiB.
+    /// Largest RDMA read that is posted (`FI_EFA_INTER_READ_SEGMENT_SIZE`), in bytes. Default 1
+    /// GiB.
     pub read_segment_size: usize,
     /// Packets of data granted by one CTS (`FI_EFA_TX_MIN_CREDITS`), at least 1. Default 32.
     pub cts_window_packets: u32,
-    /// Send no message before the peer's handshake has arrived: [`EndpointError::TryAgain`] until
-    /// then. Needed where peers may be zero-copy receivers (libfabric 1.22 to 2.5): they lose what is
-    /// sent to them before their handshake says how. Default false.
+    /// Whether messages are sent only after the peer's handshake has arrived:
+    /// [`EndpointError::TryAgain`] until then. Necessary where peers may be zero-copy receivers
+    /// (libfabric 1.22 to 2.5), which lose messages that are sent to them earlier. Default false.
     ///
     /// [`EndpointError::TryAgain`]: crate::endpoint::EndpointError::TryAgain
     pub handshake_before_messages: bool,
-    /// Use and offer RDMA read and write where the device has them (`FI_EFA_USE_DEVICE_RDMA`).
-    /// Default true.
+    /// Whether RDMA read and write are used and offered where the device has them
+    /// (`FI_EFA_USE_DEVICE_RDMA`). Default true.
     pub use_device_rdma: bool,
-    /// First wait after repeated receiver-not-ready answers, drawn at random from this range, in
-    /// microseconds. Default 40..=119.
+    /// The range of the first wait after repeated receiver-not-ready answers, in microseconds. The
+    /// wait is drawn at random. Default 40..=119.
     pub backoff_first_micros: (u32, u32),
     /// Longest wait after receiver-not-ready answers. Default 1 s.
     pub backoff_max: Duration,
     /// Seed of the random part of waits and of the hash functions, so that runs can be repeated.
-    /// Where peers are not trusted it should be random: they choose what is hashed. Default 0.
+    /// Where peers are not trusted it should be random, because they choose what is hashed. Default
+    /// 0.
     pub seed: u64,
-    /// Events kept for [`Endpoint::poll_event`](crate::endpoint::Endpoint::poll_event); older ones are
-    /// counted and dropped. Default 1,024.
+    /// Events that are kept for [`Endpoint::poll_event`](crate::endpoint::Endpoint::poll_event).
+    /// Older ones are dropped and counted. Default 1,024.
     pub max_events: usize,
 }
 

@@ -130,7 +130,8 @@ pub enum ProviderError {
     EstablishedUnresponsive = 4124,
     /// The peer never answered.
     UnestablishedUnresponsive = 4126,
-    /// The device completed the operation with [`Status::Flushed`]; and so on below.
+    /// The device completed the operation with [`Status::Flushed`]. The following are the device's
+    /// other statuses.
     Flushed = 1,
     /// [`Status::LocalQpInternalError`].
     LocalQpInternalError = 2,
@@ -297,7 +298,7 @@ impl From<Status> for Failure {
     }
 }
 
-/// Why a call of the application was refused. Nothing was started, no completion follows.
+/// Why a call of the application was refused. Nothing was started, and no completion follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
@@ -311,13 +312,13 @@ pub enum EndpointError {
     /// The conversation with the peer cannot go on ([`Event::PeerFailed`](crate::endpoint::Event::PeerFailed)).
     #[error("the conversation with peer {0} was given up: remove and insert its address")]
     PeerFailed(crate::endpoint::base::ids::PeerId),
-    /// The operation needs the peer's handshake, and the peer could not be asked for it. Trying again
-    /// asks again.
+    /// The operation needs the peer's handshake, and the packet that asks for it could not be
+    /// delivered. A further call asks again.
     #[error("peer {peer} could not be asked for its handshake: {failure}")]
     Unreachable {
-        /// Who.
+        /// The peer.
         peer: crate::endpoint::base::ids::PeerId,
-        /// What the device said.
+        /// The failure that the device reported.
         failure: Failure,
     },
     /// The message was not claimed, was received or discarded, or its peer was removed.
@@ -374,15 +375,15 @@ impl EndpointError {
 }
 
 impl Failure {
-    /// How an error of posting is reported when there is no call left to return it from.
+    /// The failure to report for an error of posting that no call can return.
     pub(crate) fn of_post(error: &EndpointError) -> Self {
         Failure::new(error.errno(), ProviderError::PacketPost)
     }
 
-    /// Returns whether the failure says that the peer's endpoint does not exist any more, or that our
-    /// own is closing.
+    /// Returns whether the failure means that the peer's endpoint does not exist any more, or that
+    /// our own is closing.
     pub(crate) fn is_peer_gone(self) -> bool {
-        // A peer that aborts is there.
+        // A peer that aborts an operation is there.
         self.provider != ProviderError::RemoteAbort
             && matches!(
                 self.errno,
@@ -390,7 +391,7 @@ impl Failure {
             )
     }
 
-    /// Returns whether the failure says that the peer's queue pair does not exist any more.
+    /// Returns whether the failure means that the peer's queue pair does not exist any more.
     pub(crate) fn is_queue_pair_gone(self) -> bool {
         self.provider == ProviderError::RemoteBadDestQpn
     }

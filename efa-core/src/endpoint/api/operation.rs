@@ -13,8 +13,8 @@ pub const IOV_LIMIT: usize = 4;
 pub struct IoVec {
     /// The memory.
     pub memory: UserSlice,
-    /// Its registration (libfabric's `desc`). With it the device reads and writes the memory by
-    /// itself; without it the endpoint copies, or registers the memory for the operation.
+    /// Its registration (libfabric's `desc`). If there is one, the device accesses the memory
+    /// directly; otherwise the endpoint copies, or registers the memory for the operation.
     pub region: Option<Region>,
 }
 
@@ -38,19 +38,19 @@ bitflags::bitflags! {
     /// How an operation is to be carried out, in libfabric's bit numbers.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct OperationFlags: u64 {
-        /// More operations follow at once: the device need not be told yet (`FI_MORE`). The next
-        /// operation without it, or `progress`, tells it of all of them.
+        /// More operations follow at once (`FI_MORE`): the device is told of this one with the next
+        /// operation without the flag, or by `progress`.
         const MORE = 1 << 18;
-        /// Report success. Without it only errors are reported (selective completion).
+        /// A success is reported. Without the flag only errors are (selective completion).
         const COMPLETION = 1 << 24;
-        /// The memory may be reused as soon as the call returns; a success is not reported.
+        /// The memory may be reused as soon as the call returns. A success is not reported.
         const INJECT = 1 << 25;
-        /// Report success only when the data is in the target's memory.
+        /// A success is reported only when the data is in the target's memory.
         const DELIVERY_COMPLETE = 1 << 28;
     }
 }
 
-/// Who may have sent what a receive takes.
+/// The senders from which a receive takes messages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SourceFilter {
     /// Anybody (`FI_ADDR_UNSPEC`).
@@ -59,12 +59,12 @@ pub enum SourceFilter {
     Peer(PeerId),
 }
 
-/// Which tags a tagged receive takes: those that equal `tag` in every bit that `ignore` leaves 0.
+/// The tags that a tagged receive takes: those that equal `tag` in every bit that is 0 in `ignore`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TagFilter {
     /// The tag.
     pub tag: u64,
-    /// Bits that do not matter.
+    /// The bits that are not compared.
     pub ignore: u64,
 }
 
@@ -74,7 +74,7 @@ impl TagFilter {
         TagFilter { tag, ignore: 0 }
     }
 
-    /// Whether a message with this tag is taken.
+    /// Returns whether a message with this tag is taken.
     pub const fn accepts(self, tag: u64) -> bool {
         (self.tag ^ tag) & !self.ignore == 0
     }
@@ -83,7 +83,7 @@ impl TagFilter {
 /// A message to send.
 #[derive(Clone, Copy, Debug)]
 pub struct SendArgs<'a> {
-    /// To whom.
+    /// The destination.
     pub peer: PeerId,
     /// The data: at most [`IOV_LIMIT`] pieces.
     pub data: &'a [IoVec],
@@ -100,11 +100,11 @@ pub struct SendArgs<'a> {
 /// A receive to post.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvArgs<'a> {
-    /// From whom.
+    /// The accepted senders.
     pub source: SourceFilter,
     /// Where to: at most [`IOV_LIMIT`] pieces.
     pub buffer: &'a [IoVec],
-    /// Which tags; `None` for untagged messages.
+    /// The accepted tags; `None` for untagged messages.
     pub tag: Option<TagFilter>,
     /// How to receive: only [`OperationFlags::COMPLETION`] matters.
     pub flags: OperationFlags,
@@ -115,21 +115,21 @@ pub struct RecvArgs<'a> {
 /// A buffer to post for several messages (`FI_MULTI_RECV`). Every message is reported.
 #[derive(Clone, Copy, Debug)]
 pub struct MultiRecvArgs {
-    /// From whom.
+    /// The accepted senders.
     pub source: SourceFilter,
-    /// Where to: the messages go one behind the other.
+    /// The buffer. Messages are placed one behind the other.
     pub buffer: IoVec,
-    /// When fewer bytes than these are left, the buffer takes no more messages
+    /// The buffer takes no more messages when fewer bytes than these are left
     /// (`FI_OPT_MIN_MULTI_RECV`). At least 1, at most the buffer's length.
     pub min_free: usize,
     /// Returned in the completions (`op_context`).
     pub context: u64,
 }
 
-/// What is known of a message that no receive has taken.
+/// A message that no receive has taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MessageInfo {
-    /// Who sent it.
+    /// The sender.
     pub source: PeerId,
     /// Its tag; `None` for an untagged message.
     pub tag: Option<u64>,
@@ -166,7 +166,7 @@ pub struct RemoteIoVec {
 /// A write of a peer's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteArgs<'a> {
-    /// Whose memory.
+    /// The owner of the memory.
     pub peer: PeerId,
     /// The data: at most [`IOV_LIMIT`] pieces.
     pub data: &'a [IoVec],
@@ -183,7 +183,7 @@ pub struct WriteArgs<'a> {
 /// A read of a peer's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadArgs<'a> {
-    /// Whose memory.
+    /// The owner of the memory.
     pub peer: PeerId,
     /// Where the data goes: at most [`IOV_LIMIT`] pieces.
     pub buffer: &'a [IoVec],
@@ -198,19 +198,19 @@ pub struct ReadArgs<'a> {
 /// An atomic operation on a peer's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct AtomicArgs<'a> {
-    /// Whose memory.
+    /// The owner of the memory.
     pub peer: PeerId,
     /// The type of the elements.
     pub datatype: AtomicDatatype,
-    /// What to do with each element.
+    /// The operation on each element.
     pub operation: AtomicOp,
-    /// The operands: at most [`IOV_LIMIT`] pieces. The length counts also where the operation does not
-    /// look at them ([`AtomicOp::ATOMIC_READ`]).
+    /// The operands: at most [`IOV_LIMIT`] pieces. Their length counts even if the operation
+    /// ignores their values ([`AtomicOp::ATOMIC_READ`]).
     pub operand: &'a [IoVec],
-    /// Whether the old values are wanted, and with what to compare them.
+    /// Whether the old values are fetched, and with what they are compared.
     pub kind: AtomicKind<'a>,
-    /// The elements; as long as `operand`. Stock libfabric 2.x handles several pieces of a compare
-    /// wrongly: use one.
+    /// The elements; as long as `operand`. Stock libfabric 2.x mishandles several pieces of a
+    /// compare: use one.
     pub remote: &'a [RemoteIoVec],
     /// How to do it.
     pub flags: OperationFlags,

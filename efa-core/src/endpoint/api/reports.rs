@@ -1,4 +1,4 @@
-//! What the application has yet to take: completions and events. Also the counters.
+//! Completions and events that the application has not taken yet, and the counters.
 
 use std::collections::VecDeque;
 
@@ -10,12 +10,12 @@ use super::completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event, Pac
 use super::error::{Errno, Failure, ProviderError};
 use super::statistics::Statistics;
 
-/// How the application wants to hear of the end of an operation that sends data.
+/// How the end of an operation that sends data is reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Report {
     pub(crate) context: u64,
     pub(crate) flags: CompletionFlags,
-    /// Success is reported, not only failure.
+    /// Whether a success is reported, not only a failure.
     pub(crate) success: bool,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
-    /// Nothing to take yet. At most `max_events` events are kept.
+    /// Makes an empty report. At most `max_events` events are kept.
     pub(crate) fn new(max_events: usize, max_completions: usize) -> Self {
         Reports {
             completions: VecDeque::new(),
@@ -63,7 +63,7 @@ impl Reports {
         self.completions.push_back(Ok(entry));
     }
 
-    /// Counts a success that the application does not want to hear of.
+    /// Counts a success that is not reported.
     #[inline]
     pub(crate) fn succeeded_silently(&mut self, flags: CompletionFlags) {
         self.statistics.count(flags, true);
@@ -91,7 +91,7 @@ impl Reports {
         });
     }
 
-    /// Tells how an operation that sends data ended.
+    /// Counts the end of an operation that sends data, and reports it if that is wanted.
     #[inline]
     pub(crate) fn sent(
         &mut self,

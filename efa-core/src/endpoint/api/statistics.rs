@@ -1,4 +1,4 @@
-//! Counters of what an endpoint did and saw.
+//! Counters of an endpoint.
 
 use crate::endpoint::api::completion::CompletionFlags;
 
@@ -6,25 +6,25 @@ use crate::endpoint::api::completion::CompletionFlags;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Packets that the device took, those sent again included.
+    /// Packets that the device accepted, including resent ones.
     pub packets_sent: u64,
     /// Packets that arrived.
     pub packets_received: u64,
-    /// Packets whose sender could not be found out; they were dropped.
+    /// Packets that were dropped because their sender could not be identified.
     pub unknown_senders: u64,
-    /// Packets that were refused; each is an event too.
+    /// Packets that were refused. Each is also an event.
     pub packets_refused: u64,
-    /// Packets of peers that were given up; they were dropped.
+    /// Packets that were dropped because their sender was given up.
     pub from_failed_peers: u64,
     /// Packets that came before their turn.
     pub out_of_order: u64,
-    /// Messages that no receive was waiting for.
+    /// Messages that arrived before a matching receive.
     pub unexpected_messages: u64,
-    /// Packets that found no receive buffer at the peer; each was sent again.
+    /// Sends for which the peer had no receive buffer. Each packet was sent again.
     pub receiver_not_ready: u64,
     /// Control packets that were lost because the peer was gone.
     pub control_packets_lost: u64,
-    /// Completions of the device for work that it does not have.
+    /// Completions of the device for requests that are not in flight.
     pub stray_completions: u64,
     /// Events that were dropped because the application did not take them.
     pub events_dropped: u64,
@@ -42,15 +42,15 @@ pub struct Statistics {
     pub remote_writes: Counter,
 }
 
-/// What carried data, as far as copies are concerned. What the device moves by itself (long-read
-/// messages and writes, direct reads and writes) is not here: nothing of it is copied.
+/// Protocols whose data may be copied. Data that the device moves by itself (long-read messages and
+/// writes, direct reads and writes) is never copied, and has no variant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protocol {
     /// Eager messages.
     Eager,
     /// Medium messages.
     Medium,
-    /// Long-CTS messages, those included that answer a READ_NACK.
+    /// Long-CTS messages, including those that answer a READ_NACK.
     LongCts,
     /// The packets of runting reads.
     RuntingRead,
@@ -86,24 +86,24 @@ impl Protocol {
 /// Bytes of user data that the engine copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Copied {
-    /// From user memory to packet buffers. Registered pieces of 1 KiB and more are gathered by the
-    /// device instead.
+    /// Bytes copied from user memory to packet buffers. Registered pieces of at least 1 KiB are
+    /// gathered by the device instead.
     pub sent: u64,
-    /// From packets to user memory.
+    /// Bytes copied from packets to user memory.
     pub received: u64,
 }
 
 /// How operations of one kind ended: the values of libfabric's counters (`fi_cntr`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counter {
-    /// Those that succeeded.
+    /// Operations that succeeded.
     pub successes: u64,
-    /// Those that failed.
+    /// Operations that failed.
     pub errors: u64,
 }
 
 impl Statistics {
-    /// Bytes of user data that were copied for a protocol.
+    /// The bytes of user data that were copied for a protocol.
     pub fn copied(&self, protocol: Protocol) -> Copied {
         self.copied[protocol as usize]
     }
@@ -141,14 +141,14 @@ impl Statistics {
     }
 }
 
-/// What an endpoint holds at the moment.
+/// What an endpoint holds now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// Entries of the address vector, those that introduced themselves included.
+    /// Entries of the address vector, including peers that introduced themselves.
     pub peers: usize,
     /// Operations in flight that send data.
     pub outbound: usize,
-    /// Receives posted, and operations in flight that take data.
+    /// Receives posted, and operations in flight that receive data.
     pub inbound: usize,
     /// Messages that no receive has taken.
     pub unexpected: usize,
@@ -156,12 +156,12 @@ pub struct Usage {
     pub held_packets: usize,
     /// Packets that the device has, or that wait to be posted again.
     pub packets: usize,
-    /// Messages of which some packets have not come.
+    /// Messages of which some packets are missing.
     pub assemblies: usize,
     /// Messages that the application claimed.
     pub claimed: usize,
     /// Answers to peers' requests (RECEIPT, EOR, ATOMRSP) that wait to be sent.
     pub owed: usize,
-    /// Operations of peers that wait until others of theirs end.
+    /// Operations of peers that wait for room.
     pub waiting: usize,
 }

@@ -4,7 +4,7 @@ use core::fmt;
 use core::ops::Add;
 use core::time::Duration;
 
-/// A moment, as the time since some start that the driver of the engine chose.
+/// A moment: the time since a start that the caller of the engine chose.
 ///
 /// The engine only compares moments and adds durations to them, so any monotonic source will do:
 /// virtual time in the simulator, `std::time::Instant::elapsed` of one fixed instant elsewhere.

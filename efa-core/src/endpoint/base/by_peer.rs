@@ -1,7 +1,7 @@
-//! What belongs to each peer, so that its end costs what it has.
+//! Lists of elements by peer, so that the end of a peer takes time in proportion to its elements.
 //!
-//! All links are in the elements, which lie in slots elsewhere: putting one in and taking one out needs
-//! no memory of its own, and no look-up.
+//! All links are in the elements, which are in slots elsewhere: inserting and removing one needs no
+//! memory of its own, and no look-up.
 
 use crate::endpoint::base::ids::{Id, PeerId};
 
@@ -11,32 +11,32 @@ const END: u32 = u32::MAX;
 /// An element's place among those of its peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PeerLinks {
-    /// The element before; of the first one, the last.
+    /// The element before it; of the first element, the last one.
     previous: u32,
-    /// The element behind.
+    /// The element behind it.
     next: u32,
 }
 
 impl PeerLinks {
-    /// Those of an element that is in no list.
+    /// The links of an element that is in no list.
     pub(crate) const NONE: PeerLinks = PeerLinks {
         previous: END,
         next: END,
     };
 }
 
-/// Slots with elements that can belong to a peer. Asking for a slot without one is a mistake of the
-/// caller, and may panic.
+/// Slots with elements that can belong to a peer. The methods may panic for a slot without an
+/// element, which is a mistake of the caller.
 pub(crate) trait OfPeers {
     fn links(&self, node: u32) -> &PeerLinks;
     fn links_mut(&mut self, node: u32) -> &mut PeerLinks;
 }
 
-/// A list of elements for each peer, in the order in which they came.
+/// A list of elements for each peer, in the order of their insertion.
 #[derive(Default)]
 pub(crate) struct ByPeer {
-    /// The first element of each list, by slot of the peer. A peer's list is empty before its slot is
-    /// another's.
+    /// The first element of each list, by slot of the peer. A list is empty before its slot is used
+    /// for another peer.
     first: Vec<u32>,
 }
 
@@ -76,7 +76,7 @@ impl ByPeer {
         } else {
             nodes.links_mut(previous).next = next;
         }
-        // The last one is known to the first.
+        // The first element has a link to the last one.
         match (next, *first) {
             (END, END) => {}
             (END, first) => nodes.links_mut(first).previous = previous,
@@ -84,7 +84,7 @@ impl ByPeer {
         }
     }
 
-    /// The elements of a peer, in the order in which they came.
+    /// The elements of a peer, in the order of their insertion.
     pub(crate) fn of(&self, nodes: &impl OfPeers, peer: PeerId) -> Vec<u32> {
         let first = self.first.get(peer.index()).copied();
         let mut node = first.unwrap_or(END);
@@ -98,7 +98,7 @@ impl ByPeer {
         found
     }
 
-    /// Returns whether a peer has none.
+    /// Returns whether a peer has no elements.
     pub(crate) fn is_empty(&self, peer: PeerId) -> bool {
         let first = self.first.get(peer.index());
         first.is_none_or(|first| *first == END)

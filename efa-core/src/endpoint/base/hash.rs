@@ -1,7 +1,7 @@
-//! One cheap hash for the engine's tables.
+//! The hash function of the engine's tables.
 
-/// Mixes two words into a hash, seeded so that a peer cannot choose tags that collide without
-/// knowing the seed.
+/// Hashes two words, seeded so that a peer cannot choose tags that collide without knowing the
+/// seed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mixer {
     seed: u64,

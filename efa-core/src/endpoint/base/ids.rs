@@ -1,8 +1,8 @@
 //! Ids of peers and operations, and the generational arenas behind them.
 //!
-//! An id is a slot number and the generation of the slot's content. When an object goes away the
-//! slot's generation moves on, so an id that outlived its object finds nothing instead of the
-//! slot's next occupant.
+//! An id is a slot number and the generation of the slot's content. When an object is removed, the
+//! slot's generation changes, so an id that outlived its object finds nothing instead of the slot's
+//! next object.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -17,7 +17,7 @@ impl PeerId {
         self.0
     }
 
-    /// The id of 64 bits that [`PeerId::to_bits`] gave; others name no peer.
+    /// The id with these bits, as [`PeerId::to_bits`] returned them. Other bits name no peer.
     pub const fn from_bits(bits: u64) -> Self {
         PeerId(bits)
     }
@@ -79,9 +79,9 @@ impl Id for EndpointId {
 
 /// What an [`Arena`] hands out.
 pub(crate) trait Id: Copy + Eq {
-    /// Slots that the id can name.
+    /// The number of slots that the id can name.
     const MAX_SLOTS: usize;
-    /// Generations count modulo this mask + 1.
+    /// Generations are counted modulo this mask + 1.
     const GENERATION_MASK: u32;
 
     fn new(index: u32, generation: u32) -> Self;
@@ -99,19 +99,19 @@ macro_rules! operation_id {
         $vis struct $name(u32);
 
         impl $name {
-            /// The id as it travels in packets.
+            /// The id as it is in packets.
             #[allow(dead_code, reason = "not every kind of id travels")]
             $vis const fn to_wire(self) -> u32 {
                 self.0
             }
 
-            /// The id that a packet names, which may be any number.
+            /// The id that a packet names. The bits may be any number.
             #[allow(dead_code, reason = "not every kind of id comes back from the wire")]
             $vis const fn from_wire(bits: u32) -> Self {
                 $name(bits)
             }
 
-            /// The slot of the object, for links that end with it.
+            /// The slot of the object, for links that are removed with it.
             #[allow(dead_code, reason = "not every kind of object is linked")]
             pub(crate) const fn slot(self) -> u32 {
                 self.0 & ((1 << 20) - 1)
@@ -165,7 +165,8 @@ enum Slot<T> {
     Used(T),
 }
 
-/// A vector of slots with a free list: constant time, no allocation once it has grown.
+/// A vector of slots with a free list. All operations take constant time, and allocate only while
+/// it grows.
 pub(crate) struct Arena<T, I> {
     slots: Vec<(u32, Slot<T>)>,
     free: u32,
@@ -177,7 +178,7 @@ pub(crate) struct Arena<T, I> {
 const END: u32 = u32::MAX;
 
 impl<T, I: Id> Arena<T, I> {
-    /// An arena for at most `limit` objects (and never more than the id can name).
+    /// Makes an arena for at most `limit` objects, and never more than the id can name.
     pub(crate) fn new(limit: usize) -> Self {
         Arena {
             slots: Vec::new(),
@@ -198,12 +199,12 @@ impl<T, I: Id> Arena<T, I> {
         self.used >= self.limit
     }
 
-    /// Makes room for one object that does not count, until [`Arena::narrow`].
+    /// Makes room for one object beyond the limit, until [`Arena::narrow`].
     pub(crate) fn widen(&mut self) {
         self.limit += 1;
     }
 
-    /// Takes back the room of an object that did not count and is gone.
+    /// Takes back the room of [`Arena::widen`], after its object was removed.
     pub(crate) fn narrow(&mut self) {
         self.limit -= 1;
     }
@@ -220,7 +221,7 @@ impl<T, I: Id> Arena<T, I> {
         })
     }
 
-    /// Stores a value, or gives it back if the arena is full.
+    /// Stores a value, or returns it if the arena is full.
     #[inline(always)]
     pub(crate) fn insert(&mut self, value: T) -> Result<I, T> {
         if self.is_full() {
@@ -247,7 +248,7 @@ impl<T, I: Id> Arena<T, I> {
         id
     }
 
-    /// Takes an object out.
+    /// Removes an object and returns it.
     #[inline]
     pub(crate) fn remove(&mut self, id: I) -> Option<T> {
         let (generation, slot) = self.slots.get_mut(id.index())?;
@@ -263,8 +264,8 @@ impl<T, I: Id> Arena<T, I> {
         Some(value)
     }
 
-    /// Takes an object out where it lies: `last` makes of it what is still needed, so that the rest is
-    /// not moved. The object stays if that is `None`.
+    /// Removes an object in place. `last` returns what is still needed of it, so that the rest is
+    /// not moved. The object stays if `last` returns `None`.
     #[inline(always)]
     pub(crate) fn end<R>(&mut self, id: I, last: impl FnOnce(&mut T) -> Option<R>) -> Option<R> {
         let (generation, slot) = self.slots.get_mut(id.index())?;

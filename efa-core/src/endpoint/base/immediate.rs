@@ -1,8 +1,8 @@
-//! Remote completion data that travels as immediate data of the device.
+//! Remote completion data as immediate data of the device.
 //!
-//! The specification does not say in which order its bytes go. Stock libfabric hands the number to
-//! verbs as it is, in the little-endian order of its hosts, where verbs has the order of the network:
-//! the number that the device transports has its bytes the other way round.
+//! The specification does not state its byte order. Stock libfabric hands the number to verbs in
+//! the little-endian order of its hosts, although verbs expects network order. So the device
+//! transports the number with its bytes reversed.
 
 /// The immediate data that carries `data`.
 pub(crate) fn of_cq_data(data: u32) -> u32 {

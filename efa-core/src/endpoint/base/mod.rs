@@ -1,5 +1,4 @@
-//! What the parts are made of: ids and arenas, lists of what belongs to a peer,
-//! hashing.
+//! The base of all parts: ids and arenas, lists by peer, hashing.
 
 pub(crate) mod by_peer;
 pub(crate) mod hash;

@@ -1,4 +1,4 @@
-//! Random numbers for waits: repeatable, and nothing secret depends on them.
+//! Random numbers for waits. They are repeatable and not secret.
 
 /// The splitmix64 generator.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,4 @@
-//! Counting what a test makes the engine look at.
+//! Counts the objects that the engine visits, for tests of complexity.
 
 use core::cell::Cell;
 
@@ -6,12 +6,12 @@ std::thread_local! {
     static STEPS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Notes that an object was looked at in a walk over many.
+/// Counts one object that is visited in a walk over many.
 pub(crate) fn step() {
     STEPS.set(STEPS.get() + 1);
 }
 
-/// Does something. Returns how many objects were looked at in walks, with the result.
+/// Calls `what`. Returns how many objects it visited, and its result.
 pub(crate) fn counted<R>(what: impl FnOnce() -> R) -> (usize, R) {
     let before = STEPS.get();
     let result = what();

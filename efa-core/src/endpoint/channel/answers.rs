@@ -1,4 +1,4 @@
-//! Requests of peers, counted against their share, and the answers to them.
+//! Requests of peers, counted against each peer's share, and the answers to them.
 
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
 use crate::endpoint::posting::Work;
@@ -8,8 +8,7 @@ use crate::wire::{MsgId, PacketType, RecvId, SendId};
 use super::Channel;
 
 impl<N: Nic> Channel<N> {
-    /// Notes that a request of a peer is pending. Returns false if it is one too many: the peer was
-    /// given up.
+    /// Counts a pending request of a peer. Returns false if the peer has too many: it was given up.
     pub(crate) fn begin_request(&mut self, peer: PeerId, packet_type: PacketType) -> bool {
         let begun = self.quota.begin_request(peer);
         if !begun {
@@ -25,7 +24,7 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// Sends EOR as soon as there is room.
+    /// Queues an EOR.
     pub(crate) fn queue_eor(&mut self, peer: PeerId, send_id: SendId, id: ReceiveId) {
         let recv_id = RecvId(id.to_wire());
         let work = Work::Eor {
@@ -36,7 +35,7 @@ impl<N: Nic> Channel<N> {
         self.queue_answer(peer, work, PacketType::Eor);
     }
 
-    /// Sends RECEIPT as soon as there is room.
+    /// Queues a RECEIPT.
     pub(crate) fn queue_receipt(&mut self, peer: PeerId, send_id: SendId, msg_id: MsgId) {
         let work = Work::Receipt {
             peer,
@@ -52,8 +51,8 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// Notes that an answer to a peer waits to be sent. Returns false if it is one too many: the peer was
-    /// given up.
+    /// Counts an answer to a peer that waits to be sent. Returns false if the peer has too many: it
+    /// was given up.
     pub(crate) fn begin_answer(&mut self, peer: PeerId, packet_type: PacketType) -> bool {
         let begun = self.quota.begin_answer(peer);
         if !begun {

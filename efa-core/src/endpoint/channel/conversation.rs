@@ -1,4 +1,5 @@
-//! What an endpoint keeps about one peer that it talks to: what each part keeps about it.
+//! The conversation with one peer, and its rules: when operations may start, what follows from a
+//! loss.
 
 use crate::endpoint::api::error::{EndpointError, Failure, ProviderError};
 use crate::endpoint::api::operation::SourceFilter;
@@ -16,17 +17,17 @@ pub(crate) struct Conversation {
     /// The ids of messages and atomics to the peer.
     pub(crate) sequence: Sequence,
     pub(crate) handshake: Handshaking,
-    /// Why the conversation cannot go on, if so: packets of the peer are dropped.
+    /// Why the peer was given up, if it was: its packets are dropped.
     pub(crate) failure: Option<Failure>,
-    /// It sent something since this was last looked at.
+    /// Whether the peer sent something since this was last examined.
     pub(crate) heard: bool,
-    /// What came from the peer before its turn.
+    /// Packets of the peer that came before their turn.
     pub(crate) window: ReorderWindow,
-    /// Memory of its packets that wait, in bytes.
+    /// Memory of the peer's packets that wait, in bytes.
     pub(crate) held_bytes: usize,
     /// Messages to the peer of which it reads a part.
     pub(crate) read_based: ReadBased,
-    /// The waits after receiver-not-ready answers.
+    /// The waits after receiver-not-ready answers of the peer.
     pub(crate) backoff: PeerBackoff,
 }
 
@@ -66,8 +67,8 @@ pub(crate) enum AfterLoss {
 
 /// The conversations with all peers.
 impl Peers<Conversation> {
-    /// Where packets for a peer go with which an operation can be started now, and its state if there
-    /// was ever a packet.
+    /// Where packets for a peer go, and its state if there ever was a packet, if an operation can
+    /// be started now.
     ///
     /// # Errors
     /// No operation can be started.
@@ -109,18 +110,18 @@ impl Peers<Conversation> {
         }
     }
 
-    /// What a peer said about itself, once it has.
+    /// The features that a peer announced. `None` until its HANDSHAKE has arrived.
     pub(crate) fn features(&self, peer: PeerId) -> Option<&PeerFeatures> {
         self.state(peer)?.handshake.features()
     }
 
-    /// The id of the next message or atomic in a conversation, which may be the first.
+    /// The id of the next message or atomic to a peer; `state` is `None` before the first one.
     #[inline]
     pub(crate) fn next_msg_id(&self, state: Option<&Conversation>) -> MsgId {
         state.map_or(self.first_msg_id(), |state| state.sequence.next())
     }
 
-    /// Why operations with a peer fail, if they do: it was removed or given up.
+    /// Why operations with a peer fail, if they do: the peer was removed or given up.
     #[inline]
     pub(crate) fn failure_of(&self, peer: PeerId) -> Option<Failure> {
         match self.state(peer) {
@@ -129,12 +130,12 @@ impl Peers<Conversation> {
         }
     }
 
-    /// Returns whether a peer was removed or given up: what it sent is dropped.
+    /// Returns whether a peer was removed or given up, so that its packets are dropped.
     pub(crate) fn is_given_up(&self, peer: PeerId) -> bool {
         self.failure_of(peer).is_some()
     }
 
-    /// Marks a peer as given up. Returns whether it was not.
+    /// Marks a peer as given up. Returns false if it was already.
     pub(crate) fn give_up(&mut self, peer: PeerId, failure: Failure) -> bool {
         let Some(state) = self.state_mut(peer) else {
             return false;
@@ -144,8 +145,8 @@ impl Peers<Conversation> {
         is_first
     }
 
-    /// Notes that a request with the next `msg_id` was posted to a peer. Returns whether requests
-    /// before it were lost and have to be made up for: the peer was away then.
+    /// Notes that a request with the next `msg_id` was posted to a peer. Returns whether earlier
+    /// requests were lost, while the peer was away, and their places have to be filled.
     #[inline]
     pub(crate) fn request_posted(&mut self, peer: PeerId) -> bool {
         let Some(state) = self.state_mut(peer) else {
@@ -156,8 +157,9 @@ impl Peers<Conversation> {
         state.sequence.has_gaps()
     }
 
-    /// Notes that a packet arrived, with which the message or atomic `sequenced` begins, if one does.
-    /// Returns why operations with the peer fail, if they do: it may have been removed since.
+    /// Notes that a packet arrived, which began the message or atomic `sequenced` if that is some.
+    /// Returns why operations with the peer fail, if they do: it may have been removed or given up
+    /// since.
     #[inline(always)]
     pub(crate) fn arrived(&mut self, peer: PeerId, sequenced: Option<MsgId>) -> Option<Failure> {
         let Some(state) = self.state_mut(peer) else {
@@ -169,9 +171,9 @@ impl Peers<Conversation> {
         state.failure
     }
 
-    /// Notes that a message or atomic was lost. Its id is used again, so that the peer does not wait for
-    /// it. If the peer may have it, or has a part of it, its id cannot be used again, and no more can be
-    /// sent.
+    /// Notes that a message or atomic was lost. If the peer has nothing of it, its id is used
+    /// again, because the peer waits for it. Otherwise the id cannot be used again, and no more can
+    /// be sent.
     pub(crate) fn request_lost(
         &mut self,
         peer: PeerId,
@@ -188,7 +190,7 @@ impl Peers<Conversation> {
         match loss {
             Loss::NotDelivered => {
                 state.sequence.not_delivered(msg_id);
-                // A peer that is not there is asked again when there is something to send.
+                // A peer that is gone is tried again when the application sends something.
                 match state.sequence.has_gaps() && !failure.is_peer_gone() {
                     true => AfterLoss::Fill,
                     false => AfterLoss::Nothing,
@@ -201,7 +203,7 @@ impl Peers<Conversation> {
         }
     }
 
-    /// The oldest id for which a request that does nothing has to be sent to a peer.
+    /// The oldest id whose place has to be filled by a request that does nothing.
     pub(crate) fn oldest_gap(&self, peer: PeerId) -> Option<MsgId> {
         let state = self.state(peer)?;
         match state.failure {
@@ -217,10 +219,10 @@ impl Peers<Conversation> {
         }
     }
 
-    /// Makes an operation wait if its peer has not sent its HANDSHAKE. Only that says whether CTSDATA
-    /// may have a connection id, and without one the peer cannot tell us from an earlier owner of our
-    /// queue pair number whose last packets arrive late. Stock libfabric since 1.17 waits as well.
-    /// Returns whether the operation waits.
+    /// Makes an operation wait if its peer's HANDSHAKE has not arrived. Only the HANDSHAKE says
+    /// whether CTSDATA may have a connection id. Without one the peer cannot distinguish our
+    /// packets from late packets of an earlier owner of our queue pair number. Stock libfabric
+    /// since 1.17 waits as well. Returns whether the operation waits.
     pub(crate) fn waits_for_handshake(&mut self, peer: PeerId, id: OutboundId) -> bool {
         let waiting = self
             .state_mut(peer)
@@ -228,13 +230,13 @@ impl Peers<Conversation> {
         let Some(waiting) = waiting else {
             return false;
         };
-        // It stays marked as queued: more windows do not put it here again.
+        // The operation stays marked as queued, so further windows do not add it again.
         waiting.granted_data.push(id);
         true
     }
 
-    /// Takes `bytes` of a peer's share of `limit` bytes for packets that wait. Returns false, and takes
-    /// nothing, if that is too much.
+    /// Takes `bytes` of a peer's share of `limit` bytes for packets that wait. Returns false, and
+    /// takes nothing, if the share is too small.
     pub(crate) fn take_share(&mut self, peer: PeerId, bytes: usize, limit: usize) -> bool {
         let Some(state) = self.state_mut(peer) else {
             return false;
@@ -253,15 +255,15 @@ impl Peers<Conversation> {
         }
     }
 
-    /// Notes that a peer reads a message no more that had so many bytes in packets.
+    /// Notes that a peer has stopped to read a message with this many bytes in packets.
     pub(crate) fn end_read_based(&mut self, peer: PeerId, runt: u64) {
         if let Some(state) = self.state_mut(peer) {
             state.read_based.end(runt);
         }
     }
 
-    /// The failure that a status of the device means. Of a peer that does not respond it says whether it
-    /// ever did, as stock libfabric does.
+    /// The failure that a status of the device means. For a peer that does not respond, the failure
+    /// says whether the peer ever responded, as in stock libfabric.
     pub(crate) fn failure_for(&self, peer: PeerId, status: Status) -> Failure {
         let mut failure = Failure::from(status);
         if status == Status::LocalUnresponsiveRemote {

@@ -1,4 +1,4 @@
-//! Messages and atomics that were lost: the peer must not wait for them.
+//! Messages and atomics that were lost: a peer must not wait for them.
 
 use crate::endpoint::api::completion::Event;
 use crate::endpoint::api::error::{EndpointError, Failure};
@@ -12,7 +12,8 @@ use super::Channel;
 use super::conversation::AfterLoss;
 
 impl<N: Nic> Channel<N> {
-    /// Keeps the peer from waiting for a message or atomic that was lost, if that can be.
+    /// Handles the loss of a message or atomic: queues the filling of its place, or reports that no
+    /// more can be sent.
     pub(crate) fn request_lost(
         &mut self,
         peer: PeerId,
@@ -27,8 +28,9 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// Sends atomics on no memory in the place of messages and atomics that were lost, so that the peer
-    /// goes on to those behind them. Stock libfabric provokes a HANDSHAKE by a write of that kind.
+    /// Fills the places of lost messages and atomics with atomics on no memory, so that the peer
+    /// goes on to the requests behind them. Stock libfabric uses an empty write in the same way to
+    /// get a HANDSHAKE.
     ///
     /// # Errors
     /// Only [`EndpointError::TryAgain`].

@@ -1,19 +1,18 @@
-//! The channel to the peers: who they are, how far the conversation with each is, and the device
-//! through which packets come and go.
+//! The channel to the peers: what operations in both directions need.
 //!
-//! [`Channel`] has what operations in both directions need, and knows no operation. What it finds out
-//! that concerns operations (a peer has to be given up, an answer can be sent) it queues as work, or
-//! returns. What one part can do alone it does itself: [`Conversation`] and its methods on [`Peers`], [`Sizes`],
-//! [`Posting`], [`Quota`], [`Reports`]. The channel's own methods are for what takes two of them.
+//! [`Channel`] knows no operation. When it finds that an operation is concerned (a peer has to be
+//! given up, an answer can be sent), it queues work or returns that. Each of its parts does alone
+//! what it can: the conversations with peers ([`Conversation`]), [`Sizes`], [`Posting`], [`Quota`],
+//! [`Reports`]. The methods of the channel combine them.
 
 mod answers;
+mod awaiting_handshake;
 mod conversation;
 mod gaps;
-mod handshake;
-mod held;
+mod own_regions;
 mod packets;
-mod registration;
 mod sizes;
+mod waiting_packets;
 
 use crate::address::RawAddress;
 use crate::endpoint::api::completion::Event;
@@ -37,27 +36,26 @@ pub(crate) use sizes::{MAX_REQUEST_HEADER, Sizes};
 pub(crate) struct Channel<N> {
     pub(crate) config: EndpointConfig,
     pub(crate) address: RawAddress,
-    /// What peers hear of us.
+    /// The HANDSHAKE that we send to each peer.
     pub(crate) handshake: Handshake,
     pub(crate) sizes: Sizes,
     pub(crate) local: Local,
     pub(crate) posting: Posting<N>,
     pub(crate) peers: Peers<Conversation>,
-    /// Peers that were given up, and with which there may still be operations. [`Work::GiveUp`] is queued
-    /// for them.
+    /// Peers that were given up and may still have operations. [`Work::GiveUp`] is queued for them.
     pub(crate) given_up: Vec<PeerId>,
-    /// Peers whose queue pair does not exist any more, and what said so, for
+    /// Peers whose queue pair does not exist any more, and the failure that said so, for
     /// [`Endpoint::end_waits`](crate::endpoint::Endpoint::end_waits).
     pub(crate) gone: Vec<(PeerId, Failure)>,
     pub(crate) quota: Quota<Postponed>,
-    /// What the application has yet to take.
+    /// Completions and events for the application.
     pub(crate) reports: Reports,
     pub(crate) now: Instant,
 }
 
 impl<N: Nic> Channel<N> {
-    /// Gives up a peer that broke the protocol in a way that cannot be mended. From now on its packets
-    /// are dropped; its operations end with the next work that is done.
+    /// Gives up a peer that broke the protocol beyond repair. Its packets are dropped from now on;
+    /// its operations end with the next pending work.
     #[cold]
     pub(crate) fn give_up(&mut self, peer: PeerId, packet_type: PacketType) {
         let failure = Failure::new(Errno::EIO, ProviderError::for_request(packet_type));
@@ -68,8 +66,8 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// Notes that a packet was lost because the peer is gone. What it has not answered so far it never
-    /// will.
+    /// Notes that a packet was lost because the peer is gone. The peer will not answer what was
+    /// sent to it.
     #[cold]
     pub(crate) fn peer_gone(&mut self, peer: PeerId, failure: Failure) {
         let Some(state) = self.peers.state_mut(peer) else {
@@ -81,7 +79,7 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// Takes a peer that was given up, with the reason, to end what there is with it.
+    /// Takes a peer that was given up, and the reason, so that its operations can be ended.
     #[inline]
     pub(crate) fn next_given_up(&mut self) -> Option<(PeerId, Failure)> {
         let peer = self.given_up.pop()?;
@@ -89,15 +87,15 @@ impl<N: Nic> Channel<N> {
         Some((peer, failure.unwrap_or(Failure::CANCELED)))
     }
 
-    /// Forgets what is kept about a peer. Packets to it that wait to be sent again are queued, to be
-    /// given up; the others end with their completions.
+    /// Forgets the state of a peer. Packets to it that wait for the end of a back-off are queued,
+    /// and will fail; the others end with their completions.
     pub(crate) fn forget_conversation(&mut self, peer: PeerId) {
         if let Some(mut state) = self.peers.forget(peer) {
             self.posting.forget_backoff(&mut state.backoff);
         }
     }
 
-    /// Returns whether there is something to do that does not wait for a completion of the device.
+    /// Returns whether there is something to do before the next completion of the device.
     pub(crate) fn is_due(&self) -> bool {
         self.posting.is_due(self.now) || !self.gone.is_empty()
     }

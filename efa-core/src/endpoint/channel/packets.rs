@@ -1,4 +1,4 @@
-//! Posting packets to peers, and what the end of one says about its peer.
+//! Posting packets to peers, and back-off.
 
 use crate::endpoint::api::completion::Event;
 use crate::endpoint::api::error::{EndpointError, Failure};
@@ -20,7 +20,7 @@ impl<N: Nic> Channel<N> {
         destination.ok_or(EndpointError::UnknownPeer(peer))
     }
 
-    /// Posts a packet. On an error it is given up.
+    /// Posts a packet. On an error its buffer is released.
     #[inline(always)]
     pub(crate) fn post_packet(
         &mut self,
@@ -34,7 +34,7 @@ impl<N: Nic> Channel<N> {
         self.post_packet_to(peer, destination, owner, packet)
     }
 
-    /// As [`Channel::post_packet`], for a caller that knows where packets for the peer go.
+    /// As [`Channel::post_packet`], with the destination of the peer's packets.
     #[inline(always)]
     pub(crate) fn post_packet_to(
         &mut self,
@@ -66,7 +66,7 @@ impl<N: Nic> Channel<N> {
     /// Sends a packet that belongs to no operation of the application.
     ///
     /// # Errors
-    /// Only [`EndpointError::TryAgain`]; other errors are told as events.
+    /// Only [`EndpointError::TryAgain`]. Other errors are reported as events.
     pub(crate) fn send_control(
         &mut self,
         peer: PeerId,
@@ -79,10 +79,10 @@ impl<N: Nic> Channel<N> {
         self.control_posted(peer, header.packet_type(), posted)
     }
 
-    /// Judges the posting of a packet that belongs to no operation of the application.
+    /// Handles the result of posting a packet that belongs to no operation of the application.
     ///
     /// # Errors
-    /// Only [`EndpointError::TryAgain`]; other errors are told as events.
+    /// Only [`EndpointError::TryAgain`]. Other errors are reported as events.
     pub(crate) fn control_posted(
         &mut self,
         peer: PeerId,
@@ -91,7 +91,7 @@ impl<N: Nic> Channel<N> {
     ) -> Result<(), EndpointError> {
         match posted {
             Err(EndpointError::TryAgain) => Err(EndpointError::TryAgain),
-            // Without the peer nobody waits for the packet.
+            // If the peer was removed, the packet is not needed.
             Ok(()) | Err(EndpointError::UnknownPeer(_)) => Ok(()),
             Err(error) => {
                 self.reports.event(Event::ControlSendFailed {
@@ -104,8 +104,8 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// The optional headers of a request to a peer: who we are, in the form that the peer needs
-    /// (spec section 2.2; stock libfabric since 1.17).
+    /// The optional headers of a request to a peer, which identify us in the form that the peer
+    /// needs (spec section 2.2; stock libfabric since 1.17).
     #[inline]
     pub(crate) fn request_options(
         &self,
@@ -126,7 +126,7 @@ impl<N: Nic> Channel<N> {
 
 // What follows.
 impl<N: Nic> Channel<N> {
-    /// Notes that a packet to a peer got through.
+    /// Notes that a peer accepted a packet.
     #[inline]
     pub(crate) fn got_through(&mut self, peer: PeerId) {
         if self.posting.any_refused()
@@ -145,7 +145,7 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// Posts receive buffers.
+    /// Posts receive buffers as far as there is room.
     pub(crate) fn post_receives(&mut self) {
         while let Err(error) = self.posting.post_receives() {
             self.reports.event(Event::ReceivePostFailed(error));

@@ -1,4 +1,5 @@
-//! How much fits: into a packet, a window, an RDMA request.
+//! Limits in bytes that follow from the device and the settings: of packets, windows, RDMA
+//! requests.
 
 use crate::address::RawAddress;
 use crate::endpoint::IOV_LIMIT;
@@ -9,21 +10,21 @@ use crate::endpoint::sending::choice::FitsRdma;
 use crate::nic::NicAttributes;
 use crate::wire::{PacketType, ReadRsp, Repr, ReqFlags, UniversalFlags};
 
-/// What stock libfabric since 1.17 reserves for the header of a request, in bytes: that of a write in
-/// windows with all iovs, raw address and CQ data.
+/// The header size that stock libfabric since 1.17 reserves in requests, in bytes: that of a write
+/// in windows with all iovs, raw address and CQ data.
 pub(crate) const MAX_REQUEST_HEADER: usize = {
     let flags = ReqFlags::RAW_ADDR_HDR.union(ReqFlags::CQ_DATA_HDR);
     PacketType::LongctsRtw.header_len(flags.bits(), IOV_LIMIT)
 };
 
-/// What stock libfabric reserves for the header of an atomic, in bytes: all iovs, and the raw address
-/// without its length.
+/// The header size that stock libfabric reserves in atomics, in bytes: all iovs, and the raw
+/// address without its length field.
 const ATOMIC_HEADER: usize = PacketType::WriteRta.header_len(0, IOV_LIMIT) + RawAddress::LEN;
 
 /// Header of CTSDATA with a connection id, in bytes.
 const CTSDATA_HEADER: usize = PacketType::CtsData.header_len(UniversalFlags::CONNID_HDR.bits(), 0);
 
-/// Sizes that follow from the device and the settings, in bytes.
+/// Sizes in bytes.
 pub(crate) struct Sizes {
     /// Largest packet.
     pub(crate) mtu: usize,
@@ -31,20 +32,20 @@ pub(crate) struct Sizes {
     ///
     /// [`OperationFlags::INJECT`]: crate::endpoint::OperationFlags::INJECT
     pub(crate) inject: usize,
-    /// Bytes that one CTS grants at most.
+    /// Bytes that one CTS grants at most. At least 1.
     pub(crate) window: u64,
     /// Data that one READRSP holds. Peers have the same MTU.
     pub(crate) read_response: u64,
     /// Most bytes that may travel ahead of the RDMA read of a message.
     pub(crate) runt: u64,
-    /// Most bytes of an RDMA read of the engine.
+    /// Most bytes of one RDMA read that the engine posts. At least 1.
     pub(crate) rdma_read: usize,
     /// Most bytes of an RDMA request.
     rdma: u64,
 }
 
 impl Sizes {
-    /// The sizes of an endpoint. The MTU is more than [`MAX_REQUEST_HEADER`].
+    /// The sizes for a device and settings. The MTU has to be larger than [`MAX_REQUEST_HEADER`].
     pub(crate) fn new(attributes: &NicAttributes, config: &EndpointConfig) -> Self {
         let mtu = attributes.mtu;
         let data_packet = mtu.saturating_sub(CTSDATA_HEADER) as u64;
@@ -62,7 +63,7 @@ impl Sizes {
         }
     }
 
-    /// Checks that so much data may be injected.
+    /// Checks that `length` bytes may be injected, if they are to be.
     #[inline]
     pub(crate) fn check_inject(&self, inject: bool, length: u64) -> Result<(), EndpointError> {
         let limit = self.inject as u64;
@@ -76,7 +77,7 @@ impl Sizes {
         Ok(())
     }
 
-    /// Most bytes that an operand of an atomic may have: one packet has to hold the request.
+    /// The largest length in bytes of an operand of an atomic: the request has to fit one packet.
     pub(crate) fn atomic(&self, kind: AtomicKind<'_>) -> usize {
         let payload = self.mtu.saturating_sub(ATOMIC_HEADER);
         match kind {
@@ -85,7 +86,7 @@ impl Sizes {
         }
     }
 
-    /// How far the device can do a write of `length` bytes by itself.
+    /// Whether the device can carry out a write of `length` bytes by itself.
     pub(crate) fn fits_rdma(&self, args: &WriteArgs<'_>, length: u64) -> FitsRdma {
         let Some(data) = args.cq_data else {
             return FitsRdma::Plain;

@@ -6,8 +6,8 @@ use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{IOV_LIMIT, IoVec};
 use crate::endpoint::memory::packet::ReceivedPacket;
 
-/// The pieces of a buffer, kept for as long as the operation runs. One piece, the usual case, needs
-/// no memory of its own.
+/// The pieces of a buffer, kept while the operation runs. A single piece, which is the usual case,
+/// needs no allocation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Iov {
     One(IoVec),
@@ -21,7 +21,10 @@ impl Iov {
         length: 0,
     }));
 
-    /// Takes over at most [`IOV_LIMIT`] pieces.
+    /// Copies at most [`IOV_LIMIT`] pieces.
+    ///
+    /// # Errors
+    /// There are more.
     #[inline]
     pub(crate) fn new(pieces: &[IoVec]) -> Result<Self, EndpointError> {
         match pieces {
@@ -69,8 +72,8 @@ pub(crate) fn total_length(pieces: &[IoVec]) -> u64 {
     })
 }
 
-/// The parts of the pieces that make up the bytes `offset..offset + length` of the buffer; less if
-/// the buffer ends before.
+/// The parts of the pieces that make up the bytes `offset..offset + length` of the buffer. They are
+/// shorter if the buffer ends before.
 pub(crate) fn parts(pieces: &[IoVec], offset: u64, length: u64) -> impl Iterator<Item = IoVec> {
     let mut skip = offset;
     let mut left = length;
@@ -94,7 +97,8 @@ pub(crate) fn parts(pieces: &[IoVec], offset: u64, length: u64) -> impl Iterator
     })
 }
 
-/// The first `length` bytes of a buffer of one piece: what small messages consist of.
+/// The first `length` bytes of a buffer, if it is one piece and `offset` is 0. Most small messages
+/// are.
 #[inline]
 fn only_piece(pieces: &[IoVec], offset: u64, length: usize) -> Option<IoVec> {
     match pieces {
@@ -109,19 +113,19 @@ fn only_piece(pieces: &[IoVec], offset: u64, length: usize) -> Option<IoVec> {
     }
 }
 
-/// Payloads shorter than this are cheaper to copy than to gather: a second entry in the work
-/// request, and a second read by the device.
+/// Shorter payloads are cheaper to copy than to gather, which takes a second entry in the work
+/// request and a second read by the device. In bytes.
 const MIN_GATHER: usize = 1024;
 
-/// A packet's payload, as far as the device gathers it, and the bytes now in the packet buffer.
+/// The payload of a packet: how many bytes are in the packet buffer, and what the device gathers.
 pub(crate) struct Attached {
     pub(crate) in_buffer: usize,
     pub(crate) gathered: Option<(UserSlice, LocalKey)>,
 }
 
-/// Makes `length` bytes of the pieces from `offset` on the payload of the packet whose header
-/// occupies the first `header` bytes of `buffer`: gathered by the device if `may_gather` and they
-/// are in one registered piece, copied otherwise.
+/// Makes `length` bytes of the pieces from `offset` on the payload of a packet, whose header
+/// occupies the first `header` bytes of `buffer`. The device gathers them if `may_gather` and they
+/// are in one registered piece; otherwise they are copied.
 #[inline(always)]
 pub(crate) fn attach<N: Nic>(
     nic: &mut N,
@@ -176,7 +180,7 @@ fn attach_parts<N: Nic>(
 }
 
 /// Copies `length` bytes of a packet from byte `from` on into the pieces, at byte `offset` of the
-/// buffer. What lies beyond the buffer's end is left out.
+/// buffer. Bytes beyond the end of the buffer are left out.
 #[inline(always)]
 pub(crate) fn copy_out<N: Nic>(
     nic: &mut N,

@@ -2,7 +2,7 @@
 
 use crate::nic::{BufferId, Domain, Nic};
 
-/// A received packet. Whoever has it must give it to `Posting::release` in the end.
+/// A received packet. Its owner must pass it to `Posting::release` in the end.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct ReceivedPacket {
@@ -10,7 +10,7 @@ pub(crate) struct ReceivedPacket {
     length: usize,
 }
 
-/// What the bytes of a received packet are in.
+/// Where the bytes of a received packet are.
 #[derive(Debug)]
 pub(crate) enum Storage {
     Device(BufferId),
@@ -47,12 +47,12 @@ impl ReceivedPacket {
         self.length
     }
 
-    /// What its bytes are in: a device buffer, or memory of the engine.
+    /// Where its bytes are: in a device buffer, or in memory of the engine.
     pub(crate) fn into_storage(self) -> Storage {
         self.storage
     }
 
-    /// Its bytes if they were copied; none if it is in a device buffer.
+    /// Its bytes if they were copied; no bytes if it is in a device buffer.
     pub(crate) fn copied_bytes(&self) -> &[u8] {
         match &self.storage {
             Storage::Device(_) => &[],

@@ -1,7 +1,7 @@
-//! Cutting a transfer between local and remote memory into RDMA requests.
+//! Splitting a transfer between local and remote memory into RDMA requests.
 //!
-//! A transfer is cut where a piece of either side's memory ends, and at the largest size that the
-//! device or the settings allow.
+//! A request ends where a piece of either side's memory ends, and at the size limit of the device
+//! or the settings.
 
 use crate::endpoint::api::operation::IoVec;
 use crate::nic::{LocalKey, RemoteKey, UserSlice};
@@ -18,8 +18,8 @@ pub(crate) struct RdmaPart {
     pub(crate) remote_key: RemoteKey,
 }
 
-/// The next part of a transfer between `local` and `remote`, of at most `limit` bytes, from byte
-/// `offset` to byte `end`.
+/// The next request of a transfer between `local` and `remote`, from byte `offset` to byte `end`,
+/// of at most `limit` bytes.
 pub(crate) fn next_part(
     local: &[IoVec],
     remote: &RmaIovs,

@@ -1,4 +1,4 @@
-//! Registrations that the endpoint makes for one operation.
+//! Registrations for a single operation.
 
 use crate::endpoint::api::operation::IoVec;
 use crate::nic::{Access, Domain, Nic, NicError, Region};
@@ -6,21 +6,20 @@ use crate::wire::{RmaIov, RmaIovs};
 
 use super::iov::Iov;
 
-/// Registrations made for one operation, to be ended with it.
+/// Registrations that end with their operation.
 pub(crate) type OwnRegions = Option<Box<[Region]>>;
 
-/// The memory of an operation, registered for it.
+/// The memory of an operation, all pieces registered.
 pub(crate) struct Registered {
     pub(crate) pieces: Iov,
     pub(crate) own_regions: OwnRegions,
 }
 
-/// Registers those pieces that are not registered. Returns what has to be deregistered when the
-/// operation ends.
+/// Registers the unregistered pieces. Returns the registrations that have to be ended with the
+/// operation.
 ///
 /// # Errors
-/// The device refused; then the pieces are as they were, and what was registered until then is to be
-/// deregistered.
+/// The device refused. The pieces are unchanged; the returned registrations have to be ended.
 pub(crate) fn register_pieces<N: Nic>(
     nic: &mut N,
     iov: &mut Iov,
@@ -34,7 +33,7 @@ pub(crate) fn register_pieces<N: Nic>(
             Err(error) => return Err((error, Some(own.into()))),
         }
     }
-    // Only now: after a failure the pieces go without registrations.
+    // Only now, because after a failure the pieces are used without registrations.
     let pieces = iov.as_mut_slice().iter_mut().filter(|piece| lacking(piece));
     for (piece, region) in pieces.zip(&own) {
         piece.region = Some(*region);
@@ -42,8 +41,7 @@ pub(crate) fn register_pieces<N: Nic>(
     Ok((!own.is_empty()).then(|| own.into()))
 }
 
-/// Ends registrations that were made for one operation. Returns the errors of those that could not be
-/// ended.
+/// Ends registrations. Returns the errors.
 pub(crate) fn deregister<N: Nic>(nic: &mut N, regions: OwnRegions) -> Vec<NicError> {
     let regions = regions.iter().flatten();
     regions
@@ -51,7 +49,7 @@ pub(crate) fn deregister<N: Nic>(nic: &mut N, regions: OwnRegions) -> Vec<NicErr
         .collect()
 }
 
-/// The memory that a peer is to read: all pieces that have bytes.
+/// The memory that a peer is to read: all pieces that are not empty.
 pub(crate) fn readable_pieces(iov: &Iov) -> RmaIovs {
     let with_bytes = iov
         .as_slice()

@@ -8,11 +8,11 @@ use crate::endpoint::one_sided::soft_float::{
     Bfloat16, Float8E4m3, Float8E5m2, Float16, LongDouble,
 };
 
-/// Checks that an operation is defined for a data type, and for a request with or without a
-/// comparand. Returns the size of an element in bytes.
+/// Checks that an operation is defined for a data type, in a request with or without a comparand.
+/// Returns the size of an element in bytes.
 ///
 /// # Errors
-/// What is not supported.
+/// The name of what is not supported.
 pub(crate) fn check(
     datatype: AtomicDatatype,
     operation: AtomicOp,
@@ -150,9 +150,9 @@ pub(crate) trait Element<const SIZE: usize>: Copy + PartialEq {
     fn sum(self, other: Self) -> Self;
     fn difference(self, other: Self) -> Self;
     fn product(self, other: Self) -> Self;
-    /// The order, for types that have one.
+    /// Compares two elements, for types that have an order.
     fn order(self, other: Self) -> Option<core::cmp::Ordering>;
-    /// A bitwise operation, for types that have them; others stay as they are.
+    /// Applies a bitwise operation, for types that have them. Other types return `self`.
     fn bits(self, other: Self, operation: fn(u128, u128) -> u128) -> Self;
 
     fn is_true(self) -> bool {

@@ -8,7 +8,7 @@ use crate::endpoint::memory::iov::Iov;
 use crate::nic::{Access, DeviceCaps, Domain, Region, UserSlice};
 use crate::wire::RmaIovs;
 
-/// A registered region, and what peers may do with it.
+/// A registered region, and the access that peers have.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     memory: UserSlice,
@@ -20,7 +20,7 @@ struct Entry {
 #[derive(Default)]
 pub(crate) struct Exposed(HashMap<u64, Entry>);
 
-/// A region that peers may not use any more.
+/// A region that peers may no longer access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Withdrawn {
     memory: UserSlice,
@@ -43,8 +43,8 @@ fn overlap(a: UserSlice, b: UserSlice) -> bool {
 }
 
 impl Exposed {
-    /// Registers memory, and notes what peers may do with it. The device is asked for the access that
-    /// it can give by itself; the rest is given by emulation.
+    /// Registers memory, and notes the access of peers. The device is asked for the access that it
+    /// supports; the rest is emulated.
     ///
     /// # Errors
     /// The device refuses.
@@ -88,7 +88,7 @@ impl Exposed {
             if !covers(entry.memory, piece.addr(), piece.len()) || !entry.access.contains(access) {
                 return None;
             }
-            // Where the device would write, a region that it may only read is of no use.
+            // A region without local write access cannot be the target of a write by the device.
             let is_useful =
                 access == Access::REMOTE_READ || entry.access.contains(Access::LOCAL_WRITE);
             *found = IoVec {
@@ -102,14 +102,14 @@ impl Exposed {
         Iov::new(&found[..pieces.len()]).ok()
     }
 
-    /// Takes out a region. `None` if it is not exposed.
+    /// Removes a region. `None` if it was not exposed.
     pub(crate) fn withdraw(&mut self, region: Region) -> Option<Withdrawn> {
         let Entry { memory, region, .. } = self.0.remove(&region.remote_key.0)?;
         Some(Withdrawn { memory, region })
     }
 
-    /// Returns whether an operation of a peer on these pieces loses its memory with a region: it uses
-    /// the region, or no other one allows what it does.
+    /// Returns whether a peer's operation on these pieces has to end when a region is withdrawn: it
+    /// uses the region, or no other region allows its access.
     pub(crate) fn loses(&self, withdrawn: &Withdrawn, pieces: &Iov, access: Access) -> bool {
         let is_exposed = |piece: UserSlice| {
             self.0.values().any(|entry| {

@@ -1,5 +1,5 @@
-//! What peers do with our memory: what they may access, the arithmetic of their atomics, and the answers
-//! that wait to be sent.
+//! Peers' accesses to our memory: the exposed regions, the arithmetic of atomics, and answers that
+//! wait to be sent.
 
 pub(crate) mod arithmetic;
 mod exposed;
@@ -15,14 +15,14 @@ pub(crate) use exposed::{Exposed, Withdrawn};
 /// The responder's side of one-sided operations.
 #[derive(Default)]
 pub(crate) struct OneSided {
-    /// What peers may access.
+    /// The memory that peers may access.
     pub(crate) exposed: Exposed,
     responses: Slab<AtomicResponse>,
-    /// Memory for the values of one atomic.
+    /// Memory for the values of one atomic, kept for the next one.
     scratch: Vec<u8>,
 }
 
-/// The old values of an atomic on their way to its requester, for which there was no packet buffer.
+/// The old values for the requester of an atomic, which wait for a packet buffer.
 pub(crate) struct AtomicResponse {
     pub(crate) peer: PeerId,
     pub(crate) recv_id: RecvId,
@@ -30,24 +30,24 @@ pub(crate) struct AtomicResponse {
 }
 
 impl OneSided {
-    /// Memory for the values of one atomic, to be given back with [`OneSided::put_scratch`].
+    /// Takes memory for the values of one atomic. [`OneSided::put_scratch`] returns it.
     pub(crate) fn take_scratch(&mut self) -> Vec<u8> {
         let mut scratch = core::mem::take(&mut self.scratch);
         scratch.clear();
         scratch
     }
 
-    /// Takes memory of [`OneSided::take_scratch`] back.
+    /// Returns memory of [`OneSided::take_scratch`].
     pub(crate) fn put_scratch(&mut self, scratch: Vec<u8>) {
         self.scratch = scratch;
     }
 
-    /// Keeps old values until there is a packet buffer for them. Returns the key.
+    /// Keeps a response until there is a packet buffer for it. Returns its key.
     pub(crate) fn keep_response(&mut self, response: AtomicResponse) -> u32 {
         self.responses.insert(response) as u32
     }
 
-    /// Takes old values out. What is put back next with [`OneSided::keep_response`] has the same key.
+    /// Removes a response. The next [`OneSided::keep_response`] returns the same key.
     pub(crate) fn take_response(&mut self, key: u32) -> Option<AtomicResponse> {
         self.responses.try_remove(key as usize)
     }

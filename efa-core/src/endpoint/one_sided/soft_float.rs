@@ -21,7 +21,7 @@ pub(crate) type Bfloat16 = Soft<ieee::BFloat>;
 pub(crate) type Float8E4m3 = Soft<ieee::Float8E4M3FN>;
 pub(crate) type Float8E5m2 = Soft<ieee::Float8E5M2>;
 
-/// A number as its bits, which stay as they are unless something is computed.
+/// A number as its bits. They change only by a computation.
 #[derive(Clone, Copy)]
 pub(crate) struct Soft<F> {
     bits: u128,

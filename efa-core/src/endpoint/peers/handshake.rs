@@ -1,5 +1,5 @@
-//! What two peers know of each other: who sent its HANDSHAKE, what the peer's said, and what waits for
-//! it (spec chapter 2).
+//! The handshake (spec chapter 2): whether our HANDSHAKE was sent, what the peer's HANDSHAKE said,
+//! and the operations that wait for it.
 
 use crate::address::{Qkey, Qpn, RawAddress};
 use crate::endpoint::api::config::EndpointConfig;
@@ -8,14 +8,14 @@ use crate::endpoint::base::ids::{OutboundId, ReceiveId};
 use crate::nic::{DeviceCaps, NicAttributes};
 use crate::wire::{Connid, ExtraFeatures, Handshake, RawAddressHeader, ReqOptions};
 
-/// What a peer said about itself in its HANDSHAKE.
+/// The content of a peer's HANDSHAKE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PeerFeatures {
     /// Extra features and requests 0 to 63.
     pub(crate) extra: ExtraFeatures,
     /// PCI part id of its device; libfabric before 1.20 does not send it.
     pub(crate) device_version: Option<u32>,
-    /// A queue pair that takes messages without headers, and nothing else (request 7).
+    /// A queue pair that accepts only messages without headers (extra request 7).
     pub(crate) user_recv_qp: Option<(Qpn, Qkey)>,
 }
 
@@ -34,10 +34,11 @@ impl From<&Handshake> for PeerFeatures {
     }
 }
 
-/// The features that we announce: what the engine implements and the device can do.
+/// The features that we announce: those of the engine, and of the device if the settings allow
+/// them.
 fn own_features(attributes: &NicAttributes, config: &EndpointConfig) -> ExtraFeatures {
     let has = |cap| config.use_device_rdma && attributes.caps.contains(cap);
-    // Without the bits 1 and 4 libfabric 1.17 refuses operations instead of falling back.
+    // Without bits 1 and 4, libfabric 1.17 refuses operations instead of falling back.
     let mut features = ExtraFeatures::CONNID_HEADER
         | ExtraFeatures::DELIVERY_COMPLETE
         | ExtraFeatures::RUNTING_READ
@@ -51,8 +52,9 @@ fn own_features(attributes: &NicAttributes, config: &EndpointConfig) -> ExtraFea
     features
 }
 
-/// The HANDSHAKE that every peer gets once, in answer to its first packet of any type. Until the peer's
-/// own has arrived, requests carry our raw address, as the peer may not know us.
+/// Our HANDSHAKE. Each peer gets it once, in answer to its first packet of any type. Until the
+/// peer's own HANDSHAKE has arrived, our requests carry our raw address, because the peer may not
+/// know us.
 pub(crate) fn own_handshake(
     attributes: &NicAttributes,
     config: &EndpointConfig,
@@ -67,24 +69,25 @@ pub(crate) fn own_handshake(
         extra_info: own_features(attributes, config).into(),
         connid: Some(connid),
         host_id: (host_id != 0).then_some(host_id),
-        // Stock libfabric since 1.20 reads it without looking whether it is there.
+        // Stock libfabric since 1.20 reads it without a check that it is present.
         device_version: Some(vendor_part_id),
         ..Handshake::default()
     }
 }
 
-/// How a request names its sender. Never by both: stock libfabric asserts that.
+/// How a request identifies its sender. Stock libfabric asserts that raw address and connection id
+/// are not both present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Identity {
     /// By its whole address: the peer may not know it, or wants headers of constant length.
     RawAddress,
-    /// By the connection id, which the peer asked for.
+    /// By the connection id: the peer supports it.
     Connid,
-    /// By nothing but AHN and QPN: libfabric before 1.14 takes a connid for data.
+    /// By AHN and QPN alone: libfabric before 1.14 takes a connection id for data.
     Nothing,
 }
 
-/// How requests to a peer with these features name their sender.
+/// How requests identify us to a peer with these features.
 #[inline]
 pub(crate) fn identity(features: Option<&PeerFeatures>) -> Identity {
     match features {
@@ -123,77 +126,78 @@ pub(crate) struct Handshaking {
     features: Option<PeerFeatures>,
     /// A request was sent, so the peer's HANDSHAKE can be expected.
     request_sent: bool,
-    /// The packet that was to provoke it could not be sent.
+    /// Why the packet that asks for the peer's HANDSHAKE was not delivered.
     failure: Option<Failure>,
     waiting: Waiting,
 }
 
-/// What waits for a peer's HANDSHAKE.
+/// Operations that wait for a peer's HANDSHAKE.
 #[derive(Default)]
 pub(crate) struct Waiting {
-    /// Transfers whose data cannot be read: it says whether the peer knows READ_NACK.
+    /// Transfers whose data cannot be read. The HANDSHAKE says whether the peer knows READ_NACK.
     pub(crate) refused_reads: Vec<ReceiveId>,
-    /// Operations that may send CTSDATA: it says whether that may have a connection id.
+    /// Operations that may send CTSDATA. The HANDSHAKE says whether CTSDATA may have a connection
+    /// id.
     pub(crate) granted_data: Vec<OutboundId>,
 }
 
 impl Handshaking {
-    /// Returns whether our HANDSHAKE is yet to be sent. It is only once.
+    /// Returns whether our HANDSHAKE has to be sent, which is the case once.
     #[inline]
     pub(crate) fn greet(&mut self) -> bool {
         !core::mem::replace(&mut self.greeted, true)
     }
 
-    /// Notes that our HANDSHAKE was lost: the peer's next packet is answered with another.
+    /// Notes that our HANDSHAKE was lost: another one answers the peer's next packet.
     pub(crate) fn greeting_lost(&mut self) {
         self.greeted = false;
     }
 
-    /// What the peer said about itself, once it has.
+    /// The peer's features, once its HANDSHAKE has arrived.
     #[inline]
     pub(crate) fn features(&self) -> Option<&PeerFeatures> {
         self.features.as_ref()
     }
 
-    /// Takes the peer's HANDSHAKE. Returns what waited for it. Peers send one; should another come,
-    /// the first one stands: operations were chosen by it.
+    /// Takes the peer's HANDSHAKE. Returns the operations that waited for it. If another one
+    /// arrives, the first stays in force, because operations were chosen by it.
     pub(crate) fn receive(&mut self, features: PeerFeatures) -> Waiting {
         self.features.get_or_insert(features);
         core::mem::take(&mut self.waiting)
     }
 
-    /// What waits for the peer's HANDSHAKE, to add to it; `None` once that has come.
+    /// The operations that wait for the peer's HANDSHAKE. `None` once it has arrived.
     pub(crate) fn waiting(&mut self) -> Option<&mut Waiting> {
         self.features.is_none().then_some(&mut self.waiting)
     }
 
-    /// Returns whether a packet has to be sent for the peer to answer with its HANDSHAKE.
+    /// Returns whether a packet has to be sent so that the peer answers with its HANDSHAKE.
     pub(crate) fn has_to_be_provoked(&self) -> bool {
         !self.request_sent && self.features.is_none()
     }
 
-    /// Notes that a request was sent: the first one is answered with a HANDSHAKE.
+    /// Notes that a request was sent. The peer answers the first one with its HANDSHAKE.
     #[inline]
     pub(crate) fn request_sent(&mut self) {
         self.request_sent = true;
     }
 
-    /// Notes that a packet was lost because the peer is gone. No HANDSHAKE will answer what was sent
-    /// so far, so the next one is asked for anew.
+    /// Notes that a packet was lost because the peer is gone. No HANDSHAKE will answer the requests
+    /// so far, so a new request is needed.
     pub(crate) fn peer_gone(&mut self) {
         if self.features.is_none() {
             self.request_sent = false;
         }
     }
 
-    /// Notes that the packet that was to provoke the HANDSHAKE could not be sent: the next operation
-    /// that needs it fails instead of waiting.
+    /// Notes that the packet that asks for the HANDSHAKE was not delivered. The next operation that
+    /// needs the HANDSHAKE fails instead of waiting.
     pub(crate) fn provocation_lost(&mut self, failure: Failure) {
         self.request_sent = false;
         self.failure = Some(failure);
     }
 
-    /// Why the HANDSHAKE will not come, told once.
+    /// Takes the reason why the HANDSHAKE will not arrive.
     pub(crate) fn take_failure(&mut self) -> Option<Failure> {
         self.failure.take()
     }
@@ -299,7 +303,7 @@ mod tests {
         assert_eq!(handshake.take_failure(), None);
         handshake.request_sent();
         handshake.receive(features(ExtraFeatures::empty()));
-        // It has come: nothing is lost with the peer.
+        // The HANDSHAKE has arrived, so the loss of the peer does not matter.
         handshake.peer_gone();
         assert!(!handshake.has_to_be_provoked());
     }

@@ -1,11 +1,11 @@
-//! Peers: the address vector, and who sent a packet.
+//! Peers: the address vector, and the sender of a packet.
 //!
-//! An address is a GID, a queue pair number and a connection id (the Q-key). The device tells
-//! senders apart by the first two only, so a queue pair that was destroyed and whose number was
-//! taken again looks the same. The connection id in packets tells the *incarnations* apart: every
-//! address is a peer of its own, and peers with the same AHN and QPN form a chain that starts with
-//! the one that was inserted last. A packet belongs to the peer of the chain that has its
-//! connection id, so a stale packet can never reach the successor.
+//! An address is a GID, a queue pair number and a connection id (the Q-key). The device
+//! distinguishes senders by GID and queue pair number only, so it cannot tell a queue pair from an
+//! earlier one with the same number. The connection id in packets distinguishes these
+//! *incarnations*: each address is a peer of its own, and peers with the same AHN and QPN form a
+//! chain, newest first. A packet belongs to the peer of the chain that has its connection id, so a
+//! stale packet never reaches the successor.
 
 pub(crate) mod handshake;
 
@@ -23,19 +23,19 @@ use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::{Arena, Id, PeerId};
 
-/// An entry of the address vector. There may be a million, most of them idle, so it is small: the GID
-/// is that of its AHN, and peers name each other by slot.
+/// An entry of the address vector. There may be a million, most of them idle, so it is small: the
+/// GID is stored by AHN, and entries refer to each other by slot.
 struct Peer {
     destination: Destination,
-    /// Inserted by the application, not only by a packet.
+    /// Whether the application inserted it; otherwise a packet introduced it.
     explicit: bool,
-    /// Endpoints that keep something about it.
+    /// The number of endpoints that keep state about it.
     users: u16,
     /// The slot of the next older peer with the same AHN and QPN.
     older: Option<Slot>,
 }
 
-/// A peer's place in the arena, for links that end with the peer.
+/// A peer's slot in the arena, for links that are removed with the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Slot(NonZeroU32);
 
@@ -52,27 +52,27 @@ impl Slot {
     }
 }
 
-/// Owners of one queue pair number that are remembered although the application inserted none of
-/// them. Packets of a dead one arrive within the time that the network holds them.
+/// The number of owners of one queue pair number that are remembered although the application did
+/// not insert them. Packets of a dead owner arrive for as long as the network may hold them.
 const MAX_OWNERS: usize = 8;
 
-/// The address vector: who is who. The endpoints of a domain may share it.
+/// The address vector. The endpoints of a domain may share it.
 pub(crate) struct AddressVector {
     peers: Arena<Peer, PeerId>,
     by_address: HashTable<Slot>,
     /// The newest peer of each AHN and QPN.
     by_sender: HashTable<Slot>,
-    /// The GID of each AHN in use, and by how many peers.
+    /// The GID of each AHN in use, and the number of peers that use it.
     gids: Gids,
     implicit: usize,
-    /// Those that introduced themselves, in the order in which they are to be looked at when there is no
-    /// room for another. Some may be gone, or inserted since.
+    /// Peers that introduced themselves, in the order in which they are examined when there is no
+    /// room for another. It may contain peers that were removed or inserted since.
     introduced: VecDeque<PeerId>,
     mixer: Mixer,
 }
 
 fn sender_hash(ahn: Ahn, qpn: Qpn) -> u64 {
-    // Device-made numbers need no seed: a multiplication spreads them.
+    // The device chooses these numbers, so no seed is needed; a multiplication spreads them.
     let key = u64::from(ahn.0) << 16 | u64::from(qpn.0);
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -99,7 +99,7 @@ impl AddressVector {
         }
     }
 
-    /// Inserts an address for the application; one that is there already keeps its id.
+    /// Inserts an address for the application. An address that is already there keeps its id.
     ///
     /// # Errors
     /// The device's address book is full.
@@ -150,13 +150,13 @@ impl AddressVector {
         Some(self.peers.at(slot.index())?.0)
     }
 
-    /// The peer that sent a packet: the incarnation of (AHN, QPN) that has the packet's connection
-    /// id, or the newest one if the packet has none. `None` if it is not in the address vector.
+    /// The sender of a packet: the incarnation of (AHN, QPN) with the packet's connection id, or
+    /// the newest one if the packet has none. `None` if the sender is not in the address vector.
     #[inline(always)]
     pub(crate) fn identify(&self, source: &Source, connid: Option<Connid>) -> Option<PeerId> {
         let Some(ahn) = source.ahn else {
-            // The device did not know the sender when the packet came. It may since have been
-            // inserted, so that a device that reports the GID lets us find it.
+            // The device did not know the sender when the packet arrived. The address may have been
+            // inserted since, so a device that reports the GID lets us find it.
             return self.find(&RawAddress {
                 gid: source.gid?,
                 qpn: source.qpn,
@@ -186,8 +186,8 @@ impl AddressVector {
             .copied()
     }
 
-    /// The oldest of those who introduced themselves as owners of a queue pair, if there are
-    /// [`MAX_OWNERS`] of them. `users` tells how many users of a peer may be disregarded.
+    /// The oldest of the owners of a queue pair that introduced themselves, if there are
+    /// [`MAX_OWNERS`] of them. `users` returns how many users of a peer are disregarded.
     fn surplus_owner(&self, ahn: Ahn, qpn: Qpn, users: impl Fn(PeerId) -> u16) -> Option<PeerId> {
         let mut next = self.current(ahn, qpn);
         let (mut oldest, mut owners) = (None, 0);
@@ -203,7 +203,7 @@ impl AddressVector {
         oldest.filter(|_| owners >= MAX_OWNERS)
     }
 
-    /// Whether an address that a packet states can be that of its sender.
+    /// Returns whether an address that a packet states can be that of its sender.
     pub(crate) fn is_plausible(&self, source: &Source, address: &RawAddress) -> bool {
         let known_gid = match source.ahn {
             Some(ahn) => self
@@ -217,8 +217,8 @@ impl AddressVector {
         address.qpn == source.qpn && known_gid.is_none_or(|gid| gid == address.gid)
     }
 
-    /// Adds an address that is not there yet, as the newest peer of its AHN and QPN. `None` if there
-    /// is no room, or if the AHN is that of another GID.
+    /// Adds an address that is not there yet, as the newest peer of its AHN and QPN. `None` if
+    /// there is no room, or if the AHN belongs to another GID.
     pub(crate) fn insert(
         &mut self,
         address: RawAddress,
@@ -270,10 +270,11 @@ impl AddressVector {
         Some(id)
     }
 
-    /// Puts a peer that introduced itself behind the others.
+    /// Puts a peer that introduced itself behind the others, for
+    /// [`AddressVector::next_introduced`].
     pub(crate) fn remember_introduced(&mut self, id: PeerId) {
         self.introduced.push_back(id);
-        // Those that are gone take no more room than those that are there.
+        // Entries of removed peers must not outnumber the others.
         if self.introduced.len() > 2 * self.implicit + 64 {
             let peers = &self.peers;
             self.introduced
@@ -281,7 +282,8 @@ impl AddressVector {
         }
     }
 
-    /// Takes the first of those that introduced themselves; see [`AddressVector::remember_introduced`].
+    /// Takes the first of the peers that introduced themselves; see
+    /// [`AddressVector::remember_introduced`].
     pub(crate) fn next_introduced(&mut self) -> Option<PeerId> {
         loop {
             let id = self.introduced.pop_front()?;
@@ -291,7 +293,7 @@ impl AddressVector {
         }
     }
 
-    /// Endpoints that keep something about a peer.
+    /// The number of endpoints that keep state about a peer.
     fn users(&self, id: PeerId) -> u16 {
         self.peers.get(id).map_or(0, |peer| peer.users)
     }
@@ -306,7 +308,7 @@ impl AddressVector {
         }
     }
 
-    /// Takes a peer out, with the AHN to give back to the device.
+    /// Removes a peer. Returns its AHN, of which the device can take one reference back.
     pub(crate) fn remove(&mut self, id: PeerId) -> Option<Ahn> {
         let peer = self.peers.get(id)?;
         let (Destination { ahn, qpn, .. }, older) = (peer.destination, peer.older);
@@ -351,7 +353,7 @@ impl AddressVector {
         }
     }
 
-    /// Peers that were not inserted by the application.
+    /// The number of peers that the application did not insert.
     pub(crate) fn implicit_len(&self) -> usize {
         self.implicit
     }
@@ -385,8 +387,8 @@ impl AddressVector {
     }
 }
 
-/// The address vector, and what one endpoint keeps about the peers in it. `S` is what is kept about a
-/// peer from the first packet to or from it on; it starts with the first message id.
+/// The address vector, and the state that one endpoint keeps about each peer. `S` is the state; it
+/// is made from the first message id, with the first packet to or from the peer.
 pub(crate) struct Peers<S> {
     addresses: AddressVector,
     /// By slot of the peer.
@@ -394,7 +396,7 @@ pub(crate) struct Peers<S> {
     first_msg_id: MsgId,
 }
 
-/// What is kept about a peer.
+/// The state of the peer `id`.
 struct Known<S> {
     id: PeerId,
     state: S,
@@ -428,33 +430,32 @@ impl<S: From<MsgId>> Peers<S> {
         &mut self.addresses
     }
 
-    /// The oldest of those who introduced themselves as owners of a queue pair, if there are
-    /// [`MAX_OWNERS`] of them. Those about whom another endpoint keeps something are left alone.
+    /// The oldest of the owners of a queue pair that introduced themselves, if there are
+    /// [`MAX_OWNERS`] of them. Peers about which another endpoint keeps state are left out.
     pub(crate) fn surplus_owner(&self, ahn: Ahn, qpn: Qpn) -> Option<PeerId> {
         let own = |id| u16::from(self.state(id).is_some());
         self.addresses.surplus_owner(ahn, qpn, own)
     }
 
-    /// Where packets for a peer go, and its state if there ever was a packet to or from it. `None` if
-    /// there is no such peer.
+    /// Where packets for a peer go, and its state if there is any. `None` if there is no such peer.
     #[inline]
     pub(crate) fn lookup(&self, id: PeerId) -> Option<(Destination, Option<&S>)> {
         Some((self.destination(id)?, self.state(id)))
     }
 
-    /// Returns whether another endpoint keeps something about a peer.
+    /// Returns whether another endpoint keeps state about a peer.
     pub(crate) fn is_others(&self, id: PeerId) -> bool {
         self.addresses.users(id) > u16::from(self.state(id).is_some())
     }
 
-    /// The state of a peer, if there ever was a packet to or from it.
+    /// The state of a peer. `None` if there was never a packet to or from it.
     #[inline]
     pub(crate) fn state(&self, id: PeerId) -> Option<&S> {
         let known = self.states.get(id.index())?.as_deref()?;
         (known.id == id).then_some(&known.state)
     }
 
-    /// The state of a peer, made if need be; `None` if there is no such peer.
+    /// The state of a peer, which is made if there is none. `None` if there is no such peer.
     #[inline]
     pub(crate) fn state_mut(&mut self, id: PeerId) -> Option<&mut S> {
         if self.state(id).is_none() {
@@ -476,7 +477,7 @@ impl<S: From<MsgId>> Peers<S> {
         Some(())
     }
 
-    /// Forgets what is kept about a peer.
+    /// Removes the state of a peer.
     pub(crate) fn forget(&mut self, id: PeerId) -> Option<S> {
         self.state(id)?;
         let known = self.states.get_mut(id.index())?.take()?;
@@ -568,7 +569,7 @@ mod tests {
         assert_eq!(peers.insert(address(2, 7, 100), Ahn(4), true), None);
         assert_eq!(peers.len(), 1);
         peers.remove(first).unwrap();
-        // With its last peer the AHN is free for another GID.
+        // After its last peer was removed, the AHN may belong to another GID.
         let second = peers.insert(address(2, 7, 100), Ahn(4), true).unwrap();
         assert_eq!(peers.address(second), Some(address(2, 7, 100)));
     }
@@ -629,7 +630,7 @@ mod tests {
         let addresses = peers.addresses_mut();
         let old = addresses.insert(address(1, 7, 100), Ahn(4), true).unwrap();
         *peers.state_mut(old).unwrap() = MsgId(6);
-        // Another endpoint of the domain removed it, and this one was not told.
+        // Another endpoint of the domain removed the peer, and this endpoint was not told.
         let addresses = peers.addresses_mut();
         addresses.remove(old).unwrap();
         let new = addresses.insert(address(1, 8, 200), Ahn(4), true).unwrap();

@@ -1,8 +1,8 @@
-//! Receivers that are not ready: the waits of stock libfabric.
+//! Back-off: the waits of stock libfabric when a receiver is not ready.
 //!
-//! The first refusal of a packet is answered by posting it again at once. A further one starts a wait
-//! in which nothing is sent to the peer, each time twice as long as the last, until a packet gets
-//! through.
+//! After the first refusal of a packet, it is posted again at once. A further refusal starts a wait
+//! in which nothing is sent to the peer. Each wait is twice as long as the one before, until the
+//! peer accepts a packet.
 
 use core::cmp::Reverse;
 use core::time::Duration;
@@ -18,11 +18,11 @@ use super::work::Work;
 /// The waits of one peer.
 #[derive(Default)]
 pub(crate) struct PeerBackoff {
-    /// The end of the wait, while there is one.
+    /// The end of the current wait.
     until: Option<Instant>,
-    /// The length of the last wait; zero once a packet got through.
+    /// The length of the last wait; zero once the peer has accepted a packet.
     last_wait: Duration,
-    /// What is to be done for the peer when the wait is over.
+    /// Work for the peer that is done after the wait.
     pub(super) parked: VecDeque<Work>,
 }
 
@@ -33,26 +33,26 @@ impl PeerBackoff {
         self.until.is_some()
     }
 
-    /// Returns whether the peer takes what is sent to it.
+    /// Returns whether the peer accepts packets.
     pub(crate) fn is_idle(&self) -> bool {
         self.until.is_none() && self.last_wait.is_zero() && self.parked.is_empty()
     }
 }
 
-/// What to do with a packet that found no receive buffer.
+/// What to do with a packet for which the peer had no receive buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refused {
     /// Post it again.
     Resend,
-    /// Post it again when the wait is over.
+    /// Post it again after the wait.
     Park,
 }
 
 /// The waits of all peers.
 pub(super) struct Backoffs {
-    /// Ends of waits. A peer that went away may have left one.
+    /// The ends of waits. Some may belong to peers that were removed.
     timers: BinaryHeap<Reverse<(Instant, PeerId)>>,
-    /// Peers whose last packet found no receive buffer.
+    /// The number of peers that had no receive buffer for their last packet.
     waiting_peers: usize,
     random: Random,
     first_micros: (u32, u32),
@@ -70,8 +70,7 @@ impl Backoffs {
         }
     }
 
-    /// Notes that a peer had no receive buffer for a packet, of which it is the `refusals`-th
-    /// refusal.
+    /// Notes that a peer had no receive buffer for a packet, for the `refusals`-th time.
     pub(super) fn refused(
         &mut self,
         peer: PeerId,
@@ -101,20 +100,20 @@ impl Backoffs {
         Refused::Park
     }
 
-    /// Returns whether any peer has refused packets since one got through.
+    /// Returns whether any peer has refused packets since it last accepted one.
     #[inline]
     pub(super) fn any(&self) -> bool {
         self.waiting_peers > 0
     }
 
-    /// Notes that a packet got through: the next wait is a first one again.
+    /// Notes that the peer accepted a packet: its next wait is a first one again.
     pub(super) fn got_through(&mut self, backoff: &mut PeerBackoff) {
         if !backoff.is_active() {
             self.forget(backoff);
         }
     }
 
-    /// Forgets the waits of a peer that goes away.
+    /// Forgets the waits of a peer.
     pub(super) fn forget(&mut self, backoff: &mut PeerBackoff) {
         self.waiting_peers -= usize::from(!backoff.last_wait.is_zero());
         backoff.last_wait = Duration::ZERO;
@@ -125,7 +124,7 @@ impl Backoffs {
         self.timers.peek().map(|Reverse((until, _))| *until)
     }
 
-    /// Takes a peer whose wait ends by `now`, with the end of that wait.
+    /// Takes a peer whose wait ends at or before `now`, and the end of that wait.
     #[inline]
     pub(super) fn next_over(&mut self, now: Instant) -> Option<(Instant, PeerId)> {
         let Reverse((until, _)) = self.timers.peek()?;
@@ -137,7 +136,7 @@ impl Backoffs {
 }
 
 impl PeerBackoff {
-    /// Ends the wait that ends at `until`. Returns whether there is one.
+    /// Ends the wait that ends at `until`. Returns whether there was one.
     pub(super) fn end(&mut self, until: Instant) -> bool {
         let ends = self.until == Some(until);
         if ends {
@@ -162,7 +161,7 @@ mod tests {
         })
     }
 
-    /// Ends the waits that are over.
+    /// Ends all waits that are over at `now`.
     fn end(backoffs: &mut Backoffs, backoff: &mut PeerBackoff, now: Instant) -> bool {
         let over = backoffs.next_over(now);
         over.is_some_and(|(until, _)| backoff.end(until))
@@ -177,7 +176,7 @@ mod tests {
         assert!(!all.any());
         for wait in [100, 200, 350, 350] {
             assert_eq!(all.refused(peer, &mut one, 2, now), Refused::Park);
-            // Others of its packets join the wait.
+            // Other packets for the peer wait with it.
             assert_eq!(all.refused(peer, &mut one, 1, now), Refused::Park);
             let until = now + wait * MICRO;
             assert_eq!(all.next_end(), Some(until));

@@ -1,19 +1,19 @@
-//! Which packet buffers go to the receive queue: enough to keep it full, without starving the sends.
+//! Which packet buffers go to the receive queue: enough to keep it full without starving the sends.
 
 use crate::nic::BufferId;
 
 /// The receive buffers of the endpoint.
 pub(super) struct ReceiveBuffers {
-    /// Those that the device has.
+    /// The number of buffers that the device has.
     posted: usize,
-    /// Those that it should have.
+    /// The number of buffers that the device should have.
     wanted: usize,
-    /// Those to be posted next.
+    /// Buffers that wait to be posted.
     to_post: Vec<BufferId>,
 }
 
 impl ReceiveBuffers {
-    /// `wanted` buffers, of which there are none yet.
+    /// Makes a receive queue of `wanted` buffers, of which there are none yet.
     pub(super) fn new(wanted: usize) -> Self {
         ReceiveBuffers {
             posted: 0,
@@ -22,8 +22,8 @@ impl ReceiveBuffers {
         }
     }
 
-    /// Returns whether a free buffer is to be posted. The `kept` buffers of received packets that
-    /// wait count as those of the receive queue, so that they never eat into those for sending.
+    /// Returns whether a free buffer has to be posted. The `kept` buffers of received packets that
+    /// wait count as posted, so that they are not replaced by buffers that sends need.
     #[inline]
     pub(super) fn lacks(&self, kept: usize) -> bool {
         self.posted + self.to_post.len() + kept < self.wanted
@@ -58,7 +58,7 @@ impl ReceiveBuffers {
         self.posted = self.posted.saturating_sub(1);
     }
 
-    /// Wants one buffer less: the device refused it.
+    /// Reduces the number of wanted buffers by one: the device refused a buffer.
     pub(super) fn give_one_up(&mut self) {
         self.wanted -= 1;
     }

@@ -1,9 +1,9 @@
-//! Received packets that have to wait.
+//! Received packets that wait.
 //!
 //! A packet that waits (it came too early, or no receive matches it yet) stays in its device buffer
-//! as long as few do, so that nothing is copied. Beyond that it is copied to memory of the engine
-//! and the buffer goes back to the device: waiting packets must never keep the one that they wait
-//! for from arriving.
+//! if few do, so that nothing is copied. Further packets are copied to memory of the engine, and
+//! their buffers return to the device: packets that wait must not keep out those that they wait
+//! for.
 
 use crate::nic::BufferId;
 
@@ -23,13 +23,13 @@ struct HeldPacket {
 /// The packets that wait.
 pub(crate) struct Held {
     packets: Arena<HeldPacket, HeldId>,
-    /// How many of them are in device buffers, and how many may be.
+    /// The number of packets in device buffers, and its limit.
     in_buffers: usize,
     max_in_buffers: usize,
-    /// Bytes of all copies, and how many there may be.
+    /// Bytes of all copies, and their limit.
     copied_bytes: usize,
     max_copied_bytes: usize,
-    /// Memory of earlier copies, by the sizes of [`CLASSES`].
+    /// Memory of earlier copies, by the sizes in [`CLASSES`].
     free: [Vec<Box<[u8]>>; CLASSES.len()],
 }
 
@@ -41,17 +41,18 @@ pub(crate) fn footprint(packet: &ReceivedPacket) -> usize {
     size_of_copy(packet.len())
 }
 
-/// Memory of a copy of `length` bytes.
+/// Bytes of memory that a copy of `length` bytes takes.
 fn size_of_copy(length: usize) -> usize {
     let class = CLASSES.into_iter().find(|size| length <= *size);
     class.unwrap_or(length)
 }
 
-/// Free copies kept per class.
+/// Unused copies that are kept in each class.
 const MAX_FREE: usize = 1024;
 
 impl Held {
-    /// Keeps at most `max_in_buffers` packets in device buffers and `max_copied_bytes` elsewhere.
+    /// At most `max_in_buffers` packets stay in device buffers, and `max_copied_bytes` bytes are
+    /// used for copies.
     pub(crate) fn new(max_in_buffers: usize, max_copied_bytes: usize) -> Self {
         Held {
             packets: Arena::new(usize::MAX),
@@ -63,9 +64,11 @@ impl Held {
         }
     }
 
-    /// Makes a packet wait in front of the chain `next`. `contents` is what the device buffer holds, if
-    /// the packet is in one. Gives that buffer back if the packet was copied. The packet comes back if
-    /// too many wait.
+    /// Makes a packet wait in front of the chain `next`. `contents` is the content of the device
+    /// buffer, if the packet is in one. Returns that buffer if the packet was copied.
+    ///
+    /// # Errors
+    /// Returns the packet if too many wait.
     pub(crate) fn hold(
         &mut self,
         packet: ReceivedPacket,
@@ -101,7 +104,7 @@ impl Held {
         let size = size_of_copy(bytes.len());
         let class = CLASSES.iter().position(|class| *class == size);
         if self.copied_bytes + size > self.max_copied_bytes {
-            // The device runs out of buffers, and senders are told that the receiver is not ready.
+            // The device runs out of buffers, and senders see receiver-not-ready.
             return None;
         }
         self.copied_bytes += size;
@@ -112,7 +115,7 @@ impl Held {
         Some(copy)
     }
 
-    /// Puts another head in front of a chain's packets: links `id` to `next`.
+    /// Links a packet to the chain behind it.
     pub(crate) fn set_next(&mut self, id: HeldId, next: Option<HeldId>) {
         if let Some(held) = self.packets.get_mut(id) {
             held.next = next;
@@ -125,14 +128,14 @@ impl Held {
         packets.filter_map(|(_, held)| held.packet.buffer())
     }
 
-    /// Ends a packet's wait, and names the next of its chain.
+    /// Ends a packet's wait. Returns it, and the next one of its chain.
     pub(crate) fn take(&mut self, id: HeldId) -> Option<(ReceivedPacket, Option<HeldId>)> {
         let HeldPacket { packet, next } = self.packets.remove(id)?;
         self.in_buffers -= usize::from(packet.buffer().is_some());
         Some((packet, next))
     }
 
-    /// Gives up a packet that does not wait. Its device buffer, if it is in one, is the caller's.
+    /// Releases a packet that does not wait. Returns its device buffer, if it is in one.
     #[inline(always)]
     pub(crate) fn release(&mut self, packet: ReceivedPacket) -> Option<BufferId> {
         match packet.into_storage() {
@@ -154,7 +157,7 @@ impl Held {
         }
     }
 
-    /// Whether a packet can wait without taking a buffer from those that the device must have.
+    /// Returns whether a packet can wait without a device buffer that the receive queue needs.
     pub(crate) fn has_memory_for(&self, packet: &ReceivedPacket) -> bool {
         self.in_buffers < self.max_in_buffers
             || self.copied_bytes + footprint(packet) <= self.max_copied_bytes
@@ -196,7 +199,7 @@ mod tests {
         assert_eq!(freed, None);
         let (second, freed) = hold(&mut held, 2, Some(first)).unwrap();
         assert_eq!(freed, Some(BufferId(2)));
-        // No memory for another copy: it stays in its buffer all the same.
+        // There is no memory for another copy, so the packet stays in its buffer.
         let (third, freed) = hold(&mut held, 3, Some(second)).unwrap();
         assert_eq!((freed, held.in_buffers(), held.len()), (None, 2, 3));
         let probe = ReceivedPacket::in_buffer(BufferId(4), 100);

@@ -1,5 +1,5 @@
-//! What the device took is remembered until its completion, so that it can be posted again when the
-//! receiver had no buffer, and so that its operation learns of its end.
+//! Requests in flight. What the device accepted is remembered until its completion, so that it can
+//! be posted again if the receiver had no buffer, and so that its operation learns of its end.
 
 use crate::address::{Qkey, Qpn};
 use crate::endpoint::api::error::EndpointError;
@@ -15,23 +15,23 @@ use crate::wire::{MsgId, PacketType};
 pub(crate) struct InFlight {
     pub(crate) peer: PeerId,
     pub(crate) owner: Owner,
-    pub(crate) request: Request,
-    /// The receiver was not ready, this many times.
+    pub(crate) request: PostedRequest,
+    /// How often the receiver was not ready.
     pub(super) refusals: u32,
-    /// It was posted again after another loss, this many times.
+    /// How often it was posted again after another loss.
     pub(super) repeats: u8,
 }
 
 /// What was posted.
 #[derive(Debug)]
-pub(crate) enum Request {
+pub(crate) enum PostedRequest {
     Packet(Outgoing),
-    /// A packet that waits outside of its buffer, which others need.
+    /// A packet that waits outside of a packet buffer, because others need the buffer.
     Stored(Box<Stored>),
     Rdma(RdmaPart, Rdma),
 }
 
-/// A packet and the bytes that were in its buffer.
+/// A packet, and the bytes of its buffer.
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub(super) packet: Outgoing,
@@ -49,20 +49,20 @@ pub(crate) enum Rdma {
 /// The operation that a packet belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owner {
-    /// The packet is all of it.
+    /// The packet is the whole operation.
     Whole(OnePacket),
-    /// Its end waits for the packet's completion.
+    /// A sending operation, which ends after the packet's completion.
     Outbound(OutboundId),
-    /// It fails if the packet cannot be sent.
+    /// A transfer, which fails if the packet cannot be sent.
     Inbound(ReceiveId),
-    /// None: a packet that the application does not know of.
+    /// No operation: the application does not know of the packet.
     Nobody,
-    /// None, but operations wait for the peer's answer to it.
+    /// No operation, but operations wait for the peer's HANDSHAKE, which answers the packet.
     Provocation,
 }
 
-/// An operation that is one packet, and ends when the device says that it has arrived. Nothing is kept
-/// of it but this, with the packet.
+/// An operation of one packet, which ends when the device reports the packet's arrival. Nothing
+/// else is kept of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OnePacket {
     pub(crate) report: Report,
@@ -87,11 +87,11 @@ pub(crate) struct Outgoing {
 pub(crate) struct Headerless {
     pub(crate) qpn: Qpn,
     pub(crate) qkey: Qkey,
-    /// Takes the place of the CQ data header.
+    /// Remote CQ data, in place of the CQ data header.
     pub(crate) immediate: Option<u32>,
 }
 
-/// What is left of a packet or RDMA request that is done with.
+/// What remains of a packet or RDMA request that is complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Finished {
     pub(crate) peer: PeerId,
@@ -101,10 +101,10 @@ pub(crate) struct Finished {
     pub(crate) sequenced: Option<MsgId>,
 }
 
-/// What was done with.
+/// The kind of request that is complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
-    /// A packet, and the buffer that it held.
+    /// A packet, and its buffer if it was in one.
     Packet(PacketType, Option<BufferId>),
     /// An RDMA read of this many bytes.
     Read(u64),
@@ -113,31 +113,33 @@ pub(crate) enum What {
 }
 
 impl InFlight {
-    /// What is needed of it in the end.
+    /// The values that are needed after the end.
     #[inline(always)]
     pub(super) fn finished(&self) -> Finished {
         Finished {
             peer: self.peer,
             owner: self.owner,
             what: match &self.request {
-                Request::Packet(packet) => What::Packet(packet.packet_type, Some(packet.buffer)),
-                Request::Stored(stored) => What::Packet(stored.packet.packet_type, None),
-                Request::Rdma(part, Rdma::Read) => What::Read(part.local.length as u64),
-                Request::Rdma(_, Rdma::Write(_)) => What::Write,
+                PostedRequest::Packet(packet) => {
+                    What::Packet(packet.packet_type, Some(packet.buffer))
+                }
+                PostedRequest::Stored(stored) => What::Packet(stored.packet.packet_type, None),
+                PostedRequest::Rdma(part, Rdma::Read) => What::Read(part.local.length as u64),
+                PostedRequest::Rdma(_, Rdma::Write(_)) => What::Write,
             },
             sequenced: match &self.request {
-                Request::Packet(packet) => packet.sequenced,
-                Request::Stored(stored) => stored.packet.sequenced,
-                Request::Rdma(..) => None,
+                PostedRequest::Packet(packet) => packet.sequenced,
+                PostedRequest::Stored(stored) => stored.packet.sequenced,
+                PostedRequest::Rdma(..) => None,
             },
         }
     }
 
-    /// The packet buffer that it holds, if it holds one.
+    /// Its packet buffer, if it is in one.
     pub(crate) fn buffer(&self) -> Option<BufferId> {
         match &self.request {
-            Request::Packet(packet) => Some(packet.buffer),
-            Request::Stored(_) | Request::Rdma(..) => None,
+            PostedRequest::Packet(packet) => Some(packet.buffer),
+            PostedRequest::Stored(_) | PostedRequest::Rdma(..) => None,
         }
     }
 }
@@ -147,13 +149,13 @@ impl InFlight {
 pub(super) fn hand_over<N: Nic>(
     nic: &mut N,
     destination: Destination,
-    request: &Request,
+    request: &PostedRequest,
     id: PacketId,
     doorbell: Doorbell,
 ) -> Result<(), EndpointError> {
     let context = u64::from(id.to_wire());
     let posted = match request {
-        Request::Packet(packet) => {
+        PostedRequest::Packet(packet) => {
             let (destination, immediate) = match packet.headerless {
                 None => (destination, None),
                 Some(Headerless {
@@ -175,9 +177,9 @@ pub(super) fn hand_over<N: Nic>(
             };
             nic.post_send(&request, doorbell)
         }
-        // It has no buffer to be posted from.
-        Request::Stored(_) => Err(NicError::QueueFull),
-        Request::Rdma(part, rdma) => {
+        // The packet has no buffer from which it could be posted.
+        PostedRequest::Stored(_) => Err(NicError::QueueFull),
+        PostedRequest::Rdma(part, rdma) => {
             let mut request = RdmaRequest {
                 destination,
                 local: part.local,

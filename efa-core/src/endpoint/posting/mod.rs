@@ -1,8 +1,8 @@
-//! Packets and RDMA requests on their way to the device and back: the only part that owns the device.
+//! Packets and RDMA requests on their way to the device and back. Only this part owns the device.
 //!
-//! [`Posting`] posts what it is given, remembers it until its completion, keeps the receive queue
-//! full, and holds received packets that wait, and work that waits for room in the device or for the end of a back-off. What follows
-//! from a completion is for the caller, who gets back what was posted.
+//! [`Posting`] posts requests and remembers them until their completion, keeps the receive queue
+//! full, and holds received packets that wait, and work that waits for room in the device or for
+//! the end of a back-off. Its caller handles completions, and gets back what was posted.
 
 mod backoff;
 mod buffers;
@@ -26,7 +26,7 @@ use crate::wire::{MsgId, Packet, PacketType, Repr};
 use backoff::{Backoffs, Refused};
 use buffers::ReceiveBuffers;
 use held::Held;
-use in_flight::{InFlight, Request};
+use in_flight::{InFlight, PostedRequest};
 use work::{Priority, WorkQueues};
 
 pub(crate) use backoff::PeerBackoff;
@@ -34,17 +34,17 @@ pub(crate) use held::{HeldId, footprint};
 pub(crate) use in_flight::{Finished, Headerless, OnePacket, Outgoing, Owner, Rdma, What};
 pub(crate) use work::{QUANTUM, Work};
 
-/// A packet that the peer's device refuses is posted again this many times.
+/// How often a packet that the peer's device refuses is posted again.
 const MAX_REPEATS: u8 = 3;
 
-/// The device, and what it has of ours or is to get.
+/// The device, requests in flight, pending work, and packet buffers.
 pub(crate) struct Posting<N> {
     nic: N,
     in_flight: Arena<InFlight, PacketId>,
     work: WorkQueues,
     backoffs: Backoffs,
-    /// Work that waits for the end of a back-off, of all peers together; the packet buffers that it
-    /// holds, and how many it may hold.
+    /// The number of pieces of work that wait for the end of a back-off, for all peers; the number
+    /// of packet buffers that they hold, and its limit.
     parked: usize,
     parked_buffers: usize,
     max_parked_buffers: usize,
@@ -58,7 +58,7 @@ pub(crate) struct Posting<N> {
 }
 
 impl<N: Nic> Posting<N> {
-    /// Takes over the device, and buffers for its receive queue.
+    /// Takes over the device, and takes buffers for its receive queue.
     pub(crate) fn new(mut nic: N, config: &EndpointConfig, wanted_receives: usize) -> Self {
         let mut receives = ReceiveBuffers::new(wanted_receives);
         for _ in 0..wanted_receives {
@@ -75,14 +75,15 @@ impl<N: Nic> Posting<N> {
             parked: 0,
             parked_buffers: 0,
             receives,
-            // As many as do not keep new ones from arriving may wait in buffers.
+            // A quarter of the receive queue may wait in buffers, so that new packets still arrive.
             held: Held::new(wanted_receives / 4, config.held_bytes),
             doorbell: Doorbell::Ring,
             is_deferring: false,
         }
     }
 
-    /// Until [`Posting::end_batch`] or [`Posting::flush`], the device is not told of requests.
+    /// Defers requests: the device is not told of them until [`Posting::end_batch`] or
+    /// [`Posting::flush`].
     #[cold]
     pub(crate) fn begin_batch(&mut self) {
         self.doorbell = Doorbell::Defer;
@@ -95,8 +96,8 @@ impl<N: Nic> Posting<N> {
         self.is_deferring
     }
 
-    /// Ends one operation of a batch. Unless `more` are announced, the device is told of everything,
-    /// even if this operation posted nothing; otherwise it is told with the next request.
+    /// Ends one operation of a batch. Unless `more` follow, the device is told of all requests,
+    /// even if this operation posted nothing. Otherwise it is told with the next request.
     #[cold]
     pub(crate) fn end_batch(&mut self, more: bool) {
         match more {
@@ -113,8 +114,8 @@ impl<N: Nic> Posting<N> {
         self.nic.flush();
     }
 
-    /// Gives back the buffers of packets that the device does not have. What it has goes back with the
-    /// queue pair.
+    /// Releases the buffers of packets that the device does not have. The others are released with
+    /// the queue pair.
     pub(crate) fn release_buffers(&mut self) {
         while let Some(buffer) = self.receives.pop() {
             self.nic.release_buffer(buffer);
@@ -143,7 +144,7 @@ impl<N: Nic> Posting<N> {
         &mut self.nic
     }
 
-    /// Gives the device back.
+    /// Returns the device.
     pub(crate) fn into_nic(self) -> N {
         self.nic
     }
@@ -162,7 +163,8 @@ impl<N: Nic> Posting<N> {
     /// Takes a packet buffer and writes a header into it.
     ///
     /// # Errors
-    /// [`EndpointError::TryAgain`] if there is no buffer; the header may not fit one.
+    /// [`EndpointError::TryAgain`] if there is no buffer; [`EndpointError::OutOfRange`] if the
+    /// header does not fit.
     #[inline(always)]
     pub(crate) fn start_packet(&mut self, header: &impl Repr) -> Result<Outgoing, EndpointError> {
         let buffer = self.nic.acquire_buffer().ok_or(EndpointError::TryAgain)?;
@@ -196,7 +198,7 @@ impl<N: Nic> Posting<N> {
     ) -> Result<Outgoing, EndpointError> {
         let buffer = self.nic.acquire_buffer().ok_or(EndpointError::TryAgain)?;
         Ok(Outgoing {
-            // There is none on the wire; this is what it stands for.
+            // The packet has no type on the wire. This is the type that it stands for.
             packet_type: PacketType::EagerMsgRtm,
             buffer,
             in_buffer: 0,
@@ -206,8 +208,8 @@ impl<N: Nic> Posting<N> {
         })
     }
 
-    /// Puts `length` bytes of the pieces from `offset` on behind what a packet has. Returns how many
-    /// bytes were copied; the device gathers the others. On an error the packet is given up.
+    /// Appends `length` bytes of the pieces from `offset` on to a packet. Returns how many bytes
+    /// were copied; the device gathers the others. On an error the packet's buffer is released.
     #[inline(always)]
     pub(crate) fn attach(
         &mut self,
@@ -244,14 +246,14 @@ impl<N: Nic> Posting<N> {
         }
     }
 
-    /// Puts bytes of the engine behind what a packet has.
+    /// Appends bytes of the engine to a packet.
     pub(crate) fn attach_bytes(&mut self, packet: &mut Outgoing, bytes: &[u8]) {
         let start = packet.in_buffer;
         packet.in_buffer += bytes.len();
         self.nic.buffer_mut(packet.buffer)[start..packet.in_buffer].copy_from_slice(bytes);
     }
 
-    /// Posts a packet. On an error it is given up.
+    /// Posts a packet. On an error its buffer is released.
     #[inline(always)]
     pub(crate) fn post_packet(
         &mut self,
@@ -260,7 +262,7 @@ impl<N: Nic> Posting<N> {
         owner: Owner,
         packet: Outgoing,
     ) -> Result<(), EndpointError> {
-        self.post(peer, destination, owner, Request::Packet(packet))
+        self.post(peer, destination, owner, PostedRequest::Packet(packet))
             .inspect_err(|_| self.nic.release_buffer(packet.buffer))
     }
 
@@ -273,7 +275,7 @@ impl<N: Nic> Posting<N> {
         part: RdmaPart,
         rdma: Rdma,
     ) -> Result<(), EndpointError> {
-        self.post(peer, destination, owner, Request::Rdma(part, rdma))
+        self.post(peer, destination, owner, PostedRequest::Rdma(part, rdma))
     }
 
     #[inline(always)]
@@ -282,7 +284,7 @@ impl<N: Nic> Posting<N> {
         peer: PeerId,
         destination: Destination,
         owner: Owner,
-        request: Request,
+        request: PostedRequest,
     ) -> Result<(), EndpointError> {
         let id = self.in_flight.next_id().ok_or(EndpointError::TryAgain)?;
         in_flight::hand_over(&mut self.nic, destination, &request, id, self.doorbell)?;
@@ -297,10 +299,10 @@ impl<N: Nic> Posting<N> {
         Ok(())
     }
 
-    /// Posts what is remembered under `id`, again.
+    /// Posts the request `id` again.
     ///
     /// # Errors
-    /// As for the first time; it is still remembered then.
+    /// As for the first time. The request is still remembered then.
     pub(crate) fn post_again(
         &mut self,
         id: PacketId,
@@ -319,7 +321,7 @@ impl<N: Nic> Posting<N> {
         }
     }
 
-    /// Gives up a packet that was not posted.
+    /// Releases the buffer of a packet that was not posted.
     pub(crate) fn give_up(&mut self, packet: &Outgoing) {
         self.nic.release_buffer(packet.buffer);
     }
@@ -329,14 +331,14 @@ impl<N: Nic> Posting<N> {
         self.in_flight.get(id).map(|in_flight| in_flight.peer)
     }
 
-    /// Forgets a packet or RDMA request that the device is done with, or that is given up. Its
-    /// buffer, if it holds one, is for [`Posting::recycle`].
+    /// Forgets a request that is complete or given up. The caller passes its buffer, if it has one,
+    /// to [`Posting::recycle`].
     #[inline(never)]
     pub(crate) fn take(&mut self, id: PacketId) -> Option<Finished> {
         self.in_flight.end(id, |packet| Some(packet.finished()))
     }
 
-    /// As [`Posting::take`], if it is an operation of one packet in a buffer. Most are.
+    /// As [`Posting::take`], for an operation of one packet that is in a buffer. Most requests are.
     #[inline(always)]
     pub(crate) fn take_whole(
         &mut self,
@@ -344,7 +346,7 @@ impl<N: Nic> Posting<N> {
     ) -> Option<(PeerId, OnePacket, BufferId, Option<MsgId>)> {
         self.in_flight.end(id, |in_flight| {
             match (&in_flight.owner, &in_flight.request) {
-                (Owner::Whole(operation), Request::Packet(packet)) => {
+                (Owner::Whole(operation), PostedRequest::Packet(packet)) => {
                     Some((in_flight.peer, *operation, packet.buffer, packet.sequenced))
                 }
                 _ => None,
@@ -352,38 +354,38 @@ impl<N: Nic> Posting<N> {
         })
     }
 
-    /// Packets and RDMA requests that the device has, or that wait to be posted again.
+    /// The number of requests that the device has, or that wait to be posted again.
     pub(crate) fn len(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Operations that are one packet.
+    /// The number of operations of one packet.
     pub(crate) fn one_packet_operations(&self) -> usize {
         let is_whole = |in_flight: &InFlight| matches!(in_flight.owner, Owner::Whole(_));
         let in_flight = self.in_flight.iter();
         in_flight.filter(|(_, packet)| is_whole(packet)).count()
     }
 
-    /// Moves a packet that waits for its peer out of its buffer, so that one peer that is not ready
-    /// does not take the buffers of all others. Returns the buffer.
+    /// Moves a packet that waits for its peer out of its buffer, so that a peer that is not ready
+    /// does not hold the buffers of all others. Returns the buffer.
     fn store(&mut self, id: PacketId) -> Option<BufferId> {
         let InFlight { request, .. } = self.in_flight.get_mut(id)?;
-        let Request::Packet(packet) = *request else {
+        let PostedRequest::Packet(packet) = *request else {
             return None;
         };
         let bytes = self.nic.buffer(packet.buffer)[..packet.in_buffer].into();
-        *request = Request::Stored(Box::new(in_flight::Stored { packet, bytes }));
+        *request = PostedRequest::Stored(Box::new(in_flight::Stored { packet, bytes }));
         Some(packet.buffer)
     }
 
-    /// Brings a packet back into a buffer, if it is not in one.
+    /// Moves a packet back into a buffer, if it is not in one.
     fn restore(&mut self, id: PacketId) -> Result<(), EndpointError> {
         if let Some(InFlight { request, .. }) = self.in_flight.get_mut(id)
-            && let Request::Stored(stored) = request
+            && let PostedRequest::Stored(stored) = request
         {
             let buffer = self.nic.acquire_buffer().ok_or(EndpointError::TryAgain)?;
             self.nic.buffer_mut(buffer)[..stored.bytes.len()].copy_from_slice(&stored.bytes);
-            *request = Request::Packet(Outgoing {
+            *request = PostedRequest::Packet(Outgoing {
                 buffer,
                 ..stored.packet
             });
@@ -399,7 +401,7 @@ impl<N: Nic> Posting<N> {
         self.work.push(self.priority(work), work);
     }
 
-    /// Puts work back that the device had no room for.
+    /// Puts work back for which the device had no room.
     pub(crate) fn put_back(&mut self, work: Work) {
         self.work.put_back(self.priority(work), work);
     }
@@ -414,7 +416,7 @@ impl<N: Nic> Posting<N> {
         match work {
             Work::Resend(id) => match self.in_flight.get(id) {
                 Some(InFlight {
-                    request: Request::Stored(_),
+                    request: PostedRequest::Stored(_),
                     ..
                 }) => Priority::Restock,
                 _ => Priority::Resend,
@@ -424,13 +426,13 @@ impl<N: Nic> Posting<N> {
         }
     }
 
-    /// Returns whether there are packets that the device has, or work that waits.
+    /// Returns whether there are requests in flight, or work that waits.
     pub(crate) fn is_busy(&self) -> bool {
         self.in_flight.len() > 0 || self.work.has_other() || self.parked > 0
     }
 
-    /// A packet found no receive buffer: queues it, or makes it wait for the end of the peer's
-    /// back-off.
+    /// Handles a packet for which the peer had no receive buffer: queues it, or makes it wait for
+    /// the end of the peer's back-off.
     pub(crate) fn refused(&mut self, id: PacketId, backoff: &mut PeerBackoff, now: Instant) {
         let Some(packet) = self.in_flight.get_mut(id) else {
             return;
@@ -443,13 +445,13 @@ impl<N: Nic> Posting<N> {
         }
     }
 
-    /// Queues a packet that was not delivered to be posted again, a few times at most. Returns whether
-    /// it is.
+    /// Queues a packet that was not delivered to be posted again, at most [`MAX_REPEATS`] times.
+    /// Returns whether it was queued.
     pub(crate) fn repeat(&mut self, id: PacketId) -> bool {
         let Some(in_flight) = self.in_flight.get_mut(id) else {
             return false;
         };
-        let is_packet = !matches!(in_flight.request, Request::Rdma(..));
+        let is_packet = !matches!(in_flight.request, PostedRequest::Rdma(..));
         if !is_packet || in_flight.repeats >= MAX_REPEATS {
             return false;
         }
@@ -473,7 +475,7 @@ impl<N: Nic> Posting<N> {
         }
     }
 
-    /// Queues all work that waits for a peer.
+    /// Queues all work that waits for the end of a peer's back-off.
     fn unpark(&mut self, backoff: &mut PeerBackoff) {
         self.parked -= backoff.parked.len();
         while let Some(work) = backoff.parked.pop_front() {
@@ -489,19 +491,19 @@ impl<N: Nic> Posting<N> {
         in_flight.is_some_and(|in_flight| in_flight.buffer().is_some())
     }
 
-    /// Returns whether any peer has refused packets since one got through: then
-    /// [`Posting::got_through`] matters.
+    /// Returns whether any peer has refused packets since it last accepted one. Otherwise
+    /// [`Posting::got_through`] has no effect.
     #[inline]
     pub(crate) fn any_refused(&self) -> bool {
         self.backoffs.any()
     }
 
-    /// Notes that a packet to a peer got through.
+    /// Notes that a peer accepted a packet.
     pub(crate) fn got_through(&mut self, backoff: &mut PeerBackoff) {
         self.backoffs.got_through(backoff);
     }
 
-    /// Returns whether there is something to do that does not wait for a completion of the device.
+    /// Returns whether there is something to do before the next completion of the device.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.receives.has_some()
             || self.work.has_any()
@@ -513,21 +515,22 @@ impl<N: Nic> Posting<N> {
         self.backoffs.next_end()
     }
 
-    /// Takes a peer whose back-off may be over, for [`Posting::end_backoff`].
+    /// Takes a peer whose back-off may be over, for [`Posting::end_backoff`], with the end of that
+    /// back-off.
     #[inline]
     pub(crate) fn next_over(&mut self, now: Instant) -> Option<(Instant, PeerId)> {
         self.backoffs.next_over(now)
     }
 
-    /// Ends a peer's back-off if it is the one that ends at `until`.
+    /// Ends a peer's back-off if it ends at `until`.
     pub(crate) fn end_backoff(&mut self, until: Instant, backoff: &mut PeerBackoff) {
         if backoff.end(until) {
             self.unpark(backoff);
         }
     }
 
-    /// Forgets the back-off of a peer that goes away. Packets that wait for its end are queued, to be
-    /// given up.
+    /// Forgets the back-off of a peer that is removed. Packets that wait for its end are queued,
+    /// and will fail.
     pub(crate) fn forget_backoff(&mut self, backoff: &mut PeerBackoff) {
         self.backoffs.forget(backoff);
         self.unpark(backoff);
@@ -536,7 +539,7 @@ impl<N: Nic> Posting<N> {
 
 // Packet buffers.
 impl<N: Nic> Posting<N> {
-    /// Gives a buffer back: to the receive queue if that lacks one, else to the pool.
+    /// Returns a buffer to the receive queue if that lacks one, otherwise to the pool.
     #[inline(always)]
     pub(crate) fn recycle(&mut self, buffer: BufferId) {
         if self.receives.lacks(self.held.in_buffers()) {
@@ -546,13 +549,13 @@ impl<N: Nic> Posting<N> {
         }
     }
 
-    /// Notes that the device gave a receive buffer back.
+    /// Notes that the device returned a receive buffer.
     #[inline]
     pub(crate) fn receive_returned(&mut self) {
         self.receives.returned();
     }
 
-    /// Takes a buffer that the device would not receive into out of use.
+    /// Releases a buffer that the device refused to receive into.
     pub(crate) fn retire(&mut self, buffer: BufferId) {
         self.receives.give_one_up();
         self.nic.release_buffer(buffer);
@@ -561,7 +564,7 @@ impl<N: Nic> Posting<N> {
     /// Posts receive buffers as far as there is room.
     ///
     /// # Errors
-    /// The device refused one, which is not in use any more; others may remain to be posted.
+    /// The device refused a buffer, which is not used any more. Others may remain to be posted.
     pub(crate) fn post_receives(&mut self) -> Result<(), NicError> {
         while let Some(buffer) = self.receives.pop() {
             match self.nic.post_recv(buffer) {
@@ -582,7 +585,7 @@ impl<N: Nic> Posting<N> {
 
 // Received packets.
 impl<N: Nic> Posting<N> {
-    /// Gives up a packet that does not wait.
+    /// Releases a packet that does not wait.
     #[inline(always)]
     pub(crate) fn release(&mut self, packet: ReceivedPacket) {
         if let Some(buffer) = self.held.release(packet) {
@@ -593,7 +596,7 @@ impl<N: Nic> Posting<N> {
     /// Makes a packet wait in front of the chain `next`.
     ///
     /// # Errors
-    /// The packet comes back if too many wait.
+    /// Returns the packet if too many wait.
     pub(crate) fn hold(
         &mut self,
         packet: ReceivedPacket,
@@ -615,23 +618,22 @@ impl<N: Nic> Posting<N> {
         self.held.set_next(id, next);
     }
 
-    /// Ends a packet's wait, and names the next of its chain.
+    /// Ends a packet's wait. Returns it, and the next one of its chain.
     pub(crate) fn take_held(&mut self, id: HeldId) -> Option<(ReceivedPacket, Option<HeldId>)> {
         self.held.take(id)
     }
 
-    /// Returns whether a packet can wait without taking a buffer from those that the device must
-    /// have.
+    /// Returns whether a packet can wait without a device buffer that the receive queue needs.
     pub(crate) fn has_memory_for(&self, packet: &ReceivedPacket) -> bool {
         self.held.has_memory_for(packet)
     }
 
-    /// Packets that wait.
+    /// The number of packets that wait.
     pub(crate) fn held_len(&self) -> usize {
         self.held.len()
     }
 
-    /// Parses a packet that was parsed before it had to wait.
+    /// Parses a packet that waited. It was parsed before.
     pub(crate) fn parse_again(&self, packet: &ReceivedPacket) -> Option<Packet> {
         Packet::parse(packet.bytes(&self.nic)).ok()
     }

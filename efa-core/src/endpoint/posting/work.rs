@@ -8,19 +8,19 @@ use crate::wire::{MsgId, RecvId, SendId};
 /// Something to do when the device has room again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Work {
-    /// End what there is with peers that were given up.
+    /// End the operations with peers that were given up.
     GiveUp,
-    /// Carry out operations of peers that waited for others to end.
+    /// Carry out operations of peers that waited for room.
     Admission,
     /// Send our HANDSHAKE.
     Handshake(PeerId),
-    /// Send requests that do nothing in the place of messages that were lost.
+    /// Fill the places of lost messages with requests that do nothing.
     Fill(PeerId),
     /// Post a packet again.
     Resend(PacketId),
-    /// Send packets, or post RDMA writes, of an operation.
+    /// Send packets, or post RDMA writes, of a sending operation.
     Outbound(OutboundId),
-    /// Send a CTS or READ_NACK, or post RDMA reads.
+    /// Send a CTS or READ_NACK, or post RDMA reads, of a transfer.
     Inbound(ReceiveId),
     /// Send RECEIPT.
     Receipt {
@@ -39,7 +39,7 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// The peer to which an answer goes, if this is one: RECEIPT, EOR or ATOMRSP.
+    /// The peer to which an answer (RECEIPT, EOR or ATOMRSP) goes, if this is one.
     pub(crate) fn answers(self) -> Option<PeerId> {
         match self {
             Work::Receipt { peer, .. }
@@ -56,28 +56,28 @@ impl Work {
     }
 }
 
-/// Packets that one operation may post before others get their turn.
+/// Packets that one operation may post before others take their turn.
 pub(crate) const QUANTUM: usize = 32;
 
 /// The order in which work is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Priority {
-    /// The end of peers that were given up: nothing is to be sent for their operations.
+    /// The end of peers that were given up, before anything is sent for their operations.
     GiveUp,
-    /// Packets that are to be posted again and hold buffers, which other work may be waiting for.
+    /// Resent packets that hold buffers, for which other work may be waiting.
     Resend,
-    /// Packets that are to be posted again and need a buffer. Those that have theirs may have all
-    /// the buffers that there are.
+    /// Resent packets that need a buffer. Resent packets that hold one go first, because they may
+    /// hold all buffers.
     Restock,
     /// Everything else.
     Other,
 }
 
-/// Work by its priority, first in, first out within each.
+/// Work by priority, in order of arrival within each.
 #[derive(Default)]
 pub(super) struct WorkQueues {
     queues: [VecDeque<Work>; 4],
-    /// In all queues. There is mostly no work, and that is found out with every progress.
+    /// The number of entries in all queues. Every progress reads it, and it is mostly 0.
     len: usize,
 }
 
@@ -88,7 +88,7 @@ impl WorkQueues {
         self.len += 1;
     }
 
-    /// Puts work that was taken in front again.
+    /// Puts work that was taken back in front.
     pub(super) fn put_back(&mut self, priority: Priority, work: Work) {
         self.queues[priority as usize].push_front(work);
         self.len += 1;
@@ -114,8 +114,7 @@ impl WorkQueues {
         self.len > 0
     }
 
-    /// Returns whether there is work that does not begin with posting a packet again. A packet that
-    /// is to be posted again counts as a packet in flight.
+    /// Returns whether there is work other than resent packets, which count as packets in flight.
     pub(super) fn has_other(&self) -> bool {
         [Priority::GiveUp, Priority::Other]
             .into_iter()

@@ -1,19 +1,19 @@
-//! How much is done for peers at a time.
+//! Limits on what is done for peers at a time.
 //!
-//! A peer can ask for work without end: writes and reads to be carried out, answers to be sent. Each
-//! takes memory until it is done, and a peer that lets nothing through makes it last. Two limits keep
-//! that in bounds:
+//! A peer can ask for work without end: writes and reads of our memory, answers. Each takes memory
+//! until it is done, and a peer that accepts no packets makes it last. Two limits keep this in
+//! bounds:
 //!
 //! * *Pending requests*: each peer has a share
-//!   ([`EndpointConfig::peer_operations`](crate::endpoint::EndpointConfig::peer_operations)). A peer
-//!   that asks for more is given up instead of starving the others.
-//! * *Running operations*: emulated writes and reads, and messages for multi-receive buffers. If each
-//!   peer took what it wants, a few busy ones would take all the room that there is, and the others
-//!   would find none. So a peer may have as many as are left over for others (a dynamic threshold, as
-//!   switches divide a buffer among their ports): whoever has little, or has only just come, finds
-//!   room. What finds none waits, as the peer waits for an answer anyway.
+//!   ([`EndpointConfig::peer_operations`](crate::endpoint::EndpointConfig::peer_operations)). A
+//!   peer that asks for more is given up, so that it does not starve the others.
+//! * *Running operations*: emulated writes and reads, and messages for multi-receive buffers. A
+//!   peer may have as many as are still free (a dynamic threshold, as switches divide a buffer
+//!   among their ports). So a few busy peers do not take all the room, and a peer that has none
+//!   running finds some. Further operations wait, which costs the peer nothing but time, as it
+//!   waits for an answer anyway.
 //!
-//! [`Quota`] counts for all peers together and for each; `W` is an operation that waits.
+//! [`Quota`] counts for all peers together and for each peer. `W` is an operation that waits.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,13 +23,13 @@ use crate::endpoint::base::ids::PeerId;
 
 /// What is done for one peer.
 struct Share<W> {
-    /// Requests that are pending, and answers that wait to be sent.
+    /// Pending requests, including answers that wait to be sent.
     pending: usize,
-    /// Operations that run.
+    /// Running operations.
     running: usize,
-    /// Operations that wait to run.
+    /// Operations that wait to run, oldest first.
     waiting: VecDeque<W>,
-    /// The peer's turn, while something waits.
+    /// The peer's place in [`Quota::turns`], while it has operations that wait.
     turn: u64,
 }
 
@@ -48,26 +48,28 @@ impl<W> Share<W> {
 
 /// What is done for all peers.
 pub(crate) struct Quota<W> {
-    /// Limit of [`Share::pending`].
+    /// The limit of [`Share::pending`].
     max_pending: usize,
-    /// Limit of `running` plus a peer's own [`Share::running`].
+    /// The limit of [`Quota::running`] plus the peer's own [`Share::running`].
     max_running: usize,
-    /// Requests that are pending, and answers that wait to be sent; the answers alone.
+    /// Pending requests, including answers that wait to be sent; the answers alone.
     pending: usize,
     answers: usize,
     running: usize,
     waiting: usize,
-    /// The peers for which something is done. What is done for one that is gone ends in its own time.
+    /// The peers with a share that is not idle. The share of a removed peer ends with its
+    /// operations.
     shares: HashMap<PeerId, Share<W>>,
-    /// Peers of which something waits, by their turns.
+    /// Peers with operations that wait, by turn.
     turns: BTreeMap<u64, PeerId>,
     next_turn: u64,
-    /// Waiting operations are about to be looked at.
+    /// Whether a review of the waiting operations is queued.
     review_due: bool,
 }
 
 impl<W> Quota<W> {
-    /// At most `max_pending` requests of each peer, and `max_running` operations of all.
+    /// At most `max_pending` requests of each peer may be pending, and `max_running` operations of
+    /// all peers may run.
     pub(crate) fn new(max_pending: usize, max_running: usize) -> Self {
         Quota {
             max_pending,
@@ -87,7 +89,7 @@ impl<W> Quota<W> {
         self.shares.entry(peer).or_insert(Share::NONE)
     }
 
-    /// Changes what is done for a peer, of which something ends.
+    /// Changes the share of a peer, and removes it if it becomes idle.
     fn end(&mut self, peer: PeerId, end: impl FnOnce(&mut Share<W>)) {
         if let Some(share) = self.shares.get_mut(&peer) {
             end(share);
@@ -97,17 +99,17 @@ impl<W> Quota<W> {
         }
     }
 
-    /// Returns whether nothing is done for a peer.
+    /// Returns whether a peer has nothing pending, running or waiting.
     pub(crate) fn is_idle(&self, peer: PeerId) -> bool {
         !self.shares.contains_key(&peer)
     }
 
-    /// Notes that a request of a peer is pending. Returns false, and notes nothing, if it is one too
-    /// many.
+    /// Counts a pending request of a peer. Returns false, and does not count it, if the peer has
+    /// too many.
     #[must_use]
     pub(crate) fn begin_request(&mut self, peer: PeerId) -> bool {
         let max_pending = self.max_pending;
-        // Peers with nothing pending have no share, and it must not be made for nothing.
+        // No share may be made for nothing: shares are not idle.
         if max_pending == 0 {
             return false;
         }
@@ -126,7 +128,8 @@ impl<W> Quota<W> {
         self.end(peer, |share| share.pending -= 1);
     }
 
-    /// Notes that an answer to a peer waits to be sent, as [`Quota::begin_request`] does a request.
+    /// Counts an answer to a peer that waits to be sent, as [`Quota::begin_request`] counts a
+    /// request.
     #[must_use]
     pub(crate) fn begin_answer(&mut self, peer: PeerId) -> bool {
         let begun = self.begin_request(peer);
@@ -134,13 +137,13 @@ impl<W> Quota<W> {
         begun
     }
 
-    /// Notes that an answer was sent, or that there is nobody to send it to.
+    /// Notes that an answer was sent, or that its peer was removed.
     pub(crate) fn end_answer(&mut self, peer: PeerId) {
         self.answers -= 1;
         self.end_request(peer);
     }
 
-    /// Returns whether an operation of a peer that has just come may run now.
+    /// Returns whether a new operation of a peer may run now.
     pub(crate) fn admits(&self, peer: PeerId) -> bool {
         match self.shares.get(&peer) {
             Some(share) => share.waiting.is_empty() && self.has_room(share.running),
@@ -148,7 +151,7 @@ impl<W> Quota<W> {
         }
     }
 
-    /// Returns whether there is room for another operation of a peer of which so many run.
+    /// Returns whether one more operation may run for a peer with `running` operations.
     fn has_room(&self, running: usize) -> bool {
         self.running + running < self.max_running
     }
@@ -159,8 +162,8 @@ impl<W> Quota<W> {
         self.share(peer).running += 1;
     }
 
-    /// Notes that an operation of a peer ended. Returns whether the waiting ones have to be looked
-    /// at with [`Quota::review`].
+    /// Notes that an operation of a peer ended. Returns whether a [`Quota::review`] of the waiting
+    /// operations has to be queued.
     #[must_use]
     pub(crate) fn end_operation(&mut self, peer: PeerId) -> bool {
         self.running -= 1;
@@ -187,13 +190,14 @@ impl<W> Quota<W> {
         self.next_turn += 1;
     }
 
-    /// Starts to look at the waiting operations: [`Quota::next_admitted`] until there is none.
+    /// Begins a review of the waiting operations: the caller takes [`Quota::next_admitted`] until
+    /// it is `None`.
     pub(crate) fn review(&mut self) {
         self.review_due = false;
     }
 
-    /// The next waiting operation that has room now, one of each peer in turn. It waits no more, and
-    /// runs only when the caller says so.
+    /// Takes the next waiting operation for which there is room, one of each peer in turn. It
+    /// counts as running only after [`Quota::begin_operation`].
     pub(crate) fn next_admitted(&mut self) -> Option<(PeerId, W)> {
         for _ in 0..self.turns.len() {
             let (_, peer) = self.turns.pop_first()?;
@@ -216,7 +220,7 @@ impl<W> Quota<W> {
         None
     }
 
-    /// Takes out all waiting operations of a peer.
+    /// Removes all waiting operations of a peer.
     pub(crate) fn withdraw(&mut self, peer: PeerId) -> VecDeque<W> {
         let mut waiting = VecDeque::new();
         if let Some(share) = self.shares.get_mut(&peer) {
@@ -230,17 +234,17 @@ impl<W> Quota<W> {
         waiting
     }
 
-    /// Requests that are pending, and answers that wait to be sent.
+    /// The number of pending requests, including answers that wait to be sent.
     pub(crate) fn pending(&self) -> usize {
         self.pending
     }
 
-    /// Answers that wait to be sent.
+    /// The number of answers that wait to be sent.
     pub(crate) fn answers(&self) -> usize {
         self.answers
     }
 
-    /// Operations that wait to run.
+    /// The number of operations that wait to run.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
@@ -255,7 +259,7 @@ mod tests {
         PeerId::new(number, 0)
     }
 
-    /// Takes what has room now, and lets it run.
+    /// Takes all operations for which there is room, and runs them.
     fn admit(quota: &mut Quota<&'static str>) -> Vec<(usize, &'static str)> {
         quota.review();
         let admitted: Vec<_> = core::iter::from_fn(|| quota.next_admitted()).collect();
@@ -307,7 +311,7 @@ mod tests {
         for name in ["a1", "a2", "a3"] {
             quota.postpone(a, name);
         }
-        // Room alone does not help: others of the peer wait.
+        // There is room, but other operations of the peer wait.
         assert!(!quota.admits(a));
         assert!(quota.admits(b));
         quota.postpone(b, "b1");
@@ -316,7 +320,7 @@ mod tests {
         quota.begin_operation(b);
         assert!(admit(&mut quota).is_empty());
         assert!(quota.end_operation(a));
-        // One review is due, not two.
+        // A review is already queued.
         assert!(!quota.end_operation(b));
         let order = [(0, "a1"), (1, "b1"), (0, "a2"), (0, "a3")];
         assert_eq!(admit(&mut quota), order);

@@ -1,4 +1,4 @@
-//! Messages that come in several packets of the same `msg_id`: where the later ones go.
+//! Messages of several packets with the same `msg_id`: where the packets after the first one go.
 
 use hashbrown::HashTable;
 
@@ -9,20 +9,20 @@ use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::{ClaimId, PeerId, ReceiveId};
 use crate::endpoint::receiving::matching::UnexpectedKey;
 
-/// Where further packets of a message go whose first packet was processed.
+/// Where the further packets of a message go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Assembly {
-    /// To its other packets.
+    /// To the packets of an unexpected message.
     Unexpected { tagged: bool, key: UnexpectedKey },
-    /// Likewise; the application claimed it.
+    /// To the packets of a message that the application claimed.
     Claimed(ClaimId),
-    /// Likewise; it has its place in a multi-receive buffer and waits for room among the operations.
+    /// To the packets of a message that has its part of a multi-receive buffer and waits for room.
     Waiting(PartKey),
-    /// To the receive.
+    /// To the transfer of a receive.
     Receive(ReceiveId),
 }
 
-/// Messages of which more packets will come under the same `msg_id`.
+/// Messages of which further packets with the same `msg_id` will come.
 pub(crate) struct Assemblies {
     table: HashTable<(PeerId, MsgId, Assembly)>,
     mixer: Mixer,

@@ -1,14 +1,14 @@
-//! What comes in: messages in their order, matched with receives; their packets, kept while they wait;
-//! and data on its way to where the application wants it.
+//! Receiving: messages in order, their matching with receives, packets that wait, and the transfer
+//! of data to its destination.
 //!
-//! [`Receiving`] owns what is known of all that and decides; it touches neither packets nor memory. Its
-//! caller has the packets, copies data, and tells peers and the application.
+//! [`Receiving`] owns this state and decides. It accesses neither packets nor memory: its caller
+//! has the packets, copies data, and reports to peers and the application.
 
 mod assembly;
 mod matching;
 mod multi_receive;
 mod postponed;
-mod reads;
+mod read_plan;
 mod reorder;
 mod table;
 mod transfer;
@@ -34,7 +34,7 @@ use assembly::{Assemblies, Assembly};
 use matching::Matcher;
 use multi_receive::MultiBuffers;
 use postponed::PostponedParts;
-use reads::ReadPlan;
+use read_plan::ReadPlan;
 use table::{Inbound, InboundTable};
 use unexpected::MessageMatcher;
 
@@ -51,14 +51,14 @@ pub(crate) use unexpected::{Claim, UnexpectedMessage};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PlanKey(u32);
 
-/// All that comes in.
+/// The state of receiving.
 pub(crate) struct Receiving {
     untagged: MessageMatcher,
     tagged: MessageMatcher,
     table: InboundTable,
     assemblies: Assemblies,
     claims: Arena<Claim, ClaimId>,
-    /// The claims, by slot.
+    /// The claims by peer; each by its slot.
     claims_by_peer: ByPeer,
     multi_buffers: MultiBuffers,
     postponed: PostponedParts,
@@ -68,34 +68,35 @@ pub(crate) struct Receiving {
 /// A receive to post.
 pub(crate) struct NewReceive {
     pub(crate) context: u64,
-    /// Success is reported, not only failure.
+    /// Whether a success is reported, not only a failure.
     pub(crate) report_success: bool,
     pub(crate) tagged: bool,
     pub(crate) filter: Filter,
     pub(crate) target: Iov,
 }
 
-/// The window that a peer is to be granted.
+/// A window that the peer is granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Window {
     pub(crate) peer: PeerId,
     pub(crate) send_id: SendId,
     /// In bytes.
     pub(crate) length: u64,
-    /// It is for a read of this endpoint's application.
+    /// Whether it is for a read of this endpoint's application.
     pub(crate) is_read: bool,
 }
 
-/// The READ_NACK for a transfer.
+/// A READ_NACK for a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Nack {
     pub(crate) peer: PeerId,
     pub(crate) send_id: SendId,
-    /// It is for a peer's write. The peer starts that afresh, with a request of another kind.
+    /// Whether it refuses a peer's write, which the peer starts again with a request of another
+    /// type.
     pub(crate) is_write: bool,
 }
 
-/// What is left to do for a transfer that ended.
+/// What has to be done for a transfer that ended.
 #[derive(Debug)]
 pub(crate) struct EndedTransfer {
     pub(crate) peer: PeerId,
@@ -104,27 +105,27 @@ pub(crate) struct EndedTransfer {
     pub(crate) length: u64,
     pub(crate) capacity: u64,
     pub(crate) failure: Option<Failure>,
-    /// To be deregistered.
+    /// Registrations that have to be ended.
     pub(crate) own_regions: OwnRegions,
-    /// The peer's operation that waits for EOR.
+    /// The peer's operation to which an EOR has to be sent.
     pub(crate) eor: Option<SendId>,
-    /// The peer's operation that waits for RECEIPT, and its message.
+    /// The peer's operation to which a RECEIPT has to be sent, and its message.
     pub(crate) receipt: Option<(SendId, MsgId)>,
 }
 
-/// Where the next packet of a message goes whose first packet was processed.
+/// Where a further packet of a message goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Segment {
     /// To a receive.
     Receive(ReceiveId),
-    /// To the message's other packets, of which this is the last.
+    /// To the message's packets that wait, in front of this one.
     Kept(HeldId),
     /// Nowhere: no message lacks it.
     Unknown,
 }
 
 impl Receiving {
-    /// With room for as many operations of the application as the settings say.
+    /// Makes room for as many operations of the application as the settings say.
     pub(crate) fn new(config: &EndpointConfig, mixer: Mixer) -> Self {
         Receiving {
             untagged: Matcher::new(mixer),
@@ -139,22 +140,22 @@ impl Receiving {
         }
     }
 
-    /// Receives posted, and operations in flight that take data.
+    /// The number of receives posted, and of operations in flight that receive data.
     pub(crate) fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Messages that no receive has taken.
+    /// The number of messages that no receive has taken.
     pub(crate) fn unexpected_len(&self) -> usize {
         self.untagged.unexpected_len() + self.tagged.unexpected_len()
     }
 
-    /// Messages of which some packets have not come.
+    /// The number of messages of which packets are missing.
     pub(crate) fn assemblies_len(&self) -> usize {
         self.assemblies.len()
     }
 
-    /// Messages that the application claimed.
+    /// The number of messages that the application claimed.
     pub(crate) fn claims_len(&self) -> usize {
         self.claims.len()
     }
@@ -172,7 +173,7 @@ impl Receiving {
         }
     }
 
-    /// The receives of one kind, and where they are.
+    /// The matcher of tagged or of untagged receives, and the table of receives.
     #[inline]
     fn matching(&mut self, tagged: bool) -> (&mut MessageMatcher, &mut InboundTable) {
         match tagged {
@@ -184,14 +185,14 @@ impl Receiving {
 
 // Posted receives.
 impl Receiving {
-    /// Posts a receive; no message that is here already is looked at. `None` if there are too many
+    /// Posts a receive, without looking at messages that have arrived. `None` if there are too many
     /// operations.
     #[inline(always)]
     pub(crate) fn post(&mut self, receive: NewReceive) -> Option<ReceiveId> {
         self.insert_posted(receive, None)
     }
 
-    /// Posts a buffer for several messages, as [`Receiving::post`].
+    /// Posts a buffer for several messages, as [`Receiving::post`] posts a receive.
     pub(crate) fn post_multi(
         &mut self,
         receive: NewReceive,
@@ -234,8 +235,8 @@ impl Receiving {
         Some(id)
     }
 
-    /// Finds the oldest receive that accepts a message, and takes it out of the posted ones unless it
-    /// takes several.
+    /// Finds the oldest receive that accepts a message. Removes it from the posted receives unless
+    /// it takes several messages.
     #[inline]
     pub(crate) fn match_message(&mut self, peer: PeerId, tag: Option<u64>) -> Option<Found> {
         let (matcher, receives) = self.matching(tag.is_some());
@@ -251,13 +252,13 @@ impl Receiving {
         }
     }
 
-    /// Ends a receive that [`Receiving::match_message`] found: its message was one packet.
+    /// Ends a receive that [`Receiving::match_message`] found: its message has only one packet.
     #[inline(always)]
     pub(crate) fn end_matched(&mut self, id: ReceiveId) {
         self.table.drop_posted(id);
     }
 
-    /// Makes a receive that [`Receiving::match_message`] found a transfer of a message.
+    /// Turns a receive that [`Receiving::match_message`] found into a transfer.
     pub(crate) fn activate(
         &mut self,
         id: ReceiveId,
@@ -275,7 +276,8 @@ impl Receiving {
         self.table.activate(id, transfer);
     }
 
-    /// Gives a message the next part of a multi-receive buffer. `None` if that takes no more.
+    /// Gives a message the next part of a multi-receive buffer. `None` if the buffer takes no more
+    /// messages.
     pub(crate) fn next_part(
         &mut self,
         id: ReceiveId,
@@ -295,13 +297,13 @@ impl Receiving {
         Some((target, ending))
     }
 
-    /// Notes that a message of a multi-receive buffer is complete. Returns whether the buffer is the
-    /// application's again.
+    /// Notes that a message of a multi-receive buffer is complete. Returns whether the application
+    /// may use the buffer again.
     pub(crate) fn end_part(&mut self, part: Part) -> bool {
         self.multi_buffers.end_part(part)
     }
 
-    /// Takes out a posted receive that no message has matched. Returns its context and the flags of
+    /// Removes a posted receive that no message has matched. Returns its context and the flags of
     /// its completion.
     pub(crate) fn withdraw(&mut self, id: ReceiveId) -> Option<(u64, CompletionFlags)> {
         let Some(Inbound::Posted(posted)) = self.table.get(id) else {
@@ -318,7 +320,8 @@ impl Receiving {
         Some((posted.context, flags))
     }
 
-    /// The oldest receive posted with a context; linear in the number of posted receives.
+    /// The oldest receive that was posted with a context. Takes time in proportion to the number of
+    /// posted receives.
     pub(crate) fn oldest_with_context(&self, context: u64) -> Option<ReceiveId> {
         let posted = self.table.posted();
         posted
@@ -333,9 +336,9 @@ impl Receiving {
     }
 }
 
-// Messages that are here before their receives.
+// Unexpected messages.
 impl Receiving {
-    /// Keeps a message that no receive accepts yet.
+    /// Keeps a message that no receive accepts.
     pub(crate) fn keep(&mut self, peer: PeerId, tag: Option<u64>, message: UnexpectedMessage) {
         let tagged = tag.is_some();
         let (msg_id, segmented) = (message.msg_id, message.segmented);
@@ -348,7 +351,7 @@ impl Receiving {
         }
     }
 
-    /// Looks at the first message to have arrived that a receive would accept.
+    /// The first message to have arrived that a receive with this filter would accept.
     pub(crate) fn first_unexpected(
         &mut self,
         tagged: bool,
@@ -360,7 +363,8 @@ impl Receiving {
         Some((peer, tag, message))
     }
 
-    /// Takes out the first message to have arrived that a receive accepts, with its source and tag.
+    /// Removes the first message to have arrived that a receive with this filter accepts. Returns
+    /// it with its source and tag.
     #[inline(always)]
     pub(crate) fn take_unexpected(
         &mut self,
@@ -368,7 +372,7 @@ impl Receiving {
         filter: &Filter,
     ) -> Option<(PeerId, u64, UnexpectedMessage)> {
         let matcher = self.matcher(tagged);
-        // Usually receives are here first.
+        // Usually receives are posted before their messages arrive.
         match matcher.unexpected_len() {
             0 => None,
             _ => matcher
@@ -377,7 +381,7 @@ impl Receiving {
         }
     }
 
-    /// Takes out all messages of a peer that no receive has taken, claimed ones included.
+    /// Removes all messages of a peer that no receive has taken, including claimed ones.
     pub(crate) fn take_all_of(&mut self, peer: PeerId) -> Vec<UnexpectedMessage> {
         let mut messages = Vec::new();
         for tagged in [false, true] {
@@ -396,7 +400,7 @@ impl Receiving {
         messages
     }
 
-    /// Returns whether there is nothing of a peer or for it.
+    /// Returns whether a peer has no messages, transfers, claims, or receives that name it.
     pub(crate) fn has_none_of(&self, peer: PeerId) -> bool {
         self.table.has_none_with(peer)
             && self.claims_by_peer.is_empty(peer)
@@ -404,7 +408,7 @@ impl Receiving {
             && self.tagged.has_none_from(peer)
     }
 
-    /// Reserves the first message to have arrived that a receive would accept.
+    /// Reserves the first message to have arrived that a receive with this filter would accept.
     pub(crate) fn claim(&mut self, tagged: bool, filter: &Filter) -> Option<ClaimId> {
         if self.claims.is_full() {
             return None;
@@ -426,7 +430,7 @@ impl Receiving {
         Some(id)
     }
 
-    /// Takes out a message that was reserved.
+    /// Removes a message that was reserved.
     pub(crate) fn take_claim(&mut self, id: ClaimId) -> Option<Claim> {
         let peer = self.claims.get(id)?.peer;
         self.claims_by_peer
@@ -444,15 +448,15 @@ impl Receiving {
         Postponed::Part(key)
     }
 
-    /// Takes out a message that has waited.
+    /// Removes a message of [`Receiving::postpone`].
     pub(crate) fn take_postponed(&mut self, key: postponed::PartKey) -> PostponedPart {
         self.postponed.remove(key)
     }
 }
 
-// The packets of a message.
+// Further packets of messages.
 impl Receiving {
-    /// Makes later packets of a message go to a transfer.
+    /// Directs further packets of a message to a transfer.
     pub(crate) fn assemble(&mut self, id: ReceiveId) {
         if let Some(Inbound::Active(transfer)) = self.table.get_mut(id)
             && !transfer.assembled
@@ -463,14 +467,14 @@ impl Receiving {
         }
     }
 
-    /// Forgets where later packets of a message go.
+    /// Forgets where further packets of a message go.
     pub(crate) fn forget_segments(&mut self, peer: PeerId, message: &UnexpectedMessage) {
         if message.segmented {
             self.assemblies.remove(peer, message.msg_id);
         }
     }
 
-    /// Where a further packet of a message goes.
+    /// Finds out where a further packet of a message goes.
     pub(crate) fn segment(&mut self, peer: PeerId, msg_id: MsgId) -> Segment {
         match self.assemblies.get(peer, msg_id) {
             Some(Assembly::Receive(id)) => Segment::Receive(id),
@@ -481,8 +485,7 @@ impl Receiving {
         }
     }
 
-    /// Puts a further packet, which waits in front of the others, to a message that no receive has
-    /// taken.
+    /// Adds a packet, which waits in front of the others, to a message that no receive has taken.
     pub(crate) fn add_segment(&mut self, peer: PeerId, msg_id: MsgId, packet: HeldId) {
         if let Some(assembly) = self.assemblies.get(peer, msg_id)
             && let Some(head) = self.head_of(assembly)
@@ -491,7 +494,7 @@ impl Receiving {
         }
     }
 
-    /// The packets so far of a message that no receive has taken.
+    /// The first link of the packets of a message that no receive has taken.
     fn head_of(&mut self, assembly: Assembly) -> Option<&mut HeldId> {
         match assembly {
             Assembly::Unexpected { tagged, key } => {
@@ -506,8 +509,8 @@ impl Receiving {
 
 // Transfers.
 impl Receiving {
-    /// Adds an operation that takes data. `None` if there are too many of the application; there is
-    /// always room for those of peers.
+    /// Starts a transfer. `None` if the application has too many operations. Operations of peers
+    /// always have room.
     pub(crate) fn start(&mut self, transfer: Transfer) -> Option<ReceiveId> {
         self.table.insert_active(transfer).ok()
     }
@@ -531,25 +534,25 @@ impl Receiving {
         self.transfer(id).map(|transfer| transfer.peer)
     }
 
-    /// Returns whether a message is of this length.
+    /// Returns whether a transfer is of a message of this length in bytes.
     pub(crate) fn is_of_length(&self, id: ReceiveId, length: u64) -> bool {
         let transfer = self.transfer(id);
         transfer.is_some_and(|transfer| transfer.length == length)
     }
 
-    /// The operation that a packet of a peer names, if it is one with that peer.
+    /// The transfer that a packet of a peer names, if it is with that peer.
     pub(crate) fn transfer_with(&self, peer: PeerId, id: RecvId) -> Option<ReceiveId> {
         let id = ReceiveId::from_wire(id.0);
         let is_with = |transfer: &Transfer| transfer.peer == peer;
         self.transfer(id).is_some_and(is_with).then_some(id)
     }
 
-    /// The operations with a peer, in the order in which they were started.
+    /// The transfers with a peer, in the order of their start.
     pub(crate) fn transfers_with(&self, peer: PeerId) -> Vec<ReceiveId> {
         self.table.transfers_with(peer)
     }
 
-    /// The writes of peers whose target `pick` accepts.
+    /// The writes of peers to targets that `pick` accepts.
     pub(crate) fn peers_writes(&self, pick: impl Fn(&Iov) -> bool) -> Vec<ReceiveId> {
         let transfers = self.table.transfers();
         transfers
@@ -558,13 +561,13 @@ impl Receiving {
             .collect()
     }
 
-    /// What a transfer needs next.
+    /// What has to be done for a transfer next.
     pub(crate) fn next_step(&self, id: ReceiveId) -> Step {
         let Some(transfer) = self.transfer(id) else {
             return Step::Wait;
         };
         match transfer.next_step() {
-            // The device writes its memory.
+            // The device still writes the transfer's memory.
             Step::Finish if self.plan_of(transfer).is_some_and(ReadPlan::is_outstanding) => {
                 Step::Wait
             }
@@ -572,14 +575,14 @@ impl Receiving {
         }
     }
 
-    /// Notes that a transfer failed; [`Receiving::next_step`] says when it ends.
+    /// Notes that a transfer failed. [`Receiving::next_step`] returns when it ends.
     pub(crate) fn abort(&mut self, id: ReceiveId, failure: Failure) {
         if let Some(transfer) = self.transfer_mut(id) {
             transfer.abort(failure);
         }
     }
 
-    /// Takes out a transfer that ends.
+    /// Removes a transfer that ends.
     pub(crate) fn finish(&mut self, id: ReceiveId) -> Option<EndedTransfer> {
         let transfer = self.table.remove_active(id)?;
         if transfer.assembled {
@@ -603,10 +606,10 @@ impl Receiving {
     }
 }
 
-// Data that comes in packets.
+// Data in packets.
 impl Receiving {
-    /// A piece of a transfer's data arrived, which the peer sent without being asked or, with
-    /// `in_window`, because it was granted.
+    /// Notes a piece of a transfer's data: one that the peer sent without being asked or, with
+    /// `in_window`, one that it was granted.
     #[inline]
     pub(crate) fn arrived(
         &mut self,
@@ -622,22 +625,22 @@ impl Receiving {
         }
     }
 
-    /// Notes that a piece could not be copied to the target: the transfer fails when all its data has
-    /// come.
+    /// Notes that a piece could not be copied to the target. The transfer fails when all its data
+    /// has arrived.
     pub(crate) fn copy_failed(&mut self, id: ReceiveId, failure: Failure) {
         if let Some(transfer) = self.transfer_mut(id) {
             transfer.fail(failure);
         }
     }
 
-    /// Notes the operation of a peer that wants RECEIPT, if it does.
+    /// Notes the peer's operation to which a RECEIPT has to be sent, if there is one.
     pub(crate) fn note_receipt(&mut self, id: ReceiveId, receipt: Option<SendId>) {
         if let Some(transfer) = self.transfer_mut(id) {
             transfer.note_receipt(receipt);
         }
     }
 
-    /// The peer's operation sends the rest of a transfer in windows, when it is granted them.
+    /// Notes that the peer's operation sends the rest of a transfer in windows.
     pub(crate) fn windows_follow(
         &mut self,
         id: ReceiveId,
@@ -649,7 +652,7 @@ impl Receiving {
         }
     }
 
-    /// The window of at most `limit` bytes that the peer is to be granted next.
+    /// The next window for the peer, of at most `limit` bytes.
     pub(crate) fn next_window(&self, id: ReceiveId, limit: u64) -> Option<Window> {
         let transfer = self.transfer(id)?;
         Some(Window {
@@ -667,14 +670,14 @@ impl Receiving {
         }
     }
 
-    /// The peer of a transfer in windows, and what brings their data.
+    /// The peer of a transfer in windows, and the protocol of their data.
     pub(crate) fn windowed(&self, id: ReceiveId) -> Option<(PeerId, Protocol)> {
         let transfer = self.transfer(id)?;
         Some((transfer.peer, transfer.windowed()))
     }
 
-    /// The first data of an emulated read arrived. Returns the read; `None` if the peer was not asked
-    /// for it.
+    /// Takes the first data of an emulated read. Returns the transfer; `None` if the peer was not
+    /// asked for it.
     pub(crate) fn responded(
         &mut self,
         peer: PeerId,
@@ -695,35 +698,36 @@ impl Receiving {
     }
 }
 
-// What transfers ask of the peer.
+// Packets and reads that transfers need.
 impl Receiving {
-    /// Notes that there is something to send or to post for a transfer. Returns whether it has to be
-    /// queued for that.
+    /// Notes that something has to be sent or posted for a transfer. Returns whether it has to be
+    /// queued.
     #[must_use]
     pub(crate) fn enqueue(&mut self, id: ReceiveId) -> bool {
         self.transfer_mut(id).is_some_and(Transfer::enqueue)
     }
 
-    /// Notes what is to be sent to the peer of a transfer next.
+    /// Notes which packet has to be sent to the peer of a transfer next.
     pub(crate) fn ask(&mut self, id: ReceiveId, ask: Ask) {
         if let Some(transfer) = self.transfer_mut(id) {
             transfer.ask(ask);
         }
     }
 
-    /// What is to be sent to the peer of a transfer now. `None` if there is no such transfer.
+    /// The packet that has to be sent to the peer of a transfer now. `None` if there is no such
+    /// transfer.
     pub(crate) fn asks(&self, id: ReceiveId) -> Option<Ask> {
         self.transfer(id).map(Transfer::asks)
     }
 
-    /// Notes that what was to be sent was sent, and whether there is more to post.
+    /// Notes that the packet was sent, and whether there is more to post.
     pub(crate) fn served(&mut self, id: ReceiveId, more: bool) {
         if let Some(transfer) = self.transfer_mut(id) {
             transfer.served(more);
         }
     }
 
-    /// The READ_NACK that is to be sent for a transfer.
+    /// The READ_NACK for a transfer.
     pub(crate) fn nack(&self, id: ReceiveId) -> Option<Nack> {
         let transfer = self.transfer(id)?;
         Some(Nack {
@@ -740,8 +744,8 @@ impl Receiving {
         }
     }
 
-    /// Takes the answer to READ_NACK: the peer's operation sends the rest in windows. Returns the
-    /// transfer; `None` if it is no such answer.
+    /// Takes the answer to READ_NACK: the peer sends the rest in windows. Returns the transfer;
+    /// `None` if the packet is no such answer.
     pub(crate) fn nack_answered(&mut self, peer: PeerId, long: &LongctsRtm) -> Option<ReceiveId> {
         let Segment::Receive(id) = self.segment(peer, long.msg_id) else {
             return None;
@@ -753,7 +757,7 @@ impl Receiving {
     }
 }
 
-// Reads of transfers.
+// RDMA reads of transfers.
 impl Receiving {
     fn plan_of(&self, transfer: &Transfer) -> Option<&ReadPlan> {
         let PlanKey(key) = transfer.plan?;
@@ -768,8 +772,8 @@ impl Receiving {
         Some((transfer, self.plans.get_mut(key as usize)?))
     }
 
-    /// The peer's operation says where the data beyond the first `in_packets` bytes of a transfer can
-    /// be read.
+    /// Takes a packet that says where the data beyond the first `in_packets` bytes of a transfer
+    /// can be read.
     pub(crate) fn readable(
         &mut self,
         id: ReceiveId,
@@ -790,13 +794,13 @@ impl Receiving {
         }
     }
 
-    /// Where the data of a transfer goes.
+    /// The memory to which the data of a transfer goes.
     pub(crate) fn target(&self, id: ReceiveId) -> Option<&Iov> {
         self.transfer(id).map(|transfer| &transfer.target)
     }
 
-    /// Plans to read the bytes from `next` on of a transfer into its target, which is registered now.
-    /// The bytes beyond the target count as received.
+    /// Plans to read the bytes of a transfer from `next` on into its target, which is registered
+    /// now. Bytes beyond the target count as received.
     pub(crate) fn plan_reads(
         &mut self,
         id: ReceiveId,
@@ -815,21 +819,21 @@ impl Receiving {
         plan.insert(ReadPlan::new(remote, next, end, tells_peer, own_regions));
     }
 
-    /// Notes that the data of a transfer beyond the first `in_packets` bytes cannot be read. Returns its
-    /// peer.
+    /// Notes that the data of a transfer beyond the first `in_packets` bytes cannot be read.
+    /// Returns its peer.
     pub(crate) fn refuse_read(&mut self, id: ReceiveId, in_packets: u64) -> Option<PeerId> {
         let transfer = self.transfer_mut(id)?;
         transfer.refuse(in_packets);
         let (peer, is_message) = (transfer.peer, !transfer.ending.is_peers());
         if is_message {
-            // The answer finds the transfer by its message id.
+            // The answer to READ_NACK finds the transfer by its message id.
             self.assemble(id);
         }
         Some(peer)
     }
 
-    /// The next read of a transfer, of at most `limit` bytes. `Ok(None)` if there is none to be
-    /// posted.
+    /// The next read of a transfer, of at most `limit` bytes. `Ok(None)` if there is nothing to
+    /// post.
     ///
     /// # Errors
     /// The peer's memory is shorter than its message.
@@ -857,8 +861,8 @@ impl Receiving {
         }
     }
 
-    /// Notes that the device is done with a read, which brought `length` bytes. Returns whether it is
-    /// one of a transfer.
+    /// Notes that the device has completed a read of `length` bytes. Returns whether it belongs to
+    /// a transfer.
     pub(crate) fn read_done(&mut self, id: ReceiveId, length: u64) -> bool {
         let Some((transfer, plan)) = self.plan_of_mut(id) else {
             return false;
@@ -868,7 +872,7 @@ impl Receiving {
         true
     }
 
-    /// Takes the registrations that were made for transfers, when the endpoint is closed.
+    /// Takes the registrations of all transfers, when the endpoint is closed.
     pub(crate) fn take_registrations(&mut self) -> Vec<OwnRegions> {
         self.plans.drain().map(|plan| plan.own_regions).collect()
     }

@@ -1,8 +1,8 @@
-//! Multi-receive: one buffer that takes message after message (libfabric's `FI_MULTI_RECV`).
+//! Multi-receive: one buffer for several messages (libfabric's `FI_MULTI_RECV`).
 //!
-//! Each message gets the next part of the buffer and a completion of its own. When less is left than
-//! the application wants for a message, the buffer takes no more; the completion after which none of
-//! its messages is missing says so, and the buffer is the application's again.
+//! Each message gets the next part of the buffer and a completion of its own. When less is left
+//! than the application wants for a message, the buffer takes no more. The completion of its last
+//! message says that the application may use the buffer again.
 
 use slab::Slab;
 
@@ -13,7 +13,7 @@ use crate::nic::UserSlice;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MultiKey(u32);
 
-/// A message's part of a buffer.
+/// The part of a buffer that a message gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Part {
     buffer: MultiKey,
@@ -23,21 +23,21 @@ pub(crate) struct Part {
 /// A buffer for several messages.
 struct MultiBuffer {
     piece: IoVec,
-    /// Bytes given to messages; they are the first ones.
+    /// Bytes given to messages, from the start of the buffer.
     used: usize,
     min_free: usize,
     /// Messages that are not complete.
     incomplete: usize,
-    /// It takes no more messages.
+    /// Whether it takes no more messages.
     closed: bool,
 }
 
-/// The buffers that take messages, or have messages that are not complete.
+/// Buffers that take messages or have incomplete ones.
 #[derive(Default)]
 pub(super) struct MultiBuffers(Slab<MultiBuffer>);
 
 impl MultiBuffers {
-    /// Adds a buffer that takes messages as long as `min_free` bytes are left.
+    /// Adds a buffer, which takes messages while at least `min_free` bytes are left.
     pub(super) fn insert(&mut self, piece: IoVec, min_free: usize) -> MultiKey {
         MultiKey(self.0.insert(MultiBuffer {
             piece,
@@ -48,8 +48,8 @@ impl MultiBuffers {
         }) as u32)
     }
 
-    /// Gives a message of `length` bytes the next part of a buffer. Returns also whether the buffer
-    /// takes no more messages after it.
+    /// Gives a message of `length` bytes the next part of a buffer. Also returns whether the buffer
+    /// takes no more messages.
     pub(super) fn next_part(
         &mut self,
         buffer: MultiKey,
@@ -73,8 +73,8 @@ impl MultiBuffers {
         Some((Part { buffer, address }, target, multi.closed))
     }
 
-    /// Notes that a message of a buffer is complete. Returns whether the buffer is the application's
-    /// again.
+    /// Notes that a message of a buffer is complete. Returns whether the application may use the
+    /// buffer again.
     pub(super) fn end_part(&mut self, part: Part) -> bool {
         let Some(multi) = self.0.get_mut(part.buffer.0 as usize) else {
             return false;
@@ -83,7 +83,7 @@ impl MultiBuffers {
         self.release(part.buffer)
     }
 
-    /// Makes a buffer take no more messages. Returns whether it is the application's again.
+    /// Makes a buffer take no more messages. Returns whether the application may use it again.
     pub(super) fn close(&mut self, buffer: MultiKey) -> bool {
         if let Some(multi) = self.0.get_mut(buffer.0 as usize) {
             multi.closed = true;
@@ -122,7 +122,7 @@ mod tests {
         let (first, target, closed) = buffers.next_part(key, 60).unwrap();
         assert_eq!((target.memory.address, target.memory.length), (1000, 60));
         assert!(!closed);
-        // The second is longer than what is left: it is cut, and the last.
+        // The second message is longer than what is left: it is truncated, and is the last.
         let (second, target, closed) = buffers.next_part(key, 60).unwrap();
         assert_eq!((target.memory.address, target.memory.length), (1060, 40));
         assert!(closed);

@@ -11,7 +11,7 @@ use crate::endpoint::posting::HeldId;
 /// An operation of a peer that waits for room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Postponed {
-    /// A request to write or read.
+    /// A request to write or read, of which this packet waits.
     Request(HeldId),
     /// A message for a part of a multi-receive buffer.
     Part(PartKey),
@@ -21,14 +21,14 @@ pub(crate) enum Postponed {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PartKey(u32);
 
-/// A message that has its place in a multi-receive buffer, and its packets so far.
+/// A message that has its part of a multi-receive buffer, and its packets so far.
 pub(crate) struct PostponedPart {
     pub(crate) message: UnexpectedMessage,
     pub(crate) target: IoVec,
     pub(crate) ending: Ending,
 }
 
-/// The messages for multi-receive buffers that wait.
+/// Messages for multi-receive buffers that wait for room.
 #[derive(Default)]
 pub(crate) struct PostponedParts(Slab<PostponedPart>);
 
@@ -41,7 +41,7 @@ impl PostponedParts {
         self.0.remove(key as usize)
     }
 
-    /// The packets so far of a message that waits.
+    /// The packets of a message that waits.
     pub(crate) fn head(&mut self, PartKey(key): PartKey) -> Option<&mut HeldId> {
         let part = self.0.get_mut(key as usize)?;
         Some(&mut part.message.head)

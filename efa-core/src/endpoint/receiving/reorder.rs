@@ -1,14 +1,15 @@
-//! The reorder window: what arrives from a peer in any order is processed in the order of `msg_id`.
+//! The reorder window: packets that arrive from a peer in any order are processed in the order of
+//! `msg_id`.
 //!
 //! Messages and atomics of one peer share one sequence (spec section 3.2; stock libfabric since
-//! 1.17 keeps it whatever ordering the application asked for). A packet whose turn has not come is
-//! held. Ids wrap around from 2^32 - 1 to 0; distances are signed, so the wrap-around is nothing
-//! special.
+//! 1.17 keeps it whatever ordering the application asked for). A packet that comes early is held.
+//! Ids wrap around from 2^32 - 1 to 0. Distances between ids are signed, so the wrap-around needs
+//! no special case.
 //!
-//! Packets that are at most [`NEAR`] ids early, which is nearly all of them, are found by index;
-//! those beyond in a hash table. So the memory is proportional to what is held, not to how far a
-//! peer runs ahead. A peer that runs ahead by the whole window has broken the protocol; that is the
-//! caller's to report.
+//! Packets that are at most [`NEAR`] ids early, which nearly all are, are found by index; the
+//! others in a hash table. So the memory is in proportion to the packets held, not to how far a
+//! peer runs ahead. A peer that runs ahead by more than the window has broken the protocol, which
+//! the caller reports.
 
 use hashbrown::HashTable;
 
@@ -19,27 +20,27 @@ use crate::endpoint::posting::HeldId;
 /// Ids beyond the expected one that are found by index. A power of two.
 const NEAR: usize = 64;
 
-/// Where an id stands relative to the one that is to be processed next.
+/// The position of an id relative to the one that is processed next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Position {
     /// It is the next one.
     Expected,
     /// It has to wait.
     Early,
-    /// It has been processed, at least its first packet.
+    /// It was processed, or at least its first packet was.
     Past,
     /// It is further ahead than the window allows.
     Beyond,
 }
 
 /// The packets of one peer that came too early. Packets with the same id form a chain; the window
-/// holds the head and the packets their links.
+/// holds its head.
 pub(crate) struct ReorderWindow {
     expected: MsgId,
     near: Option<Box<[Option<HeldId>; NEAR]>>,
     near_held: usize,
     far: HashTable<(MsgId, HeldId)>,
-    /// Ids that were processed before their turn, where order is not asked for.
+    /// Ids that were processed before their turn, because order is not wanted.
     done: HashTable<MsgId>,
 }
 
@@ -55,12 +56,12 @@ impl ReorderWindow {
         }
     }
 
-    /// The id that is to be processed next.
+    /// The id that is processed next.
     pub(crate) fn expected(&self) -> MsgId {
         self.expected
     }
 
-    /// Where `id` stands in a window of `size` ids.
+    /// The position of `id` in a window of `size` ids.
     #[inline]
     pub(crate) fn position(&self, id: MsgId, size: u32) -> Position {
         match id.distance_from(self.expected) {
@@ -91,7 +92,7 @@ impl ReorderWindow {
         }
     }
 
-    /// Moves on to the next id that was not processed: the expected one has been.
+    /// Moves on to the next id that was not processed.
     #[inline]
     pub(crate) fn advance(&mut self) {
         self.expected = self.expected.next();
@@ -108,7 +109,8 @@ impl ReorderWindow {
         }
     }
 
-    /// Notes that an early id is processed before its turn. Returns false if it was before.
+    /// Notes that an early id is processed before its turn. Returns false if it was processed
+    /// already.
     pub(crate) fn pass(&mut self, id: MsgId) -> bool {
         let hash = far_hash(id);
         let known = self.done.find(hash, |other| *other == id).is_some();
@@ -118,8 +120,8 @@ impl ReorderWindow {
         !known
     }
 
-    /// Takes the packets held for the expected id: up to two chains, those that came while the id
-    /// was far ahead and those that came when it was near.
+    /// Takes the packets held for the expected id: up to two chains, of packets that came while the
+    /// id was beyond [`NEAR`], and of later ones.
     #[inline]
     pub(crate) fn take_expected(&mut self) -> [Option<HeldId>; 2] {
         if self.near_held == 0 && self.far.is_empty() {
@@ -141,7 +143,7 @@ impl ReorderWindow {
         entry.ok().map(|entry| entry.remove().0.1)
     }
 
-    /// Takes out all chains, for a peer that is given up.
+    /// Takes all chains, for a peer that is given up.
     pub(crate) fn drain(&mut self) -> Vec<HeldId> {
         let mut heads: Vec<HeldId> = self.far.drain().map(|(_, head)| head).collect();
         if let Some(near) = &mut self.near {
@@ -158,7 +160,7 @@ fn slot(id: MsgId) -> usize {
     id.0 as usize % NEAR
 }
 
-/// Ids in a window are consecutive: a multiplication spreads them.
+/// Ids in a window are consecutive, so a multiplication spreads them.
 fn far_hash(id: MsgId) -> u64 {
     u64::from(id.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -1,7 +1,7 @@
-//! The operations of [`crate::endpoint::receiving::transfer`], found by their id.
+//! The table of posted receives and [transfers](crate::endpoint::receiving::transfer), by id.
 //!
-//! Posted receives, of which there may be very many, are smaller than transfers. So each kind has
-//! memory of its own, and a match touches no more of it than it needs.
+//! There may be very many posted receives. They are smaller than transfers, so each kind has memory
+//! of its own, and a match reads no more than it needs.
 
 use slab::Slab;
 
@@ -10,32 +10,31 @@ use crate::endpoint::base::ids::{Arena, PeerId, ReceiveId};
 use crate::endpoint::receiving::matching::{PostedEntry, Receives};
 use crate::endpoint::receiving::transfer::{Posted, Transfer};
 
-/// A receive that the application posted, or an operation that a peer's data goes to: itself, or a
-/// reference to it.
+/// A posted receive or a transfer, or a reference to one.
 pub(crate) enum Inbound<P = Posted, T = Transfer> {
-    /// Waits for a message.
+    /// A receive that waits for a message.
     Posted(P),
-    /// Takes data.
+    /// A transfer.
     Active(T),
 }
 
-/// There are as many operations as there may be.
+/// The error that there is no room for another operation.
 #[derive(Debug)]
 pub(crate) struct Full;
 
-/// All of them.
+/// The posted receives and the transfers.
 pub(crate) struct InboundTable {
     ids: Ids,
     transfers: Slab<Active>,
-    /// The posted receives that name a peer as their source, by slot.
+    /// The posted receives that name a source, by peer; each by its slot.
     posted_by_peer: ByPeer,
-    /// The transfers, by key.
+    /// The transfers by peer; each by its key.
     transfers_by_peer: ByPeer,
 }
 
 type Ids = Arena<Inbound<Posted, u32>, ReceiveId>;
 
-/// A transfer, and its place among those with the peer.
+/// A transfer, and its links among those with the same peer.
 struct Active {
     transfer: Transfer,
     id: ReceiveId,
@@ -57,12 +56,12 @@ impl InboundTable {
         self.ids.len()
     }
 
-    /// Whether there is no room for another operation of the application.
+    /// Returns whether there is no room for another operation of the application.
     pub(crate) fn is_full(&self) -> bool {
         self.ids.is_full()
     }
 
-    /// Stores an operation that takes data. Those of peers do not count here: there are not more than
+    /// Adds a transfer. Those of peers do not count here: there are at most
     /// [`EndpointConfig::remote_operations`](crate::endpoint::EndpointConfig::remote_operations).
     pub(crate) fn insert_active(&mut self, transfer: Transfer) -> Result<ReceiveId, Full> {
         if transfer.ending.is_remote() {
@@ -76,7 +75,7 @@ impl InboundTable {
         Ok(id)
     }
 
-    /// Stores the transfer of an operation under the next key.
+    /// Stores the transfer of an operation under a new key.
     fn store(&mut self, id: ReceiveId, transfer: Transfer) {
         let peer = transfer.peer;
         let links = PeerLinks::NONE;
@@ -100,7 +99,7 @@ impl InboundTable {
         Ok(id)
     }
 
-    /// Takes a posted receive out of those of its source.
+    /// Removes a posted receive from the list of its source.
     #[inline]
     fn unlink_posted(&mut self, id: ReceiveId) {
         if let Some(Inbound::Posted(posted)) = self.ids.get(id)
@@ -135,7 +134,7 @@ impl InboundTable {
         }
     }
 
-    /// A posted receive becomes a transfer and keeps its id.
+    /// Turns a posted receive into a transfer with the same id.
     pub(crate) fn activate(&mut self, id: ReceiveId, transfer: Transfer) {
         self.unlink_posted(id);
         if let Some(slot @ Inbound::Posted(_)) = self.ids.get_mut(id) {
@@ -190,7 +189,7 @@ impl InboundTable {
         slots.into_iter().map(|slot| self.id(slot)).collect()
     }
 
-    /// Returns whether no operation is with a peer, and no receive names it.
+    /// Returns whether there is no transfer with a peer, and no receive that names it.
     pub(crate) fn has_none_with(&self, peer: PeerId) -> bool {
         self.posted_by_peer.is_empty(peer) && self.transfers_by_peer.is_empty(peer)
     }

@@ -84,7 +84,7 @@ fn a_message_goes_to_the_oldest_receive_and_takes_it_over() {
         ..
     } = transfer.ending;
     assert_eq!((context, tag, cq_data), (1, 7, Some(9)));
-    // What a message has taken cannot be cancelled.
+    // A receive that has taken a message cannot be cancelled.
     assert!(receiving.withdraw(first).is_none());
     assert_eq!(receiving.withdraw(second).unwrap().0, 2);
     assert!(receiving.withdraw(second).is_none());
@@ -126,11 +126,11 @@ fn segments_follow_their_message_wherever_it_goes() {
     assert_eq!(receiving.segment(peer, id), Segment::Kept(first));
     let second = held(8);
     receiving.add_segment(peer, id, second);
-    // Claimed: the packets go with it.
+    // Claimed: further packets go to the claim.
     let claim = receiving.claim(true, &any(7)).unwrap();
     assert_eq!(receiving.segment(peer, id), Segment::Kept(second));
     assert!(receiving.first_unexpected(true, &any(7)).is_none());
-    // Received: later packets go to the receive.
+    // Received: further packets go to the receive.
     let claim = receiving.take_claim(claim).unwrap();
     let transfer = Transfer::new(peer, id, 30, Iov::NONE, claim.ending());
     let receive = receiving.start(transfer).unwrap();
@@ -184,7 +184,8 @@ fn a_multi_receive_buffer_leaves_the_posted_receives_with_its_last_part() {
     assert!(receiving.end_part(ending.part.unwrap()));
 }
 
-/// A transfer of 120 bytes into 100, of which all but the first 10 are read.
+/// Starts a transfer of 120 bytes into a buffer of 100, of which all but the first 10 bytes are
+/// read.
 fn read(receiving: &mut Receiving, remote_length: u64) -> ReceiveId {
     let id = receiving.post(tagged(1, any(7))).unwrap();
     receiving.match_message(peer(1), Some(7)).unwrap();
@@ -232,7 +233,7 @@ fn a_failed_transfer_ends_when_the_device_is_done_with_its_memory() {
     receiving.read_posted(id, 90);
     receiving.abort(id, FAILURE);
     assert_eq!(receiving.next_step(id), Step::Wait);
-    // Nothing more is posted for it.
+    // No more reads are posted for it.
     assert!(matches!(receiving.next_read(id, 60), Ok(None)));
     assert!(receiving.read_done(id, 0));
     assert_eq!(receiving.next_step(id), Step::Finish);
@@ -293,7 +294,8 @@ fn remote_memory_that_ends_before_its_message_is_an_error() {
     assert!(receiving.next_read(id, 60).is_err());
 }
 
-/// A queue pair that states another connection id in each packet has the engine remove a peer for each.
+/// A queue pair that states another connection id in each packet makes the engine remove a peer for
+/// each.
 #[test]
 fn the_end_of_a_peer_costs_what_the_peer_has() {
     const OTHERS: u32 = 1000;

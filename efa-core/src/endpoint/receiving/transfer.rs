@@ -1,5 +1,5 @@
-//! Operations in which this endpoint is the destination of the data: receives and reads of its own, and
-//! emulated writes of peers.
+//! Operations in which this endpoint is the destination of the data: receives and reads of its
+//! application, and emulated writes of peers.
 
 use crate::endpoint::api::completion::CompletionFlags;
 use crate::endpoint::api::error::Failure;
@@ -17,20 +17,20 @@ use super::multi_receive::{MultiKey, Part};
 /// A posted receive.
 pub(crate) struct Posted {
     pub(crate) context: u64,
-    /// Success is reported, not only failure.
+    /// Whether a success is reported, not only a failure.
     pub(crate) report_success: bool,
     pub(crate) target: Iov,
-    /// Its place among the posted receives of its kind.
+    /// Whether it takes tagged messages; what the matcher keeps in it.
     pub(crate) tagged: bool,
     pub(crate) entry: PostedEntry,
-    /// It takes several messages.
+    /// The multi-receive buffer, if it is one.
     pub(crate) multi: Option<MultiKey>,
-    /// Its place among the receives that name its source, if it names one.
+    /// Its links among the receives that name the same source, if it names one.
     pub(super) links: PeerLinks,
 }
 
 impl Posted {
-    /// Who hears of the end of a message that the receive takes, and what.
+    /// How the end of a message that the receive takes is reported.
     #[inline]
     pub(crate) fn ending(&self, tag: Option<u64>, cq_data: Option<u64>) -> Ending {
         Ending {
@@ -50,61 +50,61 @@ impl Posted {
         self.target.length()
     }
 
-    /// Sorts the receives of one kind by their age, untagged ones before tagged ones.
+    /// A key by which receives are sorted: untagged ones first, each kind by age.
     pub(crate) fn age(&self) -> (bool, u64) {
         (self.tagged, self.entry.order())
     }
 }
 
-/// Data on its way in.
+/// A transfer of data from a peer into the memory of this endpoint's application.
 pub(crate) struct Transfer {
     pub(super) peer: PeerId,
     pub(super) target: Iov,
     pub(super) capacity: u64,
-    /// Length of the whole message in bytes; it may exceed the capacity.
+    /// Length of the whole message in bytes. It may exceed the capacity of the target.
     pub(super) length: u64,
-    /// Bytes that have arrived, those beyond the capacity included.
+    /// Bytes that have arrived, including those beyond the capacity.
     pub(super) received: u64,
-    /// Bytes that RDMA reads are to bring, and packets must not.
+    /// Bytes that RDMA reads bring, and packets must not.
     pub(super) to_read: u64,
     pub(super) supply: Supply,
     /// The RDMA reads of the transfer, if there are any.
     pub(super) plan: Option<PlanKey>,
-    /// What is to be sent to the peer next.
+    /// The packet that has to be sent to the peer next.
     ask: Ask,
-    /// In the queue of work.
+    /// Whether it is in the work queue.
     queued: bool,
-    /// The message, for segments that come later and for RECEIPT.
+    /// The message id, for further packets and for RECEIPT.
     pub(super) msg_id: MsgId,
-    /// Further packets find the transfer by `msg_id`.
+    /// Whether further packets find the transfer by `msg_id`.
     pub(super) assembled: bool,
     /// The peer's operation, for CTS, EOR and RECEIPT.
     pub(super) send_id: SendId,
-    /// READRSP has come, which CTSDATA may overtake.
+    /// Whether READRSP has arrived. CTSDATA may overtake it.
     pub(super) responded: bool,
-    /// The peer wants RECEIPT.
+    /// Whether the peer wants RECEIPT.
     pub(super) wants_receipt: bool,
     pub(super) failure: Option<Failure>,
-    /// It ends although data is missing, when the device is done with its memory.
+    /// Whether it ends although data is missing, when the device no longer uses its memory.
     aborted: bool,
     pub(super) ending: Ending,
 }
 
-/// How the data comes.
+/// How the data arrives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Supply {
-    /// The peer sends it without being asked, or it is read by RDMA.
+    /// Without being asked for: the peer sends it, or it is read by RDMA.
     Unasked,
-    /// The peer sends what it was granted; this many bytes of that are still to come.
+    /// In windows. The peer was granted this many bytes that have not arrived.
     Windows { granted: u64 },
-    /// It was to be read by RDMA, but the memory cannot be registered: when this many bytes have
-    /// come in packets, READ_NACK makes the peer send the rest.
+    /// The memory for an RDMA read could not be registered. When this many bytes have arrived in
+    /// packets, a READ_NACK makes the peer send the rest.
     Refused { in_packets: u64 },
     /// READ_NACK was sent.
     Nacked,
 }
 
-/// What is to be sent to the peer of a transfer.
+/// The packet that has to be sent to the peer of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ask {
     Nothing,
@@ -112,7 +112,7 @@ pub(crate) enum Ask {
     ReadNack,
 }
 
-/// Who is told of a transfer's end, and what.
+/// How the end of a transfer is reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ending {
     pub(crate) context: u64,
@@ -121,37 +121,37 @@ pub(crate) struct Ending {
     pub(crate) tag: u64,
     pub(crate) cq_data: Option<u64>,
     pub(crate) audience: Audience,
-    /// The message goes to a part of a multi-receive buffer.
+    /// The part of a multi-receive buffer to which the message goes.
     pub(crate) part: Option<Part>,
 }
 
-/// Who hears of a transfer's end.
+/// To whom the end of a transfer is reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Audience {
     /// The application that started it.
     Starter,
-    /// Nobody: the application discarded the message.
+    /// To nobody: the application discarded the message.
     Nobody,
-    /// It is a peer's operation, started by a request of this type. The application hears of a
-    /// success if there is CQ data for it; a failure is an event.
+    /// To the application as the target of a peer's operation, which a request of this type
+    /// started. A success is reported if it has CQ data; a failure is an event.
     Target(PacketType),
 }
 
 impl Ending {
-    /// Returns whether it is an operation of the peer on our memory.
+    /// Returns whether it is a peer's operation on our memory.
     pub(crate) fn is_peers(&self) -> bool {
         matches!(self.audience, Audience::Target(_))
     }
 
-    /// Returns whether it was a peer that decided that there is such an operation: a write, or a
-    /// message for a multi-receive buffer, of which peers decide how many there are.
+    /// Returns whether a peer decided that there is this operation: it is a peer's write, or a
+    /// message for a multi-receive buffer, which takes as many messages as peers send.
     pub(crate) fn is_remote(&self) -> bool {
         self.is_peers() || self.part.is_some()
     }
 }
 
 impl Transfer {
-    /// A transfer of which nothing has arrived. `msg_id` has a meaning for messages only.
+    /// Makes a transfer of which nothing has arrived. `msg_id` is meaningful for messages only.
     pub(crate) fn new(
         peer: PeerId,
         msg_id: MsgId,
@@ -186,7 +186,7 @@ impl Transfer {
         self.received == self.length
     }
 
-    /// What brings its CTSDATA.
+    /// The protocol of its CTSDATA.
     pub(super) fn windowed(&self) -> Protocol {
         if self.is_read() {
             Protocol::EmulatedRead
@@ -202,7 +202,7 @@ impl Transfer {
         self.ending.flags.contains(CompletionFlags::READ)
     }
 
-    /// Returns whether a piece of the data fits what is known of the transfer.
+    /// Returns whether a piece of data is consistent with what is known of the transfer.
     fn fits(&self, offset: u64, length: u64) -> bool {
         offset
             .checked_add(length)
@@ -210,7 +210,7 @@ impl Transfer {
             && length <= self.length - self.received - self.to_read
     }
 
-    /// A piece of the data arrived that the peer need not be asked for.
+    /// Takes a piece of data for which the peer need not be asked.
     pub(super) fn arrived(&mut self, offset: u64, length: u64) -> Arrival<'_> {
         if !self.fits(offset, length) {
             return Arrival::Misfit;
@@ -225,7 +225,7 @@ impl Transfer {
         }
     }
 
-    /// A piece of a window arrived. One that exceeds what the peer was granted is a misfit.
+    /// Takes a piece of a window. A piece beyond what the peer was granted is a misfit.
     pub(super) fn arrived_in_window(&mut self, offset: u64, length: u64) -> Arrival<'_> {
         let left = match self.supply {
             Supply::Windows { granted } => granted.checked_sub(length),
@@ -240,7 +240,7 @@ impl Transfer {
         }
     }
 
-    /// Notes that the peer wants RECEIPT for its operation, if it does.
+    /// Notes the peer's operation that wants a RECEIPT, if there is one.
     pub(super) fn note_receipt(&mut self, receipt: Option<SendId>) {
         if let Some(send_id) = receipt {
             self.send_id = send_id;
@@ -248,7 +248,7 @@ impl Transfer {
         }
     }
 
-    /// The peer's operation sends the rest in windows.
+    /// Notes that the peer's operation sends the rest in windows.
     pub(super) fn windows_follow(&mut self, send_id: SendId, delivery_complete: bool) {
         self.send_id = send_id;
         self.wants_receipt = delivery_complete;
@@ -260,7 +260,7 @@ impl Transfer {
         self.supply = Supply::Windows { granted: bytes };
     }
 
-    /// Takes the answer to READ_NACK, if it is one. Returns whether it was.
+    /// Takes the answer to READ_NACK. Returns whether it is one.
     pub(super) fn nack_answered(
         &mut self,
         length: u64,
@@ -284,8 +284,7 @@ impl Transfer {
         is_first
     }
 
-    /// Takes a packet of the peer's operation that says where the data beyond the first `in_packets`
-    /// bytes can be read.
+    /// Takes a packet that says where the data beyond the first `in_packets` bytes can be read.
     pub(super) fn readable(
         &mut self,
         send_id: SendId,
@@ -298,7 +297,7 @@ impl Transfer {
         if started || in_packets == self.length {
             return ReadStart::Nothing;
         }
-        // Packets may have come that said something else about how the rest comes.
+        // Earlier packets may have contradicted this one.
         if in_packets > self.length
             || self.received > in_packets
             || remote.total_len() != Some(self.length)
@@ -309,8 +308,8 @@ impl Transfer {
         ReadStart::Read
     }
 
-    /// Plans to read the bytes from `next` on. Returns where that ends; the bytes beyond it, which the
-    /// target does not hold, count as received.
+    /// Plans to read the bytes from `next` on. Returns where the reads end. Bytes beyond that, for
+    /// which the target has no room, count as received.
     pub(super) fn plan(&mut self, key: PlanKey, next: u64) -> u64 {
         let end = self.length.min(self.capacity).max(next);
         self.received += self.length - end;
@@ -319,7 +318,7 @@ impl Transfer {
         end
     }
 
-    /// Notes that a read brought this many bytes.
+    /// Notes that a read has brought this many bytes.
     pub(super) fn read(&mut self, length: u64) {
         self.received += length;
         self.to_read -= length;
@@ -335,7 +334,7 @@ impl Transfer {
         self.supply = Supply::Nacked;
     }
 
-    /// What the transfer needs next, if the device has no reads of it.
+    /// What has to be done next, if the device has no reads of the transfer.
     pub(super) fn next_step(&self) -> Step {
         if self.aborted || self.is_complete() {
             return Step::Finish;
@@ -349,13 +348,13 @@ impl Transfer {
         }
     }
 
-    /// Notes that the transfer failed: it ends when the device is done with its memory.
+    /// Notes that the transfer failed. It ends when the device no longer uses its memory.
     pub(super) fn abort(&mut self, failure: Failure) {
         self.fail(failure);
         self.aborted = true;
     }
 
-    /// Notes that the transfer will fail, when all its data has come.
+    /// Notes that the transfer fails when all its data has arrived.
     pub(super) fn fail(&mut self, failure: Failure) {
         self.failure.get_or_insert(failure);
     }
@@ -365,19 +364,19 @@ impl Transfer {
         self.is_complete() && self.failure.is_none()
     }
 
-    /// Notes that there is something to send or to post. Returns whether it has to be queued for
-    /// that.
+    /// Notes that something has to be sent or posted. Returns whether the transfer has to be
+    /// queued.
     #[must_use]
     pub(super) fn enqueue(&mut self) -> bool {
         !core::mem::replace(&mut self.queued, true)
     }
 
-    /// Notes what is to be sent to the peer next.
+    /// Notes which packet has to be sent to the peer next.
     pub(super) fn ask(&mut self, ask: Ask) {
         self.ask = ask;
     }
 
-    /// What is to be sent to the peer now.
+    /// The packet that has to be sent to the peer now.
     pub(super) fn asks(&self) -> Ask {
         match self.aborted {
             true => Ask::Nothing,
@@ -385,45 +384,45 @@ impl Transfer {
         }
     }
 
-    /// Notes that what was to be sent was sent, and whether there is more to post.
+    /// Notes that the packet was sent, and whether there is more to post.
     pub(super) fn served(&mut self, more: bool) {
         self.ask = Ask::Nothing;
         self.queued = more;
     }
 }
 
-/// What is to be done with a piece of data that arrived.
+/// What has to be done with a piece of data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Arrival<'a> {
-    /// To copy it to these pieces, which hold so many bytes of it.
+    /// Copy it to these pieces, which have room for `fits` bytes of it.
     Copy { target: &'a [IoVec], fits: u64 },
-    /// Nothing: the transfer has failed.
+    /// Drop it: the transfer has failed.
     Drop,
-    /// To refuse it: it contradicts what is known of the transfer, and nothing happened.
+    /// Refuse it: it contradicts what is known of the transfer, which is unchanged.
     Misfit,
 }
 
-/// What a packet that says where data can be read asks for.
+/// What follows from a packet that says where data can be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReadStart {
-    /// To start reading.
+    /// The reads have to start.
     Read,
-    /// Nothing: the data is being read, was refused, or comes in packets.
+    /// Nothing: the data is being read, cannot be read, or arrives in packets.
     Nothing,
     /// It contradicts what is known of the transfer.
     Mismatch,
 }
 
-/// What a transfer needs next.
+/// What has to be done for a transfer next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// Nothing: more will come.
+    /// Wait for more data.
     Wait,
-    /// To end.
+    /// End it.
     Finish,
-    /// A CTS: the peer waits to be granted more.
+    /// Send a CTS: the peer waits for a window.
     Grant,
-    /// The peer has to be told that its data cannot be read.
+    /// Tell the peer that its data cannot be read.
     Refuse,
 }
 
@@ -473,7 +472,7 @@ mod tests {
         Transfer::new(PeerId::new(1, 0), MsgId(0), length, target, ending)
     }
 
-    /// The bytes of an accepted piece that the buffer holds.
+    /// The bytes of an accepted piece for which the buffer has room.
     fn copied(arrival: Arrival<'_>) -> Option<u64> {
         match arrival {
             Arrival::Copy { fits, .. } => Some(fits),
@@ -513,7 +512,7 @@ mod tests {
         assert_eq!(transfer.next_step(), Step::Grant);
         transfer.granted(8);
         assert_eq!(transfer.next_step(), Step::Wait);
-        // More than the window, and more than the message.
+        // That is more than the window, and more than the message.
         assert_eq!(transfer.arrived_in_window(0, 9), Arrival::Misfit);
         assert_eq!(transfer.arrived_in_window(93, 8), Arrival::Misfit);
         assert_eq!(copied(transfer.arrived_in_window(0, 5)), Some(5));
@@ -566,7 +565,7 @@ mod tests {
         assert_eq!(copied(transfer.arrived(0, 11)), Some(11));
         let start = transfer.readable(SendId(9), &remote(100), 10);
         assert_eq!(start, ReadStart::Mismatch);
-        // What the buffer does not hold is not read.
+        // Bytes for which the buffer has no room are not read.
         assert_eq!(transfer.plan(PlanKey(0), 11), 60);
         let start = transfer.readable(SendId(9), &remote(100), 11);
         assert_eq!(start, ReadStart::Nothing);

@@ -1,4 +1,4 @@
-//! Messages that no receive has taken, and those that the application reserved for itself.
+//! Messages that no receive has taken, and messages that the application claimed.
 
 use crate::endpoint::base::by_peer::{OfPeers, PeerLinks};
 use crate::endpoint::base::ids::{Arena, ClaimId, PeerId};
@@ -14,7 +14,7 @@ pub(crate) struct UnexpectedMessage {
     /// Length of the whole message in bytes.
     pub(crate) length: u64,
     pub(crate) cq_data: Option<u64>,
-    /// It comes in several packets of the same `msg_id`.
+    /// Whether it consists of several packets with the same `msg_id`.
     pub(crate) segmented: bool,
     /// Its packets so far.
     pub(crate) head: HeldId,
@@ -22,13 +22,13 @@ pub(crate) struct UnexpectedMessage {
 
 pub(crate) type MessageMatcher = Matcher<UnexpectedMessage>;
 
-/// A message that the application reserved for itself.
+/// A message that the application claimed.
 pub(crate) struct Claim {
     pub(crate) peer: PeerId,
     pub(super) tagged: bool,
     pub(super) tag: u64,
     pub(crate) message: UnexpectedMessage,
-    /// Its place among those of its sender.
+    /// Its links among the claims of the same sender.
     pub(super) links: PeerLinks,
 }
 
@@ -54,7 +54,7 @@ fn not_claimed(slot: u32) -> ! {
 }
 
 impl Claim {
-    /// Who hears of the end of its receive, and what.
+    /// How the end of its receive is reported.
     pub(crate) fn ending(&self) -> Ending {
         Ending {
             context: 0,

@@ -10,14 +10,14 @@ use crate::wire::{AtomicDatatype, ExtraFeatures};
 
 use crate::endpoint::peers::handshake::PeerFeatures;
 
-/// What the endpoint itself can do, and its settings.
+/// The capabilities of the endpoint's own side, and its settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Local {
-    /// The device reads by RDMA, and the settings allow it.
+    /// Whether the device supports RDMA read and the settings allow it.
     pub(crate) rdma_read: bool,
-    /// The device writes by RDMA, and the settings allow it.
+    /// Whether the device supports RDMA write and the settings allow it.
     pub(crate) rdma_write: bool,
-    /// The device takes writes with immediate without a receive.
+    /// Whether the device accepts writes with immediate data without a receive.
     pub(crate) unsolicited_write_recv: bool,
     /// PCI part id of the device.
     pub(crate) part_id: u32,
@@ -27,11 +27,12 @@ pub(crate) struct Local {
     pub(crate) min_read_write_size: u64,
 }
 
-/// The part id of the first generation of the device, whose RDMA read does not work with others'.
+/// The part id of the device's first generation, whose RDMA read does not work with other
+/// generations.
 const FIRST_GENERATION: u32 = 0xEFA0;
 
 impl Local {
-    /// The same without RDMA: for an operation whose memory the device does not register.
+    /// The same without RDMA: for an operation whose memory the device refused to register.
     pub(crate) fn without_rdma(self) -> Local {
         Local {
             rdma_read: false,
@@ -40,9 +41,9 @@ impl Local {
         }
     }
 
-    /// Whether the two devices can read from each other: both know how, and both are of the first
-    /// generation or neither is (stock libfabric since 2.0). A peer that does not name its device
-    /// (before 1.20) is believed.
+    /// Returns whether the two devices can read from each other: both support it, and both are of
+    /// the first generation or neither is (stock libfabric since 2.0). A peer that does not state
+    /// its device (before 1.20) is assumed to match.
     fn can_read(&self, peer: &PeerFeatures) -> bool {
         let same_generation = peer.device_version.is_none_or(|version| {
             (version == FIRST_GENERATION) == (self.part_id == FIRST_GENERATION)
@@ -56,12 +57,12 @@ impl Local {
 pub(crate) struct MessageQuery {
     /// Its length in bytes.
     pub(crate) length: u64,
-    /// The largest message that fits a single packet with the headers it would have.
+    /// The largest message in bytes that fits a single packet, with the headers that it would have.
     pub(crate) eager_capacity: u64,
     /// Bytes that may travel ahead of an RDMA read to this peer now.
     pub(crate) runt_budget: u64,
     pub(crate) delivery_complete: bool,
-    /// The data leaves with the call; it is short enough for a single packet.
+    /// Whether the data leaves with the call. It fits a single packet then.
     pub(crate) inject: bool,
     pub(crate) tagged: bool,
 }
@@ -73,14 +74,14 @@ pub(crate) enum MessageProtocol {
     Medium,
     LongCts,
     LongRead,
-    /// With this many bytes in packets.
+    /// As [`MessageProtocol::LongRead`], with this many bytes in packets.
     RuntRead(u64),
     /// Without a header, to this queue pair of a zero-copy receiver.
     Headerless(Qpn, Qkey),
 }
 
 impl MessageProtocol {
-    /// Whether the peer reads the message, so that its memory has to be registered.
+    /// Returns whether the peer reads the message, so that its memory has to be registered.
     pub(crate) fn is_read_by_peer(self) -> bool {
         matches!(
             self,
@@ -89,17 +90,17 @@ impl MessageProtocol {
     }
 }
 
-/// Why there is no protocol for an operation, or not yet.
+/// Why there is no protocol for an operation, or none yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoProtocol {
-    /// It depends on the peer's handshake, which has not arrived.
+    /// The choice depends on the peer's handshake, which has not arrived.
     AwaitHandshake,
     /// The peer lacks the feature.
     Unsupported(&'static str),
 }
 
-/// Chooses the subprotocol of a message. `peer` is `None` before its handshake; a message that
-/// could be read by RDMA does not wait for it, it goes as long-CTS.
+/// Chooses the subprotocol of a message. `peer` is `None` before its handshake. A message that
+/// could be read by RDMA does not wait for the handshake; it is sent as long-CTS.
 #[inline]
 pub(crate) fn message(
     local: &Local,
@@ -108,7 +109,7 @@ pub(crate) fn message(
 ) -> Result<MessageProtocol, NoProtocol> {
     let MessageQuery { length, .. } = *query;
     if let Some((qpn, qkey)) = peer.and_then(|peer| peer.user_recv_qp) {
-        // Such a receiver refuses all other messages.
+        // A zero-copy receiver refuses all other messages.
         return match query.tagged {
             true => Err(NoProtocol::Unsupported(
                 "tagged messages to a zero-copy receiver",
@@ -127,7 +128,8 @@ pub(crate) fn message(
         && length >= local.min_read_message_size
         && local.can_read(peer)
     {
-        // EOR implies delivery, so there is no DC form; but runts would end before it.
+        // EOR implies delivery, so there is no DC type. But if the runt is the whole message, no
+        // EOR follows.
         let runts = peer.extra.contains(ExtraFeatures::RUNTING_READ) && !query.delivery_complete;
         return Ok(match query.runt_budget.min(length) {
             runt if runts && runt > 0 => MessageProtocol::RuntRead(runt),
@@ -151,23 +153,23 @@ pub(crate) fn message(
 pub(crate) struct WriteQuery {
     /// Its length in bytes.
     pub(crate) length: u64,
-    /// The largest write that fits a single packet with the headers it would have.
+    /// The largest write in bytes that fits a single packet, with the headers that it would have.
     pub(crate) eager_capacity: u64,
     pub(crate) delivery_complete: bool,
-    /// The data leaves with the call; it is short enough for a single packet.
+    /// Whether the data leaves with the call. It fits a single packet then.
     pub(crate) inject: bool,
-    /// It has CQ data that an immediate can hold, if any, and if so is one RDMA request.
+    /// Whether the device can carry it out by itself.
     pub(crate) fits_rdma: FitsRdma,
 }
 
-/// Whether the device can do a write by itself.
+/// Whether the device can carry out a write by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FitsRdma {
     /// It has no CQ data.
     Plain,
-    /// Its CQ data fits 32 bits, and its data one request between two pieces of memory.
+    /// Its CQ data has 32 bits, and it is one RDMA request.
     WithImmediate,
-    /// Its CQ data or its shape does not fit.
+    /// Its CQ data has more than 32 bits, or it is more than one RDMA request.
     No,
 }
 
@@ -182,7 +184,7 @@ pub(crate) enum WriteProtocol {
 }
 
 impl WriteProtocol {
-    /// How the memory has to be registered, if it has to.
+    /// The access for which the memory has to be registered, if it has to be.
     pub(crate) fn registration(self) -> Option<Access> {
         match self {
             WriteProtocol::Direct => Some(Access::empty()),
@@ -193,7 +195,7 @@ impl WriteProtocol {
 }
 
 /// Chooses the subprotocol of a write. It waits for the peer's handshake, as in stock libfabric
-/// since 2.0: emulating what the device could do would be a waste.
+/// since 2.0, because the device may be able to carry it out by itself.
 pub(crate) fn write(
     local: &Local,
     peer: Option<&PeerFeatures>,
@@ -247,8 +249,8 @@ pub(crate) enum ReadProtocol {
     LongCts,
 }
 
-/// Chooses the subprotocol of a read of `length` bytes, of which one READRSP holds up to `capacity`.
-/// It waits for the peer's handshake as a write does.
+/// Chooses the subprotocol of a read of `length` bytes. One READRSP holds up to `capacity` bytes.
+/// The read waits for the peer's handshake as a write does.
 pub(crate) fn read(
     local: &Local,
     peer: Option<&PeerFeatures>,
@@ -269,14 +271,16 @@ pub(crate) fn read(
 pub(crate) struct AtomicQuery {
     pub(crate) datatype: AtomicDatatype,
     pub(crate) is_compare: bool,
-    /// Pieces of the target's memory.
+    /// The number of pieces of the target's memory.
     pub(crate) remote_pieces: usize,
     pub(crate) delivery_complete: bool,
 }
 
-/// Chooses whether an atomic can be sent. A peer may be stock libfabric, which nothing tells.
+/// Checks that an atomic can be sent. Any peer may be stock libfabric, because no feature tells
+/// implementations apart.
 pub(crate) fn atomic(peer: Option<&PeerFeatures>, query: &AtomicQuery) -> Result<(), NoProtocol> {
-    // It has no handlers for these types, and looks for none before the call (deviation 36).
+    // Stock libfabric has no handlers for these types, and does not check for one before the call
+    // (deviation 36).
     if let AtomicDatatype::DOUBLE_COMPLEX
     | AtomicDatatype::LONG_DOUBLE
     | AtomicDatatype::LONG_DOUBLE_COMPLEX = query.datatype
@@ -285,7 +289,7 @@ pub(crate) fn atomic(peer: Option<&PeerFeatures>, query: &AtomicQuery) -> Result
             "atomics on double complex and long doubles, which crash targets that run stock libfabric",
         ));
     }
-    // It takes the operand of the first piece for all of them (deviation 33).
+    // Stock libfabric takes the operand of the first piece for all pieces (deviation 33).
     if query.is_compare && query.remote_pieces > 1 {
         return Err(NoProtocol::Unsupported(
             "compare with more than one piece of remote memory",

@@ -1,7 +1,7 @@
-//! Operations that send data: which subprotocol each uses, what its next packet is, and when it ends.
+//! Operations that send data: the subprotocol of each, its next packet, and its end.
 //!
-//! [`Sending`] owns the operations in flight and decides; it posts nothing and copies nothing. Its
-//! caller posts what [`Sending::next`] returns, and tells peers and the application.
+//! [`Sending`] owns the operations in flight and decides. It posts nothing and copies nothing: its
+//! caller posts what [`Sending::next`] returns, and reports to peers and the application.
 
 pub(crate) mod choice;
 mod outbound;
@@ -30,17 +30,17 @@ pub(crate) use outbound::{Awaited, Bulk, Outbound};
 pub(crate) use read_based::ReadBased;
 pub(crate) use sequence::{Loss, Sequence};
 pub(crate) use stream::{
-    Limits, MessageHead, NextPacket, Request, Stream, WriteHead, segment_size,
+    HeaderSettings, MessageHead, NextPacket, Request, Stream, WriteHead, segment_size,
 };
 
 /// The operations in flight that send data.
 pub(crate) struct Sending {
     operations: Arena<Outbound, OutboundId>,
-    /// The operations by their slots.
+    /// The operations by peer; each by its slot.
     by_peer: ByPeer,
-    /// The rest of those that take more than one packet.
+    /// The state of operations that take more than one packet.
     bulks: Slab<Bulk>,
-    limits: Limits,
+    headers: HeaderSettings,
 }
 
 impl OfPeers for Arena<Outbound, OutboundId> {
@@ -64,13 +64,13 @@ fn not_there(slot: u32) -> ! {
     unreachable!("a peer has an operation in slot {slot} that does not exist")
 }
 
-/// What an operation posts next.
+/// The next packet or RDMA write of an operation.
 #[expect(
     clippy::large_enum_variant,
     reason = "packets are the usual case, and it lives for one call"
 )]
 pub(crate) enum Next {
-    /// A packet; data of `source` follows its header.
+    /// A packet. Data of the operation's source follows its header.
     Packet(NextPacket),
     /// An RDMA write, with immediate data.
     Write(RdmaPart, Option<u32>),
@@ -85,11 +85,11 @@ pub(crate) enum Due {
     Nothing,
     /// A packet or RDMA write.
     Post,
-    /// CTSDATA to this peer, of which something has to be known first.
+    /// CTSDATA to this peer, whose handshake may have to arrive first.
     Data(PeerId),
 }
 
-/// Why a packet of a peer changes nothing.
+/// Why a peer's packet has no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mistake {
     /// There is no such operation with the peer, or it does not wait for such a packet.
@@ -99,7 +99,7 @@ pub(crate) enum Mistake {
 }
 
 impl Mistake {
-    /// How a packet that names the operation `id` is reported.
+    /// The error to report for a packet that names the operation `id`.
     pub(crate) fn error(self, id: u32) -> PacketError {
         match self {
             Mistake::NoOperation => PacketError::StaleOperation { id },
@@ -108,39 +108,39 @@ impl Mistake {
     }
 }
 
-/// What is left to do for an operation that ended.
+/// What has to be done for an operation that ended.
 pub(crate) struct Ended {
     pub(crate) peer: PeerId,
     pub(crate) report: Option<Report>,
     /// Length of the data in bytes.
     pub(crate) length: u64,
     pub(crate) failure: Option<Failure>,
-    /// The `msg_id` of a message or atomic that failed, and what the peer has of it.
+    /// The `msg_id` of a message or atomic that failed, and whether the peer may have some of it.
     pub(crate) lost: Option<(MsgId, Loss)>,
     pub(crate) leftovers: Leftovers,
 }
 
-/// What an operation used beside its memory.
+/// Resources of an operation that have to be released.
 #[derive(Default)]
 pub(crate) struct Leftovers {
-    /// To be deregistered.
+    /// Registrations that have to be ended.
     pub(crate) own_regions: OwnRegions,
-    /// To be ended in [`ReadBased`].
+    /// The runt in bytes that has to be ended in [`ReadBased`].
     pub(crate) runt: Option<u64>,
 }
 
 impl Sending {
-    /// At most `max_operations` of the application.
-    pub(crate) fn new(max_operations: usize, limits: Limits) -> Self {
+    /// Makes room for `max_operations` operations of the application.
+    pub(crate) fn new(max_operations: usize, headers: HeaderSettings) -> Self {
         Sending {
             operations: Arena::new(max_operations),
             by_peer: ByPeer::default(),
             bulks: Slab::new(),
-            limits,
+            headers,
         }
     }
 
-    /// Operations in flight, without those of [`Sending::reserve`].
+    /// The number of operations in flight, without those of [`Sending::reserve`].
     pub(crate) fn len(&self) -> usize {
         self.operations.len()
     }
@@ -151,13 +151,13 @@ impl Sending {
         self.operations.is_full()
     }
 
-    /// Takes the room of an operation that is kept elsewhere.
+    /// Reserves room for an operation that is stored elsewhere.
     #[inline]
     pub(crate) fn reserve(&mut self) {
         self.operations.narrow();
     }
 
-    /// Gives back the room of [`Sending::reserve`].
+    /// Frees the room of [`Sending::reserve`].
     #[inline]
     pub(crate) fn free(&mut self) {
         self.operations.widen();
@@ -181,11 +181,11 @@ impl Sending {
         self.operations.remove(id)
     }
 
-    /// Adds an operation of more than one packet. One without a report is a peer's, and has room of
-    /// its own.
+    /// Adds an operation of more than one packet. An operation without a report is a peer's, and
+    /// always has room.
     ///
     /// # Errors
-    /// There are too many operations of the application; what it used comes back.
+    /// There are too many operations of the application. Returns the registrations of `bulk`.
     pub(crate) fn start_bulk(
         &mut self,
         peer: PeerId,
@@ -217,7 +217,7 @@ impl Sending {
         self.insert(operation).map_err(|_| None)
     }
 
-    /// Takes out an operation that could not be started.
+    /// Removes an operation that could not be started.
     pub(crate) fn discard(&mut self, id: OutboundId) -> Option<(PeerId, Leftovers)> {
         let operation = self.remove(id)?;
         Some((operation.peer, self.take_leftovers(operation.bulk)))
@@ -240,7 +240,7 @@ impl Sending {
         self.operations.get(id).map(|operation| operation.peer)
     }
 
-    /// The operations with a peer, in the order in which they were started.
+    /// The operations with a peer, in the order of their start.
     pub(crate) fn with_peer(&self, peer: PeerId) -> Vec<OutboundId> {
         let slots = self.by_peer.of(&self.operations, peer);
         let operations = slots
@@ -254,7 +254,7 @@ impl Sending {
         self.by_peer.is_empty(peer)
     }
 
-    /// The operations of peers whose data `pick` accepts.
+    /// The reads of peers from data that `pick` accepts.
     pub(crate) fn peers_reads(&self, pick: impl Fn(&Iov) -> bool) -> Vec<OutboundId> {
         let operations = self.operations.iter();
         operations
@@ -282,8 +282,7 @@ impl Sending {
 
 // Posting.
 impl Sending {
-    /// Notes that an operation has something to post, if it has. Returns whether it has to be queued
-    /// for that.
+    /// Notes that an operation may have something to post. Returns whether it has to be queued.
     #[must_use]
     pub(crate) fn enqueue(&mut self, id: OutboundId) -> bool {
         let Some((operation, bulk)) = self.with_bulk(id) else {
@@ -294,14 +293,14 @@ impl Sending {
         due
     }
 
-    /// Notes that an operation is not queued any more.
+    /// Notes that an operation is no longer queued.
     pub(crate) fn dequeue(&mut self, id: OutboundId) {
         if let Some((_, bulk)) = self.with_bulk(id) {
             bulk.queued = false;
         }
     }
 
-    /// Whether a queued operation has something to post. One that has nothing is not queued any more.
+    /// Whether a queued operation has something to post. If not, it is no longer queued.
     pub(crate) fn due(&mut self, id: OutboundId) -> Due {
         let Some((operation, bulk)) = self.with_bulk(id) else {
             return Due::Nothing;
@@ -316,8 +315,9 @@ impl Sending {
         }
     }
 
-    /// What an operation posts next, with RDMA writes of at most `rdma_limit` bytes. `connid` is ours;
-    /// `data_connid` too, if the peer wants it in data.
+    /// The next packet or RDMA write of an operation. RDMA writes have at most `rdma_limit` bytes.
+    /// `connid` is our connection id; `data_connid` is that for CTSDATA, `None` if the peer does
+    /// not want one.
     pub(crate) fn next(
         &self,
         id: OutboundId,
@@ -344,12 +344,13 @@ impl Sending {
         };
         let mut next = bulk
             .stream
-            .next_packet(id, progress, self.limits, connid, data_connid)?;
+            .next_packet(id, progress, self.headers, connid, data_connid)?;
         next.sequenced = operation.msg_id.filter(|_| !operation.request_posted);
         Some(Next::Packet(next))
     }
 
-    /// The data of an operation, where the next packet's begins, and what its packets belong to.
+    /// The source of an operation, the offset of the next packet's data in it, and the protocol to
+    /// count it under.
     pub(crate) fn data(&self, id: OutboundId) -> Option<(&[IoVec], u64, Protocol)> {
         let bulk = self.bulk_of(self.operations.get(id)?)?;
         Some((bulk.source.as_slice(), bulk.moved, bulk.protocol))
@@ -386,7 +387,7 @@ impl Sending {
         }
     }
 
-    /// Notes that a packet or RDMA write of an operation was lost, which fails.
+    /// Notes that a packet or RDMA write of an operation was lost. The operation fails.
     pub(crate) fn lost(&mut self, id: OutboundId, failure: Failure, loss: Loss) {
         if let Some(operation) = self.operations.get_mut(id) {
             operation.outstanding -= 1;
@@ -397,7 +398,7 @@ impl Sending {
         self.fail(id, failure);
     }
 
-    /// Returns whether an operation is a peer's: it reads memory of ours.
+    /// Returns whether an operation is a peer's read of our memory.
     pub(crate) fn is_peers_read(&self, id: OutboundId) -> bool {
         let operation = self.operations.get(id);
         operation.is_some_and(|operation| operation.report.is_none())
@@ -412,18 +413,18 @@ impl Sending {
         })
     }
 
-    /// Notes that an operation failed; it ends when the device is done with its memory.
+    /// Notes that an operation failed. It ends when the device no longer uses its memory.
     pub(crate) fn fail(&mut self, id: OutboundId, failure: Failure) {
         if let Some(operation) = self.operations.get_mut(id) {
             operation.failure.get_or_insert(failure);
         }
     }
 
-    /// Takes out an operation if everything about it has happened.
+    /// Removes an operation if it has ended.
     #[inline]
     pub(crate) fn take_ended(&mut self, id: OutboundId) -> Option<Ended> {
         let operation = self.operations.get(id)?;
-        // User memory belongs to the application again only when the device is done with it.
+        // The device still uses the memory.
         if operation.outstanding > 0 {
             return None;
         }
@@ -456,10 +457,10 @@ impl Sending {
         })
     }
 
-    /// Takes a CTS: the peer opened a window.
+    /// Takes a CTS, which grants a window.
     ///
     /// # Errors
-    /// It changes nothing.
+    /// The packet has no effect.
     pub(crate) fn granted(
         &mut self,
         peer: PeerId,
@@ -484,10 +485,10 @@ impl Sending {
         Ok(())
     }
 
-    /// Takes the packet that an operation waits for.
+    /// Takes the packet for which an operation waits.
     ///
     /// # Errors
-    /// It changes nothing.
+    /// The packet has no effect.
     pub(crate) fn acknowledged(
         &mut self,
         peer: PeerId,
@@ -503,12 +504,12 @@ impl Sending {
         }
     }
 
-    /// Takes a READ_NACK: the peer cannot read the data of an operation, and is sent what it lacks in
-    /// packets. A message goes on behind its runt, under the same `msg_id`; a write starts afresh.
-    /// Returns the runt, which is to be ended in [`ReadBased`].
+    /// Takes a READ_NACK: the peer cannot read the data of an operation, and gets the rest in
+    /// packets. A message goes on behind its runt, under the same `msg_id`; a write starts again.
+    /// Returns the runt in bytes, which has to be ended in [`ReadBased`].
     ///
     /// # Errors
-    /// It changes nothing.
+    /// The packet has no effect.
     pub(crate) fn nacked(&mut self, peer: PeerId, id: OutboundId) -> Result<Option<u64>, Mistake> {
         let (operation, bulk) = match self.with_bulk(id) {
             Some((operation, bulk))
@@ -519,7 +520,8 @@ impl Sending {
             _ => return Err(Mistake::NoOperation),
         };
         let Stream::Silent(Some(request)) = bulk.stream else {
-            // It came before all of the runt was sent: the peer cannot know that it lacks the rest.
+            // Not all of the runt was sent, so the peer cannot know yet that it cannot read the
+            // rest.
             return Err(Mistake::Sizes);
         };
         bulk.to_move = operation.length;
@@ -540,7 +542,7 @@ impl Sending {
         Ok(bulk.runt.take())
     }
 
-    /// Takes out the registrations of all operations, when the endpoint is closed.
+    /// Takes the registrations of all operations, when the endpoint is closed.
     pub(crate) fn take_registrations(&mut self) -> Vec<OwnRegions> {
         self.bulks.drain().map(|bulk| bulk.own_regions).collect()
     }

@@ -1,5 +1,5 @@
-//! Operations in which this endpoint is the source of the data: sends and writes of its own, and
-//! emulated reads of peers.
+//! Operations in which this endpoint is the source of the data: sends and writes of its
+//! application, and emulated reads of peers.
 
 use crate::endpoint::api::error::Failure;
 use crate::endpoint::api::reports::Report;
@@ -16,24 +16,24 @@ use crate::wire::MsgId;
 /// One operation.
 pub(crate) struct Outbound {
     pub(crate) peer: PeerId,
-    /// What to tell the application in the end; `None` for what it does not see.
+    /// How the end is reported to the application. `None` if it is not: the operation is a peer's.
     pub(crate) report: Option<Report>,
     /// Length of the data in bytes.
     pub(crate) length: u64,
-    /// What the peer still has to say before the operation is done.
+    /// The packet of the peer that ends the operation.
     pub(crate) awaited: Awaited,
-    /// Packets and RDMA requests that the device has.
+    /// The number of packets and RDMA requests that the device has.
     pub(crate) outstanding: u32,
     pub(crate) failure: Option<Failure>,
     /// The id of a message or atomic.
     pub(super) msg_id: Option<MsgId>,
-    /// The packet with which the operation begins was posted.
+    /// Whether the first packet was posted.
     pub(super) request_posted: bool,
-    /// Whether the peer may have something of it.
+    /// Whether the peer may have some of it.
     pub(super) reached: Loss,
-    /// The rest of an operation that does not end with its first packet.
+    /// The state of an operation that takes more than one packet.
     pub(super) bulk: Option<BulkKey>,
-    /// Its place among those with the peer.
+    /// Its links among the operations with the same peer.
     pub(super) links: PeerLinks,
 }
 
@@ -41,39 +41,39 @@ pub(crate) struct Outbound {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct BulkKey(pub(super) u32);
 
-/// The data of an operation that takes more than one packet.
+/// The data of an operation that takes more than one packet, and how far it is.
 pub(crate) struct Bulk {
     pub(crate) source: Iov,
-    /// Bytes that this side moves, in packets or by RDMA writes; the rest is read by the peer.
+    /// Bytes that this side moves, in packets or by RDMA writes. The peer reads the rest.
     pub(crate) to_move: u64,
-    /// Bytes moved so far; they are the first ones.
+    /// Bytes moved so far, from the start.
     pub(crate) moved: u64,
-    /// Bytes that may be moved by now.
+    /// Bytes that may be moved now, beyond those moved.
     pub(crate) allowed: u64,
-    /// What the next packet looks like.
+    /// The type of the next packet.
     pub(crate) stream: Stream,
-    /// What its packets belong to.
+    /// The protocol under which copies are counted.
     pub(crate) protocol: Protocol,
-    /// In the queue of work.
+    /// Whether it is in the work queue.
     pub(crate) queued: bool,
     /// Registrations made for the operation.
     pub(crate) own_regions: OwnRegions,
-    /// It counts as a read-based message to the peer, with this many bytes in packets.
+    /// The bytes in packets, if the peer reads the rest; see [`ReadBased`](super::ReadBased).
     pub(crate) runt: Option<u64>,
 }
 
-/// A packet of the peer that ends an operation.
+/// The packet of the peer that ends an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Awaited {
     Nothing,
-    /// RECEIPT: the data is where the application wants it.
+    /// RECEIPT: the receiver has the data in its buffer.
     Receipt,
     /// EOR: the peer has read the data.
     Eor,
 }
 
 impl Awaited {
-    /// What ends an operation whose data travels in packets.
+    /// The packet that ends an operation whose data travels in packets.
     pub(crate) fn for_packets(delivery_complete: bool) -> Self {
         if delivery_complete {
             Awaited::Receipt
@@ -84,7 +84,7 @@ impl Awaited {
 }
 
 impl Outbound {
-    /// An operation of the application that is one packet, and waits for `awaited` after it.
+    /// Makes an operation of the application that is one packet, and waits for `awaited` after it.
     pub(crate) fn one_packet(
         peer: PeerId,
         msg_id: Option<MsgId>,
@@ -109,7 +109,7 @@ impl Outbound {
 }
 
 impl Bulk {
-    /// Data that all moves in one go, without being granted.
+    /// Makes data that may all be moved at once.
     pub(crate) fn new(source: Iov, length: u64, stream: Stream) -> Self {
         Bulk {
             source,

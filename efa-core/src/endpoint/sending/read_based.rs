@@ -1,7 +1,6 @@
-//! Messages of which the receiver reads a part by RDMA: how much of the next one may travel ahead of
-//! the read.
+//! Messages that the receiver reads by RDMA: how much of the next one may travel ahead of its read.
 
-/// The messages to one peer of which it reads a part.
+/// The messages to one peer that it is reading.
 #[derive(Default)]
 pub(crate) struct ReadBased {
     messages: u32,
@@ -10,19 +9,19 @@ pub(crate) struct ReadBased {
 }
 
 impl ReadBased {
-    /// Notes a message with so many bytes in packets.
+    /// Notes a message with this many bytes in packets, of which the peer reads the rest.
     pub(crate) fn begin(&mut self, runt: u64) {
         self.messages += 1;
         self.runts += runt;
     }
 
-    /// Notes that the peer reads a message of [`ReadBased::begin`] no more.
+    /// Notes that the peer has stopped to read a message of [`ReadBased::begin`].
     pub(crate) fn end(&mut self, runt: u64) {
         self.messages -= 1;
         self.runts -= runt;
     }
 
-    /// Bytes that may travel ahead of the read of another message: the settings' share, as long as no
+    /// Bytes that may travel ahead of the read of another message: `runt_size`, or 0 while a
     /// message is being read.
     pub(crate) fn runt_budget(&self, runt_size: u64) -> u64 {
         match self.messages {

@@ -1,19 +1,19 @@
-//! The ids of messages and atomics to one peer (spec section 3.2): one counter without gaps, as the peer
-//! processes each only after all before it.
+//! The ids of messages and atomics to one peer (spec section 3.2). They are consecutive, because
+//! the peer processes a request only after all earlier ones.
 //!
-//! A request that did not arrive leaves a gap, behind which the peer would wait for ever. Its id is given
-//! back if no later one was used; otherwise a request that does nothing takes its place.
+//! A request that did not arrive leaves a gap, behind which the peer would wait forever. If no
+//! later id was used, the id is used again. Otherwise a request that does nothing fills the gap.
 
 use crate::endpoint::api::error::Failure;
 use crate::nic::Status;
 use crate::wire::MsgId;
 
-/// Ids come in spans of this many, a power of two. A span begins when all requests of the one before
-/// the last have arrived, so that none is ever two spans ahead of one that has not: libfabric 1.11 and
-/// 1.17 lose a packet that is 16,384 ahead, or abort.
+/// The number of ids in a span, a power of two. A span begins only when all requests of the span
+/// before the last have arrived, so no request is two spans ahead of one that has not arrived:
+/// libfabric 1.11 and 1.17 lose a packet that is 16,384 ahead, or abort.
 const SPAN: u32 = 4096;
 
-/// What became of a packet that the device could not deliver.
+/// Whether the peer may have a packet that the device could not deliver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Loss {
     /// The peer does not have it.
@@ -49,11 +49,11 @@ impl From<Status> for Loss {
 /// The ids of messages and atomics to one peer.
 pub(crate) struct Sequence {
     next: MsgId,
-    /// Requests of the even and of the odd spans that have not arrived yet.
+    /// Requests of the even and of the odd spans that have not arrived.
     pending: [u32; 2],
-    /// Ids before the next one that no request with the peer has, oldest last.
+    /// Ids of gaps, oldest last.
     gaps: Vec<MsgId>,
-    /// A request was lost whose id cannot be used again: what follows would wait for it.
+    /// The failure of a request whose id cannot be used again, and for which the peer may wait.
     broken: Option<Failure>,
 }
 
@@ -62,7 +62,7 @@ fn span(id: MsgId) -> usize {
 }
 
 impl Sequence {
-    /// A sequence that starts with `first`.
+    /// Makes a sequence that starts with `first`.
     pub(crate) fn new(first: MsgId) -> Self {
         Sequence {
             next: first,
@@ -91,7 +91,7 @@ impl Sequence {
         self.next = self.next.next();
     }
 
-    /// Notes that the device is done with a request, whether it arrived or not.
+    /// Notes that the device has completed a request, whether or not it arrived.
     #[inline]
     pub(crate) fn done(&mut self, id: MsgId) {
         let pending = &mut self.pending[span(id)];
@@ -115,25 +115,25 @@ impl Sequence {
         self.gaps.drain(..last);
     }
 
-    /// Returns whether there are ids that a request which does nothing has to take.
+    /// Returns whether there are gaps to fill.
     #[inline]
     pub(crate) fn has_gaps(&self) -> bool {
         !self.gaps.is_empty()
     }
 
-    /// The oldest of these ids.
+    /// The oldest id of a gap.
     pub(crate) fn oldest_gap(&self) -> Option<MsgId> {
         self.gaps.last().copied()
     }
 
-    /// Notes that a request that does nothing was posted with the oldest of these ids.
+    /// Notes that a request was posted that fills the oldest gap.
     pub(crate) fn filled(&mut self) {
         if let Some(id) = self.gaps.pop() {
             self.pending[span(id)] += 1;
         }
     }
 
-    /// Notes that the sequence cannot go on. Returns whether it could until now.
+    /// Notes that the sequence cannot go on. Returns false if it could not before.
     pub(crate) fn break_off(&mut self, failure: Failure) -> bool {
         self.gaps.clear();
         self.broken.replace(failure).is_none()
@@ -145,7 +145,7 @@ impl Sequence {
         self.broken.is_some()
     }
 
-    /// Returns whether all requests have arrived, or will not, and none is to be made up for.
+    /// Returns whether no request is under way and there are no gaps.
     pub(crate) fn is_idle(&self) -> bool {
         self.pending == [0; 2] && self.gaps.is_empty()
     }
@@ -172,7 +172,7 @@ mod tests {
         let mut sequence = used(first, 4);
         sequence.not_delivered(MsgId(1));
         assert_eq!(sequence.next(), MsgId(1));
-        // Those behind it follow when they are lost too, in any order.
+        // Earlier ids are used again when their requests are lost too, in any order.
         sequence.not_delivered(MsgId(first));
         assert_eq!(sequence.oldest_gap(), Some(MsgId(first)));
         sequence.not_delivered(MsgId(u32::MAX));

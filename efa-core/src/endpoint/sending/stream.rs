@@ -1,4 +1,4 @@
-//! The packets of an operation that takes more than one: which comes next, and what it looks like.
+//! The packets of an operation that takes more than one: the next packet, and its header.
 
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::OutboundId;
@@ -7,10 +7,10 @@ use crate::wire::{
     ReadRsp, RecvId, Repr, ReqFlags, ReqOptions, RmaIovs, RuntreadRtm, SendId,
 };
 
-/// What the next packet of an operation looks like.
+/// The type of the next packet of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stream {
-    /// There is none. What is left of the request is what an answer to READ_NACK needs.
+    /// There is none. The request is kept for the answer to a READ_NACK.
     Silent(Option<Request>),
     /// MEDIUM segments.
     Medium(MessageHead, SegmentSize),
@@ -30,19 +30,19 @@ pub(crate) enum Stream {
     RdmaWrite(RmaIovs, Option<u32>),
 }
 
-/// Bytes of data per segment; the last one may have less.
+/// Bytes of data in each segment but the last, which may have less.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SegmentSize(pub(crate) usize);
 
-/// What the requests of one operation have in common.
+/// The fields that all requests of one operation share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Request {
     Message(MessageHead),
     Write(WriteHead),
 }
 
-/// The fields of a message's requests. Every segment has the same headers, as the receiver may see
-/// any of them first.
+/// The fields of a message's requests. All segments have the same headers, because any of them may
+/// arrive first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MessageHead {
     pub(crate) msg_id: MsgId,
@@ -60,8 +60,8 @@ pub(crate) struct WriteHead {
 }
 
 impl Stream {
-    /// What its packets belong to, for the counters of copied bytes. A read-based request carries no
-    /// data; should it be refused, the data goes in windows.
+    /// The protocol under which copies are counted. A read-based request carries no data; if it is
+    /// refused, the data travels in windows.
     pub(crate) fn protocol(&self) -> Protocol {
         match self {
             Stream::Medium(..) => Protocol::Medium,
@@ -78,7 +78,7 @@ impl Stream {
         }
     }
 
-    /// The id of the message whose requests are next.
+    /// The id of the message that the next packet begins or belongs to.
     pub(super) fn msg_id(&self) -> Option<MsgId> {
         match self {
             Stream::Medium(head, _)
@@ -95,7 +95,7 @@ impl Stream {
         }
     }
 
-    /// Whether the next packet is due whether or not data may be moved.
+    /// Returns whether the next packet may be sent before the peer grants data.
     pub(crate) fn is_request(&self) -> bool {
         matches!(
             self,
@@ -152,8 +152,8 @@ impl MessageHead {
     }
 }
 
-/// Bytes per segment: as few segments as possible, of about the same size, which is a multiple of 8
-/// so that the receiver's copies are aligned (as stock libfabric 1.17 splits).
+/// The size of segments: as few segments as possible, of about the same size, which is a multiple
+/// of 8 so that the receiver's copies are aligned (as in stock libfabric 1.17).
 pub(crate) fn segment_size(length: u64, capacity: usize) -> SegmentSize {
     let count = length.div_ceil(capacity.max(1) as u64).max(1);
     let size = length.div_ceil(count).next_multiple_of(8);
@@ -165,30 +165,29 @@ pub(crate) struct NextPacket {
     pub(crate) header: Header,
     /// Bytes of data behind the header.
     pub(crate) size: usize,
-    /// The id of the message that it begins.
+    /// The id of the message that the packet begins.
     pub(crate) sequenced: Option<MsgId>,
-    /// What comes after it.
+    /// The stream after this packet.
     pub(super) then: Stream,
 }
 
-/// What headers depend on besides the operation.
+/// Settings on which headers depend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct HeaderSettings {
     /// Largest packet in bytes.
     pub(crate) mtu: usize,
-    /// Packets of data that requests ask to be granted.
+    /// The window that requests ask for, in data packets.
     pub(crate) credits: u32,
 }
 
 impl Stream {
-    /// The next packet of the operation `id` of `length` bytes, of which `moved` were moved, `allowed`
-    /// more may be moved now, and this side moves `to_move` in all. `connid` goes into READRSP, and,
-    /// if the peer asked for it, into CTSDATA as `data_connid`. `None` if no packet is due.
+    /// The next packet of the operation `id`. READRSP gets the connection id `connid`, CTSDATA gets
+    /// `data_connid`, which is `None` if the peer does not want one. `None` if no packet is due.
     pub(super) fn next_packet(
         &self,
         id: OutboundId,
         progress: Progress,
-        limits: Limits,
+        headers: HeaderSettings,
         connid: Connid,
         data_connid: Option<Connid>,
     ) -> Option<NextPacket> {
@@ -198,7 +197,7 @@ impl Stream {
             allowed,
             to_move,
         } = progress;
-        let Limits { mtu, credits } = limits;
+        let HeaderSettings { mtu, credits } = headers;
         let (header, size, then): (Header, u64, Stream) = match *self {
             Stream::Silent(_) | Stream::CtsData(None) | Stream::RdmaWrite(..) => return None,
             Stream::Medium(head, SegmentSize(size)) => {
@@ -209,7 +208,7 @@ impl Stream {
                 let size = allowed.min(size as u64);
                 let header = head.runt(id, length, moved, to_move, &source);
                 let then = match moved + size == to_move {
-                    // A READ_NACK may come, to be answered with the same head.
+                    // A READ_NACK may arrive. The answer has the same fields.
                     true => Stream::Silent(Some(Request::Message(head))),
                     false => *self,
                 };
@@ -291,20 +290,20 @@ impl Stream {
     }
 }
 
-/// How far an operation is, in bytes.
+/// The progress of an operation, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Progress {
-    /// Of its data.
+    /// Length of the data.
     pub(super) length: u64,
-    /// That were moved.
+    /// Bytes moved so far.
     pub(super) moved: u64,
-    /// That may be moved now, beyond those.
+    /// Bytes that may be moved now, beyond those.
     pub(super) allowed: u64,
-    /// That this side moves in all.
+    /// Bytes that this side moves in all.
     pub(super) to_move: u64,
 }
 
-/// Bytes that fit behind a header.
+/// Bytes of data that fit behind a header.
 fn room(mtu: usize, header: &impl Repr) -> u64 {
     mtu.saturating_sub(header.header_len()) as u64
 }

@@ -13,11 +13,11 @@ fn peer(number: u32) -> PeerId {
 }
 
 fn sending() -> Sending {
-    let limits = Limits {
+    let headers = HeaderSettings {
         mtu: 1000,
         credits: 4,
     };
-    Sending::new(3, limits)
+    Sending::new(3, headers)
 }
 
 fn report() -> Option<Report> {
@@ -162,7 +162,7 @@ fn a_message_whose_read_is_refused_goes_on_behind_its_runt_in_windows() {
         ..bulk(2000, stream)
     };
     let id = start(&mut sending, 2000, Awaited::Eor, runt);
-    // The peer cannot know yet that it lacks the rest.
+    // The peer cannot know yet that it cannot read the rest.
     assert_eq!(sending.nacked(peer(1), id), Err(Mistake::Sizes));
     assert!(matches!(
         post(&mut sending, id),
@@ -273,7 +273,7 @@ fn peers_reads_have_room_beside_the_operations_of_the_application() {
 fn the_end_of_a_peer_costs_what_the_peer_has() {
     let mut sending = Sending::new(
         1000,
-        Limits {
+        HeaderSettings {
             mtu: 1000,
             credits: 4,
         },

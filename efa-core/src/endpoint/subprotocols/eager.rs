@@ -18,8 +18,8 @@ use crate::endpoint::subprotocols::incoming_message::Rtm;
 use crate::endpoint::subprotocols::intake::COPY_FAILED;
 
 impl<N: Nic> SendSide<'_, N> {
-    /// Sends a message of `length` bytes, which fit. With delivery complete, the operation that RECEIPT
-    /// has to name is filled in here.
+    /// Sends a message of `length` bytes, which fits one packet. With delivery complete, this fills
+    /// in the operation that RECEIPT names.
     pub(crate) fn send_eager(
         &mut self,
         args: &SendArgs<'_>,
@@ -63,7 +63,7 @@ impl<N: Nic> SendSide<'_, N> {
                     .post_packet_to(args.peer, destination, owner, packet)
             });
         match (owner, posted.is_ok()) {
-            // It counts as an operation.
+            // The packet counts as an operation.
             (Owner::Whole(_), true) => self.sending.reserve(),
             (Owner::Outbound(id), false) => {
                 self.sending.discard(id);
@@ -75,7 +75,7 @@ impl<N: Nic> SendSide<'_, N> {
 }
 
 impl<N: Nic> ReceiveSide<'_, N> {
-    /// Gives a message of one packet to the posted receive that takes it.
+    /// Receives a message of one packet into the posted receive that takes it.
     #[inline(always)]
     pub(crate) fn receive_eager(
         &mut self,

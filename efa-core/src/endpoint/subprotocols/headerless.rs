@@ -1,7 +1,7 @@
-//! Messages to zero-copy receivers: stock libfabric 1.22 to 2.5 can receive into the application's
-//! buffers directly, on a second queue pair that its handshake names (extra request 7, which the spec
-//! does not list). What goes there is the data and nothing else; CQ data travels as immediate. Such a
-//! receiver refuses all other messages.
+//! Messages to zero-copy receivers. Stock libfabric 1.22 to 2.5 can receive directly into the
+//! application's buffers, on a second queue pair that its handshake states (extra request 7, which
+//! the spec does not list). Packets to that queue pair consist of data only; CQ data travels as
+//! immediate data. Such a receiver refuses all other messages.
 
 use crate::address::{Qkey, Qpn};
 use crate::endpoint::subprotocols::SendSide;
@@ -55,7 +55,7 @@ impl<N: Nic> SendSide<'_, N> {
             .reports
             .statistics
             .note_sent(Protocol::Headerless, copied);
-        // The data is in its place when it arrives: delivery needs no receipt.
+        // The packet's arrival is its delivery, so no RECEIPT is needed.
         let owner = Owner::Whole(OnePacket {
             report: send_report(args),
             length,

@@ -1,4 +1,4 @@
-//! Messages on the receiver's side: from matching to a receive to the subprotocol that brings the data.
+//! Incoming messages: from matching to the subprotocol that brings the data.
 
 use crate::endpoint::subprotocols::ReceiveSide;
 use crate::nic::Nic;
@@ -15,14 +15,14 @@ use crate::endpoint::posting::HeldId;
 use crate::endpoint::receiving::{ReadStart, UnexpectedMessage};
 use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
 
-/// A request that takes its turn among those of its sender: a message or an atomic.
+/// A request that takes its turn among the requests of its sender: a message or an atomic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sequenced<'a> {
     Message(Rtm<'a>),
     Atomic(&'a Rta, &'a Packet),
 }
 
-/// What every request to message (RTM) states, whatever its subprotocol.
+/// The fields that every request to message (RTM) states, in any subprotocol.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rtm<'a> {
     pub(crate) packet_type: PacketType,
@@ -36,23 +36,24 @@ pub(crate) struct Rtm<'a> {
     pub(crate) payload: Payload,
 }
 
-/// How much of its message a packet is.
+/// Which part of its message a packet is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Extent<'a> {
-    /// All of it. The operation of a sender that wants RECEIPT is named.
+    /// All of it. Names the sender's operation if that wants a RECEIPT.
     Whole(Option<SendId>),
-    /// A segment: others of the same `msg_id` may follow.
+    /// A segment. Others with the same `msg_id` may follow.
     Medium(&'a MediumRtm),
-    /// A segment, or one of the segments in front of what is to be read.
+    /// A segment of the part that travels ahead of the read. Others with the same `msg_id` may
+    /// follow.
     Runt(&'a RuntreadRtm),
-    /// The beginning: the rest comes without a `msg_id`.
+    /// The first part. The rest follows in packets without a `msg_id`.
     LongCts(&'a LongctsRtm),
-    /// Only the announcement.
+    /// None of it: the packet says where the data can be read.
     LongRead(&'a LongreadRtm),
 }
 
 impl<'a> Sequenced<'a> {
-    /// `None` if the packet takes no turn.
+    /// Returns `None` if the packet takes no turn.
     pub(crate) fn of(incoming: &'a Packet) -> Option<Self> {
         match &incoming.header {
             Header::Rta(rta) => Some(Sequenced::Atomic(rta, incoming)),
@@ -91,7 +92,7 @@ impl<'a> Rtm<'a> {
         }
     }
 
-    /// `None` if the packet is no request to message.
+    /// Returns `None` if the packet is no request to message.
     pub(crate) fn of(incoming: &'a Packet) -> Option<Self> {
         let packet_type = incoming.base.packet_type;
         let payload = incoming.payload;
@@ -138,7 +139,7 @@ impl<'a> Rtm<'a> {
         })
     }
 
-    /// The message, of which the packet `head` waits.
+    /// The message as one that no receive has taken. Its packet `head` waits.
     pub(crate) fn unexpected(&self, head: HeldId) -> UnexpectedMessage {
         UnexpectedMessage {
             msg_id: self.msg_id,
@@ -175,7 +176,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         self.begin_message(id, peer, packet, rtm);
     }
 
-    /// Takes the first packet of a message for its transfer.
+    /// Handles the first packet of a message that has a transfer.
     pub(crate) fn begin_message(
         &mut self,
         id: ReceiveId,
@@ -202,8 +203,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
     }
 
-    /// Takes one packet of a message for its receive. A packet that contradicts the message ends the
-    /// receive with an error: the data that it was to bring will not come.
+    /// Handles one packet of a message that has a transfer. A packet that contradicts the message
+    /// ends the receive with an error, because its data is missing.
     pub(crate) fn message_packet(
         &mut self,
         id: ReceiveId,
@@ -247,8 +248,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
     }
 
-    /// Starts to read a message's data, with the first packet that says where it is. Returns false
-    /// if the sizes contradict each other.
+    /// Starts to read a message's data, if this is the first packet that says where it is. Returns
+    /// false if the packet contradicts what is known of the message.
     fn start_message_read(
         &mut self,
         id: ReceiveId,

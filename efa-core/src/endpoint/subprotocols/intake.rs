@@ -1,4 +1,4 @@
-//! Data on its way in: taking it out of packets, asking the peer for more, and the end.
+//! Incoming data: copying it from packets, asking the peer for more, and the end of a transfer.
 
 use crate::endpoint::api::completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event};
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
@@ -12,13 +12,13 @@ use crate::endpoint::subprotocols::ReceiveSide;
 use crate::nic::Nic;
 use crate::wire::{ExtraFeatures, Payload, ReadNack, RecvId};
 
-/// A part of the target is no memory of the application.
+/// A part of the target is not memory of the application.
 pub(crate) const COPY_FAILED: Failure = Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy);
 
 impl<N: Nic> ReceiveSide<'_, N> {
-    /// Takes a piece of a transfer's data out of a packet: one that the peer sent without being asked or,
-    /// `in_window`, because it was granted. Returns whether the piece fits what is known of the
-    /// transfer; if not, nothing happened.
+    /// Copies a piece of a transfer's data from a packet: one that the peer sent without being
+    /// asked or, with `in_window`, one that it was granted. Returns false, without an effect, if
+    /// the piece contradicts what is known of the transfer.
     pub(crate) fn take_data(
         &mut self,
         id: ReceiveId,
@@ -53,8 +53,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         true
     }
 
-    /// Goes on with a transfer after something arrived: ends it, or asks for more if the peer waits
-    /// to be asked.
+    /// Continues a transfer after something arrived: ends it, or asks the peer for more.
     pub(crate) fn go_on_with(&mut self, id: ReceiveId) {
         match self.receiving.next_step(id) {
             Step::Wait => {}
@@ -64,8 +63,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
     }
 
-    /// Tells the peer that its data cannot be read, as soon as it is known whether it understands
-    /// that.
+    /// Tells the peer that its data cannot be read, once its features are known.
     fn refuse_data(&mut self, id: ReceiveId) {
         let peer = self.receiving.peer(id);
         match peer.and_then(|peer| self.channel.peers.features(peer)) {
@@ -74,7 +72,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
                 self.ask(id, Ask::ReadNack);
             }
             Some(_) => {
-                // libfabric before 1.20 knows no other way to send the data.
+                // libfabric before 1.20 does not know READ_NACK, and cannot send the data in
+                // another way.
                 let failure = Failure::new(Errno::ENOMEM, ProviderError::RdmaReadPost);
                 self.fail_inbound(id, failure);
             }
@@ -86,7 +85,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         self.queue_inbound(id);
     }
 
-    /// Queues a transfer for which there is something to send or to post.
+    /// Queues a transfer for which something has to be sent or posted.
     pub(crate) fn queue_inbound(&mut self, id: ReceiveId) {
         if self.receiving.enqueue(id) {
             self.channel.posting.queue(Work::Inbound(id));
@@ -139,7 +138,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         Ok(())
     }
 
-    /// Sends a packet for a transfer; an error other than want of room ends the transfer.
+    /// Sends a packet for a transfer. An error other than lack of room ends the transfer.
     ///
     /// # Errors
     /// Only [`EndpointError::TryAgain`].
@@ -165,7 +164,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
     }
 
-    /// Ends a transfer that is complete or was aborted, and of which the device has nothing.
+    /// Ends a transfer that is complete or failed, if the device no longer uses its memory.
     fn finish_inbound(&mut self, id: ReceiveId) {
         let Some(ended) = self.receiving.finish(id) else {
             return;
@@ -187,7 +186,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
         self.end_inbound(ending, peer, ended.length, ended.capacity, ended.failure);
     }
 
-    /// Tells how a message of `length` bytes for a buffer of `capacity` bytes ended.
+    /// Reports the end of an operation that received `length` bytes into a buffer of `capacity`
+    /// bytes.
     #[inline(always)]
     pub(crate) fn end_inbound(
         &mut self,
@@ -246,7 +246,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
     }
 
-    /// Ends a transfer with a failure, as soon as the device is done with its memory.
+    /// Fails a transfer. It ends when the device no longer uses its memory.
     pub(crate) fn fail_inbound(&mut self, id: ReceiveId, failure: Failure) {
         self.receiving.abort(id, failure);
         self.go_on_with(id);

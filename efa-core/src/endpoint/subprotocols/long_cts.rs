@@ -1,8 +1,8 @@
-//! Long-CTS transfers (spec section 3.2): the receiver opens one window after the other.
+//! Long-CTS transfers (spec section 3.2): the receiver grants one window after the other.
 //!
-//! A CTS grants a number of bytes. The sender sends exactly these, in CTSDATA packets whose offsets
-//! count from the start of the whole message, data of the request included. Only when all of them
-//! have arrived does the receiver grant more; that is what every stock libfabric does and expects.
+//! A CTS grants a number of bytes. The sender sends exactly this many, in CTSDATA packets whose
+//! offsets count from the start of the message, including the data of the request. The receiver
+//! grants more only when all of them have arrived, as every stock libfabric does and expects.
 
 use crate::endpoint::subprotocols::{ReceiveSide, SendSide};
 use crate::nic::Nic;
@@ -20,7 +20,7 @@ pub(crate) const SIZE_MISMATCH: Failure =
     Failure::new(Errno::EIO, ProviderError::RequestSizeMismatch);
 
 impl<N: Nic> SendSide<'_, N> {
-    /// The peer opened a window.
+    /// Handles a CTS.
     pub(crate) fn on_cts(&mut self, peer: PeerId, cts: &Cts) {
         let id = OutboundId::from_wire(cts.send_id.0);
         match self.sending.granted(peer, id, cts) {
@@ -59,7 +59,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         Ok(())
     }
 
-    /// Data of a window.
+    /// Handles data of a window.
     pub(crate) fn on_cts_data(
         &mut self,
         peer: PeerId,
@@ -78,7 +78,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
     }
 
-    /// Takes data that the peer was granted. Data that it was not granted ends the transfer.
+    /// Takes data of a window. Data that was not granted ends the transfer.
     pub(crate) fn take_granted(
         &mut self,
         id: ReceiveId,
@@ -101,7 +101,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
 }
 
 impl<N: Nic> SendSide<'_, N> {
-    /// The data of an operation is where the peer's application wants it.
+    /// Handles a RECEIPT.
     pub(crate) fn on_receipt(&mut self, peer: PeerId, receipt: &Receipt) {
         self.on_acknowledged(
             peer,

@@ -1,5 +1,5 @@
-//! Messages whose data the receiver reads by RDMA (spec section 4.1), with or without a first part in
-//! packets (spec section 4.5), and what happens when it cannot (spec section 4.7).
+//! Messages that the receiver reads by RDMA (spec section 4.1), with or without a first part in
+//! packets (spec section 4.5), and what happens when it cannot read (spec section 4.7).
 
 use crate::endpoint::subprotocols::{ReceiveSide, SendSide};
 use crate::nic::Nic;
@@ -39,7 +39,7 @@ impl<N: Nic> SendSide<'_, N> {
         self.start_read_based(peer, report, length, Awaited::Eor, bulk)
     }
 
-    /// Starts a message of which the first `runt` bytes travel in packets.
+    /// Starts a message whose first `runt` bytes travel in packets.
     pub(crate) fn start_runt_read(
         &mut self,
         peer: PeerId,
@@ -54,13 +54,13 @@ impl<N: Nic> SendSide<'_, N> {
             own_regions,
         } = data;
         let remote = readable_pieces(&source);
-        // The id has a fixed width, so any serves to measure the header.
+        // All ids have the same width, so any one serves to measure the header.
         let header = head.runt(OutboundId::from_wire(0), length, 0, runt, &remote);
         let size = segment_size(
             runt,
             self.channel.sizes.mtu.saturating_sub(header.header_len()),
         );
-        // When nothing is left to be read, no EOR comes.
+        // If nothing remains to be read, no EOR follows.
         let awaited = if runt < length {
             Awaited::Eor
         } else {
@@ -97,13 +97,13 @@ impl<N: Nic> SendSide<'_, N> {
         Ok(id)
     }
 
-    /// The peer has read the data of an operation.
+    /// Handles an EOR.
     pub(crate) fn on_eor(&mut self, peer: PeerId, eor: &Eor) {
         self.on_acknowledged(peer, eor.send_id.0, Awaited::Eor, PacketType::Eor);
     }
 
-    /// The peer cannot read the data of an operation: send it what it lacks in packets. A message
-    /// goes on behind its runt, under the same `msg_id`; a write starts afresh.
+    /// Handles a READ_NACK: sends the data that the peer lacks in packets. A message goes on behind
+    /// its runt, under the same `msg_id`; a write starts again.
     pub(crate) fn on_read_nack(&mut self, peer: PeerId, nack: &ReadNack) {
         let id = OutboundId::from_wire(nack.send_id.0);
         match self.sending.nacked(peer, id) {
@@ -136,7 +136,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
     }
 
-    /// Goes on with a transfer whose data cannot be read, if the peer's features are known.
+    /// Goes on with a transfer whose data cannot be read, once the peer's features are known.
     pub(crate) fn refuse_read(&mut self, peer: PeerId, id: ReceiveId) {
         let Some(state) = self.channel.peers.state_mut(peer) else {
             return;
@@ -147,7 +147,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
     }
 
-    /// The answer to READ_NACK: a long-CTS request under the `msg_id` of the refused one.
+    /// Handles the answer to READ_NACK: a long-CTS request under the `msg_id` of the refused one.
     pub(crate) fn on_nack_answer(
         &mut self,
         peer: PeerId,

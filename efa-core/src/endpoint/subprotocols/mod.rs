@@ -1,7 +1,7 @@
-//! The subprotocols: what the parts do together for each kind of operation.
+//! The subprotocols: how the parts work together for each kind of operation.
 //!
-//! Each operation has a side that data comes from and one that it goes to. [`SendSide`] and
-//! [`ReceiveSide`] borrow what either needs; neither reaches what the other has.
+//! Each operation has a source and a destination of its data. [`SendSide`] and [`ReceiveSide`]
+//! borrow the parts that each needs. Neither can reach the parts of the other.
 
 pub(crate) mod eager;
 pub(crate) mod headerless;
@@ -21,15 +21,16 @@ use crate::endpoint::one_sided::Exposed;
 use crate::endpoint::receiving::Receiving;
 use crate::endpoint::sending::Sending;
 
-/// What this endpoint does as the source of data: its sends and writes, and emulated reads of peers.
+/// This endpoint as a source of data: sends and writes of its application, and emulated reads of
+/// peers.
 pub(crate) struct SendSide<'a, N> {
     pub(crate) channel: &'a mut Channel<N>,
     pub(crate) sending: &'a mut Sending,
     pub(crate) exposed: &'a Exposed,
 }
 
-/// What this endpoint does as the destination of data: its receives and reads, and emulated writes of
-/// peers.
+/// This endpoint as a destination of data: receives and reads of its application, and emulated
+/// writes of peers.
 pub(crate) struct ReceiveSide<'a, N> {
     pub(crate) channel: &'a mut Channel<N>,
     pub(crate) receiving: &'a mut Receiving,

@@ -1,4 +1,4 @@
-//! The application sends a message: the choice of a subprotocol, and what all of them share.
+//! Outgoing messages: the choice of a subprotocol, and the start of the message.
 
 use crate::endpoint::subprotocols::SendSide;
 use crate::nic::{Access, Nic};
@@ -25,9 +25,10 @@ impl<N: Nic> SendSide<'_, N> {
         let (destination, state) = self.channel.peers.check_sequence(args.peer)?;
         let features = state.and_then(|state| state.handshake.features());
         let options = self.channel.request_options(features, args.cq_data);
-        // Stock libfabric keeps injected data out of delivery complete: nobody hears of its end.
+        // Stock libfabric ignores delivery complete for injected data, because no success is
+        // reported.
         let delivery_complete = args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject;
-        // As if it were to fit one packet; the operation that RECEIPT has to name is not known yet.
+        // The header of an eager message. The operation that RECEIPT names is not known yet.
         let mut header = EagerRtm {
             msg_id: self.channel.peers.next_msg_id(state),
             tag: args.tag,
@@ -51,18 +52,18 @@ impl<N: Nic> SendSide<'_, N> {
         match protocol {
             MessageProtocol::Eager => self.send_eager(args, destination, length, &mut header)?,
             MessageProtocol::Headerless(qpn, qkey) => {
-                // It is not part of the sequence of messages.
+                // Messages without a header are not part of the sequence.
                 return self.send_headerless(args, length, (qpn, qkey));
             }
             _ => self.send_bulk(args, &query, protocol, &mut header)?,
         }
-        // Only now: an id that was not used would be a gap that stalls the peer for good.
+        // Only now, because an id that is not used would be a gap that stalls the peer.
         self.channel.request_posted(args.peer);
         Ok(())
     }
 
-    /// Sends a message that takes more than its first packet. One that the peer was to read, but
-    /// whose memory the device does not register, goes as if there were no RDMA.
+    /// Sends a message that takes more than its first packet. If the peer was to read it, but the
+    /// device refuses to register its memory, the message is sent without RDMA.
     fn send_bulk(
         &mut self,
         args: &SendArgs<'_>,
@@ -132,7 +133,7 @@ impl<N: Nic> SendSide<'_, N> {
         length: u64,
         head: MessageHead,
     ) -> Result<(), EndpointError> {
-        // The id has a fixed width, so any serves to measure the header.
+        // All ids have the same width, so any one serves to measure the header.
         let header = head.medium(OutboundId::from_wire(0), length, 0);
         let size = segment_size(
             length,
@@ -144,7 +145,7 @@ impl<N: Nic> SendSide<'_, N> {
         self.start_stream(id)
     }
 
-    /// Starts an operation whose data the peer asks for, window by window.
+    /// Starts an operation whose data the peer requests, window by window.
     pub(crate) fn start_long_cts(
         &mut self,
         peer: PeerId,
@@ -168,7 +169,7 @@ impl<N: Nic> SendSide<'_, N> {
     }
 }
 
-/// What to tell the application of a send.
+/// How the end of a send is reported.
 pub(crate) fn send_report(args: &SendArgs<'_>) -> Report {
     Report {
         context: args.context,

@@ -1,4 +1,4 @@
-//! RDMA: posting reads into, and writes from, memory of the application; registrations made for them.
+//! RDMA reads into memory of the application, and the registrations for them.
 
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::base::ids::ReceiveId;
@@ -9,11 +9,11 @@ use crate::nic::{Access, Nic, NicError};
 use crate::wire::RmaIovs;
 
 impl<N: Nic> ReceiveSide<'_, N> {
-    /// Plans to read the bytes from `next` on of a transfer. The bytes beyond its buffer count as
+    /// Plans to read the bytes of a transfer from `next` on. Bytes beyond its buffer count as
     /// received.
     ///
     /// # Errors
-    /// The target could not be registered; nothing changed.
+    /// The target could not be registered. Nothing changed.
     pub(crate) fn plan_reads(
         &mut self,
         id: ReceiveId,
@@ -63,7 +63,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         Ok(true)
     }
 
-    /// The device finished a read.
+    /// Handles the completion of a read.
     pub(crate) fn on_read_done(&mut self, id: ReceiveId, length: u64, failure: Option<Failure>) {
         if !self.receiving.read_done(id, length) {
             return;

@@ -1,6 +1,6 @@
-//! Reads of a peer's memory: by the device (spec section 4.1), or emulated in one packet or in windows
-//! (spec section 3.3). In an emulated read the responder is the sender of the data. The old values that a
-//! fetching atomic brings are taken as the data of a read.
+//! Reads of a peer's memory: by the device (spec section 4.1), or emulated, in one packet or in
+//! windows (spec section 3.3). The responder of an emulated read is the source of the data. The old
+//! values of a fetching atomic are received as the data of a read.
 
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
@@ -70,7 +70,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         source: &RmaIovs,
         length: u64,
     ) -> Result<(), EndpointError> {
-        // A full READRSP must fit the window: stock responders count on it.
+        // A full READRSP must fit the window, because stock responders assume that it does.
         let window = self
             .channel
             .sizes
@@ -99,7 +99,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         Ok(())
     }
 
-    /// The first data of a read.
+    /// Handles READRSP, which has the first data of a read.
     pub(crate) fn on_read_response(
         &mut self,
         peer: PeerId,
@@ -120,7 +120,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
     }
 
-    /// The old values of an atomic.
+    /// Handles ATOMRSP, which has the old values of an atomic.
     pub(crate) fn on_atomic_response(
         &mut self,
         peer: PeerId,
@@ -147,7 +147,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
 
 // The responder's side.
 impl<N: Nic> SendSide<'_, N> {
-    /// A peer wants to read our memory.
+    /// Handles a peer's request to read our memory.
     pub(crate) fn on_read(&mut self, peer: PeerId, rtr: &Rtr, packet_type: PacketType) {
         let length = rtr.msg_length;
         if rtr.rma_iov.total_len() != Some(length)
@@ -166,7 +166,7 @@ impl<N: Nic> SendSide<'_, N> {
             return;
         }
         let bulk = Bulk {
-            // libfabric 1.11 leaves the field of SHORT_RTR unset, as the spec has it.
+            // libfabric 1.11 leaves the field unset in SHORT_RTR, which the spec allows.
             allowed: match rtr.kind {
                 RtrKind::Short => length,
                 RtrKind::Longcts => length.min(rtr.recv_length.into()),

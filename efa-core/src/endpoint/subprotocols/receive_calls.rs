@@ -1,4 +1,4 @@
-//! The application receives: posting, cancelling, and taking messages that are here already.
+//! Calls of the application that receive: posting, cancelling, peeking, claiming.
 
 use crate::endpoint::api::completion::ErrorEntry;
 use crate::endpoint::api::error::{EndpointError, Failure};
@@ -16,7 +16,7 @@ use crate::endpoint::subprotocols::ReceiveSide;
 use crate::endpoint::subprotocols::incoming_message::{Extent, Rtm};
 use crate::nic::Nic;
 
-/// What a receive accepts; untagged ones have tag 0.
+/// The filter of a receive. Untagged receives have tag 0.
 fn filter(source: SourceFilter, tag: Option<TagFilter>) -> Filter {
     Filter {
         source,
@@ -57,7 +57,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         posted.ok_or(EndpointError::TryAgain)
     }
 
-    /// Ends a posted receive that no message has matched. Returns whether it was one.
+    /// Ends a posted receive that no message has matched. Returns whether there was one.
     pub(crate) fn withdraw_posted(&mut self, id: ReceiveId, failure: Failure) -> bool {
         let Some((context, flags)) = self.receiving.withdraw(id) else {
             return false;
@@ -79,11 +79,11 @@ impl<N: Nic> ReceiveSide<'_, N> {
         self.withdraw_posted(id, Failure::CANCELED)
     }
 
-    /// Receives a message that is here already.
+    /// Receives a message that has already arrived.
     ///
     /// # Errors
-    /// [`EndpointError::TryAgain`] if there are too many operations; the message is lost to the
-    /// caller then, who has to have looked.
+    /// [`EndpointError::TryAgain`] if there are too many operations. The caller has to check that
+    /// first, because the message is lost then.
     pub(crate) fn receive_kept(
         &mut self,
         peer: PeerId,
@@ -113,7 +113,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         Ok(id)
     }
 
-    /// Gives up a message that no receive took.
+    /// Drops a message that no receive took.
     pub(crate) fn drop_unexpected(&mut self, peer: PeerId, message: &UnexpectedMessage) {
         self.receiving.forget_segments(peer, message);
         self.channel.drop_held(peer, message.head);
@@ -146,7 +146,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             .receiving
             .post_multi(receive, args.buffer, args.min_free);
         let id = posted.ok_or(EndpointError::TryAgain)?;
-        // Those that are here already come first.
+        // Messages that have already arrived come first.
         while let Some((.., message)) = self.receiving.first_unexpected(false, &filter)
             && let (length, cq_data) = (message.length, message.cq_data)
             && let Some((target, ending)) = self.receiving.next_part(id, length, cq_data)
@@ -160,7 +160,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         Ok(id)
     }
 
-    /// Takes a message for a multi-receive buffer that accepts it.
+    /// Receives a message into a multi-receive buffer that accepts it.
     pub(crate) fn match_multi(
         &mut self,
         receive: ReceiveId,
@@ -169,7 +169,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         rtm: &Rtm<'_>,
     ) {
         let length = rtm.length;
-        // A message that ends with its first packet is no operation that others would wait for.
+        // A message that ends with its first packet does not keep others from running.
         if !matches!(rtm.extent, Extent::Whole(_)) && !self.channel.quota.admits(peer) {
             let Some(head) = self.channel.make_wait(peer, packet, rtm.packet_type) else {
                 return;
@@ -189,12 +189,12 @@ impl<N: Nic> ReceiveSide<'_, N> {
         let transfer = Transfer::new(peer, rtm.msg_id, length, Iov::One(target), ending);
         match self.receiving.start(transfer) {
             Some(id) => self.begin_message(id, peer, packet, rtm),
-            // What peers start always has room.
+            // Operations of peers always have room.
             None => self.channel.posting.release(packet),
         }
     }
 
-    /// Makes a message wait that has its place in a multi-receive buffer.
+    /// Makes a message wait that has its part of a multi-receive buffer.
     pub(crate) fn postpone_part(
         &mut self,
         peer: PeerId,
@@ -220,7 +220,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         ending: Ending,
     ) {
         self.channel.quota.begin_operation(peer);
-        // What peers start always has room.
+        // Operations of peers always have room.
         let received = self.receive_kept(peer, message, Iov::One(target), ending);
         debug_assert!(received.is_ok());
     }
@@ -279,7 +279,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
         let claim = self.receiving.take_claim(id);
         let claim = claim.ok_or(EndpointError::UnknownClaim)?;
-        // Received without a buffer: the sender's side of its protocol runs to its end.
+        // The message is received without a buffer, so that the sender's side of the protocol ends
+        // normally.
         let ending = Ending {
             audience: Audience::Nobody,
             ..claim.ending()

@@ -1,5 +1,4 @@
-//! Operations that send data: starting them, posting their packets as the device has room, and their
-//! end.
+//! Sending data: starting operations, posting their packets as the device has room, and their end.
 
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::api::reports::Report;
@@ -31,8 +30,8 @@ impl<N: Nic> SendSide<'_, N> {
             })
     }
 
-    /// Starts an operation: its first packet goes out now, as the call can still fail, others follow
-    /// as the device has room.
+    /// Starts an operation. Its first packet is posted now, so that the call can still fail; the
+    /// others follow as the device has room.
     pub(crate) fn start_stream(&mut self, id: OutboundId) -> Result<(), EndpointError> {
         if let Err(error) = self.send_next(id) {
             self.discard_outbound(id);
@@ -42,7 +41,7 @@ impl<N: Nic> SendSide<'_, N> {
         Ok(())
     }
 
-    /// Takes out an operation that could not be started.
+    /// Removes an operation that could not be started.
     pub(crate) fn discard_outbound(&mut self, id: OutboundId) {
         if let Some((peer, leftovers)) = self.sending.discard(id) {
             self.drop_leftovers(peer, leftovers);
@@ -92,13 +91,14 @@ impl<N: Nic> SendSide<'_, N> {
         Ok(true)
     }
 
-    /// Posts what an operation posts next.
+    /// Posts the next packet or RDMA write of an operation.
     fn send_next(&mut self, id: OutboundId) -> Result<(), EndpointError> {
         let Some(peer) = self.sending.peer(id) else {
             return Ok(());
         };
         let connid = Connid::from(self.channel.address.qkey);
-        // libfabric before 1.14 would take it for data; it does not ask for it.
+        // libfabric before 1.14, which does not announce the feature, would take a connection id
+        // for data.
         let features = self.channel.peers.features(peer);
         let in_data = features
             .is_some_and(|features| features.extra.contains(ExtraFeatures::CONNID_HEADER))
@@ -135,7 +135,7 @@ impl<N: Nic> SendSide<'_, N> {
         Ok(())
     }
 
-    /// Ends an operation if everything about it has happened.
+    /// Ends an operation if nothing of it is missing.
     #[inline]
     pub(crate) fn finish_outbound(&mut self, id: OutboundId) {
         let Some(ended) = self.sending.take_ended(id) else {
@@ -158,13 +158,13 @@ impl<N: Nic> SendSide<'_, N> {
         }
     }
 
-    /// Notes that an operation failed; it ends when the device is done with its memory.
+    /// Fails an operation. It ends when the device no longer uses its memory.
     pub(crate) fn fail_outbound(&mut self, id: OutboundId, failure: Failure) {
         self.sending.fail(id, failure);
         self.finish_outbound(id);
     }
 
-    /// The packet arrived that an operation waited for.
+    /// Handles the packet that ends an operation.
     pub(crate) fn on_acknowledged(
         &mut self,
         peer: PeerId,

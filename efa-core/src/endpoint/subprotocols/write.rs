@@ -188,7 +188,7 @@ fn eager_header(head: &WriteHead, send_id: SendId) -> EagerRtw {
 
 // The responder's side.
 impl<N: Nic> ReceiveSide<'_, N> {
-    /// A peer wants to write our memory, with all data in the request.
+    /// Handles a peer's write of our memory with all data in the request.
     pub(crate) fn on_eager_write(
         &mut self,
         peer: PeerId,
@@ -215,7 +215,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             .statistics
             .note_received(Protocol::EagerWrite, length);
         let failure = copied.is_err().then_some(COPY_FAILED);
-        // Without pieces and data it only wanted to be answered with a handshake.
+        // A write without pieces and data only asks for a HANDSHAKE.
         if let Some(send_id) = eager.receipt
             && failure.is_none()
         {
@@ -224,7 +224,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         self.end_inbound(&ending, peer, length, length, failure);
     }
 
-    /// A peer wants to write our memory, in windows that we open.
+    /// Handles a peer's write of our memory in windows.
     pub(crate) fn on_longcts_write(
         &mut self,
         peer: PeerId,
@@ -246,7 +246,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
     }
 
-    /// A peer wants to write our memory, with data that we read from its memory.
+    /// Handles a peer's write of our memory with data that we read from its memory.
     pub(crate) fn on_longread_write(
         &mut self,
         peer: PeerId,
@@ -265,7 +265,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         self.go_on_with(id);
     }
 
-    /// Starts a peer's write of more than one packet. `None` if it may not be.
+    /// Starts a peer's write of more than one packet. Returns `None` if it is not allowed.
     fn begin_write(
         &mut self,
         peer: PeerId,
@@ -284,8 +284,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
         Some(id)
     }
 
-    /// The memory that a peer's write is for, and who hears of its end. `None` if the write may not
-    /// be.
+    /// The target of a peer's write, and how its end is reported. Returns `None` if the write is
+    /// not allowed.
     fn written(
         &mut self,
         peer: PeerId,
@@ -309,7 +309,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         flags.set(CompletionFlags::REMOTE_CQ_DATA, cq_data.is_some());
         let ending = Ending {
             context: 0,
-            // The application hears of a peer's write only if that has CQ data for it.
+            // A peer's write without CQ data is not reported to the application.
             report_success: cq_data.is_some(),
             flags,
             tag: 0,

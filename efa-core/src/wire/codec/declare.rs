@@ -24,7 +24,7 @@
 //!
 //! From this, [`packet_format!`] generates the struct, its [`Fields`] (parsing and writing) and
 //! [`Format::SECTIONS`]: the tables behind the dissector, `show` and the documentation.
-//! [`record!`] declares structures that always have the same fields, such as the base header.
+//! `record!` declares structures that always have the same fields, such as the base header.
 
 use core::marker::PhantomData;
 

@@ -260,7 +260,7 @@ impl ExtraInfo {
         ExtraFeatures::from_bits_retain(self.words[0].get())
     }
 
-    /// Whether the extra feature or request `id` is set. Words that are absent or not kept count as
+    /// Returns whether the extra feature or request `id` is set. Words that are absent or not kept count as
     /// zero.
     pub fn contains(&self, id: u32) -> bool {
         self.words

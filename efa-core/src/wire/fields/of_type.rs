@@ -6,17 +6,17 @@ use crate::wire::descriptor::{Kind, Section, Width};
 use crate::wire::packet_type::{Family, PacketType};
 
 impl PacketType {
-    /// Whether several packets of this type make up one message: each says where its data belongs.
+    /// Returns whether several packets of this type make up one message: each says where its data belongs.
     pub const fn is_segment_of_message(self) -> bool {
         matches!(self.family(), Family::Rtm) && self.has_field("seg_offset")
     }
 
-    /// Whether the receiver of the request reads data of the sender by RDMA.
+    /// Returns whether the receiver of the request reads data of the sender by RDMA.
     pub const fn is_read_by_receiver(self) -> bool {
         self.is_req() && self.has_field("read_iov_count")
     }
 
-    /// Whether the request starts a transfer that goes on in windows that its receiver grants with CTS.
+    /// Returns whether the request starts a transfer that goes on in windows that its receiver grants with CTS.
     pub const fn is_windowed_by_receiver(self) -> bool {
         self.is_req() && self.has_field("credit_request")
     }
@@ -41,7 +41,7 @@ impl PacketType {
         bytes
     }
 
-    /// Whether packets of this type may have the field of this name.
+    /// Returns whether packets of this type may have the field of this name.
     const fn has_field(self, name: &str) -> bool {
         let sections = self.sections();
         let mut section = 0;
@@ -59,7 +59,7 @@ impl PacketType {
         false
     }
 
-    /// Whether application data may follow the headers.
+    /// Returns whether application data may follow the headers.
     ///
     /// Packets of the other types end with their headers. Stock receivers do not check that, and
     /// neither does [`Packet::parse`](crate::wire::Packet::parse): what follows is kept as the payload.

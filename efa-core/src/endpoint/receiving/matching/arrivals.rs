@@ -1,33 +1,34 @@
 //! The unexpected messages in the order of their arrival.
 //!
-//! They lie behind each other with what a receive compares, so that going through them reads memory
-//! in order. One that is taken leaves a hole; holes are closed when they outnumber the messages.
+//! They are stored one behind the other with the values that a receive compares, so that a walk
+//! reads memory in order. A message that is taken leaves a hole. Holes are closed when they
+//! outnumber the messages.
 
 use std::collections::VecDeque;
 
 use crate::endpoint::base::ids::PeerId;
 
-/// Where a message stands. Closing holes moves it.
+/// The place of a message. It changes when holes are closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place(u64);
 
 /// A message and its slot in the slab.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Arrival {
+pub(super) struct ArrivedMessage {
     pub(super) source: PeerId,
     pub(super) tag: u64,
     pub(super) node: u32,
 }
 
 const HOLE: u32 = u32::MAX;
-/// So few holes are not worth closing.
+/// This many holes are not worth closing.
 const FEW: usize = 64;
 
 /// The messages that wait.
 #[derive(Default)]
 pub(super) struct Arrivals {
-    arrivals: VecDeque<Arrival>,
-    /// The place of the first of them.
+    arrivals: VecDeque<ArrivedMessage>,
+    /// The place of the first entry.
     first: u64,
     messages: usize,
 }
@@ -36,17 +37,18 @@ impl Arrivals {
     /// Puts a message behind all others.
     pub(super) fn push(&mut self, source: PeerId, tag: u64, node: u32) -> Place {
         let place = Place(self.first + self.arrivals.len() as u64);
-        self.arrivals.push_back(Arrival { source, tag, node });
+        self.arrivals
+            .push_back(ArrivedMessage { source, tag, node });
         self.messages += 1;
         place
     }
 
-    /// Takes a message out; `moved` is told the new places of others.
+    /// Removes a message. `moved` is called with the new places of others.
     pub(super) fn remove(&mut self, place: Place, moved: impl FnMut(u32, Place)) {
         let index = (place.0 - self.first) as usize;
         self.arrivals[index].node = HOLE;
         self.messages -= 1;
-        while let Some(Arrival { node: HOLE, .. }) = self.arrivals.front() {
+        while let Some(ArrivedMessage { node: HOLE, .. }) = self.arrivals.front() {
             self.arrivals.pop_front();
             self.first += 1;
         }
@@ -63,7 +65,7 @@ impl Arrivals {
     }
 
     /// The messages, in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Arrival> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &ArrivedMessage> {
         self.arrivals.iter().filter(|arrival| arrival.node != HOLE)
     }
 }

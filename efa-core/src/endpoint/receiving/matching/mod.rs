@@ -1,22 +1,23 @@
 //! Matching of messages with receives, in libfabric's order.
 //!
-//! A message goes to the oldest posted receive that accepts it; a receive takes the message that
-//! arrived first among those it accepts. Both are kept exactly, also between exact receives and
+//! A message goes to the oldest posted receive that accepts it. A receive takes the first message
+//! to have arrived that it accepts. Both rules hold exactly, also between exact receives and
 //! receives with ignore bits or without a source.
 //!
-//! *Posted receives* are grouped by their kind of filter: the ignore mask, and whether they name a
-//! source. Within a group the filter is a plain key, so a hash table of queues finds the oldest
-//! receive of the group at once; the oldest of all groups wins, told by a counter. Programs use few
-//! distinct masks, so the cost does not depend on how many receives are posted.
+//! *Posted receives* are grouped by the kind of their filter: the ignore mask, and whether they
+//! name a source. Within a group the filter is a plain key, so a hash table of queues finds the
+//! oldest receive of the group at once. Among the groups, a counter tells which receive is the
+//! oldest. Programs use few distinct masks, so the cost does not depend on the number of posted
+//! receives.
 //!
-//! *Unexpected messages* stand in two queues at once, of those with the same source and tag and of
-//! those with the same tag: an exact receive looks only at the head of one queue. A receive with
-//! ignore bits goes through all of them in the order of their arrival, which is kept in one piece of
-//! memory for that.
+//! *Unexpected messages* are in two queues at once: of those with the same source and tag, and of
+//! those with the same tag. An exact receive looks only at the head of one queue. A receive with
+//! ignore bits walks through all messages in the order of their arrival, which one piece of memory
+//! holds.
 //!
-//! With many receives or messages the cost is that of memory that is not in a cache. So the tables
-//! hold 4 bytes per queue and no keys, the links of a posted receive are in the receive itself, and
-//! what is looked at in one match lies together.
+//! With many receives or messages, reading memory that is not in a cache dominates the cost. So the
+//! tables hold 4 bytes per queue and no keys, the links of a posted receive are in the receive
+//! itself, and the values that one match reads are close together.
 
 mod arrivals;
 mod queues;
@@ -51,31 +52,31 @@ impl Filter {
     }
 }
 
-/// What a [`Matcher`] keeps in a posted receive.
+/// The state that a [`Matcher`] keeps in a posted receive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PostedEntry {
     order: u64,
     key: Key,
     links: Links,
     group: u32,
-    /// It may take several messages.
+    /// Whether it may take several messages.
     stays: bool,
 }
 
 impl PostedEntry {
-    /// Whom the receive names as its source.
+    /// The source that the receive names.
     pub(crate) fn source(&self) -> Option<PeerId> {
         self.key.source()
     }
 
-    /// Counts the receives of a matcher in the order in which they were posted.
+    /// The receive's number in the order in which receives were posted.
     pub(crate) fn order(&self) -> u64 {
         self.order
     }
 }
 
-/// Where the posted receives are, by slot. Asking for a slot without one is a mistake of the caller,
-/// and may panic.
+/// The posted receives by slot. The methods may panic for a slot without a receive, which is a
+/// mistake of the caller.
 pub(crate) trait Receives {
     fn id(&self, slot: u32) -> ReceiveId;
     fn entry(&self, slot: u32) -> &PostedEntry;
@@ -103,7 +104,7 @@ impl<R: Receives> Nodes<POSTED> for R {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
     pub(crate) receive: ReceiveId,
-    /// It was left, as it may take several messages.
+    /// Whether it stays posted, because it may take several messages.
     pub(crate) stays: bool,
 }
 
@@ -115,7 +116,7 @@ pub(crate) struct UnexpectedKey(u32);
 /// unexpected message.
 pub(crate) struct Matcher<M> {
     groups: Vec<Group>,
-    /// Counts the receives, to tell which of two is older.
+    /// The number of the next receive. A lower number is older.
     next_order: u64,
     unexpected: Slab<Unexpected<M>>,
     all: Arrivals,
@@ -129,7 +130,7 @@ pub(crate) struct Matcher<M> {
 struct Group {
     ignore: u64,
     directed: bool,
-    /// Receives in the group. An empty group costs a message nothing but this test.
+    /// The number of receives. A message costs an empty group only this test.
     count: usize,
     queues: Queues<POSTED>,
 }
@@ -201,7 +202,7 @@ impl<M> Matcher<M> {
         }
     }
 
-    /// The entry of a receive that is about to be posted. `stays` comes back when it is found.
+    /// Makes the entry of a receive that is about to be posted. [`Found::stays`] returns `stays`.
     #[inline]
     pub(crate) fn new_entry(&mut self, filter: &Filter, stays: bool) -> PostedEntry {
         let group = self.group(filter);
@@ -220,7 +221,8 @@ impl<M> Matcher<M> {
         }
     }
 
-    /// Posts a receive, of which [`Matcher::new_entry`] was the last entry made, behind all others.
+    /// Posts a receive behind all others. Its entry was the last one that [`Matcher::new_entry`]
+    /// made.
     #[inline]
     pub(crate) fn post(&mut self, receives: &mut impl Receives, slot: u32) {
         let group = &mut self.groups[receives.entry(slot).group as usize];
@@ -228,7 +230,7 @@ impl<M> Matcher<M> {
         group.queues.push(self.mixer, receives, slot);
     }
 
-    /// The group for a filter: the one of its kind, or an empty one taken over, or a new one.
+    /// The group for a filter: the existing one, or an empty one that is reused, or a new one.
     fn group(&mut self, filter: &Filter) -> usize {
         let directed = matches!(filter.source, SourceFilter::Peer(_));
         let ignore = filter.tag.ignore;
@@ -241,8 +243,7 @@ impl<M> Matcher<M> {
                 empty = Some(index);
             }
         }
-        // Two empty groups are left alone, so that programs with the usual few masks do not move
-        // them around.
+        // Some empty groups are not reused, so that programs with the usual few masks keep theirs.
         if let Some(index) = empty.filter(|_| self.groups.len() >= 8) {
             let group = &mut self.groups[index];
             (group.ignore, group.directed) = (ignore, directed);
@@ -257,7 +258,7 @@ impl<M> Matcher<M> {
         self.groups.len() - 1
     }
 
-    /// Finds the oldest receive that accepts a message, and takes it out unless it stays.
+    /// Finds the oldest receive that accepts a message, and removes it unless it stays.
     #[inline]
     pub(crate) fn match_receive(
         &mut self,
@@ -287,7 +288,7 @@ impl<M> Matcher<M> {
         })
     }
 
-    /// Takes out a posted receive.
+    /// Removes a posted receive.
     pub(crate) fn remove_receive(&mut self, receives: &mut impl Receives, slot: u32) {
         let PostedEntry { group, key, .. } = *receives.entry(slot);
         let group = &mut self.groups[group as usize];
@@ -295,13 +296,13 @@ impl<M> Matcher<M> {
         group.queues.remove(key.hash(self.mixer), receives, slot);
     }
 
-    /// Posted receives.
+    /// The number of posted receives.
     #[cfg(test)]
     pub(crate) fn posted_len(&self) -> usize {
         self.groups.iter().map(|group| group.count).sum()
     }
 
-    /// Keeps a message that no receive accepts yet, behind all others.
+    /// Adds a message that no receive accepts, behind all others.
     pub(crate) fn add_unexpected(&mut self, source: PeerId, tag: u64, message: M) -> UnexpectedKey {
         let node = self.unexpected.vacant_key() as u32;
         self.unexpected.insert(Unexpected {
@@ -319,7 +320,7 @@ impl<M> Matcher<M> {
         UnexpectedKey(node)
     }
 
-    /// Unexpected messages.
+    /// The number of unexpected messages.
     pub(crate) fn unexpected_len(&self) -> usize {
         self.unexpected.len()
     }
@@ -363,7 +364,7 @@ impl<M> Matcher<M> {
         (unexpected.source, unexpected.tag, &mut unexpected.message)
     }
 
-    /// Takes out an unexpected message, with its source and tag.
+    /// Removes an unexpected message. Returns it with its source and tag.
     pub(crate) fn remove_unexpected(
         &mut self,
         UnexpectedKey(node): UnexpectedKey,

@@ -1,14 +1,14 @@
-//! Queues of elements that lie in slots elsewhere, found by key.
+//! Queues of elements that are in slots elsewhere, found by key.
 //!
-//! All links are in the elements: a queue is a list of those with the same key, and the first of each
-//! queue stands in the list of its bucket. So an element is put in and taken out without memory of its
-//! own, and a look-up touches a bucket and the first elements of its queues, of which there is
-//! nearly always one.
+//! All links are in the elements. A queue is a list of elements with the same key, and the first
+//! element of each queue is in the list of its bucket. So inserting and removing an element needs
+//! no memory of its own, and a look-up reads a bucket and the first elements of its queues, nearly
+//! always one.
 
 use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::PeerId;
 
-/// What the elements of one queue have in common.
+/// The key of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Key {
     source: u64,
@@ -16,7 +16,7 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// All ones is no peer's id: its slot number would be out of range.
+    /// No peer has this id: its slot number would be out of range.
     const ANY: u64 = u64::MAX;
 
     #[inline]
@@ -40,19 +40,19 @@ impl Key {
 /// No slot.
 const END: u32 = u32::MAX;
 
-/// An element's place in its queue.
+/// The links of an element in its queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Links {
-    /// The element before; of the first one, the last.
+    /// The element before it; of the first element, the last one.
     previous: u32,
-    /// The element behind.
+    /// The element behind it.
     next: u32,
-    /// Of the first element: the first of another queue in the same bucket.
+    /// Of the first element of a queue: the first element of another queue in the same bucket.
     neighbour: u32,
 }
 
 impl Links {
-    /// Those of an element that is in no queue.
+    /// The links of an element that is in no queue.
     pub(super) const NONE: Links = Links {
         previous: END,
         next: END,
@@ -60,9 +60,9 @@ impl Links {
     };
 }
 
-/// Slots with elements that can stand in a queue of [`Queues<QUEUE>`].
+/// Slots with elements that can be in a queue of [`Queues<QUEUE>`].
 pub(super) trait Nodes<const QUEUE: usize> {
-    /// Which queue; it does not change while the element is in it.
+    /// The key of an element. It does not change while the element is in a queue.
     fn key(&self, node: u32) -> Key;
     fn links(&self, node: u32) -> &Links;
     fn links_mut(&mut self, node: u32) -> &mut Links;
@@ -71,13 +71,13 @@ pub(super) trait Nodes<const QUEUE: usize> {
 /// A hash table of queues.
 #[derive(Default)]
 pub(super) struct Queues<const QUEUE: usize> {
-    /// The first element of the first queue of each bucket. None at all, or a power of two.
+    /// The first element of the first queue of each bucket. Empty, or a power of two.
     buckets: Vec<u32>,
-    /// Queues that are not empty: not more than buckets.
+    /// The number of queues that are not empty, at most that of the buckets.
     queues: usize,
 }
 
-/// Buckets of a table that gets its first queue.
+/// Buckets of the table when the first queue is added.
 const MIN_BUCKETS: usize = 16;
 
 impl<const QUEUE: usize> Queues<QUEUE> {
@@ -86,7 +86,7 @@ impl<const QUEUE: usize> Queues<QUEUE> {
         hash as usize & self.buckets.len().wrapping_sub(1)
     }
 
-    /// The first element of a queue, given the hash of its key.
+    /// The first element of the queue with the key `wanted`, whose hash is `hash`.
     #[inline]
     pub(super) fn front(&self, hash: u64, nodes: &impl Nodes<QUEUE>, wanted: Key) -> Option<u32> {
         let mut node = *self.buckets.get(self.bucket(hash))?;
@@ -121,7 +121,7 @@ impl<const QUEUE: usize> Queues<QUEUE> {
         self.insert_front(hash, nodes, node, node);
     }
 
-    /// Makes an element the first one of a queue that is not in the table.
+    /// Makes an element the first one of a new queue.
     #[inline]
     fn insert_front(&mut self, hash: u64, nodes: &mut impl Nodes<QUEUE>, node: u32, last: u32) {
         let bucket = self.bucket(hash);
@@ -150,7 +150,7 @@ impl<const QUEUE: usize> Queues<QUEUE> {
         }
     }
 
-    /// Takes an element out of its queue, given the hash of its key.
+    /// Removes an element from its queue, given the hash of its key.
     #[inline]
     pub(super) fn remove(&mut self, hash: u64, nodes: &mut impl Nodes<QUEUE>, node: u32) {
         let Links {
@@ -158,10 +158,10 @@ impl<const QUEUE: usize> Queues<QUEUE> {
             next,
             neighbour,
         } = *nodes.links(node);
-        // The only one is behind itself.
+        // A single element is its own predecessor.
         let is_first = previous == node || nodes.links(previous).next == END;
         if !is_first {
-            // The last one is known to the first.
+            // The first element has a link to the last one.
             let behind = match next {
                 END => self.front(hash, nodes, nodes.key(node)),
                 next => Some(next),
@@ -187,7 +187,7 @@ impl<const QUEUE: usize> Queues<QUEUE> {
         self.replace_front(hash, nodes, node, successor);
     }
 
-    /// Puts another element into the place of the first one of a queue in the list of its bucket.
+    /// Replaces the first element of a queue in the list of its bucket.
     #[inline]
     fn replace_front(
         &mut self,

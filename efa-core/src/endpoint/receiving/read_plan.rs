@@ -1,5 +1,4 @@
-//! The part of a transfer that is read by RDMA. The reads are posted as the device has room and complete
-//! in any order.
+//! RDMA reads of a transfer. They are posted as the device has room, and complete in any order.
 
 use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::memory::rdma::{RdmaPart, next_part};
@@ -10,19 +9,19 @@ use crate::wire::RmaIovs;
 pub(crate) struct ReadPlan {
     /// The peer's memory.
     remote: RmaIovs,
-    /// Bytes from the start of the message: the next one to be read, and the end.
+    /// The next byte to read, and the end, from the start of the message.
     next: u64,
     end: u64,
-    /// Reads that the device has.
+    /// The number of reads that the device has.
     outstanding: u32,
-    /// The peer waits for EOR.
+    /// Whether an EOR has to be sent to the peer.
     pub(super) tells_peer: bool,
-    /// Registrations made for the target.
+    /// Registrations of the target.
     pub(super) own_regions: OwnRegions,
 }
 
 impl ReadPlan {
-    /// Reads the bytes from `next` to `end` of a message that is in `remote`.
+    /// Plans to read the bytes from `next` to `end` of a message that is in `remote`.
     pub(super) fn new(
         remote: RmaIovs,
         next: u64,
@@ -45,7 +44,7 @@ impl ReadPlan {
         self.next < self.end
     }
 
-    /// The next read into `target`, of at most `limit` bytes. `None` if the memory of either side ends
+    /// The next read into `target`, of at most `limit` bytes. `None` if either side's memory ends
     /// before the message.
     pub(super) fn next(&self, target: &[IoVec], limit: usize) -> Option<RdmaPart> {
         next_part(target, &self.remote, self.next, self.end, limit)
@@ -62,7 +61,7 @@ impl ReadPlan {
         self.outstanding -= 1;
     }
 
-    /// Returns whether the device has reads.
+    /// Returns whether the device still has reads.
     pub(super) fn is_outstanding(&self) -> bool {
         self.outstanding > 0
     }

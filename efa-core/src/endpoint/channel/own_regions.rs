@@ -1,4 +1,4 @@
-//! Registrations that the engine makes for one operation.
+//! Registrations for a single operation.
 
 use crate::endpoint::api::completion::Event;
 use crate::endpoint::api::error::EndpointError;
@@ -10,10 +10,10 @@ use crate::nic::{Access, Nic, NicError};
 use super::Channel;
 
 impl<N: Nic> Channel<N> {
-    /// Registers those pieces that are not registered, for one operation.
+    /// Registers the unregistered pieces of a buffer, for one operation.
     ///
     /// # Errors
-    /// The device refused; then nothing is registered.
+    /// The device refused. Nothing is registered then.
     pub(crate) fn register_pieces(
         &mut self,
         mut pieces: Iov,
@@ -31,7 +31,7 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// Registers the data of an operation as far as it is not registered. `None` if the device
+    /// Registers the unregistered pieces of an operation's data. Returns `None` if the device
     /// refuses.
     ///
     /// # Errors
@@ -44,7 +44,8 @@ impl<N: Nic> Channel<N> {
         Ok(self.register_pieces(Iov::new(data)?, access).ok())
     }
 
-    /// Ends registrations that were made for one operation.
+    /// Ends registrations of [`Channel::register_pieces`] or [`Channel::register_source`]. Errors
+    /// are reported as events.
     pub(crate) fn deregister_own(&mut self, regions: OwnRegions) {
         for error in deregister(self.posting.nic_mut(), regions) {
             self.reports.event(Event::DeregistrationFailed(error));

@@ -1,4 +1,4 @@
-//! Packets of peers that wait: each peer has its share of the memory.
+//! Packets of peers that wait. Each peer has a share of the memory for them.
 
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::packet::ReceivedPacket;
@@ -9,10 +9,10 @@ use crate::wire::PacketType;
 use super::Channel;
 
 impl<N: Nic> Channel<N> {
-    /// Makes a packet of a peer wait in front of the chain `next`.
+    /// Makes a packet of a peer wait, in front of the chain `next`.
     ///
     /// # Errors
-    /// The packet comes back if too many wait, of all peers or of this one.
+    /// Returns the packet if too many wait, of all peers or of this one.
     pub(crate) fn hold(
         &mut self,
         peer: PeerId,
@@ -31,15 +31,16 @@ impl<N: Nic> Channel<N> {
             .inspect_err(|_| self.peers.give_share_back(peer, bytes))
     }
 
-    /// Keeps the first packet of an operation that is to wait. `None` if there is no room for it
-    /// either: the peer was given up.
+    /// Keeps the first packet of an operation that has to wait. Returns `None` if there is no room
+    /// for it: the peer was given up.
     pub(crate) fn make_wait(
         &mut self,
         peer: PeerId,
         packet: ReceivedPacket,
         packet_type: PacketType,
     ) -> Option<HeldId> {
-        // In the device's last buffers they would keep out the packets that make room for them.
+        // In one of the last device buffers, the packet would keep out the packets that it waits
+        // for.
         let held = match self.posting.has_memory_for(&packet) {
             true => self.hold(peer, packet, None),
             false => Err(packet),
@@ -49,7 +50,7 @@ impl<N: Nic> Channel<N> {
             .ok()
     }
 
-    /// Ends the wait of a peer's packet, and names the next of its chain.
+    /// Ends the wait of a peer's packet. Returns it, and the next one of its chain.
     pub(crate) fn take_held(
         &mut self,
         peer: PeerId,
@@ -60,7 +61,7 @@ impl<N: Nic> Channel<N> {
         Some((packet, next))
     }
 
-    /// Gives up a chain of packets of a peer that wait.
+    /// Releases a chain of packets of a peer that wait.
     pub(crate) fn drop_held(&mut self, peer: PeerId, head: HeldId) {
         let mut next = Some(head);
         while let Some((packet, behind)) = next.and_then(|held| self.take_held(peer, held)) {

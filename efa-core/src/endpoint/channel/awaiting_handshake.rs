@@ -10,8 +10,8 @@ use crate::wire::EagerRtw;
 use super::Channel;
 
 impl<N: Nic> Channel<N> {
-    /// Makes a peer send its HANDSHAKE, unless a request that does so is already under way: with an
-    /// empty write, as stock libfabric does.
+    /// Sends an empty write, as stock libfabric does, to which the peer answers with its HANDSHAKE.
+    /// Does nothing if a request to the peer is already under way.
     fn provoke_handshake(&mut self, peer: PeerId) -> Result<(), EndpointError> {
         match self.peers.state_mut(peer) {
             Some(state) if state.handshake.has_to_be_provoked() => {}
@@ -28,7 +28,7 @@ impl<N: Nic> Channel<N> {
         Ok(())
     }
 
-    /// Waits for a peer's handshake.
+    /// Refuses an operation until the peer's HANDSHAKE has arrived.
     ///
     /// # Errors
     /// Always: [`EndpointError::TryAgain`], or that the peer could not be reached.
@@ -41,7 +41,7 @@ impl<N: Nic> Channel<N> {
         Err(EndpointError::TryAgain)
     }
 
-    /// Refuses an operation for which there is no protocol, now or at all.
+    /// Refuses an operation for which there is no protocol, or none yet.
     pub(crate) fn no_protocol(
         &mut self,
         peer: PeerId,
