@@ -1603,6 +1603,9 @@ local function follow_read(c, me, you, p, frame, now)
     -- READ_RTR, which stock only defines, says nothing of lengths.
     transfer.granted = p.recv_length and math.min(p.recv_length, p.msg_length) or 0
     open_window(transfer, 0, frame)
+    if p.code == TYPE.LONGCTS_RTR and p.recv_length == 0 then
+        note(frame, "cts-positive", "the responder cannot go on with that")
+    end
 end
 
 local function follow_atomic(c, me, you, p, frame, now)

@@ -337,6 +337,12 @@ const MISTAKES: &[(&str, Packet, Mistake, &str)] = &[
         Before(("SHORT_RTR", 0)),
         "answer-names-request",
     ),
+    (
+        "read-emulated",
+        ("LONGCTS_RTR", 0),
+        Set("recv_length", 0),
+        "cts-positive",
+    ),
     ("read-emulated", ("READRSP", 0), Shorter(1), "packet-form"),
     (
         "read-emulated",

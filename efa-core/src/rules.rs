@@ -398,7 +398,7 @@ rules! {
         CTS_POSITIVE: Error, Both, Packet, Protocol,
             "cts-positive", "v4/3.2/cts-positive", "3.2",
             "A window of no bytes",
-            "A CTS allows at least one byte.";
+            "A CTS, and the request of a long read, allow at least one byte.";
         CTS_WINDOW: Error, Both, History, Sequence,
             "cts-window", "v4/3.2/cts-window", "3.2, table 3.6",
             "More data than was granted",
@@ -438,7 +438,7 @@ rules! {
         ANSWER_MISSING: Error, Checker, History, Sequence,
             "answer-missing", "v4/3.2/answer", "3.2, 3.3, 4.1, 4.2",
             "An answer never came",
-            "An endpoint answers each operation that needs it. An error if it answered operations that came later and had to wait for this one; otherwise a note, because the capture may have ended before, or no receive was posted.";
+            "An endpoint answers each operation that needs it. An error if it answered operations that came later and had to wait for this one, or four others after it had read all of a message; otherwise a note, because the capture may have ended before, no receive was posted, or the request had a wrong key.";
         READ_REFUSED: Note, Dissector, Packet, Protocol,
             "read-refused", "v4/4.7/refused", "4.7",
             "The receiver cannot read by RDMA",

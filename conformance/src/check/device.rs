@@ -8,8 +8,8 @@ use super::operation::OpId;
 
 /// Requests of one endpoint to another that are remembered. More are never under way.
 const MOST_REQUESTS: usize = 4096;
-/// A packet that found no buffer is sent again by libfabric when the device has given up, as a new
-/// request. It is recognised by its first bytes, which name the operation and the part of it.
+/// A packet that was refused may be sent again as a new request. It is recognised by its first bytes, which
+/// name the operation and the part of it.
 const BEGINNING: usize = 40;
 
 type Beginning = Box<[u8]>;
@@ -26,7 +26,7 @@ struct Request {
 pub(super) struct Requests {
     by_sequence: HashMap<u32, Request>,
     order: VecDeque<u32>,
-    /// The first bytes of packets that found no buffer and were not sent again yet.
+    /// The first bytes of packets that were refused and not sent again yet.
     refused: HashSet<Beginning>,
 }
 
@@ -54,7 +54,7 @@ impl Requests {
         false
     }
 
-    /// Whether a packet is sent again because its last attempt found no buffer.
+    /// Whether a packet is sent again because its last attempt was refused.
     pub(super) fn is_resent(&mut self, sequence: u32, packet: &[u8]) -> bool {
         let beginning = &packet[..packet.len().min(BEGINNING)];
         if let Some(request) = self.by_sequence.get_mut(&sequence) {
@@ -78,16 +78,16 @@ impl Requests {
     pub(super) fn answered(&mut self, sequence: u32, status: Status) -> Option<OpId> {
         let request = self.by_sequence.get_mut(&sequence)?;
         request.is_refused = status != Status::Ok;
+        // Who does not answer may have taken it.
+        let was_taken = matches!(status, Status::Ok | Status::LocalUnresponsiveRemote);
+        if let Some(beginning) = &request.beginning
+            && !was_taken
+            && self.refused.len() < MOST_REQUESTS
+        {
+            self.refused.insert(beginning.clone());
+        }
         match status {
-            Status::Ok => None,
-            Status::RemoteRnr => {
-                if let Some(beginning) = &request.beginning
-                    && self.refused.len() < MOST_REQUESTS
-                {
-                    self.refused.insert(beginning.clone());
-                }
-                None
-            }
+            Status::Ok | Status::RemoteRnr => None,
             _ => request.operation,
         }
     }

@@ -87,6 +87,7 @@ impl Step<'_> {
             packet: self.place.number,
             packet_type: self.reading.packet_type,
             what,
+            ripe: None,
         };
         if let Some(operation) = self.operation(id) {
             operation.due = Some(due);

@@ -30,7 +30,13 @@ pub(super) fn breaches(reading: &Reading) -> Vec<(&'static Rule, String)> {
             iov(message.rma_iov, length, "rma_iov", &mut found);
             iov(message.read_iov, length, "read_iov", &mut found);
         }
-        Said::Read(read) => iov(Some(read.rma_iov), read.length, "rma_iov", &mut found),
+        Said::Read(read) => {
+            iov(Some(read.rma_iov), read.length, "rma_iov", &mut found);
+            if !read.is_short && read.window == 0 {
+                let text = "its recv_length is 0".into();
+                found.push((&rules::CTS_POSITIVE, text));
+            }
+        }
         Said::Atomic(rta) => atomic(reading, &rta, &mut found),
         Said::Cts { length: 0, .. } => {
             found.push((&rules::CTS_POSITIVE, "its recv_length is 0".into()));

@@ -77,6 +77,8 @@ pub(super) struct Due {
     pub(super) packet_type: PacketType,
     /// What is due.
     pub(super) what: &'static str,
+    /// When nothing was left to wait for, if that is known.
+    pub(super) ripe: Option<u64>,
 }
 
 /// An operation.
@@ -117,6 +119,8 @@ pub(super) struct Operation {
     pub(super) keys: Vec<u64>,
     pub(super) reads_begun: u64,
     pub(super) reads_under_way: u64,
+    /// Bytes that were read.
+    pub(super) bytes_read: u64,
     /// Another operation's memory overlaps, so that reads cannot be told apart.
     pub(super) shares_memory: bool,
     pub(super) due: Option<Due>,
@@ -155,6 +159,7 @@ impl Operation {
             keys: Vec::new(),
             reads_begun: 0,
             reads_under_way: 0,
+            bytes_read: 0,
             shares_memory: false,
             due: None,
         }

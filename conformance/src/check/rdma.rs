@@ -43,11 +43,22 @@ impl Conversation {
         if ends_at < u64::from(rdma.total_length) {
             return;
         }
+        let serial = self.next_serial();
         let requests = &self.sides[you].requests;
         if let Some(id) = requests.operation(header.sequence)
             && let Some(operation) = self.operations.get_mut(id)
         {
             operation.reads_under_way = operation.reads_under_way.saturating_sub(1);
+            operation.bytes_read += u64::from(rdma.total_length);
+            let is_whole = operation.reads_under_way == 0
+                && operation.sent() >= operation.in_requests
+                && operation.in_requests.saturating_add(operation.bytes_read) >= operation.length;
+            if let Some(due) = &mut operation.due
+                && is_whole
+                && !operation.shares_memory
+            {
+                due.ripe = Some(serial);
+            }
         }
     }
 

@@ -766,6 +766,11 @@ fn one_sided_captures_and_refused_sends_are_understood() {
     refusal.payload = Vec::new();
     b.capture.frames.insert(4, refusal.clone());
     assert_eq!(b.broken(), []);
+    // So is one that was refused otherwise; but who did not answer may have taken it.
+    b.capture.frames[4].header.kind = Kind::Response(Status::RemoteAbort);
+    assert_eq!(b.broken(), []);
+    b.capture.frames[4].header.kind = Kind::Response(Status::LocalUnresponsiveRemote);
+    assert_eq!(b.broken(), [("handshake-once", 7)]);
 
     // The device sends one again by itself; what arrives in the end counts, and counts once.
     let mut b = Builder::acquainted(all());
@@ -1073,6 +1078,45 @@ fn answers_that_never_come_are_missed_if_others_did() {
     b.send(A, B, &dc(2, 5), b"");
     b.send(B, A, &receipt(5), b"");
     assert_eq!(b.broken(), [("answer-missing", 12)]);
+}
+
+#[test]
+fn a_read_that_is_over_is_acknowledged() {
+    let iov = [RmaIov::new(0x1000, 5000, 1)];
+    let long_read = LongreadRtm {
+        msg_id: MsgId(1),
+        msg_length: 5000,
+        send_id: SendId(7),
+        read_iov: RmaIovs::new(&iov).unwrap(),
+        options: options(None, Some(A)),
+        ..LongreadRtm::default()
+    };
+    // Receives with other tags say nothing of this one, but the endpoint goes on.
+    let goes_on = |b: &mut Builder, tag: u32| {
+        let tagged = EagerRtm {
+            tag: Some(tag.into()),
+            receipt: Some(SendId(20 + tag)),
+            ..eager(1 + tag, None, Some(A))
+        };
+        b.send(A, B, &tagged, b"");
+        b.send(B, A, &receipt(20 + tag), b"");
+    };
+    for (read, expected) in [(5000, vec![("answer-missing", 8)]), (4000, vec![])] {
+        let mut b = Builder::acquainted(all());
+        b.send(A, B, &long_read, b"");
+        b.rdma_read(B, A, iov[0], read);
+        for tag in 1..=3 {
+            goes_on(&mut b, tag);
+        }
+        assert_eq!(
+            (b.broken(), b.suspected()),
+            (vec![], vec![("answer-missing", 8)])
+        );
+        goes_on(&mut b, 4);
+        assert_eq!(b.broken(), expected, "{read}");
+        b.send(B, A, &eor(7, B), b"");
+        assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
+    }
 }
 
 #[test]

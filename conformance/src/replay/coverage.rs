@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use efa_core::nic::Status;
 use efa_core::wire::PacketType;
+use efa_emu::capture::Direction;
 use efa_emu::frame::Kind;
 
 use super::script::sent_requests;
@@ -35,7 +36,7 @@ pub fn beyond_engine(trace: &Trace) -> Option<String> {
 
 /// Why the trace cannot be played by anybody, if it cannot: what scripted endpoints do not do.
 pub fn beyond_script(trace: &Trace) -> Option<String> {
-    for frame in &trace.capture.frames {
+    for (place, frame) in trace.capture.frames.iter().enumerate() {
         match frame.header.kind {
             Kind::Response(status) if status != Status::Ok && trace.scenario.faults.is_empty() => {
                 return Some(format!(
@@ -51,7 +52,10 @@ pub fn beyond_script(trace: &Trace) -> Option<String> {
                     frame.number
                 ));
             }
-            _ if !frame.header.payload_captured => {
+            _ if !frame.header.payload_captured
+                && frame.direction != Some(Direction::Inbound)
+                && !trace.refused.contains_key(&place) =>
+            {
                 return Some(format!(
                     "the data of packet {} was not captured",
                     frame.number

@@ -185,6 +185,11 @@ impl Backend for Emu {
             let id = self.fabric.install(fault.clone());
             self.staged.push((fault.to_string(), id));
         }
+        // What the scenario is about comes first.
+        if let Some((fault, id)) = &mut self.fault {
+            self.fabric.remove(*id);
+            *id = self.fabric.install(fault.clone());
+        }
         Ok(None)
     }
 

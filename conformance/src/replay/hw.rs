@@ -110,6 +110,10 @@ impl Backend for Hw {
         }
     }
 
+    fn unapplied(&self) -> Vec<String> {
+        self.staged.as_ref().map_or(Vec::new(), Staged::unapplied)
+    }
+
     fn clock(&self) -> Clock {
         let start = self.start;
         Box::new(move || Instant(start.elapsed()))

@@ -365,6 +365,12 @@ impl<'t, B: Backend> Replay<'t, B> {
         Stopped
     }
 
+    /// Whether requests fail for good, of which an application may be told in any way.
+    fn tells_of_failures(&self) -> bool {
+        let mut refused = self.trace.refused.values();
+        refused.any(|status| *status != Status::RemoteRnr)
+    }
+
     /// Something that the application, or nobody, should see.
     fn problem(&mut self, text: String) -> Result<(), Stopped> {
         self.add([Finding::of(&rules::OUTCOME, text)])
@@ -537,7 +543,11 @@ impl<'t, B: Backend> Replay<'t, B> {
         let busy = !reports.is_empty() || !events.is_empty();
         for event in events {
             self.failed.push(None);
-            self.problem(format!("the endpoint under test reported {event}"))?;
+            let text = format!("the endpoint under test reported {event}");
+            match self.tells_of_failures() {
+                true => self.add([Finding::plain(Severity::Note, text)])?,
+                false => self.problem(text)?,
+            }
         }
         for report in reports {
             if self.survives() && report.failure.is_some() {
@@ -571,11 +581,13 @@ impl<'t, B: Backend> Replay<'t, B> {
     /// After a failure that nobody was told of, every operation must have completed.
     fn check_told(&mut self) -> Result<(), Stopped> {
         let scenario = &self.trace.scenario;
-        let started = scenario.steps.iter().filter_map(|step| match &step.action {
-            Action::Start { id, .. } => Some(id.as_str()),
+        let waited = scenario.steps.iter().filter_map(|step| match &step.action {
+            Action::Wait { operations, .. } => Some(operations),
             _ => None,
         });
-        let open: Vec<&str> = started
+        let open: Vec<&str> = waited
+            .flatten()
+            .map(String::as_str)
             .filter(|id| self.is_own(id) && !self.ledger.is_done(id))
             .collect();
         for id in open {

@@ -48,14 +48,31 @@ impl Staged {
         Ok(staged)
     }
 
-    /// Runs `efa-emu fault`.
-    fn run(&self, arguments: &[&str], input: &str) -> Result<(), String> {
+    /// The rules that have not been applied, as the emulator lists them.
+    pub(super) fn unapplied(&self) -> Vec<String> {
+        // A fabric that is gone tells nothing.
+        let list = self.run(&["list"], "").unwrap_or_default();
+        let idle = list.lines().filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let (_seen, applied) = (words.next()?, words.next()?);
+            let rule = line.get(line.find('{')?..)?;
+            let is_own = self
+                .labels
+                .iter()
+                .any(|label| rule.contains(&format!("label = \"{label}\"")));
+            (is_own && applied == "0").then(|| rule.to_owned())
+        });
+        idle.collect()
+    }
+
+    /// Runs `efa-emu fault`; returns its output.
+    fn run(&self, arguments: &[&str], input: &str) -> Result<String, String> {
         let text = |error: std::io::Error| error.to_string();
         let mut process = Command::new(&self.efa_emu)
             .args(["fault", "--fabric", &self.fabric])
             .args(arguments)
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .map_err(text)?;
@@ -65,7 +82,7 @@ impl Staged {
         }
         let output = process.wait_with_output().map_err(text)?;
         match output.status.success() {
-            true => Ok(()),
+            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
             false => Err(format!(
                 "staged faults: {}",
                 String::from_utf8_lossy(&output.stderr).trim()

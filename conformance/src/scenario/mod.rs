@@ -258,8 +258,12 @@ pub struct ErrorName {
 }
 
 impl ErrorName {
+    /// Some error: what a device says of a failure, releases tell their applications differently.
+    pub const ANY: ErrorName = ErrorName::new("any", 0);
+
     /// The errors that a scenario may expect.
-    pub const ALL: [ErrorName; 11] = [
+    pub const ALL: [ErrorName; 12] = [
+        ErrorName::ANY,
         ErrorName::new("FI_ETRUNC", ffi::FI_ETRUNC),
         ErrorName::new("FI_ECANCELED", libc::ECANCELED),
         ErrorName::new("FI_EIO", libc::EIO),

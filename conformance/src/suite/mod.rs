@@ -409,6 +409,10 @@ where
         backend.capture_next();
         let problems = live::play(&trace.scenario, role, backend, opener)?;
         captured = backend.take_capture();
+        if let Some(idle) = backend.unapplied().into_iter().next() {
+            let reason = format!("{how}: nothing happens that the fault {idle} is about");
+            return Ok((Outcome::Unsupported { reason }, Ladder::default()));
+        }
         verdict.add(
             problems
                 .into_iter()

@@ -36,7 +36,7 @@ pub(super) const READS: &[Fault] = &[
         "The request of a long read opens no window.",
         ("read-emulated", 0),
         Sends(all(T::LongctsRtr), Set("recv_length", 0)),
-        ByRun(&rules::CTS_POSITIVE),
+        ByCheck(&rules::CTS_POSITIVE),
     ),
     fault(
         "rtr-cq-data",
