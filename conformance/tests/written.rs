@@ -2,6 +2,7 @@
 //! reaction fails.
 
 use std::path::Path;
+use std::process::Command;
 
 use efa_conformance::replay::emu::Emu;
 use efa_conformance::replay::{Engine, Strictness, Verdict, replay, replay_meddled};
@@ -23,6 +24,31 @@ fn load(text: &str) -> Result<Trace, String> {
 fn error(from: &str, to: &str) -> String {
     assert!(NACK.contains(from), "{from}");
     load(&NACK.replacen(from, to, 1)).unwrap_err()
+}
+
+/// The operands and results of all atomic operations come from the program that works them out.
+#[test]
+fn the_atomics_are_as_their_program_writes_them() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let directory = tempfile::tempdir().unwrap();
+    let program = Command::new("python3")
+        .arg(root.join("scripts/atomics"))
+        .arg(directory.path())
+        .status();
+    assert!(program.unwrap().success());
+    let mut files = 0;
+    for entry in std::fs::read_dir(directory.path()).unwrap() {
+        let entry = entry.unwrap();
+        let kept = root.join("traces/written").join(entry.file_name());
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+        assert!(
+            read(&kept) == read(&entry.path()),
+            "{} is old: write it anew with scripts/atomics",
+            kept.display()
+        );
+        files += 1;
+    }
+    assert_eq!(files, 10);
 }
 
 fn play(trace: &Trace) -> Verdict {

@@ -31,7 +31,7 @@ pub(crate) struct Check {
     json: bool,
 }
 
-fn severity(name: &str) -> Result<Severity, String> {
+pub(crate) fn severity(name: &str) -> Result<Severity, String> {
     let known = Severity::ALL.into_iter().find(|known| known.name() == name);
     known.ok_or_else(|| "a severity is error, warning or note".into())
 }

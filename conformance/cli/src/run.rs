@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use crate::check::severity;
 use crate::progress::Progress;
 use crate::{Outcome, complain, say};
 use efa_conformance::drive::Identity;
@@ -95,8 +96,11 @@ pub(crate) struct Run {
     /// fabric of this process have no effect.
     #[arg(long, value_name = "N", default_value = "1")]
     jobs: NonZeroU16,
-    /// Also fail on what an implementation should do but need not.
-    #[arg(long)]
+    /// Fail if a finding is at least this severe.
+    #[arg(long, value_name = "SEVERITY", default_value = "error", value_parser = severity)]
+    fail_on: Severity,
+    /// Also fail on what an implementation should do but need not: `--fail-on warning`.
+    #[arg(long, conflicts_with = "fail_on")]
     strict: bool,
     /// The directory for captures of failed cases; the default is in the directory for temporary files.
     #[arg(long, value_name = "DIRECTORY")]
@@ -138,6 +142,13 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
                        implementations under test with --backend hw";
         return complain(problem, Outcome::Unfit);
     }
+    if arguments.backend == BackendChoice::Hw
+        && (arguments.seeds > 0 || arguments.each_event.is_some())
+    {
+        let problem = "--seeds and --each-event change the emulator of this process, and nothing is \
+                       played there; leave them out, or add it with --backend all";
+        return complain(problem, Outcome::Unfit);
+    }
     let paths = match suite::find_traces(&arguments.traces, arguments.filter.as_deref()) {
         Ok(paths) => paths,
         Err(problem) => return complain(problem, Outcome::Unfit),
@@ -155,7 +166,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
         fail_on: if arguments.strict {
             Severity::Warning
         } else {
-            Severity::Error
+            arguments.fail_on
         },
         ladders: arguments.html.is_some() || arguments.json.is_some(),
         captures: Some(

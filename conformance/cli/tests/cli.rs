@@ -55,6 +55,30 @@ fn packet_offsets(path: &Path) -> Vec<usize> {
 }
 
 #[test]
+fn remarks_fail_where_that_is_asked_for() {
+    let trace = traces().join("releases/not-ready-eager-2.5.pcapng");
+    let trace = trace.display().to_string();
+    for (severity, status) in [("error", 0), ("note", 1)] {
+        let output = conformance(&["run", &trace, "--fail-on", severity]);
+        assert_eq!(outcome(&output).0, Some(status), "{severity}");
+    }
+    let (status, text) = outcome(&conformance(&["run", &trace, "--each-event", "refuse"]));
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("right with one event changed in "), "{text}");
+}
+
+/// What would have no effect is no success.
+#[test]
+fn networks_of_the_emulator_need_the_emulator() {
+    for options in [["--seeds", "3"], ["--each-event", "all"]] {
+        let arguments = [&["run", "--backend", "hw"][..], &options[..]].concat();
+        let (status, text) = outcome(&conformance(&arguments));
+        assert_eq!(status, Some(2), "{text}");
+        assert!(text.contains("--backend all"), "{text}");
+    }
+}
+
+#[test]
 fn a_trace_passes_and_the_reports_are_written() {
     let directory = tempfile::tempdir().unwrap();
     let report = |name: &str| directory.path().join(name).display().to_string();

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use efa_core::wire::PacketType;
-use efa_emu::frame::Kind;
+use efa_core::nic::Status;
+use efa_core::rules;
+use efa_core::wire::{ExtraFeatures, PacketType};
+use efa_emu::frame;
 
 use crate::libfabric::Version;
 use crate::replay::operations::{Operations, number};
@@ -18,7 +20,8 @@ const INTRODUCTION: &str = "\
 Recordings of stock libfabric over emulated devices, not edited: `NAME.pcapng` is the capture of both
 ends of all hosts, `NAME.toml` beside it the [scenario](../docs/scenarios.md) that was played.
 `efa-conformance record` made them; those in `releases/` come from `scripts/corpus`. What stock
-libfabric cannot be made to send is written by hand, packet by packet: `written/NAME.toml`.
+libfabric cannot be made to send is written by hand, packet by packet: `written/NAME.toml`
+(`written/atomics-*` by `scripts/atomics`).
 [docs/conformance.md](../docs/conformance.md) says what is done with them.
 
 This page is generated: `efa-conformance list traces --matrix > traces/README.md`.
@@ -53,12 +56,175 @@ fn why_not(packet_type: PacketType, release: Version) -> Option<&'static str> {
     (is_late && release < old).then_some("not known to this release")
 }
 
+/// A kind of cases that a corpus should have, whatever packets they are made of.
+struct Kind {
+    name: &'static str,
+    is_in: fn(&Trace) -> bool,
+    /// What is missing of it, and why.
+    why: &'static str,
+}
+
+const KINDS: [Kind; 12] = [
+    Kind {
+        name: "operations with different ids under way at the same time",
+        is_in: |trace| {
+            let ids = ["send_id", "recv_id"];
+            has_packet(trace, |packet| {
+                ids.iter().any(|id| number(packet, id).unwrap_or(0) > 0)
+            })
+        },
+        why: "",
+    },
+    Kind {
+        name: "memory of 2 to 4 pieces",
+        is_in: |trace| {
+            let counts = ["rma_iov_count", "read_iov_count"];
+            has_packet(trace, |packet| {
+                counts
+                    .iter()
+                    .any(|count| number(packet, count).unwrap_or(0) > 1)
+            })
+        },
+        why: "",
+    },
+    Kind {
+        name: "completion data",
+        is_in: |trace| has_packet(trace, |packet| number(packet, "cq_data").is_some()),
+        why: "",
+    },
+    Kind {
+        name: "a HANDSHAKE that its receiver is not ready for",
+        is_in: |trace| {
+            refusals(trace).any(|(place, status)| {
+                let packet_type = trace.capture.frames[place].packet_type();
+                status == Status::RemoteRnr && packet_type == Some(PacketType::Handshake)
+            })
+        },
+        why: "",
+    },
+    Kind {
+        name: "a request that a device refuses for good, or to a peer that is gone",
+        is_in: |trace| refusals(trace).any(|(_, status)| status != Status::RemoteRnr),
+        why: "what follows in the same direction is left out: messages behind a lost one are not delivered",
+    },
+    Kind {
+        name: "a read that is refused (READ_NACK)",
+        is_in: |trace| {
+            has_packet(trace, |packet| {
+                PacketType::peek(packet) == Some(PacketType::ReadNack)
+            })
+        },
+        why: "by hand only: in recordings the memory can be registered",
+    },
+    Kind {
+        name: "immediate data with a posted receive",
+        is_in: |trace| immediate(trace) && !announces(trace, ExtraFeatures::UNSOLICITED_WRITE_RECV),
+        why: "",
+    },
+    Kind {
+        name: "immediate data without a receive",
+        is_in: |trace| immediate(trace) && announces(trace, ExtraFeatures::UNSOLICITED_WRITE_RECV),
+        why: "",
+    },
+    Kind {
+        name: "packets of an earlier owner of the queue pair number",
+        is_in: |trace| trace.scenario.breaks.contains(&rules::CONNID_TRUE.id),
+        why: "by hand only; with whole processes: `dead-process.toml` (docs/faults.md)",
+    },
+    Kind {
+        name: "messages without header, to a user receive queue pair",
+        is_in: |trace| trace.capture.frames.iter().any(|frame| frame.headerless),
+        why: "scripted endpoints have one queue pair; the interoperability table has live ones (docs/interop.md)",
+    },
+    Kind {
+        name: "a message beyond the receive window",
+        is_in: |_| false,
+        why: "16,384 messages have to be withheld, and libfabric 1.17 ends its process: `window-overflow.toml` \
+              (docs/faults.md)",
+    },
+    Kind {
+        name: "msg_id wraps",
+        is_in: |_| false,
+        why: "ids begin at 0 and have 32 bits: no trace gets there",
+    },
+];
+
+fn has_packet(trace: &Trace, is_it: impl Fn(&[u8]) -> bool) -> bool {
+    let frames = &trace.capture.frames;
+    sent_requests(trace).any(|place| frames[place].rdm().is_some_and(&is_it))
+}
+
+fn refusals(trace: &Trace) -> impl Iterator<Item = (usize, Status)> + '_ {
+    trace
+        .refused
+        .iter()
+        .map(|(place, status)| (*place, *status))
+}
+
+fn immediate(trace: &Trace) -> bool {
+    let mut frames = trace.capture.frames.iter();
+    frames.any(|frame| frame.header.immediate.is_some())
+}
+
+fn announces(trace: &Trace, feature: ExtraFeatures) -> bool {
+    has_packet(trace, |packet| {
+        let word = number(packet, "extra_info").unwrap_or(0);
+        PacketType::peek(packet) == Some(PacketType::Handshake)
+            && ExtraFeatures::from_bits_retain(word).contains(feature)
+    })
+}
+
+/// The numbers of traces of each kind, recorded and written by hand.
+fn kinds(page: &mut String, traces: &[Trace], unexplained: &mut Vec<String>) {
+    page.push_str(
+        "\n## Kinds of cases\n\n| kind | recorded | by hand | what is missing, and why |\n|---|---|---|---|\n",
+    );
+    for kind in &KINDS {
+        let with = traces.iter().filter(|trace| (kind.is_in)(trace));
+        let (by_hand, recorded): (Vec<_>, Vec<_>) = with.partition(|t| t.scenario.is_written());
+        let counts = (recorded.len(), by_hand.len());
+        if counts == (0, 0) && kind.why.is_empty() {
+            unexplained.push(kind.name.to_owned());
+        }
+        let Kind { name, why, .. } = kind;
+        // Writing to a String cannot fail.
+        let _ = writeln!(page, "| {name} | {} | {} | {why} |", counts.0, counts.1);
+    }
+    let mut pairs = BTreeSet::new();
+    for trace in traces {
+        for place in sent_requests(trace) {
+            let packet = &trace.capture.frames[place].payload;
+            if let Some(pair) = number(packet, "atomic_op").zip(number(packet, "atomic_datatype")) {
+                pairs.insert(pair);
+            }
+        }
+    }
+    let of = |pairs: &BTreeSet<(u64, u64)>, second: bool| {
+        let values = pairs
+            .iter()
+            .map(|pair| if second { pair.1 } else { pair.0 });
+        values.collect::<BTreeSet<_>>().len()
+    };
+    let _ = writeln!(
+        page,
+        "\nAtomics: {} pairs of an operation and a datatype, of {} operations and {} datatypes; those of \
+         integers and floats up to 64 bits in `written/atomics-*`, which `scripts/atomics` writes with results \
+         that it works out. Complex numbers, long doubles, 128-bit integers and floats of 8 and 16 bits are \
+         missing: stock software differs in which of them it has.",
+        pairs.len(),
+        of(&pairs, false),
+        of(&pairs, true)
+    );
+}
+
 /// Counts of traces.
 #[derive(Default)]
 struct Counts {
     /// By what is sent, then by release and whether it sends or receives.
     cells: BTreeMap<String, BTreeMap<(Version, bool), BTreeSet<String>>>,
     releases: BTreeSet<Version>,
+    /// Recordings by the type of a packet whose receiver is not ready.
+    not_ready: BTreeMap<&'static str, BTreeSet<String>>,
     /// Traces that are written by hand, by what scripted endpoints send, or what is sent to them.
     written: BTreeMap<(String, bool), BTreeSet<String>>,
 }
@@ -118,14 +284,20 @@ pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
                 counts.add(packet_type.name(), endpoint(receiver), false, scenario);
             }
         }
+        for (place, _) in refusals(trace).filter(|(_, status)| *status == Status::RemoteRnr) {
+            if let Some(packet_type) = trace.capture.frames[place].packet_type() {
+                let traces = counts.not_ready.entry(packet_type.name()).or_default();
+                traces.insert(scenario.name.clone());
+            }
+        }
         for frame in &trace.capture.frames {
             let at = trace.endpoint_of[frame.interface];
             let what = match frame.header.kind {
-                Kind::RdmaReadRequest(_) => "RDMA read",
-                Kind::RdmaWrite(_) if frame.header.immediate.is_some() => {
+                frame::Kind::RdmaReadRequest(_) => "RDMA read",
+                frame::Kind::RdmaWrite(_) if frame.header.immediate.is_some() => {
                     "RDMA write with immediate"
                 }
-                Kind::RdmaWrite(_) => "RDMA write",
+                frame::Kind::RdmaWrite(_) => "RDMA write",
                 _ => continue,
             };
             let sends = frame.direction == Some(efa_emu::capture::Direction::Outbound);
@@ -166,13 +338,14 @@ pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
     page.push_str(
         "## Packet types by release\n\nThe number of traces in which the release sends the type / in \
          which it receives it. Written by hand: in how many a scripted endpoint sends it / it is sent \
-         to one.\n\n| type |",
+         to one. Not ready: in how many recordings a receiver is not ready for it, and gets it later.\n\n\
+         | type |",
     );
     for release in &counts.releases {
         let _ = write!(page, " {release} |");
     }
-    page.push_str(" by hand |\n|---|");
-    page.push_str(&"---|".repeat(counts.releases.len() + 1));
+    page.push_str(" by hand | not ready |\n|---|");
+    page.push_str(&"---|".repeat(counts.releases.len() + 2));
     page.push('\n');
     let names = PacketType::ALL.iter().map(|t| (t.name(), Some(*t)));
     let others = ["RDMA read", "RDMA write", "RDMA write with immediate"];
@@ -201,12 +374,14 @@ pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
                 }
             }
         }
-        let _ = writeln!(page, " {} / {} |", by_hand.0, by_hand.1);
+        let not_ready = counts.not_ready.get(name).map_or(0, BTreeSet::len);
+        let _ = writeln!(page, " {} / {} | {not_ready} |", by_hand.0, by_hand.1);
     }
     page.push_str("\n## What no trace has\n\n| type | why |\n|---|---|\n");
     for (name, why) in missing {
         let _ = writeln!(page, "| {name} | {why} |");
     }
+    kinds(&mut page, traces, &mut unexplained);
     page.push_str("\n## The traces\n\n| trace | what it shows |\n|---|---|\n");
     for trace in traces {
         let description = trace.scenario.description.replace('\n', " ");
