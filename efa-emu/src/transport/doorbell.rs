@@ -14,7 +14,8 @@ pub(super) const WANTED: u32 = 0;
 /// Value of a ring's attention word: the owner looks at the ring by itself.
 const POLLED: u32 = 1;
 
-/// Values of the wake word.
+/// Values of the wake word. It changes by swaps only, so that its values have one order also for loom, which does not order
+/// a plain store with the swaps of others.
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 
@@ -94,13 +95,13 @@ pub(super) fn stop_polling(attention: &AtomicU32) {
 /// Announces that the owner is going to sleep. It then has to look for everything once more, and to call
 /// either [`sleep`] or [`stay_awake`].
 pub(super) fn fall_asleep(wake_word: &AtomicU32) {
-    wake_word.store(ASLEEP, Ordering::Relaxed);
+    wake_word.swap(ASLEEP, Ordering::Relaxed);
     fence(Ordering::SeqCst);
 }
 
 /// Takes [`fall_asleep`] back.
 pub(super) fn stay_awake(wake_word: &AtomicU32) {
-    wake_word.store(AWAKE, Ordering::Relaxed);
+    wake_word.swap(AWAKE, Ordering::Relaxed);
 }
 
 /// Whether the owner announced that it sleeps and nobody has woken it since.
@@ -122,7 +123,8 @@ pub(super) fn nap(wake_word: &AtomicU32, time: Duration) {
 /// Wakes the owner's thread from its own process, asleep or napping, after a change that it looks for
 /// before it sleeps.
 pub(super) fn interrupt(wake_word: &AtomicU32) {
-    fence(Ordering::SeqCst);
-    wake_word.store(AWAKE, Ordering::Relaxed);
+    // Release: an owner whose `fall_asleep` comes after this sees the change. One whose `fall_asleep` came before is
+    // woken.
+    wake_word.swap(AWAKE, Ordering::Release);
     futex::wake(wake_word);
 }
