@@ -21,7 +21,7 @@ use crate::channel::{CHANNELS, Channel};
 use crate::context::{CONTEXTS, Context};
 use crate::domain::{DOMAINS, Domain};
 use crate::errno::{self, Errno};
-use crate::handles::{Handle, Registry};
+use crate::handles::{Handle, Life, Registry};
 use crate::interrupted::Locking;
 use crate::poll;
 use crate::query::beginning;
@@ -43,6 +43,7 @@ pub(crate) struct CompQueue {
     pub(crate) c: UnsafeCell<CompQueueC>,
     pub(crate) context: Arc<Context>,
     pub(crate) id: CqId,
+    pub(crate) life: Life,
     /// `None` once the queue was destroyed.
     pub(crate) polled: SpinCell<Option<Polled>>,
     /// The program asked for an event; done by [`CompQueue::catch_up`].
@@ -108,11 +109,16 @@ impl CompQueue {
             Some(polled) => Arc::clone(polled.completions.ring()),
             None => return Err(Errno::INVAL),
         };
+        self.life.during(|| self.begin_watching())?;
+        Ok(ring)
+    }
+
+    fn begin_watching(&self) -> Result<(), Errno> {
         let hardware = self.context.hardware()?;
         if !self.watched.swap(true, Ordering::AcqRel) {
             hardware.watch_cq(self.id, true)?;
         }
-        Ok(ring)
+        Ok(())
     }
 
     /// What the program gave as `cq_context`.
@@ -250,6 +256,7 @@ fn create(owner: Arc<Context>, options: Options) -> Result<Arc<CompQueue>, Errno
         }),
         context: owner,
         id,
+        life: Life::new(),
         polled: SpinCell::new(Some(Polled {
             hardware: Arc::clone(&hardware),
             completions: CompletionQueue::new(ring),
@@ -425,17 +432,18 @@ pub(crate) extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
 
 fn destroy(queue: *mut ibv_cq) -> Result<(), Errno> {
     let queue = QUEUES.get(queue)?;
-    let watched = queue.watched.swap(false, Ordering::AcqRel);
-    if watched && let Ok(hardware) = queue.context.hardware() {
-        // It fails in a forked child, whose device looks at nothing.
-        let _ = hardware.watch_cq(queue.id, false);
-    }
-    if let Err(errno) = queue.context.forget(|device| device.destroy_cq(queue.id)) {
-        if watched {
-            queue.watch()?;
+    queue.life.end(|| {
+        let watched = queue.watched.swap(false, Ordering::AcqRel);
+        if watched && let Ok(hardware) = queue.context.hardware() {
+            // It fails in a forked child, whose device looks at nothing.
+            let _ = hardware.watch_cq(queue.id, false);
         }
-        return Err(errno);
-    }
+        let destroyed = queue.context.forget(|device| device.destroy_cq(queue.id));
+        if destroyed.is_err() && watched {
+            queue.begin_watching()?;
+        }
+        destroyed
+    })?;
     if let Some(channel) = &queue.channel {
         channel.silence(&queue);
     }

@@ -6,8 +6,9 @@
 //! Calls of the data path have no time for that: they follow the pointer. So that a freed one leads
 //! to an object that says that it is dead, the memory of freed handles is kept for a while.
 
+use core::cmp::Ordering::{Equal, Greater, Less};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::errno::Errno;
 use crate::interrupted::Locking;
@@ -29,6 +30,53 @@ pub(crate) unsafe trait Handle {
 /// How many freed handles of a kind keep their memory. What is large in them they drop when they
 /// are freed.
 const KEPT: usize = 1024;
+
+/// Whether the device still has the object behind a handle. Who works on the object by its number does so in
+/// [`Life::during`]: once another thread has ended it, the number may be another object's.
+pub(crate) struct Life(RwLock<bool>);
+
+impl Life {
+    /// Of an object that was just made.
+    pub(crate) const fn new() -> Life {
+        Life(RwLock::new(true))
+    }
+
+    /// Does something with the object, `EINVAL` if it has ended. It does not end meanwhile.
+    pub(crate) fn during<R>(&self, work: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+        let _locking = Locking::new();
+        let is_there = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        match *is_there {
+            true => work(),
+            false => Err(Errno::INVAL),
+        }
+    }
+
+    /// As [`Life::during`], of two objects, which may be the same.
+    pub(crate) fn during_both<R>(
+        one: &Life,
+        other: &Life,
+        work: impl FnOnce() -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        // All threads take two in the same order.
+        match core::ptr::from_ref(one).cmp(&core::ptr::from_ref(other)) {
+            Equal => one.during(work),
+            Less => one.during(|| other.during(work)),
+            Greater => other.during(|| one.during(work)),
+        }
+    }
+
+    /// Ends the object, `EINVAL` if it has ended. If `end` fails it is still there.
+    pub(crate) fn end(&self, end: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+        let _locking = Locking::new();
+        let mut is_there = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if !*is_there {
+            return Err(Errno::INVAL);
+        }
+        end()?;
+        *is_there = false;
+        Ok(())
+    }
+}
 
 /// The live handles of one kind.
 pub(crate) struct Registry<T> {
@@ -139,6 +187,21 @@ mod tests {
         fn c_pointer(&self) -> *mut u32 {
             self.0.get()
         }
+    }
+
+    #[test]
+    fn an_object_ends_once_and_nothing_is_done_with_it_afterwards() {
+        let (life, other) = (Life::new(), Life::new());
+        assert_eq!(life.end(|| Err(Errno::BUSY)), Err(Errno::BUSY));
+        for (one, two) in [(&life, &other), (&other, &life), (&life, &life)] {
+            assert_eq!(Life::during_both(one, two, || Ok(7)), Ok(7));
+        }
+        assert_eq!(life.end(|| Ok(())), Ok(()));
+        let must_not_run = || -> Result<(), Errno> { panic!("there is no object any more") };
+        assert_eq!(life.end(must_not_run), Err(Errno::INVAL));
+        assert_eq!(life.during(must_not_run), Err(Errno::INVAL));
+        let both = Life::during_both(&other, &life, must_not_run);
+        assert_eq!(both, Err(Errno::INVAL));
     }
 
     #[test]

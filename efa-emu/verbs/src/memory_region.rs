@@ -13,7 +13,7 @@ use crate::abi::{
 };
 use crate::domain::{DOMAINS, Domain};
 use crate::errno::{self, Errno};
-use crate::handles::{Handle, Registry};
+use crate::handles::{Handle, Life, Registry};
 
 pub(crate) static REGIONS: Registry<MemoryRegion> = Registry::new();
 
@@ -26,6 +26,7 @@ pub(crate) struct MemoryRegion {
     c: UnsafeCell<verbs_mr>,
     domain: Arc<Domain>,
     lkey: Lkey,
+    life: Life,
 }
 
 // SAFETY: the C structure is written only while it is made; programs read it.
@@ -129,6 +130,7 @@ fn register(
         c: UnsafeCell::new(c),
         domain,
         lkey: keys.lkey,
+        life: Life::new(),
     })))
 }
 
@@ -235,13 +237,15 @@ unsafe fn read_request(
 pub(crate) extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     errno::status_of_end(|| {
         let region = REGIONS.get(mr)?;
-        // After the device was closed there is no registration either.
-        if let Ok(hardware) = region.domain.context.hardware() {
-            hardware.deregister_memory(region.lkey)?;
-        }
-        let region = REGIONS.remove(mr, |_| Ok(()))?;
-        region.domain.release();
-        Ok(())
+        region.life.end(|| {
+            // After the device was closed there is no registration either.
+            if let Ok(hardware) = region.domain.context.hardware() {
+                hardware.deregister_memory(region.lkey)?;
+            }
+            REGIONS.remove(mr, |_| Ok(()))?;
+            region.domain.release();
+            Ok(())
+        })
     })
 }
 

@@ -25,7 +25,7 @@ use crate::comp_queue::{CompQueue, QUEUES};
 use crate::context::{CONTEXTS, Context};
 use crate::domain::{DOMAINS, Domain};
 use crate::errno::{self, Errno};
-use crate::handles::{Handle, Registry};
+use crate::handles::{Handle, Life, Registry};
 use crate::interrupted::Locking;
 use crate::qp_plan::{QpPlan, plan};
 use crate::query::{beginning, copy_out, zeroed};
@@ -50,6 +50,7 @@ pub(crate) struct QueuePair {
     pub(crate) c: UnsafeCell<QueuePairC>,
     pub(crate) context: Arc<Context>,
     pub(crate) qpn: Qpn,
+    life: Life,
     pub(crate) queues: Arc<Queues>,
     domain: Arc<Domain>,
     send_cq: Arc<CompQueue>,
@@ -91,12 +92,14 @@ impl QueuePair {
 
     /// Has the device look at the doorbells from now on; the rings, for the client.
     pub(crate) fn watch(&self) -> Result<QpRings, Errno> {
-        let hardware = self.context.hardware()?;
-        let rings = self.with_rings(|rings| rings.clone()).ok_or(Errno::INVAL)?;
-        if !self.watched.swap(true, Ordering::AcqRel) {
-            hardware.watch_qp(self.qpn, true)?;
-        }
-        Ok(rings)
+        self.life.during(|| {
+            let hardware = self.context.hardware()?;
+            let rings = self.with_rings(|rings| rings.clone()).ok_or(Errno::INVAL)?;
+            if !self.watched.swap(true, Ordering::AcqRel) {
+                hardware.watch_qp(self.qpn, true)?;
+            }
+            Ok(rings)
+        })
     }
 
     fn with_rings<R>(&self, work: impl FnOnce(&mut Option<QpRings>) -> R) -> R {
@@ -188,7 +191,7 @@ pub(crate) fn create(
         return Err(Errno::INVAL);
     }
     let hardware = context.hardware()?;
-    let (qpn, rings) = hardware.create_qp(QpConfig {
+    let config = QpConfig {
         service: plan.service,
         pd: domain.id,
         send_cq: send_cq.id,
@@ -197,7 +200,9 @@ pub(crate) fn create(
         wqe_size: plan.wqe_size,
         recv_descriptors: plan.recv_descriptors,
         unsolicited_write_recv: plan.unsolicited_write_recv,
-    })?;
+    };
+    let (qpn, rings) =
+        Life::during_both(&send_cq.life, &recv_cq.life, || hardware.create_qp(config))?;
     let generation = next_generation();
     let signal_all = attributes.sq_sig_all != 0;
     let queues = Arc::new(Queues {
@@ -238,6 +243,7 @@ pub(crate) fn create(
         }),
         context: Arc::clone(context),
         qpn,
+        life: Life::new(),
         queues,
         domain,
         send_cq,
@@ -378,11 +384,13 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         // SAFETY: by contract; the structure consists of integers.
         let attributes = unsafe { beginning(attributes, QP_ATTR_SIZE) };
         let change = change(&attributes, mask as u32)?;
-        pair.context.hardware()?.modify_qp(pair.qpn, &change)?;
-        if let Some(state) = change.state {
-            pair.set_state(state);
-        }
-        Ok(())
+        pair.life.during(|| {
+            pair.context.hardware()?.modify_qp(pair.qpn, &change)?;
+            if let Some(state) = change.state {
+                pair.set_state(state);
+            }
+            Ok(())
+        })
     }))
 }
 
@@ -412,10 +420,10 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         if mask as u32 & !known != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let found = pair
-            .context
-            .hardware()?
-            .with_device(|device| device.query_qp(pair.qpn))??;
+        let found = pair.life.during(|| {
+            let hardware = pair.context.hardware()?;
+            Ok(hardware.with_device(|device| device.query_qp(pair.qpn))??)
+        })?;
         // SAFETY: valid by contract.
         unsafe {
             copy_out(&current_attributes(&pair, &found), attributes, QP_ATTR_SIZE);
@@ -459,11 +467,13 @@ fn initial_attributes(pair: &QueuePair) -> ibv_qp_init_attr {
 pub(crate) extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
     errno::status_of_end(|| {
         let found = PAIRS.get(pair)?;
-        if let Ok(hardware) = found.context.hardware() {
-            hardware.stop_qp(found.qpn)?;
-        }
-        let removed = PAIRS.remove(pair, |_| Ok(()))?;
-        end(&removed)
+        found.life.end(|| {
+            if let Ok(hardware) = found.context.hardware() {
+                hardware.stop_qp(found.qpn)?;
+            }
+            PAIRS.remove(pair, |_| Ok(()))?;
+            end(&found)
+        })
     })
 }
 
@@ -504,7 +514,7 @@ fn end(pair: &QueuePair) -> Result<(), Errno> {
 pub(crate) fn end_all(context: &Arc<Context>) {
     for pair in PAIRS.remove_all(|pair| Arc::ptr_eq(&pair.context, context)) {
         // The context is being closed; an error has no recipient.
-        let _ = end(&pair);
+        let _ = pair.life.end(|| end(&pair));
     }
 }
 
