@@ -41,7 +41,17 @@ const DUT: usize = 0;
 const PEER: usize = 1;
 const ATTACKER: usize = 2;
 
-const MAX_OPERATIONS: usize = 512;
+/// Operations of the application beside the bystanders.
+const OPERATIONS: usize = 512;
+/// Receives from the honest peer that nothing matches, in some runs: what the hostile one causes must not cost more
+/// for them.
+const BYSTANDERS: usize = 2000;
+/// The first tag of the bystanders.
+const BYSTANDER_TAG: u64 = 1 << 50;
+/// What the engine may look at in walks while it makes progress once. A batch of 8 packets costs a constant each; one of them
+/// may be the end of the hostile peer, which costs what there is with it.
+const MOST_STEPS: usize =
+    8 * 16 + 512 + REMOTE_OPERATIONS + 7 * PEER_OPERATIONS + 2 * HELD_BYTES / 256;
 /// The limit of operations of all peers at a time.
 const REMOTE_OPERATIONS: usize = 12;
 /// The limit of requests of one peer at a time.
@@ -121,6 +131,7 @@ struct Siege<'a> {
     contexts: BTreeMap<u64, bool>,
     next_context: u64,
     receives: Vec<ReceiveId>,
+    bystanders: Vec<ReceiveId>,
     claims: Vec<ClaimId>,
     multi_contexts: BTreeSet<u64>,
     /// Contexts of injected operations, of which only failures are reported.
@@ -131,7 +142,7 @@ fn config(choices: &mut Choices<'_>) -> EndpointConfig {
     EndpointConfig {
         recv_buffers: RECV_DEPTH,
         poll_batch: 8,
-        max_operations: MAX_OPERATIONS,
+        max_operations: OPERATIONS,
         remote_operations: REMOTE_OPERATIONS,
         peer_operations: PEER_OPERATIONS,
         reorder_window: 64,
@@ -187,7 +198,14 @@ impl<'a> Siege<'a> {
             part_id: 0xEFA1,
             max_regions: if choices.flag() { 2 } else { 100 },
         };
-        let config = config(&mut choices);
+        let mut config = config(&mut choices);
+        // They take time: not in every run.
+        let bystanders = if bytes.len().is_multiple_of(8) {
+            BYSTANDERS
+        } else {
+            0
+        };
+        config.max_operations += bystanders;
         let dut = network.open(1, 10, 0x1111, traits.clone());
         let peer = network.open(2, 20, 0x2222, traits.clone());
         let attacker = network.open(3, 30, 0x3333, traits);
@@ -222,6 +240,7 @@ impl<'a> Siege<'a> {
             contexts: BTreeMap::new(),
             next_context: 1,
             receives: Vec::new(),
+            bystanders: Vec::new(),
             claims: Vec::new(),
             multi_contexts: BTreeSet::new(),
             silent_contexts: BTreeSet::new(),
@@ -229,7 +248,21 @@ impl<'a> Siege<'a> {
         if siege.choices.flag() {
             siege.shake_hands();
         }
+        (0..bystanders).for_each(|number| siege.post_bystander(number));
         siege
+    }
+
+    fn post_bystander(&mut self, number: usize) {
+        let context = self.context();
+        self.contexts.insert(context, false);
+        let receive = self.dut.recv(RecvArgs {
+            source: SourceFilter::Peer(self.honest),
+            buffer: &[],
+            tag: Some(TagFilter::exact(BYSTANDER_TAG + number as u64)),
+            flags: OperationFlags::COMPLETION,
+            context,
+        });
+        self.bystanders.push(receive.expect("there is room"));
     }
 
     fn command(&mut self) {
@@ -274,7 +307,14 @@ impl<'a> Siege<'a> {
     }
 
     fn progress(&mut self) {
+        #[cfg(debug_assertions)]
+        let before = steps_in_walks();
         self.dut.progress(self.now);
+        #[cfg(debug_assertions)]
+        {
+            let steps = steps_in_walks() - before;
+            assert!(steps <= MOST_STEPS, "{steps} steps, {:?}", self.dut.usage());
+        }
         self.collect();
         self.peer.progress(self.now);
         self.collect_peer();
@@ -621,7 +661,7 @@ impl<'a> Siege<'a> {
     fn operation(&mut self) {
         let Some(peer) = self.hostile else { return };
         // The application leaves room for its other peers.
-        if self.dut.usage().outbound >= MAX_OPERATIONS / 8 {
+        if self.dut.usage().outbound >= OPERATIONS / 8 {
             return;
         }
         let length = [0, 8, 200, 500, 1000, 3000][self.choices.below(6)];
@@ -709,7 +749,7 @@ impl<'a> Siege<'a> {
 
     /// Posts a receive that the hostile peer's messages may match.
     fn receive(&mut self) {
-        if self.dut.usage().inbound >= MAX_OPERATIONS / 8 {
+        if self.dut.usage().inbound - self.bystanders.len() >= OPERATIONS / 8 {
             return;
         }
         let shape = self.choices.byte();
@@ -949,7 +989,7 @@ impl<'a> Siege<'a> {
             usage.held_packets <= limit.max(HELD_BYTES / 128 + RECV_DEPTH),
             "{usage:?}"
         );
-        let operations = MAX_OPERATIONS + REMOTE_OPERATIONS;
+        let operations = self.dut.config().max_operations + REMOTE_OPERATIONS;
         assert!(usage.outbound <= operations, "{usage:?}");
         assert!(usage.inbound <= operations, "{usage:?}");
         assert!(usage.waiting <= usage.held_packets, "{usage:?}");
@@ -986,7 +1026,9 @@ impl<'a> Siege<'a> {
                 self.dut.remove_address(peer).expect("it is there");
             }
         }
-        for id in core::mem::take(&mut self.receives) {
+        let receives = core::mem::take(&mut self.receives);
+        let bystanders = core::mem::take(&mut self.bystanders);
+        for id in receives.into_iter().chain(bystanders) {
             self.dut.cancel(id);
         }
         for _ in 0..200 {

@@ -80,6 +80,9 @@ pub use api::operation::{
 pub use api::statistics::{Copied, Counter, Protocol, Statistics, Usage};
 pub use api::time::Instant;
 pub use base::ids::{ClaimId, EndpointId, PeerId, ReceiveId};
+#[cfg(any(test, debug_assertions))]
+#[doc(hidden)]
+pub use base::steps::steps_in_walks;
 pub use domain::Domain;
 
 use crate::address::RawAddress;

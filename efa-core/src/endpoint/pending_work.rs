@@ -20,6 +20,8 @@ impl<N: Nic> Endpoint<N> {
     /// Does the pending work, as far as the device has room.
     pub(crate) fn do_pending_work(&mut self) {
         while let Some(work) = self.channel.posting.next_work() {
+            #[cfg(any(test, debug_assertions))]
+            crate::endpoint::base::steps::step();
             if let Some(peer) = self.peer_of(work)
                 && let Some(state) = self.channel.peers.state_mut(peer)
                 && state.backoff.is_active()

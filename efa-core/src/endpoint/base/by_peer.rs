@@ -90,7 +90,7 @@ impl ByPeer {
         let mut node = first.unwrap_or(END);
         let mut found = Vec::new();
         while node != END {
-            #[cfg(test)]
+            #[cfg(any(test, debug_assertions))]
             super::steps::step();
             found.push(node);
             node = nodes.links(node).next;

@@ -325,7 +325,7 @@ impl<T, I: Id> Arena<T, I> {
             .iter()
             .enumerate()
             .inspect(|_| {
-                #[cfg(test)]
+                #[cfg(any(test, debug_assertions))]
                 super::steps::step();
             })
             .filter_map(|(index, (generation, slot))| match slot {

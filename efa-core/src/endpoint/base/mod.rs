@@ -5,5 +5,5 @@ pub(crate) mod hash;
 pub(crate) mod ids;
 pub(crate) mod immediate;
 pub(crate) mod random;
-#[cfg(test)]
+#[cfg(any(test, debug_assertions))]
 pub(crate) mod steps;

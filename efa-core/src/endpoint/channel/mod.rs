@@ -74,7 +74,7 @@ impl<N: Nic> Channel<N> {
             return;
         };
         state.handshake.peer_gone();
-        if failure.is_queue_pair_gone() && !self.gone.iter().any(|(known, _)| *known == peer) {
+        if failure.is_queue_pair_gone() {
             self.gone.push((peer, failure));
         }
     }

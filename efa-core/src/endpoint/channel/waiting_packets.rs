@@ -56,6 +56,8 @@ impl<N: Nic> Channel<N> {
         peer: PeerId,
         id: HeldId,
     ) -> Option<(ReceivedPacket, Option<HeldId>)> {
+        #[cfg(any(test, debug_assertions))]
+        crate::endpoint::base::steps::step();
         let (packet, next) = self.posting.take_held(id)?;
         self.peers.give_share_back(peer, footprint(&packet));
         Some((packet, next))

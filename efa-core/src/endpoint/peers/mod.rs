@@ -192,6 +192,8 @@ impl AddressVector {
         let mut next = self.current(ahn, qpn);
         let (mut oldest, mut owners) = (None, 0);
         while let Some((id, peer)) = next.and_then(|slot| self.peers.at(slot.index())) {
+            #[cfg(any(test, debug_assertions))]
+            crate::endpoint::base::steps::step();
             if !peer.explicit {
                 if peer.users <= users(id) {
                     oldest = Some(id);
@@ -345,6 +347,8 @@ impl AddressVector {
     fn unchain(&mut self, newest: Slot, victim: Slot, older: Option<Slot>) {
         let mut next = Some(newest);
         while let Some(peer) = next.and_then(|slot| self.peers.at_mut(slot.index())) {
+            #[cfg(any(test, debug_assertions))]
+            crate::endpoint::base::steps::step();
             if peer.older == Some(victim) {
                 peer.older = older;
                 return;
