@@ -1,6 +1,9 @@
 //! `check` finds mistakes: single mistakes in correct captures of stock software, each with the rule that must
 //! name it.
 
+#[path = "support/fields.rs"]
+mod fields;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -8,8 +11,8 @@ use std::time::Duration;
 use efa_conformance::check::{Checked, check};
 use efa_conformance::trace::{Capture, CapturedPacket};
 use efa_core::rules::{Rule, Severity};
-use efa_core::wire::fields::fields_of;
 use efa_emu::frame::Kind;
+use fields::{number, write};
 
 /// A packet of a trace: its type, and its index among the packets of this type that its host sends.
 type Packet = (&'static str, usize);
@@ -473,43 +476,19 @@ fn find(capture: &Capture, (kind, nth): Packet) -> Key {
         .unwrap_or_else(|| panic!("no {kind} {nth}"))
 }
 
-/// The offset and length of a field.
-fn place(packet: &[u8], name: &str) -> (usize, usize) {
-    let fields = fields_of(packet).into_iter().flatten();
-    let field = fields
-        .filter(|field| field.descriptor.name == name)
-        .map(|field| (field.offset, field.bytes.len()))
-        .next();
-    field.unwrap_or_else(|| panic!("no field {name}"))
-}
-
 fn change(packet: &mut Vec<u8>, mistake: Mistake) {
-    let read = |packet: &[u8], (at, length): (usize, usize)| {
-        let mut bytes = [0; 8];
-        bytes[..length].copy_from_slice(&packet[at..at + length]);
-        u64::from_le_bytes(bytes)
-    };
-    let write = |packet: &mut [u8], (at, length): (usize, usize), value: u64| {
-        packet[at..at + length].copy_from_slice(&value.to_le_bytes()[..length]);
-    };
     match mistake {
-        Set(name, value) => {
-            let at = place(packet, name);
-            write(packet, at, value);
-        }
+        Set(name, value) => write(packet, name, value),
         Add(name, by) => {
-            let at = place(packet, name);
-            let value = read(packet, at).wrapping_add(by);
-            write(packet, at, value);
+            let value = number(packet, name).wrapping_add(by);
+            write(packet, name, value);
         }
         Clear(flag) => {
-            let at = place(packet, "flags");
-            let value = read(packet, at) & !u64::from(flag);
-            write(packet, at, value);
+            let value = number(packet, "flags") & !u64::from(flag);
+            write(packet, "flags", value);
         }
         Swap(one, other) => {
-            let (one, other) = (place(packet, one), place(packet, other));
-            let values = (read(packet, one), read(packet, other));
+            let values = (number(packet, one), number(packet, other));
             write(packet, one, values.1);
             write(packet, other, values.0);
         }

@@ -340,28 +340,28 @@ fn error_of(bytes: &[u8]) -> String {
 fn what_is_no_capture_is_refused_with_file_offset_and_reason() {
     assert_eq!(
         error_of(b""),
-        "some.pcapng, byte 0: the file is empty: it is no capture"
+        "some.pcapng: the file is empty: it is no capture"
     );
     assert_eq!(
         error_of(b"PK\x03\x04...."),
-        "some.pcapng, byte 0: not a pcapng capture: it begins with [50, 4b, 03, 04]"
+        "some.pcapng: not a pcapng capture: it begins with [50, 4b, 03, 04]"
     );
     assert_eq!(
         error_of(b"\xd4\xc3\xb2\xa1\x02\x00\x04\x00"),
-        "some.pcapng, byte 0: not a pcapng capture: it begins with [d4, c3, b2, a1], which is the \
+        "some.pcapng: not a pcapng capture: it begins with [d4, c3, b2, a1], which is the \
          older pcap format; convert it with `editcap -F pcapng`"
     );
     let mut bytes = some_capture();
     bytes[8] = 0;
     assert_eq!(
         error_of(&bytes),
-        "some.pcapng, byte 0: malformed block of type 0xa0d0d0a: byte-order magic is [00, 3c, 2b, 1a]"
+        "some.pcapng: malformed block of type 0xa0d0d0a: byte-order magic is [00, 3c, 2b, 1a]"
     );
     let mut bytes = some_capture();
     bytes[4] = 1;
     assert_eq!(
         error_of(&bytes),
-        "some.pcapng, byte 0: malformed block of type 0xa0d0d0a: its length 1 is no multiple of 4 \
+        "some.pcapng: malformed block of type 0xa0d0d0a: its length 1 is no multiple of 4 \
          between 12 and 16777216"
     );
 }

@@ -4,6 +4,7 @@ use efa_core::rules::Rule;
 use efa_core::wire::PacketType;
 use efa_core::wire::fields::fields_of;
 
+use super::fields::{number, write};
 use super::play::Play;
 
 /// One fault.
@@ -167,29 +168,6 @@ pub(crate) enum RdmaChange {
     Late,
     /// These bits of the immediate data are inverted.
     Immediate(u32),
-}
-
-/// A number in a packet.
-pub(crate) fn number(packet: &[u8], name: &str) -> u64 {
-    let (at, length) = place(packet, name);
-    let mut bytes = [0; 8];
-    bytes[..length].copy_from_slice(&packet[at..at + length]);
-    u64::from_le_bytes(bytes)
-}
-
-/// Where a field is: offset and length, of which the first eight bytes count.
-fn place(packet: &[u8], name: &str) -> (usize, usize) {
-    let fields = fields_of(packet).into_iter().flatten();
-    let field = fields
-        .filter(|field| field.descriptor.name == name)
-        .map(|field| (field.offset, field.bytes.len().min(8)))
-        .next();
-    field.unwrap_or_else(|| panic!("no field {name}"))
-}
-
-pub(crate) fn write(packet: &mut [u8], name: &str, value: u64) {
-    let (at, length) = place(packet, name);
-    packet[at..at + length].copy_from_slice(&value.to_le_bytes()[..length]);
 }
 
 impl Change {

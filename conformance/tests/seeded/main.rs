@@ -8,6 +8,8 @@
 mod device;
 mod fault;
 mod faults;
+#[path = "../support/fields.rs"]
+mod fields;
 mod play;
 
 use std::collections::BTreeSet;

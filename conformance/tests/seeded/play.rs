@@ -19,7 +19,8 @@ use efa_core::wire::PacketType;
 use efa_emu::capture::Direction;
 
 use super::device::FaultyNic;
-use super::fault::{Fault, write};
+use super::fault::Fault;
+use super::fields::write;
 
 /// Opens the engine, with a fault if it is in the place of the endpoint that has it.
 struct Faulty<'t> {

@@ -30,7 +30,7 @@ const MOST_INTERFACES: usize = 1 << 16;
 
 /// Why a capture cannot be read on.
 #[derive(Debug, thiserror::Error)]
-#[error("{file}, byte {offset}: {problem}")]
+#[error("{file}{}: {problem}", place(*.offset))]
 pub struct ReadError {
     /// The capture's name.
     pub file: String,
@@ -38,6 +38,14 @@ pub struct ReadError {
     pub offset: u64,
     /// What is wrong there.
     pub problem: Problem,
+}
+
+/// Where in a file something is wrong; at its start that is no news.
+fn place(offset: u64) -> String {
+    match offset {
+        0 => String::new(),
+        _ => format!(", byte {offset}"),
+    }
 }
 
 /// What is wrong with a capture.

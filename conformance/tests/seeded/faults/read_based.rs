@@ -6,7 +6,8 @@ use efa_core::wire::PacketType as T;
 use crate::fault::Act::*;
 use crate::fault::Caught::*;
 use crate::fault::Change::*;
-use crate::fault::{Fault, RdmaChange, all, fault, nth, number};
+use crate::fault::{Fault, RdmaChange, all, fault, nth};
+use crate::fields::number;
 
 pub(super) const FAULTS: &[Fault] = &[
     fault(
