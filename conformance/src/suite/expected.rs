@@ -14,7 +14,12 @@ use crate::compare::Finding;
 use crate::drive::Identity;
 
 /// The files, by the name and the release of what is under test.
-const FILES: [(&str, &str, &str); 2] = [
+const FILES: [(&str, &str, &str); 3] = [
+    (
+        "libfabric",
+        "1.11",
+        include_str!("../../expected/libfabric-1.11.toml"),
+    ),
     (
         "libfabric",
         "1.17",
