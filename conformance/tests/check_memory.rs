@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use efa_conformance::check::Judge;
 use efa_conformance::trace::Frames;
-use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
+use efa_core::address::{Qkey, Qpn, RawAddress};
 use efa_core::wire::{
     Connid, Cts, CtsData, EagerRtm, ExtraFeatures, Handshake, LongctsRtm, MsgId, RawAddressHeader,
     Receipt, RecvId, ReqOptions, SendId,
 };
 use efa_emu::capture::{CaptureTap as _, Direction, Interface, InterfaceId, Reader, Writer};
 use efa_emu::frame::{Frame, Kind, Repr};
+use efa_testing::addresses::gid;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
@@ -45,7 +46,7 @@ static ALLOCATOR: Counting = Counting;
 
 fn address(host: u8) -> RawAddress {
     RawAddress {
-        gid: Gid([host; 16]),
+        gid: gid(host.into()),
         qpn: Qpn(host.into()),
         qkey: Qkey(host.into()),
     }

@@ -11,21 +11,16 @@ use efa_emu::capture::{
 };
 use efa_emu::frame::{Frame, Kind, Repr};
 use efa_emu::link::{Operation, RemoteRange, RequestHeader};
+use efa_testing::addresses::gid;
 use proptest::prelude::*;
 
 const MTU: usize = 4096;
-
-fn gid(host: u8) -> Gid {
-    Gid([
-        0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, host,
-    ])
-}
 
 fn interface(host: u8) -> Interface {
     Interface {
         host: format!("host{host}"),
         profile: "efa2".into(),
-        gid: gid(host),
+        gid: gid(host.into()),
     }
 }
 

@@ -24,13 +24,14 @@ use efa_emu::capture::{
 };
 use efa_emu::frame::{self, Frame, Rdma, Repr};
 use efa_emu::link::RemoteRange;
+use efa_testing::addresses::gid;
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 
 use tshark::{Shown, Tshark};
 
-const FROM: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 1]);
-const TO: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 2]);
+const FROM: Gid = gid(1);
+const TO: Gid = gid(2);
 
 fn header(kind: frame::Kind, payload: usize) -> Repr {
     Repr {

@@ -1,9 +1,11 @@
 //! Helpers that the tests of several packages share. Only tests and benchmarks depend on this package.
 
+pub mod addresses;
 #[cfg(feature = "device")]
 pub mod device;
 pub mod heap;
 pub mod nic;
+pub mod patience;
 mod pattern;
 pub mod self_talk;
 pub mod shared_domain;

@@ -1,6 +1,7 @@
 //! Built programs and files of the workspace, for tests that start or read them.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The path of a program or library that `cargo build --workspace` has built.
 ///
@@ -29,6 +30,16 @@ pub fn built(name: &str) -> PathBuf {
 /// As [`built`].
 pub fn emulator() -> PathBuf {
     built("efa-emu")
+}
+
+/// A command that starts `efa-emu` with these arguments.
+///
+/// # Panics
+/// As [`built`].
+pub fn efa_emu(arguments: &[&str]) -> Command {
+    let mut command = Command::new(emulator());
+    command.args(arguments);
+    command
 }
 
 /// The directory of the workspace.

@@ -8,7 +8,8 @@ use efa_core::address::{Ahn, Gid};
 use efa_core::nic::Status;
 use efa_emu::link::{HostSegment, Link, LinkBusy, LocalData, RequestHeader, Token, Transfer};
 use efa_emu::provider::UdAddress;
-pub(crate) use efa_testing::device::{Host, Kind, MEMORY, MEMORY_SIZE, QKEY, Rdma, Setup, gid};
+pub(crate) use efa_testing::addresses::gid;
+pub(crate) use efa_testing::device::{Host, Kind, MEMORY, MEMORY_SIZE, QKEY, Rdma, Setup};
 
 /// A request on its way; sends and writes carry a copy of their data.
 pub(crate) struct Packet {

@@ -15,6 +15,7 @@ use efa_emu::fault::{Fault, parse_file};
 use efa_emu::provider::{SendData, UdAddress};
 use efa_emu::sim::{self, Fabric, FabricConfig, NicConfig, ScriptedPeer};
 use efa_emu::transport::{HostConfig, NetworkOptions, RdmaPath};
+use efa_testing::addresses::gid;
 
 use crate::client::{Address, Client, Memory, config, fabric};
 use crate::processes::{Parent, Process};
@@ -33,8 +34,8 @@ const ROUTE_HEADER: usize = 40;
 /// Bytes of the write and the read: several parts where the data goes through rings.
 const BULK: usize = 100_000;
 
-const ALPHA: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xa]);
-const BETA: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xb]);
+const ALPHA: Gid = gid(0xa);
+const BETA: Gid = gid(0xb);
 
 /// The first time-out of the reliability layer, on both links. Shared memory takes its time from the
 /// machine: there, half of it is what a request may take longer than in the simulation.

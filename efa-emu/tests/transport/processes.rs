@@ -1,10 +1,10 @@
 //! Children: this test binary started again, in another role.
 
+use efa_testing::patience::PATIENCE;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
 
 /// The environment variable that makes a child of this binary.
 const ROLE: &str = "EFA_EMU_TEST_ROLE";
@@ -13,9 +13,6 @@ const SEED: &str = "EFA_EMU_TEST_SEED";
 
 /// What the child says to its parent starts with this; the rest of its output is the harness's.
 const MARK: &str = "@ ";
-
-/// How long a parent waits for a word. Only a hanging child makes a test wait that long.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running child, killed when dropped.
 pub(crate) struct Process {

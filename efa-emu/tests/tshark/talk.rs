@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
+use efa_core::address::{Qkey, Qpn, RawAddress};
 use efa_core::nic::Status;
 use efa_core::wire::{Connid, ExtraFeatures, Handshake, RawAddressHeader, Repr as _, ReqOptions};
 use efa_emu::capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
 use efa_emu::frame::{Frame, Kind, Repr};
+use efa_testing::addresses::gid;
 
 /// One of the two endpoints. The capture is that of `A`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,11 +18,9 @@ pub(crate) enum End {
 
 impl End {
     pub(crate) fn address(self) -> RawAddress {
-        let last = if self == End::A { 1 } else { 2 };
+        let last: u8 = if self == End::A { 1 } else { 2 };
         RawAddress {
-            gid: Gid([
-                0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, last,
-            ]),
+            gid: gid(last.into()),
             qpn: Qpn(u16::from(last) * 10),
             qkey: Qkey(u32::from(last) * 0x1111),
         }

@@ -4,13 +4,13 @@ mod common;
 
 use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Stdio;
 
-use common::{Dialogue, Outcome, PATIENCE, Program, TestFabric, built, installed};
+use common::{Dialogue, Outcome, Program, TestFabric, installed};
 use efa_emu::capture::{Direction, Reader};
 use efa_emu::profile::Profile;
+use efa_testing::patience::Wait;
+use efa_testing::workspace::efa_emu;
 
 /// How many frames each interface has, by its name, as (inbound, outbound).
 fn frames(path: &Path) -> Vec<(String, usize, usize)> {
@@ -91,12 +91,7 @@ fn a_running_fabric_is_recorded_until_the_interrupt() {
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("fabric.pcapng");
-    let mut command = Command::new(built("efa-emu"));
-    command
-        .args(["capture", "--fabric", fabric.name(), "-w"])
-        .arg(&file);
-    let capture = Program::start(command);
-    wait_for_start(&file);
+    let capture = start_capture(&fabric, &file);
     pingpong(&fabric).run(&["--host", "alpha"], &["--host", "beta"]);
     // It leaves hosts when nobody else is in them.
     fabric.wait_for_captures(0);
@@ -134,12 +129,7 @@ fn a_capture_begins_when_the_devices_record() {
     let server = dialogue.server(&["--host", "alpha"]);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("fabric.pcapng");
-    let mut command = Command::new(built("efa-emu"));
-    command
-        .args(["capture", "--fabric", fabric.name(), "-w"])
-        .arg(&file);
-    let capture = Program::start(command);
-    wait_for_start(&file);
+    let capture = start_capture(&fabric, &file);
     let client = dialogue.client(&["--host", "beta"]);
     client.wait().expect_success("client");
     server.wait().expect_success("server");
@@ -163,12 +153,7 @@ fn a_recorder_that_was_stopped_holds_nobody_up() {
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("fabric.pcapng");
-    let mut command = Command::new(built("efa-emu"));
-    command
-        .args(["capture", "--fabric", fabric.name(), "-w"])
-        .arg(&file);
-    let capture = Program::start(command);
-    wait_for_start(&file);
+    let capture = start_capture(&fabric, &file);
     let heard = |outcome: Outcome| outcome.expect_success("run").stderr;
     assert_eq!(heard(Program::start(fabric.host(&["true"])).wait()), "");
     fabric.wait_for_captures(0);
@@ -181,13 +166,16 @@ fn a_recorder_that_was_stopped_holds_nobody_up() {
     assert!(!fabric.directory().exists());
 }
 
-/// Waits for the first byte of a capture.
-fn wait_for_start(file: &Path) {
-    let deadline = Instant::now() + PATIENCE;
+/// Captures a fabric into a file, and waits for the first byte.
+fn start_capture(fabric: &TestFabric, file: &Path) -> Program {
+    let mut command = efa_emu(&["capture", "--fabric", fabric.name(), "-w"]);
+    command.arg(file);
+    let capture = Program::start(command);
+    let wait = Wait::start();
     while std::fs::metadata(file).map_or(0, |metadata| metadata.len()) == 0 {
-        assert!(Instant::now() < deadline, "{} is empty", file.display());
-        thread::sleep(Duration::from_millis(10));
+        wait.pause(|| format!("{} is empty", file.display()));
     }
+    capture
 }
 
 /// The filter decides which frames are recorded, and a reader that goes away ends the recording even
@@ -198,8 +186,7 @@ fn a_filtered_capture_goes_into_a_pipe_until_nobody_reads_it() {
         return;
     }
     let fabric = TestFabric::new();
-    let mut command = Command::new(built("efa-emu"));
-    command.args(["capture", "--fabric", fabric.name()]);
+    let mut command = efa_emu(&["capture", "--fabric", fabric.name()]);
     command.args("host beta and outbound and rdm".split(' '));
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -232,8 +219,7 @@ fn a_filtered_capture_goes_into_a_pipe_until_nobody_reads_it() {
 
 #[test]
 fn a_wrong_filter_is_refused() {
-    let mut command = Command::new(built("efa-emu"));
-    command.args([
+    let command = efa_emu(&[
         "capture",
         "-w",
         "/no/such/directory/x.pcapng",
@@ -247,8 +233,7 @@ fn a_wrong_filter_is_refused() {
 
 #[test]
 fn a_capture_that_cannot_be_written_is_refused() {
-    let mut command = Command::new(built("efa-emu"));
-    command.args(["capture", "-w", "/no/such/directory/x.pcapng"]);
+    let command = efa_emu(&["capture", "-w", "/no/such/directory/x.pcapng"]);
     let outcome = Program::start(command).wait();
     assert_eq!(outcome.code(), 2);
     assert!(

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Dialogue, Program, TestFabric, files_with, installed, started_by};
+use efa_testing::patience::Wait;
 
 const PACKAGE: &str = "libfabric-bin";
 
@@ -97,7 +98,7 @@ fn a_new_run_leaves_other_containers_their_shared_memory() {
 
 /// The names of libfabric's shared memory objects, once both hosts have one and talk.
 fn shared_memory_of_two_hosts(fabric: &TestFabric) -> BTreeSet<String> {
-    let deadline = std::time::Instant::now() + common::PATIENCE;
+    let wait = Wait::start();
     loop {
         let gids = fabric.gids_with_queue_pairs();
         let objects: Vec<_> = gids
@@ -107,11 +108,6 @@ fn shared_memory_of_two_hosts(fabric: &TestFabric) -> BTreeSet<String> {
         if objects.len() == 2 && objects.iter().all(|of_host| !of_host.is_empty()) {
             return objects.into_iter().flatten().collect();
         }
-        assert!(
-            std::time::Instant::now() < deadline,
-            "no endpoints:\n{}",
-            fabric.ps()
-        );
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        wait.pause(|| format!("no endpoints:\n{}", fabric.ps()));
     }
 }

@@ -7,11 +7,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Dialogue, Outcome, Program, TestFabric, built, installed};
+use common::{Dialogue, Outcome, Program, TestFabric, installed};
+use efa_testing::workspace::{built, efa_emu};
 
 fn extcap(arguments: &[&str]) -> Outcome {
-    let mut command = Command::new(built("efa-emu"));
-    command.arg("extcap").args(arguments);
+    let mut command = efa_emu(&["extcap"]);
+    command.args(arguments);
     Program::start(command).wait()
 }
 

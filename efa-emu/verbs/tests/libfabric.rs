@@ -5,6 +5,7 @@ mod common;
 use std::path::Path;
 
 use common::{Dialogue, Outcome, Program, TestFabric, files_with, installed};
+use efa_testing::patience::Wait;
 
 const PACKAGE: &str = "libfabric-bin";
 
@@ -207,18 +208,13 @@ fn a_killed_side_leaves_nothing_behind() {
 /// Waits until both sides have a queue pair in the fabric, and then a little, so that data flows.
 /// Returns the sides' GIDs.
 fn wait_for_traffic(fabric: &TestFabric) -> Vec<String> {
-    let deadline = std::time::Instant::now() + common::PATIENCE;
+    let wait = Wait::start();
     loop {
         let gids = fabric.gids_with_queue_pairs();
         if gids.len() == 2 {
             std::thread::sleep(std::time::Duration::from_millis(200));
             return gids;
         }
-        assert!(
-            std::time::Instant::now() < deadline,
-            "no traffic:\n{}",
-            fabric.ps()
-        );
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        wait.pause(|| format!("no traffic:\n{}", fabric.ps()));
     }
 }

@@ -6,7 +6,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Program, TestFabric, built, files_with, installed};
+use common::{Program, TestFabric, files_with, installed};
+use efa_testing::patience::Wait;
+use efa_testing::workspace::{built, efa_emu};
 
 fn shell(fabric: &TestFabric, script: &str) -> common::Outcome {
     Program::start(fabric.host(&["sh", "-c", script])).wait()
@@ -262,21 +264,15 @@ fn wait_for_end(pid: i32) {
         stat.rsplit_once(") ")
             .is_some_and(|(_, rest)| !rest.starts_with('Z'))
     };
-    let deadline = std::time::Instant::now() + common::PATIENCE;
+    let wait = Wait::start();
     while runs() {
-        assert!(
-            std::time::Instant::now() < deadline,
-            "process {pid} does not end"
-        );
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        wait.pause(|| format!("process {pid} does not end"));
     }
 }
 
 #[test]
 fn profiles_are_listed_with_sources() {
-    let mut command = Command::new(built("efa-emu"));
-    command.arg("profiles");
-    let all = Program::start(command)
+    let all = Program::start(efa_emu(&["profiles"]))
         .wait()
         .expect_success("profiles")
         .stdout;
@@ -301,9 +297,7 @@ fn profiles_are_listed_with_sources() {
     assert_eq!(row("vendor_part_id")[1..6], parts);
     assert_eq!(row("RDMA_READ")[1..6], ["no", "yes", "yes", "yes", "yes"]);
     assert_eq!(row("RDMA_WRITE")[1..6], ["no", "no", "yes", "yes", "yes"]);
-    let mut command = Command::new(built("efa-emu"));
-    command.args(["profiles", "efa0"]);
-    let one = Program::start(command)
+    let one = Program::start(efa_emu(&["profiles", "efa0"]))
         .wait()
         .expect_success("profiles efa0")
         .stdout;

@@ -4,8 +4,8 @@ mod common;
 
 use std::ffi::{CString, c_void};
 
-use common::built;
 use common::exported::{EFADV, PRIVATE, PRIVATE_FLAG, PRIVATE_VERSIONS, VERBS};
+use efa_testing::workspace::built;
 
 struct Library(*mut c_void);
 

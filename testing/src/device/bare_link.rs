@@ -10,7 +10,8 @@ use efa_emu::device::queue::Buffer;
 use efa_emu::link::{HostSegment, Link, LinkBusy, LocalData, RequestHeader, Token, Transfer};
 use efa_emu::provider::{SendData, SendOpcode, SendRequest, UdAddress};
 
-use super::{Host, Kind, MEMORY, QKEY, Setup, gid};
+use super::{Host, Kind, MEMORY, QKEY, Setup};
+use crate::addresses::gid;
 
 const NOW: Duration = Duration::ZERO;
 

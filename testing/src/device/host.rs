@@ -1,6 +1,7 @@
 //! A host with a device, memory and one queue pair.
 
-use efa_core::address::{Gid, Qkey, Qpn};
+use crate::addresses::gid;
+use efa_core::address::{Qkey, Qpn};
 use efa_core::nic::{Access, DeviceCaps, Status};
 use efa_emu::device::queue::{Buffer, WqeSize};
 use efa_emu::device::{
@@ -54,14 +55,6 @@ impl Default for Setup {
             unsolicited_write_recv: false,
         }
     }
-}
-
-/// The GID of the host with this number.
-pub fn gid(host: usize) -> Gid {
-    let mut bytes = [0; 16];
-    bytes[0] = 0xfd;
-    bytes[15] = host as u8;
-    Gid(bytes)
 }
 
 /// A device with one queue pair that is ready to send, and its client.

@@ -7,4 +7,4 @@ mod host;
 
 pub use bare_link::BareLink;
 pub use client_queues::ClientQueues;
-pub use host::{Host, Kind, MEMORY, MEMORY_SIZE, QKEY, Rdma, Setup, gid};
+pub use host::{Host, Kind, MEMORY, MEMORY_SIZE, QKEY, Rdma, Setup};

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use crate::addresses::gid;
 use efa_core::address::{Ahn, Gid, Qkey, Qpn, RawAddress};
 use efa_core::nic::{
     Access, BufferId, Completion, CompletionKind, DeviceCaps, LocalKey, NicAttributes, NicError,
@@ -107,11 +108,8 @@ pub struct Network(Rc<RefCell<State>>);
 impl Network {
     /// Opens a device on host `host`, which determines the GID, with this queue pair number and Q-key.
     pub fn open(&self, host: u8, qpn: u16, qkey: u32, traits: Traits) -> NetworkNic {
-        let mut gid = [0; 16];
-        gid[0] = 0xfe;
-        gid[15] = host;
         let address = RawAddress {
-            gid: Gid(gid),
+            gid: gid(host.into()),
             qpn: Qpn(qpn),
             qkey: Qkey(qkey),
         };

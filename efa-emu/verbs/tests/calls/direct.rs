@@ -4,8 +4,9 @@
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use efa_testing::patience::Wait;
 use libc::EINVAL;
 
 use crate::abi::*;
@@ -106,7 +107,7 @@ impl Completions {
     }
 
     fn next(&mut self) -> Entry {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let wait = Wait::start();
         // The phase is 1 in the first lap.
         let phase = u64::from(self.0.lap().is_multiple_of(2));
         loop {
@@ -121,7 +122,7 @@ impl Completions {
                     length: (head >> 48) as u16,
                 };
             }
-            assert!(Instant::now() < deadline, "no completion");
+            wait.check(|| "no completion".into());
             std::hint::spin_loop();
         }
     }

@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
+use efa_testing::patience::Wait;
 use libc::{EINVAL, ENOENT, ENOMEM};
 
 use crate::abi::*;
@@ -281,14 +282,14 @@ struct Session {
 impl Session {
     /// Waits for a completion and begins a session with it.
     fn begin(queue: *mut ibv_cq_ex) -> Session {
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let wait = Wait::start();
         // SAFETY: a live queue.
         let start = unsafe { (*queue).start_poll.unwrap() };
         loop {
             // SAFETY: a live queue, and no attributes.
             match unsafe { start(queue, null_mut()) } {
                 0 => return Session { queue },
-                ENOENT => assert!(std::time::Instant::now() < deadline, "no completion"),
+                ENOENT => wait.check(|| "no completion".into()),
                 other => panic!("start_poll: {other}"),
             }
         }

@@ -6,10 +6,10 @@ use std::process::{Child, Command, Stdio};
 use std::ptr::null_mut;
 
 use crate::abi::*;
-use crate::common::built;
 use crate::exchange::{ALL_OPS, build};
 use crate::on_emulated_host_with;
 use crate::verbs::*;
+use efa_testing::workspace::built;
 
 /// Names the process that plays the older device.
 const ROLE: &str = "EFA_TEST_OLDER_PEER";

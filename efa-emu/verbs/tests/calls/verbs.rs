@@ -2,9 +2,9 @@
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::ptr::{null, null_mut};
-use std::time::{Duration, Instant};
 
 use crate::abi::*;
+use efa_testing::patience::Wait;
 
 /// The address of a function of the library.
 pub(crate) fn symbol(name: &str) -> *mut c_void {
@@ -307,18 +307,14 @@ pub(crate) fn poll(queue: *mut ibv_cq, completions: &mut [ibv_wc]) -> c_int {
 /// Polls until there are `count` completions, sorted by request id.
 #[track_caller]
 pub(crate) fn wait_for(queue: *mut ibv_cq, count: usize) -> Vec<ibv_wc> {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let wait = Wait::start();
     let mut found = Vec::new();
     while found.len() < count {
         let mut completions = [ibv_wc::default(); 4];
         let new = poll(queue, &mut completions);
         assert!(new >= 0, "polling failed: {new}");
         found.extend_from_slice(&completions[..new as usize]);
-        assert!(
-            Instant::now() < deadline,
-            "{} of {count} completions came",
-            found.len()
-        );
+        wait.check(|| format!("{} of {count} completions came", found.len()));
     }
     assert_eq!(found.len(), count);
     found.sort_by_key(|completion| completion.wr_id);

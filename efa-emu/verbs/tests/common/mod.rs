@@ -14,13 +14,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-pub(crate) use efa_testing::workspace::built;
-
-/// A program that takes longer is ended and the test fails. Generous: the tests run side by side on
-/// small machines.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+use efa_testing::patience::{PATIENCE, Wait};
+use efa_testing::workspace::efa_emu;
 
 /// The path of an installed program, or `None` and a line that says why the test is skipped.
 pub(crate) fn installed(program: &str, package: &str) -> Option<PathBuf> {
@@ -63,10 +60,8 @@ impl TestFabric {
 
     /// `efa-emu run --fabric ... OPTIONS -- COMMAND`, where options and command are one list.
     pub(crate) fn run(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(built("efa-emu"));
-        command
-            .args(["run", "--fabric", &self.name])
-            .args(arguments);
+        let mut command = efa_emu(&["run", "--fabric", &self.name]);
+        command.args(arguments);
         command
     }
 
@@ -87,7 +82,7 @@ impl TestFabric {
     /// # Panics
     /// If it takes longer than [`PATIENCE`].
     pub(crate) fn wait_for_captures(&self, count: usize) {
-        let deadline = Instant::now() + PATIENCE;
+        let wait = Wait::start();
         let requested = || {
             let hosts = std::fs::read_dir(self.directory().join("hosts"));
             hosts
@@ -98,8 +93,7 @@ impl TestFabric {
                 .sum::<usize>()
         };
         while requested() != count {
-            assert!(Instant::now() < deadline, "not {count} captures");
-            thread::sleep(Duration::from_millis(20));
+            wait.pause(|| format!("not {count} captures"));
         }
     }
 
@@ -116,9 +110,9 @@ impl TestFabric {
 
     /// What `efa-emu ps` prints.
     pub(crate) fn ps(&self) -> String {
-        let mut command = Command::new(built("efa-emu"));
-        command.args(["ps", "--fabric", &self.name]);
-        Program::start(command).wait().stdout
+        Program::start(efa_emu(&["ps", "--fabric", &self.name]))
+            .wait()
+            .stdout
     }
 }
 
@@ -187,19 +181,14 @@ impl Program {
 
     /// The program that `efa-emu run` started, once it is there.
     pub(crate) fn inner_id(&self) -> i32 {
-        let deadline = Instant::now() + PATIENCE;
+        let wait = Wait::start();
         let children = format!("/proc/{0}/task/{0}/children", self.id());
         loop {
             let list = std::fs::read_to_string(&children).unwrap_or_default();
             if let Some(child) = list.split_whitespace().next() {
                 return child.parse().expect("pids are numbers");
             }
-            assert!(
-                Instant::now() < deadline,
-                "{} started nothing",
-                self.description
-            );
-            thread::sleep(Duration::from_millis(5));
+            wait.pause(|| format!("{} started nothing", self.description));
         }
     }
 
@@ -214,22 +203,21 @@ impl Program {
     /// If it takes longer than [`PATIENCE`].
     #[track_caller]
     pub(crate) fn wait(mut self) -> Outcome {
-        let deadline = Instant::now() + PATIENCE;
+        let wait = Wait::start();
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("it is our child") {
                 break status;
             }
-            if Instant::now() > deadline {
+            wait.pause(|| {
                 self.end_group();
                 let rest = Duration::from_secs(5);
-                panic!(
+                format!(
                     "{} did not end within {PATIENCE:?}\n--- stdout\n{}\n--- stderr\n{}",
                     self.description,
                     self.stdout.within(rest),
                     self.stderr.within(rest),
-                );
-            }
-            thread::sleep(Duration::from_millis(5));
+                )
+            });
         };
         // What the program left running would keep the pipes open.
         self.end_group();
@@ -246,19 +234,19 @@ impl Program {
     /// If it takes longer than [`PATIENCE`].
     #[track_caller]
     pub(crate) fn wait_for_output(&self, is_enough: impl Fn(&str) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let wait = Wait::start();
         loop {
             let printed = self.stdout.so_far();
             if is_enough(&printed) {
                 return;
             }
-            assert!(
-                Instant::now() < deadline,
-                "{} has printed no more than\n{printed}\n--- stderr\n{}",
-                self.description,
-                self.stderr.so_far(),
-            );
-            thread::sleep(Duration::from_millis(5));
+            wait.pause(|| {
+                format!(
+                    "{} has printed no more than\n{printed}\n--- stderr\n{}",
+                    self.description,
+                    self.stderr.so_far(),
+                )
+            });
         }
     }
 
@@ -323,7 +311,7 @@ pub(crate) fn free_port() -> u16 {
 /// Waits until somebody listens on a TCP port, without connecting to it.
 pub(crate) fn wait_for_listener(port: u16, server: &mut Program) {
     const LISTEN: &str = "0A";
-    let deadline = Instant::now() + PATIENCE;
+    let wait = Wait::start();
     let suffix = format!(":{port:04X}");
     loop {
         let listening = ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
@@ -346,12 +334,7 @@ pub(crate) fn wait_for_listener(port: u16, server: &mut Program) {
                 server.stderr.within(PATIENCE)
             );
         }
-        assert!(
-            Instant::now() < deadline,
-            "{} does not listen",
-            server.description
-        );
-        thread::sleep(Duration::from_millis(10));
+        wait.pause(|| format!("{} does not listen", server.description));
     }
 }
 

@@ -16,12 +16,11 @@ use efa_conformance::scenario::{Capability, Settings};
 use efa_core::address::Gid;
 use efa_emu::fault::Action;
 use efa_emu::transport::{ArmedFault, Fabric};
+use efa_testing::patience::{PATIENCE, Wait};
 use efa_testing::workspace;
 
 pub(crate) use operations::{COMPARE, FETCH, Region, UPDATE};
 
-/// The limit of every wait.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// How long nothing must happen until [`Rig::settle`] ends.
 const QUIET: Duration = Duration::from_millis(150);
 
@@ -340,9 +339,9 @@ impl Rig {
 
     /// Waits until a rule was applied `times` times.
     pub(crate) fn await_applied(&mut self, label: &str, times: u64) {
-        let deadline = Instant::now() + PATIENCE;
+        let wait = Wait::start();
         while self.armed(label).applied < times {
-            assert!(Instant::now() < deadline, "{:?}", self.armed(label));
+            wait.check(|| format!("{:?}", self.armed(label)));
             self.turn();
         }
     }
@@ -361,14 +360,14 @@ impl Rig {
 
     /// Waits for the end of an endpoint's process, which makes progress until then.
     pub(crate) fn await_death(&mut self, at: EndpointIndex) {
-        let deadline = Instant::now() + PATIENCE;
+        let wait = Wait::start();
         while let Some(player) = &mut self.players[at] {
             match player.hear(Duration::from_millis(2)) {
                 Ok(None) => self.turn_of(&[at]),
                 Ok(Some(event)) => self.note(at, event),
                 Err(_) => self.forget(at),
             }
-            assert!(Instant::now() < deadline, "it lives on");
+            wait.check(|| "it lives on".into());
         }
     }
 
@@ -407,12 +406,12 @@ impl Rig {
         let token = self.next;
         self.next += 1;
         let command = Command::start(token, &request, seed);
-        let deadline = Instant::now() + PATIENCE;
+        let wait = Wait::start();
         loop {
             match self.ask(at, &command)?.into_started() {
                 Ok(started) => return Ok((token, started)),
                 Err(Event::Again {}) => {
-                    assert!(Instant::now() < deadline, "FI_EAGAIN without an end");
+                    wait.check(|| "FI_EAGAIN without an end".into());
                     self.turn();
                 }
                 Err(other) => panic!("{other:?}"),
@@ -454,14 +453,12 @@ impl Rig {
     /// Makes progress until these operations have completed; returns their reports.
     #[track_caller]
     pub(crate) fn wait(&mut self, tokens: &[Token]) -> Vec<Report> {
-        let deadline = Instant::now() + PATIENCE;
+        let wait = Wait::start();
         while !tokens.iter().all(|token| self.is_done(*token)) {
-            assert!(
-                Instant::now() < deadline,
-                "{tokens:?} done: {:?}, events: {:?}",
-                self.done(tokens),
-                self.events
-            );
+            wait.check(|| {
+                let done = self.done(tokens);
+                format!("{tokens:?} done: {done:?}, events: {:?}", self.events)
+            });
             self.turn();
         }
         tokens

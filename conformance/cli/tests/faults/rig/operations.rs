@@ -2,16 +2,15 @@
 //!
 //! Arriving bytes are compared with the sent ones: messages by their tag, regions by their owner.
 
-use std::time::Instant;
-
 use efa_conformance::application::{Request, Started, Token};
 use efa_conformance::drive::Command;
 use efa_conformance::operation::{
     AtomicAction, AtomicFunction, EndpointIndex, Payload, RegionAccess, Remote, SendMode, TagMatch,
 };
 use efa_conformance::player::PlayerError;
+use efa_testing::patience::Wait;
 
-use super::{PATIENCE, Rig};
+use super::Rig;
 
 /// Memory that peers may read and write.
 #[derive(Clone, Copy, Debug)]
@@ -185,14 +184,14 @@ impl Rig {
             ..region.payload
         };
         let command = Command::check(region.token, 0, payload);
-        let deadline = Instant::now() + PATIENCE;
+        let wait = Wait::start();
         loop {
             let answer = self.ask(region.at, &command).unwrap();
             let difference = answer.difference().unwrap();
             if difference.is_none() {
                 return;
             }
-            assert!(Instant::now() < deadline, "{difference:?}");
+            wait.check(|| format!("{difference:?}"));
             self.turn();
         }
     }
