@@ -1,4 +1,12 @@
 //! A software EFA device: device model, network model, transports and captures.
+//!
+//! * [`device`]: the hardware half, without I/O and without a clock; [`provider`]: the user-space half.
+//! * [`link`]: what the device needs of whatever carries its requests. Two links implement it: [`sim`], any
+//!   number of hosts in one thread and in virtual time, and [`transport`], processes and shared memory.
+//! * [`network`] and [`fault`]: what happens to frames, on both links.
+//! * [`frame`] and [`capture`]: the emulated wire, and pcapng files.
+//! * [`profile`]: the generations of the device; [`sysfs`]: the files that programs expect of it.
+
 pub mod capture;
 pub mod device;
 mod duration;

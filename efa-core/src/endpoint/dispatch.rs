@@ -11,15 +11,14 @@ use crate::wire::{Connid, Header, Packet, PacketType, Reason, ReqFlags};
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::{Event, PacketError};
 use crate::endpoint::base::ids::PeerId;
-use crate::endpoint::channel::Conversation;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::peers::handshake::PeerFeatures;
 
 /// What a packet states about its sender.
-struct Stated {
-    packet_type: PacketType,
-    connid: Option<Connid>,
-    raw_address: Option<RawAddress>,
+pub(crate) struct Stated {
+    pub(crate) packet_type: PacketType,
+    pub(crate) connid: Option<Connid>,
+    pub(crate) raw_address: Option<RawAddress>,
 }
 
 impl<N: Nic> Endpoint<N> {
@@ -148,107 +147,6 @@ impl<N: Nic> Endpoint<N> {
             self.channel.posting.queue(Work::Handshake(peer));
         }
         Some(peer)
-    }
-
-    /// Finds the peer of a packet by the address that the packet states, or adds it to the address
-    /// vector.
-    #[cold]
-    fn introduce(&mut self, source: &Source, stated: &Stated) -> Option<PeerId> {
-        let Some(address) = stated.raw_address else {
-            self.channel.reports.statistics.unknown_senders += 1;
-            return None;
-        };
-        if !self.channel.peers.is_plausible(source, &address) {
-            self.channel.reports.refuse(
-                None,
-                stated.packet_type.code(),
-                PacketError::ForeignAddress,
-            );
-            return None;
-        }
-        if let Some(peer) = self.channel.peers.find(&address) {
-            return Some(peer);
-        }
-        self.forget_dead_owners(source);
-        if self.channel.peers.implicit_len() >= self.channel.config.max_implicit_peers
-            && !self.forget_idle_peer()
-        {
-            self.channel.reports.statistics.unknown_senders += 1;
-            self.channel
-                .reports
-                .refuse(None, stated.packet_type.code(), PacketError::TooManyPeers);
-            return None;
-        }
-        self.channel
-            .peers
-            .addresses_mut()
-            .add(&mut **self.channel.posting.nic_mut(), address, false)
-            .inspect_err(|_| self.channel.reports.statistics.unknown_senders += 1)
-            .ok()
-    }
-
-    /// Makes room for a peer that introduces itself: forgets an idle peer that introduced itself
-    /// earlier. Among the few that are examined, it takes the one that was silent longest. Returns
-    /// whether there was one.
-    #[cold]
-    fn forget_idle_peer(&mut self) -> bool {
-        /// The number of peers that are examined for one packet.
-        const LOOKS: usize = 32;
-        let mut candidate = None;
-        for _ in 0..LOOKS.min(self.channel.peers.implicit_len()) {
-            let Some(peer) = self.channel.peers.addresses_mut().next_introduced() else {
-                break;
-            };
-            if self.is_idle(peer) {
-                let state = self.channel.peers.state_mut(peer);
-                if !state.is_some_and(|state| core::mem::take(&mut state.heard)) {
-                    self.forget_introduced(peer);
-                    return true;
-                }
-                candidate.get_or_insert(peer);
-            }
-            self.channel.peers.addresses_mut().remember_introduced(peer);
-        }
-        if let Some(peer) = candidate {
-            self.forget_introduced(peer);
-        }
-        candidate.is_some()
-    }
-
-    /// Returns whether no endpoint has anything under way with a peer.
-    fn is_idle(&self, peer: PeerId) -> bool {
-        !self.channel.peers.is_others(peer)
-            && self
-                .channel
-                .peers
-                .state(peer)
-                .is_none_or(Conversation::is_idle)
-            && self.channel.quota.is_idle(peer)
-            && self.sending.has_none_with(peer)
-            && self.receiving.has_none_of(peer)
-    }
-
-    fn forget_introduced(&mut self, peer: PeerId) {
-        if let Some(address) = self.channel.peers.address(peer) {
-            self.channel
-                .reports
-                .event(Event::PeerForgotten { peer, address });
-        }
-        // The only possible error concerns an address handle that is not needed any more.
-        let _ = self.drop_address(peer);
-    }
-
-    /// Limits the remembered owners of a queue pair number, of which all but the newest are dead.
-    /// Without the limit, one sender that makes up connection ids could take the room of all
-    /// others.
-    fn forget_dead_owners(&mut self, source: &Source) {
-        let Some(ahn) = source.ahn else {
-            return;
-        };
-        if let Some(oldest) = self.channel.peers.surplus_owner(ahn, source.qpn) {
-            // The only possible error concerns an address handle that is not needed any more.
-            let _ = self.drop_address(oldest);
-        }
     }
 
     #[inline]

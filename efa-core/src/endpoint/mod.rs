@@ -26,10 +26,10 @@
 //! | `one_sided` | memory that peers may access; the arithmetic of atomics |
 //! | `channel` | what operations in both directions need: the conversation with each peer, posting packets to it, its share of the quota, reports to the application |
 //! | `subprotocols` | each kind of operation, on the side that is the source of data (`SendSide`) and on the side that is its destination (`ReceiveSide`) |
-//! | `dispatch`, `sent` | handling a received packet, and the completion of a sent one |
+//! | `dispatch`, `introduction`, `sent` | handling a received packet, also of an unknown sender, and the completion of a sent one |
 //! | `turns`, `requests`, `atomics` | messages and atomics in order; requests of peers for memory; atomics |
 //! | `pending_work` | work that waited |
-//! | `open`, `address_vector` | opening and closing; the address vector, and the end of a peer |
+//! | `open`, `addresses` | opening and closing; the address vector, and the end of a peer |
 //! | `domain` | what several endpoints share, and the endpoints in it |
 //!
 //! # Guarantees
@@ -49,13 +49,14 @@
 //!   exhaust the other's. Peers that ask for more than there is room for wait, and always leave
 //!   room for another peer.
 
-mod address_vector;
+mod addresses;
 mod api;
 mod atomics;
 mod base;
 mod channel;
 mod dispatch;
 mod domain;
+mod introduction;
 mod memory;
 mod one_sided;
 mod open;

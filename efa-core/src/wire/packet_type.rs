@@ -28,14 +28,14 @@ pub(super) trait OfTypes {
 }
 
 /// The packet types, grouped by their format: ids, names, and everything that is known of a type without
-/// looking at a packet. The rows are handed to the macro `$declare`: here it makes [`PacketType`] of them,
-/// in [`formats`](super::formats) the tables by type, in [`packet`](super::packet) the headers.
+/// looking at a packet. `packet_types!(declare)` hands the rows to the macro `declare`.
 ///
 /// Formats under `tables` have no struct, as no release of libfabric has sent such packets; the types
 /// under `none` have no format.
 macro_rules! packet_types {
-    ($declare:ident) => {
+    ($declare:ident $($then:ident)?) => {
         $declare! {
+            $($then)?
             formats {
                 /// CTS.
                 Cts: Control, needs [] {
@@ -204,7 +204,38 @@ macro_rules! packet_types {
     };
 }
 
-pub(super) use packet_types;
+/// `packet_types!(by_format declare)` hands only the names of formats and types to the macro `declare`.
+macro_rules! by_format {
+    (
+        $declare:ident
+        formats {$(
+            $(#[$format_doc:meta])*
+            $format:ident: $family:ident, needs $features:tt {$(
+                $(#[$doc:meta])* $variant:ident = $code:literal, $name:literal, $traits:tt $(, $starts:literal)?;
+            )*}
+        )*}
+        tables {$(
+            $table:ident: $table_family:ident {$(
+                $(#[$table_doc:meta])*
+                $table_variant:ident = $table_code:literal, $table_name:literal,
+                    $table_traits:tt $(, $table_starts:literal)?;
+            )*}
+        )*}
+        none {$(
+            $none_family:ident, $none_reason:ident {$(
+                $(#[$none_doc:meta])* $none_variant:ident = $none_code:literal, $none_name:literal;
+            )*}
+        )*}
+    ) => {
+        $declare! {
+            formats {$( $(#[$format_doc])* $format: $($variant)*; )*}
+            tables {$( $table: $($table_variant)*; )*}
+            none {$( $none_reason: $($none_variant)*; )*}
+        }
+    };
+}
+
+pub(super) use {by_format, packet_types};
 
 /// Makes [`PacketType`] and what is known of a type from its row.
 macro_rules! declare_types {

@@ -3,28 +3,13 @@
 use super::*;
 use crate::wire::codec::{BASE, Format, TRAILING};
 use crate::wire::descriptor::Section;
-use crate::wire::packet_type::{OfTypes, PacketType, TypeTraits, packet_types};
+use crate::wire::packet_type::{OfTypes, PacketType, TypeTraits, by_format, packet_types};
 
 macro_rules! formats_of_types {
     (
-        formats {$(
-            $(#[$format_doc:meta])*
-            $format:ident: $family:ident, needs $features:tt {$(
-                $(#[$doc:meta])* $variant:ident = $code:literal, $name:literal, $traits:tt $(, $starts:literal)?;
-            )*}
-        )*}
-        tables {$(
-            $table:ident: $table_family:ident {$(
-                $(#[$table_doc:meta])*
-                $table_variant:ident = $table_code:literal, $table_name:literal,
-                    $table_traits:tt $(, $table_starts:literal)?;
-            )*}
-        )*}
-        none {$(
-            $none_family:ident, $none_reason:ident {$(
-                $(#[$none_doc:meta])* $none_variant:ident = $none_code:literal, $none_name:literal;
-            )*}
-        )*}
+        formats {$( $(#[$format_doc:meta])* $format:ident: $($variant:ident)*; )*}
+        tables {$( $table:ident: $($table_variant:ident)*; )*}
+        none {$( $none_reason:ident: $($none_variant:ident)*; )*}
     ) => {
         impl PacketType {
             /// The tables of the type's format.
@@ -53,4 +38,4 @@ macro_rules! formats_of_types {
     };
 }
 
-packet_types!(formats_of_types);
+packet_types!(by_format formats_of_types);

@@ -5,28 +5,13 @@ use crate::wire::codec::{Cursor, Fields, Format, Repr, ReqOptions, sealed};
 use crate::wire::error::{EmitError, ParseError, Reason};
 use crate::wire::formats::*;
 use crate::wire::ids::Connid;
-use crate::wire::packet_type::{PacketType, packet_types};
+use crate::wire::packet_type::{PacketType, by_format, packet_types};
 
 macro_rules! headers {
     (
-        formats {$(
-            $(#[$format_doc:meta])*
-            $format:ident: $family:ident, needs $features:tt {$(
-                $(#[$doc:meta])* $variant:ident = $code:literal, $name:literal, $traits:tt $(, $starts:literal)?;
-            )*}
-        )*}
-        tables {$(
-            $table:ident: $table_family:ident {$(
-                $(#[$table_doc:meta])*
-                $table_variant:ident = $table_code:literal, $table_name:literal,
-                    $table_traits:tt $(, $table_starts:literal)?;
-            )*}
-        )*}
-        none {$(
-            $none_family:ident, $none_reason:ident {$(
-                $(#[$none_doc:meta])* $none_variant:ident = $none_code:literal, $none_name:literal;
-            )*}
-        )*}
+        formats {$( $(#[$format_doc:meta])* $format:ident: $($variant:ident)*; )*}
+        tables {$( $table:ident: $($table_variant:ident)*; )*}
+        none {$( $none_reason:ident: $($none_variant:ident)*; )*}
     ) => {
         /// The header of a packet, by format. Types that differ only in their
         /// [`TypeTraits`](crate::wire::TypeTraits) share a variant.
@@ -115,4 +100,4 @@ macro_rules! headers {
     };
 }
 
-packet_types!(headers);
+packet_types!(by_format headers);

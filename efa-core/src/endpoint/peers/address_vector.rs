@@ -1,0 +1,527 @@
+//! The address vector, and the sender of a packet.
+//!
+//! An address is a GID, a queue pair number and a connection id (the Q-key). The device
+//! distinguishes senders by GID and queue pair number only, so it cannot tell a queue pair from an
+//! earlier one with the same number. The connection id in packets distinguishes these
+//! *incarnations*: each address is a peer of its own, and peers with the same AHN and QPN form a
+//! chain, newest first. A packet belongs to the peer of the chain that has its connection id, so a
+//! stale packet never reaches the successor.
+
+use core::num::NonZeroU32;
+use std::collections::VecDeque;
+
+use hashbrown::HashTable;
+
+use crate::address::{Ahn, Gid, Qpn, RawAddress};
+use crate::endpoint::api::error::EndpointError;
+use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::ids::{Arena, Id, PeerId};
+use crate::nic::{Destination, Domain, Source};
+use crate::wire::Connid;
+
+/// An entry of the address vector. There may be a million, most of them idle, so it is small: the
+/// GID is stored by AHN, and entries refer to each other by slot.
+pub(super) struct Peer {
+    destination: Destination,
+    /// Whether the application inserted it; otherwise a packet introduced it.
+    explicit: bool,
+    /// The number of endpoints that keep state about it.
+    users: u16,
+    /// The slot of the next older peer with the same AHN and QPN.
+    older: Option<Slot>,
+}
+
+/// A peer's slot in the arena, for links that are removed with the peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Slot(NonZeroU32);
+
+impl From<PeerId> for Slot {
+    fn from(id: PeerId) -> Self {
+        // Ids have no slot with all bits set, so the next number is not 0.
+        Slot(NonZeroU32::MIN.saturating_add(id.index() as u32))
+    }
+}
+
+impl Slot {
+    fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+/// The number of owners of one queue pair number that are remembered although the application did
+/// not insert them. Packets of a dead owner arrive for as long as the network may hold them.
+pub(super) const MAX_OWNERS: usize = 8;
+
+/// The address vector. The endpoints of a domain may share it.
+pub(crate) struct AddressVector {
+    peers: Arena<Peer, PeerId>,
+    by_address: HashTable<Slot>,
+    /// The newest peer of each AHN and QPN.
+    by_sender: HashTable<Slot>,
+    /// The GID of each AHN in use, and the number of peers that use it.
+    gids: Gids,
+    implicit: usize,
+    /// Peers that introduced themselves, in the order in which they are examined when there is no
+    /// room for another. It may contain peers that were removed or inserted since.
+    introduced: VecDeque<PeerId>,
+    mixer: Mixer,
+}
+
+fn sender_hash(ahn: Ahn, qpn: Qpn) -> u64 {
+    // The device chooses these numbers, so no seed is needed; a multiplication spreads them.
+    let key = u64::from(ahn.0) << 16 | u64::from(qpn.0);
+    key.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// The GID of an AHN.
+type Gids = Vec<Option<(Gid, usize)>>;
+
+fn address_of(gids: &Gids, peer: &Peer) -> Option<RawAddress> {
+    let Destination { ahn, qpn, qkey } = peer.destination;
+    let (gid, _) = (*gids.get(usize::from(ahn.0))?)?;
+    Some(RawAddress { gid, qpn, qkey })
+}
+
+impl AddressVector {
+    pub(crate) fn new(mixer: Mixer) -> Self {
+        AddressVector {
+            peers: Arena::new(usize::MAX),
+            by_address: HashTable::new(),
+            by_sender: HashTable::new(),
+            gids: Vec::new(),
+            implicit: 0,
+            introduced: VecDeque::new(),
+            mixer,
+        }
+    }
+
+    /// Inserts an address for the application. An address that is already there keeps its id.
+    ///
+    /// # Errors
+    /// The device's address book is full.
+    pub(crate) fn insert_explicit(
+        &mut self,
+        nic: &mut impl Domain,
+        address: RawAddress,
+    ) -> Result<PeerId, EndpointError> {
+        match self.find(&address) {
+            Some(peer) => {
+                self.make_explicit(peer);
+                Ok(peer)
+            }
+            None => self.add(nic, address, true),
+        }
+    }
+
+    /// Adds an address that is not there yet, with an address handle of the device.
+    ///
+    /// # Errors
+    /// There is no room, in the device's address book or here.
+    pub(crate) fn add(
+        &mut self,
+        nic: &mut impl Domain,
+        address: RawAddress,
+        explicit: bool,
+    ) -> Result<PeerId, EndpointError> {
+        let ahn = nic.create_address_handle(address.gid)?;
+        match self.insert(address, ahn, explicit) {
+            Some(peer) => Ok(peer),
+            None => {
+                nic.destroy_address_handle(ahn)?;
+                Err(EndpointError::TryAgain)
+            }
+        }
+    }
+
+    fn address_hash(&self, address: &RawAddress) -> u64 {
+        address_hash(self.mixer, address)
+    }
+
+    /// The peer with an address.
+    pub(crate) fn find(&self, address: &RawAddress) -> Option<PeerId> {
+        let slot = self.by_address.find(self.address_hash(address), |slot| {
+            let peer = self.peers.at(slot.index());
+            peer.and_then(|(_, peer)| address_of(&self.gids, peer)) == Some(*address)
+        })?;
+        Some(self.peers.at(slot.index())?.0)
+    }
+
+    /// The sender of a packet: the incarnation of (AHN, QPN) with the packet's connection id, or
+    /// the newest one if the packet has none. `None` if the sender is not in the address vector.
+    #[inline(always)]
+    pub(crate) fn identify(&self, source: &Source, connid: Option<Connid>) -> Option<PeerId> {
+        let Some(ahn) = source.ahn else {
+            // The device did not know the sender when the packet arrived. The address may have been
+            // inserted since, so a device that reports the GID lets us find it.
+            return self.find(&RawAddress {
+                gid: source.gid?,
+                qpn: source.qpn,
+                qkey: connid?.into(),
+            });
+        };
+        let mut candidate = self.current(ahn, source.qpn);
+        let Some(connid) = connid else {
+            return Some(self.peers.at(candidate?.index())?.0);
+        };
+        while let Some(slot) = candidate {
+            let (id, peer) = self.peers.at(slot.index())?;
+            if peer.destination.qkey.0 == connid.0 {
+                return Some(id);
+            }
+            candidate = peer.older;
+        }
+        None
+    }
+
+    #[inline]
+    fn current(&self, ahn: Ahn, qpn: Qpn) -> Option<Slot> {
+        self.by_sender
+            .find(sender_hash(ahn, qpn), |slot| {
+                has_sender(&self.peers, *slot, ahn, qpn)
+            })
+            .copied()
+    }
+
+    /// The oldest of the owners of a queue pair that introduced themselves, if there are
+    /// [`MAX_OWNERS`] of them. `users` returns how many users of a peer are disregarded.
+    pub(super) fn surplus_owner(
+        &self,
+        ahn: Ahn,
+        qpn: Qpn,
+        users: impl Fn(PeerId) -> u16,
+    ) -> Option<PeerId> {
+        let mut next = self.current(ahn, qpn);
+        let (mut oldest, mut owners) = (None, 0);
+        while let Some((id, peer)) = next.and_then(|slot| self.peers.at(slot.index())) {
+            #[cfg(any(test, debug_assertions))]
+            crate::endpoint::base::steps::step();
+            if !peer.explicit {
+                if peer.users <= users(id) {
+                    oldest = Some(id);
+                }
+                owners += 1;
+            }
+            next = peer.older;
+        }
+        oldest.filter(|_| owners >= MAX_OWNERS)
+    }
+
+    /// Returns whether an address that a packet states can be that of its sender.
+    pub(crate) fn is_plausible(&self, source: &Source, address: &RawAddress) -> bool {
+        let known_gid = match source.ahn {
+            Some(ahn) => self
+                .gids
+                .get(usize::from(ahn.0))
+                .copied()
+                .flatten()
+                .map(|(gid, _)| gid),
+            None => source.gid,
+        };
+        address.qpn == source.qpn && known_gid.is_none_or(|gid| gid == address.gid)
+    }
+
+    /// Adds an address that is not there yet, as the newest peer of its AHN and QPN. `None` if
+    /// there is no room, or if the AHN belongs to another GID.
+    pub(crate) fn insert(
+        &mut self,
+        address: RawAddress,
+        ahn: Ahn,
+        explicit: bool,
+    ) -> Option<PeerId> {
+        let index = usize::from(ahn.0);
+        if self.gids.len() <= index {
+            self.gids.resize(index + 1, None);
+        }
+        let uses = match self.gids[index] {
+            Some((gid, _)) if gid != address.gid => return None,
+            Some((_, uses)) => uses + 1,
+            None => 1,
+        };
+        let RawAddress { gid, qpn, qkey } = address;
+        let current = self.current(ahn, qpn);
+        let peer = Peer {
+            destination: Destination { ahn, qpn, qkey },
+            explicit,
+            users: 0,
+            older: current,
+        };
+        let id = self.peers.insert(peer).ok()?;
+        let slot = Slot::from(id);
+        self.gids[index] = Some((gid, uses));
+        let (peers, gids, mixer) = (&self.peers, &self.gids, self.mixer);
+        let hash = sender_hash(ahn, qpn);
+        match self.by_sender.find_mut(hash, |slot| Some(*slot) == current) {
+            Some(newest) => *newest = slot,
+            None => {
+                self.by_sender.insert_unique(hash, slot, |slot| {
+                    peers.at(slot.index()).map_or(0, |(_, peer)| {
+                        sender_hash(peer.destination.ahn, peer.destination.qpn)
+                    })
+                });
+            }
+        }
+        let hash = address_hash(mixer, &address);
+        self.by_address.insert_unique(hash, slot, |slot| {
+            let peer = peers.at(slot.index());
+            peer.and_then(|(_, peer)| address_of(gids, peer))
+                .map_or(0, |address| address_hash(mixer, &address))
+        });
+        if !explicit {
+            self.implicit += 1;
+            self.remember_introduced(id);
+        }
+        Some(id)
+    }
+
+    /// Puts a peer that introduced itself behind the others, for
+    /// [`AddressVector::next_introduced`].
+    pub(crate) fn remember_introduced(&mut self, id: PeerId) {
+        self.introduced.push_back(id);
+        // Entries of removed peers must not outnumber the others.
+        if self.introduced.len() > 2 * self.implicit + 64 {
+            let peers = &self.peers;
+            self.introduced
+                .retain(|id| peers.get(*id).is_some_and(|peer| !peer.explicit));
+        }
+    }
+
+    /// Takes the first of the peers that introduced themselves; see
+    /// [`AddressVector::remember_introduced`].
+    pub(crate) fn next_introduced(&mut self) -> Option<PeerId> {
+        loop {
+            let id = self.introduced.pop_front()?;
+            if self.peers.get(id).is_some_and(|peer| !peer.explicit) {
+                return Some(id);
+            }
+        }
+    }
+
+    /// The number of endpoints that keep state about a peer.
+    pub(super) fn users(&self, id: PeerId) -> u16 {
+        self.peers.get(id).map_or(0, |peer| peer.users)
+    }
+
+    /// Notes that an endpoint keeps state about a peer from now on. `None` if there is no such peer.
+    pub(super) fn begin_use(&mut self, id: PeerId) -> Option<()> {
+        self.peers.get_mut(id)?.users += 1;
+        Some(())
+    }
+
+    /// Notes that an endpoint of [`AddressVector::begin_use`] has forgotten the peer.
+    pub(super) fn end_use(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.users -= 1;
+        }
+    }
+
+    /// Notes that the application inserted a peer that had introduced itself.
+    pub(crate) fn make_explicit(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.get_mut(id)
+            && !peer.explicit
+        {
+            peer.explicit = true;
+            self.implicit -= 1;
+        }
+    }
+
+    /// Removes a peer. Returns its AHN, of which the device can take one reference back.
+    pub(crate) fn remove(&mut self, id: PeerId) -> Option<Ahn> {
+        let peer = self.peers.get(id)?;
+        let (Destination { ahn, qpn, .. }, older) = (peer.destination, peer.older);
+        let slot = Slot::from(id);
+        if let Some(address) = self.address(id)
+            && let Ok(entry) = self
+                .by_address
+                .find_entry(self.address_hash(&address), |other| *other == slot)
+        {
+            entry.remove();
+        }
+        let peers = &self.peers;
+        if let Ok(mut entry) = self.by_sender.find_entry(sender_hash(ahn, qpn), |slot| {
+            has_sender(peers, *slot, ahn, qpn)
+        }) {
+            match (*entry.get() == slot, older) {
+                (true, Some(older)) => *entry.get_mut() = older,
+                (true, None) => {
+                    entry.remove();
+                }
+                (false, _) => {
+                    let newest = *entry.get();
+                    self.unchain(newest, slot, older);
+                }
+            }
+        }
+        let gid = &mut self.gids[usize::from(ahn.0)];
+        *gid = gid.and_then(|(gid, uses)| (uses > 1).then_some((gid, uses - 1)));
+        let peer = self.peers.remove(id)?;
+        self.implicit -= usize::from(!peer.explicit);
+        Some(ahn)
+    }
+
+    fn unchain(&mut self, newest: Slot, victim: Slot, older: Option<Slot>) {
+        let mut next = Some(newest);
+        while let Some(peer) = next.and_then(|slot| self.peers.at_mut(slot.index())) {
+            #[cfg(any(test, debug_assertions))]
+            crate::endpoint::base::steps::step();
+            if peer.older == Some(victim) {
+                peer.older = older;
+                return;
+            }
+            next = peer.older;
+        }
+    }
+
+    /// The number of peers that the application did not insert.
+    pub(crate) fn implicit_len(&self) -> usize {
+        self.implicit
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.peers.len()
+    }
+
+    pub(crate) fn contains(&self, id: PeerId) -> bool {
+        self.peers.get(id).is_some()
+    }
+
+    pub(crate) fn address(&self, id: PeerId) -> Option<RawAddress> {
+        address_of(&self.gids, self.peers.get(id)?)
+    }
+
+    /// Where packets for a peer go.
+    #[inline]
+    pub(crate) fn destination(&self, id: PeerId) -> Option<Destination> {
+        self.peers.get(id).map(|peer| peer.destination)
+    }
+
+    /// All peers.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = PeerId> {
+        self.peers.iter().map(|(id, _)| id)
+    }
+
+    /// The AHN of a peer.
+    pub(crate) fn ahn(&self, id: PeerId) -> Option<Ahn> {
+        self.peers.get(id).map(|peer| peer.destination.ahn)
+    }
+}
+
+fn has_sender(peers: &Arena<Peer, PeerId>, slot: Slot, ahn: Ahn, qpn: Qpn) -> bool {
+    peers
+        .at(slot.index())
+        .is_some_and(|(_, peer)| peer.destination.ahn == ahn && peer.destination.qpn == qpn)
+}
+
+fn address_hash(mixer: Mixer, address: &RawAddress) -> u64 {
+    let gid = u128::from_le_bytes(address.gid.0);
+    let endpoint = u64::from(address.qpn.0) << 32 | u64::from(address.qkey.0);
+    mixer.hash(gid as u64 ^ endpoint.rotate_left(24), (gid >> 64) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::Qkey;
+
+    fn address(host: u8, qpn: u16, qkey: u32) -> RawAddress {
+        let mut gid = [0; 16];
+        gid[15] = host;
+        RawAddress {
+            gid: Gid(gid),
+            qpn: Qpn(qpn),
+            qkey: Qkey(qkey),
+        }
+    }
+
+    fn from(ahn: u16, qpn: u16) -> Source {
+        Source {
+            ahn: Some(Ahn(ahn)),
+            qpn: Qpn(qpn),
+            gid: None,
+        }
+    }
+
+    fn peers() -> AddressVector {
+        AddressVector::new(Mixer::new(3))
+    }
+
+    #[test]
+    fn incarnations_of_a_queue_pair_are_told_apart_by_connid() {
+        let mut peers = peers();
+        let old = peers.insert(address(1, 7, 100), Ahn(4), true).unwrap();
+        let new = peers.insert(address(1, 7, 200), Ahn(4), true).unwrap();
+        assert_eq!(peers.identify(&from(4, 7), Some(Connid(100))), Some(old));
+        assert_eq!(peers.identify(&from(4, 7), Some(Connid(200))), Some(new));
+        assert_eq!(peers.identify(&from(4, 7), None), Some(new));
+        assert_eq!(peers.identify(&from(4, 7), Some(Connid(300))), None);
+        assert_eq!(peers.identify(&from(4, 8), Some(Connid(100))), None);
+        assert_eq!(peers.identify(&from(5, 7), None), None);
+    }
+
+    #[test]
+    fn any_incarnation_can_be_removed() {
+        for victim in 0..3 {
+            let mut peers = peers();
+            let ids: Vec<PeerId> = (0..3)
+                .map(|qkey| peers.insert(address(1, 7, qkey), Ahn(4), false).unwrap())
+                .collect();
+            let ahn = peers.remove(ids[victim]).unwrap();
+            assert_eq!(ahn, Ahn(4));
+            for (qkey, id) in ids.iter().enumerate() {
+                let expected = (qkey != victim).then_some(*id);
+                let found = peers.identify(&from(4, 7), Some(Connid(qkey as u32)));
+                assert_eq!(found, expected, "qkey {qkey} without {victim}");
+                assert_eq!(peers.find(&address(1, 7, qkey as u32)), expected);
+            }
+            let newest = if victim == 2 { ids[1] } else { ids[2] };
+            assert_eq!(peers.identify(&from(4, 7), None), Some(newest));
+            assert_eq!(peers.implicit_len(), 2);
+            assert!(peers.remove(ids[victim]).is_none());
+        }
+    }
+
+    #[test]
+    fn an_ahn_of_another_gid_is_not_taken() {
+        let mut peers = peers();
+        let first = peers.insert(address(1, 7, 100), Ahn(4), true).unwrap();
+        assert_eq!(peers.insert(address(2, 7, 100), Ahn(4), true), None);
+        assert_eq!(peers.len(), 1);
+        peers.remove(first).unwrap();
+        // After its last peer was removed, the AHN may belong to another GID.
+        let second = peers.insert(address(2, 7, 100), Ahn(4), true).unwrap();
+        assert_eq!(peers.address(second), Some(address(2, 7, 100)));
+    }
+
+    #[test]
+    fn a_sender_without_ahn_is_found_by_gid_and_connid() {
+        let mut peers = peers();
+        let id = peers.insert(address(1, 7, 100), Ahn(0), true).unwrap();
+        let source = Source {
+            ahn: None,
+            qpn: Qpn(7),
+            gid: Some(address(1, 0, 0).gid),
+        };
+        assert_eq!(peers.identify(&source, Some(Connid(100))), Some(id));
+        assert_eq!(peers.identify(&source, Some(Connid(101))), None);
+        assert_eq!(peers.identify(&source, None), None);
+        let anonymous = Source {
+            gid: None,
+            ..source
+        };
+        assert_eq!(peers.identify(&anonymous, Some(Connid(100))), None);
+    }
+
+    #[test]
+    fn an_address_that_contradicts_the_device_is_not_plausible() {
+        let mut peers = peers();
+        peers.insert(address(1, 7, 100), Ahn(4), true).unwrap();
+        assert!(peers.is_plausible(&from(4, 8), &address(1, 8, 5)));
+        assert!(!peers.is_plausible(&from(4, 8), &address(1, 9, 5)));
+        assert!(!peers.is_plausible(&from(4, 8), &address(2, 8, 5)));
+        let unknown = Source {
+            ahn: None,
+            qpn: Qpn(8),
+            gid: None,
+        };
+        assert!(peers.is_plausible(&unknown, &address(2, 8, 5)));
+    }
+}
