@@ -177,9 +177,9 @@ fn every_status_reaches_the_application() {
                 Software::Engine => engine,
             };
             assert_eq!((failure.code, failure.text.as_str()), expected);
-            // The engine repeats a packet that the peer's device refuses.
+            // The engine repeats a packet that the peer's device refuses or aborts.
             let repeats = match (software, status) {
-                (Software::Engine, "remote-bad-address") => 3,
+                (Software::Engine, "remote-bad-address" | "remote-abort") => 3,
                 _ => 0,
             };
             assert_eq!(rig.armed("s").applied, 1 + repeats);
