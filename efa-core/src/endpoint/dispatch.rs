@@ -1,25 +1,18 @@
 //! From a completion of the device to the subprotocol of the packet: parses the packet, identifies
 //! its sender, answers a first packet with a HANDSHAKE, and dispatches by type.
 
-use crate::address::RawAddress;
+use crate::endpoint::introduction::Introduction;
 use crate::endpoint::posting::Work;
 use crate::endpoint::requests::MemoryRequest;
 use crate::endpoint::subprotocols::incoming_message::{Rtm, Sequenced};
 use crate::nic::{BufferId, Completion, CompletionKind, Domain, Nic, Source, Status};
-use crate::wire::{Connid, Header, Packet, PacketType, Reason, ReqFlags};
+use crate::wire::{Connid, Header, Packet, Reason, ReqFlags};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::{Event, PacketError};
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::peers::handshake::PeerFeatures;
-
-/// What a packet states about its sender.
-pub(crate) struct Stated {
-    pub(crate) packet_type: PacketType,
-    pub(crate) connid: Option<Connid>,
-    pub(crate) raw_address: Option<RawAddress>,
-}
 
 impl<N: Nic> Endpoint<N> {
     /// Handles one completion of the device.
@@ -84,12 +77,12 @@ impl<N: Nic> Endpoint<N> {
             return self.on_other_packet(buffer, length, source);
         };
         let packet = ReceivedPacket::in_buffer(buffer, length);
-        let stated = Stated {
+        let connid = eager.options.sender_connid();
+        let introduction = || Introduction {
             packet_type,
-            connid: eager.options.sender_connid(),
             raw_address: eager.options.raw_address.map(|header| header.address()),
         };
-        match self.sender(source, &stated) {
+        match self.sender(source, connid, introduction) {
             Some(peer) => {
                 let rtm = Rtm::eager(packet_type, &eager, payload);
                 self.in_turn(peer, packet, &Sequenced::Message(rtm));
@@ -104,12 +97,11 @@ impl<N: Nic> Endpoint<N> {
         let bytes = packet.bytes(self.channel.posting.nic());
         match Packet::parse(bytes) {
             Ok(incoming) => {
-                let stated = Stated {
+                let introduction = || Introduction {
                     packet_type: incoming.base.packet_type,
-                    connid: incoming.header.connid(),
                     raw_address: incoming.raw_address(),
                 };
-                match self.sender(source, &stated) {
+                match self.sender(source, incoming.header.connid(), introduction) {
                     Some(peer) => self.dispatch(peer, packet, &incoming),
                     None => self.channel.posting.release(packet),
                 }
@@ -132,10 +124,15 @@ impl<N: Nic> Endpoint<N> {
     /// Identifies the sender of a packet, and queues our HANDSHAKE for it if none was sent. `None`
     /// if the packet has to be dropped.
     #[inline(always)]
-    fn sender(&mut self, source: &Source, stated: &Stated) -> Option<PeerId> {
-        let peer = match self.channel.peers.identify(source, stated.connid) {
+    fn sender(
+        &mut self,
+        source: &Source,
+        connid: Option<Connid>,
+        introduction: impl FnOnce() -> Introduction,
+    ) -> Option<PeerId> {
+        let peer = match self.channel.peers.identify(source, connid) {
             Some(peer) => peer,
-            None => self.introduce(source, stated)?,
+            None => self.introduce(source, &introduction())?,
         };
         let state = self.channel.peers.state_mut(peer)?;
         state.heard = true;

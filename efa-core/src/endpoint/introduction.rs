@@ -1,25 +1,36 @@
 //! Peers that introduce themselves: packets of senders that are not in the address vector.
 
+use crate::address::RawAddress;
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::{Event, PacketError};
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::channel::Conversation;
-use crate::endpoint::dispatch::Stated;
 use crate::nic::{Nic, Source};
+use crate::wire::PacketType;
+
+/// What the packet of a sender states that is not in the address vector.
+pub(crate) struct Introduction {
+    pub(crate) packet_type: PacketType,
+    pub(crate) raw_address: Option<RawAddress>,
+}
 
 impl<N: Nic> Endpoint<N> {
     /// Finds the peer of a packet by the address that the packet states, or adds it to the address
     /// vector.
     #[cold]
-    pub(crate) fn introduce(&mut self, source: &Source, stated: &Stated) -> Option<PeerId> {
-        let Some(address) = stated.raw_address else {
+    pub(crate) fn introduce(
+        &mut self,
+        source: &Source,
+        introduction: &Introduction,
+    ) -> Option<PeerId> {
+        let Some(address) = introduction.raw_address else {
             self.channel.reports.statistics.unknown_senders += 1;
             return None;
         };
         if !self.channel.peers.is_plausible(source, &address) {
             self.channel.reports.refuse(
                 None,
-                stated.packet_type.code(),
+                introduction.packet_type.code(),
                 PacketError::ForeignAddress,
             );
             return None;
@@ -32,9 +43,11 @@ impl<N: Nic> Endpoint<N> {
             && !self.forget_idle_peer()
         {
             self.channel.reports.statistics.unknown_senders += 1;
-            self.channel
-                .reports
-                .refuse(None, stated.packet_type.code(), PacketError::TooManyPeers);
+            self.channel.reports.refuse(
+                None,
+                introduction.packet_type.code(),
+                PacketError::TooManyPeers,
+            );
             return None;
         }
         self.channel

@@ -23,7 +23,7 @@ impl<N: Nic> Endpoint<N> {
         packet: ReceivedPacket,
         request: &Sequenced<'_>,
     ) {
-        let Some(state) = self.channel.peers.state_mut(peer) else {
+        let Some(state) = self.channel.peers.existing_state_mut(peer) else {
             return self.channel.posting.release(packet);
         };
         let msg_id = request.msg_id();

@@ -162,7 +162,7 @@ impl Peers<Conversation> {
     /// since.
     #[inline(always)]
     pub(crate) fn arrived(&mut self, peer: PeerId, sequenced: Option<MsgId>) -> Option<Failure> {
-        let Some(state) = self.state_mut(peer) else {
+        let Some(state) = self.existing_state_mut(peer) else {
             return Some(Failure::CANCELED);
         };
         if let Some(msg_id) = sequenced {

@@ -87,8 +87,14 @@ impl<S: From<MsgId>> Peers<S> {
         if self.state(id).is_none() {
             self.make_state(id)?;
         }
+        self.existing_state_mut(id)
+    }
+
+    /// The state of a peer. `None` if there was never a packet to or from it.
+    #[inline]
+    pub(crate) fn existing_state_mut(&mut self, id: PeerId) -> Option<&mut S> {
         let known = self.states.get_mut(id.index())?.as_deref_mut()?;
-        Some(&mut known.state)
+        (known.id == id).then_some(&mut known.state)
     }
 
     #[cold]
