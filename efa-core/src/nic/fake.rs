@@ -34,6 +34,8 @@ pub(crate) struct FakeDomain {
     pub(crate) packets: Vec<(Vec<u8>, Qpn)>,
     /// Why packets are refused.
     pub(crate) refuse_packets: Option<NicError>,
+    /// Packets that were posted without the doorbell, which has not rung since.
+    pub(crate) deferred: usize,
 }
 
 #[derive(Debug)]
@@ -62,6 +64,7 @@ pub(crate) fn fake_nic(packet_buffers: u32) -> FakeNic {
         refuse_deregister: None,
         packets: Vec::new(),
         refuse_packets: None,
+        deferred: 0,
     };
     OwnNic::new(domain, queue_pair)
 }
@@ -200,13 +203,17 @@ impl QueuePair for FakeQueuePair {
         &mut self,
         domain: &mut FakeDomain,
         request: &SendRequest,
-        _: Doorbell,
+        doorbell: Doorbell,
     ) -> Result<(), NicError> {
         if let Some(error) = domain.refuse_packets {
             return Err(error);
         }
         let bytes = domain.buffer(request.buffer)[..request.header_length].to_vec();
         domain.packets.push((bytes, request.destination.qpn));
+        domain.deferred = match doorbell {
+            Doorbell::Ring => 0,
+            Doorbell::Defer => domain.deferred + 1,
+        };
         Ok(())
     }
 
@@ -228,7 +235,9 @@ impl QueuePair for FakeQueuePair {
         Ok(())
     }
 
-    fn flush(&mut self, _: &mut FakeDomain) {}
+    fn flush(&mut self, domain: &mut FakeDomain) {
+        domain.deferred = 0;
+    }
 
     fn post_recv(&mut self, _: &mut FakeDomain, _: BufferId) -> Result<(), NicError> {
         Ok(())

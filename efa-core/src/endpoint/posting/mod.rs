@@ -638,3 +638,6 @@ impl<N: Nic> Posting<N> {
         Packet::parse(packet.bytes(&self.nic)).ok()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! Requests from their post to their end, over a device that completes nothing.
+
+use super::*;
+use crate::address::{Ahn, Qkey, Qpn};
+use crate::endpoint::base::ids::Id;
+use crate::nic::fake::{FakeNic, fake_nic};
+use crate::wire::{Eor, RecvId, SendId};
+
+const TO: Destination = Destination {
+    ahn: Ahn(3),
+    qpn: Qpn(7),
+    qkey: Qkey(9),
+};
+
+fn peer() -> PeerId {
+    PeerId::new(1, 0)
+}
+
+/// With 8 packet buffers, none of them for receives.
+fn posting() -> Posting<FakeNic> {
+    let config = EndpointConfig {
+        backoff_first_micros: (50, 50),
+        ..EndpointConfig::default()
+    };
+    Posting::new(fake_nic(8), &config, 0)
+}
+
+/// Posts the EOR of an operation. Returns its id and its bytes.
+fn post(posting: &mut Posting<FakeNic>, operation: u32) -> (PacketId, Vec<u8>) {
+    let header = Eor {
+        send_id: SendId(operation),
+        recv_id: RecvId(0),
+        ..Eor::default()
+    };
+    let id = posting.in_flight.next_id().unwrap();
+    let packet = posting.start_packet(&header).unwrap();
+    posting
+        .post_packet(peer(), TO, Owner::Nobody, packet)
+        .unwrap();
+    (id, header.to_packet(&[]))
+}
+
+fn last_posted(posting: &Posting<FakeNic>) -> &[u8] {
+    &posting.nic().packets.last().unwrap().0
+}
+
+fn at(microseconds: u64) -> Instant {
+    Instant(core::time::Duration::from_micros(microseconds))
+}
+
+#[test]
+fn a_request_is_remembered_until_its_end() {
+    let mut posting = posting();
+    let (id, bytes) = post(&mut posting, 1);
+    assert_eq!(last_posted(&posting), bytes);
+    assert_eq!(posting.peer(id), Some(peer()));
+    let Some(Finished {
+        what: What::Packet(PacketType::Eor, Some(buffer)),
+        ..
+    }) = posting.take(id)
+    else {
+        panic!("it was an EOR in a buffer");
+    };
+    posting.recycle(buffer);
+    assert_eq!(posting.nic().free.len(), 8);
+    assert!(posting.take(id).is_none(), "a second completion");
+    assert!(!posting.is_busy());
+}
+
+#[test]
+fn the_device_is_told_of_a_batch_once() {
+    let mut posting = posting();
+    posting.begin_batch();
+    post(&mut posting, 1);
+    posting.end_batch(true);
+    // The next request rings for both.
+    assert_eq!(posting.nic().deferred, 1);
+    post(&mut posting, 2);
+    assert_eq!(posting.nic().deferred, 0);
+    posting.begin_batch();
+    post(&mut posting, 3);
+    assert!(posting.is_deferring());
+    posting.end_batch(false);
+    assert_eq!(posting.nic().deferred, 0);
+    assert!(!posting.is_deferring());
+}
+
+#[test]
+fn packets_that_wait_for_their_peer_leave_some_buffers_to_others() {
+    let mut posting = posting();
+    posting.max_parked_buffers = 1;
+    let mut backoff = PeerBackoff::default();
+    let (ids, bytes): (Vec<_>, Vec<_>) = (0..3).map(|number| post(&mut posting, number)).unzip();
+    assert_eq!(posting.nic().free.len(), 5);
+    // The first refusal of a packet is answered at once, the second one with a wait.
+    for id in &ids {
+        posting.refused(*id, &mut backoff, at(0));
+        assert_eq!(posting.next_work(), Some(Work::Resend(*id)));
+    }
+    for id in &ids {
+        posting.refused(*id, &mut backoff, at(0));
+    }
+    assert_eq!(posting.next_work(), None);
+    assert_eq!(posting.nic().free.len(), 7, "one stays in its buffer");
+    // After the wait they are posted with the same bytes, those in buffers first.
+    let (until, _) = posting.next_over(at(1_000_000)).unwrap();
+    posting.end_backoff(until, &mut backoff);
+    for (id, bytes) in ids.iter().zip(&bytes) {
+        assert_eq!(posting.next_work(), Some(Work::Resend(*id)));
+        posting.post_again(*id, TO).unwrap();
+        assert_eq!(last_posted(&posting), bytes);
+    }
+    assert_eq!(posting.nic().free.len(), 5);
+}
+
+#[test]
+fn a_packet_without_a_buffer_to_be_posted_from_is_not_lost() {
+    let mut posting = posting();
+    posting.max_parked_buffers = 0;
+    let mut backoff = PeerBackoff::default();
+    let (id, bytes) = post(&mut posting, 1);
+    posting.park(&mut backoff, Work::Resend(id));
+    let taken = core::mem::take(&mut posting.nic_mut().free);
+    let again = posting.post_again(id, TO);
+    assert!(matches!(again, Err(EndpointError::TryAgain)), "{again:?}");
+    posting.nic_mut().free = taken;
+    posting.post_again(id, TO).unwrap();
+    assert_eq!(last_posted(&posting), bytes);
+}
+
+#[test]
+fn a_packet_that_is_not_delivered_is_repeated_a_few_times() {
+    let mut posting = posting();
+    let (id, _) = post(&mut posting, 1);
+    for _ in 0..MAX_REPEATS {
+        assert!(posting.repeat(id));
+        assert_eq!(posting.next_work(), Some(Work::Resend(id)));
+    }
+    assert!(!posting.repeat(id));
+    assert_eq!(posting.next_work(), None);
+}
+
+#[test]
+fn what_the_device_does_not_have_is_given_back_at_the_end() {
+    let mut posting = posting();
+    let (waiting, _) = post(&mut posting, 1);
+    post(&mut posting, 2);
+    assert!(posting.repeat(waiting));
+    let buffer = posting.nic_mut().acquire_buffer().unwrap();
+    let received = ReceivedPacket::in_buffer(buffer, 64);
+    assert!(posting.hold(received, None).is_ok());
+    posting.release_buffers();
+    assert_eq!(posting.nic().free.len(), 7, "the device has one");
+}
