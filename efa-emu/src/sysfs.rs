@@ -12,13 +12,14 @@
 //! devices/pci0000:00/BDF/driver   -> ../../../bus/pci/drivers/efa
 //! ```
 
-use std::fs;
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 
 use efa_core::address::Gid;
 
+use crate::device::Statistics;
 use crate::profile::{Profile, VENDOR_ID};
 
 /// The variable that makes rdma-core and libfabric look below another directory than `/sys`.
@@ -154,10 +155,71 @@ impl Tree<'_> {
         attribute("ports/1/cap_mask", "0x00000000".to_owned())?;
         attribute("ports/1/gids/0", gid_text(gid))?;
         attribute("ports/1/pkeys/0", "0xffff".to_owned())?;
+        let zero = Statistics::default();
+        for directory in [COMMAND_COUNTERS, PORT_COUNTERS] {
+            // Milliseconds for which the kernel would keep a value.
+            attribute(&format!("{directory}/lifespan"), "10".to_owned())?;
+        }
+        for (path, value) in counter_paths(&zero) {
+            attribute(&path, value.to_string())?;
+        }
         self.link(
             &format!("{directory}/device"),
             &format!("../../../{PCI_ADDRESS}"),
         )
+    }
+}
+
+/// Where the counters are, in the device's directory.
+const COMMAND_COUNTERS: &str = "hw_counters";
+const PORT_COUNTERS: &str = "ports/1/hw_counters";
+
+/// The counters, by their places in the device's directory.
+fn counter_paths(statistics: &Statistics) -> impl Iterator<Item = (String, u64)> + use<> {
+    let commands = statistics.commands.iter();
+    let commands = commands.map(|(name, value)| (format!("{COMMAND_COUNTERS}/{name}"), value));
+    let port = statistics.port.iter();
+    commands.chain(port.map(|(name, value)| (format!("{PORT_COUNTERS}/{name}"), value)))
+}
+
+/// The directories of a tree below `root` that have counters.
+pub fn counter_directories(root: &Path) -> [PathBuf; 2] {
+    [COMMAND_COUNTERS, PORT_COUNTERS].map(|directory| infiniband_class_path(root).join(directory))
+}
+
+/// The files of a tree that tell what the device counts.
+///
+/// They are plain files that whoever made the tree writes again and again. A file system in user space
+/// would make each value as it is read, but it takes a device node and the right to mount, which containers
+/// and test machines rarely give.
+#[derive(Debug)]
+pub struct CounterFiles {
+    /// With the value that the file has.
+    files: Vec<(File, u64)>,
+}
+
+impl CounterFiles {
+    /// Those of the tree that [`generate`] has made below `root`.
+    pub fn open(root: &Path) -> io::Result<CounterFiles> {
+        let device = infiniband_class_path(root);
+        let files = counter_paths(&Statistics::default()).map(|(path, value)| {
+            let file = OpenOptions::new().write(true).open(device.join(path))?;
+            Ok((file, value))
+        });
+        Ok(CounterFiles {
+            files: files.collect::<io::Result<_>>()?,
+        })
+    }
+
+    /// Writes what has changed. A value never gets shorter, so a reader sees the old one or the new one.
+    pub fn write(&mut self, statistics: &Statistics) -> io::Result<()> {
+        for ((file, known), value) in self.files.iter_mut().zip(statistics.values()) {
+            if *known != value {
+                file.write_all_at(format!("{value}\n").as_bytes(), 0)?;
+                *known = value;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::time::Duration;
 
 use super::signals::Signals;
 
@@ -21,8 +22,12 @@ const TAKEN: [i32; 9] = [
     libc::SIGWINCH,
 ];
 
-/// Starts the program and waits for its end, passing signals on.
-pub(super) fn run(command: &mut Command) -> io::Result<ExitStatus> {
+/// Starts the program and waits for its end, passing signals on. Calls `meanwhile` again and again, after
+/// the time that it returns or earlier.
+pub(super) fn run(
+    command: &mut Command,
+    mut meanwhile: impl FnMut() -> Duration,
+) -> io::Result<ExitStatus> {
     // Before the start, so that no signal between start and wait ends this process alone.
     let signals = Signals::take(&TAKEN);
     signals.unblock_in(command);
@@ -31,7 +36,9 @@ pub(super) fn run(command: &mut Command) -> io::Result<ExitStatus> {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        let signal = signals.wait();
+        let Some(signal) = signals.wait_for(meanwhile()) else {
+            continue;
+        };
         // What the terminal sends, the program gets from the terminal.
         if signal.number != libc::SIGCHLD && signal.from_process {
             forward(&child, signal.number);

@@ -7,6 +7,7 @@ mod capture;
 mod child;
 mod extcap;
 mod fault;
+mod hw_counters;
 mod injection;
 mod leftovers;
 mod profiles;
@@ -14,6 +15,7 @@ mod ps;
 mod run;
 mod signals;
 mod state;
+mod stats;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -39,6 +41,8 @@ enum Command {
     Profiles(profiles::ProfilesArguments),
     /// List the emulated hosts of a fabric and their processes.
     Ps(ps::PsArguments),
+    /// Show what the devices of a fabric have counted, under the names of `hw_counters`.
+    Stats(stats::StatsArguments),
     /// Stage faults in a running fabric: hold, delay, lose, refuse, cut, kill.
     Fault(fault::FaultArguments),
     /// Record the traffic of a running fabric, until interrupted.
@@ -68,6 +72,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(arguments) => arguments.execute(),
         Command::Profiles(arguments) => arguments.execute(),
         Command::Ps(arguments) => arguments.execute(),
+        Command::Stats(arguments) => arguments.execute(),
         Command::Fault(arguments) => arguments.execute(),
         Command::Capture(arguments) => arguments.execute(),
         Command::Extcap(arguments) => arguments.execute(),

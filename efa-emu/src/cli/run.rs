@@ -16,6 +16,7 @@ use efa_emu::transport::{
     DEFAULT_FABRIC, Fabric, Host, HostConfig, NetworkOptions, check_limits, parse_duration,
 };
 
+use super::hw_counters::HwCounters;
 use super::injection::Libraries;
 use super::state::RunDirectory;
 use super::{Failure, child, fault, leftovers, profiles};
@@ -172,12 +173,15 @@ impl RunArguments {
                 command.env_remove(capture::ENVIRONMENT);
             }
         }
-        let status = child::run(&mut command).map_err(|error| cannot_start(program, &error))?;
+        let mut counters = HwCounters::open(&sysfs_root, &host)?;
+        let status = child::run(&mut command, || counters.update())
+            .map_err(|error| cannot_start(program, &error))?;
         if !status.success() {
             leftovers::remove();
         }
         // What this run has made goes before it does.
-        drop((directory, host));
+        drop((counters, directory));
+        drop(host);
         Ok(child::end_as(status))
     }
 }

@@ -59,31 +59,21 @@ impl Signals {
         unsafe { command.pre_exec(unblock) };
     }
 
-    /// Waits for the next signal.
-    pub(super) fn wait(&self) -> Signal {
-        loop {
-            if let Some(signal) = self.next(None) {
-                return signal;
-            }
-        }
-    }
-
     /// Waits for the next signal, but not longer than `time`.
     pub(super) fn wait_for(&self, time: Duration) -> Option<Signal> {
-        self.next(Some(time))
-    }
-
-    fn next(&self, time: Option<Duration>) -> Option<Signal> {
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-        let time = time.map(|time| libc::timespec {
+        let time = libc::timespec {
             tv_sec: time.as_secs() as libc::time_t,
             tv_nsec: time.subsec_nanos().into(),
-        });
-        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: the set is initialised, `info` has room for what the call writes, and the time is
-        // valid or null, which means for ever.
-        let number =
-            unsafe { libc::sigtimedwait(&raw const self.waited_for, info.as_mut_ptr(), time) };
+        };
+        // SAFETY: the set is initialised, `info` has room for what the call writes, and the time is valid.
+        let number = unsafe {
+            libc::sigtimedwait(
+                &raw const self.waited_for,
+                info.as_mut_ptr(),
+                &raw const time,
+            )
+        };
         if number <= 0 {
             return None;
         }

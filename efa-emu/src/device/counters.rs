@@ -1,23 +1,142 @@
 //! Device statistics, under the names of the real device's `hw_counters`.
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What the device has done since it was opened. Bytes are payload bytes.
+    ($(#[$about:meta])* $type:ident $($(#[$doc:meta])* $name:ident,)*) => {
+        $(#[$about])*
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-        pub struct Counters {
+        pub struct $type {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        impl Counters {
+        impl $type {
+            /// The names of the counters.
+            pub const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+            /// How many counters these are.
+            pub const COUNT: usize = Self::NAMES.len();
+
+            /// The values, in the order of [`Self::NAMES`].
+            pub fn values(&self) -> [u64; Self::COUNT] {
+                [$(self.$name),*]
+            }
+
             /// Every counter with its `hw_counters` name.
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name),)*].into_iter()
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                Self::NAMES.iter().copied().zip(self.values())
+            }
+
+            /// The counters with these values, in the order of [`Self::NAMES`].
+            fn from_values(values: [u64; Self::COUNT]) -> Self {
+                let [$($name),*] = values;
+                $type { $($name),* }
             }
         }
     };
 }
 
+/// All that a device counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Statistics {
+    /// What the device was told to do.
+    pub commands: CommandCounters,
+    /// What its port has done.
+    pub port: Counters,
+}
+
+impl Statistics {
+    /// How many counters these are.
+    pub const COUNT: usize = CommandCounters::COUNT + Counters::COUNT;
+
+    /// The values of all counters, always in the same order.
+    pub fn values(&self) -> [u64; Self::COUNT] {
+        let mut values = [0; Self::COUNT];
+        let (commands, port) = values.split_at_mut(CommandCounters::COUNT);
+        commands.copy_from_slice(&self.commands.values());
+        port.copy_from_slice(&self.port.values());
+        values
+    }
+
+    /// The statistics with these values, in the order of [`Statistics::values`].
+    pub fn from_values(values: &[u64; Self::COUNT]) -> Statistics {
+        let (commands, port) = values.split_at(CommandCounters::COUNT);
+        Statistics {
+            commands: CommandCounters::from_values(commands.try_into().expect("split there")),
+            port: Counters::from_values(port.try_into().expect("what is left")),
+        }
+    }
+}
+
 counters! {
+    /// The commands that the device got: each verb is one that makes, changes or ends an object.
+    CommandCounters
+
+    /// Commands given to the device.
+    submitted_cmds,
+    /// Commands that it carried out or refused.
+    completed_cmds,
+    /// Commands that it refused.
+    cmds_err,
+    /// Commands without an answer. There are none here.
+    no_completion_cmds,
+    /// Signs of life of the device to its driver. There is none here that would wait for them.
+    keep_alive_rcvd,
+    /// Protection domains refused.
+    alloc_pd_err,
+    /// Queue pairs refused.
+    create_qp_err,
+    /// Completion queues refused.
+    create_cq_err,
+    /// Registrations refused.
+    reg_mr_err,
+    /// Contexts refused.
+    alloc_ucontext_err,
+    /// Address handles refused.
+    create_ah_err,
+    /// Mappings of rings and registers refused. There are none here.
+    mmap_err,
+}
+
+/// A kind of command, as far as refusals are counted apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// A protection domain is made.
+    AllocPd,
+    /// A queue pair is made.
+    CreateQp,
+    /// A completion queue is made.
+    CreateCq,
+    /// Memory is registered.
+    RegisterMemory,
+    /// An address handle is made.
+    CreateAh,
+    /// An object is changed or ended.
+    Other,
+}
+
+impl CommandCounters {
+    /// Counts a command and its answer.
+    pub(super) fn count(&mut self, command: Command, refused: bool) {
+        self.submitted_cmds += 1;
+        self.completed_cmds += 1;
+        if !refused {
+            return;
+        }
+        self.cmds_err += 1;
+        match command {
+            Command::AllocPd => self.alloc_pd_err += 1,
+            Command::CreateQp => self.create_qp_err += 1,
+            Command::CreateCq => self.create_cq_err += 1,
+            Command::RegisterMemory => self.reg_mr_err += 1,
+            Command::CreateAh => self.create_ah_err += 1,
+            Command::Other => {}
+        }
+    }
+}
+
+counters! {
+    /// What the device's port has done. Bytes are payload bytes.
+    Counters
+
     /// Bytes handed to the link for sends and writes.
     tx_bytes,
     /// Requests handed to the link.

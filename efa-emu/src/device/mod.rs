@@ -35,7 +35,7 @@ use efa_core::address::{Ahn, Gid, Qpn};
 use efa_core::nic::{Access, DeviceCaps};
 use slab::Slab;
 
-pub use counters::Counters;
+pub use counters::{Command, CommandCounters, Counters, Statistics};
 pub use error::Error;
 pub use keys::{Lkey, MemoryRegion, RegionKeys, Rkey};
 pub(crate) use look_ahead::Nearness;
@@ -75,6 +75,7 @@ pub struct Device {
     qps: QpTable,
     initiator: Initiator,
     counters: Counters,
+    commands: CommandCounters,
     /// The queue pair that received last, until [`Device::look_ahead`] has seen to it.
     last_receiver: Option<Qpn>,
 }
@@ -91,6 +92,7 @@ impl Device {
             qps: QpTable::new(),
             initiator: Initiator::default(),
             counters: Counters::default(),
+            commands: CommandCounters::default(),
             last_receiver: None,
             profile,
         }
@@ -111,24 +113,48 @@ impl Device {
         &self.counters
     }
 
+    /// All statistics since the device was opened.
+    pub fn statistics(&self) -> Statistics {
+        Statistics {
+            commands: self.commands,
+            port: self.counters,
+        }
+    }
+
+    /// Carries out a command and counts it. The methods that are commands do so themselves; this is for
+    /// what is refused before the device gets it.
+    pub fn command<T, E>(
+        &mut self,
+        command: Command,
+        carry_out: impl FnOnce(&mut Device) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let result = carry_out(self);
+        self.commands.count(command, result.is_err());
+        result
+    }
+
     /// Makes a protection domain.
     pub fn alloc_pd(&mut self) -> Result<PdId, Error> {
-        if self.pds.len() >= self.profile.max_pd as usize {
-            return Err(Error::Exhausted("protection domain"));
-        }
-        Ok(PdId(self.pds.insert(0) as u32))
+        self.command(Command::AllocPd, |device| {
+            if device.pds.len() >= device.profile.max_pd as usize {
+                return Err(Error::Exhausted("protection domain"));
+            }
+            Ok(PdId(device.pds.insert(0) as u32))
+        })
     }
 
     /// Ends a protection domain; [`Error::Busy`] while objects belong to it.
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), Error> {
-        match self.pds.get(pd.0 as usize) {
-            None => Err(Error::not_found("protection domain", pd.0)),
-            Some(0) => {
-                self.pds.remove(pd.0 as usize);
-                Ok(())
+        self.command(Command::Other, |device| {
+            match device.pds.get(pd.0 as usize) {
+                None => Err(Error::not_found("protection domain", pd.0)),
+                Some(0) => {
+                    device.pds.remove(pd.0 as usize);
+                    Ok(())
+                }
+                Some(_) => Err(Error::Busy("protection domain")),
             }
-            Some(_) => Err(Error::Busy("protection domain")),
-        }
+        })
     }
 
     fn check_pd(&self, pd: PdId) -> Result<(), Error> {
@@ -157,59 +183,67 @@ impl Device {
     /// without local write, an empty or too long region, one that wraps, and an I/O virtual address
     /// whose place in its page differs are [`Error::Invalid`].
     pub fn register_memory(&mut self, pd: PdId, region: MemoryRegion) -> Result<RegionKeys, Error> {
-        const PAGE_OFFSET: u64 = 4096 - 1;
-        self.check_pd(pd)?;
-        let access = region.access;
-        let caps = self.profile.caps;
-        if access.contains(Access::REMOTE_READ) && !caps.contains(DeviceCaps::RDMA_READ) {
-            return Err(Error::Unsupported("remote read access"));
-        }
-        if access.contains(Access::REMOTE_WRITE) && !caps.contains(DeviceCaps::RDMA_WRITE) {
-            return Err(Error::Unsupported("remote write access"));
-        }
-        if access.contains(Access::REMOTE_WRITE) && !access.contains(Access::LOCAL_WRITE) {
-            return Err(Error::invalid("access without local write", access.bits()));
-        }
-        if region.length == 0
-            || region.length > self.profile.max_mr_size
-            || region.address.checked_add(region.length).is_none()
-            || region.iova.checked_add(region.length).is_none()
-        {
-            return Err(Error::invalid("region length", region.length));
-        }
-        if region.address & PAGE_OFFSET != region.iova & PAGE_OFFSET {
-            return Err(Error::invalid("I/O virtual address", region.iova));
-        }
-        let keys = self.regions.insert(pd, region)?;
-        self.retain_pd(pd);
-        Ok(keys)
+        self.command(Command::RegisterMemory, |device| {
+            const PAGE_OFFSET: u64 = 4096 - 1;
+            device.check_pd(pd)?;
+            let access = region.access;
+            let caps = device.profile.caps;
+            if access.contains(Access::REMOTE_READ) && !caps.contains(DeviceCaps::RDMA_READ) {
+                return Err(Error::Unsupported("remote read access"));
+            }
+            if access.contains(Access::REMOTE_WRITE) && !caps.contains(DeviceCaps::RDMA_WRITE) {
+                return Err(Error::Unsupported("remote write access"));
+            }
+            if access.contains(Access::REMOTE_WRITE) && !access.contains(Access::LOCAL_WRITE) {
+                return Err(Error::invalid("access without local write", access.bits()));
+            }
+            if region.length == 0
+                || region.length > device.profile.max_mr_size
+                || region.address.checked_add(region.length).is_none()
+                || region.iova.checked_add(region.length).is_none()
+            {
+                return Err(Error::invalid("region length", region.length));
+            }
+            if region.address & PAGE_OFFSET != region.iova & PAGE_OFFSET {
+                return Err(Error::invalid("I/O virtual address", region.iova));
+            }
+            let keys = device.regions.insert(pd, region)?;
+            device.retain_pd(pd);
+            Ok(keys)
+        })
     }
 
     /// Ends a registration. Requests that still use the region fail.
     pub fn deregister_memory(&mut self, lkey: Lkey) -> Result<(), Error> {
-        let pd = self.regions.remove(lkey)?;
-        self.release_pd(pd);
-        Ok(())
+        self.command(Command::Other, |device| {
+            let pd = device.regions.remove(lkey)?;
+            device.release_pd(pd);
+            Ok(())
+        })
     }
 
     /// Puts a GID into the address book, or takes another handle of it: all handles of one GID have
     /// the same number. The unspecified address and multicast are refused.
     pub fn create_ah(&mut self, pd: PdId, gid: Gid) -> Result<Ahn, Error> {
-        self.check_pd(pd)?;
-        let ahn = self.book.create(pd, gid)?;
-        self.retain_pd(pd);
-        Ok(ahn)
+        self.command(Command::CreateAh, |device| {
+            device.check_pd(pd)?;
+            let ahn = device.book.create(pd, gid)?;
+            device.retain_pd(pd);
+            Ok(ahn)
+        })
     }
 
     /// Gives back one handle. With the last one the number becomes free, and requests to it that the
     /// link has not taken fail.
     pub fn destroy_ah(&mut self, pd: PdId, ahn: Ahn) -> Result<(), Error> {
-        let freed = self.book.destroy(pd, ahn)?;
-        self.release_pd(pd);
-        if freed {
-            self.abandon_backlog(ahn);
-        }
-        Ok(())
+        self.command(Command::Other, |device| {
+            let freed = device.book.destroy(pd, ahn)?;
+            device.release_pd(pd);
+            if freed {
+                device.abandon_backlog(ahn);
+            }
+            Ok(())
+        })
     }
 
     /// The GID behind a handle number.
@@ -221,19 +255,21 @@ impl Device {
 
     /// Makes a completion queue with at least `entries` entries, rounded up to a power of two.
     pub fn create_cq(&mut self, entries: u32) -> Result<(CqId, Arc<CompletionRing>), Error> {
-        if entries == 0 || entries > self.profile.max_cqe {
-            return Err(Error::invalid("number of completion entries", entries));
-        }
-        if self.cqs.len() >= self.profile.max_cq as usize {
-            return Err(Error::Exhausted("completion queue"));
-        }
-        let ring = Arc::new(CompletionRing::new(entries.next_power_of_two())?);
-        Ok((self.cqs.insert(Arc::clone(&ring)), ring))
+        self.command(Command::CreateCq, |device| {
+            if entries == 0 || entries > device.profile.max_cqe {
+                return Err(Error::invalid("number of completion entries", entries));
+            }
+            if device.cqs.len() >= device.profile.max_cq as usize {
+                return Err(Error::Exhausted("completion queue"));
+            }
+            let ring = Arc::new(CompletionRing::new(entries.next_power_of_two())?);
+            Ok((device.cqs.insert(Arc::clone(&ring)), ring))
+        })
     }
 
     /// Ends a completion queue; [`Error::Busy`] while queue pairs use it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), Error> {
-        self.cqs.remove(cq)
+        self.command(Command::Other, |device| device.cqs.remove(cq))
     }
 
     /// Looks at a completion queue's doorbell, which its client has written. If it asks for an event and there are
@@ -276,42 +312,46 @@ impl Device {
     /// Makes a queue pair with the number that the caller chose. [`Error::Busy`] if a live queue
     /// pair has it.
     pub fn create_qp(&mut self, qpn: Qpn, config: QpConfig) -> Result<QpRings, Error> {
-        self.check_pd(config.pd)?;
-        if config.send_entries > self.profile.max_sq_wr {
-            return Err(Error::invalid("send queue depth", config.send_entries));
-        }
-        if config.recv_descriptors > self.profile.max_rq_wr {
-            return Err(Error::invalid(
-                "receive queue depth",
-                config.recv_descriptors,
-            ));
-        }
-        if config.unsolicited_write_recv
-            && !self
-                .profile
-                .caps
-                .contains(DeviceCaps::UNSOLICITED_WRITE_RECV)
-        {
-            return Err(Error::Unsupported("unsolicited write receive"));
-        }
-        if self.qps.get(qpn).is_some() {
-            return Err(Error::Busy("queue pair number"));
-        }
-        if self.qps.live() >= self.profile.max_qp {
-            return Err(Error::Exhausted("queue pair"));
-        }
-        let rings = QpRings {
-            send: Arc::new(SendRing::new(config.send_entries, config.wqe_size)?),
-            recv: Arc::new(ReceiveRing::new(config.recv_descriptors)?),
-        };
-        self.cqs.attach(config.send_cq)?;
-        if let Err(error) = self.cqs.attach(config.recv_cq) {
-            self.cqs.detach(config.send_cq);
-            return Err(error);
-        }
-        self.retain_pd(config.pd);
-        self.qps.insert(qpn, QueuePair::new(config, rings.clone()));
-        Ok(rings)
+        self.command(Command::CreateQp, |device| {
+            device.check_pd(config.pd)?;
+            if config.send_entries > device.profile.max_sq_wr {
+                return Err(Error::invalid("send queue depth", config.send_entries));
+            }
+            if config.recv_descriptors > device.profile.max_rq_wr {
+                return Err(Error::invalid(
+                    "receive queue depth",
+                    config.recv_descriptors,
+                ));
+            }
+            if config.unsolicited_write_recv
+                && !device
+                    .profile
+                    .caps
+                    .contains(DeviceCaps::UNSOLICITED_WRITE_RECV)
+            {
+                return Err(Error::Unsupported("unsolicited write receive"));
+            }
+            if device.qps.get(qpn).is_some() {
+                return Err(Error::Busy("queue pair number"));
+            }
+            if device.qps.live() >= device.profile.max_qp {
+                return Err(Error::Exhausted("queue pair"));
+            }
+            let rings = QpRings {
+                send: Arc::new(SendRing::new(config.send_entries, config.wqe_size)?),
+                recv: Arc::new(ReceiveRing::new(config.recv_descriptors)?),
+            };
+            device.cqs.attach(config.send_cq)?;
+            if let Err(error) = device.cqs.attach(config.recv_cq) {
+                device.cqs.detach(config.send_cq);
+                return Err(error);
+            }
+            device.retain_pd(config.pd);
+            device
+                .qps
+                .insert(qpn, QueuePair::new(config, rings.clone()));
+            Ok(rings)
+        })
     }
 
     /// Changes a queue pair's attributes and state, by the rules of the kernel driver.
@@ -319,22 +359,24 @@ impl Device {
     /// Changing to [`QpState::Error`] flushes everything outstanding; changing to
     /// [`QpState::Reset`] forgets it, and the rings start over.
     pub fn modify_qp(&mut self, qpn: Qpn, change: &QpChange) -> Result<(), Error> {
-        let rnr_settable = self.profile.caps.contains(DeviceCaps::RNR_RETRY);
-        let qp = self
-            .qps
-            .get_mut(qpn)
-            .ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
-        qp.change(change, rnr_settable)?;
-        match change.state {
-            Some(QpState::Reset) => {
-                self.forget_requests(qpn);
-                self.reset_queues(qpn);
+        self.command(Command::Other, |device| {
+            let rnr_settable = device.profile.caps.contains(DeviceCaps::RNR_RETRY);
+            let qp = device
+                .qps
+                .get_mut(qpn)
+                .ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
+            qp.change(change, rnr_settable)?;
+            match change.state {
+                Some(QpState::Reset) => {
+                    device.forget_requests(qpn);
+                    device.reset_queues(qpn);
+                }
+                Some(QpState::Error) => device.flush(qpn),
+                Some(QpState::ReadyToSend) => device.look_at_send_queue(qpn)?,
+                _ => {}
             }
-            Some(QpState::Error) => self.flush(qpn),
-            Some(QpState::ReadyToSend) => self.look_at_send_queue(qpn)?,
-            _ => {}
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn reset_queues(&mut self, qpn: Qpn) {
@@ -357,16 +399,18 @@ impl Device {
     /// Ends a queue pair. Its outstanding requests are forgotten: they write no completions, and
     /// answers that arrive later are ignored.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), Error> {
-        let qp = self
-            .qps
-            .remove(qpn)
-            .ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
-        self.cqs.detach(qp.config.send_cq);
-        self.cqs.detach(qp.config.recv_cq);
-        self.release_pd(qp.config.pd);
-        self.initiator.remove_qp(qpn);
-        self.forget_requests(qpn);
-        Ok(())
+        self.command(Command::Other, |device| {
+            let qp = device
+                .qps
+                .remove(qpn)
+                .ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
+            device.cqs.detach(qp.config.send_cq);
+            device.cqs.detach(qp.config.recv_cq);
+            device.release_pd(qp.config.pd);
+            device.initiator.remove_qp(qpn);
+            device.forget_requests(qpn);
+            Ok(())
+        })
     }
 
     /// Whether the device has to look at this queue pair's doorbells by itself, because its client

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use efa_core::address::{Gid, Qpn};
@@ -15,6 +16,7 @@ use super::lock::{Liveness, OwnLock};
 use super::qpn::{HostTable, ParticipantId, QpnChoice};
 use super::segment::{Address, Segment};
 use crate::capture;
+use crate::device::Statistics;
 
 /// Time between two looks at whether recorders have come.
 const RECORDER_PAUSE: Duration = Duration::from_millis(5);
@@ -27,7 +29,7 @@ pub struct Host {
     directory: PathBuf,
     name: String,
     gid: Gid,
-    table: HostTable,
+    table: Arc<HostTable>,
     id: ParticipantId,
     /// `None` only while dropping.
     lock: Option<OwnLock>,
@@ -46,6 +48,8 @@ pub struct HostStatus {
     pub profile: Option<String>,
     /// The live processes that take part in it, one entry per opened device and per `efa-emu run`.
     pub participants: Vec<ParticipantStatus>,
+    /// What its devices have counted; see [`Host::statistics`].
+    pub statistics: Statistics,
 }
 
 /// One participation of a process in a host.
@@ -129,6 +133,13 @@ fn profile_of(host: &Path) -> Option<String> {
     check_name("profile", &name).ok().map(|()| name)
 }
 
+/// Reads the statistics in a host's table, and asks the host's devices for more.
+fn statistics_of(table: &HostTable) -> Statistics {
+    let statistics = Statistics::from_values(&table.statistics());
+    table.ask_for_statistics();
+    statistics
+}
+
 /// Where a host's table is.
 pub(super) fn table_path(host: &Path) -> PathBuf {
     host.join("table")
@@ -196,7 +207,7 @@ impl Host {
             directory,
             name,
             gid,
-            table,
+            table: Arc::new(table),
             id,
             lock: Some(lock),
             home: HomeProcess::current(),
@@ -298,6 +309,17 @@ impl Host {
             }
             std::thread::sleep(RECORDER_PAUSE);
         }
+    }
+
+    /// What the devices of the host have counted since it was made, as far as they have said; asks them to say
+    /// more. Who calls this again and again is late by one call.
+    pub fn statistics(&self) -> Statistics {
+        statistics_of(&self.table)
+    }
+
+    /// What the host's devices share.
+    pub(super) fn table(&self) -> &Arc<HostTable> {
+        &self.table
     }
 
     /// Where the files of the host's participants are.
@@ -513,6 +535,7 @@ pub(super) fn list(hosts: &Path) -> Result<Vec<HostStatus>, FabricError> {
             gid,
             profile: profile_of(&directory),
             participants,
+            statistics: statistics_of(&table),
         });
     }
     Ok(list)

@@ -53,6 +53,7 @@ mod ring;
 mod segment;
 mod shared;
 mod staged;
+mod statistics;
 mod tap;
 
 pub use board::ArmedFault;

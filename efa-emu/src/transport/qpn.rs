@@ -15,8 +15,10 @@
 //! | 32 | 4 | 1 once the host is gone (the file is about to be unlinked, or is) |
 //! | 36 | 4 | number of the last participant |
 //! | 40 | 4 | clock: counts numbers given back |
+//! | 44 | 4 | counts how often somebody wanted to know the statistics |
 //! | 64 | 64 | name, zero-padded |
 //! | 4096 | 8 each | slot i: owner (low 32 bits, 0 = free), time of the last change (high 32) |
+//! | the page behind the slots | 8 each | statistics of all devices that the host had, see `device::Statistics` |
 //!
 //! Which number a slot stands for is said by `device::QpnRange`.
 
@@ -33,7 +35,7 @@ use crate::network::{Purpose, Random};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUHT");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 const AT_MAGIC: usize = 0;
 const AT_VERSION: usize = 8;
@@ -42,6 +44,7 @@ const AT_GID: usize = 16;
 const AT_RETIRED: usize = 32;
 const AT_PARTICIPANT: usize = 36;
 const AT_CLOCK: usize = 40;
+const AT_ASKED: usize = 44;
 const AT_NAME: usize = 64;
 const NAME_BYTES: usize = 64;
 const AT_SLOTS: usize = PAGE;
@@ -58,6 +61,9 @@ pub(super) struct HostTable {
 }
 
 impl HostTable {
+    /// How many statistics the table has room for.
+    pub(super) const MOST_STATISTICS: usize = PAGE / 8;
+
     /// Writes a new table. The caller holds the registry lock and makes `path` the table's final
     /// place only afterwards, so that nobody sees a half-written one.
     pub(super) fn create(
@@ -169,6 +175,33 @@ impl HostTable {
             .u32_at::<AT_RETIRED>()
             .store(1, Ordering::Relaxed);
         self.release_all(|_| true);
+    }
+
+    /// Asks the host's devices to add what they have counted to the statistics. Those that work do so at once;
+    /// those that sleep have done so before.
+    pub(super) fn ask_for_statistics(&self) {
+        let asked = self.memory.u32_at::<AT_ASKED>();
+        asked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often somebody asked for the statistics.
+    #[inline(always)]
+    pub(super) fn asked_for_statistics(&self) -> u32 {
+        self.memory.u32_at::<AT_ASKED>().load(Ordering::Relaxed)
+    }
+
+    fn statistic(&self, index: usize) -> &AtomicU64 {
+        self.memory.u64(slots_end(self.range) + 8 * index)
+    }
+
+    /// Adds to one of the statistics.
+    pub(super) fn add_to_statistic(&self, index: usize, number: u64) {
+        self.statistic(index).fetch_add(number, Ordering::Relaxed);
+    }
+
+    /// The first `COUNT` of the statistics.
+    pub(super) fn statistics<const COUNT: usize>(&self) -> [u64; COUNT] {
+        std::array::from_fn(|index| self.statistic(index).load(Ordering::Relaxed))
     }
 
     /// A number for a new participant.
@@ -312,8 +345,13 @@ impl HostTable {
     }
 }
 
-fn table_length(range: QpnRange) -> usize {
+/// Where the page of statistics begins.
+fn slots_end(range: QpnRange) -> usize {
     AT_SLOTS + (8 * range.count() as usize).next_multiple_of(PAGE)
+}
+
+fn table_length(range: QpnRange) -> usize {
+    slots_end(range) + PAGE
 }
 
 const fn slot_value(owner: u32, stamp: u32) -> u64 {

@@ -20,7 +20,8 @@ use super::segment::Segment;
 use super::tap::Tap;
 use crate::capture::SharedFile;
 use crate::device::{
-    CqId, Device, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig, QpRings, QpState, RegionKeys,
+    Command, CqId, Device, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig, QpRings, QpState,
+    RegionKeys,
 };
 use crate::link::{RequestHeader, Token};
 use crate::profile::Profile;
@@ -129,6 +130,7 @@ impl Engine {
         let mut state = self.shared.lock()?;
         let result = verb(state.device());
         state.send();
+        state.publish();
         self.shared.keep_worker_in_time(&state);
         Ok(result)
     }
@@ -142,10 +144,15 @@ impl Engine {
         let mut state = self.shared.lock()?;
         state.look_for_faults();
         let gid = self.shared.host.gid();
-        if let Some(errno) = state.staged().registration_failure(gid, region.length) {
-            return Err(Error::Staged(errno).into());
-        }
-        Ok(state.device().register_memory(pd, region)?)
+        let failure = state.staged().registration_failure(gid, region.length);
+        let result = match failure {
+            None => state.device().register_memory(pd, region),
+            Some(errno) => state
+                .device()
+                .command(Command::RegisterMemory, |_| Err(Error::Staged(errno))),
+        };
+        state.publish();
+        Ok(result?)
     }
 
     /// Ends a registration; see [`Device::deregister_memory`]. When this returns `Ok`, nobody touches the
@@ -209,6 +216,7 @@ impl Engine {
         let result = verb(state.device());
         state.settle_taken(taken, result.is_ok());
         state.send();
+        state.publish();
         self.shared.keep_worker_in_time(&state);
         Ok(result?)
     }
@@ -219,8 +227,17 @@ impl Engine {
         let host = &self.shared.host;
         state.look_for_faults();
         let preferred = state.staged().preferred_qpn(host.gid());
-        let qpn = host.take_qpn(state.qpn_choice(), preferred)?;
-        match state.device().create_qp(qpn, config) {
+        let qpn = match host.take_qpn(state.qpn_choice(), preferred) {
+            Ok(qpn) => qpn,
+            Err(error) => {
+                return state
+                    .device()
+                    .command(Command::CreateQp, |_| Err(error.into()));
+            }
+        };
+        let result = state.device().create_qp(qpn, config);
+        state.publish();
+        match result {
             Ok(rings) => Ok((qpn, rings)),
             Err(error) => {
                 host.release_qpn(qpn);

@@ -24,6 +24,7 @@ use crate::transport::peer::Peers;
 use crate::transport::qpn::QpnChoice;
 use crate::transport::segment::{Address, Segment};
 use crate::transport::staged::{self, LateAnswers, Outcome, Staged};
+use crate::transport::statistics::Publisher;
 use crate::transport::tap::Tap;
 
 /// How often the life of peers is looked at while something is expected of them.
@@ -146,6 +147,7 @@ pub(super) struct State {
     captures: CaptureRequests,
     staged: Staged,
     late_answers: LateAnswers,
+    publisher: Publisher,
     /// The last turn did not look for answers.
     answers_wait: bool,
 }
@@ -175,6 +177,7 @@ impl State {
             captures: CaptureRequests::new(host.directory(), id),
             staged: Staged::new(host.fabric())?,
             late_answers: LateAnswers::default(),
+            publisher: Publisher::new(Arc::clone(host.table())),
             answers_wait: false,
         };
         state.look_for_faults();
@@ -229,6 +232,9 @@ impl State {
             self.device.look_at_watched();
         }
         self.look_for_faults();
+        if self.publisher.is_asked() {
+            self.publish();
+        }
         let mut busy = self.inbound.poll(Work {
             device: &mut self.device,
             outbound: &mut self.outbound,
@@ -300,6 +306,12 @@ impl State {
             busy |= self.complete();
         }
         busy
+    }
+
+    /// Adds what the device has counted to the host's statistics.
+    #[cold]
+    pub(super) fn publish(&mut self) {
+        self.publisher.publish(&self.device);
     }
 
     /// Takes notice of faults that were armed, disarmed or released.
@@ -452,7 +464,11 @@ impl State {
 
     /// Makes senders ring the doorbell from now on. Returns whether nothing had come before that took effect.
     pub(super) fn prepare_to_sleep(&mut self) -> bool {
-        self.inbound.prepare_to_sleep() && !self.pass_aside()
+        if !self.inbound.prepare_to_sleep() || self.pass_aside() {
+            return false;
+        }
+        self.publish();
+        true
     }
 
     /// Whether anything has to be done at some time without being woken for it.
@@ -487,6 +503,7 @@ impl State {
 
     /// The last step: peers see the device go.
     pub(super) fn close(&mut self) {
+        self.publish();
         self.outbound.close();
     }
 }

@@ -10,6 +10,7 @@ mod common;
 
 mod arguments;
 mod bounds;
+mod counters;
 mod direct;
 mod ends;
 mod events;
