@@ -155,6 +155,7 @@ fn stop_outside_the_registry(recorder: &Program, fabric: &TestFabric) {
     let registry = fs::metadata(fabric.directory().join("registry"))
         .unwrap()
         .ino();
+    let wait = Wait::start();
     loop {
         recorder.signal(libc::SIGSTOP);
         // A process that was sent the signal may go on for as long as it is in the kernel.
@@ -164,7 +165,7 @@ fn stop_outside_the_registry(recorder: &Program, fabric: &TestFabric) {
             return;
         }
         recorder.signal(libc::SIGCONT);
-        thread::yield_now();
+        wait.pause(|| "the recorder never lets the registry go".to_owned());
     }
 }
 
@@ -176,8 +177,9 @@ fn wait_until_stopped(pid: i32) {
             .expect("the name ends with a parenthesis");
         state.starts_with('T')
     };
+    let wait = Wait::start();
     while !is_stopped() {
-        thread::yield_now();
+        wait.pause(|| format!("process {pid} does not stop"));
     }
 }
 

@@ -4,10 +4,11 @@ use std::ffi::c_int;
 use std::fs;
 use std::path::PathBuf;
 use std::ptr::null_mut;
-use std::time::{Duration, Instant};
+
+use efa_testing::patience::Wait;
+use efa_testing::workspace::efa_emu;
 
 use crate::abi::*;
-use crate::common::{PATIENCE, built};
 use crate::on_emulated_host;
 use crate::verbs::*;
 
@@ -29,18 +30,14 @@ fn counter(path: &str) -> u64 {
 
 /// The files follow the device at some distance.
 fn expect(path: &str, expected: u64) {
-    let started = Instant::now();
+    let wait = Wait::start();
     loop {
         let found = counter(path);
         if found == expected {
             return;
         }
         assert!(found < expected, "{path}: {found} instead of {expected}");
-        assert!(
-            started.elapsed() < PATIENCE,
-            "{path}: {found} instead of {expected}"
-        );
-        std::thread::sleep(Duration::from_millis(10));
+        wait.pause(|| format!("{path}: {found} instead of {expected}"));
     }
 }
 
@@ -101,8 +98,7 @@ fn are_shown_by_efa_emu_stats() {
         send_some(&endpoint);
         let fabric = std::env::var("EFA_EMU_FABRIC").expect("set by `efa-emu run`");
         let stats = |options: &[&str]| {
-            let output = std::process::Command::new(built("efa-emu"))
-                .args(["stats", "--fabric", &fabric])
+            let output = efa_emu(&["stats", "--fabric", &fabric])
                 .args(options)
                 .output()
                 .unwrap();
