@@ -49,7 +49,9 @@ const BYSTANDERS: usize = 2000;
 /// The first tag of the bystanders.
 const BYSTANDER_TAG: u64 = 1 << 50;
 /// What the engine may look at in walks while it makes progress once. A batch of 8 packets costs a constant each; one of them
-/// may be the end of the hostile peer, which costs what there is with it.
+/// may be the end of the hostile peer, which costs what there is with it. Only builds with debug assertions
+/// count.
+#[cfg(debug_assertions)]
 const MOST_STEPS: usize =
     8 * 16 + 512 + REMOTE_OPERATIONS + 7 * PEER_OPERATIONS + 2 * HELD_BYTES / 256;
 /// The limit of operations of all peers at a time.
