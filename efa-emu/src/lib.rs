@@ -8,6 +8,7 @@
 //! * [`profile`]: the generations of the device; [`sysfs`]: the files that programs expect of it.
 
 pub mod capture;
+mod counters;
 pub mod device;
 mod duration;
 pub mod fault;

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use efa_core::address::Gid;
 
-use crate::device::Statistics;
+use crate::counters::Statistics;
 use crate::profile::{Profile, VENDOR_ID};
 
 /// The variable that makes rdma-core and libfabric look below another directory than `/sys`.

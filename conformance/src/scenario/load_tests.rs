@@ -166,14 +166,14 @@ fn errors_name_file_line_key_and_remedy() {
         (
             "fault of an unknown host",
             "[[step]]",
-            "[[fault]]\nwhen = { sender = \"c\" }\nthen = \"hold\"\n\n[[step]]",
-            "traces/example.toml:16: fault: there is no endpoint `c`; known are `a`, `b`",
+            "[[fault]]\nwhen = { sender = \"server\" }\nthen = \"hold\"\n\n[[step]]",
+            "traces/example.toml:18: fault: there is no endpoint `server`; known are `a`, `b`",
         ),
         (
             "fault that the emulator refuses",
             "[[step]]",
             "[[fault]]\nwhen = { packet = \"CTSS\" }\nthen = \"hold\"\n\n[[step]]",
-            "traces/example.toml:16: fault: when.packet: \"CTSS\" is no RDM packet type: use a name of \
+            "traces/example.toml:18: fault: when.packet: \"CTSS\" is no RDM packet type: use a name of \
              the protocol such as \"EAGER_MSGRTM\", \"CTS\" or \"HANDSHAKE\", or the type's number; \
              docs/faults.md describes the rules",
         ),

@@ -15,7 +15,6 @@
 mod address_book;
 mod backlog;
 mod completion;
-mod counters;
 mod error;
 mod flight;
 mod flush;
@@ -35,7 +34,7 @@ use efa_core::address::{Ahn, Gid, Qpn};
 use efa_core::nic::{Access, DeviceCaps};
 use slab::Slab;
 
-pub use counters::{Command, CommandCounters, Counters, Statistics};
+pub use crate::counters::{Command, CommandCounters, Counters, Statistics};
 pub use error::Error;
 pub use keys::{Lkey, MemoryRegion, RegionKeys, Rkey};
 pub(crate) use look_ahead::Nearness;

@@ -115,7 +115,7 @@ pub enum Command {
 
 impl CommandCounters {
     /// Counts a command and its answer.
-    pub(super) fn count(&mut self, command: Command, refused: bool) {
+    pub(crate) fn count(&mut self, command: Command, refused: bool) {
         self.submitted_cmds += 1;
         self.completed_cmds += 1;
         if !refused {
