@@ -1,6 +1,6 @@
 //! `fi_info` and `fi_pingpong` of each release, and between releases.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use efa_core::nic::Status;
@@ -99,8 +99,9 @@ struct Fault {
 
 impl Fault {
     /// Returns whether a failure shows this fault.
-    fn explains(&self, failure: &str, capture: &Path) -> bool {
-        let is_answered = |status| {
+    /// The captures are of both hosts: what happens to a datagram only its receiver knows.
+    fn explains(&self, failure: &str, captures: &[PathBuf]) -> bool {
+        let is_in = |capture: &PathBuf, status| {
             Capture::load(capture).is_ok_and(|capture| {
                 let answer = Kind::Response(status);
                 capture
@@ -109,6 +110,7 @@ impl Fault {
                     .any(|frame| frame.header.kind == answer)
             })
         };
+        let is_answered = |status| captures.iter().any(|capture| is_in(capture, status));
         failure.contains(self.shows) && self.status.is_none_or(is_answered)
     }
 }
@@ -159,7 +161,7 @@ fn pingpong_cell(name: String, sides: [Side; 2], endpoint: &'static str) -> Cell
     Cell::new(GROUP, name, limit, move |bench| {
         match (pingpong(bench, sides, endpoint), fault) {
             (Err(Unmet::Failed(text)), Some(fault))
-                if fault.explains(&text, &bench.capture("server")) =>
+                if fault.explains(&text, &["server", "client"].map(|host| bench.capture(host))) =>
             {
                 Err(Unmet::Known {
                     reason: fault.reason.into(),
@@ -245,6 +247,7 @@ fn pingpong(bench: &Bench, sides: [Side; 2], endpoint: &str) -> CellResult {
         .start(&[&words(to)[..], &["-B", &port]].concat())?;
     server.await_listener(number)?;
     let mut client = host(bench, "client", from.release)?
+        .captured()
         .start(&[&words(from)[..], &["-P", &port, "127.0.0.1"]].concat())?;
     // If one program fails, the other may hang.
     loop {
