@@ -564,7 +564,7 @@ mod tests {
         assert!(error.contains("magic"), "{error}");
         for (at, value, complaint) in [
             (AT_GID, 1u32, "another host"),
-            (AT_VERSION, 2, "layout"),
+            (AT_VERSION, VERSION + 1, "layout"),
             (AT_COUNT, 5, "count"),
             (AT_COUNT, 1 << 15, "short"),
         ] {
