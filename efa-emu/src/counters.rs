@@ -67,7 +67,7 @@ impl Statistics {
 }
 
 counters! {
-    /// The commands that the device got: each verb is one that makes, changes or ends an object.
+    /// The commands that the device got: verbs that make, change or end an object. Queries are not counted.
     CommandCounters
 
     /// Commands given to the device.

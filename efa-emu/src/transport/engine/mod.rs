@@ -227,23 +227,20 @@ impl Engine {
         let host = &self.shared.host;
         state.look_for_faults();
         let preferred = state.staged().preferred_qpn(host.gid());
-        let qpn = match host.take_qpn(state.qpn_choice(), preferred) {
-            Ok(qpn) => qpn,
-            Err(error) => {
-                return state
-                    .device()
-                    .command(Command::CreateQp, |_| Err(error.into()));
-            }
+        let result = match host.take_qpn(state.qpn_choice(), preferred) {
+            Ok(qpn) => match state.device().create_qp(qpn, config) {
+                Ok(rings) => Ok((qpn, rings)),
+                Err(error) => {
+                    host.release_qpn(qpn);
+                    Err(error.into())
+                }
+            },
+            Err(error) => state
+                .device()
+                .command(Command::CreateQp, |_| Err(error.into())),
         };
-        let result = state.device().create_qp(qpn, config);
         state.publish();
-        match result {
-            Ok(rings) => Ok((qpn, rings)),
-            Err(error) => {
-                host.release_qpn(qpn);
-                Err(error.into())
-            }
-        }
+        result
     }
 
     /// Ends a queue pair. When this returns `Ok`, nobody touches the memory of its requests any more.
