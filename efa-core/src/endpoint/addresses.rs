@@ -45,7 +45,7 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// The peer is not in the address vector.
     pub(crate) fn drop_address(&mut self, peer: PeerId) -> Result<(), EndpointError> {
-        if !self.channel.peers.contains(peer) {
+        if !self.channel.peers.addresses().contains(peer) {
             return Err(EndpointError::UnknownPeer(peer));
         }
         self.leave_peer(peer);
@@ -58,12 +58,12 @@ impl<N: Nic> Endpoint<N> {
 
     /// The address of a peer.
     pub fn lookup_address(&self, peer: PeerId) -> Option<RawAddress> {
-        self.channel.peers.address(peer)
+        self.channel.peers.addresses().address(peer)
     }
 
     /// The peer with an address, whether it was inserted or introduced itself.
     pub fn find_address(&self, address: &RawAddress) -> Option<PeerId> {
-        self.channel.peers.find(address)
+        self.channel.peers.addresses().find(address)
     }
 
     /// Ends all operations with a peer, and drops its messages and packets that wait.
@@ -74,14 +74,13 @@ impl<N: Nic> Endpoint<N> {
         for id in self.sending.with_peer(peer) {
             self.send_side().fail_outbound(id, failure);
         }
-        let inbound = self.receiving.transfers_with(peer);
-        for id in inbound {
+        for id in self.receiving.transfers.with_peer(peer) {
             self.receive_side().fail_inbound(id, failure);
         }
-        for id in self.receiving.posted_for(peer) {
+        for id in self.receiving.posted.naming(peer) {
             self.receive_side().withdraw_posted(id, failure);
         }
-        for message in self.receiving.take_all_of(peer) {
+        for message in self.receiving.unexpected.take_all_of(peer) {
             self.receive_side().drop_unexpected(peer, &message);
         }
         self.end_waiting(peer, failure);

@@ -50,7 +50,7 @@ impl<N: Nic> Endpoint<N> {
                 }
                 if status == Status::Ok {
                     // No connection id comes with it.
-                    let peer = self.channel.peers.identify(&source, None);
+                    let peer = self.channel.peers.addresses().identify(&source, None);
                     self.channel.reports.written(peer, length, immediate);
                 }
             }
@@ -110,7 +110,7 @@ impl<N: Nic> Endpoint<N> {
                 let packet_type = bytes.first().copied().unwrap_or(0);
                 // The connection id is unknown, so the packet may come from an earlier owner of the
                 // queue pair number. For a report that is good enough.
-                let peer = self.channel.peers.identify(source, None);
+                let peer = self.channel.peers.addresses().identify(source, None);
                 let reason = match error.reason {
                     Reason::UnsentType { .. } => PacketError::UnsupportedType,
                     _ => PacketError::Malformed(error),
@@ -130,7 +130,7 @@ impl<N: Nic> Endpoint<N> {
         connid: Option<Connid>,
         introduction: impl FnOnce() -> Introduction,
     ) -> Option<PeerId> {
-        let peer = match self.channel.peers.identify(source, connid) {
+        let peer = match self.channel.peers.addresses().identify(source, connid) {
             Some(peer) => peer,
             None => self.introduce(source, &introduction())?,
         };

@@ -27,7 +27,12 @@ impl<N: Nic> Endpoint<N> {
             self.channel.reports.statistics.unknown_senders += 1;
             return None;
         };
-        if !self.channel.peers.is_plausible(source, &address) {
+        if !self
+            .channel
+            .peers
+            .addresses()
+            .is_plausible(source, &address)
+        {
             self.channel.reports.refuse(
                 None,
                 introduction.packet_type.code(),
@@ -35,11 +40,11 @@ impl<N: Nic> Endpoint<N> {
             );
             return None;
         }
-        if let Some(peer) = self.channel.peers.find(&address) {
+        if let Some(peer) = self.channel.peers.addresses().find(&address) {
             return Some(peer);
         }
         self.forget_dead_owners(source);
-        if self.channel.peers.implicit_len() >= self.channel.config.max_implicit_peers
+        if self.channel.peers.addresses().implicit_len() >= self.channel.config.max_implicit_peers
             && !self.forget_idle_peer()
         {
             self.channel.reports.statistics.unknown_senders += 1;
@@ -66,7 +71,7 @@ impl<N: Nic> Endpoint<N> {
         /// The number of peers that are examined for one packet.
         const LOOKS: usize = 32;
         let mut candidate = None;
-        for _ in 0..LOOKS.min(self.channel.peers.implicit_len()) {
+        for _ in 0..LOOKS.min(self.channel.peers.addresses().implicit_len()) {
             let Some(peer) = self.channel.peers.addresses_mut().next_introduced() else {
                 break;
             };
@@ -100,7 +105,7 @@ impl<N: Nic> Endpoint<N> {
     }
 
     fn forget_introduced(&mut self, peer: PeerId) {
-        if let Some(address) = self.channel.peers.address(peer) {
+        if let Some(address) = self.channel.peers.addresses().address(peer) {
             self.channel
                 .reports
                 .event(Event::PeerForgotten { peer, address });

@@ -199,14 +199,14 @@ impl<N: Nic> Endpoint<N> {
     /// What the endpoint holds now.
     pub fn usage(&self) -> Usage {
         Usage {
-            peers: self.channel.peers.len(),
+            peers: self.channel.peers.addresses().len(),
             outbound: self.sending.len() + self.channel.posting.one_packet_operations(),
             inbound: self.receiving.len(),
-            unexpected: self.receiving.unexpected_len(),
+            unexpected: self.receiving.unexpected.len(),
             held_packets: self.channel.posting.held_len(),
             packets: self.channel.posting.len(),
-            assemblies: self.receiving.assemblies_len(),
-            claimed: self.receiving.claims_len(),
+            assemblies: self.receiving.unexpected.assemblies_len(),
+            claimed: self.receiving.unexpected.claims_len(),
             owed: self.channel.quota.answers(),
             waiting: self.channel.quota.waiting(),
         }
@@ -313,7 +313,7 @@ impl<N: Nic> Endpoint<N> {
     /// Cancels the oldest receive that was posted with this context, as [`Endpoint::cancel`]. Takes
     /// time in proportion to the number of posted receives.
     pub fn cancel_context(&mut self, context: u64) -> bool {
-        let found = self.receiving.oldest_with_context(context);
+        let found = self.receiving.posted.oldest_with_context(context);
         found.is_some_and(|id| self.receive_side().cancel_receive(id))
     }
 
@@ -393,6 +393,7 @@ impl<N: Nic> Endpoint<N> {
         let exposed = &self.one_sided.exposed;
         let writes = self
             .receiving
+            .transfers
             .peers_writes(|target| exposed.loses(gone, target, Access::REMOTE_WRITE));
         let reads = self
             .sending

@@ -9,7 +9,7 @@ use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::reports::Reports;
 use crate::endpoint::api::time::Instant;
 use crate::endpoint::base::hash::Mixer;
-use crate::endpoint::base::ids::{Id, PeerId, ReceiveId};
+use crate::endpoint::base::ids::{Id, InboundId, PeerId};
 use crate::endpoint::channel::{Channel, MAX_REQUEST_HEADER, Sizes};
 use crate::endpoint::one_sided::OneSided;
 use crate::endpoint::peers::Peers;
@@ -37,8 +37,9 @@ impl<N: PolledNic> Endpoint<N> {
         for ahn in self
             .channel
             .peers
+            .addresses()
             .ids()
-            .filter_map(|peer| self.channel.peers.ahn(peer))
+            .filter_map(|peer| self.channel.peers.addresses().ahn(peer))
         {
             // The queue pair is closing, so there is nobody to report an error to.
             let _ = self.channel.posting.nic_mut().destroy_address_handle(ahn);
@@ -74,7 +75,7 @@ impl<N: Nic> Endpoint<N> {
             .saturating_add(config.remote_operations);
         // A message of one packet for a multi-receive buffer takes an id beyond both limits, while
         // it is handled.
-        let ids = ReceiveId::MAX_SLOTS;
+        let ids = InboundId::MAX_SLOTS;
         if operations >= ids {
             return Err(EndpointError::OutOfRange {
                 what: "max_operations and remote_operations together",
@@ -141,7 +142,7 @@ impl<N: Nic> Endpoint<N> {
     /// Returns to a domain that stays open what the endpoint has of it: registrations and packet
     /// buffers.
     pub(crate) fn leave_domain(&mut self) {
-        let peers: Vec<PeerId> = self.channel.peers.ids().collect();
+        let peers: Vec<PeerId> = self.channel.peers.addresses().ids().collect();
         for peer in peers {
             self.channel.forget_conversation(peer);
         }
@@ -159,7 +160,7 @@ impl<N: Nic> Endpoint<N> {
         for own_regions in self.sending.take_registrations() {
             self.channel.deregister_own(own_regions);
         }
-        for own_regions in self.receiving.take_registrations() {
+        for own_regions in self.receiving.transfers.take_registrations() {
             self.channel.deregister_own(own_regions);
         }
     }

@@ -61,7 +61,7 @@ impl<N: Nic> Endpoint<N> {
                     self.send_side().fail_outbound(id, failure);
                 }
             }
-            for id in self.receiving.transfers_with(peer) {
+            for id in self.receiving.transfers.with_peer(peer) {
                 self.receive_side().fail_inbound(id, failure);
             }
         }
@@ -78,7 +78,11 @@ impl<N: Nic> Endpoint<N> {
             Work::GiveUp | Work::Admission => None,
             Work::Resend(id) => self.channel.posting.peer(id),
             Work::Outbound(id) => self.sending.peer(id),
-            Work::Inbound(id) => self.receiving.peer(id),
+            Work::Inbound(id) => self
+                .receiving
+                .transfers
+                .get(id)
+                .map(|transfer| transfer.peer),
         }
     }
 

@@ -114,7 +114,7 @@ impl<N: Nic> Endpoint<N> {
                     message,
                     target,
                     ending,
-                } = self.receiving.take_postponed(key);
+                } = self.receiving.unexpected.take_postponed(key);
                 self.receive_side()
                     .receive_part(peer, &message, target, ending);
             }
@@ -130,7 +130,7 @@ impl<N: Nic> Endpoint<N> {
                     self.channel.drop_held(peer, head);
                 }
                 Postponed::Part(key) => {
-                    let part = self.receiving.take_postponed(key);
+                    let part = self.receiving.unexpected.take_postponed(key);
                     self.receive_side().drop_unexpected(peer, &part.message);
                     let (length, capacity) = (part.message.length, part.target.memory.length);
                     self.receive_side().end_inbound(

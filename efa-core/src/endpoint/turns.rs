@@ -168,11 +168,11 @@ impl<N: Nic> Endpoint<N> {
             _ => None,
         };
         let segment = match rtm {
-            Some(_) => self.receiving.segment(peer, msg_id),
+            Some(_) => self.receiving.unexpected.segment(peer, msg_id),
             None => Segment::Unknown,
         };
         match segment {
-            Segment::Receive(id) => {
+            Segment::Transfer(id) => {
                 if let Some(rtm) = rtm {
                     self.receive_side().message_packet(id, peer, &packet, rtm);
                 }
@@ -180,7 +180,7 @@ impl<N: Nic> Endpoint<N> {
             }
             // The packet joins the others of a message that no receive has taken.
             Segment::Kept(head) => match self.channel.hold(peer, packet, Some(head)) {
-                Ok(id) => self.receiving.add_segment(peer, msg_id, id),
+                Ok(id) => self.receiving.unexpected.add_segment(peer, msg_id, id),
                 Err(packet) => {
                     self.channel.posting.release(packet);
                     self.channel.give_up(peer, request.packet_type());

@@ -19,6 +19,17 @@ pub(crate) struct Report {
     pub(crate) success: bool,
 }
 
+/// What the application is told of the end of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    Nothing,
+    /// Nothing, but a success with these flags is counted.
+    Counted(CompletionFlags),
+    Succeeded(CompletionEntry),
+    Failed(ErrorEntry),
+    Event(Event),
+}
+
 /// Completions and events that the application has not taken, and the counters.
 pub(crate) struct Reports {
     completions: VecDeque<Result<CompletionEntry, ErrorEntry>>,
@@ -54,6 +65,18 @@ impl Reports {
 
     pub(crate) fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    /// Reports the end of an operation.
+    #[inline(always)]
+    pub(crate) fn report(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Nothing => {}
+            Outcome::Counted(flags) => self.succeeded_silently(flags),
+            Outcome::Succeeded(entry) => self.succeeded(entry),
+            Outcome::Failed(entry) => self.failed(entry),
+            Outcome::Event(event) => self.event(event),
+        }
     }
 
     /// Counts and reports a success.

@@ -146,7 +146,12 @@ operation_id! {
 
 operation_id! {
     /// An operation in which this endpoint is the destination of the data: the protocol's
-    /// `recv_id`. The application sees it as the handle by which a receive can be cancelled.
+    /// `recv_id`.
+    pub(crate) InboundId
+}
+
+operation_id! {
+    /// A posted receive: the handle by which it can be cancelled.
     pub ReceiveId
 }
 
@@ -248,6 +253,20 @@ impl<T, I: Id> Arena<T, I> {
         id
     }
 
+    /// Takes the next id out of use without an object: no object has it, nor gets it before the
+    /// generations of its slot have gone round. `None` if the arena is full.
+    pub(crate) fn skip_id(&mut self) -> Option<I> {
+        let id = self.next_id()?;
+        match self.slots.get_mut(id.index()) {
+            Some((generation, _)) => *generation = generation.wrapping_add(1) & I::GENERATION_MASK,
+            None => {
+                self.free = id.index() as u32;
+                self.slots.push((1, Slot::Free { next: END }));
+            }
+        }
+        Some(id)
+    }
+
     /// Removes an object and returns it.
     #[inline]
     pub(crate) fn remove(&mut self, id: I) -> Option<T> {
@@ -319,6 +338,14 @@ impl<T, I: Id> Arena<T, I> {
         }
     }
 
+    /// All objects, in the order of their slots, to change them.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().filter_map(|(_, slot)| match slot {
+            Slot::Used(value) => Some(value),
+            Slot::Free { .. } => None,
+        })
+    }
+
     /// All objects, in the order of their slots.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (I, &T)> {
         self.slots
@@ -364,6 +391,20 @@ mod tests {
             arena.iter().map(|(_, value)| *value).collect::<Vec<_>>(),
             [2, 1]
         );
+    }
+
+    #[test]
+    fn a_skipped_id_is_not_that_of_the_next_objects() {
+        let mut arena = Arena::<_, ReceiveId>::new(2);
+        let skipped = [arena.skip_id().unwrap(), arena.skip_id().unwrap()];
+        assert_eq!(arena.len(), 0);
+        let ids = [arena.insert(0).unwrap(), arena.insert(1).unwrap()];
+        assert!(skipped.iter().all(|id| !ids.contains(id)));
+        assert_eq!(skipped.map(|id| arena.get(id).copied()), [None; 2]);
+        assert_eq!(ids.map(|id| arena.get(id).copied()), [Some(0), Some(1)]);
+        assert_eq!(arena.skip_id(), None);
+        arena.remove(ids[0]).unwrap();
+        assert_ne!(arena.skip_id(), Some(ids[0]));
     }
 
     #[test]

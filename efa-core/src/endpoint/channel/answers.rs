@@ -1,6 +1,6 @@
 //! Requests of peers, counted against each peer's share, and the answers to them.
 
-use crate::endpoint::base::ids::{PeerId, ReceiveId};
+use crate::endpoint::base::ids::{InboundId, PeerId};
 use crate::endpoint::posting::Work;
 use crate::nic::Nic;
 use crate::wire::{MsgId, PacketType, RecvId, SendId};
@@ -25,7 +25,7 @@ impl<N: Nic> Channel<N> {
     }
 
     /// Queues an EOR.
-    pub(crate) fn queue_eor(&mut self, peer: PeerId, send_id: SendId, id: ReceiveId) {
+    pub(crate) fn queue_eor(&mut self, peer: PeerId, send_id: SendId, id: InboundId) {
         let recv_id = RecvId(id.to_wire());
         let work = Work::Eor {
             peer,

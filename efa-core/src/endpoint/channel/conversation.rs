@@ -103,7 +103,7 @@ impl Peers<Conversation> {
     /// Checks that there is such a source of messages.
     pub(crate) fn check_source(&self, source: SourceFilter) -> Result<(), EndpointError> {
         match source {
-            SourceFilter::Peer(peer) if !self.contains(peer) => {
+            SourceFilter::Peer(peer) if !self.addresses().contains(peer) => {
                 Err(EndpointError::UnknownPeer(peer))
             }
             SourceFilter::Peer(_) | SourceFilter::Any => Ok(()),

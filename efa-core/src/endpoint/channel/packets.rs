@@ -16,7 +16,7 @@ impl<N: Nic> Channel<N> {
     /// Where packets for a peer go.
     #[inline]
     pub(crate) fn destination(&self, peer: PeerId) -> Result<Destination, EndpointError> {
-        let destination = self.peers.destination(peer);
+        let destination = self.peers.addresses().destination(peer);
         destination.ok_or(EndpointError::UnknownPeer(peer))
     }
 

@@ -4,7 +4,7 @@
 use crate::address::{Qkey, Qpn, RawAddress};
 use crate::endpoint::api::config::EndpointConfig;
 use crate::endpoint::api::error::Failure;
-use crate::endpoint::base::ids::{OutboundId, ReceiveId};
+use crate::endpoint::base::ids::{InboundId, OutboundId};
 use crate::nic::{DeviceCaps, NicAttributes};
 use crate::wire::{Connid, ExtraFeatures, Handshake, RawAddressHeader, ReqOptions};
 
@@ -135,7 +135,7 @@ pub(crate) struct Handshaking {
 #[derive(Default)]
 pub(crate) struct Waiting {
     /// Transfers whose data cannot be read. The HANDSHAKE says whether the peer knows READ_NACK.
-    pub(crate) refused_reads: Vec<ReceiveId>,
+    pub(crate) refused_reads: Vec<InboundId>,
     /// Operations that may send CTSDATA. The HANDSHAKE says whether CTSDATA may have a connection
     /// id.
     pub(crate) granted_data: Vec<OutboundId>,
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn the_first_handshake_stands_and_releases_what_waited() {
         let mut handshake = Handshaking::default();
-        let refused = ReceiveId::from_wire(4);
+        let refused = InboundId::from_wire(4);
         handshake.waiting().unwrap().refused_reads.push(refused);
         let waited = handshake.receive(features(ExtraFeatures::READ_NACK));
         assert_eq!(waited.refused_reads, [refused]);

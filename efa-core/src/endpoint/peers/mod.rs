@@ -3,8 +3,6 @@
 mod address_vector;
 pub(crate) mod handshake;
 
-use core::ops::Deref;
-
 use crate::address::{Ahn, Qpn};
 use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::{Id, PeerId};
@@ -28,15 +26,6 @@ struct Known<S> {
     state: S,
 }
 
-impl<S> Deref for Peers<S> {
-    type Target = AddressVector;
-
-    #[inline(always)]
-    fn deref(&self) -> &AddressVector {
-        &self.addresses
-    }
-}
-
 impl<S: From<MsgId>> Peers<S> {
     pub(crate) fn new(mixer: Mixer, first_msg_id: MsgId) -> Self {
         Peers {
@@ -52,6 +41,12 @@ impl<S: From<MsgId>> Peers<S> {
     }
 
     /// The address vector.
+    #[inline(always)]
+    pub(crate) fn addresses(&self) -> &AddressVector {
+        &self.addresses
+    }
+
+    /// The address vector, to change it.
     pub(crate) fn addresses_mut(&mut self) -> &mut AddressVector {
         &mut self.addresses
     }
@@ -66,7 +61,7 @@ impl<S: From<MsgId>> Peers<S> {
     /// Where packets for a peer go, and its state if there is any. `None` if there is no such peer.
     #[inline]
     pub(crate) fn lookup(&self, id: PeerId) -> Option<(Destination, Option<&S>)> {
-        Some((self.destination(id)?, self.state(id)))
+        Some((self.addresses.destination(id)?, self.state(id)))
     }
 
     /// Returns whether another endpoint keeps state about a peer.

@@ -4,7 +4,7 @@
 use crate::address::{Qkey, Qpn};
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::reports::Report;
-use crate::endpoint::base::ids::{OutboundId, PacketId, PeerId, ReceiveId};
+use crate::endpoint::base::ids::{InboundId, OutboundId, PacketId, PeerId};
 use crate::endpoint::memory::rdma::RdmaPart;
 use crate::nic::{
     BufferId, Destination, Doorbell, LocalKey, Nic, NicError, RdmaRequest, SendRequest, UserSlice,
@@ -54,7 +54,7 @@ pub(crate) enum Owner {
     /// A sending operation, which ends after the packet's completion.
     Outbound(OutboundId),
     /// A transfer, which fails if the packet cannot be sent.
-    Inbound(ReceiveId),
+    Inbound(InboundId),
     /// No operation: the application does not know of the packet.
     Nobody,
     /// No operation, but operations wait for the peer's HANDSHAKE, which answers the packet.

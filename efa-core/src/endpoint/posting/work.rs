@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::endpoint::base::ids::{OutboundId, PacketId, PeerId, ReceiveId};
+use crate::endpoint::base::ids::{InboundId, OutboundId, PacketId, PeerId};
 use crate::wire::{MsgId, RecvId, SendId};
 
 /// Something to do when the device has room again.
@@ -21,7 +21,7 @@ pub(crate) enum Work {
     /// Send packets, or post RDMA writes, of a sending operation.
     Outbound(OutboundId),
     /// Send a CTS or READ_NACK, or post RDMA reads, of a transfer.
-    Inbound(ReceiveId),
+    Inbound(InboundId),
     /// Send RECEIPT.
     Receipt {
         peer: PeerId,

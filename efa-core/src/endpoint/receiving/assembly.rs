@@ -4,22 +4,22 @@ use hashbrown::HashTable;
 
 use crate::wire::MsgId;
 
-use super::postponed::PartKey;
+use super::matching::MessageKey;
+use super::unexpected::PartKey;
 use crate::endpoint::base::hash::Mixer;
-use crate::endpoint::base::ids::{ClaimId, PeerId, ReceiveId};
-use crate::endpoint::receiving::matching::UnexpectedKey;
+use crate::endpoint::base::ids::{ClaimId, InboundId, PeerId};
 
 /// Where the further packets of a message go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Assembly {
     /// To the packets of an unexpected message.
-    Unexpected { tagged: bool, key: UnexpectedKey },
+    Unexpected { tagged: bool, key: MessageKey },
     /// To the packets of a message that the application claimed.
     Claimed(ClaimId),
     /// To the packets of a message that has its part of a multi-receive buffer and waits for room.
     Waiting(PartKey),
-    /// To the transfer of a receive.
-    Receive(ReceiveId),
+    /// To a transfer.
+    Transfer(InboundId),
 }
 
 /// Messages of which further packets with the same `msg_id` will come.

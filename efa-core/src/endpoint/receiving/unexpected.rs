@@ -1,12 +1,18 @@
-//! Messages that no receive has taken, and messages that the application claimed.
+//! Messages that no receive has taken: those that wait for one, those that the application claimed,
+//! and those that wait for room. It also knows where the further packets of a message go.
 
-use crate::endpoint::base::by_peer::{OfPeers, PeerLinks};
-use crate::endpoint::base::ids::{Arena, ClaimId, PeerId};
+use slab::Slab;
+
+use crate::endpoint::api::operation::IoVec;
+use crate::endpoint::base::by_peer::{ByPeer, OfPeers, PeerLinks};
+use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::ids::{Arena, ClaimId, InboundId, PeerId};
+use crate::endpoint::posting::HeldId;
 use crate::wire::MsgId;
 
-use super::matching::Matcher;
-use super::transfer::{Audience, Ending, receive_flags};
-use crate::endpoint::posting::HeldId;
+use super::assembly::{Assemblies, Assembly};
+use super::ending::{Audience, Ending, receive_flags};
+use super::matching::{Filter, MessageQueues};
 
 /// A message that no receive has taken yet.
 pub(crate) struct UnexpectedMessage {
@@ -20,16 +26,269 @@ pub(crate) struct UnexpectedMessage {
     pub(crate) head: HeldId,
 }
 
-pub(crate) type MessageMatcher = Matcher<UnexpectedMessage>;
-
 /// A message that the application claimed.
 pub(crate) struct Claim {
     pub(crate) peer: PeerId,
-    pub(super) tagged: bool,
-    pub(super) tag: u64,
+    tagged: bool,
+    tag: u64,
     pub(crate) message: UnexpectedMessage,
     /// Its links among the claims of the same sender.
-    pub(super) links: PeerLinks,
+    links: PeerLinks,
+}
+
+impl Claim {
+    /// How the end of its receive is reported.
+    pub(crate) fn ending(&self) -> Ending {
+        Ending {
+            context: 0,
+            report_success: false,
+            flags: receive_flags(self.tagged, self.message.cq_data),
+            tag: self.tag,
+            cq_data: self.message.cq_data,
+            audience: Audience::Starter,
+            part: None,
+        }
+    }
+}
+
+/// An operation of a peer that waits for room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Postponed {
+    /// A request to write or read, of which this packet waits.
+    Request(HeldId),
+    /// A message for a part of a multi-receive buffer.
+    Part(PartKey),
+}
+
+/// Names a [`PostponedPart`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PartKey(u32);
+
+/// A message that has its part of a multi-receive buffer and waits for room.
+pub(crate) struct PostponedPart {
+    pub(crate) message: UnexpectedMessage,
+    pub(crate) target: IoVec,
+    pub(crate) ending: Ending,
+}
+
+/// Where a further packet of a message goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Segment {
+    /// To a transfer.
+    Transfer(InboundId),
+    /// To the message's packets that wait, in front of this one.
+    Kept(HeldId),
+    /// Nowhere: no message lacks it.
+    Unknown,
+}
+
+/// The messages that no receive has taken.
+pub(crate) struct UnexpectedMessages {
+    untagged: MessageQueues<UnexpectedMessage>,
+    tagged: MessageQueues<UnexpectedMessage>,
+    claims: Arena<Claim, ClaimId>,
+    /// The claims by peer; each by its slot.
+    claims_by_peer: ByPeer,
+    parts: Slab<PostponedPart>,
+    assemblies: Assemblies,
+}
+
+impl UnexpectedMessages {
+    /// Makes room for at most `max_claims` claims.
+    pub(super) fn new(max_claims: usize, mixer: Mixer) -> Self {
+        UnexpectedMessages {
+            untagged: MessageQueues::new(mixer),
+            tagged: MessageQueues::new(mixer),
+            claims: Arena::new(max_claims),
+            claims_by_peer: ByPeer::default(),
+            parts: Slab::new(),
+            assemblies: Assemblies::new(mixer),
+        }
+    }
+
+    /// The number of messages that are neither claimed nor wait for room.
+    pub(crate) fn len(&self) -> usize {
+        self.untagged.len() + self.tagged.len()
+    }
+
+    /// The number of messages that the application claimed.
+    pub(crate) fn claims_len(&self) -> usize {
+        self.claims.len()
+    }
+
+    /// The number of messages of which packets are missing, taken or not.
+    pub(crate) fn assemblies_len(&self) -> usize {
+        self.assemblies.len()
+    }
+
+    #[inline]
+    fn queues(&mut self, tagged: bool) -> &mut MessageQueues<UnexpectedMessage> {
+        match tagged {
+            true => &mut self.tagged,
+            false => &mut self.untagged,
+        }
+    }
+
+    /// Keeps a message that no receive accepts.
+    pub(crate) fn keep(&mut self, peer: PeerId, tag: Option<u64>, message: UnexpectedMessage) {
+        let tagged = tag.is_some();
+        let (msg_id, segmented) = (message.msg_id, message.segmented);
+        let key = self.queues(tagged).push(peer, tag.unwrap_or(0), message);
+        if segmented {
+            self.assemblies
+                .set(peer, msg_id, Assembly::Unexpected { tagged, key });
+        }
+    }
+
+    /// The first message to have arrived that a receive with this filter would accept.
+    pub(crate) fn first(
+        &mut self,
+        tagged: bool,
+        filter: &Filter,
+    ) -> Option<(PeerId, u64, &UnexpectedMessage)> {
+        let queues = self.queues(tagged);
+        let key = queues.find(filter)?;
+        let (peer, tag, message) = queues.get_mut(key);
+        Some((peer, tag, message))
+    }
+
+    /// Removes the first message to have arrived that a receive with this filter accepts. Returns
+    /// it with its source and tag.
+    #[inline(always)]
+    pub(crate) fn take(
+        &mut self,
+        tagged: bool,
+        filter: &Filter,
+    ) -> Option<(PeerId, u64, UnexpectedMessage)> {
+        let queues = self.queues(tagged);
+        // Usually receives are posted before their messages arrive.
+        match queues.len() {
+            0 => None,
+            _ => queues.find(filter).map(|key| queues.remove(key)),
+        }
+    }
+
+    /// Removes all messages of a peer, including claimed ones. Those that wait for room stay.
+    pub(crate) fn take_all_of(&mut self, peer: PeerId) -> Vec<UnexpectedMessage> {
+        let mut messages = Vec::new();
+        for tagged in [false, true] {
+            let queues = self.queues(tagged);
+            for key in queues.of_source(peer) {
+                messages.push(queues.remove(key).2);
+            }
+        }
+        for slot in self.claims_by_peer.of(&self.claims, peer) {
+            let id = self.claims.at(slot as usize).map(|(id, _)| id);
+            messages.extend(
+                id.and_then(|id| self.take_claim(id))
+                    .map(|claim| claim.message),
+            );
+        }
+        messages
+    }
+
+    /// Returns whether a peer has no messages here that do not wait for room.
+    pub(super) fn has_none_of(&self, peer: PeerId) -> bool {
+        self.claims_by_peer.is_empty(peer)
+            && self.untagged.has_none_from(peer)
+            && self.tagged.has_none_from(peer)
+    }
+}
+
+// Messages that the application claimed, and messages that wait for room.
+impl UnexpectedMessages {
+    /// Reserves the first message to have arrived that a receive with this filter would accept.
+    pub(crate) fn claim(&mut self, tagged: bool, filter: &Filter) -> Option<ClaimId> {
+        if self.claims.is_full() {
+            return None;
+        }
+        let (peer, tag, message) = self.take(tagged, filter)?;
+        let (msg_id, segmented) = (message.msg_id, message.segmented);
+        let claim = Claim {
+            peer,
+            tagged,
+            tag,
+            message,
+            links: PeerLinks::NONE,
+        };
+        let id = self.claims.insert(claim).ok()?;
+        self.claims_by_peer.push(&mut self.claims, peer, id.slot());
+        if segmented {
+            self.assemblies.set(peer, msg_id, Assembly::Claimed(id));
+        }
+        Some(id)
+    }
+
+    /// Removes a message that was reserved.
+    pub(crate) fn take_claim(&mut self, id: ClaimId) -> Option<Claim> {
+        let peer = self.claims.get(id)?.peer;
+        self.claims_by_peer
+            .remove(&mut self.claims, peer, id.slot());
+        self.claims.remove(id)
+    }
+
+    /// Makes a message wait for room.
+    pub(crate) fn postpone(&mut self, peer: PeerId, part: PostponedPart) -> Postponed {
+        let (msg_id, segmented) = (part.message.msg_id, part.message.segmented);
+        let key = PartKey(self.parts.insert(part) as u32);
+        if segmented {
+            self.assemblies.set(peer, msg_id, Assembly::Waiting(key));
+        }
+        Postponed::Part(key)
+    }
+
+    /// Removes a message of [`UnexpectedMessages::postpone`].
+    pub(crate) fn take_postponed(&mut self, PartKey(key): PartKey) -> PostponedPart {
+        self.parts.remove(key as usize)
+    }
+}
+
+// Further packets of messages.
+impl UnexpectedMessages {
+    /// Directs further packets of a message to a transfer.
+    pub(super) fn direct_to(&mut self, transfer: InboundId, peer: PeerId, msg_id: MsgId) {
+        self.assemblies
+            .set(peer, msg_id, Assembly::Transfer(transfer));
+    }
+
+    /// Forgets where further packets of a message go.
+    pub(crate) fn forget_segments(&mut self, peer: PeerId, msg_id: MsgId) {
+        self.assemblies.remove(peer, msg_id);
+    }
+
+    /// Finds out where a further packet of a message goes.
+    pub(crate) fn segment(&mut self, peer: PeerId, msg_id: MsgId) -> Segment {
+        match self.assemblies.get(peer, msg_id) {
+            Some(Assembly::Transfer(id)) => Segment::Transfer(id),
+            Some(assembly) => self
+                .head_of(assembly)
+                .map_or(Segment::Unknown, |head| Segment::Kept(*head)),
+            None => Segment::Unknown,
+        }
+    }
+
+    /// Adds a packet, which waits in front of the others, to a message that no receive has taken.
+    pub(crate) fn add_segment(&mut self, peer: PeerId, msg_id: MsgId, packet: HeldId) {
+        if let Some(assembly) = self.assemblies.get(peer, msg_id)
+            && let Some(head) = self.head_of(assembly)
+        {
+            *head = packet;
+        }
+    }
+
+    /// The first link of the packets of a message that no receive has taken.
+    fn head_of(&mut self, assembly: Assembly) -> Option<&mut HeldId> {
+        match assembly {
+            Assembly::Unexpected { tagged, key } => {
+                Some(&mut self.queues(tagged).get_mut(key).2.head)
+            }
+            Assembly::Claimed(id) => Some(&mut self.claims.get_mut(id)?.message.head),
+            Assembly::Waiting(PartKey(key)) => {
+                Some(&mut self.parts.get_mut(key as usize)?.message.head)
+            }
+            Assembly::Transfer(_) => None,
+        }
+    }
 }
 
 impl OfPeers for Arena<Claim, ClaimId> {
@@ -53,17 +312,102 @@ fn not_claimed(slot: u32) -> ! {
     unreachable!("a peer has a claimed message in slot {slot} that does not exist")
 }
 
-impl Claim {
-    /// How the end of its receive is reported.
-    pub(crate) fn ending(&self) -> Ending {
-        Ending {
-            context: 0,
-            report_success: false,
-            flags: receive_flags(self.tagged, self.message.cq_data),
-            tag: self.tag,
-            cq_data: self.message.cq_data,
-            audience: Audience::Starter,
-            part: None,
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::base::ids::Id;
+    use crate::endpoint::{SourceFilter, TagFilter};
+    use crate::nic::UserSlice;
+
+    fn messages() -> UnexpectedMessages {
+        UnexpectedMessages::new(4, Mixer::new(1))
+    }
+
+    fn peer(number: u32) -> PeerId {
+        PeerId::new(number, 0)
+    }
+
+    fn any(tag: u64) -> Filter {
+        Filter {
+            source: SourceFilter::Any,
+            tag: TagFilter::exact(tag),
         }
+    }
+
+    /// A packet that waits.
+    fn held(number: u32) -> HeldId {
+        HeldId::new(number, 0)
+    }
+
+    fn segmented(msg_id: u32) -> UnexpectedMessage {
+        UnexpectedMessage {
+            msg_id: MsgId(msg_id),
+            length: 30,
+            cq_data: None,
+            segmented: true,
+            head: held(msg_id),
+        }
+    }
+
+    #[test]
+    fn segments_follow_their_message_wherever_it_goes() {
+        let mut messages = messages();
+        let (peer, id) = (peer(1), MsgId(3));
+        assert_eq!(messages.segment(peer, id), Segment::Unknown);
+        messages.keep(peer, Some(7), segmented(3));
+        assert_eq!(messages.segment(peer, id), Segment::Kept(held(3)));
+        messages.add_segment(peer, id, held(8));
+        // Claimed: further packets go to the claim.
+        let claim = messages.claim(true, &any(7)).unwrap();
+        assert_eq!(messages.segment(peer, id), Segment::Kept(held(8)));
+        assert!(messages.first(true, &any(7)).is_none());
+        messages.add_segment(peer, id, held(9));
+        let claim = messages.take_claim(claim).unwrap();
+        assert_eq!(claim.message.head, held(9));
+        // Waiting for room: they go there.
+        let part = PostponedPart {
+            ending: claim.ending(),
+            message: claim.message,
+            target: IoVec::new(UserSlice {
+                address: 0,
+                length: 0,
+            }),
+        };
+        let Postponed::Part(key) = messages.postpone(peer, part) else {
+            panic!("a message waits");
+        };
+        messages.add_segment(peer, id, held(10));
+        assert_eq!(messages.segment(peer, id), Segment::Kept(held(10)));
+        assert_eq!(messages.take_postponed(key).message.head, held(10));
+        // Received: they go to the transfer.
+        let transfer = InboundId::new(2, 0);
+        messages.direct_to(transfer, peer, id);
+        assert_eq!(messages.segment(peer, id), Segment::Transfer(transfer));
+        assert_eq!(messages.assemblies_len(), 1);
+        messages.forget_segments(peer, id);
+        assert_eq!(messages.segment(peer, id), Segment::Unknown);
+        assert_eq!(messages.assemblies_len(), 0);
+    }
+
+    #[test]
+    fn all_messages_of_a_peer_are_found_claimed_ones_too_and_no_others() {
+        let mut messages = messages();
+        for (number, msg_id, tag) in [
+            (1, 1, Some(7)),
+            (1, 2, None),
+            (2, 3, Some(7)),
+            (1, 4, Some(9)),
+        ] {
+            messages.keep(peer(number), tag, segmented(msg_id));
+        }
+        messages.claim(true, &any(9)).unwrap();
+        assert!(!messages.has_none_of(peer(1)));
+        let taken = messages.take_all_of(peer(1));
+        let ids: Vec<u32> = taken.iter().map(|message| message.msg_id.0).collect();
+        assert_eq!(ids, [2, 1, 4]);
+        assert!(messages.has_none_of(peer(1)));
+        assert_eq!((messages.len(), messages.claims_len()), (1, 0));
+        let (source, tag, message) = messages.take(true, &any(7)).unwrap();
+        assert_eq!((source, tag, message.msg_id), (peer(2), 7, MsgId(3)));
     }
 }

@@ -85,7 +85,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         rtm: &Rtm<'_>,
         receipt: Option<SendId>,
     ) {
-        let Some(posted) = self.receiving.matched(id) else {
+        let Some(posted) = self.receiving.posted.matched(id) else {
             return;
         };
         let Payload { offset, length } = rtm.payload;
@@ -103,7 +103,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         };
         let ending = posted.ending(rtm.tag, rtm.cq_data);
         let capacity = posted.capacity();
-        self.receiving.end_matched(id);
+        self.receiving.posted.end_matched(id);
         self.channel
             .reports
             .statistics

@@ -9,7 +9,7 @@ use crate::wire::{
 
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::statistics::Protocol;
-use crate::endpoint::base::ids::{PeerId, ReceiveId};
+use crate::endpoint::base::ids::{InboundId, PeerId};
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::HeldId;
 use crate::endpoint::receiving::{ReadStart, UnexpectedMessage};
@@ -160,26 +160,29 @@ impl<N: Nic> ReceiveSide<'_, N> {
     /// Finds the receive for a message, or keeps the message.
     #[inline(always)]
     pub(crate) fn match_message(&mut self, peer: PeerId, packet: ReceivedPacket, rtm: &Rtm<'_>) {
-        let Some(found) = self.receiving.match_message(peer, rtm.tag) else {
+        let Some(found) = self.receiving.posted.match_message(peer, rtm.tag) else {
             return self.keep_unexpected(peer, packet, rtm);
         };
         if found.stays {
             return self.match_multi(found.receive, peer, packet, rtm);
         }
-        let id = found.receive;
+        let receive = found.receive;
         if let Extent::Whole(receipt) = rtm.extent {
-            self.receive_eager(id, peer, &packet, rtm, receipt);
+            self.receive_eager(receive, peer, &packet, rtm, receipt);
             return self.channel.posting.release(packet);
         }
-        self.receiving
-            .activate(id, peer, rtm.msg_id, rtm.length, (rtm.tag, rtm.cq_data));
-        self.begin_message(id, peer, packet, rtm);
+        let cause = (rtm.tag, rtm.cq_data);
+        let receiving = &mut *self.receiving;
+        match receiving.activate(receive, peer, rtm.msg_id, rtm.length, cause) {
+            Some(id) => self.begin_message(id, peer, packet, rtm),
+            None => self.channel.posting.release(packet),
+        }
     }
 
     /// Handles the first packet of a message that has a transfer.
     pub(crate) fn begin_message(
         &mut self,
-        id: ReceiveId,
+        id: InboundId,
         peer: PeerId,
         packet: ReceivedPacket,
         rtm: &Rtm<'_>,
@@ -195,7 +198,10 @@ impl<N: Nic> ReceiveSide<'_, N> {
     pub(crate) fn keep_unexpected(&mut self, peer: PeerId, packet: ReceivedPacket, rtm: &Rtm<'_>) {
         self.channel.reports.statistics.unexpected_messages += 1;
         match self.channel.hold(peer, packet, None) {
-            Ok(head) => self.receiving.keep(peer, rtm.tag, rtm.unexpected(head)),
+            Ok(head) => self
+                .receiving
+                .unexpected
+                .keep(peer, rtm.tag, rtm.unexpected(head)),
             Err(packet) => {
                 self.channel.posting.release(packet);
                 self.channel.give_up(peer, rtm.packet_type);
@@ -207,32 +213,35 @@ impl<N: Nic> ReceiveSide<'_, N> {
     /// ends the receive with an error, because its data is missing.
     pub(crate) fn message_packet(
         &mut self,
-        id: ReceiveId,
+        id: InboundId,
         peer: PeerId,
         packet: &ReceivedPacket,
         rtm: &Rtm<'_>,
     ) {
         let payload = rtm.payload;
-        let taken = match rtm.extent {
-            Extent::Whole(receipt) => {
-                self.receiving.note_receipt(id, receipt);
+        let taken = match (self.receiving.transfers.get_mut(id), rtm.extent) {
+            // An earlier packet has ended it.
+            (None, _) => false,
+            (Some(transfer), Extent::Whole(receipt)) => {
+                transfer.note_receipt(receipt);
                 self.take_data(id, packet, payload, 0, Protocol::Eager, false)
             }
-            Extent::Medium(medium) => {
-                self.receiving.note_receipt(id, medium.receipt);
+            (Some(transfer), Extent::Medium(medium)) => {
+                transfer.note_receipt(medium.receipt);
                 let (offset, protocol) = (medium.seg_offset, Protocol::Medium);
-                self.receiving.is_of_length(id, medium.msg_length)
+                transfer.is_of_length(medium.msg_length)
                     && self.take_data(id, packet, payload, offset, protocol, false)
             }
-            Extent::LongCts(long) => {
-                self.receiving
-                    .windows_follow(id, long.send_id, long.delivery_complete);
+            (Some(transfer), Extent::LongCts(long)) => {
+                transfer.windows_follow(long.send_id, long.delivery_complete);
                 self.take_data(id, packet, payload, 0, Protocol::LongCts, false)
             }
-            Extent::LongRead(long) => self.start_message_read(id, long.send_id, &long.read_iov, 0),
-            Extent::Runt(runt) => {
+            (Some(_), Extent::LongRead(long)) => {
+                self.start_message_read(id, long.send_id, &long.read_iov, 0)
+            }
+            (Some(transfer), Extent::Runt(runt)) => {
                 let (offset, protocol) = (runt.seg_offset, Protocol::RuntingRead);
-                self.receiving.is_of_length(id, runt.msg_length)
+                transfer.is_of_length(runt.msg_length)
                     && self.start_message_read(id, runt.send_id, &runt.read_iov, runt.runt_length)
                     && self.take_data(id, packet, payload, offset, protocol, false)
             }
@@ -252,15 +261,16 @@ impl<N: Nic> ReceiveSide<'_, N> {
     /// false if the packet contradicts what is known of the message.
     fn start_message_read(
         &mut self,
-        id: ReceiveId,
+        id: InboundId,
         send_id: SendId,
         read_iov: &RmaIovs,
         in_packets: u64,
     ) -> bool {
-        match self.receiving.readable(id, send_id, read_iov, in_packets) {
-            ReadStart::Nothing => true,
-            ReadStart::Mismatch => false,
-            ReadStart::Read => {
+        let transfer = self.receiving.transfers.get_mut(id);
+        match transfer.map(|transfer| transfer.readable(send_id, read_iov, in_packets)) {
+            Some(ReadStart::Nothing) => true,
+            None | Some(ReadStart::Mismatch) => false,
+            Some(ReadStart::Read) => {
                 self.start_reads(id, *read_iov, in_packets);
                 true
             }

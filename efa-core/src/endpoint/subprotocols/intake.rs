@@ -1,13 +1,12 @@
 //! Incoming data: copying it from packets, asking the peer for more, and the end of a transfer.
 
-use crate::endpoint::api::completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event};
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::api::statistics::Protocol;
-use crate::endpoint::base::ids::{PeerId, ReceiveId};
+use crate::endpoint::base::ids::{InboundId, PeerId};
 use crate::endpoint::memory::iov::copy_out;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::{Owner, Work};
-use crate::endpoint::receiving::{Arrival, Ask, Audience, Ending, Nack, Step};
+use crate::endpoint::receiving::{Arrival, Ask, Ending, Nack, Step};
 use crate::endpoint::subprotocols::ReceiveSide;
 use crate::nic::Nic;
 use crate::wire::{ExtraFeatures, Payload, ReadNack, RecvId};
@@ -21,15 +20,17 @@ impl<N: Nic> ReceiveSide<'_, N> {
     /// the piece contradicts what is known of the transfer.
     pub(crate) fn take_data(
         &mut self,
-        id: ReceiveId,
+        id: InboundId,
         packet: &ReceivedPacket,
         payload: Payload,
         offset: u64,
         protocol: Protocol,
         in_window: bool,
     ) -> bool {
-        let length = payload.length as u64;
-        match self.receiving.arrived(id, offset, length, in_window) {
+        let Some(transfer) = self.receiving.transfers.get_mut(id) else {
+            return false;
+        };
+        match transfer.arrived(offset, payload.length as u64, in_window) {
             Arrival::Misfit => return false,
             Arrival::Drop => {}
             Arrival::Copy { target, fits } => {
@@ -46,7 +47,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
                     .statistics
                     .note_received(protocol, fits);
                 if copied.is_err() {
-                    self.receiving.copy_failed(id, COPY_FAILED);
+                    transfer.fail(COPY_FAILED);
                 }
             }
         }
@@ -54,22 +55,31 @@ impl<N: Nic> ReceiveSide<'_, N> {
     }
 
     /// Continues a transfer after something arrived: ends it, or asks the peer for more.
-    pub(crate) fn go_on_with(&mut self, id: ReceiveId) {
-        match self.receiving.next_step(id) {
+    pub(crate) fn go_on_with(&mut self, id: InboundId) {
+        let Some(transfer) = self.receiving.transfers.get_mut(id) else {
+            return;
+        };
+        match transfer.next_step() {
             Step::Wait => {}
             Step::Finish => self.finish_inbound(id),
-            Step::Grant => self.ask(id, Ask::Cts),
+            Step::Grant => {
+                transfer.demand.ask(Ask::Cts);
+                self.queue_inbound(id);
+            }
             Step::Refuse => self.refuse_data(id),
         }
     }
 
     /// Tells the peer that its data cannot be read, once its features are known.
-    fn refuse_data(&mut self, id: ReceiveId) {
-        let peer = self.receiving.peer(id);
-        match peer.and_then(|peer| self.channel.peers.features(peer)) {
+    fn refuse_data(&mut self, id: InboundId) {
+        let Some(transfer) = self.receiving.transfers.get_mut(id) else {
+            return;
+        };
+        match self.channel.peers.features(transfer.peer) {
             None => {}
             Some(features) if features.extra.contains(ExtraFeatures::READ_NACK) => {
-                self.ask(id, Ask::ReadNack);
+                transfer.demand.ask(Ask::ReadNack);
+                self.queue_inbound(id);
             }
             Some(_) => {
                 // libfabric before 1.20 does not know READ_NACK, and cannot send the data in
@@ -80,14 +90,11 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
     }
 
-    fn ask(&mut self, id: ReceiveId, ask: Ask) {
-        self.receiving.ask(id, ask);
-        self.queue_inbound(id);
-    }
-
     /// Queues a transfer for which something has to be sent or posted.
-    pub(crate) fn queue_inbound(&mut self, id: ReceiveId) {
-        if self.receiving.enqueue(id) {
+    pub(crate) fn queue_inbound(&mut self, id: InboundId) {
+        if let Some(transfer) = self.receiving.transfers.get_mut(id)
+            && transfer.demand.enqueue()
+        {
             self.channel.posting.queue(Work::Inbound(id));
         }
     }
@@ -96,27 +103,27 @@ impl<N: Nic> ReceiveSide<'_, N> {
     ///
     /// # Errors
     /// Only [`EndpointError::TryAgain`].
-    pub(crate) fn serve_inbound(&mut self, id: ReceiveId) -> Result<bool, EndpointError> {
-        match self.receiving.asks(id) {
-            None => return Ok(false),
-            Some(Ask::Nothing) => {}
-            Some(Ask::Cts) => self.send_cts(id)?,
-            Some(Ask::ReadNack) => self.send_read_nack(id)?,
+    pub(crate) fn serve_inbound(&mut self, id: InboundId) -> Result<bool, EndpointError> {
+        let Some(transfer) = self.receiving.transfers.get(id) else {
+            return Ok(false);
+        };
+        match transfer.demand.asks() {
+            Ask::Nothing => {}
+            Ask::Cts => self.send_cts(id)?,
+            Ask::ReadNack => self.send_read_nack(id)?,
         }
         let more = self.post_reads(id)?;
-        self.receiving.served(id, more);
+        if let Some(transfer) = self.receiving.transfers.get_mut(id) {
+            transfer.demand.served(more);
+        }
         Ok(more)
     }
 
-    fn send_read_nack(&mut self, id: ReceiveId) -> Result<(), EndpointError> {
-        let Some(Nack {
-            peer,
-            send_id,
-            is_write,
-        }) = self.receiving.nack(id)
-        else {
+    fn send_read_nack(&mut self, id: InboundId) -> Result<(), EndpointError> {
+        let Some(transfer) = self.receiving.transfers.get(id) else {
             return Ok(());
         };
+        let (peer, Nack { send_id, is_write }) = (transfer.peer, transfer.nack());
         let nack = ReadNack {
             send_id,
             recv_id: RecvId(id.to_wire()),
@@ -129,11 +136,14 @@ impl<N: Nic> ReceiveSide<'_, N> {
             Owner::Inbound(id)
         };
         self.send_for(id, peer, owner, &nack)?;
-        self.receiving.nacked(id);
         if is_write {
-            self.receiving.finish(id);
-            self.channel.end_operation(peer);
-            self.channel.quota.end_request(peer);
+            // An error of the device has ended it already.
+            if self.receiving.finish(id).is_some() {
+                self.channel.end_operation(peer);
+                self.channel.quota.end_request(peer);
+            }
+        } else if let Some(transfer) = self.receiving.transfers.get_mut(id) {
+            transfer.nacked();
         }
         Ok(())
     }
@@ -144,7 +154,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     /// Only [`EndpointError::TryAgain`].
     pub(crate) fn send_for(
         &mut self,
-        id: ReceiveId,
+        id: InboundId,
         peer: PeerId,
         owner: Owner,
         header: &impl crate::wire::Repr,
@@ -165,7 +175,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     }
 
     /// Ends a transfer that is complete or failed, if the device no longer uses its memory.
-    fn finish_inbound(&mut self, id: ReceiveId) {
+    fn finish_inbound(&mut self, id: InboundId) {
         let Some(ended) = self.receiving.finish(id) else {
             return;
         };
@@ -197,58 +207,19 @@ impl<N: Nic> ReceiveSide<'_, N> {
         capacity: u64,
         failure: Option<Failure>,
     ) {
-        let truncated =
-            (length > capacity).then_some(Failure::new(Errno::ETRUNC, ProviderError::None));
-        let failure = failure.or(truncated);
-        let is_own = ending.flags.contains(CompletionFlags::READ);
-        let mut flags = ending.flags;
-        if let Some(part) = ending.part {
-            flags.set(CompletionFlags::MULTI_RECV, self.receiving.end_part(part));
-        }
-        match (failure, ending.audience) {
-            (_, Audience::Nobody) => {}
-            (Some(failure), Audience::Target(request)) => {
-                self.channel.reports.event(Event::RemoteOperationFailed {
-                    peer,
-                    packet_type: request.code(),
-                    failure,
-                });
-            }
-            (Some(failure), Audience::Starter) => {
-                self.channel.reports.failed(ErrorEntry {
-                    context: ending.context,
-                    flags,
-                    length: length.min(capacity),
-                    overflow_length: length.saturating_sub(capacity),
-                    data: ending.cq_data.unwrap_or(0),
-                    tag: ending.tag,
-                    source: Some(peer),
-                    failure,
-                });
-            }
-            // Of peers' operations only those with CQ data concern the application.
-            (None, Audience::Target(_)) if !ending.report_success => {}
-            (None, _) => {
-                if ending.report_success {
-                    self.channel.reports.succeeded(CompletionEntry {
-                        context: ending.context,
-                        flags,
-                        length,
-                        data: ending.cq_data.unwrap_or(0),
-                        tag: ending.tag,
-                        source: (!is_own).then_some(peer),
-                        buffer: ending.part.map_or(0, |part| part.address),
-                    });
-                } else {
-                    self.channel.reports.succeeded_silently(flags);
-                }
-            }
-        }
+        let is_free = match ending.part {
+            None => false,
+            Some(part) => self.receiving.posted.end_part(part),
+        };
+        let outcome = ending.outcome(peer, length, capacity, failure, is_free);
+        self.channel.reports.report(outcome);
     }
 
     /// Fails a transfer. It ends when the device no longer uses its memory.
-    pub(crate) fn fail_inbound(&mut self, id: ReceiveId, failure: Failure) {
-        self.receiving.abort(id, failure);
+    pub(crate) fn fail_inbound(&mut self, id: InboundId, failure: Failure) {
+        if let Some(transfer) = self.receiving.transfers.get_mut(id) {
+            transfer.abort(failure);
+        }
         self.go_on_with(id);
     }
 }

@@ -10,7 +10,7 @@ use crate::wire::{Cts, CtsData, CtsFlags, PacketType, Payload, Receipt, RecvId};
 
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
-use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
+use crate::endpoint::base::ids::{InboundId, OutboundId, PeerId};
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
 use crate::endpoint::sending::Awaited;
@@ -39,12 +39,15 @@ impl<N: Nic> ReceiveSide<'_, N> {
     ///
     /// # Errors
     /// Only [`EndpointError::TryAgain`]; other errors end the transfer.
-    pub(crate) fn send_cts(&mut self, id: ReceiveId) -> Result<(), EndpointError> {
-        let limit = self.channel.sizes.window;
+    pub(crate) fn send_cts(&mut self, id: InboundId) -> Result<(), EndpointError> {
         let connid = Some(self.channel.address.qkey.into());
-        let Some(window) = self.receiving.next_window(id, limit) else {
+        let Some(transfer) = self.receiving.transfers.get(id) else {
             return Ok(());
         };
+        let (peer, window) = (
+            transfer.peer,
+            transfer.next_window(self.channel.sizes.window),
+        );
         let mut cts = Cts {
             connid,
             send_id: window.send_id,
@@ -54,8 +57,10 @@ impl<N: Nic> ReceiveSide<'_, N> {
         };
         // Only libfabric 1.11 looks at it.
         cts.flags.set(CtsFlags::EMULATED_READ, window.is_read);
-        self.send_for(id, window.peer, Owner::Inbound(id), &cts)?;
-        self.receiving.granted(id, window.length);
+        self.send_for(id, peer, Owner::Inbound(id), &cts)?;
+        if let Some(transfer) = self.receiving.transfers.get_mut(id) {
+            transfer.granted(window.length);
+        }
         Ok(())
     }
 
@@ -67,8 +72,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
         packet: &ReceivedPacket,
         payload: Payload,
     ) {
-        match self.receiving.transfer_with(peer, data.recv_id) {
-            Some(id) => {
+        match self.receiving.transfers.named_by(peer, data.recv_id) {
+            Some((id, _)) => {
                 self.take_granted(id, data.seg_offset, packet, payload, PacketType::CtsData)
             }
             None => self
@@ -81,15 +86,16 @@ impl<N: Nic> ReceiveSide<'_, N> {
     /// Takes data of a window. Data that was not granted ends the transfer.
     pub(crate) fn take_granted(
         &mut self,
-        id: ReceiveId,
+        id: InboundId,
         offset: u64,
         packet: &ReceivedPacket,
         payload: Payload,
         packet_type: PacketType,
     ) {
-        let Some((peer, protocol)) = self.receiving.windowed(id) else {
+        let Some(transfer) = self.receiving.transfers.get(id) else {
             return;
         };
+        let (peer, protocol) = (transfer.peer, transfer.windowed());
         if self.take_data(id, packet, payload, offset, protocol, true) {
             return self.go_on_with(id);
         }

@@ -8,7 +8,7 @@ use crate::wire::{Eor, LongctsRtm, PacketType, ReadNack, Repr, RmaIovs};
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::reports::Report;
-use crate::endpoint::base::ids::{OutboundId, PeerId, ReceiveId};
+use crate::endpoint::base::ids::{InboundId, OutboundId, PeerId};
 use crate::endpoint::memory::registration::{Registered, readable_pieces};
 use crate::endpoint::sending::{Awaited, Bulk};
 use crate::endpoint::sending::{MessageHead, Request, Stream, segment_size};
@@ -127,7 +127,7 @@ impl<N: Nic> SendSide<'_, N> {
 // The receiver's side.
 impl<N: Nic> ReceiveSide<'_, N> {
     /// Starts to read a transfer's data from byte `in_packets` on.
-    pub(crate) fn start_reads(&mut self, id: ReceiveId, remote: RmaIovs, in_packets: u64) {
+    pub(crate) fn start_reads(&mut self, id: InboundId, remote: RmaIovs, in_packets: u64) {
         if self.plan_reads(id, remote, in_packets, true).is_ok() {
             return;
         }
@@ -137,7 +137,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     }
 
     /// Goes on with a transfer whose data cannot be read, once the peer's features are known.
-    pub(crate) fn refuse_read(&mut self, peer: PeerId, id: ReceiveId) {
+    pub(crate) fn refuse_read(&mut self, peer: PeerId, id: InboundId) {
         let Some(state) = self.channel.peers.state_mut(peer) else {
             return;
         };

@@ -1,7 +1,7 @@
 //! RDMA reads into memory of the application, and the registrations for them.
 
 use crate::endpoint::api::error::{EndpointError, Failure};
-use crate::endpoint::base::ids::ReceiveId;
+use crate::endpoint::base::ids::InboundId;
 use crate::endpoint::posting::{Owner, QUANTUM, Rdma};
 use crate::endpoint::subprotocols::ReceiveSide;
 use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
@@ -16,17 +16,17 @@ impl<N: Nic> ReceiveSide<'_, N> {
     /// The target could not be registered. Nothing changed.
     pub(crate) fn plan_reads(
         &mut self,
-        id: ReceiveId,
+        id: InboundId,
         remote: RmaIovs,
         next: u64,
         tells_peer: bool,
     ) -> Result<(), NicError> {
-        let Some(target) = self.receiving.target(id).cloned() else {
+        let Some(transfer) = self.receiving.transfers.get_mut(id) else {
             return Ok(());
         };
+        let target = transfer.target().clone();
         let target = self.channel.register_pieces(target, Access::LOCAL_WRITE)?;
-        self.receiving
-            .plan_reads(id, remote, next, tells_peer, target);
+        transfer.plan_reads(remote, next, tells_peer, target);
         self.queue_inbound(id);
         Ok(())
     }
@@ -35,11 +35,14 @@ impl<N: Nic> ReceiveSide<'_, N> {
     ///
     /// # Errors
     /// Only [`EndpointError::TryAgain`]; other errors end the transfer.
-    pub(crate) fn post_reads(&mut self, id: ReceiveId) -> Result<bool, EndpointError> {
+    pub(crate) fn post_reads(&mut self, id: InboundId) -> Result<bool, EndpointError> {
         let limit = self.channel.sizes.rdma_read;
         for _ in 0..QUANTUM {
-            let (peer, part) = match self.receiving.next_read(id, limit) {
-                Ok(Some(next)) => next,
+            let Some(transfer) = self.receiving.transfers.get_mut(id) else {
+                return Ok(false);
+            };
+            let part = match transfer.next_read(limit) {
+                Ok(Some(part)) => part,
                 Ok(None) => return Ok(false),
                 // The peer's memory is shorter than its message.
                 Err(()) => {
@@ -50,9 +53,9 @@ impl<N: Nic> ReceiveSide<'_, N> {
             let length = part.local.length as u64;
             match self
                 .channel
-                .post_rdma(peer, Owner::Inbound(id), part, Rdma::Read)
+                .post_rdma(transfer.peer, Owner::Inbound(id), part, Rdma::Read)
             {
-                Ok(()) => self.receiving.read_posted(id, length),
+                Ok(()) => transfer.read_posted(length),
                 Err(EndpointError::TryAgain) => return Err(EndpointError::TryAgain),
                 Err(error) => {
                     self.fail_inbound(id, Failure::of_post(&error));
@@ -64,8 +67,9 @@ impl<N: Nic> ReceiveSide<'_, N> {
     }
 
     /// Handles the completion of a read.
-    pub(crate) fn on_read_done(&mut self, id: ReceiveId, length: u64, failure: Option<Failure>) {
-        if !self.receiving.read_done(id, length) {
+    pub(crate) fn on_read_done(&mut self, id: InboundId, length: u64, failure: Option<Failure>) {
+        let transfer = self.receiving.transfers.get_mut(id);
+        if !transfer.is_some_and(|transfer| transfer.read_done(length)) {
             return;
         }
         match failure {

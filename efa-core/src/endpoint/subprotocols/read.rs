@@ -11,7 +11,7 @@ use crate::wire::{AtomRsp, MsgId, PacketType, Payload, ReadRsp, RecvId, RmaIovs,
 use crate::endpoint::api::completion::{CompletionFlags, PacketError};
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{OperationFlags, ReadArgs};
-use crate::endpoint::base::ids::{PeerId, ReceiveId};
+use crate::endpoint::base::ids::{InboundId, PeerId};
 use crate::endpoint::memory::iov::{Iov, total_length};
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
@@ -64,7 +64,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
 
     fn request_read(
         &mut self,
-        id: ReceiveId,
+        id: InboundId,
         peer: PeerId,
         kind: RtrKind,
         source: &RmaIovs,
@@ -92,7 +92,9 @@ impl<N: Nic> ReceiveSide<'_, N> {
         };
         let packet = self.channel.posting.start_packet(&header)?;
         self.channel.post_packet(peer, Owner::Inbound(id), packet)?;
-        self.receiving.granted(id, header.recv_length.into());
+        if let Some(transfer) = self.receiving.transfers.get_mut(id) {
+            transfer.granted(header.recv_length.into());
+        }
         if let Some(state) = self.channel.peers.state_mut(peer) {
             state.handshake.request_sent();
         }
@@ -108,10 +110,10 @@ impl<N: Nic> ReceiveSide<'_, N> {
         payload: Payload,
     ) {
         let packet_type = PacketType::ReadRsp;
-        match self
-            .receiving
-            .responded(peer, response.recv_id, response.send_id)
-        {
+        let transfers = &mut self.receiving.transfers;
+        let named = transfers.named_by(peer, response.recv_id);
+        let first = named.and_then(|(id, read)| read.responded(response.send_id).then_some(id));
+        match first {
             Some(id) => self.take_granted(id, 0, packet, payload, packet_type),
             None => self
                 .channel
@@ -129,11 +131,11 @@ impl<N: Nic> ReceiveSide<'_, N> {
         payload: Payload,
     ) {
         let packet_type = PacketType::AtomRsp;
-        let Some(id) = self.receiving.atomic_with(peer, response.recv_id) else {
-            return self
-                .channel
-                .reports
-                .refuse_id(peer, packet_type, response.recv_id.0);
+        let transfers = &mut self.receiving.transfers;
+        let named = transfers.named_by(peer, response.recv_id);
+        let Some((id, _)) = named.filter(|(_, transfer)| transfer.is_atomic()) else {
+            let reports = &mut self.channel.reports;
+            return reports.refuse_id(peer, packet_type, response.recv_id.0);
         };
         if self.take_data(id, packet, payload, 0, Protocol::Atomic, false) {
             return self.go_on_with(id);

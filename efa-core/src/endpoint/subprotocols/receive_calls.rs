@@ -35,7 +35,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             return Err(EndpointError::TryAgain);
         }
         let report_success = args.flags.contains(OperationFlags::COMPLETION);
-        if let Some((peer, tag, message)) = self.receiving.take_unexpected(tagged, &filter) {
+        if let Some((peer, tag, message)) = self.receiving.unexpected.take(tagged, &filter) {
             let ending = Ending {
                 context: args.context,
                 report_success,
@@ -45,7 +45,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
                 audience: Audience::Starter,
                 part: None,
             };
-            return self.receive_kept(peer, &message, target, ending);
+            return self.receive_at_once(peer, &message, target, ending);
         }
         let posted = self.receiving.post(NewReceive {
             context: args.context,
@@ -59,7 +59,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
 
     /// Ends a posted receive that no message has matched. Returns whether there was one.
     pub(crate) fn withdraw_posted(&mut self, id: ReceiveId, failure: Failure) -> bool {
-        let Some((context, flags)) = self.receiving.withdraw(id) else {
+        let Some((context, flags)) = self.receiving.posted.withdraw(id) else {
             return false;
         };
         self.channel.reports.failed(ErrorEntry {
@@ -79,6 +79,23 @@ impl<N: Nic> ReceiveSide<'_, N> {
         self.withdraw_posted(id, Failure::CANCELED)
     }
 
+    /// Receives a message that has already arrived. Returns an id by which nothing can be cancelled.
+    ///
+    /// # Errors
+    /// As of [`ReceiveSide::receive_kept`].
+    fn receive_at_once(
+        &mut self,
+        peer: PeerId,
+        message: &UnexpectedMessage,
+        target: Iov,
+        ending: Ending,
+    ) -> Result<ReceiveId, EndpointError> {
+        let id = self.receiving.posted.id_of_none();
+        let id = id.ok_or(EndpointError::TryAgain)?;
+        self.receive_kept(peer, message, target, ending)?;
+        Ok(id)
+    }
+
     /// Receives a message that has already arrived.
     ///
     /// # Errors
@@ -90,7 +107,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         message: &UnexpectedMessage,
         target: Iov,
         ending: Ending,
-    ) -> Result<ReceiveId, EndpointError> {
+    ) -> Result<(), EndpointError> {
         let transfer = Transfer::new(peer, message.msg_id, message.length, target, ending);
         let id = self
             .receiving
@@ -110,12 +127,15 @@ impl<N: Nic> ReceiveSide<'_, N> {
             }
             self.channel.posting.release(packet);
         }
-        Ok(id)
+        Ok(())
     }
 
     /// Drops a message that no receive took.
     pub(crate) fn drop_unexpected(&mut self, peer: PeerId, message: &UnexpectedMessage) {
-        self.receiving.forget_segments(peer, message);
+        if message.segmented {
+            let unexpected = &mut self.receiving.unexpected;
+            unexpected.forget_segments(peer, message.msg_id);
+        }
         self.channel.drop_held(peer, message.head);
     }
 }
@@ -147,10 +167,10 @@ impl<N: Nic> ReceiveSide<'_, N> {
             .post_multi(receive, args.buffer, args.min_free);
         let id = posted.ok_or(EndpointError::TryAgain)?;
         // Messages that have already arrived come first.
-        while let Some((.., message)) = self.receiving.first_unexpected(false, &filter)
+        while let Some((.., message)) = self.receiving.unexpected.first(false, &filter)
             && let (length, cq_data) = (message.length, message.cq_data)
-            && let Some((target, ending)) = self.receiving.next_part(id, length, cq_data)
-            && let Some((peer, _, message)) = self.receiving.take_unexpected(false, &filter)
+            && let Some((target, ending)) = self.receiving.posted.next_part(id, length, cq_data)
+            && let Some((peer, _, message)) = self.receiving.unexpected.take(false, &filter)
         {
             match self.channel.quota.admits(peer) {
                 true => self.receive_part(peer, &message, target, ending),
@@ -175,13 +195,20 @@ impl<N: Nic> ReceiveSide<'_, N> {
                 return;
             };
             let message = rtm.unexpected(head);
-            match self.receiving.next_part(receive, length, rtm.cq_data) {
+            match self
+                .receiving
+                .posted
+                .next_part(receive, length, rtm.cq_data)
+            {
                 Some((target, ending)) => self.postpone_part(peer, message, target, ending),
                 None => self.drop_unexpected(peer, &message),
             }
             return;
         }
-        let part = self.receiving.next_part(receive, length, rtm.cq_data);
+        let part = self
+            .receiving
+            .posted
+            .next_part(receive, length, rtm.cq_data);
         let Some((target, ending)) = part else {
             return self.keep_unexpected(peer, packet, rtm);
         };
@@ -207,7 +234,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             target,
             ending,
         };
-        let operation = self.receiving.postpone(peer, part);
+        let operation = self.receiving.unexpected.postpone(peer, part);
         self.channel.quota.postpone(peer, operation);
     }
 
@@ -235,7 +262,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     ) -> Option<MessageInfo> {
         let tagged = tag.is_some();
         let filter = filter(source, tag);
-        let (source, tag, message) = self.receiving.first_unexpected(tagged, &filter)?;
+        let (source, tag, message) = self.receiving.unexpected.first(tagged, &filter)?;
         Some(MessageInfo {
             source,
             tag: tagged.then_some(tag),
@@ -251,7 +278,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     ) -> Option<(ClaimId, MessageInfo)> {
         let info = self.peek_message(source, tag)?;
         let filter = filter(source, tag);
-        let id = self.receiving.claim(tag.is_some(), &filter)?;
+        let id = self.receiving.unexpected.claim(tag.is_some(), &filter)?;
         Some((id, info))
     }
 
@@ -263,21 +290,21 @@ impl<N: Nic> ReceiveSide<'_, N> {
         if self.receiving.is_full() {
             return Err(EndpointError::TryAgain);
         }
-        let claim = self.receiving.take_claim(args.claim);
+        let claim = self.receiving.unexpected.take_claim(args.claim);
         let claim = claim.ok_or(EndpointError::UnknownClaim)?;
         let ending = Ending {
             context: args.context,
             report_success: args.flags.contains(OperationFlags::COMPLETION),
             ..claim.ending()
         };
-        self.receive_kept(claim.peer, &claim.message, target, ending)
+        self.receive_at_once(claim.peer, &claim.message, target, ending)
     }
 
     pub(crate) fn discard_claimed(&mut self, id: ClaimId) -> Result<(), EndpointError> {
         if self.receiving.is_full() {
             return Err(EndpointError::TryAgain);
         }
-        let claim = self.receiving.take_claim(id);
+        let claim = self.receiving.unexpected.take_claim(id);
         let claim = claim.ok_or(EndpointError::UnknownClaim)?;
         // The message is received without a buffer, so that the sender's side of the protocol ends
         // normally.
@@ -285,7 +312,6 @@ impl<N: Nic> ReceiveSide<'_, N> {
             audience: Audience::Nobody,
             ..claim.ending()
         };
-        self.receive_kept(claim.peer, &claim.message, Iov::NONE, ending)?;
-        Ok(())
+        self.receive_kept(claim.peer, &claim.message, Iov::NONE, ending)
     }
 }

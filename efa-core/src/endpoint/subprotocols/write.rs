@@ -14,7 +14,7 @@ use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{OperationFlags, RemoteIoVec, WriteArgs};
 use crate::endpoint::api::reports::Report;
 use crate::endpoint::api::statistics::Protocol;
-use crate::endpoint::base::ids::{PeerId, ReceiveId};
+use crate::endpoint::base::ids::{InboundId, PeerId};
 use crate::endpoint::base::immediate;
 use crate::endpoint::memory::iov::{Iov, copy_out, total_length};
 use crate::endpoint::memory::packet::ReceivedPacket;
@@ -237,8 +237,9 @@ impl<N: Nic> ReceiveSide<'_, N> {
         let Some(id) = self.begin_write(peer, packet_type, iov, length, &long.options) else {
             return;
         };
-        self.receiving
-            .windows_follow(id, long.send_id, long.delivery_complete);
+        if let Some(transfer) = self.receiving.transfers.get_mut(id) {
+            transfer.windows_follow(long.send_id, long.delivery_complete);
+        }
         if self.take_data(id, packet, payload, 0, Protocol::LongCtsWrite, false) {
             self.go_on_with(id);
         } else {
@@ -260,7 +261,9 @@ impl<N: Nic> ReceiveSide<'_, N> {
         if long.read_iov.total_len() != Some(length) {
             return self.fail_inbound(id, SIZE_MISMATCH);
         }
-        self.receiving.note_sender(id, long.send_id);
+        if let Some(transfer) = self.receiving.transfers.get_mut(id) {
+            transfer.note_sender(long.send_id);
+        }
         self.start_reads(id, long.read_iov, 0);
         self.go_on_with(id);
     }
@@ -273,7 +276,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         rma_iov: &RmaIovs,
         length: u64,
         options: &ReqOptions,
-    ) -> Option<ReceiveId> {
+    ) -> Option<InboundId> {
         let (target, ending) = self.written(peer, packet_type, rma_iov, length, options)?;
         if !self.channel.begin_request(peer, packet_type) {
             return None;

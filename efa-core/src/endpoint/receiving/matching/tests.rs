@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::endpoint::base::ids::Id;
+use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::ids::{Id, ReceiveId};
 
 /// The matching rules as plain lists.
 #[derive(Default)]
@@ -42,7 +43,7 @@ impl Model {
     }
 }
 
-/// The posted receives that the matcher links.
+/// The posted receives that are queued.
 #[derive(Default)]
 struct Store(Vec<(ReceiveId, PostedEntry)>);
 
@@ -85,7 +86,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #[test]
     fn behaves_as_plain_lists_do(steps in steps()) {
-        let mut matcher = Matcher::new(Mixer::new(7));
+        let mut receives = ReceiveQueues::new(Mixer::new(7));
+        let mut messages = MessageQueues::new(Mixer::new(7));
         let mut model = Model::default();
         let mut store = Store::default();
         for (number, step) in steps.into_iter().enumerate() {
@@ -93,11 +95,11 @@ proptest! {
             match step {
                 Step::Message { source, tag } => {
                     let source = PeerId::new(source, 0);
-                    let found = matcher.match_receive(&mut store, source, tag);
+                    let found = receives.take_oldest(&mut store, source, tag);
                     let found = found.map(|found| found.receive);
                     prop_assert_eq!(found, model.message(source, tag, number));
                     if found.is_none() {
-                        matcher.add_unexpected(source, tag, number);
+                        messages.push(source, tag, number);
                     }
                 }
                 Step::Receive { source, tag } => {
@@ -107,31 +109,31 @@ proptest! {
                         SourceFilter::Peer(PeerId::new(source, 0))
                     });
                     let filter = Filter { source, tag };
-                    let found = matcher
-                        .find_unexpected(&filter)
-                        .map(|key| matcher.remove_unexpected(key).2);
+                    let found = messages
+                        .find(&filter)
+                        .map(|key| messages.remove(key).2);
                     prop_assert_eq!(found, model.receive(id, filter));
                     if found.is_none() {
-                        store.0.push((id, matcher.new_entry(&filter, false)));
-                        matcher.post(&mut store, slot);
+                        store.0.push((id, receives.new_entry(&filter, false)));
+                        receives.post(&mut store, slot);
                     }
                 }
                 Step::Cancel { position } => {
                     if !model.posted.is_empty() {
                         let position = position % model.posted.len();
                         let (id, _) = model.posted.remove(position);
-                        matcher.remove_receive(&mut store, id.slot());
+                        receives.remove(&mut store, id.slot());
                     }
                 }
             }
-            prop_assert_eq!(matcher.posted_len(), model.posted.len());
+            prop_assert_eq!(receives.len(), model.posted.len());
         }
         for source in 0..3 {
             let source = PeerId::new(source, 0);
-            let left: Vec<u32> = matcher
-                .unexpected_from(source)
+            let left: Vec<u32> = messages
+                .of_source(source)
                 .into_iter()
-                .map(|key| *matcher.unexpected_mut(key).2)
+                .map(|key| *messages.get_mut(key).2)
                 .collect();
             let expected: Vec<u32> = model
                 .unexpected
@@ -147,10 +149,10 @@ proptest! {
                 SourceFilter::Peer(source) => source,
             };
             let tag = filter.tag.tag;
-            let found = matcher.match_receive(&mut store, source, tag);
+            let found = receives.take_oldest(&mut store, source, tag);
             let found = found.map(|found| found.receive);
             prop_assert_eq!(found, model.message(source, tag, 0));
         }
-        prop_assert_eq!(matcher.posted_len(), 0);
+        prop_assert_eq!(receives.len(), 0);
     }
 }

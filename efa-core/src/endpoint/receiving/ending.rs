@@ -1,0 +1,231 @@
+//! How the end of a receive, a read or a peer's write is reported.
+
+use crate::endpoint::api::completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event};
+use crate::endpoint::api::error::{Errno, Failure, ProviderError};
+use crate::endpoint::api::reports::Outcome;
+use crate::endpoint::base::ids::PeerId;
+use crate::wire::PacketType;
+
+use super::multi_receive::Part;
+
+/// How the end of a transfer is reported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ending {
+    pub(crate) context: u64,
+    pub(crate) report_success: bool,
+    pub(crate) flags: CompletionFlags,
+    pub(crate) tag: u64,
+    pub(crate) cq_data: Option<u64>,
+    pub(crate) audience: Audience,
+    /// The part of a multi-receive buffer to which the message goes.
+    pub(crate) part: Option<Part>,
+}
+
+/// To whom the end of a transfer is reported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Audience {
+    /// The application that started it.
+    Starter,
+    /// To nobody: the application discarded the message.
+    Nobody,
+    /// To the application as the target of a peer's operation, which a request of this type
+    /// started. A success is reported if it has CQ data; a failure is an event.
+    Target(PacketType),
+}
+
+impl Ending {
+    /// Returns whether it is a peer's operation on our memory.
+    pub(crate) fn is_peers(&self) -> bool {
+        matches!(self.audience, Audience::Target(_))
+    }
+
+    /// Returns whether a peer decided that there is this operation: it is a peer's write, or a
+    /// message for a multi-receive buffer, which takes as many messages as peers send.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.is_peers() || self.part.is_some()
+    }
+
+    /// Returns whether it is a read of this endpoint's application.
+    pub(super) fn is_read(&self) -> bool {
+        self.flags.contains(CompletionFlags::READ)
+    }
+
+    /// The report of an operation that received `length` bytes from `peer` into a buffer of
+    /// `capacity` bytes. A message that is longer than its buffer was truncated, which is a failure.
+    /// `is_free` says whether it was the last message of its multi-receive buffer.
+    #[inline(always)]
+    pub(crate) fn outcome(
+        &self,
+        peer: PeerId,
+        length: u64,
+        capacity: u64,
+        failure: Option<Failure>,
+        is_free: bool,
+    ) -> Outcome {
+        const TRUNCATED: Failure = Failure::new(Errno::ETRUNC, ProviderError::None);
+        let failure = failure.or((length > capacity).then_some(TRUNCATED));
+        let mut flags = self.flags;
+        if self.part.is_some() {
+            flags.set(CompletionFlags::MULTI_RECV, is_free);
+        }
+        match (failure, self.audience) {
+            (_, Audience::Nobody) => Outcome::Nothing,
+            (Some(failure), Audience::Target(request)) => {
+                Outcome::Event(Event::RemoteOperationFailed {
+                    peer,
+                    packet_type: request.code(),
+                    failure,
+                })
+            }
+            (Some(failure), Audience::Starter) => Outcome::Failed(ErrorEntry {
+                context: self.context,
+                flags,
+                length: length.min(capacity),
+                overflow_length: length.saturating_sub(capacity),
+                data: self.cq_data.unwrap_or(0),
+                tag: self.tag,
+                source: Some(peer),
+                failure,
+            }),
+            // Of peers' operations only those with CQ data concern the application.
+            (None, Audience::Target(_)) if !self.report_success => Outcome::Nothing,
+            (None, _) if !self.report_success => Outcome::Counted(flags),
+            (None, _) => Outcome::Succeeded(CompletionEntry {
+                context: self.context,
+                flags,
+                length,
+                data: self.cq_data.unwrap_or(0),
+                tag: self.tag,
+                source: (!self.is_read()).then_some(peer),
+                buffer: self.part.map_or(0, |part| part.address),
+            }),
+        }
+    }
+}
+
+/// The flags of a message's completion.
+pub(crate) fn message_flags(tagged: bool, direction: CompletionFlags) -> CompletionFlags {
+    direction
+        | if tagged {
+            CompletionFlags::TAGGED
+        } else {
+            CompletionFlags::MSG
+        }
+}
+
+/// The flags of a receive's completion.
+pub(crate) fn receive_flags(tagged: bool, cq_data: Option<u64>) -> CompletionFlags {
+    let mut flags = message_flags(tagged, CompletionFlags::RECV);
+    flags.set(CompletionFlags::REMOTE_CQ_DATA, cq_data.is_some());
+    flags
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::base::ids::Id;
+
+    const FAILURE: Failure = Failure::new(Errno::EIO, ProviderError::None);
+
+    fn peer() -> PeerId {
+        PeerId::new(3, 0)
+    }
+
+    /// A tagged receive that reports its success.
+    fn receive() -> Ending {
+        Ending {
+            context: 7,
+            report_success: true,
+            flags: receive_flags(true, Some(5)),
+            tag: 9,
+            cq_data: Some(5),
+            audience: Audience::Starter,
+            part: None,
+        }
+    }
+
+    #[test]
+    fn a_receive_completes_with_what_its_message_said() {
+        let expected = CompletionEntry {
+            context: 7,
+            flags: CompletionFlags::RECV
+                | CompletionFlags::TAGGED
+                | CompletionFlags::REMOTE_CQ_DATA,
+            length: 10,
+            data: 5,
+            tag: 9,
+            source: Some(peer()),
+            buffer: 0,
+        };
+        let outcome = receive().outcome(peer(), 10, 10, None, false);
+        assert_eq!(outcome, Outcome::Succeeded(expected));
+        let silent = Ending {
+            report_success: false,
+            ..receive()
+        };
+        let outcome = silent.outcome(peer(), 10, 10, None, false);
+        assert_eq!(outcome, Outcome::Counted(expected.flags));
+    }
+
+    #[test]
+    fn a_message_that_is_longer_than_its_buffer_is_truncated_unless_it_failed_before() {
+        for (failure, expected) in [(None, Errno::ETRUNC), (Some(FAILURE), Errno::EIO)] {
+            // The failure is reported although a success is not.
+            let silent = Ending {
+                report_success: false,
+                ..receive()
+            };
+            let Outcome::Failed(entry) = silent.outcome(peer(), 10, 8, failure, false) else {
+                panic!("a failure is reported");
+            };
+            assert_eq!(entry.failure.errno, expected);
+            assert_eq!((entry.length, entry.overflow_length), (8, 2));
+            assert_eq!((entry.context, entry.tag, entry.data), (7, 9, 5));
+        }
+    }
+
+    #[test]
+    fn a_read_names_no_source() {
+        let read = Ending {
+            flags: CompletionFlags::RMA | CompletionFlags::READ,
+            ..receive()
+        };
+        let Outcome::Succeeded(entry) = read.outcome(peer(), 1, 1, None, false) else {
+            panic!("a success is reported");
+        };
+        assert_eq!(entry.source, None);
+    }
+
+    #[test]
+    fn a_discarded_message_is_not_reported_whatever_became_of_it() {
+        let discarded = Ending {
+            audience: Audience::Nobody,
+            ..receive()
+        };
+        for failure in [None, Some(FAILURE)] {
+            let outcome = discarded.outcome(peer(), 10, 0, failure, false);
+            assert_eq!(outcome, Outcome::Nothing);
+        }
+    }
+
+    #[test]
+    fn a_peers_write_is_reported_with_cq_data_and_its_failure_is_an_event() {
+        let write = |report_success| Ending {
+            report_success,
+            audience: Audience::Target(PacketType::LongctsRtw),
+            ..receive()
+        };
+        assert!(write(false).is_peers() && write(false).is_remote());
+        let outcome = write(false).outcome(peer(), 10, 10, None, false);
+        assert_eq!(outcome, Outcome::Nothing);
+        let outcome = write(true).outcome(peer(), 10, 10, None, false);
+        assert!(matches!(outcome, Outcome::Succeeded(_)));
+        let outcome = write(true).outcome(peer(), 10, 10, Some(FAILURE), false);
+        let expected = Event::RemoteOperationFailed {
+            peer: peer(),
+            packet_type: PacketType::LongctsRtw.code(),
+            failure: FAILURE,
+        };
+        assert_eq!(outcome, Outcome::Event(expected));
+    }
+}

@@ -1,0 +1,201 @@
+//! The queues of posted receives.
+
+use crate::endpoint::api::operation::SourceFilter;
+use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::ids::{PeerId, ReceiveId};
+
+use super::Filter;
+use super::queues::{Key, Links, Nodes, Queues};
+
+/// Differs from the queues of messages.
+const POSTED: usize = 2;
+
+/// The state that a [`ReceiveQueues`] keeps in a posted receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PostedEntry {
+    order: u64,
+    key: Key,
+    links: Links,
+    group: u32,
+    /// Whether it may take several messages.
+    stays: bool,
+}
+
+impl PostedEntry {
+    /// The source that the receive names.
+    pub(crate) fn source(&self) -> Option<PeerId> {
+        self.key.source()
+    }
+
+    /// The receive's number in the order in which receives were posted.
+    pub(crate) fn order(&self) -> u64 {
+        self.order
+    }
+}
+
+/// The posted receives by slot. The methods may panic for a slot without a receive, which is a
+/// mistake of the caller.
+pub(crate) trait Receives {
+    fn id(&self, slot: u32) -> ReceiveId;
+    fn entry(&self, slot: u32) -> &PostedEntry;
+    fn entry_mut(&mut self, slot: u32) -> &mut PostedEntry;
+}
+
+impl<R: Receives> Nodes<POSTED> for R {
+    #[inline]
+    fn key(&self, slot: u32) -> Key {
+        self.entry(slot).key
+    }
+
+    #[inline]
+    fn links(&self, slot: u32) -> &Links {
+        &self.entry(slot).links
+    }
+
+    #[inline]
+    fn links_mut(&mut self, slot: u32) -> &mut Links {
+        &mut self.entry_mut(slot).links
+    }
+}
+
+/// A posted receive that accepts a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Found {
+    pub(crate) receive: ReceiveId,
+    /// Whether it stays posted, because it may take several messages.
+    pub(crate) stays: bool,
+}
+
+/// The queues of the posted receives of one kind, tagged or untagged. The receives themselves are
+/// in slots elsewhere ([`Receives`]).
+pub(crate) struct ReceiveQueues {
+    groups: Vec<Group>,
+    /// The number of the next receive. A lower number is older.
+    next_order: u64,
+    mixer: Mixer,
+}
+
+/// Receives with the same ignore mask that all name a source, or all do not.
+struct Group {
+    ignore: u64,
+    directed: bool,
+    /// The number of receives. A message costs an empty group only this test.
+    count: usize,
+    queues: Queues<POSTED>,
+}
+
+impl Group {
+    fn key(&self, source: PeerId, tag: u64) -> Key {
+        Key::new(self.directed.then_some(source), tag & !self.ignore)
+    }
+}
+
+impl ReceiveQueues {
+    pub(crate) fn new(mixer: Mixer) -> Self {
+        ReceiveQueues {
+            groups: Vec::new(),
+            next_order: 0,
+            mixer,
+        }
+    }
+
+    /// Makes the entry of a receive that is about to be posted. [`Found::stays`] returns `stays`.
+    #[inline]
+    pub(crate) fn new_entry(&mut self, filter: &Filter, stays: bool) -> PostedEntry {
+        let group = self.group(filter);
+        let source = match filter.source {
+            SourceFilter::Any => None,
+            SourceFilter::Peer(peer) => Some(peer),
+        };
+        let order = self.next_order;
+        self.next_order += 1;
+        PostedEntry {
+            order,
+            key: Key::new(source, filter.tag.tag & !filter.tag.ignore),
+            links: Links::NONE,
+            group: group as u32,
+            stays,
+        }
+    }
+
+    /// Posts a receive behind all others. Its entry was the last one that [`ReceiveQueues::new_entry`]
+    /// made.
+    #[inline]
+    pub(crate) fn post(&mut self, receives: &mut impl Receives, slot: u32) {
+        let group = &mut self.groups[receives.entry(slot).group as usize];
+        group.count += 1;
+        group.queues.push(self.mixer, receives, slot);
+    }
+
+    /// The group for a filter: the existing one, or an empty one that is reused, or a new one.
+    fn group(&mut self, filter: &Filter) -> usize {
+        let directed = matches!(filter.source, SourceFilter::Peer(_));
+        let ignore = filter.tag.ignore;
+        let mut empty = None;
+        for (index, group) in self.groups.iter().enumerate() {
+            if group.ignore == ignore && group.directed == directed {
+                return index;
+            }
+            if group.count == 0 {
+                empty = Some(index);
+            }
+        }
+        // Some empty groups are not reused, so that programs with the usual few masks keep theirs.
+        if let Some(index) = empty.filter(|_| self.groups.len() >= 8) {
+            let group = &mut self.groups[index];
+            (group.ignore, group.directed) = (ignore, directed);
+            return index;
+        }
+        self.groups.push(Group {
+            ignore,
+            directed,
+            count: 0,
+            queues: Queues::default(),
+        });
+        self.groups.len() - 1
+    }
+
+    /// Finds the oldest receive that accepts a message, and removes it unless it stays.
+    #[inline]
+    pub(crate) fn take_oldest(
+        &mut self,
+        receives: &mut impl Receives,
+        source: PeerId,
+        tag: u64,
+    ) -> Option<Found> {
+        let mut oldest: Option<(u64, u32, u64, bool, &mut Group)> = None;
+        for group in self.groups.iter_mut().filter(|group| group.count > 0) {
+            let key = group.key(source, tag);
+            let hash = key.hash(self.mixer);
+            if let Some(slot) = group.queues.front(hash, receives, key) {
+                let PostedEntry { order, stays, .. } = *receives.entry(slot);
+                if oldest.as_ref().is_none_or(|(oldest, ..)| order < *oldest) {
+                    oldest = Some((order, slot, hash, stays, group));
+                }
+            }
+        }
+        let (_, slot, hash, stays, group) = oldest?;
+        if !stays {
+            group.count -= 1;
+            group.queues.remove(hash, receives, slot);
+        }
+        Some(Found {
+            receive: receives.id(slot),
+            stays,
+        })
+    }
+
+    /// Removes a posted receive.
+    pub(crate) fn remove(&mut self, receives: &mut impl Receives, slot: u32) {
+        let PostedEntry { group, key, .. } = *receives.entry(slot);
+        let group = &mut self.groups[group as usize];
+        group.count -= 1;
+        group.queues.remove(key.hash(self.mixer), receives, slot);
+    }
+
+    /// The number of posted receives.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.groups.iter().map(|group| group.count).sum()
+    }
+}

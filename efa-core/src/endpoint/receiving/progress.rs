@@ -1,0 +1,270 @@
+//! How much of a transfer's data has arrived, and how the rest comes.
+//!
+//! This is arithmetic on numbers of bytes. It knows neither the packets nor the memory.
+
+/// The progress of one transfer.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    /// Length of the whole message in bytes.
+    length: u64,
+    /// Bytes that have arrived, including those for which the target has no room.
+    received: u64,
+    /// Bytes that RDMA reads bring, and packets must not.
+    to_read: u64,
+    supply: Supply,
+}
+
+/// How the data arrives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Supply {
+    /// Without being asked for: the peer sends it, or it is read by RDMA.
+    Unasked,
+    /// In windows. The peer was granted this many bytes that have not arrived.
+    Windows { granted: u64 },
+    /// The memory for an RDMA read could not be registered. When this many bytes have arrived in
+    /// packets, a READ_NACK makes the peer send the rest.
+    Refused { in_packets: u64 },
+    /// READ_NACK was sent.
+    Nacked,
+}
+
+/// What has to be done for a transfer next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Wait for more data.
+    Wait,
+    /// End it.
+    Finish,
+    /// Send a CTS: the peer waits for a window.
+    Grant,
+    /// Tell the peer that its data cannot be read.
+    Refuse,
+}
+
+/// What follows from a packet that says where data can be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ReadStart {
+    /// The reads have to start.
+    Read,
+    /// Nothing: the data is being read, cannot be read, or arrives in packets.
+    Nothing,
+    /// It contradicts what is known of the transfer.
+    Mismatch,
+}
+
+impl Progress {
+    /// Nothing of `length` bytes has arrived.
+    pub(super) fn new(length: u64) -> Self {
+        Progress {
+            length,
+            received: 0,
+            to_read: 0,
+            supply: Supply::Unasked,
+        }
+    }
+
+    /// Length of the whole message in bytes.
+    pub(super) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Bytes that have not arrived.
+    pub(super) fn lacking(&self) -> u64 {
+        self.length - self.received
+    }
+
+    /// Returns whether all data has arrived.
+    pub(super) fn is_complete(&self) -> bool {
+        self.lacking() == 0
+    }
+
+    /// What has to be done next, if the device has no reads of the transfer.
+    pub(super) fn next_step(&self) -> Step {
+        if self.is_complete() {
+            return Step::Finish;
+        }
+        match self.supply {
+            Supply::Windows { granted: 0 } => Step::Grant,
+            Supply::Refused { in_packets } if self.received >= in_packets => Step::Refuse,
+            Supply::Unasked | Supply::Windows { .. } | Supply::Refused { .. } | Supply::Nacked => {
+                Step::Wait
+            }
+        }
+    }
+
+    /// Returns whether a piece of data is consistent with what is known.
+    fn fits(&self, offset: u64, length: u64) -> bool {
+        offset
+            .checked_add(length)
+            .is_some_and(|end| end <= self.length)
+            && length <= self.lacking() - self.to_read
+    }
+
+    /// Takes a piece of data for which the peer need not be asked. Returns false, without an
+    /// effect, if it contradicts what is known.
+    pub(super) fn take(&mut self, offset: u64, length: u64) -> bool {
+        let fits = self.fits(offset, length);
+        if fits {
+            self.received += length;
+        }
+        fits
+    }
+
+    /// Takes a piece of a window, as [`Progress::take`] does. A piece beyond what the peer was
+    /// granted contradicts what is known.
+    pub(super) fn take_granted(&mut self, offset: u64, length: u64) -> bool {
+        let Supply::Windows { granted } = self.supply else {
+            return false;
+        };
+        match granted.checked_sub(length) {
+            Some(granted) if self.take(offset, length) => {
+                self.supply = Supply::Windows { granted };
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Notes that the peer sends the rest in windows.
+    pub(super) fn windows_follow(&mut self) {
+        self.supply = Supply::Windows { granted: 0 };
+    }
+
+    /// Notes that the peer was granted a window of this many bytes.
+    pub(super) fn granted(&mut self, bytes: u64) {
+        self.supply = Supply::Windows { granted: bytes };
+    }
+
+    /// Takes the statement of a packet that the data beyond the first `in_packets` bytes can be
+    /// read, from memory of `readable` bytes; `None` if that is too large a number.
+    pub(super) fn readable(&self, in_packets: u64, readable: Option<u64>) -> ReadStart {
+        if matches!(self.supply, Supply::Refused { .. } | Supply::Nacked)
+            || in_packets == self.length
+        {
+            return ReadStart::Nothing;
+        }
+        // Earlier packets may have contradicted this one.
+        if in_packets > self.length || self.received > in_packets || readable != Some(self.length) {
+            return ReadStart::Mismatch;
+        }
+        ReadStart::Read
+    }
+
+    /// Plans to read the bytes from `next` on into a target of `capacity` bytes. Returns where the
+    /// reads end. Bytes beyond that, for which the target has no room, count as received.
+    pub(super) fn plan_reads(&mut self, next: u64, capacity: u64) -> u64 {
+        let end = self.length.min(capacity).max(next);
+        self.received += self.length - end;
+        self.to_read = end - next;
+        end
+    }
+
+    /// Notes that a read has brought this many bytes.
+    pub(super) fn read(&mut self, bytes: u64) {
+        self.received += bytes;
+        self.to_read -= bytes;
+    }
+
+    /// Notes that the data beyond the first `in_packets` bytes cannot be read.
+    pub(super) fn refuse(&mut self, in_packets: u64) {
+        self.supply = Supply::Refused { in_packets };
+    }
+
+    /// Notes that READ_NACK was sent.
+    pub(super) fn nacked(&mut self) {
+        self.supply = Supply::Nacked;
+    }
+
+    /// Takes the answer to READ_NACK, for a message of `length` bytes: the rest comes in windows.
+    /// Returns whether it is such an answer.
+    pub(super) fn nack_answered(&mut self, length: u64) -> bool {
+        let is_answer = self.supply == Supply::Nacked && self.length == length;
+        if is_answer {
+            self.windows_follow();
+        }
+        is_answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_beyond_the_message_or_more_than_it_lacks_is_not_accepted() {
+        let mut progress = Progress::new(100);
+        assert!(!progress.take(60, 41));
+        assert!(!progress.take(u64::MAX, 2));
+        assert!(progress.take(60, 40));
+        assert!(!progress.take(0, 61));
+        progress.to_read = 10;
+        assert!(!progress.take(0, 60));
+        progress.to_read = 0;
+        assert_eq!((progress.lacking(), progress.next_step()), (60, Step::Wait));
+        assert!(progress.take(0, 60));
+        assert_eq!(progress.next_step(), Step::Finish);
+    }
+
+    #[test]
+    fn a_window_takes_what_was_granted_and_its_end_asks_for_the_next() {
+        let mut progress = Progress::new(100);
+        assert!(!progress.take_granted(0, 1));
+        assert_eq!(progress.next_step(), Step::Wait);
+        progress.windows_follow();
+        assert_eq!(progress.next_step(), Step::Grant);
+        progress.granted(8);
+        assert_eq!(progress.next_step(), Step::Wait);
+        // That is more than the window, and more than the message.
+        assert!(!progress.take_granted(0, 9));
+        assert!(!progress.take_granted(93, 8));
+        assert!(progress.take_granted(0, 5));
+        assert_eq!(progress.next_step(), Step::Wait);
+        assert!(progress.take_granted(5, 3));
+        assert_eq!(progress.next_step(), Step::Grant);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused_when_the_packets_have_come_and_is_sent_in_windows() {
+        let mut progress = Progress::new(100);
+        assert!(!progress.nack_answered(100));
+        progress.refuse(10);
+        assert_eq!(progress.next_step(), Step::Wait);
+        assert!(progress.take(0, 10));
+        assert_eq!(progress.next_step(), Step::Refuse);
+        assert_eq!(progress.readable(10, Some(100)), ReadStart::Nothing);
+        progress.nacked();
+        assert_eq!(progress.next_step(), Step::Wait);
+        assert!(!progress.nack_answered(99));
+        assert!(progress.nack_answered(100));
+        assert_eq!(progress.next_step(), Step::Grant);
+    }
+
+    #[test]
+    fn reads_start_only_with_sizes_that_agree() {
+        let mut progress = Progress::new(100);
+        assert_eq!(progress.readable(0, Some(99)), ReadStart::Mismatch);
+        assert_eq!(progress.readable(0, None), ReadStart::Mismatch);
+        assert_eq!(progress.readable(101, Some(100)), ReadStart::Mismatch);
+        assert_eq!(progress.readable(100, Some(100)), ReadStart::Nothing);
+        assert_eq!(progress.readable(10, Some(100)), ReadStart::Read);
+        assert!(progress.take(0, 11));
+        assert_eq!(progress.readable(10, Some(100)), ReadStart::Mismatch);
+    }
+
+    #[test]
+    fn bytes_for_which_the_target_has_no_room_are_not_read() {
+        let mut progress = Progress::new(100);
+        assert!(progress.take(0, 11));
+        assert_eq!(progress.plan_reads(11, 60), 60);
+        // Packets must not bring what reads bring.
+        assert!(!progress.take(11, 1));
+        progress.read(49);
+        assert_eq!(progress.next_step(), Step::Finish);
+        // The packets may have brought more than the target has room for.
+        let mut progress = Progress::new(100);
+        assert_eq!(progress.plan_reads(11, 5), 11);
+        assert_eq!(progress.next_step(), Step::Wait);
+        assert!(progress.take(0, 11));
+        assert!(progress.is_complete());
+    }
+}

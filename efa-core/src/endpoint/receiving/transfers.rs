@@ -1,0 +1,122 @@
+//! The transfers of an endpoint, by id and by peer.
+
+use crate::endpoint::base::by_peer::{ByPeer, OfPeers, PeerLinks};
+use crate::endpoint::base::ids::{Arena, Id, InboundId, PeerId};
+use crate::endpoint::memory::iov::Iov;
+use crate::endpoint::memory::registration::OwnRegions;
+use crate::wire::RecvId;
+
+use super::transfer::Transfer;
+
+/// The transfers under way.
+pub(crate) struct Transfers {
+    transfers: Arena<Transfer, InboundId>,
+    by_peer: ByPeer,
+    /// The number of those that peers [decided on](super::Ending::is_remote).
+    remote: usize,
+}
+
+impl Transfers {
+    pub(super) fn new() -> Self {
+        Transfers {
+            transfers: Arena::new(InboundId::MAX_SLOTS),
+            by_peer: ByPeer::default(),
+            remote: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.transfers.len()
+    }
+
+    /// The number of transfers that this endpoint's application started.
+    #[inline]
+    pub(super) fn own_len(&self) -> usize {
+        self.transfers.len() - self.remote
+    }
+
+    /// Adds a transfer. `None` if no more can be named.
+    pub(super) fn insert(&mut self, transfer: Transfer) -> Option<InboundId> {
+        let (peer, is_remote) = (transfer.peer, transfer.ending.is_remote());
+        let id = self.transfers.insert(transfer).ok()?;
+        self.remote += usize::from(is_remote);
+        self.by_peer.push(&mut self.transfers, peer, id.slot());
+        Some(id)
+    }
+
+    pub(super) fn remove(&mut self, id: InboundId) -> Option<Transfer> {
+        let peer = self.transfers.get(id)?.peer;
+        self.by_peer.remove(&mut self.transfers, peer, id.slot());
+        let transfer = self.transfers.remove(id)?;
+        self.remote -= usize::from(transfer.ending.is_remote());
+        Some(transfer)
+    }
+
+    pub(crate) fn get(&self, id: InboundId) -> Option<&Transfer> {
+        self.transfers.get(id)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: InboundId) -> Option<&mut Transfer> {
+        self.transfers.get_mut(id)
+    }
+
+    /// The transfer that a packet of a peer names, if it is with that peer.
+    pub(crate) fn named_by(
+        &mut self,
+        peer: PeerId,
+        id: RecvId,
+    ) -> Option<(InboundId, &mut Transfer)> {
+        let id = InboundId::from_wire(id.0);
+        let transfer = self.transfers.get_mut(id)?;
+        (transfer.peer == peer).then_some((id, transfer))
+    }
+
+    /// The transfers with a peer, in the order of their start.
+    pub(crate) fn with_peer(&self, peer: PeerId) -> Vec<InboundId> {
+        let slots = self.by_peer.of(&self.transfers, peer).into_iter();
+        let found = slots.map(|slot| self.transfers.at(slot as usize));
+        found.flatten().map(|(id, _)| id).collect()
+    }
+
+    /// Returns whether there is no transfer with a peer.
+    pub(super) fn has_none_with(&self, peer: PeerId) -> bool {
+        self.by_peer.is_empty(peer)
+    }
+
+    /// The writes of peers to targets that `pick` accepts.
+    pub(crate) fn peers_writes(&self, pick: impl Fn(&Iov) -> bool) -> Vec<InboundId> {
+        let picked = self
+            .transfers
+            .iter()
+            .filter(|(_, transfer)| transfer.ending.is_peers() && pick(transfer.target()));
+        picked.map(|(id, _)| id).collect()
+    }
+
+    /// Takes the registrations of all transfers, when the endpoint is closed.
+    pub(crate) fn take_registrations(&mut self) -> Vec<OwnRegions> {
+        let transfers = self.transfers.iter_mut();
+        transfers.map(Transfer::take_registrations).collect()
+    }
+}
+
+impl OfPeers for Arena<Transfer, InboundId> {
+    fn links(&self, slot: u32) -> &PeerLinks {
+        match self.at(slot as usize) {
+            Some((_, transfer)) => &transfer.links,
+            None => no_transfer(slot),
+        }
+    }
+
+    fn links_mut(&mut self, slot: u32) -> &mut PeerLinks {
+        match self.at_mut(slot as usize) {
+            Some(transfer) => &mut transfer.links,
+            None => no_transfer(slot),
+        }
+    }
+}
+
+#[cold]
+fn no_transfer(slot: u32) -> ! {
+    unreachable!("a peer has a transfer in slot {slot} that does not exist")
+}
