@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use efa_core::address::Gid;
 use efa_emu::transport::HostConfig;
-use libc::{EBUSY, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP};
+use libc::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP};
 
 use crate::abi::*;
 use crate::calls::*;
@@ -27,9 +27,8 @@ const CALLS: usize = 128;
 /// Objects of a kind at a time.
 const MOST: usize = 8;
 
-/// What a call may return when it refuses. `ENOENT` is the kernel's where another thread ends a protection domain at this
-/// moment.
-const REFUSALS: [c_int; 5] = [EINVAL, ENOENT, EBUSY, ENOMEM, EOPNOTSUPP];
+/// What a call may return when it refuses.
+const REFUSALS: [c_int; 4] = [EINVAL, EBUSY, ENOMEM, EOPNOTSUPP];
 
 /// The kinds of objects, in the order in which they can be ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

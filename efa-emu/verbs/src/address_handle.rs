@@ -78,16 +78,14 @@ fn create(pd: *mut ibv_pd, attributes: &ibv_ah_attr) -> Result<*mut ibv_ah, Errn
         return Err(Errno::INVAL);
     }
     let gid = Gid(attributes.grh.dgid.raw);
-    let ahn = domain
-        .context
-        .hardware()?
-        .with_device(|device| device.create_ah(domain.id, gid))??;
+    let hardware = domain.context.hardware()?;
+    let make = || Ok(hardware.with_device(|device| device.create_ah(domain.id, gid))??);
+    let ahn = domain.life.join(make)?;
     let c = ibv_ah {
         context: domain.context.c_pointer(),
         pd,
         handle: u32::from(ahn.0),
     };
-    domain.retain();
     Ok(HANDLES.insert(Arc::new(AddressHandle {
         c: UnsafeCell::new(c),
         domain,
@@ -97,10 +95,13 @@ fn create(pd: *mut ibv_pd, attributes: &ibv_ah_attr) -> Result<*mut ibv_ah, Errn
 
 pub(crate) extern "C" fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int {
     errno::status_of_end(|| {
-        let handle = HANDLES.remove(handle, |_| Ok(()))?;
-        handle.domain.release();
-        let context = &handle.domain.context;
-        context.forget(|device| device.destroy_ah(handle.domain.id, handle.ahn))
+        let handle = HANDLES.remove(handle)?;
+        let domain = &handle.domain;
+        let destroyed = domain
+            .context
+            .forget(|device| device.destroy_ah(domain.id, handle.ahn));
+        domain.life.leave();
+        destroyed
     })
 }
 

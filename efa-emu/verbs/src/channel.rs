@@ -50,19 +50,25 @@ impl Channel {
         Arc::ptr_eq(&self.context, context)
     }
 
+    /// Runs `work` on what is there until the channel is destroyed. It is not destroyed meanwhile.
+    fn with_events<R>(&self, work: impl FnOnce(&mut Option<Arc<EventQueue>>) -> R) -> R {
+        let _locking = Locking::new();
+        work(&mut self.events.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// The events; `EINVAL` once the channel was destroyed.
     fn events(&self) -> Result<Arc<EventQueue>, Errno> {
-        let _locking = Locking::new();
-        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        events.clone().ok_or(Errno::INVAL)
+        self.with_events(|events| events.clone().ok_or(Errno::INVAL))
     }
 
     /// A completion queue of `hardware` begins to send its events here.
     pub(crate) fn attach(&self, queue: &CompQueue, hardware: &Hardware) -> Result<(), Errno> {
-        let events = self.events()?;
-        self.users().fetch_add(1, Ordering::Relaxed);
-        hardware.listen(queue.id, events, RaisedBy::new(queue));
-        Ok(())
+        self.with_events(|events| {
+            let events = events.clone().ok_or(Errno::INVAL)?;
+            self.users().fetch_add(1, Ordering::Relaxed);
+            hardware.listen(queue.id, events, RaisedBy::new(queue));
+            Ok(())
+        })
     }
 
     /// See [`EventQueue::take_back`].
@@ -108,20 +114,15 @@ pub(crate) extern "C" fn ibv_create_comp_channel(
 /// `EBUSY` while completion queues use the channel.
 pub(crate) extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     errno::status_of_end(|| {
-        let removed = CHANNELS.remove(channel, |channel| {
-            match channel.users().load(Ordering::Relaxed) {
-                0 => Ok(()),
-                _ => Err(Errno::BUSY),
+        let found = CHANNELS.get(channel)?;
+        found.with_events(|events| {
+            if found.users().load(Ordering::Relaxed) != 0 {
+                return Err(Errno::BUSY);
             }
-        });
-        let channel = removed?;
-        let _locking = Locking::new();
-        let mut events = channel
-            .events
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *events = None;
-        Ok(())
+            CHANNELS.remove(channel)?;
+            *events = None;
+            Ok(())
+        })
     })
 }
 

@@ -210,6 +210,13 @@ struct Options {
 }
 
 fn create(owner: Arc<Context>, options: Options) -> Result<Arc<CompQueue>, Errno> {
+    match options.parent_domain.clone() {
+        Some(domain) => domain.life.join(|| create_in(owner, options)),
+        None => create_in(owner, options),
+    }
+}
+
+fn create_in(owner: Arc<Context>, options: Options) -> Result<Arc<CompQueue>, Errno> {
     let profile = &owner.device.profile;
     if options.vector >= profile.comp_vectors {
         return Err(Errno::INVAL);
@@ -240,9 +247,6 @@ fn create(owner: Arc<Context>, options: Options) -> Result<Arc<CompQueue>, Errno
         comp_events_completed: 0,
         async_events_completed: 0,
     };
-    if let Some(domain) = &options.parent_domain {
-        domain.retain();
-    }
     let queue = Arc::new(CompQueue {
         c: UnsafeCell::new(CompQueueC {
             ex: poll::extended(base),
@@ -276,9 +280,6 @@ fn create(owner: Arc<Context>, options: Options) -> Result<Arc<CompQueue>, Errno
     {
         // The channel was destroyed meanwhile; nothing may stay of the queue.
         hardware.forget(|device| device.destroy_cq(id))?;
-        if let Some(domain) = &queue.parent_domain {
-            domain.release();
-        }
         return Err(errno);
     }
     Ok(queue)
@@ -453,13 +454,13 @@ fn destroy(queue: *mut ibv_cq) -> Result<(), Errno> {
             .acknowledged
             .wait_while(counts, |counts| counts.acknowledged < counts.taken),
     );
-    let queue = QUEUES.remove(queue.c_pointer(), |_| Ok(()))?;
+    let queue = QUEUES.remove(queue.c_pointer())?;
     *queue.polled.lock_or_break_session(&Locking::new()) = None;
     if let Some(channel) = &queue.channel {
         channel.detach();
     }
     if let Some(domain) = &queue.parent_domain {
-        domain.release();
+        domain.life.leave();
     }
     Ok(())
 }

@@ -174,7 +174,7 @@ pub(crate) extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         if let Ok(hardware) = CONTEXTS.get(context)?.hardware() {
             hardware.quiesce()?;
         }
-        let context = CONTEXTS.remove(context, |_| Ok(()))?;
+        let context = CONTEXTS.remove(context)?;
         queue_pair::end_all(&context);
         comp_queue::end_all(&context);
         context.close();

@@ -3,7 +3,6 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use efa_emu::device::PdId;
@@ -14,7 +13,7 @@ use crate::abi::{
 };
 use crate::context::{CONTEXTS, Context};
 use crate::errno::{self, Errno};
-use crate::handles::{Handle, Registry};
+use crate::handles::{Handle, Registry, SharedLife};
 use crate::query::beginning;
 
 pub(crate) static DOMAINS: Registry<Domain> = Registry::new();
@@ -25,8 +24,8 @@ pub(crate) struct Domain {
     c: UnsafeCell<ibv_pd>,
     pub(crate) context: Arc<Context>,
     pub(crate) id: PdId,
-    /// Objects of this library that use the domain; the device counts its own.
-    users: AtomicU32,
+    /// Objects are made in it.
+    pub(crate) life: SharedLife,
     kind: Kind,
 }
 
@@ -62,7 +61,7 @@ impl Domain {
             c: UnsafeCell::new(c),
             context,
             id,
-            users: AtomicU32::new(0),
+            life: SharedLife::new(),
             kind,
         })
     }
@@ -70,22 +69,13 @@ impl Domain {
     pub(crate) fn is_parent(&self) -> bool {
         matches!(self.kind, Kind::Parent { .. })
     }
-
-    /// An object begins to use the domain.
-    pub(crate) fn retain(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// An object that used the domain is gone.
-    pub(crate) fn release(&self) {
-        self.users.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// A promise of the program to use objects in one thread only. There are no locks to save here.
 pub(crate) struct ThreadDomain {
     c: UnsafeCell<ibv_td>,
-    users: AtomicU32,
+    /// Parent domains are made with it.
+    life: SharedLife,
 }
 
 // SAFETY: as for `Domain`.
@@ -99,13 +89,6 @@ unsafe impl Handle for ThreadDomain {
 
     fn c_pointer(&self) -> *mut ibv_td {
         self.c.get()
-    }
-}
-
-fn unused(users: &AtomicU32) -> Result<(), Errno> {
-    match users.load(Ordering::Relaxed) {
-        0 => Ok(()),
-        _ => Err(Errno::BUSY),
     }
 }
 
@@ -124,21 +107,23 @@ pub(crate) extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 }
 
 fn dealloc(pd: *mut ibv_pd) -> Result<(), Errno> {
-    let domain = DOMAINS.remove(pd, |domain| {
-        unused(&domain.users)?;
-        match domain.kind {
-            Kind::Parent { .. } => Ok(()),
-            Kind::Protection => domain.context.forget(|device| device.dealloc_pd(domain.id)),
+    let domain = DOMAINS.get(pd)?;
+    domain.life.end(|| {
+        if !domain.is_parent() {
+            domain
+                .context
+                .forget(|device| device.dealloc_pd(domain.id))?;
         }
+        DOMAINS.remove(pd).map(drop)
     })?;
     if let Kind::Parent {
         original,
         thread_domain,
     } = &domain.kind
     {
-        original.release();
+        original.life.leave();
         if let Some(thread_domain) = thread_domain {
-            thread_domain.users.fetch_sub(1, Ordering::Relaxed);
+            thread_domain.life.leave();
         }
     }
     Ok(())
@@ -170,11 +155,11 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
             true => None,
             false => Some(THREAD_DOMAINS.get(attributes.td)?),
         };
-        original.retain();
-        if let Some(thread_domain) = &thread_domain {
-            thread_domain.users.fetch_add(1, Ordering::Relaxed);
-        }
         let id = original.id;
+        original.life.join(|| match &thread_domain {
+            Some(thread_domain) => thread_domain.life.join(|| Ok(())),
+            None => Ok(()),
+        })?;
         let kind = Kind::Parent {
             original,
             thread_domain,
@@ -204,7 +189,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
         };
         Ok(THREAD_DOMAINS.insert(Arc::new(ThreadDomain {
             c: UnsafeCell::new(c),
-            users: AtomicU32::new(0),
+            life: SharedLife::new(),
         })))
     }))
 }
@@ -212,8 +197,9 @@ pub(crate) unsafe extern "C" fn alloc_td(
 /// Slot of `verbs_context`; `EBUSY` while a parent domain uses the thread domain.
 pub(crate) unsafe extern "C" fn dealloc_td(thread_domain: *mut ibv_td) -> c_int {
     errno::status_of_end(|| {
-        THREAD_DOMAINS
-            .remove(thread_domain, |thread_domain| unused(&thread_domain.users))
-            .map(drop)
+        let found = THREAD_DOMAINS.get(thread_domain)?;
+        found
+            .life
+            .end(|| THREAD_DOMAINS.remove(thread_domain).map(drop))
     })
 }

@@ -7,6 +7,7 @@
 //! to an object that says that it is dead, the memory of freed handles is kept for a while.
 
 use core::cmp::Ordering::{Equal, Greater, Less};
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -78,6 +79,47 @@ impl Life {
     }
 }
 
+/// The life of an object that others are made in, and that stays while they do.
+pub(crate) struct SharedLife {
+    life: Life,
+    members: AtomicU32,
+}
+
+impl SharedLife {
+    /// Of an object that was just made.
+    pub(crate) const fn new() -> SharedLife {
+        SharedLife {
+            life: Life::new(),
+            members: AtomicU32::new(0),
+        }
+    }
+
+    /// Makes something in the object, `EINVAL` if that has ended. It stays until
+    /// [`SharedLife::leave`] was called for what was made.
+    pub(crate) fn join<R>(&self, make: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+        self.life.during(|| {
+            let made = make()?;
+            self.members.fetch_add(1, Ordering::Relaxed);
+            Ok(made)
+        })
+    }
+
+    /// Something that was made in the object is gone.
+    pub(crate) fn leave(&self) {
+        self.members.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Ends the object: `EBUSY` while something is in it, `EINVAL` if it has ended. If `end` fails it is still
+    /// there.
+    pub(crate) fn end(&self, end: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+        self.life
+            .end(|| match self.members.load(Ordering::Relaxed) {
+                0 => end(),
+                _ => Err(Errno::BUSY),
+            })
+    }
+}
+
 /// The live handles of one kind.
 pub(crate) struct Registry<T> {
     handles: Mutex<Handles<T>>,
@@ -132,15 +174,9 @@ impl<T: Handle> Registry<T> {
         })
     }
 
-    /// Takes a handle away from programs, if `allowed` says so. It runs under the registry's lock,
-    /// so two threads that free the same handle do not both succeed.
-    pub(crate) fn remove(
-        &self,
-        pointer: *const T::C,
-        allowed: impl FnOnce(&T) -> Result<(), Errno>,
-    ) -> Result<Arc<T>, Errno> {
+    /// Takes a handle away from programs. Of two threads that free the same handle, one succeeds.
+    pub(crate) fn remove(&self, pointer: *const T::C) -> Result<Arc<T>, Errno> {
         self.with(|handles| {
-            allowed(handles.live.get(&pointer.addr()).ok_or(Errno::INVAL)?)?;
             let handle = handles.live.remove(&pointer.addr()).ok_or(Errno::INVAL)?;
             handles.keep(&handle);
             Ok(handle)
@@ -205,6 +241,21 @@ mod tests {
     }
 
     #[test]
+    fn an_object_stays_while_something_is_in_it_and_takes_nothing_in_afterwards() {
+        let life = SharedLife::new();
+        assert_eq!(life.join(|| Ok(7)), Ok(7));
+        let failed: Result<(), Errno> = life.join(|| Err(Errno::NODEV));
+        assert_eq!(failed, Err(Errno::NODEV));
+        let must_not_run = || -> Result<(), Errno> { panic!("it must not run") };
+        assert_eq!(life.end(must_not_run), Err(Errno::BUSY));
+        life.leave();
+        assert_eq!(life.end(|| Err(Errno::NODEV)), Err(Errno::NODEV));
+        assert_eq!(life.end(|| Ok(())), Ok(()));
+        assert_eq!(life.join(must_not_run), Err(Errno::INVAL));
+        assert_eq!(life.end(must_not_run), Err(Errno::INVAL));
+    }
+
+    #[test]
     fn null_foreign_and_freed_pointers_are_einval() {
         let registry = Registry::new();
         let pointer = registry.insert(Arc::new(Thing(UnsafeCell::new(7))));
@@ -212,13 +263,8 @@ mod tests {
         let foreign = 7;
         assert_eq!(registry.get(core::ptr::null()).err(), Some(Errno::INVAL));
         assert_eq!(registry.get(&raw const foreign).err(), Some(Errno::INVAL));
-        let busy = registry.remove(pointer, |_| Err(Errno::BUSY));
-        assert_eq!(busy.err(), Some(Errno::BUSY));
-        assert!(registry.remove(pointer, |_| Ok(())).is_ok());
+        assert!(registry.remove(pointer).is_ok());
         assert_eq!(registry.get(pointer).err(), Some(Errno::INVAL));
-        assert_eq!(
-            registry.remove(pointer, |_| Ok(())).err(),
-            Some(Errno::INVAL)
-        );
+        assert_eq!(registry.remove(pointer).err(), Some(Errno::INVAL));
     }
 }

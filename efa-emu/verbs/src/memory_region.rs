@@ -107,11 +107,10 @@ fn register(
         iova,
         access: access_flags(flags)?,
     };
+    let hardware = domain.context.hardware()?;
     populate(registration)?;
-    let keys = domain
-        .context
-        .hardware()?
-        .register_memory(domain.id, registration)?;
+    let register = || hardware.register_memory(domain.id, registration);
+    let keys = domain.life.join(register)?;
     let c = verbs_mr {
         ibv_mr: ibv_mr {
             context: domain.context.c_pointer(),
@@ -125,7 +124,6 @@ fn register(
         mr_type: IBV_MR_TYPE_MR,
         access: flags as c_int,
     };
-    domain.retain();
     Ok(REGIONS.insert(Arc::new(MemoryRegion {
         c: UnsafeCell::new(c),
         domain,
@@ -242,8 +240,8 @@ pub(crate) extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
             if let Ok(hardware) = region.domain.context.hardware() {
                 hardware.deregister_memory(region.lkey)?;
             }
-            REGIONS.remove(mr, |_| Ok(()))?;
-            region.domain.release();
+            REGIONS.remove(mr)?;
+            region.domain.life.leave();
             Ok(())
         })
     })

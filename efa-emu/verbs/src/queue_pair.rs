@@ -201,8 +201,9 @@ pub(crate) fn create(
         recv_descriptors: plan.recv_descriptors,
         unsolicited_write_recv: plan.unsolicited_write_recv,
     };
-    let (qpn, rings) =
-        Life::during_both(&send_cq.life, &recv_cq.life, || hardware.create_qp(config))?;
+    let (qpn, rings) = domain
+        .life
+        .join(|| Life::during_both(&send_cq.life, &recv_cq.life, || hardware.create_qp(config)))?;
     let generation = next_generation();
     let signal_all = attributes.sq_sig_all != 0;
     let queues = Arc::new(Queues {
@@ -233,7 +234,6 @@ pub(crate) fn create(
             polled.owners.insert(qpn, Arc::clone(&queues));
         }
     }
-    domain.retain();
     let base = base_structure(context, attributes, qpn);
     attributes.cap = plan.cap.into();
     Ok(PAIRS.insert(Arc::new(QueuePair {
@@ -471,7 +471,7 @@ pub(crate) extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
             if let Ok(hardware) = found.context.hardware() {
                 hardware.stop_qp(found.qpn)?;
             }
-            PAIRS.remove(pair, |_| Ok(()))?;
+            PAIRS.remove(pair)?;
             end(&found)
         })
     })
@@ -506,7 +506,7 @@ fn end(pair: &QueuePair) -> Result<(), Errno> {
     *pair.queues.send.lock_or_break_session(&locking) = None;
     *pair.queues.recv.lock_or_break_session(&locking) = None;
     pair.with_rings(|rings| *rings = None);
-    pair.domain.release();
+    pair.domain.life.leave();
     destroyed
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::path::Path;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::Duration;
 
 use crate::abi::*;
@@ -207,5 +207,93 @@ fn of_a_queue_pair_leaves_the_callers_session_as_it_is() {
             end.unwrap()(extended);
             assert_eq!(start.unwrap()(extended, null_mut()), libc::ENOENT);
         }
+    });
+}
+
+/// Makes an object in a protection domain; its pointer, null if that was refused.
+type Make = fn(&Shared, *mut ibv_pd) -> *mut c_void;
+
+/// What the threads of a test share.
+struct Shared {
+    gid: ibv_gid,
+    /// Large enough that registering it takes a while.
+    memory: *mut c_void,
+    length: usize,
+    /// A protection domain, given from one thread to the other.
+    domain: AtomicPtr<ibv_pd>,
+}
+
+// SAFETY: the memory is only registered.
+unsafe impl Sync for Shared {}
+
+#[test]
+fn of_a_domain_and_the_making_of_something_in_it_do_not_both_succeed() {
+    on_emulated_host("efa2", || {
+        const LENGTH: usize = 16 << 20;
+        const KINDS: [Make; 2] = [
+            |shared, domain| {
+                let access = IBV_ACCESS_LOCAL_WRITE as c_int;
+                // SAFETY: memory of this length; the library looks the domain up.
+                unsafe { ibv_reg_mr(domain, shared.memory, shared.length, access).cast() }
+            },
+            |shared, domain| {
+                let mut attributes: ibv_ah_attr = zeroed();
+                attributes.port_num = 1;
+                attributes.grh.dgid = shared.gid;
+                // SAFETY: the library looks the domain up; the attributes are on the stack.
+                unsafe { ibv_create_ah(domain, &raw mut attributes).cast() }
+            },
+        ];
+        let endpoint = Endpoint::new();
+        let mut memory = vec![0u8; LENGTH];
+        let shared = Shared {
+            gid: endpoint.gid,
+            memory: memory.as_mut_ptr().cast(),
+            length: LENGTH,
+            domain: AtomicPtr::new(null_mut()),
+        };
+        let mut ends = 0;
+        for round in 0..200u32 {
+            let make = KINDS[round as usize % 2];
+            // SAFETY: a live context.
+            let first = unsafe { ibv_alloc_pd(endpoint.context) };
+            let (made, status, second) = std::thread::scope(|scope| {
+                let maker = scope.spawn(|| {
+                    let mut domain: *mut ibv_pd = null_mut();
+                    while domain.is_null() {
+                        domain = shared.domain.swap(null_mut(), Ordering::AcqRel);
+                    }
+                    make(&shared, domain).expose_provenance()
+                });
+                shared.domain.store(first, Ordering::Release);
+                while !shared.domain.load(Ordering::Acquire).is_null() {
+                    std::hint::spin_loop();
+                }
+                (0..round * 14 % 4000).for_each(|_| std::hint::spin_loop());
+                // SAFETY: a live domain and a live context.
+                let (status, second) = unsafe {
+                    // The next domain gets the number of one that has ended.
+                    (ibv_dealloc_pd(first), ibv_alloc_pd(endpoint.context))
+                };
+                (maker.join().unwrap(), status, second)
+            });
+            ends += u32::from(status == 0);
+            let is_made = made != 0;
+            let expected = if is_made { libc::EBUSY } else { 0 };
+            assert_eq!(status, expected, "round {round}");
+            let made: *mut c_void = std::ptr::with_exposed_provenance_mut(made);
+            // SAFETY: live objects.
+            unsafe {
+                assert_eq!(ibv_dealloc_pd(second), 0, "nothing was made in it");
+                if is_made {
+                    match round % 2 {
+                        0 => assert_eq!(ibv_dereg_mr(made.cast()), 0),
+                        _ => assert_eq!(ibv_destroy_ah(made.cast()), 0),
+                    }
+                    assert_eq!(ibv_dealloc_pd(first), 0);
+                }
+            }
+        }
+        assert!(ends > 0, "no domain ended while something was made in it");
     });
 }
