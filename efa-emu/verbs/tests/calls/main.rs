@@ -10,6 +10,7 @@ mod common;
 
 mod arguments;
 mod bounds;
+mod copies;
 mod counters;
 mod direct;
 mod ends;

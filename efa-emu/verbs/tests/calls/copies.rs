@@ -1,0 +1,41 @@
+//! A program that uses the package `efa-emu` itself beside the preloaded library: two copies of the same
+//! code are in one process.
+
+use efa_emu::fault::Fault;
+use efa_emu::transport::Fabric;
+use efa_testing::workspace::efa_emu;
+
+use crate::on_emulated_host;
+use crate::verbs::*;
+
+#[test]
+fn of_the_library_in_a_process_do_not_make_its_device_look_dead() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        let _pair = endpoint.srd(endpoint.cq(16), 0);
+        let name = std::env::var("EFA_EMU_FABRIC").expect("set by `efa-emu run`");
+        let own = std::process::id().to_string();
+        let devices = || {
+            let output = efa_emu(&["ps", "--fabric", &name]).output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            let lines = text.lines().map(|line| line.split_whitespace());
+            lines
+                .map(|words| words.skip(1).take(2).collect::<Vec<_>>() == [own.as_str(), "open"])
+                .filter(|is_own| *is_own)
+                .count()
+        };
+        assert_eq!(devices(), 1);
+        let fabric = Fabric::open(&name).unwrap();
+        let fault: Fault = r#"label = "x", when = { packet = "CTS" }, then = "hold""#
+            .parse()
+            .unwrap();
+        fabric.arm(&fault).unwrap();
+        assert_eq!(devices(), 1, "after a fault was armed");
+        fabric.disarm(|_| true).unwrap();
+        // Its queue pair numbers are still its own.
+        let other = endpoint.srd(endpoint.cq(16), 0);
+        // SAFETY: a live queue pair.
+        assert_eq!(unsafe { ibv_destroy_qp(other) }, 0);
+        assert_eq!(devices(), 1);
+    });
+}
