@@ -1,9 +1,9 @@
 //! Address handles: the device's numbers for the GIDs of its peers.
 //!
-//! All handles of one GID have the same number, whatever protection domain they belong to, and the
-//! number stays while any of them lives. Whether a number may be used, and whether a sender is
-//! known, is a question of the protection domain: two libraries in one process (say UCX and
-//! libfabric) do not see each other's handles.
+//! All handles of one GID have the same number, in all protection domains, as long as one of them
+//! exists. Each protection domain can use only the numbers of its own handles, and knows only their
+//! senders, so two libraries in one process (such as UCX and libfabric) do not see each other's
+//! handles.
 
 use efa_core::address::{Ahn, Gid};
 use hashbrown::HashMap;
@@ -12,7 +12,7 @@ use super::{Error, PdId};
 
 struct Entry {
     gid: Gid,
-    /// Handles per protection domain; nearly always one pair.
+    /// The number of handles in each protection domain. Nearly always there is one entry.
     handles: Vec<(PdId, u32)>,
 }
 
@@ -21,7 +21,8 @@ pub(super) struct AddressBook {
     by_gid: HashMap<Gid, Ahn>,
     free: Vec<u16>,
     limit: usize,
-    /// The last sender that was found: traffic comes in runs. Forgotten when any handle goes.
+    /// The last sender that was found, because consecutive packets often have the same sender. Cleared
+    /// when any handle is destroyed.
     last: Option<(PdId, Gid, Ahn)>,
 }
 
@@ -71,7 +72,7 @@ impl AddressBook {
         Ok(ahn)
     }
 
-    /// Gives back one handle; true if the number is free now.
+    /// Destroys one handle. Returns whether its number is free now.
     pub(super) fn destroy(&mut self, pd: PdId, ahn: Ahn) -> Result<bool, Error> {
         let missing = Error::not_found("address handle", ahn.0);
         let slot = self.entries.get_mut(usize::from(ahn.0)).ok_or(missing)?;

@@ -7,7 +7,7 @@ use efa_core::address::Ahn;
 
 use super::flight::{FlightTable, Place, Request};
 
-/// Where a destination's queue begins and ends.
+/// The first and the last request of a destination's queue.
 #[derive(Clone, Copy)]
 struct Ends {
     first: u32,
@@ -37,7 +37,7 @@ impl Backlogs {
                 .is_some_and(Option::is_some)
     }
 
-    /// Destination number `position` of those that wait.
+    /// The destination at `position` in the list of those with waiting requests.
     pub(super) fn destination(&self, position: usize) -> Option<Ahn> {
         self.waiting.get(position).copied()
     }
@@ -91,7 +91,7 @@ impl Backlogs {
         Some(first)
     }
 
-    /// Takes out every request for which `take` holds; the others keep their order.
+    /// Removes every request for which `take` returns true. The others keep their order.
     pub(super) fn remove_if(
         &mut self,
         flight: &mut FlightTable,

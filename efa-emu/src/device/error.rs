@@ -1,13 +1,13 @@
-//! Why the device or its user-space half refused a call.
+//! The errors with which the device or its user-space half refuses a call.
 
 use super::queue::RingError;
 
-/// A refused verb. Every variant has the errno that stock rdma-core and the kernel driver answer in
-/// the same situation ([`Error::errno`]).
+/// Why a verb was refused. Each variant has the errno that stock rdma-core and the kernel driver
+/// return in the same situation ([`Error::errno`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
-    /// `EINVAL`: an argument is outside of what this device accepts, or the object is in a state
-    /// that does not allow the call.
+    /// `EINVAL`: the device does not accept this argument, or the state of the object does not allow
+    /// the call.
     #[error("{what} {value:#x} is not valid here")]
     Invalid {
         /// The argument.
@@ -21,7 +21,7 @@ pub enum Error {
     /// `ENOMEM`: the device has no resources left for another object of this kind.
     #[error("the device has no room for another {0}: destroy one, or use a profile with more")]
     Exhausted(&'static str),
-    /// `EOPNOTSUPP`: this generation of the device cannot do it.
+    /// `EOPNOTSUPP`: this generation of the device does not support it.
     #[error("this device does not support {0}")]
     Unsupported(&'static str),
     /// `EBUSY`: other objects still use this one.

@@ -1,4 +1,4 @@
-//! Requests that the device has taken out of a send queue and that have not completed.
+//! Requests that the device has read from a send queue and that have not completed.
 
 use efa_core::address::{Ahn, Gid, Qpn};
 
@@ -9,7 +9,8 @@ use crate::prefetch::{self, CACHE_LINE};
 /// Where a request is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
-    /// In the queue for its destination, because the link was busy; `next` is the slot behind it.
+    /// In the queue for its destination, because the link was busy. `next` is the slot of the request
+    /// behind it.
     Backlog { next: Option<u32> },
     /// With the link.
     Link,
@@ -17,7 +18,8 @@ pub(super) enum Place {
     RnrTimer,
 }
 
-/// One request in flight: the entry as it was read from the ring, and what was found out about it.
+/// One request in flight: the entry as it was read from the ring, and what the device has looked up
+/// for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) wqe: WorkRequest,
@@ -54,7 +56,7 @@ impl Request {
         Ahn(self.wqe.ahn())
     }
 
-    /// What the responder is told.
+    /// The header for the responder.
     #[inline(always)]
     pub(super) fn header(&self) -> RequestHeader {
         let wqe = &self.wqe;
@@ -91,7 +93,7 @@ impl Request {
         }
     }
 
-    /// Bytes of data that leave with the request.
+    /// The number of bytes of data that are sent with the request.
     #[inline(always)]
     pub(super) fn outgoing_bytes(&self) -> u64 {
         match self.operation {
@@ -103,7 +105,7 @@ impl Request {
 
 struct Slot {
     generation: u32,
-    /// Otherwise the slot is free, and the request is a past one.
+    /// Whether the request is in flight. If not, the slot is free.
     is_live: bool,
     request: Request,
 }
@@ -114,14 +116,14 @@ impl Slot {
         Token(u64::from(self.generation) << 32 | u64::from(index))
     }
 
-    /// Whether the request is in flight under this token.
+    /// Returns whether the request is in flight with this token.
     #[inline(always)]
     fn has(&self, token: Token) -> bool {
         self.is_live && self.generation == (token.0 >> 32) as u32
     }
 }
 
-/// A request in flight, and its place in the table.
+/// A request in flight, and its slot in the table.
 pub(super) struct InFlight<'a> {
     index: u32,
     slot: &'a mut Slot,
@@ -142,7 +144,7 @@ impl InFlight<'_> {
         self.free.push(self.index);
     }
 
-    /// A new token for the request, which is going to be offered again; the old one is stale.
+    /// Gives the request, which is about to be offered again, a new token. The old one becomes stale.
     pub(super) fn renew(self) -> Token {
         self.slot.generation = self.slot.generation.wrapping_add(1);
         self.slot.token(self.index)
@@ -157,8 +159,8 @@ pub(super) struct FlightTable {
 }
 
 impl FlightTable {
-    /// Takes a free slot. Returns its number, the token of its next request, and the past request, which
-    /// the caller overwrites.
+    /// Takes a free slot. Returns its number, the token of its next request, and the slot's earlier
+    /// request, which the caller overwrites.
     #[inline(always)]
     pub(super) fn claim(&mut self) -> (u32, Token, &mut Request) {
         let index = match self.free.pop() {
@@ -177,7 +179,7 @@ impl FlightTable {
             is_live: false,
             request: Request::NONE,
         });
-        // So that to give a slot back never allocates.
+        // So that freeing a slot never allocates.
         self.free.reserve(self.slots.len());
         (self.slots.len() - 1) as u32
     }
@@ -186,7 +188,7 @@ impl FlightTable {
         self.slots[index as usize].token(index)
     }
 
-    /// Has the request of a token fetched.
+    /// Prefetches the request of a token.
     pub(super) fn prefetch(&self, token: Token) {
         let first = self.slots.as_ptr().wrapping_add(token.0 as u32 as usize);
         let lines = size_of::<Slot>().div_ceil(CACHE_LINE);
@@ -243,7 +245,7 @@ impl FlightTable {
         }
     }
 
-    /// Every request in flight with its slot.
+    /// All requests in flight, with their slots.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Request)> {
         self.slots
             .iter()

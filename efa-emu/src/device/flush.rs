@@ -1,4 +1,4 @@
-//! What happens to outstanding work when a queue pair fails, is reset or goes away.
+//! What happens to outstanding requests when a queue pair fails, is reset or is destroyed.
 
 use efa_core::address::{Ahn, Qpn};
 use efa_core::nic::Status;
@@ -9,7 +9,7 @@ use super::prepare::{LocalFailure, count_completed, send_entry};
 use super::queue_pair::QpState;
 
 impl Device {
-    /// Puts a queue pair into the error state because its queues make no sense.
+    /// Puts a queue pair into the error state because its queues are invalid.
     pub(super) fn fail(&mut self, qpn: Qpn) {
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.state = QpState::Error;
@@ -17,9 +17,9 @@ impl Device {
         }
     }
 
-    /// Completes everything outstanding with [`Status::Flushed`]: requests in flight, then entries
-    /// that were posted and not read, then receives. What is posted from now on is flushed by
-    /// [`Device::transmit`].
+    /// Completes all outstanding requests with [`Status::Flushed`]: requests in flight, then send queue
+    /// entries that the device has not read, then receives. [`Device::transmit`] flushes what is posted
+    /// later.
     pub(super) fn flush(&mut self, qpn: Qpn) {
         let requests = self.take_requests(qpn);
         let Some(qp) = self.qps.get_mut(qpn) else {
@@ -35,7 +35,7 @@ impl Device {
         self.flush_posted(qpn);
     }
 
-    /// Flushes what the queues of a failed queue pair hold.
+    /// Flushes the entries in the queues of a failed queue pair.
     pub(super) fn flush_posted(&mut self, qpn: Qpn) {
         let Some(qp) = self.qps.get_mut(qpn) else {
             return;
@@ -56,13 +56,13 @@ impl Device {
         qp.flush_receives(qpn, &mut self.cqs);
     }
 
-    /// Drops everything outstanding without completions.
+    /// Drops all outstanding requests without completions.
     pub(super) fn forget_requests(&mut self, qpn: Qpn) {
         self.take_requests(qpn);
         self.initiator.note_reset(qpn);
     }
 
-    /// Takes a queue pair's requests out of the flight table, in the order of their posting.
+    /// Removes a queue pair's requests from the flight table, in the order in which they were posted.
     fn take_requests(&mut self, qpn: Qpn) -> Vec<Request> {
         let mut requests = self.initiator.take_requests(qpn);
         let next = self.qps.get(qpn).map_or(0, |qp| qp.send.sequence);
@@ -70,7 +70,7 @@ impl Device {
         requests
     }
 
-    /// Fails the requests that wait for a destination whose handle is gone.
+    /// Fails the requests that wait for a destination whose handle was destroyed.
     pub(super) fn abandon_backlog(&mut self, ahn: Ahn) {
         while let Some(request) = self.initiator.take_from_backlog(ahn) {
             if let Some(qp) = self.qps.get_mut(request.qpn) {

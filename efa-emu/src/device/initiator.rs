@@ -1,4 +1,4 @@
-//! The initiating side: from the send queue to the link, and the answers back into completions.
+//! The initiator: requests from the send queue to the link, and completions from their answers.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,17 +14,18 @@ use super::queue_pair::{QpState, QueuePair, RNR_RETRY_INFINITE, SendSide};
 use super::{Device, Error};
 use crate::link::{HostSegment, Link, LinkBusy, LocalData, Operation, RequestHeader, Token};
 
-/// Entries that one queue pair may have read before the next one's turn.
+/// The number of entries that are read of one queue pair before the next one has its turn.
 const TURN: u32 = 16;
 
 #[derive(Default)]
 pub(super) struct Initiator {
     flight: FlightTable,
-    /// Queue pairs with entries that were not read yet, in turn; each at most once.
+    /// Queue pairs with entries that the device has not read, in the order of their turns. Each is there
+    /// at most once.
     scheduled: Vec<Qpn>,
-    /// Queue pairs whose doorbells nobody reports.
+    /// Queue pairs whose clients write doorbells without a call.
     watched: Vec<Qpn>,
-    /// Queue pairs in the error state: what is posted to them has to be flushed.
+    /// Queue pairs in the error state. What is posted to them has to be flushed.
     failed: Vec<Qpn>,
     backlogs: Backlogs,
     /// Tokens of the requests that wait because the receiver was not ready, by the time of their
@@ -33,7 +34,7 @@ pub(super) struct Initiator {
 }
 
 impl SendSide {
-    /// Starts over with an empty ring. Whether the queue pair is in the device's list stays.
+    /// Starts again with an empty ring. The queue pair stays in the device's list if it is there.
     pub(super) fn restart(&mut self) {
         *self = SendSide {
             scheduled: self.scheduled,
@@ -47,7 +48,7 @@ impl Request {
     #[inline(always)]
     fn offer(&self, token: Token, link: &mut impl Link) -> Result<(), LinkBusy> {
         match self.operation {
-            // Written out, so that the compiler knows that the header of a send has no remote memory.
+            // Separate, so that the compiler knows that the header of a send has no remote memory.
             Operation::Send => {
                 let header = RequestHeader {
                     operation: Operation::Send,
@@ -67,7 +68,7 @@ impl Request {
 }
 
 impl QueuePair {
-    /// Whether there are entries that may be started.
+    /// Returns whether there are entries that may be started.
     #[inline(always)]
     fn has_unread(&self) -> bool {
         self.send.fetched != self.send.producer
@@ -88,13 +89,13 @@ impl Initiator {
         }
     }
 
-    /// Takes a destroyed queue pair out of the lists of queue pairs.
+    /// Removes a destroyed queue pair from the lists of queue pairs.
     pub(super) fn remove_qp(&mut self, qpn: Qpn) {
         self.watch(qpn, false);
         self.scheduled.retain(|other| *other != qpn);
     }
 
-    /// Offers a request again that the link refused, or that was not accepted by the responder.
+    /// Offers the link a request again that the link or the responder has refused.
     fn offer(&mut self, index: u32, link: &mut impl Link) -> Result<(), LinkBusy> {
         let token = self.flight.token(index);
         let Some(request) = self.flight.get(index) else {
@@ -116,12 +117,12 @@ impl Initiator {
         }
     }
 
-    /// Notes that a queue pair is in the error state no more.
+    /// Notes that a queue pair is no longer in the error state.
     pub(super) fn note_reset(&mut self, qpn: Qpn) {
         self.failed.retain(|other| *other != qpn);
     }
 
-    /// Takes all requests of a queue pair, in no order.
+    /// Removes all requests of a queue pair, in no order.
     pub(super) fn take_requests(&mut self, qpn: Qpn) -> Vec<Request> {
         self.backlogs
             .remove_if(&mut self.flight, |request| request.qpn == qpn);
@@ -137,7 +138,7 @@ impl Initiator {
             .collect()
     }
 
-    /// Takes the oldest request that waits for a destination.
+    /// Removes the oldest request that waits for a destination.
     pub(super) fn take_from_backlog(&mut self, ahn: Ahn) -> Option<Request> {
         let index = self.backlogs.pop(ahn, &self.flight)?;
         self.flight.remove(index)
@@ -145,10 +146,10 @@ impl Initiator {
 }
 
 impl Device {
-    /// Looks at a send queue's doorbell, which its client has written. The device reads the new
-    /// entries in the next [`Device::transmit`].
+    /// Reads a send queue's doorbell, which its client has written. The next [`Device::transmit`] reads
+    /// the new entries.
     ///
-    /// A producer counter that is further ahead than the ring is long fails the queue pair.
+    /// A producer counter that is further ahead than the length of the ring fails the queue pair.
     #[inline(always)]
     pub fn look_at_send_queue(&mut self, qpn: Qpn) -> Result<(), Error> {
         let qp = self
@@ -171,19 +172,19 @@ impl Device {
         Ok(())
     }
 
-    /// Looks at the doorbells of all watched queue pairs and completion queues.
+    /// Reads the doorbells of all watched queue pairs and completion queues.
     pub fn look_at_watched(&mut self) {
         for position in 0..self.initiator.watched.len() {
             let qpn = self.initiator.watched[position];
-            // A destroyed queue pair is not watched any more, so this cannot fail.
+            // A destroyed queue pair is not watched, so this cannot fail.
             let _ = self.look_at_send_queue(qpn);
         }
         self.cqs.ring_watched();
     }
 
-    /// Reads new send queue entries, repeats requests whose time has come, and offers everything to
-    /// the link. Requests that the link refuses wait without holding up those for other
-    /// destinations. Returns how many requests the link took.
+    /// Reads new send queue entries, repeats requests whose time has come, and offers all of them to the
+    /// link. Requests that the link refuses wait, without delaying requests to other destinations.
+    /// Returns the number of requests that the link took.
     #[inline]
     pub fn transmit(&mut self, now: Duration, link: &mut impl Link) -> usize {
         let before = self.counters.tx_pkts;
@@ -210,13 +211,13 @@ impl Device {
         (self.counters.tx_pkts - before) as usize
     }
 
-    /// Whether a further [`Device::transmit`] would have something to do now.
+    /// Returns whether another [`Device::transmit`] would have something to do now.
     #[inline]
     pub fn has_unsent(&self) -> bool {
         !self.initiator.scheduled.is_empty() || !self.initiator.backlogs.is_empty()
     }
 
-    /// The time at which [`Device::transmit`] has to be called next, if any.
+    /// The time at which [`Device::transmit`] has to be called next. `None` if it need not be.
     #[inline]
     pub fn next_timeout(&self) -> Option<Duration> {
         let Reverse((time, _)) = self.initiator.timers.peek()?;
@@ -230,7 +231,7 @@ impl Device {
             && time <= now
         {
             initiator.timers.pop();
-            // Requests of queue pairs that went away leave their timers behind.
+            // The timers of requests of destroyed queue pairs remain.
             let Some(index) = initiator.flight.find(Token(token)) else {
                 continue;
             };
@@ -260,15 +261,15 @@ impl Device {
                     self.counters.tx_bytes += request.outgoing_bytes();
                 }
             }
-            // An emptied queue has left the list: the next one is at the same position.
+            // An empty queue has left the list, so the next one is at the same position.
             if busy {
                 position += 1;
             }
         }
     }
 
-    /// Reads the new entries of a queue pair, as many as it may have in its turn, and offers them to
-    /// the link. Returns whether there are more.
+    /// Reads the new entries of a queue pair, at most [`TURN`], and offers them to the link. Returns
+    /// whether there are more.
     #[inline(never)]
     fn read_send_queue(&mut self, qpn: Qpn, link: &mut impl Link) -> bool {
         let Some(qp) = self.qps.get_mut(qpn) else {
@@ -287,7 +288,7 @@ impl Device {
             request.qpn = qpn;
             let prepared = match entry {
                 Ok(()) => prepare(request, qp, &self.regions, &self.book, &self.profile),
-                // It is looked at once more to tell what is wrong.
+                // It is read once more to find out what is wrong.
                 Err(_) => Err(Status::LocalQpInternalError),
             };
             if let Err(status) = prepared {
@@ -316,12 +317,12 @@ impl Device {
         false
     }
 
-    /// The answer to a request. A token that is not with the link (any more) is ignored.
+    /// Takes the answer to a request. A token of a request that the link does not have is ignored.
     ///
-    /// The status is one that a responder gives, or the link's own: unresponsive or unreachable
-    /// remote, or local invalid lkey if the local memory is gone. Anything else is an answer that
-    /// makes no sense and becomes [`Status::RemoteBadStatus`]. "Receiver not ready" makes the request
-    /// wait and go again, as often as the queue pair says. A datagram succeeds whatever became of it.
+    /// The status is a responder's, or the link's own: the remote is unresponsive or unreachable, or the
+    /// lkey is invalid because the local memory was deregistered. Any other status is invalid and
+    /// becomes [`Status::RemoteBadStatus`]. After "receiver not ready" the request waits and is sent
+    /// again, as often as the queue pair's attributes allow. A datagram succeeds whatever the answer is.
     #[inline]
     pub fn complete(&mut self, now: Duration, token: Token, status: Status) {
         let initiator = &mut self.initiator;
@@ -361,9 +362,9 @@ impl Device {
         }
     }
 
-    /// The local memory of a request that is with the link: where the data of an RDMA read goes.
-    /// `None` if the request is gone or its memory is no longer registered; then nothing may be
-    /// written.
+    /// The local memory of a request that the link has, to which the data of an RDMA read is written.
+    /// `None`, and nothing may be written, if the request has ended or its memory is no longer
+    /// registered.
     pub fn local_memory(&self, token: Token) -> Option<&[HostSegment]> {
         let flight = &self.initiator.flight;
         let request = flight.get(flight.find(token)?)?;
@@ -377,7 +378,7 @@ impl Device {
         }
     }
 
-    /// Whether a request that is with the link names the region with this key as its local memory.
+    /// Returns whether a request that the link has uses the region with this key as its local memory.
     pub fn uses_region(&self, token: Token, lkey: super::Lkey) -> bool {
         let flight = &self.initiator.flight;
         let request = flight.find(token).and_then(|index| flight.get(index));
@@ -387,15 +388,15 @@ impl Device {
         })
     }
 
-    /// The destination, the header and the local data of a request that is with the link. The data may
-    /// be read as long as [`Device::local_memory`] answers `Some`.
+    /// The destination, the header and the local data of a request that the link has. The data may be
+    /// read as long as [`Device::local_memory`] returns `Some`.
     pub fn request(&self, token: Token) -> Option<(Gid, RequestHeader, LocalData<'_>)> {
         let flight = &self.initiator.flight;
         let request = flight.get(flight.find(token)?)?;
         Some((request.to, request.header(), request.local()))
     }
 
-    /// The requests of a queue pair that are with the link.
+    /// The requests of a queue pair that the link has.
     pub fn outstanding(&self, qpn: Qpn) -> impl Iterator<Item = Token> {
         let flight = &self.initiator.flight;
         flight
@@ -405,7 +406,7 @@ impl Device {
     }
 }
 
-/// The status of the initiator's completion for the answer of the link.
+/// The status of the initiator's completion, from the link's answer.
 #[inline(always)]
 fn answered(operation: Operation, status: Status) -> Status {
     match status {

@@ -1,30 +1,30 @@
-//! What a device does while nothing else is to be done: it has what the next message touches brought
-//! into the processor's caches.
+//! Prefetching: while an idle device waits, it loads what the next message will access into the
+//! processor's caches.
 //!
-//! Real hardware writes into the host's last-level cache, wherever the buffer lies. This one writes
-//! with an ordinary processor, and a client like libfabric posts so many buffers (8192 of 9 KB) that
-//! each has left every cache when its turn comes.
+//! Real hardware writes into the host's last-level cache. This device writes with an ordinary
+//! processor, and a client such as libfabric posts so many buffers (8192 of 9 KB) that each has been
+//! evicted from all caches when it is used.
 
 use efa_core::address::Qpn;
 use efa_core::nic::Access;
 
 use super::Device;
-use super::keys::RegionTable;
 use super::queue_pair::QueuePair;
+use super::regions::RegionTable;
 use crate::link::{HostSegment, Token};
 use crate::prefetch;
 
-/// Descriptors whose memory is fetched ahead of messages.
+/// The number of descriptors whose memory is prefetched.
 const AHEAD: u16 = 2;
 
-/// Bytes of memory that are fetched for a receive: the last message's length, since messages come in
-/// runs of the same kind, but at least this, which hardly costs more.
+/// The least number of bytes that are prefetched for a receive. Otherwise it is the length of the last
+/// message, because consecutive messages are often of the same kind.
 const LEAST: u32 = 64;
 
 impl Device {
-    /// Fetches what the next message for the queue pair that received last is going to touch: ring
-    /// entries, and memory by `fetch`, which has to take what it is given as a hint. Does nothing if
-    /// no message has come since the last call.
+    /// Prefetches what the next message for the queue pair that received last will access: ring entries,
+    /// and memory by `fetch`, which must treat its arguments as hints. Does nothing if no message has
+    /// arrived since the last call.
     #[inline]
     pub fn look_ahead(&mut self, fetch: impl FnMut(HostSegment)) {
         if let Some(qpn) = self.last_receiver.take() {
@@ -45,22 +45,22 @@ impl Device {
     }
 }
 
-/// How near an event of the device is that the simulator knows of in advance.
+/// How soon an event of the device will happen that the simulator knows in advance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Nearness {
-    /// Several events before: what lies in the device itself is fetched.
+    /// After several other events: prefetch what is in the device itself.
     Coming,
-    /// Then what that leads to: tables.
+    /// Sooner: prefetch the tables.
     Near,
-    /// Then their entries.
+    /// Sooner still: prefetch the entries of the tables.
     Close,
-    /// Next: ring entries.
+    /// Next: prefetch ring entries.
     Next,
 }
 
 impl Device {
-    /// Fetches what a request for, or an answer to, the queue pair is going to touch, in steps: each fetches
-    /// what the one before led to, so that none has to wait.
+    /// Prefetches what a request or an answer to the queue pair will access. Each step follows pointers
+    /// that the step before has loaded, so that none has to wait for memory.
     #[inline]
     pub(crate) fn expect(&self, qpn: Qpn, nearness: Nearness) {
         match nearness {
@@ -95,7 +95,7 @@ impl Device {
         }
     }
 
-    /// Fetches the request that a token names.
+    /// Prefetches the request that a token names.
     #[inline]
     pub(crate) fn expect_answer(&self, token: Token) {
         self.initiator.prefetch(token);
@@ -105,11 +105,11 @@ impl Device {
 impl QueuePair {
     fn look_ahead(&mut self, regions: &RegionTable, mut fetch: impl FnMut(HostSegment)) {
         let Ok(posted) = self.posted_descriptors(AHEAD) else {
-            // The next message finds that out.
+            // The next message reports it.
             return;
         };
         let recv = &mut self.recv;
-        // The counter is stale if descriptors were consumed that were never fetched.
+        // The counter is too low if descriptors were consumed that were never prefetched.
         let fetched = recv.fetched.wrapping_sub(recv.consumed);
         let start = if fetched <= posted { fetched } else { 0 };
         for offset in start..posted.min(AHEAD) {

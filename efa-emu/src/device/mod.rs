@@ -9,23 +9,23 @@
 //!   come back in [`Device::complete`];
 //! * requests of peers arrive in [`Device::deliver`].
 //!
-//! What a client writes into rings is not trusted: a work request that makes no sense fails, a
-//! queue that makes no sense fails its queue pair.
+//! What a client writes into rings is not trusted: an invalid work request fails, and an invalid
+//! queue fails its queue pair.
 
 mod address_book;
 mod backlog;
-mod completion;
+mod cq_table;
 mod error;
 mod flight;
 mod flush;
 mod initiator;
-mod keys;
 mod look_ahead;
 mod prepare;
 mod qp_table;
 mod qpn;
 pub mod queue;
 mod queue_pair;
+mod regions;
 mod responder;
 
 use std::sync::Arc;
@@ -36,23 +36,23 @@ use slab::Slab;
 
 pub use crate::counters::{Command, CommandCounters, Counters, Statistics};
 pub use error::Error;
-pub use keys::{Lkey, MemoryRegion, RegionKeys, Rkey};
 pub(crate) use look_ahead::Nearness;
 pub(crate) use qpn::QpnRange;
 pub use qpn::{QpnAllocator, QpnPolicy, UnknownQpnPolicy};
 pub use queue_pair::{
     QpAttributes, QpChange, QpConfig, QpRings, QpState, RNR_RETRY_INFINITE, Service,
 };
+pub use regions::{Lkey, MemoryRegion, RegionKeys, Rkey};
 pub use responder::GRH_LENGTH;
 
 use crate::profile::Profile;
 use address_book::AddressBook;
-use completion::CqTable;
+use cq_table::CqTable;
 use initiator::Initiator;
-use keys::RegionTable;
 use qp_table::QpTable;
 use queue::{CompletionRing, ReceiveRing, SendRing};
 use queue_pair::QueuePair;
+use regions::RegionTable;
 
 /// A protection domain: memory, address handles and queue pairs work together only inside one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -75,12 +75,12 @@ pub struct Device {
     initiator: Initiator,
     counters: Counters,
     commands: CommandCounters,
-    /// The queue pair that received last, until [`Device::look_ahead`] has seen to it.
+    /// The queue pair that received last. [`Device::look_ahead`] takes it.
     last_receiver: Option<Qpn>,
 }
 
 impl Device {
-    /// A device of the given generation whose port has this GID.
+    /// Makes a device of the given generation whose port has this GID.
     pub fn new(profile: Profile, gid: Gid) -> Self {
         Device {
             gid,
@@ -107,12 +107,12 @@ impl Device {
         self.gid
     }
 
-    /// Statistics since the device was opened.
+    /// The counters of the port since the device was opened.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// All statistics since the device was opened.
+    /// The counters of the port and of commands since the device was opened.
     pub fn statistics(&self) -> Statistics {
         Statistics {
             commands: self.commands,
@@ -120,8 +120,8 @@ impl Device {
         }
     }
 
-    /// Carries out a command and counts it. The methods that are commands do so themselves; this is for
-    /// what is refused before the device gets it.
+    /// Carries out a command and counts it. The device's methods that are commands call this
+    /// themselves. Other callers need it for commands that they refuse before the device sees them.
     pub fn command<T, E>(
         &mut self,
         command: Command,
@@ -142,7 +142,10 @@ impl Device {
         })
     }
 
-    /// Ends a protection domain; [`Error::Busy`] while objects belong to it.
+    /// Frees a protection domain.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while objects belong to it.
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), Error> {
         self.command(Command::Other, |device| {
             match device.pds.get(pd.0 as usize) {
@@ -178,9 +181,11 @@ impl Device {
 
     /// Registers memory.
     ///
-    /// Remote access that the device's generation cannot do is [`Error::Unsupported`]; remote write
-    /// without local write, an empty or too long region, one that wraps, and an I/O virtual address
-    /// whose place in its page differs are [`Error::Invalid`].
+    /// # Errors
+    /// [`Error::Unsupported`] for remote access that the device's generation does not have.
+    /// [`Error::Invalid`] for remote write access without local write access, for a region that is
+    /// empty, too long or wraps around, and for an I/O virtual address whose offset in its page
+    /// differs from that of the address.
     pub fn register_memory(&mut self, pd: PdId, region: MemoryRegion) -> Result<RegionKeys, Error> {
         self.command(Command::RegisterMemory, |device| {
             const PAGE_OFFSET: u64 = 4096 - 1;
@@ -212,7 +217,7 @@ impl Device {
         })
     }
 
-    /// Ends a registration. Requests that still use the region fail.
+    /// Deregisters memory. Requests that still use the region fail.
     pub fn deregister_memory(&mut self, lkey: Lkey) -> Result<(), Error> {
         self.command(Command::Other, |device| {
             let pd = device.regions.remove(lkey)?;
@@ -221,8 +226,10 @@ impl Device {
         })
     }
 
-    /// Puts a GID into the address book, or takes another handle of it: all handles of one GID have
-    /// the same number. The unspecified address and multicast are refused.
+    /// Makes an address handle of a GID. All handles of one GID have the same number.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for the unspecified address and for multicast addresses.
     pub fn create_ah(&mut self, pd: PdId, gid: Gid) -> Result<Ahn, Error> {
         self.command(Command::CreateAh, |device| {
             device.check_pd(pd)?;
@@ -232,8 +239,8 @@ impl Device {
         })
     }
 
-    /// Gives back one handle. With the last one the number becomes free, and requests to it that the
-    /// link has not taken fail.
+    /// Destroys one handle. With the last handle of a GID its number becomes free, and requests to it
+    /// that the link has not taken fail.
     pub fn destroy_ah(&mut self, pd: PdId, ahn: Ahn) -> Result<(), Error> {
         self.command(Command::Other, |device| {
             let freed = device.book.destroy(pd, ahn)?;
@@ -266,31 +273,35 @@ impl Device {
         })
     }
 
-    /// Ends a completion queue; [`Error::Busy`] while queue pairs use it.
+    /// Destroys a completion queue.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while queue pairs use it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), Error> {
         self.command(Command::Other, |device| device.cqs.remove(cq))
     }
 
-    /// Looks at a completion queue's doorbell, which its client has written. If it asks for an event and there are
-    /// entries beyond its consumer counter, the event is raised at once, otherwise with the next
-    /// entry.
+    /// Reads a completion queue's doorbell, which its client has written. If the doorbell asks for an
+    /// event, the event is raised at once if there are entries beyond the consumer counter, and with
+    /// the next entry otherwise.
     pub fn arm_cq(&mut self, cq: CqId) -> Result<(), Error> {
         self.cqs.ring(cq)
     }
 
-    /// Whether any completion queue raised an event since the last [`Device::take_events`].
+    /// Returns whether any completion queue has raised an event since the last
+    /// [`Device::take_events`].
     #[inline]
     pub fn has_events(&self) -> bool {
         self.cqs.has_events()
     }
 
-    /// Completion queues that raised an event since the last call.
+    /// Takes the completion queues that have raised an event since the last call.
     pub fn take_events(&mut self) -> impl Iterator<Item = CqId> {
         self.cqs.events()
     }
 
-    /// Runs `work` and writes every completion entry that it added a second time: a fault of the
-    /// device, on request.
+    /// Runs `work`, then writes every completion entry that it has added a second time. This stages a
+    /// fault of the device.
     pub fn duplicating<T>(&mut self, work: impl FnOnce(&mut Device) -> T) -> T {
         let before = self.completion_counters();
         let result = work(self);
@@ -303,13 +314,15 @@ impl Device {
         self.cqs.counters()
     }
 
-    /// Writes every completion entry a second time that was written since the counters were taken.
+    /// Writes every completion entry that was written since the counters were taken a second time.
     pub fn repeat_completions(&mut self, since: &[(CqId, u16)]) {
         self.cqs.repeat_since(since);
     }
 
-    /// Makes a queue pair with the number that the caller chose. [`Error::Busy`] if a live queue
-    /// pair has it.
+    /// Makes a queue pair with the number that the caller chose.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if another queue pair has the number.
     pub fn create_qp(&mut self, qpn: Qpn, config: QpConfig) -> Result<QpRings, Error> {
         self.command(Command::CreateQp, |device| {
             device.check_pd(config.pd)?;
@@ -355,8 +368,8 @@ impl Device {
 
     /// Changes a queue pair's attributes and state, by the rules of the kernel driver.
     ///
-    /// Changing to [`QpState::Error`] flushes everything outstanding; changing to
-    /// [`QpState::Reset`] forgets it, and the rings start over.
+    /// Changing to [`QpState::Error`] flushes all outstanding requests. Changing to
+    /// [`QpState::Reset`] drops them and empties the rings.
     pub fn modify_qp(&mut self, qpn: Qpn, change: &QpChange) -> Result<(), Error> {
         self.command(Command::Other, |device| {
             let rnr_settable = device.profile.caps.contains(DeviceCaps::RNR_RETRY);
@@ -395,7 +408,7 @@ impl Device {
             .ok_or_else(|| Error::not_found("queue pair", qpn.0))
     }
 
-    /// Ends a queue pair. Its outstanding requests are forgotten: they write no completions, and
+    /// Destroys a queue pair. Its outstanding requests are dropped: they write no completions, and
     /// answers that arrive later are ignored.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), Error> {
         self.command(Command::Other, |device| {
@@ -412,8 +425,8 @@ impl Device {
         })
     }
 
-    /// Whether the device has to look at this queue pair's doorbells by itself, because its client
-    /// writes them without a call. [`Device::look_at_watched`] looks.
+    /// Sets whether [`Device::look_at_watched`] reads this queue pair's doorbells. It has to if the
+    /// client writes them without a call.
     pub fn watch_qp(&mut self, qpn: Qpn, watched: bool) -> Result<(), Error> {
         let qp = self
             .qps

@@ -1,13 +1,13 @@
-//! From a send queue entry to a request, or to the completion that says why there is none.
+//! Making a request from a send queue entry, or the completion that says why there is none.
 
 use efa_core::address::{Ahn, Qpn};
 use efa_core::nic::{Access, DeviceCaps, Status};
 
 use super::address_book::AddressBook;
 use super::flight::{Place, Request};
-use super::keys::RegionTable;
 use super::queue::{BadWorkRequest, Buffer, CompletionEntry, WorkRequest, WqeOperation};
 use super::queue_pair::{QueuePair, Service};
+use super::regions::RegionTable;
 use super::{Counters, PdId};
 use crate::link::{HostSegment, Operation};
 use crate::profile::Profile;
@@ -32,7 +32,7 @@ pub(super) fn local_still_valid(request: &Request, qp: &QueuePair, regions: &Reg
     })
 }
 
-/// Checks a request of which the entry is known, and finds out the rest about it.
+/// Checks a request whose entry was read, and looks up its destination and its memory.
 #[inline(always)]
 pub(super) fn prepare(
     request: &mut Request,
@@ -79,7 +79,7 @@ fn prepare_rdma(
     )
 }
 
-/// What is the same for sends and RDMA, but for where the entry has it.
+/// What sends and RDMA have in common. Only the places in the entry differ.
 #[inline(always)]
 fn find_out(
     request: &mut Request,
@@ -125,7 +125,7 @@ fn find_out(
     Ok(())
 }
 
-/// Where a local buffer lies. One without bytes needs no key.
+/// The place of a local buffer. A buffer of no bytes needs no key.
 #[inline(always)]
 fn resolve(
     regions: &RegionTable,
@@ -141,7 +141,7 @@ fn resolve(
         .ok_or(Status::LocalInvalidLkey)
 }
 
-/// A send queue entry that fails before it leaves.
+/// A send queue entry that fails before it is sent.
 pub(super) struct LocalFailure {
     request_id: u16,
     request_id_upper: u64,
@@ -159,7 +159,7 @@ impl LocalFailure {
         }
     }
 
-    /// The failure of an entry that was read, as far as it could be.
+    /// The failure of an entry, with as much of it as could be read.
     #[cold]
     pub(super) fn of_entry(
         wqe: &WorkRequest,

@@ -10,7 +10,7 @@ const PAGE: usize = 1 << PAGE_BITS;
 
 type Page = [Option<Box<QueuePair>>; PAGE];
 
-/// Queue pairs by number: two indexed steps, and an empty table costs 2 KiB.
+/// Queue pairs by number, in a table of two levels. An empty table takes 2 KiB.
 pub(super) struct QpTable {
     pages: [Option<Box<Page>>; PAGE],
     live: u32,
@@ -28,13 +28,13 @@ impl QpTable {
         self.live
     }
 
-    /// Has the cache line fetched that leads to the page of a number.
+    /// Prefetches the pointer to the page of a number.
     #[inline(always)]
     pub(super) fn prefetch_page(&self, qpn: Qpn) {
         prefetch::value(&self.pages[usize::from(qpn.0 >> PAGE_BITS)]);
     }
 
-    /// Has the cache line fetched that leads to the queue pair.
+    /// Prefetches the pointer to a queue pair.
     #[inline(always)]
     pub(super) fn prefetch_place(&self, qpn: Qpn) {
         if let Some(page) = &self.pages[usize::from(qpn.0 >> PAGE_BITS)] {
@@ -54,7 +54,7 @@ impl QpTable {
         page[usize::from(qpn.0) % PAGE].as_deref_mut()
     }
 
-    /// Puts a queue pair in; false if the number is taken.
+    /// Adds a queue pair. Returns false if another has the number.
     pub(super) fn insert(&mut self, qpn: Qpn, qp: QueuePair) -> bool {
         let page = self.pages[usize::from(qpn.0 >> PAGE_BITS)]
             .get_or_insert_with(|| Box::new([const { None }; PAGE]));

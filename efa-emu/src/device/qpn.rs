@@ -1,4 +1,4 @@
-//! Which number a new queue pair gets.
+//! The numbers of queue pairs.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -7,16 +7,17 @@ use std::str::FromStr;
 use efa_core::address::Qpn;
 use rand::Rng;
 
-/// How numbers are chosen. How soon a number comes back decides how often late packets and
-/// completions of a destroyed queue pair meet its successor.
+/// How numbers are chosen. The sooner a number is used again, the more often late packets and
+/// completions of a destroyed queue pair reach its successor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum QpnPolicy {
-    /// The lowest free number: reuse as soon as possible. The default, because EFA's own software says that
-    /// the device does so: rdma-core 63 and libfabric 2.6 count the generations of each number to tell late
-    /// completions of a destroyed queue pair from those of one that was made with its number right after.
+    /// The lowest free number: reuse as soon as possible. This is the default, because EFA's own software
+    /// expects it: rdma-core 63 and libfabric 2.6 count the generations of each number, to tell late
+    /// completions of a destroyed queue pair from those of a queue pair that got its number right after.
     #[default]
     Lowest,
-    /// The number that has been free for longest, never-used ones first: reuse as late as possible.
+    /// A number that was never used, or else the one that has been free for the longest time: reuse as
+    /// late as possible.
     Oldest,
     /// Any free number.
     Random,
@@ -29,8 +30,8 @@ impl QpnPolicy {
         ("random", QpnPolicy::Random),
     ];
 
-    /// Chooses among free numbers, which come with the time that they have been free and with
-    /// whatever `T` the caller needs with them. Only [`QpnPolicy::Random`] draws from `random`.
+    /// Chooses among free numbers. Each comes with the time since which it is free, and with a `T` of
+    /// the caller. Only [`QpnPolicy::Random`] draws from `random`.
     pub(crate) fn choose<T>(
         self,
         free: impl Iterator<Item = (Qpn, u32, T)>,
@@ -58,7 +59,7 @@ impl fmt::Display for QpnPolicy {
     }
 }
 
-/// A policy of another name than `lowest`, `oldest` and `random`.
+/// The error that a name is none of `lowest`, `oldest` and `random`.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is no way of reusing numbers: use lowest, oldest or random")]
 pub struct UnknownQpnPolicy(String);
@@ -76,10 +77,10 @@ impl FromStr for QpnPolicy {
 
 /// The numbers that the queue pairs of one GID can have.
 ///
-/// A device never gives out 0 and 1, which InfiniBand reserves for management. There are `count`
-/// numbers, a power of two, and no two of them are equal modulo `count`: clients look queue pairs up
-/// by `qpn & (count - 1)`. So *slot* `i` stands for the number `i`, and the slots 0 and 1 stand for
-/// `count` and `count + 1`.
+/// A device never uses 0 and 1, which InfiniBand reserves for management. There are `count` numbers, a
+/// power of two. No two of them are equal modulo `count`, because clients look queue pairs up by
+/// `qpn & (count - 1)`. So *slot* `i` stands for the number `i`, except that the slots 0 and 1 stand
+/// for `count` and `count + 1`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct QpnRange {
     count: u32,
@@ -90,7 +91,7 @@ impl QpnRange {
     /// Numbers are 16 bits wide.
     const MOST: u32 = 1 << 15;
 
-    /// Numbers for so many queue pairs, or for as many as there can be.
+    /// Numbers for this many queue pairs, or for as many as there can be.
     pub(crate) fn for_queue_pairs(queue_pairs: u32) -> QpnRange {
         let count = queue_pairs.clamp(Self::FEWEST, Self::MOST);
         QpnRange {
@@ -98,13 +99,13 @@ impl QpnRange {
         }
     }
 
-    /// The range with `count` numbers, if there can be one.
+    /// The range of `count` numbers. `None` if there can be none.
     pub(crate) fn with_count(count: u32) -> Option<QpnRange> {
         let is_possible = count.is_power_of_two() && (Self::FEWEST..=Self::MOST).contains(&count);
         is_possible.then_some(QpnRange { count })
     }
 
-    /// How many numbers there are.
+    /// The number of numbers.
     pub(crate) fn count(self) -> u32 {
         self.count
     }
@@ -114,7 +115,7 @@ impl QpnRange {
         Qpn(if slot < 2 { slot + self.count } else { slot } as u16)
     }
 
-    /// The slot of a number; `None` if no queue pair can have it.
+    /// The slot of a number. `None` if no queue pair can have the number.
     #[inline]
     pub(crate) fn slot(self, qpn: Qpn) -> Option<u32> {
         let number = u32::from(qpn.0);
@@ -136,15 +137,15 @@ impl QpnRange {
 pub struct QpnAllocator {
     policy: QpnPolicy,
     range: QpnRange,
-    /// For each slot: when its number became free, `None` if it is in use. Slots beyond the end have
-    /// never been used.
+    /// For each slot, when its number became free, or `None` if the number is in use. The numbers of
+    /// slots beyond the end have never been used.
     free: Vec<Option<u32>>,
-    /// Counts numbers given back.
+    /// The number of releases so far.
     clock: u32,
 }
 
 impl QpnAllocator {
-    /// Numbers for `queue_pairs` queue pairs, all free.
+    /// Makes an allocator with numbers for `queue_pairs` queue pairs, all free.
     pub fn new(policy: QpnPolicy, queue_pairs: u32) -> Self {
         QpnAllocator {
             policy,
@@ -159,7 +160,7 @@ impl QpnAllocator {
         self.policy
     }
 
-    /// Takes a number; `None` if all are in use. Only [`QpnPolicy::Random`] draws from `random`.
+    /// Takes a number. `None` if all are in use. Only [`QpnPolicy::Random`] draws from `random`.
     pub fn allocate(&mut self, random: &mut impl Rng) -> Option<Qpn> {
         let free = self.range.slots().filter_map(|slot| {
             let qpn = self.range.qpn(slot);
@@ -169,12 +170,12 @@ impl QpnAllocator {
         self.take(chosen).then_some(chosen)
     }
 
-    /// Since when a slot's number is free, if it is.
+    /// The time since which a slot's number is free. `None` if it is in use.
     fn since(&self, slot: u32) -> Option<u32> {
         self.free.get(slot as usize).copied().unwrap_or(Some(0))
     }
 
-    /// Takes this number whatever the policy; false if it is in use or out of range.
+    /// Takes this number, whatever the policy is. Returns false if it is in use or out of range.
     pub fn take(&mut self, qpn: Qpn) -> bool {
         let slot = self
             .range
@@ -190,7 +191,7 @@ impl QpnAllocator {
         true
     }
 
-    /// Gives a number back.
+    /// Frees a number.
     pub fn release(&mut self, qpn: Qpn) {
         self.clock = self.clock.wrapping_add(1);
         let slot = self.range.slot(qpn);

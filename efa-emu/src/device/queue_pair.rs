@@ -1,4 +1,4 @@
-//! Queue pair state: attributes, and which changes of state are allowed.
+//! Queue pairs: their attributes, and the changes of state that are allowed.
 
 use std::sync::Arc;
 
@@ -25,15 +25,15 @@ pub enum QpState {
     Init,
     /// Ready to receive.
     ReadyToReceive,
-    /// Ready to send: fully working.
+    /// Ready to send and to receive.
     ReadyToSend,
     /// Sends are accepted but not started.
     SendQueueDrained,
-    /// Everything outstanding was flushed, nothing is accepted.
+    /// Outstanding requests were flushed, and nothing is accepted.
     Error,
 }
 
-/// RNR retry count that means: for ever.
+/// The RNR retry count for unlimited retries.
 pub const RNR_RETRY_INFINITE: u8 = 7;
 
 /// How a queue pair is made.
@@ -53,7 +53,7 @@ pub struct QpConfig {
     pub wqe_size: WqeSize,
     /// Receive queue descriptors, a power of two.
     pub recv_descriptors: u32,
-    /// RDMA writes with immediate consume no receive.
+    /// Whether RDMA writes with immediate consume no receive.
     pub unsolicited_write_recv: bool,
 }
 
@@ -66,8 +66,8 @@ pub struct QpRings {
     pub recv: Arc<ReceiveRing>,
 }
 
-/// The attributes that `modify_qp` sets; `None` leaves one alone. The caller refuses attributes that
-/// are not listed here with `EOPNOTSUPP`.
+/// The attributes that `modify_qp` sets. An attribute that is `None` does not change. The caller
+/// refuses attributes that are not listed here with `EOPNOTSUPP`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QpChange {
     /// The state to change to.
@@ -84,7 +84,8 @@ pub struct QpChange {
     pub sq_psn: Option<u32>,
     /// Retries of a request that found the receiver not ready, 7 for ever.
     pub rnr_retry: Option<u8>,
-    /// Asks for an event when the send queue is drained; accepted and never sent, as on the device.
+    /// Whether an event is requested when the send queue is drained. The device accepts the request and
+    /// never sends the event, as the hardware does.
     pub drained_event: bool,
 }
 
@@ -113,7 +114,7 @@ impl QpChange {
     }
 }
 
-/// What `query_qp` answers.
+/// The attributes that `query_qp` returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpAttributes {
     /// Current state.
@@ -133,7 +134,7 @@ pub struct QpAttributes {
 }
 
 bitflags::bitflags! {
-    /// Which attributes a change of state needs or takes.
+    /// Attributes that a change of state requires or accepts.
     #[derive(Clone, Copy, PartialEq, Eq)]
     struct Given: u8 {
         const CURRENT_STATE = 1 << 0;
@@ -160,7 +161,7 @@ impl QpChange {
     }
 }
 
-/// The (required, optional) attributes of a change of state, `None` if there is no such change.
+/// The required and the optional attributes of a change of state. `None` if the change is not allowed.
 fn transition(service: Service, from: QpState, to: QpState) -> Option<(Given, Given)> {
     use QpState::*;
     let none = Given::empty();
@@ -197,22 +198,22 @@ pub(super) struct QueuePair {
     pkey_index: u16,
     port: u8,
     sq_psn: u32,
-    /// The client writes the doorbells without telling anybody.
+    /// Whether the client writes the doorbells without a call.
     pub(super) watched: bool,
 }
 
 /// How far the device is in the send queue.
 #[derive(Default)]
 pub(super) struct SendSide {
-    /// Entries below this counter were taken out of the ring.
+    /// Entries below this counter were read from the ring.
     pub(super) fetched: u16,
     /// Entries below this counter are valid.
     pub(super) producer: u16,
-    /// Requests that were taken out and have not completed.
+    /// The number of requests that were read and have not completed.
     pub(super) in_flight: u32,
     /// Sequence number of the next request.
     pub(super) sequence: u32,
-    /// The queue pair is in the device's list of queue pairs with unread entries.
+    /// Whether the queue pair is in the device's list of queue pairs with unread entries.
     pub(super) scheduled: bool,
 }
 
@@ -221,9 +222,9 @@ pub(super) struct SendSide {
 pub(super) struct ReceiveSide {
     /// Descriptors below this counter were consumed.
     pub(super) consumed: u16,
-    /// The doorbell when it was last read.
+    /// The doorbell's value when it was last read.
     pub(super) producer: u16,
-    /// Descriptors below this counter had their memory fetched by [`Device::look_ahead`].
+    /// The memory of descriptors below this counter was prefetched by [`Device::look_ahead`].
     ///
     /// [`Device::look_ahead`]: super::Device::look_ahead
     pub(super) fetched: u16,
@@ -260,7 +261,7 @@ impl QueuePair {
         }
     }
 
-    /// Checks a change completely, then applies it. The caller deals with the queues.
+    /// Checks a change completely, then applies it. The caller changes the queues.
     pub(super) fn change(&mut self, change: &QpChange, rnr_settable: bool) -> Result<(), Error> {
         let state_code = |state: QpState| state as u64;
         if let Some(believed) = change.current_state
@@ -307,7 +308,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Whether requests of this transport with this key are accepted.
+    /// Returns whether requests of this transport with this key are accepted.
     #[inline(always)]
     pub(super) fn accepts(&self, service: Service, qkey: Qkey) -> bool {
         let receives = matches!(
@@ -332,7 +333,7 @@ pub(super) mod tests {
         Error,
     ];
 
-    /// The bits of `ibv_qp_attr_mask` that a change can have beside the state.
+    /// The bits of `ibv_qp_attr_mask` that a change can have besides the state.
     const CUR_STATE: u32 = 1 << 1;
     const EN_SQD_ASYNC_NOTIFY: u32 = 1 << 2;
     const PKEY_INDEX: u32 = 1 << 4;
@@ -383,7 +384,8 @@ pub(super) mod tests {
         qp
     }
 
-    /// (from, to, required, optional) of an SRD queue pair. All others are refused.
+    /// The changes of an SRD queue pair: from, to, required and optional attributes. All others are
+    /// refused.
     const TABLE: [(QpState, QpState, u32, u32); 19] = [
         (Reset, Reset, 0, 0),
         (Reset, Init, PKEY_INDEX | PORT | QKEY, 0),

@@ -1,26 +1,26 @@
-//! The responding side: requests of peers.
+//! The responder: requests of peers.
 
 use efa_core::address::{Gid, Qpn};
 use efa_core::nic::{Access, DeviceCaps, Status};
 
-use super::completion::CqTable;
-use super::keys::RegionTable;
+use super::cq_table::CqTable;
 use super::queue::{Buffer, CompletionEntry, ReceiveDescriptor, Received, WqeOperation};
 use super::queue_pair::{QueuePair, Service};
+use super::regions::RegionTable;
 use super::{Device, PdId};
 use crate::link::{HostSegment, Operation, RequestHeader, Transfer};
 
 /// Bytes in front of the data in a UD receive: an InfiniBand global route header.
 pub const GRH_LENGTH: usize = 40;
 
-/// More scatter entries than any profile has.
+/// At least the number of scatter entries of every profile.
 const MAX_BUFFERS: usize = 4;
 
 /// A posted receive, read from the ring and not consumed yet.
 #[derive(Clone, Copy)]
 struct Receive {
     request_id: u16,
-    /// Descriptors, and scatter entries.
+    /// The number of descriptors, which are its scatter entries.
     count: u16,
 }
 
@@ -36,11 +36,12 @@ impl Scattered {
     }
 }
 
-/// The receive queue holds something that is no receive.
+/// The error that the receive queue contains something that is not a receive.
 pub(super) struct Malformed;
 
 impl QueuePair {
-    /// Descriptors that were posted and not consumed; all of them if that is fewer than `wanted`.
+    /// The number of descriptors that were posted and not consumed. It reads the doorbell only if it
+    /// knows of fewer than `wanted`.
     #[inline(always)]
     pub(super) fn posted_descriptors(&mut self, wanted: u16) -> Result<u16, Malformed> {
         let available = self.recv.producer.wrapping_sub(self.recv.consumed);
@@ -56,7 +57,7 @@ impl QueuePair {
         Ok(available)
     }
 
-    /// The first descriptor of the oldest posted receive; it is the only one of nearly every receive.
+    /// The first descriptor of the oldest posted receive. Nearly every receive has no other.
     #[inline(always)]
     fn first_descriptor(&mut self) -> Result<Option<ReceiveDescriptor>, Malformed> {
         if self.posted_descriptors(1)? == 0 {
@@ -134,13 +135,13 @@ fn failed_receive(qpn: Qpn, request_id: u16, status: Status) -> CompletionEntry 
 }
 
 impl Device {
-    /// A request of the host `from`. The answer goes back to the initiator.
+    /// Carries out a request of the host `from`. Returns the answer for the initiator.
     ///
-    /// Errors of `transfer` end the request: [`Status::LocalInvalidLkey`] says that this host's
-    /// memory could not be reached (the receive fails, the initiator sees an abort), anything else
-    /// is the initiator's (no receive is consumed).
+    /// An error of `transfer` ends the request. With [`Status::LocalInvalidLkey`] this host's memory
+    /// could not be accessed: the receive fails, and the initiator sees an abort. Any other error is
+    /// the initiator's, and no receive is consumed.
     ///
-    /// For datagrams the answer says what became of them; the initiator ignores it.
+    /// The answer to a datagram says what happened to it. The initiator ignores the answer.
     #[inline(always)]
     pub fn deliver(
         &mut self,
@@ -174,7 +175,7 @@ impl Device {
         }
     }
 
-    /// A message, for a posted receive.
+    /// Delivers a message to a posted receive.
     #[inline(always)]
     fn receive(
         &mut self,
@@ -188,7 +189,7 @@ impl Device {
         }
     }
 
-    /// As [`Device::receive`], with a header of the device's own in front of the data.
+    /// As [`Device::receive`], with the device's own header in front of the data.
     #[cold]
     fn receive_datagram(
         &mut self,
@@ -238,7 +239,7 @@ impl Device {
         };
         match moved {
             Ok(()) => {}
-            // The receive fails, and the initiator is told what it can understand.
+            // The receive fails, and the initiator gets a status that is defined for it.
             Err(status @ (Status::LocalBadLength | Status::LocalInvalidLkey)) => {
                 qp.consume(receive);
                 let entry = failed_receive(qpn, receive.request_id, status);
@@ -274,8 +275,8 @@ impl Device {
         Ok(())
     }
 
-    /// An RDMA read or write of registered memory.
-    // Marked cold to keep the path of messages short; here the copy costs more than the calls.
+    /// Carries out an RDMA read or write of registered memory.
+    // Marked cold to keep the path of messages short. Here the copy costs more than the calls.
     #[cold]
     fn access(
         &mut self,
@@ -465,8 +466,8 @@ impl<T: Transfer> Transfer for Headed<'_, T> {
     }
 }
 
-/// An RDMA transfer that could not reach this host's memory looks to the initiator like memory that
-/// is not registered.
+/// The status for the initiator. Memory of this host that an RDMA transfer could not access looks like
+/// memory that is not registered.
 fn remote_status(status: Status) -> Status {
     match status {
         Status::LocalInvalidLkey => Status::RemoteBadAddress,
@@ -474,11 +475,10 @@ fn remote_status(status: Status) -> Status {
     }
 }
 
-/// The header that an InfiniBand UD receive starts with: IPv6's layout, the transport header and the
-/// payload behind it.
+/// The header with which an InfiniBand UD receive starts. It has the layout of an IPv6 header.
 fn global_route_header(from: Gid, to: Gid, length: u32) -> [u8; GRH_LENGTH] {
     const VERSION: u8 = 6 << 4;
-    /// Next header: an InfiniBand transport header.
+    /// The next header is an InfiniBand transport header.
     const INFINIBAND: u8 = 0x1b;
     const HOP_LIMIT: u8 = 255;
     let mut bytes = [0; GRH_LENGTH];

@@ -1,4 +1,5 @@
-//! Completion queue: entries of 32 bytes (the extended format; rdma-core asks for no other).
+//! The completion queue's entries and ring. Entries have 32 bytes (the extended format, the only one
+//! that rdma-core uses).
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -35,7 +36,7 @@ const OPERATION_MASK: u8 = 0b111;
 const UNSOLICITED: u8 = 1 << 7;
 const WORDS: usize = 4;
 
-/// What the completion of a receive says beside what all completions say.
+/// What the completion of a receive says in addition to what all completions say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Received {
     /// Bytes received, or written by an RDMA write with immediate.
@@ -44,16 +45,17 @@ pub struct Received {
     pub ahn: Option<Ahn>,
     /// The sender's queue pair.
     pub source_qpn: Qpn,
-    /// The sender's GID; reported for unknown senders by devices that can.
+    /// The sender's GID, which some generations of the device report for unknown senders.
     pub source_gid: Option<Gid>,
     /// Immediate data.
     pub immediate: Option<u32>,
-    /// A write with immediate that consumed no receive; the request id means nothing.
+    /// Whether it is a write with immediate that consumed no receive. The request id is meaningless
+    /// then.
     pub unsolicited: bool,
 }
 
 impl Received {
-    /// What a receive says that failed or was flushed.
+    /// For a receive that failed or was flushed.
     pub const NOTHING: Received = Received {
         length: 0,
         ahn: None,
@@ -64,8 +66,7 @@ impl Received {
     };
 }
 
-/// One entry of a completion queue, in the form that it has in the ring. The device makes it and the
-/// client copies it out of the ring; each field is taken out when it is asked for.
+/// One entry of a completion queue, as it is in the ring. Fields are decoded when they are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompletionEntry([u64; WORDS]);
 
@@ -77,7 +78,7 @@ impl CompletionEntry {
         Self::of_send_code(qpn, id, upper, request.operation_code(), status)
     }
 
-    /// As [`CompletionEntry::of_send`], with what the entry said.
+    /// As [`CompletionEntry::of_send`], with the fields of the send queue entry as arguments.
     #[inline(always)]
     pub fn of_send_id(
         qpn: Qpn,
@@ -106,7 +107,7 @@ impl CompletionEntry {
         ])
     }
 
-    /// The completion of a receive. `operation` is what arrived.
+    /// The completion of a receive. `operation` is the operation of the request that arrived.
     #[inline(always)]
     pub fn of_receive(
         qpn: Qpn,
@@ -140,7 +141,7 @@ impl CompletionEntry {
         CompletionEntry(words)
     }
 
-    /// Whether the queue and operation codes are known.
+    /// Returns whether the queue and operation codes are known.
     #[inline(always)]
     fn is_sound(&self) -> bool {
         let queue = self.flags() >> QUEUE_SHIFT & QUEUE_MASK;
@@ -166,10 +167,10 @@ impl CompletionEntry {
         (self.0[0] >> 16) as u8
     }
 
-    /// The operation: what was requested (send side), or what arrived (receive side).
+    /// The operation that was requested (send queue), or that arrived (receive queue).
     #[inline(always)]
     pub fn operation(&self) -> WqeOperation {
-        // Known, as checked when the entry was read.
+        // The code is known: it was checked when the entry was read.
         match self.flags() >> OPERATION_SHIFT & OPERATION_MASK {
             0 => WqeOperation::Send,
             1 => WqeOperation::RdmaRead,
@@ -177,7 +178,7 @@ impl CompletionEntry {
         }
     }
 
-    /// Whether the entry is of the receive queue; otherwise it is of the send queue.
+    /// Returns whether the entry is of the receive queue. Otherwise it is of the send queue.
     #[inline(always)]
     pub fn is_receive(&self) -> bool {
         self.flags() >> QUEUE_SHIFT & QUEUE_MASK == QUEUE_RECEIVE
@@ -234,7 +235,7 @@ impl CompletionEntry {
         (self.flags() & HAS_IMMEDIATE != 0).then_some((self.0[1] >> 32) as u32)
     }
 
-    /// Receive queue: a write with immediate that consumed no receive.
+    /// Receive queue: whether it is a write with immediate that consumed no receive.
     #[inline(always)]
     pub fn is_unsolicited(&self) -> bool {
         self.flags() & UNSOLICITED != 0
@@ -255,9 +256,9 @@ pub struct CqDoorbell {
     /// The consumer counter (bits 15:0).
     pub consumer: u16,
     /// Changes with each event that the client has received (bits 30:29), so that the device can
-    /// tell a new request for an event from an old one.
+    /// distinguish a new request for an event from an old one.
     pub sequence: u8,
-    /// Asks for an event when there are entries beyond `consumer` (bit 31).
+    /// Whether an event is requested for entries beyond `consumer` (bit 31).
     pub arm: bool,
 }
 
@@ -277,14 +278,14 @@ impl CqDoorbell {
     }
 }
 
-/// What a client finds at its consumer counter.
+/// What is in the ring at the client's consumer counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slot {
     /// The device has not written the entry yet.
     Empty,
     /// An entry.
     Entry(CompletionEntry),
-    /// Bytes that are no entry: the client's own memory was overwritten.
+    /// Bytes that are not an entry: the client has overwritten its own memory.
     Garbage,
 }
 
@@ -296,10 +297,10 @@ pub struct CompletionRing {
 }
 
 impl CompletionRing {
-    /// Bytes of an entry.
+    /// The size of an entry in bytes.
     pub const ENTRY_SIZE: usize = 32;
 
-    /// A ring of `entries` entries: a power of two up to 32768.
+    /// Makes a ring of `entries` entries, a power of two up to 32768.
     pub(crate) fn new(entries: u32) -> Result<Self, RingError> {
         if entries == 0 {
             return Err(RingError::Depth {
@@ -330,7 +331,7 @@ impl CompletionRing {
         &self.doorbell
     }
 
-    /// The phase bit of the lap that `counter` is in: true in the first.
+    /// The phase bit in the lap of `counter`. It is true in the first lap.
     #[inline(always)]
     fn phase(&self, counter: u16) -> bool {
         u32::from(counter) & self.entries == 0
@@ -341,13 +342,13 @@ impl CompletionRing {
         self.memory.entry(counter.into())
     }
 
-    /// Has the entry that a counter names brought into the caches.
+    /// Prefetches the entry that a counter names.
     pub(crate) fn prefetch(&self, counter: u16) {
         prefetch::for_write(self.slot(counter).as_ptr().cast());
     }
 
-    /// Writes the entry that the producer counter names; its phase bit publishes it. An entry that
-    /// the client has not read is lost: the device does not know how far the client is.
+    /// Writes the entry that the producer counter names. Its phase bit publishes it. An entry that the
+    /// client has not read is overwritten: the device does not know how far the client has read.
     #[inline(always)]
     pub fn write(&self, counter: u16, entry: &CompletionEntry) {
         let ([head, rest @ ..], [first, others @ ..]) = (self.slot(counter), &entry.0);
@@ -358,15 +359,15 @@ impl CompletionRing {
         head.store(first & !PHASE | phase, Ordering::Release);
     }
 
-    /// Whether the device has not written the entry yet that the consumer counter names. One look at
-    /// one cache line.
+    /// Returns whether the device has not yet written the entry that the consumer counter names. Reads
+    /// one word.
     #[inline(always)]
     pub fn is_empty(&self, counter: u16) -> bool {
         let head = self.slot(counter)[0].load(Ordering::Relaxed);
         (head & PHASE != 0) != self.phase(counter)
     }
 
-    /// Reads what the consumer counter names.
+    /// Reads the entry that the consumer counter names.
     #[inline(always)]
     pub fn read(&self, counter: u16) -> Slot {
         let [head, a, b, c] = self.slot(counter);

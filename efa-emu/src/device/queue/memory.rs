@@ -1,4 +1,4 @@
-//! The bytes of a ring and the words that are written to announce new entries.
+//! The memory of a ring, and the doorbell that announces new entries.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use zerocopy::FromZeros;
 
 use super::RingError;
 
-/// What the words are allocated in.
+/// The unit in which words are allocated.
 #[derive(FromZeros)]
 #[repr(C, align(64))]
 struct CacheLine([AtomicU64; WORDS_PER_LINE]);
@@ -16,27 +16,27 @@ struct CacheLine([AtomicU64; WORDS_PER_LINE]);
 /// Words of 8 bytes in a cache line.
 pub(super) const WORDS_PER_LINE: usize = 8;
 
-/// Bytes from which on a ring gets pages of its own. An allocator may hand out memory that was used
-/// before, and would touch all of it to make it zero.
+/// A ring of at least this many bytes gets its own pages. An allocator may return memory that was used
+/// before, and would write all of it to make it zero.
 const OWN_PAGES: usize = 16 << 10;
 
-/// Zeroed, cache-line aligned memory of a ring whose entries have `N` words of 64 bits: a power of two
-/// up to 8. It is only ever accessed as atomics.
+/// Zeroed, cache-line aligned memory of a ring whose entries have `N` words of 64 bits, where `N` is a
+/// power of two up to 8. It is accessed as atomics only.
 pub struct RingMemory<const N: usize> {
     first: NonNull<[AtomicU64; N]>,
-    /// Number of entries less one; 0 also for a ring without entries.
+    /// The number of entries minus one; 0 also for a ring without entries.
     mask: u32,
-    /// Cache lines that are allocated: room for all entries, and at least for one.
+    /// The number of cache lines that are allocated, with room for all entries and at least for one.
     lines: usize,
     entries: usize,
     owner: Owner,
 }
 
-/// What the words lie in.
+/// How the words are allocated.
 enum Owner {
     /// A `Box<[CacheLine]>`.
     Heap,
-    /// Pages of the system, given back when the mapping is dropped.
+    /// Pages of the system, which are freed when the mapping is dropped.
     Pages(#[expect(dead_code, reason = "kept for its drop")] MmapRaw),
 }
 
@@ -46,8 +46,8 @@ unsafe impl<const N: usize> Send for RingMemory<N> {}
 unsafe impl<const N: usize> Sync for RingMemory<N> {}
 
 impl<const N: usize> RingMemory<N> {
-    /// Allocates `entries` entries, a power of two or 0. Pages of a long ring that are never used cost
-    /// no memory.
+    /// Allocates `entries` entries, a power of two or 0. Pages of a long ring that are never used take no
+    /// memory.
     pub(super) fn new(entries: usize) -> Result<Self, RingError> {
         const { assert!(N.is_power_of_two() && N <= WORDS_PER_LINE) };
         let exhausted = RingError::NoMemory;
@@ -82,8 +82,8 @@ impl<const N: usize> RingMemory<N> {
         &self.entry((index / N) as u32)[index % N]
     }
 
-    /// The words of an entry. Counters beyond the end go on at the start, as counters of rings do. Of a
-    /// ring without entries it is memory that nothing else uses.
+    /// The words of the entry that a counter names; counters wrap around at the end of the ring. A ring
+    /// without entries returns memory that nothing else uses.
     #[inline(always)]
     pub(super) fn entry(&self, counter: u32) -> &[AtomicU64; N] {
         let index = (counter & self.mask) as usize;
@@ -92,8 +92,8 @@ impl<const N: usize> RingMemory<N> {
         unsafe { self.first.add(index).as_ref() }
     }
 
-    /// The first byte, aligned to 64. The memory lives as long as the ring that it belongs to, and
-    /// may be written through this pointer in aligned words of up to 8 bytes.
+    /// The first byte, aligned to 64. The memory exists as long as its ring, and may be written through
+    /// this pointer in aligned words of up to 8 bytes.
     pub fn as_ptr(&self) -> *mut u8 {
         self.first.as_ptr().cast()
     }
@@ -110,7 +110,7 @@ impl<const N: usize> RingMemory<N> {
         self.entries * N * size_of::<AtomicU64>()
     }
 
-    /// Whether there is no memory at all.
+    /// Returns whether there is no memory.
     pub fn is_empty(&self) -> bool {
         self.entries == 0
     }
@@ -132,8 +132,7 @@ impl<const N: usize> Drop for RingMemory<N> {
 pub struct Doorbell(AtomicU32);
 
 impl Doorbell {
-    /// Writes the register. Everything written before is visible to every reader of
-    /// the value.
+    /// Writes the register. A reader of the value sees everything that was written before it.
     #[inline]
     pub fn write(&self, value: u32) {
         self.0.store(value, Ordering::Release);
@@ -145,7 +144,7 @@ impl Doorbell {
         self.0.load(Ordering::Acquire)
     }
 
-    /// The register's address, for clients that write it by themselves with 32-bit stores.
+    /// The register's address, for clients that write it with 32-bit stores and without a call.
     pub fn as_ptr(&self) -> *mut u32 {
         self.0.as_ptr()
     }
@@ -165,7 +164,7 @@ mod tests {
 
     #[test]
     fn of_a_long_ring_only_used_pages_take_memory() {
-        /// Pages of this process's memory at `address` and behind it that the system has provided.
+        /// The number of pages of the memory that the system has provided.
         fn resident(memory: &RingMemory<8>) -> usize {
             let mut pages = vec![0u8; memory.len() / 4096];
             // SAFETY: the range is mapped and starts at a page; there is a byte for each page.
@@ -174,7 +173,7 @@ mod tests {
             assert_eq!(result, 0);
             pages.iter().filter(|page| **page & 1 != 0).count()
         }
-        // Memory that was used before must not be taken for it.
+        // The allocator has used memory to return, which must not be used for the ring.
         drop(vec![7u8; 1 << 20]);
         let memory = RingMemory::<8>::new(1 << 14).unwrap();
         assert_eq!((memory.len(), memory.as_ptr().addr() % 4096), (1 << 20, 0));
@@ -183,7 +182,7 @@ mod tests {
         memory
             .word(memory.len() / 8 - 1)
             .store(1, Ordering::Relaxed);
-        // Two, or as many as the system provides at a time.
+        // Two pages, or as many as the system provides at a time.
         let touched = resident(&memory);
         assert!((2..=64).contains(&touched), "{touched} of 256 pages");
     }
@@ -211,7 +210,7 @@ mod tests {
     fn a_queue_without_entries_has_no_memory() {
         let memory = RingMemory::<8>::new(0).unwrap();
         assert_eq!((memory.is_empty(), memory.len()), (true, 0));
-        // What a client could still be made to look at is not somebody else's.
+        // A client that reads beyond the end does not see the memory of others.
         assert_eq!(memory.entry(7)[7].load(Ordering::Relaxed), 0);
     }
 

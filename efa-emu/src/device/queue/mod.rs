@@ -1,13 +1,13 @@
 //! Queues in the device's own binary formats, in memory that device and client share.
 //!
-//! A client may be the user-space half in [`crate::provider`] or a program that writes work requests
-//! and reads completions by itself (libfabric's direct data path). Either way the contract is the
-//! same: entries first, then the doorbell word (send and receive queues) or the entry's phase bit
-//! (completion queue) with release ordering. All access is through atomics, so a client that breaks
-//! the contract can confuse only itself.
+//! A client is the user-space half in [`crate::provider`], or a program that itself writes work
+//! requests and reads completions (libfabric's direct data path). The contract is the same for both:
+//! entries first, then the doorbell word (send and receive queues) or the entry's phase bit (completion
+//! queue), with release ordering. All access is through atomics, so a client that breaks the contract
+//! harms only itself.
 //!
-//! Counters are 16 bits wide and free running; a ring has at most 32768 entries, so that a full
-//! ring and an empty one differ.
+//! Counters are 16 bits wide and count on beyond the end of the ring. A ring has at most 32768 entries,
+//! so that a full ring and an empty one differ.
 
 mod completion;
 mod memory;
@@ -23,16 +23,16 @@ pub use work_request::{
     BadWorkRequest, Buffer, EntryHead, RemoteBuffer, WorkRequest, WqeOperation, WqeSize,
 };
 
-/// The longest ring that 16-bit counters allow.
+/// The length of the longest ring that 16-bit counters allow.
 const MAX_ENTRIES: u32 = 1 << 15;
 
-/// Why a ring was not made.
+/// Why a ring cannot be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RingError {
-    /// A ring of this kind cannot have so many entries.
+    /// A ring of this kind cannot have this number of entries.
     #[error("a {ring} of {entries} is not possible: it is a power of two up to {MAX_ENTRIES}")]
     Depth {
-        /// What the number is, such as `send queue depth`.
+        /// The name of the number, such as `send queue depth`.
         ring: &'static str,
         /// The number of entries.
         entries: u32,

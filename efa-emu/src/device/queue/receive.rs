@@ -1,4 +1,5 @@
-//! Receive queue: descriptors of 16 bytes, one or more for each receive.
+//! The receive queue's entries and ring. Entries are descriptors of 16 bytes, one or more for each
+//! receive.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -22,13 +23,13 @@ const WORDS: usize = 2;
 /// One entry of a receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReceiveDescriptor {
-    /// Returned in the completion; the device does not interpret it.
+    /// Returned in the completion. The device does not interpret it.
     pub request_id: u16,
-    /// The first descriptor of a receive.
+    /// Whether it is the first descriptor of a receive.
     pub first: bool,
-    /// The last descriptor of a receive.
+    /// Whether it is the last descriptor of a receive.
     pub last: bool,
-    /// Where the data goes. The length has 16 bits: longer buffers are capped at 65535.
+    /// The memory for the data. The length has 16 bits: longer buffers are cut to 65535 bytes.
     pub buffer: Buffer,
 }
 
@@ -74,10 +75,10 @@ pub struct ReceiveRing {
 }
 
 impl ReceiveRing {
-    /// Bytes of an entry.
+    /// The size of an entry in bytes.
     pub const ENTRY_SIZE: usize = 16;
 
-    /// A ring of `entries` descriptors: 0, or a power of two up to 32768.
+    /// Makes a ring of `entries` descriptors: 0, or a power of two up to 32768.
     pub(crate) fn new(entries: u32) -> Result<Self, RingError> {
         super::check_entries("receive queue depth", entries)?;
         Ok(ReceiveRing {
@@ -115,7 +116,7 @@ impl ReceiveRing {
         }
     }
 
-    /// Has the descriptor that a counter names brought into the caches.
+    /// Prefetches the descriptor that a counter names.
     pub(crate) fn prefetch(&self, counter: u16) {
         if self.entries > 0 {
             prefetch::for_write(self.slot(counter).as_ptr().cast());

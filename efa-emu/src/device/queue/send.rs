@@ -14,7 +14,7 @@ use crate::prefetch;
 
 /// A send queue's ring and doorbell. The doorbell holds the 16-bit producer counter.
 pub struct SendRing {
-    /// Entries, by cache lines.
+    /// The entries. Each has one or two cache lines.
     memory: RingMemory<WORDS_PER_LINE>,
     doorbell: Doorbell,
     entries: u32,
@@ -22,7 +22,7 @@ pub struct SendRing {
 }
 
 impl SendRing {
-    /// A ring of `entries` entries: 0, or a power of two up to 32768.
+    /// Makes a ring of `entries` entries: 0, or a power of two up to 32768.
     pub(crate) fn new(entries: u32, size: WqeSize) -> Result<Self, RingError> {
         super::check_entries("send queue depth", entries)?;
         Ok(SendRing {
@@ -64,7 +64,7 @@ impl SendRing {
         }
     }
 
-    /// Writes the peer's memory of an RDMA request into the entry.
+    /// Writes the remote memory of an RDMA request into the entry.
     #[inline(always)]
     pub fn write_remote(&self, counter: u16, remote: RemoteBuffer) {
         let line = self.line(self.first_line(counter));
@@ -127,7 +127,7 @@ impl SendRing {
         u32::from(counter) << self.size.line_shift()
     }
 
-    /// Has the entry that a counter names brought into the caches.
+    /// Prefetches the entry that a counter names.
     pub(crate) fn prefetch(&self, counter: u16) {
         if self.entries > 0 {
             let line = self.line(self.first_line(counter));
@@ -142,7 +142,7 @@ impl SendRing {
         Ok(entry)
     }
 
-    /// As [`SendRing::read`], into `entry`, which makes no sense after an error.
+    /// As [`SendRing::read`], into `entry`, whose value is meaningless after an error.
     #[inline(always)]
     pub fn read_into(&self, counter: u16, entry: &mut WorkRequest) -> Result<(), BadWorkRequest> {
         let first = self.first_line(counter);
@@ -165,7 +165,7 @@ impl SendRing {
     }
 }
 
-/// Where the local side of the request begins, in words.
+/// The offset of the request's local buffers or inline bytes, in words.
 #[inline(always)]
 fn data_start(head: &EntryHead) -> usize {
     match head.operation() {
@@ -206,7 +206,7 @@ mod tests {
         ring.write_head(counter, &head);
     }
 
-    /// What every head of these tests says.
+    /// Checks the fields that are the same in all requests of these tests.
     fn assert_head(request: &WorkRequest) {
         assert_eq!(
             (request.request_id(), request.destination_qpn()),
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(request.length(), 0x6463_6261 + 0x9493_9291);
     }
 
-    /// Our own clients write none; others do.
+    /// Our own clients write no such entries; others do.
     #[test]
     fn the_upper_part_of_a_request_id_is_the_last_six_bytes_of_the_head() {
         let ring = SendRing::new(1, WqeSize::Bytes64).unwrap();
@@ -398,7 +398,7 @@ mod tests {
                 count: 0x102
             })
         );
-        // An RDMA request has one local buffer; the send has two.
+        // An RDMA request has one local buffer, a send has two.
         assert_eq!(
             with(2, 0x81),
             Err(BadWorkRequest::Length {
@@ -406,7 +406,7 @@ mod tests {
                 count: 2
             })
         );
-        // Inline: a read never, a write only in 128 bytes.
+        // A read is never inline, and a write only in 128 bytes.
         assert_eq!(
             with(2, 0xa1),
             Err(BadWorkRequest::Length {

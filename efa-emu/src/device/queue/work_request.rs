@@ -33,9 +33,9 @@ const LAST: u8 = 1 << 3;
 const COMPLETION_REQUESTED: u8 = 1 << 4;
 
 const LKEY_MASK: u32 = 0x00ff_ffff;
-/// Words in front of the data.
+/// The number of words in front of the data.
 pub(super) const HEAD_WORDS: usize = 4;
-/// Words of a 128-byte entry.
+/// The number of words of a 128-byte entry.
 pub(super) const MAX_WORDS: usize = 16;
 
 /// The size of a send queue's entries.
@@ -48,7 +48,7 @@ pub enum WqeSize {
 }
 
 impl WqeSize {
-    /// Bytes per entry.
+    /// The size of an entry in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             WqeSize::Bytes64 => 64,
@@ -56,7 +56,7 @@ impl WqeSize {
         }
     }
 
-    /// An entry has two to the power of this many cache lines.
+    /// The binary logarithm of the number of cache lines of an entry.
     #[inline(always)]
     pub(super) const fn line_shift(self) -> u32 {
         match self {
@@ -65,7 +65,7 @@ impl WqeSize {
         }
     }
 
-    /// Inline bytes that a send of this size can carry.
+    /// The number of inline bytes for which a send of this size has room.
     pub const fn inline_capacity(self) -> usize {
         match self {
             WqeSize::Bytes64 => 32,
@@ -93,7 +93,7 @@ impl WqeOperation {
         self as u8
     }
 
-    /// The operation of a code, if the device knows it.
+    /// The operation with a code. `None` if the device does not know the code.
     #[inline(always)]
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
@@ -109,7 +109,7 @@ impl WqeOperation {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Buffer {
-    /// First byte, in the region's I/O virtual addresses.
+    /// The address of the first byte, as the region's I/O virtual addresses count.
     pub address: u64,
     /// Length in bytes.
     pub length: u32,
@@ -126,7 +126,7 @@ impl Buffer {
     }
 }
 
-/// The peer's memory of an RDMA request.
+/// The remote memory of an RDMA request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RemoteBuffer {
     /// First byte.
@@ -148,15 +148,15 @@ impl RemoteBuffer {
     }
 }
 
-/// The part of an entry in front of its data, while the client makes it. The data goes into the ring
-/// by itself ([`SendRing`](super::SendRing)); the head follows when all of it is known.
+/// The part of an entry in front of its data, while the client makes it. The client writes the data
+/// into the ring first ([`SendRing`](super::SendRing)), and the head when all of it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EntryHead {
     words: [u64; HEAD_WORDS],
 }
 
 impl EntryHead {
-    /// A request without a destination and without data, signaled.
+    /// A signaled request without a destination and without data.
     #[inline(always)]
     pub fn new(request_id: u16, operation: WqeOperation, immediate: Option<u32>) -> EntryHead {
         let mut kind = operation.code() | META;
@@ -174,13 +174,13 @@ impl EntryHead {
         }
     }
 
-    /// What the request does.
+    /// The operation.
     #[inline(always)]
     pub fn operation(&self) -> WqeOperation {
         operation_of(self.words[0])
     }
 
-    /// Names the peer by its raw address handle number, queue pair and Q-key.
+    /// Sets the peer, by its address handle number, queue pair and Q-key.
     #[inline(always)]
     pub fn set_destination(&mut self, ahn: u16, qpn: Qpn, qkey: Qkey) {
         self.words[0] = self.words[0] & !(0xffff << 32) | u64::from(qpn.0) << 32;
@@ -188,7 +188,7 @@ impl EntryHead {
         self.words[2] = qkey.0.into();
     }
 
-    /// Notes the number of buffers, or of inline bytes.
+    /// Sets the number of buffers, or of inline bytes.
     #[inline(always)]
     pub(super) fn set_count(&mut self, is_inline: bool, count: u16) {
         const KIND_INLINE: u64 = (INLINE as u64) << 16;
@@ -206,7 +206,8 @@ impl EntryHead {
     }
 }
 
-/// Known, as checked when the entry was read or given when it was made.
+/// The operation of a code that is known: it was checked when the entry was read, or the entry was made
+/// with it.
 #[inline(always)]
 fn operation_of(first_word: u64) -> WqeOperation {
     match (first_word >> 16) as u8 & OPERATION {
@@ -216,8 +217,8 @@ fn operation_of(first_word: u64) -> WqeOperation {
     }
 }
 
-/// An entry as the device has read it: copied out of the ring, known to be one whole request, each
-/// field taken out when it is asked for.
+/// An entry as the device has read it: copied from the ring, and checked to be one whole request.
+/// Fields are decoded when they are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WorkRequest {
     words: Words,
@@ -245,7 +246,7 @@ pub enum BadWorkRequest {
         /// The number in the entry.
         count: u16,
     },
-    /// Not a whole request in one meta descriptor.
+    /// The entry is not a whole request in one meta descriptor.
     #[error("control bytes {control:#06x} do not describe a whole request")]
     Control {
         /// The request id.
@@ -256,22 +257,24 @@ pub enum BadWorkRequest {
 }
 
 impl WorkRequest {
-    /// An empty value to read an entry into.
+    /// A value into which an entry can be read.
     pub const EMPTY: WorkRequest = WorkRequest {
         words: [0; MAX_WORDS],
     };
 
-    /// Where the words of an entry go; those beyond its end keep what they were.
+    /// The words, to be overwritten with those of an entry. Words beyond the entry's end keep their
+    /// values.
     #[inline(always)]
     pub(super) fn words_mut(&mut self) -> &mut Words {
         &mut self.words
     }
 
-    /// Checks an entry of this size. The phase bit is not looked at: the doorbell says what is valid.
+    /// Checks an entry of this size. The phase bit is not checked, because the doorbell says which
+    /// entries are valid.
     #[inline(always)]
     pub(super) fn check(&self, size: WqeSize) -> Result<(), BadWorkRequest> {
-        /// What the kind and the control byte of nearly every entry say, in their places: a whole
-        /// send from buffers.
+        /// The kind and the control byte of nearly every entry, at their places: a whole send from
+        /// buffers.
         const PLAIN: u64 = (META as u64) << 16 | ((FIRST | LAST) as u64) << 24;
         const MASK: u64 = PLAIN | ((OPERATION | INLINE | EXTENSION) as u64) << 16;
         if self.words[0] & MASK == PLAIN && self.count() <= 2 {
@@ -318,7 +321,7 @@ impl WorkRequest {
         (self.words[0] >> 24) as u8
     }
 
-    /// Buffers, or inline bytes.
+    /// The number of buffers, or of inline bytes.
     #[inline(always)]
     fn count(&self) -> u16 {
         (self.words[0] >> 48) as u16
@@ -336,19 +339,19 @@ impl WorkRequest {
         self.words[3] >> 16
     }
 
-    /// The code of what to do.
+    /// The code of the operation.
     #[inline(always)]
     pub(super) fn operation_code(&self) -> u8 {
         self.kind() & OPERATION
     }
 
-    /// What to do.
+    /// The operation.
     #[inline(always)]
     pub fn operation(&self) -> WqeOperation {
         operation_of(self.words[0])
     }
 
-    /// Whether it is a send; otherwise it is RDMA.
+    /// Returns whether it is a send. Otherwise it is RDMA.
     #[inline(always)]
     pub fn is_send(&self) -> bool {
         self.kind() & OPERATION == WqeOperation::Send.code()
@@ -366,7 +369,7 @@ impl WorkRequest {
         Qpn((self.words[0] >> 32) as u16)
     }
 
-    /// The peer's raw address handle number.
+    /// The number of the peer's address handle.
     #[inline(always)]
     pub fn ahn(&self) -> u16 {
         (self.words[1] >> 32) as u16
@@ -378,7 +381,7 @@ impl WorkRequest {
         Qkey(self.words[2] as u32)
     }
 
-    /// Whether a successful request writes a completion.
+    /// Returns whether the request writes a completion if it succeeds.
     #[inline(always)]
     pub fn is_signaled(&self) -> bool {
         self.control() & COMPLETION_REQUESTED != 0
@@ -394,20 +397,20 @@ impl WorkRequest {
         }
     }
 
-    /// Whether the entry holds the data itself.
+    /// Returns whether the entry contains the data itself.
     #[inline(always)]
     pub fn is_inline(&self) -> bool {
         self.kind() & INLINE != 0
     }
 
-    /// Whether the data is in one buffer, as that of nearly every request is.
+    /// Returns whether the data is in one buffer, as nearly every request's is.
     #[inline(always)]
     pub(in crate::device) fn has_one_buffer(&self) -> bool {
         const COUNT_AND_KIND: u64 = 0xffff << 48 | (INLINE as u64) << 16;
         self.words[0] & COUNT_AND_KIND == 1 << 48
     }
 
-    /// The local buffers: 0, 1 or 2. None if the data is inline.
+    /// The number of local buffers, 0 to 2. It is 0 if the data is inline.
     #[inline(always)]
     pub fn buffer_count(&self) -> usize {
         if self.is_inline() {
@@ -438,7 +441,7 @@ impl WorkRequest {
         }
     }
 
-    /// The inline bytes; none if the data is in buffers.
+    /// The inline bytes. There are none if the data is in buffers.
     pub fn inline_bytes(&self) -> &[u8] {
         if !self.is_inline() {
             return &[];
@@ -452,7 +455,7 @@ impl WorkRequest {
         &bytes[..usize::from(self.count()).min(bytes.len())]
     }
 
-    /// Total length of the local side in bytes.
+    /// The total length of the local data in bytes.
     #[inline(always)]
     pub fn length(&self) -> u64 {
         self.length_at(self.is_send())

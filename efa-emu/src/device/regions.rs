@@ -1,8 +1,8 @@
-//! Protection domains and memory regions.
+//! Memory regions and their keys.
 //!
-//! A key is a slot number and a generation: a slot that is used again gets other keys, so that a
-//! request with an old key is refused instead of reaching a stranger's memory. Slots are reused in
-//! the order in which they became free, which makes an old key unlikely to become valid again soon.
+//! A key is a slot number and a generation. A slot that is used again gets other keys, so a request
+//! with an old key is refused instead of accessing the memory of another region. Slots are reused in
+//! the order in which they became free, so an old key does not become valid again soon.
 
 use std::collections::VecDeque;
 
@@ -27,13 +27,13 @@ pub struct Rkey(pub u32);
 /// Memory to be registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryRegion {
-    /// First byte in the address space of the process (or of the simulated host).
+    /// The first byte, in the address space of the process or of the simulated host.
     pub address: u64,
     /// Length in bytes.
     pub length: u64,
     /// The address by which work requests and peers name the first byte; usually `address`.
     pub iova: u64,
-    /// What may be done with it.
+    /// The access that is allowed.
     pub access: Access,
 }
 
@@ -47,7 +47,7 @@ pub struct RegionKeys {
 }
 
 struct Slot {
-    /// Counts how often the slot was used; the keys carry its lower bits.
+    /// The number of times that the slot was used. The keys contain its lower bits.
     generation: u32,
     region: Option<(PdId, MemoryRegion)>,
 }
@@ -60,7 +60,7 @@ pub(super) struct RegionTable {
     live: u32,
 }
 
-/// Fewer free slots than this are not reused as long as the table may grow.
+/// While the table may grow, free slots are reused only if there are at least this many.
 const MIN_FREE: usize = 64;
 
 impl RegionTable {
@@ -73,7 +73,7 @@ impl RegionTable {
         }
     }
 
-    /// Has the oldest region's entry fetched: often there is no other.
+    /// Prefetches the entry of the oldest region, which is often the only one.
     #[inline(always)]
     pub(super) fn prefetch(&self) {
         prefetch::for_write(self.slots.as_ptr().cast());
@@ -98,7 +98,7 @@ impl RegionTable {
             }
         };
         let entry = &mut self.slots[slot as usize];
-        // Generation 0 is left out in both keys, so that no key is 0.
+        // Generation 0 is skipped in both keys, so no key is 0.
         entry.generation = entry.generation.wrapping_add(1);
         while lkey_generation(entry.generation) == 0 {
             entry.generation = entry.generation.wrapping_add(1);
@@ -111,7 +111,7 @@ impl RegionTable {
         })
     }
 
-    /// Ends the registration that has this local key.
+    /// Removes the region with this local key.
     pub(super) fn remove(&mut self, lkey: Lkey) -> Result<PdId, Error> {
         let slot = lkey.0 & SLOT_MASK;
         let missing = Error::not_found("memory region with lkey", lkey.0);
@@ -125,8 +125,8 @@ impl RegionTable {
         Ok(pd)
     }
 
-    /// Where a local work request's buffer lies in the process, if `lkey` is a region of `pd` that
-    /// covers it and allows `access`.
+    /// The place in the process of a local work request's buffer, if `lkey` is a region of `pd` that
+    /// covers the buffer and allows `access`.
     #[inline(always)]
     pub(super) fn local(
         &self,
@@ -143,7 +143,8 @@ impl RegionTable {
         resolve(entry.region.as_ref()?, pd, address, length, access)
     }
 
-    /// Where a peer's RDMA range lies in the process, under the same conditions.
+    /// The place in the process of the memory that a peer's RDMA request names, under the same
+    /// conditions.
     #[inline]
     pub(super) fn remote(
         &self,

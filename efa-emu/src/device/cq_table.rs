@@ -1,4 +1,4 @@
-//! Completion queues in the device: writing entries, raising events.
+//! The device's completion queues: writing entries, raising events.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ pub(super) struct CompletionQueue {
     ring: Arc<CompletionRing>,
     /// Counter of the next entry.
     producer: u16,
-    /// Queue pair sides that complete here.
+    /// The number of send and receive queues that complete here.
     users: u32,
-    /// An event is due at the next entry.
+    /// Whether the next entry raises an event.
     armed: bool,
     /// The sequence number of the last request for an event that was served.
     served: Option<u8>,
-    /// The client writes the doorbell without telling anybody.
+    /// Whether the client writes the doorbell without a call.
     watched: bool,
 }
 
@@ -76,10 +76,10 @@ impl CqTable {
         Ok(())
     }
 
-    /// Writes an entry and raises the event that it makes due.
+    /// Writes an entry, and raises an event if one was requested.
     #[inline(always)]
     pub(super) fn write(&mut self, cq: CqId, entry: &CompletionEntry) {
-        // A queue cannot go away while a queue pair uses it.
+        // A queue cannot be destroyed while a queue pair uses it.
         let Some(queue) = self.queues.get_mut(cq.0 as usize) else {
             return;
         };
@@ -99,21 +99,21 @@ impl CqTable {
         self.events.push(cq);
     }
 
-    /// Has the oldest queue's entry of the table fetched: often there is no other.
+    /// Prefetches the table's entry of the oldest queue, which is often the only one.
     pub(super) fn prefetch_first(&self) {
         if let Some(queue) = self.queues.get(0) {
             prefetch::value(queue);
         }
     }
 
-    /// Has the oldest queue's ring fetched, without its entries.
+    /// Prefetches the oldest queue's ring, without its entries.
     pub(super) fn prefetch_rings(&self) {
         if let Some(queue) = self.queues.get(0) {
             prefetch::value(&*queue.ring);
         }
     }
 
-    /// Has the next entries brought into the caches.
+    /// Prefetches the next entries.
     pub(super) fn prefetch(&self, cq: CqId) {
         if let Some(queue) = self.queues.get(cq.0 as usize) {
             queue.ring.prefetch(queue.producer);
@@ -121,8 +121,8 @@ impl CqTable {
         }
     }
 
-    /// Takes notice of the doorbell. A queue that already holds entries which the client has not
-    /// seen raises its event at once.
+    /// Reads the doorbell. If it asks for an event and the queue has entries that the client has not
+    /// seen, the event is raised at once.
     pub(super) fn ring(&mut self, cq: CqId) -> Result<(), Error> {
         let queue = self.get_mut(cq)?;
         let doorbell = queue.read_doorbell();
@@ -133,7 +133,7 @@ impl CqTable {
         Ok(())
     }
 
-    /// Takes notice of the doorbells of all watched queues.
+    /// Reads the doorbells of all watched queues.
     pub(super) fn ring_watched(&mut self) {
         for (index, queue) in &mut self.queues {
             if !queue.watched {
@@ -180,8 +180,8 @@ impl CqTable {
 }
 
 impl CompletionQueue {
-    /// Latches a request for an event. A doorbell that only moves the consumer counter takes no
-    /// request back, and one whose sequence number was served already is an old one.
+    /// Latches a request for an event. A doorbell that only moves the consumer counter does not cancel
+    /// an earlier request. A doorbell whose sequence number was served already is an old one.
     #[cold]
     fn read_doorbell(&mut self) -> CqDoorbell {
         let doorbell = CqDoorbell::from_bits(self.ring.doorbell().read());
