@@ -83,7 +83,7 @@ impl<N: Nic> Endpoint<N> {
         for message in self.receiving.unexpected.take_all_of(peer) {
             self.receive_side().drop_unexpected(peer, &message);
         }
-        self.end_waiting(peer, failure);
+        self.receive_side().drop_postponed(peer, failure);
         if let Some(state) = self.channel.peers.state_mut(peer) {
             for head in state.window.drain() {
                 self.channel.drop_held(peer, head);

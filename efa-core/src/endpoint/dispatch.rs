@@ -1,7 +1,7 @@
 //! From a completion of the device to the subprotocol of the packet: parses the packet, identifies
 //! its sender, answers a first packet with a HANDSHAKE, and dispatches by type.
 
-use crate::endpoint::introduction::Introduction;
+use crate::endpoint::channel::Introduction;
 use crate::endpoint::posting::Work;
 use crate::endpoint::requests::MemoryRequest;
 use crate::endpoint::subprotocols::incoming_message::{Rtm, Sequenced};
@@ -9,7 +9,7 @@ use crate::nic::{BufferId, Completion, CompletionKind, Domain, Nic, Source, Stat
 use crate::wire::{Connid, Header, Packet, Reason, ReqFlags};
 
 use crate::endpoint::Endpoint;
-use crate::endpoint::api::completion::{Event, PacketError};
+use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::peers::handshake::PeerFeatures;
@@ -35,7 +35,7 @@ impl<N: Nic> Endpoint<N> {
                 if status == Status::Ok {
                     self.on_packet(buffer, length, &source);
                 } else {
-                    self.on_receive_failed(buffer, status);
+                    self.channel.receive_failed(buffer, status);
                 }
             }
             CompletionKind::RecvRdmaWithImmediate {
@@ -54,15 +54,6 @@ impl<N: Nic> Endpoint<N> {
                     self.channel.reports.written(peer, length, immediate);
                 }
             }
-        }
-    }
-
-    /// Handles a receive buffer that came back without a packet: the queue pair is closing, or the
-    /// device refused the buffer.
-    fn on_receive_failed(&mut self, buffer: BufferId, status: Status) {
-        self.channel.posting.retire(buffer);
-        if status != Status::Flushed {
-            self.channel.reports.event(Event::ReceiveFailed(status));
         }
     }
 
@@ -85,7 +76,7 @@ impl<N: Nic> Endpoint<N> {
         match self.sender(source, connid, introduction) {
             Some(peer) => {
                 let rtm = Rtm::eager(packet_type, &eager, payload);
-                self.in_turn(peer, packet, &Sequenced::Message(rtm));
+                self.turns().in_turn(peer, packet, &Sequenced::Message(rtm));
             }
             None => self.channel.posting.release(packet),
         }
@@ -163,7 +154,7 @@ impl<N: Nic> Endpoint<N> {
             | Header::RuntreadRtm(_)
             | Header::Rta(_) => {
                 return match Sequenced::of(incoming) {
-                    Some(request) => self.other_in_turn(peer, packet, &request),
+                    Some(request) => self.turns().other_in_turn(peer, packet, &request),
                     None => self.channel.posting.release(packet),
                 };
             }

@@ -24,6 +24,7 @@ use crate::endpoint::api::time::Instant;
 use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::{Arena, EndpointId, PeerId};
 use crate::endpoint::one_sided::Exposed;
+use crate::endpoint::open;
 use crate::endpoint::peers::AddressVector;
 
 /// A domain of a device, with the endpoints in it.
@@ -98,7 +99,7 @@ impl<D: nic::Domain> Domain<D> {
         config: EndpointConfig,
     ) -> Result<EndpointId, EndpointError> {
         let shared = self.bring_home();
-        if let Err(error) = Endpoint::<LentNic<D>>::check(queue_pair.attributes(), &config) {
+        if let Err(error) = open::check(queue_pair.attributes(), &config) {
             queue_pair.close(&mut shared.nic);
             return Err(error);
         }

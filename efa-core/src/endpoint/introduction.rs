@@ -1,18 +1,10 @@
 //! Peers that introduce themselves: packets of senders that are not in the address vector.
 
-use crate::address::RawAddress;
 use crate::endpoint::Endpoint;
-use crate::endpoint::api::completion::{Event, PacketError};
+use crate::endpoint::api::completion::Event;
 use crate::endpoint::base::ids::PeerId;
-use crate::endpoint::channel::Conversation;
+use crate::endpoint::channel::{Conversation, Introduced, Introduction};
 use crate::nic::{Nic, Source};
-use crate::wire::PacketType;
-
-/// What the packet of a sender states that is not in the address vector.
-pub(crate) struct Introduction {
-    pub(crate) packet_type: PacketType,
-    pub(crate) raw_address: Option<RawAddress>,
-}
 
 impl<N: Nic> Endpoint<N> {
     /// Finds the peer of a packet by the address that the packet states, or adds it to the address
@@ -23,44 +15,25 @@ impl<N: Nic> Endpoint<N> {
         source: &Source,
         introduction: &Introduction,
     ) -> Option<PeerId> {
-        let Some(address) = introduction.raw_address else {
-            self.channel.reports.statistics.unknown_senders += 1;
-            return None;
+        let address = match self.channel.introduced(source, introduction) {
+            Introduced::Peer(peer) => return Some(peer),
+            Introduced::New(address) => address,
+            Introduced::Nobody => return None,
         };
-        if !self
-            .channel
-            .peers
-            .addresses()
-            .is_plausible(source, &address)
+        // Of the remembered owners of a queue pair number, all but the newest are dead. Without a
+        // limit for them, one sender that makes up connection ids could take the room of all
+        // others.
+        if let Some(ahn) = source.ahn
+            && let Some(oldest) = self.channel.peers.surplus_owner(ahn, source.qpn)
         {
-            self.channel.reports.refuse(
-                None,
-                introduction.packet_type.code(),
-                PacketError::ForeignAddress,
-            );
+            // The only possible error concerns an address handle that is not needed any more.
+            let _ = self.drop_address(oldest);
+        }
+        if self.channel.is_full_of_introduced() && !self.forget_idle_peer() {
+            self.channel.refuse_introduced(introduction.packet_type);
             return None;
         }
-        if let Some(peer) = self.channel.peers.addresses().find(&address) {
-            return Some(peer);
-        }
-        self.forget_dead_owners(source);
-        if self.channel.peers.addresses().implicit_len() >= self.channel.config.max_implicit_peers
-            && !self.forget_idle_peer()
-        {
-            self.channel.reports.statistics.unknown_senders += 1;
-            self.channel.reports.refuse(
-                None,
-                introduction.packet_type.code(),
-                PacketError::TooManyPeers,
-            );
-            return None;
-        }
-        self.channel
-            .peers
-            .addresses_mut()
-            .add(&mut **self.channel.posting.nic_mut(), address, false)
-            .inspect_err(|_| self.channel.reports.statistics.unknown_senders += 1)
-            .ok()
+        self.channel.add_introduced(address)
     }
 
     /// Makes room for a peer that introduces itself: forgets an idle peer that introduced itself
@@ -112,18 +85,5 @@ impl<N: Nic> Endpoint<N> {
         }
         // The only possible error concerns an address handle that is not needed any more.
         let _ = self.drop_address(peer);
-    }
-
-    /// Limits the remembered owners of a queue pair number, of which all but the newest are dead.
-    /// Without the limit, one sender that makes up connection ids could take the room of all
-    /// others.
-    fn forget_dead_owners(&mut self, source: &Source) {
-        let Some(ahn) = source.ahn else {
-            return;
-        };
-        if let Some(oldest) = self.channel.peers.surplus_owner(ahn, source.qpn) {
-            // The only possible error concerns an address handle that is not needed any more.
-            let _ = self.drop_address(oldest);
-        }
     }
 }

@@ -21,13 +21,13 @@
 //! | `quota` | limits on what is done for peers at a time, and the operations that wait for room |
 //! | `peers` | the address vector, the sender of a packet, the handshake with each peer |
 //! | `posting` | the device, packets and requests in flight, received packets that wait, pending work, back-off, packet buffers |
-//! | `receiving` | order, matching and assembly of messages; transfers of incoming data |
+//! | `receiving` | the order window of each peer; posted receives and their matching; messages that wait; transfers of incoming data, and their reports |
 //! | `sending` | the choice of a subprotocol, the packets of an operation, its end |
-//! | `one_sided` | memory that peers may access; the arithmetic of atomics |
-//! | `channel` | what operations in both directions need: the conversation with each peer, posting packets to it, its share of the quota, reports to the application |
-//! | `subprotocols` | each kind of operation, on the side that is the source of data (`SendSide`) and on the side that is its destination (`ReceiveSide`) |
+//! | `one_sided` | memory that peers may access; carrying out atomics |
+//! | `channel` | what operations in both directions need: the conversation with each peer, posting packets to it, packets that come back, its share of the quota, reports to the application |
+//! | `subprotocols` | each kind of operation, on the side that is the source of data (`SendSide`) and on the side that is its destination (`ReceiveSide`); messages and atomics in order (`Turns`) |
 //! | `dispatch`, `introduction`, `sent` | handling a received packet, also of an unknown sender, and the completion of a sent one |
-//! | `turns`, `requests`, `atomics` | messages and atomics in order; requests of peers for memory; atomics |
+//! | `requests` | requests of peers for memory |
 //! | `pending_work` | work that waited |
 //! | `open`, `addresses` | opening and closing; the address vector, and the end of a peer |
 //! | `domain` | what several endpoints share, and the endpoints in it |
@@ -51,7 +51,6 @@
 
 mod addresses;
 mod api;
-mod atomics;
 mod base;
 mod channel;
 mod dispatch;
@@ -69,7 +68,6 @@ mod requests;
 mod sending;
 mod sent;
 mod subprotocols;
-mod turns;
 
 pub use api::completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event, PacketError};
 pub use api::config::EndpointConfig;
@@ -92,8 +90,10 @@ use crate::nic::{Access, Completion, Domain as _, Nic, PolledNic, Region, UserSl
 
 use channel::Channel;
 use one_sided::{OneSided, Withdrawn};
-use receiving::Receiving;
+use receiving::{Filter, Receiving};
 use sending::Sending;
+use subprotocols::atomics::AtomicTarget;
+use subprotocols::turns::Turns;
 use subprotocols::{ReceiveSide, SendSide};
 
 /// One RDM endpoint.
@@ -252,7 +252,12 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// Nothing was sent and no completion follows; see [`EndpointError`].
     pub fn atomic(&mut self, args: AtomicArgs<'_>) -> Result<(), EndpointError> {
-        self.batched(args.flags, |endpoint| endpoint.start_atomic(&args))
+        self.batched(args.flags, |endpoint| match args.kind {
+            AtomicKind::Write => endpoint.send_side().start_atomic_write(&args),
+            AtomicKind::Fetch { result } | AtomicKind::Compare { result, .. } => {
+                endpoint.receive_side().start_fetching_atomic(&args, result)
+            }
+        })
     }
 
     /// Posts a receive. If a matching message has already arrived, the receive completes at once,
@@ -275,7 +280,7 @@ impl<N: Nic> Endpoint<N> {
     /// Returns the first message that a receive with these filters would take, and leaves it there
     /// (`FI_PEEK`). `tag` is `None` for untagged messages.
     pub fn peek(&mut self, source: SourceFilter, tag: Option<TagFilter>) -> Option<MessageInfo> {
-        self.receive_side().peek_message(source, tag)
+        self.receiving.unexpected.peek(source, tag)
     }
 
     /// Returns the first message that a receive with these filters would take, and reserves it: no
@@ -285,7 +290,10 @@ impl<N: Nic> Endpoint<N> {
         source: SourceFilter,
         tag: Option<TagFilter>,
     ) -> Option<(ClaimId, MessageInfo)> {
-        self.receive_side().claim_message(source, tag)
+        let unexpected = &mut self.receiving.unexpected;
+        let info = unexpected.peek(source, tag)?;
+        let id = unexpected.claim(tag.is_some(), &Filter::new(source, tag))?;
+        Some((id, info))
     }
 
     /// Receives a claimed message (`FI_CLAIM`).
@@ -307,14 +315,15 @@ impl<N: Nic> Endpoint<N> {
     /// Cancels a receive that no message has matched yet. It completes with `FI_ECANCELED`. Returns
     /// whether there was such a receive.
     pub fn cancel(&mut self, receive: ReceiveId) -> bool {
-        self.receive_side().cancel_receive(receive)
+        self.receive_side()
+            .withdraw_posted(receive, Failure::CANCELED)
     }
 
     /// Cancels the oldest receive that was posted with this context, as [`Endpoint::cancel`]. Takes
     /// time in proportion to the number of posted receives.
     pub fn cancel_context(&mut self, context: u64) -> bool {
         let found = self.receiving.posted.oldest_with_context(context);
-        found.is_some_and(|id| self.receive_side().cancel_receive(id))
+        found.is_some_and(|id| self.cancel(id))
     }
 
     /// When `progress` has to be called even if no completion arrives. `None` if it need not be.
@@ -373,6 +382,22 @@ impl<N: Nic> Endpoint<N> {
             channel: &mut self.channel,
             receiving: &mut self.receiving,
             exposed: &self.one_sided.exposed,
+        }
+    }
+
+    #[inline(always)]
+    fn turns(&mut self) -> Turns<'_, N> {
+        Turns {
+            channel: &mut self.channel,
+            receiving: &mut self.receiving,
+            one_sided: &mut self.one_sided,
+        }
+    }
+
+    fn atomic_target(&mut self) -> AtomicTarget<'_, N> {
+        AtomicTarget {
+            channel: &mut self.channel,
+            one_sided: &mut self.one_sided,
         }
     }
 

@@ -20,13 +20,56 @@ use crate::endpoint::receiving::Receiving;
 use crate::endpoint::sending::choice::Local;
 use crate::endpoint::sending::{HeaderSettings, Sending};
 
+/// Checks the settings of an endpoint on a queue pair with these attributes.
+///
+/// # Errors
+/// The settings contradict each other or the device.
+pub(crate) fn check(
+    attributes: &NicAttributes,
+    config: &EndpointConfig,
+) -> Result<(), EndpointError> {
+    if attributes.mtu <= MAX_REQUEST_HEADER {
+        return Err(EndpointError::Unsupported(
+            "an MTU that leaves no room for data behind the headers",
+        ));
+    }
+    if config.reorder_window == 0 || config.reorder_window > 1 << 20 {
+        return Err(EndpointError::OutOfRange {
+            what: "reorder_window",
+            value: u64::from(config.reorder_window),
+            limit: 1 << 20,
+        });
+    }
+    let operations = config
+        .max_operations
+        .saturating_add(config.remote_operations);
+    // A message of one packet for a multi-receive buffer takes an id beyond both limits, while
+    // it is handled.
+    let ids = InboundId::MAX_SLOTS;
+    if operations >= ids {
+        return Err(EndpointError::OutOfRange {
+            what: "max_operations and remote_operations together",
+            value: operations as u64,
+            limit: ids as u64 - 1,
+        });
+    }
+    if config.remote_operations == 0 {
+        return Err(EndpointError::OutOfRange {
+            what: "remote_operations",
+            value: 0,
+            limit: ids as u64 - 1,
+        });
+    }
+    Ok(())
+}
+
 impl<N: PolledNic> Endpoint<N> {
     /// Opens an endpoint on a queue pair and posts its receive buffers.
     ///
     /// # Errors
     /// The settings contradict each other or the device.
     pub fn new(nic: N, config: EndpointConfig) -> Result<Self, EndpointError> {
-        Self::check(nic.queue_pair().attributes(), &config)?;
+        check(nic.queue_pair().attributes(), &config)?;
         Ok(Self::build(nic, config))
     }
 
@@ -50,49 +93,6 @@ impl<N: PolledNic> Endpoint<N> {
 }
 
 impl<N: Nic> Endpoint<N> {
-    /// Checks the settings of an endpoint on a queue pair with these attributes.
-    ///
-    /// # Errors
-    /// The settings contradict each other or the device.
-    pub(crate) fn check(
-        attributes: &NicAttributes,
-        config: &EndpointConfig,
-    ) -> Result<(), EndpointError> {
-        if attributes.mtu <= MAX_REQUEST_HEADER {
-            return Err(EndpointError::Unsupported(
-                "an MTU that leaves no room for data behind the headers",
-            ));
-        }
-        if config.reorder_window == 0 || config.reorder_window > 1 << 20 {
-            return Err(EndpointError::OutOfRange {
-                what: "reorder_window",
-                value: u64::from(config.reorder_window),
-                limit: 1 << 20,
-            });
-        }
-        let operations = config
-            .max_operations
-            .saturating_add(config.remote_operations);
-        // A message of one packet for a multi-receive buffer takes an id beyond both limits, while
-        // it is handled.
-        let ids = InboundId::MAX_SLOTS;
-        if operations >= ids {
-            return Err(EndpointError::OutOfRange {
-                what: "max_operations and remote_operations together",
-                value: operations as u64,
-                limit: ids as u64 - 1,
-            });
-        }
-        if config.remote_operations == 0 {
-            return Err(EndpointError::OutOfRange {
-                what: "remote_operations",
-                value: 0,
-                limit: ids as u64 - 1,
-            });
-        }
-        Ok(())
-    }
-
     /// Builds an endpoint from settings that were checked.
     pub(crate) fn build(nic: N, config: EndpointConfig) -> Self {
         let attributes = nic.queue_pair().attributes();

@@ -103,7 +103,10 @@ impl<N: Nic> Endpoint<N> {
             Work::Resend(id) => self.resend(id).map(|()| false),
             Work::Outbound(id) => self.send_side().send_stream(id),
             Work::Inbound(id) => self.receive_side().serve_inbound(id),
-            Work::AtomicResponse { key, .. } => self.send_atomic_response(key).map(|()| false),
+            Work::AtomicResponse { key, .. } => self
+                .atomic_target()
+                .send_queued_response(key)
+                .map(|()| false),
             Work::Receipt {
                 peer,
                 send_id,

@@ -1,10 +1,9 @@
 //! Requests of peers for our memory: carried out at once, or when there is room.
 
 use crate::endpoint::Endpoint;
-use crate::endpoint::api::error::Failure;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::packet::ReceivedPacket;
-use crate::endpoint::receiving::{Postponed, PostponedPart};
+use crate::endpoint::receiving::Postponed;
 use crate::nic::Nic;
 use crate::wire::{Header, LongctsRtw, LongreadRtw, Packet, PacketType, Payload, Rtr};
 
@@ -109,39 +108,7 @@ impl<N: Nic> Endpoint<N> {
                 }
                 self.channel.posting.release(packet);
             }
-            Postponed::Part(key) => {
-                let PostponedPart {
-                    message,
-                    target,
-                    ending,
-                } = self.receiving.unexpected.take_postponed(key);
-                self.receive_side()
-                    .receive_part(peer, &message, target, ending);
-            }
-        }
-    }
-
-    /// Drops all waiting operations of a peer.
-    pub(crate) fn end_waiting(&mut self, peer: PeerId, failure: Failure) {
-        for operation in self.channel.quota.withdraw(peer) {
-            match operation {
-                Postponed::Request(head) => {
-                    self.channel.quota.end_request(peer);
-                    self.channel.drop_held(peer, head);
-                }
-                Postponed::Part(key) => {
-                    let part = self.receiving.unexpected.take_postponed(key);
-                    self.receive_side().drop_unexpected(peer, &part.message);
-                    let (length, capacity) = (part.message.length, part.target.memory.length);
-                    self.receive_side().end_inbound(
-                        &part.ending,
-                        peer,
-                        length,
-                        capacity as u64,
-                        Some(failure),
-                    );
-                }
-            }
+            Postponed::Part(key) => self.receive_side().receive_postponed(peer, key),
         }
     }
 }

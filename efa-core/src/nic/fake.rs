@@ -30,6 +30,8 @@ pub(crate) struct FakeDomain {
     pub(crate) refuse_from_key: u32,
     /// Why a registration cannot be ended.
     pub(crate) refuse_deregister: Option<NicError>,
+    /// The memory of the user, from address 0 on.
+    pub(crate) memory: Vec<u8>,
     /// The packets that were posted: their bytes in buffers, and where they go.
     pub(crate) packets: Vec<(Vec<u8>, Qpn)>,
     /// Why packets are refused.
@@ -62,6 +64,7 @@ pub(crate) fn fake_nic(packet_buffers: u32) -> FakeNic {
         next_key: 1,
         refuse_from_key: u32::MAX,
         refuse_deregister: None,
+        memory: Vec::new(),
         packets: Vec::new(),
         refuse_packets: None,
         deferred: 0,
@@ -162,20 +165,35 @@ impl Domain for FakeDomain {
     }
 
     fn read_user(&mut self, address: u64, target: &mut [u8]) -> Result<(), NicError> {
-        Err(unreachable_memory(address, target.len()))
+        target.copy_from_slice(self.user(address, target.len())?);
+        Ok(())
     }
 
     fn exchange_user(
         &mut self,
         address: u64,
         expected: &mut [u8],
-        _: &[u8],
+        new: &[u8],
     ) -> Result<bool, NicError> {
-        Err(unreachable_memory(address, expected.len()))
+        let memory = self.user(address, new.len())?;
+        let is_expected = *memory == *expected;
+        match is_expected {
+            true => memory.copy_from_slice(new),
+            false => expected.copy_from_slice(memory),
+        }
+        Ok(is_expected)
     }
 }
 
-/// There is no user memory.
+impl FakeDomain {
+    fn user(&mut self, address: u64, length: usize) -> Result<&mut [u8], NicError> {
+        let memory = self.memory.get_mut(address as usize..);
+        memory
+            .and_then(|memory| memory.get_mut(..length))
+            .ok_or(unreachable_memory(address, length))
+    }
+}
+
 fn unreachable_memory(address: u64, length: usize) -> NicError {
     NicError::MemoryFault { address, length }
 }

@@ -269,6 +269,11 @@ impl fmt::Display for Failure {
 impl Failure {
     /// The application ended the operation.
     pub(crate) const CANCELED: Failure = Failure::new(Errno::ECANCELED, ProviderError::None);
+    /// A part of the target is not memory of the application.
+    pub(crate) const COPY_FAILED: Failure = Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy);
+    /// A packet and the operation that it belongs to contradict each other.
+    pub(crate) const SIZE_MISMATCH: Failure =
+        Failure::new(Errno::EIO, ProviderError::RequestSizeMismatch);
 
     pub(crate) const fn new(errno: Errno, provider: ProviderError) -> Self {
         Failure { errno, provider }

@@ -28,28 +28,24 @@ impl<N: Nic> Channel<N> {
         Ok(())
     }
 
-    /// Refuses an operation until the peer's HANDSHAKE has arrived.
-    ///
-    /// # Errors
-    /// Always: [`EndpointError::TryAgain`], or that the peer could not be reached.
-    fn await_handshake(&mut self, peer: PeerId) -> Result<(), EndpointError> {
+    /// The error of an operation that cannot start until the peer's HANDSHAKE has arrived:
+    /// [`EndpointError::TryAgain`], or that the peer could not be reached.
+    fn await_handshake(&mut self, peer: PeerId) -> EndpointError {
         let state = self.peers.state_mut(peer);
         if let Some(failure) = state.and_then(|state| state.handshake.take_failure()) {
-            return Err(EndpointError::Unreachable { peer, failure });
+            return EndpointError::Unreachable { peer, failure };
         }
-        self.provoke_handshake(peer)?;
-        Err(EndpointError::TryAgain)
+        match self.provoke_handshake(peer) {
+            Ok(()) => EndpointError::TryAgain,
+            Err(error) => error,
+        }
     }
 
-    /// Refuses an operation for which there is no protocol, or none yet.
-    pub(crate) fn no_protocol(
-        &mut self,
-        peer: PeerId,
-        reason: NoProtocol,
-    ) -> Result<(), EndpointError> {
+    /// The error of an operation for which there is no protocol, or none yet.
+    pub(crate) fn no_protocol(&mut self, peer: PeerId, reason: NoProtocol) -> EndpointError {
         match reason {
             NoProtocol::AwaitHandshake => self.await_handshake(peer),
-            NoProtocol::Unsupported(what) => Err(EndpointError::Unsupported(what)),
+            NoProtocol::Unsupported(what) => EndpointError::Unsupported(what),
         }
     }
 }

@@ -11,7 +11,9 @@ mod conversation;
 mod gaps;
 mod own_regions;
 mod packets;
+mod returned;
 mod sizes;
+mod unknown_senders;
 mod waiting_packets;
 
 use crate::address::RawAddress;
@@ -31,6 +33,7 @@ use crate::wire::{Handshake, PacketType};
 
 pub(crate) use conversation::Conversation;
 pub(crate) use sizes::{MAX_REQUEST_HEADER, Sizes};
+pub(crate) use unknown_senders::{Introduced, Introduction};
 
 /// What operations in both directions need.
 pub(crate) struct Channel<N> {

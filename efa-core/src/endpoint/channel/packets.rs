@@ -6,7 +6,7 @@ use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::rdma::RdmaPart;
 use crate::endpoint::peers::handshake::{PeerFeatures, identity};
 use crate::endpoint::posting::{Outgoing, Owner, Rdma, Work};
-use crate::nic::{Destination, Nic};
+use crate::nic::{BufferId, Destination, Nic, Status};
 use crate::wire::{PacketType, Repr, ReqOptions};
 
 use super::Channel;
@@ -142,6 +142,15 @@ impl<N: Nic> Channel<N> {
             if let Some(state) = self.peers.state_mut(peer) {
                 self.posting.end_backoff(until, &mut state.backoff);
             }
+        }
+    }
+
+    /// Handles a receive buffer that came back without a packet: the queue pair is closing, or the
+    /// device refused the buffer.
+    pub(crate) fn receive_failed(&mut self, buffer: BufferId, status: Status) {
+        self.posting.retire(buffer);
+        if status != Status::Flushed {
+            self.reports.event(Event::ReceiveFailed(status));
         }
     }
 

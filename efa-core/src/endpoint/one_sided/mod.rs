@@ -4,11 +4,14 @@
 pub(crate) mod arithmetic;
 mod exposed;
 mod soft_float;
+mod values;
 
 use slab::Slab;
 
 use crate::endpoint::base::ids::PeerId;
 use crate::wire::RecvId;
+
+use values::Values;
 
 pub(crate) use exposed::{Exposed, Withdrawn};
 
@@ -18,8 +21,7 @@ pub(crate) struct OneSided {
     /// The memory that peers may access.
     pub(crate) exposed: Exposed,
     responses: Slab<AtomicResponse>,
-    /// Memory for the values of one atomic, kept for the next one.
-    scratch: Vec<u8>,
+    values: Values,
 }
 
 /// The old values for the requester of an atomic, which wait for a packet buffer.
@@ -30,18 +32,6 @@ pub(crate) struct AtomicResponse {
 }
 
 impl OneSided {
-    /// Takes memory for the values of one atomic. [`OneSided::put_scratch`] returns it.
-    pub(crate) fn take_scratch(&mut self) -> Vec<u8> {
-        let mut scratch = core::mem::take(&mut self.scratch);
-        scratch.clear();
-        scratch
-    }
-
-    /// Returns memory of [`OneSided::take_scratch`].
-    pub(crate) fn put_scratch(&mut self, scratch: Vec<u8>) {
-        self.scratch = scratch;
-    }
-
     /// Keeps a response until there is a packet buffer for it. Returns its key.
     pub(crate) fn keep_response(&mut self, response: AtomicResponse) -> u32 {
         self.responses.insert(response) as u32

@@ -32,7 +32,7 @@ pub(crate) use reorder::{Position, ReorderWindow};
 pub(crate) use transfer::{Arrival, Ask, EndedTransfer, Nack, Transfer};
 pub(crate) use transfers::Transfers;
 pub(crate) use unexpected::{
-    Postponed, PostponedPart, Segment, UnexpectedMessage, UnexpectedMessages,
+    PartKey, Postponed, PostponedPart, Segment, UnexpectedMessage, UnexpectedMessages,
 };
 
 /// The state of receiving.

@@ -3,7 +3,7 @@
 
 use slab::Slab;
 
-use crate::endpoint::api::operation::IoVec;
+use crate::endpoint::api::operation::{IoVec, MessageInfo, SourceFilter, TagFilter};
 use crate::endpoint::base::by_peer::{ByPeer, OfPeers, PeerLinks};
 use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::{Arena, ClaimId, InboundId, PeerId};
@@ -150,6 +150,23 @@ impl UnexpectedMessages {
         let key = queues.find(filter)?;
         let (peer, tag, message) = queues.get_mut(key);
         Some((peer, tag, message))
+    }
+
+    /// What the application may know of the [first](UnexpectedMessages::first) message; `tag` is
+    /// `None` for untagged ones.
+    pub(crate) fn peek(
+        &mut self,
+        source: SourceFilter,
+        tag: Option<TagFilter>,
+    ) -> Option<MessageInfo> {
+        let tagged = tag.is_some();
+        let (source, tag, message) = self.first(tagged, &Filter::new(source, tag))?;
+        Some(MessageInfo {
+            source,
+            tag: tagged.then_some(tag),
+            length: message.length,
+            cq_data: message.cq_data,
+        })
     }
 
     /// Removes the first message to have arrived that a receive with this filter accepts. Returns
@@ -316,7 +333,6 @@ fn not_claimed(slot: u32) -> ! {
 mod tests {
     use super::*;
     use crate::endpoint::base::ids::Id;
-    use crate::endpoint::{SourceFilter, TagFilter};
     use crate::nic::UserSlice;
 
     fn messages() -> UnexpectedMessages {

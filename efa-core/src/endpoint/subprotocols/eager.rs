@@ -6,7 +6,7 @@ use crate::endpoint::subprotocols::{ReceiveSide, SendSide};
 use crate::nic::{Destination, Nic};
 use crate::wire::{EagerRtm, Payload, SendId};
 
-use crate::endpoint::api::error::EndpointError;
+use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::api::operation::{OperationFlags, SendArgs};
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{PeerId, ReceiveId};
@@ -15,7 +15,6 @@ use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
 use crate::endpoint::sending::{Awaited, Outbound};
 use crate::endpoint::subprotocols::incoming_message::Rtm;
-use crate::endpoint::subprotocols::intake::COPY_FAILED;
 
 impl<N: Nic> SendSide<'_, N> {
     /// Sends a message of `length` bytes, which fits one packet. With delivery complete, this fills
@@ -99,7 +98,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             0,
         ) {
             Ok(()) => None,
-            Err(_) => Some(COPY_FAILED),
+            Err(_) => Some(Failure::COPY_FAILED),
         };
         let ending = posted.ending(rtm.tag, rtm.cq_data);
         let capacity = posted.capacity();

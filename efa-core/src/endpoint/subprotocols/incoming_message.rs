@@ -8,12 +8,12 @@ use crate::wire::{
 };
 
 use crate::endpoint::api::completion::PacketError;
+use crate::endpoint::api::error::Failure;
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{InboundId, PeerId};
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::HeldId;
 use crate::endpoint::receiving::{ReadStart, UnexpectedMessage};
-use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
 
 /// A request that takes its turn among the requests of its sender: a message or an atomic.
 #[derive(Clone, Copy, Debug)]
@@ -253,7 +253,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             self.channel
                 .reports
                 .refuse(Some(peer), packet_type, PacketError::SizeMismatch);
-            self.fail_inbound(id, SIZE_MISMATCH);
+            self.fail_inbound(id, Failure::SIZE_MISMATCH);
         }
     }
 

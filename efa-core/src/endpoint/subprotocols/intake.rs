@@ -11,9 +11,6 @@ use crate::endpoint::subprotocols::ReceiveSide;
 use crate::nic::Nic;
 use crate::wire::{ExtraFeatures, Payload, ReadNack, RecvId};
 
-/// A part of the target is not memory of the application.
-pub(crate) const COPY_FAILED: Failure = Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy);
-
 impl<N: Nic> ReceiveSide<'_, N> {
     /// Copies a piece of a transfer's data from a packet: one that the peer sent without being
     /// asked or, with `in_window`, one that it was granted. Returns false, without an effect, if
@@ -47,7 +44,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
                     .statistics
                     .note_received(protocol, fits);
                 if copied.is_err() {
-                    transfer.fail(COPY_FAILED);
+                    transfer.fail(Failure::COPY_FAILED);
                 }
             }
         }

@@ -9,15 +9,11 @@ use crate::nic::Nic;
 use crate::wire::{Cts, CtsData, CtsFlags, PacketType, Payload, Receipt, RecvId};
 
 use crate::endpoint::api::completion::PacketError;
-use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
+use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::base::ids::{InboundId, OutboundId, PeerId};
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
 use crate::endpoint::sending::Awaited;
-
-/// A packet and the operation that it belongs to contradict each other.
-pub(crate) const SIZE_MISMATCH: Failure =
-    Failure::new(Errno::EIO, ProviderError::RequestSizeMismatch);
 
 impl<N: Nic> SendSide<'_, N> {
     /// Handles a CTS.
@@ -102,7 +98,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         self.channel
             .reports
             .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
-        self.fail_inbound(id, SIZE_MISMATCH);
+        self.fail_inbound(id, Failure::SIZE_MISMATCH);
     }
 }
 

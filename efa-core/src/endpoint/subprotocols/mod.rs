@@ -3,6 +3,7 @@
 //! Each operation has a source and a destination of its data. [`SendSide`] and [`ReceiveSide`]
 //! borrow the parts that each needs. Neither can reach the parts of the other.
 
+pub(crate) mod atomics;
 pub(crate) mod eager;
 pub(crate) mod headerless;
 pub(crate) mod incoming_message;
@@ -14,6 +15,7 @@ pub(crate) mod rdma;
 pub(crate) mod read;
 pub(crate) mod receive_calls;
 pub(crate) mod transmission;
+pub(crate) mod turns;
 pub(crate) mod write;
 
 use crate::endpoint::channel::Channel;

@@ -47,7 +47,7 @@ impl<N: Nic> SendSide<'_, N> {
         };
         let protocol = match choice::message(&self.channel.local, features, &query) {
             Ok(protocol) => protocol,
-            Err(reason) => return self.channel.no_protocol(args.peer, reason),
+            Err(reason) => return Err(self.channel.no_protocol(args.peer, reason)),
         };
         match protocol {
             MessageProtocol::Eager => self.send_eager(args, destination, length, &mut header)?,
@@ -89,7 +89,7 @@ impl<N: Nic> SendSide<'_, N> {
                 let local = self.channel.local.without_rdma();
                 protocol = match choice::message(&local, features, query) {
                     Ok(protocol) => protocol,
-                    Err(reason) => return self.channel.no_protocol(peer, reason),
+                    Err(reason) => return Err(self.channel.no_protocol(peer, reason)),
                 };
             }
         }

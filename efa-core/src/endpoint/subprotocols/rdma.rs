@@ -4,7 +4,6 @@ use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::base::ids::InboundId;
 use crate::endpoint::posting::{Owner, QUANTUM, Rdma};
 use crate::endpoint::subprotocols::ReceiveSide;
-use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
 use crate::nic::{Access, Nic, NicError};
 use crate::wire::RmaIovs;
 
@@ -46,7 +45,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
                 Ok(None) => return Ok(false),
                 // The peer's memory is shorter than its message.
                 Err(()) => {
-                    self.fail_inbound(id, SIZE_MISMATCH);
+                    self.fail_inbound(id, Failure::SIZE_MISMATCH);
                     return Ok(false);
                 }
             };

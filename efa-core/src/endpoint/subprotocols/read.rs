@@ -3,13 +3,12 @@
 //! values of a fetching atomic are received as the data of a read.
 
 use crate::endpoint::api::statistics::Protocol;
-use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
 use crate::endpoint::subprotocols::{ReceiveSide, SendSide};
 use crate::nic::{Access, Nic};
 use crate::wire::{AtomRsp, MsgId, PacketType, Payload, ReadRsp, RecvId, RmaIovs, Rtr, RtrKind};
 
 use crate::endpoint::api::completion::{CompletionFlags, PacketError};
-use crate::endpoint::api::error::EndpointError;
+use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::api::operation::{OperationFlags, ReadArgs};
 use crate::endpoint::base::ids::{InboundId, PeerId};
 use crate::endpoint::memory::iov::{Iov, total_length};
@@ -32,7 +31,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         let features = self.channel.peers.features(args.peer);
         let protocol = match choice::read(&self.channel.local, features, length, capacity) {
             Ok(protocol) => protocol,
-            Err(reason) => return self.channel.no_protocol(args.peer, reason),
+            Err(reason) => return Err(self.channel.no_protocol(args.peer, reason)),
         };
         let ending = Ending {
             context: args.context,
@@ -143,7 +142,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         self.channel
             .reports
             .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
-        self.fail_inbound(id, SIZE_MISMATCH);
+        self.fail_inbound(id, Failure::SIZE_MISMATCH);
     }
 }
 

@@ -1,28 +1,20 @@
-//! Calls of the application that receive: posting, cancelling, peeking, claiming.
+//! Calls of the application that receive, and the ends of receives that it has to be told of.
 
 use crate::endpoint::api::completion::ErrorEntry;
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::api::operation::{
-    ClaimedRecvArgs, IoVec, MessageInfo, MultiRecvArgs, OperationFlags, RecvArgs, SourceFilter,
-    TagFilter,
+    ClaimedRecvArgs, IoVec, MultiRecvArgs, OperationFlags, RecvArgs,
 };
 use crate::endpoint::base::ids::{ClaimId, PeerId, ReceiveId};
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::receiving::{
-    Audience, Ending, Filter, NewReceive, PostponedPart, Transfer, UnexpectedMessage, receive_flags,
+    Audience, Ending, Filter, NewReceive, PartKey, Postponed, PostponedPart, Transfer,
+    UnexpectedMessage, receive_flags,
 };
 use crate::endpoint::subprotocols::ReceiveSide;
 use crate::endpoint::subprotocols::incoming_message::{Extent, Rtm};
 use crate::nic::Nic;
-
-/// The filter of a receive. Untagged receives have tag 0.
-fn filter(source: SourceFilter, tag: Option<TagFilter>) -> Filter {
-    Filter {
-        source,
-        tag: tag.unwrap_or(TagFilter::exact(0)),
-    }
-}
 
 // Posting and cancelling.
 impl<N: Nic> ReceiveSide<'_, N> {
@@ -30,7 +22,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         self.channel.peers.check_source(args.source)?;
         let target = Iov::new(args.buffer)?;
         let tagged = args.tag.is_some();
-        let filter = filter(args.source, args.tag);
+        let filter = Filter::new(args.source, args.tag);
         if self.receiving.is_full() {
             return Err(EndpointError::TryAgain);
         }
@@ -73,10 +65,6 @@ impl<N: Nic> ReceiveSide<'_, N> {
             failure,
         });
         true
-    }
-
-    pub(crate) fn cancel_receive(&mut self, id: ReceiveId) -> bool {
-        self.withdraw_posted(id, Failure::CANCELED)
     }
 
     /// Receives a message that has already arrived. Returns an id by which nothing can be cancelled.
@@ -154,7 +142,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
                 limit: args.buffer.memory.length as u64,
             });
         }
-        let filter = filter(args.source, None);
+        let filter = Filter::new(args.source, None);
         let receive = NewReceive {
             context: args.context,
             report_success: true,
@@ -222,7 +210,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     }
 
     /// Makes a message wait that has its part of a multi-receive buffer.
-    pub(crate) fn postpone_part(
+    fn postpone_part(
         &mut self,
         peer: PeerId,
         message: UnexpectedMessage,
@@ -238,8 +226,37 @@ impl<N: Nic> ReceiveSide<'_, N> {
         self.channel.quota.postpone(peer, operation);
     }
 
+    /// Receives a message of [`ReceiveSide::postpone_part`].
+    pub(crate) fn receive_postponed(&mut self, peer: PeerId, key: PartKey) {
+        let PostponedPart {
+            message,
+            target,
+            ending,
+        } = self.receiving.unexpected.take_postponed(key);
+        self.receive_part(peer, &message, target, ending);
+    }
+
+    /// Drops all operations of a peer that wait for room.
+    pub(crate) fn drop_postponed(&mut self, peer: PeerId, failure: Failure) {
+        for operation in self.channel.quota.withdraw(peer) {
+            match operation {
+                Postponed::Request(head) => {
+                    self.channel.quota.end_request(peer);
+                    self.channel.drop_held(peer, head);
+                }
+                Postponed::Part(key) => {
+                    let part = self.receiving.unexpected.take_postponed(key);
+                    self.drop_unexpected(peer, &part.message);
+                    let (length, capacity) = (part.message.length, part.target.memory.length);
+                    let failure = Some(failure);
+                    self.end_inbound(&part.ending, peer, length, capacity as u64, failure);
+                }
+            }
+        }
+    }
+
     /// Receives a message into its part of a multi-receive buffer.
-    pub(crate) fn receive_part(
+    fn receive_part(
         &mut self,
         peer: PeerId,
         message: &UnexpectedMessage,
@@ -253,35 +270,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
     }
 }
 
-// Peek, claim, discard.
+// Claimed messages.
 impl<N: Nic> ReceiveSide<'_, N> {
-    pub(crate) fn peek_message(
-        &mut self,
-        source: SourceFilter,
-        tag: Option<TagFilter>,
-    ) -> Option<MessageInfo> {
-        let tagged = tag.is_some();
-        let filter = filter(source, tag);
-        let (source, tag, message) = self.receiving.unexpected.first(tagged, &filter)?;
-        Some(MessageInfo {
-            source,
-            tag: tagged.then_some(tag),
-            length: message.length,
-            cq_data: message.cq_data,
-        })
-    }
-
-    pub(crate) fn claim_message(
-        &mut self,
-        source: SourceFilter,
-        tag: Option<TagFilter>,
-    ) -> Option<(ClaimId, MessageInfo)> {
-        let info = self.peek_message(source, tag)?;
-        let filter = filter(source, tag);
-        let id = self.receiving.unexpected.claim(tag.is_some(), &filter)?;
-        Some((id, info))
-    }
-
     pub(crate) fn receive_claimed(
         &mut self,
         args: &ClaimedRecvArgs<'_>,

@@ -10,7 +10,7 @@ use crate::wire::{
 
 use crate::endpoint::IOV_LIMIT;
 use crate::endpoint::api::completion::{CompletionFlags, PacketError};
-use crate::endpoint::api::error::EndpointError;
+use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::api::operation::{OperationFlags, RemoteIoVec, WriteArgs};
 use crate::endpoint::api::reports::Report;
 use crate::endpoint::api::statistics::Protocol;
@@ -24,8 +24,6 @@ use crate::endpoint::receiving::{Audience, Ending, Transfer};
 use crate::endpoint::sending::choice::{self, WriteProtocol, WriteQuery};
 use crate::endpoint::sending::{Awaited, Bulk, Outbound};
 use crate::endpoint::sending::{Request, Stream, WriteHead};
-use crate::endpoint::subprotocols::intake::COPY_FAILED;
-use crate::endpoint::subprotocols::long_cts::SIZE_MISMATCH;
 use crate::endpoint::subprotocols::outgoing_message::check_pieces;
 
 /// The memory of a peer that an operation of `length` bytes names.
@@ -85,7 +83,7 @@ impl<N: Nic> SendSide<'_, N> {
         };
         let mut protocol = match choice::write(&self.channel.local, features.as_ref(), &query) {
             Ok(protocol) => protocol,
-            Err(reason) => return self.channel.no_protocol(args.peer, reason),
+            Err(reason) => return Err(self.channel.no_protocol(args.peer, reason)),
         };
         let mut registered = None;
         if let Some(access) = protocol.registration() {
@@ -94,7 +92,7 @@ impl<N: Nic> SendSide<'_, N> {
                 let local = self.channel.local.without_rdma();
                 protocol = match choice::write(&local, features.as_ref(), &query) {
                     Ok(protocol) => protocol,
-                    Err(reason) => return self.channel.no_protocol(args.peer, reason),
+                    Err(reason) => return Err(self.channel.no_protocol(args.peer, reason)),
                 };
             }
         }
@@ -214,7 +212,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             .reports
             .statistics
             .note_received(Protocol::EagerWrite, length);
-        let failure = copied.is_err().then_some(COPY_FAILED);
+        let failure = copied.is_err().then_some(Failure::COPY_FAILED);
         // A write without pieces and data only asks for a HANDSHAKE.
         if let Some(send_id) = eager.receipt
             && failure.is_none()
@@ -243,7 +241,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         if self.take_data(id, packet, payload, 0, Protocol::LongCtsWrite, false) {
             self.go_on_with(id);
         } else {
-            self.fail_inbound(id, SIZE_MISMATCH);
+            self.fail_inbound(id, Failure::SIZE_MISMATCH);
         }
     }
 
@@ -259,7 +257,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             return;
         };
         if long.read_iov.total_len() != Some(length) {
-            return self.fail_inbound(id, SIZE_MISMATCH);
+            return self.fail_inbound(id, Failure::SIZE_MISMATCH);
         }
         if let Some(transfer) = self.receiving.transfers.get_mut(id) {
             transfer.note_sender(long.send_id);

@@ -42,6 +42,14 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
+    /// The filter of a receive; `tag` is `None` if it is untagged.
+    pub(crate) fn new(source: SourceFilter, tag: Option<TagFilter>) -> Self {
+        Filter {
+            source,
+            tag: tag.unwrap_or(TagFilter::exact(0)),
+        }
+    }
+
     fn accepts(&self, source: PeerId, tag: u64) -> bool {
         let source_matches = match self.source {
             SourceFilter::Any => true,

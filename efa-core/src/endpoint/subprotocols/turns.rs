@@ -5,16 +5,34 @@
 
 use crate::nic::Nic;
 
-use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::channel::Channel;
 use crate::endpoint::memory::packet::ReceivedPacket;
+use crate::endpoint::one_sided::OneSided;
 use crate::endpoint::posting::HeldId;
-use crate::endpoint::receiving::{Position, Segment};
+use crate::endpoint::receiving::{Position, Receiving, Segment};
+use crate::endpoint::subprotocols::ReceiveSide;
+use crate::endpoint::subprotocols::atomics::AtomicTarget;
 use crate::endpoint::subprotocols::incoming_message::Sequenced;
 
-impl<N: Nic> Endpoint<N> {
+/// What messages and atomics need to take their turn.
+pub(crate) struct Turns<'a, N> {
+    pub(crate) channel: &'a mut Channel<N>,
+    pub(crate) receiving: &'a mut Receiving,
+    pub(crate) one_sided: &'a mut OneSided,
+}
+
+impl<N: Nic> Turns<'_, N> {
+    #[inline(always)]
+    fn receive_side(&mut self) -> ReceiveSide<'_, N> {
+        ReceiveSide {
+            channel: self.channel,
+            receiving: self.receiving,
+            exposed: &self.one_sided.exposed,
+        }
+    }
+
     /// Processes a message or atomic when its turn has come, and then those that waited for it.
     #[inline(always)]
     pub(crate) fn in_turn(
@@ -43,7 +61,7 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// As [`Endpoint::in_turn`], but not inlined: for all but eager messages.
+    /// As [`Turns::in_turn`], but not inlined: for all but eager messages.
     #[inline(never)]
     pub(crate) fn other_in_turn(
         &mut self,
@@ -129,7 +147,7 @@ impl<N: Nic> Endpoint<N> {
         self.channel.reports.statistics.out_of_order += 1;
         match self.channel.hold(peer, packet, None) {
             Ok(id) => {
-                let Channel { peers, posting, .. } = &mut self.channel;
+                let Channel { peers, posting, .. } = &mut *self.channel;
                 if let Some(state) = peers.state_mut(peer) {
                     state.window.hold(request.msg_id(), |next| {
                         posting.link_held(id, next);
@@ -149,11 +167,18 @@ impl<N: Nic> Endpoint<N> {
     fn first_packet(&mut self, peer: PeerId, packet: ReceivedPacket, request: &Sequenced<'_>) {
         match request {
             Sequenced::Message(rtm) => self.receive_side().match_message(peer, packet, rtm),
-            Sequenced::Atomic(rta, incoming) => self.on_atomic(peer, packet, incoming, rta),
+            Sequenced::Atomic(rta, incoming) => {
+                let mut target = AtomicTarget {
+                    channel: self.channel,
+                    one_sided: self.one_sided,
+                };
+                target.on_atomic(peer, &packet, incoming, rta);
+                self.channel.posting.release(packet);
+            }
         }
     }
 
-    /// As [`Endpoint::first_packet`], but not inlined: for a packet that did not come in turn.
+    /// As [`Turns::first_packet`], but not inlined: for a packet that did not come in turn.
     #[inline(never)]
     fn late_first_packet(&mut self, peer: PeerId, packet: ReceivedPacket, request: &Sequenced<'_>) {
         self.first_packet(peer, packet, request);

@@ -1,0 +1,114 @@
+//! Packets and RDMA requests that the device gives back without success: whether they go again, and
+//! what follows for the peer.
+
+use crate::endpoint::api::completion::Event;
+use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
+use crate::endpoint::base::ids::{PacketId, PeerId};
+use crate::endpoint::posting::{Finished, Owner, What};
+use crate::endpoint::sending::Loss;
+use crate::nic::{Nic, Status};
+use crate::wire::PacketType;
+
+use super::Channel;
+
+impl<N: Nic> Channel<N> {
+    /// Handles a packet or RDMA request that the device gave back with an error status. Returns why
+    /// it is lost; `None` if it goes again.
+    #[cold]
+    pub(crate) fn not_done(&mut self, id: PacketId, status: Status) -> Option<(Failure, Loss)> {
+        if status == Status::RemoteRnr {
+            self.reports.statistics.receiver_not_ready += 1;
+        }
+        let Some(peer) = self.posting.peer(id) else {
+            self.reports.statistics.stray_completions += 1;
+            return None;
+        };
+        match status {
+            Status::RemoteRnr => match self.peers.state_mut(peer) {
+                Some(state) => {
+                    self.posting.refused(id, &mut state.backoff, self.now);
+                    None
+                }
+                None => {
+                    let failure = Failure::new(Errno::ECANCELED, ProviderError::RemoteRnr);
+                    Some((failure, Loss::NotDelivered))
+                }
+            },
+            // A packet names no memory of the peer, so the peer's device may accept it the next
+            // time.
+            Status::RemoteBadAddress | Status::RemoteAbort if self.posting.repeat(id) => None,
+            _ => Some((self.peers.failure_for(peer, status), status.into())),
+        }
+    }
+
+    /// Posts a packet or RDMA request again.
+    ///
+    /// # Errors
+    /// The device refused it, or the peer is unknown.
+    pub(crate) fn post_again(&mut self, id: PacketId) -> Result<(), EndpointError> {
+        let Some(peer) = self.posting.peer(id) else {
+            return Ok(());
+        };
+        let destination = self.destination(peer)?;
+        self.posting.post_again(id, destination)?;
+        self.reports.statistics.packets_sent += 1;
+        Ok(())
+    }
+
+    /// Notes that a packet or RDMA request is lost: what follows for its peer and for the sequence
+    /// of messages. What follows for an operation is left to the caller.
+    pub(crate) fn lost(&mut self, lost: &Finished, failure: Failure, loss: Loss) {
+        if let What::Packet(_, Some(buffer)) = lost.what {
+            self.posting.recycle(buffer);
+        }
+        if failure.is_peer_gone() {
+            self.peer_gone(lost.peer, failure);
+        }
+        if let What::Packet(PacketType::Handshake, _) = lost.what
+            && let Some(state) = self.peers.state_mut(lost.peer)
+        {
+            state.handshake.greeting_lost();
+        }
+        if let Some(msg_id) = lost.sequenced {
+            if let Some(state) = self.peers.state_mut(lost.peer) {
+                state.sequence.done(msg_id);
+            }
+            match lost.owner {
+                // How much of the message the peer has is known at the end of the operation.
+                Owner::Outbound(_) => {}
+                // A packet that was to fill a gap is lost too, although the peer is there.
+                Owner::Nobody if !failure.is_peer_gone() => {
+                    self.request_lost(lost.peer, msg_id, failure, Loss::Unknown);
+                }
+                _ => self.request_lost(lost.peer, msg_id, failure, loss),
+            }
+        }
+        match lost.owner {
+            Owner::Nobody => self.answer_lost(lost.peer, lost.what, failure),
+            Owner::Provocation => {
+                if let Some(state) = self.peers.state_mut(lost.peer) {
+                    state.handshake.provocation_lost(failure);
+                }
+            }
+            Owner::Whole(_) | Owner::Outbound(_) | Owner::Inbound(_) => {}
+        }
+    }
+
+    /// Handles the loss of a packet that belongs to no operation of the application.
+    pub(crate) fn answer_lost(&mut self, peer: PeerId, what: What, failure: Failure) {
+        if failure.is_peer_gone() {
+            // This is normal at the end of a program: the peer closed its endpoint without waiting
+            // for packets that the application does not know of (spec section 2.3).
+            self.reports.statistics.control_packets_lost += 1;
+            return;
+        }
+        self.reports.event(Event::ControlSendFailed {
+            peer,
+            packet_type: match what {
+                What::Packet(packet_type, _) => packet_type.code(),
+                What::Read(_) | What::Write => 0,
+            },
+            failure,
+        });
+    }
+}

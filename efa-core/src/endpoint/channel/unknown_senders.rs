@@ -1,0 +1,76 @@
+//! Senders that are not in the address vector: what their packets say of them.
+
+use crate::address::RawAddress;
+use crate::endpoint::api::completion::PacketError;
+use crate::endpoint::base::ids::PeerId;
+use crate::nic::{Nic, Source};
+use crate::wire::PacketType;
+
+use super::Channel;
+
+/// What the packet of a sender states that is not in the address vector.
+pub(crate) struct Introduction {
+    pub(crate) packet_type: PacketType,
+    pub(crate) raw_address: Option<RawAddress>,
+}
+
+/// Who the sender of a packet is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Introduced {
+    /// A peer of the address vector.
+    Peer(PeerId),
+    /// A new peer, with this address.
+    New(RawAddress),
+    /// Nobody that the packet names. It has to be dropped.
+    Nobody,
+}
+
+impl<N: Nic> Channel<N> {
+    /// Finds out from a packet who its sender is. A packet that names another sender than the
+    /// device does is reported.
+    pub(crate) fn introduced(
+        &mut self,
+        source: &Source,
+        introduction: &Introduction,
+    ) -> Introduced {
+        let Some(address) = introduction.raw_address else {
+            self.reports.statistics.unknown_senders += 1;
+            return Introduced::Nobody;
+        };
+        let addresses = self.peers.addresses();
+        if !addresses.is_plausible(source, &address) {
+            let packet_type = introduction.packet_type.code();
+            self.reports
+                .refuse(None, packet_type, PacketError::ForeignAddress);
+            return Introduced::Nobody;
+        }
+        match addresses.find(&address) {
+            Some(peer) => Introduced::Peer(peer),
+            None => Introduced::New(address),
+        }
+    }
+
+    /// Returns whether no other peer can introduce itself before one is forgotten.
+    pub(crate) fn is_full_of_introduced(&self) -> bool {
+        self.peers.addresses().implicit_len() >= self.config.max_implicit_peers
+    }
+
+    /// Adds a peer that introduced itself to the address vector. `None` if the device has no room.
+    pub(crate) fn add_introduced(&mut self, address: RawAddress) -> Option<PeerId> {
+        let nic = self.posting.nic_mut();
+        let added = self
+            .peers
+            .addresses_mut()
+            .add(&mut **nic, address, false)
+            .ok();
+        self.reports.statistics.unknown_senders += u64::from(added.is_none());
+        added
+    }
+
+    /// Refuses a packet whose sender cannot be added, because too many peers introduced themselves.
+    pub(crate) fn refuse_introduced(&mut self, packet_type: PacketType) {
+        self.reports.statistics.unknown_senders += 1;
+        self.reports
+            .refuse(None, packet_type.code(), PacketError::TooManyPeers);
+    }
+}
