@@ -1,7 +1,7 @@
 //! Built programs and files of the workspace, for tests that start or read them.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 /// The path of a program or library that `cargo build --workspace` has built.
 ///
@@ -40,6 +40,41 @@ pub fn efa_emu(arguments: &[&str]) -> Command {
     let mut command = Command::new(emulator());
     command.args(arguments);
     command
+}
+
+/// The path of the program `efa-conformance`.
+///
+/// # Panics
+/// As [`built`].
+pub fn conformance() -> PathBuf {
+    built("efa-conformance")
+}
+
+/// A command that starts `efa-conformance` with these arguments.
+///
+/// # Panics
+/// As [`built`].
+pub fn efa_conformance(arguments: &[&str]) -> Command {
+    let mut command = Command::new(conformance());
+    command.args(arguments);
+    command
+}
+
+/// As [`efa_conformance`], on an emulated host that `efa-emu run` makes with `options`.
+///
+/// # Panics
+/// As [`built`].
+pub fn efa_conformance_on_host(options: &[&str], arguments: &[&str]) -> Command {
+    let mut command = efa_emu(&["run"]);
+    command.args(options).arg("--");
+    command.arg(conformance()).args(arguments);
+    command
+}
+
+/// The exit status of a program that has ended, and its whole output: first what it wrote to standard output.
+pub fn outcome(output: &Output) -> (Option<i32>, String) {
+    let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    (output.status.code(), format!("{out}{err}"))
 }
 
 /// The directory of the workspace.

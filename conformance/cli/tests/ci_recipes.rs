@@ -10,24 +10,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use efa_conformance::libfabric::Library;
+use efa_testing::workspace::{conformance, root};
 
 /// Some traces, because a test of a job need not run the whole corpus.
 const TRACES: [&str; 3] = ["eager-tagged", "long-cts", "read-emulated"];
 const JOBS: [&str; 3] = ["engine", "distribution", "branch"];
 
-fn checkout() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn programs() -> &'static Path {
-    let conformance = Path::new(env!("CARGO_BIN_EXE_efa-conformance"));
-    conformance.parent().expect("a program is in a directory")
-}
-
 /// The scripts of each job in the `index`-th YAML block, in their order: the blocks that begin with
 /// `run: |` or `- |`.
 fn jobs(index: usize) -> BTreeMap<String, Vec<String>> {
-    let text = std::fs::read_to_string(checkout().join("docs/ci.md")).unwrap();
+    let text = std::fs::read_to_string(root().join("docs/ci.md")).unwrap();
     let page = text.split("```yaml\n").nth(index + 1).unwrap();
     let page = page.split("```").next().unwrap();
     let mut jobs: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -78,11 +70,11 @@ fn stand_ins(directory: &Path, libfabric: Option<&Path>) {
     for name in TRACES {
         for extension in ["toml", "pcapng"] {
             let file = format!("traces/{name}.{extension}");
-            symlink(checkout().join(&file), directory.join("clone").join(&file)).unwrap();
+            symlink(root().join(&file), directory.join("clone").join(&file)).unwrap();
         }
     }
     std::fs::copy(
-        checkout().join("Cargo.toml"),
+        root().join("Cargo.toml"),
         directory.join("clone/Cargo.toml"),
     )
     .unwrap();
@@ -100,7 +92,9 @@ fn stand_ins(directory: &Path, libfabric: Option<&Path>) {
         ),
     );
     // The packages in the command must be those whose programs the job uses.
-    let programs = programs().display();
+    let conformance = conformance();
+    let programs = conformance.parent().expect("a program is in a directory");
+    let programs = programs.display();
     write_program(
         &directory.join("cargo"),
         &format!(

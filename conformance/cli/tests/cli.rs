@@ -1,28 +1,19 @@
 //! The command line: exit status and messages.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use efa_conformance::trace::Capture;
 use efa_core::wire::fields::fields_of;
 use efa_emu::capture::Direction;
-use efa_testing::workspace::{emulator, traces};
+use efa_testing::workspace::{efa_conformance, efa_conformance_on_host, outcome, traces};
 
 fn conformance(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_efa-conformance"))
-        .args(arguments)
-        .output()
-        .unwrap()
+    efa_conformance(arguments).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// The exit status and the whole output.
-fn outcome(output: &Output) -> (Option<i32>, String) {
-    let all = text(&output.stdout) + &text(&output.stderr);
-    (output.status.code(), all)
 }
 
 /// A copy of a trace of the corpus in a directory of its own.
@@ -259,12 +250,9 @@ fn over_verbs_a_failure_is_kept_too() {
     let (directory, path) = copy("eager-tagged");
     change_tag(&path);
     let kept = directory.path().join("kept");
-    let output = Command::new(emulator())
-        .args(["run", "--fabric"])
-        .arg(format!("kept-{}", std::process::id()))
-        .arg("--")
-        .arg(env!("CARGO_BIN_EXE_efa-conformance"))
-        .args(["run", "--backend", "hw", "--captures"])
+    let fabric = format!("kept-{}", std::process::id());
+    let output = efa_conformance_on_host(&["--fabric", &fabric], &["run", "--backend", "hw"])
+        .arg("--captures")
         .args([&kept, &path])
         .output()
         .unwrap();
@@ -368,8 +356,7 @@ fn check_names_the_rule_that_is_broken() {
 #[test]
 fn check_reads_standard_input_and_prints_json() {
     let capture = std::fs::File::open(traces().join("ping-pong.pcapng")).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_efa-conformance"))
-        .args(["check", "-", "--json"])
+    let output = efa_conformance(&["check", "-", "--json"])
         .stdin(capture)
         .output()
         .unwrap();
@@ -540,8 +527,7 @@ fn show_takes_out_what_is_asked_for() {
 #[test]
 fn show_reads_standard_input() {
     let path = traces().join("eager-tagged.pcapng");
-    let output = Command::new(env!("CARGO_BIN_EXE_efa-conformance"))
-        .args(["show", "-", "--type", "HANDSHAKE"])
+    let output = efa_conformance(&["show", "-", "--type", "HANDSHAKE"])
         .stdin(std::fs::File::open(path).unwrap())
         .output()
         .unwrap();
@@ -686,11 +672,7 @@ fn wrong_usage_and_unfit_input_are_2_with_the_remedy() {
 #[test]
 fn without_a_device_the_hardware_backend_says_what_to_do() {
     let corpus = traces().display().to_string();
-    let output = Command::new(env!("CARGO_BIN_EXE_efa-conformance"))
-        .args(["run", &corpus, "--backend", "hw"])
-        .output()
-        .unwrap();
-    let (status, printed) = outcome(&output);
+    let (status, printed) = outcome(&conformance(&["run", &corpus, "--backend", "hw"]));
     if status == Some(0) {
         println!("SKIPPED: this machine has an EFA device");
         return;
@@ -719,8 +701,7 @@ fn a_missing_program_is_named() {
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
     for command in ["list", "run"] {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_efa-conformance"))
-            .args([command, &traces().display().to_string()])
+        let mut child = efa_conformance(&[command, &traces().display().to_string()])
             .stdout(std::process::Stdio::piped())
             .stderr(std::process::Stdio::piped())
             .spawn()

@@ -3,8 +3,9 @@
 //! Needs `efa-emu` beside the program (`cargo build --workspace`), a C compiler and rdma-core's headers;
 //! without compiler or headers the tests print a message.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use efa_testing::workspace::{conformance, root};
 
 /// The traces of eager messages and handshakes.
 const EAGER: [&str; 13] = [
@@ -31,13 +32,9 @@ const OTHERS: [(&str, &str); 5] = [
     ("write-emulated", "register id="),
 ];
 
-fn checkout() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
 /// The commands of the README: the one that compiles, and the one that runs.
 fn commands() -> [String; 2] {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/README.md");
+    let path = root().join("conformance/examples/README.md");
     let text = std::fs::read_to_string(path).unwrap();
     let block = text.split("```").nth(1).unwrap();
     let lines: Vec<&str> = block.trim().lines().collect();
@@ -49,7 +46,7 @@ fn commands() -> [String; 2] {
 
 #[test]
 fn it_is_short() {
-    let path = checkout().join("conformance/examples/eager.c");
+    let path = root().join("conformance/examples/eager.c");
     let text = std::fs::read_to_string(path).unwrap();
     assert!(text.lines().count() <= 300);
     assert!(text.lines().all(|line| line.len() <= 100));
@@ -57,7 +54,7 @@ fn it_is_short() {
 
 #[test]
 fn it_passes_the_cases_of_eager_messages_in_every_role() {
-    let conformance = Path::new(env!("CARGO_BIN_EXE_efa-conformance"));
+    let conformance = conformance();
     let programs = conformance.parent().unwrap();
     let [compile, run] = commands();
     let directory = tempfile::tempdir().unwrap();
@@ -72,7 +69,7 @@ fn it_passes_the_cases_of_eager_messages_in_every_role() {
     };
     // The README's commands expect a checkout.
     for name in ["conformance", "traces"] {
-        std::os::unix::fs::symlink(checkout().join(name), directory.path().join(name)).unwrap();
+        std::os::unix::fs::symlink(root().join(name), directory.path().join(name)).unwrap();
     }
     let output = shell(&compile);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -2,29 +2,19 @@
 //!
 //! Needs `efa-emu` beside the program (`cargo build --workspace`).
 
-use std::path::Path;
-use std::process::Command;
-
-use efa_testing::workspace::{emulator, traces};
-
-fn conformance() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_efa-conformance"))
-}
+use efa_testing::workspace::{
+    conformance, efa_conformance, efa_conformance_on_host, outcome, traces,
+};
 
 /// Runs the cases of `eager-tagged` with `dut` under test; returns the exit status and the output.
 fn run(dut: &str, further: &[&str]) -> (Option<i32>, String) {
-    let output = Command::new(emulator())
-        .args(["run", "--"])
-        .arg(conformance())
-        .arg("run")
+    let output = efa_conformance_on_host(&[], &["run"])
         .arg(traces().join("eager-tagged.pcapng"))
         .args(["--backend", "hw", "--dut", dut])
         .args(further)
         .output()
         .unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned()
-        + &String::from_utf8_lossy(&output.stderr);
-    (output.status.code(), printed)
+    outcome(&output)
 }
 
 /// A shell program that answers `hello` and then runs `rest`.
@@ -156,10 +146,7 @@ fn reports_name_what_was_tested() {
 #[test]
 fn mistakes_in_the_option_are_named_with_the_remedy() {
     let say = |dut: &str| {
-        let output = Command::new(conformance())
-            .args(["run", "--dut", dut])
-            .output()
-            .unwrap();
+        let output = efa_conformance(&["run", "--dut", dut]).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
@@ -172,10 +159,7 @@ fn mistakes_in_the_option_are_named_with_the_remedy() {
         let said = say(dut);
         assert!(said.contains(text), "{dut}: {said}");
     }
-    let output = Command::new(conformance())
-        .args(["run", "--help"])
-        .output()
-        .unwrap();
+    let output = efa_conformance(&["run", "--help"]).output().unwrap();
     let help = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         help.contains("exec:COMMAND") && help.contains("docs/driver.md"),

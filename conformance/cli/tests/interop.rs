@@ -3,8 +3,6 @@
 //! Needs the other programs of the workspace (`cargo build --workspace`) and, for releases that this machine
 //! lacks, their packages (`scripts/userland`); without a package, its tests print a message.
 
-use std::path::Path;
-
 use efa_conformance::player::Launcher;
 use efa_interop::{Lab, Outcome, Selection, Unmet};
 use efa_testing::workspace;
@@ -16,10 +14,9 @@ fn all_work(names: &[&str]) {
 
 /// Runs the cells of a group whose names are given; each must work.
 fn all_of(group: &str, names: &[&str]) {
-    let efa_conformance = Path::new(env!("CARGO_BIN_EXE_efa-conformance")).to_owned();
     let launcher = Launcher {
         efa_emu: workspace::emulator(),
-        efa_conformance,
+        efa_conformance: workspace::conformance(),
         fabric: format!("interop-tests-{}", std::process::id()),
     };
     let lab = Lab::new(workspace::root(), launcher, Selection::default()).unwrap();
@@ -185,4 +182,10 @@ fn completion_data_of_direct_writes() {
             "direct write with immediate from 2.5.1",
         ],
     );
+}
+
+/// Kills at random moments, in a short form; `efa-conformance interop --group kill` has the long one.
+#[test]
+fn the_network_outlives_twenty_kills() {
+    all_of("kill", &["kill-20 fi_pingpong"]);
 }

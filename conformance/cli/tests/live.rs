@@ -3,47 +3,30 @@
 //! Needs the other programs of the workspace (`cargo build --workspace`): without them the tests fail. If no
 //! libfabric with the efa provider is installed, they print a message and are skipped.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use efa_conformance::check;
 use efa_conformance::trace::Trace;
 use efa_core::rules::Severity;
-use efa_testing::workspace::{emulator, traces};
+use efa_testing::workspace::{
+    efa_conformance, efa_conformance_on_host, efa_emu, outcome, root, traces,
+};
 
-fn conformance() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_efa-conformance"))
-}
-
-/// The emulator beside the program under test, if stock libfabric finds its device.
-fn emulator_with_stock() -> Option<PathBuf> {
-    let emulator = emulator();
-    let found = Command::new(&emulator)
-        .args(["run", "--", "fi_info", "-p", "efa"])
+/// Returns whether stock libfabric finds an emulated device here; prints why if not.
+fn has_stock() -> bool {
+    let found = efa_emu(&["run", "--", "fi_info", "-p", "efa"])
         .output()
         .expect("efa-emu starts");
-    match found.status.success() {
-        true => Some(emulator),
-        false => {
-            let why = String::from_utf8_lossy(&found.stderr).into_owned();
-            println!("SKIPPED: fi_info finds no EFA device under efa-emu: {why}");
-            None
-        }
+    if !found.status.success() {
+        let why = String::from_utf8_lossy(&found.stderr).into_owned();
+        println!("SKIPPED: fi_info finds no EFA device under efa-emu: {why}");
     }
+    found.status.success()
 }
 
-fn run(program: &Path, arguments: &[&str]) -> (Option<i32>, String) {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = Command::new(program)
-        .args(arguments)
-        .current_dir(traces().parent().unwrap())
-        .output()
-        .unwrap();
-    let printed = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
-    (status.code(), printed)
+/// Runs a command in the directory of the workspace.
+fn run(mut command: Command) -> (Option<i32>, String) {
+    outcome(&command.current_dir(root()).output().unwrap())
 }
 
 fn path(name: &str) -> String {
@@ -52,7 +35,7 @@ fn path(name: &str) -> String {
 
 #[test]
 fn the_engine_talks_to_stock_libfabric_in_both_directions() {
-    if emulator_with_stock().is_none() {
+    if !has_stock() {
         return;
     }
     for name in [
@@ -63,7 +46,7 @@ fn the_engine_talks_to_stock_libfabric_in_both_directions() {
         "long-read",
     ] {
         let scenario = path(&format!("{name}.toml"));
-        let (status, printed) = run(conformance(), &["interop", &scenario]);
+        let (status, printed) = run(efa_conformance(&["interop", &scenario]));
         assert_eq!(status, Some(0), "{printed}");
         assert!(
             printed.contains("efa-core 0.1.0 and libfabric"),
@@ -79,7 +62,7 @@ fn the_engine_talks_to_stock_libfabric_in_both_directions() {
 
 #[test]
 fn what_is_recorded_now_is_a_trace_that_passes() {
-    if emulator_with_stock().is_none() {
+    if !has_stock() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -91,7 +74,7 @@ fn what_is_recorded_now_is_a_trace_that_passes() {
     .unwrap();
     let output = file("eager-tagged.pcapng").display().to_string();
     let scenario = file("eager-tagged.toml").display().to_string();
-    let (status, printed) = run(conformance(), &["record", &scenario, "-o", &output]);
+    let (status, printed) = run(efa_conformance(&["record", &scenario, "-o", &output]));
     assert_eq!(status, Some(0), "{printed}");
     let trace = Trace::load(&file("eager-tagged.pcapng")).unwrap();
     let checked = check::check(&trace.capture);
@@ -101,13 +84,13 @@ fn what_is_recorded_now_is_a_trace_that_passes() {
         "{:?}",
         checked.findings
     );
-    let (status, printed) = run(conformance(), &["run", &output]);
+    let (status, printed) = run(efa_conformance(&["run", &output]));
     assert_eq!(status, Some(0), "{printed}");
 }
 
 #[test]
 fn a_scenario_that_goes_otherwise_is_no_trace() {
-    if emulator_with_stock().is_none() {
+    if !has_stock() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -117,15 +100,9 @@ fn a_scenario_that_goes_otherwise_is_no_trace() {
     let text = text.replace("length = 256", "length = 99");
     std::fs::write(&scenario, text).unwrap();
     let output = directory.path().join("wrong.pcapng");
-    let (status, printed) = run(
-        conformance(),
-        &[
-            "record",
-            &scenario.display().to_string(),
-            "-o",
-            &output.display().to_string(),
-        ],
-    );
+    let [scenario, output_path] = [&scenario, &output].map(|path| path.display().to_string());
+    let command = efa_conformance(&["record", &scenario, "-o", &output_path]);
+    let (status, printed) = run(command);
     assert_eq!(status, Some(1), "{printed}");
     assert!(
         printed.contains("`question-arrives`: result: expected success, actual FI_ETRUNC"),
@@ -136,10 +113,9 @@ fn a_scenario_that_goes_otherwise_is_no_trace() {
 
 #[test]
 fn the_corpus_passes_over_verbs() {
-    let Some(emulator) = emulator_with_stock() else {
+    if !has_stock() {
         return;
-    };
-    let program = conformance().display().to_string();
+    }
     // One trace of each kind; `make conformance` plays all traces.
     let traces: Vec<String> = std::fs::read_dir(traces())
         .unwrap()
@@ -147,9 +123,9 @@ fn the_corpus_passes_over_verbs() {
         .filter(|path| path.extension().is_some_and(|e| e == "pcapng"))
         .map(|path| path.display().to_string())
         .collect();
-    let mut arguments = vec!["run", "--", &program, "run", "--backend", "all"];
-    arguments.extend(traces.iter().map(String::as_str));
-    let (status, printed) = run(&emulator, &arguments);
+    let mut command = efa_conformance_on_host(&[], &["run", "--backend", "all"]);
+    command.args(traces);
+    let (status, printed) = run(command);
     assert_eq!(status, Some(0), "{printed}");
     assert!(printed.contains(" hw   core as a: "), "{printed}");
     assert!(printed.contains(" emu  core as a: "), "{printed}");
@@ -157,27 +133,21 @@ fn the_corpus_passes_over_verbs() {
 
 #[test]
 fn stock_libfabric_passes_its_own_traces() {
-    let Some(emulator) = emulator_with_stock() else {
+    if !has_stock() {
         return;
-    };
-    let program = conformance().display().to_string();
+    }
     let traces = traces().display().to_string();
-    let (status, printed) = run(
-        &emulator,
-        &[
-            "run",
-            "--",
-            &program,
-            "run",
-            &traces,
-            "--backend",
-            "hw",
-            "--dut",
-            "libfabric",
-            "--filter",
-            "tagged",
-        ],
-    );
+    let options = [
+        "--backend",
+        "hw",
+        "--dut",
+        "libfabric",
+        "--filter",
+        "tagged",
+    ];
+    let mut command = efa_conformance_on_host(&[], &["run", &traces]);
+    command.args(options);
+    let (status, printed) = run(command);
     assert_eq!(status, Some(0), "{printed}");
     assert!(printed.contains("libfabric as a: "), "{printed}");
 }

@@ -1,15 +1,14 @@
 //! The command `efa-emu fault`.
 
 use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use crate::rig::Rig;
 use crate::with_each;
 use efa_testing::workspace;
 
 fn type_in(rig: &Rig, arguments: &[&str], input: &str) -> Output {
-    let mut child = Command::new(workspace::emulator())
-        .args(["fault", "--fabric", rig.fabric_name()])
+    let mut child = workspace::efa_emu(&["fault", "--fabric", rig.fabric_name()])
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

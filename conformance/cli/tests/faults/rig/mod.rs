@@ -121,10 +121,6 @@ pub(crate) fn can_run(software: Software) -> bool {
     }
 }
 
-fn conformance() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_efa-conformance"))
-}
-
 /// Some endpoints that know each other.
 pub(crate) struct Rig {
     launcher: Launcher,
@@ -183,7 +179,7 @@ impl Rig {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let launcher = Launcher {
             efa_emu: workspace::emulator(),
-            efa_conformance: conformance().to_owned(),
+            efa_conformance: workspace::conformance(),
             fabric: format!("faults-{}-{count}", std::process::id()),
         };
         let mut rig = Rig {
