@@ -5,7 +5,8 @@
 //!   number of hosts in one thread and in virtual time, and [`transport`], processes and shared memory.
 //! * [`network`] and [`fault`]: what happens to frames, on both links.
 //! * [`frame`] and [`capture`]: the emulated wire, and pcapng files.
-//! * [`profile`]: the generations of the device; [`sysfs`]: the files that programs expect of it.
+//! * [`profile`]: the generations of the device; [`sysfs`]: the files that programs expect of it;
+//!   [`numa`]: the processors that it is near to.
 
 pub mod capture;
 mod counters;
@@ -16,6 +17,7 @@ mod file_size;
 pub mod frame;
 pub mod link;
 pub mod network;
+pub mod numa;
 mod prefetch;
 pub mod profile;
 pub mod provider;

@@ -5,14 +5,14 @@
 //! port. The tree has the kernel's shape:
 //!
 //! ```text
-//! class/infiniband/NAME           -> ../../devices/pci0000:00/BDF/infiniband/NAME
-//! class/infiniband_verbs/uverbs0  -> ../../devices/pci0000:00/BDF/infiniband_verbs/uverbs0
+//! class/infiniband/NAME           -> ../../devices/pci0000:BB/BDF/infiniband/NAME
+//! class/infiniband_verbs/uverbsN  -> ../../devices/pci0000:BB/BDF/infiniband_verbs/uverbsN
 //! class/infiniband_verbs/abi_version
-//! bus/pci/devices/BDF             -> ../../../devices/pci0000:00/BDF
-//! devices/pci0000:00/BDF/driver   -> ../../../bus/pci/drivers/efa
+//! bus/pci/devices/BDF             -> ../../../devices/pci0000:BB/BDF
+//! devices/pci0000:BB/BDF/driver   -> ../../../bus/pci/drivers/efa
 //! ```
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
@@ -20,68 +20,137 @@ use std::path::{Path, PathBuf};
 use efa_core::address::Gid;
 
 use crate::counters::Statistics;
+use crate::numa::Node;
 use crate::profile::{Profile, VENDOR_ID};
 
 /// The variable that makes rdma-core and libfabric look below another directory than `/sys`.
 pub const ENV_SYSFS_PATH: &str = "SYSFS_PATH";
 
-/// Name of the device, as udev would name the one at [`PCI_ADDRESS`].
+/// Name of the device of a host that has one, as udev would name the one at its PCI address.
 pub const DEVICE_NAME: &str = "rdmap0s0";
 
-/// Name of the device's character device.
-pub const UVERBS_NAME: &str = "uverbs0";
-
-/// PCI domain, bus, device and function.
+/// PCI domain, bus, device and function of the device of a host that has one.
 ///
 /// The address of a host bridge. No device of a real machine can be in its place, so nobody mistakes
 /// the emulated device for one; libraries that look up where a device sits among processors and
 /// memory take this address for "not known" (MPICH 5), or find the bridge that most machines have.
 /// MPICH aborts if a device claims any other place that its topology library cannot find.
-pub const PCI_ADDRESS: &str = "0000:00:00.0";
+const PCI_ADDRESS: &str = "0000:00:00.0";
+
+/// PCI bus of the first of several devices, and how many lie between two: each device is a rail, alone on
+/// its bus below a host bridge of its own.
+const FIRST_BUS: u32 = 0x10;
+const BUS_STEP: u32 = 4;
+
+/// PCI device number of each of several devices.
+const PCI_SLOT: u32 = 0x1b;
+
+/// Which of the devices of a host: the names and places that programs know it by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rail {
+    index: u32,
+    devices: u32,
+}
+
+impl Rail {
+    /// The device with this index, from 0, of a host that has so many.
+    pub fn new(index: u32, devices: u32) -> Rail {
+        Rail { index, devices }
+    }
+
+    /// All devices of a host that has so many.
+    pub fn all(devices: u32) -> impl Iterator<Item = Rail> {
+        (0..devices).map(move |index| Rail { index, devices })
+    }
+
+    fn is_only(self) -> bool {
+        self.devices <= 1
+    }
+
+    fn bus(self) -> u32 {
+        FIRST_BUS + BUS_STEP * self.index
+    }
+
+    /// Name of the device, as udev would name the one at this PCI address.
+    pub fn device_name(self) -> String {
+        match self.is_only() {
+            true => DEVICE_NAME.to_owned(),
+            false => format!("rdmap{}s{PCI_SLOT}", self.bus()),
+        }
+    }
+
+    /// Name of the device's character device.
+    pub fn uverbs_name(self) -> String {
+        format!("uverbs{}", self.index)
+    }
+
+    /// PCI domain, bus, device and function.
+    pub fn pci_address(self) -> String {
+        match self.is_only() {
+            true => PCI_ADDRESS.to_owned(),
+            false => format!("0000:{:02x}:{PCI_SLOT:02x}.0", self.bus()),
+        }
+    }
+
+    /// The directory of the PCI device below the root of the tree.
+    fn pci_directory(self) -> String {
+        let address = self.pci_address();
+        let (bridge, _) = address.rsplit_once(':').expect("it has a bus");
+        format!("devices/pci{bridge}/{address}")
+    }
+
+    /// The verbs class directory of the device below `root`; it goes into `ibv_device.dev_path`.
+    pub fn verbs_class_path(self, root: &Path) -> PathBuf {
+        root.join("class/infiniband_verbs").join(self.uverbs_name())
+    }
+
+    /// The infiniband class directory of the device below `root`; it goes into
+    /// `ibv_device.ibdev_path`.
+    pub fn infiniband_class_path(self, root: &Path) -> PathBuf {
+        root.join("class/infiniband").join(self.device_name())
+    }
+
+    /// The node that the device is near to: neighbouring devices share one. `None` where it is not known.
+    fn node(self, nodes: &[Node]) -> Option<&Node> {
+        let count = nodes.len() as u32;
+        (!self.is_only()).then(|| nodes.get((self.index * count / self.devices) as usize))?
+    }
+}
 
 /// Version of the verbs kernel interface, `class/infiniband_verbs/abi_version`.
 pub const VERBS_ABI_VERSION: u32 = 6;
 
-const PCI_ROOT: &str = "pci0000:00";
-
 /// PCI class of an EFA device: network controller, Ethernet.
 const PCI_CLASS: u32 = 0x02_00_00;
 
-/// The verbs class directory of the device below `root`; it goes into `ibv_device.dev_path`.
-pub fn verbs_class_path(root: &Path) -> PathBuf {
-    root.join("class/infiniband_verbs").join(UVERBS_NAME)
-}
-
-/// The infiniband class directory of the device below `root`; it goes into
-/// `ibv_device.ibdev_path`.
-pub fn infiniband_class_path(root: &Path) -> PathBuf {
-    root.join("class/infiniband").join(DEVICE_NAME)
-}
-
-/// Writes the tree of a device of this profile whose port has this GID.
+/// Writes the tree of a host with devices of this profile whose ports have these GIDs. Several devices are near to
+/// one of the nodes each.
 ///
 /// `root` must exist and be empty.
-pub fn generate(root: &Path, profile: &Profile, gid: Gid) -> io::Result<()> {
+pub fn generate(root: &Path, profile: &Profile, gids: &[Gid], nodes: &[Node]) -> io::Result<()> {
     let tree = Tree { root };
-    let pci = format!("devices/{PCI_ROOT}/{PCI_ADDRESS}");
-    tree.pci_device(&pci, profile)?;
-    tree.verbs_device(&format!("{pci}/infiniband_verbs/{UVERBS_NAME}"))?;
-    tree.infiniband_device(&format!("{pci}/infiniband/{DEVICE_NAME}"), profile, gid)?;
-
     tree.file("class/infiniband_verbs/abi_version", VERBS_ABI_VERSION)?;
-    tree.link(
-        &format!("class/infiniband_verbs/{UVERBS_NAME}"),
-        &format!("../../{pci}/infiniband_verbs/{UVERBS_NAME}"),
-    )?;
-    tree.link(
-        &format!("class/infiniband/{DEVICE_NAME}"),
-        &format!("../../{pci}/infiniband/{DEVICE_NAME}"),
-    )?;
     tree.directory("bus/pci/drivers/efa")?;
-    tree.link(
-        &format!("bus/pci/devices/{PCI_ADDRESS}"),
-        &format!("../../../{pci}"),
-    )
+    for (rail, gid) in Rail::all(gids.len() as u32).zip(gids) {
+        let (name, uverbs) = (rail.device_name(), rail.uverbs_name());
+        let pci = rail.pci_directory();
+        tree.pci_device(&pci, profile, rail.node(nodes))?;
+        tree.verbs_device(&format!("{pci}/infiniband_verbs/{uverbs}"), rail)?;
+        tree.infiniband_device(&format!("{pci}/infiniband/{name}"), rail, profile, *gid)?;
+        tree.link(
+            &format!("class/infiniband_verbs/{uverbs}"),
+            &format!("../../{pci}/infiniband_verbs/{uverbs}"),
+        )?;
+        tree.link(
+            &format!("class/infiniband/{name}"),
+            &format!("../../{pci}/infiniband/{name}"),
+        )?;
+        tree.link(
+            &format!("bus/pci/devices/{}", rail.pci_address()),
+            &format!("../../../{pci}"),
+        )?;
+    }
+    Ok(())
 }
 
 struct Tree<'a> {
@@ -110,7 +179,7 @@ impl Tree<'_> {
         symlink(target, self.make_parent(path)?)
     }
 
-    fn pci_device(&self, pci: &str, profile: &Profile) -> io::Result<()> {
+    fn pci_device(&self, pci: &str, profile: &Profile, node: Option<&Node>) -> io::Result<()> {
         let attribute = |name: &str, value: String| self.file(&format!("{pci}/{name}"), value);
         attribute("vendor", format!("{VENDOR_ID:#06x}"))?;
         attribute("device", format!("{:#06x}", profile.part_id))?;
@@ -118,25 +187,40 @@ impl Tree<'_> {
         attribute("subsystem_device", format!("{:#06x}", profile.hw_version))?;
         attribute("class", format!("{PCI_CLASS:#08x}"))?;
         attribute("revision", "0x00".to_owned())?;
-        attribute("numa_node", "-1".to_owned())?;
         attribute("enable", "1".to_owned())?;
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        attribute("local_cpus", cpu_mask(cpus))?;
-        attribute("local_cpulist", cpu_list(cpus))?;
+        match node {
+            Some(node) => {
+                attribute("numa_node", node.number.to_string())?;
+                attribute("local_cpus", node.cpu_mask.clone())?;
+                attribute("local_cpulist", node.cpu_list.clone())?;
+            }
+            None => {
+                let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+                attribute("numa_node", "-1".to_owned())?;
+                attribute("local_cpus", cpu_mask(cpus))?;
+                attribute("local_cpulist", cpu_list(cpus))?;
+            }
+        }
         self.link(&format!("{pci}/driver"), "../../../bus/pci/drivers/efa")?;
         self.link(&format!("{pci}/subsystem"), "../../../bus/pci")
     }
 
-    fn verbs_device(&self, directory: &str) -> io::Result<()> {
-        self.file(&format!("{directory}/ibdev"), DEVICE_NAME)?;
+    fn verbs_device(&self, directory: &str, rail: Rail) -> io::Result<()> {
+        self.file(&format!("{directory}/ibdev"), rail.device_name())?;
         self.file(&format!("{directory}/abi_version"), 1)?;
         self.link(
             &format!("{directory}/device"),
-            &format!("../../../{PCI_ADDRESS}"),
+            &format!("../../../{}", rail.pci_address()),
         )
     }
 
-    fn infiniband_device(&self, directory: &str, profile: &Profile, gid: Gid) -> io::Result<()> {
+    fn infiniband_device(
+        &self,
+        directory: &str,
+        rail: Rail,
+        profile: &Profile,
+        gid: Gid,
+    ) -> io::Result<()> {
         let attribute =
             |name: &str, value: String| self.file(&format!("{directory}/{name}"), value);
         attribute("node_type", "7: unspecified".to_owned())?;
@@ -165,7 +249,7 @@ impl Tree<'_> {
         }
         self.link(
             &format!("{directory}/device"),
-            &format!("../../../{PCI_ADDRESS}"),
+            &format!("../../../{}", rail.pci_address()),
         )
     }
 }
@@ -182,39 +266,41 @@ fn counter_paths(statistics: &Statistics) -> impl Iterator<Item = (String, u64)>
     commands.chain(port.map(|(name, value)| (format!("{PORT_COUNTERS}/{name}"), value)))
 }
 
-/// The directories of a tree below `root` that have counters.
-pub fn counter_directories(root: &Path) -> [PathBuf; 2] {
-    [COMMAND_COUNTERS, PORT_COUNTERS].map(|directory| infiniband_class_path(root).join(directory))
+/// The directories of a tree below `root` that have counters of a device.
+pub fn counter_directories(root: &Path, rail: Rail) -> [PathBuf; 2] {
+    [COMMAND_COUNTERS, PORT_COUNTERS]
+        .map(|directory| rail.infiniband_class_path(root).join(directory))
 }
 
-/// The files of a tree that tell what the device counts.
+/// The files of a tree that tell what a device counts.
 ///
 /// They are plain files that whoever made the tree writes again and again. A file system in user space
 /// would make each value as it is read, but it takes a device node and the right to mount, which containers
 /// and test machines rarely give.
 #[derive(Debug)]
 pub struct CounterFiles {
-    /// With the value that the file has.
-    files: Vec<(File, u64)>,
+    /// With the value that the file has. They are not kept open: many devices have more of them than a
+    /// process may open.
+    files: Vec<(PathBuf, u64)>,
 }
 
 impl CounterFiles {
     /// Those of the tree that [`generate`] has made below `root`.
-    pub fn open(root: &Path) -> io::Result<CounterFiles> {
-        let device = infiniband_class_path(root);
-        let files = counter_paths(&Statistics::default()).map(|(path, value)| {
-            let file = OpenOptions::new().write(true).open(device.join(path))?;
-            Ok((file, value))
-        });
-        Ok(CounterFiles {
-            files: files.collect::<io::Result<_>>()?,
-        })
+    pub fn of(root: &Path, rail: Rail) -> CounterFiles {
+        let device = rail.infiniband_class_path(root);
+        let files = counter_paths(&Statistics::default());
+        CounterFiles {
+            files: files
+                .map(|(path, value)| (device.join(path), value))
+                .collect(),
+        }
     }
 
     /// Writes what has changed. A value never gets shorter, so a reader sees the old one or the new one.
     pub fn write(&mut self, statistics: &Statistics) -> io::Result<()> {
-        for ((file, known), value) in self.files.iter_mut().zip(statistics.values()) {
+        for ((path, known), value) in self.files.iter_mut().zip(statistics.values()) {
             if *known != value {
+                let file = OpenOptions::new().write(true).open(path)?;
                 file.write_all_at(format!("{value}\n").as_bytes(), 0)?;
                 *known = value;
             }
@@ -223,7 +309,7 @@ impl CounterFiles {
     }
 }
 
-/// The node GUID of a host: its GID's interface id.
+/// The node GUID of a device: its GID's interface id.
 pub fn node_guid(gid: Gid) -> u64 {
     u64::from_be_bytes(gid.0[8..].try_into().expect("half of 16 bytes is 8"))
 }
@@ -282,10 +368,11 @@ mod tests {
         let root = directory.path();
         let gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
         let profile = Profile::by_name("efa1").unwrap();
-        generate(root, profile, gid).unwrap();
+        generate(root, profile, &[gid], &[]).unwrap();
 
         assert_eq!(read(root, "class/infiniband_verbs/abi_version"), "6\n");
-        let device = infiniband_class_path(root);
+        let only = Rail::new(0, 1);
+        let device = only.infiniband_class_path(root);
         let driver = fs::canonicalize(device.join("device/driver")).unwrap();
         assert_eq!(driver.file_name().unwrap(), "efa");
         let pci = fs::canonicalize(device.join("device")).unwrap();
@@ -295,7 +382,7 @@ mod tests {
         assert_eq!(resolved.parent().unwrap().parent().unwrap(), pci);
         assert_eq!(fs::read_to_string(pci.join("vendor")).unwrap(), "0x1d0f\n");
         assert_eq!(fs::read_to_string(pci.join("device")).unwrap(), "0xefa1\n");
-        let verbs = verbs_class_path(root);
+        let verbs = only.verbs_class_path(root);
         assert_eq!(
             fs::read_to_string(verbs.join("ibdev")).unwrap().trim(),
             DEVICE_NAME
@@ -309,6 +396,48 @@ mod tests {
             fs::read_to_string(device.join("node_guid")).unwrap(),
             "0102:0304:0506:0708\n"
         );
+    }
+
+    #[test]
+    fn several_devices_are_rails_with_places_of_their_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        let profile = Profile::by_name("efa2").unwrap();
+        let gids: Vec<_> = (0..4).map(|last| Gid([last; 16])).collect();
+        let nodes = [("0-1", "00000003"), ("2-3", "0000000c")];
+        let nodes = [0, 1].map(|number: u32| Node {
+            number,
+            cpu_list: nodes[number as usize].0.to_owned(),
+            cpu_mask: nodes[number as usize].1.to_owned(),
+        });
+        generate(root, profile, &gids, &nodes).unwrap();
+        let names = ["rdmap16s27", "rdmap20s27", "rdmap24s27", "rdmap28s27"];
+        let addresses = ["10", "14", "18", "1c"].map(|bus| format!("0000:{bus}:1b.0"));
+        for (index, rail) in Rail::all(4).enumerate() {
+            assert_eq!(rail.device_name(), names[index]);
+            let device = rail.infiniband_class_path(root);
+            let pci = fs::canonicalize(device.join("device")).unwrap();
+            assert_eq!(pci.file_name().unwrap(), &addresses[index][..]);
+            let bridge = pci.parent().unwrap().file_name().unwrap();
+            assert_eq!(bridge, &format!("pci{}", &addresses[index][..7])[..]);
+            let listed = root.join("bus/pci/devices").join(&addresses[index]);
+            assert_eq!(fs::canonicalize(listed).unwrap(), pci);
+            let attribute = |name| fs::read_to_string(pci.join(name)).unwrap();
+            let node = &nodes[index / 2];
+            assert_eq!(attribute("numa_node"), format!("{}\n", node.number));
+            assert_eq!(attribute("local_cpulist"), format!("{}\n", node.cpu_list));
+            assert_eq!(attribute("local_cpus"), format!("{}\n", node.cpu_mask));
+            let verbs = rail.verbs_class_path(root);
+            assert!(verbs.ends_with(format!("uverbs{index}")));
+            assert_eq!(read(&verbs, "ibdev"), format!("{}\n", names[index]));
+            assert_eq!(fs::canonicalize(verbs.join("device")).unwrap(), pci);
+            assert_eq!(
+                fs::read_to_string(device.join("ports/1/gids/0")).unwrap(),
+                format!("{}\n", gid_text(gids[index]))
+            );
+        }
+        // The last of the most that there can be.
+        assert_eq!(Rail::new(31, 32).pci_address(), "0000:8c:1b.0");
     }
 
     #[test]

@@ -63,7 +63,7 @@ fn read(path: &Path) -> (Vec<(u16, u32)>, Option<Counts>, bool) {
 #[test]
 fn two_handles_share_a_file_and_their_counts_add_up() {
     let directory = tempfile::tempdir().unwrap();
-    let path = create_shared(&directory.path().join("a.pcapng"), &interface()).unwrap();
+    let path = create_shared(&directory.path().join("a.pcapng"), &[interface()]).unwrap();
     assert!(path.is_absolute());
     let (mut one, mut two) = (
         SharedFile::open(&path).unwrap(),
@@ -106,7 +106,7 @@ fn two_handles_share_a_file_and_their_counts_add_up() {
 #[test]
 fn what_a_killed_writer_left_behind_is_cut_off_by_the_next() {
     let directory = tempfile::tempdir().unwrap();
-    let path = create_shared(&directory.path().join("a.pcapng"), &interface()).unwrap();
+    let path = create_shared(&directory.path().join("a.pcapng"), &[interface()]).unwrap();
     let mut file = SharedFile::open(&path).unwrap();
     let start = std::fs::read(&path).unwrap().len();
     record(&mut file, 1, 0);
@@ -129,7 +129,7 @@ fn what_a_killed_writer_left_behind_is_cut_off_by_the_next() {
 #[test]
 fn a_lock_that_is_never_released_costs_frames_but_not_time() {
     let directory = tempfile::tempdir().unwrap();
-    let path = create_shared(&directory.path().join("a.pcapng"), &interface()).unwrap();
+    let path = create_shared(&directory.path().join("a.pcapng"), &[interface()]).unwrap();
     let mut file = SharedFile::open(&path).unwrap();
     let holder = std::fs::File::open(&path).unwrap();
     rustix::fs::flock(&holder, rustix::fs::FlockOperation::LockExclusive).unwrap();
@@ -208,7 +208,7 @@ fn child(function: &str, path: &Path, writer: u16) -> Child {
 #[test]
 fn writers_killed_at_any_moment_leave_a_whole_file() {
     let directory = tempfile::tempdir().unwrap();
-    let path = create_shared(&directory.path().join("a.pcapng"), &interface()).unwrap();
+    let path = create_shared(&directory.path().join("a.pcapng"), &[interface()]).unwrap();
     for round in 0..12u16 {
         let mut children: Vec<Child> = (0..3)
             .map(|i| child("child_records_without_end", &path, round * 3 + i))
@@ -289,7 +289,7 @@ fn assert_three_of_ten(path: &Path) {
 #[test]
 fn a_full_disk_drops_frames_and_leaves_the_file_whole() {
     let directory = tempfile::tempdir().unwrap();
-    let path = create_shared(&directory.path().join("a.pcapng"), &interface()).unwrap();
+    let path = create_shared(&directory.path().join("a.pcapng"), &[interface()]).unwrap();
     let disk = directory.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
     let namespace = ["unshare", "--user", "--map-root-user", "--mount"];
@@ -318,7 +318,7 @@ fn a_full_disk_drops_frames_and_leaves_the_file_whole() {
 #[test]
 fn a_limit_on_file_sizes_drops_frames_and_ends_nobody() {
     let directory = tempfile::tempdir().unwrap();
-    let path = create_shared(&directory.path().join("a.pcapng"), &interface()).unwrap();
+    let path = create_shared(&directory.path().join("a.pcapng"), &[interface()]).unwrap();
     let output = ten_frames(&[], "ulimit -f 60; exec \"$@\"", &[(ENVIRONMENT, &path)]);
     assert!(output.status.success(), "{output:?}");
     assert_three_of_ten(&path);
@@ -330,7 +330,7 @@ fn growing_captures_are_followed_and_joined() {
     let directory = tempfile::tempdir().unwrap();
     let paths = ["a", "b"].map(|name| {
         let path = directory.path().join(name);
-        create_shared(&path, &interface()).unwrap()
+        create_shared(&path, &[interface()]).unwrap()
     });
     let mut files = paths.each_ref().map(|path| SharedFile::open(path).unwrap());
     let mut followers = paths.each_ref().map(|path| Follower::open(path).unwrap());

@@ -843,7 +843,7 @@ fn captures_of_two_hosts_merge() {
             profile: "efa2".into(),
             gid: host,
         };
-        create_shared(&path(name), &interface).unwrap();
+        create_shared(&path(name), &[interface]).unwrap();
         let mut file = SharedFile::open(&path(name)).unwrap();
         for number in 0..3_u64 {
             let frame = Frame {

@@ -302,9 +302,9 @@ fn library() -> *mut c_void {
     static LIBRARY: OnceLock<usize> = OnceLock::new();
     let number = *LIBRARY.get_or_init(|| {
         let mut config = HostConfig::new(&format!("fuzz-{}", std::process::id()), "fuzzed");
-        config.gid = Some(Gid([
+        config.gids = vec![Gid([
             0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xf0, 0x55,
-        ]));
+        ])];
         for (variable, value) in config.to_env() {
             // SAFETY: the fuzzer has no other thread yet, and that of a test waits.
             unsafe { std::env::set_var(variable, value) };

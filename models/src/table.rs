@@ -1,5 +1,8 @@
 //! Stands in for `transport` of `efa-emu` as the table of queue pair numbers sees it.
 
+#[path = "../../efa-emu/src/transport/device_name.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the models use a part")]
+pub(crate) mod device_name;
 pub mod numbers;
 #[path = "../../efa-emu/src/transport/qpn.rs"]
 pub(crate) mod qpn;

@@ -45,14 +45,14 @@ pub enum Direction {
 pub struct InterfaceId(pub u32);
 
 impl InterfaceId {
-    /// The only interface of a capture that one host makes of itself.
+    /// The interface of a device that records for itself, whichever it is in the file.
     pub const FIRST: InterfaceId = InterfaceId(0);
 }
 
 /// An emulated host's device, as a capture describes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Interface {
-    /// The host's name.
+    /// The name of the host, or of the device if the host has several.
     pub host: String,
     /// The name of the device's profile.
     pub profile: String,

@@ -8,8 +8,8 @@
 //! its end, which [`super::Reader`] and Wireshark tolerate.
 //!
 //! Few programs close their devices before they exit, so the count of frames that could not be
-//! recorded is not left for the end: it stands in a statistics block at the start of the file, and
-//! a writer that loses a frame adds to it there.
+//! recorded is not left for the end: it stands in a statistics block at the start of the file, one for each
+//! interface, and a writer that loses a frame adds to it there.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -36,21 +36,18 @@ const LOCK_ATTEMPTS: u32 = 400;
 const LOCK_YIELDS: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_micros(25);
 
-/// Creates a host's capture file, emptying one that exists, and returns its absolute path, which
-/// the host's processes find in [`ENVIRONMENT`].
-pub fn create_shared(path: &Path, interface: &Interface) -> io::Result<PathBuf> {
+/// Creates a host's capture file with an interface for each of its devices, emptying one that exists, and
+/// returns its absolute path, which the host's processes find in [`ENVIRONMENT`].
+pub fn create_shared(path: &Path, interfaces: &[Interface]) -> io::Result<PathBuf> {
     let mut start = Vec::new();
     block::append_section_header(&mut start);
-    block::append_interface(interface, &mut start);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let (id, now) = (InterfaceId::FIRST, now.unwrap_or(Duration::ZERO));
-    block::append_statistics(
-        id,
-        now,
-        StatisticsKind::Dropped,
-        Counts::default(),
-        &mut start,
-    );
+    let now = now.unwrap_or(Duration::ZERO);
+    for (id, interface) in (0..).map(InterfaceId).zip(interfaces) {
+        block::append_interface(interface, &mut start);
+        let (kind, none) = (StatisticsKind::Dropped, Counts::default());
+        block::append_statistics(id, now, kind, none, &mut start);
+    }
     let mut file = File::create(path)?;
     file.write_all(&start)?;
     std::path::absolute(path)
@@ -61,9 +58,11 @@ pub fn create_shared(path: &Path, interface: &Interface) -> io::Result<PathBuf> 
 pub struct SharedFile {
     file: File,
     path: PathBuf,
+    /// The interface whose frames this handle records.
+    interface: InterfaceId,
     /// A position at which a block begins or the file ends; blocks before it are whole.
     boundary: u64,
-    /// Where the file's count of dropped frames is.
+    /// Where the interface's count of dropped frames is.
     dropped_at: u64,
     /// Dropped frames that are not in that count yet.
     uncounted: u64,
@@ -76,12 +75,18 @@ pub struct SharedFile {
 }
 
 impl SharedFile {
-    /// Opens a capture that [`create_shared`] made.
+    /// Opens a capture that [`create_shared`] made, for its first interface.
     pub fn open(path: &Path) -> io::Result<SharedFile> {
+        SharedFile::open_interface(path, InterfaceId::FIRST)
+    }
+
+    /// As [`SharedFile::open`], for one of its interfaces.
+    pub fn open_interface(path: &Path, interface: InterfaceId) -> io::Result<SharedFile> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let mut capture = SharedFile {
             file,
             path: path.to_owned(),
+            interface,
             boundary: 0,
             dropped_at: 0,
             uncounted: 0,
@@ -91,22 +96,29 @@ impl SharedFile {
             frame: Vec::new(),
             block: Vec::new(),
         };
-        for expected in [
-            SECTION_HEADER_BLOCK,
-            INTERFACE_DESCRIPTION_BLOCK,
-            INTERFACE_STATISTIC_BLOCK,
-        ] {
-            let block = capture.block_at(capture.boundary, u64::MAX)?;
-            let Some(block) = block.filter(|block| block.code == expected) else {
-                return Err(io::Error::new(
-                    ErrorKind::InvalidData,
-                    format!("{} is not a capture made by efa-emu", path.display()),
-                ));
-            };
+        capture.skip(SECTION_HEADER_BLOCK)?;
+        for _ in 0..=interface.0 {
+            capture.skip(INTERFACE_DESCRIPTION_BLOCK)?;
             capture.dropped_at = capture.boundary + block::DROPPED_OFFSET;
-            capture.boundary += block.length;
+            capture.skip(INTERFACE_STATISTIC_BLOCK)?;
         }
         Ok(capture)
+    }
+
+    /// Moves the boundary behind the next block, which must be of this type.
+    fn skip(&mut self, expected: u32) -> io::Result<()> {
+        let block = self.block_at(self.boundary, u64::MAX)?;
+        let Some(block) = block.filter(|block| block.code == expected) else {
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                format!(
+                    "{} is not a capture made by efa-emu for this device",
+                    self.path.display()
+                ),
+            ));
+        };
+        self.boundary += block.length;
+        Ok(())
     }
 
     /// Opens the capture that the environment names, if it names one.
@@ -263,19 +275,8 @@ struct BlockStart {
 }
 
 impl CaptureTap for SharedFile {
-    /// A shared capture has one interface, so `interface` is [`InterfaceId::FIRST`].
-    fn frame(
-        &mut self,
-        interface: InterfaceId,
-        time: Duration,
-        direction: Direction,
-        frame: &Frame<'_>,
-    ) {
-        debug_assert_eq!(
-            interface,
-            InterfaceId::FIRST,
-            "a shared capture has one interface"
-        );
+    /// All frames are of the handle's interface, whatever number it has for whoever records them.
+    fn frame(&mut self, _: InterfaceId, time: Duration, direction: Direction, frame: &Frame<'_>) {
         self.frame.clear();
         let emitted = frame.emit(&mut self.frame).map_err(io::Error::other);
         let mut block = std::mem::take(&mut self.block);
@@ -283,7 +284,7 @@ impl CaptureTap for SharedFile {
         let recorded = self.locked(|capture| {
             emitted?;
             block::append_frame(
-                InterfaceId::FIRST,
+                capture.interface,
                 time,
                 direction,
                 &capture.frame,

@@ -30,21 +30,21 @@ enum FaultCommand {
     },
     /// Lose everything between two hosts until they are healed.
     Cut {
-        /// A host, by name or GID.
+        /// A host or device, by name or GID.
         one: HostName,
         /// The other.
         other: HostName,
     },
     /// End the cuts of two hosts.
     Heal {
-        /// A host, by name or GID.
+        /// A host or device, by name or GID.
         one: HostName,
         /// The other.
         other: HostName,
     },
-    /// Kill the processes of a host that have its device open.
+    /// Kill the processes of a host that have a device open.
     Kill {
-        /// The host, by name or GID.
+        /// The host or device, by name or GID.
         host: HostName,
     },
     /// List the armed rules: events seen, applied to, held now.
@@ -107,7 +107,7 @@ impl FaultArguments {
                 let pair = two_hosts(one, other)?;
                 // A rule may name hosts that are to come; who types a command means those that run.
                 for host in &pair {
-                    fabric.find_host(host)?;
+                    fabric.find_devices(host)?;
                 }
                 fabric.act(Action::Cut(pair))?;
             }

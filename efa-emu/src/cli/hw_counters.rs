@@ -6,69 +6,72 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use efa_emu::sysfs::{self, CounterFiles};
+use efa_emu::sysfs::{self, CounterFiles, Rail};
 use efa_emu::transport::Host;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
-use super::Failure;
-
-/// Time between two updates while nobody opens the files, and for a while after somebody did.
+/// Time between two updates while nobody reads the files, and for a while after somebody did.
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_WITH_READERS: Duration = Duration::from_millis(20);
 const READERS_STAY: Duration = Duration::from_secs(2);
 
-/// The files and where their values come from.
+/// The files of a host's devices and where their values come from.
 pub(super) struct HwCounters<'a> {
-    host: &'a Host,
-    files: CounterFiles,
-    /// Tells of files that are opened. `None` where the system has no more of these watches: then the
+    devices: Vec<(&'a Host, CounterFiles)>,
+    /// Tells of files that are read. `None` where the system has no more of these watches: then the
     /// longer pause is all there is.
-    opened: Option<OwnedFd>,
-    last_opened: Option<Instant>,
+    accessed: Option<OwnedFd>,
+    last_accessed: Option<Instant>,
 }
 
 impl<'a> HwCounters<'a> {
-    /// For the tree below `root` and the devices of `host`.
-    pub(super) fn open(root: &Path, host: &'a Host) -> Result<HwCounters<'a>, Failure> {
-        let files = CounterFiles::open(root)?;
-        Ok(HwCounters {
-            host,
-            files,
-            opened: watch(root),
-            last_opened: None,
-        })
+    /// For the tree below `root` and the devices of a host.
+    pub(super) fn open(root: &Path, devices: &'a [Host]) -> HwCounters<'a> {
+        let rails: Vec<_> = Rail::all(devices.len() as u32).collect();
+        let files = rails.iter().map(|rail| CounterFiles::of(root, *rail));
+        HwCounters {
+            devices: devices.iter().zip(files).collect(),
+            accessed: watch(root, &rails),
+            last_accessed: None,
+        }
     }
 
     /// Writes what has changed, and returns when to call this again.
     pub(super) fn update(&mut self) -> Duration {
-        // A full disk is no reason to end the program, which may not even look here.
-        let _ = self.files.write(&self.host.statistics());
-        if self.opened.as_ref().is_some_and(has_events) {
-            self.last_opened = Some(Instant::now());
+        for (device, files) in &mut self.devices {
+            // A full disk is no reason to end the program, which may not even look here.
+            let _ = files.write(&device.statistics());
         }
-        match self.last_opened {
-            Some(opened) if opened.elapsed() < READERS_STAY => PAUSE_WITH_READERS,
+        if self.accessed.as_ref().is_some_and(has_events) {
+            self.last_accessed = Some(Instant::now());
+        }
+        match self.last_accessed {
+            Some(accessed) if accessed.elapsed() < READERS_STAY => PAUSE_WITH_READERS,
             _ => PAUSE,
         }
     }
 }
 
-fn watch(root: &Path) -> Option<OwnedFd> {
+fn watch(root: &Path, rails: &[Rail]) -> Option<OwnedFd> {
     let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
-    for directory in sysfs::counter_directories(root) {
+    let directories = rails
+        .iter()
+        .flat_map(|rail| sysfs::counter_directories(root, *rail));
+    for directory in directories {
         let directory = fs::canonicalize(directory).ok()?;
-        inotify::add_watch(&watch, &directory, WatchFlags::OPEN).ok()?;
+        // This process opens and writes the files, and reads none.
+        inotify::add_watch(&watch, &directory, WatchFlags::ACCESS).ok()?;
     }
     Some(watch)
 }
 
-/// Whether any file was opened since the last call.
+/// Whether any file was read since the last call.
 fn has_events(watch: &OwnedFd) -> bool {
     let mut room = [MaybeUninit::uninit(); 4096];
     let mut reader = Reader::new(watch, &mut room);
     let mut any = false;
     while let Ok(event) = reader.next() {
-        any |= event.events().contains(ReadFlags::OPEN);
+        any |= event.events().contains(ReadFlags::ACCESS);
     }
     any
 }

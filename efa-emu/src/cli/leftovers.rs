@@ -12,17 +12,15 @@
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs;
+use std::net::Ipv6Addr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use efa_emu::transport::Fabric;
+use efa_core::address::Gid;
+use efa_emu::transport::{self, Fabric};
 
 /// Where `shm_open` puts its objects.
 const SHARED_MEMORY: &str = "/dev/shm";
-
-/// What the GIDs of emulated hosts begin with: link-local EUI-64 addresses of the locally
-/// administered MAC addresses `02:ef:a0:xx:xx:xx`.
-const GID_PREFIX: &str = "fe80::ef:a0ff:fe";
 
 /// Removes the objects of this user's programs that no process uses any more.
 pub(super) fn remove() {
@@ -84,7 +82,8 @@ fn are_files_visible(pid: i32) -> bool {
 fn gid_of_endpoint(name: &OsString) -> Option<String> {
     let (gid, numbers) = name.to_str()?.split_once('_')?;
     let numbers: Vec<_> = numbers.split('_').collect();
-    let is_endpoint = gid.starts_with(GID_PREFIX)
+    let address: Ipv6Addr = gid.parse().ok()?;
+    let is_endpoint = transport::is_emulated(Gid::from(address))
         && numbers.len() == 3
         && numbers.iter().all(|number| {
             !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_hexdigit())
@@ -141,6 +140,8 @@ mod tests {
         assert_eq!(found.as_deref(), Some("fe80::ef:a0ff:fe00:1"));
         let found = gid("fe80::ef:a0ff:fe4c:276c_000a_1_03e8");
         assert_eq!(found.as_deref(), Some("fe80::ef:a0ff:fe4c:276c"));
+        let found = gid("fe80::ef:a7ff:fe00:1_0002_3046906b_0000");
+        assert_eq!(found.as_deref(), Some("fe80::ef:a7ff:fe00:1"));
         for other in [
             "fe80::1ff:fe23:4567_0002_3046906b_0000", // a real device's
             "fe80::ef:a0ff:fe00:1_0002_3046906b",

@@ -26,7 +26,7 @@ impl PsArguments {
 fn table(hosts: &[HostStatus]) -> String {
     let names = hosts
         .iter()
-        .map(|host| host.name.len())
+        .map(|host| host.name.to_string().len())
         .max()
         .unwrap_or(0)
         .max("HOST".len());

@@ -7,11 +7,13 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::Args;
+use efa_core::address::Gid;
 use efa_emu::capture;
 use efa_emu::device::QpnPolicy;
 use efa_emu::network::Reliability;
+use efa_emu::numa;
 use efa_emu::profile::Profile;
-use efa_emu::sysfs;
+use efa_emu::sysfs::{self, Rail};
 use efa_emu::transport::{
     DEFAULT_FABRIC, Fabric, Host, HostConfig, NetworkOptions, check_limits, parse_duration,
 };
@@ -34,6 +36,9 @@ pub(super) struct RunArguments {
     /// Join this host, or be the first on it. Without it, every run is a host of its own.
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
+    /// How many devices the host has, up to 32: 1, or as many as the host has that is joined.
+    #[arg(long, value_name = "N")]
+    devices: Option<u32>,
     /// The network that the host is on.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_FABRIC)]
     fabric: String,
@@ -126,32 +131,41 @@ impl RunArguments {
         };
         let libraries = Libraries::find()?;
         check_limits()?;
-        let host =
-            Fabric::open(&self.fabric)?.enter_host(self.host.as_deref(), None, profile.max_qp)?;
-        host.announce_profile(profile.name)?;
-        let mut config = HostConfig::new(&self.fabric, host.name());
-        config.gid = Some(host.gid());
+        let devices = Fabric::open(&self.fabric)?.enter_devices(
+            self.host.as_deref(),
+            self.devices,
+            profile.max_qp,
+        )?;
+        for device in &devices {
+            device.announce_profile(profile.name)?;
+        }
+        let first = &devices[0];
+        let mut config = HostConfig::new(&self.fabric, first.name().host());
+        config.gids = devices.iter().map(Host::gid).collect();
         config.profile = profile.name.to_owned();
         config.network = network;
         config.serve_unknown_peers = self.serve_unknown_peers;
         for rule in &rules {
-            host.arm(rule)?;
+            first.arm(rule)?;
         }
 
         Fabric::remove_dead();
         leftovers::remove();
         let directory = RunDirectory::create()?;
         let sysfs_root = directory.subdirectory("sysfs")?;
-        generate_sysfs(&sysfs_root, profile, &host)?;
+        generate_sysfs(&sysfs_root, profile, &config.gids)?;
         let links = directory.subdirectory("lib")?;
 
-        if !host.wait_for_recorders(RECORDER_PATIENCE)? {
-            eprintln!(
-                "efa-emu: whoever records the fabric {} does not answer: the capture may lack the first \
-                 frames of host {}",
-                self.fabric,
-                host.name()
-            );
+        for device in &devices {
+            if !device.wait_for_recorders(RECORDER_PATIENCE)? {
+                eprintln!(
+                    "efa-emu: whoever records the fabric {} does not answer: the capture may lack the first \
+                     frames of {}",
+                    self.fabric,
+                    device.name()
+                );
+                break;
+            }
         }
 
         let (program, arguments) = self.command.split_first().expect("clap requires a command");
@@ -166,14 +180,17 @@ impl RunArguments {
             .env(search_path, links_first);
         match &self.pcap {
             Some(file) => {
-                command.env(capture::ENVIRONMENT, create_capture(file, profile, &host)?);
+                command.env(
+                    capture::ENVIRONMENT,
+                    create_capture(file, profile, &devices)?,
+                );
             }
             // A run inside a run is a host of its own.
             None => {
                 command.env_remove(capture::ENVIRONMENT);
             }
         }
-        let mut counters = HwCounters::open(&sysfs_root, &host)?;
+        let mut counters = HwCounters::open(&sysfs_root, &devices);
         let status = child::run(&mut command, || counters.update())
             .map_err(|error| cannot_start(program, &error))?;
         if !status.success() {
@@ -181,20 +198,22 @@ impl RunArguments {
         }
         // What this run has made goes before it does.
         drop((counters, directory));
-        drop(host);
+        drop(devices);
         Ok(child::end_as(status))
     }
 }
 
-fn generate_sysfs(root: &Path, profile: &Profile, host: &Host) -> Result<(), Failure> {
-    let longest = [
-        sysfs::verbs_class_path(root),
-        sysfs::infiniband_class_path(root),
-    ]
-    .iter()
-    .map(|path| path.as_os_str().len())
-    .max()
-    .unwrap_or(0);
+fn generate_sysfs(root: &Path, profile: &Profile, gids: &[Gid]) -> Result<(), Failure> {
+    let longest = Rail::all(gids.len() as u32)
+        .flat_map(|rail| {
+            [
+                rail.verbs_class_path(root),
+                rail.infiniband_class_path(root),
+            ]
+        })
+        .map(|path| path.as_os_str().len())
+        .max()
+        .unwrap_or(0);
     if longest > LONGEST_DEVICE_PATH {
         return Err(Failure(format!(
             "{} is too long for a device path, which has room for {LONGEST_DEVICE_PATH} bytes: set \
@@ -202,17 +221,20 @@ fn generate_sysfs(root: &Path, profile: &Profile, host: &Host) -> Result<(), Fai
             root.display()
         )));
     }
-    sysfs::generate(root, profile, host.gid())
+    sysfs::generate(root, profile, gids, &numa::of_machine())
         .map_err(|error| Failure(format!("cannot write below {}: {error}", root.display())))
 }
 
-fn create_capture(file: &Path, profile: &Profile, host: &Host) -> Result<PathBuf, Failure> {
-    let interface = capture::Interface {
-        host: host.name().to_owned(),
-        profile: profile.name.to_owned(),
-        gid: host.gid(),
-    };
-    capture::create_shared(file, &interface).map_err(|error| {
+fn create_capture(file: &Path, profile: &Profile, devices: &[Host]) -> Result<PathBuf, Failure> {
+    let interfaces: Vec<_> = devices
+        .iter()
+        .map(|device| capture::Interface {
+            host: device.name().to_string(),
+            profile: profile.name.to_owned(),
+            gid: device.gid(),
+        })
+        .collect();
+    capture::create_shared(file, &interfaces).map_err(|error| {
         Failure(format!(
             "cannot create the capture {}: {error}",
             file.display()

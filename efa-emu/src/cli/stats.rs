@@ -18,13 +18,13 @@ pub(super) struct StatsArguments {
     /// The fabric to show.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_FABRIC)]
     fabric: String,
-    /// Only this host.
+    /// Only this host, or this one of its devices.
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
     /// Counters that are zero, too.
     #[arg(long)]
     all: bool,
-    /// As JSON: an array with an object for each host, which has all counters.
+    /// As JSON: an array with an object for each device, which has all counters.
     #[arg(long)]
     json: bool,
 }
@@ -37,7 +37,7 @@ impl StatsArguments {
         }
         let mut hosts = transport::list_hosts(&self.fabric)?;
         if let Some(name) = &self.host {
-            hosts.retain(|host| host.name == *name);
+            hosts.retain(|host| host.name.is_meant_by(name));
             if hosts.is_empty() {
                 return Err(Failure(format!(
                     "the fabric {} has no host {name}: `efa-emu ps --fabric {0}` lists them",
@@ -76,7 +76,8 @@ fn json_text(hosts: &[HostStatus]) -> String {
         .iter()
         .map(|host| {
             json!({
-                "host": host.name,
+                "host": host.name.host(),
+                "device": host.name.index(),
                 "gid": host.gid.to_string(),
                 "hw_counters": object(&mut host.statistics.commands.iter()),
                 "port_hw_counters": object(&mut host.statistics.port.iter()),

@@ -193,7 +193,8 @@ impl PacketTypes {
     }
 }
 
-/// A host, by the name that `efa-emu run --host` gave it or by its GID.
+/// A host by the name that `efa-emu run --host` gave it, which stands for all its devices, or one of its
+/// devices, by its name or its GID.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum HostName {

@@ -87,7 +87,7 @@ pub struct Faults {
 /// Requests that are refused some more times, at most: those that are given up stay behind.
 const MOST_REFUSED: usize = 4096;
 
-/// Whether a host has a name. Hosts are named by their GIDs in events.
+/// Whether a device has a name, or is of the host with that name. Devices are named by their GIDs in events.
 type IsNamed<'a> = dyn Fn(Gid, &str) -> bool + 'a;
 
 impl Faults {
@@ -275,7 +275,7 @@ fn fate(action: &Action) -> Option<Fate> {
 }
 
 impl HostName {
-    /// Whether it is the host with this GID.
+    /// Whether it is the device with this GID, or its host.
     pub fn is(&self, gid: Gid, is_named: &IsNamed<'_>) -> bool {
         match self {
             HostName::Gid(own) => *own == gid,

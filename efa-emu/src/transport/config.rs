@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use efa_core::address::Gid;
 
+use super::device_name::DeviceName;
 use super::error::FabricError;
 use crate::capture;
 use crate::device::QpnPolicy;
@@ -17,7 +18,7 @@ use crate::network::{Network, NetworkConfig, Probability, Reliability};
 pub const ENV_FABRIC: &str = "EFA_EMU_FABRIC";
 /// Name of the emulated host that the process belongs to.
 pub const ENV_HOST: &str = "EFA_EMU_HOST";
-/// GID of that host, as an IPv6 address.
+/// GIDs of that host's devices, as IPv6 addresses with commas between them.
 pub const ENV_GID: &str = "EFA_EMU_GID";
 /// Name of the device profile.
 pub const ENV_PROFILE: &str = "EFA_EMU_PROFILE";
@@ -221,8 +222,10 @@ pub struct HostConfig {
     pub fabric: String,
     /// Name of the host.
     pub host: String,
-    /// GID of the host; `None`: derived from the name.
-    pub gid: Option<Gid>,
+    /// GIDs of the host's devices; none: one device, whose GID is derived from the name.
+    pub gids: Vec<Gid>,
+    /// The device that is opened: its index among those of the host.
+    pub device: u32,
     /// Name of the device profile.
     pub profile: String,
     /// The network.
@@ -232,7 +235,8 @@ pub struct HostConfig {
     /// The device serves RDMA of hosts for which it has no address handle, which it refuses else
     /// (`Profile::unknown_peer_check`).
     pub serve_unknown_peers: bool,
-    /// The capture file of the host, which `crate::capture::create_shared` made, if it has one.
+    /// The capture file of the host, which `crate::capture::create_shared` made with an interface for each
+    /// device, if it has one.
     pub capture: Option<PathBuf>,
     /// Bytes of each ring to a peer process; rounded to whole pages and limited to 64 KiB .. 1 MiB.
     pub ring_bytes: usize,
@@ -247,7 +251,8 @@ impl HostConfig {
         HostConfig {
             fabric: fabric.to_owned(),
             host: host.to_owned(),
-            gid: None,
+            gids: Vec::new(),
+            device: 0,
             profile: DEFAULT_PROFILE.to_owned(),
             network: NetworkOptions::default(),
             rdma: RdmaPath::default(),
@@ -257,7 +262,17 @@ impl HostConfig {
         }
     }
 
-    /// Reads the configuration that `efa-emu run` left in the environment.
+    /// The name of the device that is opened.
+    pub fn device_name(&self) -> DeviceName {
+        DeviceName::new(&self.host, self.device, self.gids.len().max(1) as u32)
+    }
+
+    /// The GID of the device that is opened; `None`: derived from the name.
+    pub fn gid(&self) -> Option<Gid> {
+        self.gids.get(self.device as usize).copied()
+    }
+
+    /// Reads the configuration that `efa-emu run` left in the environment, for the host's first device.
     pub fn from_env() -> Result<HostConfig, FabricError> {
         Self::from_lookup(|variable| match std::env::var(variable) {
             Ok(value) => Ok(Some(value)),
@@ -280,11 +295,12 @@ impl HostConfig {
         let fabric = lookup(ENV_FABRIC)?.unwrap_or_else(|| DEFAULT_FABRIC.to_owned());
         let mut config = HostConfig::new(&fabric, &host);
         if let Some(text) = lookup(ENV_GID)? {
-            let gid: std::net::Ipv6Addr = text.parse().map_err(|_| FabricError::Environment {
+            let gids = text.split(',').map(str::parse::<std::net::Ipv6Addr>);
+            let gids: Result<Vec<_>, _> = gids.map(|gid| gid.map(Gid::from)).collect();
+            config.gids = gids.map_err(|_| FabricError::Environment {
                 variable: ENV_GID,
-                problem: format!("is {text:?}, not an IPv6 address"),
+                problem: format!("is {text:?}, not IPv6 addresses with commas between them"),
             })?;
-            config.gid = Some(Gid::from(gid));
         }
         if let Some(profile) = lookup(ENV_PROFILE)? {
             config.profile = profile;
@@ -333,8 +349,9 @@ impl HostConfig {
             false => "refuse",
         };
         variables.push((ENV_UNKNOWN_PEERS, unknown_peers.to_owned()));
-        if let Some(gid) = self.gid {
-            variables.push((ENV_GID, gid.to_string()));
+        if !self.gids.is_empty() {
+            let gids: Vec<_> = self.gids.iter().map(Gid::to_string).collect();
+            variables.push((ENV_GID, gids.join(",")));
         }
         if let Some(capture) = &self.capture {
             variables.push((capture::ENVIRONMENT, capture.display().to_string()));
@@ -419,7 +436,8 @@ mod tests {
     #[test]
     fn configuration_survives_the_environment() {
         let mut config = HostConfig::new("lab", "alpha");
-        config.gid = Some(Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7]));
+        let gid = |last| Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, last]);
+        config.gids = vec![gid(7), gid(8)];
         config.network.paths = 4;
         config.rdma = RdmaPath::Rings;
         config.capture = Some(PathBuf::from("/tmp/alpha.pcapng"));
@@ -430,7 +448,12 @@ mod tests {
                 .find(|(variable, _)| *variable == name)
                 .map(|(_, value)| value.clone()))
         });
-        assert_eq!(found.unwrap(), config);
+        let mut found = found.unwrap();
+        assert_eq!(found, config);
+        assert_eq!(found.device_name().to_string(), "alpha:0");
+        found.device = 1;
+        assert_eq!(found.device_name().to_string(), "alpha:1");
+        assert_eq!(found.gid(), Some(gid(8)));
         let error = HostConfig::from_lookup(|_| Ok(None))
             .unwrap_err()
             .to_string();

@@ -118,6 +118,27 @@ pub enum FabricError {
         /// The host that has it.
         owner: String,
     },
+    /// No host can have so many devices.
+    #[error("a host cannot have {wanted} devices: choose a number from 1 to {most}")]
+    DeviceCount {
+        /// How many it should have.
+        wanted: u32,
+        /// The most that it can have.
+        most: u32,
+    },
+    /// The host is there, with another number of devices.
+    #[error(
+        "host {host:?} has {has} devices, not {wanted}: leave out --devices to join it, or choose another \
+         --host name"
+    )]
+    OtherDevices {
+        /// The host.
+        host: String,
+        /// How many it has.
+        has: u32,
+        /// How many it should have.
+        wanted: u32,
+    },
     /// The environment names no host, or names it wrongly.
     #[error(
         "environment variable {variable} {problem}: start the program with `efa-emu run -- COMMAND`"
@@ -215,6 +236,8 @@ impl FabricError {
     pub fn errno(&self) -> i32 {
         match self {
             FabricError::InvalidName { .. }
+            | FabricError::DeviceCount { .. }
+            | FabricError::OtherDevices { .. }
             | FabricError::Environment { .. }
             | FabricError::UnknownProfile { .. }
             | FabricError::NetworkOption { .. } => libc::EINVAL,

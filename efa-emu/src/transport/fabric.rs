@@ -1,4 +1,5 @@
-//! A fabric: the directory in which the hosts of one emulated network meet.
+//! A fabric: the directory in which the devices of one emulated network meet. Which of them make a host
+//! together is told by their names ([`DeviceName`]).
 //!
 //! ```text
 //! /dev/shm/efa-emu-<uid>/            mode 0700
@@ -27,6 +28,7 @@ use std::time::Duration;
 use efa_core::address::Gid;
 
 use super::board::{Board, board_path, draft_path};
+use super::device_name::DeviceName;
 use super::error::{FabricError, Holds};
 use super::host::{self, Host, HostStatus};
 use super::lock::{REGISTRY_PATIENCE, RegistryLock};
@@ -135,10 +137,11 @@ impl Fabric {
         &self.directory
     }
 
-    /// Makes the caller a participant of the host `name`: an existing live one, or a new one. `None`
-    /// picks a new name `host-1`, `host-2`, ... With a `gid`, a new host gets exactly that one.
+    /// Makes the caller a participant of the device `name`, which is that of a host unless it has an index behind
+    /// its name (see [`DeviceName`]): an existing live one, or a new one. `None` picks a new host `host-1`,
+    /// `host-2`, ... With a `gid`, a new device gets exactly that one.
     ///
-    /// `queue_pairs` is the most queue pairs that the host may have at a time, which a host keeps
+    /// `queue_pairs` is the most queue pairs that the device may have at a time, which a device keeps
     /// from its first participant on.
     pub fn enter_host(
         &self,
@@ -146,13 +149,55 @@ impl Fabric {
         gid: Option<Gid>,
         queue_pairs: u32,
     ) -> Result<Host, FabricError> {
-        if let Some(name) = name {
-            check_name("host", name)?;
-        }
+        let Some(text) = name else {
+            let mut devices = self.enter_devices(None, Some(1), queue_pairs)?;
+            return Ok(devices.remove(0));
+        };
+        let invalid = || FabricError::InvalidName {
+            what: "device",
+            name: text.to_owned(),
+            max: MAX_NAME,
+        };
+        self.enter_device(
+            &DeviceName::parse(text).ok_or_else(invalid)?,
+            gid,
+            queue_pairs,
+        )
+    }
+
+    /// As [`Fabric::enter_host`], for a device that is known by all parts of its name.
+    pub fn enter_device(
+        &self,
+        name: &DeviceName,
+        gid: Option<Gid>,
+        queue_pairs: u32,
+    ) -> Result<Host, FabricError> {
+        check_name("host", name.host())?;
         self.with_registry(|hosts| Host::enter(self, hosts, name, gid, queue_pairs))
     }
 
-    /// All live hosts, ordered by name.
+    /// Makes the caller a participant of all devices of the host `name`, in their order: of an existing live
+    /// host, or of a new one with so many devices (`None`: one). `None` for a name picks a new one.
+    ///
+    /// # Errors
+    /// The number is not possible, or the host is there and has another one.
+    pub fn enter_devices(
+        &self,
+        name: Option<&str>,
+        devices: Option<u32>,
+        queue_pairs: u32,
+    ) -> Result<Vec<Host>, FabricError> {
+        if let Some(name) = name {
+            check_name("host", name)?;
+        }
+        let most = DeviceName::MOST;
+        if let Some(wanted) = devices.filter(|wanted| !(1..=most).contains(wanted)) {
+            return Err(FabricError::DeviceCount { wanted, most });
+        }
+        self.with_registry(|hosts| Host::enter_all(self, hosts, name, devices, queue_pairs))
+    }
+
+    /// The devices of all live hosts, ordered by name.
     pub fn hosts(&self) -> Result<Vec<HostStatus>, FabricError> {
         self.with_registry(|hosts| {
             let mut list = host::list(hosts)?;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use efa_core::address::{Gid, Qpn};
 
+use super::device_name::DeviceName;
 use super::error::{FabricError, Holds};
 use super::fabric::{Fabric, check_name, gid_from_name, private_directory};
 use super::fork::HomeProcess;
@@ -21,13 +22,13 @@ use crate::device::Statistics;
 /// Time between two looks at whether recorders have come.
 const RECORDER_PAUSE: Duration = Duration::from_millis(5);
 
-/// This process's participation in a host. The host exists as long as any process takes part in it;
-/// dropping this value ends the participation, as the end of the process does.
+/// This process's participation in a device of a host. The device exists as long as any process takes part in
+/// it; dropping this value ends the participation, as the end of the process does.
 #[derive(Debug)]
 pub struct Host {
     fabric: Fabric,
     directory: PathBuf,
-    name: String,
+    name: DeviceName,
     gid: Gid,
     table: Arc<HostTable>,
     id: ParticipantId,
@@ -36,14 +37,14 @@ pub struct Host {
     home: HomeProcess,
 }
 
-/// A live host, as `efa-emu ps` shows it.
+/// A device of a live host, as `efa-emu ps` shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostStatus {
-    /// The host's name.
-    pub name: String,
-    /// The host's GID.
+    /// The device's name, which tells the host.
+    pub name: DeviceName,
+    /// The device's GID.
     pub gid: Gid,
-    /// The name of the profile of its devices, as whoever made the host announced it
+    /// The name of the device's profile, as whoever made the host announced it
     /// ([`Host::announce_profile`]).
     pub profile: Option<String>,
     /// The live processes that take part in it, one entry per opened device and per `efa-emu run`.
@@ -146,80 +147,121 @@ pub(super) fn table_path(host: &Path) -> PathBuf {
 }
 
 impl Host {
-    /// Makes the caller a participant. The registry is locked, and the dead are removed.
+    /// Makes the caller a participant of a device, which is made if it is not there. The registry is locked, and
+    /// the dead are removed.
     pub(super) fn enter(
         fabric: &Fabric,
         hosts: &Path,
-        name: Option<&str>,
+        name: &DeviceName,
         gid: Option<Gid>,
         queue_pairs: u32,
     ) -> Result<Host, FabricError> {
-        let mut known = BTreeMap::new();
-        for (gid, directory) in directories(hosts)? {
-            if let Some(table) = HostTable::open(&table_path(&directory), gid)? {
-                known.insert(table.name(), (gid, directory, table));
-            }
-        }
-        let name = match name {
-            Some(name) => name.to_owned(),
-            None => (1..)
-                .map(|number| format!("host-{number}"))
-                .find(|name| !known.contains_key(name))
-                .expect("there are more numbers than hosts"),
-        };
-        let (gid, directory, table) = match known.remove(&name) {
-            Some((found, ..)) if gid.is_some_and(|gid| gid != found) => {
+        let mut known = known(hosts)?;
+        let existing = known.iter().position(|known| known.is(name));
+        let found = match existing.map(|index| known.swap_remove(index)) {
+            Some(found) if gid.is_some_and(|gid| gid != found.gid) => {
                 return Err(FabricError::GidTaken {
-                    gid: found,
-                    owner: name,
+                    gid: found.gid,
+                    owner: found.name.to_string(),
                 });
             }
             Some(existing) => existing,
             None => {
-                let owner = |gid: Gid| {
-                    known
-                        .iter()
-                        .find(|(_, (taken, ..))| *taken == gid)
-                        .map(|(owner, _)| owner.clone())
-                };
+                let owner = |gid: Gid| known.iter().find(|known| known.gid == gid);
                 let gid = match gid {
                     Some(gid) => match owner(gid) {
-                        Some(owner) => return Err(FabricError::GidTaken { gid, owner }),
+                        Some(owner) => {
+                            let owner = owner.name.to_string();
+                            return Err(FabricError::GidTaken { gid, owner });
+                        }
                         None => gid,
                     },
-                    None => preferred_gids(&name)
+                    None => preferred_numbers(name.host())
+                        .map(|number| device_gid(number, name.index()))
                         .find(|gid| owner(*gid).is_none())
                         .expect("there are more GIDs than hosts"),
                 };
                 let directory = fabric.host_directory(gid);
                 private_directory(&directory, Holds::OneFabric)?;
                 let draft = directory.join("table.draft");
-                let table = HostTable::create(&draft, &name, gid, queue_pairs)?;
+                let table = HostTable::create(&draft, name, gid, queue_pairs)?;
                 std::fs::rename(&draft, table_path(&directory))
                     .map_err(FabricError::io("rename", &draft))?;
-                (gid, directory, table)
+                Known {
+                    name: name.clone(),
+                    gid,
+                    directory,
+                    table,
+                }
             }
         };
-        let id = table.next_participant();
-        let lock = OwnLock::create(&lock_path(&directory, id))?;
+        let id = found.table.next_participant();
+        let lock = OwnLock::create(&lock_path(&found.directory, id))?;
         Ok(Host {
             fabric: fabric.clone(),
-            directory,
-            name,
-            gid,
-            table: Arc::new(table),
+            directory: found.directory,
+            name: found.name,
+            gid: found.gid,
+            table: Arc::new(found.table),
             id,
             lock: Some(lock),
             home: HomeProcess::current(),
         })
     }
 
-    /// The host's name.
-    pub fn name(&self) -> &str {
+    /// Makes the caller a participant of all devices of a host, in their order; see [`Fabric::enter_devices`].
+    /// The registry is locked, and the dead are removed.
+    pub(super) fn enter_all(
+        fabric: &Fabric,
+        hosts: &Path,
+        name: Option<&str>,
+        devices: Option<u32>,
+        queue_pairs: u32,
+    ) -> Result<Vec<Host>, FabricError> {
+        let known = known(hosts)?;
+        let of_host = |host: &str| known.iter().find(|known| known.name.host() == host);
+        let host = match name {
+            Some(name) => name.to_owned(),
+            None => (1..)
+                .map(|number| format!("host-{number}"))
+                .find(|host| of_host(host).is_none())
+                .expect("there are more numbers than hosts"),
+        };
+        let has = of_host(&host).map(|known| known.name.devices());
+        let devices = match (has, devices) {
+            (Some(has), Some(wanted)) if has != wanted => {
+                return Err(FabricError::OtherDevices { host, has, wanted });
+            }
+            (Some(has), _) => has,
+            (None, wanted) => wanted.unwrap_or(1),
+        };
+        let names = (0..devices).map(|index| DeviceName::new(&host, index, devices));
+        // The GIDs of a host differ in the index only.
+        let number = preferred_numbers(&host)
+            .find(|number| {
+                names.clone().all(|name| {
+                    let gid = device_gid(*number, name.index());
+                    let owner = known.iter().find(|known| known.gid == gid);
+                    owner.is_none_or(|owner| owner.is(&name))
+                })
+            })
+            .expect("there are more GIDs than hosts");
+        names
+            .map(|name| {
+                let existing = known.iter().find(|known| known.is(&name));
+                let gid = existing
+                    .map_or_else(|| device_gid(number, name.index()), |existing| existing.gid);
+                Host::enter(fabric, hosts, &name, Some(gid), queue_pairs)
+            })
+            .collect()
+    }
+
+    /// The device's name, which tells the host.
+    pub fn name(&self) -> &DeviceName {
         &self.name
     }
 
-    /// The host's GID.
+    /// The device's GID.
     pub fn gid(&self) -> Gid {
         self.gid
     }
@@ -261,7 +303,8 @@ impl Host {
     pub fn request_capture(&self, interface: &capture::Interface) -> Result<PathBuf, FabricError> {
         let path = capture_path(&self.directory, self.id);
         let draft = draft_path(&self.directory, self.id);
-        capture::create_shared(&draft, interface).map_err(FabricError::io("create", &draft))?;
+        capture::create_shared(&draft, std::slice::from_ref(interface))
+            .map_err(FabricError::io("create", &draft))?;
         std::fs::rename(&draft, &path).map_err(FabricError::io("rename", &draft))?;
         Ok(path)
     }
@@ -380,12 +423,67 @@ pub(super) fn is_alive(host: &Path, id: ParticipantId) -> bool {
     }
 }
 
-/// GIDs for a host in the order in which they should be tried: EUI-64 addresses, as real ports have
-/// them, of the locally administered MAC addresses 02:ef:a0:xx:xx:xx. `host-N` prefers the number N;
-/// other names a number from 0x100000 on that depends on nothing but the name, so that a host that
-/// comes back keeps its GID.
-fn preferred_gids(name: &str) -> impl Iterator<Item = Gid> {
-    const NUMBERS: u32 = 1 << 24;
+/// A device that is there.
+struct Known {
+    name: DeviceName,
+    gid: Gid,
+    directory: PathBuf,
+    table: HostTable,
+}
+
+impl Known {
+    fn is(&self, name: &DeviceName) -> bool {
+        (self.name.host(), self.name.index()) == (name.host(), name.index())
+    }
+}
+
+/// The devices that are there. The registry is locked.
+fn known(hosts: &Path) -> Result<Vec<Known>, FabricError> {
+    let mut known = Vec::new();
+    for (gid, directory) in directories(hosts)? {
+        if let Some(table) = HostTable::open(&table_path(&directory), gid)? {
+            known.push(Known {
+                name: table.name(),
+                gid,
+                directory,
+                table,
+            });
+        }
+    }
+    Ok(known)
+}
+
+/// How many hosts have GIDs of their own.
+const NUMBERS: u32 = 1 << 24;
+
+/// Bytes of the GIDs of emulated devices: link-local EUI-64 addresses, as real ports have them, of locally
+/// administered MAC addresses. That of device D of host number H is `02:ef:a0+D:HH:HH:HH`.
+const GID_START: [u8; 10] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x00, 0xef];
+const FIRST_DEVICE: u8 = 0xa0;
+const EUI_64: [u8; 2] = [0xff, 0xfe];
+
+/// The GID of a device, by the number of its host and its index there.
+fn device_gid(number: u32, index: u32) -> Gid {
+    debug_assert!(number < NUMBERS && index < DeviceName::MOST);
+    let mut gid = [0; 16];
+    gid[..10].copy_from_slice(&GID_START);
+    gid[10] = FIRST_DEVICE + index as u8;
+    gid[11..13].copy_from_slice(&EUI_64);
+    gid[13..].copy_from_slice(&number.to_be_bytes()[1..]);
+    Gid(gid)
+}
+
+/// Returns whether a GID is one of those that emulated devices get.
+pub fn is_emulated(gid: Gid) -> bool {
+    let Gid(bytes) = gid;
+    let devices = FIRST_DEVICE..FIRST_DEVICE + DeviceName::MOST as u8;
+    bytes[..10] == GID_START && devices.contains(&bytes[10]) && bytes[11..13] == EUI_64
+}
+
+/// Numbers for a host in the order in which they should be tried. `host-N` prefers the number N; other names
+/// a number from 0x100000 on that depends on nothing but the name, so that a host that comes back keeps its
+/// GIDs.
+fn preferred_numbers(name: &str) -> impl Iterator<Item = u32> {
     let first = match name
         .strip_prefix("host-")
         .and_then(|n| n.parse::<u32>().ok())
@@ -399,12 +497,7 @@ fn preferred_gids(name: &str) -> impl Iterator<Item = Gid> {
             0x10_0000 + ((hash >> 20) ^ hash) % (NUMBERS - 0x10_0000)
         }
     };
-    (0..NUMBERS).map(move |step| {
-        let [_, a, b, c] = ((first + step) % NUMBERS).to_be_bytes();
-        Gid([
-            0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x00, 0xef, 0xa0, 0xff, 0xfe, a, b, c,
-        ])
-    })
+    (0..NUMBERS).map(move |step| (first + step) % NUMBERS)
 }
 
 /// The directories of the hosts, live or not.
@@ -558,7 +651,8 @@ mod tests {
         let second = fabric.enter_host(None, None, 64).unwrap();
         let joined = fabric.enter_host(Some("host-1"), None, 64).unwrap();
         let named = fabric.enter_host(Some("alpha"), None, 64).unwrap();
-        assert_eq!((first.name(), second.name()), ("host-1", "host-2"));
+        assert_eq!(first.name(), "host-1");
+        assert_eq!(second.name(), "host-2");
         assert_eq!(first.gid().to_string(), "fe80::ef:a0ff:fe00:1");
         assert_eq!(joined.gid(), first.gid());
         let alpha = named.gid();
@@ -569,7 +663,7 @@ mod tests {
         assert_eq!(joined.take_qpn(&mut lowest, None).unwrap(), Qpn(3));
         assert_eq!(second.take_qpn(&mut lowest, None).unwrap(), Qpn(2));
         let list = fabric.hosts().unwrap();
-        let names: Vec<_> = list.iter().map(|host| host.name.as_str()).collect();
+        let names: Vec<_> = list.iter().map(|host| host.name.to_string()).collect();
         assert_eq!(names, ["alpha", "host-1", "host-2"]);
         let me = std::process::id() as i32;
         let expected = |qpn| ParticipantStatus {
@@ -632,15 +726,60 @@ mod tests {
     }
 
     #[test]
+    fn devices_of_a_host_have_names_and_gids_of_a_kind() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        let gids = |devices: &[Host]| -> Vec<_> {
+            let gids = devices.iter().map(|device| device.gid().to_string());
+            gids.collect()
+        };
+        let two = fabric.enter_devices(None, Some(2), 64).unwrap();
+        assert_eq!(gids(&two), ["fe80::ef:a0ff:fe00:1", "fe80::ef:a1ff:fe00:1"]);
+        // Whoever joins gets what there is, also if only a part of it is left.
+        let joined = fabric.enter_devices(Some("host-1"), None, 64).unwrap();
+        assert_eq!(gids(&joined), gids(&two));
+        for wanted in [1, 3] {
+            let refused = fabric.enter_devices(Some("host-1"), Some(wanted), 64);
+            let error = refused.unwrap_err().to_string();
+            assert!(error.contains("host-1") && error.contains('2'), "{error}");
+        }
+        let [first, second] = <[Host; 2]>::try_from(two).unwrap();
+        drop((first, joined));
+        let names = || -> Vec<_> {
+            let hosts = fabric.hosts().unwrap();
+            hosts.iter().map(|host| host.name.to_string()).collect()
+        };
+        assert_eq!(names(), ["host-1:1"]);
+        let again = fabric.enter_devices(Some("host-1"), None, 64).unwrap();
+        assert_eq!(gids(&again)[1], second.gid().to_string());
+        assert_eq!(names(), ["host-1:0", "host-1:1"]);
+
+        // A host whose name is free is not always one whose GIDs are.
+        let squatted = device_gid(2, 1);
+        let _squatter = fabric.enter_host(Some("x"), Some(squatted), 64).unwrap();
+        let third = fabric.enter_devices(None, Some(32), 64).unwrap();
+        assert_eq!(third[0].name(), "host-2:0");
+        assert_eq!(third[0].gid(), device_gid(3, 0));
+        assert_eq!(third[31].gid().to_string(), "fe80::ef:bfff:fe00:3");
+        assert!(third.iter().all(|device| is_emulated(device.gid())));
+        for other in [0x9f, 0xc0] {
+            let Gid(mut gid) = third[0].gid();
+            gid[10] = other;
+            assert!(!is_emulated(Gid(gid)));
+        }
+    }
+
+    #[test]
     fn colliding_names_get_different_gids() {
         let root = tempfile::tempdir().unwrap();
         let fabric = fabric(&root);
-        let wanted = preferred_gids("alpha").next().unwrap();
+        let mut numbers = preferred_numbers("alpha");
+        let wanted = device_gid(numbers.next().unwrap(), 0);
         let _squatter = fabric
             .enter_host(Some("squatter"), Some(wanted), 64)
             .unwrap();
         let alpha = fabric.enter_host(Some("alpha"), None, 64).unwrap();
-        assert_eq!(Some(alpha.gid()), preferred_gids("alpha").nth(1));
+        assert_eq!(alpha.gid(), device_gid(numbers.next().unwrap(), 0));
     }
 
     #[test]
@@ -653,6 +792,7 @@ mod tests {
                 matches!(error, FabricError::InvalidName { what: "host", .. }),
                 "{error}"
             );
+            assert!(fabric.enter_devices(Some(name), None, 64).is_err());
             let error = Fabric::open_below(root.path(), name).unwrap_err();
             assert!(
                 matches!(error, FabricError::InvalidName { what: "fabric", .. }),

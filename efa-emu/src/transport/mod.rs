@@ -1,6 +1,6 @@
 //! The fabric between processes: shared memory on one machine, no daemon, no privileges.
 //!
-//! `efa-emu run` enters a [`Fabric`] as an emulated [`Host`] and tells the programs that it starts by
+//! `efa-emu run` enters a [`Fabric`] as an emulated [`Host`], once for each of its devices, and tells the programs that it starts by
 //! environment variables ([`HostConfig`]). A program that opens the device becomes a participant of
 //! that host and gets an [`Engine`]:
 //!
@@ -33,6 +33,7 @@ mod claim;
 mod clock;
 mod config;
 mod departure;
+mod device_name;
 mod doorbell;
 mod engine;
 mod error;
@@ -61,10 +62,11 @@ pub use config::{
     DEFAULT_FABRIC, DEFAULT_PROFILE, ENV_FABRIC, ENV_GID, ENV_HOST, ENV_NETWORK, ENV_PROFILE,
     ENV_RDMA, ENV_UNKNOWN_PEERS, HostConfig, NetworkOptions, RdmaPath, parse_duration,
 };
+pub use device_name::DeviceName;
 #[cfg(feature = "fuzzing")]
 pub use engine::fuzzing;
 pub use engine::{Engine, EventHandler};
 pub use error::{EngineError, FabricError, Holds};
 pub use fabric::{Fabric, check_limits};
-pub use host::{Host, HostStatus, ParticipantStatus, list_hosts};
+pub use host::{Host, HostStatus, ParticipantStatus, is_emulated, list_hosts};
 pub use recorder::Recorder;

@@ -1,6 +1,6 @@
-//! A host's table: its name and which of its participants owns which queue pair number.
+//! A device's table: its name and which of its participants owns which queue pair number.
 //!
-//! The table is one file, mapped by every process of the host and by every process that sends to it.
+//! The table is one file, mapped by every process that has opened the device and by every process that sends to it.
 //! Numbers are taken and given back by single compare-and-swap steps, so a process that is killed at
 //! any moment leaves at worst numbers owned by a dead participant, which the next taker recognises.
 //! A slot guards no other memory: what its owner has is found through files. So the steps need no
@@ -16,7 +16,9 @@
 //! | 36 | 4 | number of the last participant |
 //! | 40 | 4 | clock: counts numbers given back |
 //! | 44 | 4 | counts how often somebody wanted to know the statistics |
-//! | 64 | 64 | name, zero-padded |
+//! | 48 | 4 | index of the device among those of its host |
+//! | 52 | 4 | how many devices the host has |
+//! | 64 | 64 | name of the host, zero-padded |
 //! | 4096 | 8 each | slot i: owner (low 32 bits, 0 = free), time of the last change (high 32) |
 //! | the page behind the slots | 8 each | statistics of all devices that the host had, see `device::Statistics` |
 //!
@@ -28,6 +30,7 @@ use std::path::Path;
 
 use efa_core::address::{Gid, Qpn};
 
+use super::device_name::DeviceName;
 use super::error::FabricError;
 use super::shared::{PAGE, SharedMemory};
 use crate::device::{QpnPolicy, QpnRange};
@@ -35,7 +38,7 @@ use crate::network::{Purpose, Random};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUHT");
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 const AT_MAGIC: usize = 0;
 const AT_VERSION: usize = 8;
@@ -45,6 +48,8 @@ const AT_RETIRED: usize = 32;
 const AT_PARTICIPANT: usize = 36;
 const AT_CLOCK: usize = 40;
 const AT_ASKED: usize = 44;
+const AT_INDEX: usize = 48;
+const AT_DEVICES: usize = 52;
 const AT_NAME: usize = 64;
 const NAME_BYTES: usize = 64;
 const AT_SLOTS: usize = PAGE;
@@ -68,7 +73,7 @@ impl HostTable {
     /// place only afterwards, so that nobody sees a half-written one.
     pub(super) fn create(
         path: &Path,
-        name: &str,
+        name: &DeviceName,
         gid: Gid,
         queue_pairs: u32,
     ) -> Result<HostTable, FabricError> {
@@ -100,7 +105,13 @@ impl HostTable {
             .u32_at::<AT_PARTICIPANT>()
             .store(first, Ordering::Relaxed);
         memory.write(AT_GID, &gid.0);
-        memory.write(AT_NAME, name.as_bytes());
+        for (place, value) in [
+            (memory.u32_at::<AT_INDEX>(), name.index()),
+            (memory.u32_at::<AT_DEVICES>(), name.devices()),
+        ] {
+            place.store(value, Ordering::Relaxed);
+        }
+        memory.write(AT_NAME, name.host().as_bytes());
         memory.u64_at::<AT_MAGIC>().store(MAGIC, Ordering::Release);
         Ok(HostTable { memory, range })
     }
@@ -153,15 +164,19 @@ impl HostTable {
         Ok(Some(HostTable { memory, range }))
     }
 
-    /// The host's name.
-    pub(super) fn name(&self) -> String {
+    /// The device's name.
+    pub(super) fn name(&self) -> DeviceName {
         let mut name = [0; NAME_BYTES];
         self.memory.read(AT_NAME, &mut name);
         let length = name
             .iter()
             .position(|byte| *byte == 0)
             .unwrap_or(NAME_BYTES);
-        String::from_utf8_lossy(&name[..length]).into_owned()
+        DeviceName::new(
+            &String::from_utf8_lossy(&name[..length]),
+            self.memory.u32_at::<AT_INDEX>().load(Ordering::Relaxed),
+            self.memory.u32_at::<AT_DEVICES>().load(Ordering::Relaxed),
+        )
     }
 
     /// Whether the host is gone and the table with it.
@@ -408,9 +423,10 @@ mod tests {
     fn table(queue_pairs: u32) -> (tempfile::TempDir, HostTable) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("table");
-        let table = HostTable::create(&path, "alpha", Gid([7; 16]), queue_pairs).unwrap();
+        let name = DeviceName::new("alpha", 3, 4);
+        let table = HostTable::create(&path, &name, Gid([7; 16]), queue_pairs).unwrap();
         let opened = HostTable::open(&path, Gid([7; 16])).unwrap().unwrap();
-        assert_eq!(opened.name(), "alpha");
+        assert_eq!(opened.name(), name);
         (directory, table)
     }
 
@@ -568,7 +584,7 @@ mod tests {
             (AT_COUNT, 5, "count"),
             (AT_COUNT, 1 << 15, "short"),
         ] {
-            HostTable::create(&path, "x", Gid::default(), 4).unwrap();
+            HostTable::create(&path, &DeviceName::new("x", 0, 1), Gid::default(), 4).unwrap();
             let mut bytes = std::fs::read(&path).unwrap();
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
             std::fs::write(&path, bytes).unwrap();

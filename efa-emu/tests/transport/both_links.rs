@@ -222,7 +222,7 @@ impl Scenario<'_> {
     /// What a host of the shared-memory link is opened with.
     fn host(&self, name: &str, gid: Gid, attempts: u32, rdma: RdmaPath) -> HostConfig {
         HostConfig {
-            gid: Some(gid),
+            gids: vec![gid],
             network: self.options(attempts),
             rdma,
             ..config(name)
@@ -451,7 +451,7 @@ pub(crate) fn receiver(parent: &Parent) {
         _ => RdmaPath::Auto,
     };
     let host = HostConfig {
-        gid: Some(BETA),
+        gids: vec![BETA],
         network,
         rdma,
         ..config("beta")

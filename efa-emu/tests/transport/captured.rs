@@ -47,7 +47,7 @@ fn interface(host: &str) -> Interface {
 }
 
 fn capture(root: &Path, host: &str) -> PathBuf {
-    create_shared(&root.join(format!("{host}.pcapng")), &interface(host)).unwrap()
+    create_shared(&root.join(format!("{host}.pcapng")), &[interface(host)]).unwrap()
 }
 
 /// Who asked for a capture learns when the device records: from then on nothing is missed.

@@ -156,7 +156,7 @@ fn survivors_of_a_killed_process_go_on() {
         let to = connect(&survivor, &mut successor);
         assert_eq!(successor.hear(), "ready");
         let hosts = fabric(root.path()).hosts().unwrap();
-        let names: Vec<_> = hosts.iter().map(|host| host.name.as_str()).collect();
+        let names: Vec<_> = hosts.iter().map(|host| host.name.to_string()).collect();
         assert_eq!(names, ["echo", "survivor"]);
         assert_eq!(hosts[0].participants[0].pid, successor.pid());
         assert!(hosts.iter().all(|host| host.participants.len() == 1));

@@ -1,7 +1,7 @@
 //! The device list.
 //!
-//! There is one device, if `efa-emu run` started the process, else none. Listing opens no file and
-//! starts no thread: the library gets into shells, launchers and debuggers too.
+//! There are the devices of the host if `efa-emu run` started the process, else none. Listing opens no file
+//! and starts no thread: the library gets into shells, launchers and debuggers too.
 
 use core::ffi::{c_char, c_int};
 use core::ptr::null_mut;
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use efa_core::address::Gid;
 use efa_emu::profile::Profile;
-use efa_emu::sysfs;
+use efa_emu::sysfs::{self, Rail};
 use efa_emu::transport::HostConfig;
 
 use crate::abi::{
@@ -34,10 +34,10 @@ struct DriverOps(verbs_device_ops);
 // SAFETY: never written; its pointers are null or to a constant.
 unsafe impl Sync for DriverOps {}
 
-/// The device of this process.
+/// A device of this process's host.
 pub(crate) struct Device {
     c: verbs_device,
-    /// The host that the device belongs to.
+    /// The host that the device belongs to, and which of its devices it is.
     pub(crate) config: HostConfig,
     /// The device's generation.
     pub(crate) profile: Profile,
@@ -51,32 +51,60 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// The device, or `None` if the environment names no host.
-    pub(crate) fn get() -> Option<&'static Device> {
-        static DEVICE: OnceLock<Option<Device>> = OnceLock::new();
-        DEVICE.get_or_init(Device::from_environment).as_ref()
+    /// The devices; none if the environment names no host.
+    pub(crate) fn all() -> &'static [Device] {
+        static DEVICES: OnceLock<Box<[Device]>> = OnceLock::new();
+        DEVICES.get_or_init(|| Device::from_environment().unwrap_or_default())
     }
 
     /// The device behind a program's pointer.
     pub(crate) fn find(pointer: *const ibv_device) -> Result<&'static Device, Errno> {
-        Device::get()
-            .filter(|device| core::ptr::eq(&raw const device.c.device, pointer))
+        Device::all()
+            .iter()
+            .find(|device| core::ptr::eq(&raw const device.c.device, pointer))
             .ok_or(Errno::NODEV)
     }
 
-    fn from_environment() -> Option<Device> {
+    /// The place in the list of the device whose character device has this name.
+    pub(crate) fn with_node(name: &[u8]) -> Option<u32> {
+        // The name is one of `uverbs0`, `uverbs1`, ...; no memory is allocated here.
+        let index = name.strip_prefix(b"uverbs").and_then(|index| match index {
+            [digit @ b'0'..=b'9'] => Some(digit - b'0'),
+            [ten @ b'1'..=b'9', digit @ b'0'..=b'9'] => Some((ten - b'0') * 10 + digit - b'0'),
+            _ => None,
+        });
+        index
+            .filter(|index| usize::from(*index) < Device::all().len())
+            .map(u32::from)
+    }
+
+    fn from_environment() -> Option<Box<[Device]>> {
         let config = HostConfig::from_env().ok()?;
-        let gid = config.gid?;
         let profile = Profile::by_name(&config.profile)?.clone();
+        let rails = Rail::all(config.gids.len() as u32);
+        let devices = rails
+            .zip(&config.gids)
+            .zip(0..)
+            .map(|((rail, gid), device)| {
+                let config = HostConfig {
+                    device,
+                    ..config.clone()
+                };
+                Device::new(config, rail, profile.clone(), *gid)
+            });
+        devices.collect()
+    }
+
+    fn new(config: HostConfig, rail: Rail, profile: Profile, gid: Gid) -> Option<Device> {
         let root = sysfs_files::root_path();
         let device = ibv_device {
             ops: [core::ptr::null(); 2],
             node_type: IBV_NODE_UNSPECIFIED,
             transport_type: IBV_TRANSPORT_UNSPECIFIED,
-            name: c_field(Path::new(sysfs::DEVICE_NAME))?,
-            dev_name: c_field(Path::new(sysfs::UVERBS_NAME))?,
-            dev_path: c_field(&sysfs::verbs_class_path(root))?,
-            ibdev_path: c_field(&sysfs::infiniband_class_path(root))?,
+            name: c_field(Path::new(&rail.device_name()))?,
+            dev_name: c_field(Path::new(&rail.uverbs_name()))?,
+            dev_path: c_field(&rail.verbs_class_path(root))?,
+            ibdev_path: c_field(&rail.infiniband_class_path(root))?,
         };
         let c = verbs_device {
             device,
@@ -122,7 +150,7 @@ fn c_field<const SIZE: usize>(text: &Path) -> Option<[c_char; SIZE]> {
 /// # Safety
 /// `count` is null or valid for a write.
 pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
-    let devices: Vec<_> = Device::get().map(Device::c_pointer).into_iter().collect();
+    let devices: Vec<_> = Device::all().iter().map(Device::c_pointer).collect();
     // SAFETY: allocates zeroed memory, or returns null.
     let list: *mut *mut ibv_device =
         unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_device>()) }.cast();
@@ -143,7 +171,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *
     list
 }
 
-/// Frees the array; the device itself stays.
+/// Frees the array; the devices themselves stay.
 ///
 /// # Safety
 /// `list` is null or comes from [`ibv_get_device_list`], and is not used any more.

@@ -1,9 +1,9 @@
-//! The device's character device, `/dev/infiniband/uverbs0`, for programs that look for it.
+//! The devices' character devices, `/dev/infiniband/uverbs0` and so on, for programs that look for them.
 //!
 //! UCX leaves a device out, without a word, unless `stat` finds a character device under its name and
 //! `access` lets it read and write. No file of that kind can be made without root, and none is
 //! needed: programs never open it, because opening devices is this library's work. So `stat` and `access` are
-//! answered here, for this one path and only in a process that has the device. Every other call goes
+//! answered here, for these paths and only in a process that has the devices. Every other call goes
 //! to the kernel as it is.
 //!
 //! The calls go to the kernel directly, not to the C library's functions of the same names: which of
@@ -11,8 +11,6 @@
 //! `stat` and `access` are also called from signal handlers and allocators.
 
 use core::ffi::{CStr, c_char, c_int, c_long};
-
-use efa_emu::sysfs::UVERBS_NAME;
 
 use crate::device::Device;
 use crate::errno;
@@ -30,21 +28,21 @@ const MODE: libc::mode_t = libc::S_IFCHR | 0o666;
 /// C library's, which is the same one on 64-bit machines.
 const STAT_VERSIONS: [c_int; 2] = [0, 1];
 
-/// Whether a call that the kernel has refused, as `errno` says, was about the device of this process.
+/// The device of this process that a call was about which the kernel has refused, as `errno` says; by its place
+/// among the devices.
 ///
 /// # Safety
 /// `path` is what the call passed.
-unsafe fn refused_ours(path: *const c_char) -> bool {
+unsafe fn refused_ours(path: *const c_char) -> Option<u32> {
     // Whatever else the kernel says, it has read the path.
     if path.is_null() || errno::get() == libc::EFAULT {
-        return false;
+        return None;
     }
     // SAFETY: the kernel could read it up to its end.
     let path = unsafe { CStr::from_ptr(path) };
     path.to_bytes()
         .strip_prefix(DIRECTORY)
-        .is_some_and(|name| name == UVERBS_NAME.as_bytes())
-        && Device::get().is_some()
+        .and_then(Device::with_node)
 }
 
 /// # Safety
@@ -53,15 +51,18 @@ unsafe fn stat_of(path: *const c_char, status: *mut libc::stat) -> c_int {
     let directory = c_long::from(libc::AT_FDCWD);
     // SAFETY: the system call checks its pointers itself.
     let result = unsafe { libc::syscall(libc::SYS_newfstatat, directory, path, status, 0) };
-    // SAFETY: the path that was passed.
-    if result == 0 || status.is_null() || !unsafe { refused_ours(path) } {
+    if result == 0 || status.is_null() {
         return result as c_int;
     }
+    // SAFETY: the path that was passed.
+    let Some(index) = (unsafe { refused_ours(path) }) else {
+        return result as c_int;
+    };
     // SAFETY: all zeros are a valid value: it has only numbers.
     let mut node: libc::stat = unsafe { core::mem::zeroed() };
     node.st_mode = MODE;
     node.st_nlink = 1;
-    node.st_rdev = libc::makedev(NUMBER.0, NUMBER.1);
+    node.st_rdev = libc::makedev(NUMBER.0, NUMBER.1 + index);
     node.st_blksize = 4096;
     // SAFETY: not null, so valid for a write by contract.
     unsafe { status.write(node) };
@@ -128,7 +129,7 @@ pub(crate) unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_in
     // A mode that does not exist is refused before anybody looks at the path.
     let readable = result != 0 && errno::get() != libc::EINVAL;
     // SAFETY: the path that was passed.
-    if !readable || !unsafe { refused_ours(path) } {
+    if !readable || unsafe { refused_ours(path) }.is_none() {
         return result as c_int;
     }
     if mode & libc::X_OK != 0 {

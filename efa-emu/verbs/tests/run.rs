@@ -144,7 +144,8 @@ fn missing_libraries_are_reported_with_the_places_searched() {
         std::fs::copy(built(library), lib.join("efa-emu").join(library)).unwrap();
     }
     let mut command = Command::new(bin.join("efa-emu"));
-    command.args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"]);
+    command.args(["run", "--fabric", fabric.name(), "--"]);
+    command.args(["sh", "-c", "echo $LD_PRELOAD"]);
     let outcome = Program::start(command)
         .wait()
         .expect_success("libraries in ../lib/efa-emu");

@@ -6,12 +6,14 @@ use efa_core::address::{Gid, Qpn};
 use loom::sync::Arc;
 use loom::thread;
 
+use super::device_name::DeviceName;
 use super::qpn::{HostTable, ParticipantId, QpnChoice};
 use crate::device::QpnPolicy;
 
 fn table() -> Arc<HostTable> {
     let nowhere = Path::new("/dev/null");
-    let table = HostTable::create(nowhere, "model", Gid::default(), 2);
+    let name = DeviceName::new("model", 0, 1);
+    let table = HostTable::create(nowhere, &name, Gid::default(), 2);
     Arc::new(table.expect("nothing is written"))
 }
 

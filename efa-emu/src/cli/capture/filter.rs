@@ -14,14 +14,15 @@ use efa_core::address::{Gid, Qpn};
 use efa_core::wire::PacketType;
 use efa_emu::capture::Direction;
 use efa_emu::frame::Frame;
+use efa_emu::transport::DeviceName;
 
 /// Parentheses and negations within each other; more than anybody writes, and no stack runs out.
 const DEEPEST: usize = 64;
 
 /// A frame, as a filter sees it.
 pub(in crate::cli) struct Seen<'a> {
-    /// The host that recorded it.
-    pub(in crate::cli) host: &'a str,
+    /// The device that recorded it.
+    pub(in crate::cli) device: &'a DeviceName,
     pub(in crate::cli) direction: Direction,
     pub(in crate::cli) frame: &'a Frame<'a>,
 }
@@ -32,7 +33,7 @@ pub(in crate::cli) enum Filter {
     /// Everything.
     #[default]
     All,
-    /// What this host recorded: what it sent and what reached it.
+    /// What this host, or this one of its devices, recorded: what it sent and what reached it.
     Host(String),
     /// What goes from or to this device.
     Gid(Gid),
@@ -83,7 +84,7 @@ impl Filter {
         let header = &seen.frame.header;
         match self {
             Filter::All => true,
-            Filter::Host(name) => seen.host == name,
+            Filter::Host(name) => seen.device.is_meant_by(name),
             Filter::Gid(gid) => [seen.frame.source, seen.frame.destination].contains(gid),
             Filter::Qpn(qpn) => [header.source_qpn, header.destination_qpn].contains(qpn),
             Filter::Type(code) => {
@@ -235,7 +236,7 @@ mod tests {
             payload: &[PacketType::Cts.code()],
         };
         let seen = Seen {
-            host: "beta",
+            device: &DeviceName::new("beta", 2, 4),
             direction: Direction::Inbound,
             frame: &frame,
         };
@@ -248,6 +249,8 @@ mod tests {
             ("", true),
             ("host beta", true),
             ("host alpha", false),
+            ("host beta:2", true),
+            ("host beta:1", false),
             ("gid 101:101:101:101:101:101:101:101", true),
             ("gid 202:202:202:202:202:202:202:202", true),
             ("gid fe80::1", false),

@@ -34,7 +34,7 @@ pub(super) struct CaptureArguments {
     write: Option<PathBuf>,
     /// What to record, such as `host alice and qpn 2`; everything if it is missing.
     ///
-    /// Tests: `host NAME` (what this host sent and received), `gid ADDRESS`, `qpn NUMBER`,
+    /// Tests: `host NAME` (what this host, or its device NAME:N, sent and received), `gid ADDRESS`, `qpn NUMBER`,
     /// `type NAME`, `rdm`, `rdma`, `outbound` (each frame once, as sent), `inbound`; combined with
     /// `and`, `or`, `not` and parentheses.
     #[arg(value_name = "FILTER", trailing_var_arg = true)]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use efa_core::address::Gid;
 use efa_emu::capture::{FollowedFrame, Follower, Interface, InterfaceId, Writer};
-use efa_emu::transport::{Fabric, Host, HostStatus, Recorder};
+use efa_emu::transport::{DeviceName, Fabric, Host, HostStatus, Recorder};
 
 use super::filter::{Filter, Seen};
 use crate::cli::Failure;
@@ -139,9 +139,9 @@ impl Recording {
             let queue_pairs = 1;
             let host = self
                 .fabric
-                .enter_host(Some(&status.name), Some(status.gid), queue_pairs)?;
+                .enter_device(&status.name, Some(status.gid), queue_pairs)?;
             let interface = Interface {
-                host: status.name.clone(),
+                host: status.name.to_string(),
                 profile: status.profile.clone().unwrap_or_default(),
                 gid: status.gid,
             };
@@ -283,12 +283,13 @@ fn passes(filter: &Filter, host: &str, frame: &FollowedFrame) -> bool {
     if *filter == Filter::All {
         return true;
     }
-    frame.parse().is_some_and(|(direction, frame)| {
-        filter.accepts(&Seen {
-            host,
-            direction,
-            frame: &frame,
-        })
+    let Some((device, (direction, frame))) = DeviceName::parse(host).zip(frame.parse()) else {
+        return false;
+    };
+    filter.accepts(&Seen {
+        device: &device,
+        direction,
+        frame: &frame,
     })
 }
 

@@ -19,7 +19,7 @@ pub(super) fn interfaces(fabrics: &[(String, Vec<HostStatus>)]) -> String {
         env!("CARGO_PKG_VERSION")
     )];
     for (fabric, hosts) in fabrics {
-        let names: Vec<_> = hosts.iter().map(|host| host.name.as_str()).collect();
+        let names: Vec<_> = hosts.iter().map(|host| host.name.to_string()).collect();
         let hosts = match &names[..] {
             [] => "no hosts yet".to_owned(),
             names => names.join(", "),

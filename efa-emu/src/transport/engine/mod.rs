@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 use efa_core::address::{Gid, Qpn};
 
 use super::config::HostConfig;
+use super::device_name::DeviceName;
 use super::error::{EngineError, FabricError};
 use super::fabric::Fabric;
 use super::files::CaptureFiles;
 use super::fork::HomeProcess;
 use super::segment::Segment;
 use super::tap::Tap;
-use crate::capture::SharedFile;
+use crate::capture::{InterfaceId, SharedFile};
 use crate::device::{
     Command, CqId, Device, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig, QpRings, QpState,
     RegionKeys,
@@ -51,7 +52,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Opens the device of the host that `config` names, joining the host or creating it.
+    /// Opens the device that `config` names, joining its host or creating it.
     pub fn open(config: &HostConfig) -> Result<Engine, FabricError> {
         let mut profile = Profile::by_name(&config.profile)
             .ok_or_else(|| FabricError::UnknownProfile {
@@ -70,13 +71,14 @@ impl Engine {
         profile: Profile,
     ) -> Result<Engine, FabricError> {
         let home = HomeProcess::current();
-        let host = fabric.enter_host(Some(&config.host), config.gid, profile.max_qp)?;
+        let host = fabric.enter_device(&config.device_name(), config.gid(), profile.max_qp)?;
         let segment = Arc::new(Segment::create(&host.device_path(), host.address())?);
         let device = Device::new(profile.clone(), host.gid());
         let tap = match &config.capture {
             None => None,
             Some(path) => {
-                let file = SharedFile::open(path).map_err(FabricError::io("record into", path))?;
+                let file = SharedFile::open_interface(path, InterfaceId(config.device))
+                    .map_err(FabricError::io("record into", path))?;
                 let files = CaptureFiles::new(Some(file));
                 Some(Box::new(Tap::new(files, host.gid(), profile.mtu)))
             }
@@ -101,8 +103,8 @@ impl Engine {
         self.shared.host.gid()
     }
 
-    /// The name of the emulated host.
-    pub fn host_name(&self) -> &str {
+    /// The name of the device in its fabric, which tells the emulated host.
+    pub fn device_name(&self) -> &DeviceName {
         self.shared.host.name()
     }
 

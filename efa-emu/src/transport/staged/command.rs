@@ -110,34 +110,37 @@ impl Fabric {
         }
     }
 
-    /// The host with a name or GID, if it runs.
-    pub fn find_host(&self, name: &HostName) -> Result<HostStatus, FabricError> {
-        let hosts = self.with_registry(host::list)?;
-        let is_meant = |status: &HostStatus| {
+    /// The devices with a name or GID, or all those of the host with that name. There is at least one.
+    pub fn find_devices(&self, name: &HostName) -> Result<Vec<HostStatus>, FabricError> {
+        let mut found = self.with_registry(host::list)?;
+        found.retain(|status| {
             name.is(status.gid, &|gid: Gid, name: &str| {
-                status.gid == gid && status.name == name
+                status.gid == gid && status.name.is_meant_by(name)
             })
-        };
-        let found = hosts.into_iter().find(is_meant);
-        found.ok_or_else(|| FabricError::NoSuchHost {
-            fabric: self.name().to_owned(),
-            host: name.to_string(),
-        })
+        });
+        if found.is_empty() {
+            return Err(FabricError::NoSuchHost {
+                fabric: self.name().to_owned(),
+                host: name.to_string(),
+            });
+        }
+        Ok(found)
     }
 
-    /// Kills the processes of a host that have opened its device.
+    /// Kills the processes that have opened a device, or any of a host's.
     fn kill(&self, name: &HostName) -> Result<(), FabricError> {
-        let host = self.find_host(name)?;
+        let devices = self.find_devices(name)?;
         let own = std::process::id() as i32;
-        let victims = host
-            .participants
-            .iter()
+        let participants = devices.iter().flat_map(|device| &device.participants);
+        let mut victims: Vec<_> = participants
             .filter(|participant| participant.has_device && participant.pid > 0)
-            .map(|participant| participant.pid);
-        let (mut myself, others): (Vec<_>, Vec<_>) = victims.partition(|pid| *pid == own);
-        myself.truncate(1);
+            .map(|participant| participant.pid)
+            .collect();
+        victims.sort_unstable();
+        victims.dedup();
         // This process last: afterwards it kills nobody any more.
-        for pid in others.into_iter().chain(myself) {
+        victims.sort_by_key(|pid| *pid == own);
+        for pid in victims {
             if let Some(pid) = rustix::process::Pid::from_raw(pid) {
                 // One that ended meanwhile is as good as killed.
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);

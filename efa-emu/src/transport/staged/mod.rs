@@ -10,6 +10,7 @@ use std::time::Duration;
 use efa_core::address::{Gid, Qpn};
 
 use super::board::Board;
+use super::device_name::DeviceName;
 use super::error::FabricError;
 use super::fabric::Fabric;
 use super::host::table_path;
@@ -36,7 +37,7 @@ pub(super) struct Staged {
     faults: Faults,
     /// Orders to release that were carried out, by rule.
     releases: HashMap<FaultId, u64>,
-    names: RefCell<HashMap<Gid, Option<String>>>,
+    names: RefCell<HashMap<Gid, Option<DeviceName>>>,
 }
 
 impl Staged {
@@ -158,10 +159,11 @@ impl Staged {
     }
 }
 
-/// Whether a host has a name. The name of a host that is gone is known if it was asked for before.
+/// Whether a name is that of a device or of its host. The name of a device that is gone is known if it was asked
+/// for before.
 fn is_named<'a>(
     fabric: &'a Fabric,
-    names: &'a RefCell<HashMap<Gid, Option<String>>>,
+    names: &'a RefCell<HashMap<Gid, Option<DeviceName>>>,
 ) -> impl Fn(Gid, &str) -> bool + 'a {
     move |gid, name| {
         let mut names = names.borrow_mut();
@@ -170,6 +172,6 @@ fn is_named<'a>(
             let table = HostTable::open(&path, gid).ok().flatten();
             table.map(|table| table.name())
         });
-        known.as_deref() == Some(name)
+        known.as_ref().is_some_and(|known| known.is_meant_by(name))
     }
 }

@@ -20,6 +20,7 @@ mod handles;
 mod node;
 mod objects;
 mod older;
+mod rails;
 mod statuses;
 mod steady;
 mod verbs;

@@ -119,11 +119,17 @@ pub(crate) fn expect_null<T>(pointer: *mut T, expected: c_int, what: &str) {
 
 /// Opens the device of the host.
 pub(crate) fn open() -> *mut ibv_context {
+    open_number(0)
+}
+
+/// Opens the device at this place in the list.
+pub(crate) fn open_number(index: usize) -> *mut ibv_context {
     // SAFETY: as a C program does it.
     unsafe {
-        let list = ibv_get_device_list(null_mut());
-        assert!(!list.is_null() && !(*list).is_null(), "there is a device");
-        let context = ibv_open_device(*list);
+        let mut count = 0;
+        let list = ibv_get_device_list(&raw mut count);
+        assert!(!list.is_null() && index < count as usize, "{count} devices");
+        let context = ibv_open_device(*list.add(index));
         ibv_free_device_list(list);
         assert!(
             !context.is_null(),
@@ -150,7 +156,12 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     pub(crate) fn new() -> Endpoint {
-        let context = open();
+        Endpoint::number(0)
+    }
+
+    /// On the device at this place in the list.
+    pub(crate) fn number(index: usize) -> Endpoint {
+        let context = open_number(index);
         let mut gid = ibv_gid::default();
         // SAFETY: a live context, and attributes on the stack.
         unsafe {

