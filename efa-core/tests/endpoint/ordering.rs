@@ -1,7 +1,7 @@
 //! Order of messages, matching, truncation, and what a receiver does with packets that must wait.
 
 use efa_core::endpoint::*;
-use efa_core::wire::{EagerRtm, ExtraFeatures, MediumRtm, MsgId, PacketType};
+use efa_core::wire::{EagerRtm, ExtraFeatures, MsgId, PacketType};
 
 use crate::script::{Script, config, memory, traits};
 use efa_testing::nic::{MEMORY, Traits};
@@ -292,16 +292,6 @@ fn a_message_that_does_not_fit_is_truncated_and_the_next_one_is_not_affected() {
     }
 }
 
-fn medium(script: &Script, msg_id: u32, msg_length: u64, seg_offset: u64) -> MediumRtm {
-    MediumRtm {
-        msg_id: MsgId(msg_id),
-        msg_length,
-        seg_offset,
-        options: script.raw_address(),
-        ..MediumRtm::default()
-    }
-}
-
 #[test]
 fn segments_come_in_any_order_and_split() {
     let data: Vec<u8> = (0..30).collect();
@@ -315,7 +305,7 @@ fn segments_come_in_any_order_and_split() {
                 }
                 let (start, end) = segments[segment];
                 // The second message, so that its packets also come before its turn.
-                script.send(&medium(&script, 1, 30, start as u64), &data[start..end]);
+                script.send(&script.medium(1, 30, start as u64), &data[start..end]);
                 if count == 0 {
                     script.send(&tagged(&script, 0, 0), b"first");
                 }
@@ -337,14 +327,14 @@ fn segments_that_contradict_each_other_end_the_receive_with_an_error() {
     for (length, offset) in [(31, 8), (30, 25), (30, u64::MAX), (30, 23)] {
         let mut script = Script::new();
         script.recv(0, 64, 9);
-        script.send(&medium(&script, 0, 30, 0), &[1; 8]);
-        script.send(&medium(&script, 0, length, offset), &[2; 8]);
+        script.send(&script.medium(0, 30, 0), &[1; 8]);
+        script.send(&script.medium(0, length, offset), &[2; 8]);
         assert_eq!(script.refusal(), PacketError::SizeMismatch);
         let error = script.error();
         assert_eq!(error.failure.errno, Errno::EIO);
         assert_eq!(error.failure.provider, ProviderError::RequestSizeMismatch);
         // Late segments find nothing; the next message is taken.
-        script.send(&medium(&script, 0, 30, 8), &[3; 8]);
+        script.send(&script.medium(0, 30, 8), &[3; 8]);
         assert_eq!(
             script.refusal(),
             PacketError::AlreadyProcessed { msg_id: 0 }

@@ -4,7 +4,7 @@ use efa_core::address::Qkey;
 use efa_core::endpoint::*;
 use efa_core::nic::Status;
 use efa_core::wire::{
-    ExtraFeatures, Handshake, Header, LongctsRtm, MediumRtm, MsgId, PacketType, SendId, UserRecvQp,
+    ExtraFeatures, Handshake, Header, LongctsRtm, MsgId, PacketType, SendId, UserRecvQp,
 };
 
 use crate::script::{Script, config, memory, traits};
@@ -20,16 +20,6 @@ fn multi(script: &mut Script, length: usize, min_free: usize) -> ReceiveId {
             context: 5,
         })
         .unwrap()
-}
-
-fn medium(script: &Script, msg_id: u32, msg_length: u64, seg_offset: u64) -> MediumRtm {
-    MediumRtm {
-        msg_id: MsgId(msg_id),
-        msg_length,
-        seg_offset,
-        options: script.raw_address(),
-        ..MediumRtm::default()
-    }
 }
 
 #[test]
@@ -65,13 +55,13 @@ fn a_multi_receive_buffer_takes_messages_until_too_little_is_left() {
 fn the_buffer_is_given_back_with_its_last_message_to_be_complete() {
     let mut script = Script::new();
     multi(&mut script, 64, 16);
-    script.send(&medium(&script, 0, 30, 0), &[1; 15]);
+    script.send(&script.medium(0, 30, 0), &[1; 15]);
     script.send(&script.eager(1), &[2; 30]);
     let entry = script.completion();
     assert_eq!(entry.buffer, MEMORY + 30);
     assert!(!entry.flags.contains(CompletionFlags::MULTI_RECV));
     script.expect_no_completion();
-    script.send(&medium(&script, 0, 30, 15), &[1; 15]);
+    script.send(&script.medium(0, 30, 15), &[1; 15]);
     let entry = script.completion();
     assert_eq!((entry.buffer, entry.length), (MEMORY, 30));
     assert!(entry.flags.contains(CompletionFlags::MULTI_RECV));
@@ -180,17 +170,17 @@ fn messages_can_be_looked_at_claimed_and_discarded() {
 fn segments_find_their_claimed_message() {
     for discard in [false, true] {
         let mut script = Script::new();
-        script.send(&medium(&script, 0, 30, 0), &[1; 10]);
+        script.send(&script.medium(0, 30, 0), &[1; 10]);
         let (claim, info) = script.dut.claim(SourceFilter::Any, None).unwrap();
         assert_eq!(info.length, 30);
-        script.send(&medium(&script, 0, 30, 20), &[3; 10]);
+        script.send(&script.medium(0, 30, 20), &[3; 10]);
         if discard {
             script.dut.discard(claim).unwrap();
         } else {
             recv_claimed(&mut script, claim, 64).unwrap();
         }
         script.expect_no_completion();
-        script.send(&medium(&script, 0, 30, 10), &[2; 10]);
+        script.send(&script.medium(0, 30, 10), &[2; 10]);
         if discard {
             script.expect_no_completion();
             assert_eq!(script.network.memory(0, MEMORY, 30), [0; 30]);

@@ -4,7 +4,8 @@ use efa_core::address::RawAddress;
 use efa_core::endpoint::*;
 use efa_core::nic::{DeviceCaps, Source, UserSlice};
 use efa_core::wire::{
-    Connid, EagerRtm, ExtraFeatures, Handshake, MsgId, Packet, RawAddressHeader, Repr, ReqOptions,
+    Connid, EagerRtm, ExtraFeatures, Handshake, MediumRtm, MsgId, Packet, RawAddressHeader, Repr,
+    ReqOptions,
 };
 
 use efa_testing::nic::{MEMORY, Network, NetworkNic, Traits};
@@ -130,6 +131,17 @@ impl Script {
             msg_id: MsgId(msg_id),
             options: self.raw_address(),
             ..EagerRtm::default()
+        }
+    }
+
+    /// A segment of a message of `msg_length` bytes.
+    pub(crate) fn medium(&self, msg_id: u32, msg_length: u64, seg_offset: u64) -> MediumRtm {
+        MediumRtm {
+            msg_id: MsgId(msg_id),
+            msg_length,
+            seg_offset,
+            options: self.raw_address(),
+            ..MediumRtm::default()
         }
     }
 

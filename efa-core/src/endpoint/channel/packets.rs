@@ -2,6 +2,8 @@
 
 use crate::endpoint::api::completion::Event;
 use crate::endpoint::api::error::{EndpointError, Failure};
+use crate::endpoint::api::operation::IoVec;
+use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::rdma::RdmaPart;
 use crate::endpoint::peers::handshake::{PeerFeatures, identity};
@@ -18,6 +20,24 @@ impl<N: Nic> Channel<N> {
     pub(crate) fn destination(&self, peer: PeerId) -> Result<Destination, EndpointError> {
         let destination = self.peers.addresses().destination(peer);
         destination.ok_or(EndpointError::UnknownPeer(peer))
+    }
+
+    /// Adds the bytes `from..from + length` of some memory to a packet, and counts those that are
+    /// copied. On an error the packet's buffer is released.
+    #[inline(always)]
+    pub(crate) fn attach(
+        &mut self,
+        packet: &mut Outgoing,
+        protocol: Protocol,
+        memory: &[IoVec],
+        (from, length): (u64, usize),
+        may_gather: bool,
+    ) -> Result<(), EndpointError> {
+        let copied = self
+            .posting
+            .attach(packet, memory, from, length, may_gather)?;
+        self.reports.statistics.note_sent(protocol, copied);
+        Ok(())
     }
 
     /// Posts a packet. On an error its buffer is released.

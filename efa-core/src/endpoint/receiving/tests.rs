@@ -2,7 +2,6 @@ use super::*;
 use crate::endpoint::base::ids::Id;
 use crate::endpoint::base::steps;
 use crate::endpoint::memory::iov::Iov;
-use crate::endpoint::posting::HeldId;
 use crate::endpoint::{SourceFilter, TagFilter};
 use crate::nic::UserSlice;
 use crate::wire::SendId;
@@ -38,16 +37,6 @@ fn tagged(context: u64, filter: Filter) -> NewReceive {
         tagged: true,
         filter,
         target: Iov::One(IoVec::new(memory)),
-    }
-}
-
-fn segmented(msg_id: u32) -> UnexpectedMessage {
-    UnexpectedMessage {
-        msg_id: MsgId(msg_id),
-        length: 30,
-        cq_data: None,
-        segmented: true,
-        head: HeldId::new(msg_id, 0),
     }
 }
 
@@ -126,7 +115,9 @@ fn the_application_has_as_many_operations_as_it_may_and_peers_have_room_beside_t
 fn segments_follow_their_message_to_its_transfer() {
     let mut receiving = receiving();
     let (peer, id) = (peer(1), MsgId(3));
-    receiving.unexpected.keep(peer, Some(7), segmented(3));
+    receiving
+        .unexpected
+        .keep(peer, Some(7), UnexpectedMessage::segmented(3));
     let (_, _, message) = receiving.unexpected.take(true, &any(7)).unwrap();
     let transfer = Transfer::new(peer, message.msg_id, 30, Iov::NONE, ending());
     let transfer = receiving.start(transfer).unwrap();
@@ -190,7 +181,7 @@ fn the_end_of_a_peer_costs_what_the_peer_has() {
         assert!(receiving.post(tagged(0, any(1))).is_some());
         assert!(receiving.post(tagged(0, from(number, 2))).is_some());
         for tag in [3, 4] {
-            let message = segmented(1);
+            let message = UnexpectedMessage::segmented(1);
             receiving.unexpected.keep(peer(number), Some(tag), message);
         }
         assert!(receiving.start(transfer(peer(number), ending())).is_some());

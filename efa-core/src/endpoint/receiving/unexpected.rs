@@ -26,6 +26,20 @@ pub(crate) struct UnexpectedMessage {
     pub(crate) head: HeldId,
 }
 
+#[cfg(test)]
+impl UnexpectedMessage {
+    /// The first segment of a message of 30 bytes. The packet that waits has the number of the message.
+    pub(super) fn segmented(msg_id: u32) -> Self {
+        UnexpectedMessage {
+            msg_id: MsgId(msg_id),
+            length: 30,
+            cq_data: None,
+            segmented: true,
+            head: crate::endpoint::base::ids::Id::new(msg_id, 0),
+        }
+    }
+}
+
 /// A message that the application claimed.
 pub(crate) struct Claim {
     pub(crate) peer: PeerId,
@@ -355,22 +369,12 @@ mod tests {
         HeldId::new(number, 0)
     }
 
-    fn segmented(msg_id: u32) -> UnexpectedMessage {
-        UnexpectedMessage {
-            msg_id: MsgId(msg_id),
-            length: 30,
-            cq_data: None,
-            segmented: true,
-            head: held(msg_id),
-        }
-    }
-
     #[test]
     fn segments_follow_their_message_wherever_it_goes() {
         let mut messages = messages();
         let (peer, id) = (peer(1), MsgId(3));
         assert_eq!(messages.segment(peer, id), Segment::Unknown);
-        messages.keep(peer, Some(7), segmented(3));
+        messages.keep(peer, Some(7), UnexpectedMessage::segmented(3));
         assert_eq!(messages.segment(peer, id), Segment::Kept(held(3)));
         messages.add_segment(peer, id, held(8));
         // Claimed: further packets go to the claim.
@@ -414,7 +418,7 @@ mod tests {
             (2, 3, Some(7)),
             (1, 4, Some(9)),
         ] {
-            messages.keep(peer(number), tag, segmented(msg_id));
+            messages.keep(peer(number), tag, UnexpectedMessage::segmented(msg_id));
         }
         messages.claim(true, &any(9)).unwrap();
         assert!(!messages.has_none_of(peer(1)));

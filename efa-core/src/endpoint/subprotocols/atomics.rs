@@ -113,14 +113,8 @@ impl Request {
             AtomicKind::Write | AtomicKind::Fetch { .. } => &[],
         };
         for operand in [args.operand, comparand] {
-            let length = total_length(operand) as usize;
-            let copied = channel
-                .posting
-                .attach(&mut packet, operand, 0, length, false)?;
-            channel
-                .reports
-                .statistics
-                .note_sent(Protocol::Atomic, copied);
+            let all = (0, total_length(operand) as usize);
+            channel.attach(&mut packet, Protocol::Atomic, operand, all, false)?;
         }
         packet.sequenced = Some(self.msg_id);
         channel.post_packet(args.peer, owner, packet)?;

@@ -48,15 +48,9 @@ impl<N: Nic> SendSide<'_, N> {
             .start_packet(header)
             .and_then(|mut packet| {
                 let may_gather = !args.flags.contains(OperationFlags::INJECT);
-                let size = length as usize;
-                let copied =
-                    self.channel
-                        .posting
-                        .attach(&mut packet, args.data, 0, size, may_gather)?;
+                let all = (0, length as usize);
                 self.channel
-                    .reports
-                    .statistics
-                    .note_sent(Protocol::Eager, copied);
+                    .attach(&mut packet, Protocol::Eager, args.data, all, may_gather)?;
                 packet.sequenced = Some(header.msg_id);
                 self.channel
                     .post_packet_to(args.peer, destination, owner, packet)

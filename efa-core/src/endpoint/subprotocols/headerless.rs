@@ -46,15 +46,14 @@ impl<N: Nic> SendSide<'_, N> {
             immediate,
         })?;
         let may_gather = !args.flags.contains(OperationFlags::INJECT);
-        let size = length as usize;
-        let copied = self
-            .channel
-            .posting
-            .attach(&mut packet, args.data, 0, size, may_gather)?;
-        self.channel
-            .reports
-            .statistics
-            .note_sent(Protocol::Headerless, copied);
+        let all = (0, length as usize);
+        self.channel.attach(
+            &mut packet,
+            Protocol::Headerless,
+            args.data,
+            all,
+            may_gather,
+        )?;
         // The packet's arrival is its delivery, so no RECEIPT is needed.
         let owner = Owner::Whole(OnePacket {
             report: send_report(args),

@@ -7,8 +7,6 @@ use crate::wire::{
     RmaIovs, Rta, RuntreadRtm, SendId,
 };
 
-use crate::endpoint::api::completion::PacketError;
-use crate::endpoint::api::error::Failure;
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{InboundId, PeerId};
 use crate::endpoint::memory::packet::ReceivedPacket;
@@ -249,11 +247,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         if taken {
             self.go_on_with(id);
         } else {
-            let packet_type = rtm.packet_type.code();
-            self.channel
-                .reports
-                .refuse(Some(peer), packet_type, PacketError::SizeMismatch);
-            self.fail_inbound(id, Failure::SIZE_MISMATCH);
+            self.refuse_misfit(id, peer, rtm.packet_type);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Incoming data: copying it from packets, asking the peer for more, and the end of a transfer.
 
+use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{InboundId, PeerId};
@@ -9,7 +10,7 @@ use crate::endpoint::posting::{Owner, Work};
 use crate::endpoint::receiving::{Arrival, Ask, Ending, Nack, Step};
 use crate::endpoint::subprotocols::ReceiveSide;
 use crate::nic::Nic;
-use crate::wire::{ExtraFeatures, Payload, ReadNack, RecvId};
+use crate::wire::{ExtraFeatures, PacketType, Payload, ReadNack, RecvId};
 
 impl<N: Nic> ReceiveSide<'_, N> {
     /// Copies a piece of a transfer's data from a packet: one that the peer sent without being
@@ -210,6 +211,14 @@ impl<N: Nic> ReceiveSide<'_, N> {
         };
         let outcome = ending.outcome(peer, length, capacity, failure, is_free);
         self.channel.reports.report(outcome);
+    }
+
+    /// Refuses a packet that contradicts its transfer, and fails the transfer, whose data is missing.
+    pub(crate) fn refuse_misfit(&mut self, id: InboundId, peer: PeerId, packet_type: PacketType) {
+        self.channel
+            .reports
+            .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
+        self.fail_inbound(id, Failure::SIZE_MISMATCH);
     }
 
     /// Fails a transfer. It ends when the device no longer uses its memory.

@@ -8,8 +8,7 @@ use crate::endpoint::subprotocols::{ReceiveSide, SendSide};
 use crate::nic::Nic;
 use crate::wire::{Cts, CtsData, CtsFlags, PacketType, Payload, Receipt, RecvId};
 
-use crate::endpoint::api::completion::PacketError;
-use crate::endpoint::api::error::{EndpointError, Failure};
+use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::base::ids::{InboundId, OutboundId, PeerId};
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
@@ -95,10 +94,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         if self.take_data(id, packet, payload, offset, protocol, true) {
             return self.go_on_with(id);
         }
-        self.channel
-            .reports
-            .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
-        self.fail_inbound(id, Failure::SIZE_MISMATCH);
+        self.refuse_misfit(id, peer, packet_type);
     }
 }
 

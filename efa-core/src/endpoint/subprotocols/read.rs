@@ -8,7 +8,7 @@ use crate::nic::{Access, Nic};
 use crate::wire::{AtomRsp, MsgId, PacketType, Payload, ReadRsp, RecvId, RmaIovs, Rtr, RtrKind};
 
 use crate::endpoint::api::completion::{CompletionFlags, PacketError};
-use crate::endpoint::api::error::{EndpointError, Failure};
+use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{OperationFlags, ReadArgs};
 use crate::endpoint::base::ids::{InboundId, PeerId};
 use crate::endpoint::memory::iov::{Iov, total_length};
@@ -139,10 +139,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         if self.take_data(id, packet, payload, 0, Protocol::Atomic, false) {
             return self.go_on_with(id);
         }
-        self.channel
-            .reports
-            .refuse(Some(peer), packet_type.code(), PacketError::SizeMismatch);
-        self.fail_inbound(id, Failure::SIZE_MISMATCH);
+        self.refuse_misfit(id, peer, packet_type);
     }
 }
 

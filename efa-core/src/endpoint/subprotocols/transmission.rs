@@ -120,11 +120,9 @@ impl<N: Nic> SendSide<'_, N> {
             Some(Next::Packet(next)) => {
                 let mut packet = self.channel.posting.start_packet(&next.header)?;
                 if let Some((source, from, protocol)) = self.sending.data(id) {
-                    let copied =
-                        self.channel
-                            .posting
-                            .attach(&mut packet, source, from, next.size, true)?;
-                    self.channel.reports.statistics.note_sent(protocol, copied);
+                    let part = (from, next.size);
+                    self.channel
+                        .attach(&mut packet, protocol, source, part, true)?;
                 }
                 packet.sequenced = next.sequenced;
                 self.channel

@@ -135,15 +135,14 @@ impl<N: Nic> SendSide<'_, N> {
             .posting
             .start_packet(&header)
             .and_then(|mut packet| {
-                let size = length as usize;
-                let copied =
-                    self.channel
-                        .posting
-                        .attach(&mut packet, args.data, 0, size, may_gather)?;
-                self.channel
-                    .reports
-                    .statistics
-                    .note_sent(Protocol::EagerWrite, copied);
+                let all = (0, length as usize);
+                self.channel.attach(
+                    &mut packet,
+                    Protocol::EagerWrite,
+                    args.data,
+                    all,
+                    may_gather,
+                )?;
                 self.channel
                     .post_packet(args.peer, Owner::Outbound(id), packet)
             });
