@@ -4,6 +4,8 @@
 #[allow(dead_code, unreachable_pub, reason = "the models use a part")]
 pub(crate) mod device_name;
 pub mod numbers;
+#[path = "../../efa-emu/src/transport/opening.rs"]
+pub(crate) mod opening;
 #[path = "../../efa-emu/src/transport/qpn.rs"]
 pub(crate) mod qpn;
 

@@ -25,14 +25,13 @@
 //! | 48 / 64 | 16 / 4 | owner: GID and participant; 0: the fabric |
 //! | 128 | 1920 | the rule's text |
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use efa_core::address::Gid;
 
 use super::error::FabricError;
+use super::opening;
 use super::qpn::ParticipantId;
 use super::segment::Address;
 use super::shared::{PAGE, SharedMemory, reserve, resize};
@@ -105,13 +104,9 @@ impl Board {
         }
         let path = board_path(fabric);
         let draft = draft_path(fabric);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
+        let file = opening::options()
             .create(true)
             .truncate(true)
-            .mode(0o600)
-            .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
             .open(&draft)
             .map_err(FabricError::io("create", &draft))?;
         resize(&file, LENGTH)
@@ -129,15 +124,9 @@ impl Board {
     /// Maps the board if there is one.
     pub(super) fn open_existing(fabric: &Path) -> Result<Option<Board>, FabricError> {
         let path = board_path(fabric);
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
-            .open(&path);
-        let file = match opened {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(FabricError::io("open", &path)(error)),
+        let found = opening::existing(&path).map_err(FabricError::io("open", &path))?;
+        let Some(file) = found else {
+            return Ok(None);
         };
         let damaged = |what| FabricError::Damaged {
             path: path.clone(),

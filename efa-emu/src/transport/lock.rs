@@ -8,15 +8,16 @@
 //! set to the [mark](own_mark) of the process. A table in memory would not do: several copies of this
 //! code can be in one process, the verbs library and a program that uses this package.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::error::FabricError;
 use super::fork::{ForkSafeGuard, ForkSafeMutex};
+use super::opening;
 
 /// A time that stands for this process, the same in all copies of this code.
 fn own_mark() -> SystemTime {
@@ -137,12 +138,8 @@ impl OwnLock {
     pub(super) fn create(path: &Path) -> Result<OwnLock, FabricError> {
         // Nobody knows the file by this name, so nobody opens it before it is marked and locked.
         let draft = path.with_extension("draft");
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
+        let file = opening::options()
             .create_new(true)
-            .mode(0o600)
-            .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
             .open(&draft)
             .map_err(FabricError::io("create", &draft))?;
         let refused = |what| FabricError::Damaged {
@@ -216,16 +213,8 @@ impl Liveness {
         if is_own(&metadata) {
             return Ok(Some(Liveness(Watch::Own(path.to_owned()))));
         }
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
-            .open(path);
-        match opened {
-            Ok(file) => Ok(Some(Liveness(Watch::Other(file)))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        let found = opening::existing(path)?;
+        Ok(found.map(|file| Liveness(Watch::Other(file))))
     }
 
     /// The live process that holds the lock, in this process's pid namespace (0 if it has no
@@ -264,13 +253,9 @@ impl RegistryLock {
         let process = REGISTRY.lock();
         let started = Instant::now();
         loop {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
+            let file = opening::options()
                 .create(true)
                 .truncate(false)
-                .mode(0o600)
-                .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
                 .open(path)
                 .map_err(FabricError::io("open", path))?;
             // The first tells other processes who has the registry; the second keeps everybody out.

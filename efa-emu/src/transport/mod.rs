@@ -45,6 +45,7 @@ mod inbound;
 mod lock;
 mod memory;
 mod mutex;
+mod opening;
 mod outbound;
 mod peer;
 mod qpn;

@@ -24,14 +24,13 @@
 //!
 //! Which number a slot stands for is said by `device::QpnRange`.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use efa_core::address::{Gid, Qpn};
 
 use super::device_name::DeviceName;
 use super::error::FabricError;
+use super::opening;
 use super::shared::{PAGE, SharedMemory};
 use crate::device::{QpnPolicy, QpnRange};
 use crate::network::{Purpose, Random};
@@ -79,13 +78,9 @@ impl HostTable {
     ) -> Result<HostTable, FabricError> {
         let range = QpnRange::for_queue_pairs(queue_pairs);
         let length = table_length(range);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
+        let file = opening::options()
             .create(true)
             .truncate(true)
-            .mode(0o600)
-            .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
             .open(path)
             .map_err(FabricError::io("create", path))?;
         super::shared::resize(&file, length).map_err(FabricError::io("resize", path))?;
@@ -118,15 +113,9 @@ impl HostTable {
 
     /// Maps the existing table of the host with this GID; `None` if there is none at `path`.
     pub(super) fn open(path: &Path, gid: Gid) -> Result<Option<HostTable>, FabricError> {
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
-            .open(path);
-        let file = match opened {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(FabricError::io("open", path)(error)),
+        let found = opening::existing(path).map_err(FabricError::io("open", path))?;
+        let Some(file) = found else {
+            return Ok(None);
         };
         let damaged = |what| FabricError::Damaged {
             path: path.to_owned(),

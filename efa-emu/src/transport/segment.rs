@@ -29,8 +29,7 @@
 //!
 //! Only senders claim slots and only the owner frees them.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -39,6 +38,7 @@ use efa_core::address::Gid;
 use super::config::NetworkOptions;
 use super::doorbell;
 use super::error::FabricError;
+use super::opening;
 use super::qpn::ParticipantId;
 use super::shared::{self, PAGE, SharedMemory};
 
@@ -115,12 +115,8 @@ pub(super) struct Segment {
 impl Segment {
     /// Creates the calling process's own segment.
     pub(super) fn create(path: &Path, address: Address) -> Result<Segment, FabricError> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
+        let file = opening::options()
             .create_new(true)
-            .mode(0o600)
-            .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
             .open(path)
             .map_err(FabricError::io("create", path))?;
         // Sparse: a ring takes memory when somebody claims its slot.
@@ -152,15 +148,9 @@ impl Segment {
 
     /// Maps the segment of the participant `address`; `None` if there is no such file.
     pub(super) fn open(path: &Path, address: Address) -> Result<Option<Segment>, FabricError> {
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
-            .open(path);
-        let file = match opened {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(FabricError::io("open", path)(error)),
+        let found = opening::existing(path).map_err(FabricError::io("open", path))?;
+        let Some(file) = found else {
+            return Ok(None);
         };
         let damaged = |what| FabricError::Damaged {
             path: path.to_owned(),
