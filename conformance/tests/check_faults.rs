@@ -5,13 +5,13 @@
 mod fields;
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::Duration;
 
 use efa_conformance::check::{Checked, check};
 use efa_conformance::trace::{Capture, CapturedPacket};
 use efa_core::rules::{Rule, Severity};
 use efa_emu::frame::Kind;
+use efa_testing::workspace::traces;
 use fields::{number, write};
 
 /// A packet of a trace: its type, and its index among the packets of this type that its host sends.
@@ -442,8 +442,7 @@ const MISTAKES: &[(&str, Packet, Mistake, &str)] = &[
 ];
 
 fn load(name: &str) -> Capture {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces");
-    Capture::load(&path.join(format!("{name}.pcapng"))).unwrap()
+    Capture::load(&traces().join(format!("{name}.pcapng"))).unwrap()
 }
 
 /// Identifies a request at both ends.

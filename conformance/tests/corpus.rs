@@ -12,10 +12,7 @@ use efa_conformance::suite::{self, Options, Outcome};
 use efa_conformance::trace::Trace;
 use efa_conformance::written;
 use efa_core::rules::Severity;
-
-fn corpus() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces")
-}
+use efa_testing::workspace;
 
 /// What stock software was recorded doing.
 fn recordings() -> Vec<PathBuf> {
@@ -29,12 +26,16 @@ fn recordings() -> Vec<PathBuf> {
 
 /// Recordings, and scenarios whose packets are written by hand.
 fn traces() -> Vec<PathBuf> {
-    suite::find_traces(&[corpus()], None).unwrap()
+    suite::find_traces(&[workspace::traces()], None).unwrap()
 }
 
 /// What was played for the recordings.
 fn scenarios() -> Vec<PathBuf> {
-    suite::find_scenarios(&[corpus(), corpus().join("releases")], None).unwrap()
+    suite::find_scenarios(
+        &[workspace::traces(), workspace::traces().join("releases")],
+        None,
+    )
+    .unwrap()
 }
 
 fn load(path: &Path) -> Trace {
@@ -72,7 +73,7 @@ fn the_page_says_what_the_corpus_covers() {
     let traces: Vec<Trace> = traces().iter().map(|path| load(path)).collect();
     let (page, unexplained) = suite::matrix::render(&traces);
     assert_eq!(unexplained, Vec::<String>::new());
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces/README.md");
+    let path = workspace::traces().join("README.md");
     let written = std::fs::read_to_string(path).unwrap();
     assert!(
         written.trim_end() == page.trim_end(),

@@ -1,7 +1,6 @@
 //! `docs/driver.md` agrees with the implemented driver protocol.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use efa_conformance::drive::line::Form;
 use efa_conformance::drive::{Command, Event, LONGEST_ANSWER, LONGEST_COMMAND, VERSION};
@@ -12,7 +11,7 @@ const MARK: &str = "<!-- generated from here on: EFA_UPDATE=1 cargo test -p efa-
                     driver_documented -->\n";
 
 fn path() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/driver.md")
+    efa_testing::workspace::root().join("docs/driver.md")
 }
 
 fn document() -> String {

@@ -1,7 +1,5 @@
 //! Each event of a run changed once: the engine gets over it, and a program that does not is noticed.
 
-use std::path::{Path, PathBuf};
-
 use efa_conformance::application::subject::Subject;
 use efa_conformance::application::{Report, Request, RequestError, Started, Token};
 use efa_conformance::operation::{EndpointIndex, Payload, pattern::Difference};
@@ -15,9 +13,7 @@ use efa_conformance::written;
 use efa_core::endpoint::Instant;
 
 fn load(name: &str) -> Trace {
-    let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../traces")
-        .join(name);
+    let path = efa_testing::workspace::traces().join(name);
     written::load(&path).unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -5,7 +5,6 @@
 //! writes both anew.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use efa_core::rules::{Chapter, Group, RULES, Rule, Severity};
 
@@ -72,7 +71,7 @@ fn dissector() -> String {
 
 /// Compares the text between two marks of a file, or writes it if `EFA_UPDATE` is set.
 fn compare(file: &str, begin: &str, end: &str, generated: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
+    let path = efa_testing::workspace::root().join(file);
     let text = std::fs::read_to_string(&path).unwrap();
     let marks = text.split_once(begin).and_then(|(before, rest)| {
         let (current, after) = rest.split_once(end)?;

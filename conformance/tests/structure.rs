@@ -31,7 +31,7 @@ type Arrows = BTreeMap<(String, String), BTreeSet<String>>;
 
 #[test]
 fn no_circle_of_imports_between_folders() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = efa_testing::workspace::root();
     let mut circles = Vec::new();
     for package in PACKAGES {
         let source = root.join(package).join("src");

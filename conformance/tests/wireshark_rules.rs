@@ -9,7 +9,7 @@ mod tshark;
 
 use std::collections::{BTreeSet, HashSet};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use efa_conformance::check::check;
@@ -19,27 +19,13 @@ use efa_core::wire::PacketType;
 use efa_core::wire::fields::fields_of;
 use efa_emu::capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
 use efa_emu::frame::{Frame, Kind};
+use efa_testing::workspace::captures;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tshark::Tshark;
 
 /// (frame, rule)
 type Breaches = BTreeSet<(u64, String)>;
-
-/// The captures of the corpus.
-fn corpus() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(efa_testing::workspace::traces()).unwrap();
-    let mut traces: Vec<_> = entries
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| {
-            path.extension()
-                .is_some_and(|extension| extension == "pcapng")
-        })
-        .collect();
-    traces.sort();
-    assert!(!traces.is_empty());
-    traces
-}
 
 /// The frames that each host of a trace recorded.
 fn views(path: &Path) -> Vec<Vec<CapturedPacket>> {
@@ -202,9 +188,9 @@ fn disagreement(by_dissector: &Breaches, by_check: &Breaches) -> Option<String> 
 }
 
 #[test]
-fn dissector_and_checker_find_the_same_breaches_in_the_corpus() {
+fn dissector_and_checker_find_the_same_breaches_in_the_captures() {
     let Some(tshark) = Tshark::find() else { return };
-    for path in corpus() {
+    for path in captures() {
         for (host, view) in views(&path).iter().enumerate() {
             let capture = pcapng(view);
             let found = (
@@ -221,7 +207,7 @@ fn dissector_and_checker_find_the_same_breaches_in_the_corpus() {
 #[test]
 fn dissector_and_checker_tell_operations_of_one_send_id_apart() {
     let Some(tshark) = Tshark::find() else { return };
-    let path = corpus()
+    let path = captures()
         .into_iter()
         .find(|path| path.ends_with("delivery-complete.pcapng"));
     for mut view in views(&path.unwrap()) {
@@ -244,7 +230,7 @@ fn dissector_and_checker_tell_operations_of_one_send_id_apart() {
 #[test]
 fn dissector_and_checker_find_the_same_breaches_in_changed_captures() {
     let Some(tshark) = Tshark::find() else { return };
-    let views: Vec<_> = corpus()
+    let views: Vec<_> = captures()
         .iter()
         .flat_map(|path| views(path).into_iter().map(|view| (path.clone(), view)))
         // Long captures take long, and have nothing that short ones lack.

@@ -29,7 +29,7 @@ fn error(from: &str, to: &str) -> String {
 /// The operands and results of all atomic operations come from the program that works them out.
 #[test]
 fn the_atomics_are_as_their_program_writes_them() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = efa_testing::workspace::root();
     let directory = tempfile::tempdir().unwrap();
     let program = Command::new("python3")
         .arg(root.join("scripts/atomics"))

@@ -25,6 +25,7 @@ use efa_emu::capture::{
 use efa_emu::frame::{self, Frame, Rdma, Repr};
 use efa_emu::link::RemoteRange;
 use efa_testing::addresses::gid;
+use efa_testing::workspace::{captures, root, traces};
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 
@@ -932,26 +933,10 @@ fn the_packet_list_tells_the_essentials() {
     );
 }
 
-/// The captures of the corpus.
-fn traces() -> Vec<PathBuf> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces");
-    let entries = std::fs::read_dir(&directory).into_iter().flatten();
-    let mut traces: Vec<_> = entries
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| {
-            path.extension()
-                .is_some_and(|extension| extension == "pcapng")
-        })
-        .collect();
-    traces.sort();
-    assert!(!traces.is_empty(), "no captures in {}", directory.display());
-    traces
-}
-
 #[test]
 fn recorded_traces_show_what_the_codec_reads() {
     let Some(tshark) = Tshark::find() else { return };
-    for path in traces() {
+    for path in captures() {
         let capture = std::fs::read(&path).unwrap();
         let shown = tshark.dissect_twice(&capture);
         let mut reader = Reader::new(&capture[..], path.display().to_string()).unwrap();
@@ -1002,7 +987,7 @@ fn columns_have_what_the_details_have() {
         "read-emulated",
         "delivery-complete",
     ] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../traces/{name}.pcapng"));
+        let path = traces().join(format!("{name}.pcapng"));
         let capture = std::fs::read(&path).unwrap();
         for passes in [1, 2] {
             let options = ["-T", "tabs", "-o", &columns, "-2"];
@@ -1083,7 +1068,7 @@ fn cut_off(capture: &[u8], snaplen: usize) -> Vec<u8> {
 fn what_the_capture_cut_off_breaks_no_rule() {
     let Some(tshark) = Tshark::find() else { return };
     for name in ["long-cts", "runting-read", "read-emulated"] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../traces/{name}.pcapng"));
+        let path = traces().join(format!("{name}.pcapng"));
         let capture = std::fs::read(&path).unwrap();
         let transfers = |shown: &Shown| -> Vec<(String, Vec<String>)> {
             let fields = shown.fields("efa_rdm.transfer");
@@ -1127,7 +1112,7 @@ fn packet_list(tshark: &Tshark, trace: &Path) -> (String, PathBuf) {
         "\"Subprotocol\",\"%Cus:efa_rdm.transfer.subprotocol:0:R\",\"Info\",\"%i\""
     );
     let text = tshark.run(&std::fs::read(trace).unwrap(), &["-2", "-o", columns]);
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wireshark/golden");
+    let golden = root().join("wireshark/golden");
     let name = trace.with_extension("txt");
     (text, golden.join(name.file_name().unwrap()))
 }
@@ -1139,7 +1124,7 @@ fn other_releases_of_wireshark_show_the_same() {
         let Some(tshark) = Tshark::fetch(name) else {
             continue;
         };
-        for path in traces() {
+        for path in captures() {
             let (text, expected) = packet_list(&tshark, &path);
             let expected = std::fs::read_to_string(expected).unwrap();
             assert_eq!(text, expected, "{name}: {}", path.display());
@@ -1155,7 +1140,7 @@ fn other_releases_of_wireshark_show_the_same() {
 fn traces_are_shown_as_before() {
     let Some(tshark) = Tshark::find() else { return };
     let mut differing = Vec::new();
-    for path in traces() {
+    for path in captures() {
         let (text, expected) = packet_list(&tshark, &path);
         if std::fs::read_to_string(&expected).is_ok_and(|expected| expected == text) {
             continue;

@@ -9,14 +9,12 @@ use std::process::Command;
 
 use efa_core::wire::{Cts, CtsData, EagerRtm, ExtraFeatures, LongctsRtm, MsgId, RecvId, SendId};
 
+use efa_testing::workspace::root;
 use tshark::Tshark;
 use tshark::talk::{End, Talk};
 
 fn wireshark() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../wireshark")
-        .canonicalize()
-        .unwrap()
+    root().join("wireshark")
 }
 
 fn talk() -> Vec<u8> {

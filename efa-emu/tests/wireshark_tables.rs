@@ -7,7 +7,6 @@ mod tshark;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::Path;
 
 use bitflags::Flags;
 use efa_core::address::RawAddress;
@@ -20,6 +19,7 @@ use efa_core::wire::{
 };
 use efa_emu::frame::header::{self, Format, Presence as When, Sender};
 use efa_emu::frame::{self, Opcode};
+use efa_testing::workspace::root;
 use tshark::Tshark;
 
 const BEGIN: &str = "-- >>> generated from efa_core::wire and efa_emu::frame, do not edit\n";
@@ -476,7 +476,7 @@ Every name is a display filter in Wireshark. This list is generated from what `t
 #[test]
 fn every_field_is_documented() {
     let Some(tshark) = Tshark::find() else { return };
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/wireshark-fields.md");
+    let path = root().join("docs/wireshark-fields.md");
     let reference = reference(&tshark);
     if std::env::var_os("EFA_UPDATE").is_some() {
         std::fs::write(&path, reference).unwrap();
@@ -491,7 +491,7 @@ fn every_field_is_documented() {
 
 #[test]
 fn the_dissector_has_the_tables_of_the_codec() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wireshark/efa.lua");
+    let path = root().join("wireshark/efa.lua");
     let dissector = std::fs::read_to_string(&path).unwrap();
     let begin = dissector
         .find(BEGIN)

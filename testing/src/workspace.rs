@@ -87,3 +87,25 @@ pub fn root() -> &'static Path {
 pub fn traces() -> PathBuf {
     root().join("traces")
 }
+
+/// The captures in the directory of the corpus, by name.
+///
+/// # Panics
+/// If there are none.
+pub fn captures() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(traces()).expect("the corpus is readable");
+    let mut captures: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("the corpus is readable").path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "pcapng")
+        })
+        .collect();
+    captures.sort();
+    assert!(
+        !captures.is_empty(),
+        "no captures in {}",
+        traces().display()
+    );
+    captures
+}

@@ -9,7 +9,7 @@ use efa_conformance::check;
 use efa_conformance::trace::Trace;
 use efa_core::rules::Severity;
 use efa_testing::workspace::{
-    efa_conformance, efa_conformance_on_host, efa_emu, outcome, root, traces,
+    captures, efa_conformance, efa_conformance_on_host, efa_emu, outcome, root, traces,
 };
 
 /// Returns whether stock libfabric finds an emulated device here; prints why if not.
@@ -117,14 +117,8 @@ fn the_corpus_passes_over_verbs() {
         return;
     }
     // One trace of each kind; `make conformance` plays all traces.
-    let traces: Vec<String> = std::fs::read_dir(traces())
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|e| e == "pcapng"))
-        .map(|path| path.display().to_string())
-        .collect();
     let mut command = efa_conformance_on_host(&[], &["run", "--backend", "all"]);
-    command.args(traces);
+    command.args(captures());
     let (status, printed) = run(command);
     assert_eq!(status, Some(0), "{printed}");
     assert!(printed.contains(" hw   core as a: "), "{printed}");

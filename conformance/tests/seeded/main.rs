@@ -14,7 +14,6 @@ mod play;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::path::Path;
 
 use fault::Fault;
 use faults::CHAPTERS;
@@ -119,7 +118,7 @@ fn documentation() -> String {
 
 #[test]
 fn the_documentation_lists_the_faults_as_they_are() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/seeded-faults.md");
+    let path = efa_testing::workspace::root().join("docs/seeded-faults.md");
     let text = std::fs::read_to_string(&path).unwrap();
     let mark = "<!-- generated from here on -->\n\n";
     let (before, current) = text.split_once(mark).unwrap();

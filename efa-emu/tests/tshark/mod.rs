@@ -12,6 +12,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use efa_emu::capture::Writer;
+use efa_testing::workspace::root;
 use serde_json::Value;
 
 /// A `tshark` that is installed: the one that the environment variable `TSHARK` names, or else the
@@ -32,7 +33,7 @@ impl Tshark {
     /// The one of another Debian release, which `scripts/userland NAME` fetches at the first use.
     /// `None`, and a line that says why, if that fails.
     pub(crate) fn fetch(name: &str) -> Option<Tshark> {
-        let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../scripts/userland");
+        let script = root().join("scripts/userland");
         let output = Command::new(script).arg(name).output().unwrap();
         if !output.status.success() {
             let reason = String::from_utf8_lossy(&output.stderr);
@@ -51,8 +52,7 @@ impl Tshark {
     }
 
     fn load(program: OsString) -> Option<Tshark> {
-        let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-        let dissector = root.join("../wireshark/efa.lua").canonicalize().unwrap();
+        let dissector = root().join("wireshark/efa.lua");
         let tshark = Tshark {
             program,
             dissector,

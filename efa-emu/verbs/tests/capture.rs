@@ -48,18 +48,7 @@ fn frames(path: &Path) -> Vec<(String, usize, usize)> {
 }
 
 fn pingpong(fabric: &TestFabric) -> Dialogue<'_> {
-    let arguments = [
-        "fi_pingpong",
-        "-p",
-        "efa",
-        "-e",
-        "rdm",
-        "-I",
-        "10",
-        "-S",
-        "4096",
-    ];
-    Dialogue::new(fabric, &arguments, "-B", "-P")
+    Dialogue::pingpong(fabric, "10", "4096", &[])
 }
 
 /// Both hosts of a run with `--pcap` see the same frames, from their sides.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Dialogue, Outcome, Program, TestFabric, installed};
-use efa_testing::workspace::{built, efa_emu};
+use efa_testing::workspace::{built, efa_emu, root};
 
 fn extcap(arguments: &[&str]) -> Outcome {
     let mut command = efa_emu(&["extcap"]);
@@ -83,7 +83,7 @@ fn what_wireshark_never_asks_is_refused() {
 
 /// A home whose Wireshark knows the interfaces, as `wireshark/install` makes it.
 fn configure(home: &Path) {
-    let script = fs::read_to_string(repository().join("wireshark/efa-emu-extcap")).unwrap();
+    let script = fs::read_to_string(root().join("wireshark/efa-emu-extcap")).unwrap();
     let program = format!("exec '{}'", built("efa-emu").display());
     let installed = script.replace("exec efa-emu", &program);
     assert_ne!(installed, script);
@@ -95,10 +95,6 @@ fn configure(home: &Path) {
         fs::write(&file, &installed).unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o755)).unwrap();
     }
-}
-
-fn repository() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
 /// `tshark` lists the fabric and shows a stock program's packets while it runs.
@@ -125,7 +121,7 @@ fn tshark_captures_a_running_fabric() {
     };
     let list = tshark(&["-D"]).wait().expect_success("tshark -D").stdout;
     assert!(list.contains(&interface), "{list}");
-    let dissector = repository().join("wireshark/efa.lua");
+    let dissector = root().join("wireshark/efa.lua");
     let script = format!("lua_script:{}", dissector.display());
     let fields = [
         "-T",
@@ -146,18 +142,7 @@ fn tshark_captures_a_running_fabric() {
     ];
     let capture = tshark(&[&options[..], &fields].concat());
     fabric.wait_for_captures(2);
-    let arguments = [
-        "fi_pingpong",
-        "-p",
-        "efa",
-        "-e",
-        "rdm",
-        "-I",
-        "10",
-        "-S",
-        "4096",
-    ];
-    Dialogue::new(&fabric, &arguments, "-B", "-P").run(&["--host", "alpha"], &["--host", "beta"]);
+    Dialogue::pingpong(&fabric, "10", "4096", &[]).run(&["--host", "alpha"], &["--host", "beta"]);
     for sleeper in sleepers {
         sleeper.signal(libc::SIGTERM);
         sleeper.wait();

@@ -37,9 +37,7 @@ fn received(options: &[&str]) -> Option<Recorded> {
     let file = directory.path().join("server.pcapng");
     let rounds = ROUNDS.to_string();
     // 256 KiB are some 30 packets.
-    let size = ["-I", &rounds, "-S", "262144", "-c"];
-    let program = [&["fi_pingpong", "-p", "efa", "-e", "rdm"], &size[..]].concat();
-    let dialogue = Dialogue::new(&fabric, &program, "-B", "-P");
+    let dialogue = Dialogue::pingpong(&fabric, &rounds, "262144", &["-c"]);
     let device = ["--profile", "efa0"];
     let capture = ["--pcap", file.to_str().unwrap()];
     dialogue.run(
@@ -239,18 +237,7 @@ fn numbers_are_reused_by_the_policy() {
         let sleeper = fabric.sleeper("server");
         // With one message only, the server would stop to look after its answer as soon as it is
         // posted. libfabric sends an answer again that a slow client had no buffer for.
-        let program = [
-            "fi_pingpong",
-            "-p",
-            "efa",
-            "-e",
-            "rdm",
-            "-I",
-            "3",
-            "-S",
-            "64",
-        ];
-        let dialogue = Dialogue::new(&fabric, &program, "-B", "-P");
+        let dialogue = Dialogue::pingpong(&fabric, "3", "64", &[]);
         let numbers: Vec<_> = ["first", "second"]
             .map(|name| {
                 let file = directory.path().join(name);

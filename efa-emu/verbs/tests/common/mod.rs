@@ -370,6 +370,20 @@ pub(crate) struct Dialogue<'a> {
 }
 
 impl<'a> Dialogue<'a> {
+    /// `fi_pingpong` over the efa provider, with so many rounds of messages of `size` bytes, and `further`
+    /// options.
+    pub(crate) fn pingpong(
+        fabric: &'a TestFabric,
+        rounds: &'a str,
+        size: &'a str,
+        further: &[&'a str],
+    ) -> Dialogue<'a> {
+        let program = ["fi_pingpong", "-p", "efa", "-e", "rdm"];
+        let messages = ["-I", rounds, "-S", size];
+        let arguments = [&program[..], &messages, further].concat();
+        Dialogue::new(fabric, &arguments, "-B", "-P")
+    }
+
     /// Both sides run `arguments`; the server gets the port behind the option `server_port`, the
     /// client gets it behind `client_port`, and the address of the server.
     pub(crate) fn new(
