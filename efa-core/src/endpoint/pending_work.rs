@@ -2,10 +2,12 @@
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::EndpointError;
+use crate::endpoint::api::error::Failure;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::posting::Work;
+use crate::endpoint::subprotocols::receive_calls::Whole;
 use crate::nic::Nic;
-use crate::wire::{Eor, Receipt};
+use crate::wire::{Eor, PeerError, Receipt};
 
 /// What became of a piece of [`Work`].
 enum Outcome {
@@ -56,6 +58,10 @@ impl<N: Nic> Endpoint<N> {
     #[inline]
     pub(crate) fn end_waits(&mut self) {
         while let Some((peer, failure)) = self.channel.gone.pop() {
+            // It may have left the address vector since, and another may have its place.
+            if !self.channel.peers.addresses().contains(peer) {
+                continue;
+            }
             for id in self.sending.with_peer(peer) {
                 if self.sending.waits(id) {
                     self.send_side().fail_outbound(id, failure);
@@ -63,6 +69,22 @@ impl<N: Nic> Endpoint<N> {
             }
             for id in self.receiving.transfers.with_peer(peer) {
                 self.receive_side().fail_inbound(id, failure);
+            }
+            self.drop_unfinished(peer, failure);
+        }
+    }
+
+    /// Drops the messages of a peer that no receive has taken and of which the rest will not come, and
+    /// the packets that wait for an earlier message.
+    fn drop_unfinished(&mut self, peer: PeerId, failure: Failure) {
+        for head in self.receiving.unexpected.abandon_unfinished(peer, failure) {
+            self.channel.drop_held(peer, head);
+        }
+        self.receive_side()
+            .drop_postponed(peer, failure, Whole::Received);
+        if let Some(state) = self.channel.peers.state_mut(peer) {
+            for head in state.window.drain() {
+                self.channel.drop_held(peer, head);
             }
         }
     }
@@ -74,6 +96,7 @@ impl<N: Nic> Endpoint<N> {
             | Work::Fill(peer)
             | Work::Receipt { peer, .. }
             | Work::Eor { peer, .. }
+            | Work::PeerError { peer, .. }
             | Work::AtomicResponse { peer, .. } => Some(peer),
             Work::GiveUp | Work::Admission => None,
             Work::Resend(id) => self.channel.posting.peer(id),
@@ -132,6 +155,17 @@ impl<N: Nic> Endpoint<N> {
                     ..Eor::default()
                 };
                 self.channel.send_control(peer, &eor).map(|()| false)
+            }
+            Work::PeerError { peer, what, code } => {
+                let (op_id, ref_kind) = what.reference();
+                let error = PeerError {
+                    op_id,
+                    ref_kind,
+                    prov_errno: code,
+                    connid,
+                    ..PeerError::default()
+                };
+                self.channel.send_control(peer, &error).map(|()| false)
             }
         };
         match more {

@@ -48,6 +48,7 @@ impl Pair {
             let nic = network.open(host, qpn, u32::from(qpn) * 0x0101, traits.clone());
             let config = EndpointConfig {
                 min_read_message_size: 3000,
+                min_read_write_size: 3000,
                 ..config()
             };
             Endpoint::new(nic, config).unwrap()
@@ -354,5 +355,43 @@ fn a_packet_that_is_lost_for_good_ends_its_operation_on_both_sides() {
                 );
             }
         }
+    }
+}
+
+/// The device of the reader refuses every RDMA read.
+#[test]
+fn a_read_that_fails_ends_its_operation_on_both_sides() {
+    let read_by_the_peer = ["long", "long with delivery complete", "write"];
+    for deed in DEEDS {
+        if !read_by_the_peer.contains(&deed.name) {
+            continue;
+        }
+        let mut pair = Pair::new(DeviceCaps::RDMA_READ);
+        (0..deed.receives).for_each(|_| pair.receive(1, RECEIVE));
+        (deed.start)(&mut pair).unwrap();
+        pair.progress();
+        let mut reads = 0;
+        while pair.network.flights() > 0 {
+            match pair.network.in_flight()[0].bytes.is_empty() {
+                true => {
+                    reads += 1;
+                    pair.network.fail(0, Status::RemoteBadAddress);
+                }
+                false => assert!(pair.network.deliver(0)),
+            }
+            pair.progress();
+        }
+        assert!(reads > 0, "{}", deed.name);
+        let told = (&pair.done, &pair.events);
+        assert_eq!(pair.have_ended(deed), [true; 2], "{}: {told:?}", deed.name);
+        assert!(pair.done.iter().flatten().all(Result::is_err), "{told:?}");
+        assert!(pair.ends.iter().all(|end| !end.has_packets_in_flight()));
+        // Both go on.
+        pair.done = Default::default();
+        pair.receive(1, RECEIVE);
+        pair.send(0, 8, OperationFlags::empty(), DEED).unwrap();
+        pair.settle();
+        assert!(pair.done.iter().flatten().all(Result::is_ok));
+        assert_eq!(pair.done.iter().map(Vec::len).sum::<usize>(), 2);
     }
 }

@@ -30,7 +30,7 @@ fn our_handshake_has_the_bytes_of_table_2_2() {
     let expected = [
         9, 4, 0x02, 0x80,               // HANDSHAKE, version 4, connid and device version follow
         4, 0, 0, 0,                     // nextra_p3: one word
-        0b0111_1011, 0b1, 0, 0, 0, 0, 0, 0, // features 0, 1, 3, 4, 5, 6 and 8
+        0b0111_1011, 0b11, 0, 0, 0, 0, 0, 0, // features 0, 1, 3, 4, 5, 6, 8 and 9
         0x11, 0x11, 0x11, 0x11, 0, 0, 0, 0, // connid
         0xA2, 0xEF, 0, 0, 0, 0, 0, 0,   // device version
     ];
@@ -54,7 +54,7 @@ fn capabilities_that_are_switched_off_are_not_announced() {
     });
     assert_eq!(
         features,
-        MODERN | ExtraFeatures::RUNTING_READ | ExtraFeatures::READ_NACK
+        MODERN | ExtraFeatures::RUNTING_READ | ExtraFeatures::READ_NACK | ExtraFeatures::PEER_ERROR
     );
 }
 

@@ -6,7 +6,8 @@ use efa_core::endpoint::*;
 use efa_core::nic::{Domain, RemoteKey, Status};
 use efa_core::wire::{
     AtomRsp, Cts, CtsData, EagerRtw, Eor, Header, LongctsRtm, MediumRtm, MsgId, PacketType,
-    ReadNack, ReadRsp, Receipt, RecvId, Repr, RmaIov, RmaIovs, RuntreadRtm, SendId,
+    PeerError, PeerErrorRefKind, ReadNack, ReadRsp, Receipt, RecvId, Repr, RmaIov, RmaIovs,
+    RuntreadRtm, SendId,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -63,6 +64,13 @@ fn packets_for_operations_that_do_not_exist_are_refused() {
                 connid,
                 send_id,
                 ..ReadNack::default()
+            }
+            .to_packet(&[]),
+            PeerError {
+                connid,
+                op_id: id,
+                ref_kind: PeerErrorRefKind::OPERATION,
+                ..PeerError::default()
             }
             .to_packet(&[]),
         ];
@@ -289,7 +297,6 @@ fn malformed_and_unsupported_packets_are_events() {
     // What no release of libfabric sends.
     for bytes in [
         vec![131, 4, 0, 0],
-        [vec![12, 4, 0, 0], vec![0; 16]].concat(),
         [vec![142, 4, 0, 0], vec![0; 36]].concat(),
         [vec![147, 4, 0, 0], vec![0; 36]].concat(),
     ] {

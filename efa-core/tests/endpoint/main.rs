@@ -1,5 +1,6 @@
 //! The protocol engine on test devices.
 
+mod abandoned;
 mod admission;
 mod copies;
 mod coverage;

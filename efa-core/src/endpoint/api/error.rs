@@ -130,6 +130,8 @@ pub enum ProviderError {
     EstablishedUnresponsive = 4124,
     /// The peer never answered.
     UnestablishedUnresponsive = 4126,
+    /// The peer abandoned its half of the operation.
+    PeerAborted = 4127,
     /// The device completed the operation with [`Status::Flushed`]. The following are the device's
     /// other statuses.
     Flushed = 1,
@@ -167,7 +169,7 @@ pub enum ProviderError {
 
 impl ProviderError {
     /// All of them, by number.
-    pub const ALL: [ProviderError; 39] = [
+    pub const ALL: [ProviderError; 40] = [
         ProviderError::None,
         ProviderError::Flushed,
         ProviderError::LocalQpInternalError,
@@ -207,6 +209,7 @@ impl ProviderError {
         ProviderError::InvalidDatatype,
         ProviderError::EstablishedUnresponsive,
         ProviderError::UnestablishedUnresponsive,
+        ProviderError::PeerAborted,
     ];
 
     /// The number that libfabric puts into `fi_cq_err_entry.prov_errno`.
@@ -274,6 +277,10 @@ impl Failure {
     /// A packet and the operation that it belongs to contradict each other.
     pub(crate) const SIZE_MISMATCH: Failure =
         Failure::new(Errno::EIO, ProviderError::RequestSizeMismatch);
+
+    /// The peer abandoned its half of the operation.
+    pub(crate) const PEER_ABORTED: Failure =
+        Failure::new(Errno::ECANCELED, ProviderError::PeerAborted);
 
     pub(crate) const fn new(errno: Errno, provider: ProviderError) -> Self {
         Failure { errno, provider }

@@ -89,11 +89,17 @@ pub(crate) trait Id: Copy + Eq {
     fn generation(self) -> u32;
 }
 
-/// Ids of 32 bits, the width of the protocol's `send_id` and `recv_id`: 20 bits of slot below 12
-/// bits of generation. An id from the wire is accepted only if its generation is current *and* the
-/// operation belongs to the peer that sent the packet.
+/// Ids of 32 bits, the width of the protocol's `send_id` and `recv_id`: 20 bits of slot, 11 bits of
+/// generation, and a top bit that is 1 for the kinds `with_top_bit`. An id from the wire is accepted
+/// only if its generation is current *and* the operation belongs to the peer that sent the packet.
 macro_rules! operation_id {
     ($(#[doc = $doc:literal])* $vis:vis $name:ident) => {
+        operation_id! { @top 0, $(#[doc = $doc])* $vis $name }
+    };
+    ($(#[doc = $doc:literal])* $vis:vis $name:ident with_top_bit) => {
+        operation_id! { @top 1, $(#[doc = $doc])* $vis $name }
+    };
+    (@top $top:literal, $(#[doc = $doc:literal])* $vis:vis $name:ident) => {
         $(#[doc = $doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         $vis struct $name(u32);
@@ -120,18 +126,19 @@ macro_rules! operation_id {
 
         impl Id for $name {
             const MAX_SLOTS: usize = 1 << 20;
-            const GENERATION_MASK: u32 = (1 << 12) - 1;
+            const GENERATION_MASK: u32 = (1 << 11) - 1;
 
             fn new(index: u32, generation: u32) -> Self {
-                $name(generation << 20 | index)
+                $name($top << 31 | generation << 20 | index)
             }
 
             fn index(self) -> usize {
                 (self.0 & ((1 << 20) - 1)) as usize
             }
 
+            // No generation of an object if the top bit is that of another kind.
             fn generation(self) -> u32 {
-                self.0 >> 20
+                (self.0 ^ $top << 31) >> 20
             }
         }
     };
@@ -146,8 +153,8 @@ operation_id! {
 
 operation_id! {
     /// An operation in which this endpoint is the destination of the data: the protocol's
-    /// `recv_id`.
-    pub(crate) InboundId
+    /// `recv_id`. It has the bits of no [`OutboundId`], because PEER_ERROR names either.
+    pub(crate) InboundId with_top_bit
 }
 
 operation_id! {

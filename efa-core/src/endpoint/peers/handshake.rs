@@ -42,7 +42,8 @@ fn own_features(attributes: &NicAttributes, config: &EndpointConfig) -> ExtraFea
     let mut features = ExtraFeatures::CONNID_HEADER
         | ExtraFeatures::DELIVERY_COMPLETE
         | ExtraFeatures::RUNTING_READ
-        | ExtraFeatures::READ_NACK;
+        | ExtraFeatures::READ_NACK
+        | ExtraFeatures::PEER_ERROR;
     features.set(ExtraFeatures::RDMA_READ, has(DeviceCaps::RDMA_READ));
     features.set(ExtraFeatures::RDMA_WRITE, has(DeviceCaps::RDMA_WRITE));
     features.set(
@@ -236,7 +237,11 @@ mod tests {
     #[test]
     fn we_announce_what_the_engine_does_and_the_device_can() {
         use ExtraFeatures as E;
-        let engine = E::CONNID_HEADER | E::DELIVERY_COMPLETE | E::RUNTING_READ | E::READ_NACK;
+        let engine = E::CONNID_HEADER
+            | E::DELIVERY_COMPLETE
+            | E::RUNTING_READ
+            | E::READ_NACK
+            | E::PEER_ERROR;
         let handshake = |caps, use_device_rdma, host_id| {
             let attributes = NicAttributes {
                 caps,

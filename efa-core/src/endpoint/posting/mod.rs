@@ -32,7 +32,7 @@ use work::{Priority, WorkQueues};
 pub(crate) use backoff::PeerBackoff;
 pub(crate) use held::{HeldId, footprint};
 pub(crate) use in_flight::{Finished, Headerless, OnePacket, Outgoing, Owner, Rdma, What};
-pub(crate) use work::{QUANTUM, Work};
+pub(crate) use work::{Abandoned, QUANTUM, Work};
 
 /// How often a packet that the peer's device refuses is posted again.
 const MAX_REPEATS: u8 = 3;

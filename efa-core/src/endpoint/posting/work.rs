@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::endpoint::base::ids::{InboundId, OutboundId, PacketId, PeerId};
-use crate::wire::{MsgId, RecvId, SendId};
+use crate::wire::{MsgId, PeerErrorRefKind, RecvId, SendId};
 
 /// Something to do when the device has room again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,14 +36,43 @@ pub(crate) enum Work {
         send_id: SendId,
         recv_id: RecvId,
     },
+    /// Send PEER_ERROR.
+    PeerError {
+        peer: PeerId,
+        what: Abandoned,
+        code: u32,
+    },
+}
+
+/// What a PEER_ERROR abandons.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Abandoned {
+    /// An operation of the peer.
+    Operation(u32),
+    /// A message of which the peer has a part.
+    Message(MsgId),
+    /// A message of which the peer may have nothing.
+    MessageSkipped(MsgId),
+}
+
+impl Abandoned {
+    /// `op_id` and `ref_kind` of the packet.
+    pub(crate) fn reference(self) -> (u32, PeerErrorRefKind) {
+        match self {
+            Abandoned::Operation(id) => (id, PeerErrorRefKind::OPERATION),
+            Abandoned::Message(id) => (id.0, PeerErrorRefKind::MSG_ID),
+            Abandoned::MessageSkipped(id) => (id.0, PeerErrorRefKind::MSG_ID_SKIP),
+        }
+    }
 }
 
 impl Work {
-    /// The peer to which an answer (RECEIPT, EOR or ATOMRSP) goes, if this is one.
+    /// The peer to which an answer (RECEIPT, EOR, ATOMRSP or PEER_ERROR) goes, if this is one.
     pub(crate) fn answers(self) -> Option<PeerId> {
         match self {
             Work::Receipt { peer, .. }
             | Work::Eor { peer, .. }
+            | Work::PeerError { peer, .. }
             | Work::AtomicResponse { peer, .. } => Some(peer),
             Work::GiveUp
             | Work::Admission

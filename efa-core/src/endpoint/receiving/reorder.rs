@@ -143,14 +143,13 @@ impl ReorderWindow {
         entry.ok().map(|entry| entry.remove().0.1)
     }
 
-    /// Takes all chains, for a peer that is given up.
+    /// Takes all chains: the messages before them will not come.
     pub(crate) fn drain(&mut self) -> Vec<HeldId> {
         let mut heads: Vec<HeldId> = self.far.drain().map(|(_, head)| head).collect();
         if let Some(near) = &mut self.near {
             heads.extend(near.iter_mut().filter_map(Option::take));
         }
         self.near_held = 0;
-        self.done.clear();
         heads
     }
 }

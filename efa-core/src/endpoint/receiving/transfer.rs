@@ -104,6 +104,8 @@ pub(crate) struct EndedTransfer {
     pub(crate) eor: Option<SendId>,
     /// The peer's operation to which a RECEIPT has to be sent, and its message.
     pub(crate) receipt: Option<(SendId, MsgId)>,
+    /// The peer's operation that waits for an EOR and gets none.
+    pub(crate) abandoned: Option<SendId>,
 }
 
 impl Demand {
@@ -216,6 +218,7 @@ impl Transfer {
             own_regions: self.plan.and_then(|plan| plan.own_regions),
             eor: (is_delivered && tells_peer).then_some(self.send_id),
             receipt: (is_delivered && wants_receipt).then_some((self.send_id, self.msg_id)),
+            abandoned: (!is_delivered && tells_peer).then_some(self.send_id),
         }
     }
 }

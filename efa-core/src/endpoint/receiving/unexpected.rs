@@ -3,6 +3,7 @@
 
 use slab::Slab;
 
+use crate::endpoint::api::error::Failure;
 use crate::endpoint::api::operation::{IoVec, MessageInfo, SourceFilter, TagFilter};
 use crate::endpoint::base::by_peer::{ByPeer, OfPeers, PeerLinks};
 use crate::endpoint::base::hash::Mixer;
@@ -24,6 +25,17 @@ pub(crate) struct UnexpectedMessage {
     pub(crate) segmented: bool,
     /// Its packets so far.
     pub(crate) head: HeldId,
+    /// The bytes in them.
+    pub(crate) here: u64,
+    /// Why the rest will not come, if that is known. The packets were dropped.
+    pub(crate) lost: Option<Failure>,
+}
+
+impl UnexpectedMessage {
+    /// Returns whether nothing of it is missing.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.here >= self.length && self.lost.is_none()
+    }
 }
 
 #[cfg(test)]
@@ -36,6 +48,8 @@ impl UnexpectedMessage {
             cq_data: None,
             segmented: true,
             head: crate::endpoint::base::ids::Id::new(msg_id, 0),
+            here: 10,
+            lost: None,
         }
     }
 }
@@ -292,33 +306,88 @@ impl UnexpectedMessages {
         match self.assemblies.get(peer, msg_id) {
             Some(Assembly::Transfer(id)) => Segment::Transfer(id),
             Some(assembly) => self
-                .head_of(assembly)
-                .map_or(Segment::Unknown, |head| Segment::Kept(*head)),
+                .message_of(assembly)
+                .map_or(Segment::Unknown, |message| Segment::Kept(message.head)),
             None => Segment::Unknown,
         }
     }
 
-    /// Adds a packet, which waits in front of the others, to a message that no receive has taken.
-    pub(crate) fn add_segment(&mut self, peer: PeerId, msg_id: MsgId, packet: HeldId) {
+    /// Adds a packet with `bytes` of data, which waits in front of the others, to a message that no
+    /// receive has taken.
+    pub(crate) fn add_segment(&mut self, peer: PeerId, msg_id: MsgId, packet: HeldId, bytes: u64) {
         if let Some(assembly) = self.assemblies.get(peer, msg_id)
-            && let Some(head) = self.head_of(assembly)
+            && let Some(message) = self.message_of(assembly)
         {
-            *head = packet;
+            message.head = packet;
+            message.here = message.here.saturating_add(bytes);
         }
     }
 
-    /// The first link of the packets of a message that no receive has taken.
-    fn head_of(&mut self, assembly: Assembly) -> Option<&mut HeldId> {
+    /// A message that no receive has taken.
+    fn message_of(&mut self, assembly: Assembly) -> Option<&mut UnexpectedMessage> {
         match assembly {
-            Assembly::Unexpected { tagged, key } => {
-                Some(&mut self.queues(tagged).get_mut(key).2.head)
-            }
-            Assembly::Claimed(id) => Some(&mut self.claims.get_mut(id)?.message.head),
-            Assembly::Waiting(PartKey(key)) => {
-                Some(&mut self.parts.get_mut(key as usize)?.message.head)
-            }
+            Assembly::Unexpected { tagged, key } => Some(self.queues(tagged).get_mut(key).2),
+            Assembly::Claimed(id) => Some(&mut self.claims.get_mut(id)?.message),
+            Assembly::Waiting(PartKey(key)) => Some(&mut self.parts.get_mut(key as usize)?.message),
             Assembly::Transfer(_) => None,
         }
+    }
+}
+
+// Messages of which the rest will not come.
+impl UnexpectedMessages {
+    /// Notes that the rest of a message will not come: no receive takes it any more, and one that
+    /// has claimed it, or has a part of a buffer for it, fails. Returns the packets to drop; `None` if
+    /// packets of this `msg_id` go to no such message.
+    pub(crate) fn abandon(
+        &mut self,
+        peer: PeerId,
+        msg_id: MsgId,
+        failure: Failure,
+    ) -> Option<HeldId> {
+        let assembly = self.assemblies.get(peer, msg_id)?;
+        let message = self.message_of(assembly)?;
+        message.lost = Some(failure);
+        let head = message.head;
+        self.assemblies.remove(peer, msg_id);
+        if let Assembly::Unexpected { tagged, key } = assembly {
+            self.queues(tagged).remove(key);
+        }
+        Some(head)
+    }
+
+    /// As [`UnexpectedMessages::abandon`], of all messages of a peer that are not whole, but for those
+    /// that wait for room. Returns the packets to drop.
+    pub(crate) fn abandon_unfinished(&mut self, peer: PeerId, failure: Failure) -> Vec<HeldId> {
+        let mut heads = Vec::new();
+        for tagged in [false, true] {
+            for key in self.queues(tagged).of_source(peer) {
+                let (.., message) = self.queues(tagged).get_mut(key);
+                if message.is_whole() {
+                    continue;
+                }
+                let (.., message) = self.queues(tagged).remove(key);
+                heads.push(message.head);
+                if message.segmented {
+                    self.assemblies.remove(peer, message.msg_id);
+                }
+            }
+        }
+        for slot in self.claims_by_peer.of(&self.claims, peer) {
+            let Some(claim) = self.claims.at_mut(slot as usize) else {
+                continue;
+            };
+            let message = &mut claim.message;
+            if message.is_whole() || message.lost.is_some() {
+                continue;
+            }
+            message.lost = Some(failure);
+            heads.push(message.head);
+            if message.segmented {
+                self.assemblies.remove(peer, message.msg_id);
+            }
+        }
+        heads
     }
 }
 
@@ -376,14 +445,15 @@ mod tests {
         assert_eq!(messages.segment(peer, id), Segment::Unknown);
         messages.keep(peer, Some(7), UnexpectedMessage::segmented(3));
         assert_eq!(messages.segment(peer, id), Segment::Kept(held(3)));
-        messages.add_segment(peer, id, held(8));
+        messages.add_segment(peer, id, held(8), 10);
         // Claimed: further packets go to the claim.
         let claim = messages.claim(true, &any(7)).unwrap();
         assert_eq!(messages.segment(peer, id), Segment::Kept(held(8)));
         assert!(messages.first(true, &any(7)).is_none());
-        messages.add_segment(peer, id, held(9));
+        messages.add_segment(peer, id, held(9), 5);
         let claim = messages.take_claim(claim).unwrap();
         assert_eq!(claim.message.head, held(9));
+        assert!(!claim.message.is_whole());
         // Waiting for room: they go there.
         let part = PostponedPart {
             ending: claim.ending(),
@@ -396,9 +466,11 @@ mod tests {
         let Postponed::Part(key) = messages.postpone(peer, part) else {
             panic!("a message waits");
         };
-        messages.add_segment(peer, id, held(10));
+        messages.add_segment(peer, id, held(10), 5);
         assert_eq!(messages.segment(peer, id), Segment::Kept(held(10)));
-        assert_eq!(messages.take_postponed(key).message.head, held(10));
+        let message = messages.take_postponed(key).message;
+        assert_eq!(message.head, held(10));
+        assert!(message.is_whole());
         // Received: they go to the transfer.
         let transfer = InboundId::new(2, 0);
         messages.direct_to(transfer, peer, id);
@@ -407,6 +479,49 @@ mod tests {
         messages.forget_segments(peer, id);
         assert_eq!(messages.segment(peer, id), Segment::Unknown);
         assert_eq!(messages.assemblies_len(), 0);
+    }
+
+    #[test]
+    fn unfinished_messages_of_a_peer_are_abandoned_and_whole_ones_stay() {
+        const FAILURE: Failure = Failure::CANCELED;
+        let mut messages = messages();
+        for (number, msg_id, tag) in [
+            (1, 1, Some(7)),
+            (1, 2, None),
+            (1, 3, Some(9)),
+            (2, 4, Some(7)),
+        ] {
+            messages.keep(peer(number), tag, UnexpectedMessage::segmented(msg_id));
+        }
+        messages.add_segment(peer(1), MsgId(2), held(12), 20);
+        let claim = messages.claim(true, &any(9)).unwrap();
+        let heads = messages.abandon_unfinished(peer(1), FAILURE);
+        assert_eq!(heads, [held(1), held(3)]);
+        assert_eq!(messages.abandon_unfinished(peer(1), FAILURE), []);
+        let (source, _, message) = messages.take(true, &any(7)).unwrap();
+        assert_eq!((source, message.msg_id), (peer(2), MsgId(4)));
+        assert!(messages.take(false, &any(0)).unwrap().2.is_whole());
+        let claim = messages.take_claim(claim).unwrap();
+        assert_eq!(claim.message.lost, Some(FAILURE));
+        assert_eq!(messages.segment(peer(1), MsgId(1)), Segment::Unknown);
+        assert_eq!(messages.segment(peer(1), MsgId(3)), Segment::Unknown);
+    }
+
+    #[test]
+    fn a_message_is_abandoned_wherever_it_is() {
+        const FAILURE: Failure = Failure::CANCELED;
+        let mut messages = messages();
+        let peer = peer(1);
+        messages.keep(peer, Some(7), UnexpectedMessage::segmented(3));
+        assert_eq!(messages.abandon(peer, MsgId(4), FAILURE), None);
+        assert_eq!(messages.abandon(peer, MsgId(3), FAILURE), Some(held(3)));
+        assert_eq!((messages.len(), messages.assemblies_len()), (0, 0));
+        messages.keep(peer, Some(7), UnexpectedMessage::segmented(5));
+        let claim = messages.claim(true, &any(7)).unwrap();
+        assert_eq!(messages.abandon(peer, MsgId(5), FAILURE), Some(held(5)));
+        assert_eq!(messages.abandon(peer, MsgId(5), FAILURE), None, "once");
+        let claim = messages.take_claim(claim).unwrap();
+        assert_eq!(claim.message.lost, Some(FAILURE));
     }
 
     #[test]

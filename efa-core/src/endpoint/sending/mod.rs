@@ -21,6 +21,7 @@ use crate::endpoint::base::ids::{Arena, OutboundId, PeerId};
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::memory::rdma::{RdmaPart, next_part};
 use crate::endpoint::memory::registration::OwnRegions;
+use crate::endpoint::posting::Abandoned;
 use crate::wire::{Connid, Cts, MsgId};
 
 use outbound::BulkKey;
@@ -117,6 +118,8 @@ pub(crate) struct Ended {
     pub(crate) failure: Option<Failure>,
     /// The `msg_id` of a message or atomic that failed, and whether the peer may have some of it.
     pub(crate) lost: Option<(MsgId, Loss)>,
+    /// What the peer waits for in vain, if that can be said.
+    pub(crate) abandoned: Option<Abandoned>,
     pub(crate) leftovers: Leftovers,
 }
 
@@ -205,6 +208,7 @@ impl Sending {
             msg_id,
             request_posted: false,
             reached: Loss::NotDelivered,
+            arrived: false,
             peer,
             report,
             length,
@@ -384,6 +388,7 @@ impl Sending {
         if let Some(operation) = self.operations.get_mut(id) {
             operation.outstanding -= 1;
             operation.reached = Loss::Unknown;
+            operation.arrived = true;
         }
     }
 
@@ -434,6 +439,10 @@ impl Sending {
                 return None;
             }
         }
+        let abandoned = operation
+            .failure
+            .and_then(|_| self.bulk_of(operation))
+            .and_then(|bulk| bulk.abandoned(operation));
         let Outbound {
             peer,
             report,
@@ -444,6 +453,8 @@ impl Sending {
             reached,
             ..
         } = self.remove(id)?;
+        // A peer that has abandoned the operation waits for nothing.
+        let is_lost = failure.is_some_and(|failure| failure != Failure::PEER_ABORTED);
         if report.is_none() {
             self.operations.narrow();
         }
@@ -452,7 +463,8 @@ impl Sending {
             report,
             length,
             failure,
-            lost: msg_id.filter(|_| failure.is_some()).map(|id| (id, reached)),
+            lost: msg_id.filter(|_| is_lost).map(|id| (id, reached)),
+            abandoned,
             leftovers: self.take_leftovers(bulk),
         })
     }
@@ -540,6 +552,23 @@ impl Sending {
         bulk.protocol = bulk.stream.protocol();
         operation.awaited = Awaited::for_packets(delivery_complete);
         Ok(bulk.runt.take())
+    }
+
+    /// Takes a PEER_ERROR: the peer has abandoned its half of an operation.
+    ///
+    /// # Errors
+    /// The packet has no effect.
+    pub(crate) fn abandoned(&mut self, peer: PeerId, id: OutboundId) -> Result<(), Mistake> {
+        match self.operations.get(id) {
+            Some(operation)
+                if operation.peer == peer
+                    && operation.bulk.is_some()
+                    && operation.failure.is_none() =>
+            {
+                Ok(())
+            }
+            _ => Err(Mistake::NoOperation),
+        }
     }
 
     /// Takes the registrations of all operations, when the endpoint is closed.

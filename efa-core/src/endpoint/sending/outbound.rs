@@ -8,6 +8,7 @@ use crate::endpoint::base::by_peer::PeerLinks;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::memory::registration::OwnRegions;
+use crate::endpoint::posting::Abandoned;
 
 use super::sequence::Loss;
 use super::stream::Stream;
@@ -31,6 +32,8 @@ pub(crate) struct Outbound {
     pub(super) request_posted: bool,
     /// Whether the peer may have some of it.
     pub(super) reached: Loss,
+    /// Whether the peer has some of it.
+    pub(super) arrived: bool,
     /// The state of an operation that takes more than one packet.
     pub(super) bulk: Option<BulkKey>,
     /// Its links among the operations with the same peer.
@@ -102,6 +105,7 @@ impl Outbound {
             msg_id,
             request_posted: true,
             reached: Loss::NotDelivered,
+            arrived: false,
             bulk: None,
             links: PeerLinks::NONE,
         }
@@ -127,6 +131,22 @@ impl Bulk {
     /// Returns whether there is something to post now.
     pub(crate) fn has_work(&self) -> bool {
         self.moved < self.allowed || self.stream.is_request()
+    }
+
+    /// What the peer waits for in vain if the operation fails; `None` if it waits for nothing, or
+    /// that cannot be said: PEER_ERROR speaks of messages and writes.
+    pub(super) fn abandoned(&self, operation: &Outbound) -> Option<Abandoned> {
+        operation.report.as_ref()?;
+        if let Stream::CtsData(Some(recv_id)) = self.stream {
+            return Some(Abandoned::Operation(recv_id.0));
+        }
+        let msg_id = operation.msg_id?;
+        match (operation.arrived, operation.reached) {
+            (true, _) => Some(Abandoned::Message(msg_id)),
+            (false, Loss::Unknown) => Some(Abandoned::MessageSkipped(msg_id)),
+            // The id is used again.
+            (false, Loss::NotDelivered) => None,
+        }
     }
 
     /// Returns whether this side has nothing left to move.

@@ -6,7 +6,7 @@ use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{InboundId, PeerId};
 use crate::endpoint::memory::iov::copy_out;
 use crate::endpoint::memory::packet::ReceivedPacket;
-use crate::endpoint::posting::{Owner, Work};
+use crate::endpoint::posting::{Abandoned, Owner, Work};
 use crate::endpoint::receiving::{Arrival, Ask, Ending, Nack, Step};
 use crate::endpoint::subprotocols::ReceiveSide;
 use crate::nic::Nic;
@@ -190,6 +190,10 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
         if let Some((send_id, msg_id)) = ended.receipt {
             self.channel.queue_receipt(peer, send_id, msg_id);
+        }
+        if let (Some(send_id), Some(failure)) = (ended.abandoned, ended.failure) {
+            let what = Abandoned::Operation(send_id.0);
+            self.channel.abandon(peer, what, failure);
         }
         self.end_inbound(ending, peer, ended.length, ended.capacity, ended.failure);
     }

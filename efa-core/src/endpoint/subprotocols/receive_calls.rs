@@ -16,6 +16,15 @@ use crate::endpoint::subprotocols::ReceiveSide;
 use crate::endpoint::subprotocols::incoming_message::{Extent, Rtm};
 use crate::nic::Nic;
 
+/// What becomes of whole messages that wait for room when nothing more of their sender is to come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Whole {
+    /// They are received.
+    Received,
+    /// They are dropped, as all others.
+    Dropped,
+}
+
 // Posting and cancelling.
 impl<N: Nic> ReceiveSide<'_, N> {
     pub(crate) fn start_recv(&mut self, args: &RecvArgs<'_>) -> Result<ReceiveId, EndpointError> {
@@ -114,6 +123,9 @@ impl<N: Nic> ReceiveSide<'_, N> {
                 None => debug_assert!(false, "it was parsed before it had to wait"),
             }
             self.channel.posting.release(packet);
+        }
+        if let Some(failure) = message.lost {
+            self.fail_inbound(id, failure);
         }
         Ok(())
     }
@@ -236,8 +248,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
         self.receive_part(peer, &message, target, ending);
     }
 
-    /// Drops all operations of a peer that wait for room.
-    pub(crate) fn drop_postponed(&mut self, peer: PeerId, failure: Failure) {
+    /// Drops all operations of a peer that wait for room, but perhaps not messages that are whole.
+    pub(crate) fn drop_postponed(&mut self, peer: PeerId, failure: Failure, whole: Whole) {
         for operation in self.channel.quota.withdraw(peer) {
             match operation {
                 Postponed::Request(head) => {
@@ -246,6 +258,10 @@ impl<N: Nic> ReceiveSide<'_, N> {
                 }
                 Postponed::Part(key) => {
                     let part = self.receiving.unexpected.take_postponed(key);
+                    if whole == Whole::Received && part.message.is_whole() {
+                        self.receive_part(peer, &part.message, part.target, part.ending);
+                        continue;
+                    }
                     self.drop_unexpected(peer, &part.message);
                     let (length, capacity) = (part.message.length, part.target.memory.length);
                     let failure = Some(failure);

@@ -140,8 +140,12 @@ impl<N: Nic> SendSide<'_, N> {
             return;
         };
         let peer = ended.peer;
-        if let (Some((msg_id, loss)), Some(failure)) = (ended.lost, ended.failure) {
-            self.channel.request_lost(peer, msg_id, failure, loss);
+        if let Some(failure) = ended.failure {
+            let what = ended.abandoned;
+            let is_told = what.is_some_and(|what| self.channel.abandon(peer, what, failure));
+            if let (Some((msg_id, loss)), false) = (ended.lost, is_told) {
+                self.channel.request_lost(peer, msg_id, failure, loss);
+            }
         }
         self.drop_leftovers(peer, ended.leftovers);
         match ended.report {

@@ -4,8 +4,10 @@
 //! as they arrive, and only atomics wait.
 
 use crate::nic::Nic;
+use crate::wire::MsgId;
 
 use crate::endpoint::api::completion::PacketError;
+use crate::endpoint::api::error::Failure;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::channel::Channel;
 use crate::endpoint::memory::packet::ReceivedPacket;
@@ -86,7 +88,8 @@ impl<N: Nic> Turns<'_, N> {
         };
         match position {
             Position::Early
-                if !self.channel.config.ordered && matches!(request, Sequenced::Message(_)) =>
+                if !self.channel.config.ordered
+                    && matches!(request, Sequenced::Message(_) | Sequenced::Abandoned(_)) =>
             {
                 match state.window.pass(msg_id) {
                     true => self.late_first_packet(peer, packet, request),
@@ -175,6 +178,8 @@ impl<N: Nic> Turns<'_, N> {
                 target.on_atomic(peer, &packet, incoming, rta);
                 self.channel.posting.release(packet);
             }
+            // Nothing of it has come, so nobody waits for it.
+            Sequenced::Abandoned(_) => self.channel.posting.release(packet),
         }
     }
 
@@ -190,6 +195,10 @@ impl<N: Nic> Turns<'_, N> {
         let msg_id = request.msg_id();
         let rtm = match request {
             Sequenced::Message(rtm) if rtm.is_segment() => Some(rtm),
+            Sequenced::Abandoned(msg_id) => {
+                self.abandon_message(peer, *msg_id);
+                return self.channel.posting.release(packet);
+            }
             _ => None,
         };
         let segment = match rtm {
@@ -205,7 +214,11 @@ impl<N: Nic> Turns<'_, N> {
             }
             // The packet joins the others of a message that no receive has taken.
             Segment::Kept(head) => match self.channel.hold(peer, packet, Some(head)) {
-                Ok(id) => self.receiving.unexpected.add_segment(peer, msg_id, id),
+                Ok(id) => {
+                    let bytes = rtm.map_or(0, |rtm| rtm.payload.length as u64);
+                    let unexpected = &mut self.receiving.unexpected;
+                    unexpected.add_segment(peer, msg_id, id, bytes);
+                }
                 Err(packet) => {
                     self.channel.posting.release(packet);
                     self.channel.give_up(peer, request.packet_type());
@@ -219,6 +232,24 @@ impl<N: Nic> Turns<'_, N> {
                 );
                 self.channel.posting.release(packet);
             }
+        }
+    }
+
+    /// Ends a message of which the peer sends no more, if some of it has come. It may have come
+    /// whole before.
+    fn abandon_message(&mut self, peer: PeerId, msg_id: MsgId) {
+        match self.receiving.unexpected.segment(peer, msg_id) {
+            Segment::Transfer(id) => {
+                self.receive_side().fail_inbound(id, Failure::PEER_ABORTED);
+            }
+            Segment::Kept(_) => {
+                let unexpected = &mut self.receiving.unexpected;
+                let head = unexpected.abandon(peer, msg_id, Failure::PEER_ABORTED);
+                if let Some(head) = head {
+                    self.channel.drop_held(peer, head);
+                }
+            }
+            Segment::Unknown => {}
         }
     }
 }
