@@ -115,12 +115,7 @@ pub(super) fn sleep(wake_word: &AtomicU32, timeout: Option<Duration>) {
     futex::wait(wake_word, ASLEEP, timeout);
 }
 
-/// Sleeps for `time` without having announced it: only [`interrupt`] wakes.
-pub(super) fn nap(wake_word: &AtomicU32, time: Duration) {
-    futex::wait(wake_word, AWAKE, Some(time));
-}
-
-/// Wakes the owner's thread from its own process, asleep or napping, after a change that it looks for
+/// Wakes the owner's thread from its own process, after a change that it looks for
 /// before it sleeps.
 pub(super) fn interrupt(wake_word: &AtomicU32) {
     // Release: an owner whose `fall_asleep` comes after this sees the change. One whose `fall_asleep` came before is

@@ -392,12 +392,7 @@ impl Segment {
         doorbell::sleep(self.wake_word(), timeout);
     }
 
-    /// Sleeps for `time` without having announced it: only [`Segment::interrupt`] wakes.
-    pub(super) fn nap(&self, time: std::time::Duration) {
-        doorbell::nap(self.wake_word(), time);
-    }
-
-    /// Wakes the owner's thread from its own process, asleep or napping.
+    /// Wakes the sleeping thread from its own process.
     pub(super) fn interrupt(&self) {
         doorbell::interrupt(self.wake_word());
     }

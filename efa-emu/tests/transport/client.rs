@@ -261,11 +261,16 @@ impl Client {
         self.engine.look_at_send_queue(self.queues.qpn).unwrap();
     }
 
-    /// The next completion, if there is one now. Lets the engine work if there is none yet.
+    /// The next completion, if there is one now. Lets the engine work if there is none yet, and others if
+    /// there is still none.
     pub(crate) fn poll(&mut self) -> Option<Completion> {
         self.glance().or_else(|| {
             self.engine.progress();
-            self.glance()
+            let found = self.glance();
+            if found.is_none() && self.engine.should_rest() {
+                self.engine.rest();
+            }
+            found
         })
     }
 

@@ -4,6 +4,7 @@
 mod both_links;
 mod captured;
 mod client;
+mod crowded;
 mod exchange;
 mod held;
 mod idle;

@@ -154,6 +154,17 @@ impl Hardware {
         self.engine.progress();
     }
 
+    /// Whether a poll that has found nothing should call [`Hardware::rest`].
+    #[inline]
+    pub(crate) fn should_rest(&self) -> bool {
+        self.engine.should_rest()
+    }
+
+    /// Lets others have the processor after a poll that found nothing. To be called without locks.
+    pub(crate) fn rest(&self) {
+        self.engine.rest();
+    }
+
     /// Sends the events of a completion queue to `events`.
     pub(crate) fn listen(&self, queue: CqId, events: Arc<EventQueue>, raised_by: RaisedBy) {
         lock(&self.listeners).insert(queue, (events, raised_by));

@@ -1,12 +1,14 @@
 //! Reading completions: the classic call and the session of several calls.
 
 use core::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
 
 use efa_core::address::Ahn;
 use efa_emu::provider::Completion;
 
 use crate::abi::{efadv_cq, ibv_cq, ibv_cq_ex, ibv_gid, ibv_wc};
 use crate::comp_queue::{CompQueue, CompQueueC};
+use crate::hardware::Hardware;
 use crate::interrupted::Locking;
 use crate::queues::Polled;
 
@@ -68,6 +70,13 @@ fn work_if_empty(polled: &Polled, locking: &Locking) {
     }
 }
 
+/// The device, if a poll that has found nothing should let others have the processor.
+#[inline]
+fn to_rest(polled: &Polled) -> Option<Arc<Hardware>> {
+    let hardware = &polled.hardware;
+    hardware.should_rest().then(|| Arc::clone(hardware))
+}
+
 /// Takes up to `limit` completions; returns how many there were, or a negative errno. Through the
 /// context's table.
 ///
@@ -102,8 +111,16 @@ pub(crate) unsafe extern "C" fn poll_cq(
         count += 1;
     }
     queue.after_polling(polled);
+    let to_rest = match count {
+        0 => to_rest(polled),
+        _ => None,
+    };
     drop(guard);
     queue.catch_up();
+    if let Some(hardware) = to_rest {
+        drop(locking);
+        hardware.rest();
+    }
     count as c_int
 }
 
@@ -149,8 +166,13 @@ unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut c_void) 
             0
         }
         None => {
+            let to_rest = to_rest(polled);
             drop(guard);
             cq.catch_up();
+            if let Some(hardware) = to_rest {
+                drop(locking);
+                hardware.rest();
+            }
             libc::ENOENT
         }
     }

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod patience;
 mod state;
 mod worker;
 
@@ -286,7 +287,7 @@ impl Engine {
         let mut state = self.shared.lock()?;
         state.watch_qp(qpn, watched)?;
         drop(state);
-        self.shared.segment.interrupt();
+        self.shared.interrupt();
         Ok(())
     }
 
@@ -295,7 +296,7 @@ impl Engine {
         let mut state = self.shared.lock()?;
         state.watch_cq(cq, watched)?;
         drop(state);
-        self.shared.segment.interrupt();
+        self.shared.interrupt();
         Ok(())
     }
 
@@ -309,9 +310,26 @@ impl Engine {
         }
         self.shared.note_poll();
         if let Some(mut state) = self.shared.try_lock() {
-            state.pass();
+            let busy = state.pass();
             self.shared.keep_worker_in_time(&state);
+            if !busy {
+                self.shared.note_poll_in_vain(&mut state);
+            }
         }
+    }
+
+    /// Whether a poll that has found nothing should call [`Engine::rest`].
+    #[inline]
+    pub fn should_rest(&self) -> bool {
+        self.shared.should_rest()
+    }
+
+    /// Lets others have the processor if they have been seen to want it: sleeps until something comes for the
+    /// device, but not longer than half a millisecond. To be called from a poll that found nothing, without
+    /// locks.
+    #[cold]
+    pub fn rest(&self) {
+        self.shared.rest();
     }
 
     /// Time since the engine was opened: the device's clock.

@@ -8,6 +8,7 @@ use efa_core::address::Qpn;
 use efa_core::nic::Status;
 
 use super::EventHandler;
+use super::patience::{Look, Patience};
 use crate::device::{CqId, Device, Error};
 use crate::link::{RequestHeader, Token};
 use crate::transport::clock::monotonic_now;
@@ -23,6 +24,7 @@ use crate::transport::outbound::{Outbound, TakenBack};
 use crate::transport::peer::Peers;
 use crate::transport::qpn::QpnChoice;
 use crate::transport::segment::{Address, Segment};
+use crate::transport::shared::futex;
 use crate::transport::staged::{self, LateAnswers, Outcome, Staged};
 use crate::transport::statistics::Publisher;
 use crate::transport::tap::Tap;
@@ -48,6 +50,19 @@ pub(super) struct Shared {
     stop: AtomicBool,
     /// When the sleeping worker wakes by itself, in nanoseconds since `started`.
     worker_wakes_at: AtomicU64,
+    /// Changes when the worker is to end its nap.
+    naps: AtomicU32,
+    /// The application has polled in vain for so long that its polls are to call [`Shared::rest`].
+    rest_is_due: AtomicBool,
+}
+
+/// The thread that has announced that it sleeps until something comes for the device. There is one at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sleeper {
+    Nobody,
+    Worker,
+    /// A poll of the application.
+    Poll,
 }
 
 impl Shared {
@@ -66,6 +81,8 @@ impl Shared {
             polls: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             worker_wakes_at: AtomicU64::new(NEVER),
+            naps: AtomicU32::new(0),
+            rest_is_due: AtomicBool::new(false),
         }
     }
 
@@ -99,11 +116,83 @@ impl Shared {
 
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
-        self.segment.interrupt();
+        self.interrupt();
     }
 
     pub(super) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Wakes the thread that sleeps for the device, and the worker from its nap.
+    pub(super) fn interrupt(&self) {
+        self.naps.fetch_add(1, Ordering::Release);
+        futex::wake(&self.naps);
+        self.segment.interrupt();
+    }
+
+    /// Lets the worker sleep for `time`, or until it is interrupted. Peers do not wake it.
+    pub(super) fn nap(&self, time: Duration) {
+        let naps = self.naps.load(Ordering::Acquire);
+        if !self.is_stopped() {
+            futex::wait(&self.naps, naps, Some(time));
+        }
+    }
+
+    /// Takes back that the calling thread sleeps, and locks the state.
+    pub(super) fn wake_up(&self) -> Guard<'_, State> {
+        let mut state = self.state.lock();
+        state.sleeper = Sleeper::Nobody;
+        self.segment.stay_awake();
+        state
+    }
+
+    /// Counts a poll in vain.
+    #[inline]
+    pub(super) fn note_poll_in_vain(&self, state: &mut State) {
+        if state.is_patience_over() {
+            self.rest_is_due.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(super) fn should_rest(&self) -> bool {
+        self.rest_is_due.load(Ordering::Relaxed)
+    }
+
+    /// See [`Engine::rest`](super::Engine::rest).
+    pub(super) fn rest(&self) {
+        let Some(mut state) = self.try_lock() else {
+            return;
+        };
+        self.rest_is_due.store(false, Ordering::Relaxed);
+        let Some(longest) = state.patience.next_nap(Look::take) else {
+            return;
+        };
+        match state.sleeper {
+            Sleeper::Nobody => {
+                self.segment.fall_asleep();
+                if !state.prepare_to_sleep() {
+                    self.segment.stay_awake();
+                    return;
+                }
+                let due = state.next_deadline();
+                let time = due.map_or(longest, |due| due.saturating_sub(self.uptime()));
+                state.sleeper = Sleeper::Poll;
+                drop(state);
+                self.segment.sleep(Some(time.min(longest)));
+                self.wake_up().patience.napped(Instant::now());
+            }
+            // It has not noticed yet that there are polls again.
+            Sleeper::Worker => {
+                drop(state);
+                self.interrupt();
+            }
+            // Another thread's: what wakes that wakes this one.
+            Sleeper::Poll => {
+                drop(state);
+                self.segment.sleep(Some(longest));
+            }
+        }
     }
 
     /// Notes until when the worker is going to sleep and returns for how long that is. The caller has locked
@@ -129,7 +218,7 @@ impl Shared {
         let wakes_at = self.worker_wakes_at.load(Ordering::Relaxed);
         let needed = state.next_deadline().map(|time| time.as_nanos() as u64);
         if needed.is_some_and(|needed| needed < wakes_at) {
-            self.segment.interrupt();
+            self.interrupt();
         }
     }
 }
@@ -148,6 +237,8 @@ pub(super) struct State {
     staged: Staged,
     late_answers: LateAnswers,
     publisher: Publisher,
+    patience: Patience,
+    pub(super) sleeper: Sleeper,
     /// The last turn did not look for answers.
     answers_wait: bool,
 }
@@ -178,6 +269,8 @@ impl State {
             staged: Staged::new(host.fabric())?,
             late_answers: LateAnswers::default(),
             publisher: Publisher::new(Arc::clone(host.table())),
+            patience: Patience::new(),
+            sleeper: Sleeper::Nobody,
             answers_wait: false,
         };
         state.look_for_faults();
@@ -464,11 +557,19 @@ impl State {
 
     /// Makes senders ring the doorbell from now on. Returns whether nothing had come before that took effect.
     pub(super) fn prepare_to_sleep(&mut self) -> bool {
-        if !self.inbound.prepare_to_sleep() || self.pass_aside() {
-            return false;
-        }
-        self.publish();
-        true
+        self.inbound.prepare_to_sleep() && !self.pass_aside()
+    }
+
+    /// Whether the application's polls have found nothing for so long that they should make room for others.
+    #[inline]
+    pub(super) fn is_patience_over(&mut self) -> bool {
+        let counters = self.device.counters();
+        self.patience.is_over(
+            counters.recv_wrs
+                + counters.send_wrs
+                + counters.rdma_read_wrs
+                + counters.rdma_write_wrs,
+        )
     }
 
     /// Whether anything has to be done at some time without being woken for it.

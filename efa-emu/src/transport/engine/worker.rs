@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::state::{CHECK_PEERS, Shared};
+use super::state::{CHECK_PEERS, Shared, Sleeper};
 
 /// How often the worker looks whether the application still polls: the time after which it takes
 /// over is between once and twice this.
@@ -83,7 +83,7 @@ fn run(shared: &Shared) {
                 last_check = Instant::now();
                 state.check_peers();
             }
-            shared.segment.nap(LOOK);
+            shared.nap(LOOK);
             continue;
         }
         let Some(mut state) = shared.try_lock() else {
@@ -111,7 +111,12 @@ fn run(shared: &Shared) {
             } else {
                 WATCH_PAUSE_IDLE
             };
-            shared.segment.nap(pause);
+            shared.nap(pause);
+            continue;
+        }
+        if state.sleeper != Sleeper::Nobody {
+            drop(state);
+            shared.nap(LOOK);
             continue;
         }
         shared.segment.fall_asleep();
@@ -119,12 +124,14 @@ fn run(shared: &Shared) {
             shared.segment.stay_awake();
             continue;
         }
+        state.publish();
         let time = shared.plan_sleep(&state);
+        state.sleeper = Sleeper::Worker;
         drop(state);
         if !shared.is_stopped() {
             shared.segment.sleep(time);
         }
-        shared.segment.stay_awake();
+        drop(shared.wake_up());
     }
 }
 

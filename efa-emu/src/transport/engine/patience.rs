@@ -1,0 +1,353 @@
+//! When a poll that finds nothing sleeps instead: on machines with more programs than processors.
+//!
+//! A program that polls waits for another one. Real hardware works while programs wait; here the other program, or its
+//! device, needs a processor for that. A program that goes on polling uses up its share of the processor's time, and
+//! then the system lets the others run, for milliseconds each. A program that sleeps keeps its share, so it runs as
+//! soon as something comes for it.
+//!
+//! A thread that was seen to lose its processor to others while it polled in vain therefore sleeps from then on:
+//! after some polls in vain, until something comes for the device. It sleeps for a short time only, because the
+//! program may be waiting for something else besides. A thread that has its processor to itself never sleeps; it makes
+//! four system calls in a thousand polls in vain.
+
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+/// Polls in vain, 50 to 100 us of them, after which a look is taken whether others had the processor meanwhile.
+const WINDOW: u32 = 1024;
+
+/// Others had the processor if it was gone for longer than this. Kernel threads take it for less, and so do programs
+/// that give way by themselves.
+const LOST: Duration = Duration::from_micros(500);
+
+/// How long others are believed to want the processor, at first and at most. To find out whether they still do, the
+/// thread has to lose the processor once more; so the time grows as long as they do.
+const BELIEVED: Duration = Duration::from_millis(200);
+const MOST_BELIEVED: Duration = Duration::from_secs(2);
+const GROWTH: u32 = 4;
+
+/// Others who are seen again within this time are taken for the same ones.
+const SAME: Duration = Duration::from_millis(200);
+
+/// Polls in vain before a nap: about the time in which a peer answers that has a processor.
+const POLLS: u32 = 16;
+
+/// A thread that takes longer than this from one poll to the next does something else besides polling, and has no time
+/// to sleep.
+const SPINNING: Duration = Duration::from_micros(20);
+
+/// How long a nap is at most: at first, and after several in vain.
+const NAP: Duration = Duration::from_micros(50);
+const LONGEST_NAP: Duration = Duration::from_micros(500);
+
+/// What is known of those who want the processor of the thread that polls.
+#[derive(Debug)]
+pub(super) struct Patience {
+    /// What the device had done altogether when a poll in a crowd last found nothing.
+    done: u64,
+    /// Polls in vain since the last look or nap.
+    polls: u32,
+    last_look: Option<Look>,
+    crowd: Option<Crowd>,
+    /// When the last crowd was no longer believed in.
+    crowd_ended: Option<Instant>,
+    /// How long the last crowd was believed in.
+    believed: Duration,
+    nap: Duration,
+}
+
+/// Others want the processor.
+#[derive(Debug)]
+struct Crowd {
+    until: Instant,
+    /// When the thread last began to poll, or asked whether to sleep.
+    polls_since: Instant,
+}
+
+impl Patience {
+    pub(super) fn new() -> Patience {
+        Patience {
+            done: 0,
+            polls: 0,
+            last_look: None,
+            crowd: None,
+            crowd_ended: None,
+            believed: BELIEVED,
+            nap: NAP,
+        }
+    }
+
+    /// Counts a poll that found nothing, when the device had done `done` pieces of work altogether. Returns
+    /// whether the poll is to ask [`Patience::next_nap`].
+    #[inline]
+    pub(super) fn is_over(&mut self, done: u64) -> bool {
+        self.polls += 1;
+        if self.crowd.is_none() {
+            return self.polls >= WINDOW;
+        }
+        if done != self.done {
+            self.done = done;
+            self.polls = 1;
+            self.nap = NAP;
+        }
+        self.polls >= POLLS
+    }
+
+    /// How long the poll is to sleep, if at all. `look` is taken at this moment.
+    pub(super) fn next_nap(&mut self, look: impl FnOnce() -> Look) -> Option<Duration> {
+        self.polls = 0;
+        let look = look();
+        let now = look.time;
+        let Some(crowd) = &mut self.crowd else {
+            self.judge(look);
+            return None;
+        };
+        if now >= crowd.until {
+            self.crowd = None;
+            self.crowd_ended = Some(now);
+            self.last_look = None;
+            return None;
+        }
+        let took = now - std::mem::replace(&mut crowd.polls_since, now);
+        if took > POLLS * SPINNING {
+            return None;
+        }
+        let nap = self.nap;
+        self.nap = (2 * nap).min(LONGEST_NAP);
+        Some(nap)
+    }
+
+    /// A nap is over.
+    pub(super) fn napped(&mut self, now: Instant) {
+        if let Some(crowd) = &mut self.crowd {
+            crowd.polls_since = now;
+        }
+    }
+
+    /// Decides from two looks whether others want the processor.
+    fn judge(&mut self, look: Look) {
+        let now = look.time;
+        let lost = self
+            .last_look
+            .as_ref()
+            .is_some_and(|before| look.has_lost_since(before));
+        self.last_look = Some(look);
+        if !lost {
+            return;
+        }
+        self.believed = match self.crowd_ended {
+            Some(ended) if now - ended < SAME => (GROWTH * self.believed).min(MOST_BELIEVED),
+            _ => BELIEVED,
+        };
+        self.crowd = Some(Crowd {
+            until: now + self.believed,
+            polls_since: now,
+        });
+    }
+}
+
+/// What the system says of the calling thread at a moment. The processor can be lost during each of the
+/// questions, so the count of losses is asked before and after.
+#[derive(Debug)]
+pub(super) struct Look {
+    /// The address of a variable of the thread.
+    thread: usize,
+    losses_before: i64,
+    /// Processor time of the thread.
+    processor: Duration,
+    time: Instant,
+    losses_after: i64,
+}
+
+impl Look {
+    pub(super) fn take() -> Look {
+        thread_local!(static HERE: u8 = const { 0 });
+        Look {
+            thread: HERE.with(|here| std::ptr::from_ref(here).addr()),
+            losses_before: losses(),
+            processor: processor_time(),
+            time: Instant::now(),
+            losses_after: losses(),
+        }
+    }
+
+    /// Whether others had the thread's processor for long since `before`, against the thread's will.
+    fn has_lost_since(&self, before: &Look) -> bool {
+        let passed = self.time - before.time;
+        let had = self.processor.saturating_sub(before.processor);
+        self.thread == before.thread
+            && self.losses_after != before.losses_before
+            && passed > had + LOST
+    }
+}
+
+/// How often the calling thread has lost its processor against its will.
+fn losses() -> i64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: `usage` is valid for a write, and all zeroes are a valid value of it if the call fails.
+    unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init().ru_nivcsw
+    }
+}
+
+/// The processor time of the calling thread.
+fn processor_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is valid for a write.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A thread that polls, and its processor.
+    struct Thread {
+        patience: Patience,
+        start: Instant,
+        passed: Duration,
+        processor: Duration,
+        losses: i64,
+        done: u64,
+    }
+
+    impl Thread {
+        fn new() -> Thread {
+            Thread {
+                patience: Patience::new(),
+                start: Instant::now(),
+                passed: Duration::ZERO,
+                processor: Duration::ZERO,
+                losses: 0,
+                done: 0,
+            }
+        }
+
+        fn now(&self) -> Instant {
+            self.start + self.passed
+        }
+
+        /// A poll in vain, of a tenth of a microsecond.
+        fn poll(&mut self) -> Option<Duration> {
+            self.passed += US / 10;
+            self.processor += US / 10;
+            if !self.patience.is_over(self.done) {
+                return None;
+            }
+            let look = Look {
+                thread: 1,
+                losses_before: self.losses,
+                processor: self.processor,
+                time: self.now(),
+                losses_after: self.losses,
+            };
+            let nap = self.patience.next_nap(|| look);
+            if let Some(nap) = nap {
+                self.passed += nap;
+                self.patience.napped(self.now());
+            }
+            nap
+        }
+
+        /// The naps of some polls in vain.
+        fn polls(&mut self, count: u32) -> Vec<Duration> {
+            (0..count).filter_map(|_| self.poll()).collect()
+        }
+
+        /// Others have the processor.
+        fn loses(&mut self, time: Duration) {
+            self.passed += time;
+            self.losses += 1;
+        }
+    }
+
+    #[test]
+    fn who_has_a_processor_never_sleeps() {
+        let mut thread = Thread::new();
+        assert_eq!(thread.polls(1_000_000), []);
+        // Kernel threads.
+        for _ in 0..1000 {
+            thread.loses(20 * US);
+            assert_eq!(thread.polls(1000), []);
+        }
+        // The program sleeps by itself between its polls.
+        for _ in 0..1000 {
+            thread.passed += 2 * MS;
+            assert_eq!(thread.polls(100), []);
+        }
+    }
+
+    #[test]
+    fn who_loses_it_sleeps_after_some_polls_in_vain() {
+        let mut thread = Thread::new();
+        thread.polls(2 * WINDOW);
+        thread.loses(4 * MS);
+        assert_eq!(thread.polls(WINDOW), [], "the loss is being noticed");
+        let naps = thread.polls(6 * POLLS);
+        assert_eq!(naps, [50, 100, 200, 400, 500, 500].map(|us| us * US));
+        // Something comes: the next naps are short again.
+        thread.done += 1;
+        assert_eq!(thread.polls(POLLS - 1), []);
+        assert_eq!(thread.polls(POLLS), [NAP]);
+    }
+
+    #[test]
+    fn who_does_something_else_between_polls_does_not_sleep() {
+        let mut thread = Thread::new();
+        thread.polls(2 * WINDOW);
+        thread.loses(4 * MS);
+        thread.polls(WINDOW);
+        for _ in 0..100 {
+            thread.passed += 50 * US;
+            thread.processor += 50 * US;
+            assert_eq!(thread.poll(), None);
+        }
+    }
+
+    #[test]
+    fn naps_end_when_the_others_have_gone_and_last_while_they_have_not() {
+        let mut thread = Thread::new();
+        thread.polls(2 * WINDOW);
+        let mut believed = Vec::new();
+        for _ in 0..4 {
+            thread.loses(4 * MS);
+            assert_eq!(thread.polls(WINDOW), []);
+            let begin = thread.passed;
+            while thread.patience.crowd.is_some() {
+                thread.poll();
+            }
+            let round = (thread.passed - begin).as_millis() as u64;
+            believed.push(round);
+            // The first look after naps, with which the next one is compared.
+            assert_eq!(thread.polls(WINDOW), []);
+        }
+        assert_eq!(believed, [200, 800, 2000, 2000]);
+        assert_eq!(thread.polls(10_000_000), [], "they have gone");
+        thread.loses(4 * MS);
+        thread.polls(WINDOW);
+        assert_eq!(thread.patience.believed, BELIEVED, "others than before");
+    }
+
+    #[test]
+    fn a_look_sees_the_thread() {
+        let before = Look::take();
+        // SAFETY: no memory is involved.
+        unsafe { libc::sched_yield() };
+        while processor_time() < before.processor + MS {}
+        let after = Look::take();
+        assert!(after.processor >= before.processor + MS);
+        assert_eq!(after.thread, before.thread);
+        assert!(after.losses_before >= before.losses_after);
+        let elsewhere = std::thread::spawn(Look::take).join().unwrap();
+        assert_ne!(elsewhere.thread, before.thread);
+        assert!(!elsewhere.has_lost_since(&before));
+    }
+}

@@ -1,0 +1,91 @@
+//! Two applications that poll, and one processor.
+
+use std::mem::MaybeUninit;
+
+use crate::client::{Address, Client, config};
+use crate::exchange::connect;
+use crate::processes::{Parent, Process};
+use efa_emu::provider::{SendData, UdAddress, WcOpcode};
+
+const ROUNDS: u64 = 500;
+
+/// Lets the calling thread, and what it starts from now on, run on one processor only.
+fn share_a_processor() {
+    let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
+    let size = size_of::<libc::cpu_set_t>();
+    // SAFETY: all zeroes are a valid set, `set` is valid for reads and writes of `size` bytes, and 0 names
+    // the calling thread.
+    unsafe {
+        assert_eq!(libc::sched_getaffinity(0, size, set.as_mut_ptr()), 0);
+        let set = set.assume_init_mut();
+        let first = (0..libc::CPU_SETSIZE as usize).find(|cpu| libc::CPU_ISSET(*cpu, set));
+        libc::CPU_ZERO(set);
+        libc::CPU_SET(first.expect("this thread runs somewhere"), set);
+        assert_eq!(libc::sched_setaffinity(0, size, set), 0);
+    }
+}
+
+/// How often the calling thread has lost its processor against its will.
+fn losses() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: all zeroes are a valid value, and `usage` is valid for a write.
+    let usage = unsafe {
+        assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()), 0);
+        usage.assume_init()
+    };
+    usage.ru_nivcsw as u64
+}
+
+/// Answers every message with one.
+pub(crate) fn echo(parent: &Parent) {
+    let mut client = Client::open(&parent.root, &config("echo"));
+    let memory = client.register(vec![0; 64]);
+    client.post_recv(0, memory.buffer(0, 64));
+    parent.say(&client.address().to_text());
+    let to = client.connect(Address::from_text(&parent.hear().unwrap()));
+    for _ in 0..ROUNDS {
+        take_one(&mut client);
+        client.post_recv(0, memory.buffer(0, 64));
+        send_one(&mut client, to);
+    }
+    while parent.hear().is_some() {}
+}
+
+fn take_one(client: &mut Client) {
+    loop {
+        if let Some(completion) = client.poll() {
+            assert_eq!(completion.code(), 0);
+            if completion.opcode() == WcOpcode::Recv {
+                return;
+            }
+        }
+    }
+}
+
+fn send_one(client: &mut Client, to: UdAddress) {
+    assert!(client.post_send(1, to, SendData::Inline(&[b"ball"])));
+}
+
+/// A poll that never sleeps loses the processor once a round at least: the other side can do nothing before.
+#[test]
+fn polls_in_vain_leave_the_processor_to_the_other_side() {
+    share_a_processor();
+    let root = tempfile::tempdir().unwrap();
+    let mut client = Client::open(root.path(), &config("alpha"));
+    let memory = client.register(vec![0; 64]);
+    client.post_recv(0, memory.buffer(0, 64));
+    let mut process = Process::start("echo", root.path(), 0);
+    let to = connect(&client, &mut process);
+    let before = losses();
+    for _ in 0..ROUNDS {
+        send_one(&mut client, to);
+        take_one(&mut client);
+        client.post_recv(0, memory.buffer(0, 64));
+    }
+    let lost = losses() - before;
+    assert!(
+        lost < ROUNDS / 2,
+        "the processor was lost {lost} times in {ROUNDS} rounds"
+    );
+    process.finish();
+}
