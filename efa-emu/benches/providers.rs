@@ -18,22 +18,20 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use efa_testing::workspace::emulator;
-use rustix::process::{Pid, Signal, kill_process_group};
+
+use programs::{TIMEOUT, command, converse, ended, free_port, parse, userland};
+
+mod programs;
 
 /// Rounds of a table, if there is time for them.
 const ROUNDS: usize = 5;
 /// No measurement begins later than this after its table.
 const TABLE_TIME: Duration = Duration::from_secs(100);
-/// The longest that two processes may take from start to result.
-const TIMEOUT: Duration = Duration::from_secs(15);
 /// About how long the messages of one measurement take.
 const MESSAGES_TIME: Duration = Duration::from_secs(1);
 /// Failures in a row after which a provider is not tried again.
@@ -156,16 +154,6 @@ struct Bench {
     placement: Placement,
 }
 
-/// A program with its arguments, as a command.
-fn command(words: &[&OsStr]) -> Command {
-    let mut command = Command::new(words[0]);
-    command.args(&words[1..]).stdin(Stdio::null());
-    command.stderr(Stdio::null());
-    // A handler that libinfinipath, which Debian's libfabric loads, would put in the signals' way.
-    command.env("IPATH_NO_BACKTRACE", "1");
-    command
-}
-
 impl Row {
     /// `program` with the row's libfabric and provider, on a host of its own.
     fn words<'a>(&'a self, bench: &'a Bench, program: &'static str) -> Vec<&'a OsStr> {
@@ -233,28 +221,6 @@ impl fmt::Display for Row {
     }
 }
 
-/// A child in a process group of its own, which ends with this value: `efa-emu run` has a child, too.
-struct Guard(Child);
-
-impl Guard {
-    fn start(command: &mut Command, what: &str) -> Result<Guard, String> {
-        let child = command.process_group(0).spawn();
-        child
-            .map(Guard)
-            .map_err(|error| format!("cannot start {what}: {error}"))
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        // Both fail only when all of them are gone already.
-        if let Some(group) = Pid::from_raw(self.0.id() as i32) {
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-        let _ = self.0.wait();
-    }
-}
-
 fn main() -> ExitCode {
     let filter = std::env::args()
         .skip(1)
@@ -275,8 +241,8 @@ fn run(filter: Option<&str>) -> Result<(), String> {
         placement: Placement::find(),
     };
     let mut releases = vec![Release::Installed];
-    match unpacked() {
-        Ok(run) => releases.push(Release::Unpacked(run)),
+    match userland("debian13") {
+        Ok(directory) => releases.push(Release::Unpacked(directory.join("run"))),
         Err(error) => println!("libfabric of Debian 13 is not measured: {error}"),
     }
     println!(
@@ -428,20 +394,6 @@ fn table(bench: &Bench, size: usize, trips: Trips, releases: &[Release]) {
     }
 }
 
-/// What starts programs of Debian 13, fetched if it is not here yet.
-fn unpacked() -> Result<PathBuf, String> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/userland");
-    let output = Command::new(&script)
-        .arg("debian13")
-        .output()
-        .map_err(|error| format!("{}: {error}", script.display()))?;
-    let directory = String::from_utf8_lossy(&output.stdout);
-    match directory.lines().last() {
-        Some(directory) if output.status.success() => Ok(Path::new(directory).join("run")),
-        _ => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-    }
-}
-
 /// Millions of messages per second that `ib_send_bw` reports for its client.
 fn message_rate(bench: &Bench) -> Result<f64, String> {
     let port = free_port()?.to_string();
@@ -469,61 +421,6 @@ fn message_rate(bench: &Bench) -> Result<f64, String> {
     };
     let printed = output.iter().filter_map(rate).next_back();
     printed.ok_or_else(|| "the client printed no result".to_owned())
-}
-
-/// Waits for the end of a program, and ends it if that takes too long.
-fn ended(command: &mut Command, patience: Duration) -> Result<ExitStatus, String> {
-    let mut child = Guard(
-        command
-            .spawn()
-            .map_err(|error| format!("cannot start: {error}"))?,
-    );
-    let start = Instant::now();
-    loop {
-        match child.0.try_wait().map_err(|error| error.to_string())? {
-            Some(status) => return Ok(status),
-            None if start.elapsed() > patience => {
-                return Err(format!("no end in {} s", patience.as_secs()));
-            }
-            None => std::thread::sleep(Duration::from_millis(5)),
-        }
-    }
-}
-
-/// Starts a server, and a client that is tried until the server listens; what the client prints.
-/// Nothing is left when this returns, [`TIMEOUT`] later at the latest.
-fn converse(mut server: Command, client: impl Fn() -> Command) -> Result<Vec<String>, String> {
-    let start = Instant::now();
-    let mut server = Guard::start(server.stdout(Stdio::null()), "the server")?;
-    // The client gives up at once if nobody listens yet.
-    loop {
-        let mut child = Guard::start(client().stdout(Stdio::piped()), "the client")?;
-        let output = child.0.stdout.take();
-        let status = loop {
-            match child.0.try_wait().map_err(|error| error.to_string())? {
-                Some(status) => break status,
-                None if start.elapsed() > TIMEOUT => {
-                    return Err(format!("no result in {} s", TIMEOUT.as_secs()));
-                }
-                None => std::thread::sleep(Duration::from_millis(5)),
-            }
-        };
-        if status.success() {
-            let lines = output
-                .into_iter()
-                .flat_map(|output| BufReader::new(output).lines().map_while(Result::ok));
-            return Ok(lines.collect());
-        }
-        if let Ok(Some(server)) = server.0.try_wait() {
-            return Err(format!(
-                "the server ended ({server}), the client, too ({status})"
-            ));
-        }
-        if start.elapsed() > TIMEOUT {
-            return Err(format!("the client failed: {status}"));
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Round trips of a measurement.
@@ -570,26 +467,4 @@ fn mean_one_way(row: &Row, bench: &Bench, size: usize, round_trips: usize) -> Re
     let output = converse(side(Side::Server, &["-B", &port]), client)?;
     let printed = output.iter().filter_map(|line| parse(line)).next_back();
     printed.ok_or_else(|| "the client printed no result".to_owned())
-}
-
-/// `64 20k =20k 2.4m 0.01s 184.12 0.35 2.88`: bytes, sent, acknowledged, total, time, MB/s, us, M/s.
-fn parse(line: &str) -> Option<f64> {
-    let columns: Vec<&str> = line.split_whitespace().collect();
-    let [_, _, _, _, time, _, latency, _] = columns[..] else {
-        return None;
-    };
-    if !time.ends_with('s') {
-        return None;
-    }
-    latency
-        .parse()
-        .ok()
-        .filter(|microseconds| *microseconds > 0.0)
-}
-
-fn free_port() -> Result<u16, String> {
-    TcpListener::bind(("127.0.0.1", 0))
-        .and_then(|listener| listener.local_addr())
-        .map(|address| address.port())
-        .map_err(|error| format!("cannot find a free TCP port: {error}"))
 }

@@ -1,0 +1,419 @@
+//! Programs that wait for each other on a machine with more programs than processors: MPI jobs on two emulated
+//! hosts beside the same jobs over the library's own shared memory and over TCP, and a ping-pong beside programs that
+//! never wait.
+//!
+//! Rounds are interleaved, and each figure is the median of the rounds; how many there were is printed. What a machine
+//! lacks is named. Arguments: none, or a filter that `cargo bench` passes on (`mpi` or `busy`).
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use efa_testing::workspace::emulator;
+
+use programs::{Guard, command, converse, ended, free_port, parse, userland};
+
+mod programs;
+
+/// Ranks of the MPI jobs.
+const RANKS: [usize; 3] = [4, 16, 64];
+/// Seconds of each operation of a job.
+const SECONDS: &str = "0.3";
+/// Rounds, if there is time for them.
+const ROUNDS: usize = 3;
+/// No measurement begins later than this after its table.
+const TABLE_TIME: Duration = Duration::from_secs(150);
+/// The longest that a job may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Programs that never wait, for each of two processors ten.
+const BUSY: usize = 20;
+/// Round trips beside them.
+const TRIPS: &str = "300";
+
+/// libfabric's `tcp` providers use the loopback interface.
+const LOOPBACK: &[(&str, &str)] = &[("FI_TCP_IFACE", "lo")];
+
+const OPERATIONS: [&str; 3] = ["alltoall", "allreduce", "pair"];
+
+fn main() -> ExitCode {
+    let filter = std::env::args()
+        .skip(1)
+        .find(|argument| !argument.starts_with('-'));
+    let is_wanted = |name: &str| filter.as_deref().is_none_or(|filter| name.contains(filter));
+    let result = Bench::new().and_then(|bench| {
+        if is_wanted("mpi") {
+            for library in [Library::debian_open_mpi(), Library::mpich()] {
+                match library {
+                    Ok(library) => bench.jobs(&library)?,
+                    Err(missing) => println!("\nnot measured: {missing}"),
+                }
+            }
+        }
+        if is_wanted("busy") {
+            bench.beside_busy_programs()?;
+        }
+        Ok(())
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("crowd: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// What carries the messages of a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    SharedMemory,
+    /// libfabric's efa provider on two emulated hosts.
+    Device,
+    /// libfabric's `tcp` providers.
+    LibfabricTcp,
+    /// TCP of the MPI library itself.
+    OwnTcp,
+}
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Way::SharedMemory => "its own shared memory",
+            Way::Device => "efa on efa-emu, two hosts",
+            Way::LibfabricTcp => "libfabric's tcp",
+            Way::OwnTcp => "its own TCP",
+        }
+    }
+}
+
+/// An MPI library.
+struct Library {
+    name: &'static str,
+    mpiexec: PathBuf,
+    mpicc: PathBuf,
+    ways: Vec<Start>,
+}
+
+/// How a job starts whose messages take a way.
+struct Start {
+    way: Way,
+    /// Options of `mpiexec`.
+    options: Vec<&'static str>,
+    variables: Vec<(&'static str, &'static str)>,
+}
+
+impl Start {
+    fn new(
+        way: Way,
+        options: &[&[&'static str]],
+        variables: &[&[(&'static str, &'static str)]],
+    ) -> Start {
+        Start {
+            way,
+            options: options.concat(),
+            variables: variables.concat(),
+        }
+    }
+}
+
+impl Library {
+    /// Over the libfabric beside it.
+    fn debian_open_mpi() -> Result<Library, String> {
+        let mpiexec = PathBuf::from("/usr/bin/mpiexec.openmpi");
+        if !mpiexec.exists() {
+            return Err(
+                "Open MPI: install the Debian packages openmpi-bin and libopenmpi-dev".into(),
+            );
+        }
+        let common: &[&str] = &[
+            "--allow-run-as-root",
+            "--oversubscribe",
+            "--mca",
+            "mpi_yield_when_idle",
+            "1",
+        ];
+        let own: &[&str] = &["--mca", "pml", "ob1", "--mca", "btl"];
+        let libfabric: &[&str] = &[
+            "--mca",
+            "pml",
+            "cm",
+            "--mca",
+            "mtl",
+            "ofi",
+            "--mca",
+            "mtl_ofi_provider_include",
+        ];
+        let loopback: &[&str] = &["--mca", "btl_tcp_if_include", "lo"];
+        Ok(Library {
+            name: "Open MPI 4.1 of Debian",
+            mpiexec,
+            mpicc: "/usr/bin/mpicc.openmpi".into(),
+            ways: vec![
+                Start::new(Way::SharedMemory, &[common, own, &["self,vader"]], &[]),
+                Start::new(Way::Device, &[common, libfabric, &["efa"]], &[]),
+                Start::new(
+                    Way::LibfabricTcp,
+                    &[common, libfabric, &["tcp;ofi_rxm"]],
+                    &[LOOPBACK],
+                ),
+                Start::new(Way::OwnTcp, &[common, own, &["self,tcp"], loopback], &[]),
+            ],
+        })
+    }
+
+    /// The wheel, with the libfabric in it.
+    fn mpich() -> Result<Library, String> {
+        let bin = userland("pypi-mpich")?.join("venv/bin");
+        let remote: &[_] = &[("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1")];
+        // Ranks of one emulated host talk through the device, too.
+        let efa: &[_] = &[("FI_PROVIDER", "efa"), ("FI_EFA_ENABLE_SHM_TRANSFER", "0")];
+        let tcp: &[_] = &[("FI_PROVIDER", "tcp")];
+        Ok(Library {
+            name: "MPICH 5.0 (wheel)",
+            mpiexec: bin.join("mpiexec"),
+            mpicc: bin.join("mpicc"),
+            ways: vec![
+                Start::new(Way::SharedMemory, &[], &[]),
+                Start::new(Way::Device, &[], &[remote, efa]),
+                Start::new(Way::LibfabricTcp, &[], &[remote, tcp, LOOPBACK]),
+            ],
+        })
+    }
+}
+
+/// The figures of a row: those of each operation.
+#[derive(Default)]
+struct Row {
+    figures: [Vec<f64>; OPERATIONS.len()],
+    failure: Option<String>,
+}
+
+fn median(figures: &[f64]) -> Option<f64> {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
+
+struct Bench {
+    emulator: PathBuf,
+    fabric: String,
+    directory: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Result<Bench, String> {
+        Ok(Bench {
+            emulator: emulator(),
+            fabric: format!("crowd-{}", std::process::id()),
+            directory: tempfile::tempdir().map_err(|error| error.to_string())?,
+        })
+    }
+
+    /// Prints the table of an MPI library.
+    fn jobs(&self, library: &Library) -> Result<(), String> {
+        println!(
+            "\n{}, 64 bytes: us, and ratio to its own shared memory; medians",
+            library.name
+        );
+        let program = self.directory.path().join("crowd");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/crowd.c");
+        let words = [
+            library.mpicc.as_os_str(),
+            "-O2".as_ref(),
+            "-o".as_ref(),
+            program.as_ref(),
+            source.as_ref(),
+        ];
+        let status = ended(&mut command(&words), PATIENCE)?;
+        if !status.success() {
+            return Err(format!("{}: {status}", library.mpicc.display()));
+        }
+        println!(
+            "{:<6} {:<28} {:>10} {:>7} {:>10} {:>7} {:>10} {:>7} {:>7}",
+            "ranks", "", "alltoall", "", "allreduce", "", "pair", "", "rounds"
+        );
+        let begin = Instant::now();
+        let mut rows: Vec<(usize, Way, Row)> = RANKS
+            .iter()
+            .flat_map(|ranks| {
+                let ways = library.ways.iter();
+                ways.map(|start| (*ranks, start.way, Row::default()))
+            })
+            .collect();
+        for _ in 0..ROUNDS {
+            for (ranks, way, row) in &mut rows {
+                if row.failure.is_some() || begin.elapsed() > TABLE_TIME {
+                    continue;
+                }
+                match self.job(library, *way, *ranks, &program) {
+                    Ok(figures) => {
+                        for (all, figure) in row.figures.iter_mut().zip(figures) {
+                            all.push(figure);
+                        }
+                    }
+                    Err(error) => row.failure = Some(error),
+                }
+            }
+        }
+        let mut own = [None; OPERATIONS.len()];
+        for (ranks, way, row) in &rows {
+            let medians = [0, 1, 2].map(|index| median(&row.figures[index]));
+            if *way == Way::SharedMemory {
+                own = medians;
+            }
+            print!("{ranks:<6} {:<28}", way.name());
+            match &row.failure {
+                Some(failure) => println!(" not measured: {failure}"),
+                None => {
+                    for (figure, own) in medians.into_iter().zip(own) {
+                        match (figure, own) {
+                            (Some(figure), Some(own)) => {
+                                print!(" {figure:>10.1} {:>6.2}x", figure / own);
+                            }
+                            (Some(figure), None) => print!(" {figure:>10.1} {:>7}", "-"),
+                            (None, _) => print!(" {:>10} {:>7}", "no time", ""),
+                        }
+                    }
+                    println!(" {:>7}", row.figures[0].len());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a job. Returns the microseconds of each operation.
+    fn job(
+        &self,
+        library: &Library,
+        way: Way,
+        ranks: usize,
+        program: &Path,
+    ) -> Result<[f64; OPERATIONS.len()], String> {
+        let start = library.ways.iter().find(|start| start.way == way);
+        let start = start.expect("the row was made from it");
+        let mut job = Command::new(&library.mpiexec);
+        job.args(&start.options)
+            .envs(start.variables.iter().copied());
+        let job_program = [program.as_os_str(), SECONDS.as_ref(), "64".as_ref()];
+        if way == Way::Device {
+            for (host, half) in [("h0", ranks / 2), ("h1", ranks - ranks / 2)] {
+                if host != "h0" {
+                    job.arg(":");
+                }
+                job.args(["-n", &half.to_string()]).arg(&self.emulator);
+                job.args(["run", "--fabric", &self.fabric, "--host", host, "--"]);
+                job.args(job_program);
+            }
+        } else {
+            job.args(["-n", &ranks.to_string()]).args(job_program);
+        }
+        job.stdin(Stdio::null()).stderr(Stdio::null());
+        let mut child = Guard::start(job.stdout(Stdio::piped()), "the job")?;
+        let mut output = child.0.stdout.take().ok_or("no standard output")?;
+        let reader = std::thread::spawn(move || {
+            let mut printed = String::new();
+            output.read_to_string(&mut printed).map(|_| printed)
+        });
+        let begin = Instant::now();
+        let status = loop {
+            match child.0.try_wait().map_err(|error| error.to_string())? {
+                Some(status) => break status,
+                None if begin.elapsed() > PATIENCE => {
+                    return Err(format!("no end in {} s", PATIENCE.as_secs()));
+                }
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        if !status.success() {
+            return Err(format!("the job failed: {status}"));
+        }
+        let printed = reader
+            .join()
+            .map_err(|_| "its output could not be read")?
+            .map_err(|error| error.to_string())?;
+        let mut figures = [0.0; OPERATIONS.len()];
+        for (figure, operation) in figures.iter_mut().zip(OPERATIONS) {
+            *figure = printed
+                .lines()
+                .find_map(|line| {
+                    line.strip_prefix(operation)?
+                        .split(' ')
+                        .nth(2)?
+                        .parse()
+                        .ok()
+                })
+                .ok_or_else(|| format!("the job printed {printed:?}"))?;
+        }
+        Ok(figures)
+    }
+
+    /// Prints the table of ping-pongs beside programs that never wait.
+    fn beside_busy_programs(&self) -> Result<(), String> {
+        println!(
+            "\nfi_pingpong -e rdm -S 64 -I {TRIPS} beside {BUSY} programs that never wait: us one way"
+        );
+        let _busy = (0..BUSY)
+            .map(|_| {
+                let mut program = Command::new("sh");
+                program.args(["-c", "while :; do :; done"]);
+                Guard::start(&mut program, "a busy program")
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let providers = ["shm", "tcp;ofi_rxm", "efa"];
+        let mut figures = providers.map(|_| Vec::new());
+        let mut failures = providers.map(|_| None);
+        let begin = Instant::now();
+        for _ in 0..ROUNDS {
+            for (index, provider) in providers.iter().enumerate() {
+                if begin.elapsed() > TABLE_TIME {
+                    continue;
+                }
+                match self.ping_pong(provider) {
+                    Ok(figure) => figures[index].push(figure),
+                    Err(error) => failures[index] = Some(error),
+                }
+            }
+        }
+        for ((provider, figures), failure) in providers.iter().zip(&figures).zip(&failures) {
+            match (median(figures), failure) {
+                (Some(figure), _) => {
+                    let of = figures.len();
+                    println!("{provider:<28} {figure:>10.1}   median of {of}: {figures:.1?}");
+                }
+                (None, Some(failure)) => println!("{provider:<28} not measured: {failure}"),
+                (None, None) => println!("{provider:<28} no time"),
+            }
+        }
+        Ok(())
+    }
+
+    fn ping_pong(&self, provider: &str) -> Result<f64, String> {
+        let port = free_port()?.to_string();
+        let side = |peer: &[&str]| {
+            let mut words: Vec<&OsStr> = Vec::new();
+            if provider == "efa" {
+                words.push(self.emulator.as_os_str());
+                words.extend(["run", "--fabric", &self.fabric, "--"].map(OsStr::new));
+            }
+            let options = [
+                "fi_pingpong",
+                "-p",
+                provider,
+                "-e",
+                "rdm",
+                "-I",
+                TRIPS,
+                "-S",
+                "64",
+            ];
+            words.extend(options.iter().chain(peer).map(OsStr::new));
+            command(&words)
+        };
+        let output = converse(side(&["-B", &port]), || side(&["-P", &port, "127.0.0.1"]))?;
+        let printed = output.iter().filter_map(|line| parse(line)).next_back();
+        printed.ok_or_else(|| "the client printed no result".to_owned())
+    }
+}
