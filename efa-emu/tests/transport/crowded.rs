@@ -37,8 +37,8 @@ fn losses() -> u64 {
 }
 
 /// Answers every message with one.
-pub(crate) fn echo(parent: &Parent) {
-    let mut client = Client::open(&parent.root, &config("echo"));
+pub(crate) fn partner(parent: &Parent) {
+    let mut client = Client::open(&parent.root, &config("beta"));
     let memory = client.register(vec![0; 64]);
     client.post_recv(0, memory.buffer(0, 64));
     parent.say(&client.address().to_text());
@@ -74,7 +74,7 @@ fn polls_in_vain_leave_the_processor_to_the_other_side() {
     let mut client = Client::open(root.path(), &config("alpha"));
     let memory = client.register(vec![0; 64]);
     client.post_recv(0, memory.buffer(0, 64));
-    let mut process = Process::start("echo", root.path(), 0);
+    let mut process = Process::start("crowded", root.path(), 0);
     let to = connect(&client, &mut process);
     let before = losses();
     for _ in 0..ROUNDS {

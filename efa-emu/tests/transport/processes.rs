@@ -145,7 +145,7 @@ fn child() {
         "holder" => crate::held::holder(&parent),
         "churn" => crate::killing::churn(&parent),
         "forker" => crate::killing::forker(&parent),
-        "echo" => crate::crowded::echo(&parent),
+        "crowded" => crate::crowded::partner(&parent),
         "idle" => crate::idle::idle(&parent),
         "memory" => crate::exchange::memory(&parent),
         "receiver" => crate::both_links::receiver(&parent),
