@@ -146,9 +146,9 @@ impl PostedReceives {
         Some(id)
     }
 
-    /// The id of a receive that need not be posted, because its message has arrived. No posted
-    /// receive has it.
-    pub(crate) fn id_of_none(&mut self) -> Option<ReceiveId> {
+    /// Takes the next id out of use, for a receive that is not posted because its message has
+    /// arrived. `None` if there are too many receives.
+    pub(crate) fn skip_id(&mut self) -> Option<ReceiveId> {
         self.receives.skip_id()
     }
 
@@ -400,7 +400,7 @@ mod tests {
     #[test]
     fn an_id_without_a_receive_is_not_that_of_a_later_receive() {
         let mut posted = posted();
-        let none = posted.id_of_none().unwrap();
+        let none = posted.skip_id().unwrap();
         assert_eq!(posted.len(), 0);
         let later = post(&mut posted, 1, None);
         assert_ne!(none, later);

@@ -87,7 +87,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         target: Iov,
         ending: Ending,
     ) -> Result<ReceiveId, EndpointError> {
-        let id = self.receiving.posted.id_of_none();
+        let id = self.receiving.posted.skip_id();
         let id = id.ok_or(EndpointError::TryAgain)?;
         self.receive_kept(peer, message, target, ending)?;
         Ok(id)
