@@ -115,7 +115,12 @@ fn about_queue_pairs(fault: &Fault, addresses: &[(&str, RawAddress)]) -> Result<
     };
     if matches!(
         fault.then,
-        Action::Cut(_) | Action::Heal(_) | Action::Kill(_)
+        Action::Cut(_)
+            | Action::Heal(_)
+            | Action::Kill(_)
+            | Action::Remove(_)
+            | Action::PortDown(_)
+            | Action::PortUp(_)
     ) {
         return Err(HOSTS.into());
     }

@@ -44,7 +44,10 @@ fn hosts(rule: &Fault) -> Vec<&HostName> {
         .collect();
     match &rule.then {
         Action::Cut(pair) | Action::Heal(pair) => hosts.extend(pair),
-        Action::Kill(host) => hosts.push(host),
+        Action::Kill(host)
+        | Action::Remove(host)
+        | Action::PortDown(host)
+        | Action::PortUp(host) => hosts.push(host),
         _ => {}
     }
     hosts

@@ -47,6 +47,21 @@ enum FaultCommand {
         /// The host or device, by name or GID.
         host: HostName,
     },
+    /// Remove a device, or all of a host, under the programs that use it.
+    Remove {
+        /// The host or device, by name or GID.
+        host: HostName,
+    },
+    /// Take the link of a device's port, or of all of a host.
+    PortDown {
+        /// The host or device, by name or GID.
+        host: HostName,
+    },
+    /// Give a device's port, or all of a host, its link back.
+    PortUp {
+        /// The host or device, by name or GID.
+        host: HostName,
+    },
     /// List the armed rules: events seen, applied to, held now.
     List,
     /// Disarm rules and release what they hold.
@@ -115,6 +130,12 @@ impl FaultArguments {
                 fabric.act(Action::Heal(two_hosts(one, other)?))?;
             }
             FaultCommand::Kill { host } => fabric.act(Action::Kill(host))?,
+            FaultCommand::Remove { host } => fabric.act(Action::Remove(host))?,
+            FaultCommand::PortDown { host } => {
+                fabric.find_devices(&host)?;
+                fabric.act(Action::PortDown(host))?;
+            }
+            FaultCommand::PortUp { host } => fabric.act(Action::PortUp(host))?,
             FaultCommand::List => super::print(&table(&fabric.armed()?)),
             FaultCommand::Clear { label: None } => {
                 fabric.disarm(|_| true)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::queue::{CompletionEntry, CompletionRing, CqDoorbell, Slot};
-use super::{CqId, Error};
+use super::{CqId, DeviceEvent, Error};
 use crate::prefetch;
 
 pub(super) struct CompletionQueue {
@@ -20,13 +20,18 @@ pub(super) struct CompletionQueue {
     served: Option<u8>,
     /// Whether the client writes the doorbell without a call.
     watched: bool,
+    /// An entry was lost because the queue was full.
+    overrun: bool,
+    /// The counter of the entry with which there is more to do than to write it: somebody wants to be told of it,
+    /// or it may be the one for which there is no room.
+    attention: u16,
 }
 
-/// The device's completion queues, and those of them that raised an event.
+/// The device's completion queues, and the events that it has raised.
 #[derive(Default)]
 pub(super) struct CqTable {
     queues: Slab<CompletionQueue>,
-    events: Vec<CqId>,
+    events: Vec<DeviceEvent>,
 }
 
 impl CqTable {
@@ -36,12 +41,14 @@ impl CqTable {
 
     pub(super) fn insert(&mut self, ring: Arc<CompletionRing>) -> CqId {
         CqId(self.queues.insert(CompletionQueue {
+            attention: ring.entries() as u16,
             ring,
             producer: 0,
             users: 0,
             armed: false,
             served: None,
             watched: false,
+            overrun: false,
         }) as u32)
     }
 
@@ -56,7 +63,7 @@ impl CqTable {
             return Err(Error::Busy("completion queue"));
         }
         self.queues.remove(cq.0 as usize);
-        self.events.retain(|event| *event != cq);
+        self.events.retain(|event| !event.is_of_cq(cq));
         Ok(())
     }
 
@@ -72,7 +79,9 @@ impl CqTable {
     }
 
     pub(super) fn set_watched(&mut self, cq: CqId, watched: bool) -> Result<(), Error> {
-        self.get_mut(cq)?.watched = watched;
+        let queue = self.get_mut(cq)?;
+        queue.watched = watched;
+        queue.attention = queue.producer;
         Ok(())
     }
 
@@ -83,6 +92,26 @@ impl CqTable {
         let Some(queue) = self.queues.get_mut(cq.0 as usize) else {
             return;
         };
+        if queue.producer == queue.attention {
+            return self.write_attentively(cq, entry);
+        }
+        queue.ring.write(queue.producer, entry);
+        queue.producer = queue.producer.wrapping_add(1);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_attentively(&mut self, cq: CqId, entry: &CompletionEntry) {
+        let Some(queue) = self.queues.get_mut(cq.0 as usize) else {
+            return;
+        };
+        if queue.is_full() {
+            if !queue.overrun {
+                queue.overrun = true;
+                self.events.push(DeviceEvent::CqError(cq));
+            }
+            return;
+        }
         queue.ring.write(queue.producer, entry);
         queue.producer = queue.producer.wrapping_add(1);
         if queue.watched {
@@ -90,13 +119,14 @@ impl CqTable {
         }
         if queue.armed {
             queue.armed = false;
-            self.raise(cq);
+            self.events.push(DeviceEvent::Completion(cq));
         }
+        queue.attention = queue.next_attention();
     }
 
-    #[cold]
-    fn raise(&mut self, cq: CqId) {
-        self.events.push(cq);
+    /// Raises an event of the device or one of its queue pairs.
+    pub(super) fn raise(&mut self, event: DeviceEvent) {
+        self.events.push(event);
     }
 
     /// Prefetches the table's entry of the oldest queue, which is often the only one.
@@ -128,7 +158,7 @@ impl CqTable {
         let doorbell = queue.read_doorbell();
         if queue.armed && queue.producer != doorbell.consumer {
             queue.armed = false;
-            self.events.push(cq);
+            self.events.push(DeviceEvent::Completion(cq));
         }
         Ok(())
     }
@@ -142,7 +172,8 @@ impl CqTable {
             let doorbell = queue.read_doorbell();
             if queue.armed && queue.producer != doorbell.consumer {
                 queue.armed = false;
-                self.events.push(CqId(index as u32));
+                self.events
+                    .push(DeviceEvent::Completion(CqId(index as u32)));
             }
         }
     }
@@ -174,7 +205,7 @@ impl CqTable {
         !self.events.is_empty()
     }
 
-    pub(super) fn events(&mut self) -> impl Iterator<Item = CqId> {
+    pub(super) fn events(&mut self) -> impl Iterator<Item = DeviceEvent> {
         self.events.drain(..)
     }
 }
@@ -188,7 +219,25 @@ impl CompletionQueue {
         if doorbell.arm && self.served != Some(doorbell.sequence) {
             self.served = Some(doorbell.sequence);
             self.armed = true;
+            self.attention = self.producer;
         }
         doorbell
+    }
+
+    /// Whether there is no room for another entry. It is not known of a client that reads the ring by itself.
+    fn is_full(&self) -> bool {
+        let unread = self.producer.wrapping_sub(self.ring.consumer());
+        !self.watched && u32::from(unread) >= self.ring.entries()
+    }
+
+    /// The next entry with which there will be more to do than to write it.
+    fn next_attention(&self) -> u16 {
+        match self.watched || self.armed {
+            true => self.producer,
+            false => self
+                .ring
+                .consumer()
+                .wrapping_add(self.ring.entries() as u16),
+        }
     }
 }

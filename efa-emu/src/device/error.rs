@@ -27,6 +27,9 @@ pub enum Error {
     /// `EBUSY`: other objects still use this one.
     #[error("the {0} is still in use")]
     Busy(&'static str),
+    /// `EIO`: the device was removed.
+    #[error("the device was removed")]
+    Removed,
     /// A staged fault fails the call with this errno.
     #[error("a staged fault fails this call with error {0}")]
     Staged(i32),
@@ -48,6 +51,7 @@ impl Error {
             Error::QueueFull(_) | Error::Exhausted(_) => libc::ENOMEM,
             Error::Unsupported(_) => libc::EOPNOTSUPP,
             Error::Busy(_) => libc::EBUSY,
+            Error::Removed => libc::EIO,
             Error::Staged(errno) => errno,
             Error::NotFound { .. } => libc::ENOENT,
         }

@@ -3,10 +3,10 @@
 use efa_core::address::{Ahn, Qpn};
 use efa_core::nic::Status;
 
-use super::Device;
 use super::flight::Request;
 use super::prepare::{LocalFailure, count_completed, send_entry};
 use super::queue_pair::QpState;
+use super::{Device, DeviceEvent};
 
 impl Device {
     /// Puts a queue pair into the error state because its queues are invalid.
@@ -14,6 +14,7 @@ impl Device {
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.state = QpState::Error;
             self.flush(qpn);
+            self.cqs.raise(DeviceEvent::QpFatal(qpn));
         }
     }
 

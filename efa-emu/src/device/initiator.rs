@@ -205,10 +205,15 @@ impl Device {
             }
         }
         self.initiator.scheduled.truncate(kept);
+        self.flush_failed();
+        (self.counters.tx_pkts - before) as usize
+    }
+
+    /// Flushes what has been posted to queue pairs that have failed.
+    pub fn flush_failed(&mut self) {
         for position in 0..self.initiator.failed.len() {
             self.flush_posted(self.initiator.failed[position]);
         }
-        (self.counters.tx_pkts - before) as usize
     }
 
     /// Returns whether another [`Device::transmit`] would have something to do now.

@@ -16,6 +16,7 @@ mod address_book;
 mod backlog;
 mod cq_table;
 mod error;
+mod event;
 mod flight;
 mod flush;
 mod initiator;
@@ -36,6 +37,7 @@ use slab::Slab;
 
 pub use crate::counters::{Command, CommandCounters, Counters, Statistics};
 pub use error::Error;
+pub use event::DeviceEvent;
 pub(crate) use look_ahead::Nearness;
 pub(crate) use qpn::QpnRange;
 pub use qpn::{QpnAllocator, QpnPolicy, UnknownQpnPolicy};
@@ -77,6 +79,10 @@ pub struct Device {
     commands: CommandCounters,
     /// The queue pair that received last. [`Device::look_ahead`] takes it.
     last_receiver: Option<Qpn>,
+    /// The device was removed: it does nothing any more but take back what it gave.
+    removed: bool,
+    /// The port has no link.
+    port_down: bool,
 }
 
 impl Device {
@@ -93,6 +99,8 @@ impl Device {
             counters: Counters::default(),
             commands: CommandCounters::default(),
             last_receiver: None,
+            removed: false,
+            port_down: false,
             profile,
         }
     }
@@ -122,12 +130,17 @@ impl Device {
 
     /// Carries out a command and counts it. The device's methods that are commands call this
     /// themselves. Other callers need it for commands that they refuse before the device sees them.
-    pub fn command<T, E>(
+    ///
+    /// After its removal the device refuses to make anything.
+    pub fn command<T, E: From<Error>>(
         &mut self,
         command: Command,
         carry_out: impl FnOnce(&mut Device) -> Result<T, E>,
     ) -> Result<T, E> {
-        let result = carry_out(self);
+        let result = match self.removed && command != Command::Other {
+            true => Err(Error::Removed.into()),
+            false => carry_out(self),
+        };
         self.commands.count(command, result.is_err());
         result
     }
@@ -288,15 +301,14 @@ impl Device {
         self.cqs.ring(cq)
     }
 
-    /// Returns whether any completion queue has raised an event since the last
-    /// [`Device::take_events`].
+    /// Returns whether there are events since the last [`Device::take_events`].
     #[inline]
     pub fn has_events(&self) -> bool {
         self.cqs.has_events()
     }
 
-    /// Takes the completion queues that have raised an event since the last call.
-    pub fn take_events(&mut self) -> impl Iterator<Item = CqId> {
+    /// Takes the events since the last call.
+    pub fn take_events(&mut self) -> impl Iterator<Item = DeviceEvent> {
         self.cqs.events()
     }
 
@@ -372,6 +384,10 @@ impl Device {
     /// [`QpState::Reset`] drops them and empties the rings.
     pub fn modify_qp(&mut self, qpn: Qpn, change: &QpChange) -> Result<(), Error> {
         self.command(Command::Other, |device| {
+            // Nothing but the first step of its end.
+            if change.state != Some(QpState::Reset) {
+                device.check_present()?;
+            }
             let rnr_settable = device.profile.caps.contains(DeviceCaps::RNR_RETRY);
             let qp = device
                 .qps
@@ -402,10 +418,52 @@ impl Device {
 
     /// A queue pair's attributes.
     pub fn query_qp(&self, qpn: Qpn) -> Result<QpAttributes, Error> {
+        self.check_present()?;
         self.qps
             .get(qpn)
             .map(QueuePair::attributes)
             .ok_or_else(|| Error::not_found("queue pair", qpn.0))
+    }
+
+    /// Removes the device: all queue pairs fail, and what is outstanding is flushed. What comes from now on is
+    /// flushed or refused; objects can still be ended.
+    pub fn remove(&mut self) {
+        if self.removed {
+            return;
+        }
+        let all: Vec<_> = self.qps.numbers().collect();
+        for qpn in all {
+            if let Some(qp) = self.qps.get_mut(qpn) {
+                qp.state = QpState::Error;
+                self.flush(qpn);
+            }
+        }
+        self.removed = true;
+        self.cqs.raise(DeviceEvent::Fatal);
+    }
+
+    /// Returns [`Error::Removed`] after [`Device::remove`].
+    pub fn check_present(&self) -> Result<(), Error> {
+        match self.removed {
+            true => Err(Error::Removed),
+            false => Ok(()),
+        }
+    }
+
+    /// Notes whether the port has no link.
+    pub fn set_port_down(&mut self, is_down: bool) {
+        if self.port_down != is_down {
+            self.port_down = is_down;
+            self.cqs.raise(match is_down {
+                true => DeviceEvent::PortError,
+                false => DeviceEvent::PortActive,
+            });
+        }
+    }
+
+    /// Returns whether the port has no link.
+    pub fn is_port_down(&self) -> bool {
+        self.port_down
     }
 
     /// Destroys a queue pair. Its outstanding requests are dropped: they write no completions, and

@@ -24,6 +24,19 @@ impl QpTable {
         }
     }
 
+    /// The numbers of all queue pairs.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = Qpn> {
+        let pages = (0u16..).zip(&self.pages);
+        pages
+            .filter_map(|(page, slots)| Some((page, slots.as_ref()?)))
+            .flat_map(|(page, slots)| {
+                let used = (0u16..)
+                    .zip(slots.iter())
+                    .filter(|(_, slot)| slot.is_some());
+                used.map(move |(slot, _)| Qpn(page << PAGE_BITS | slot))
+            })
+    }
+
     pub(super) fn live(&self) -> u32 {
         self.live
     }
@@ -92,6 +105,8 @@ mod tests {
             assert_eq!(table.get(qpn).map(|qp| qp.state), Some(QpState::Init));
         }
         assert_eq!(table.live(), 5);
+        let numbers: Vec<_> = table.numbers().map(|Qpn(number)| number).collect();
+        assert_eq!(numbers, [1, 255, 256, 0x7fff, u16::MAX]);
         assert!(table.remove(Qpn(256)).is_some() && table.remove(Qpn(256)).is_none());
         assert_eq!(table.live(), 4);
     }

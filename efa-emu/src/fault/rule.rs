@@ -273,6 +273,12 @@ pub enum Action {
     Heal([HostName; 2]),
     /// End a host: its processes are killed, or it loses power.
     Kill(HostName),
+    /// Remove a device, or all of a host, under the programs that use it.
+    Remove(HostName),
+    /// Take the link of a device's port, or of all of a host, until it is given back.
+    PortDown(HostName),
+    /// Give a device's port, or all of a host, its link back.
+    PortUp(HostName),
 }
 
 impl Action {
@@ -280,8 +286,28 @@ impl Action {
     pub fn is_trigger(&self) -> bool {
         matches!(
             self,
-            Action::Release(_) | Action::Cut(_) | Action::Heal(_) | Action::Kill(_)
+            Action::Release(_)
+                | Action::Cut(_)
+                | Action::Heal(_)
+                | Action::Kill(_)
+                | Action::Remove(_)
+                | Action::PortDown(_)
+                | Action::PortUp(_)
         )
+    }
+
+    /// Whether it stays in force until another action ends it.
+    pub fn is_lasting(&self) -> bool {
+        matches!(self, Action::Cut(_) | Action::PortDown(_))
+    }
+
+    /// Whether it ends what `other` has put in force.
+    pub fn ends(&self, other: &Action) -> bool {
+        match (self, other) {
+            (Action::Heal([a, b]), Action::Cut([x, y])) => (x, y) == (a, b) || (x, y) == (b, a),
+            (Action::PortUp(up), Action::PortDown(down)) => up == down,
+            _ => false,
+        }
     }
 }
 

@@ -43,6 +43,8 @@ pub enum Trigger {
     Release(Vec<FaultId>),
     /// End this host.
     Kill(HostName),
+    /// Remove this device.
+    Remove(HostName),
 }
 
 /// What the rules say about an event.
@@ -178,7 +180,7 @@ impl Faults {
         verdict
     }
 
-    /// A cut in force between two hosts.
+    /// A cut in force between two devices, or a port without a link.
     fn cut_between(
         &self,
         a: Gid,
@@ -187,11 +189,23 @@ impl Faults {
         tally: &impl Tally,
     ) -> Option<FaultId> {
         self.armed.iter().find_map(|(id, fault)| {
-            let Action::Cut([one, other]) = &fault.then else {
-                return None;
+            let is_between = match &fault.then {
+                Action::Cut([one, other]) => {
+                    let between = |x, y| one.is(x, is_named) && other.is(y, is_named);
+                    between(a, b) || between(b, a)
+                }
+                Action::PortDown(down) => down.is(a, is_named) || down.is(b, is_named),
+                _ => return None,
             };
-            let between = |x, y| one.is(x, is_named) && other.is(y, is_named);
-            (tally.is_engaged(*id) && (between(a, b) || between(b, a))).then_some(*id)
+            (is_between && tally.is_engaged(*id)).then_some(*id)
+        })
+    }
+
+    /// Whether the port of a device has no link.
+    pub fn is_port_down(&self, gid: Gid, is_named: &IsNamed<'_>, tally: &impl Tally) -> bool {
+        self.armed.iter().any(|(id, fault)| match &fault.then {
+            Action::PortDown(down) => down.is(gid, is_named) && tally.is_engaged(*id),
+            _ => false,
         })
     }
 
@@ -235,12 +249,11 @@ impl Faults {
                 triggers.push(Trigger::Release(labelled.map(|(id, _)| *id).collect()));
             }
             Action::Kill(host) => triggers.push(Trigger::Kill(host.clone())),
-            Action::Cut(_) => tally.engage(id, true),
-            Action::Heal([a, b]) => {
+            Action::Remove(host) => triggers.push(Trigger::Remove(host.clone())),
+            Action::Cut(_) | Action::PortDown(_) => tally.engage(id, true),
+            Action::Heal(_) | Action::PortUp(_) => {
                 for (other, fault) in &self.armed {
-                    if let Action::Cut([x, y]) = &fault.then
-                        && ((x, y) == (a, b) || (x, y) == (b, a))
-                    {
+                    if action.ends(&fault.then) {
                         tally.engage(*other, false);
                     }
                 }
@@ -270,7 +283,13 @@ fn fate(action: &Action) -> Option<Fate> {
         Action::NotReady(_) => Fate::Answer(Status::RemoteRnr),
         Action::Fail(errno) => Fate::Fail(errno.0),
         Action::Qpn(qpn) => Fate::Qpn(*qpn),
-        Action::Release(_) | Action::Cut(_) | Action::Heal(_) | Action::Kill(_) => return None,
+        Action::Release(_)
+        | Action::Cut(_)
+        | Action::Heal(_)
+        | Action::Kill(_)
+        | Action::Remove(_)
+        | Action::PortDown(_)
+        | Action::PortUp(_) => return None,
     })
 }
 

@@ -88,6 +88,9 @@ fn form(action: &str) -> Option<&'static str> {
         "cut" => r#"{ cut = ["HOST", "HOST"] }"#,
         "heal" => r#"{ heal = ["HOST", "HOST"] }"#,
         "kill" => r#"{ kill = "HOST" }"#,
+        "remove" => r#"{ remove = "HOST" }"#,
+        "port-down" => r#"{ port-down = "HOST" }"#,
+        "port-up" => r#"{ port-up = "HOST" }"#,
         _ => return None,
     })
 }
@@ -177,8 +180,8 @@ impl Fault {
             } else {
                 Err(FaultError::new(
                     "when",
-                    "is missing: say which events this is about; only release, cut, heal and kill \
-                     can do without",
+                    "is missing: say which events this is about; only release, cut, heal, kill, remove, \
+                     port-down and port-up can do without",
                 ))
             };
         };

@@ -161,7 +161,6 @@ pub trait QueueOwner {
 /// A completion queue, as its client sees it.
 pub struct CompletionQueue {
     ring: Arc<CompletionRing>,
-    consumer: u16,
     sequence: u8,
     stale: u64,
     current: Option<Completion>,
@@ -172,7 +171,6 @@ impl CompletionQueue {
     pub fn new(ring: Arc<CompletionRing>) -> Self {
         CompletionQueue {
             ring,
-            consumer: 0,
             sequence: 0,
             stale: 0,
             current: None,
@@ -194,11 +192,12 @@ impl CompletionQueue {
     #[inline(always)]
     pub fn next(&mut self, owner: &mut impl QueueOwner) -> Option<Completion> {
         loop {
-            let slot = self.ring.read(self.consumer);
+            let counter = self.ring.consumer();
+            let slot = self.ring.read(counter);
             if slot == Slot::Empty {
                 return None;
             }
-            self.consumer = self.consumer.wrapping_add(1);
+            self.ring.set_consumer(counter.wrapping_add(1));
             if let Slot::Entry(entry) = slot
                 && let Retired::WorkRequest(wr_id) = retire(&entry, owner)
             {
@@ -211,7 +210,7 @@ impl CompletionQueue {
     /// Whether there are entries that were not taken yet.
     #[inline(always)]
     pub fn has_unread(&self) -> bool {
-        !self.ring.is_empty(self.consumer)
+        !self.ring.is_empty(self.ring.consumer())
     }
 
     /// Begins a polling session (`ibv_start_poll`) with the next completion, which
@@ -248,7 +247,7 @@ impl CompletionQueue {
 
     fn write_doorbell(&self, arm: bool) {
         let doorbell = CqDoorbell {
-            consumer: self.consumer,
+            consumer: self.ring.consumer(),
             sequence: self.sequence,
             arm,
         };

@@ -352,7 +352,7 @@ impl From<Error> for NicError {
             Error::Exhausted(what) => NicError::Exhausted(what),
             Error::Unsupported(what) => NicError::Unsupported(what),
             Error::Staged(libc::ENOMEM) => NicError::Exhausted("memory region"),
-            Error::Busy(_) | Error::Staged(_) => NicError::Device(error.errno()),
+            Error::Busy(_) | Error::Removed | Error::Staged(_) => NicError::Device(error.errno()),
         }
     }
 }

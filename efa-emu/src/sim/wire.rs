@@ -49,6 +49,8 @@ pub(super) enum Event {
     Timer(HostId),
     /// A fault ends a host.
     Kill(HostId),
+    /// A fault removes a host's device.
+    Remove(HostId),
 }
 
 /// A host's connection to the network.
@@ -507,15 +509,24 @@ impl Wire {
                     }
                 }
                 Trigger::Kill(host) => {
-                    let named = is_named(&self.interfaces, &self.hosts_by_gid);
-                    let is_meant = |port: &&Port| host.is(port.gid, &named);
-                    let gid = self.ports.iter().find(is_meant).map(|port| port.gid);
-                    if let Some(id) = gid.and_then(|gid| self.hosts_by_gid.get(&gid)) {
-                        self.agenda.add_ahead(self.now, Event::Kill(*id));
+                    if let Some(id) = self.find(&host) {
+                        self.agenda.add_ahead(self.now, Event::Kill(id));
+                    }
+                }
+                Trigger::Remove(host) => {
+                    if let Some(id) = self.find(&host) {
+                        self.agenda.add_ahead(self.now, Event::Remove(id));
                     }
                 }
             }
         }
+    }
+
+    /// The host that a fault names.
+    fn find(&self, host: &HostName) -> Option<HostId> {
+        let named = is_named(&self.interfaces, &self.hosts_by_gid);
+        let port = self.ports.iter().find(|port| host.is(port.gid, &named))?;
+        self.hosts_by_gid.get(&port.gid).copied()
     }
 
     /// How many frames a fault keeps.

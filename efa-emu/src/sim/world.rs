@@ -224,6 +224,10 @@ impl World {
                 self.restart(host);
                 None
             }
+            Event::Remove(host) => {
+                self.host(host).device.remove();
+                Some(host)
+            }
             Event::Timer(host) => {
                 let entry = self.host(host);
                 if entry.timer == Some(time) {

@@ -335,6 +335,7 @@ impl Tally for Board {
         if let Some(slot) = self.slot(fault) {
             let engaged = self.memory.u32(AT_SLOTS + SLOT * slot + AT_ENGAGED);
             engaged.store(in_force.into(), Ordering::Release);
+            self.raise();
         }
     }
 }

@@ -139,6 +139,12 @@ pub enum FabricError {
         /// How many it should have.
         wanted: u32,
     },
+    /// The device was removed from its host.
+    #[error("device {device} was removed from its host: end the host's programs to get it back")]
+    Removed {
+        /// Its name.
+        device: String,
+    },
     /// The environment names no host, or names it wrongly.
     #[error(
         "environment variable {variable} {problem}: start the program with `efa-emu run -- COMMAND`"
@@ -249,6 +255,7 @@ impl FabricError {
             FabricError::QpnsExhausted { .. } => libc::ENOMEM,
             FabricError::FaultTooLong { .. } => libc::E2BIG,
             FabricError::TooManyFaults { .. } => libc::ENOSPC,
+            FabricError::Removed { .. } => libc::ENODEV,
             FabricError::NoHosts { .. } | FabricError::NoSuchHost { .. } => libc::ENOENT,
             FabricError::Forked => libc::EIO,
             FabricError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),

@@ -141,6 +141,22 @@ fn statistics_of(table: &HostTable) -> Statistics {
     statistics
 }
 
+/// Wakes the device of a participant, if it has one.
+fn wake(host: &Path, address: Address) {
+    // It may be gone by now, or not be complete yet; then it looks by itself.
+    if let Ok(Some(segment)) = Segment::open(&device_path(host, address.id), address) {
+        segment.wake();
+    }
+}
+
+/// Has all processes that have opened a device look at what others want of it.
+pub(super) fn wake_all(host: &Path, gid: Gid) -> Result<(), FabricError> {
+    for id in participants(host)?.into_keys() {
+        wake(host, Address { gid, id });
+    }
+    Ok(())
+}
+
 /// Where a host's table is.
 pub(super) fn table_path(host: &Path) -> PathBuf {
     host.join("table")
@@ -322,11 +338,7 @@ impl Host {
                 continue;
             }
             missing.push(pid);
-            let address = Address { gid: self.gid, id };
-            // It may be gone by now, or not be complete yet; then it looks by itself.
-            if let Ok(Some(segment)) = Segment::open(&device, address) {
-                segment.wake();
-            }
+            wake(&self.directory, Address { gid: self.gid, id });
         }
         Ok(missing)
     }

@@ -18,6 +18,7 @@
 //! | 44 | 4 | counts how often somebody wanted to know the statistics |
 //! | 48 | 4 | index of the device among those of its host |
 //! | 52 | 4 | how many devices the host has |
+//! | 56 | 4 | 1 once the device was removed from the host |
 //! | 64 | 64 | name of the host, zero-padded |
 //! | 4096 | 8 each | slot i: owner (low 32 bits, 0 = free), time of the last change (high 32) |
 //! | the page behind the slots | 8 each | statistics of all devices that the host had, see `device::Statistics` |
@@ -49,6 +50,7 @@ const AT_CLOCK: usize = 40;
 const AT_ASKED: usize = 44;
 const AT_INDEX: usize = 48;
 const AT_DEVICES: usize = 52;
+const AT_REMOVED: usize = 56;
 const AT_NAME: usize = 64;
 const NAME_BYTES: usize = 64;
 const AT_SLOTS: usize = PAGE;
@@ -179,6 +181,19 @@ impl HostTable {
             .u32_at::<AT_RETIRED>()
             .store(1, Ordering::Relaxed);
         self.release_all(|_| true);
+    }
+
+    /// Removes the device. Processes that have opened it learn of it as of [`HostTable::ask_for_statistics`].
+    pub(super) fn remove(&self) {
+        self.memory
+            .u32_at::<AT_REMOVED>()
+            .store(1, Ordering::Release);
+        self.ask_for_statistics();
+    }
+
+    /// Whether the device was removed.
+    pub(super) fn is_removed(&self) -> bool {
+        self.memory.u32_at::<AT_REMOVED>().load(Ordering::Acquire) != 0
     }
 
     /// Asks the host's devices to add what they have counted to the statistics. Those that work do so at once;

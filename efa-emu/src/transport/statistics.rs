@@ -32,6 +32,16 @@ impl Publisher {
         self.table.asked_for_statistics() != self.known
     }
 
+    /// Makes [`Publisher::is_asked`] true.
+    pub(super) fn look_again(&mut self) {
+        self.known = self.known.wrapping_sub(1);
+    }
+
+    /// Whether the device was removed.
+    pub(super) fn is_removed(&self) -> bool {
+        self.table.is_removed()
+    }
+
     /// Adds what the device has counted since the last time.
     #[cold]
     pub(super) fn publish(&mut self, device: &Device) {

@@ -1,5 +1,6 @@
 //! Completion events: armed queues tell once, when there is something new.
 
+use efa_emu::device::DeviceEvent;
 use efa_emu::device::queue::CqDoorbell;
 
 use crate::harness::{Net, Setup};
@@ -9,7 +10,7 @@ fn events(net: &mut Net) -> usize {
     let cq = host.cq;
     host.device
         .take_events()
-        .inspect(|event| assert_eq!(*event, cq))
+        .inspect(|event| assert_eq!(*event, DeviceEvent::Completion(cq)))
         .count()
 }
 

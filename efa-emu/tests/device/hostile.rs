@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use efa_core::nic::Status;
-use efa_emu::device::QpState;
 use efa_emu::device::queue::{RingMemory, WqeSize};
+use efa_emu::device::{DeviceEvent, QpState};
 use proptest::prelude::*;
 
 use crate::harness::{MEMORY, Net, QKEY, Setup};
@@ -96,6 +96,8 @@ fn a_doorbell_beyond_the_ring_fails_the_queue_pair() {
     net.hosts[0].doorbell();
     let attributes = net.hosts[0].device.query_qp(qpn).unwrap();
     assert_eq!(attributes.state, QpState::Error);
+    let events: Vec<_> = net.hosts[0].device.take_events().collect();
+    assert_eq!(events, [DeviceEvent::QpFatal(qpn)]);
 
     let to = net.address(0, 1);
     net.hosts[1].client.recv.ring().doorbell().write(65);
@@ -179,9 +181,12 @@ fn a_completion_queue_that_is_too_small_loses_completions_and_nothing_else() {
         assert_eq!(status, Status::Ok);
         seen.push(wr_id);
     }
-    // Three laps: the device is where it began, with the phase of the third, which the client takes
-    // for its first.
-    assert_eq!(seen, [8, 9, 10, 11]);
+    // Those for which there was room, and the client is told once that there were more.
+    assert_eq!(seen, [0, 1, 2, 3]);
+    for host in &mut net.hosts {
+        let events: Vec<_> = host.device.take_events().collect();
+        assert_eq!(events, [DeviceEvent::CqError(host.cq)]);
+    }
 }
 
 proptest! {

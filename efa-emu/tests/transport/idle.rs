@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::time::Duration;
 
+use efa_emu::device::DeviceEvent;
 use efa_emu::provider::{SendData, WcOpcode};
 
 use crate::client::{Address, Client, config};
@@ -64,7 +65,10 @@ fn an_event_wakes_an_application_that_sleeps() {
     let memory = sleeper.register(vec![0; 64]);
     let to = sender.connect(sleeper.address());
     let (mut events, mut raise) = std::io::pipe().unwrap();
-    let handler = Box::new(move |cq: efa_emu::device::CqId| {
+    let handler = Box::new(move |event| {
+        let DeviceEvent::Completion(cq) = event else {
+            panic!("{event:?}")
+        };
         raise.write_all(&cq.0.to_le_bytes()).unwrap();
     });
     sleeper.engine.set_event_handler(Some(handler)).unwrap();

@@ -121,6 +121,12 @@ impl CompQueue {
         Ok(())
     }
 
+    /// How many entries the queue has.
+    pub(crate) fn entries(&self) -> c_int {
+        // SAFETY: the field is never written by the library after the queue was made.
+        unsafe { (*self.c_pointer()).cqe }
+    }
+
     /// What the program gave as `cq_context`.
     pub(crate) fn program_context(&self) -> *mut c_void {
         // SAFETY: the field is never written by the library after the queue was made.

@@ -3,10 +3,11 @@
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::ptr::null_mut;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::abi::{ibv_context, ibv_context_ops, ibv_device, verbs_context};
+use crate::async_event::AsyncEvents;
 use crate::device::Device;
 use crate::errno::{self, Errno};
 use crate::handles::{Handle, Registry};
@@ -25,6 +26,8 @@ pub(crate) struct Context {
     c: UnsafeCell<verbs_context>,
     /// What the context was opened on.
     pub(crate) device: &'static Device,
+    /// No other context has it.
+    pub(crate) serial: u64,
     /// `None` once the device was closed.
     opened: Mutex<Option<Opened>>,
 }
@@ -32,8 +35,8 @@ pub(crate) struct Context {
 struct Opened {
     /// The hardware half and the way to the other hosts.
     hardware: Arc<Hardware>,
-    /// Never becomes readable, because the device raises no asynchronous events.
-    async_fd: Arc<OwnedFd>,
+    /// What the device tells by itself.
+    async_events: Arc<AsyncEvents>,
 }
 
 // SAFETY: the C structure is written only while it is made; programs read it.
@@ -53,7 +56,9 @@ unsafe impl Handle for Context {
 
 impl Context {
     fn open(device: &'static Device) -> Result<Arc<Context>, Errno> {
-        let async_fd = event_fd()?;
+        static OPENED: AtomicU64 = AtomicU64::new(0);
+        let serial = OPENED.fetch_add(1, Ordering::Relaxed);
+        let async_events = Arc::new(AsyncEvents::new()?);
         let c = verbs_context {
             since_59: [None; 6],
             query_port: Some(query::query_port),
@@ -88,7 +93,7 @@ impl Context {
                     compat_ah: [None; 5],
                 },
                 cmd_fd: -1,
-                async_fd: async_fd.as_raw_fd(),
+                async_fd: async_events.descriptor(),
                 num_comp_vectors: device.profile.comp_vectors as c_int,
                 mutex: libc::PTHREAD_MUTEX_INITIALIZER,
                 abi_compat: core::ptr::without_provenance_mut(EXTENDED),
@@ -97,9 +102,10 @@ impl Context {
         Ok(Arc::new(Context {
             c: UnsafeCell::new(c),
             device,
+            serial,
             opened: Mutex::new(Some(Opened {
-                hardware: Arc::new(Hardware::open(device)?),
-                async_fd: Arc::new(async_fd),
+                hardware: Arc::new(Hardware::open(device, serial, Arc::clone(&async_events))?),
+                async_events,
             })),
         }))
     }
@@ -129,9 +135,14 @@ impl Context {
         }
     }
 
-    /// The descriptor on which asynchronous events would arrive.
-    pub(crate) fn async_fd(&self) -> Result<Arc<OwnedFd>, Errno> {
-        self.with_opened(|opened| Arc::clone(&opened.async_fd))
+    /// `EIO` once the device was removed from the host.
+    pub(crate) fn check_present(&self) -> Result<(), Errno> {
+        self.hardware()?.check_present()
+    }
+
+    /// The asynchronous events.
+    pub(crate) fn async_events(&self) -> Result<Arc<AsyncEvents>, Errno> {
+        self.with_opened(|opened| Arc::clone(&opened.async_events))
     }
 
     /// Ends what was opened, unless a verb of another thread is using it: then that verb does.
@@ -143,17 +154,6 @@ impl Context {
         };
         drop(opened);
     }
-}
-
-/// A new counter with the semantics of a semaphore: every read takes one event.
-fn event_fd() -> Result<OwnedFd, Errno> {
-    // SAFETY: takes no pointers.
-    let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
-    if descriptor < 0 {
-        return Err(Errno::last());
-    }
-    // SAFETY: new, and nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
 /// Opens the device and starts what serves it. Each call makes a context of its own.

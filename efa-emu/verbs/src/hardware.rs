@@ -1,16 +1,25 @@
 //! The hardware half of an opened device, as the verbs use it: one engine. Its last user ends it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use efa_core::address::Qpn;
-use efa_emu::device::{self, CqId, Lkey, PdId, QpChange, QpConfig, QpRings, QpState, RegionKeys};
+use efa_emu::device::{
+    self, CqId, DeviceEvent, Lkey, PdId, QpChange, QpConfig, QpRings, QpState, RegionKeys,
+};
 use efa_emu::transport::{Engine, EngineError, FabricError};
 
+use crate::async_event::{
+    AsyncEvents, IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE,
+    IBV_EVENT_PORT_ERR, IBV_EVENT_QP_FATAL,
+};
+use crate::comp_queue::{CompQueue, QUEUES};
 use crate::device::Device;
 use crate::errno::Errno;
 use crate::event_queue::{EventQueue, RaisedBy};
+use crate::handles::Handle;
 use crate::interrupted::Locking;
+use crate::queue_pair::{PAIRS, QueuePair};
 
 /// Where the events of completion queues go.
 type Listeners = Mutex<HashMap<CqId, (Arc<EventQueue>, RaisedBy)>>;
@@ -25,6 +34,46 @@ fn lock(listeners: &Listeners) -> MutexGuard<'_, HashMap<CqId, (Arc<EventQueue>,
     listeners.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whether objects of a device that was removed can be ended, by the variable of rdma-core.
+fn may_end_removed() -> bool {
+    static ALLOWED: OnceLock<bool> = OnceLock::new();
+    *ALLOWED.get_or_init(|| {
+        let value = std::env::var_os("RDMAV_ALLOW_DISASSOC_DESTROY");
+        value.is_some_and(|value| value != "0")
+    })
+}
+
+/// Tells the program of an asynchronous event of the context with this serial number.
+fn tell(event: DeviceEvent, serial: u64, events: &AsyncEvents) {
+    const PORT: usize = 1;
+    match event {
+        DeviceEvent::Completion(_) => {}
+        DeviceEvent::CqError(id) => {
+            let of_event = |queue: &CompQueue| queue.id == id && queue.context.serial == serial;
+            for queue in QUEUES.all(of_event) {
+                // The reason why completions will be missing; few programs ask for events.
+                eprintln!(
+                    "efa-emu: a completion queue with {} entries was full when another one was due: \
+                     completions are lost",
+                    queue.entries()
+                );
+                let address = queue.c_pointer().expose_provenance();
+                events.raise(IBV_EVENT_CQ_ERR, address);
+            }
+        }
+        DeviceEvent::QpFatal(qpn) => {
+            let of_event = |pair: &QueuePair| pair.qpn == qpn && pair.context.serial == serial;
+            for pair in PAIRS.all(of_event) {
+                let address = pair.c_pointer().expose_provenance();
+                events.raise(IBV_EVENT_QP_FATAL, address);
+            }
+        }
+        DeviceEvent::Fatal => events.raise(IBV_EVENT_DEVICE_FATAL, 0),
+        DeviceEvent::PortError => events.raise(IBV_EVENT_PORT_ERR, PORT),
+        DeviceEvent::PortActive => events.raise(IBV_EVENT_PORT_ACTIVE, PORT),
+    }
+}
+
 /// Runs a verb that ends something; in a forked child there is nothing to end.
 fn unless_forked(verb: impl FnOnce() -> Result<(), EngineError>) -> Result<(), Errno> {
     let _locking = Locking::new();
@@ -35,17 +84,25 @@ fn unless_forked(verb: impl FnOnce() -> Result<(), EngineError>) -> Result<(), E
 }
 
 impl Hardware {
-    pub(crate) fn open(device: &Device) -> Result<Hardware, Errno> {
+    /// Opens the device for the context with this serial number, whose asynchronous events go to `events`.
+    pub(crate) fn open(
+        device: &Device,
+        serial: u64,
+        events: Arc<AsyncEvents>,
+    ) -> Result<Hardware, Errno> {
         let engine = Engine::open(&device.config).inspect_err(|error| {
             // Verbs have no other place for a reason.
             eprintln!("efa-emu: cannot open the device: {error}");
         })?;
         let listeners = Arc::new(Listeners::default());
         let told = Arc::clone(&listeners);
-        engine.set_event_handler(Some(Box::new(move |queue| {
-            if let Some((events, raised_by)) = lock(&told).get(&queue) {
-                events.raise(*raised_by);
+        engine.set_event_handler(Some(Box::new(move |event| match event {
+            DeviceEvent::Completion(queue) => {
+                if let Some((events, raised_by)) = lock(&told).get(&queue) {
+                    events.raise(*raised_by);
+                }
             }
+            other => tell(other, serial, &events),
         })))?;
         Ok(Hardware { engine, listeners })
     }
@@ -65,12 +122,31 @@ impl Hardware {
         Ok(self.engine.with_device(verb)?)
     }
 
+    /// `EIO` after the device was removed, if objects cannot be ended then.
+    fn check_end(&self) -> Result<(), Errno> {
+        match may_end_removed() {
+            true => Ok(()),
+            false => self.check_present(),
+        }
+    }
+
+    /// `EIO` after the device was removed. A forked child, which has no device, cannot tell.
+    pub(crate) fn check_present(&self) -> Result<(), Errno> {
+        let _locking = Locking::new();
+        match self.engine.with_device(|device| device.check_present()) {
+            Ok(result) => Ok(result?),
+            Err(FabricError::Forked) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Runs a verb that ends an object. There is nothing to end, and no error, in a forked child, which
     /// has no device.
     pub(crate) fn forget(
         &self,
         verb: impl FnOnce(&mut device::Device) -> Result<(), device::Error>,
     ) -> Result<(), Errno> {
+        self.check_end()?;
         let _locking = Locking::new();
         match self.engine.with_device(verb) {
             Ok(result) => Ok(result?),
@@ -90,6 +166,7 @@ impl Hardware {
 
     /// As [`Hardware::forget`].
     pub(crate) fn deregister_memory(&self, lkey: Lkey) -> Result<(), Errno> {
+        self.check_end()?;
         unless_forked(|| self.engine.deregister_memory(lkey))
     }
 
@@ -102,6 +179,7 @@ impl Hardware {
     /// requests any more. `EBUSY` and no change if a peer that has stopped would. As
     /// [`Hardware::forget`] otherwise.
     pub(crate) fn stop_qp(&self, qpn: Qpn) -> Result<(), Errno> {
+        self.check_end()?;
         let reset = QpChange {
             state: Some(QpState::Reset),
             ..QpChange::default()

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use efa_emu::profile::VENDOR_ID;
 
 use crate::abi::{
-    COMPAT_PORT_ATTR_SIZE, IBV_GID_TYPE_IB, IBV_PORT_ACTIVE, PHYS_STATE_LINK_UP, ibv_context,
-    ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
+    COMPAT_PORT_ATTR_SIZE, IBV_GID_TYPE_IB, IBV_PORT_ACTIVE, IBV_PORT_DOWN, PHYS_STATE_DISABLED,
+    PHYS_STATE_LINK_UP, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
+    ibv_port_attr,
 };
 use crate::context::{CONTEXTS, Context};
 use crate::errno::{self, Errno};
@@ -106,8 +107,16 @@ fn device_attributes(context: &Context) -> ibv_device_attr {
 }
 
 fn port_attributes(context: &Context) -> ibv_port_attr {
+    let hardware = context.hardware();
+    let is_down =
+        hardware.and_then(|hardware| hardware.with_device(|device| device.is_port_down()));
+    let (state, phys_state) = match is_down {
+        Ok(true) => (IBV_PORT_DOWN, PHYS_STATE_DISABLED),
+        // A forked child has no device of its own.
+        _ => (IBV_PORT_ACTIVE, PHYS_STATE_LINK_UP),
+    };
     ibv_port_attr {
-        state: IBV_PORT_ACTIVE,
+        state,
         max_mtu: MTU_4096,
         active_mtu: MTU_4096,
         gid_tbl_len: 1,
@@ -118,7 +127,7 @@ fn port_attributes(context: &Context) -> ibv_port_attr {
         active_width: WIDTH_4X,
         active_speed: SPEED_EDR,
         active_speed_ex: u32::from(SPEED_EDR),
-        phys_state: PHYS_STATE_LINK_UP,
+        phys_state,
         ..ibv_port_attr::default()
     }
 }
@@ -131,9 +140,16 @@ fn check_port(port: u32) -> Result<(), Errno> {
     }
 }
 
+/// The context, if its device is there.
+fn present(context: *mut ibv_context) -> Result<Arc<Context>, Errno> {
+    let context = CONTEXTS.get(context)?;
+    context.check_present()?;
+    Ok(context)
+}
+
 /// The context, if port and table index are those that exist.
 fn entry(context: *mut ibv_context, port: u32, index: u32) -> Result<Arc<Context>, Errno> {
-    let context = CONTEXTS.get(context)?;
+    let context = present(context)?;
     check_port(port)?;
     if index != 0 {
         return Err(Errno::INVAL);
@@ -147,7 +163,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
     attributes: *mut ibv_device_attr,
 ) -> c_int {
-    errno::status(CONTEXTS.get(context).and_then(|context| {
+    errno::status(present(context).and_then(|context| {
         if attributes.is_null() {
             return Err(Errno::INVAL);
         }
@@ -168,7 +184,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     attributes: *mut ibv_device_attr_ex,
     size: usize,
 ) -> c_int {
-    errno::status(CONTEXTS.get(context).and_then(|context| {
+    errno::status(present(context).and_then(|context| {
         // SAFETY: valid by contract.
         if !input.is_null() && unsafe { input.cast::<u32>().read() } != 0 {
             return Err(Errno::INVAL);
@@ -198,7 +214,7 @@ pub(crate) unsafe extern "C" fn query_port(
     attributes: *mut ibv_port_attr,
     size: usize,
 ) -> c_int {
-    errno::status(CONTEXTS.get(context).and_then(|context| {
+    errno::status(present(context).and_then(|context| {
         check_port(port.into())?;
         if attributes.is_null() {
             return Err(Errno::INVAL);
@@ -231,7 +247,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port_speed(
     port: u32,
     speed: *mut u64,
 ) -> c_int {
-    errno::status(CONTEXTS.get(context).and_then(|_| {
+    errno::status(present(context).and_then(|_| {
         check_port(port)?;
         if speed.is_null() {
             return Err(Errno::INVAL);

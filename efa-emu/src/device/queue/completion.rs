@@ -15,7 +15,7 @@
 //! | 16 | 16 | receive of an unknown sender: its GID |
 //! | 16 | 2 | write with immediate: length bits 31:16 |
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use efa_core::address::{Ahn, Gid, Qpn};
 
@@ -294,6 +294,9 @@ pub struct CompletionRing {
     memory: RingMemory<WORDS>,
     doorbell: Doorbell,
     entries: u32,
+    /// Counter of the next entry that the client reads, for the device's check of its own writing. A client that
+    /// reads the memory by itself does not keep it.
+    consumer: AtomicU16,
 }
 
 impl CompletionRing {
@@ -313,6 +316,7 @@ impl CompletionRing {
             memory: RingMemory::new(entries as usize)?,
             doorbell: Doorbell::default(),
             entries,
+            consumer: AtomicU16::new(0),
         })
     }
 
@@ -324,6 +328,18 @@ impl CompletionRing {
     /// The ring's memory.
     pub fn memory(&self) -> &RingMemory<4> {
         &self.memory
+    }
+
+    /// The counter of the next entry that the client reads.
+    #[inline(always)]
+    pub(crate) fn consumer(&self) -> u16 {
+        self.consumer.load(Ordering::Acquire)
+    }
+
+    /// The client has read the entries before this one.
+    #[inline(always)]
+    pub(crate) fn set_consumer(&self, counter: u16) {
+        self.consumer.store(counter, Ordering::Release);
     }
 
     /// The doorbell register.
@@ -348,7 +364,7 @@ impl CompletionRing {
     }
 
     /// Writes the entry that the producer counter names. Its phase bit publishes it. An entry that the
-    /// client has not read is overwritten: the device does not know how far the client has read.
+    /// client has not read is overwritten.
     #[inline(always)]
     pub fn write(&self, counter: u16, entry: &CompletionEntry) {
         let ([head, rest @ ..], [first, others @ ..]) = (self.slot(counter), &entry.0);

@@ -22,16 +22,16 @@ use super::segment::Segment;
 use super::tap::Tap;
 use crate::capture::{InterfaceId, SharedFile};
 use crate::device::{
-    Command, CqId, Device, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig, QpRings, QpState,
-    RegionKeys,
+    Command, CqId, Device, DeviceEvent, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig,
+    QpRings, QpState, RegionKeys,
 };
 use crate::link::{RequestHeader, Token};
 use crate::profile::Profile;
 use state::{Shared, State};
 
-/// Called with every completion queue that raised an event. It runs while the engine is locked: it
+/// Called with every event of the device. It runs while the engine is locked: it
 /// may write to a pipe or set a flag, and must not call the engine.
-pub type EventHandler = Box<dyn FnMut(CqId) + Send>;
+pub type EventHandler = Box<dyn FnMut(DeviceEvent) + Send>;
 
 /// How long a verb that takes memory from the device waits for a peer that is copying from or to it. A
 /// peer copies 1 MiB at a time, so that one that takes longer was stopped in the middle.
@@ -73,6 +73,11 @@ impl Engine {
     ) -> Result<Engine, FabricError> {
         let home = HomeProcess::current();
         let host = fabric.enter_device(&config.device_name(), config.gid(), profile.max_qp)?;
+        if host.table().is_removed() {
+            return Err(FabricError::Removed {
+                device: host.name().to_string(),
+            });
+        }
         let segment = Arc::new(Segment::create(&host.device_path(), host.address())?);
         let device = Device::new(profile.clone(), host.gid());
         let tap = match &config.capture {
@@ -119,7 +124,7 @@ impl Engine {
         !self.shared.home.is_current()
     }
 
-    /// Who is told about completion events from now on.
+    /// Who is told about events from now on.
     pub fn set_event_handler(&self, handler: Option<EventHandler>) -> Result<(), FabricError> {
         self.shared.lock()?.set_event_handler(handler);
         Ok(())

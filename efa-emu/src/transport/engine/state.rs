@@ -401,10 +401,30 @@ impl State {
         busy
     }
 
-    /// Adds what the device has counted to the host's statistics.
+    /// Adds what the device has counted to the host's statistics, and learns whether the device was removed.
     #[cold]
     pub(super) fn publish(&mut self) {
         self.publisher.publish(&self.device);
+        if self.publisher.is_removed() {
+            if self.device.check_present().is_ok() {
+                self.remove();
+            }
+            // Also what is posted later ends, with the next turn.
+            self.device.flush_failed();
+            self.publisher.look_again();
+        }
+    }
+
+    /// The device is gone: what was asked of it fails.
+    fn remove(&mut self) {
+        // A peer that has stopped in the middle of a copy cannot be waited for here. Whoever ends the
+        // registration waits for it.
+        let taken = self.try_take_back(|_, _, _| true);
+        self.device.remove();
+        if let Some(taken) = taken {
+            self.settle_taken(taken, true);
+        }
+        self.raise_events();
     }
 
     /// Takes notice of faults that were armed, disarmed or released.
@@ -427,6 +447,9 @@ impl State {
             },
         );
         self.late_answers.follow(change, &self.staged);
+        let is_down = self.staged.is_port_down(self.device.gid());
+        self.device.set_port_down(is_down);
+        self.raise_events();
     }
 
     /// The rules that are armed.
@@ -515,9 +538,9 @@ impl State {
 
     #[cold]
     fn tell_events(&mut self) {
-        for cq in self.device.take_events() {
+        for event in self.device.take_events() {
             if let Some(handler) = &mut self.events {
-                handler(cq);
+                handler(event);
             }
         }
     }

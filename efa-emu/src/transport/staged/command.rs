@@ -7,6 +7,7 @@ use crate::transport::board::{ArmedFault, Board};
 use crate::transport::error::FabricError;
 use crate::transport::fabric::Fabric;
 use crate::transport::host::{self, Host, HostStatus};
+use crate::transport::qpn::HostTable;
 
 impl Fabric {
     /// The fabric's board of faults.
@@ -50,27 +51,20 @@ impl Fabric {
         Ok(id)
     }
 
-    /// Does once what an action does by itself: release, cut, heal, kill. A cut stays in force until
-    /// it is healed or disarmed.
+    /// Does once what an action does by itself: release, cut, heal, kill, ... A cut and a port without a link
+    /// stay in force until they are ended or disarmed.
     pub fn act(&self, action: Action) -> Result<(), FabricError> {
-        let is_cut = matches!(action, Action::Cut(_));
-        let healed = match &action {
-            Action::Heal(pair) => Some(pair.clone()),
-            _ => None,
-        };
-        let id = self.arm(&Fault::at_once(action))?;
-        if !is_cut {
+        let id = self.arm(&Fault::at_once(action.clone()))?;
+        if !action.is_lasting() {
             self.disarm(|armed| armed.id == id)?;
         }
-        if let Some([a, b]) = healed {
-            // A cut that was made by hand is over; one that a rule makes may be made again.
-            self.disarm(|armed| {
-                let is_of_pair = match &armed.fault.then {
-                    Action::Cut([x, y]) => (x, y) == (&a, &b) || (x, y) == (&b, &a),
-                    _ => false,
-                };
-                is_of_pair && armed.fault.when.is_none()
-            })?;
+        // What was put in force by hand is over; what a rule puts in force may be so again.
+        self.disarm(|armed| action.ends(&armed.fault.then) && armed.fault.when.is_none())?;
+        if let Action::PortDown(name) | Action::PortUp(name) = &action {
+            // Their programs are told, also those that sleep.
+            for device in self.find_devices(name)? {
+                host::wake_all(&self.host_directory(device.gid), device.gid)?;
+            }
         }
         Ok(())
     }
@@ -107,6 +101,7 @@ impl Fabric {
                 Ok(())
             }
             Trigger::Kill(host) => self.kill(host),
+            Trigger::Remove(host) => self.remove(host),
         }
     }
 
@@ -125,6 +120,18 @@ impl Fabric {
             });
         }
         Ok(found)
+    }
+
+    /// Removes a device, or all of a host.
+    fn remove(&self, name: &HostName) -> Result<(), FabricError> {
+        for device in self.find_devices(name)? {
+            let directory = self.host_directory(device.gid);
+            if let Some(table) = HostTable::open(&host::table_path(&directory), device.gid)? {
+                table.remove();
+                host::wake_all(&directory, device.gid)?;
+            }
+        }
+        Ok(())
     }
 
     /// Kills the processes that have opened a device, or any of a host's.

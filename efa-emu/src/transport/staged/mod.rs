@@ -153,6 +153,12 @@ impl Staged {
         }
     }
 
+    /// Whether the port of a device has no link.
+    pub(super) fn is_port_down(&self, gid: Gid) -> bool {
+        let named = is_named(&self.fabric, &self.names);
+        self.faults.is_port_down(gid, &named, &self.board)
+    }
+
     /// Notes that a device holds one frame more or less for a rule.
     pub(super) fn note_held(&self, fault: FaultId, change: i64) {
         self.board.note_held(fault, change);

@@ -9,7 +9,10 @@ pub(crate) const IBV_FORK_UNNEEDED: c_int = 2;
 
 pub(crate) const IBV_GID_TYPE_IB: u32 = 0;
 
+pub(crate) const IBV_PORT_DOWN: c_int = 1;
 pub(crate) const IBV_PORT_ACTIVE: c_int = 4;
+/// Physical state "Disabled".
+pub(crate) const PHYS_STATE_DISABLED: u8 = 3;
 /// Physical state "LinkUp".
 pub(crate) const PHYS_STATE_LINK_UP: u8 = 5;
 

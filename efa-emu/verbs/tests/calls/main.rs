@@ -9,6 +9,7 @@ mod abi;
 mod common;
 
 mod arguments;
+mod async_events;
 mod bounds;
 mod copies;
 mod counters;

@@ -75,6 +75,7 @@ verbs! {
     fn ibv_set_ece(pair: *mut ibv_qp, options: *mut ibv_ece) -> c_int;
     fn ibv_query_ece(pair: *mut ibv_qp, options: *mut ibv_ece) -> c_int;
     fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int;
+    fn ibv_ack_async_event(event: *mut ibv_async_event);
     fn ibv_create_srq(pd: *mut ibv_pd, attributes: *mut c_void) -> *mut c_void;
     fn ibv_resize_cq(queue: *mut ibv_cq, entries: c_int) -> c_int;
     fn ibv_attach_mcast(pair: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;

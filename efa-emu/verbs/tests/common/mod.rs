@@ -192,6 +192,11 @@ impl Program {
         }
     }
 
+    /// What it has written to standard output so far.
+    pub(crate) fn printed(&self) -> String {
+        self.stdout.so_far()
+    }
+
     pub(crate) fn signal(&self, signal: i32) {
         // SAFETY: takes no pointers. The child was not waited for, so the pid is its own.
         unsafe { libc::kill(self.id(), signal) };

@@ -1,0 +1,236 @@
+//! Events that the device raises by itself, and what it does after its removal.
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+
+use efa_testing::workspace::efa_emu;
+use libc::{EBUSY, EIO, ENODEV};
+
+use crate::abi::*;
+use crate::on_emulated_host_with;
+use crate::verbs::*;
+
+const CQ_ERR: c_int = 0;
+const DEVICE_FATAL: c_int = 8;
+const PORT_ACTIVE: c_int = 9;
+const PORT_ERR: c_int = 10;
+
+/// `IBV_WC_WR_FLUSH_ERR`.
+const FLUSHED: u32 = 5;
+
+/// `efa-emu fault` in the fabric of this process.
+#[track_caller]
+fn fault(arguments: &[&str]) {
+    let fabric = std::env::var("EFA_EMU_FABRIC").unwrap();
+    let mut command = efa_emu(&["fault", "--fabric", &fabric]);
+    let status = command.args(arguments).status().unwrap();
+    assert!(status.success(), "{arguments:?}: {status}");
+}
+
+/// Waits for the next event: its type and element.
+#[track_caller]
+fn next(context: *mut ibv_context) -> (c_int, usize) {
+    let mut event: ibv_async_event = zeroed();
+    // SAFETY: a live context, and room for an event.
+    unsafe {
+        assert_eq!(
+            ibv_get_async_event(context, &raw mut event),
+            0,
+            "{}",
+            errno()
+        );
+        ibv_ack_async_event(&raw mut event);
+    }
+    (event.event_type, event.element.addr())
+}
+
+/// Whether there is an event.
+fn has_event(context: *mut ibv_context) -> bool {
+    // SAFETY: a live context.
+    let fd = unsafe { (*context).async_fd };
+    let mut descriptor = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one descriptor.
+    unsafe { libc::poll(&raw mut descriptor, 1, 0) == 1 }
+}
+
+fn port_state(context: *mut ibv_context) -> Result<c_int, c_int> {
+    let mut port: ibv_port_attr = zeroed();
+    // SAFETY: a live context, and room for the attributes.
+    match unsafe { ibv_query_port(context, 1, &raw mut port) } {
+        0 => Ok(port.state),
+        error => Err(error),
+    }
+}
+
+/// What waits ends, what is asked for is refused, what was made can be ended; other devices go on.
+#[test]
+fn a_removed_device_ends_what_it_was_asked_for() {
+    on_emulated_host_with(&["--host", "alpha", "--devices", "2"], || {
+        let endpoint = Endpoint::number(0);
+        let other = Endpoint::number(1);
+        let queue = endpoint.cq(16);
+        let pair = endpoint.srd(queue, 0);
+        let mut memory = [0u8; 64];
+        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        for wr_id in 0..3 {
+            assert_eq!(post_recv(pair, wr_id, &mut [sge(region, 0, 8)]), 0);
+        }
+        assert!(!has_event(endpoint.context));
+        fault(&["remove", "alpha:0"]);
+
+        // The program does not poll, as one that waits for events does not.
+        assert_eq!(next(endpoint.context), (DEVICE_FATAL, 0));
+        let flushed = wait_for(queue, 3);
+        assert!(
+            flushed
+                .iter()
+                .all(|completion| completion.status as u32 == FLUSHED)
+        );
+        // Posting goes on as with a dead queue pair: by completions.
+        assert_eq!(post_recv(pair, 7, &mut [sge(region, 0, 8)]), 0);
+        let mut list = [sge(region, 0, 8)];
+        let mut request = send_request(&endpoint, pair, 8, &mut list);
+        assert_eq!(post_send(pair, &mut request).0, 0);
+        let ended: Vec<_> = wait_for(queue, 2)
+            .iter()
+            .map(|completion| (completion.wr_id, completion.status as u32))
+            .collect();
+        assert_eq!(ended, [(7, FLUSHED), (8, FLUSHED)]);
+
+        // SAFETY: live objects, and attributes on the stack.
+        unsafe {
+            let mut device: ibv_device_attr = zeroed();
+            assert_eq!(ibv_query_device(endpoint.context, &raw mut device), EIO);
+            assert_eq!(port_state(endpoint.context), Err(EIO));
+            let mut gid = ibv_gid::default();
+            assert_eq!(ibv_query_gid(endpoint.context, 1, 0, &raw mut gid), -1);
+            expect_null(ibv_alloc_pd(endpoint.context), EIO, "protection domain");
+            let address = memory.as_mut_ptr().cast();
+            expect_null(ibv_reg_mr(endpoint.pd, address, 64, 1), EIO, "registration");
+            let cq = ibv_create_cq(endpoint.context, 4, null_mut(), null_mut(), 0);
+            expect_null(cq, EIO, "completion queue");
+            let (mut attributes, mut efa) = endpoint.srd_request(queue, 0);
+            let made = efadv_create_qp_ex(
+                endpoint.context,
+                &raw mut attributes,
+                &raw mut efa,
+                size_of::<efadv_qp_init_attr>() as u32,
+            );
+            expect_null(made, EIO, "queue pair");
+            let mut change: ibv_qp_attr = zeroed();
+            change.qp_state = IBV_QPS_ERR;
+            let mask = IBV_QP_STATE as c_int;
+            assert_eq!(ibv_modify_qp(pair, &raw mut change, mask), EIO);
+
+            // The protection domain stays with what is in it.
+            assert_eq!(ibv_destroy_qp(pair), EIO);
+            assert_eq!(ibv_dereg_mr(region), EIO);
+            assert_eq!(ibv_destroy_ah(endpoint.handle), EIO);
+            assert_eq!(ibv_destroy_cq(queue), EIO);
+            assert_eq!(ibv_dealloc_pd(endpoint.pd), EBUSY);
+            assert_eq!(ibv_close_device(endpoint.context), 0);
+
+            let list = ibv_get_device_list(null_mut());
+            expect_null(ibv_open_device(*list), ENODEV, "opening");
+            ibv_free_device_list(list);
+        }
+        assert!(!has_event(other.context));
+        assert_eq!(port_state(other.context), Ok(4));
+    });
+}
+
+/// With the variable that rdma-core has for it.
+#[test]
+fn objects_of_a_removed_device_can_be_ended_on_request() {
+    on_emulated_host_with(&["--host", "alpha"], || {
+        // SAFETY: no other thread of this process reads the environment now.
+        unsafe { std::env::set_var("RDMAV_ALLOW_DISASSOC_DESTROY", "1") };
+        let endpoint = Endpoint::new();
+        let queue = endpoint.cq(4);
+        let pair = endpoint.srd(queue, 0);
+        let region = endpoint.register(&mut [0u8; 64], IBV_ACCESS_LOCAL_WRITE);
+        fault(&["remove", "alpha"]);
+        assert_eq!(next(endpoint.context), (DEVICE_FATAL, 0));
+        // SAFETY: live objects.
+        unsafe {
+            assert_eq!(ibv_destroy_qp(pair), 0);
+            assert_eq!(ibv_destroy_cq(queue), 0);
+            assert_eq!(ibv_dereg_mr(region), 0);
+            assert_eq!(ibv_destroy_ah(endpoint.handle), 0);
+            assert_eq!(ibv_dealloc_pd(endpoint.pd), 0);
+            assert_eq!(ibv_close_device(endpoint.context), 0);
+        }
+    });
+}
+
+#[test]
+fn a_port_loses_its_link_and_gets_it_back() {
+    on_emulated_host_with(&["--host", "alpha"], || {
+        let endpoint = Endpoint::new();
+        assert_eq!(port_state(endpoint.context), Ok(4));
+        for _ in 0..2 {
+            fault(&["port-down", "alpha"]);
+            assert_eq!(next(endpoint.context), (PORT_ERR, 1));
+            assert_eq!(port_state(endpoint.context), Ok(1));
+            fault(&["port-up", "alpha"]);
+            assert_eq!(next(endpoint.context), (PORT_ACTIVE, 1));
+            assert_eq!(port_state(endpoint.context), Ok(4));
+        }
+        assert!(!has_event(endpoint.context));
+        // With its link, the port sends and receives.
+        let queue = endpoint.cq(4);
+        let (from, to) = (endpoint.srd(queue, 0), endpoint.srd(queue, 0));
+        assert_eq!(post_recv(to, 1, &mut []), 0);
+        assert_eq!(
+            post_send(from, &mut send_request(&endpoint, to, 2, &mut [])).0,
+            0
+        );
+        assert!(
+            wait_for(queue, 2)
+                .iter()
+                .all(|completion| completion.status == 0)
+        );
+    });
+}
+
+/// The entries that are there stay, and the program is told that there should have been more.
+#[test]
+fn a_completion_queue_that_is_too_small_raises_an_event() {
+    on_emulated_host_with(&[], || {
+        let endpoint = Endpoint::new();
+        let queue = endpoint.cq(4);
+        let pair = endpoint.srd(queue, 0);
+        // As many as there is room for, again and again.
+        let flush = |count: u64| {
+            for wr_id in 0..count {
+                assert_eq!(post_recv(pair, wr_id, &mut []), 0);
+            }
+            change_state(pair, IBV_QPS_ERR, IBV_QP_STATE);
+        };
+        for _ in 0..5 {
+            flush(4);
+            assert_eq!(wait_for(queue, 4).len(), 4);
+            assert!(!has_event(endpoint.context));
+            change_state(pair, IBV_QPS_RESET, IBV_QP_STATE);
+            ready(pair);
+        }
+        flush(6);
+        assert_eq!(next(endpoint.context), (CQ_ERR, queue.addr()));
+        let ids: Vec<_> = wait_for(queue, 4)
+            .iter()
+            .map(|completion| completion.wr_id)
+            .collect();
+        assert_eq!(ids, [0, 1, 2, 3]);
+        assert_eq!(poll(queue, &mut [ibv_wc::default()]), 0);
+        assert!(!has_event(endpoint.context), "it is told once");
+        // SAFETY: live objects.
+        unsafe {
+            assert_eq!(ibv_destroy_qp(pair), 0);
+            assert_eq!(ibv_destroy_cq(queue), 0);
+        }
+    });
+}
