@@ -81,6 +81,8 @@ pub struct Profile {
     pub max_pd: u32,
     /// Destinations in one address book; at most 65535.
     pub max_ah: u32,
+    /// Completion counters; 0 if the generation has none.
+    pub max_comp_counters: u32,
     /// Completion vectors.
     pub comp_vectors: u32,
     /// Waits between receiver-not-ready retries.
@@ -124,6 +126,7 @@ const fn base() -> Profile {
         max_mr_size: 96 << 30,
         max_pd: 1024,
         max_ah: 8192,
+        max_comp_counters: 0,
         comp_vectors: 8,
         rnr_backoff: RnrBackoff {
             first: Duration::from_micros(64),
@@ -174,11 +177,12 @@ static PROFILES: [Profile; 5] = [
     },
     Profile {
         name: "efa4",
-        description: "as efa3; nothing but its part id is public",
+        description: "as efa3, and completion counters; nothing but its part id is public",
         part_id: 0xefa4,
         hw_version: 0xefa4,
         firmware: "1.4.0.0",
         caps: DeviceCaps::all(),
+        max_comp_counters: 256,
         data_polling_128: true,
         ..base()
     },
@@ -263,6 +267,11 @@ impl Profile {
                 GENERATION,
             ),
             (
+                "COMP_CNTR",
+                yes_or_no(self.max_comp_counters > 0),
+                GENERATION,
+            ),
+            (
                 "unknown peer check",
                 yes_or_no(self.unknown_peer_check),
                 "status 14 of the device's interface",
@@ -287,6 +296,7 @@ impl Profile {
             ("max_mr_size", number(self.max_mr_size), MOCK),
             ("max_pd", number(self.max_pd.into()), MORE),
             ("max_ah", number(self.max_ah.into()), MORE),
+            ("max_comp_cntr", number(self.max_comp_counters.into()), OURS),
             ("comp_vectors", number(self.comp_vectors.into()), OURS),
             ("RNR back-off", format!("{first:?}..{longest:?}"), OURS),
         ]);

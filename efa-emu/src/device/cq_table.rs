@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use efa_core::address::Qpn;
+use hashbrown::HashMap;
 use slab::Slab;
 
+use super::comp_counter::{AttachedCounters, CountedOps};
 use super::queue::{CompletionEntry, CompletionRing, CqDoorbell, Slot};
 use super::{CqId, DeviceEvent, Error};
 use crate::prefetch;
@@ -20,6 +23,8 @@ pub(super) struct CompletionQueue {
     served: Option<u8>,
     /// Whether the client writes the doorbell without a call.
     watched: bool,
+    /// Whether a queue pair that completes here has, or had, completion counters.
+    counted: bool,
     /// An entry was lost because the queue was full.
     overrun: bool,
     /// The counter of the entry with which there is more to do than to write it: somebody wants to be told of it,
@@ -32,6 +37,8 @@ pub(super) struct CompletionQueue {
 pub(super) struct CqTable {
     queues: Slab<CompletionQueue>,
     events: Vec<DeviceEvent>,
+    /// The completion counters of the queue pairs that have any.
+    counters: HashMap<Qpn, AttachedCounters>,
 }
 
 impl CqTable {
@@ -48,6 +55,7 @@ impl CqTable {
             armed: false,
             served: None,
             watched: false,
+            counted: false,
             overrun: false,
         }) as u32)
     }
@@ -105,6 +113,11 @@ impl CqTable {
         let Some(queue) = self.queues.get_mut(cq.0 as usize) else {
             return;
         };
+        if queue.counted
+            && let Some(attached) = self.counters.get(&entry.qpn())
+        {
+            attached.count_entry(entry);
+        }
         if queue.is_full() {
             if !queue.overrun {
                 queue.overrun = true;
@@ -122,6 +135,32 @@ impl CqTable {
             self.events.push(DeviceEvent::Completion(cq));
         }
         queue.attention = queue.next_attention();
+    }
+
+    /// Counts the entries of a queue from now on, for the completion counters of their queue pairs.
+    pub(super) fn count_entries(&mut self, cq: CqId) {
+        if let Ok(queue) = self.get_mut(cq) {
+            queue.counted = true;
+            queue.attention = queue.producer;
+        }
+    }
+
+    /// The completion counters of a queue pair.
+    pub(super) fn counters_of(&mut self, qpn: Qpn) -> &mut AttachedCounters {
+        self.counters.entry(qpn).or_default()
+    }
+
+    /// Removes the completion counters of a queue pair.
+    pub(super) fn take_counters(&mut self, qpn: Qpn) -> Option<AttachedCounters> {
+        self.counters.remove(&qpn)
+    }
+
+    /// Counts an operation of a queue pair that has succeeded and writes no entry.
+    #[cold]
+    pub(super) fn count(&self, qpn: Qpn, op: CountedOps) {
+        if let Some(attached) = self.counters.get(&qpn) {
+            attached.count(op, true);
+        }
     }
 
     /// Raises an event of the device or one of its queue pairs.
@@ -232,7 +271,7 @@ impl CompletionQueue {
 
     /// The next entry with which there will be more to do than to write it.
     fn next_attention(&self) -> u16 {
-        match self.watched || self.armed {
+        match self.watched || self.armed || self.counted {
             true => self.producer,
             false => self
                 .ring

@@ -8,6 +8,7 @@ use efa_core::address::{Ahn, Gid, Qpn};
 use efa_core::nic::Status;
 
 use super::backlog::Backlogs;
+use super::comp_counter::CountedOps;
 use super::flight::{FlightTable, Place, Request};
 use super::prepare::{LocalFailure, count_completed, local_still_valid, prepare, send_entry};
 use super::queue_pair::{QpState, QueuePair, RNR_RETRY_INFINITE, SendSide};
@@ -359,6 +360,9 @@ impl Device {
         if request.wqe.is_signaled() || status != Status::Ok {
             self.cqs
                 .write(qp.config.send_cq, &send_entry(request, status));
+        } else if qp.counted {
+            let op = CountedOps::of_request(request.wqe.operation());
+            self.cqs.count(qpn, op);
         }
         found.release();
         if qp.send.fetched != qp.send.producer && !qp.send.scheduled {

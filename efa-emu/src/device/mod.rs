@@ -14,6 +14,7 @@
 
 mod address_book;
 mod backlog;
+mod comp_counter;
 mod cq_table;
 mod error;
 mod event;
@@ -36,6 +37,7 @@ use efa_core::nic::{Access, DeviceCaps};
 use slab::Slab;
 
 pub use crate::counters::{Command, CommandCounters, Counters, Statistics};
+pub use comp_counter::{CompCounter, CountedOps, CounterId, CounterValue};
 pub use error::Error;
 pub use event::DeviceEvent;
 pub(crate) use look_ahead::Nearness;
@@ -49,6 +51,7 @@ pub use responder::GRH_LENGTH;
 
 use crate::profile::Profile;
 use address_book::AddressBook;
+use comp_counter::CounterTable;
 use cq_table::CqTable;
 use initiator::Initiator;
 use qp_table::QpTable;
@@ -79,6 +82,7 @@ pub struct Device {
     commands: CommandCounters,
     /// The queue pair that received last. [`Device::look_ahead`] takes it.
     last_receiver: Option<Qpn>,
+    comp_counters: CounterTable,
     /// The device was removed: it does nothing any more but take back what it gave.
     removed: bool,
     /// The port has no link.
@@ -99,6 +103,7 @@ impl Device {
             counters: Counters::default(),
             commands: CommandCounters::default(),
             last_receiver: None,
+            comp_counters: CounterTable::default(),
             removed: false,
             port_down: false,
             profile,
@@ -478,6 +483,7 @@ impl Device {
             device.cqs.detach(qp.config.recv_cq);
             device.release_pd(qp.config.pd);
             device.initiator.remove_qp(qpn);
+            device.detach_counters(qpn);
             device.forget_requests(qpn);
             Ok(())
         })

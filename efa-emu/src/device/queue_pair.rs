@@ -200,6 +200,8 @@ pub(super) struct QueuePair {
     sq_psn: u32,
     /// Whether the client writes the doorbells without a call.
     pub(super) watched: bool,
+    /// Whether it has completion counters.
+    pub(super) counted: bool,
 }
 
 /// How far the device is in the send queue.
@@ -246,6 +248,7 @@ impl QueuePair {
             port: 1,
             sq_psn: 0,
             watched: false,
+            counted: false,
         }
     }
 

@@ -3,6 +3,7 @@
 use efa_core::address::{Gid, Qpn};
 use efa_core::nic::{Access, DeviceCaps, Status};
 
+use super::comp_counter::CountedOps;
 use super::cq_table::CqTable;
 use super::queue::{Buffer, CompletionEntry, ReceiveDescriptor, Received, WqeOperation};
 use super::queue_pair::{QueuePair, Service};
@@ -323,6 +324,9 @@ impl Device {
             }
             if transfer.is_last() {
                 self.counters.rdma_read_resp_bytes += length;
+                if qp.counted {
+                    self.cqs.count(qpn, CountedOps::REMOTE_RDMA_READ);
+                }
             }
             return Ok(());
         }
@@ -342,6 +346,9 @@ impl Device {
         }
         self.counters.rx_bytes += length;
         self.counters.rdma_write_recv_bytes += length;
+        if qp.counted {
+            self.cqs.count(qpn, CountedOps::REMOTE_RDMA_WRITE);
+        }
         let Some(immediate) = header.immediate else {
             return Ok(());
         };

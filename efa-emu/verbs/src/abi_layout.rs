@@ -126,6 +126,11 @@ fn facts() -> Vec<Fact> {
     layout!(facts, ibv_recv_wr [32] { sg_list: 16, num_sge: 24 });
     layout!(facts, ibv_wc [48] { status: 8, opcode: 12, vendor_err: 16, byte_len: 20, imm_data:
         24, qp_num: 28, src_qp: 32, wc_flags: 36, slid: 42 });
+    layout!(facts, ibv_comp_cntr [newer 16] {} newer { context: 0, handle: 8 });
+    layout!(facts, ibv_comp_cntr_caps [newer 16] {} newer { max_value: 0, max_counters: 8, supported_qp_attach_ops: 12 });
+    layout!(facts, ibv_comp_cntr_init_attr [newer 12] {} newer { comp_mask: 0, flags: 8 });
+    layout!(facts, ibv_qp_attach_comp_cntr_attr [newer 8] {} newer { comp_mask: 0, op_mask: 4 });
+    layout!(facts, efadv_comp_cntr_init_attr [newer 80] {} newer { flags: 8, comp_cntr_ext_mem: 16, err_cntr_ext_mem: 48 });
     layout!(facts, efadv_device_attr [32] { max_sq_sge: 16, inline_buf_size: 20, device_caps: 24,
         max_rdma_size: 28 } newer { inline_buf_size_ex: 22 });
     layout!(facts, efadv_ah_attr [16] { ahn: 8 });

@@ -12,11 +12,11 @@ use efa_emu::device::queue::{CompletionRing, ReceiveRing};
 use efa_emu::profile::{INLINE_SIZE_WIDE, Profile};
 
 use crate::abi::{
-    EFADV_SQ_DEPTH_ATTR_INLINE_WRITE, IBV_QPT_DRIVER, efadv_ah_attr, efadv_cq, efadv_cq_attr,
-    efadv_cq_init_attr, efadv_device_attr, efadv_mr_attr, efadv_qp, efadv_qp_init_attr,
-    efadv_rq_depth_attr, efadv_sq_depth_attr, efadv_wq_attr, ibv_ah, ibv_context, ibv_cq,
-    ibv_cq_ex, ibv_cq_init_attr_ex, ibv_mr, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex,
+    EFADV_DEVICE_ATTR_CAPS_COMP_CNTR, EFADV_SQ_DEPTH_ATTR_INLINE_WRITE, IBV_QPT_DRIVER,
+    efadv_ah_attr, efadv_cq, efadv_cq_attr, efadv_cq_init_attr, efadv_device_attr, efadv_mr_attr,
+    efadv_qp, efadv_qp_init_attr, efadv_rq_depth_attr, efadv_sq_depth_attr, efadv_wq_attr, ibv_ah,
+    ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_mr, ibv_pd, ibv_qp, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
 use crate::address_handle::HANDLES;
 use crate::comp_queue::{self, CompQueueC, QUEUES};
@@ -31,7 +31,7 @@ use crate::{builder, qp_plan, queue_pair};
 ///
 /// # Safety
 /// `from` is null or valid for reads of `size` bytes, and zero bytes are a valid `T`.
-unsafe fn copy_in<T: Copy + Default>(
+pub(crate) unsafe fn copy_in<T: Copy + Default>(
     from: *const T,
     size: u32,
     shortest: usize,
@@ -78,6 +78,10 @@ pub(crate) unsafe extern "C" fn efadv_query_device(
     let shortest = offset_of!(efadv_device_attr, inline_buf_size) + 1;
     errno::status(check_out(attributes, size, shortest).map(|size| {
         let profile = &context.device.profile;
+        let comp_counters = match profile.max_comp_counters {
+            0 => 0,
+            _ => EFADV_DEVICE_ATTR_CAPS_COMP_CNTR,
+        };
         let answer = efadv_device_attr {
             comp_mask: 0,
             max_sq_wr: profile.max_sq_wr,
@@ -86,7 +90,7 @@ pub(crate) unsafe extern "C" fn efadv_query_device(
             max_rq_sge: profile.max_rq_sge as u16,
             inline_buf_size: profile.inline_size as u16,
             inline_buf_size_ex: INLINE_SIZE_WIDE as u16,
-            device_caps: profile.caps.bits(),
+            device_caps: profile.caps.bits() | comp_counters,
             max_rdma_size: profile.max_rdma_size,
         };
         // SAFETY: by contract.

@@ -7,7 +7,7 @@
 
 use crate::unsupported::{no_pointer, not_supported, not_supported_nothing};
 use crate::{
-    address_handle, async_event, channel, comp_queue, context, device, domain, efadv,
+    address_handle, async_event, channel, comp_counter, comp_queue, context, device, domain, efadv,
     memory_region, query, queue_pair, strings, sysfs_files, unsupported,
 };
 
@@ -159,20 +159,20 @@ exports! {
         ibv_reg_buf_mr = no_pointer,
     }
     "IBVERBS_1.18" {
-        _ibv_query_comp_cntr_caps = not_supported,
-        ibv_create_comp_cntr = no_pointer,
-        ibv_destroy_comp_cntr = not_supported,
+        _ibv_query_comp_cntr_caps = comp_counter::ibv_query_comp_cntr_caps,
+        ibv_create_comp_cntr = comp_counter::ibv_create_comp_cntr,
+        ibv_destroy_comp_cntr = comp_counter::ibv_destroy_comp_cntr,
         ibv_export_buf_dmabuf_fd = unsupported::minus_one,
-        ibv_inc_comp_cntr = not_supported,
-        ibv_inc_err_comp_cntr = not_supported,
-        ibv_qp_attach_comp_cntr = not_supported,
-        ibv_read_comp_cntr = not_supported,
-        ibv_read_err_comp_cntr = not_supported,
-        ibv_set_comp_cntr = not_supported,
-        ibv_set_err_comp_cntr = not_supported,
+        ibv_inc_comp_cntr = comp_counter::ibv_inc_comp_cntr,
+        ibv_inc_err_comp_cntr = comp_counter::ibv_inc_err_comp_cntr,
+        ibv_qp_attach_comp_cntr = comp_counter::ibv_qp_attach_comp_cntr,
+        ibv_read_comp_cntr = comp_counter::ibv_read_comp_cntr,
+        ibv_read_err_comp_cntr = comp_counter::ibv_read_err_comp_cntr,
+        ibv_set_comp_cntr = comp_counter::ibv_set_comp_cntr,
+        ibv_set_err_comp_cntr = comp_counter::ibv_set_err_comp_cntr,
     }
     "EFA_EMU_1" {
-        efa_emu_efadv_create_comp_cntr = no_pointer,
+        efa_emu_efadv_create_comp_cntr = comp_counter::efadv_create_comp_cntr,
         efa_emu_efadv_create_cq = efadv::efadv_create_cq,
         efa_emu_efadv_create_driver_qp = efadv::efadv_create_driver_qp,
         efa_emu_efadv_create_qp_ex = efadv::efadv_create_qp_ex,

@@ -17,6 +17,7 @@ mod address_handle;
 mod async_event;
 mod builder;
 mod channel;
+mod comp_counter;
 mod comp_queue;
 mod context;
 mod device;

@@ -12,6 +12,7 @@
     reason = "the names are the C headers' own, and the headers document them"
 )]
 
+mod comp_counter;
 mod context;
 mod driver;
 mod efadv;
@@ -19,6 +20,7 @@ mod objects;
 mod requests;
 mod values;
 
+pub(crate) use comp_counter::*;
 pub(crate) use context::*;
 pub(crate) use driver::*;
 pub(crate) use efadv::*;

@@ -65,6 +65,13 @@ pub(crate) const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
 
 pub(crate) const IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS: u32 = 1 << 0;
 
+pub(crate) const EFADV_DEVICE_ATTR_CAPS_COMP_CNTR: u32 = 1 << 6;
+pub(crate) const EFADV_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM: u32 = 1 << 0;
+pub(crate) const EFADV_COMP_CNTR_INIT_WITH_ERR_EXTERNAL_MEM: u32 = 1 << 1;
+pub(crate) const EFADV_MEMORY_LOCATION_VA: u8 = 0;
+
+pub(crate) const IBV_COMP_CNTR_TYPE_WRS: c_int = 0;
+
 pub(crate) const EFADV_QP_DRIVER_TYPE_SRD: u32 = 0;
 pub(crate) const EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV: u16 = 1 << 0;
 pub(crate) const EFADV_QP_FLAGS_INLINE_WRITE: u16 = 1 << 1;

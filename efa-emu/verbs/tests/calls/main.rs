@@ -11,6 +11,7 @@ mod common;
 mod arguments;
 mod async_events;
 mod bounds;
+mod comp_counters;
 mod copies;
 mod counters;
 mod direct;

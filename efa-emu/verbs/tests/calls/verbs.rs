@@ -76,6 +76,22 @@ verbs! {
     fn ibv_query_ece(pair: *mut ibv_qp, options: *mut ibv_ece) -> c_int;
     fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int;
     fn ibv_ack_async_event(event: *mut ibv_async_event);
+    fn _ibv_query_comp_cntr_caps(context: *mut ibv_context, caps: *mut ibv_comp_cntr_caps,
+        size: usize) -> c_int;
+    fn ibv_create_comp_cntr(context: *mut ibv_context,
+        attributes: *const ibv_comp_cntr_init_attr) -> *mut ibv_comp_cntr;
+    fn efadv_create_comp_cntr(context: *mut ibv_context,
+        attributes: *const ibv_comp_cntr_init_attr, efa: *const efadv_comp_cntr_init_attr,
+        size: u32) -> *mut ibv_comp_cntr;
+    fn ibv_destroy_comp_cntr(counter: *mut ibv_comp_cntr) -> c_int;
+    fn ibv_set_comp_cntr(counter: *mut ibv_comp_cntr, value: u64) -> c_int;
+    fn ibv_set_err_comp_cntr(counter: *mut ibv_comp_cntr, value: u64) -> c_int;
+    fn ibv_inc_comp_cntr(counter: *mut ibv_comp_cntr, amount: u64) -> c_int;
+    fn ibv_inc_err_comp_cntr(counter: *mut ibv_comp_cntr, amount: u64) -> c_int;
+    fn ibv_read_comp_cntr(counter: *mut ibv_comp_cntr, value: *mut u64) -> c_int;
+    fn ibv_read_err_comp_cntr(counter: *mut ibv_comp_cntr, value: *mut u64) -> c_int;
+    fn ibv_qp_attach_comp_cntr(pair: *mut ibv_qp, counter: *mut ibv_comp_cntr,
+        attributes: *const ibv_qp_attach_comp_cntr_attr) -> c_int;
     fn ibv_create_srq(pd: *mut ibv_pd, attributes: *mut c_void) -> *mut c_void;
     fn ibv_resize_cq(queue: *mut ibv_cq, entries: c_int) -> c_int;
     fn ibv_attach_mcast(pair: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
