@@ -3,6 +3,8 @@
 mod abandoned;
 mod admission;
 mod copies;
+#[cfg(debug_assertions)]
+mod costs;
 mod coverage;
 mod endings;
 mod faults;
