@@ -77,6 +77,10 @@ pub struct Profile {
     pub max_mr: u32,
     /// Bytes of one memory region.
     pub max_mr_size: u64,
+    /// Pages of [`Profile::PAGE`] bytes of all memory regions together.
+    pub max_registered_pages: u64,
+    /// Pages of a memory region that peers may write.
+    pub max_writable_pages: u64,
     /// Protection domains.
     pub max_pd: u32,
     /// Destinations in one address book; at most 65535.
@@ -124,6 +128,8 @@ const fn base() -> Profile {
         max_cqe: 32768,
         max_mr: Profile::MAX_MR,
         max_mr_size: 96 << 30,
+        max_registered_pages: (96 << 30) / Profile::PAGE - 1,
+        max_writable_pages: 1 << 20,
         max_pd: 1024,
         max_ah: 8192,
         max_comp_counters: 0,
@@ -191,6 +197,9 @@ static PROFILES: [Profile; 5] = [
 impl Profile {
     /// The most memory regions that fit the 24-bit local key beside its generation bits.
     pub const MAX_MR: u32 = 1 << 18;
+
+    /// The page size in bytes in which the device counts registered memory.
+    pub const PAGE: u64 = 4096;
 
     /// The name of the profile that is used when none is asked for: the oldest one with RDMA read
     /// and write. libfabric 1.17 turns its RDMA protocols on by default from part id 0xefa2 on.
@@ -294,6 +303,16 @@ impl Profile {
             ("max_cqe", number(self.max_cqe.into()), MOCK),
             ("max_mr", number(self.max_mr.into()), MOCK),
             ("max_mr_size", number(self.max_mr_size), MOCK),
+            (
+                "registered pages",
+                number(self.max_registered_pages),
+                "libfabric issue 9739: 95 GB can be registered, 96 GB not",
+            ),
+            (
+                "pages of a region for remote write",
+                number(self.max_writable_pages),
+                "libfabric pull request 10402",
+            ),
             ("max_pd", number(self.max_pd.into()), MORE),
             ("max_ah", number(self.max_ah.into()), MORE),
             ("max_comp_cntr", number(self.max_comp_counters.into()), OURS),

@@ -200,39 +200,54 @@ impl Device {
     /// Registers memory.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for remote access that the device's generation does not have.
-    /// [`Error::Invalid`] for remote write access without local write access, for a region that is
-    /// empty, too long or wraps around, and for an I/O virtual address whose offset in its page
-    /// differs from that of the address.
+    /// As [`Device::check_region`], and [`Error::Exhausted`] if there are too many regions.
     pub fn register_memory(&mut self, pd: PdId, region: MemoryRegion) -> Result<RegionKeys, Error> {
         self.command(Command::RegisterMemory, |device| {
-            const PAGE_OFFSET: u64 = 4096 - 1;
-            device.check_pd(pd)?;
-            let access = region.access;
-            let caps = device.profile.caps;
-            if access.contains(Access::REMOTE_READ) && !caps.contains(DeviceCaps::RDMA_READ) {
-                return Err(Error::Unsupported("remote read access"));
-            }
-            if access.contains(Access::REMOTE_WRITE) && !caps.contains(DeviceCaps::RDMA_WRITE) {
-                return Err(Error::Unsupported("remote write access"));
-            }
-            if access.contains(Access::REMOTE_WRITE) && !access.contains(Access::LOCAL_WRITE) {
-                return Err(Error::invalid("access without local write", access.bits()));
-            }
-            if region.length == 0
-                || region.length > device.profile.max_mr_size
-                || region.address.checked_add(region.length).is_none()
-                || region.iova.checked_add(region.length).is_none()
-            {
-                return Err(Error::invalid("region length", region.length));
-            }
-            if region.address & PAGE_OFFSET != region.iova & PAGE_OFFSET {
-                return Err(Error::invalid("I/O virtual address", region.iova));
-            }
+            device.check_region(pd, &region)?;
             let keys = device.regions.insert(pd, region)?;
             device.retain_pd(pd);
             Ok(keys)
         })
+    }
+
+    /// Checks whether the device can register a region of this size and kind.
+    ///
+    /// # Errors
+    /// Remote access that the device's generation cannot do is [`Error::Unsupported`]; remote write
+    /// without local write, an empty or too long region, one that wraps, and an I/O virtual address
+    /// whose place in its page differs are [`Error::Invalid`]; more pages than the device has room for
+    /// are [`Error::Exhausted`].
+    pub fn check_region(&self, pd: PdId, region: &MemoryRegion) -> Result<(), Error> {
+        const PAGE_OFFSET: u64 = Profile::PAGE - 1;
+        self.check_pd(pd)?;
+        let (access, profile) = (region.access, &self.profile);
+        if access.contains(Access::REMOTE_READ) && !profile.caps.contains(DeviceCaps::RDMA_READ) {
+            return Err(Error::Unsupported("remote read access"));
+        }
+        if access.contains(Access::REMOTE_WRITE) && !profile.caps.contains(DeviceCaps::RDMA_WRITE) {
+            return Err(Error::Unsupported("remote write access"));
+        }
+        if access.contains(Access::REMOTE_WRITE) && !access.contains(Access::LOCAL_WRITE) {
+            return Err(Error::invalid("access without local write", access.bits()));
+        }
+        if region.length == 0
+            || region.length > profile.max_mr_size
+            || region.address.checked_add(region.length).is_none()
+            || region.iova.checked_add(region.length).is_none()
+        {
+            return Err(Error::invalid("region length", region.length));
+        }
+        if region.address & PAGE_OFFSET != region.iova & PAGE_OFFSET {
+            return Err(Error::invalid("I/O virtual address", region.iova));
+        }
+        let pages = region.pages();
+        if access.contains(Access::REMOTE_WRITE) && pages > profile.max_writable_pages {
+            return Err(Error::Exhausted("page that peers may write"));
+        }
+        if self.regions.pages() + pages > profile.max_registered_pages {
+            return Err(Error::Exhausted("registered page"));
+        }
+        Ok(())
     }
 
     /// Deregisters memory. Requests that still use the region fail.

@@ -11,6 +11,7 @@ use efa_core::nic::Access;
 use super::{Error, PdId};
 use crate::link::HostSegment;
 use crate::prefetch;
+use crate::profile::Profile;
 
 const SLOT_BITS: u32 = 18;
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
@@ -37,6 +38,13 @@ pub struct MemoryRegion {
     pub access: Access,
 }
 
+impl MemoryRegion {
+    /// The pages that it lies in.
+    pub(super) fn pages(&self) -> u64 {
+        (self.address % Profile::PAGE + self.length).div_ceil(Profile::PAGE)
+    }
+}
+
 /// The keys of a registered region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionKeys {
@@ -58,6 +66,8 @@ pub(super) struct RegionTable {
     free: VecDeque<u32>,
     limit: u32,
     live: u32,
+    /// Pages of all regions.
+    pages: u64,
 }
 
 /// While the table may grow, free slots are reused only if there are at least this many.
@@ -70,7 +80,13 @@ impl RegionTable {
             free: VecDeque::new(),
             limit: limit.min(1 << SLOT_BITS),
             live: 0,
+            pages: 0,
         }
+    }
+
+    /// Pages of all regions.
+    pub(super) fn pages(&self) -> u64 {
+        self.pages
     }
 
     /// Prefetches the entry of the oldest region, which is often the only one.
@@ -105,6 +121,7 @@ impl RegionTable {
         }
         entry.region = Some((pd, region));
         self.live += 1;
+        self.pages += region.pages();
         Ok(RegionKeys {
             lkey: Lkey(slot | lkey_generation(entry.generation) << SLOT_BITS),
             rkey: Rkey(slot | entry.generation << SLOT_BITS),
@@ -119,9 +136,10 @@ impl RegionTable {
         if lkey_generation(entry.generation) != lkey.0 >> SLOT_BITS {
             return Err(missing);
         }
-        let (pd, _) = entry.region.take().ok_or(missing)?;
+        let (pd, region) = entry.region.take().ok_or(missing)?;
         self.free.push_back(slot);
         self.live -= 1;
+        self.pages -= region.pages();
         Ok(pd)
     }
 
