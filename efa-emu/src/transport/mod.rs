@@ -66,7 +66,7 @@ pub use config::{
 pub use device_name::DeviceName;
 #[cfg(feature = "fuzzing")]
 pub use engine::fuzzing;
-pub use engine::{Engine, EventHandler};
+pub use engine::{Engine, EventHandler, is_device_thread};
 pub use error::{EngineError, FabricError, Holds};
 pub use fabric::{Fabric, check_limits};
 pub use host::{Host, HostStatus, ParticipantStatus, is_emulated, list_hosts};

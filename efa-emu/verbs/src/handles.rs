@@ -183,6 +183,11 @@ impl<T: Handle> Registry<T> {
         })
     }
 
+    /// Returns whether there is a handle that `chosen` says. Allocates nothing.
+    pub(crate) fn any(&self, chosen: impl Fn(&T) -> bool) -> bool {
+        self.with(|handles| handles.live.values().any(|handle| chosen(handle)))
+    }
+
     /// The handles that `chosen` says.
     pub(crate) fn all(&self, chosen: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         self.with(|handles| {

@@ -2,18 +2,22 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint, c_void};
-use std::sync::Arc;
+use core::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use efa_core::nic::Access;
 use efa_emu::device::{Lkey, MemoryRegion as Registration};
 
 use crate::abi::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_OPTIONAL_RANGE, IBV_ACCESS_REMOTE_READ,
-    IBV_ACCESS_REMOTE_WRITE, IBV_MR_TYPE_MR, ibv_mr, ibv_mr_init_attr, ibv_pd, verbs_mr,
+    IBV_ACCESS_REMOTE_WRITE, IBV_MR_TYPE_DMABUF_MR, IBV_MR_TYPE_MR, ibv_mr, ibv_mr_init_attr,
+    ibv_pd, verbs_mr,
 };
 use crate::domain::{DOMAINS, Domain};
 use crate::errno::{self, Errno};
 use crate::handles::{Handle, Life, Registry};
+use crate::mapping::Mapping;
+use crate::vanished;
 
 pub(crate) static REGIONS: Registry<MemoryRegion> = Registry::new();
 
@@ -27,6 +31,10 @@ pub(crate) struct MemoryRegion {
     domain: Arc<Domain>,
     lkey: Lkey,
     life: Life,
+    /// Where the memory is in this process.
+    place: Range<u64>,
+    /// Memory that was mapped for the region.
+    mapping: Mutex<Option<Mapping>>,
 }
 
 // SAFETY: the C structure is written only while it is made; programs read it.
@@ -41,6 +49,11 @@ unsafe impl Handle for MemoryRegion {
     fn c_pointer(&self) -> *mut ibv_mr {
         self.c.get().cast()
     }
+}
+
+/// Returns whether a byte of this process's memory is registered.
+pub(crate) fn is_registered(address: u64) -> bool {
+    REGIONS.any(|region| region.place.contains(&address))
 }
 
 /// Access flags that the device understands; flags that a device may ignore are ignored.
@@ -100,35 +113,65 @@ fn register(
     iova: u64,
     flags: u32,
 ) -> Result<*mut ibv_mr, Errno> {
-    let domain = DOMAINS.get(pd)?;
     let registration = Registration {
         address: address.addr() as u64,
         length: length as u64,
         iova,
         access: access_flags(flags)?,
     };
+    let shown = Shown {
+        address,
+        kind: IBV_MR_TYPE_MR,
+        flags,
+    };
+    register_at(pd, registration, shown, None)
+}
+
+/// What a program sees of a region beside its keys.
+struct Shown {
+    address: *mut c_void,
+    kind: c_int,
+    flags: u32,
+}
+
+fn register_at(
+    pd: *mut ibv_pd,
+    registration: Registration,
+    shown: Shown,
+    mapping: Option<Mapping>,
+) -> Result<*mut ibv_mr, Errno> {
+    let domain = DOMAINS.get(pd)?;
     let hardware = domain.context.hardware()?;
-    populate(registration)?;
+    // What the device refuses is not brought in first: it may be more than there is.
+    if hardware
+        .with_device(|device| device.check_region(domain.id, &registration))?
+        .is_ok()
+    {
+        populate(registration)?;
+    }
+    vanished::watch();
     let register = || hardware.register_memory(domain.id, registration);
     let keys = domain.life.join(register)?;
     let c = verbs_mr {
         ibv_mr: ibv_mr {
             context: domain.context.c_pointer(),
             pd,
-            addr: address,
-            length,
+            addr: shown.address,
+            length: registration.length as usize,
             handle: keys.lkey.0,
             lkey: keys.lkey.0,
             rkey: keys.rkey.0,
         },
-        mr_type: IBV_MR_TYPE_MR,
-        access: flags as c_int,
+        mr_type: shown.kind,
+        access: shown.flags as c_int,
     };
     Ok(REGIONS.insert(Arc::new(MemoryRegion {
         c: UnsafeCell::new(c),
         domain,
         lkey: keys.lkey,
         life: Life::new(),
+        place: registration.address..registration.address + registration.length,
+        mapping: Mutex::new(mapping),
     })))
 }
 
@@ -170,22 +213,51 @@ pub(crate) extern "C" fn ibv_reg_mr_iova2(
     errno::pointer(register(pd, address, length, iova, flags))
 }
 
-/// The device reaches no memory through file descriptors.
+/// Registers the memory behind a descriptor: a dma-buf of memory of this machine (udmabuf), or a memfd,
+/// which stands for one where there is no such device. Other files are `EINVAL`, as for the kernel.
 pub(crate) extern "C" fn ibv_reg_dmabuf_mr(
     pd: *mut ibv_pd,
-    _offset: u64,
-    _length: usize,
-    _iova: u64,
+    offset: u64,
+    length: usize,
+    iova: u64,
     descriptor: c_int,
-    _flags: c_int,
+    flags: c_int,
 ) -> *mut ibv_mr {
-    let reason = match DOMAINS.get(pd) {
-        Err(errno) => errno,
-        // Clients probe with -1 and take `EBADF` to mean that the call exists.
-        Ok(_) if descriptor < 0 => Errno::BADF,
-        Ok(_) => Errno::OPNOTSUPP,
+    errno::pointer(register_behind(
+        pd,
+        offset,
+        length,
+        iova,
+        descriptor,
+        flags as u32,
+    ))
+}
+
+fn register_behind(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    descriptor: c_int,
+    flags: u32,
+) -> Result<*mut ibv_mr, Errno> {
+    DOMAINS.get(pd)?;
+    let access = access_flags(flags)?;
+    let is_written = access.intersects(Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    let mapping = Mapping::new(descriptor, offset, length, is_written)?;
+    let registration = Registration {
+        address: mapping.address(),
+        length: length as u64,
+        iova,
+        access,
     };
-    errno::pointer(Err(reason))
+    let shown = Shown {
+        // As rdma-core does.
+        address: core::ptr::without_provenance_mut(offset as usize),
+        kind: IBV_MR_TYPE_DMABUF_MR,
+        flags,
+    };
+    register_at(pd, registration, shown, Some(mapping))
 }
 
 /// # Safety
@@ -242,6 +314,13 @@ pub(crate) extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
             }
             REGIONS.remove(mr)?;
             region.domain.life.leave();
+            let mapping = &region.mapping;
+            drop(
+                mapping
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .take(),
+            );
             Ok(())
         })
     })

@@ -28,6 +28,7 @@ use crate::device::{
 use crate::link::{RequestHeader, Token};
 use crate::profile::Profile;
 use state::{Shared, State};
+pub use worker::is_device_thread;
 
 /// Called with every event of the device. It runs while the engine is locked: it
 /// may write to a pipe or set a flag, and must not call the engine.

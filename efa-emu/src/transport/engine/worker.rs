@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::state::{CHECK_PEERS, Shared, Sleeper};
+use crate::transport::fork::ForkSafeMutex;
 
 /// How often the worker looks whether the application still polls: the time after which it takes
 /// over is between once and twice this.
@@ -21,8 +22,22 @@ const WATCH_PAUSE: Duration = Duration::from_micros(50);
 const WATCH_PAUSE_IDLE: Duration = Duration::from_millis(1);
 const WATCH_ACTIVE: Duration = Duration::from_millis(20);
 
+/// The threads that serve devices of this process.
+static THREADS: ForkSafeMutex<Vec<libc::pid_t>> = ForkSafeMutex::new(Vec::new());
+
+/// The calling thread's number.
+fn this_thread() -> libc::pid_t {
+    // SAFETY: takes no pointers.
+    unsafe { libc::gettid() }
+}
+
+/// Returns whether the calling thread is one that serves a device. May be called by a signal handler.
+pub fn is_device_thread() -> bool {
+    THREADS.lock().contains(&this_thread())
+}
+
 /// Starts the thread, and returns when it runs. The thread takes no signals: those are for the
-/// application's threads.
+/// application's threads. Faults are no signals in that sense: the kernel would end the process.
 ///
 /// A thread that begins maps memory for its allocator. Monitors of registered memory (libfabric's
 /// memhooks, UCX's) overwrite the first instructions of `mmap`, `munmap` and others while the program
@@ -35,6 +50,8 @@ pub(super) fn start(shared: Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
     // SAFETY: `sigfillset` initialises `all`, `pthread_sigmask` reads it and initialises `before`.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
+        libc::sigdelset(all.as_mut_ptr(), libc::SIGSEGV);
+        libc::sigdelset(all.as_mut_ptr(), libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
     let running = Arc::new(Barrier::new(2));
@@ -44,10 +61,12 @@ pub(super) fn start(shared: Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
         .spawn(move || {
             // The first allocation of a thread is what maps memory.
             drop(std::hint::black_box(Box::new(0u64)));
+            THREADS.lock().push(this_thread());
             began.wait();
             let whole = AbortUnlessWhole;
             run(&shared);
             std::mem::forget(whole);
+            THREADS.lock().retain(|thread| *thread != this_thread());
         });
     // SAFETY: `before` was initialised above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };

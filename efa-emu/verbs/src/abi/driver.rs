@@ -28,6 +28,8 @@ pub(crate) struct verbs_device {
 
 /// `mr_type` of ordinary memory.
 pub(crate) const IBV_MR_TYPE_MR: c_int = 0;
+/// See [`IBV_MR_TYPE_MR`].
+pub(crate) const IBV_MR_TYPE_DMABUF_MR: c_int = 3;
 
 #[repr(C)]
 pub(crate) struct verbs_mr {

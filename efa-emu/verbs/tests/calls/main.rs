@@ -19,6 +19,7 @@ mod ends;
 mod events;
 mod exchange;
 mod handles;
+mod memory;
 mod node;
 mod objects;
 mod older;

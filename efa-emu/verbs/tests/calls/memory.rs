@@ -1,0 +1,306 @@
+//! Memory as a device sees it: behind descriptors, beyond its limits, and gone.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::null_mut;
+use std::time::Duration;
+
+use libc::{EBADF, EINVAL, ENOMEM, EOPNOTSUPP};
+
+use crate::abi::*;
+use crate::on_emulated_host;
+use crate::verbs::*;
+
+const PAGE: usize = 4096;
+const ON_DEMAND: c_int = 1 << 6;
+
+fn map(length: usize, protection: c_int, descriptor: Option<&OwnedFd>) -> *mut c_void {
+    let flags = match descriptor {
+        None => libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+        Some(_) => libc::MAP_SHARED,
+    };
+    let descriptor = descriptor.map_or(-1, AsRawFd::as_raw_fd);
+    // SAFETY: a new mapping.
+    let memory = unsafe { libc::mmap(null_mut(), length, protection, flags, descriptor, 0) };
+    assert_ne!(memory, libc::MAP_FAILED);
+    memory
+}
+
+fn memfd(length: usize) -> OwnedFd {
+    // SAFETY: a name on the stack; the descriptor is new.
+    let descriptor = unsafe {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        OwnedFd::from_raw_fd(libc::memfd_create(c"test".as_ptr(), flags))
+    };
+    // SAFETY: takes no pointers.
+    assert_eq!(
+        unsafe { libc::ftruncate(descriptor.as_raw_fd(), length as i64) },
+        0
+    );
+    descriptor
+}
+
+/// A dma-buf of the pages of a memfd, where the kernel makes such.
+fn udmabuf(memory: &OwnedFd, length: usize) -> Option<OwnedFd> {
+    #[repr(C)]
+    struct Create {
+        memfd: u32,
+        flags: u32,
+        offset: u64,
+        size: u64,
+    }
+    const UDMABUF_CREATE: libc::c_ulong = 0x4018_7542;
+    let device = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/udmabuf")
+        .ok()?;
+    let create = Create {
+        memfd: memory.as_raw_fd() as u32,
+        flags: 1,
+        offset: 0,
+        size: length as u64,
+    };
+    // SAFETY: takes no pointers but to the request, which is on the stack.
+    let made = unsafe {
+        libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK);
+        libc::ioctl(device.as_raw_fd(), UDMABUF_CREATE, &raw const create)
+    };
+    // SAFETY: a new descriptor.
+    (made >= 0).then(|| unsafe { OwnedFd::from_raw_fd(made) })
+}
+
+/// Sends 5 bytes from `from` to `to`. The device does the rest by itself before anybody polls, or the polls do.
+fn exchange(endpoint: &Endpoint, from: ibv_sge, to: ibv_sge, by_itself: bool) {
+    let queue = endpoint.cq(16);
+    let pair = endpoint.srd(queue, 0);
+    assert_eq!(post_recv(pair, 1, &mut [to]), 0);
+    let mut data = [from];
+    let mut request = send_request(endpoint, pair, 2, &mut data);
+    assert_eq!(post_send(pair, &mut request).0, 0);
+    if by_itself {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    for completion in wait_for(queue, 2) {
+        assert_eq!(completion.status, 0);
+    }
+    // SAFETY: live objects.
+    unsafe {
+        assert_eq!(ibv_destroy_qp(pair), 0);
+        assert_eq!(ibv_destroy_cq(queue), 0);
+    }
+}
+
+fn place(address: u64, region: *mut ibv_mr) -> ibv_sge {
+    ibv_sge {
+        addr: address,
+        length: 5,
+        // SAFETY: a live region.
+        lkey: unsafe { (*region).lkey },
+    }
+}
+
+#[test]
+fn behind_a_descriptor_is_registered() {
+    on_emulated_host("efa2", || {
+        const IOVA: u64 = 0x7000_0000;
+        let endpoint = Endpoint::new();
+        let mut hello = *b"hello";
+        let source = endpoint.register(&mut hello, 0);
+        let memory = memfd(2 * PAGE);
+        let seen = map(2 * PAGE, libc::PROT_READ, Some(&memory)).cast::<u8>();
+        let dmabuf = udmabuf(&memory, 2 * PAGE);
+        if dmabuf.is_none() {
+            eprintln!("no dma-buf was tried: there is no /dev/udmabuf");
+        }
+        let access = IBV_ACCESS_LOCAL_WRITE as c_int;
+        let register = |descriptor: c_int, offset, length, iova, access| {
+            // SAFETY: a live domain.
+            unsafe { ibv_reg_dmabuf_mr(endpoint.pd, offset, length, iova, descriptor, access) }
+        };
+        for (number, descriptor) in [Some(&memory), dmabuf.as_ref()]
+            .into_iter()
+            .flatten()
+            .enumerate()
+        {
+            let descriptor = descriptor.as_raw_fd();
+            let offset = PAGE as u64 + 100;
+            let region = register(descriptor, offset, 100, IOVA + 100, access);
+            assert!(!region.is_null(), "errno {}", errno());
+            // SAFETY: a live region.
+            assert_eq!(
+                unsafe { (*region).addr.addr() as u64 },
+                offset,
+                "as in rdma-core"
+            );
+            let to = place(IOVA + 100 + 10 * number as u64, region);
+            exchange(
+                &endpoint,
+                place(hello.as_ptr().addr() as u64, source),
+                to,
+                false,
+            );
+            // SAFETY: inside the mapping, which is not changed meanwhile.
+            let found = unsafe {
+                seen.add(offset as usize + 10 * number)
+                    .cast::<[u8; 5]>()
+                    .read()
+            };
+            assert_eq!(&found, b"hello");
+            // SAFETY: a live region.
+            assert_eq!(unsafe { ibv_dereg_mr(region) }, 0);
+        }
+        let other = std::fs::File::open("/dev/null").unwrap();
+        let memory = memory.as_raw_fd();
+        for (descriptor, offset, length, iova, access, expected, what) in [
+            (-1, 0, 64, 0, access, EBADF, "no descriptor"),
+            (1000, 0, 64, 0, access, EBADF, "no open descriptor"),
+            (other.as_raw_fd(), 0, 64, 0, access, EINVAL, "no memory"),
+            (
+                memory,
+                0,
+                2 * PAGE + 1,
+                0,
+                access,
+                EINVAL,
+                "more than there is",
+            ),
+            (
+                memory,
+                u64::MAX - 4095,
+                PAGE,
+                0,
+                access,
+                EINVAL,
+                "a wrapped end",
+            ),
+            (memory, 0, 0, 0, access, EINVAL, "nothing"),
+            (
+                memory,
+                100,
+                64,
+                0,
+                access,
+                EINVAL,
+                "another place in its page",
+            ),
+            (memory, 0, 64, 0, ON_DEMAND, EOPNOTSUPP, "on demand"),
+        ] {
+            expect_null(
+                register(descriptor, offset, length, iova, access),
+                expected,
+                what,
+            );
+        }
+    });
+}
+
+/// Kibibytes of this process's memory, page tables included.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let value = |name: &str| -> u64 {
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .unwrap();
+        line.trim()
+            .strip_suffix(" kB")
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap()
+    };
+    value("VmRSS:") + value("VmPTE:")
+}
+
+#[test]
+fn beyond_the_limits_is_refused_before_it_is_brought_in() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        let before = resident();
+        let (read, write) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE);
+        let remote = (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE) as c_int;
+        for (length, protection, access, what) in [
+            (96 << 30, read, 0, "all pages"),
+            ((4 << 30) + PAGE, write, remote, "pages for remote write"),
+        ] {
+            let memory = map(length, protection, None);
+            // SAFETY: a live domain; memory of this length.
+            let region = unsafe { ibv_reg_mr(endpoint.pd, memory, length, access) };
+            expect_null(region, ENOMEM, what);
+            // SAFETY: the mapping of above.
+            assert_eq!(unsafe { libc::munmap(memory, length) }, 0);
+        }
+        let more = resident().saturating_sub(before);
+        assert!(more < 4096, "{more} KiB were brought in");
+    });
+}
+
+#[test]
+fn that_a_program_unmaps_while_it_is_registered_ends_nobody() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        let mut hello = *b"hello";
+        let source = endpoint.register(&mut hello, IBV_ACCESS_LOCAL_WRITE);
+        let own = place(hello.as_ptr().addr() as u64, source);
+        let access = IBV_ACCESS_LOCAL_WRITE as c_int;
+        let register = |memory| {
+            // SAFETY: a live domain; memory of a page.
+            let region = unsafe { ibv_reg_mr(endpoint.pd, memory, PAGE, access) };
+            assert!(!region.is_null(), "errno {}", errno());
+            region
+        };
+        let write = libc::PROT_READ | libc::PROT_WRITE;
+        for by_itself in [false, true] {
+            // A mapping that is gone, and a file that is.
+            for of_file in [false, true] {
+                for is_target in [true, false] {
+                    let file = of_file.then(|| memfd(PAGE));
+                    let memory = map(PAGE, write, file.as_ref());
+                    let region = register(memory);
+                    match &file {
+                        // SAFETY: takes no pointers.
+                        Some(file) => {
+                            assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), 0) }, 0)
+                        }
+                        // SAFETY: the mapping of above.
+                        None => assert_eq!(unsafe { libc::munmap(memory, PAGE) }, 0),
+                    }
+                    let gone = place(memory.addr() as u64, region);
+                    match is_target {
+                        true => exchange(&endpoint, own, gone, by_itself),
+                        false => exchange(&endpoint, gone, own, by_itself),
+                    }
+                    // SAFETY: a live region.
+                    assert_eq!(unsafe { ibv_dereg_mr(region) }, 0);
+                }
+            }
+        }
+    });
+}
+
+/// What the program itself touches is its own fault.
+#[test]
+fn that_is_not_there_still_ends_a_program_that_touches_it() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        let memory = map(PAGE, libc::PROT_READ | libc::PROT_WRITE, None);
+        // SAFETY: a live domain; memory of a page.
+        let region =
+            unsafe { ibv_reg_mr(endpoint.pd, memory, PAGE, IBV_ACCESS_LOCAL_WRITE as c_int) };
+        assert!(!region.is_null());
+        // SAFETY: the mapping of above. The child touches it and does nothing else.
+        unsafe {
+            assert_eq!(libc::munmap(memory, PAGE), 0);
+            let child = libc::fork();
+            if child == 0 {
+                memory.cast::<u8>().write_volatile(1);
+                libc::_exit(0);
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            assert!(libc::WIFSIGNALED(status), "{status:#x}");
+            assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
+        }
+    });
+}
