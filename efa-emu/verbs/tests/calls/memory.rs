@@ -32,12 +32,14 @@ fn memfd(length: usize) -> OwnedFd {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         OwnedFd::from_raw_fd(libc::memfd_create(c"test".as_ptr(), flags))
     };
-    // SAFETY: takes no pointers.
-    assert_eq!(
-        unsafe { libc::ftruncate(descriptor.as_raw_fd(), length as i64) },
-        0
-    );
+    resize(&descriptor, length);
     descriptor
+}
+
+fn resize(file: &OwnedFd, length: usize) {
+    // SAFETY: takes no pointers.
+    let status = unsafe { libc::ftruncate(file.as_raw_fd(), length as i64) };
+    assert_eq!(status, 0);
 }
 
 /// A dma-buf of the pages of a memfd, where the kernel makes such.
@@ -128,11 +130,8 @@ fn behind_a_descriptor_is_registered() {
             let region = register(descriptor, offset, 100, IOVA + 100, access);
             assert!(!region.is_null(), "errno {}", errno());
             // SAFETY: a live region.
-            assert_eq!(
-                unsafe { (*region).addr.addr() as u64 },
-                offset,
-                "as in rdma-core"
-            );
+            let address = unsafe { (*region).addr };
+            assert_eq!(address.addr() as u64, offset, "as in rdma-core");
             let to = place(IOVA + 100 + 10 * number as u64, region);
             exchange(
                 &endpoint,
@@ -259,10 +258,7 @@ fn that_a_program_unmaps_while_it_is_registered_ends_nobody() {
                     let memory = map(PAGE, write, file.as_ref());
                     let region = register(memory);
                     match &file {
-                        // SAFETY: takes no pointers.
-                        Some(file) => {
-                            assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), 0) }, 0)
-                        }
+                        Some(file) => resize(file, 0),
                         // SAFETY: the mapping of above.
                         None => assert_eq!(unsafe { libc::munmap(memory, PAGE) }, 0),
                     }
