@@ -849,7 +849,7 @@ local function walk(p, plan, add)
         for i = 1, plan.prefix do
             p[names[i]] = values_read[i]
         end
-        p.gid_offset = plan.offsets["raw_addr.gid"]
+        p.gid_offset, p.connid_offset = plan.offsets["raw_addr.gid"], plan.offsets["connid"]
         for _, name in ipairs(plan.wide) do
             p[name] = unsigned(p[name])
         end
@@ -924,6 +924,8 @@ local function walk(p, plan, add)
                 end
                 if name == "raw_addr.gid" then
                     p.gid_offset = offset
+                elseif name == "connid" then
+                    p.connid_offset = offset
                 end
                 if add then
                     add(step, offset, width)
@@ -1125,8 +1127,10 @@ local function new_side(endpoint)
         former_connids = {},
         -- by sequence number, the last one where the data of an RDMA read belongs in its transfer
         requests = {}, request_times = {}, refused = {}, rdma = {}, rdma_base = {},
-        beginnings = {}, -- the first bytes of the last packets, by sequence number
-        refused_packets = {}, -- frames of packets that found no buffer, by their first bytes
+        contents = {}, -- packets without an answer so far, by sequence number
+        numbered = {}, -- msg_ids of packets without an answer so far, by sequence number
+        refused_packets = {}, -- frames of packets that were refused, by their contents
+        lost_messages = {}, -- msg_ids of messages that a device failed to send
     }
 end
 
@@ -1320,6 +1324,12 @@ end
 -- Messages and atomic operations are numbered; receivers handle them in that order.
 local function put_in_order(me, transfer, p, frame, from_start)
     local id = p.msg_id
+    if me.messages[id] and me.lost_messages[id] then
+        -- The first never arrived, and the peer still waits for this id.
+        me.lost_messages[id] = nil
+        transfer.order, me.messages[id] = me.messages[id].order, transfer
+        return
+    end
     if me.messages[id] then
         note(frame, "msg-id-once", format("message %.0f was in frame %d", id, me.messages[id].frames[1]))
         return
@@ -1364,7 +1374,7 @@ local function begin_anew(c, me, you)
     fresh.former_connids, peer.former_connids = me.former_connids, you.former_connids
     -- The sequence numbers of the two devices go on.
     for _, name in ipairs({ "packets", "bytes", "requests", "request_times", "refused", "rdma",
-        "rdma_base", "beginnings", "refused_packets" }) do
+        "rdma_base", "contents", "numbered", "refused_packets" }) do
         fresh[name], peer[name] = me[name], you[name]
     end
     if me == you then
@@ -1530,6 +1540,18 @@ local function finish_if_whole(transfer, p, frame, now)
     end
 end
 
+-- Whether a packet begins another message than the one that has its msg_id: the device failed to send a packet
+-- of that one, and none has arrived.
+local function is_given_up(me, known, p, shape)
+    local first = p.seg_offset
+    local last = first + p.data_length
+    local repeats = shape ~= known.shape
+    for _, run in ipairs(known.runs or {}) do
+        repeats = repeats or first < last and run.first < last and first < run.last
+    end
+    return repeats and me.lost_messages[p.msg_id]
+end
+
 local function follow_message(c, me, you, p, frame, now)
     local known = me.messages[p.msg_id]
     local answers_nack = p.packet.windowed and has_bit(p.flags, REQ_FLAG.read_nack)
@@ -1540,8 +1562,8 @@ local function follow_message(c, me, you, p, frame, now)
         join(known, frame, now)
         return
     end
-    if known and known.shape and p.packet.segment then
-        local shape = shape_of(p)
+    local shape = p.packet.segment and shape_of(p)
+    if known and known.shape and shape and not is_given_up(me, known, p, shape) then
         if shape ~= known.shape then
             note(frame, "segment-agreement", format("%s; it began as %s", shape, known.shape))
         end
@@ -1555,7 +1577,7 @@ local function follow_message(c, me, you, p, frame, now)
         put_in_order(me, transfer, p, frame, c.from_start)
     end
     if p.packet.segment and me.messages[p.msg_id] == transfer then
-        transfer.shape = shape_of(p)
+        transfer.shape = shape
     end
     if not transfer.runs then
         add_segment(transfer, p, p.seg_offset or 0, frame, p.runt_length)
@@ -1789,20 +1811,61 @@ local function count(name, bytes)
     entry.bytes = entry.bytes + bytes
 end
 
--- When the device has given up, libfabric sends a packet that found no buffer again, as a new
--- request. It is recognised by its first bytes, which name the operation and the part of it.
-local BEGINNING, MOST_IN_FLIGHT = 40, 4096
+-- When the device has given up, libfabric sends a packet that was refused again, as a new request.
+local MOST_IN_FLIGHT = 4096
+local RAW_ADDR_SIZE_WIDTH, CONNID_WIDTH = 4, 4
+
+-- All of a packet but the headers that name its sender, which may be others when it is sent again.
+local function content_of(p)
+    local bytes, flags = p.tvb:raw(0, p.length), p.flags
+    local cuts = {}
+    if p.gid_offset then
+        local first = p.gid_offset - RAW_ADDR_SIZE_WIDTH
+        cuts[#cuts + 1] = { first, p.gid_offset + p["raw_addr.size"] }
+    end
+    if p.connid_offset then
+        cuts[#cuts + 1] = { p.connid_offset, p.connid_offset + CONNID_WIDTH }
+    end
+    for _, bit in ipairs(p.packet.is_req and { REQ_FLAG.connid_hdr, REQ_FLAG.raw_addr_hdr }
+        or { REQ_FLAG.connid_hdr }) do
+        if has_bit(flags, bit) then
+            flags = flags - 2 ^ bit
+        end
+    end
+    table.sort(cuts, function(a, b) return a[1] > b[1] end)
+    for _, cut in ipairs(cuts) do
+        bytes = bytes:sub(1, cut[1]) .. bytes:sub(cut[2] + 1)
+    end
+    return format("%02x:%04x:", p.code, flags) .. bytes:sub(5)
+end
 
 local function find_refused(context, me, p)
     local sequence = context.sequence
-    local beginning = p.raw:sub(1, BEGINNING)
-    me.beginnings[sequence] = beginning
-    me.beginnings[sequence - MOST_IN_FLIGHT] = nil
-    local refused = me.refused_packets[beginning]
+    local content = content_of(p)
+    me.contents[sequence], me.contents[sequence - MOST_IN_FLIGHT] = content, nil
+    me.numbered[sequence], me.numbered[sequence - MOST_IN_FLIGHT] = p.packet.is_req and p.msg_id or nil, nil
+    local refused = me.refused_packets[content]
     if refused then
-        me.refused_packets[beginning] = nil
+        me.refused_packets[content] = nil
         context.retry_of = context.retry_of or refused
         state.retry_of[context.frame] = context.retry_of
+    end
+end
+
+-- The device of `me` has got an answer to the request of this sequence number.
+local function end_packet(me, sequence, status, request)
+    local content, id = me.contents[sequence], me.numbered[sequence]
+    local message = id and me.messages[id]
+    me.contents[sequence], me.numbered[sequence] = nil, nil
+    if status == 0 then
+        if message then
+            me.lost_messages[id], message.has_arrived = nil, true
+        end
+    elseif content and status ~= STATUS.LOCAL_UNRESPONSIVE_REMOTE then -- who does not answer may have taken it
+        me.refused_packets[content] = request
+        if message and status ~= STATUS.REMOTE_RNR then
+            me.lost_messages[id] = not message.has_arrived
+        end
     end
 end
 
@@ -1893,9 +1956,8 @@ local function follow_frame(context, h, tvb)
             end
         end
         you.refused[sequence] = name == "RESPONSE" and h.status ~= 0 or nil
-        local beginning = you.beginnings[sequence]
-        if h.status == STATUS.REMOTE_RNR and name == "RESPONSE" and beginning then
-            you.refused_packets[beginning] = request
+        if name == "RESPONSE" then
+            end_packet(you, sequence, h.status, request)
         end
         local transfer = you.rdma[sequence]
         if not transfer and request then

@@ -14,9 +14,11 @@ use std::time::Duration;
 
 use efa_conformance::check::check;
 use efa_conformance::trace::{Capture, CapturedPacket};
+use efa_core::address::{Qkey, RawAddress};
+use efa_core::nic::Status;
 use efa_core::rules::{Judge, Rule};
-use efa_core::wire::PacketType;
 use efa_core::wire::fields::fields_of;
+use efa_core::wire::{Connid, Header, Packet, PacketType, RawAddressHeader, Repr, ReqOptions};
 use efa_emu::capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
 use efa_emu::frame::{Frame, Kind};
 use efa_testing::workspace::captures;
@@ -225,6 +227,115 @@ fn dissector_and_checker_tell_operations_of_one_send_id_apart() {
         let names_nothing = |(_, rule): &(u64, String)| rule == "ctsdata-names-cts";
         assert!(found.0.iter().any(names_nothing), "{:?}", found.0);
     }
+}
+
+/// Packets that a device refused come again as they were, with another header, or with other content.
+#[test]
+fn dissector_and_checker_recognize_packets_that_are_sent_again() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut again = BTreeSet::new();
+    for name in ["not-ready-eager-2.5", "abort-1.17", "not-ready-medium-2.5"] {
+        let path = efa_testing::workspace::traces().join(format!("releases/{name}.pcapng"));
+        for view in views(&path) {
+            for change in ["none", "header", "content", "status"] {
+                let mut frames = view.clone();
+                let changed = change_resent(&mut frames, change);
+                let capture = pcapng(&frames);
+                let by_check = found_by_check(&capture);
+                let by_dissector = found_by_dissector(&tshark, &capture);
+                assert_eq!(
+                    disagreement(&by_dissector, &by_check),
+                    None,
+                    "{name}, {change}"
+                );
+                let is_known = |rule: &str| by_check.iter().any(|(_, found)| found == rule);
+                if let Some(number) = changed {
+                    let rules = by_check.iter().filter(|(packet, _)| *packet == number);
+                    let rules: BTreeSet<_> = rules.map(|(_, rule)| rule.as_str()).collect();
+                    match change {
+                        "content" => assert!(!rules.is_empty(), "{name}"),
+                        _ => assert_eq!(rules, BTreeSet::new(), "{name}, {change}"),
+                    }
+                    again.insert(change);
+                }
+                if change == "none" {
+                    assert!(
+                        !is_known("msg-id-once") && !is_known("segment-overlap"),
+                        "{name}"
+                    );
+                }
+            }
+        }
+    }
+    assert_eq!(
+        again,
+        BTreeSet::from(["content", "header", "none", "status"])
+    );
+}
+
+/// Changes the first packet that is sent again, as a new request, after its receiver was not ready. Returns its
+/// number, if there is one.
+fn change_resent(frames: &mut [CapturedPacket], change: &str) -> Option<u64> {
+    let place = (0..frames.len()).find(|&place| {
+        let frame = &frames[place];
+        let is_resent = frames[..place].iter().any(|earlier| {
+            earlier.payload == frame.payload && earlier.header.sequence != frame.header.sequence
+        });
+        let is_message = matches!(
+            frame.packet_type(),
+            Some(PacketType::EagerMsgRtm | PacketType::MediumMsgRtm)
+        );
+        let has_data = Packet::parse(&frame.payload).is_ok_and(|it| it.payload.length > 0);
+        is_message && has_data && is_resent && frame.direction == Some(Direction::Outbound)
+    })?;
+    let (source, payload) = (frames[place].source, frames[place].payload.clone());
+    match change {
+        "header" => {
+            let packet = Packet::parse(&payload).ok()?;
+            let mut bytes = vec![0; payload.len() + 40];
+            let other = |options: &mut ReqOptions| {
+                let connid = options.sender_connid().unwrap_or(Connid(7));
+                match options.raw_address.take() {
+                    Some(_) => options.connid = Some(connid),
+                    None => {
+                        let address = RawAddress {
+                            gid: source,
+                            qpn: frames[place].header.source_qpn,
+                            qkey: Qkey(connid.0),
+                        };
+                        options.raw_address = Some(RawAddressHeader::new(address));
+                        options.connid = None;
+                    }
+                }
+            };
+            let header: Header = match packet.header {
+                Header::EagerRtm(mut header) => {
+                    other(&mut header.options);
+                    header.into()
+                }
+                Header::MediumRtm(mut header) => {
+                    other(&mut header.options);
+                    header.into()
+                }
+                _ => return None,
+            };
+            let data = packet.payload.of(&payload);
+            let length = header.emit_packet(data, &mut bytes).ok()?;
+            bytes.truncate(length);
+            frames[place].payload = bytes;
+        }
+        "content" => *frames[place].payload.last_mut()? ^= 1,
+        // The device gives up instead of waiting: the packet may be sent again all the same.
+        "status" => {
+            for frame in frames.iter_mut() {
+                if frame.header.kind == Kind::Response(Status::RemoteRnr) {
+                    frame.header.kind = Kind::Response(Status::RemoteAbort);
+                }
+            }
+        }
+        _ => {}
+    }
+    Some(place as u64 + 1)
 }
 
 #[test]

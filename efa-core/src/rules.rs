@@ -348,7 +348,11 @@ rules! {
         MSG_ID_ONCE: Error, Both, History, Sequence,
             "msg-id-once", "v4/3.2/msg-id-once", "3.2",
             "The message id was used before",
-            "Each message to a peer has its own msg_id.";
+            "Each message to a peer has its own msg_id. A packet that its receiver was not ready for, or that the device failed to send, may be sent again with the same content; only the headers that name the sender may differ.";
+        MSG_ID_AGAIN: Note, Checker, History, Sequence,
+            "msg-id-again", "v4/3.2/msg-id-once", "3.2",
+            "The id of a message that never arrived is used for another",
+            "After the device has failed to send a message for good, the peer still waits for its msg_id, and another message may have it.";
         MSG_ID_AHEAD: Note, Dissector, History, Sequence,
             "msg-id-ahead", "v4/3.2/msg-id-ahead", "3.2",
             "Earlier messages are missing so far",

@@ -1,27 +1,23 @@
 //! Both ends' copies of each packet.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{DefaultHasher, Hasher};
 
 use efa_core::address::Gid;
 use efa_core::wire::fields::{Field, fields_of};
 use efa_emu::capture::Direction;
 
+use super::content::Content;
 use crate::trace::CapturedPacket;
 
 /// Packets under way that are remembered.
 const MOST_PACKETS: usize = 1 << 14;
-/// Bytes of a packet that are kept, to say what differs: more than any header.
-const KEPT: usize = 512;
 
 type Key = (Gid, u16, u32);
 
 #[derive(Debug)]
 struct Sent {
     number: u64,
-    length: usize,
-    digest: u64,
-    beginning: Box<[u8]>,
+    content: Content,
 }
 
 /// Compares what arrives with what was sent.
@@ -33,21 +29,21 @@ pub(super) struct Copies {
 
 impl Copies {
     /// Returns what is different from the packet that was sent.
-    pub(super) fn difference(&mut self, frame: &CapturedPacket) -> Option<String> {
+    pub(super) fn difference(
+        &mut self,
+        frame: &CapturedPacket,
+        content: &Content,
+    ) -> Option<String> {
         let key = (
             frame.source,
             frame.header.source_qpn.0,
             frame.header.sequence,
         );
-        let digest = digest(&frame.payload);
         match frame.direction {
             Some(Direction::Outbound) => {
-                let beginning = &frame.payload[..frame.payload.len().min(KEPT)];
                 let sent = Sent {
                     number: frame.number,
-                    length: frame.payload.len(),
-                    digest,
-                    beginning: beginning.into(),
+                    content: content.clone(),
                 };
                 if self.sent.insert(key, sent).is_none() {
                     self.order.push_back(key);
@@ -61,26 +57,18 @@ impl Copies {
             }
             Some(Direction::Inbound) => {
                 let sent = self.sent.get(&key)?;
-                let is_same = sent.length == frame.payload.len() && sent.digest == digest;
-                (!is_same).then(|| describe(sent, &frame.payload))
+                (sent.content != *content).then(|| describe(sent, content))
             }
             None => None,
         }
     }
 }
 
-fn digest(bytes: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(bytes);
-    hasher.finish()
-}
-
-fn describe(sent: &Sent, received: &[u8]) -> String {
-    fn fields(packet: &[u8]) -> Vec<Field<'_>> {
-        fields_of(packet).into_iter().flatten().collect()
+fn describe(sent: &Sent, received: &Content) -> String {
+    fn fields(header: &[u8]) -> Vec<Field<'_>> {
+        fields_of(header).into_iter().flatten().collect()
     }
-    let beginning = &received[..received.len().min(KEPT)];
-    let (before, after) = (fields(&sent.beginning), fields(beginning));
+    let (before, after) = (fields(sent.content.header()), fields(received.header()));
     let differing = before.iter().find(|field| {
         !after
             .iter()
@@ -106,9 +94,9 @@ fn describe(sent: &Sent, received: &[u8]) -> String {
         }
         None => format!(
             "{} bytes were sent in packet {}, these {} are others",
-            sent.length,
+            sent.content.packet_length(),
             sent.number,
-            received.len()
+            received.packet_length()
         ),
     }
 }

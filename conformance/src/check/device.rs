@@ -1,24 +1,53 @@
 //! The requests of devices below the packets: attempts, refusals and failures.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use efa_core::nic::Status;
 
+use super::content::Content;
 use super::operation::OpId;
 
 /// Requests of one endpoint to another that are remembered. More are never under way.
 const MOST_REQUESTS: usize = 4096;
-/// A packet that was refused may be sent again as a new request. It is recognised by its first bytes, which
-/// name the operation and the part of it.
-const BEGINNING: usize = 40;
 
-type Beginning = Box<[u8]>;
+/// What a packet belongs to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    /// The packet's number.
+    packet: u64,
+    operation: Option<OpId>,
+    msg_id: Option<u32>,
+    /// It is one of several packets of a message.
+    is_piece: bool,
+}
 
 #[derive(Debug, Default)]
 struct Request {
-    beginning: Option<Beginning>,
+    /// Of packets that have not been answered.
+    content: Option<Content>,
     is_refused: bool,
-    operation: Option<OpId>,
+    part: Part,
+}
+
+/// What the end of a request means for the packet in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Outcome {
+    /// The receiver has it.
+    Arrived {
+        /// The message or atomic that it belongs to.
+        msg_id: Option<u32>,
+        /// It is one of several packets of a message.
+        is_piece: bool,
+    },
+    /// The receiver was not ready for it.
+    NotReady,
+    /// It failed for good.
+    Failed {
+        /// The operation that fails with it.
+        operation: Option<OpId>,
+        /// The message or atomic that it belongs to, if the receiver has certainly not got the packet.
+        not_delivered: Option<u32>,
+    },
 }
 
 /// The requests of one endpoint to another, as one of them saw them.
@@ -26,8 +55,9 @@ struct Request {
 pub(super) struct Requests {
     by_sequence: HashMap<u32, Request>,
     order: VecDeque<u32>,
-    /// The first bytes of packets that were refused and not sent again yet.
-    refused: HashSet<Beginning>,
+    /// Packets that were refused and not sent again yet. One may be sent again as a new request, and name its
+    /// sender in another way then.
+    refused: HashMap<Content, Part>,
 }
 
 impl Requests {
@@ -54,41 +84,76 @@ impl Requests {
         false
     }
 
-    /// Whether a packet is sent again because its last attempt was refused.
-    pub(super) fn is_resent(&mut self, sequence: u32, packet: &[u8]) -> bool {
-        let beginning = &packet[..packet.len().min(BEGINNING)];
+    /// Takes the packet of a request, with its number. Returns whether it is sent again because its last
+    /// attempt was refused.
+    pub(super) fn is_resent(&mut self, sequence: u32, packet: u64, content: Content) -> bool {
+        let earlier = match self.refused.is_empty() {
+            true => None,
+            false => self.refused.remove(&content.without_sender()),
+        };
         if let Some(request) = self.by_sequence.get_mut(&sequence) {
-            request.beginning = Some(beginning.into());
+            request.content = Some(content);
+            if let Some(part) = earlier {
+                request.part = part;
+            }
+            request.part.packet = packet;
         }
-        self.refused.remove(beginning)
+        earlier.is_some()
+    }
+
+    /// The number of a packet of a message or atomic that was refused and has not been sent again.
+    pub(super) fn refused(&self, msg_id: u32) -> Option<u64> {
+        let mut parts = self.refused.values();
+        let part = parts.find(|part| part.msg_id == Some(msg_id))?;
+        Some(part.packet)
     }
 
     /// The operation that a request belongs to.
     pub(super) fn belongs(&mut self, sequence: u32, operation: OpId) {
         if let Some(request) = self.by_sequence.get_mut(&sequence) {
-            request.operation = Some(operation);
+            request.part.operation = Some(operation);
+        }
+    }
+
+    /// The message or atomic that a request belongs to.
+    pub(super) fn carries(&mut self, sequence: u32, msg_id: u32, is_piece: bool) {
+        if let Some(request) = self.by_sequence.get_mut(&sequence) {
+            request.part.msg_id = Some(msg_id);
+            request.part.is_piece = is_piece;
         }
     }
 
     pub(super) fn operation(&self, sequence: u32) -> Option<OpId> {
-        self.by_sequence.get(&sequence)?.operation
+        self.by_sequence.get(&sequence)?.part.operation
     }
 
-    /// Takes the response to a request. Returns the operation that fails with it.
-    pub(super) fn answered(&mut self, sequence: u32, status: Status) -> Option<OpId> {
-        let request = self.by_sequence.get_mut(&sequence)?;
+    /// Takes the response to a request.
+    pub(super) fn answered(&mut self, sequence: u32, status: Status) -> Outcome {
+        let mut unknown = Request::default();
+        let request = self.by_sequence.get_mut(&sequence).unwrap_or(&mut unknown);
         request.is_refused = status != Status::Ok;
+        let part = request.part;
+        if status == Status::Ok {
+            request.content = None;
+            return Outcome::Arrived {
+                msg_id: part.msg_id,
+                is_piece: part.is_piece,
+            };
+        }
         // Who does not answer may have taken it.
-        let was_taken = matches!(status, Status::Ok | Status::LocalUnresponsiveRemote);
-        if let Some(beginning) = &request.beginning
-            && !was_taken
+        let is_refused = status != Status::LocalUnresponsiveRemote;
+        if let Some(content) = &request.content
+            && is_refused
             && self.refused.len() < MOST_REQUESTS
         {
-            self.refused.insert(beginning.clone());
+            self.refused.insert(content.without_sender(), part);
         }
         match status {
-            Status::Ok | Status::RemoteRnr => None,
-            _ => request.operation,
+            Status::RemoteRnr => Outcome::NotReady,
+            _ => Outcome::Failed {
+                operation: part.operation,
+                not_delivered: part.msg_id.filter(|_| is_refused),
+            },
         }
     }
 }

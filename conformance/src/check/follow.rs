@@ -8,7 +8,7 @@ use super::operation::{Due, End, Kind, OpId, Operation, Turn, regions};
 use super::packet::{Announced, Atomic, Ids, Message, Read, Reading, Said, Way};
 use super::report::Report;
 use super::runs::Runs;
-use super::sequence::{Part, Shape};
+use super::sequence::{Id, Part, Shape};
 
 /// A packet that is being judged, with the conversation that it belongs to.
 pub(super) struct Step<'c> {
@@ -24,6 +24,11 @@ pub(super) struct Step<'c> {
 
 impl Step<'_> {
     pub(super) fn follow(&mut self) {
+        if let Some(msg_id) = self.reading.said.msg_id() {
+            let requests = &mut self.conversation.sides[self.me].requests;
+            let is_piece = self.reading.said.is_piece();
+            requests.carries(self.sequence, msg_id, is_piece);
+        }
         match self.reading.said {
             Said::Message(message) => self.message(message),
             Said::Read(read) => self.read(read),
@@ -169,7 +174,7 @@ impl Step<'_> {
             }
             None => true,
         };
-        let in_parts = matches!(message.way, Way::Medium | Way::RuntRead);
+        let in_parts = message.is_piece();
         let id = message
             .send_id
             .map(|send_id| self.begin_push(send_id, &message));
@@ -247,11 +252,23 @@ impl Step<'_> {
             self.answers_refusal(id, message);
             return true;
         }
-        let in_parts = matches!(message.way, Way::Medium | Way::RuntRead);
-        if !in_parts || !side.sequence.parts.contains_key(&msg_id) {
+        if !message.is_piece() {
             return false;
         }
+        let Some(part) = side.sequence.parts.get(&msg_id) else {
+            return false;
+        };
         let shape = self.shape(message);
+        let operation = part.operation;
+        let operation = operation.and_then(|id| self.conversation.operations.get(id));
+        let runs = operation.map_or(&part.runs, |operation| &operation.runs);
+        let end = message.offset.saturating_add(self.reading.payload);
+        let is_another = part.shape != shape || runs.overlaps(message.offset, end);
+        let sequence = &mut self.conversation.sides[self.me].sequence;
+        if is_another && sequence.give_up(msg_id) {
+            return false;
+        }
+        let side = &self.conversation.sides[self.me];
         let cq_data = self.reading.request.and_then(|request| request.cq_data);
         let begun = side.sequence.begun;
         let parts = &mut self.conversation.sides[self.me].sequence.parts;
@@ -303,10 +320,23 @@ impl Step<'_> {
         let from_start = self.conversation.is_from_start();
         let packet_type = self.reading.packet_type;
         let sequence = &mut self.conversation.sides[self.me].sequence;
-        let (is_new, gap) = sequence.begin(msg_id, self.place.number, packet_type, from_start);
-        if !is_new {
-            let text = format!("message {msg_id} was sent before");
-            self.breach(&rules::MSG_ID_ONCE, text);
+        let (place, gap) = sequence.begin(msg_id, self.place.number, packet_type, from_start);
+        match place {
+            Id::New => {}
+            Id::Again => {
+                let text = format!("the device failed to send the first message {msg_id}");
+                self.breach(&rules::MSG_ID_AGAIN, text);
+            }
+            Id::Used => {
+                let requests = &self.conversation.sides[self.me].requests;
+                let text = match requests.refused(msg_id) {
+                    Some(packet) => format!(
+                        "packet {packet} of message {msg_id} was refused, and this one is another"
+                    ),
+                    None => format!("message {msg_id} was sent before"),
+                };
+                self.breach(&rules::MSG_ID_ONCE, text);
+            }
         }
         if let Some(gap) = gap
             && self.me == 0
@@ -314,7 +344,7 @@ impl Step<'_> {
             self.conversation
                 .gap(self.report, gap, self.place.interface);
         }
-        is_new
+        place != Id::Used
     }
 
     /// Begins a message or write with a send_id.

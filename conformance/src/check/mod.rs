@@ -8,8 +8,10 @@
 //! * `conversation`: two endpoints as one of them sees them: identity, handshakes, what is missing at the end.
 //! * `follow`: operations, packet by packet; `rdma`: RDMA requests and their ends.
 //! * `sequence`, `operation`, `runs`, `device`: the state that these keep.
+//! * `content`: packets in short, by which copies and repetitions are recognised.
 //! * `packet`: what a packet says; `format`: rules that need no more than the packet.
 
+mod content;
 mod conversation;
 mod copies;
 mod device;
@@ -28,12 +30,13 @@ use std::fmt;
 
 use efa_core::address::Gid;
 use efa_core::rules;
-use efa_core::wire::Packet;
+use efa_core::wire::{Packet, ParseError};
 use efa_emu::capture::Direction;
 use efa_emu::frame::Kind;
 
 use crate::trace::{Capture, CapturedPacket, UserRecvQps};
 
+use content::Content;
 use conversation::{Conversation, PacketFrame, Place};
 use copies::Copies;
 use follow::Step;
@@ -185,7 +188,9 @@ impl Judge {
                 conversation.write(report, place, header, &rdma, (me, you));
             }
             Kind::Send => {
-                if let Some(text) = self.copies.difference(frame) {
+                let parsed = Packet::parse(&frame.payload);
+                let content = Content::of(&frame.payload, parsed.as_ref().ok());
+                if let Some(text) = self.copies.difference(frame, &content) {
                     let rule = &rules::COPIES_AGREE;
                     let seen = Place {
                         is_judged: true,
@@ -194,34 +199,45 @@ impl Judge {
                     conversation.breach(report, seen, frame.kind(), rule, text);
                 }
                 let is_from_birth = self.born.contains(&(has_direction, near));
-                packet(
-                    conversation,
-                    report,
-                    place,
+                let sent = Sent {
                     frame,
+                    parsed,
+                    content,
                     is_repetition,
                     is_from_birth,
-                );
+                };
+                packet(conversation, report, place, sent);
             }
             _ => {}
         }
     }
 }
 
-/// Judges a packet.
-fn packet(
-    conversation: &mut Conversation,
-    report: &mut Report,
-    place: Place,
-    frame: &CapturedPacket,
+/// A packet that was sent.
+struct Sent<'f> {
+    frame: &'f CapturedPacket,
+    parsed: Result<Packet, ParseError>,
+    content: Content,
+    /// The device repeats it.
     is_repetition: bool,
+    /// The capture has all packets that the near end has sent since it was created.
     is_from_birth: bool,
-) {
+}
+
+/// Judges a packet.
+fn packet(conversation: &mut Conversation, report: &mut Report, place: Place, sent: Sent<'_>) {
+    let Sent {
+        frame,
+        parsed,
+        content,
+        is_repetition,
+        is_from_birth,
+    } = sent;
     let header = &frame.header;
     if !header.payload_captured {
         return conversation.torn();
     }
-    let parsed = match Packet::parse(&frame.payload) {
+    let parsed = match parsed {
         Ok(parsed) => parsed,
         Err(error) => return conversation.malformed(report, place, frame.kind(), &error),
     };
@@ -235,7 +251,7 @@ fn packet(
     }
     let (me, _) = conversation.ends(from);
     let requests = &mut conversation.sides[me].requests;
-    let is_resent = requests.is_resent(header.sequence, &frame.payload);
+    let is_resent = requests.is_resent(header.sequence, frame.number, content);
     let outer = PacketFrame {
         from,
         qkey: header.qkey,

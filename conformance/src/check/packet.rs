@@ -112,6 +112,29 @@ pub(super) enum Said {
     Other,
 }
 
+impl Said {
+    /// The message or atomic that the packet begins or goes on with.
+    pub(super) fn msg_id(&self) -> Option<u32> {
+        match self {
+            Said::Message(message) => message.msg_id,
+            Said::Atomic(atomic) => Some(atomic.msg_id),
+            _ => None,
+        }
+    }
+
+    /// Whether the packet is one of several in which a message travels.
+    pub(super) fn is_piece(&self) -> bool {
+        matches!(self, Said::Message(message) if message.is_piece())
+    }
+}
+
+impl Message {
+    /// Whether it is one of several packets of its message.
+    pub(super) fn is_piece(&self) -> bool {
+        matches!(self.way, Way::Medium | Way::RuntRead)
+    }
+}
+
 /// What the optional headers of a request say.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {

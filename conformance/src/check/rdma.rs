@@ -6,6 +6,7 @@ use efa_core::wire::ExtraFeatures;
 use efa_emu::frame::{Kind as FrameKind, Rdma, Repr};
 
 use super::conversation::{Conversation, Place};
+use super::device::Outcome;
 use super::operation::End;
 use super::report::Report;
 
@@ -128,14 +129,26 @@ impl Conversation {
 
     /// Takes the end of a request of `initiator`.
     pub(super) fn request_ends(&mut self, initiator: End, sequence: u32, status: Status) {
-        let failed = self.sides[initiator].requests.answered(sequence, status);
-        match status {
-            Status::Ok => return,
-            Status::RemoteRnr => return self.refused(initiator),
-            _ => self.has_failed = true,
-        }
-        if let Some(operation) = failed.and_then(|id| self.operations.get_mut(id)) {
-            operation.has_failed = true;
+        let side = &mut self.sides[initiator];
+        match side.requests.answered(sequence, status) {
+            Outcome::Arrived { msg_id, is_piece } => {
+                if let Some(msg_id) = msg_id {
+                    side.sequence.arrived(msg_id, is_piece);
+                }
+            }
+            Outcome::NotReady => self.refused(initiator),
+            Outcome::Failed {
+                operation,
+                not_delivered,
+            } => {
+                if let Some(msg_id) = not_delivered {
+                    side.sequence.lost(msg_id);
+                }
+                self.has_failed = true;
+                if let Some(operation) = operation.and_then(|id| self.operations.get_mut(id)) {
+                    operation.has_failed = true;
+                }
+            }
         }
     }
 }

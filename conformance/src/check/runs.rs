@@ -15,20 +15,25 @@ impl Runs {
         if start >= end {
             return true;
         }
-        let before = self.ends.range(..end).next_back();
+        if self.overlaps(start, end) {
+            return false;
+        }
         let mut first = start;
-        if let Some((&other, &other_end)) = before {
-            if other_end > start {
-                return false;
-            }
-            if other_end == start {
-                first = other;
-            }
+        if let Some((&other, &other_end)) = self.ends.range(..end).next_back()
+            && other_end == start
+        {
+            first = other;
         }
         let last = self.ends.remove(&end).unwrap_or(end);
         self.ends.insert(first, last);
         self.total += end - start;
         true
+    }
+
+    /// Whether any of the bytes `start..end` were added.
+    pub(super) fn overlaps(&self, start: u64, end: u64) -> bool {
+        let before = self.ends.range(..end).next_back();
+        start < end && before.is_some_and(|(_, &other_end)| other_end > start)
     }
 
     /// How many bytes were added.

@@ -9,6 +9,8 @@ use super::runs::Runs;
 
 /// A message this far ahead of the first missing one is no longer waited for: memory is bounded.
 const MOST_AHEAD: usize = 1 << 16;
+/// Messages in several packets that are remembered when one of these has arrived.
+const MOST_ARRIVING: usize = 1024;
 /// Messages behind a gap that prove that it never closes.
 const PROOF: usize = 4;
 
@@ -36,6 +38,17 @@ pub(super) struct Part {
     pub(super) operation: Option<OpId>,
     /// How many messages had begun at its last packet.
     pub(super) begun: u64,
+}
+
+/// How the id of a packet fits those before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Id {
+    /// The id is new.
+    New,
+    /// The id was given to a message that never arrived, because the device failed to send it.
+    Again,
+    /// The id was used.
+    Used,
 }
 
 /// Ids that were skipped.
@@ -68,13 +81,63 @@ pub(super) struct Sequence {
     pub(super) parts: HashMap<u32, Part>,
     /// How many messages have begun.
     pub(super) begun: u64,
+    /// Ids of messages of which nothing has arrived, and of which the device failed to send a packet.
+    lost: BTreeSet<u32>,
+    /// Ids of messages in several packets of which one has arrived.
+    arriving: BTreeSet<u32>,
 }
 
 const LAP: u64 = 1 << 32;
 
 impl Sequence {
-    /// Begins a message. Returns whether its id is new, and a gap that is proven never to close.
+    /// Begins a message. Returns how its id fits, and a gap that is proven never to close.
     pub(super) fn begin(
+        &mut self,
+        msg_id: u32,
+        packet: u64,
+        packet_type: PacketType,
+        from_start: bool,
+    ) -> (Id, Option<Gap>) {
+        let (is_new, gap) = self.place(msg_id, packet, packet_type, from_start);
+        let is_lost = self.lost.remove(&msg_id);
+        let id = match (is_new, is_lost) {
+            (true, _) => Id::New,
+            (false, true) => Id::Again,
+            (false, false) => Id::Used,
+        };
+        (id, gap)
+    }
+
+    /// Notes that the device failed to send a packet of a message, which may be given up or sent again.
+    pub(super) fn lost(&mut self, msg_id: u32) {
+        if self.lost.len() < MOST_AHEAD && !self.arriving.contains(&msg_id) {
+            self.lost.insert(msg_id);
+        }
+    }
+
+    /// Notes that a packet of a message has arrived, of one in several packets if it `is_piece`.
+    pub(super) fn arrived(&mut self, msg_id: u32, is_piece: bool) {
+        self.lost.remove(&msg_id);
+        if is_piece {
+            self.arriving.insert(msg_id);
+            if self.arriving.len() > MOST_ARRIVING {
+                self.arriving.pop_first();
+            }
+        }
+    }
+
+    /// Forgets a message in several packets, if none of them has arrived and the device failed to send one:
+    /// then its id may be given to another.
+    pub(super) fn give_up(&mut self, msg_id: u32) -> bool {
+        let is_lost = self.lost.contains(&msg_id);
+        if is_lost {
+            self.parts.remove(&msg_id);
+        }
+        is_lost
+    }
+
+    /// Returns whether an id is new, and a gap that is proven never to close.
+    fn place(
         &mut self,
         msg_id: u32,
         packet: u64,

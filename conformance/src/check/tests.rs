@@ -85,6 +85,13 @@ impl Builder {
         });
     }
 
+    /// The answer of the receiver's device to the last request.
+    fn answer(&mut self, from: u8, to: u8, status: Status) {
+        self.sequence -= 1;
+        self.send_bytes(to, from, Vec::new());
+        self.change_last(|header| header.kind = Kind::Response(status));
+    }
+
     /// Changes the headers of the last packet.
     fn change_last(&mut self, change: impl Fn(&mut frame::Repr)) {
         for frame in self.capture.frames.iter_mut().rev().take(2) {
@@ -789,6 +796,226 @@ fn one_sided_captures_and_refused_sends_are_understood() {
     assert_eq!(b.broken(), []);
     b.capture.frames.splice(7..7, again);
     assert_eq!(b.broken(), []);
+}
+
+/// A packet of A that B's device answers with `status`, and that A sends as `again` after the HANDSHAKE of B has
+/// arrived: packet 13.
+fn sent_again(
+    first: &impl Repr,
+    data: &[u8],
+    status: Status,
+    again: &impl Repr,
+    other: &[u8],
+) -> Builder {
+    let mut b = Builder::new();
+    b.send(A, B, &eager(0, Some(A), None), b"first");
+    b.answer(A, B, Status::Ok);
+    b.send(A, B, first, data);
+    b.answer(A, B, status);
+    b.send(B, A, &handshake(all(), B), b"");
+    b.send(A, B, &handshake(all(), A), b"");
+    b.send(A, B, again, other);
+    b
+}
+
+/// Requests of all kinds that A can send first.
+fn requests(options: ReqOptions) -> Vec<(&'static str, efa_core::wire::Header)> {
+    let (msg_id, send_id, recv_id) = (MsgId(1), SendId(7), RecvId(8));
+    let iov = [RmaIov::new(0x1000, 60, 1), RmaIov::new(0x2000, 40, 2)];
+    let iov = RmaIovs::new(&iov).unwrap();
+    let tag = Some(5);
+    let eager = EagerRtm {
+        msg_id,
+        tag,
+        options,
+        ..EagerRtm::default()
+    };
+    let medium = MediumRtm {
+        msg_id,
+        msg_length: 300,
+        options,
+        ..MediumRtm::default()
+    };
+    let long = LongctsRtm {
+        options,
+        ..long_cts(1, 5000, 7)
+    };
+    let read = LongreadRtm {
+        msg_id,
+        msg_length: 100,
+        send_id,
+        read_iov: iov,
+        options,
+        ..LongreadRtm::default()
+    };
+    let runt = RuntreadRtm {
+        msg_id,
+        msg_length: 100,
+        runt_length: 100,
+        send_id,
+        read_iov: iov,
+        options,
+        ..RuntreadRtm::default()
+    };
+    let write = EagerRtw {
+        rma_iov: iov,
+        options,
+        ..EagerRtw::default()
+    };
+    let kind = RtrKind::Short;
+    let rtr = Rtr {
+        kind,
+        rma_iov: iov,
+        msg_length: 100,
+        recv_id,
+        recv_length: 100,
+        options,
+    };
+    let rta = Rta {
+        kind: RtaKind::Write,
+        msg_id,
+        atomic_datatype: AtomicDatatype(0),
+        atomic_op: AtomicOp(2),
+        rma_iov: iov,
+        options,
+    };
+    vec![
+        ("eager", eager.into()),
+        ("medium", medium.into()),
+        ("long-CTS", long.into()),
+        ("long-read", read.into()),
+        ("runt", runt.into()),
+        ("write", write.into()),
+        ("read", rtr.into()),
+        ("atomic", rta.into()),
+    ]
+}
+
+#[test]
+fn what_was_refused_may_be_sent_again_with_another_header() {
+    let data = [9; 100];
+    // With completion data, which is between raw address and connection id.
+    let with = |options| ReqOptions {
+        cq_data: Some(0x1122),
+        ..options
+    };
+    let first = requests(with(options(Some(A), None)));
+    let again = requests(with(options(None, Some(A))));
+    for ((name, first), (_, again)) in first.iter().zip(&again) {
+        let data = match name {
+            &"long-read" | &"read" => &data[..0],
+            _ => &data[..],
+        };
+        for status in [Status::RemoteRnr, Status::RemoteAbort] {
+            let is_it_itself = |finding: &Finding| finding.rule.id != "cq-data-place";
+            let clean = |b: &Builder| b.found(is_it_itself);
+            let known = |found: Vec<(&str, u64)>| found.into_iter().any(|(_, packet)| packet == 13);
+            let b = sent_again(first, data, status, again, data);
+            assert!(!known(clean(&b)), "{name}, {status:?}: {:?}", clean(&b));
+            // What was not refused is not sent again.
+            let b = sent_again(first, data, Status::Ok, again, data);
+            assert!(known(clean(&b)) || *name == "write", "{name}, taken");
+            // A CTSDATA and answers have the connection id in any case.
+            let changed = [&data[..data.len().saturating_sub(1)], &[1]].concat();
+            if !data.is_empty() {
+                let b = sent_again(first, data, status, again, &changed);
+                assert!(
+                    known(clean(&b)) || *name == "write",
+                    "{name}, {status:?}, other data"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_sent_again_is_the_same() {
+    let first = eager(1, Some(A), None);
+    let again = eager(1, None, Some(A));
+    let other_data = EagerRtm {
+        options: ReqOptions {
+            cq_data: Some(1),
+            ..again.options
+        },
+        ..again
+    };
+    let tagged = EagerRtm {
+        tag: Some(1),
+        ..again
+    };
+    let long = [5; 2000];
+    let mut changed = long;
+    changed[1999] = 6;
+    let broken = |status, again: &EagerRtm, data: &[u8]| {
+        sent_again(&first, &long, status, again, data).broken()
+    };
+    for (again, data) in [
+        (&again, &changed[..]),
+        (&again, &long[..1999]),
+        (&other_data, &long),
+        (&tagged, &long),
+    ] {
+        let rnr = broken(Status::RemoteRnr, again, data);
+        assert_eq!(rnr, [("msg-id-once", 13)]);
+        // If the device has given up, the sender may have, too: then another message has the id.
+        let aborted = broken(Status::RemoteAbort, again, data);
+        assert_eq!(aborted, [("msg-id-again", 13)]);
+        // Who does not answer may have taken it.
+        let unknown = broken(Status::LocalUnresponsiveRemote, again, data);
+        assert_eq!(unknown, [("msg-id-once", 13)]);
+    }
+    // It is sent again once, and then it has arrived.
+    let mut b = sent_again(&first, &long, Status::RemoteRnr, &again, &long);
+    b.answer(A, B, Status::Ok);
+    b.send(A, B, &again, &long);
+    assert_eq!(b.broken(), [("msg-id-once", 17)]);
+    let mut b = sent_again(&first, &long, Status::RemoteAbort, &again, &changed);
+    b.answer(A, B, Status::Ok);
+    b.send(A, B, &tagged, &long);
+    assert_eq!(b.broken(), [("msg-id-again", 13), ("msg-id-once", 17)]);
+}
+
+#[test]
+fn a_message_of_several_packets_is_given_up_as_a_whole() {
+    let medium = |offset, options| MediumRtm {
+        msg_id: MsgId(1),
+        msg_length: 300,
+        seg_offset: offset,
+        options,
+        ..MediumRtm::default()
+    };
+    let (raw, connid) = (options(Some(A), None), options(None, Some(A)));
+    // The rest of it goes on, and the piece comes again.
+    let mut b = sent_again(
+        &medium(0, raw),
+        &[1; 100],
+        Status::RemoteAbort,
+        &medium(100, connid),
+        &[2; 200],
+    );
+    b.send(A, B, &medium(0, connid), &[1; 100]);
+    assert_eq!(b.broken(), []);
+    // Nothing of it arrived: another message may have its id, even one that looks the same.
+    let mut b = sent_again(
+        &medium(0, raw),
+        &[1; 100],
+        Status::RemoteAbort,
+        &medium(0, connid),
+        &[3; 200],
+    );
+    b.send(A, B, &medium(200, connid), &[3; 100]);
+    assert_eq!(b.broken(), [("msg-id-again", 13)]);
+    // The first piece had arrived: no other message has its id.
+    let mut b = sent_again(
+        &medium(0, raw),
+        &[1; 100],
+        Status::Ok,
+        &medium(100, connid),
+        &[2; 200],
+    );
+    b.answer(A, B, Status::RemoteAbort);
+    b.send(A, B, &medium(100, connid), &[4; 200]);
+    assert_eq!(b.broken(), [("msg-id-once", 17)]);
 }
 
 #[test]
