@@ -321,6 +321,83 @@ fn an_answer_that_nothing_asks_for_is_found_at_the_very_end() {
 /// In most recordings every id is 0. The scripted endpoints choose their own numbers, so that an endpoint that
 /// confuses ids is found nevertheless.
 #[test]
+fn a_message_without_header_has_to_be_the_applications() {
+    let trace = corpus("releases/headerless-2.5-2.5");
+    let role = trace.scenario.endpoint("a").unwrap();
+    let right = verdict(&trace, role);
+    assert!(right.passed(), "{:?}", right.texts());
+    let messages = trace
+        .recorded(role, Direction::Outbound)
+        .filter(|&place| trace.capture.frames[place].headerless);
+    let places: Vec<usize> = messages.collect();
+    assert_eq!(places.len(), 11);
+
+    // Each in turn with another byte, cut short, with a header, lost, or sent twice.
+    for (nth, &place) in places.iter().enumerate() {
+        let original = trace.capture.frames[place].payload.clone();
+        let number = trace.capture.frames[place].number;
+        type Change = fn(Vec<u8>) -> Vec<Vec<u8>>;
+        let changes: [(&str, Change); 5] = [
+            ("byte", |mut bytes| {
+                if let Some(last) = bytes.last_mut() {
+                    *last ^= 1;
+                } else {
+                    bytes.push(0);
+                }
+                vec![bytes]
+            }),
+            ("length", |mut bytes| {
+                bytes.push(0);
+                vec![bytes]
+            }),
+            ("header", |bytes| {
+                vec![[&[64, 4, 4, 0, 0, 0, 0, 0], &bytes[..]].concat()]
+            }),
+            ("lost", |_| vec![]),
+            ("twice", |bytes| vec![bytes.clone(), bytes]),
+        ];
+        for (what, change) in changes {
+            let mut done = false;
+            let mut meddler = |bytes: Vec<u8>| {
+                let is_it = bytes == original && !done;
+                done |= is_it;
+                if is_it { change(bytes) } else { vec![bytes] }
+            };
+            let found = meddled(&trace, role, &mut meddler);
+            let texts = found.texts();
+            let named = format!("packet {number} (message without header)");
+            let is_named = match what {
+                "twice" => texts
+                    .iter()
+                    .any(|text| text.contains("nothing asks for it")),
+                _ => texts.iter().any(|text| text.starts_with(&named)),
+            };
+            assert!(!found.passed() && is_named, "{what} of {nth}: {texts:?}");
+        }
+    }
+
+    // The completion data of one is another.
+    let mut other = trace.clone();
+    let with_data = |frame: &&mut efa_conformance::trace::CapturedPacket| {
+        frame.headerless && frame.header.immediate.is_some()
+    };
+    let mut frames = other.capture.frames.iter_mut();
+    let frame = frames.find(with_data).unwrap();
+    let number = frame.number;
+    frame.header.immediate = Some(7);
+    let found = verdict(&other, role);
+    let named = format!("packet {number} (message without header), field `immediate`");
+    let texts = found.texts();
+    assert!(
+        texts.iter().any(|text| text.starts_with(&named)),
+        "{texts:?}"
+    );
+    // The engine receives no messages without header.
+    let unsupported = verdict(&trace, 1 - role).unsupported.unwrap();
+    assert!(unsupported.contains("user recv qp"), "{unsupported}");
+}
+
+#[test]
 fn swapped_ids_are_found() {
     for (name, kind) in [
         ("long-cts", PacketType::Cts),

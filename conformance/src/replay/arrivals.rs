@@ -48,6 +48,7 @@ fn unasked(packet_type: PacketType) -> &'static Rule {
 impl<B: Backend> Replay<'_, B> {
     /// A packet of the endpoint under test arrived at the scripted endpoint `at`.
     pub(super) fn receive(&mut self, at: EndpointIndex, bytes: &[u8]) -> Result<(), Stopped> {
+        self.check_queue_pair(at, bytes)?;
         let named =
             reference(bytes).and_then(|(kind, id)| self.bindings.operation_of(at, kind, id));
         let role = self.script.role(at, bytes, named);
@@ -79,6 +80,7 @@ impl<B: Backend> Replay<'_, B> {
         }
         self.check_identity(at, bytes)?;
         if PacketType::peek(bytes) == Some(PacketType::Handshake) {
+            self.learn_queue_pair(bytes);
             let word = number(bytes, "extra_info").unwrap_or(0);
             self.announce(ExtraFeatures::from_bits_retain(word))?;
         }

@@ -57,6 +57,9 @@ pub trait Backend {
     /// Opens a device for an endpoint of the scenario.
     fn open(&mut self, endpoint: &EndpointSpec) -> Result<Self::Nic, BackendError>;
 
+    /// Opens another device with the GID of `first`, which was opened for the same endpoint.
+    fn open_beside(&mut self, first: &Self::Nic) -> Result<Self::Nic, BackendError>;
+
     /// Stages `faults` until the next reset. The endpoints that they name are open, at `addresses`. Returns
     /// what the backend lacks for them, in words.
     fn stage(

@@ -45,13 +45,6 @@ pub fn beyond_script(trace: &Trace) -> Option<String> {
                     frame.number
                 ));
             }
-            _ if frame.headerless => {
-                return Some(format!(
-                    "packet {} is a message without header, for which scripted endpoints have no \
-                     queue pair",
-                    frame.number
-                ));
-            }
             _ if !frame.header.payload_captured
                 && frame.direction != Some(Direction::Inbound)
                 && !trace.refused.contains_key(&place) =>

@@ -13,7 +13,7 @@ use efa_emu::link::Operation;
 use efa_emu::profile::Profile;
 use efa_emu::sim::{
     CaptureConfig, Fabric, FabricConfig, HostConfig, NetworkConfig, NicConfig, Probability,
-    Recording, SimNic,
+    Recording, SimHost, SimNic,
 };
 
 use super::Clock;
@@ -168,11 +168,11 @@ impl Backend for Emu {
             profile: profile.clone(),
             ..HostConfig::default()
         });
-        host.open(NicConfig::default())
-            .map_err(|source| BackendError::Nic {
-                what: "make a queue pair",
-                source,
-            })
+        open(&host)
+    }
+
+    fn open_beside(&mut self, first: &SimNic) -> Result<SimNic, BackendError> {
+        open(first.host())
     }
 
     fn stage(
@@ -245,6 +245,14 @@ impl Backend for Emu {
             .map(|(_, seen)| seen)
             .collect()
     }
+}
+
+fn open(host: &SimHost) -> Result<SimNic, BackendError> {
+    host.open(NicConfig::default())
+        .map_err(|source| BackendError::Nic {
+            what: "make a queue pair",
+            source,
+        })
 }
 
 /// Notes RDMA requests as they leave their hosts.

@@ -50,6 +50,13 @@ impl Hw {
             staged: None,
         })
     }
+
+    /// Makes a queue pair; all have the GID of the device.
+    fn open_nic(&self) -> Result<HwNic, BackendError> {
+        self.device
+            .open_nic(NicConfig::default())
+            .map_err(|error| BackendError::Unfit(error.to_string()))
+    }
 }
 
 /// Opens what a program plays, in a process of its own on this host, as the endpoint under test.
@@ -90,9 +97,11 @@ impl Backend for Hw {
     }
 
     fn open(&mut self, _endpoint: &EndpointSpec) -> Result<HwNic, BackendError> {
-        self.device
-            .open_nic(NicConfig::default())
-            .map_err(|error| BackendError::Unfit(error.to_string()))
+        self.open_nic()
+    }
+
+    fn open_beside(&mut self, _first: &HwNic) -> Result<HwNic, BackendError> {
+        self.open_nic()
     }
 
     fn stage(

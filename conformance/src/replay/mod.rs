@@ -18,6 +18,7 @@ pub mod codec;
 pub mod coverage;
 pub mod emu;
 mod exchange;
+mod headerless;
 pub mod hw;
 pub mod live;
 mod memory;
@@ -221,7 +222,12 @@ fn play<'t, B: Backend>(
             });
         }
         actual.push(nic.local_address());
-        peers.push(Peer::new(at, nic, address)?);
+        let mut peer = Peer::new(at, nic, address)?;
+        if headerless::is_zero_copy_receiver(trace, at) {
+            let beside = backend.open_beside(peer.nic())?;
+            peer.takes_headerless_on(beside)?;
+        }
+        peers.push(peer);
     }
     if let Some(lack) = stage(backend, &trace.scenario, &actual)? {
         return Ok(Verdict {
@@ -325,7 +331,11 @@ impl<'t, B: Backend> Replay<'t, B> {
             ));
             return Err(Stopped);
         }
-        let rule = frame.packet_type().map_or(&rules::RDMA_AS_ASKED, owed);
+        let rule = match frame.packet_type() {
+            Some(packet_type) => owed(packet_type),
+            None if frame.headerless => &rules::MESSAGE_WHOLE,
+            None => &rules::RDMA_AS_ASKED,
+        };
         let mut finding = Finding::of(
             rule,
             format!("it was not sent by the endpoint under test until {until}"),
@@ -422,7 +432,11 @@ impl<'t, B: Backend> Replay<'t, B> {
                     self.round(step, true)?;
                     rounds += 1;
                     let timeout = self.subject.next_timeout();
-                    if !self.backend.idle(rounds, timeout) {
+                    let is_quiet =
+                        rounds > self.backend.quiet_rounds() || !self.backend.idle(rounds, timeout);
+                    if is_quiet && self.greet_early()? {
+                        rounds = 0;
+                    } else if is_quiet && !self.backend.idle(rounds, timeout) {
                         self.problem(format!("`{id}`: resources stayed short"))?;
                         return Err(Stopped);
                     }
@@ -515,6 +529,16 @@ impl<'t, B: Backend> Replay<'t, B> {
                         };
                         for packet in packets {
                             self.receive(from, &packet)?;
+                        }
+                    }
+                    peer::Arrival::Headerless { bytes, immediate } => {
+                        let at = self.peers[place].endpoint();
+                        let messages = match &mut self.meddler {
+                            Some(meddler) => meddler(bytes),
+                            None => vec![bytes],
+                        };
+                        for bytes in messages {
+                            self.receive_headerless(at, &bytes, immediate)?;
                         }
                     }
                     peer::Arrival::Written { immediate } => {

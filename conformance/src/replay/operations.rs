@@ -89,7 +89,17 @@ impl Operations {
             let frame = &frames[place];
             let sender = trace.endpoint_of[frame.interface];
             let node = (frame.destination, frame.header.destination_qpn);
-            let Some(&receiver) = endpoints.get(&node) else {
+            // A second queue pair only receives; no two endpoints of a trace have one GID.
+            let of_host = || {
+                endpoints
+                    .iter()
+                    .find(|((gid, _), _)| *gid == frame.destination)
+            };
+            let receiver = match frame.headerless {
+                true => of_host().map(|(_, receiver)| receiver),
+                false => endpoints.get(&node),
+            };
+            let Some(&receiver) = receiver else {
                 continue;
             };
             operations.receivers.insert(place, receiver);

@@ -15,6 +15,13 @@ use crate::operation::{EndpointIndex, Remote};
 pub enum Arrival {
     /// A packet of the endpoint under test.
     Packet(Vec<u8>),
+    /// A message of the endpoint under test without a header.
+    Headerless {
+        /// The message.
+        bytes: Vec<u8>,
+        /// Its completion data.
+        immediate: Option<u32>,
+    },
     /// An RDMA write of the endpoint under test arrived, with immediate data.
     Written {
         /// The immediate data.
@@ -31,15 +38,28 @@ pub enum Arrival {
     },
 }
 
+/// What a send needs beside its bytes.
+#[derive(Clone, Copy, Debug)]
+struct Sending {
+    to: Destination,
+    length: usize,
+    immediate: Option<u32>,
+}
+
 /// A scripted endpoint.
 pub struct Peer<N: HostNic> {
     endpoint: EndpointIndex,
     nic: N,
     to: Destination,
+    /// The device of the queue pair that takes messages without a header.
+    headerless: Option<N>,
+    /// Where the endpoint under test takes those.
+    to_headerless: Option<Destination>,
     in_flight: usize,
     /// Packets that met a receiver that was not ready.
-    again: Vec<(BufferId, usize)>,
-    lengths: Vec<(u64, usize)>,
+    again: Vec<(BufferId, Sending)>,
+    /// Packets in flight, by their contexts.
+    sending: Vec<(u64, Sending)>,
     /// RDMA reads in flight: context, name, where the data goes.
     reads: Vec<(u64, usize, UserSlice)>,
     /// RDMA writes in flight.
@@ -58,12 +78,7 @@ impl<N: HostNic> Peer<N> {
         let ahn = nic
             .create_address_handle(dut.gid)
             .map_err(refused("make an address handle"))?;
-        for _ in 0..nic.queue_pair().attributes().recv_queue_depth / 2 {
-            let Some(buffer) = nic.acquire_buffer() else {
-                break;
-            };
-            nic.post_recv(buffer).map_err(refused("post a receive"))?;
-        }
+        post_receives(&mut nic)?;
         Ok(Peer {
             endpoint,
             nic,
@@ -72,9 +87,11 @@ impl<N: HostNic> Peer<N> {
                 qpn: dut.qpn,
                 qkey: dut.qkey,
             },
+            headerless: None,
+            to_headerless: None,
             in_flight: 0,
             again: Vec::new(),
-            lengths: Vec::new(),
+            sending: Vec::new(),
             reads: Vec::new(),
             writes: 0,
             next_context: 0,
@@ -85,6 +102,32 @@ impl<N: HostNic> Peer<N> {
     /// Whom it plays.
     pub fn endpoint(&self) -> EndpointIndex {
         self.endpoint
+    }
+
+    /// Its device.
+    pub fn nic(&self) -> &N {
+        &self.nic
+    }
+
+    /// Takes messages without a header on another device, which has the same GID.
+    pub fn takes_headerless_on(&mut self, mut nic: N) -> Result<(), BackendError> {
+        post_receives(&mut nic)?;
+        self.headerless = Some(nic);
+        Ok(())
+    }
+
+    /// Where it takes messages without a header.
+    pub fn headerless_address(&self) -> Option<RawAddress> {
+        self.headerless.as_ref().map(|nic| nic.local_address())
+    }
+
+    /// Sends messages without a header there, to the endpoint under test.
+    pub fn sends_headerless_to(&mut self, address: RawAddress) {
+        self.to_headerless = Some(Destination {
+            qpn: address.qpn,
+            qkey: address.qkey,
+            ..self.to
+        });
     }
 
     /// Whether everything that was sent has arrived.
@@ -181,6 +224,28 @@ impl<N: HostNic> Peer<N> {
 
     /// Sends a packet; `false` if the device's queue is full.
     pub fn send(&mut self, bytes: &[u8]) -> Result<bool, NicError> {
+        self.send_to(self.to, bytes, None)
+    }
+
+    /// Sends a message without a header; `false` if the device's queue is full, or the endpoint under test has
+    /// not said where it takes such messages.
+    pub fn send_headerless(
+        &mut self,
+        bytes: &[u8],
+        immediate: Option<u32>,
+    ) -> Result<bool, NicError> {
+        match self.to_headerless {
+            Some(to) => self.send_to(to, bytes, immediate),
+            None => Ok(false),
+        }
+    }
+
+    fn send_to(
+        &mut self,
+        to: Destination,
+        bytes: &[u8],
+        immediate: Option<u32>,
+    ) -> Result<bool, NicError> {
         if bytes.len() > self.nic.attributes().mtu {
             return Err(NicError::Invalid {
                 what: "packet length",
@@ -191,18 +256,24 @@ impl<N: HostNic> Peer<N> {
             return Ok(false);
         };
         self.nic.buffer_mut(buffer)[..bytes.len()].copy_from_slice(bytes);
-        self.post(buffer, bytes.len())
+        let length = bytes.len();
+        let sending = Sending {
+            to,
+            length,
+            immediate,
+        };
+        self.post(buffer, sending)
     }
 
-    fn post(&mut self, buffer: BufferId, length: usize) -> Result<bool, NicError> {
+    fn post(&mut self, buffer: BufferId, sending: Sending) -> Result<bool, NicError> {
         let context = self.next_context;
         let posted = self.nic.post_send(
             &SendRequest {
-                destination: self.to,
+                destination: sending.to,
                 buffer,
-                header_length: length,
+                header_length: sending.length,
                 payload: None,
-                immediate: None,
+                immediate: sending.immediate,
                 context,
             },
             Doorbell::Ring,
@@ -210,7 +281,7 @@ impl<N: HostNic> Peer<N> {
         match posted {
             Ok(()) => {
                 self.next_context += 1;
-                self.lengths.push((context, length));
+                self.sending.push((context, sending));
                 self.in_flight += 1;
                 Ok(true)
             }
@@ -235,14 +306,14 @@ impl<N: HostNic> Peer<N> {
                 CompletionKind::Send { buffer } => {
                     self.in_flight -= 1;
                     let place = self
-                        .lengths
+                        .sending
                         .iter()
                         .position(|(context, _)| *context == completion.context);
-                    let length = place.map_or(0, |place| self.lengths.swap_remove(place).1);
-                    match completion.status {
-                        Status::Ok => self.nic.release_buffer(buffer),
-                        Status::RemoteRnr => self.again.push((buffer, length)),
-                        status => {
+                    let sending = place.map(|place| self.sending.swap_remove(place).1);
+                    match (completion.status, sending) {
+                        (Status::RemoteRnr, Some(sending)) => self.again.push((buffer, sending)),
+                        (Status::Ok, _) => self.nic.release_buffer(buffer),
+                        (status, _) => {
                             self.nic.release_buffer(buffer);
                             arrivals.push(Arrival::Failed(status));
                         }
@@ -291,16 +362,38 @@ impl<N: HostNic> Peer<N> {
                 }
             }
         }
+        if let Some(nic) = &mut self.headerless {
+            nic.poll(&mut completions, Self::BATCH);
+            for completion in completions.drain(..) {
+                let CompletionKind::Recv {
+                    buffer,
+                    length,
+                    immediate,
+                    ..
+                } = completion.kind
+                else {
+                    continue;
+                };
+                if completion.status == Status::Ok {
+                    let bytes = nic.buffer(buffer)[..length].to_vec();
+                    arrivals.push(Arrival::Headerless { bytes, immediate });
+                }
+                if nic.post_recv(buffer).is_err() {
+                    nic.release_buffer(buffer);
+                }
+            }
+        }
         self.completions = completions;
-        for (buffer, length) in std::mem::take(&mut self.again) {
+        for (buffer, sending) in std::mem::take(&mut self.again) {
+            let length = sending.length;
             let bytes = self.nic.buffer(buffer)[..length].to_vec();
             self.nic.release_buffer(buffer);
-            match self.send(&bytes) {
+            match self.send_to(sending.to, &bytes, sending.immediate) {
                 Ok(true) => {}
                 Ok(false) => {
                     if let Some(buffer) = self.nic.acquire_buffer() {
                         self.nic.buffer_mut(buffer)[..length].copy_from_slice(&bytes);
-                        self.again.push((buffer, length));
+                        self.again.push((buffer, sending));
                     }
                 }
                 Err(_) => arrivals.push(Arrival::Failed(Status::LocalQpInternalError)),
@@ -308,4 +401,17 @@ impl<N: HostNic> Peer<N> {
         }
         arrivals
     }
+}
+
+fn post_receives<N: HostNic>(nic: &mut N) -> Result<(), BackendError> {
+    for _ in 0..nic.queue_pair().attributes().recv_queue_depth / 2 {
+        let Some(buffer) = nic.acquire_buffer() else {
+            break;
+        };
+        nic.post_recv(buffer).map_err(|source| BackendError::Nic {
+            what: "post a receive",
+            source,
+        })?;
+    }
+    Ok(())
 }

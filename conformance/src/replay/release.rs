@@ -38,6 +38,23 @@ impl<B: Backend> Replay<'_, B> {
         Ok(busy)
     }
 
+    /// Sends HANDSHAKEs that answer packets of the endpoint under test, although they were recorded in a later
+    /// step: some implementations refuse an operation until the HANDSHAKE has come, others keep it. Returns
+    /// whether there were any.
+    pub(super) fn greet_early(&mut self) -> Result<bool, Stopped> {
+        let mut has_greeted = false;
+        for place in 0..self.peers.len() {
+            let at = self.peers[place].endpoint();
+            if let Some(entry) = self.script.early_handshake(at)
+                && let Released::Done = self.release_entry(place, &entry)?
+            {
+                self.script.done(at);
+                has_greeted = true;
+            }
+        }
+        Ok(has_greeted)
+    }
+
     fn release_entry(&mut self, place: usize, entry: &Entry) -> Result<Released, Stopped> {
         let captured = &self.trace.capture.frames[entry.place];
         let posted = match captured.header.kind {
@@ -54,6 +71,12 @@ impl<B: Backend> Replay<'_, B> {
                 Released::Done
             } else {
                 Released::Blocked
+            });
+        }
+        if captured.headerless {
+            return Ok(match self.send_headerless(place, entry.place)? {
+                true => Released::Done,
+                false => Released::Blocked,
             });
         }
         let packet_type = captured.packet_type();
@@ -73,6 +96,10 @@ impl<B: Backend> Replay<'_, B> {
             && let Some(length) = self.script.grant(entry.place)
         {
             put(&mut bytes, "recv_length", length);
+        }
+        if let Some(address) = self.peers[place].headerless_address() {
+            put(&mut bytes, "user_recv_qp.qpn", address.qpn.0.into());
+            put(&mut bytes, "user_recv_qp.qkey", address.qkey.0.into());
         }
         let whole = data(&captured.payload).len();
         if let Some(part) = &part

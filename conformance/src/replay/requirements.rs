@@ -32,10 +32,13 @@ pub(super) fn features(trace: &Trace, dut: EndpointIndex) -> ExtraFeatures {
     let mut needed = ExtraFeatures::empty();
     for place in sent_requests(trace) {
         let frame = &trace.capture.frames[place];
+        let is_own = trace.endpoint_of[frame.interface] == dut;
+        if frame.headerless && !is_own {
+            needed |= ExtraFeatures::USER_RECV_QP;
+        }
         let Some(packet_type) = frame.packet_type() else {
             continue;
         };
-        let is_own = trace.endpoint_of[frame.interface] == dut;
         // Whether it sends read-based requests is its own choice; delivery complete is not.
         if let Some(feature) = feature_of(packet_type)
             && (!is_own || feature == ExtraFeatures::DELIVERY_COMPLETE)

@@ -384,6 +384,39 @@ impl<'t> Script<'t> {
         self.place_in(operation, receiver, packet_type, bytes)
     }
 
+    /// Whether messages without a header are to come to `receiver`.
+    pub fn expects_headerless(&self, receiver: EndpointIndex) -> bool {
+        self.expected.iter().any(|expected| {
+            let frame = &self.trace.capture.frames[expected.place];
+            expected.receiver == receiver && frame.headerless
+        })
+    }
+
+    /// The recorded message without header that one stands for that arrived at `receiver`: one with the same
+    /// content, or else the first that has not come.
+    pub fn headerless(
+        &mut self,
+        receiver: EndpointIndex,
+        bytes: &[u8],
+        immediate: Option<u32>,
+    ) -> Option<usize> {
+        self.reached.insert(receiver);
+        let frames = &self.trace.capture.frames;
+        let open = |expected: &Expected| {
+            !expected.matched && expected.receiver == receiver && frames[expected.place].headerless
+        };
+        let same = |expected: &Expected| {
+            let frame = &frames[expected.place];
+            frame.payload == bytes && frame.header.immediate == immediate
+        };
+        let found = self.expected.iter().position(|e| open(e) && same(e));
+        let found = found.or_else(|| self.expected.iter().position(open))?;
+        let expected = &mut self.expected[found];
+        expected.matched = true;
+        self.last_matched = Some(frames[expected.place].number);
+        Some(expected.place)
+    }
+
     /// The recorded packet of an operation that a packet of that operation stands for.
     fn place_in(
         &mut self,
@@ -452,6 +485,7 @@ impl<'t> Script<'t> {
             .expected
             .iter_mut()
             .filter(|expected| !expected.matched && expected.receiver == receiver)
+            .filter(|expected| !frames[expected.place].headerless)
             .filter(|expected| is_same_type(expected) || distance(expected) <= NEAR)
             .min_by_key(|expected| (!is_same_type(expected), distance(expected)));
         nearest.map_or(Role::Surplus, |expected| {
@@ -560,6 +594,17 @@ impl<'t> Script<'t> {
             is_permission || has_begun || self.is_met(expected) || self.is_window_open(expected)
         };
         entry.needs.iter().all(has_come).then(|| entry.clone())
+    }
+
+    /// The HANDSHAKE that the scripted endpoint `at` sends next, if something has come that it answers.
+    pub fn early_handshake(&self, at: EndpointIndex) -> Option<Entry> {
+        let (entries, next) = self.peers.get(&at)?;
+        let entry = entries.get(*next)?;
+        let frame = &self.trace.capture.frames[entry.place];
+        let is_answer = frame.packet_type() == Some(PacketType::Handshake)
+            && !entry.needs.is_empty()
+            && self.reached.contains(&at);
+        is_answer.then(|| entry.clone())
     }
 
     /// How many bytes of its operation's data the scripted sender of `place` may have sent by now.
@@ -688,7 +733,9 @@ fn is_node_of(
 
 /// What an endpoint under test must send in the place of a recorded packet.
 fn need(frame: &CapturedPacket, grant: Option<&u64>) -> Need {
-    let packet = &frame.payload[..];
+    let Some(packet) = frame.rdm() else {
+        return Need::Packet;
+    };
     if is_provocation(packet) {
         return Need::Anything;
     }

@@ -134,7 +134,7 @@ const KINDS: [Kind; 12] = [
     Kind {
         name: "messages without header, to a user receive queue pair",
         is_in: |trace| trace.capture.frames.iter().any(|frame| frame.headerless),
-        why: "scripted endpoints have one queue pair; the interoperability table has live ones (docs/interop.md)",
+        why: "no release before 2.1 receives them, and 2.5 is the last of these that does",
     },
     Kind {
         name: "a message beyond the receive window",
@@ -163,7 +163,7 @@ fn refusals(trace: &Trace) -> impl Iterator<Item = (usize, Status)> + '_ {
 
 fn immediate(trace: &Trace) -> bool {
     let mut frames = trace.capture.frames.iter();
-    frames.any(|frame| frame.header.immediate.is_some())
+    frames.any(|frame| frame.header.immediate.is_some() && !frame.headerless)
 }
 
 fn announces(trace: &Trace, feature: ExtraFeatures) -> bool {
@@ -177,23 +177,30 @@ fn announces(trace: &Trace, feature: ExtraFeatures) -> bool {
 /// The numbers of traces of each kind, recorded and written by hand.
 fn kinds(page: &mut String, traces: &[Trace], unexplained: &mut Vec<String>) {
     page.push_str(
-        "\n## Kinds of cases\n\n| kind | recorded | by hand | what is missing, and why |\n|---|---|---|---|\n",
+        "\n## Kinds of cases\n\nRecorded: of which release, and in how many traces it has a part.\n\n\
+         | kind | recorded | by hand | what is missing, and why |\n|---|---|---|---|\n",
     );
     for kind in &KINDS {
         let with = traces.iter().filter(|trace| (kind.is_in)(trace));
         let (by_hand, recorded): (Vec<_>, Vec<_>) = with.partition(|t| t.scenario.is_written());
-        let counts = (recorded.len(), by_hand.len());
-        if counts == (0, 0) && kind.why.is_empty() {
+        if recorded.is_empty() && by_hand.is_empty() && kind.why.is_empty() {
             unexplained.push(kind.name.to_owned());
         }
         let Kind { name, why, .. } = kind;
         // Writing to a String cannot fail.
-        let _ = writeln!(page, "| {name} | {} | {} | {why} |", counts.0, counts.1);
+        let by_hand = by_hand.len();
+        let _ = writeln!(
+            page,
+            "| {name} | {} | {by_hand} | {why} |",
+            by_release(&recorded)
+        );
     }
     let mut pairs = BTreeSet::new();
     for trace in traces {
         for place in sent_requests(trace) {
-            let packet = &trace.capture.frames[place].payload;
+            let Some(packet) = trace.capture.frames[place].rdm() else {
+                continue;
+            };
             if let Some(pair) = number(packet, "atomic_op").zip(number(packet, "atomic_datatype")) {
                 pairs.insert(pair);
             }
@@ -215,6 +222,26 @@ fn kinds(page: &mut String, traces: &[Trace], unexplained: &mut Vec<String>) {
         of(&pairs, false),
         of(&pairs, true)
     );
+}
+
+/// In how many of these recordings each release has a part.
+fn by_release(recorded: &[&Trace]) -> String {
+    let mut counts: BTreeMap<Version, usize> = BTreeMap::new();
+    for trace in recorded {
+        let releases = trace.scenario.endpoints.iter();
+        let releases: BTreeSet<Version> = releases.filter_map(|it| it.version).collect();
+        for release in releases {
+            *counts.entry(release).or_default() += 1;
+        }
+    }
+    let counts: Vec<String> = counts
+        .iter()
+        .map(|(release, count)| format!("{release}: {count}"))
+        .collect();
+    match counts.is_empty() {
+        true => "none".into(),
+        false => counts.join(", "),
+    }
 }
 
 /// Counts of traces.
