@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use efa_conformance::application::engine::{CoreApplication, configuration};
 use efa_conformance::application::subject::{Local, Subject};
-use efa_conformance::application::{Report, Started, Token};
+use efa_conformance::application::{Report, RequestError, Started, Token};
 use efa_conformance::operation::Remote;
 use efa_conformance::record::{END_OF_STEPS, region_comment};
 use efa_conformance::replay::backend::Backend;
@@ -67,8 +67,16 @@ pub(crate) fn rehearse(scenario: &Scenario) -> Trace {
                 let request =
                     operation.with_remote(|place| place.within(regions[place.region.as_str()]));
                 let seed = verify::expected_seed(scenario, id);
-                let started = subjects[*at].start(token, &request, seed).unwrap();
-                if let Started::Region(remote) = started {
+                let mut started = subjects[*at].start(token, &request, seed);
+                // It may have to wait for its peer's HANDSHAKE.
+                while let Err(RequestError::TryAgain) = started {
+                    for subject in &mut subjects {
+                        assert_eq!(subject.poll().unwrap(), [], "{}", scenario.name);
+                    }
+                    fabric.run_until_idle();
+                    started = subjects[*at].start(token, &request, seed);
+                }
+                if let Started::Region(remote) = started.unwrap() {
                     marks.push((fabric.now(), region_comment(id, remote)));
                     regions.insert(id, remote);
                 }
