@@ -15,8 +15,12 @@ pub fn check(trace: &Trace) -> (usize, Vec<String>) {
     let mut count = 0;
     for place in sent_requests(trace) {
         let frame = &trace.capture.frames[place];
+        let Some(bytes) = frame.rdm() else {
+            // A message without a header.
+            continue;
+        };
         count += 1;
-        let packet = match Packet::parse(&frame.payload) {
+        let packet = match Packet::parse(bytes) {
             Ok(packet) => packet,
             Err(error) => {
                 problems.push(format!(

@@ -12,7 +12,7 @@ use crate::trace::Trace;
 
 /// Whether the engine neither sends nor answers packets of this type; stock libfabric does not either.
 fn is_beyond_engine(packet_type: PacketType) -> bool {
-    !packet_type.has_header() || packet_type == PacketType::PeerError
+    !packet_type.has_header()
 }
 
 /// Why the engine cannot play a part in the trace, if it cannot.
