@@ -22,6 +22,7 @@ use efa_conformance::suite::json::Report;
 use efa_conformance::suite::runner::Settings;
 use efa_conformance::suite::{self, Case, Options, Results, Summary, jobs};
 use efa_core::rules::Severity;
+use efa_emu::transport::HostConfig;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum BackendChoice {
@@ -257,22 +258,62 @@ fn say_causes(cases: &[Case], arguments: &Run) {
     for cause in causes {
         let first = cause.cases[0];
         say(format_args!("  {} of {}", cause.cases.len(), cause.text));
-        let dut = match &arguments.dut {
-            Dut::Core => String::new(),
+        say(format_args!("      {}", command_for(first, arguments)));
+    }
+}
+
+/// The command that repeats a case, for a shell.
+fn command_for(case: &Case, arguments: &Run) -> String {
+    let mut words: Vec<String> = Vec::new();
+    let is_over_verbs = case.backend != "emu";
+    if is_over_verbs && HostConfig::from_env().is_ok() {
+        words.extend(["efa-emu", "run", "--"].map(String::from));
+    }
+    words.extend(["efa-conformance", "run"].map(String::from));
+    words.push(case.path.display().to_string());
+    let mut option = |name: &str, value: String| words.extend([name.to_owned(), value]);
+    option("--backend", case.backend.to_string());
+    if is_over_verbs {
+        match &arguments.dut {
+            Dut::Core => {}
             Dut::Libfabric => {
-                format!(
-                    " --dut libfabric --libfabric {}",
-                    arguments.libfabric.display()
-                )
+                option("--dut", "libfabric".into());
+                option("--libfabric", arguments.libfabric.display().to_string());
             }
-            Dut::Exec(words) => format!(" --dut \"exec:{}\"", words.join(" ")),
-        };
-        let strict = if arguments.strict { " --strict" } else { "" };
-        say(format_args!(
-            "      efa-conformance run {} --backend {}{dut}{strict}",
-            first.path.display(),
-            first.backend,
-        ));
+            Dut::Exec(program) => {
+                let program: Vec<String> = program.iter().map(|word| quoted(word)).collect();
+                option("--dut", format!("exec:{}", program.join(" ")));
+            }
+        }
+        if arguments.answer_time != ANSWER_TIME.as_secs() {
+            option("--answer-time", arguments.answer_time.to_string());
+        }
+    } else {
+        if arguments.seeds > 0 {
+            option("--seeds", arguments.seeds.to_string());
+        }
+        if let Some(changes) = &arguments.each_event {
+            option("--each-event", changes.to_string());
+        }
+    }
+    if let Some(expected) = &arguments.expected {
+        option("--expected", expected.display().to_string());
+    }
+    if arguments.strict {
+        words.push("--strict".into());
+    } else if arguments.fail_on != Severity::Error {
+        option("--fail-on", arguments.fail_on.to_string());
+    }
+    let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+    words.join(" ")
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
     }
 }
 

@@ -4,7 +4,9 @@ use std::io::{self, Read, Write};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
+use efa_core::wire::PacketType;
 use efa_emu::capture::Reader;
+use efa_emu::frame::Opcode;
 
 use crate::{Outcome, complain};
 use efa_conformance::scenario::suggest;
@@ -19,22 +21,50 @@ pub(crate) struct Show {
     #[arg(long)]
     json: bool,
     /// Only packets whose type contains this, such as CTS or RDMA_READ; any of several.
-    #[arg(long = "type", value_name = "TEXT", help_heading = "Which packets")]
+    #[arg(long = "type", value_name = "TEXT", value_parser = kind, help_heading = "Which packets")]
     types: Vec<String>,
     /// Only packets that this host captured; any of several.
     #[arg(long = "host", value_name = "NAME", help_heading = "Which packets")]
     hosts: Vec<String>,
-    /// Only packets with these numbers.
-    #[arg(long, value_name = "N[-M]", value_parser = numbers, help_heading = "Which packets")]
+    /// Only packets with these numbers; `10-` is all from 10 on.
+    #[arg(long, value_name = "N[-[M]]", value_parser = numbers, help_heading = "Which packets")]
     packets: Option<RangeInclusive<u64>>,
     /// Only packets that have this field with this value, such as msg_id=3; all of several.
     #[arg(long = "field", value_name = "FIELD=VALUE", value_parser = field, help_heading = "Which packets")]
     fields: Vec<(String, u64)>,
 }
 
+/// A part of the name of a packet type or of an operation of the transport.
+fn kind(text: &str) -> Result<String, String> {
+    let types = PacketType::ALL.iter().map(|it| it.name().to_owned());
+    let operations = Opcode::ALL.iter().map(ToString::to_string);
+    let others = [
+        "message without header",
+        "packet of unassigned type",
+        "empty packet",
+    ];
+    let known: Vec<String> = types
+        .chain(operations)
+        .chain(others.map(String::from))
+        .collect();
+    let wanted = text.to_uppercase();
+    if known
+        .iter()
+        .any(|name| name.to_uppercase().contains(&wanted))
+    {
+        return Ok(text.to_owned());
+    }
+    let remedy = suggest(&wanted, known.iter().map(String::as_str));
+    Err(format!("no packet type contains `{text}`; {remedy}"))
+}
+
 fn numbers(text: &str) -> Result<RangeInclusive<u64>, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
-    match (first.parse(), last.parse()) {
+    let last = match last {
+        "" => Ok(u64::MAX),
+        last => last.parse(),
+    };
+    match (first.parse(), last) {
         (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
         _ => Err("write a packet's number, or the first and the last as in 10-20".into()),
     }
@@ -95,10 +125,7 @@ fn show_all<R: Read, E: std::fmt::Display>(
     let mut output = io::BufWriter::new(io::stdout().lock());
     let shown = show(&mut frames, &filter, form, &mut output);
     match shown.and_then(|shown| output.flush().map(|()| shown).map_err(Into::into)) {
-        Ok(0) => complain(
-            "no packet is shown: there is none, or the options leave out all",
-            Outcome::Passed,
-        ),
+        Ok(0) => nothing_shown(&arguments.hosts, &frames.interfaces()),
         Ok(_) => Outcome::Passed,
         // The reader has ended.
         Err(ShowError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
@@ -106,4 +133,17 @@ fn show_all<R: Read, E: std::fmt::Display>(
         }
         Err(error) => complain(error, Outcome::Unfit),
     }
+}
+
+/// Says why no packet is shown.
+fn nothing_shown(wanted: &[String], hosts: &[String]) -> Outcome {
+    if let Some(host) = wanted.iter().find(|host| !hosts.contains(host)) {
+        let remedy = suggest(host, hosts.iter().map(String::as_str));
+        let problem = format!("the capture has no host `{host}`; {remedy}");
+        return complain(problem, Outcome::Unfit);
+    }
+    complain(
+        "no packet is shown: there is none, or the options leave out all",
+        Outcome::Passed,
+    )
 }

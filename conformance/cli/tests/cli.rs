@@ -505,6 +505,7 @@ fn show_takes_out_what_is_asked_for() {
     let numbers: Vec<u64> = some.iter().filter_map(|p| p["number"].as_u64()).collect();
     assert_eq!(numbers, [3, 4, 5]);
     assert_eq!(shown(&[&path, "--packets", "2"]).len(), 1);
+    assert_eq!(shown(&[&path, "--packets", "3-"]).len(), all.len() - 2);
     let at = all
         .iter()
         .find(|packet| of_type(packet, "CTSDATA"))
@@ -548,6 +549,12 @@ fn mistakes_in_the_options_of_show_are_named_with_the_remedy() {
         ("--field", "msg_id", "msg_id=3"),
         ("--field", "msg_id=x", "`x` is no number"),
         ("--packets", "5-3", "10-20"),
+        ("--type", "RECEIPTS", "did you mean `RECEIPT`?"),
+        (
+            "--host",
+            "c",
+            "the capture has no host `c`; did you mean `a`?",
+        ),
     ] {
         let (status, printed) = outcome(&conformance(&["show", &path, option, value]));
         assert_eq!(status, Some(2), "{printed}");

@@ -2,8 +2,11 @@
 //!
 //! Needs `efa-emu` beside the program (`cargo build --workspace`).
 
+use std::path::Path;
+use std::process::Command;
+
 use efa_testing::workspace::{
-    conformance, efa_conformance, efa_conformance_on_host, outcome, traces,
+    conformance, efa_conformance, efa_conformance_on_host, emulator, outcome, traces,
 };
 
 /// Runs the cases of `eager-tagged` with `dut` under test; returns the exit status and the output.
@@ -165,4 +168,84 @@ fn mistakes_in_the_option_are_named_with_the_remedy() {
         help.contains("exec:COMMAND") && help.contains("docs/driver.md"),
         "{help}"
     );
+}
+
+/// A program that behaves in each start as the number of that start says, from 1 on.
+fn by_start(directory: &Path, cases: &str) -> String {
+    let (count, engine) = (directory.join("starts"), conformance());
+    let script = directory.join("program");
+    let text = format!(
+        "#!/bin/sh\nstarts=$(($(cat {count} 2>/dev/null || echo 0) + 1))\necho $starts > {count}\n\
+         case $starts in\n{cases}\n*) exec {engine} drive core;;\nesac\n",
+        count = count.display(),
+        engine = engine.display()
+    );
+    std::fs::write(&script, text).unwrap();
+    format!("exec:sh {}", script.display())
+}
+
+#[test]
+fn the_other_cases_go_on_after_a_bad_one() {
+    let directory = tempfile::tempdir().unwrap();
+    // The first start asks who it is; what fails is played once more, for the capture.
+    let dut = by_start(
+        directory.path(),
+        "3|4) read a; echo hello version=1 name=mine; read b; echo opened address=zz; cat >/dev/null;;\n\
+         5|6) exit 9;;\n\
+         7|8) read a; echo hello version=1 name=mine; exec sleep 100000;;\n\
+         9) read a; exit 127;;",
+    );
+    let more = ["inject", "zero-length"].map(|name| traces().join(format!("{name}.pcapng")));
+    let more = more.each_ref().map(|path| path.to_str().unwrap());
+    let texts = [
+        "2 passed, 0 codec only, 0 skipped, 1 unsupported, 0 known, 3 failed",
+        "address=zz is not bytes",
+        "exit status: 9",
+        "did not answer `open ",
+        "ended with status 127",
+    ];
+    let (status, printed) = run(&dut, &[&more[..], &["--answer-time", "10"]].concat());
+    assert_eq!(status, Some(1), "{printed}");
+    for text in texts {
+        assert!(printed.contains(text), "`{text}` in:\n{printed}");
+    }
+}
+
+#[test]
+fn what_was_printed_is_shown_without_control_characters_and_in_short() {
+    let dut = shell(r#"printf "\033[31m\007%0500d" 7; cat >/dev/null"#);
+    let (status, printed) = run(&dut, &[]);
+    assert_eq!(status, Some(1), "{printed}");
+    let is_control = |c: char| c.is_control() && c != '\n';
+    assert!(!printed.contains(is_control), "{printed:?}");
+    assert!(printed.lines().all(|line| line.len() < 900), "{printed}");
+    // Both roles fail by the same cause.
+    assert!(printed.contains("\n  2 of "), "{printed}");
+}
+
+#[test]
+fn the_command_that_is_printed_repeats_the_failure() {
+    let (_, printed) = run(
+        &shell("echo refused text=no device today; cat >/dev/null"),
+        &[],
+    );
+    let is_command =
+        |line: &&str| line.starts_with("      ") && line.contains("efa-conformance run");
+    let command = printed.lines().find(is_command).unwrap();
+    let beside = |program: &Path| program.parent().unwrap().display().to_string();
+    let path = format!(
+        "{}:{}:{}",
+        beside(&conformance()),
+        beside(&emulator()),
+        std::env::var("PATH").unwrap()
+    );
+    let output = Command::new("sh")
+        .args(["-c", command])
+        .env("PATH", path)
+        .output()
+        .unwrap();
+    let again = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{command}\n{again}");
+    assert!(again.contains("no device today"), "{again}");
+    assert!(again.contains("2 failed"), "{again}");
 }

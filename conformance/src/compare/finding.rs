@@ -92,7 +92,8 @@ impl Finding {
     pub fn cause(&self) -> String {
         if self.packet_type.is_empty() {
             let mut cause = String::new();
-            for part in self.text.split(|c: char| c.is_ascii_digit()) {
+            let text = without_names(self.text.lines().next().unwrap_or_default());
+            for part in text.split(|c: char| c.is_ascii_digit()) {
                 if !part.is_empty() {
                     cause.push_str(part);
                     cause.push('#');
@@ -111,6 +112,19 @@ impl Finding {
             None => cause,
         }
     }
+}
+
+/// A text without the names of endpoints.
+fn without_names(text: &str) -> String {
+    const NAME: &str = "endpoint `";
+    let mut parts = text.split(NAME);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (_, rest) = part.split_once('`').unwrap_or(("", part));
+        out.push_str("an endpoint");
+        out.push_str(rest);
+    }
+    out
 }
 
 impl fmt::Display for Finding {

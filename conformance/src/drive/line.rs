@@ -5,6 +5,15 @@
 
 use std::fmt::Write as _;
 
+/// The part of what a program printed that a message shows. It may be anything.
+pub(crate) fn shown(printed: &str) -> String {
+    const SHOWN: usize = 80;
+    match printed.char_indices().nth(SHOWN) {
+        None => printed.escape_debug().to_string(),
+        Some((end, _)) => format!("{}...", printed[..end].escape_debug()),
+    }
+}
+
 /// Why a line cannot be parsed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LineError {
@@ -315,7 +324,7 @@ impl<'a> Pairs<'a> {
             }
             let (token, after) = rest.split_once(' ').unwrap_or((rest, ""));
             let Some(pair) = token.split_once('=') else {
-                let token = token.to_owned();
+                let token = shown(token);
                 return Err(LineError::Token { word, token });
             };
             pairs.push(pair);
@@ -333,7 +342,7 @@ impl<'a> Pairs<'a> {
         read.map(Some).ok_or_else(|| LineError::Value {
             word: self.word,
             key,
-            value: value.to_owned(),
+            value: shown(value),
             kind: T::KIND,
         })
     }
@@ -345,7 +354,7 @@ impl<'a> Pairs<'a> {
         };
         Err(LineError::Key {
             word: self.word,
-            key: (*key).to_owned(),
+            key: shown(key),
             known: match known {
                 [] => "none".into(),
                 known => known.join(", "),
@@ -446,7 +455,7 @@ macro_rules! lines {
                         let known: Vec<String> =
                             Self::FORMS.iter().map(|form| format!("`{}`", form.word)).collect();
                         Err($crate::drive::line::LineError::Word {
-                            word: word.to_owned(),
+                            word: $crate::drive::line::shown(word),
                             known: known.join(", "),
                         })
                     }

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 pub use program::{Program, split_words};
 pub use subject::Driven;
 
+use crate::drive::line::shown;
 use crate::drive::{Command, Event, Identity, LONGEST_ANSWER, VERSION};
 use tail::Tail;
 
@@ -516,22 +517,13 @@ fn listen(output: ChildStdout, sender: &SyncSender<Result<Event, Unclear>>) {
             Event::parse(text).map_err(|error| error.to_string())
         };
         let heard = heard.map_err(|problem| Unclear {
-            line: beginning(text),
+            line: shown(text),
             problem,
         });
         let is_last = heard.is_err();
         if sender.send(heard).is_err() || is_last {
             return;
         }
-    }
-}
-
-/// The part of a line that a message shows.
-fn beginning(line: &str) -> String {
-    const SHOWN: usize = 80;
-    match line.char_indices().nth(SHOWN) {
-        None => line.escape_debug().to_string(),
-        Some((end, _)) => format!("{}...", line[..end].escape_debug()),
     }
 }
 

@@ -54,6 +54,15 @@ impl fmt::Display for Change {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Changes(pub Vec<Change>);
 
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0[..] {
+            [change] => f.write_str(change.name()),
+            _ => f.write_str("all"),
+        }
+    }
+}
+
 impl FromStr for Changes {
     type Err = String;
 

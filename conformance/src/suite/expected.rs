@@ -14,7 +14,7 @@ use crate::compare::Finding;
 use crate::drive::Identity;
 
 /// The files, by the name and the release of what is under test.
-const FILES: [(&str, &str, &str); 3] = [
+const FILES: [(&str, &str, &str); 4] = [
     (
         "libfabric",
         "1.11",
@@ -29,6 +29,11 @@ const FILES: [(&str, &str, &str); 3] = [
         "libfabric",
         "2.1",
         include_str!("../../expected/libfabric-2.1.toml"),
+    ),
+    (
+        "libfabric",
+        "2.5",
+        include_str!("../../expected/libfabric-2.5.toml"),
     ),
 ];
 

@@ -1,5 +1,7 @@
 //! How a fault is declared.
 
+use std::ops::Range;
+
 use efa_core::rules::Rule;
 use efa_core::wire::PacketType;
 use efa_core::wire::fields::fields_of;
@@ -141,6 +143,10 @@ pub(crate) enum Change {
     Without(&'static str, u16),
     /// Eight bytes in front of the data, and the flag that announces them.
     With(u64, u16),
+    /// A field is not there, although its flag is set.
+    Drop(&'static str),
+    /// The bytes of a field are in the opposite order.
+    Reverse(&'static str),
     /// The last bytes are missing.
     Shorter(usize),
     /// The last bytes are missing, and the field that counts them agrees.
@@ -207,6 +213,11 @@ impl Change {
                 changed.splice(end..end, value.to_le_bytes());
                 write(&mut changed, "flags", flags | u64::from(flag));
             }
+            Change::Drop(name) => {
+                let place = place(packet, name);
+                changed.drain(place);
+            }
+            Change::Reverse(name) => changed[place(packet, name)].reverse(),
             Change::Shorter(by) => changed.truncate(packet.len() - by),
             Change::Fewer(name, by) => {
                 changed.truncate(packet.len() - by);
@@ -217,4 +228,12 @@ impl Change {
         }
         changed
     }
+}
+
+/// Where a field of a packet is.
+fn place(packet: &[u8], name: &str) -> Range<usize> {
+    let mut fields = fields_of(packet).into_iter().flatten();
+    let field = fields.find(|field| field.descriptor.name == name);
+    let field = field.expect("the packet has the field");
+    field.offset..field.offset + field.bytes.len()
 }

@@ -60,20 +60,6 @@ pub(super) const EAGER: &[Fault] = &[
         ByRun(&rules::MESSAGE_WHOLE),
     ),
     fault(
-        "eager-cq-data-lost",
-        "The completion data of a message is missing.",
-        ("cq-data", 0),
-        Sends(nth(T::EagerTagRtm, 0), Without("cq_data", 2)),
-        ByRun(&rules::REQUEST_AS_ASKED),
-    ),
-    fault(
-        "eager-cq-data-cut",
-        "Only the lower half of the completion data is sent.",
-        ("releases/cq-data-2.5-2.5", 0),
-        Sends(nth(T::EagerMsgRtm, 1), Add("cq_data", 1 << 32)),
-        ByRun(&rules::REQUEST_AS_ASKED),
-    ),
-    fault(
         "msg-id-from-one",
         "The `msg_id`s begin at 1.",
         ("eager-tagged", 0),
@@ -181,13 +167,6 @@ pub(super) const MEDIUM: &[Fault] = &[
         ("medium-untagged", 0),
         Sends(nth(T::MediumMsgRtm, 2), Lost),
         ByRun(&rules::MESSAGE_WHOLE),
-    ),
-    fault(
-        "medium-cq-data-once",
-        "Only the first segment carries the completion data.",
-        ("releases/cq-data-2.5-2.5", 0),
-        Sends(nth(T::MediumMsgRtm, 1), Without("cq_data", 2)),
-        ByCheck(&rules::CQ_DATA_AGREEMENT),
     ),
     fault(
         "medium-segment-short",

@@ -1,6 +1,7 @@
 //! The faults, by what they are about.
 
 mod atomics;
+mod completion_data;
 mod handshake;
 mod long_cts;
 mod messages;
@@ -20,6 +21,7 @@ pub(crate) const CHAPTERS: &[(&str, &[Fault])] = &[
     ("Reads", one_sided::READS),
     ("Writes", one_sided::WRITES),
     ("Atomics", atomics::FAULTS),
+    ("Completion data", completion_data::FAULTS),
     ("Handshake and features", handshake::FEATURES),
     ("Addresses and connection ids", handshake::IDENTITY),
 ];

@@ -39,13 +39,6 @@ pub(super) const READS: &[Fault] = &[
         ByCheck(&rules::CTS_POSITIVE),
     ),
     fault(
-        "rtr-cq-data",
-        "A read carries completion data.",
-        ("read-emulated", 0),
-        Sends(all(T::ShortRtr), With(0x55, 2)),
-        ByCheck(&rules::CQ_DATA_PLACE),
-    ),
-    fault(
         "readrsp-ids-swapped",
         "`send_id` and `recv_id` are swapped in READRSP.",
         ("read-emulated", 1),
@@ -155,13 +148,6 @@ pub(super) const WRITES: &[Fault] = &[
         ByCheck(&rules::PACKET_FORM),
     ),
     fault(
-        "rtw-cq-data-lost",
-        "The completion data of a write is missing.",
-        ("releases/write-data-2.5-2.5", 0),
-        Sends(nth(T::EagerRtw, 0), Without("cq_data", 2)),
-        ByRun(&rules::REQUEST_AS_ASKED),
-    ),
-    fault(
         "rtw-data-lost",
         "A write is never sent, but completes.",
         ("write-emulated", 0),
@@ -215,13 +201,6 @@ pub(super) const WRITES: &[Fault] = &[
         "A direct write completes, and nothing was written.",
         ("releases/write-direct-2.5-2.5", 0),
         Writes(RdmaChange::Skipped),
-        ByRun(&rules::RDMA_AS_ASKED),
-    ),
-    fault(
-        "direct-write-data",
-        "The immediate data of a direct write is another one.",
-        ("releases/write-direct-data-2.5-2.5", 0),
-        Writes(RdmaChange::Immediate(1)),
         ByRun(&rules::RDMA_AS_ASKED),
     ),
 ];
