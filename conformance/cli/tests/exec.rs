@@ -213,7 +213,7 @@ fn the_other_cases_go_on_after_a_bad_one() {
 
 #[test]
 fn what_was_printed_is_shown_without_control_characters_and_in_short() {
-    let dut = shell(r#"printf "\033[31m\007%0500d" 7; cat >/dev/null"#);
+    let dut = shell(r#"printf "\033[31m\007%0500d\n" 7; cat >/dev/null"#);
     let (status, printed) = run(&dut, &[]);
     assert_eq!(status, Some(1), "{printed}");
     let is_control = |c: char| c.is_control() && c != '\n';
