@@ -350,7 +350,7 @@ rules! {
             "The message id was used before",
             "Each message to a peer has its own msg_id. A packet that its receiver was not ready for, or that the device failed to send, may be sent again with the same content; only the headers that name the sender may differ.";
         MSG_ID_AGAIN: Note, Checker, History, Sequence,
-            "msg-id-again", "v4/3.2/msg-id-once", "3.2",
+            "msg-id-again", "v4/3.2/msg-id-again", "3.2",
             "The id of a message that never arrived is used for another",
             "After the device has failed to send a message for good, the peer still waits for its msg_id, and another message may have it.";
         MSG_ID_AHEAD: Note, Dissector, History, Sequence,

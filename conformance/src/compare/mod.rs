@@ -22,7 +22,7 @@ use crate::operation::EndpointIndex;
 use crate::scenario::PolicyOverride;
 pub use finding::Finding;
 pub use memory::{BoundRegion, IovEntry, iov_entry};
-use policy::{AddressPart, IdKind, MemoryPart, Rule, may_repeat, rule};
+use policy::{AddressPart, IdKind, MemoryPart, Rule, may_repeat, names_operation, rule};
 
 /// The index of an operation among the operations of a trace.
 pub type OperationIndex = usize;
@@ -276,6 +276,21 @@ impl Bindings {
                     None => Err(must("an id that the peer has introduced".into())),
                 }
             }
+            Rule::RefersToEither if !names_operation(recorded.bytes) => {
+                same(wanted_number == found_number, expected.value)
+            }
+            Rule::RefersToEither => {
+                let is_bound = |kind| {
+                    let bound = recorded
+                        .operation
+                        .and_then(|operation| self.ids.get(&(operation, recorded.receiver, kind)));
+                    bound == Some(&found_number)
+                };
+                if !IdKind::BOTH.into_iter().any(is_bound) {
+                    return Err(must("an id that the peer has introduced".into()));
+                }
+                Ok(())
+            }
             Rule::Constant => {
                 let key = (recorded.sender, expected.packet_type, expected.name());
                 let first = *self.constants.entry(key).or_insert(found_number);
@@ -344,6 +359,14 @@ impl Bindings {
                         .map(|operation| (operation, recorded.receiver, kind));
                     let bound = key.and_then(|key| self.ids.get(&key));
                     *bound.ok_or_else(unbound)?
+                }
+                Rule::RefersToEither if names_operation(recorded.bytes) => {
+                    let operation = recorded.operation.ok_or_else(unbound)?;
+                    let bound = |kind| self.ids.get(&(operation, recorded.receiver, kind));
+                    *IdKind::BOTH
+                        .into_iter()
+                        .find_map(bound)
+                        .ok_or_else(unbound)?
                 }
                 Rule::Memory(part) => {
                     let array = field.descriptor.name.split('.').next().unwrap_or("");

@@ -5,8 +5,8 @@
 //! free. A scenario may override it, with a reason.
 
 use efa_core::rules;
-use efa_core::wire::PacketType;
-use efa_core::wire::fields::{FieldDescriptor, Kind};
+use efa_core::wire::fields::{FieldDescriptor, Kind, fields_of};
+use efa_core::wire::{PacketType, PeerErrorRefKind};
 
 use crate::scenario::{FieldPolicy, PolicyOverride};
 
@@ -31,6 +31,9 @@ pub enum Rule {
     Introduces(IdKind),
     /// An id that the receiver of the packet chose for the packet's operation.
     Refers(IdKind),
+    /// As [`Rule::Refers`], of either kind. Where the packet's `ref_kind` does not say that the number is an id of an
+    /// operation, it is compared as it is.
+    RefersToEither,
     /// Registered memory: the recorded place corresponds to the same place in the region that is bound to
     /// the recorded one.
     Memory(MemoryPart),
@@ -57,6 +60,11 @@ pub enum IdKind {
     Send,
     /// An operation of the side that receives the data.
     Receive,
+}
+
+impl IdKind {
+    /// Both kinds.
+    pub const BOTH: [IdKind; 2] = [IdKind::Send, IdKind::Receive];
 }
 
 /// The part of an `efa_rma_iov` that a field holds, and the owner of the memory.
@@ -114,6 +122,15 @@ pub fn may_repeat(recorded: PacketType, found: PacketType) -> bool {
     class(recorded).is_some() && class(recorded) == class(found)
 }
 
+/// Whether the number in a PEER_ERROR is the id of an operation.
+pub fn names_operation(packet: &[u8]) -> bool {
+    let operation = u64::from(PeerErrorRefKind::OPERATION.0);
+    fields_of(packet)
+        .into_iter()
+        .flatten()
+        .any(|field| field.descriptor.name == "ref_kind" && field.value.as_u64() == Some(operation))
+}
+
 /// The suite's rule for a field.
 pub fn standard(packet_type: PacketType, field: &FieldDescriptor) -> Rule {
     use IdKind::{Receive, Send};
@@ -140,6 +157,7 @@ pub fn standard(packet_type: PacketType, field: &FieldDescriptor) -> Rule {
         (T::Cts | T::Eor | T::ReadNack | T::Receipt, "send_id") => Rule::Refers(Send),
         (T::Cts | T::Eor | T::ReadNack, "recv_id") => Rule::Introduces(Receive),
         (T::CtsData | T::AtomRsp | T::ReadRsp, "recv_id") => Rule::Refers(Receive),
+        (T::PeerError, "op_id") => Rule::RefersToEither,
         (T::ReadRsp, "send_id") => Rule::Introduces(Send),
         (_, "send_id") => Rule::Introduces(Send),
         (_, "recv_id") => Rule::Introduces(Receive),
@@ -183,6 +201,7 @@ pub fn broken_by(
             Rule::Refers(_) => &rules::ANSWER_NAMES_REQUEST,
             _ => &rules::SEGMENT_AGREEMENT,
         },
+        "op_id" => &rules::ANSWER_NAMES_REQUEST,
         "recv_length" => &rules::CTS_POSITIVE,
         "seg_length" | "seg_offset" | "runt_length" => &rules::SEGMENT_BOUNDS,
         "msg_id" => &rules::MSG_ID_GAP,

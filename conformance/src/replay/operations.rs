@@ -11,7 +11,7 @@ use efa_core::wire::{Family, PacketType};
 
 use super::script::sent_requests;
 use crate::compare::OperationIndex;
-use crate::compare::policy::{IdKind, Rule, is_segment, standard};
+use crate::compare::policy::{IdKind, Rule, is_segment, names_operation, standard};
 use crate::operation::EndpointIndex;
 use crate::trace::Trace;
 
@@ -62,14 +62,21 @@ pub fn is_provocation(packet: &[u8]) -> bool {
         && data(packet).is_empty()
 }
 
-/// The id in a packet by which its receiver knows the operation.
-pub fn reference(packet: &[u8]) -> Option<(IdKind, u64)> {
-    fields_of(packet)?.find_map(
-        |field| match standard(field.packet_type, field.descriptor) {
-            Rule::Refers(kind) => Some((kind, field.value.as_u64()?)),
-            _ => None,
-        },
-    )
+/// The ids by which a packet's receiver may know the operation: one, or the same number as an id of each kind.
+pub fn references(packet: &[u8]) -> Vec<(IdKind, u64)> {
+    let found = fields_of(packet).and_then(|mut fields| {
+        fields.find_map(|field| {
+            let kinds: &[IdKind] = match standard(field.packet_type, field.descriptor) {
+                Rule::Refers(IdKind::Send) => &[IdKind::Send],
+                Rule::Refers(IdKind::Receive) => &[IdKind::Receive],
+                Rule::RefersToEither if names_operation(packet) => &IdKind::BOTH,
+                _ => return None,
+            };
+            let id = field.value.as_u64()?;
+            Some(kinds.iter().map(|kind| (*kind, id)).collect())
+        })
+    });
+    found.unwrap_or_default()
 }
 
 impl Operations {
@@ -118,7 +125,8 @@ impl Operations {
                 }
                 Family::Rtw | Family::Rtr => Some(operations.list.len()),
                 _ => {
-                    reference(packet).and_then(|(kind, id)| ids.get(&(receiver, kind, id)).copied())
+                    let mut references = references(packet).into_iter();
+                    references.find_map(|(kind, id)| ids.get(&(receiver, kind, id)).copied())
                 }
             };
             let Some(operation) = operation else { continue };
