@@ -161,6 +161,8 @@ pub trait QueueOwner {
 /// A completion queue, as its client sees it.
 pub struct CompletionQueue {
     ring: Arc<CompletionRing>,
+    /// The counter of the next entry to read. The ring has a copy for the device.
+    consumer: u16,
     sequence: u8,
     stale: u64,
     current: Option<Completion>,
@@ -171,6 +173,7 @@ impl CompletionQueue {
     pub fn new(ring: Arc<CompletionRing>) -> Self {
         CompletionQueue {
             ring,
+            consumer: 0,
             sequence: 0,
             stale: 0,
             current: None,
@@ -192,12 +195,12 @@ impl CompletionQueue {
     #[inline(always)]
     pub fn next(&mut self, owner: &mut impl QueueOwner) -> Option<Completion> {
         loop {
-            let counter = self.ring.consumer();
-            let slot = self.ring.read(counter);
+            let slot = self.ring.read(self.consumer);
             if slot == Slot::Empty {
                 return None;
             }
-            self.ring.set_consumer(counter.wrapping_add(1));
+            self.consumer = self.consumer.wrapping_add(1);
+            self.ring.set_consumer(self.consumer);
             if let Slot::Entry(entry) = slot
                 && let Retired::WorkRequest(wr_id) = retire(&entry, owner)
             {
@@ -210,7 +213,7 @@ impl CompletionQueue {
     /// Whether there are entries that were not taken yet.
     #[inline(always)]
     pub fn has_unread(&self) -> bool {
-        !self.ring.is_empty(self.ring.consumer())
+        !self.ring.is_empty(self.consumer)
     }
 
     /// Begins a polling session (`ibv_start_poll`) with the next completion, which
@@ -247,7 +250,7 @@ impl CompletionQueue {
 
     fn write_doorbell(&self, arm: bool) {
         let doorbell = CqDoorbell {
-            consumer: self.ring.consumer(),
+            consumer: self.consumer,
             sequence: self.sequence,
             arm,
         };
