@@ -25,15 +25,15 @@ fn share_a_processor() {
     }
 }
 
-/// How often the calling thread has lost its processor against its will.
-fn losses() -> u64 {
+/// How often the calling thread has slept.
+fn sleeps() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: all zeroes are a valid value, and `usage` is valid for a write.
     let usage = unsafe {
         assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()), 0);
         usage.assume_init()
     };
-    usage.ru_nivcsw as u64
+    usage.ru_nvcsw as u64
 }
 
 /// Answers every message with one.
@@ -66,7 +66,7 @@ fn send_one(client: &mut Client, to: UdAddress) {
     assert!(client.post_send(1, to, SendData::Inline(&[b"ball"])));
 }
 
-/// A poll that never sleeps loses the processor once a round at least: the other side can do nothing before.
+/// A poll that never sleeps leaves the other side to wait until the system takes the processor away.
 #[test]
 fn polls_in_vain_leave_the_processor_to_the_other_side() {
     share_a_processor();
@@ -76,16 +76,16 @@ fn polls_in_vain_leave_the_processor_to_the_other_side() {
     client.post_recv(0, memory.buffer(0, 64));
     let mut process = Process::start("crowded", root.path(), 0);
     let to = connect(&client, &mut process);
-    let before = losses();
+    let before = sleeps();
     for _ in 0..ROUNDS {
         send_one(&mut client, to);
         take_one(&mut client);
         client.post_recv(0, memory.buffer(0, 64));
     }
-    let lost = losses() - before;
+    let slept = sleeps() - before;
     assert!(
-        lost < ROUNDS / 2,
-        "the processor was lost {lost} times in {ROUNDS} rounds"
+        slept > ROUNDS / 10,
+        "{slept} naps in {ROUNDS} rounds, although neither side can do anything while the other polls"
     );
     process.finish();
 }
