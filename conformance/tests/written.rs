@@ -48,7 +48,7 @@ fn the_atomics_are_as_their_program_writes_them() {
         );
         files += 1;
     }
-    assert_eq!(files, 10);
+    assert_eq!(files, 13);
 }
 
 fn play(trace: &Trace) -> Verdict {
