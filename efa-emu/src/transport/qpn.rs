@@ -187,26 +187,28 @@ impl HostTable {
     pub(super) fn remove(&self) {
         self.memory
             .u32_at::<AT_REMOVED>()
-            .store(1, Ordering::Release);
+            .store(1, Ordering::Relaxed);
         self.ask_for_statistics();
     }
 
-    /// Whether the device was removed.
+    /// Whether the device was removed. Who has seen that statistics are asked for since then sees the removal.
     pub(super) fn is_removed(&self) -> bool {
-        self.memory.u32_at::<AT_REMOVED>().load(Ordering::Acquire) != 0
+        self.memory.u32_at::<AT_REMOVED>().load(Ordering::Relaxed) != 0
     }
 
     /// Asks the host's devices to add what they have counted to the statistics. Those that work do so at once;
     /// those that sleep have done so before.
     pub(super) fn ask_for_statistics(&self) {
         let asked = self.memory.u32_at::<AT_ASKED>();
-        asked.fetch_add(1, Ordering::Relaxed);
+        // Release: with the removal, if that is why.
+        asked.fetch_add(1, Ordering::Release);
     }
 
     /// How often somebody asked for the statistics.
     #[inline(always)]
     pub(super) fn asked_for_statistics(&self) -> u32 {
-        self.memory.u32_at::<AT_ASKED>().load(Ordering::Relaxed)
+        // Acquire: with the removal of the device, if that is why.
+        self.memory.u32_at::<AT_ASKED>().load(Ordering::Acquire)
     }
 
     fn statistic(&self, index: usize) -> &AtomicU64 {
