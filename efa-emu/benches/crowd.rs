@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use efa_testing::mpi::{OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC};
 use efa_testing::workspace::emulator;
 
 use programs::{Guard, command, converse, ended, free_port, parse, userland};
@@ -128,24 +129,11 @@ impl Library {
                 "Open MPI: install the Debian packages openmpi-bin and libopenmpi-dev".into(),
             );
         }
-        let common: &[&str] = &[
-            "--allow-run-as-root",
-            "--oversubscribe",
-            "--mca",
-            "mpi_yield_when_idle",
-            "1",
-        ];
+        let yields: &[&str] = &["--mca", "mpi_yield_when_idle", "1"];
+        let common = &[OPEN_MPI, yields].concat();
         let own: &[&str] = &["--mca", "pml", "ob1", "--mca", "btl"];
-        let libfabric: &[&str] = &[
-            "--mca",
-            "pml",
-            "cm",
-            "--mca",
-            "mtl",
-            "ofi",
-            "--mca",
-            "mtl_ofi_provider_include",
-        ];
+        let provider: &[&str] = &["--mca", "mtl_ofi_provider_include"];
+        let libfabric = &[OPEN_MPI_OVER_LIBFABRIC, provider].concat();
         let loopback: &[&str] = &["--mca", "btl_tcp_if_include", "lo"];
         Ok(Library {
             name: "Open MPI 4.1 of Debian",
@@ -317,16 +305,7 @@ impl Bench {
             let mut printed = String::new();
             output.read_to_string(&mut printed).map(|_| printed)
         });
-        let begin = Instant::now();
-        let status = loop {
-            match child.0.try_wait().map_err(|error| error.to_string())? {
-                Some(status) => break status,
-                None if begin.elapsed() > PATIENCE => {
-                    return Err(format!("no end in {} s", PATIENCE.as_secs()));
-                }
-                None => std::thread::sleep(Duration::from_millis(10)),
-            }
-        };
+        let status = child.wait(PATIENCE)?;
         if !status.success() {
             return Err(format!("the job failed: {status}"));
         }

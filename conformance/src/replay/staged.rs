@@ -113,15 +113,7 @@ fn about_queue_pairs(fault: &Fault, addresses: &[(&str, RawAddress)]) -> Result<
         let found = addresses.iter().find(|(endpoint, _)| *endpoint == name);
         found.map(|(_, address)| *address).ok_or(HOSTS)
     };
-    if matches!(
-        fault.then,
-        Action::Cut(_)
-            | Action::Heal(_)
-            | Action::Kill(_)
-            | Action::Remove(_)
-            | Action::PortDown(_)
-            | Action::PortUp(_)
-    ) {
+    if fault.then.is_about_hosts() {
         return Err(HOSTS.into());
     }
     let then = match &fault.then {

@@ -41,9 +41,7 @@ impl Script {
 
     /// A segment of 100 bytes of an untagged message of 300.
     fn segment(&mut self, msg_id: u32, seg_offset: u64) {
-        let mut options = self.raw_address();
-        options.raw_address = None;
-        options.connid = self.connid();
+        let options = self.by_connid();
         self.send(
             &MediumRtm {
                 msg_id: MsgId(msg_id),
@@ -59,9 +57,7 @@ impl Script {
     /// A long-read message, whose read the device refuses.
     fn refuse_read(&mut self) {
         self.recv(0, 4000, 7);
-        let mut options = self.raw_address();
-        options.raw_address = None;
-        options.connid = self.connid();
+        let options = self.by_connid();
         self.send(
             &LongreadRtm {
                 msg_id: MsgId(0),
@@ -79,6 +75,18 @@ impl Script {
         self.progress();
         let failure = self.error().failure;
         assert_eq!(failure, Failure::from(Status::RemoteBadAddress));
+    }
+
+    /// Posts a receive for a claimed message, which fails.
+    fn fail_to_receive(&mut self, claim: ClaimId, context: u64) -> ErrorEntry {
+        let args = ClaimedRecvArgs {
+            claim,
+            buffer: &[memory(0, 300)],
+            flags: OperationFlags::COMPLETION,
+            context,
+        };
+        self.dut.recv_claimed(args).unwrap();
+        self.error()
     }
 
     /// The endpoint learns that the peer's queue pair does not exist any more.
@@ -149,9 +157,7 @@ fn a_send_ends_when_the_peer_abandons_it_and_the_next_one_is_not_affected() {
 fn a_receive_in_windows_ends_when_the_peer_abandons_it() {
     let (mut script, _) = connected_to(ExtraFeatures::PEER_ERROR);
     script.recv(0, 4096, 7);
-    let mut options = script.raw_address();
-    options.raw_address = None;
-    options.connid = script.connid();
+    let options = script.by_connid();
     script.send(
         &LongctsRtm {
             msg_id: MsgId(0),
@@ -187,9 +193,7 @@ fn operations_in_both_directions_have_different_ids() {
         other => panic!("{other:?}"),
     });
     script.recv(0, 4096, 7);
-    let mut options = script.raw_address();
-    options.raw_address = None;
-    options.connid = script.connid();
+    let options = script.by_connid();
     let long = LongctsRtm {
         msg_id: MsgId(0),
         msg_length: 4096,
@@ -226,16 +230,7 @@ fn a_message_that_the_peer_abandons_ends_its_receive_or_is_dropped() {
     let (claim, _) = script.dut.claim(SourceFilter::Any, None).unwrap();
     script.abandon(2, PeerErrorRefKind::MSG_ID);
     assert_eq!(script.dut.usage().held_packets, 0);
-    let buffer = &[memory(0, 300)];
-    let (flags, context) = (OperationFlags::COMPLETION, 8);
-    let args = ClaimedRecvArgs {
-        claim,
-        buffer,
-        flags,
-        context,
-    };
-    script.dut.recv_claimed(args).unwrap();
-    let entry = script.error();
+    let entry = script.fail_to_receive(claim, 8);
     assert_eq!((entry.context, entry.failure), (8, ABORTED));
     // It was whole before.
     script.recv(0, 300, 9);
@@ -261,8 +256,7 @@ fn a_message_that_never_comes_keeps_no_others_back() {
         let (mut script, _) = connected_to(ExtraFeatures::PEER_ERROR);
         script.recv(0, 8, 7);
         let mut next = script.eager(2);
-        next.options.raw_address = None;
-        next.options.connid = script.connid();
+        next.options = script.by_connid();
         script.send(&next, b"next");
         // The news of two messages in the wrong order.
         script.abandon(1, ref_kind);
@@ -304,16 +298,7 @@ fn a_claimed_message_that_a_peer_cannot_finish_any_more_fails_its_receive() {
     let (claim, _) = script.dut.claim(SourceFilter::Any, None).unwrap();
     script.peer_ends(peer);
     assert_eq!(script.dut.usage().held_packets, 0);
-    let buffer = &[memory(0, 300)];
-    let (flags, context) = (OperationFlags::COMPLETION, 8);
-    let args = ClaimedRecvArgs {
-        claim,
-        buffer,
-        flags,
-        context,
-    };
-    script.dut.recv_claimed(args).unwrap();
-    let entry = script.error();
+    let entry = script.fail_to_receive(claim, 8);
     let failure = Failure::from(Status::RemoteBadDestQpn);
     assert_eq!((entry.context, entry.failure), (8, failure));
 }

@@ -185,9 +185,7 @@ fn data_that_was_not_granted_ends_the_receive() {
     let (mut script, _) = connected();
     let receive = |script: &mut Script, msg_id| {
         script.recv(0, 4096, 7);
-        let mut options = script.raw_address();
-        options.raw_address = None;
-        options.connid = script.connid();
+        let options = script.by_connid();
         script.send(
             &LongctsRtm {
                 msg_id: MsgId(msg_id),

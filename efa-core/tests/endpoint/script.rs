@@ -126,6 +126,14 @@ impl Script {
         }
     }
 
+    /// The headers of a peer that has its HANDSHAKE: the connection id instead of the address.
+    pub(crate) fn by_connid(&self) -> ReqOptions {
+        ReqOptions {
+            connid: self.connid(),
+            ..ReqOptions::default()
+        }
+    }
+
     pub(crate) fn eager(&self, msg_id: u32) -> EagerRtm {
         EagerRtm {
             msg_id: MsgId(msg_id),

