@@ -1,7 +1,7 @@
 use efa_core::address::{Qkey, Qpn};
 use efa_core::wire::{
-    Connid, Cts, CtsFlags, EagerRtm, LongctsRtm, MsgId, RawAddressHeader, RecvId, Repr, ReqOptions,
-    SendId,
+    Connid, Cts, CtsFlags, EagerRtm, LongctsRtm, MsgId, PeerError, PeerErrorRefKind,
+    RawAddressHeader, RecvId, Repr, ReqOptions, SendId,
 };
 
 use super::*;
@@ -253,6 +253,52 @@ fn an_answer_must_name_what_the_scripted_peer_introduced() {
              v4/3.2/answer-names-request): expected {id}, as the peer introduced it, actual 5"
         )
     );
+}
+
+/// Its number is an id of either kind, or a message id.
+#[test]
+fn a_peer_error_must_name_what_it_is_about() {
+    let error = |op_id, ref_kind| {
+        let packet = PeerError {
+            op_id,
+            ref_kind,
+            ..PeerError::default()
+        };
+        emit(&packet, b"")
+    };
+    let mut bindings = bindings();
+    let request = emit(
+        &LongctsRtm {
+            send_id: SendId(5),
+            ..LongctsRtm::default()
+        },
+        b"",
+    );
+    bindings.translate(from_a(&request)).unwrap();
+    let id = FIRST_SCRIPTED_ID as u32;
+    let (operation, message) = (PeerErrorRefKind::OPERATION, PeerErrorRefKind::MSG_ID);
+    let mut compare = |recorded: &[u8], actual: &[u8]| -> Vec<&'static str> {
+        let from_b = Recorded {
+            number: 8,
+            sender: 1,
+            receiver: 0,
+            operation: Some(0),
+            bytes: recorded,
+        };
+        let findings = bindings.compare(from_b, actual);
+        findings
+            .iter()
+            .filter_map(|found| Some(found.rule?.statement))
+            .collect()
+    };
+    let wrong = [rules::ANSWER_NAMES_REQUEST.statement];
+    assert_eq!(
+        compare(&error(5, operation), &error(id, operation)),
+        [""; 0]
+    );
+    assert_eq!(compare(&error(5, operation), &error(5, operation)), wrong);
+    assert_eq!(compare(&error(5, message), &error(5, message)), [""; 0]);
+    assert_eq!(compare(&error(5, message), &error(id, message)), wrong);
 }
 
 #[test]

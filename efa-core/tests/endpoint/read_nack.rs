@@ -42,13 +42,6 @@ fn expect_nack(script: &mut Script) -> RecvId {
     })
 }
 
-fn connid_options(script: &Script) -> ReqOptions {
-    ReqOptions {
-        connid: script.connid(),
-        ..ReqOptions::default()
-    }
-}
-
 /// Grants all that is missing and returns what came: offset and length of each packet.
 fn take_data(script: &mut Script, send_id: SendId, recv_length: u64) -> Vec<(u64, u64)> {
     let cts = Cts {
@@ -93,7 +86,7 @@ fn a_refused_message_is_asked_for_and_its_answer_takes_no_turn() {
     let next = script.eager(1);
     script.send(&next, b"next");
     assert_eq!(script.completion().context, 2);
-    let mut options = connid_options(&script);
+    let mut options = script.by_connid();
     options.flags = ReqFlags::READ_NACK;
     let answer = LongctsRtm {
         msg_length: LENGTH as u64,
