@@ -91,6 +91,21 @@ pub(super) fn append_interface(interface: &Interface, bytes: &mut Vec<u8>) {
     );
 }
 
+/// The name in a whole interface block.
+pub(super) fn interface_name(block: &[u8]) -> Option<String> {
+    const HEAD: usize = 8;
+    const TAIL: usize = 4;
+    let body = block.get(HEAD..block.len().checked_sub(TAIL)?)?;
+    let (_, description) = InterfaceDescriptionBlock::from_slice::<LittleEndian>(body).ok()?;
+    description
+        .options
+        .into_iter()
+        .find_map(|option| match option {
+            InterfaceDescriptionOption::IfName(name) => Some(name.into_owned()),
+            _ => None,
+        })
+}
+
 /// Appends a frame, given as bytes.
 pub(super) fn append_frame(
     interface: InterfaceId,

@@ -30,6 +30,9 @@ use crate::frame::Frame;
 /// The environment variable that names the capture file to the processes of a host.
 pub const ENVIRONMENT: &str = "EFA_EMU_PCAP";
 
+/// Most bytes of an interface's description; those of ours are much shorter.
+const LONGEST_DESCRIPTION: u64 = 1 << 16;
+
 /// How often an append asks for the lock before it gives the frame up. The lock is held for a few
 /// microseconds, unless its holder was stopped.
 const LOCK_ATTEMPTS: u32 = 400;
@@ -77,16 +80,21 @@ pub struct SharedFile {
 impl SharedFile {
     /// Opens a capture that [`create_shared`] made, for its first interface.
     pub fn open(path: &Path) -> io::Result<SharedFile> {
-        SharedFile::open_interface(path, InterfaceId::FIRST)
+        SharedFile::open_first(path, |_| true)
     }
 
-    /// As [`SharedFile::open`], for one of its interfaces.
-    pub fn open_interface(path: &Path, interface: InterfaceId) -> io::Result<SharedFile> {
+    /// As [`SharedFile::open`], for its interface of this name ([`Interface::host`]).
+    pub fn open_interface(path: &Path, name: &str) -> io::Result<SharedFile> {
+        SharedFile::open_first(path, |found| found == Some(name))
+    }
+
+    /// Opens a capture for the first of its interfaces whose name is wanted.
+    fn open_first(path: &Path, is_wanted: impl Fn(Option<&str>) -> bool) -> io::Result<SharedFile> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let mut capture = SharedFile {
             file,
             path: path.to_owned(),
-            interface,
+            interface: InterfaceId::FIRST,
             boundary: 0,
             dropped_at: 0,
             uncounted: 0,
@@ -97,12 +105,19 @@ impl SharedFile {
             block: Vec::new(),
         };
         capture.skip(SECTION_HEADER_BLOCK)?;
-        for _ in 0..=interface.0 {
+        loop {
+            let start = capture.boundary;
             capture.skip(INTERFACE_DESCRIPTION_BLOCK)?;
+            let length = (capture.boundary - start).min(LONGEST_DESCRIPTION);
+            let mut description = vec![0; length as usize];
+            capture.file.read_exact_at(&mut description, start)?;
             capture.dropped_at = capture.boundary + block::DROPPED_OFFSET;
             capture.skip(INTERFACE_STATISTIC_BLOCK)?;
+            if is_wanted(block::interface_name(&description).as_deref()) {
+                return Ok(capture);
+            }
+            capture.interface.0 += 1;
         }
-        Ok(capture)
     }
 
     /// Moves the boundary behind the next block, which must be of this type.

@@ -1,11 +1,14 @@
 //! Waiting for the program, as a shell's child would be waited for: signals reach it, and its fate
 //! becomes ours.
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
+use super::Failure;
 use super::signals::Signals;
 
 /// A child ended or stopped; and the signals that are meant for the program when somebody sends them
@@ -44,6 +47,24 @@ pub(super) fn run(
             forward(&child, signal.number);
         }
     }
+}
+
+/// Why the program does not start, and what helps.
+pub(super) fn cannot_start(program: &OsStr, error: &io::Error) -> Failure {
+    let name = program.to_string_lossy();
+    let by_path = program.as_bytes().contains(&b'/');
+    Failure(match error.kind() {
+        io::ErrorKind::NotFound if by_path => {
+            format!("cannot run {name}: there is no such file: check the path")
+        }
+        io::ErrorKind::NotFound => {
+            format!("cannot run {name}: no directory of PATH has it: install it, or give its path")
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("cannot run {name}: it is not an executable file: check it with `ls -l`")
+        }
+        _ => format!("cannot run {name}: {error}"),
+    })
 }
 
 fn forward(child: &Child, signal: i32) {

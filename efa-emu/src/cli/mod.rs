@@ -5,8 +5,10 @@
 
 mod capture;
 mod child;
+mod cluster;
 mod extcap;
 mod fault;
+mod host;
 mod hw_counters;
 mod injection;
 mod leftovers;
@@ -17,7 +19,9 @@ mod signals;
 mod state;
 mod stats;
 
+use std::env;
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -37,6 +41,15 @@ enum Command {
     /// Each `run` is one host with its own GID, unless --host names a host that runs already.
     /// Programs meet if they run in the same fabric. The exit status is the program's.
     Run(run::RunArguments),
+    /// Run a program that starts others on several emulated hosts: an MPI launcher, pdsh, a script that calls ssh.
+    ///
+    /// Open MPI, MPICH and Intel MPI find the hosts and the device by the environment. The exit status is the
+    /// program's.
+    Cluster(cluster::ClusterArguments),
+    /// Run a command on a host of a cluster, as ssh does.
+    ///
+    /// The exit status is the command's, or 255 if there is none.
+    Rsh(cluster::RshArguments),
     /// List the device generations that can be emulated, with the source of every number.
     Profiles(profiles::ProfilesArguments),
     /// List the emulated hosts of a fabric and their processes.
@@ -68,8 +81,15 @@ const USAGE: u8 = 2;
 
 /// Parses the command line and runs the command.
 pub(crate) fn main() -> ExitCode {
+    let mut words = env::args_os();
+    let called = words.next().map(PathBuf::from);
+    if called.is_some_and(|path| path.ends_with(cluster::AGENT)) {
+        return cluster::ssh_main(words.collect());
+    }
     let outcome = match Arguments::parse().command {
         Command::Run(arguments) => arguments.execute(),
+        Command::Cluster(arguments) => arguments.execute(),
+        Command::Rsh(arguments) => Ok(arguments.execute()),
         Command::Profiles(arguments) => arguments.execute(),
         Command::Ps(arguments) => arguments.execute(),
         Command::Stats(arguments) => arguments.execute(),
@@ -80,10 +100,15 @@ pub(crate) fn main() -> ExitCode {
     match outcome {
         Ok(status) => status,
         Err(Failure(reason)) => {
-            eprintln!("efa-emu: {reason}");
+            complain(&reason);
             ExitCode::from(USAGE)
         }
     }
+}
+
+/// Writes a line to standard error, whole, since other programs write there at the same time.
+fn complain(reason: &str) {
+    let _ = std::io::stderr().write_all(format!("efa-emu: {reason}\n").as_bytes());
 }
 
 /// Writes to standard output; a reader that went away (`| head`) is no failure.

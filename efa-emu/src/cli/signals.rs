@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
@@ -57,6 +58,17 @@ impl Signals {
         };
         // SAFETY: between `fork` and `exec` it makes one call, which is allowed there.
         unsafe { command.pre_exec(unblock) };
+    }
+
+    /// A descriptor that is readable while one of the signals waits to be taken.
+    pub(super) fn descriptor(&self) -> io::Result<OwnedFd> {
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        // SAFETY: the set is initialised.
+        match unsafe { libc::signalfd(-1, &raw const self.waited_for, flags) } {
+            -1 => Err(io::Error::last_os_error()),
+            // SAFETY: the descriptor is new, and nobody else has it.
+            descriptor => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
+        }
     }
 
     /// Waits for the next signal, but not longer than `time`.

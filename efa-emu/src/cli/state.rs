@@ -32,7 +32,7 @@ impl RunDirectory {
 
     fn create_below(temporary: &Path) -> Result<RunDirectory, Failure> {
         let user = rustix::process::geteuid().as_raw();
-        let parent = temporary.join(format!("efa-emu-{user}"));
+        let parent = parent_below(temporary, user);
         private_directory(&parent, user)?;
         let failed = |action: &'static str, path: &Path| {
             let path = path.display().to_string();
@@ -59,6 +59,11 @@ impl RunDirectory {
         )?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         Ok(RunDirectory { path, _lock: lock })
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Makes an empty directory in it.
@@ -98,22 +103,43 @@ fn private_directory(path: &Path, user: u32) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The directories of the user's runs that have not ended.
+pub(super) fn living_directories() -> Vec<PathBuf> {
+    let user = rustix::process::geteuid().as_raw();
+    let parent = parent_below(&env::temp_dir(), user);
+    let own = fs::symlink_metadata(&parent)
+        .is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == user);
+    let guard = File::open(parent.join(LOCK)).ok().filter(|_| own);
+    // A new directory is not looked at before it is locked.
+    match guard.map(|guard| flock(&guard, FlockOperation::LockShared).map(|()| guard)) {
+        Some(Ok(_guard)) => directories(&parent).filter(|path| is_alive(path)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Where the directories of a user's runs are.
+fn parent_below(temporary: &Path, user: u32) -> PathBuf {
+    temporary.join(format!("efa-emu-{user}"))
+}
+
 /// Removes the directories of runs that have ended without removing them.
 fn remove_dead(parent: &Path) {
-    let Ok(entries) = fs::read_dir(parent) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
-            continue;
-        }
-        let path = entry.path();
-        let alive = File::open(path.join(LOCK))
-            .is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err());
-        if !alive {
-            let _ = fs::remove_dir_all(&path);
-        }
+    for path in directories(parent).filter(|path| !is_alive(path)) {
+        let _ = fs::remove_dir_all(&path);
     }
+}
+
+fn directories(parent: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX))
+        .map(|entry| entry.path())
+}
+
+/// Returns whether anything that the run has started holds its lock.
+fn is_alive(run: &Path) -> bool {
+    File::open(run.join(LOCK))
+        .is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err())
 }
 
 #[cfg(test)]

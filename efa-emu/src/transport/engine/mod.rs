@@ -20,7 +20,7 @@ use super::files::CaptureFiles;
 use super::fork::HomeProcess;
 use super::segment::Segment;
 use super::tap::Tap;
-use crate::capture::{InterfaceId, SharedFile};
+use crate::capture::SharedFile;
 use crate::device::{
     Command, CqId, Device, DeviceEvent, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig,
     QpRings, QpState, RegionKeys,
@@ -84,7 +84,7 @@ impl Engine {
         let tap = match &config.capture {
             None => None,
             Some(path) => {
-                let file = SharedFile::open_interface(path, InterfaceId(config.device))
+                let file = SharedFile::open_interface(path, &host.name().to_string())
                     .map_err(FabricError::io("record into", path))?;
                 let files = CaptureFiles::new(Some(file));
                 Some(Box::new(Tap::new(files, host.gid(), profile.mtu)))

@@ -1,0 +1,139 @@
+//! The environment by which MPI launchers, and other programs that start programs on hosts, find the hosts of
+//! a cluster and choose the device.
+//!
+//! Names of variables are those of Open MPI's MCA parameters (`ompi_info --all`, `prte_info --all`), MPICH's
+//! Hydra (`mpiexec -info`, its `MPIR_CVAR_` list), Intel MPI's reference, pdsh's and libfabric's manual pages.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::ValueEnum;
+
+use super::names::HostLists;
+
+/// The library through which MPI libraries reach the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(super) enum Middleware {
+    /// libfabric's efa provider.
+    Ofi,
+    /// UCX with SRD queue pairs.
+    Ucx,
+}
+
+/// What the variables depend on.
+pub(super) struct Cluster<'a> {
+    pub(super) middleware: Middleware,
+    pub(super) lists: &'a HostLists,
+    /// A program that is called as `ssh`.
+    pub(super) agent: &'a Path,
+    /// The processes that a host takes before the next one gets any; `None`: one to each in turn.
+    pub(super) slots: Option<u32>,
+    /// Whether each host has a name and shared memory of its own.
+    pub(super) isolated: bool,
+}
+
+/// A variable; the user's own value goes before a preference.
+struct Variables(Vec<(&'static str, OsString)>);
+
+impl Variables {
+    fn set(&mut self, name: &'static str, value: impl Into<OsString>) {
+        self.0.push((name, value.into()));
+    }
+
+    fn prefer(&mut self, name: &'static str, value: impl Into<OsString>) {
+        if env::var_os(name).is_none() {
+            self.set(name, value);
+        }
+    }
+}
+
+impl Cluster<'_> {
+    /// The variables, for the command and for all hosts.
+    pub(super) fn variables(&self) -> Vec<(&'static str, OsString)> {
+        let mut variables = Variables(Vec::new());
+        self.open_mpi(&mut variables);
+        self.hydra(&mut variables);
+        self.intel(&mut variables);
+        self.device(&mut variables);
+        // pdsh: its hosts unless it is told others, and what it calls.
+        variables.set("WCOLL", &self.lists.names);
+        variables.set("PDSH_RCMD_TYPE", "ssh");
+        variables.0
+    }
+
+    /// Parameters begin with `OMPI_MCA_` for the launcher of 4.1 and for the library, with `PRTE_MCA_` for the
+    /// launcher of 5.0.
+    fn open_mpi(&self, variables: &mut Variables) {
+        let policy = match self.slots {
+            Some(_) => "slot",
+            None => "node",
+        };
+        variables.set("OMPI_MCA_plm", "rsh");
+        variables.set("OMPI_MCA_plm_rsh_agent", self.agent);
+        variables.set("OMPI_MCA_orte_default_hostfile", &self.lists.open_mpi);
+        variables.prefer("OMPI_MCA_rmaps_base_mapping_policy", policy);
+        variables.prefer("OMPI_MCA_rmaps_base_oversubscribe", "1");
+        variables.set("PRTE_MCA_plm", "ssh");
+        variables.set("PRTE_MCA_plm_ssh_agent", self.agent);
+        variables.set("PRTE_MCA_prte_default_hostfile", &self.lists.open_mpi);
+        variables.prefer(
+            "PRTE_MCA_rmaps_default_mapping_policy",
+            format!("{policy}:oversubscribe"),
+        );
+        // Each host takes all processors for its own: bound ranks of several hosts would share the first
+        // ones. Ranks that wait let others run.
+        variables.prefer("OMPI_MCA_hwloc_base_binding_policy", "none");
+        variables.prefer("PRTE_MCA_hwloc_default_binding_policy", "none");
+        variables.prefer("OMPI_MCA_mpi_yield_when_idle", "1");
+    }
+
+    fn hydra(&self, variables: &mut Variables) {
+        variables.set("HYDRA_RMK", "user");
+        variables.set("HYDRA_LAUNCHER", "ssh");
+        variables.set("HYDRA_LAUNCHER_EXEC", self.agent);
+        variables.set("HYDRA_HOST_FILE", &self.lists.hydra);
+    }
+
+    fn intel(&self, variables: &mut Variables) {
+        variables.set("I_MPI_HYDRA_RMK", "user");
+        variables.set("I_MPI_HYDRA_BOOTSTRAP", "ssh");
+        variables.set("I_MPI_HYDRA_BOOTSTRAP_EXEC", self.agent);
+        variables.set("I_MPI_HYDRA_HOST_FILE", &self.lists.hydra);
+        if self.slots.is_none() {
+            variables.prefer("I_MPI_PERHOST", "1");
+        }
+        variables.prefer("I_MPI_PIN", "0");
+    }
+
+    /// How the libraries choose the device.
+    fn device(&self, variables: &mut Variables) {
+        match self.middleware {
+            Middleware::Ofi => {
+                variables.prefer("FI_PROVIDER", "efa");
+                variables.prefer("OMPI_MCA_pml", "cm");
+                variables.prefer("OMPI_MCA_mtl", "ofi");
+                variables.prefer("MPIR_CVAR_CH4_NETMOD", "ofi");
+                variables.prefer("I_MPI_OFI_PROVIDER", "efa");
+                variables.prefer(
+                    "I_MPI_FABRICS",
+                    if self.isolated { "shm:ofi" } else { "ofi" },
+                );
+            }
+            Middleware::Ucx => {
+                variables.prefer("OMPI_MCA_pml", "ucx");
+                variables.prefer("OMPI_MCA_osc", "ucx");
+                // EFA is not on Open MPI's list of devices for UCX.
+                variables.prefer("OMPI_MCA_opal_common_ucx_tls", "any");
+                variables.prefer("OMPI_MCA_opal_common_ucx_devices", "any");
+                variables.prefer("MPIR_CVAR_CH4_NETMOD", "ucx");
+                // Its `cma` takes hosts with common process numbers for one machine.
+                let shared_memory = if self.isolated { ",sysv,posix" } else { "" };
+                variables.prefer("UCX_TLS", format!("self,srd{shared_memory}"));
+            }
+        }
+        if !self.isolated {
+            variables.prefer("MPIR_CVAR_NOLOCAL", "1");
+        }
+    }
+}

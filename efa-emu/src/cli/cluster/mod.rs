@@ -1,0 +1,265 @@
+//! `efa-emu cluster`: several emulated hosts on this machine, and programs that launchers start on them through
+//! `efa-emu rsh`.
+
+mod launchers;
+mod memory;
+mod names;
+mod namespaces;
+mod node;
+mod process;
+mod rsh;
+mod session;
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use clap::Args;
+use efa_emu::transport::{ENV_HOST, Fabric};
+use rustix::net::RecvFlags;
+
+use self::launchers::Middleware;
+use self::names::HostLists;
+use self::namespaces::{UserNamespace, Views};
+use self::node::Common;
+use self::process::Forked;
+pub(super) use self::rsh::{RshArguments, main as ssh_main};
+use self::session::Reply;
+use super::host::{EmulatedHost, HostOptions, HostSettings};
+use super::state::RunDirectory;
+use super::{Failure, child, complain, leftovers};
+
+/// The variable that names the directory of the cluster.
+const ENV_CLUSTER: &str = "EFA_EMU_CLUSTER";
+
+/// The name of the file with the fabric's name in the cluster's directory.
+const FABRIC_FILE: &str = "fabric";
+
+/// The name of the file with the names of the hosts there.
+const NAMES_FILE: &str = "names";
+
+/// The name under which this program does what ssh does, and is found first by those who call ssh.
+pub(super) const AGENT: &str = "ssh";
+
+/// Time between two looks at whether all hosts are there.
+const LOOK: Duration = Duration::from_millis(250);
+
+#[derive(Args)]
+#[command(override_usage = "efa-emu cluster N [OPTIONS] -- COMMAND [ARG]...")]
+pub(super) struct ClusterArguments {
+    /// The number of hosts, which are called node0, node1 and so on.
+    #[arg(value_name = "N")]
+    hosts: u32,
+    /// The library through which MPI libraries reach the device.
+    #[arg(long, value_enum, value_name = "ofi|ucx", default_value_t = Middleware::Ofi)]
+    mpi: Middleware,
+    /// Processes of a job that a host gets before the next host gets any. Without it, each host in turn
+    /// gets one.
+    #[arg(long, value_name = "N")]
+    slots: Option<u32>,
+    /// Do without namespaces: the hosts have the machine's name and shared memory in common.
+    #[arg(long)]
+    no_namespaces: bool,
+    #[command(flatten)]
+    options: HostOptions,
+    /// The program that starts others on the hosts, and its arguments. It runs beside the hosts.
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl ClusterArguments {
+    pub(super) fn execute(self) -> Result<ExitCode, Failure> {
+        memory::check(self.hosts)?;
+        let settings = self.options.checked()?;
+        let hosts = enter_hosts(&settings, self.hosts)?;
+        settings.arm(&hosts[0])?;
+
+        Fabric::remove_dead();
+        leftovers::remove();
+        let directory = RunDirectory::create()?;
+        let lists = HostLists::write(directory.path(), self.hosts, self.slots)?;
+        std::fs::write(directory.path().join(FABRIC_FILE), settings.fabric().name())?;
+        let injection = settings.inject(&directory)?;
+        let programs = directory.subdirectory("bin")?;
+        let agent = programs.join(AGENT);
+        symlink(env::current_exe()?, &agent)?;
+
+        let fabrics = settings.fabric().directory().parent();
+        let views = Views::new(&lists.addresses, fabrics.unwrap_or(Path::new("/")));
+        let namespace = match self.no_namespaces {
+            true => None,
+            false => UserNamespace::create(&views)
+                .inspect_err(|error| {
+                    complain(&format!(
+                        "the system permits no user namespaces ({error}): the hosts have the machine's name and \
+                         shared memory in common"
+                    ));
+                })
+                .ok(),
+        };
+        let mut variables = launchers::Cluster {
+            middleware: self.mpi,
+            lists: &lists,
+            agent: &agent,
+            slots: self.slots,
+            isolated: namespace.is_some(),
+        }
+        .variables();
+        variables.push((ENV_CLUSTER, directory.path().into()));
+        variables.push(("PATH", search_path(&programs)?));
+
+        for host in &hosts {
+            if !host.wait_for_recorders()? {
+                break;
+            }
+        }
+        let capture = settings.create_capture(&hosts)?;
+        let common = Common {
+            injection: &injection,
+            capture: capture.as_deref(),
+            variables: &variables,
+            namespace: namespace.as_ref(),
+            views: &views,
+        };
+        let mut nodes = Nodes::start(&hosts, &directory, &common)?;
+        let (program, arguments) = self.command.split_first().expect("clap requires a command");
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .envs(variables.iter().map(|(name, value)| (name, value)));
+        if let Some(namespace) = namespace {
+            let views = views.clone();
+            let enter = move || namespace.enter_beside_hosts(&views);
+            // SAFETY: this process has one thread, so that its copy may do anything.
+            unsafe { command.pre_exec(enter) };
+        }
+        let status = child::run(&mut command, || nodes.look())
+            .map_err(|error| child::cannot_start(program, &error))?;
+        // What the cluster has made goes before it does.
+        drop((nodes, directory));
+        drop(hosts);
+        leftovers::remove();
+        Ok(child::end_as(status))
+    }
+}
+
+/// Takes part in all hosts of the cluster, which are new.
+fn enter_hosts(settings: &HostSettings, count: u32) -> Result<Vec<EmulatedHost>, Failure> {
+    let fabric = settings.fabric();
+    let known = fabric.hosts()?;
+    let names: Vec<_> = (0..count).map(names::name).collect();
+    if let Some(taken) = known
+        .iter()
+        .find(|known| names.iter().any(|name| name == known.name.host()))
+    {
+        return Err(Failure(format!(
+            "the fabric {} has a host {} already: another cluster runs there; choose another --fabric",
+            fabric.name(),
+            taken.name.host()
+        )));
+    }
+    names
+        .iter()
+        .map(|name| settings.enter(Some(name)))
+        .collect()
+}
+
+/// `PATH` with a directory in front.
+fn search_path(first: &Path) -> Result<OsString, Failure> {
+    let inherited = env::var_os("PATH").unwrap_or_default();
+    let directories = std::iter::once(first.to_owned()).chain(env::split_paths(&inherited));
+    env::join_paths(directories).map_err(|error| {
+        Failure(format!(
+            "{} cannot be in PATH ({error}): set TMPDIR to another directory",
+            first.display()
+        ))
+    })
+}
+
+/// The processes that are the hosts. They end with this value.
+struct Nodes {
+    processes: Vec<NodeProcess>,
+    /// The cluster's directory.
+    directory: PathBuf,
+}
+
+struct NodeProcess {
+    name: String,
+    process: i32,
+    /// Closed by either side's end.
+    connection: UnixStream,
+    has_ended: bool,
+}
+
+impl Nodes {
+    fn start(
+        hosts: &[EmulatedHost],
+        directory: &RunDirectory,
+        common: &Common<'_>,
+    ) -> Result<Nodes, Failure> {
+        let mut nodes = Nodes {
+            processes: Vec::new(),
+            directory: directory.path().to_owned(),
+        };
+        for host in hosts {
+            let own: PathBuf = directory.subdirectory(host.name())?;
+            let (ours, theirs) = UnixStream::pair()?;
+            match process::fork()? {
+                Forked::Child => {
+                    // Else the hosts that were started before would not notice that the cluster ends.
+                    nodes.processes.clear();
+                    drop(ours);
+                    let served = catch_unwind(AssertUnwindSafe(|| {
+                        node::serve(host, &own, common, theirs);
+                    }));
+                    process::leave(i32::from(served.is_err()));
+                }
+                Forked::Parent(process) => nodes.processes.push(NodeProcess {
+                    name: host.name().to_owned(),
+                    process,
+                    connection: ours,
+                    has_ended: false,
+                }),
+            }
+        }
+        for node in &mut nodes.processes {
+            match Reply::receive(&mut node.connection)? {
+                Some(Reply::Started) => {}
+                Some(Reply::Refused(reason)) => return Err(Failure(reason)),
+                _ => return Err(Failure(format!("{} has ended while it started", node.name))),
+            }
+        }
+        Ok(nodes)
+    }
+
+    /// Says which hosts have ended since the last look, and returns when to look again.
+    fn look(&mut self) -> Duration {
+        for node in self.processes.iter_mut().filter(|node| !node.has_ended) {
+            let received = rustix::net::recv(&node.connection, &mut [0; 1], RecvFlags::DONTWAIT);
+            if received.is_ok_and(|(_, bytes)| bytes == 0) {
+                node.has_ended = true;
+                process::kill_where(&[
+                    (ENV_CLUSTER, self.directory.as_os_str()),
+                    (ENV_HOST, OsStr::new(&node.name)),
+                ]);
+                complain(&format!("{} has ended, and what ran there", node.name));
+            }
+        }
+        LOOK
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        let processes: Vec<_> = self.processes.drain(..).map(|node| node.process).collect();
+        for process in processes {
+            process::wait_for(process);
+        }
+    }
+}

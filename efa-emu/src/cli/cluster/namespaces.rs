@@ -1,0 +1,223 @@
+//! What makes a process take an emulated host for a machine of its own: namespaces of Linux.
+//!
+//! All hosts of a cluster are in one user namespace, so that the system lets their processes copy from each
+//! other's memory, as the device does for RDMA. In it each host has namespaces of its own for its name (UTS), for
+//! System V's shared memory and queues (IPC), and for mounts: `/dev/shm` is its own but for the directory of the
+//! fabrics, and `/etc/hosts` knows all hosts. They have the machine's network and processes in common.
+
+use std::ffi::{CStr, CString};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use super::names::SYSTEM_HOSTS;
+use super::process::{self, Forked};
+
+/// Where `shm_open` puts its objects.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// The user namespace of a cluster, which lasts as long as this value or any process in it.
+#[derive(Debug)]
+pub(super) struct UserNamespace(OwnedFd);
+
+/// The files and directories that the hosts of a cluster see in other places than the machine.
+#[derive(Clone, Debug)]
+pub(super) struct Views {
+    /// What they see as `/etc/hosts`.
+    pub(super) hosts: PathBuf,
+    /// The directory below `/dev/shm` that they have in common, if it is there.
+    pub(super) common: Option<PathBuf>,
+}
+
+impl Views {
+    /// For a cluster with this list of hosts, whose fabric is in the directory `fabrics`.
+    pub(super) fn new(hosts: &Path, fabrics: &Path) -> Views {
+        Views {
+            hosts: hosts.to_owned(),
+            common: fabrics
+                .starts_with(SHARED_MEMORY)
+                .then(|| fabrics.to_owned()),
+        }
+    }
+}
+
+impl UserNamespace {
+    /// Makes one, after trying in it what a host needs. The error says what the system does not permit.
+    ///
+    /// The process must have no other thread.
+    pub(super) fn create(views: &Views) -> io::Result<UserNamespace> {
+        let (mut ours, mut theirs) = UnixStream::pair()?;
+        let trial = match process::fork()? {
+            Forked::Child => {
+                drop(ours);
+                let made = unshare(libc::CLONE_NEWUSER);
+                report(&mut theirs, &made);
+                let mapped = theirs.read_exact(&mut [0]);
+                if made.is_ok() && mapped.is_ok() {
+                    report(&mut theirs, &isolate("trial", views));
+                }
+                process::leave(0);
+            }
+            Forked::Parent(trial) => trial,
+        };
+        drop(theirs);
+        let made = outcome(&mut ours).and_then(|()| {
+            map_users(trial)?;
+            let namespace = File::open(format!("/proc/{trial}/ns/user"))?;
+            ours.write_all(&[0])?;
+            outcome(&mut ours)?;
+            Ok(UserNamespace(namespace.into()))
+        });
+        drop(ours);
+        process::wait_for(trial);
+        made
+    }
+
+    /// Makes the calling process a host of this name.
+    pub(super) fn enter_as_host(&self, name: &str, views: &Views) -> io::Result<()> {
+        self.enter()?;
+        isolate(name, views)
+    }
+
+    /// Lets the calling process look up the hosts by their names, without being one.
+    pub(super) fn enter_beside_hosts(&self, views: &Views) -> io::Result<()> {
+        self.enter()?;
+        unshare(libc::CLONE_NEWNS)?;
+        keep_mounts_private()?;
+        show_hosts(&views.hosts)
+    }
+
+    fn enter(&self) -> io::Result<()> {
+        // SAFETY: takes no pointers.
+        check(unsafe { libc::setns(self.0.as_raw_fd(), libc::CLONE_NEWUSER) })
+    }
+}
+
+/// Gives the calling process, which has all rights in its user namespace, the rest of a machine.
+fn isolate(name: &str, views: &Views) -> io::Result<()> {
+    unshare(libc::CLONE_NEWNS | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC)?;
+    keep_mounts_private()?;
+    // SAFETY: the pointer and the length are those of the name.
+    check(unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) })?;
+    show_hosts(&views.hosts)?;
+    let shared_memory = Path::new(SHARED_MEMORY);
+    if !shared_memory.is_dir() {
+        return Ok(());
+    }
+    // Opened before the mount hides it.
+    let common = match &views.common {
+        Some(path) => Some((path, File::open(path)?)),
+        None => None,
+    };
+    mount(
+        Some(c"tmpfs"),
+        shared_memory,
+        Some(c"tmpfs"),
+        libc::MS_NOSUID | libc::MS_NODEV,
+    )?;
+    if let Some((path, directory)) = common {
+        fs::DirBuilder::new().mode(0o700).create(path)?;
+        let visible = format!("/proc/self/fd/{}", directory.as_raw_fd());
+        bind(Path::new(&visible), path)?;
+    }
+    Ok(())
+}
+
+/// What is mounted here stays here; what is mounted outside still comes in.
+fn keep_mounts_private() -> io::Result<()> {
+    mount(None, Path::new("/"), None, libc::MS_REC | libc::MS_SLAVE)
+}
+
+fn show_hosts(list: &Path) -> io::Result<()> {
+    match Path::new(SYSTEM_HOSTS).exists() {
+        true => bind(list, Path::new(SYSTEM_HOSTS)),
+        // Nothing to put it over; names are looked up elsewhere on such a machine.
+        false => Ok(()),
+    }
+}
+
+fn bind(source: &Path, target: &Path) -> io::Result<()> {
+    mount(Some(&c_path(source)?), target, None, libc::MS_BIND)
+}
+
+fn mount(
+    source: Option<&CStr>,
+    target: &Path,
+    kind: Option<&CStr>,
+    flags: libc::c_ulong,
+) -> io::Result<()> {
+    let target = c_path(target)?;
+    let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
+    // SAFETY: all pointers are null or to strings that live through the call.
+    check(unsafe {
+        libc::mount(
+            pointer(source),
+            target.as_ptr(),
+            pointer(kind),
+            flags,
+            std::ptr::null(),
+        )
+    })
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+fn unshare(namespaces: i32) -> io::Result<()> {
+    // SAFETY: takes no pointers. The descriptors of the process stay shared with nobody.
+    check(unsafe { libc::unshare(namespaces) })
+}
+
+fn check(result: i32) -> io::Result<()> {
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Says which users the namespace of the process knows: all of this one's, if the system permits it, else the
+/// caller. Everybody keeps the number that he has.
+fn map_users(process: i32) -> io::Result<()> {
+    let write = |file: &str, text: &str| fs::write(format!("/proc/{process}/{file}"), text);
+    let all = |file: &str| -> io::Result<String> {
+        let map = fs::read_to_string(format!("/proc/self/{file}"))?;
+        let lines = map.lines().filter_map(|line| {
+            let mut numbers = line.split_whitespace();
+            let (first, count) = (numbers.next()?, numbers.nth(1)?);
+            Some(format!("{first} {first} {count}\n"))
+        });
+        Ok(lines.collect())
+    };
+    let everybody = write("uid_map", &all("uid_map")?);
+    if everybody.is_ok() {
+        return write("gid_map", &all("gid_map")?);
+    }
+    let user = rustix::process::geteuid().as_raw();
+    let group = rustix::process::getegid().as_raw();
+    write("uid_map", &format!("{user} {user} 1\n"))?;
+    write("setgroups", "deny")?;
+    write("gid_map", &format!("{group} {group} 1\n"))
+}
+
+/// Tells the other process of a result, by its error number.
+fn report(stream: &mut UnixStream, result: &io::Result<()>) {
+    let number = match result {
+        Ok(()) => 0,
+        Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
+    };
+    let _ = stream.write_all(&number.to_ne_bytes());
+}
+
+fn outcome(stream: &mut UnixStream) -> io::Result<()> {
+    let mut number = [0; 4];
+    stream.read_exact(&mut number)?;
+    match i32::from_ne_bytes(number) {
+        0 => Ok(()),
+        number => Err(io::Error::from_raw_os_error(number)),
+    }
+}

@@ -1,0 +1,201 @@
+//! Processes that a host is made of.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant};
+
+/// Time between two looks at whether processes have ended.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Which of the two processes the caller is after a fork.
+pub(super) enum Forked {
+    Child,
+    /// The number of the child.
+    Parent(i32),
+}
+
+/// Makes a copy of the calling process, which must have no other thread: the copy goes on in ordinary code.
+pub(super) fn fork() -> io::Result<Forked> {
+    // SAFETY: the process has one thread, so that no lock is held by one that the child does not have.
+    match unsafe { libc::fork() } {
+        0 => Ok(Forked::Child),
+        child @ 1.. => Ok(Forked::Parent(child)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Ends a forked process: what the original made stays the original's.
+pub(super) fn leave(status: i32) -> ! {
+    // SAFETY: ends the process at once.
+    unsafe { libc::_exit(status) }
+}
+
+/// Waits for the end of a child.
+pub(super) fn wait_for(child: i32) {
+    let mut status = 0;
+    // SAFETY: the pointer is to a number of this function's.
+    while unsafe { libc::waitpid(child, &raw mut status, 0) } < 0
+        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {}
+}
+
+/// A child that has ended, and its status as `waitpid` gives it. `None` if none has.
+pub(super) fn ended_child() -> Option<(i32, i32)> {
+    let mut status = 0;
+    // SAFETY: the pointer is to a number of this function's.
+    let child = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
+    (child > 0).then_some((child, status))
+}
+
+/// Makes the calling process the parent of its descendants that lose theirs.
+pub(super) fn adopt_orphans() {
+    // SAFETY: takes no pointers. It cannot fail since Linux 3.4.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+}
+
+/// Sends a signal to a process, or, if the number is negative, to a process group. It may have ended.
+pub(super) fn signal(process: i32, signal: i32) {
+    // SAFETY: takes no pointers.
+    unsafe { libc::kill(process, signal) };
+}
+
+/// Ends all descendants of the calling process, which has adopted its orphans: asks them to, and kills those that
+/// are there after `grace`. Those that even this does not end within the same time again are left to the kernel.
+pub(super) fn end_descendants(grace: Duration) {
+    let started = Instant::now();
+    let mut asked = Vec::new();
+    loop {
+        while ended_child().is_some() {}
+        let descendants = descendants(std::process::id() as i32);
+        if descendants.is_empty() || started.elapsed() > 2 * grace {
+            return;
+        }
+        let killing = started.elapsed() >= grace;
+        for process in descendants {
+            if killing {
+                signal(process, libc::SIGKILL);
+            } else if !asked.contains(&process) {
+                signal(process, libc::SIGTERM);
+                signal(process, libc::SIGCONT);
+                asked.push(process);
+            }
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Kills all processes of the user that were started with these variables. Those whose parent has gone are no
+/// longer anybody's descendants.
+pub(super) fn kill_where(variables: &[(&str, &OsStr)]) {
+    let wanted: Vec<_> = variables
+        .iter()
+        .map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat())
+        .collect();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        let has = |wanted: &Vec<u8>| {
+            environment
+                .split(|byte| *byte == 0)
+                .any(|set| set == wanted)
+        };
+        let process = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
+        if let Some(process) = process.filter(|_| wanted.iter().all(has)) {
+            signal(process, libc::SIGKILL);
+        }
+    }
+}
+
+/// The descendants of a process that run or are stopped.
+fn descendants(ancestor: i32) -> Vec<i32> {
+    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(process) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
+            continue;
+        };
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        if let Some(parent) = parent_in(&stat) {
+            children.entry(parent).or_default().push(process);
+        }
+    }
+    let mut found = Vec::new();
+    let mut next = vec![ancestor];
+    while let Some(process) = next.pop() {
+        let of_process = children.remove(&process).unwrap_or_default();
+        next.extend(&of_process);
+        found.extend(of_process);
+    }
+    found
+}
+
+/// The parent's number in `/proc/PID/stat`; `None` if the process has ended.
+fn parent_in(stat: &str) -> Option<i32> {
+    // The name, in parentheses, may contain anything.
+    let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();
+    let state = fields.next()?;
+    (state != "Z").then(|| fields.next()?.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_stands_behind_a_name_that_may_be_anything() {
+        assert_eq!(parent_in("12 (sh) S 7 12 12 0"), Some(7));
+        assert_eq!(parent_in("12 (a ) Z (b) R 8 12"), Some(8));
+        assert_eq!(parent_in("12 (sh) Z 7 12 12 0"), None);
+        assert_eq!(parent_in(""), None);
+    }
+
+    #[test]
+    fn processes_are_found_by_what_they_were_started_with() {
+        let name = format!("EFA_EMU_TEST_{}", std::process::id());
+        let start = |value: &str| {
+            let mut command = std::process::Command::new("sleep");
+            command.arg("60").env(&name, value).spawn().unwrap()
+        };
+        let (mut meant, mut other) = (start("a"), start("ab"));
+        kill_where(&[(&name, OsStr::new("a"))]);
+        let status = meant.wait().unwrap();
+        let survived = other.try_wait().unwrap().is_none();
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert!(!status.success() && survived);
+    }
+
+    #[test]
+    fn descendants_are_found_at_any_depth() {
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", "sh -c 'sleep 60; true'; true"])
+            .spawn()
+            .unwrap();
+        let own = std::process::id() as i32;
+        let shell_id = shell.id() as i32;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let below = loop {
+            let below = descendants(shell_id);
+            if below.len() == 2 || Instant::now() > deadline {
+                break below;
+            }
+            std::thread::sleep(PAUSE);
+        };
+        let all = descendants(own);
+        for process in &below {
+            signal(*process, libc::SIGKILL);
+        }
+        shell.kill().unwrap();
+        shell.wait().unwrap();
+        assert_eq!(below.len(), 2);
+        assert!(all.contains(&shell_id) && below.iter().all(|process| all.contains(process)));
+    }
+}

@@ -1,0 +1,313 @@
+//! An emulated host as a program is started on it: the options that describe one, and what the program has to
+//! find in its environment.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use clap::Args;
+use efa_emu::capture;
+use efa_emu::device::QpnPolicy;
+use efa_emu::fault::Fault;
+use efa_emu::network::Reliability;
+use efa_emu::numa;
+use efa_emu::profile::Profile;
+use efa_emu::sysfs::{self, Rail};
+use efa_emu::transport::{
+    DEFAULT_FABRIC, Fabric, Host, HostConfig, NetworkOptions, check_limits, parse_duration,
+};
+
+use super::hw_counters::HwCounters;
+use super::injection::Libraries;
+use super::state::RunDirectory;
+use super::{Failure, fault, profiles};
+
+/// `ibv_device` has room for paths of this length.
+const LONGEST_DEVICE_PATH: usize = 255;
+
+/// How long the program waits for those who record the fabric. They look for new hosts ten times a
+/// second.
+const RECORDER_PATIENCE: Duration = Duration::from_secs(3);
+
+/// The options that describe a host, or each of several.
+#[derive(Args)]
+pub(super) struct HostOptions {
+    /// How many devices the host has, up to 32: 1, or as many as the host has that is joined.
+    #[arg(long, value_name = "N")]
+    devices: Option<u32>,
+    /// The network that the host is on.
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_FABRIC)]
+    fabric: String,
+    /// The generation of the device; `efa-emu profiles` lists them.
+    #[arg(long, value_name = "NAME", default_value = Profile::DEFAULT)]
+    profile: String,
+    /// Write what the devices send and receive to this file (pcapng).
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Arm the rules in this file (TOML) while the program runs; see docs/faults.md.
+    #[arg(long, value_name = "FILE")]
+    faults: Option<PathBuf>,
+    /// Serve RDMA of hosts that this one has no address handle for. The device refuses it: status 14,
+    /// unknown peer.
+    #[arg(long)]
+    serve_unknown_peers: bool,
+    #[command(flatten)]
+    network: NetworkArguments,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Network options")]
+struct NetworkArguments {
+    /// Seed of every random choice of this host.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Time that every packet takes: 500ns, 10us, 1.5ms, 1s.
+    #[arg(long, value_name = "DUR", default_value = "0ns", value_parser = duration("latency"))]
+    latency: Duration,
+    /// Upper bound of a random time on top of the latency.
+    #[arg(long, value_name = "DUR", default_value = "0ns", value_parser = duration("jitter"))]
+    jitter: Duration,
+    /// Paths that packets are spread over; with more than one they arrive out of order.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    paths: u16,
+    /// Probability that a packet is lost and sent again below the reliability layer.
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    loss: f64,
+    /// Probability that a send finds the receiver not ready.
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    rnr: f64,
+    /// Time after which a lost packet is sent again; doubled after each loss of it.
+    #[arg(long, value_name = "DUR", default_value = "500us", value_parser = duration("retransmit-timeout"))]
+    retransmit_timeout: Duration,
+    /// How often a packet is sent before its request fails.
+    #[arg(long, value_name = "N", default_value_t = Reliability::default().attempts)]
+    attempts: u32,
+    /// Which free queue pair number the next queue pair gets.
+    #[arg(long, value_name = "lowest|oldest|random", default_value_t = QpnPolicy::default())]
+    qpn_reuse: QpnPolicy,
+}
+
+/// A parser whose errors name the option.
+fn duration(
+    option: &'static str,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
+    move |text| parse_duration(option, text).map_err(|error| error.to_string())
+}
+
+impl NetworkArguments {
+    /// Goes through the options' text form, which checks their ranges.
+    fn options(&self) -> Result<NetworkOptions, Failure> {
+        let options = NetworkOptions {
+            seed: self.seed,
+            latency: self.latency,
+            jitter: self.jitter,
+            paths: self.paths,
+            loss: self.loss,
+            rnr: self.rnr,
+            reliability: Reliability {
+                timeout: self.retransmit_timeout,
+                attempts: self.attempts,
+            },
+            qpn_reuse: self.qpn_reuse,
+        };
+        Ok(options.to_string().parse()?)
+    }
+}
+
+impl HostOptions {
+    /// Checks everything that can be checked before there is a host.
+    pub(super) fn checked(self) -> Result<HostSettings, Failure> {
+        let profile = profiles::by_name(&self.profile)?;
+        let network = self.network.options()?;
+        let rules = match &self.faults {
+            Some(file) => fault::read_rules(file)?,
+            None => Vec::new(),
+        };
+        let libraries = Libraries::find()?;
+        check_limits()?;
+        Ok(HostSettings {
+            fabric: Fabric::open(&self.fabric)?,
+            devices: self.devices,
+            profile,
+            network,
+            serve_unknown_peers: self.serve_unknown_peers,
+            rules,
+            libraries,
+            pcap: self.pcap,
+        })
+    }
+}
+
+/// What the options of a host say, once they are known to make sense.
+pub(super) struct HostSettings {
+    fabric: Fabric,
+    devices: Option<u32>,
+    profile: &'static Profile,
+    network: NetworkOptions,
+    serve_unknown_peers: bool,
+    rules: Vec<Fault>,
+    libraries: Libraries,
+    pcap: Option<PathBuf>,
+}
+
+impl HostSettings {
+    /// The network that the host is on.
+    pub(super) fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
+
+    /// Takes part in the host of this name, which is made if it is not there, or in a new one.
+    pub(super) fn enter(&self, name: Option<&str>) -> Result<EmulatedHost, Failure> {
+        let devices = self
+            .fabric
+            .enter_devices(name, self.devices, self.profile.max_qp)?;
+        for device in &devices {
+            device.announce_profile(self.profile.name)?;
+        }
+        let mut config = HostConfig::new(self.fabric.name(), devices[0].name().host());
+        config.gids = devices.iter().map(Host::gid).collect();
+        config.profile = self.profile.name.to_owned();
+        config.network = self.network;
+        config.serve_unknown_peers = self.serve_unknown_peers;
+        Ok(EmulatedHost {
+            devices,
+            profile: self.profile,
+            config,
+        })
+    }
+
+    /// Arms the rules of `--faults` for as long as `host` is there.
+    pub(super) fn arm(&self, host: &EmulatedHost) -> Result<(), Failure> {
+        for rule in &self.rules {
+            host.devices[0].arm(rule)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the file of `--pcap`, in which each device of the hosts is an interface, and returns its path.
+    pub(super) fn create_capture(
+        &self,
+        hosts: &[EmulatedHost],
+    ) -> Result<Option<PathBuf>, Failure> {
+        let Some(file) = &self.pcap else {
+            return Ok(None);
+        };
+        let interfaces: Vec<_> = hosts
+            .iter()
+            .flat_map(|host| &host.devices)
+            .map(|device| capture::Interface {
+                host: device.name().to_string(),
+                profile: self.profile.name.to_owned(),
+                gid: device.gid(),
+            })
+            .collect();
+        let created = capture::create_shared(file, &interfaces).map_err(|error| {
+            Failure(format!(
+                "cannot create the capture {}: {error}",
+                file.display()
+            ))
+        })?;
+        Ok(Some(created))
+    }
+
+    /// Makes the links that programs find the libraries by, in a directory of the run's.
+    pub(super) fn inject(&self, directory: &RunDirectory) -> Result<Injection, Failure> {
+        let links = directory.subdirectory("lib")?;
+        Ok(Injection {
+            variables: [
+                self.libraries.preload(),
+                self.libraries.search_path(&links)?,
+            ],
+        })
+    }
+}
+
+/// The variables by which programs load the emulated libraries.
+pub(super) struct Injection {
+    variables: [(&'static str, OsString); 2],
+}
+
+/// A host that this process takes part in.
+pub(super) struct EmulatedHost {
+    devices: Vec<Host>,
+    profile: &'static Profile,
+    config: HostConfig,
+}
+
+impl EmulatedHost {
+    /// The host's name.
+    pub(super) fn name(&self) -> &str {
+        &self.config.host
+    }
+
+    /// Writes the sysfs tree of the host's devices into an empty directory.
+    pub(super) fn generate_sysfs(&self, root: &Path) -> Result<(), Failure> {
+        let gids = &self.config.gids;
+        let longest = Rail::all(gids.len() as u32)
+            .flat_map(|rail| {
+                [
+                    rail.verbs_class_path(root),
+                    rail.infiniband_class_path(root),
+                ]
+            })
+            .map(|path| path.as_os_str().len())
+            .max()
+            .unwrap_or(0);
+        if longest > LONGEST_DEVICE_PATH {
+            return Err(Failure(format!(
+                "{} is too long for a device path, which has room for {LONGEST_DEVICE_PATH} bytes: set \
+                 TMPDIR to a shorter directory",
+                root.display()
+            )));
+        }
+        sysfs::generate(root, self.profile, gids, &numa::of_machine())
+            .map_err(|error| Failure(format!("cannot write below {}: {error}", root.display())))
+    }
+
+    /// Waits until those who record the fabric record this host too. Returns whether they do; says so on
+    /// standard error if one does not begin.
+    pub(super) fn wait_for_recorders(&self) -> Result<bool, Failure> {
+        for device in &self.devices {
+            if !device.wait_for_recorders(RECORDER_PATIENCE)? {
+                eprintln!(
+                    "efa-emu: whoever records the fabric {} does not answer: the capture may lack the first \
+                     frames of {}",
+                    self.config.fabric,
+                    device.name()
+                );
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Has the command find the host's devices: those of the sysfs tree in this directory, which record into
+    /// the capture.
+    pub(super) fn prepare(
+        &self,
+        command: &mut Command,
+        sysfs_root: &Path,
+        injection: &Injection,
+        capture: Option<&Path>,
+    ) {
+        let injected = injection
+            .variables
+            .iter()
+            .map(|(name, value)| (name, value));
+        command
+            .envs(self.config.to_env())
+            .env(sysfs::ENV_SYSFS_PATH, sysfs_root)
+            .envs(injected);
+        match capture {
+            Some(file) => command.env(capture::ENVIRONMENT, file),
+            // A run inside a run is a host of its own.
+            None => command.env_remove(capture::ENVIRONMENT),
+        };
+    }
+
+    /// The counters in the sysfs tree in this directory.
+    pub(super) fn counters(&self, sysfs_root: &Path) -> HwCounters<'_> {
+        HwCounters::open(sysfs_root, &self.devices)
+    }
+}

@@ -1,0 +1,438 @@
+//! `efa-emu cluster` and `efa-emu rsh`: what scripts, tools and MPI launchers meet that start programs on hosts.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::{Outcome, Program, TestFabric, files_with, installed};
+use efa_emu::capture::{Direction, Reader};
+use efa_testing::patience::Wait;
+use efa_testing::workspace::efa_emu;
+
+/// A cluster on a fabric of its own.
+fn cluster(fabric: &TestFabric, hosts: &str, arguments: &[&str]) -> Command {
+    let mut command = efa_emu(&["cluster", hosts, "--fabric", fabric.name()]);
+    command.args(arguments);
+    command
+}
+
+/// Runs a script beside the hosts, which calls `ssh` as if it were the system's.
+fn script(hosts: &str, options: &[&str], text: &str) -> Outcome {
+    let fabric = TestFabric::new();
+    let arguments = [options, &["--", "sh", "-c", text]].concat();
+    let mut command = cluster(&fabric, hosts, &arguments);
+    command.env("FROM_THE_TERMINAL", "yes");
+    let outcome = Program::start(command).wait();
+    assert!(!fabric.directory().exists(), "the cluster is gone");
+    outcome
+}
+
+/// What a script prints that has to succeed.
+fn printed(hosts: &str, options: &[&str], text: &str) -> String {
+    let outcome = script(hosts, options, text).expect_success(text);
+    assert_eq!(outcome.stderr, "", "{text}");
+    outcome.stdout
+}
+
+/// Returns whether the system permits what a host of its own needs; prints why not.
+fn are_namespaces_permitted() -> bool {
+    let stderr = script("1", &[], "true").expect_success("cluster").stderr;
+    if !stderr.is_empty() {
+        println!("skipped: {stderr}");
+    }
+    stderr.is_empty()
+}
+
+#[test]
+fn the_command_of_a_cluster_is_its_exit_status() {
+    assert_eq!(script("2", &[], "exit 0").code(), 0);
+    assert_eq!(script("2", &[], "exit 7").code(), 7);
+    assert_eq!(
+        script("2", &[], "kill -KILL $$").code(),
+        128 + libc::SIGKILL
+    );
+}
+
+#[test]
+fn a_command_on_a_host_has_the_streams_and_the_status_that_ssh_gives() {
+    let text = r#"
+        echo typed | ssh node1 cat
+        ssh node1 'echo to stderr >&2' 2>&1 >/dev/null
+        ssh node0 -- printf '%s.' a 'b  c' "'d  e'"; echo
+        echo unread | ssh -n node0 'cat; echo nothing'
+        ssh node0 exit 7; echo $?
+        ssh node0 no-such-program 2>/dev/null; echo $?
+        ssh -q node0 'kill -KILL $$'; echo $?
+        echo 'echo login' | ssh node0
+    "#;
+    let expected = "typed\nto stderr\na.b.c.d  e.\nnothing\n7\n127\n255\nlogin\n";
+    assert_eq!(printed("2", &[], text), expected);
+}
+
+/// As with ssh, a host does not see what was set beside it, but what is in everybody's start-up files: here what
+/// the cluster was started with.
+#[test]
+fn variables_come_from_the_terminal_and_not_from_the_caller() {
+    let text = r#"
+        export SET_LATER=yes LC_TEST=sent
+        ssh node0 'echo ${FROM_THE_TERMINAL-no} ${SET_LATER-no} ${LC_TEST-no}'
+        ssh -o 'SendEnv LC_*' -oSetEnv=OTHER=1 node0 'echo ${SET_LATER-no} $LC_TEST $OTHER'
+        cd /; ssh node0 'test "$PWD" = ~ && echo home'
+    "#;
+    assert_eq!(printed("1", &[], text), "yes no no\nno sent 1\nhome\n");
+}
+
+#[test]
+fn a_command_ends_with_its_client() {
+    let text = r#"
+        for signal in TERM KILL; do
+            rm -f $0.started
+            ssh node0 "echo \$\$ >$0.started; trap '' HUP; sleep 1000; true" &
+            client=$!
+            until test -s $0.started; do sleep 0.01; done
+            remote=$(cat $0.started)
+            kill -0 $remote || echo not running
+            kill -$signal $client
+            while kill -0 $remote 2>/dev/null; do sleep 0.01; done
+            echo ended
+        done
+    "#;
+    let directory = tempfile::tempdir().unwrap();
+    let name = directory.path().join("script").display().to_string();
+    let fabric = TestFabric::new();
+    let command = cluster(&fabric, "1", &["--", "sh", "-c", text, &name]);
+    let outcome = Program::start(command).wait().expect_success("cluster");
+    assert_eq!(outcome.stdout, "ended\nended\n");
+}
+
+/// Daemons stay when the command that started them ends, and go with the cluster.
+#[test]
+fn what_hosts_run_ends_with_the_cluster() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("process").display().to_string();
+    let text = format!(
+        "ssh -f node0 'echo $$ >{file}; exec sleep 1000'
+         ssh node1 'setsid sh -c \"trap : TERM; while :; do sleep 1000; done\" >/dev/null 2>&1 & echo $!'
+         until test -s {file}; do sleep 0.01; done
+         kill -0 $(cat {file}) && cat {file}"
+    );
+    let ids = printed("2", &[], &text);
+    assert_eq!(ids.lines().count(), 2, "{ids}");
+    for id in ids.lines() {
+        assert!(!Path::new("/proc").join(id).exists(), "{id} of {ids:?}");
+    }
+}
+
+/// Nobody is left to end them, so they end by themselves.
+#[test]
+fn hosts_end_when_the_cluster_is_killed() {
+    let fabric = TestFabric::new();
+    let text = "ssh node0 'echo $PPID $$; sleep 1000; true'";
+    let cluster = Program::start(cluster(&fabric, "1", &["--", "sh", "-c", text]));
+    let wait = Wait::start();
+    while !cluster.printed().ends_with('\n') {
+        wait.pause(|| "the command does not begin".into());
+    }
+    let ids = cluster.printed();
+    cluster.signal(libc::SIGKILL);
+    for id in ids.split_whitespace() {
+        while Path::new("/proc").join(id).exists() {
+            wait.pause(|| format!("{id} of {ids:?} is there"));
+        }
+    }
+}
+
+#[test]
+fn a_host_that_dies_is_reported() {
+    let text = r#"
+        ssh node1 'sleep 1000 & echo $!; wait' >$0 & client=$!
+        until test -s $0; do sleep 0.01; done
+        node=$(ssh node1 'echo $PPID')
+        kill -KILL $node
+        wait $client; echo $?
+        ssh node1 true; echo $?
+        ssh node0 echo alive
+        while kill -0 $(cat $0) 2>/dev/null; do sleep 0.01; done
+        echo ended
+    "#;
+    let directory = tempfile::tempdir().unwrap();
+    let name = directory.path().join("process").display().to_string();
+    let fabric = TestFabric::new();
+    let command = cluster(&fabric, "2", &["--", "sh", "-c", text, &name]);
+    let outcome = Program::start(command).wait().expect_success(text);
+    assert_eq!(outcome.stdout, "255\n255\nalive\nended\n");
+    for part in [
+        "the connection to node1 was closed",
+        "node1 has ended, and what ran there",
+    ] {
+        assert!(outcome.stderr.contains(part), "{part}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn hosts_are_machines_of_their_own() {
+    if !are_namespaces_permitted() {
+        return;
+    }
+    let text = r#"
+        ssh node1 'uname -n; echo $HOSTNAME; getent hosts node0; id -u'
+        id -u
+        ssh node0 'echo mine >/dev/shm/efa-emu-test-object; ssh node1 ls /dev/shm/efa-emu-test-object'
+        test -e /dev/shm/efa-emu-test-object || echo not here
+        for kind in ipc uts mnt; do
+            for host in node0 node1; do ssh $host readlink /proc/self/ns/$kind; done
+            readlink /proc/self/ns/$kind
+        done | sort -u | wc -l
+        getent hosts node1
+    "#;
+    let outcome = script("2", &[], text).expect_success(text);
+    // SAFETY: takes no pointers.
+    let user = unsafe { libc::getuid() };
+    assert_eq!(
+        outcome
+            .stdout
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" "),
+        format!("node1 node1 127.1.0.1 node0 {user} {user} not here 9 127.1.0.2 node1")
+    );
+    assert!(
+        outcome.stderr.contains("No such file"),
+        "{}",
+        outcome.stderr
+    );
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_one_line() {
+    let fabric = TestFabric::new();
+    let sleeper = Program::start(cluster(&fabric, "2", &["--", "sleep", "120"]));
+    let wait = Wait::start();
+    let rsh = |arguments: &[&str]| {
+        let mut command = efa_emu(&["rsh"]);
+        command.args(arguments).env("EFA_EMU_FABRIC", fabric.name());
+        Program::start(command).wait()
+    };
+    while rsh(&["node1", "true"]).code() != 0 {
+        wait.pause(|| "there is no cluster".into());
+    }
+    let refused = |outcome: Outcome, code: i32, part: &str| {
+        assert_eq!(outcome.code(), code, "{part}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(part), "{part}: {}", outcome.stderr);
+        assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+    };
+    let unknown = "node2 is no host of this cluster: the hosts are node0 to node1";
+    refused(rsh(&["-x", "me@node2", "true"]), 255, unknown);
+    refused(rsh(&["-x"]), 255, "needs a host");
+    let start = |hosts: &str, command: &str| {
+        Program::start(cluster(&fabric, hosts, &["--", command])).wait()
+    };
+    refused(start("1", "true"), 2, "has a host node0 already");
+    refused(start("0", "true"), 2, "1 to 1024");
+    drop(sleeper);
+    let wait = Wait::start();
+    while fabric.directory().exists() {
+        wait.pause(|| "the cluster is there".into());
+    }
+    refused(rsh(&["node0", "true"]), 255, "there is no cluster");
+    let missing = "cannot run no-such-mpirun: no directory of PATH has it: install it";
+    refused(start("1", "no-such-mpirun"), 2, missing);
+}
+
+/// Every rank sends 64 KiB to every other one. The first says where the ranks are.
+const PLACES: &str = r#"
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int main(int argc, char **argv)
+{
+	enum { LENGTH = 65536 };
+	int rank, size, length, right = 1;
+	char name[MPI_MAX_PROCESSOR_NAME] = "", *names, *out = malloc(LENGTH), *in = malloc(LENGTH);
+
+	MPI_Init(&argc, &argv);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &size);
+	MPI_Get_processor_name(name, &length);
+	for (int step = 1; step < size; step++) {
+		int to = (rank + step) % size, from = (rank + size - step) % size;
+
+		memset(out, 'a' + rank, LENGTH);
+		MPI_Sendrecv(out, LENGTH, MPI_CHAR, to, step, in, LENGTH, MPI_CHAR, from, step,
+			     MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		for (int i = 0; i < LENGTH; i++)
+			right &= in[i] == 'a' + from;
+	}
+	names = malloc(sizeof(name) * size);
+	MPI_Gather(name, sizeof(name), MPI_CHAR, names, sizeof(name), MPI_CHAR, 0, MPI_COMM_WORLD);
+	MPI_Allreduce(MPI_IN_PLACE, &right, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+	for (int i = 0; rank == 0 && i < size; i++)
+		printf("%s ", names + sizeof(name) * i);
+	if (rank == 0)
+		puts(right ? "right" : "wrong");
+	MPI_Finalize();
+	return 0;
+}
+"#;
+
+/// The program starts two others and gets a number from each.
+const PARENT: &str = r#"
+#include <mpi.h>
+#include <stdio.h>
+
+int main(int argc, char **argv)
+{
+	int rank, sum = 0, length;
+	char name[MPI_MAX_PROCESSOR_NAME];
+	MPI_Comm parent, children;
+
+	MPI_Init(&argc, &argv);
+	MPI_Comm_get_parent(&parent);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	if (parent == MPI_COMM_NULL) {
+		MPI_Comm_spawn(argv[0], MPI_ARGV_NULL, 2, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &children,
+			       MPI_ERRCODES_IGNORE);
+		for (int child = 0; child < 2; child++) {
+			int number;
+
+			MPI_Recv(&number, 1, MPI_INT, child, 0, children, MPI_STATUS_IGNORE);
+			sum += number;
+		}
+		printf("sum %d\n", sum);
+		MPI_Comm_disconnect(&children);
+	} else {
+		int number = 10 + rank;
+
+		MPI_Get_processor_name(name, &length);
+		printf("child on %s\n", name);
+		fflush(stdout);
+		MPI_Send(&number, 1, MPI_INT, 0, 0, parent);
+		MPI_Comm_disconnect(&parent);
+	}
+	MPI_Finalize();
+	return 0;
+}
+"#;
+
+/// A program compiled for Debian's Open MPI.
+struct Job {
+    directory: tempfile::TempDir,
+}
+
+impl Job {
+    /// `None` if the library is not installed.
+    fn compile(source: &str) -> Option<Job> {
+        let compiler = installed("mpicc.openmpi", "libopenmpi-dev")?;
+        installed("mpirun.openmpi", "openmpi-bin")?;
+        let job = Job {
+            directory: tempfile::tempdir().unwrap(),
+        };
+        let path = job.directory.path().join("program.c");
+        std::fs::write(&path, source).unwrap();
+        let mut command = Command::new(compiler);
+        command.arg(&path).arg("-o").arg(job.program());
+        Program::start(command).wait().expect_success("mpicc");
+        Some(job)
+    }
+
+    fn program(&self) -> PathBuf {
+        self.directory.path().join("program")
+    }
+
+    /// Runs so many ranks on two hosts, and returns what they printed and the capture.
+    fn run(&self, options: &[&str], ranks: &str) -> (String, PathBuf) {
+        let fabric = TestFabric::new();
+        let capture = self.directory.path().join("all.pcapng");
+        let mut command = cluster(&fabric, "2", options);
+        command.arg("--pcap").arg(&capture);
+        command
+            .args(["--", "mpirun.openmpi", "--allow-run-as-root", "-n", ranks])
+            .arg(self.program())
+            .stdin(Stdio::null());
+        let outcome = Program::start(command).wait().expect_success("mpirun");
+        (outcome.stdout, capture)
+    }
+}
+
+/// How many frames with data each host has sent to which other, by the capture's names of the interfaces.
+fn traffic(capture: &Path) -> BTreeMap<(String, bool), usize> {
+    let mut reader = Reader::open(capture).unwrap();
+    let mut sent = Vec::new();
+    while let Some(captured) = reader.next_frame().unwrap() {
+        let frame = captured.frame.unwrap();
+        if captured.direction == Some(Direction::Outbound) {
+            let to_itself = frame.source == frame.destination;
+            sent.push((captured.interface.0 as usize, to_itself));
+        }
+    }
+    let mut traffic = BTreeMap::new();
+    for (interface, to_itself) in sent {
+        let name = reader.interfaces()[interface].name.clone().unwrap();
+        *traffic.entry((name, to_itself)).or_default() += 1;
+    }
+    traffic
+}
+
+/// Ranks of different hosts talk over the device, ranks of one host do not.
+#[test]
+fn open_mpi_finds_hosts_and_device() {
+    let Some(job) = Job::compile(PLACES) else {
+        return;
+    };
+    let (printed, capture) = job.run(&[], "4");
+    let senders: Vec<_> = traffic(&capture).into_keys().collect();
+    let expected = ["node0", "node1"].map(|name| (name.to_owned(), false));
+    assert_eq!(senders, expected, "{printed}");
+    if are_namespaces_permitted() {
+        assert_eq!(printed, "node0 node1 node0 node1 right\n");
+        let (printed, _) = job.run(&["--slots", "2"], "4");
+        assert_eq!(printed, "node0 node0 node1 node1 right\n");
+    }
+}
+
+#[test]
+fn open_mpi_works_where_no_namespaces_are_permitted() {
+    let Some(job) = Job::compile(PLACES) else {
+        return;
+    };
+    let (printed, capture) = job.run(&["--no-namespaces"], "4");
+    assert!(printed.ends_with(" right\n"), "{printed}");
+    let senders: Vec<_> = traffic(&capture).into_keys().collect();
+    let expected = ["node0", "node1"].map(|name| (name.to_owned(), false));
+    assert_eq!(senders, expected, "{printed}");
+}
+
+/// Programs that start others on their own: `MPI_Comm_spawn`.
+#[test]
+fn started_programs_start_others_on_all_hosts() {
+    let Some(job) = Job::compile(PARENT) else {
+        return;
+    };
+    let (printed, capture) = job.run(&[], "1");
+    let mut lines: Vec<_> = printed.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines.len(), 3, "{printed}");
+    assert_eq!(lines[2], "sum 21", "{printed}");
+    if are_namespaces_permitted() {
+        assert_eq!(
+            lines[..2],
+            ["child on node0", "child on node1"],
+            "{printed}"
+        );
+    }
+    assert!(!traffic(&capture).is_empty());
+}
+
+/// The hosts' shared memory goes with them.
+#[test]
+fn nothing_is_left() {
+    let before = files_with(Path::new("/dev/shm"), "efa-emu-test");
+    printed("2", &[], "ssh node0 'echo >/dev/shm/efa-emu-test-$$'");
+    if are_namespaces_permitted() {
+        assert_eq!(files_with(Path::new("/dev/shm"), "efa-emu-test"), before);
+    }
+}
