@@ -1,5 +1,6 @@
 //! One opened device of one process.
 
+mod attendance;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod patience;
