@@ -1,0 +1,265 @@
+//! How a block is checked.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use efa_testing::workspace::root;
+
+use crate::page::Block;
+use crate::session::{Outcome, Session};
+use crate::shape;
+
+/// The traces that a session has, unless the row names others.
+const TRACES: &[&str] = &["eager-tagged", "long-cts"];
+
+/// How a block is checked.
+pub(crate) struct Row {
+    how: How,
+    traces: &'static [&'static str],
+    given: &'static str,
+    beside: Option<&'static str>,
+    words: Vec<(&'static str, &'static str)>,
+    until: Vec<(&'static str, &'static str)>,
+    interrupted: Vec<(&'static str, &'static str)>,
+    status: i32,
+    besides: &'static [&'static str],
+}
+
+enum How {
+    /// Its commands are run, and print what it shows.
+    Runs,
+    /// It is a part of what this command prints.
+    IsPrintedBy(&'static str),
+    /// It is a file of this name, and this command reads it.
+    IsFile(&'static str, &'static str),
+    /// It is a part of this file of the project.
+    IsPartOf(&'static str),
+    /// It is checked by a test of this name in this file of the project.
+    IsCheckedBy(&'static str, &'static str),
+    /// Its commands are targets of the Makefile, which somebody else runs.
+    IsMade(&'static str),
+    /// Nothing checks it.
+    IsNotChecked(&'static str),
+}
+
+impl Row {
+    fn new(how: How) -> Row {
+        Row {
+            how,
+            traces: TRACES,
+            given: "",
+            beside: None,
+            words: Vec::new(),
+            until: Vec::new(),
+            interrupted: Vec::new(),
+            status: 0,
+            besides: &[],
+        }
+    }
+
+    /// The block's commands are run, and print what the block shows.
+    pub(crate) fn runs() -> Row {
+        Row::new(How::Runs)
+    }
+
+    /// The block is a part of what `command` prints.
+    pub(crate) fn printed_by(command: &'static str) -> Row {
+        Row::new(How::IsPrintedBy(command))
+    }
+
+    /// The block is written to the file `name`, and `command` reads it.
+    pub(crate) fn file(name: &'static str, command: &'static str) -> Row {
+        Row::new(How::IsFile(name, command))
+    }
+
+    /// The block is a part of the project's file `file`, which tests use.
+    pub(crate) fn part_of(file: &'static str) -> Row {
+        Row::new(How::IsPartOf(file))
+    }
+
+    /// The test `test` in the project's file `file` reads the page and checks the block.
+    pub(crate) fn checked_by(file: &'static str, test: &'static str) -> Row {
+        Row::new(How::IsCheckedBy(file, test))
+    }
+
+    /// The block's commands are targets of the Makefile, too long for a test; `who` runs them.
+    pub(crate) fn made(who: &'static str) -> Row {
+        Row::new(How::IsMade(who))
+    }
+
+    /// The block is not checked, because of `why`.
+    pub(crate) fn not_checked(why: &'static str) -> Row {
+        Row::new(How::IsNotChecked(why))
+    }
+
+    /// The session has these traces.
+    pub(crate) fn traces(mut self, traces: &'static [&'static str]) -> Row {
+        self.traces = traces;
+        self
+    }
+
+    /// This script is run first.
+    pub(crate) fn given(mut self, script: &'static str) -> Row {
+        self.given = script;
+        self
+    }
+
+    /// This command runs in another terminal from the beginning to the end, where its output is not seen.
+    pub(crate) fn beside(mut self, command: &'static str) -> Row {
+        self.beside = Some(command);
+        self
+    }
+
+    /// The reader writes `text` for the word `word`.
+    pub(crate) fn with(mut self, word: &'static str, text: &'static str) -> Row {
+        self.words.push((word, text));
+        self
+    }
+
+    /// The reader types a command that begins with `beginning` when `condition` is true.
+    pub(crate) fn when(mut self, beginning: &'static str, condition: &'static str) -> Row {
+        self.until.push((beginning, condition));
+        self
+    }
+
+    /// The reader ends the command that begins with `beginning` with Ctrl+C when `condition` is true.
+    pub(crate) fn interrupted(mut self, beginning: &'static str, condition: &'static str) -> Row {
+        self.interrupted.push((beginning, condition));
+        self
+    }
+
+    /// The last command ends with this exit status.
+    pub(crate) fn fails(mut self, status: i32) -> Row {
+        self.status = status;
+        self
+    }
+
+    /// Lines that begin like this may be printed besides what the block shows.
+    pub(crate) fn besides(mut self, beginnings: &'static [&'static str]) -> Row {
+        self.besides = beginnings;
+        self
+    }
+
+    /// Checks the block; the error says what is wrong.
+    pub(crate) fn check(&self, block: &Block) -> Result<(), String> {
+        match self.how {
+            How::Runs => self.run(block),
+            How::IsPrintedBy(command) => {
+                let shown: Vec<String> = block.text.lines().map(str::to_owned).collect();
+                let outcome = self.session().run(&self.script(&[command.to_owned()]));
+                self.judge(&outcome, shape::is_excerpt(&shown, &outcome.lines))
+            }
+            How::IsFile(name, command) => {
+                let session = self.session();
+                fs::write(session.clone_path().join(name), &block.text).unwrap();
+                let outcome = session.run(&self.script(&[command.to_owned()]));
+                self.judge(&outcome, true)
+            }
+            How::IsPartOf(file) => match text_of(file)?.contains(&block.text) {
+                true => Ok(()),
+                false => Err(format!("{file} does not contain it")),
+            },
+            How::IsCheckedBy(file, test) => {
+                let text = text_of(file)?;
+                match text.contains(&format!("fn {test}(")) {
+                    true => Ok(()),
+                    false => Err(format!("{file} has no test `{test}`")),
+                }
+            }
+            How::IsMade(who) => {
+                println!("{}: not run here: {who}", block.place());
+                let lines = block.commands().into_iter().map(|command| {
+                    assert!(command.line.starts_with("make "), "{}", command.line);
+                    command.line.replacen("make", "make --dry-run >make.log", 1)
+                });
+                let outcome = self.session().run(&self.script(&lines.collect::<Vec<_>>()));
+                self.judge(&outcome, true)
+            }
+            How::IsNotChecked(why) => {
+                println!("{}: not checked: {why}", block.place());
+                Ok(())
+            }
+        }
+    }
+
+    fn session(&self) -> Session {
+        Session::new(self.traces)
+    }
+
+    fn run(&self, block: &Block) -> Result<(), String> {
+        let commands = block.commands();
+        let lines: Vec<String> = commands
+            .iter()
+            .map(|command| command.line.clone())
+            .collect();
+        let outcome = self.session().run(&self.script(&lines));
+        // A block without any output shows commands only.
+        let shown: Vec<String> = commands
+            .into_iter()
+            .flat_map(|command| command.output)
+            .collect();
+        let seen: Vec<String> = outcome
+            .lines
+            .iter()
+            .filter(|line| !self.besides.iter().any(|other| line.starts_with(other)))
+            .cloned()
+            .collect();
+        let is_shown = shown.is_empty() || shape::is_output(&shown, &seen);
+        self.judge(&outcome, is_shown)
+    }
+
+    /// The commands as a script that tells their statuses.
+    fn script(&self, commands: &[String]) -> String {
+        let mut script = format!("pids=()\n{}\n", self.given);
+        // Writing to a String cannot fail.
+        if let Some(beside) = self.beside {
+            let _ = writeln!(script, "({beside}) >beside.log &\npids+=($!)");
+        }
+        for command in commands {
+            let line = self
+                .words
+                .iter()
+                .fold(command.clone(), |line, (word, text)| {
+                    line.replace(word, text)
+                });
+            for (beginning, condition) in &self.until {
+                if command.starts_with(beginning) {
+                    let _ = writeln!(script, "until {condition}; do sleep 0.05; done");
+                }
+            }
+            let end = self
+                .interrupted
+                .iter()
+                .find(|(beginning, _)| command.starts_with(beginning));
+            let _ = match end {
+                // In a process group of its own, as in a terminal.
+                Some((_, condition)) => writeln!(
+                    script,
+                    "set -m\n{} &\nset +m\nuntil {condition}; do sleep 0.05; done\n\
+                     kill -INT %%\nwait $!\necho $? >&9",
+                    line.split("  #").next().unwrap_or_default()
+                ),
+                None if command.ends_with('&') => writeln!(script, "{line}\npids+=($!)"),
+                None => writeln!(script, "{line}\necho $? >&9"),
+            };
+        }
+        script + "for pid in \"${pids[@]}\"; do wait $pid; echo $? >&9; done\n"
+    }
+
+    fn judge(&self, outcome: &Outcome, is_shown: bool) -> Result<(), String> {
+        let (last, others) = outcome.statuses.split_last().expect("a row runs something");
+        let printed = outcome.lines.join("\n");
+        if *last != self.status || others.iter().any(|status| *status != 0) {
+            return Err(format!("statuses {:?}\n{printed}", outcome.statuses));
+        }
+        match is_shown {
+            true => Ok(()),
+            false => Err(format!("prints something else:\n{printed}")),
+        }
+    }
+}
+
+/// The text of a file of the project.
+fn text_of(file: &str) -> Result<String, String> {
+    fs::read_to_string(root().join(file)).map_err(|error| format!("{file}: {error}"))
+}

@@ -1,0 +1,81 @@
+//! Whether output has the shape that a page shows: the same lines, but for numbers and spaces.
+
+/// A line with each number, address of a device and run of spaces in a form of its own.
+fn masked(line: &str) -> String {
+    // What the terminal shows of Ctrl+C.
+    let line = line.strip_prefix("^C").unwrap_or(line);
+    let words = line.split_whitespace().map(|word| {
+        if word.contains("fe80::") {
+            return "GID".to_owned();
+        }
+        // Where the clone is.
+        let word = match word.find("target/release/") {
+            Some(start) => &word[start..],
+            None => word,
+        };
+        let mut shape = String::new();
+        let mut in_number = false;
+        for letter in word.chars() {
+            match letter {
+                '0'..='9' if in_number => {}
+                '0'..='9' => {
+                    shape.push('#');
+                    in_number = true;
+                }
+                '.' if in_number => {}
+                _ => {
+                    shape.push(letter);
+                    in_number = false;
+                }
+            }
+        }
+        shape
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Returns whether `actual` has the shape of `shown`, of which the end may be left out (`...`).
+fn is_line(shown: &str, actual: &str) -> bool {
+    match shown.strip_suffix("...") {
+        Some(beginning) => masked(actual).starts_with(masked(beginning).trim_end_matches('#')),
+        None => masked(actual) == masked(shown),
+    }
+}
+
+/// Returns whether the lines of `actual` are those of `shown`. A line `...` stands for any lines, or none.
+pub(crate) fn is_output(shown: &[String], actual: &[String]) -> bool {
+    match shown.split_first() {
+        None => actual.is_empty(),
+        Some((first, rest)) if first.trim() == "..." => {
+            (0..=actual.len()).any(|skipped| is_output(rest, &actual[skipped..]))
+        }
+        Some((first, rest)) => actual
+            .split_first()
+            .is_some_and(|(line, others)| is_line(first, line) && is_output(rest, others)),
+    }
+}
+
+/// As [`is_output`], with anything before and behind.
+pub(crate) fn is_excerpt(shown: &[String], actual: &[String]) -> bool {
+    let any = ["...".to_owned()];
+    is_output(&[&any, shown, &any].concat(), actual)
+}
+
+#[test]
+fn lines_are_compared_but_for_numbers_and_spaces() {
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    let shown = lines("64    =10  0.07s  fe80::ef:1\n...\nCTS 3, ...\nend");
+    for (actual, expected) in [
+        ("64 =10 1.5s fe80::2\nCTS 4, EOR 2\nend", true),
+        ("64 =10 1.5s fe80::2\nmore\nmore\nCTS 4, \nend", true),
+        ("64 =10 1.5m fe80::2\nCTS 4, EOR 2\nend", false),
+        ("64 =10 1.5s fe80::2\nEOR 4, EOR 2\nend", false),
+        ("64 =10 1.5s fe80::2\nCTS 4, EOR 2", false),
+        ("more\n64 =10 1.5s fe80::2\nCTS 4, EOR 2\nend", false),
+        ("64 =10 1.5s fe80::2\nCTS 4, EOR 2\nend\nmore", false),
+    ] {
+        assert_eq!(is_output(&shown, &lines(actual)), expected, "{actual}");
+    }
+    assert!(is_excerpt(&lines("b 1\nc"), &lines("a\nb 22\nc\nd")));
+    assert!(!is_excerpt(&lines("b 1\nc"), &lines("a\nb 22\nd\nc")));
+}

@@ -1,0 +1,438 @@
+//! The blocks of the pages. A row begins with the beginning of the block's text, or with the heading of a
+//! chapter whose blocks are all alike.
+
+use crate::row::Row;
+
+/// Rows of a page.
+pub(crate) type Rows = &'static [(&'static str, fn() -> Row)];
+
+/// True when `fi_pingpong` waits for its client.
+const LISTENING: &str = "grep -q ':B9E8 [0-9A-F:]* 0A ' /proc/net/tcp /proc/net/tcp6";
+
+/// The other terminal with the client of `fi_pingpong`.
+const CLIENT: &str = "until grep -q ':B9E8 [0-9A-F:]* 0A ' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; \
+                      done; efa-emu run --pcap client.pcapng -- fi_pingpong -p efa -e rdm 127.0.0.1";
+
+/// Makes the recording of a message another one, with the same checksum: the suite then expects what no endpoint does.
+const ANOTHER_TAG: &str = r"LC_ALL=C sed -i \
+    's/\x37\x12\x00\x00\x00\x00\x00\x00/\x36\x12\x01\x00\x00\x00\x00\x00/g' traces/eager-tagged.pcapng";
+
+/// `both.pcapng` and the dissector where Wireshark looks for it.
+const CAPTURE_AND_DISSECTOR: &str =
+    "cp traces/long-cts.pcapng both.pcapng; wireshark/install >install.log 2>&1";
+
+/// The programs of Debian's Wireshark complain of users who may do everything, as containers' often do.
+const AS_ROOT: &[&str] = &["note: you are root", "Running as user \"root\""];
+
+const MAKES_TAKE_LONG: &str =
+    "continuous integration runs `make test`; the others take minutes to hours";
+const PRINTED_BY_INTEROP: &str = "`make interop` prints it, which takes hours";
+const PRINTED_BY_BENCH: &str = "`make bench` prints it, with figures of one machine";
+
+pub(crate) const PAGES: &[(&str, Rows)] = &[
+    (
+        "README.md",
+        &[
+            ("make conformance   #", || Row::made(MAKES_TAKE_LONG)),
+            ("$ make conformance", || {
+                Row::runs().traces(&["burst-before-handshake"])
+            }),
+            ("$ make test", || {
+                Row::not_checked("this test is a part of it")
+            }),
+            ("$ cargo build --workspace --release", Row::runs),
+            ("$ efa-emu run -- fi_pingpong -p efa -e rdm\n", || {
+                Row::runs().beside(CLIENT)
+            }),
+            (
+                "$ efa-emu run -- fi_pingpong -p efa -e rdm 127.0.0.1",
+                || {
+                    Row::runs()
+                        .beside("efa-emu run -- fi_pingpong -p efa -e rdm")
+                        .when("efa-emu run", LISTENING)
+                },
+            ),
+            ("$ efa-emu run --pcap server.pcapng", || {
+                Row::runs().beside(CLIENT).besides(AS_ROOT)
+            }),
+            ("FAIL  eager-tagged", || {
+                Row::printed_by("efa-conformance run traces")
+                    .given(ANOTHER_TAG)
+                    .fails(1)
+            }),
+        ],
+    ),
+    (
+        "conformance/examples/README.md",
+        &[("cc -Wall", || {
+            Row::checked_by(
+                "conformance/cli/tests/eager_example.rs",
+                "it_passes_the_cases_of_eager_messages_in_every_role",
+            )
+        })],
+    ),
+    (
+        "docs/architecture.md",
+        &[("              conformance {cli", || {
+            Row::not_checked("a drawing")
+        })],
+    ),
+    (
+        "docs/ci.md",
+        &[
+            ("name: efa-rdm", || {
+                Row::checked_by(
+                    "conformance/cli/tests/ci_recipes.rs",
+                    "the_engine_is_tested",
+                )
+            }),
+            ("variables:", || {
+                Row::checked_by(
+                    "conformance/cli/tests/ci_recipes.rs",
+                    "both_systems_run_the_same_commands",
+                )
+            }),
+        ],
+    ),
+    (
+        "docs/conformance.md",
+        &[
+            ("efa-conformance run traces                    ", || {
+                Row::runs()
+                    .with("--libfabric PATH", "--libfabric libfabric.so.1")
+                    .with("exec:COMMAND", "exec:'efa-conformance drive core'")
+            }),
+            ("PASS  long-cts", || {
+                Row::printed_by(
+                    "efa-conformance run traces/long-cts.pcapng traces/eager-tagged.pcapng",
+                )
+                .given(ANOTHER_TAG)
+                .fails(1)
+            }),
+            ("efa-conformance run traces --each-event all", || {
+                Row::runs().traces(&["eager-tagged"])
+            }),
+            ("[[deviation]]", || {
+                Row::file(
+                    "expected.toml",
+                    "efa-conformance run traces --expected expected.toml",
+                )
+            }),
+            ("efa-conformance record traces/ping-pong.toml", || {
+                Row::runs()
+                    .traces(&["ping-pong"])
+                    .given("rm traces/ping-pong.pcapng")
+            }),
+            ("efa-conformance interop traces", || {
+                Row::runs().traces(&["eager-tagged"])
+            }),
+            ("efa-conformance check CAPTURE", || {
+                Row::runs().with("CAPTURE", "traces/long-cts.pcapng")
+            }),
+            ("error: packet 42 (EOR): eor-early", || {
+                Row::checked_by(
+                    "conformance/tests/check_faults.rs",
+                    "every_mistake_is_found_and_named",
+                )
+            }),
+        ],
+    ),
+    (
+        "docs/driver.md",
+        &[
+            (
+                "efa-emu run -- efa-conformance run traces --backend hw",
+                || {
+                    Row::runs().given(
+                        "printf '#!/bin/sh\\nexec efa-conformance drive core\\n' >my-driver; \
+                     chmod +x my-driver",
+                    )
+                },
+            ),
+            ("uint64_t mix", || {
+                Row::checked_by(
+                    "conformance/tests/driver_documented.rs",
+                    "figures_are_those_of_the_code",
+                )
+            }),
+            ("> hello", || {
+                Row::checked_by(
+                    "conformance/tests/driver_documented.rs",
+                    "the_conversation_is_understood",
+                )
+            }),
+            ("## Commands", || {
+                Row::checked_by(
+                    "conformance/tests/driver_documented.rs",
+                    "the_tables_are_those_of_the_declaration",
+                )
+            }),
+            ("## Answers", || {
+                Row::checked_by(
+                    "conformance/tests/driver_documented.rs",
+                    "the_tables_are_those_of_the_declaration",
+                )
+            }),
+        ],
+    ),
+    (
+        "docs/emulator.md",
+        &[
+            ("cargo build --workspace --release", Row::runs),
+            ("efa-emu run --pcap a.pcapng -- PROGRAM", || {
+                Row::runs()
+                    .with("PROGRAM", "fi_info -p efa")
+                    .interrupted("efa-emu capture", "grep -q recording $SEEN")
+            }),
+        ],
+    ),
+    (
+        "docs/faults.md",
+        &[
+            ("$ efa-emu run --host b", || {
+                Row::runs()
+                    .when("efa-emu fault add", "efa-emu ps | grep -q '^b '")
+                    .when("efa-emu run --host a", LISTENING)
+                    .when(
+                        "efa-emu fault list",
+                        "efa-emu fault list | grep -Eq '^ +5 +1 +1 '",
+                    )
+            }),
+            ("$ efa-emu fault add 'when = { packet = \"CTSS\"", || {
+                Row::runs().fails(2)
+            }),
+            ("# Every second RECEIPT", || {
+                Row::checked_by(
+                    "conformance/cli/tests/faults/documented.rs",
+                    "examples_are_rules",
+                )
+            }),
+        ],
+    ),
+    (
+        "docs/interop.md",
+        &[
+            ("make interop         ", || {
+                Row::runs()
+                    .with("make interop", "make --dry-run interop >make.log")
+                    .with("--group libfabric", "--group libfabric --list")
+                    .with("--filter 1.17", "--filter 1.17 --list")
+                    .traces(&["ping-pong"])
+            }),
+            ("PASS   scenarios  ping-pong", || {
+                Row::printed_by("efa-conformance interop traces/ping-pong.toml")
+                    .traces(&["ping-pong"])
+            }),
+            ("PASS   libfabric  1.17 -> 2.1", || {
+                Row::not_checked(PRINTED_BY_INTEROP)
+            }),
+            ("PASS   libfabric  1.17 fi_cq_sread", || {
+                Row::checked_by(
+                    "conformance/cli/tests/interop.rs",
+                    "older_releases_cannot_sleep",
+                )
+            }),
+            ("PASS   engine     long-CTS", || {
+                Row::not_checked(PRINTED_BY_INTEROP)
+            }),
+            ("PASS   engine     messages to zero-copy", || {
+                Row::checked_by(
+                    "conformance/cli/tests/interop.rs",
+                    "the_engine_and_stock_zero_copy_receivers",
+                )
+            }),
+            ("PASS   mpi", || Row::not_checked(PRINTED_BY_INTEROP)),
+            ("$ rank() {", || {
+                Row::not_checked("it needs a compiled program; `make interop` runs the like")
+            }),
+            ("PASS   kill", || {
+                Row::checked_by(
+                    "conformance/cli/tests/interop.rs",
+                    "the_network_outlives_twenty_kills",
+                )
+            }),
+            ("$ efa-emu run -- $(scripts/userland debian13)", Row::runs),
+            ("pub(super) fn cells", || {
+                Row::not_checked(
+                    "a part of a program, such as the cells in conformance/interop/src",
+                )
+            }),
+        ],
+    ),
+    (
+        "docs/performance.md",
+        &[
+            ("## A 64-byte message", || {
+                Row::not_checked(PRINTED_BY_BENCH)
+            }),
+            ("## Bandwidth, 1 MiB", || Row::not_checked(PRINTED_BY_BENCH)),
+            ("## Growth", || Row::not_checked(PRINTED_BY_BENCH)),
+            ("## Engine", || Row::not_checked(PRINTED_BY_BENCH)),
+        ],
+    ),
+    (
+        "docs/scenarios.md",
+        &[
+            ("description = ", || {
+                Row::file(
+                    "traces/mine.toml",
+                    "efa-conformance record traces/mine.toml -o traces/mine.pcapng",
+                )
+                .given(
+                    "sed -i '/^# ... as above/{s/.*/software = \"libfabric\"\\nversion = \"1.17\"/;\
+                     s/$/\\ncapabilities = [\"msg\", \"tagged\", \"source\"]/}' traces/mine.toml",
+                )
+            }),
+            (
+                "efa-conformance: traces/eager-tagged.toml:26: lenght",
+                || {
+                    Row::printed_by("efa-conformance run traces/eager-tagged.pcapng")
+                        .given("sed -i s/length/lenght/ traces/eager-tagged.toml")
+                        .fails(2)
+                },
+            ),
+            ("[[step]]\nat = \"a\"\ndo = \"send\"", || {
+                Row::part_of("traces/written/read-nack-message.toml")
+            }),
+            ("raw_addr = ", || {
+                Row::not_checked("lines for packets of different types")
+            }),
+            (
+                "efa-conformance: traces/written/x.toml:68: credit_request",
+                || {
+                    Row::printed_by("efa-conformance run traces/written/x.toml")
+                        .traces(&["written/read-nack-message"])
+                        .given(
+                            "sed '/^type = \"LONGCTS_MSGRTM\"/a credit_request = 4294967296' \
+                         traces/written/read-nack-message.toml >traces/written/x.toml",
+                        )
+                        .fails(2)
+                },
+            ),
+            ("[[fault]]", || {
+                Row::file(
+                    "fault.toml",
+                    "cat fault.toml >>traces/long-cts.toml; efa-conformance run traces/long-cts.pcapng",
+                )
+            }),
+            ("[[policy]]", || {
+                Row::file(
+                    "policy.toml",
+                    "cat policy.toml >>traces/long-cts.toml; efa-conformance run traces/long-cts.pcapng",
+                )
+                // Another generation of the device has other features.
+                .fails(1)
+            }),
+        ],
+    ),
+    (
+        "docs/wire-format.md",
+        &[("Ethernet | IPv6", || Row::not_checked("a drawing"))],
+    ),
+    (
+        "docs/wireshark.md",
+        &[
+            ("$ make wireshark-install", || Row::runs().besides(AS_ROOT)),
+            ("mkdir -p ~/.local", Row::runs),
+            ("$ efa-emu run --host alice -- fi_pingpong", || {
+                Row::runs()
+                    .given("wireshark/install >install.log 2>&1")
+                    .when("tshark -D", "efa-emu ps | grep -q alice")
+                    .beside(
+                        "until grep -q 'Capture started' $SEEN; do sleep 0.05; done; \
+                         efa-emu run --host bob -- fi_pingpong -p efa -e rdm 127.0.0.1",
+                    )
+                    .interrupted("tshark -i", "grep -q EAGER_MSGRTM $SEEN")
+                    .besides(AS_ROOT)
+            }),
+            ("$ efa-emu capture -w fabric.pcapng", || {
+                Row::runs()
+                    .given("wireshark/install >install.log 2>&1")
+                    .beside(
+                        "efa-emu run --host alice -- fi_pingpong -p efa -e rdm & \
+                         until grep -q recording $SEEN; do sleep 0.05; done; \
+                         until grep -q ':B9E8 [0-9A-F:]* 0A ' /proc/net/tcp; do sleep 0.05; done; \
+                         efa-emu run --host bob -- fi_pingpong -p efa -e rdm 127.0.0.1; wait; \
+                         touch traffic-is-over",
+                    )
+                    .when("efa-emu capture -w", "efa-emu ps | grep -q '^alice '")
+                    .interrupted("efa-emu capture -w", "test -e traffic-is-over")
+                    .interrupted("efa-emu capture |", "grep -q 'Capturing on' $SEEN")
+                    .besides(AS_ROOT)
+            }),
+            ("efa-emu run --host alice --pcap", || {
+                Row::runs()
+                    .given("wireshark/install >install.log 2>&1")
+                    .when("efa-emu run --host bob", LISTENING)
+                    .when("mergecap", "! efa-emu ps | grep -q alice")
+            }),
+            ("EFA_STATISTICS=", || {
+                Row::runs().given(CAPTURE_AND_DISSECTOR)
+            }),
+            ("TSHARK=", || {
+                Row::checked_by(
+                    "efa-emu/tests/wireshark_dissector.rs",
+                    "other_releases_of_wireshark_show_the_same",
+                )
+            }),
+        ],
+    ),
+    (
+        "efa-core/README.md",
+        &[
+            ("use efa_core::address::RawAddress", || {
+                Row::not_checked("a test of the documentation, of which the page is a part")
+            }),
+            ("$ cargo test -p efa-core --test coverage", || {
+                Row::checked_by("efa-core/tests/coverage.rs", "no_section_is_left_out")
+            }),
+            ("$ cargo test --release -p efa-emu --test promises", || {
+                Row::checked_by(
+                    "efa-emu/tests/promises/main.rs",
+                    "random_programs_get_what_libfabric_promises",
+                )
+            }),
+            ("EFA_SEED=77", || {
+                Row::checked_by(
+                    "efa-emu/tests/promises/main.rs",
+                    "random_programs_get_what_libfabric_promises",
+                )
+            }),
+            ("$ efa-conformance interop --group engine", || {
+                Row::not_checked(PRINTED_BY_INTEROP)
+            }),
+        ],
+    ),
+    (
+        "fuzz/README.md",
+        &[("make fuzz  ", || Row::not_checked("it fuzzes for minutes"))],
+    ),
+];
+
+/// A test for each page whose blocks are run, and one for the others.
+macro_rules! tests {
+    ($($name:ident: $page:literal,)*) => {
+        $(#[test]
+        fn $name() {
+            crate::check($page);
+        })*
+
+        #[test]
+        fn the_other_pages() {
+            for (page, _) in PAGES.iter().filter(|(page, _)| ![$($page),*].contains(page)) {
+                crate::check(page);
+            }
+        }
+    };
+}
+
+tests! {
+    readme: "README.md",
+    conformance: "docs/conformance.md",
+    driver: "docs/driver.md",
+    emulator: "docs/emulator.md",
+    faults: "docs/faults.md",
+    interop: "docs/interop.md",
+    scenarios: "docs/scenarios.md",
+    wireshark: "docs/wireshark.md",
+}
