@@ -1,4 +1,8 @@
-//! The EFA RDM conformance suite.
+//! The EFA RDM conformance suite. A program that judges a capture:
+//!
+//! ```no_run
+#![doc = include_str!("../examples/judge.rs")]
+//! ```
 //!
 //! A *trace* is a capture of stock endpoints together with the *scenario* that they played:
 //! `traces/NAME.pcapng` and `traces/NAME.toml`. The suite records traces, replays them with an

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::net::Ipv6Addr;
+use core::str::FromStr;
 
 /// A port's global identifier: 16 bytes in the format of an IPv6 address (spec table 1.5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -70,8 +71,62 @@ pub struct RawAddress {
     pub qkey: Qkey,
 }
 
+/// Why a text is no [`RawAddress`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{0}` is no address: write [GID]:QPN/0xQKEY, such as [fe80::1]:2/0x00000003")]
+pub struct ParseAddressError(String);
+
+impl FromStr for RawAddress {
+    type Err = ParseAddressError;
+
+    /// Reads what `Display` writes.
+    fn from_str(text: &str) -> Result<Self, ParseAddressError> {
+        let address = || {
+            let (gid, rest) = text.strip_prefix('[')?.split_once("]:")?;
+            let (qpn, qkey) = rest.split_once("/0x")?;
+            Some(RawAddress {
+                gid: gid.parse::<Ipv6Addr>().ok()?.into(),
+                qpn: Qpn(qpn.parse().ok()?),
+                qkey: Qkey(u32::from_str_radix(qkey, 16).ok()?),
+            })
+        };
+        address().ok_or_else(|| ParseAddressError(text.to_owned()))
+    }
+}
+
 impl fmt::Display for RawAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "[{}]:{}/{:#010x}", self.gid, self.qpn, self.qkey.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_they_are_written() {
+        let address = RawAddress {
+            gid: Gid([
+                0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0xef, 0xa0, 0xff, 0xfe, 0, 0, 1,
+            ]),
+            qpn: Qpn(65_535),
+            qkey: Qkey(0x0102_0304),
+        };
+        let text = "[fe80::ef:a0ff:fe00:1]:65535/0x01020304";
+        assert_eq!(address.to_string(), text);
+        assert_eq!(text.parse(), Ok(address));
+        for wrong in [
+            "",
+            "fe80::1:2/0x3",
+            "[fe80::1]2/0x3",
+            "[fe80::1]:65536/0x3",
+            "[fe80::1]:2/3",
+            "[fe80::1]:2/0x100000000",
+            "[1.2.3.4]:2/0x3",
+        ] {
+            let error = wrong.parse::<RawAddress>().unwrap_err().to_string();
+            assert!(error.contains(&format!("`{wrong}`")), "{error}");
+        }
     }
 }

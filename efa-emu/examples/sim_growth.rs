@@ -154,8 +154,8 @@ fn run(hosts: usize, packets: u64) -> Result<Figures, Box<dyn Error>> {
         .map(|_| fabric.add_host(HostConfig::default()))
         .collect();
     let nic = NicConfig {
-        send_depth: 64,
-        recv_depth: 256,
+        send_queue_depth: 64,
+        recv_queue_depth: 256,
         packet_buffers: 320,
         rnr_retry: 7,
         ..NicConfig::default()
@@ -164,7 +164,7 @@ fn run(hosts: usize, packets: u64) -> Result<Figures, Box<dyn Error>> {
     let mut programs = Vec::new();
     for host in &handles {
         programs.push(Program {
-            nic: host.open(nic)?,
+            nic: host.open_nic(nic)?,
             peers: Vec::new(),
             next: 0,
         });
@@ -174,7 +174,7 @@ fn run(hosts: usize, packets: u64) -> Result<Figures, Box<dyn Error>> {
     };
     let idle_bytes = bytes_per_qp()?;
 
-    let addresses: Vec<_> = programs.iter().map(|one| one.nic.local_address()).collect();
+    let addresses: Vec<_> = programs.iter().map(|one| one.nic.address()).collect();
     for (own, program) in programs.iter_mut().enumerate() {
         let mut handles: BTreeMap<usize, Ahn> = BTreeMap::new();
         for distance in 1..=8 {

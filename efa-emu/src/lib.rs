@@ -1,5 +1,11 @@
 //! A software EFA device: device model, network model, transports and captures.
 //!
+//! Two endpoints of [`efa_core`] on simulated hosts:
+//!
+//! ```
+#![doc = include_str!("../examples/two_endpoints.rs")]
+//! ```
+//!
 //! * [`device`]: the hardware half, without I/O and without a clock; [`provider`]: the user-space half.
 //! * [`link`]: what the device needs of whatever carries its requests. Two links implement it: [`sim`], any
 //!   number of hosts in one thread and in virtual time, and [`transport`], processes and shared memory.

@@ -147,7 +147,7 @@ impl HwDevice {
     /// [`OpenError::Config`] if a depth exceeds the device's limit, [`OpenError::Verbs`] with the
     /// failed call otherwise.
     pub fn open_nic(&self, config: NicConfig) -> Result<HwNic, OpenError> {
-        HwNic::open(self, config.packet_buffers as usize, &config.into())
+        HwNic::open(self, config.packet_buffers, &config.into())
     }
 
     /// The device's capabilities and limits.

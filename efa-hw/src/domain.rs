@@ -142,7 +142,7 @@ impl HwDomain {
     ///
     /// # Errors
     /// [`NicError::Exhausted`] if there is no memory.
-    pub fn allocate_user(&mut self, length: usize) -> Result<UserSlice, NicError> {
+    pub fn allocate(&mut self, length: usize) -> Result<UserSlice, NicError> {
         self.address_space.allocate(length)
     }
 
@@ -150,7 +150,7 @@ impl HwDomain {
     ///
     /// # Errors
     /// [`NicError::MemoryFault`] if not all of it is known to the domain.
-    pub fn dump_user(&mut self, source: UserSlice) -> Result<Vec<u8>, NicError> {
+    pub fn read(&mut self, source: UserSlice) -> Result<Vec<u8>, NicError> {
         let mut bytes = vec![0; source.length];
         self.read_user(source.address, &mut bytes)?;
         Ok(bytes)

@@ -1,5 +1,9 @@
 //! `efa-core`'s [device](efa_core::nic) over real verbs: libibverbs and libefa.
 //!
+//! ```no_run
+#![doc = include_str!("../examples/echo.rs")]
+//! ```
+//!
 //! [`HwDevice::open`] finds an EFA device. [`HwDomain`] is a protection domain with its registrations,
 //! address handles, completion queues and packet buffers, [`HwQueuePair`] an SRD queue pair in it;
 //! [`HwDevice::open_nic`] makes one of each. Nothing here asks whether the device is emulated:

@@ -27,7 +27,7 @@ pub struct NicConfig {
     /// Receives that the receive queue holds, at most the device's `recv_queue_depth`.
     pub recv_queue_depth: usize,
     /// Packet buffers, shared by sends and receives.
-    pub packet_buffers: u32,
+    pub packet_buffers: usize,
     /// The Q-key; a random one if `None`. Its upper bit must be clear: the rest is privileged.
     pub qkey: Option<Qkey>,
     /// As [`QueuePairConfig::rnr_retry`].
@@ -455,7 +455,7 @@ impl QueuePair for HwQueuePair {
         &self.attributes
     }
 
-    fn local_address(&self) -> RawAddress {
+    fn address(&self) -> RawAddress {
         self.address
     }
 

@@ -19,7 +19,7 @@ impl Machine for Verbs {
     }
 
     fn allocate(&self, domain: &mut HwDomain, length: usize) -> UserSlice {
-        domain.allocate_user(length).unwrap()
+        domain.allocate(length).unwrap()
     }
 
     fn doorbells(queue_pair: &HwQueuePair) -> u64 {

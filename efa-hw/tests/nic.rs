@@ -109,8 +109,8 @@ fn expect_received(
 fn packets_arrive_whole_from_inline_size_to_mtu() {
     with_device("packets_arrive_whole_from_inline_size_to_mtu", |device| {
         let (mut a, mut b) = (open(&device), open(&device));
-        let ahn = a.create_address_handle(b.local_address().gid).unwrap();
-        let to = destination(ahn, b.local_address());
+        let ahn = a.create_address_handle(b.address().gid).unwrap();
+        let to = destination(ahn, b.address());
         let mtu = a.attributes().mtu;
         for (context, length) in [0, 1, 32, 33, 64, 4096, mtu].into_iter().enumerate() {
             let bytes: Vec<u8> = (0..length)
@@ -121,7 +121,7 @@ fn packets_arrive_whole_from_inline_size_to_mtu() {
             send(&mut a, to, &bytes, immediate, context as u64);
             let received = wait(&mut [&mut b], 1);
             let source = expect_received(&b, &received[0], &bytes, immediate);
-            assert_eq!(source.qpn, a.local_address().qpn);
+            assert_eq!(source.qpn, a.address().qpn);
             expect_sent(&wait(&mut [&mut a], 1)[0], context as u64, Status::Ok);
         }
         let too_long = SendRequest {
@@ -148,8 +148,8 @@ fn the_payload_is_gathered_from_registered_user_memory() {
         "the_payload_is_gathered_from_registered_user_memory",
         |device| {
             let (mut a, mut b) = (open(&device), open(&device));
-            let ahn = a.create_address_handle(b.local_address().gid).unwrap();
-            let memory = a.allocate_user(5000).unwrap();
+            let ahn = a.create_address_handle(b.address().gid).unwrap();
+            let memory = a.allocate(5000).unwrap();
             a.write_user(memory.address, &[0xA5; 5000]).unwrap();
             let region = a.register(memory, Access::empty()).unwrap();
             post_receive(&mut b);
@@ -157,7 +157,7 @@ fn the_payload_is_gathered_from_registered_user_memory() {
             a.buffer_mut(buffer)[..8].copy_from_slice(b"header..");
             a.post_send(
                 &SendRequest {
-                    destination: destination(ahn, b.local_address()),
+                    destination: destination(ahn, b.address()),
                     buffer,
                     header_length: 8,
                     payload: Some((
@@ -190,10 +190,10 @@ fn a_sender_is_named_once_it_is_in_the_address_book() {
         "a_sender_is_named_once_it_is_in_the_address_book",
         |device| {
             let (mut a, mut b) = (open(&device), open(&device));
-            let ahn = a.create_address_handle(b.local_address().gid).unwrap();
-            assert_eq!(a.create_address_handle(b.local_address().gid).unwrap(), ahn);
+            let ahn = a.create_address_handle(b.address().gid).unwrap();
+            assert_eq!(a.create_address_handle(b.address().gid).unwrap(), ahn);
             a.destroy_address_handle(ahn).unwrap();
-            let to = destination(ahn, b.local_address());
+            let to = destination(ahn, b.address());
             for _ in 0..2 {
                 post_receive(&mut b);
             }
@@ -203,9 +203,9 @@ fn a_sender_is_named_once_it_is_in_the_address_book() {
             let source = expect_received(&b, &received[0], b"unknown", None);
             assert_eq!(source.ahn, None);
             if device.attributes().caps.contains(DeviceCaps::CQ_WITH_SGID) {
-                assert_eq!(source.gid, Some(a.local_address().gid));
+                assert_eq!(source.gid, Some(a.address().gid));
             }
-            let name = b.create_address_handle(a.local_address().gid).unwrap();
+            let name = b.create_address_handle(a.address().gid).unwrap();
             send(&mut a, to, b"known", None, 2);
             let received = wait(&mut [&mut b], 1);
             let source = expect_received(&b, &received[0], b"known", None);
@@ -238,8 +238,8 @@ fn errors_of_the_peer_come_back_with_the_devices_status() {
         "errors_of_the_peer_come_back_with_the_devices_status",
         |device| {
             let (mut a, mut b) = (open(&device), open(&device));
-            let ahn = a.create_address_handle(b.local_address().gid).unwrap();
-            let to = destination(ahn, b.local_address());
+            let ahn = a.create_address_handle(b.address().gid).unwrap();
+            let to = destination(ahn, b.address());
 
             send(&mut a, to, b"no receive posted", None, 1);
             expect_sent(&wait(&mut [&mut a, &mut b], 1)[0], 1, Status::RemoteRnr);
@@ -293,9 +293,9 @@ fn revoked_memory_is_out_of_reach_of_peers() {
             return;
         }
         let (mut a, mut b) = (open(&device), open(&device));
-        let ahn = a.create_address_handle(b.local_address().gid).unwrap();
-        b.create_address_handle(a.local_address().gid).unwrap();
-        let local = a.allocate_user(4096).unwrap();
+        let ahn = a.create_address_handle(b.address().gid).unwrap();
+        b.create_address_handle(a.address().gid).unwrap();
+        let local = a.allocate(4096).unwrap();
         a.write_user(local.address, &[0x5A; 4096]).unwrap();
         let local_region = a.register(local, Access::LOCAL_WRITE).unwrap();
         let bytes: Box<[Cell<u8>]> = vec![Cell::new(0); 4096].into();
@@ -309,7 +309,7 @@ fn revoked_memory_is_out_of_reach_of_peers() {
         let remote_region = b.register(remote, all).unwrap();
         let write = |a: &mut HwNic, b: &mut HwNic, context| {
             let request = RdmaRequest {
-                destination: destination(ahn, b.local_address()),
+                destination: destination(ahn, b.address()),
                 local,
                 local_key: local_region.local_key,
                 remote_address: remote.address,
@@ -348,12 +348,12 @@ fn rdma(device: &HwDevice, unsolicited: bool) {
         .attributes()
         .caps
         .contains(DeviceCaps::UNSOLICITED_WRITE_RECV);
-    let ahn = a.create_address_handle(b.local_address().gid).unwrap();
+    let ahn = a.create_address_handle(b.address().gid).unwrap();
     // The device refuses RDMA of initiators that the responder's address book lacks.
-    b.create_address_handle(a.local_address().gid).unwrap();
+    b.create_address_handle(a.address().gid).unwrap();
     let length = 3 << 20;
-    let local = a.allocate_user(length).unwrap();
-    let remote = b.allocate_user(length).unwrap();
+    let local = a.allocate(length).unwrap();
+    let remote = b.allocate(length).unwrap();
     let local_region = a.register(local, Access::LOCAL_WRITE).unwrap();
     let remote_region = b
         .register(
@@ -364,7 +364,7 @@ fn rdma(device: &HwDevice, unsolicited: bool) {
     let pattern: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
     b.write_user(remote.address, &pattern).unwrap();
     let request = RdmaRequest {
-        destination: destination(ahn, b.local_address()),
+        destination: destination(ahn, b.address()),
         local,
         local_key: local_region.local_key,
         remote_address: remote.address,
@@ -378,7 +378,7 @@ fn rdma(device: &HwDevice, unsolicited: bool) {
     assert_eq!((read.context, read.status), (1, Status::Ok));
     assert_eq!(read.kind, CompletionKind::RdmaRead);
     assert!(
-        a.dump_user(local).unwrap() == pattern,
+        a.read(local).unwrap() == pattern,
         "the data that was read differs"
     );
 
@@ -403,17 +403,12 @@ fn rdma(device: &HwDevice, unsolicited: bool) {
     assert_eq!(buffer.is_none(), unsolicited);
     assert_eq!(
         (bytes, immediate, source.qpn),
-        (length, 77, a.local_address().qpn)
+        (length, 77, a.address().qpn)
     );
     let written = wait(&mut [&mut a], 1)[0];
     assert_eq!((written.context, written.status), (2, Status::Ok));
     assert_eq!(written.kind, CompletionKind::RdmaWrite);
-    assert!(
-        b.dump_user(remote)
-            .unwrap()
-            .iter()
-            .all(|byte| *byte == 0x5A)
-    );
+    assert!(b.read(remote).unwrap().iter().all(|byte| *byte == 0x5A));
 
     b.deregister(remote_region).unwrap();
     a.write_user(local.address, &vec![0x11; length]).unwrap();
@@ -430,12 +425,7 @@ fn rdma(device: &HwDevice, unsolicited: bool) {
         (refused.context, refused.status),
         (3, Status::RemoteBadAddress)
     );
-    assert!(
-        b.dump_user(remote)
-            .unwrap()
-            .iter()
-            .all(|byte| *byte == 0x5A)
-    );
+    assert!(b.read(remote).unwrap().iter().all(|byte| *byte == 0x5A));
 }
 
 #[test]
@@ -451,8 +441,8 @@ fn queues_and_pools_push_back_instead_of_losing_work() {
             };
             let mut a = device.open_nic(config).unwrap();
             let mut b = device.open_nic(config).unwrap();
-            let ahn = a.create_address_handle(b.local_address().gid).unwrap();
-            let to = destination(ahn, b.local_address());
+            let ahn = a.create_address_handle(b.address().gid).unwrap();
+            let to = destination(ahn, b.address());
             for _ in 0..4 {
                 post_receive(&mut b);
             }
@@ -514,7 +504,7 @@ fn memory_that_nobody_handed_over_is_an_error() {
         assert_eq!(nic.copy_from_user(buffer, 0, nowhere), Err(fault));
         assert_eq!(nic.copy_to_user(buffer, 0, 16, nowhere.address), Err(fault));
         assert_eq!(nic.register(nowhere, Access::LOCAL_WRITE), Err(fault));
-        let memory = nic.allocate_user(16).unwrap();
+        let memory = nic.allocate(16).unwrap();
         let too_far = nic.buffer(buffer).len() - 8;
         assert!(nic.copy_from_user(buffer, too_far, memory).is_err());
         assert!(

@@ -215,7 +215,7 @@ impl<'a> Siege<'a> {
         let mut peer = Endpoint::new(peer, config).expect("valid settings");
         let honest = dut.insert_address(peer.address()).expect("room");
         let dut_at_peer = peer.insert_address(dut.address()).expect("room");
-        let hostile = dut.insert_address(attacker.local_address()).ok();
+        let hostile = dut.insert_address(attacker.address()).ok();
         let exposed = UserSlice {
             address: EXPOSED,
             length: EXPOSED_SIZE,
@@ -323,7 +323,7 @@ impl<'a> Siege<'a> {
     }
 
     fn source(&self) -> Source {
-        let address = self.attacker.local_address();
+        let address = self.attacker.address();
         Source {
             ahn: self.network.ahn(DUT, address.gid),
             qpn: address.qpn,
@@ -341,7 +341,7 @@ impl<'a> Siege<'a> {
     }
 
     fn connid(&self) -> Option<Connid> {
-        Some(self.attacker.local_address().qkey.into())
+        Some(self.attacker.address().qkey.into())
     }
 
     fn shake_hands(&mut self) {
@@ -393,7 +393,7 @@ impl<'a> Siege<'a> {
 
     fn options(&mut self) -> ReqOptions {
         let choice = self.choices.byte();
-        let mut address = self.attacker.local_address();
+        let mut address = self.attacker.address();
         ReqOptions {
             raw_address: (choice & 1 == 1).then(|| {
                 if choice & 0x30 == 0x30 {
@@ -871,7 +871,7 @@ impl<'a> Siege<'a> {
     fn replace_hostile(&mut self) {
         match self.hostile.take() {
             Some(peer) => self.dut.remove_address(peer).expect("it is there"),
-            None => self.hostile = self.dut.insert_address(self.attacker.local_address()).ok(),
+            None => self.hostile = self.dut.insert_address(self.attacker.address()).ok(),
         }
     }
 
@@ -1021,7 +1021,7 @@ impl<'a> Siege<'a> {
         for _ in 0..20 {
             self.let_pass();
         }
-        let mut address = self.attacker.local_address();
+        let mut address = self.attacker.address();
         for change in 0..=255 {
             address.qkey.0 = 0x3333 ^ change;
             if let Some(peer) = self.dut.find_address(&address) {

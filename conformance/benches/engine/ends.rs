@@ -73,7 +73,7 @@ impl CoreEnds {
 fn memory(endpoint: &mut Endpoint<HwNic>, length: usize) -> Result<IoVec, String> {
     let memory = endpoint
         .nic_mut()
-        .allocate_user(length)
+        .allocate(length)
         .map_err(|error| error.to_string())?;
     let region = endpoint
         .register(memory, Access::LOCAL_WRITE | Access::REMOTE_READ)

@@ -30,7 +30,7 @@ pub trait HostNic: PolledNic {
 
 impl HostNic for HwNic {
     fn allocate_user(&mut self, length: usize) -> Result<UserSlice, NicError> {
-        HwDomain::allocate_user(self, length)
+        HwDomain::allocate(self, length)
     }
 
     fn fill_user(&mut self, address: u64, bytes: &[u8]) -> Result<(), NicError> {
@@ -38,7 +38,7 @@ impl HostNic for HwNic {
     }
 
     fn dump_user(&mut self, source: UserSlice) -> Result<Vec<u8>, NicError> {
-        HwDomain::dump_user(self, source)
+        HwDomain::read(self, source)
     }
 }
 

@@ -248,7 +248,7 @@ impl Backend for Emu {
 }
 
 fn open(host: &SimHost) -> Result<SimNic, BackendError> {
-    host.open(NicConfig::default())
+    host.open_nic(NicConfig::default())
         .map_err(|source| BackendError::Nic {
             what: "make a queue pair",
             source,

@@ -221,7 +221,7 @@ fn play<'t, B: Backend>(
                 ..Verdict::default()
             });
         }
-        actual.push(nic.local_address());
+        actual.push(nic.address());
         let mut peer = Peer::new(at, nic, address)?;
         if headerless::is_zero_copy_receiver(trace, at) {
             let beside = backend.open_beside(peer.nic())?;

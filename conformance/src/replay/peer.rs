@@ -118,7 +118,7 @@ impl<N: HostNic> Peer<N> {
 
     /// Where it takes messages without a header.
     pub fn headerless_address(&self) -> Option<RawAddress> {
-        self.headerless.as_ref().map(|nic| nic.local_address())
+        self.headerless.as_ref().map(|nic| nic.address())
     }
 
     /// Sends messages without a header there, to the endpoint under test.

@@ -248,7 +248,7 @@ impl FaultyDomain {
 
     fn finish(&mut self, queue_pair: &SimQueuePair, context: u64, kind: CompletionKind) {
         self.state.finished.push_back(Completion {
-            queue_pair: queue_pair.local_address().qpn,
+            queue_pair: queue_pair.address().qpn,
             context,
             status: Status::Ok,
             kind,
@@ -330,8 +330,8 @@ impl QueuePair for FaultyQueuePair {
         self.0.attributes()
     }
 
-    fn local_address(&self) -> RawAddress {
-        self.0.local_address()
+    fn address(&self) -> RawAddress {
+        self.0.address()
     }
 
     fn completion_queue(&self) -> CompletionQueueId {

@@ -104,7 +104,7 @@ impl<D: nic::Domain> Domain<D> {
             return Err(error);
         }
         let queue = queue_pair.completion_queue();
-        let qpn = queue_pair.local_address().qpn;
+        let qpn = queue_pair.address().qpn;
         let nic = LentNic::new(queue_pair, mem::take(&mut shared.nic));
         let mut endpoint = Endpoint::build(nic, config);
         mem::swap(&mut shared.nic, endpoint.nic_mut().loan_mut());

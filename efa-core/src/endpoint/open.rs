@@ -109,7 +109,7 @@ impl<N: Nic> Endpoint<N> {
             min_read_message_size: config.min_read_message_size as u64,
             min_read_write_size: config.min_read_write_size as u64,
         };
-        let address = nic.local_address();
+        let address = nic.address();
         let mixer = Mixer::new(config.seed ^ u64::from(address.qkey.0));
         let headers = HeaderSettings {
             mtu,

@@ -205,7 +205,7 @@ impl QueuePair for FakeQueuePair {
         &self.0
     }
 
-    fn local_address(&self) -> RawAddress {
+    fn address(&self) -> RawAddress {
         RawAddress {
             gid: Gid([9; 16]),
             qpn: Qpn(1),

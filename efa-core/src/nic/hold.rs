@@ -22,8 +22,8 @@ pub trait Nic: DerefMut<Target = <Self as Nic>::Domain> {
     fn parts(&mut self) -> (&mut Self::Domain, &mut <Self::Domain as Domain>::QueuePair);
 
     /// The queue pair's address.
-    fn local_address(&self) -> RawAddress {
-        self.queue_pair().local_address()
+    fn address(&self) -> RawAddress {
+        self.queue_pair().address()
     }
 
     /// [`QueuePair::post_send`].

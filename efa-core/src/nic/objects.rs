@@ -191,7 +191,7 @@ pub trait QueuePair: Sized {
     fn attributes(&self) -> &NicAttributes;
 
     /// The queue pair's address.
-    fn local_address(&self) -> RawAddress;
+    fn address(&self) -> RawAddress;
 
     /// The completion queue of its requests and receives.
     fn completion_queue(&self) -> CompletionQueueId;

@@ -628,6 +628,6 @@ fn address_handles_are_given_back() {
     );
     script.insert_peer();
     let nic = script.dut.close();
-    assert_eq!(nic.local_address().qpn, Qpn(10));
+    assert_eq!(nic.address().qpn, Qpn(10));
     assert_eq!(script.network.ahn(0, gid), None);
 }

@@ -62,7 +62,7 @@ impl Script {
 
     pub(crate) fn peer_address(&self) -> RawAddress {
         use efa_core::nic::Nic;
-        self.peer.local_address()
+        self.peer.address()
     }
 
     pub(crate) fn insert_peer(&mut self) -> PeerId {

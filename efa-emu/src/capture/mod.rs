@@ -11,6 +11,10 @@
 //! [`Follower`] reads a shared file while it grows, and [`Writer::copy`] makes one capture of several.
 //! [`Reader`] reads captures of either kind, and what `mergecap` or `editcap` made of them. Times are
 //! nanoseconds since the Unix epoch, or since the start of a simulation.
+//!
+//! ```no_run
+#![doc = include_str!("../../examples/read_capture.rs")]
+//! ```
 
 mod block;
 mod follow;

@@ -14,6 +14,12 @@
 //! # Ok::<(), efa_emu::fault::FaultError>(())
 //! ```
 //!
+//! A test of one event, in the simulator:
+//!
+//! ```
+#![doc = include_str!("../../examples/withheld.rs")]
+//! ```
+//!
 //! A *request* is judged where it arrives, before the responder's device sees it; its *answer* where
 //! it arrives, before the initiator's device writes the send completion. What a decision means for
 //! the frame is up to [`crate::network`], for all links alike. Delivery and completion are

@@ -39,7 +39,7 @@ impl SimHost {
 
     /// Opens a queue pair, ready to send, with a domain, a completion queue and packet buffers of its
     /// own.
-    pub fn open(&self, config: NicConfig) -> Result<SimNic, NicError> {
+    pub fn open_nic(&self, config: NicConfig) -> Result<SimNic, NicError> {
         let packet_buffers = config.packet_buffers;
         let mut domain = self.open_domain(&DomainConfig { packet_buffers })?;
         let service = config.service;

@@ -21,14 +21,14 @@
 //! use efa_emu::sim::{Fabric, FabricConfig, HostConfig, NicConfig};
 //!
 //! let fabric = Fabric::new(FabricConfig::default());
-//! let mut alice = fabric.add_host(HostConfig::default()).open(NicConfig::default())?;
-//! let mut bob = fabric.add_host(HostConfig::default()).open(NicConfig::default())?;
+//! let mut alice = fabric.add_host(HostConfig::default()).open_nic(NicConfig::default())?;
+//! let mut bob = fabric.add_host(HostConfig::default()).open_nic(NicConfig::default())?;
 //!
 //! let buffer = bob.acquire_buffer().expect("a fresh pool has buffers");
 //! bob.post_recv(buffer)?;
 //! let buffer = alice.acquire_buffer().expect("a fresh pool has buffers");
 //! alice.buffer_mut(buffer)[..5].copy_from_slice(b"hello");
-//! let to = bob.local_address();
+//! let to = bob.address();
 //! let ahn = alice.create_address_handle(to.gid)?;
 //! let request = SendRequest {
 //!     destination: Destination { ahn, qpn: to.qpn, qkey: to.qkey },

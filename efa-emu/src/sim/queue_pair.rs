@@ -24,9 +24,9 @@ pub struct NicConfig {
     /// What the queue pair carries.
     pub service: Service,
     /// Work requests that the send queue holds, a power of two.
-    pub send_depth: u32,
+    pub send_queue_depth: usize,
     /// Receives that the receive queue holds, a power of two.
-    pub recv_depth: u32,
+    pub recv_queue_depth: usize,
     /// Packet buffers. Their memory is taken when a buffer is first used.
     pub packet_buffers: usize,
     /// The Q-key, `None` for a random one.
@@ -42,8 +42,8 @@ impl Default for NicConfig {
     fn default() -> Self {
         NicConfig {
             service: Service::Srd,
-            send_depth: 256,
-            recv_depth: 1024,
+            send_queue_depth: 256,
+            recv_queue_depth: 1024,
             packet_buffers: 256 + 1024,
             qkey: None,
             rnr_retry: 3,
@@ -55,8 +55,8 @@ impl Default for NicConfig {
 impl From<NicConfig> for QueuePairConfig {
     fn from(config: NicConfig) -> Self {
         QueuePairConfig {
-            send_queue_depth: config.send_depth as usize,
-            recv_queue_depth: config.recv_depth as usize,
+            send_queue_depth: config.send_queue_depth,
+            recv_queue_depth: config.recv_queue_depth,
             qkey: config.qkey,
             rnr_retry: config.rnr_retry,
             unsolicited_write_recv: config.unsolicited_write_recv,
@@ -233,7 +233,7 @@ impl QueuePair for SimQueuePair {
         &self.attributes
     }
 
-    fn local_address(&self) -> RawAddress {
+    fn address(&self) -> RawAddress {
         self.address
     }
 

@@ -67,8 +67,8 @@ impl ScriptedPeer {
         let mut peer = Self::open_without_receives(host, config)?;
         let spare = config
             .packet_buffers
-            .saturating_sub(config.send_depth as usize);
-        peer.post_receives(spare.min(config.recv_depth as usize))?;
+            .saturating_sub(config.send_queue_depth);
+        peer.post_receives(spare.min(config.recv_queue_depth))?;
         peer.repost = true;
         Ok(peer)
     }
@@ -76,7 +76,7 @@ impl ScriptedPeer {
     /// Opens a queue pair that posts no receives by itself: senders find it not ready.
     pub fn open_without_receives(host: &SimHost, config: NicConfig) -> Result<Self, NicError> {
         Ok(ScriptedPeer {
-            nic: host.open(config)?,
+            nic: host.open_nic(config)?,
             handles: BTreeMap::new(),
             contexts: 0,
             repost: false,
@@ -88,7 +88,7 @@ impl ScriptedPeer {
 
     /// The queue pair's address.
     pub fn address(&self) -> RawAddress {
-        self.nic.local_address()
+        self.nic.address()
     }
 
     /// The queue pair, for what this type does not offer. Its completions are handed out by

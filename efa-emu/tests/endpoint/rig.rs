@@ -81,7 +81,7 @@ impl Rig {
         config: &EndpointConfig,
         nic: NicConfig,
     ) -> usize {
-        let mut endpoint = Endpoint::new(host.open(nic).unwrap(), config.clone()).unwrap();
+        let mut endpoint = Endpoint::new(host.open_nic(nic).unwrap(), config.clone()).unwrap();
         let memory = host.allocate(MEMORY).unwrap();
         let region = endpoint.register(memory, Access::all()).unwrap();
         self.programs.push(Some(Program {

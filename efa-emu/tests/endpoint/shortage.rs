@@ -141,8 +141,8 @@ fn tiny_queues_and_a_bad_network_change_nothing_but_time() {
             ..FabricConfig::seeded(seed)
         };
         let nic = NicConfig {
-            send_depth: 4,
-            recv_depth: 8,
+            send_queue_depth: 4,
+            recv_queue_depth: 8,
             packet_buffers: 12,
             rnr_retry: 0,
             ..NicConfig::default()

@@ -258,20 +258,20 @@ fn settings(rng: &mut StdRng, mtu: usize, first_msg_id: u32, ordered: bool) -> S
     let name = ["efa0", "efa1", "efa2", "efa3"].choose(rng).unwrap();
     let mut profile = Profile::by_name(name).unwrap().clone();
     profile.mtu = mtu as u32;
-    let send_depth = *[2, 4, 64].choose(rng).unwrap();
-    let recv_depth = *[4, 8, 64].choose(rng).unwrap();
+    let send_queue_depth = *[2, 4, 64].choose(rng).unwrap();
+    let recv_queue_depth = *[4, 8, 64].choose(rng).unwrap();
     let nic = NicConfig {
         service: Service::Srd,
-        send_depth,
-        recv_depth,
-        packet_buffers: (send_depth + recv_depth) as usize,
+        send_queue_depth,
+        recv_queue_depth,
+        packet_buffers: send_queue_depth + recv_queue_depth,
         qkey: None,
         rnr_retry: *[0, 1, 3].choose(rng).unwrap(),
         unsolicited_write_recv: profile.caps.contains(DeviceCaps::UNSOLICITED_WRITE_RECV)
             && rng.random(),
     };
     let endpoint = EndpointConfig {
-        recv_buffers: recv_depth as usize,
+        recv_buffers: recv_queue_depth,
         poll_batch: rng.random_range(1..20),
         max_operations: *[64, 4096].choose(rng).unwrap(),
         remote_operations: *[1, 4, 1 << 16].choose(rng).unwrap(),

@@ -265,7 +265,7 @@ impl Nic for ReleaseNic {
             return self.nic.post_send(request, doorbell);
         }
         let original = bytes.to_vec();
-        let address = self.nic.local_address();
+        let address = self.nic.address();
         let sent = self.release.sent(&original, address, self.user_recv_qp);
         self.nic.buffer_mut(request.buffer)[..sent.len()].copy_from_slice(&sent);
         self.originals.insert(request.buffer, original);

@@ -20,14 +20,14 @@ pub(crate) struct Arrived {
     pub(crate) cq_data: Option<u32>,
 }
 
-const DEPTH: u32 = 128;
+const DEPTH: usize = 128;
 
 impl UserQueuePair {
     pub(crate) fn open(host: &SimHost, rnr_retry: u8) -> Result<Self, String> {
-        let nic = host.open(NicConfig {
-            send_depth: 2,
-            recv_depth: DEPTH,
-            packet_buffers: DEPTH as usize,
+        let nic = host.open_nic(NicConfig {
+            send_queue_depth: 2,
+            recv_queue_depth: DEPTH,
+            packet_buffers: DEPTH,
             rnr_retry,
             ..NicConfig::default()
         });
@@ -39,7 +39,7 @@ impl UserQueuePair {
 
     /// How a HANDSHAKE names it.
     pub(crate) fn name(&self) -> UserRecvQp {
-        let address = self.nic.local_address();
+        let address = self.nic.address();
         UserRecvQp {
             qpn: address.qpn.0.into(),
             qkey: address.qkey,

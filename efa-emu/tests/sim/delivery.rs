@@ -290,8 +290,8 @@ fn injected_rnr_delays_and_loses_nothing_when_retries_are_unlimited() {
 #[test]
 fn full_queues_refuse_and_take_again_after_a_poll() {
     let nic = NicConfig {
-        send_depth: 4,
-        recv_depth: 4,
+        send_queue_depth: 4,
+        recv_queue_depth: 4,
         packet_buffers: 16,
         ..NicConfig::default()
     };

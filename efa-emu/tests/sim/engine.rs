@@ -67,7 +67,7 @@ impl Programs {
         let mut all: Vec<Program> = (0..count)
             .map(|_| {
                 let host = fabric.add_host(HostConfig::default());
-                let endpoint = Endpoint::new(host.open(nic).unwrap(), engine()).unwrap();
+                let endpoint = Endpoint::new(host.open_nic(nic).unwrap(), engine()).unwrap();
                 Program {
                     host,
                     endpoint,
@@ -254,8 +254,8 @@ fn engine() -> EndpointConfig {
 
 fn nic() -> NicConfig {
     NicConfig {
-        send_depth: 128,
-        recv_depth: 256,
+        send_queue_depth: 128,
+        recv_queue_depth: 256,
         packet_buffers: 512,
         ..NicConfig::default()
     }
@@ -317,8 +317,8 @@ fn messages_survive_small_queues() {
             ..FabricConfig::seeded(seed)
         };
         let nic = NicConfig {
-            send_depth: 4,
-            recv_depth: 8,
+            send_queue_depth: 4,
+            recv_queue_depth: 8,
             packet_buffers: 16,
             ..nic()
         };

@@ -201,7 +201,7 @@ fn a_dead_host_is_unresponsive_and_comes_back_empty() {
         pair.bob.nic().post_recv(efa_core::nic::BufferId(0)),
         Err(dead)
     );
-    assert!(host.open(NicConfig::default()).is_err());
+    assert!(host.open_nic(NicConfig::default()).is_err());
 
     pair.fabric.restart(host.id());
     assert!(host.read(memory).is_err(), "memory is gone");

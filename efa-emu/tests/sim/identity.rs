@@ -84,7 +84,7 @@ fn queue_pairs_of_one_host_have_numbers_and_address_books_of_their_own() {
 fn handles_of_one_gid_have_one_number_until_the_last_is_given_back() {
     let fabric = Fabric::new(orderly());
     let host = fabric.add_host(HostConfig::default());
-    let mut nic = host.open(NicConfig::default()).unwrap();
+    let mut nic = host.open_nic(NicConfig::default()).unwrap();
     let gid = Gid([9; 16]);
     let first = nic.create_address_handle(gid).unwrap();
     assert_eq!(nic.create_address_handle(gid), Ok(first));
@@ -103,12 +103,12 @@ fn the_policy_decides_which_number_a_new_queue_pair_gets() {
             ..FabricConfig::default()
         });
         let host = fabric.add_host(HostConfig::default());
-        let open = || host.open(NicConfig::default()).unwrap();
+        let open = || host.open_nic(NicConfig::default()).unwrap();
         let first = open();
         let _second = open();
-        let number = first.local_address().qpn;
+        let number = first.address().qpn;
         drop(first);
-        (number, open().local_address().qpn)
+        (number, open().address().qpn)
     };
     let (first, next) = next_number(QpnPolicy::Lowest);
     assert_eq!(next, first);
@@ -123,13 +123,13 @@ fn a_chosen_number_is_given_once() {
     let fabric = Fabric::new(FabricConfig::default());
     let host = fabric.add_host(HostConfig::default());
     host.prefer_qpn(Qpn(77));
-    let open = || host.open(NicConfig::default()).unwrap();
+    let open = || host.open_nic(NicConfig::default()).unwrap();
     let (first, second) = (open(), open());
-    assert_eq!(first.local_address().qpn, Qpn(77));
+    assert_eq!(first.address().qpn, Qpn(77));
     host.prefer_qpn(Qpn(77));
     let third = open();
-    assert_eq!(second.local_address().qpn, Qpn(2));
-    assert_eq!(third.local_address().qpn, Qpn(3), "77 is in use");
+    assert_eq!(second.address().qpn, Qpn(2));
+    assert_eq!(third.address().qpn, Qpn(3), "77 is in use");
 }
 
 #[test]

@@ -10,7 +10,7 @@ fn only_allocated_memory_can_be_registered() {
     let fabric = Fabric::new(FabricConfig::default());
     let host = fabric.add_host(HostConfig::default());
     let other = fabric.add_host(HostConfig::default());
-    let mut nic = host.open(NicConfig::default()).unwrap();
+    let mut nic = host.open_nic(NicConfig::default()).unwrap();
     let memory = host.allocate(1000).unwrap();
     assert!(nic.register(memory, Access::LOCAL_WRITE).is_ok());
     let beyond = UserSlice {
@@ -34,7 +34,7 @@ fn only_allocated_memory_can_be_registered() {
 fn copies_between_buffers_and_memory_are_checked() {
     let fabric = Fabric::new(FabricConfig::default());
     let host = fabric.add_host(HostConfig::default());
-    let mut nic = host.open(NicConfig::default()).unwrap();
+    let mut nic = host.open_nic(NicConfig::default()).unwrap();
     let memory = host.allocate_from(b"0123456789").unwrap();
     let buffer = nic.acquire_buffer().unwrap();
     nic.copy_from_user(buffer, 3, memory).unwrap();
@@ -91,7 +91,7 @@ fn a_buffer_that_was_given_away_cannot_be_given_again() {
 fn reading_a_buffer_that_the_device_has_is_a_bug() {
     let fabric = Fabric::new(FabricConfig::default());
     let host = fabric.add_host(HostConfig::default());
-    let mut nic = host.open(NicConfig::default()).unwrap();
+    let mut nic = host.open_nic(NicConfig::default()).unwrap();
     let buffer = nic.acquire_buffer().unwrap();
     nic.post_recv(buffer).unwrap();
     nic.buffer(buffer);
@@ -169,14 +169,14 @@ fn the_hosts_memory_is_limited() {
     });
     let error = host.allocate(1 << 40).unwrap_err();
     assert_eq!(error.free, 1 << 20);
-    let error = host.open(NicConfig::default()).err().unwrap();
+    let error = host.open_nic(NicConfig::default()).err().unwrap();
     assert!(matches!(error, NicError::Exhausted(_)), "{error}");
     let few = NicConfig {
         packet_buffers: 8,
         ..NicConfig::default()
     };
     assert!(
-        host.open(few).is_ok(),
+        host.open_nic(few).is_ok(),
         "the failed attempt left nothing behind"
     );
 }
@@ -185,7 +185,7 @@ fn the_hosts_memory_is_limited() {
 fn registrations_can_be_made_to_fail() {
     let fabric = Fabric::new(FabricConfig::default());
     let host = fabric.add_host(HostConfig::default());
-    let mut nic = host.open(NicConfig::default()).unwrap();
+    let mut nic = host.open_nic(NicConfig::default()).unwrap();
     let memory = host.allocate(64).unwrap();
     host.fail_registrations(1, 2);
     let results = [0; 4].map(|_| nic.register(memory, Access::LOCAL_WRITE).is_ok());

@@ -259,7 +259,7 @@ impl<C: Carrier> QueuePair for TestQueuePair<C> {
         &self.attributes
     }
 
-    fn local_address(&self) -> RawAddress {
+    fn address(&self) -> RawAddress {
         self.address
     }
 

@@ -82,6 +82,14 @@ pub struct ErrorEntry {
     pub failure: Failure,
 }
 
+impl fmt::Display for ErrorEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "operation {}: {}", self.context, self.failure)
+    }
+}
+
+impl core::error::Error for ErrorEntry {}
+
 /// Something that belongs to no operation of the application (libfabric's event queue).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]

@@ -168,7 +168,9 @@ impl World {
 
     fn start(&mut self, slot: usize, settings: Settings) -> Result<ProgramId, String> {
         let host = self.hosts[slot].clone();
-        let nic = host.open(settings.nic).map_err(|error| error.to_string())?;
+        let nic = host
+            .open_nic(settings.nic)
+            .map_err(|error| error.to_string())?;
         let user = match settings.release {
             Release::V2_1ZeroCopy => Some(UserQueuePair::open(&host, settings.nic.rnr_retry)?),
             _ => None,

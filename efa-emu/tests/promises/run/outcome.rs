@@ -234,7 +234,7 @@ impl World {
             let nic = endpoint.nic().sim();
             let found = (nic.posted_receives(), nic.free_buffers(), nic.regions());
             let nic = &program.settings.nic;
-            let expected = (nic.recv_depth as usize, nic.send_depth as usize, REGIONS);
+            let expected = (nic.recv_queue_depth, nic.send_queue_depth, REGIONS);
             if found != expected {
                 return Err(format!(
                     "program {at} on host {}: receives, free buffers and registrations are {found:?} \
