@@ -229,8 +229,9 @@ impl Tree<'_> {
         attribute("node_desc", "EFA (emulated)".to_owned())?;
         attribute("fw_ver", profile.firmware.to_owned())?;
         attribute("hw_rev", format!("{:#x}", profile.hw_version))?;
-        attribute("ports/1/state", "4: ACTIVE".to_owned())?;
-        attribute("ports/1/phys_state", "5: LinkUp".to_owned())?;
+        for (file, value) in port_state(false) {
+            attribute(&format!("{PORT}/{file}"), value.to_owned())?;
+        }
         attribute("ports/1/link_layer", "Unspecified".to_owned())?;
         attribute("ports/1/rate", "100 Gb/sec (4X EDR)".to_owned())?;
         attribute("ports/1/lid", "0x0".to_owned())?;
@@ -251,6 +252,49 @@ impl Tree<'_> {
             &format!("{directory}/device"),
             &format!("../../../{}", rail.pci_address()),
         )
+    }
+}
+
+/// Where the port is, in the device's directory.
+const PORT: &str = "ports/1";
+
+/// The port's files whose values depend on its link.
+fn port_state(is_down: bool) -> [(&'static str, &'static str); 2] {
+    match is_down {
+        false => [("state", "4: ACTIVE"), ("phys_state", "5: LinkUp")],
+        true => [("state", "1: DOWN"), ("phys_state", "3: Disabled")],
+    }
+}
+
+/// The files of a tree that tell the state of a device's port.
+#[derive(Debug)]
+pub struct PortFiles {
+    port: PathBuf,
+    /// Where a file is written before it is in its place.
+    draft: PathBuf,
+    is_down: bool,
+}
+
+impl PortFiles {
+    /// Those of the tree that [`generate`] has made below `root`.
+    pub fn of(root: &Path, rail: Rail) -> PortFiles {
+        PortFiles {
+            port: rail.infiniband_class_path(root).join(PORT),
+            draft: root.join(format!("{}.draft", rail.device_name())),
+            is_down: false,
+        }
+    }
+
+    /// Writes what has changed. A reader sees the old value of a file or the new one.
+    pub fn write(&mut self, is_down: bool) -> io::Result<()> {
+        if self.is_down != is_down {
+            for (file, value) in port_state(is_down) {
+                fs::write(&self.draft, format!("{value}\n"))?;
+                fs::rename(&self.draft, self.port.join(file))?;
+            }
+            self.is_down = is_down;
+        }
+        Ok(())
     }
 }
 
@@ -438,6 +482,30 @@ mod tests {
         }
         // The last of the most that there can be.
         assert_eq!(Rail::new(31, 32).pci_address(), "0000:8c:1b.0");
+    }
+
+    #[test]
+    fn ports_lose_their_link_and_get_it_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        let profile = Profile::by_name("efa2").unwrap();
+        generate(root, profile, &[Gid([1; 16]), Gid([2; 16])], &[]).unwrap();
+        let [first, second] = [0, 1].map(|index| Rail::new(index, 2));
+        let seen = |rail: Rail| {
+            let port = rail.infiniband_class_path(root).join("ports/1");
+            ["state", "phys_state"].map(|file| fs::read_to_string(port.join(file)).unwrap())
+        };
+        let mut files = PortFiles::of(root, first);
+        for (is_down, expected) in [
+            (false, ["4: ACTIVE\n", "5: LinkUp\n"]),
+            (true, ["1: DOWN\n", "3: Disabled\n"]),
+            (true, ["1: DOWN\n", "3: Disabled\n"]),
+            (false, ["4: ACTIVE\n", "5: LinkUp\n"]),
+        ] {
+            files.write(is_down).unwrap();
+            assert_eq!(seen(first), expected);
+            assert_eq!(seen(second), ["4: ACTIVE\n", "5: LinkUp\n"]);
+        }
     }
 
     #[test]

@@ -48,6 +48,7 @@ fn hosts(rule: &Fault) -> Vec<&HostName> {
         | Action::Remove(host)
         | Action::PortDown(host)
         | Action::PortUp(host) => hosts.push(host),
+        Action::QpError(queues) | Action::CqError(queues) => hosts.push(&queues.host),
         _ => {}
     }
     hosts

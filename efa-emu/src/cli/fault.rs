@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use efa_emu::fault::{self, Action, Fault, HostName};
+use efa_core::address::Qpn;
+use efa_emu::fault::{self, Action, Fault, HostName, Queues};
 use efa_emu::transport::{ArmedFault, DEFAULT_FABRIC, Fabric};
 
 use super::Failure;
@@ -61,6 +62,20 @@ enum FaultCommand {
     PortUp {
         /// The host or device, by name or GID.
         host: HostName,
+    },
+    /// Fail queue pairs of a host, as the device fails those whose queues make no sense.
+    QpError {
+        /// The host or device, by name or GID.
+        host: HostName,
+        /// One queue pair by its number; without it all fail.
+        qpn: Option<u16>,
+    },
+    /// Lose the next completion of completion queues of a host, as of those that are full.
+    CqError {
+        /// The host or device, by name or GID.
+        host: HostName,
+        /// Only the completion queues of this queue pair.
+        qpn: Option<u16>,
     },
     /// List the armed rules: events seen, applied to, held now.
     List,
@@ -136,6 +151,12 @@ impl FaultArguments {
                 fabric.act(Action::PortDown(host))?;
             }
             FaultCommand::PortUp { host } => fabric.act(Action::PortUp(host))?,
+            FaultCommand::QpError { host, qpn } => {
+                fabric.act(Action::QpError(queues(host, qpn)))?;
+            }
+            FaultCommand::CqError { host, qpn } => {
+                fabric.act(Action::CqError(queues(host, qpn)))?;
+            }
             FaultCommand::List => super::print(&table(&fabric.armed()?)),
             FaultCommand::Clear { label: None } => {
                 fabric.disarm(|_| true)?;
@@ -147,6 +168,13 @@ impl FaultArguments {
             }
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn queues(host: HostName, qpn: Option<u16>) -> Queues {
+    Queues {
+        host,
+        qpn: qpn.map(Qpn),
     }
 }
 

@@ -18,8 +18,8 @@ use efa_emu::transport::{
     DEFAULT_FABRIC, Fabric, Host, HostConfig, NetworkOptions, check_limits, parse_duration,
 };
 
-use super::hw_counters::HwCounters;
 use super::injection::Libraries;
+use super::live_sysfs::LiveSysfs;
 use super::state::RunDirectory;
 use super::{Failure, fault, profiles};
 
@@ -306,8 +306,8 @@ impl EmulatedHost {
         };
     }
 
-    /// The counters in the sysfs tree in this directory.
-    pub(super) fn counters(&self, sysfs_root: &Path) -> HwCounters<'_> {
-        HwCounters::open(sysfs_root, &self.devices)
+    /// What changes in the sysfs tree in this directory.
+    pub(super) fn live_sysfs(&self, sysfs_root: &Path) -> LiveSysfs<'_> {
+        LiveSysfs::open(sysfs_root, &self.devices)
     }
 }

@@ -44,14 +44,14 @@ impl RunArguments {
         let mut command = Command::new(program);
         command.args(arguments);
         host.prepare(&mut command, &sysfs_root, &injection, capture.as_deref());
-        let mut counters = host.counters(&sysfs_root);
-        let status = child::run(&mut command, || counters.update())
+        let mut live = host.live_sysfs(&sysfs_root);
+        let status = child::run(&mut command, || live.update())
             .map_err(|error| child::cannot_start(program, &error))?;
         if !status.success() {
             leftovers::remove();
         }
         // What this run has made goes before it does.
-        drop((counters, directory));
+        drop((live, directory));
         drop(host);
         Ok(child::end_as(status))
     }

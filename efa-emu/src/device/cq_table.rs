@@ -27,6 +27,8 @@ pub(super) struct CompletionQueue {
     counted: bool,
     /// An entry was lost because the queue was full.
     overrun: bool,
+    /// The next entry will be lost; see [`CqTable::lose_next`].
+    loses_next: bool,
     /// The counter of the entry with which there is more to do than to write it: somebody wants to be told of it,
     /// or it may be the one for which there is no room.
     attention: u16,
@@ -57,6 +59,7 @@ impl CqTable {
             watched: false,
             counted: false,
             overrun: false,
+            loses_next: false,
         }) as u32)
     }
 
@@ -118,6 +121,10 @@ impl CqTable {
         {
             attached.count_entry(entry);
         }
+        if std::mem::take(&mut queue.loses_next) {
+            queue.attention = queue.next_attention();
+            return;
+        }
         if queue.is_full() {
             if !queue.overrun {
                 queue.overrun = true;
@@ -135,6 +142,20 @@ impl CqTable {
             self.events.push(DeviceEvent::Completion(cq));
         }
         queue.attention = queue.next_attention();
+    }
+
+    /// Loses the next entry of a queue, whose client is told now.
+    pub(super) fn lose_next(&mut self, cq: CqId) {
+        if let Ok(queue) = self.get_mut(cq) {
+            queue.loses_next = true;
+            queue.attention = queue.producer;
+            self.events.push(DeviceEvent::CqError(cq));
+        }
+    }
+
+    /// All queues.
+    pub(super) fn ids(&self) -> impl Iterator<Item = CqId> {
+        self.queues.iter().map(|(index, _)| CqId(index as u32))
     }
 
     /// Counts the entries of a queue from now on, for the completion counters of their queue pairs.

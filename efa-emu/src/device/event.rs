@@ -9,9 +9,9 @@ use super::CqId;
 pub enum DeviceEvent {
     /// A completion queue has an entry that its client wanted to be told of.
     Completion(CqId),
-    /// A completion queue was full when another entry was due, which is lost.
+    /// A completion queue loses an entry: it was full when that was due, or somebody wants it so.
     CqError(CqId),
-    /// A queue pair has failed, because its queues made no sense.
+    /// A queue pair has failed: its queues made no sense, or somebody wants it so.
     QpFatal(Qpn),
     /// The device was removed.
     Fatal,

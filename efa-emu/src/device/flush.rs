@@ -9,10 +9,11 @@ use super::queue_pair::QpState;
 use super::{Device, DeviceEvent};
 
 impl Device {
-    /// Puts a queue pair into the error state because its queues are invalid.
+    /// Puts a queue pair into the error state, because its queues are invalid or somebody wants it so.
     pub(super) fn fail(&mut self, qpn: Qpn) {
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.state = QpState::Error;
+            qp.broken = true;
             self.flush(qpn);
             self.cqs.raise(DeviceEvent::QpFatal(qpn));
         }

@@ -210,6 +210,13 @@ impl Device {
         (self.counters.tx_pkts - before) as usize
     }
 
+    /// Returns whether there are queue pairs that the device has failed: their clients may go on posting, so that
+    /// [`Device::flush_failed`] is due again and again.
+    pub fn has_broken(&self) -> bool {
+        let mut failed = self.initiator.failed.iter();
+        failed.any(|qpn| self.qps.get(*qpn).is_some_and(|qp| qp.broken))
+    }
+
     /// Flushes what has been posted to queue pairs that have failed.
     pub fn flush_failed(&mut self) {
         for position in 0..self.initiator.failed.len() {

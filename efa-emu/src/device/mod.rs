@@ -29,6 +29,7 @@ pub mod queue;
 mod queue_pair;
 mod regions;
 mod responder;
+mod staged;
 
 use std::sync::Arc;
 
@@ -48,6 +49,7 @@ pub use queue_pair::{
 };
 pub use regions::{Lkey, MemoryRegion, RegionKeys, Rkey};
 pub use responder::GRH_LENGTH;
+pub use staged::{QueueError, QueueKind};
 
 use crate::profile::Profile;
 use address_book::AddressBook;
@@ -433,6 +435,7 @@ impl Device {
             qp.rings.recv.doorbell().write(0);
             qp.send.restart();
             qp.recv = Default::default();
+            qp.broken = false;
         }
     }
 

@@ -202,6 +202,8 @@ pub(super) struct QueuePair {
     pub(super) watched: bool,
     /// Whether it has completion counters.
     pub(super) counted: bool,
+    /// Whether the device has failed it, which its client may not know.
+    pub(super) broken: bool,
 }
 
 /// How far the device is in the send queue.
@@ -249,6 +251,7 @@ impl QueuePair {
             sq_psn: 0,
             watched: false,
             counted: false,
+            broken: false,
         }
     }
 

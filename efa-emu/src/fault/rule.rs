@@ -279,6 +279,10 @@ pub enum Action {
     PortDown(HostName),
     /// Give a device's port, or all of a host, its link back.
     PortUp(HostName),
+    /// Fail queue pairs, as the device fails those whose queues or doorbells make no sense.
+    QpError(Queues),
+    /// Lose the next entry of completion queues, as of those that are full.
+    CqError(Queues),
 }
 
 impl Action {
@@ -297,6 +301,8 @@ impl Action {
                 | Action::Remove(_)
                 | Action::PortDown(_)
                 | Action::PortUp(_)
+                | Action::QpError(_)
+                | Action::CqError(_)
         )
     }
 
@@ -313,6 +319,15 @@ impl Action {
             _ => false,
         }
     }
+}
+
+/// Queues of a host or device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Queues {
+    /// The host or device.
+    pub host: HostName,
+    /// The queue pair, or that of the completion queues; `None` stands for all.
+    pub qpn: Option<Qpn>,
 }
 
 /// A time to be added, drawn anew for each frame if the bounds differ.

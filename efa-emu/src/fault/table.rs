@@ -6,7 +6,8 @@ use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
 
 use super::event::{Event, Frame, Stage};
-use super::rule::{Action, Delay, Fault, HostName, Match};
+use super::rule::{Action, Delay, Fault, HostName, Match, Queues};
+use crate::device::{QueueError, QueueKind};
 
 /// Names an armed fault.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -45,6 +46,8 @@ pub enum Trigger {
     Kill(HostName),
     /// Remove this device.
     Remove(HostName),
+    /// Stage an error of queues of this device.
+    Queues(HostName, QueueError),
 }
 
 /// What the rules say about an event.
@@ -250,6 +253,8 @@ impl Faults {
             }
             Action::Kill(host) => triggers.push(Trigger::Kill(host.clone())),
             Action::Remove(host) => triggers.push(Trigger::Remove(host.clone())),
+            Action::QpError(queues) => triggers.push(queues.fail(QueueKind::QueuePair)),
+            Action::CqError(queues) => triggers.push(queues.fail(QueueKind::CompletionQueue)),
             Action::Cut(_) | Action::PortDown(_) => tally.engage(id, true),
             Action::Heal(_) | Action::PortUp(_) => {
                 for (other, fault) in &self.armed {
@@ -289,8 +294,20 @@ fn fate(action: &Action) -> Option<Fate> {
         | Action::Kill(_)
         | Action::Remove(_)
         | Action::PortDown(_)
-        | Action::PortUp(_) => return None,
+        | Action::PortUp(_)
+        | Action::QpError(_)
+        | Action::CqError(_) => return None,
     })
+}
+
+impl Queues {
+    fn fail(&self, kind: QueueKind) -> Trigger {
+        let error = QueueError {
+            kind,
+            qpn: self.qpn,
+        };
+        Trigger::Queues(self.host.clone(), error)
+    }
 }
 
 impl HostName {

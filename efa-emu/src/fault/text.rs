@@ -3,11 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use efa_core::address::Qpn;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::names;
-use super::rule::{Action, Delay, Errno, Fault, HostName, Match, PacketTypes, Point};
+use super::rule::{Action, Delay, Errno, Fault, HostName, Match, PacketTypes, Point, Queues};
 use crate::duration;
 use crate::link::Operation;
 
@@ -91,6 +92,8 @@ fn form(action: &str) -> Option<&'static str> {
         "remove" => r#"{ remove = "HOST" }"#,
         "port-down" => r#"{ port-down = "HOST" }"#,
         "port-up" => r#"{ port-up = "HOST" }"#,
+        "qp-error" => r#"{ qp-error = { host = "HOST", qpn = 77 } }"#,
+        "cq-error" => r#"{ cq-error = { host = "HOST", qpn = 77 } }"#,
         _ => return None,
     })
 }
@@ -181,7 +184,7 @@ impl Fault {
                 Err(FaultError::new(
                     "when",
                     "is missing: say which events this is about; only release, cut, heal, kill, remove, \
-                     port-down and port-up can do without",
+                     port-down, port-up, qp-error and cq-error can do without",
                 ))
             };
         };
@@ -313,8 +316,6 @@ optional_text!(
 );
 
 pub(super) mod qpn {
-    use efa_core::address::Qpn;
-
     use super::*;
 
     pub(in crate::fault) fn serialize<S: Serializer>(
@@ -332,8 +333,6 @@ pub(super) mod qpn {
 }
 
 pub(super) mod one_qpn {
-    use efa_core::address::Qpn;
-
     use super::*;
 
     pub(in crate::fault) fn serialize<S: Serializer>(
@@ -413,6 +412,46 @@ impl Serialize for PacketTypes {
 enum OneOrTwo {
     One(String),
     Two([String; 2]),
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(
+    untagged,
+    expecting = "expected a host as text, or { host = \"HOST\", qpn = 77 }"
+)]
+enum AllOrOne {
+    All(HostName),
+    One(OneQueuePair),
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct OneQueuePair {
+    host: HostName,
+    qpn: u16,
+}
+
+impl<'de> Deserialize<'de> for Queues {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match AllOrOne::deserialize(deserializer)? {
+            AllOrOne::All(host) => Queues { host, qpn: None },
+            AllOrOne::One(OneQueuePair { host, qpn }) => Queues {
+                host,
+                qpn: Some(Qpn(qpn)),
+            },
+        })
+    }
+}
+
+impl Serialize for Queues {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let host = self.host.clone();
+        match self.qpn {
+            None => AllOrOne::All(host),
+            Some(Qpn(qpn)) => AllOrOne::One(OneQueuePair { host, qpn }),
+        }
+        .serialize(serializer)
+    }
 }
 
 fn text_of(duration: std::time::Duration) -> String {

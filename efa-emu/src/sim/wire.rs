@@ -18,6 +18,7 @@ use super::log::EventLog;
 use super::memory::AddressSpace;
 use super::tap::{FrameTaps, TappedFrame};
 use crate::capture::{Direction, Interface};
+use crate::device::QueueError;
 use crate::fault::{
     Event as Occasion, Fault, FaultId, Faults, Flow, HostName, LocalTally, Stage, Trigger, Verdict,
     Withheld,
@@ -51,6 +52,8 @@ pub(super) enum Event {
     Kill(HostId),
     /// A fault removes a host's device.
     Remove(HostId),
+    /// A fault stages an error of queues of a host's device.
+    Stage(HostId, QueueError),
 }
 
 /// A host's connection to the network.
@@ -516,6 +519,11 @@ impl Wire {
                 Trigger::Remove(host) => {
                     if let Some(id) = self.find(&host) {
                         self.agenda.add_ahead(self.now, Event::Remove(id));
+                    }
+                }
+                Trigger::Queues(host, error) => {
+                    if let Some(id) = self.find(&host) {
+                        self.agenda.add_ahead(self.now, Event::Stage(id, error));
                     }
                 }
             }

@@ -228,6 +228,10 @@ impl World {
                 self.host(host).device.remove();
                 Some(host)
             }
+            Event::Stage(host, error) => {
+                self.host(host).device.stage(error);
+                Some(host)
+            }
             Event::Timer(host) => {
                 let entry = self.host(host);
                 if entry.timer == Some(time) {

@@ -71,3 +71,4 @@ pub use error::{EngineError, FabricError, Holds};
 pub use fabric::{Fabric, check_limits};
 pub use host::{Host, HostStatus, ParticipantStatus, is_emulated, list_hosts};
 pub use recorder::Recorder;
+pub use staged::PortState;

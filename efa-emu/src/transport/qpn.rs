@@ -20,6 +20,8 @@
 //! | 52 | 4 | how many devices the host has |
 //! | 56 | 4 | 1 once the device was removed from the host |
 //! | 64 | 64 | name of the host, zero-padded |
+//! | 128 | 8 | counts errors of queues that were staged |
+//! | 136 | 8 each | the last 32 of them, see `statistics` |
 //! | 4096 | 8 each | slot i: owner (low 32 bits, 0 = free), time of the last change (high 32) |
 //! | the page behind the slots | 8 each | statistics of all devices that the host had, see `device::Statistics` |
 //!
@@ -38,7 +40,7 @@ use crate::network::{Purpose, Random};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUHT");
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 const AT_MAGIC: usize = 0;
 const AT_VERSION: usize = 8;
@@ -53,6 +55,9 @@ const AT_DEVICES: usize = 52;
 const AT_REMOVED: usize = 56;
 const AT_NAME: usize = 64;
 const NAME_BYTES: usize = 64;
+const AT_ORDERS: usize = 128;
+const AT_ORDER: usize = 136;
+const KEPT_ORDERS: u64 = 32;
 const AT_SLOTS: usize = PAGE;
 
 /// A number that is unique among the participants of one host, never 0.
@@ -194,6 +199,33 @@ impl HostTable {
     /// Whether the device was removed. Who has seen that statistics are asked for since then sees the removal.
     pub(super) fn is_removed(&self) -> bool {
         self.memory.u32_at::<AT_REMOVED>().load(Ordering::Relaxed) != 0
+    }
+
+    /// Leaves an order for the processes that have opened the device. They learn of it as of
+    /// [`HostTable::ask_for_statistics`]. The registry is locked.
+    pub(super) fn order(&self, order: u64) {
+        let count = self.memory.u64_at::<AT_ORDERS>();
+        let number = count.load(Ordering::Relaxed);
+        self.order_at(number).store(order, Ordering::Relaxed);
+        count.store(number + 1, Ordering::Relaxed);
+        self.ask_for_statistics();
+    }
+
+    fn order_at(&self, number: u64) -> &AtomicU64 {
+        self.memory
+            .u64(AT_ORDER + 8 * (number % KEPT_ORDERS) as usize)
+    }
+
+    /// How many orders there were. Who has seen that statistics are asked for since the last one sees it.
+    pub(super) fn orders(&self) -> u64 {
+        self.memory.u64_at::<AT_ORDERS>().load(Ordering::Relaxed)
+    }
+
+    /// The orders from this one on, as far as they are kept.
+    pub(super) fn orders_since(&self, first: u64) -> impl Iterator<Item = u64> + '_ {
+        let end = self.orders();
+        let kept = first.max(end.saturating_sub(KEPT_ORDERS));
+        (kept..end).map(|number| self.order_at(number).load(Ordering::Relaxed))
     }
 
     /// Asks the host's devices to add what they have counted to the statistics. Those that work do so at once;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use efa_core::nic::{Nic, NicError, PolledNic, Status};
+use efa_emu::fault::Queues;
 use efa_emu::sim::{Action, FabricConfig, Fault, Match, NicConfig, Point, ScriptedPeer};
 
 use super::{Pair, count, finished, packets};
@@ -58,6 +59,33 @@ fn the_answer_of_a_peer_can_overtake_the_completion_of_the_send() {
     pair.fabric.remove(fault);
     pair.fabric.run_until_idle();
     assert_eq!(finished(&mut pair.alice), [(question, Status::Ok)]);
+}
+
+#[test]
+fn a_staged_error_of_a_queue_pair_flushes_what_waits() {
+    let mut pair = Pair::orderly();
+    let (to, from) = (pair.bob.address(), pair.alice.address());
+    let queues = Queues {
+        host: from.gid.into(),
+        qpn: Some(from.qpn),
+    };
+    let rule = Fault::new(Match::any(Point::Request), Action::QpError(queues)).nth(2);
+    let fault = pair.fabric.install(rule);
+    let sent = [0, 1, 2].map(|number| pair.alice.send(to, &[65, 4, 0, 0, number]).unwrap());
+    pair.fabric.run_until_idle();
+    assert_eq!(pair.fabric.applied(fault), 1);
+    let ended = finished(&mut pair.alice);
+    assert_eq!(
+        ended[1..],
+        [sent[1], sent[2]].map(|send| (send, Status::Flushed))
+    );
+    // The peer's queue pair works on, and finds nobody.
+    let answer = pair.bob.send(from, b"answer").unwrap();
+    pair.fabric.run_until_idle();
+    assert_eq!(
+        finished(&mut pair.bob),
+        [(answer, Status::RemoteBadDestQpn)]
+    );
 }
 
 #[test]

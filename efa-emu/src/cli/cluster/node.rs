@@ -110,9 +110,9 @@ impl<'a> Node<'a> {
     }
 
     fn serve(mut self) {
-        let mut counters = self.host.counters(&self.sysfs_root);
+        let mut live = self.host.live_sysfs(&self.sysfs_root);
         loop {
-            let until_update = counters.update();
+            let until_update = live.update();
             let until_kill = self
                 .sessions
                 .iter()

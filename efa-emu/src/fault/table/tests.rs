@@ -223,6 +223,31 @@ fn cuts_are_triggered_and_healed() {
 }
 
 #[test]
+fn errors_of_queues_are_triggered_at_once_and_by_events() {
+    let mut board = Board::with(&[
+        r#"then = { cq-error = "beta" }"#,
+        r#"when = { nth = 2 }, then = { qp-error = { host = "alpha", qpn = 7 } }"#,
+    ]);
+    let of = |host: &str, kind, qpn: Option<u16>| {
+        let error = QueueError {
+            kind,
+            qpn: qpn.map(Qpn),
+        };
+        Trigger::Queues(HostName::Name(host.to_owned()), error)
+    };
+    let begun = board.faults.begin(FaultId(0), &board.tally);
+    assert_eq!(begun, [of("beta", QueueKind::CompletionQueue, None)]);
+    assert_eq!(board.decide(frame(&EAGER)), Verdict::default());
+    let second = board.decide(frame(&EAGER));
+    assert_eq!(second.fate, None, "the event itself goes on");
+    assert_eq!(
+        second.triggers,
+        [of("alpha", QueueKind::QueuePair, Some(7))]
+    );
+    assert_eq!(board.decide(frame(&EAGER)), Verdict::default());
+}
+
+#[test]
 fn registrations_and_queue_pairs_are_by_host() {
     let mut board = Board::with(&[
         r#"when = { on = "registration", host = "beta", min-length = 4096 }, then = { fail = "EAGAIN" }"#,

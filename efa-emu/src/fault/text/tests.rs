@@ -26,6 +26,10 @@ fn every_key_and_action_survives_its_text() {
         r#"{ then = { cut = ["alpha", "beta"] } }"#,
         r#"{ then = { heal = ["alpha", "beta"] } }"#,
         r#"{ when = { nth = 100 }, then = { kill = "beta" } }"#,
+        r#"{ then = { qp-error = "beta" } }"#,
+        r#"{ when = { nth = 3 }, then = { qp-error = { host = "beta", qpn = 7 } } }"#,
+        r#"{ then = { cq-error = "fe80::1" } }"#,
+        r#"{ then = { cq-error = { host = "beta", qpn = 0 } } }"#,
     ] {
         let fault: Fault = text
             .parse()
@@ -126,6 +130,11 @@ fn errors_name_the_key_the_value_and_the_remedy() {
             r#"when = { on = "registration" }, then = { fail = 12 }"#,
             ["then.fail:", "then = { fail = \"ENOMEM\" }"],
         ),
+        (
+            r#"then = { qp-error = { host = "a", number = 7 } }"#,
+            ["then.qp-error:", "expected a host as text"],
+        ),
+        (r#"then = { cq-error = 7 }"#, ["then.cq-error:", "qpn = 77"]),
     ] {
         let error = complaint(text);
         for part in expected {

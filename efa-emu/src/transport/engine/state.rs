@@ -9,7 +9,7 @@ use efa_core::nic::Status;
 
 use super::EventHandler;
 use super::patience::{Look, Patience};
-use crate::device::{CqId, Device, Error};
+use crate::device::{CqId, Device, DeviceEvent, Error, QueueError, QueueKind};
 use crate::link::{RequestHeader, Token};
 use crate::transport::clock::monotonic_now;
 use crate::transport::config::HostConfig;
@@ -411,18 +411,36 @@ impl State {
         busy
     }
 
-    /// Adds what the device has counted to the host's statistics, and learns whether the device was removed.
+    /// Adds what the device has counted to the host's statistics, and learns what was done to the device: errors
+    /// of its queues, or its removal.
     #[cold]
     pub(super) fn publish(&mut self) {
         self.publisher.publish(&self.device);
-        if self.publisher.is_removed() {
-            if self.device.check_present().is_ok() {
-                self.remove();
-            }
-            // Also what is posted later ends, with the next turn.
+        for error in self.publisher.new_errors() {
+            self.stage(error);
+        }
+        if self.publisher.is_removed() && self.device.check_present().is_ok() {
+            self.remove();
+        }
+        // Also what is posted later ends, with the next turn.
+        if self.publisher.is_removed() || self.device.has_broken() {
             self.device.flush_failed();
             self.publisher.look_again();
         }
+    }
+
+    fn stage(&mut self, error: QueueError) {
+        // As for a removal. Completion queues take nothing from a peer.
+        let taken = match error.kind {
+            QueueKind::QueuePair => self
+                .try_take_back(|_, _, header| error.qpn.is_none_or(|qpn| qpn == header.source_qpn)),
+            QueueKind::CompletionQueue => None,
+        };
+        self.device.stage(error);
+        if let Some(taken) = taken {
+            self.settle_taken(taken, true);
+        }
+        self.raise_events();
     }
 
     /// The device is gone: what was asked of it fails.
@@ -549,6 +567,9 @@ impl State {
     #[cold]
     fn tell_events(&mut self) {
         for event in self.device.take_events() {
+            if let DeviceEvent::QpFatal(_) = event {
+                self.publisher.look_again();
+            }
             if let Some(handler) = &mut self.events {
                 handler(event);
             }

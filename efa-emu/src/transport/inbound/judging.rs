@@ -174,7 +174,7 @@ impl Inbound {
         let mut carried_out = Vec::new();
         let faults = triggers.iter().filter_map(|trigger| match trigger {
             Trigger::Release(faults) => Some(faults),
-            Trigger::Kill(_) | Trigger::Remove(_) => None,
+            Trigger::Kill(_) | Trigger::Remove(_) | Trigger::Queues(..) => None,
         });
         for fault in faults.flatten() {
             let kept = self.kept.release(*fault, usize::MAX);

@@ -2,12 +2,14 @@
 
 use efa_core::address::Gid;
 
+use crate::device::QueueError;
 use crate::fault::{Action, Fault, FaultId, Faults, HostName, Trigger};
 use crate::transport::board::{ArmedFault, Board};
 use crate::transport::error::FabricError;
 use crate::transport::fabric::Fabric;
 use crate::transport::host::{self, Host, HostStatus};
 use crate::transport::qpn::HostTable;
+use crate::transport::statistics;
 
 impl Fabric {
     /// The fabric's board of faults.
@@ -102,6 +104,7 @@ impl Fabric {
             }
             Trigger::Kill(host) => self.kill(host),
             Trigger::Remove(host) => self.remove(host),
+            Trigger::Queues(host, error) => self.stage(host, *error),
         }
     }
 
@@ -130,6 +133,22 @@ impl Fabric {
                 table.remove();
                 host::wake_all(&directory, device.gid)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Stages an error of queues of a device, or of all of a host's.
+    fn stage(&self, name: &HostName, error: QueueError) -> Result<(), FabricError> {
+        for device in self.find_devices(name)? {
+            let directory = self.host_directory(device.gid);
+            self.with_registry(|_| {
+                let table = HostTable::open(&host::table_path(&directory), device.gid)?;
+                if let Some(table) = table {
+                    table.order(statistics::order_of_error(error));
+                }
+                Ok(())
+            })?;
+            host::wake_all(&directory, device.gid)?;
         }
         Ok(())
     }

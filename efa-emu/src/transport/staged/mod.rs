@@ -13,7 +13,7 @@ use super::board::Board;
 use super::device_name::DeviceName;
 use super::error::FabricError;
 use super::fabric::Fabric;
-use super::host::table_path;
+use super::host::{Host, table_path};
 use super::qpn::HostTable;
 use crate::fault::{Event, Fate, FaultId, Faults, Trigger, Verdict};
 
@@ -179,5 +179,27 @@ fn is_named<'a>(
             table.map(|table| table.name())
         });
         known.as_ref().is_some_and(|known| known.is_meant_by(name))
+    }
+}
+
+/// The state of a device's port, for whoever is on the device's host.
+pub struct PortState {
+    staged: Staged,
+    gid: Gid,
+}
+
+impl PortState {
+    /// Of a device.
+    pub fn of(device: &Host) -> Result<PortState, FabricError> {
+        Ok(PortState {
+            staged: Staged::new(device.fabric())?,
+            gid: device.gid(),
+        })
+    }
+
+    /// Whether the port has no link now.
+    pub fn is_down(&mut self) -> bool {
+        self.staged.look();
+        self.staged.is_port_down(self.gid)
     }
 }

@@ -1,0 +1,65 @@
+//! Errors of queues that somebody stages: without their cause, with its consequences.
+
+use efa_core::address::Qpn;
+
+use super::{CqId, Device, QpState};
+
+/// An error of a device's queues.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct QueueError {
+    /// Which kind of queues.
+    pub kind: QueueKind,
+    /// The queue pair, or that of the completion queues; `None` stands for all of the device.
+    pub qpn: Option<Qpn>,
+}
+
+/// What has an error.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum QueueKind {
+    /// Queue pairs, as when their queues or doorbells make no sense: what is outstanding is flushed.
+    QueuePair,
+    /// Completion queues, as when they are full: their next entry is lost.
+    CompletionQueue,
+}
+
+impl Device {
+    /// Stages an error of queues. Queue pairs that have not begun to work, or have failed, are left alone.
+    pub fn stage(&mut self, error: QueueError) {
+        match error.kind {
+            QueueKind::QueuePair => {
+                for qpn in self.queue_pairs(error.qpn) {
+                    let state = self.qps.get(qpn).map(|qp| qp.state);
+                    if !matches!(state, Some(QpState::Reset | QpState::Error)) {
+                        self.fail(qpn);
+                    }
+                }
+            }
+            QueueKind::CompletionQueue => {
+                for queue in self.completion_queues(error.qpn) {
+                    self.cqs.lose_next(queue);
+                }
+            }
+        }
+    }
+
+    fn queue_pairs(&self, chosen: Option<Qpn>) -> Vec<Qpn> {
+        let is_chosen = |qpn: &Qpn| chosen.is_none_or(|chosen| chosen == *qpn);
+        self.qps.numbers().filter(is_chosen).collect()
+    }
+
+    /// Those of a queue pair, or all.
+    fn completion_queues(&self, of: Option<Qpn>) -> Vec<CqId> {
+        match of {
+            None => self.cqs.ids().collect(),
+            Some(qpn) => {
+                let config = self.qps.get(qpn).map(|qp| qp.config);
+                let mut queues: Vec<_> = config
+                    .into_iter()
+                    .flat_map(|config| [config.send_cq, config.recv_cq])
+                    .collect();
+                queues.dedup();
+                queues
+            }
+        }
+    }
+}
