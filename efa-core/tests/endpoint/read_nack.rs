@@ -1,7 +1,7 @@
 //! Data that was to be read by RDMA and cannot be (spec section 4.7).
 
 use efa_core::endpoint::*;
-use efa_core::nic::{Access, RemoteKey};
+use efa_core::nic::{Access, NicError, RemoteKey};
 use efa_core::wire::{
     Cts, CtsData, CtsFlags, ExtraFeatures, Header, LongctsRtm, LongreadRtm, LongreadRtw, MsgId,
     PacketType, ReadNack, ReadRsp, Receipt, RecvId, ReqFlags, ReqOptions, RmaIov, RmaIovs,
@@ -207,9 +207,9 @@ fn a_runt_whose_rest_nothing_brings_fails_when_it_has_come() {
     assert_eq!(script.dut.usage().assemblies, 0);
 }
 
-#[test]
-fn a_refused_write_of_a_peer_is_forgotten_until_it_starts_afresh() {
-    // The only registration is that of the target, which the device may not write for us.
+/// A peer writes memory of an endpoint whose only registration is that of the target, so that it cannot read the
+/// data. Each call of the second value makes the peer ask once.
+fn refused_writer() -> (Script, impl Fn(&mut Script)) {
     let one = Traits {
         max_regions: 1,
         ..traits()
@@ -218,14 +218,37 @@ fn a_refused_write_of_a_peer_is_forgotten_until_it_starts_afresh() {
     let memory = memory(0, LENGTH).memory;
     let region = script.dut.register(memory, Access::REMOTE_WRITE).unwrap();
     let target = [RmaIov::new(MEMORY, LENGTH as u64, region.remote_key.0)];
-    let request = LongreadRtw {
-        rma_iov: RmaIovs::new(&target).unwrap(),
-        msg_length: LENGTH as u64,
-        send_id: SendId(77),
-        read_iov: RmaIovs::new(&SOURCE).unwrap(),
-        options: script.raw_address(),
+    let ask = move |script: &mut Script| {
+        let request = LongreadRtw {
+            rma_iov: RmaIovs::new(&target).unwrap(),
+            msg_length: LENGTH as u64,
+            send_id: SendId(77),
+            read_iov: RmaIovs::new(&SOURCE).unwrap(),
+            options: script.raw_address(),
+        };
+        script.send(&request, &[]);
     };
-    script.send(&request, &[]);
+    (script, ask)
+}
+
+#[test]
+fn a_refused_write_of_a_peer_is_forgotten_until_it_starts_afresh() {
+    let (mut script, ask) = refused_writer();
+    ask(&mut script);
+    expect_nack(&mut script);
+    assert_eq!(script.dut.usage().inbound, 0);
+    script.expect_silence();
+}
+
+/// The device refuses the READ_NACK itself: the transfer ends once, and what the peer asks later is heard.
+#[test]
+fn a_refusal_that_cannot_be_sent_ends_its_transfer_once() {
+    let (mut script, ask) = refused_writer();
+    script.network.fail_next_send(0, NicError::Device(5));
+    ask(&mut script);
+    script.expect_silence();
+    assert_eq!(script.dut.usage().inbound, 0);
+    ask(&mut script);
     expect_nack(&mut script);
     assert_eq!(script.dut.usage().inbound, 0);
     script.expect_silence();

@@ -89,6 +89,8 @@ struct DeviceState {
     open: bool,
     book: BTreeMap<Ahn, (Gid, usize)>,
     receives: VecDeque<(BufferId, Vec<u8>)>,
+    /// The error of the next send that is posted.
+    send_error: Option<NicError>,
     /// Completions, each with the storage of the packet buffer that it returns.
     completions: VecDeque<(Completion, Option<(BufferId, Vec<u8>)>)>,
     memory: Vec<u8>,
@@ -119,6 +121,7 @@ impl Network {
             open: true,
             book: BTreeMap::new(),
             receives: VecDeque::new(),
+            send_error: None,
             completions: VecDeque::new(),
             memory: vec![0; traits.memory],
             regions: BTreeMap::new(),
@@ -228,6 +231,11 @@ impl Network {
     /// The number of receives posted at a device.
     pub fn receives_posted(&self, device: usize) -> usize {
         self.0.borrow().devices[device].receives.len()
+    }
+
+    /// Makes the next send that is posted to a device fail.
+    pub fn fail_next_send(&self, device: usize, error: NicError) {
+        self.0.borrow_mut().devices[device].send_error = Some(error);
     }
 
     /// The number of memory regions registered at a device.
@@ -453,6 +461,12 @@ impl Drop for Port {
 
 impl Carrier for Port {
     fn post_send(&mut self, buffers: &mut Buffers, request: &SendRequest) -> Result<(), NicError> {
+        let error = self.network.0.borrow_mut().devices[self.index]
+            .send_error
+            .take();
+        if let Some(error) = error {
+            return Err(error);
+        }
         let to = self.target(
             request.destination.ahn,
             request.destination.qpn,
