@@ -95,7 +95,6 @@ fn facts() -> Vec<Fact> {
     layout!(facts, ibv_cq_init_attr_ex [56] { cq_context: 8, channel: 16, comp_vector: 24,
         wc_flags: 32, comp_mask: 40, flags: 44, parent_domain: 48 });
     layout!(facts, ibv_parent_domain_init_attr [48] { td: 8, comp_mask: 16, pd_context: 40 });
-    layout!(facts, ibv_ece[12]);
     layout!(facts, ibv_pd [16] { handle: 8 });
     layout!(facts, ibv_td[8]);
     layout!(facts, ibv_mr [48] { pd: 8, addr: 16, length: 24, handle: 32, lkey: 36, rkey: 40 });
@@ -156,6 +155,7 @@ fn driver_facts() -> Vec<Fact> {
         core_support: 704 });
     layout!(facts, verbs_device_ops [72] { name: 0 });
     layout!(facts, verbs_mr [56] { ibv_mr: 0, mr_type: 48, access: 52 });
+    layout!(facts, ibv_buf [newer 32] newer { addr: 0, size: 8, pd: 16, dmabuf_fd: 24 });
     layout!(facts, verbs_qp [newer 376] newer { qp_ex: 0, comp_mask: 360, xrcd: 368 });
     facts
 }

@@ -74,7 +74,8 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
 
 fn create(pd: *mut ibv_pd, attributes: &ibv_ah_attr) -> Result<*mut ibv_ah, Errno> {
     let domain = DOMAINS.get(pd)?;
-    if attributes.port_num != 1 || attributes.grh.sgid_index != 0 {
+    // The kernel looks at the index only if the attributes say that they have a global header.
+    if attributes.port_num != 1 || attributes.is_global != 0 && attributes.grh.sgid_index != 0 {
         return Err(Errno::INVAL);
     }
     let gid = Gid(attributes.grh.dgid.raw);

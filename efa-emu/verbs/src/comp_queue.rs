@@ -13,9 +13,10 @@ use efa_emu::device::queue::CompletionRing;
 use efa_emu::provider::CompletionQueue;
 
 use crate::abi::{
-    EFADV_WC_EX_WITH_IS_UNSOLICITED, EFADV_WC_EX_WITH_SGID, IBV_CQ_INIT_ATTR_MASK_FLAGS,
-    IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_STANDARD_FLAGS, efadv_cq,
-    efadv_cq_init_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
+    EFADV_CQ_INIT_FLAGS_EXT_MEM_DMABUF, EFADV_WC_EX_WITH_IS_UNSOLICITED, EFADV_WC_EX_WITH_SGID,
+    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
+    IBV_WC_STANDARD_FLAGS, efadv_cq, efadv_cq_init_attr, ibv_comp_channel, ibv_context, ibv_cq,
+    ibv_cq_ex, ibv_cq_init_attr_ex,
 };
 use crate::channel::{CHANNELS, Channel};
 use crate::context::{CONTEXTS, Context};
@@ -44,6 +45,8 @@ pub(crate) struct CompQueue {
     pub(crate) context: Arc<Context>,
     pub(crate) id: CqId,
     pub(crate) life: Life,
+    /// The device does not have the queue any more, and may give its id to another. Set under the device's lock.
+    pub(crate) ended: AtomicBool,
     /// `None` once the queue was destroyed.
     pub(crate) polled: SpinCell<Option<Polled>>,
     /// The program asked for an event; done by [`CompQueue::catch_up`].
@@ -101,6 +104,20 @@ impl CompQueue {
             .unwrap_or_else(PoisonError::into_inner)
             .taken += 1;
         self.taken_pending.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The last step of the end of a queue that the device does not have any more: drops its events, and waits
+    /// until the program has acknowledged those that it took. Not for a forked child: the events are its parent's.
+    fn settle_events(&self) {
+        if let Some(channel) = &self.channel {
+            channel.silence(self);
+        }
+        let counts = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let owes = |counts: &mut Events| counts.acknowledged < counts.taken;
+        drop(self.acknowledged.wait_while(counts, owes));
+        if let Ok(events) = self.context.async_events() {
+            events.settle(self.c_pointer().addr());
+        }
     }
 
     /// Has the device look at the doorbell from now on; the ring, for the client.
@@ -212,7 +229,8 @@ struct Options {
     channel: *mut ibv_comp_channel,
     vector: u32,
     parent_domain: Option<Arc<Domain>>,
-    efa_flags: u64,
+    wc_flags: u64,
+    efa_wc_flags: u64,
 }
 
 fn create(owner: Arc<Context>, options: Options) -> Result<Arc<CompQueue>, Errno> {
@@ -255,18 +273,19 @@ fn create_in(owner: Arc<Context>, options: Options) -> Result<Arc<CompQueue>, Er
     };
     let queue = Arc::new(CompQueue {
         c: UnsafeCell::new(CompQueueC {
-            ex: poll::extended(base),
+            ex: poll::extended(base, options.wc_flags),
             efa: efadv_cq {
                 comp_mask: 0,
-                wc_read_sgid: (options.efa_flags & EFADV_WC_EX_WITH_SGID != 0)
+                wc_read_sgid: (options.efa_wc_flags & EFADV_WC_EX_WITH_SGID != 0)
                     .then_some(poll::wc_read_sgid),
-                wc_is_unsolicited: (options.efa_flags & EFADV_WC_EX_WITH_IS_UNSOLICITED != 0)
+                wc_is_unsolicited: (options.efa_wc_flags & EFADV_WC_EX_WITH_IS_UNSOLICITED != 0)
                     .then_some(poll::wc_is_unsolicited),
             },
         }),
         context: owner,
         id,
         life: Life::new(),
+        ended: AtomicBool::new(false),
         polled: SpinCell::new(Some(Polled {
             hardware: Arc::clone(&hardware),
             completions: CompletionQueue::new(ring),
@@ -307,7 +326,8 @@ pub(crate) extern "C" fn ibv_create_cq(
                 channel,
                 vector: u32::try_from(vector).map_err(|_| Errno::INVAL)?,
                 parent_domain: None,
-                efa_flags: 0,
+                wc_flags: 0,
+                efa_wc_flags: 0,
             },
         )?;
         Ok(QUEUES.insert(queue))
@@ -370,7 +390,8 @@ pub(crate) unsafe fn create_extended(
     }
     let with_flags = attributes.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0;
     if efa.wc_flags & !supported != 0
-        || efa.flags != 0
+        // rdma-core looks at no other of these flags.
+        || efa.flags & EFADV_CQ_INIT_FLAGS_EXT_MEM_DMABUF != 0
         || attributes.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0
         || attributes.wc_flags & !IBV_WC_STANDARD_FLAGS != 0
         || (with_flags && attributes.flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0)
@@ -395,7 +416,8 @@ pub(crate) unsafe fn create_extended(
             channel: attributes.channel,
             vector: attributes.comp_vector,
             parent_domain,
-            efa_flags: efa.wc_flags,
+            wc_flags: attributes.wc_flags,
+            efa_wc_flags: efa.wc_flags,
         },
     )?;
     let pointer = QUEUES.insert(queue);
@@ -432,7 +454,8 @@ pub(crate) extern "C" fn ibv_ack_cq_events(queue: *mut ibv_cq, events: c_uint) {
     }
 }
 
-/// `EBUSY` while queue pairs use the queue. Waits until all events that were taken are acknowledged.
+/// `EBUSY` while queue pairs use the queue. Waits until all events that were taken are acknowledged, those of its
+/// channel and asynchronous ones.
 pub(crate) extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
     errno::status_of_end(|| destroy(queue))
 }
@@ -445,21 +468,19 @@ fn destroy(queue: *mut ibv_cq) -> Result<(), Errno> {
             // It fails in a forked child, whose device looks at nothing.
             let _ = hardware.watch_cq(queue.id, false);
         }
-        let destroyed = queue.context.forget(|device| device.destroy_cq(queue.id));
+        let destroyed = queue.context.forget(|device| {
+            device.destroy_cq(queue.id)?;
+            queue.ended.store(true, Ordering::Relaxed);
+            Ok(())
+        });
         if destroyed.is_err() && watched {
             queue.begin_watching()?;
         }
         destroyed
     })?;
-    if let Some(channel) = &queue.channel {
-        channel.silence(&queue);
+    if !queue.context.is_forked() {
+        queue.settle_events();
     }
-    let counts = queue.events.lock().unwrap_or_else(PoisonError::into_inner);
-    drop(
-        queue
-            .acknowledged
-            .wait_while(counts, |counts| counts.acknowledged < counts.taken),
-    );
     let queue = QUEUES.remove(queue.c_pointer())?;
     *queue.polled.lock_or_break_session(&Locking::new()) = None;
     if let Some(channel) = &queue.channel {

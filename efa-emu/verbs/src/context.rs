@@ -140,6 +140,11 @@ impl Context {
         self.hardware()?.check_present()
     }
 
+    /// Returns whether this is a forked child of the process that opened the device.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.hardware().is_ok_and(|hardware| hardware.is_forked())
+    }
+
     /// The asynchronous events.
     pub(crate) fn async_events(&self) -> Result<Arc<AsyncEvents>, Errno> {
         self.with_opened(|opened| Arc::clone(&opened.async_events))

@@ -12,7 +12,8 @@ use efa_emu::device::queue::{CompletionRing, ReceiveRing};
 use efa_emu::profile::{INLINE_SIZE_WIDE, Profile};
 
 use crate::abi::{
-    EFADV_DEVICE_ATTR_CAPS_COMP_CNTR, EFADV_SQ_DEPTH_ATTR_INLINE_WRITE, IBV_QPT_DRIVER,
+    EFADV_DEVICE_ATTR_CAPS_COMP_CNTR, EFADV_DEVICE_ATTR_CAPS_RDMA_READ,
+    EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE, EFADV_SQ_DEPTH_ATTR_INLINE_WRITE, IBV_QPT_DRIVER,
     efadv_ah_attr, efadv_cq, efadv_cq_attr, efadv_cq_init_attr, efadv_device_attr, efadv_mr_attr,
     efadv_qp, efadv_qp_init_attr, efadv_rq_depth_attr, efadv_sq_depth_attr, efadv_wq_attr, ibv_ah,
     ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_mr, ibv_pd, ibv_qp, ibv_qp_ex,
@@ -36,6 +37,25 @@ pub(crate) unsafe fn copy_in<T: Copy + Default>(
     size: u32,
     shortest: usize,
 ) -> Result<T, Errno> {
+    // SAFETY: passed on.
+    let value = unsafe { copy_known(from, size, shortest) }?;
+    let (known, size) = (size_of::<T>(), size as usize);
+    // SAFETY: readable by contract.
+    if (known..size).any(|offset| unsafe { from.cast::<u8>().add(offset).read() } != 0) {
+        return Err(Errno::INVAL);
+    }
+    Ok(value)
+}
+
+/// As [`copy_in`], without a look at what we do not know.
+///
+/// # Safety
+/// As for [`copy_in`].
+unsafe fn copy_known<T: Copy + Default>(
+    from: *const T,
+    size: u32,
+    shortest: usize,
+) -> Result<T, Errno> {
     let size = size as usize;
     if from.is_null() || size < shortest {
         return Err(Errno::INVAL);
@@ -45,10 +65,6 @@ pub(crate) unsafe fn copy_in<T: Copy + Default>(
     // SAFETY: `known` bytes are readable by contract; `T` is made of integers.
     unsafe {
         core::ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut value).cast::<u8>(), known);
-    }
-    // SAFETY: readable by contract.
-    if (known..size).any(|offset| unsafe { from.cast::<u8>().add(offset).read() } != 0) {
-        return Err(Errno::INVAL);
     }
     Ok(value)
 }
@@ -75,13 +91,17 @@ pub(crate) unsafe extern "C" fn efadv_query_device(
         // Not a device of ours: libfabric then looks for another.
         Err(_) => return errno::status(Err(Errno::OPNOTSUPP)),
     };
-    let shortest = offset_of!(efadv_device_attr, inline_buf_size) + 1;
+    let shortest = offset_of!(efadv_device_attr, inline_buf_size_ex) + 1;
     errno::status(check_out(attributes, size, shortest).map(|size| {
         let profile = &context.device.profile;
-        let comp_counters = match profile.max_comp_counters {
-            0 => 0,
-            _ => EFADV_DEVICE_ATTR_CAPS_COMP_CNTR,
-        };
+        let mut caps = profile.caps.bits();
+        if profile.max_comp_counters != 0 {
+            caps |= EFADV_DEVICE_ATTR_CAPS_COMP_CNTR;
+        }
+        // Whoever does not know how large an RDMA request may be is not told that there are any.
+        if size <= offset_of!(efadv_device_attr, max_rdma_size) {
+            caps &= !(EFADV_DEVICE_ATTR_CAPS_RDMA_READ | EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE);
+        }
         let answer = efadv_device_attr {
             comp_mask: 0,
             max_sq_wr: profile.max_sq_wr,
@@ -90,7 +110,7 @@ pub(crate) unsafe extern "C" fn efadv_query_device(
             max_rq_sge: profile.max_rq_sge as u16,
             inline_buf_size: profile.inline_size as u16,
             inline_buf_size_ex: INLINE_SIZE_WIDE as u16,
-            device_caps: profile.caps.bits() | comp_counters,
+            device_caps: caps,
             max_rdma_size: profile.max_rdma_size,
         };
         // SAFETY: by contract.
@@ -319,7 +339,7 @@ pub(crate) unsafe extern "C" fn efadv_get_max_sq_depth(
     depth(context, |profile| {
         let shortest = offset_of!(efadv_sq_depth_attr, max_inline_data) + 1;
         // SAFETY: by contract.
-        let wanted = unsafe { copy_in(attributes, size, shortest) }?;
+        let wanted = unsafe { copy_known(attributes, size, shortest) }?;
         if wanted.comp_mask != 0
             || wanted.max_send_sge > profile.max_sq_sge
             || wanted.max_rdma_sge > profile.max_rdma_sge
@@ -345,7 +365,7 @@ pub(crate) unsafe extern "C" fn efadv_get_max_rq_depth(
     depth(context, |profile| {
         let shortest = offset_of!(efadv_rq_depth_attr, max_recv_sge) + 1;
         // SAFETY: by contract.
-        let wanted = unsafe { copy_in(attributes, size, shortest) }?;
+        let wanted = unsafe { copy_known(attributes, size, shortest) }?;
         if wanted.comp_mask != 0 || wanted.max_recv_sge > profile.max_rq_sge {
             return Err(Errno::INVAL);
         }

@@ -15,6 +15,7 @@ impl Errno {
     pub(crate) const BUSY: Errno = Errno(libc::EBUSY);
     pub(crate) const FAULT: Errno = Errno(libc::EFAULT);
     pub(crate) const INVAL: Errno = Errno(libc::EINVAL);
+    pub(crate) const NODATA: Errno = Errno(libc::ENODATA);
     pub(crate) const NODEV: Errno = Errno(libc::ENODEV);
     pub(crate) const NOENT: Errno = Errno(libc::ENOENT);
     pub(crate) const OPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);

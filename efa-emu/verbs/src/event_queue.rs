@@ -1,19 +1,13 @@
-//! What a completion channel delivers: events of completion queues, through a descriptor that reads
-//! as the kernel's does.
-//!
-//! The descriptor is a pipe. An event is 8 bytes: the address of the `ibv_cq`, as in the kernel's
-//! `ib_uverbs_comp_event_desc`. Most programs leave the reading to `ibv_get_cq_event`; libfabric's
-//! direct data path (from 2.6 on) reads the descriptor by itself.
+//! What a completion channel delivers: events of completion queues. An event is 8 bytes: the address of the
+//! `ibv_cq`, as in the kernel's `ib_uverbs_comp_event_desc`.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use crate::abi::ibv_cq;
 use crate::comp_queue::{CompQueue, QUEUES};
 use crate::errno::Errno;
+use crate::event_pipe::{EventPipe, Extent};
 use crate::handles::Handle;
 
 /// Bytes of an event.
@@ -45,136 +39,45 @@ impl RaisedBy {
 }
 
 /// Events that the program has not taken yet.
-pub(crate) struct EventQueue {
-    /// The read end that the program knows, and may make non-blocking.
-    program: OwnedFd,
-    /// Both ends as the library uses them: non-blocking.
-    ends: Mutex<Ends>,
-}
-
-struct Ends {
-    read: File,
-    write: File,
-}
-
-impl Ends {
-    /// Takes the oldest event, if there is one.
-    fn pop(&mut self) -> Option<RaisedBy> {
-        let mut bytes = [0; EVENT_SIZE];
-        match self.read.read(&mut bytes) {
-            Ok(EVENT_SIZE) => Some(RaisedBy::from_bytes(bytes)),
-            _ => None,
-        }
-    }
-
-    fn push(&mut self, event: RaisedBy) {
-        // It fails if the pipe is full, of thousands of events that the program does not take. More
-        // would tell it nothing: a queue has one event at a time, unless its doorbell is written by
-        // a client that asks again and again.
-        let _ = self.write.write(&event.to_bytes());
-    }
-
-    /// Drops the first event of `of`, or all; whether there was one. A reader that comes meanwhile
-    /// may take a later event before an earlier one.
-    fn remove(&mut self, of: RaisedBy, all: bool) -> bool {
-        let mut kept = Vec::new();
-        let mut removed = false;
-        while let Some(event) = self.pop() {
-            if event == of && (all || !removed) {
-                removed = true;
-            } else {
-                kept.push(event);
-            }
-        }
-        for event in kept {
-            self.push(event);
-        }
-        removed
-    }
-}
+pub(crate) struct EventQueue(EventPipe<EVENT_SIZE>);
 
 impl EventQueue {
     pub(crate) fn new() -> Result<EventQueue, Errno> {
-        let mut ends = [0; 2];
-        // SAFETY: room for two descriptors.
-        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-            return Err(Errno::last());
-        }
-        // SAFETY: new, and nobody else's.
-        let [program, write] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
-        // Opened anew, so that whether they block is not what the program makes of its descriptor.
-        let again = |end: &OwnedFd, options: &mut OpenOptions| {
-            options
-                .custom_flags(libc::O_NONBLOCK)
-                .open(format!("/proc/self/fd/{}", end.as_raw_fd()))
-                .map_err(|error| Errno::new(error.raw_os_error().unwrap_or(libc::EIO)))
-        };
-        let read = again(&program, OpenOptions::new().read(true))?;
-        let write = again(&write, OpenOptions::new().write(true))?;
-        Ok(EventQueue {
-            program,
-            ends: Mutex::new(Ends { read, write }),
-        })
+        EventPipe::new().map(EventQueue)
     }
 
     /// The descriptor for the program.
     pub(crate) fn descriptor(&self) -> RawFd {
-        self.program.as_raw_fd()
+        self.0.descriptor()
     }
 
-    fn ends(&self) -> MutexGuard<'_, Ends> {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds an event. Called by the device, under its lock.
+    /// Adds an event. Called by the device, under its lock. A queue has one event at a time, unless its doorbell
+    /// is written by a client that asks again and again.
     pub(crate) fn raise(&self, by: RaisedBy) {
-        self.ends().push(by);
+        self.0.push(by.to_bytes());
     }
 
     /// Drops the events of a completion queue that goes away.
     pub(crate) fn discard(&self, of: RaisedBy) {
-        self.ends().remove(of, true);
+        let of = of.to_bytes();
+        self.0.discard(Extent::All, |event| *event == of);
     }
 
-    /// Takes back an event of a completion queue that the program has not taken yet; whether there
+    /// Takes back an event of a completion queue that the program has not taken yet, and returns whether there
     /// was one.
     pub(crate) fn take_back(&self, of: RaisedBy) -> bool {
-        self.ends().remove(of, false)
+        let of = of.to_bytes();
+        self.0.discard(Extent::One, |event| *event == of)
     }
 
     /// Takes the oldest event, waiting for it unless the program's descriptor is non-blocking. It is
-    /// counted under the lock, so that a completion queue that is being destroyed finds it among the
+    /// counted at once, so that a completion queue that is being destroyed finds it among the
     /// events or in its count.
     pub(crate) fn take(&self) -> Result<Arc<CompQueue>, Errno> {
-        loop {
-            {
-                let mut ends = self.ends();
-                while let Some(RaisedBy(pointer)) = ends.pop() {
-                    if let Ok(queue) = QUEUES.get(pointer) {
-                        queue.count_event();
-                        return Ok(queue);
-                    }
-                }
-            }
-            self.wait()?;
-        }
-    }
-
-    fn wait(&self) -> Result<(), Errno> {
-        // SAFETY: takes no pointers.
-        let flags = unsafe { libc::fcntl(self.descriptor(), libc::F_GETFL) };
-        if flags & libc::O_NONBLOCK != 0 {
-            return Err(Errno::AGAIN);
-        }
-        let mut descriptor = libc::pollfd {
-            fd: self.descriptor(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one descriptor.
-        match unsafe { libc::poll(&raw mut descriptor, 1, -1) } {
-            1 => Ok(()),
-            _ => Err(Errno::last()),
-        }
+        self.0.take(|event| {
+            let queue = QUEUES.get(RaisedBy::from_bytes(event).0).ok()?;
+            queue.count_event();
+            Some(queue)
+        })
     }
 }

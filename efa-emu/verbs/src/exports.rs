@@ -7,8 +7,8 @@
 
 use crate::unsupported::{no_pointer, not_supported, not_supported_nothing};
 use crate::{
-    address_handle, async_event, channel, comp_counter, comp_queue, context, device, domain, efadv,
-    memory_region, query, queue_pair, strings, sysfs_files, unsupported,
+    address_handle, async_event, buffer, channel, comp_counter, comp_queue, context, device,
+    domain, efadv, memory_region, query, queue_pair, strings, sysfs_files, unsupported,
 };
 
 /// Defines `NAME@@VERSION` (the version that new programs link to) or `NAME@VERSION` as a jump.
@@ -128,8 +128,8 @@ exports! {
         ibv_import_device = no_pointer,
         ibv_import_mr = no_pointer,
         ibv_import_pd = no_pointer,
-        ibv_query_ece = queue_pair::ibv_query_ece,
-        ibv_set_ece = queue_pair::ibv_set_ece,
+        ibv_query_ece = not_supported,
+        ibv_set_ece = not_supported,
         ibv_unimport_mr = not_supported_nothing,
         ibv_unimport_pd = not_supported_nothing,
     }
@@ -154,15 +154,15 @@ exports! {
         ibv_query_port_speed = query::ibv_query_port_speed,
     }
     "IBVERBS_1.17" {
-        ibv_alloc_buf = no_pointer,
-        ibv_free_buf = not_supported_nothing,
-        ibv_reg_buf_mr = no_pointer,
+        ibv_alloc_buf = buffer::ibv_alloc_buf,
+        ibv_free_buf = buffer::ibv_free_buf,
+        ibv_reg_buf_mr = buffer::ibv_reg_buf_mr,
     }
     "IBVERBS_1.18" {
         _ibv_query_comp_cntr_caps = comp_counter::ibv_query_comp_cntr_caps,
         ibv_create_comp_cntr = comp_counter::ibv_create_comp_cntr,
         ibv_destroy_comp_cntr = comp_counter::ibv_destroy_comp_cntr,
-        ibv_export_buf_dmabuf_fd = unsupported::minus_one,
+        ibv_export_buf_dmabuf_fd = buffer::ibv_export_buf_dmabuf_fd,
         ibv_inc_comp_cntr = comp_counter::ibv_inc_comp_cntr,
         ibv_inc_err_comp_cntr = comp_counter::ibv_inc_err_comp_cntr,
         ibv_qp_attach_comp_cntr = comp_counter::ibv_qp_attach_comp_cntr,

@@ -1,6 +1,7 @@
 //! The hardware half of an opened device, as the verbs use it: one engine. Its last user ends it.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use efa_core::address::Qpn;
@@ -49,12 +50,16 @@ fn tell(event: DeviceEvent, serial: u64, events: &AsyncEvents) {
     match event {
         DeviceEvent::Completion(_) => {}
         DeviceEvent::CqError(id) => {
-            let of_event = |queue: &CompQueue| queue.id == id && queue.context.serial == serial;
+            let of_event = |queue: &CompQueue| {
+                queue.id == id
+                    && queue.context.serial == serial
+                    && !queue.ended.load(Ordering::Relaxed)
+            };
             for queue in QUEUES.all(of_event) {
                 // The reason why completions will be missing; few programs ask for events.
                 eprintln!(
-                    "efa-emu: a completion queue with {} entries was full when another one was due: \
-                     completions are lost",
+                    "efa-emu: a completion queue with {} entries was full when another one was due, or a \
+                     rule says so: completions are lost",
                     queue.entries()
                 );
                 let address = queue.c_pointer().expose_provenance();

@@ -2,6 +2,7 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint, c_void};
+use core::mem::offset_of;
 use core::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,20 +11,19 @@ use efa_emu::device::{Lkey, MemoryRegion as Registration};
 
 use crate::abi::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_OPTIONAL_RANGE, IBV_ACCESS_REMOTE_READ,
-    IBV_ACCESS_REMOTE_WRITE, IBV_MR_TYPE_DMABUF_MR, IBV_MR_TYPE_MR, ibv_mr, ibv_mr_init_attr,
-    ibv_pd, verbs_mr,
+    IBV_ACCESS_REMOTE_WRITE, IBV_MR_TYPE_DMABUF_MR, IBV_MR_TYPE_MR, IBV_REG_MR_MASK_ADDR,
+    IBV_REG_MR_MASK_BUF, IBV_REG_MR_MASK_FD, IBV_REG_MR_MASK_FD_OFFSET, IBV_REG_MR_MASK_IOVA,
+    IBV_REREG_MR_ERR_CMD, ibv_mr, ibv_mr_init_attr, ibv_pd, verbs_mr,
 };
+use crate::buffer;
 use crate::domain::{DOMAINS, Domain};
 use crate::errno::{self, Errno};
 use crate::handles::{Handle, Life, Registry};
 use crate::mapping::Mapping;
+use crate::query::beginning;
 use crate::vanished;
 
 pub(crate) static REGIONS: Registry<MemoryRegion> = Registry::new();
-
-/// `comp_mask` bits of `ibv_reg_mr_ex` for ordinary memory.
-const MASK_IOVA: u64 = 1 << 0;
-const MASK_ADDR: u64 = 1 << 1;
 
 /// A registered region.
 pub(crate) struct MemoryRegion {
@@ -106,7 +106,17 @@ fn populate(region: Registration) -> Result<(), Errno> {
     }
 }
 
-fn register(
+/// Registers memory under its own address.
+pub(crate) fn register(
+    pd: *mut ibv_pd,
+    address: *mut c_void,
+    length: usize,
+    flags: u32,
+) -> Result<*mut ibv_mr, Errno> {
+    register_as(pd, address, length, address.addr() as u64, flags)
+}
+
+fn register_as(
     pd: *mut ibv_pd,
     address: *mut c_void,
     length: usize,
@@ -182,13 +192,7 @@ pub(crate) extern "C" fn ibv_reg_mr(
     length: usize,
     flags: c_int,
 ) -> *mut ibv_mr {
-    errno::pointer(register(
-        pd,
-        address,
-        length,
-        address.addr() as u64,
-        flags as u32,
-    ))
+    errno::pointer(register(pd, address, length, flags as u32))
 }
 
 /// Registers memory under another address, `iova`.
@@ -199,7 +203,7 @@ pub(crate) extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     flags: c_int,
 ) -> *mut ibv_mr {
-    errno::pointer(register(pd, address, length, iova, flags as u32))
+    errno::pointer(register_as(pd, address, length, iova, flags as u32))
 }
 
 /// As [`ibv_reg_mr_iova`], for clients that may pass flags which a device may ignore.
@@ -210,7 +214,7 @@ pub(crate) extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     flags: c_uint,
 ) -> *mut ibv_mr {
-    errno::pointer(register(pd, address, length, iova, flags))
+    errno::pointer(register_as(pd, address, length, iova, flags))
 }
 
 /// Registers the memory behind a descriptor: a dma-buf of memory of this machine (udmabuf), or a memfd,
@@ -260,6 +264,9 @@ fn register_behind(
     register_at(pd, registration, shown, Some(mapping))
 }
 
+/// Registers what the program describes: memory, memory behind a descriptor, or a part of a buffer that the
+/// library has allocated.
+///
 /// # Safety
 /// `attributes` is null or valid for reads up to the last field that its `comp_mask` names.
 pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
@@ -268,38 +275,69 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
 ) -> *mut ibv_mr {
     // SAFETY: by contract.
     let request = unsafe { read_request(attributes) };
-    errno::pointer(request.and_then(|(address, length, iova, access)| {
-        register(pd, address, length, iova, access as u32)
-    }))
+    errno::pointer(request.and_then(|request| register_requested(pd, &request)))
 }
 
-/// Address, length, device address and access of a program's request.
+/// The part of a program's request that its `comp_mask` vouches for; the rest is zero.
 ///
 /// # Safety
 /// As for [`ibv_reg_mr_ex`].
-unsafe fn read_request(
-    request: *const ibv_mr_init_attr,
-) -> Result<(*mut c_void, usize, u64, c_int), Errno> {
+unsafe fn read_request(request: *const ibv_mr_init_attr) -> Result<ibv_mr_init_attr, Errno> {
     if request.is_null() {
         return Err(Errno::INVAL);
     }
     // SAFETY: the fields up to `comp_mask` are there in every version.
-    let (length, access, mask) =
-        unsafe { ((*request).length, (*request).access, (*request).comp_mask) };
-    if mask & !(MASK_IOVA | MASK_ADDR) != 0 {
+    let mut known = unsafe { beginning(request, offset_of!(ibv_mr_init_attr, iova)) };
+    /// Copies a field if `comp_mask` vouches for it.
+    macro_rules! read {
+        ($($mask:ident: $field:ident),+) => { $(
+            if known.comp_mask & $mask != 0 {
+                // SAFETY: by contract.
+                known.$field = unsafe { (*request).$field };
+            }
+        )+ };
+    }
+    read!(
+        IBV_REG_MR_MASK_IOVA: iova,
+        IBV_REG_MR_MASK_ADDR: addr,
+        IBV_REG_MR_MASK_FD: fd,
+        IBV_REG_MR_MASK_FD_OFFSET: fd_offset,
+        IBV_REG_MR_MASK_BUF: buf
+    );
+    Ok(known)
+}
+
+fn register_requested(pd: *mut ibv_pd, request: &ibv_mr_init_attr) -> Result<*mut ibv_mr, Errno> {
+    const FILE: u64 = IBV_REG_MR_MASK_FD | IBV_REG_MR_MASK_FD_OFFSET;
+    const KNOWN: u64 = FILE | IBV_REG_MR_MASK_IOVA | IBV_REG_MR_MASK_ADDR | IBV_REG_MR_MASK_BUF;
+    let &ibv_mr_init_attr {
+        length,
+        addr: address,
+        ..
+    } = request;
+    let (mask, flags) = (request.comp_mask, request.access as u32);
+    let has = |bit| mask & bit != 0;
+    if mask & !KNOWN != 0 {
         return Err(Errno::OPNOTSUPP);
     }
-    if mask & MASK_ADDR == 0 {
-        return Err(Errno::INVAL);
+    if has(IBV_REG_MR_MASK_BUF) {
+        if has(FILE) || !has(IBV_REG_MR_MASK_ADDR) {
+            return Err(Errno::INVAL);
+        }
+        buffer::check(pd, request.buf, address, length)?;
     }
-    // SAFETY: `comp_mask` vouches for the field.
-    let address = unsafe { (*request).addr };
-    let iova = match mask & MASK_IOVA {
-        0 => address.addr() as u64,
-        // SAFETY: likewise.
-        _ => unsafe { (*request).iova },
+    let iova = match has(IBV_REG_MR_MASK_IOVA) {
+        true => request.iova,
+        false => address.addr() as u64,
     };
-    Ok((address, length, iova, access))
+    match (mask & FILE, has(IBV_REG_MR_MASK_ADDR)) {
+        (0, true) => register_as(pd, address, length, iova, flags),
+        (FILE, false) if has(IBV_REG_MR_MASK_IOVA) => {
+            let &ibv_mr_init_attr { fd, fd_offset, .. } = request;
+            register_behind(pd, fd_offset, length, iova, fd, flags)
+        }
+        _ => Err(Errno::INVAL),
+    }
 }
 
 /// `EBUSY`, and the region is as it was, while a peer that has stopped in the middle of a copy from or
@@ -326,7 +364,7 @@ pub(crate) extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     })
 }
 
-/// Not on EFA. `IBV_REREG_MR_ERR_INPUT` (-1) says that the region is as it was.
+/// Not on EFA.
 pub(crate) extern "C" fn ibv_rereg_mr(
     _mr: *mut ibv_mr,
     _flags: c_int,
@@ -336,7 +374,7 @@ pub(crate) extern "C" fn ibv_rereg_mr(
     _access: c_int,
 ) -> c_int {
     errno::set(libc::EOPNOTSUPP);
-    -1
+    IBV_REREG_MR_ERR_CMD
 }
 
 #[cfg(test)]

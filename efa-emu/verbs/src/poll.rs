@@ -6,14 +6,20 @@ use std::sync::Arc;
 use efa_core::address::Ahn;
 use efa_emu::provider::Completion;
 
-use crate::abi::{efadv_cq, ibv_cq, ibv_cq_ex, ibv_gid, ibv_wc};
+use crate::abi::{
+    IBV_WC_EX_WITH_BYTE_LEN, IBV_WC_EX_WITH_DLID_PATH_BITS, IBV_WC_EX_WITH_IMM,
+    IBV_WC_EX_WITH_QP_NUM, IBV_WC_EX_WITH_SL, IBV_WC_EX_WITH_SLID, IBV_WC_EX_WITH_SRC_QP, efadv_cq,
+    ibv_cq, ibv_cq_ex, ibv_gid, ibv_wc,
+};
 use crate::comp_queue::{CompQueue, CompQueueC};
 use crate::hardware::Hardware;
 use crate::interrupted::Locking;
 use crate::queues::Polled;
 
-/// The C structure of a completion queue that both pollers work on.
-pub(crate) fn extended(base: ibv_cq) -> ibv_cq_ex {
+/// The C structure of a completion queue that both pollers work on. As with rdma-core, it has the readers that
+/// the program asked for by `wc_flags`, and null pointers in place of the others.
+pub(crate) fn extended(base: ibv_cq, wc_flags: u64) -> ibv_cq_ex {
+    let asked = |flag: u64| wc_flags & flag != 0;
     ibv_cq_ex {
         base,
         comp_mask: 0,
@@ -24,14 +30,14 @@ pub(crate) fn extended(base: ibv_cq) -> ibv_cq_ex {
         end_poll: Some(end_poll),
         read_opcode: Some(read_opcode),
         read_vendor_err: Some(read_vendor_err),
-        read_byte_len: Some(read_byte_len),
-        read_imm_data: Some(read_imm_data),
-        read_qp_num: Some(read_qp_num),
-        read_src_qp: Some(read_src_qp),
+        read_byte_len: asked(IBV_WC_EX_WITH_BYTE_LEN).then_some(read_byte_len),
+        read_imm_data: asked(IBV_WC_EX_WITH_IMM).then_some(read_imm_data),
+        read_qp_num: asked(IBV_WC_EX_WITH_QP_NUM).then_some(read_qp_num),
+        read_src_qp: asked(IBV_WC_EX_WITH_SRC_QP).then_some(read_src_qp),
         read_wc_flags: Some(read_wc_flags),
-        read_slid: Some(read_slid),
-        read_sl: Some(read_zero),
-        read_dlid_path_bits: Some(read_zero),
+        read_slid: asked(IBV_WC_EX_WITH_SLID).then_some(read_slid),
+        read_sl: asked(IBV_WC_EX_WITH_SL).then_some(read_zero),
+        read_dlid_path_bits: asked(IBV_WC_EX_WITH_DLID_PATH_BITS).then_some(read_zero),
         read_completion_ts: None,
         read_cvlan: None,
         read_flow_tag: None,

@@ -150,10 +150,6 @@ pub(crate) fn plan(
     }
     let send_entries = wanted.max_send_wr.max(1).next_power_of_two();
     let recv_descriptors = RecvQueue::descriptors(wanted.max_recv_wr, wanted.max_recv_sge);
-    let max_inline_data = match wanted.max_inline_data <= profile.inline_size {
-        true => profile.inline_size,
-        false => INLINE_SIZE_WIDE,
-    };
     Ok(QpPlan {
         service,
         send_entries,
@@ -164,7 +160,8 @@ pub(crate) fn plan(
             max_recv_wr: recv_descriptors / wanted.max_recv_sge.max(1),
             max_send_sge: wanted.max_send_sge,
             max_recv_sge: wanted.max_recv_sge,
-            max_inline_data,
+            // As asked for, although the entries may have room for more.
+            max_inline_data: wanted.max_inline_data,
         },
         inline_write,
         unsolicited_write_recv: efa.flags & EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV != 0,

@@ -17,8 +17,8 @@ use crate::abi::{
     IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RNR_RETRY,
     IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR,
     IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPT_UD, IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS, efadv_qp,
-    efadv_qp_init_attr, ibv_context, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex, verbs_qp,
+    efadv_qp_init_attr, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, verbs_qp,
 };
 use crate::builder;
 use crate::comp_queue::{CompQueue, QUEUES};
@@ -116,6 +116,27 @@ impl QueuePair {
         if let Some(queue) = self.queues.recv.lock(&locking).as_mut() {
             queue.set_state(state);
         }
+        self.show(state);
+    }
+
+    /// As [`QueuePair::set_state`], of a queue pair that the device has failed. A queue that is in use learns it by
+    /// its completions.
+    fn show_failure(&self) {
+        let locking = Locking::new();
+        if let Some(mut queue) = self.queues.send.try_lock(&locking)
+            && let Some(sender) = queue.as_mut()
+        {
+            sender.queue.set_state(QpState::Error);
+        }
+        if let Some(mut queue) = self.queues.recv.try_lock(&locking)
+            && let Some(queue) = queue.as_mut()
+        {
+            queue.set_state(QpState::Error);
+        }
+        self.show(QpState::Error);
+    }
+
+    fn show(&self, state: QpState) {
         // SAFETY: the field is in the handle, and the library accesses it only here. Programs read it when they like.
         let shown = unsafe { AtomicI32::from_ptr(&raw mut (*self.c_pointer()).state) };
         shown.store(state_number(state), Ordering::Relaxed);
@@ -394,8 +415,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     }))
 }
 
-/// All attributes that EFA has are answered, whatever the mask selects; a mask with others is
-/// `EOPNOTSUPP`.
+/// Returns all attributes that EFA has, whatever the mask selects; a mask with others is `EOPNOTSUPP`. A queue
+/// pair that the device has failed is shown as such from then on.
 ///
 /// # Safety
 /// `attributes` is null or valid for writes of [`QP_ATTR_SIZE`] bytes, `initial` null or valid for writes.
@@ -406,7 +427,6 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     initial: *mut ibv_qp_init_attr,
 ) -> c_int {
     let known = IBV_QP_STATE
-        | IBV_QP_CUR_STATE
         | IBV_QP_PKEY_INDEX
         | IBV_QP_PORT
         | IBV_QP_QKEY
@@ -422,7 +442,11 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         }
         let found = pair.life.during(|| {
             let hardware = pair.context.hardware()?;
-            Ok(hardware.with_device(|device| device.query_qp(pair.qpn))??)
+            let found = hardware.with_device(|device| device.query_qp(pair.qpn))??;
+            if mask as u32 & IBV_QP_STATE != 0 && found.state == QpState::Error {
+                pair.show_failure();
+            }
+            Ok(found)
         })?;
         // SAFETY: valid by contract.
         unsafe {
@@ -436,8 +460,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 fn current_attributes(pair: &QueuePair, found: &QpAttributes) -> ibv_qp_attr {
     // SAFETY: the structure consists of integers.
     let mut attributes: ibv_qp_attr = unsafe { zeroed() };
+    // The driver leaves `cur_qp_state` zero.
     attributes.qp_state = state_number(found.state);
-    attributes.cur_qp_state = attributes.qp_state;
     attributes.qkey = found.qkey.0;
     attributes.sq_psn = found.sq_psn;
     attributes.cap = pair.plan.cap.into();
@@ -463,7 +487,8 @@ fn initial_attributes(pair: &QueuePair) -> ibv_qp_init_attr {
 }
 
 /// `EBUSY`, and the queue pair is as it was, while a peer that has stopped in the middle of a copy from
-/// or to the memory of a request would go on with it.
+/// or to the memory of a request would go on with it. Waits until all asynchronous events that were taken are
+/// acknowledged.
 pub(crate) extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
     errno::status_of_end(|| {
         let found = PAIRS.get(pair)?;
@@ -473,7 +498,14 @@ pub(crate) extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
             }
             PAIRS.remove(pair)?;
             end(&found)
-        })
+        })?;
+        // Those of a forked child are its parent's.
+        if !found.context.is_forked()
+            && let Ok(events) = found.context.async_events()
+        {
+            events.settle(found.c_pointer().addr());
+        }
+        Ok(())
     })
 }
 
@@ -543,34 +575,4 @@ pub(crate) extern "C" fn ibv_query_qp_data_in_order(
     } else {
         0
     }
-}
-
-/// There are no connection establishment options, and asking for none is fine.
-///
-/// # Safety
-/// `options` is null or valid for a read.
-pub(crate) unsafe extern "C" fn ibv_set_ece(pair: *mut ibv_qp, options: *mut ibv_ece) -> c_int {
-    errno::status(PAIRS.get(pair).and_then(|_| {
-        // SAFETY: valid by contract.
-        let options = unsafe { options.as_ref() }.ok_or(Errno::INVAL)?;
-        match options.vendor_id {
-            0 => Ok(()),
-            _ => Err(Errno::OPNOTSUPP),
-        }
-    }))
-}
-
-/// Answers that there are no options.
-///
-/// # Safety
-/// `options` is null or valid for a write.
-pub(crate) unsafe extern "C" fn ibv_query_ece(pair: *mut ibv_qp, options: *mut ibv_ece) -> c_int {
-    errno::status(PAIRS.get(pair).and_then(|_| {
-        if options.is_null() {
-            return Err(Errno::INVAL);
-        }
-        // SAFETY: valid by contract.
-        unsafe { options.write(ibv_ece::default()) };
-        Ok(())
-    }))
 }

@@ -4,7 +4,7 @@
 
 use core::ffi::{c_char, c_int, c_void};
 
-use super::{ibv_device, ibv_mr, ibv_qp_ex};
+use super::{ibv_device, ibv_mr, ibv_pd, ibv_qp_ex};
 
 /// The first field of rdma-core's table of a driver's functions; all others are null here.
 #[repr(C)]
@@ -37,6 +37,15 @@ pub(crate) struct verbs_mr {
     pub(crate) mr_type: c_int,
     /// The access flags that the program asked for.
     pub(crate) access: c_int,
+}
+
+/// Since rdma-core 65; programs see only its address.
+#[repr(C)]
+pub(crate) struct ibv_buf {
+    pub(crate) addr: *mut c_void,
+    pub(crate) size: usize,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) dmabuf_fd: c_int,
 }
 
 /// Bit of [`verbs_qp::comp_mask`]: the queue pair has builders.

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::{ibv_context, ibv_data_buf, ibv_sge};
+use super::{ibv_buf, ibv_context, ibv_data_buf, ibv_sge};
 
 /// A GID. The header's union has two 64-bit members, hence the alignment.
 #[repr(C, align(8))]
@@ -380,14 +380,6 @@ pub(crate) struct ibv_async_event {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub(crate) struct ibv_ece {
-    pub(crate) vendor_id: u32,
-    pub(crate) options: u32,
-    pub(crate) comp_mask: u32,
-}
-
-#[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ibv_mr_init_attr {
     pub(crate) length: usize,
@@ -398,5 +390,5 @@ pub(crate) struct ibv_mr_init_attr {
     pub(crate) fd: c_int,
     pub(crate) fd_offset: u64,
     pub(crate) dmah: *mut c_void,
-    pub(crate) buf: *mut c_void,
+    pub(crate) buf: *mut ibv_buf,
 }

@@ -16,7 +16,14 @@ pub(crate) const PHYS_STATE_DISABLED: u8 = 3;
 /// Physical state "LinkUp".
 pub(crate) const PHYS_STATE_LINK_UP: u8 = 5;
 
-/// Byte length, immediate, QP number, source QP, SLID, SL and DLID path bits.
+pub(crate) const IBV_WC_EX_WITH_BYTE_LEN: u64 = 1 << 0;
+pub(crate) const IBV_WC_EX_WITH_IMM: u64 = 1 << 1;
+pub(crate) const IBV_WC_EX_WITH_QP_NUM: u64 = 1 << 2;
+pub(crate) const IBV_WC_EX_WITH_SRC_QP: u64 = 1 << 3;
+pub(crate) const IBV_WC_EX_WITH_SLID: u64 = 1 << 4;
+pub(crate) const IBV_WC_EX_WITH_SL: u64 = 1 << 5;
+pub(crate) const IBV_WC_EX_WITH_DLID_PATH_BITS: u64 = 1 << 6;
+/// All of these.
 pub(crate) const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
 
 pub(crate) const IBV_CQ_INIT_ATTR_MASK_FLAGS: u32 = 1 << 0;
@@ -65,7 +72,18 @@ pub(crate) const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
 
 pub(crate) const IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS: u32 = 1 << 0;
 
+pub(crate) const IBV_REG_MR_MASK_IOVA: u64 = 1 << 0;
+pub(crate) const IBV_REG_MR_MASK_ADDR: u64 = 1 << 1;
+pub(crate) const IBV_REG_MR_MASK_FD: u64 = 1 << 2;
+pub(crate) const IBV_REG_MR_MASK_FD_OFFSET: u64 = 1 << 3;
+pub(crate) const IBV_REG_MR_MASK_BUF: u64 = 1 << 5;
+
+pub(crate) const IBV_REREG_MR_ERR_CMD: c_int = -4;
+
+pub(crate) const EFADV_DEVICE_ATTR_CAPS_RDMA_READ: u32 = 1 << 0;
+pub(crate) const EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE: u32 = 1 << 3;
 pub(crate) const EFADV_DEVICE_ATTR_CAPS_COMP_CNTR: u32 = 1 << 6;
+pub(crate) const EFADV_CQ_INIT_FLAGS_EXT_MEM_DMABUF: u64 = 1 << 0;
 pub(crate) const EFADV_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM: u32 = 1 << 0;
 pub(crate) const EFADV_COMP_CNTR_INIT_WITH_ERR_EXTERNAL_MEM: u32 = 1 << 1;
 pub(crate) const EFADV_MEMORY_LOCATION_VA: u8 = 0;

@@ -4,13 +4,14 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 
 use efa_testing::workspace::efa_emu;
-use libc::{EBUSY, EIO, ENODEV};
+use libc::{EBUSY, EINVAL, EIO, ENODEV};
 
 use crate::abi::*;
 use crate::on_emulated_host_with;
 use crate::verbs::*;
 
 const CQ_ERR: c_int = 0;
+const QP_FATAL: c_int = 1;
 const DEVICE_FATAL: c_int = 8;
 const PORT_ACTIVE: c_int = 9;
 const PORT_ERR: c_int = 10;
@@ -27,21 +28,28 @@ fn fault(arguments: &[&str]) {
     assert!(status.success(), "{arguments:?}: {status}");
 }
 
-/// Waits for the next event: its type and element.
+/// Waits for the next event.
 #[track_caller]
-fn next(context: *mut ibv_context) -> (c_int, usize) {
+fn take(context: *mut ibv_context) -> ibv_async_event {
     let mut event: ibv_async_event = zeroed();
     // SAFETY: a live context, and room for an event.
-    unsafe {
-        assert_eq!(
-            ibv_get_async_event(context, &raw mut event),
-            0,
-            "{}",
-            errno()
-        );
-        ibv_ack_async_event(&raw mut event);
-    }
-    (event.event_type, event.element.addr())
+    let taken = unsafe { ibv_get_async_event(context, &raw mut event) };
+    assert_eq!(taken, 0, "errno {}", errno());
+    event
+}
+
+fn acknowledge(mut event: ibv_async_event) {
+    // SAFETY: an event that was taken.
+    unsafe { ibv_ack_async_event(&raw mut event) };
+}
+
+/// Waits for the next event and acknowledges it: its type and element.
+#[track_caller]
+fn next(context: *mut ibv_context) -> (c_int, usize) {
+    let event = take(context);
+    let seen = (event.event_type, event.element.addr());
+    acknowledge(event);
+    seen
 }
 
 /// Whether there is an event.
@@ -63,6 +71,23 @@ fn port_state(context: *mut ibv_context) -> Result<c_int, c_int> {
     match unsafe { ibv_query_port(context, 1, &raw mut port) } {
         0 => Ok(port.state),
         error => Err(error),
+    }
+}
+
+/// Waits until the files of the port have these values.
+#[track_caller]
+fn expect_in_sysfs(expected: [&str; 2]) {
+    let root = std::path::PathBuf::from(std::env::var_os("SYSFS_PATH").unwrap());
+    let port = root.join("class/infiniband/rdmap0s0/ports/1");
+    let wait = efa_testing::patience::Wait::start();
+    loop {
+        let found = ["state", "phys_state"].map(|file| std::fs::read_to_string(port.join(file)));
+        let found = found.map(|value| value.expect("the file is there at all times"));
+        if found == expected {
+            return;
+        }
+        wait.check(|| format!("{found:?} instead of {expected:?}"));
+        std::thread::sleep(std::time::Duration::from_millis(10));
     }
 }
 
@@ -176,9 +201,11 @@ fn a_port_loses_its_link_and_gets_it_back() {
             fault(&["port-down", "alpha"]);
             assert_eq!(next(endpoint.context), (PORT_ERR, 1));
             assert_eq!(port_state(endpoint.context), Ok(1));
+            expect_in_sysfs(["1: DOWN\n", "3: Disabled\n"]);
             fault(&["port-up", "alpha"]);
             assert_eq!(next(endpoint.context), (PORT_ACTIVE, 1));
             assert_eq!(port_state(endpoint.context), Ok(4));
+            expect_in_sysfs(["4: ACTIVE\n", "5: LinkUp\n"]);
         }
         assert!(!has_event(endpoint.context));
         // With its link, the port sends and receives.
@@ -232,5 +259,174 @@ fn a_completion_queue_that_is_too_small_raises_an_event() {
             assert_eq!(ibv_destroy_qp(pair), 0);
             assert_eq!(ibv_destroy_cq(queue), 0);
         }
+    });
+}
+
+/// What is outstanding is flushed, the program is told, and other queue pairs go on.
+#[test]
+fn a_staged_error_fails_one_queue_pair_or_all() {
+    on_emulated_host_with(&["--host", "alpha"], || {
+        let endpoint = Endpoint::new();
+        let queue = endpoint.cq(64);
+        let [failed, other] = [(); 2].map(|()| endpoint.srd(queue, 0));
+        // SAFETY: a live queue pair.
+        let number = unsafe { (*failed).qp_num }.to_string();
+        for wr_id in 0..3 {
+            assert_eq!(post_recv(failed, wr_id, &mut []), 0);
+        }
+        fault(&["qp-error", "alpha", &number]);
+        assert_eq!(next(endpoint.context), (QP_FATAL, failed.addr()));
+        let ended = wait_for(queue, 3);
+        assert!(ended.iter().all(|ended| ended.status as u32 == FLUSHED));
+        // The program's own view is as old as its last question.
+        assert_eq!(post_recv(failed, 7, &mut []), 0);
+        assert_eq!(wait_for(queue, 1)[0].status as u32, FLUSHED);
+        let mut attributes: ibv_qp_attr = zeroed();
+        let mut initial: ibv_qp_init_attr = zeroed();
+        // SAFETY: a live queue pair, and room for attributes.
+        unsafe {
+            assert_eq!((*failed).state, IBV_QPS_RTS);
+            let mask = IBV_QP_STATE as c_int;
+            let asked = ibv_query_qp(failed, &raw mut attributes, mask, &raw mut initial);
+            assert_eq!((asked, attributes.qp_state), (0, IBV_QPS_ERR));
+            assert_eq!((*failed).state, IBV_QPS_ERR);
+        }
+        assert_eq!(post_recv(failed, 8, &mut []), EINVAL);
+
+        assert_eq!(post_recv(other, 1, &mut []), 0);
+        let mut request = send_request(&endpoint, other, 2, &mut []);
+        assert_eq!(post_send(other, &mut request).0, 0);
+        assert!(wait_for(queue, 2).iter().all(|done| done.status == 0));
+        fault(&["qp-error", "alpha"]);
+        assert_eq!(next(endpoint.context), (QP_FATAL, other.addr()));
+        assert!(!has_event(endpoint.context), "one has failed before");
+        // By a reset they work again.
+        change_state(failed, IBV_QPS_RESET, IBV_QP_STATE);
+        ready(failed);
+        assert_eq!(post_recv(failed, 1, &mut []), 0);
+        let mut request = send_request(&endpoint, failed, 2, &mut []);
+        assert_eq!(post_send(failed, &mut request).0, 0);
+        assert!(wait_for(queue, 2).iter().all(|done| done.status == 0));
+    });
+}
+
+/// As with a queue that is full: the program is told, and one completion is missing.
+#[test]
+fn a_staged_error_of_a_completion_queue_loses_a_completion() {
+    on_emulated_host_with(&["--host", "alpha"], || {
+        let endpoint = Endpoint::new();
+        let [sends, receives, other] = [(); 3].map(|()| endpoint.cq(16));
+        let (mut request, mut efa) = endpoint.srd_request(sends, 0);
+        request.recv_cq = receives;
+        // SAFETY: live objects, and attributes on the stack.
+        let pair =
+            unsafe { efadv_create_qp_ex(endpoint.context, &raw mut request, &raw mut efa, 24) };
+        ready(pair);
+        let exchange = |wr_id| {
+            assert_eq!(post_recv(pair, wr_id, &mut []), 0);
+            let mut request = send_request(&endpoint, pair, wr_id, &mut []);
+            assert_eq!(post_send(pair, &mut request).0, 0);
+        };
+        // SAFETY: a live queue pair.
+        let number = unsafe { (*pair).qp_num }.to_string();
+        fault(&["cq-error", "alpha", &number]);
+        assert_eq!(next(endpoint.context), (CQ_ERR, sends.addr()));
+        assert_eq!(next(endpoint.context), (CQ_ERR, receives.addr()));
+        for wr_id in 1..3 {
+            exchange(wr_id);
+        }
+        for queue in [sends, receives] {
+            assert_eq!(wait_for(queue, 1)[0].wr_id, 2);
+            assert_eq!(poll(queue, &mut [ibv_wc::default()]), 0);
+        }
+        fault(&["cq-error", "alpha"]);
+        let mut told = [(); 3].map(|()| next(endpoint.context).1);
+        told.sort_unstable();
+        let mut all = [sends, receives, other].map(|queue| queue.addr());
+        all.sort_unstable();
+        assert_eq!(told, all);
+    });
+}
+
+/// The rule is about a send; its queue pair fails behind it.
+#[test]
+fn a_rule_fails_the_queue_pair_of_a_request() {
+    on_emulated_host_with(&["--host", "alpha"], || {
+        let endpoint = Endpoint::new();
+        let queue = endpoint.cq(64);
+        let pair = endpoint.srd(queue, 0);
+        // SAFETY: a live queue pair.
+        let number = unsafe { (*pair).qp_num };
+        let rule = format!(
+            "when = {{ sender = \"alpha\", nth = 2 }}, \
+             then = {{ qp-error = {{ host = \"alpha\", qpn = {number} }} }}"
+        );
+        fault(&["add", &rule]);
+        for wr_id in 0..4 {
+            assert_eq!(post_recv(pair, wr_id, &mut []), 0);
+        }
+        let send = |wr_id, completions| {
+            let mut request = send_request(&endpoint, pair, wr_id, &mut []);
+            assert_eq!(post_send(pair, &mut request).0, 0);
+            let done = wait_for(queue, completions);
+            let done = done.iter().map(|done| (done.wr_id, done.status as u32));
+            done.collect::<Vec<_>>()
+        };
+        assert_eq!(send(10, 2), [(0, 0), (10, 0)]);
+        // The second send arrives first; its own completion may be flushed with the rest.
+        let ended = send(11, 4);
+        assert_eq!(ended[..3], [(1, 0), (2, FLUSHED), (3, FLUSHED)]);
+        assert_eq!(next(endpoint.context), (QP_FATAL, pair.addr()));
+    });
+}
+
+/// Events that were taken hold their object until they are acknowledged; others hold nothing.
+#[test]
+fn objects_wait_for_the_acknowledgement_of_their_events() {
+    on_emulated_host_with(&["--host", "alpha"], || {
+        type Destroy = fn(usize) -> c_int;
+        let endpoint = Endpoint::new();
+        let make = || {
+            let queue = endpoint.cq(16);
+            (queue, endpoint.srd(queue, 0))
+        };
+        let destroy_pair: Destroy = |pair| {
+            // SAFETY: a live queue pair that nothing else uses.
+            unsafe { ibv_destroy_qp(std::ptr::with_exposed_provenance_mut(pair)) }
+        };
+        let destroy_queue: Destroy = |queue| {
+            // SAFETY: likewise.
+            unsafe { ibv_destroy_cq(std::ptr::with_exposed_provenance_mut(queue)) }
+        };
+        let (queue, pair) = make();
+        let objects = [
+            (pair.expose_provenance(), destroy_pair),
+            (queue.expose_provenance(), destroy_queue),
+        ];
+        for (command, (object, destroy)) in ["qp-error", "cq-error"].into_iter().zip(objects) {
+            fault(&[command, "alpha"]);
+            let first = take(endpoint.context);
+            assert_eq!(first.element.addr(), object);
+            let destroying = std::thread::spawn(move || destroy(object));
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            assert!(!destroying.is_finished(), "{command}");
+            acknowledge(first);
+            assert_eq!(destroying.join().unwrap(), 0);
+        }
+
+        let (queue, pair) = make();
+        for command in ["qp-error", "cq-error"] {
+            fault(&[command, "alpha"]);
+        }
+        let wait = efa_testing::patience::Wait::start();
+        while !has_event(endpoint.context) {
+            wait.check(|| "no event".into());
+        }
+        // SAFETY: live objects.
+        unsafe {
+            assert_eq!(ibv_destroy_qp(pair), 0);
+            assert_eq!(ibv_destroy_cq(queue), 0);
+        }
+        assert!(!has_event(endpoint.context), "of what does not exist");
     });
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::Duration;
 
 use crate::abi::*;
+use crate::exchange::extended_cq;
 use crate::on_emulated_host;
 use crate::verbs::*;
 
@@ -191,7 +192,8 @@ fn of_a_queue_pair_waits_for_another_threads_polling_session() {
 fn of_a_queue_pair_leaves_the_callers_session_as_it_is() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
-        let queue = endpoint.cq(64);
+        let extended = extended_cq(&endpoint);
+        let queue = extended.cast();
         let (pair, other) = (endpoint.srd(queue, 0), endpoint.srd(queue, 0));
         let mut memory = [0u8; 64];
         let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
@@ -199,7 +201,6 @@ fn of_a_queue_pair_leaves_the_callers_session_as_it_is() {
         let mut request = send_request(&endpoint, pair, 2, &mut data);
         request.ud.remote_qkey ^= 1;
         assert_eq!(post_send(pair, &mut request).0, 0);
-        let extended: *mut ibv_cq_ex = queue.cast();
         // SAFETY: a live completion queue, and a session of this thread.
         unsafe {
             let table = &*extended;

@@ -282,3 +282,48 @@ fn forked_children_have_no_device() {
         wait_for(queue, 2);
     });
 }
+
+/// What a child destroys is its own copy: the events of the original stay for the parent, and the child waits for
+/// nobody.
+#[test]
+fn forked_children_leave_events_alone() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        // SAFETY: live objects.
+        let (channel, queue) = unsafe {
+            let channel = ibv_create_comp_channel(endpoint.context);
+            let context = std::ptr::without_provenance_mut(0x77);
+            (
+                channel,
+                ibv_create_cq(endpoint.context, 64, context, channel, 0),
+            )
+        };
+        let pair = endpoint.srd(queue, 0);
+        let completed = || {
+            assert_eq!(arm(queue, 0), 0);
+            assert_eq!(post_recv(pair, 1, &mut []), 0);
+            change_state(pair, IBV_QPS_ERR, IBV_QP_STATE);
+            assert!(readable(channel, 60_000));
+        };
+        // One event is taken and not acknowledged, one is not taken.
+        completed();
+        assert_eq!(take(channel), Ok(queue));
+        wait_for(queue, 1);
+        change_state(pair, IBV_QPS_RESET, IBV_QP_STATE);
+        ready(pair);
+        completed();
+        // SAFETY: the child calls verbs, which promise not to hang, and `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: the objects were copied with the process.
+            let ended = unsafe { ibv_destroy_qp(pair) == 0 && ibv_destroy_cq(queue) == 0 };
+            // SAFETY: ends the child without the test harness' handlers.
+            unsafe { libc::_exit(if ended { 0 } else { 1 }) };
+        }
+        let mut status = 0;
+        // SAFETY: our child, and a place for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert_eq!(take(channel), Ok(queue), "the parent's");
+    });
+}

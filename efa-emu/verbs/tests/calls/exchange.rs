@@ -354,7 +354,7 @@ pub(crate) unsafe fn build(
     }
 }
 
-fn extended_cq(endpoint: &Endpoint) -> *mut ibv_cq_ex {
+pub(crate) fn extended_cq(endpoint: &Endpoint) -> *mut ibv_cq_ex {
     let mut attributes = ibv_cq_init_attr_ex {
         cqe: 64,
         wc_flags: 0x7f,

@@ -194,6 +194,132 @@ fn behind_a_descriptor_is_registered() {
     });
 }
 
+/// Each combination of what `ibv_reg_mr_ex` may be told of: 0, or the errno.
+#[test]
+fn that_is_described_by_a_mask_is_registered() {
+    on_emulated_host("efa2", || {
+        const IOVA: u64 = IBV_REG_MR_MASK_IOVA;
+        const ADDR: u64 = IBV_REG_MR_MASK_ADDR;
+        const FD: u64 = IBV_REG_MR_MASK_FD;
+        const OFFSET: u64 = IBV_REG_MR_MASK_FD_OFFSET;
+        const BUF: u64 = IBV_REG_MR_MASK_BUF;
+        const DMAH: u64 = 1 << 4;
+        let endpoint = Endpoint::new();
+        let memory = memfd(2 * PAGE);
+        let mut buffer = null_mut();
+        // SAFETY: a live domain, and room for a pointer.
+        let start = unsafe { ibv_alloc_buf(endpoint.pd, PAGE, &raw mut buffer) };
+        assert!(!start.is_null());
+        for (mask, expected) in [
+            (ADDR, 0),
+            (ADDR | IOVA, 0),
+            (FD | OFFSET | IOVA, 0),
+            (BUF | ADDR, 0),
+            (BUF | ADDR | IOVA, 0),
+            (0, EINVAL),
+            (IOVA, EINVAL),
+            (ADDR | OFFSET, EINVAL),
+            (FD | IOVA, EINVAL),
+            (FD | OFFSET, EINVAL),
+            (FD | OFFSET | IOVA | ADDR, EINVAL),
+            (BUF, EINVAL),
+            (BUF | ADDR | FD, EINVAL),
+            (ADDR | DMAH, EOPNOTSUPP),
+        ] {
+            let mut request = ibv_mr_init_attr {
+                length: 64,
+                access: IBV_ACCESS_LOCAL_WRITE as c_int,
+                comp_mask: mask,
+                iova: 0x7000_0000,
+                addr: start,
+                fd: memory.as_raw_fd(),
+                fd_offset: PAGE as u64,
+                dmah: null_mut(),
+                buf: buffer,
+            };
+            // SAFETY: a live domain, and a request on the stack.
+            unsafe {
+                let region = ibv_reg_mr_ex(endpoint.pd, &raw mut request);
+                match expected {
+                    0 => {
+                        assert!(!region.is_null(), "{mask:#x}: errno {}", errno());
+                        let address = match mask & FD {
+                            0 => start.addr(),
+                            _ => PAGE,
+                        };
+                        assert_eq!((*region).addr.addr(), address);
+                        assert_eq!(ibv_dereg_mr(region), 0);
+                    }
+                    expected => expect_null(region, expected, &format!("{mask:#x}")),
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn that_the_library_allocates_is_registered_in_parts() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        let access = IBV_ACCESS_LOCAL_WRITE as c_int;
+        // SAFETY: live objects, and memory of the buffer; wrong ones on purpose, which the library notices.
+        unsafe {
+            let other = ibv_alloc_pd(endpoint.context);
+            let mut buffer = null_mut();
+            let start = ibv_alloc_buf(endpoint.pd, 2 * PAGE, &raw mut buffer);
+            assert!(!start.is_null() && !buffer.is_null());
+            assert_eq!(start.addr() % PAGE, 0);
+            start.cast::<u8>().write_bytes(7, 2 * PAGE);
+            let register = |pd, offset, length| {
+                ibv_reg_buf_mr(pd, buffer, start.byte_add(offset), length, access)
+            };
+            let (first, second) = (
+                register(endpoint.pd, 0, PAGE),
+                register(endpoint.pd, PAGE, PAGE),
+            );
+            assert!(!first.is_null() && !second.is_null());
+            assert_ne!((*first).lkey, (*second).lkey);
+            let to = (start.addr() + PAGE) as u64;
+            start.cast::<[u8; 5]>().write(*b"hello");
+            exchange(
+                &endpoint,
+                place(start.addr() as u64, first),
+                place(to, second),
+                false,
+            );
+            assert_eq!(&start.byte_add(PAGE).cast::<[u8; 5]>().read(), b"hello");
+            for region in [first, second] {
+                assert_eq!(ibv_dereg_mr(region), 0);
+            }
+            for (pd, offset, length) in [
+                (other, 0, PAGE),
+                (endpoint.pd, 0, 2 * PAGE + 1),
+                (endpoint.pd, PAGE, PAGE + 1),
+                (endpoint.pd, 2 * PAGE + 1, 0),
+            ] {
+                expect_null(
+                    register(pd, offset, length),
+                    EINVAL,
+                    "outside of the buffer",
+                );
+            }
+            let before = start.byte_sub(1);
+            let region = ibv_reg_buf_mr(endpoint.pd, buffer, before, 1, access);
+            expect_null(region, EINVAL, "memory before the buffer");
+            assert_eq!(ibv_export_buf_dmabuf_fd(buffer), -1);
+            assert_eq!(errno(), libc::ENODATA);
+            ibv_free_buf(buffer);
+            let region = ibv_reg_buf_mr(endpoint.pd, buffer, start, PAGE, access);
+            expect_null(region, EINVAL, "a buffer that was freed");
+            expect_null(
+                ibv_alloc_buf(endpoint.pd, usize::MAX - 4 * PAGE, &raw mut buffer),
+                ENOMEM,
+                "more memory than there is",
+            );
+        }
+    });
+}
+
 /// Kibibytes of this process's memory, page tables included.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

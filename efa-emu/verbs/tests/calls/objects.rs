@@ -111,7 +111,10 @@ fn report_what_they_are() {
                 (4096, 32768, 0x1f)
             );
             assert_eq!((efa.inline_buf_size, efa.inline_buf_size_ex), (32, 80));
-            assert_eq!(efadv_query_device(context, &raw mut efa, 16), EINVAL);
+            assert_eq!(efadv_query_device(context, &raw mut efa, 22), EINVAL);
+            // Without the largest RDMA request, which came last, there is no RDMA.
+            assert_eq!(efadv_query_device(context, &raw mut efa, 28), 0);
+            assert_eq!(efa.device_caps, 0x16);
 
             let mut number = efadv_ah_attr::default();
             assert_eq!(efadv_query_ah(handle, &raw mut number, 16), 0);
@@ -135,6 +138,13 @@ fn report_what_they_are() {
             assert_eq!(efadv_get_max_sq_depth(context, &raw mut depth, 24), 2048);
             depth.max_send_sge = 3;
             assert_eq!(efadv_get_max_sq_depth(context, &raw mut depth, 24), -EINVAL);
+            depth.max_send_sge = 2;
+            // What comes behind the structure that rdma-core knows is not looked at.
+            #[repr(C)]
+            struct Longer(efadv_sq_depth_attr, u64);
+            let mut longer = Longer(depth, 1);
+            let known = (&raw mut longer).cast();
+            assert_eq!(efadv_get_max_sq_depth(context, known, 32), 2048);
             let mut depth = efadv_rq_depth_attr {
                 max_recv_sge: 3,
                 ..zeroed()
@@ -229,12 +239,15 @@ fn queue_pairs_change_state_by_the_table() {
                 0
             );
             assert_eq!((attributes.qp_state, attributes.qkey), (IBV_QPS_RTS, 77));
+            assert_eq!(attributes.cur_qp_state, IBV_QPS_RESET, "left zero");
             assert_eq!((attributes.port_num, attributes.rnr_retry), (1, 3));
             assert_eq!((initial.send_cq, initial.qp_type), (queue, IBV_QPT_DRIVER));
             assert_eq!(initial.cap.max_send_wr, 16);
             let path_mtu = 1 << 8;
-            let refused = ibv_query_qp(pair, &raw mut attributes, path_mtu, &raw mut initial);
-            assert_eq!(refused, EOPNOTSUPP);
+            for mask in [path_mtu, IBV_QP_CUR_STATE as c_int] {
+                let refused = ibv_query_qp(pair, &raw mut attributes, mask, &raw mut initial);
+                assert_eq!(refused, EOPNOTSUPP);
+            }
 
             assert_eq!(modify(IBV_QPS_ERR, IBV_QP_STATE, none), 0);
             assert_eq!((*pair).state, IBV_QPS_ERR);
@@ -245,15 +258,6 @@ fn queue_pairs_change_state_by_the_table() {
             );
             assert_eq!(modify(IBV_QPS_RESET, IBV_QP_STATE, none), 0);
 
-            let mut options = ibv_ece {
-                vendor_id: 1,
-                ..zeroed()
-            };
-            assert_eq!(ibv_query_ece(pair, &raw mut options), 0);
-            assert_eq!(
-                (options.vendor_id, ibv_set_ece(pair, &raw mut options)),
-                (0, 0)
-            );
             assert_eq!(ibv_query_qp_data_in_order(pair, 2, 0), 0);
         }
     });
@@ -300,6 +304,72 @@ fn of_older_generations_are_refused_what_they_lack() {
                 endpoint.srd_request(queue.cast(), IBV_QP_EX_WITH_RDMA_READ);
             let refused = efadv_create_qp_ex(context, &raw mut request, &raw mut efa, 24);
             expect_null(refused, EOPNOTSUPP, "RDMA reads");
+        }
+    });
+}
+
+/// Readers of a completion that the program has not asked for are null, and inline data has the limit that it
+/// has asked for: what works by luck here would not on EFA.
+#[test]
+fn have_what_was_asked_for_and_no_more() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        let context = endpoint.context;
+        // SAFETY: live objects, and attributes on the stack.
+        unsafe {
+            for asked in 0..7 {
+                let mut attributes = ibv_cq_init_attr_ex {
+                    cqe: 4,
+                    wc_flags: 1 << asked,
+                    ..zeroed()
+                };
+                // The second flag names nothing, and rdma-core ignores it.
+                let mut efa = efadv_cq_init_attr {
+                    flags: 1 << 1,
+                    ..zeroed()
+                };
+                let size = size_of_val(&efa) as u32;
+                let queue = efadv_create_cq(context, &raw mut attributes, &raw mut efa, size);
+                assert!(!queue.is_null(), "errno {}", errno());
+                let queue = &*queue;
+                let found = [
+                    queue.read_byte_len.is_some(),
+                    queue.read_imm_data.is_some(),
+                    queue.read_qp_num.is_some(),
+                    queue.read_src_qp.is_some(),
+                    queue.read_slid.is_some(),
+                    queue.read_sl.is_some(),
+                    queue.read_dlid_path_bits.is_some(),
+                ];
+                assert_eq!(found, std::array::from_fn(|index| index == asked));
+                assert!(queue.read_opcode.is_some() && queue.read_vendor_err.is_some());
+                assert!(queue.read_wc_flags.is_some());
+                efa.flags = 1;
+                let refused = efadv_create_cq(context, &raw mut attributes, &raw mut efa, size);
+                expect_null(refused, EOPNOTSUPP, "a queue in memory of the program");
+            }
+
+            let queue = endpoint.cq(16);
+            for (asked, fits) in [(0, 0), (5, 5), (32, 32), (33, 33), (80, 80)] {
+                let (mut request, mut efa) = endpoint.srd_request(queue, 0);
+                request.cap.max_inline_data = asked;
+                let pair = efadv_create_qp_ex(context, &raw mut request, &raw mut efa, 24);
+                assert!(!pair.is_null(), "errno {}", errno());
+                assert_eq!(request.cap.max_inline_data, asked);
+                ready(pair);
+                let mut data = [7u8; 81];
+                for (length, expected) in [(fits, 0), (fits + 1, EINVAL)] {
+                    let mut list = [ibv_sge {
+                        addr: data.as_mut_ptr().expose_provenance() as u64,
+                        length,
+                        lkey: 0,
+                    }];
+                    let mut request = send_request(&endpoint, pair, 1, &mut list);
+                    request.send_flags |= IBV_SEND_INLINE;
+                    assert_eq!(post_send(pair, &mut request).0, expected, "{length} bytes");
+                }
+                assert_eq!(ibv_destroy_qp(pair), 0);
+            }
         }
     });
 }

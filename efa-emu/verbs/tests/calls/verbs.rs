@@ -54,7 +54,13 @@ verbs! {
         access: c_uint) -> *mut ibv_mr;
     fn ibv_reg_dmabuf_mr(pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int,
         access: c_int) -> *mut ibv_mr;
+    fn ibv_reg_mr_ex(pd: *mut ibv_pd, attributes: *mut ibv_mr_init_attr) -> *mut ibv_mr;
     fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
+    fn ibv_alloc_buf(pd: *mut ibv_pd, size: usize, buffer: *mut *mut ibv_buf) -> *mut c_void;
+    fn ibv_free_buf(buffer: *mut ibv_buf);
+    fn ibv_reg_buf_mr(pd: *mut ibv_pd, buffer: *mut ibv_buf, address: *mut c_void,
+        length: usize, access: c_int) -> *mut ibv_mr;
+    fn ibv_export_buf_dmabuf_fd(buffer: *mut ibv_buf) -> c_int;
     fn ibv_create_ah(pd: *mut ibv_pd, attributes: *mut ibv_ah_attr) -> *mut ibv_ah;
     fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int;
     fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
@@ -72,8 +78,6 @@ verbs! {
     fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int;
     fn ibv_qp_to_qp_ex(pair: *mut ibv_qp) -> *mut ibv_qp_ex;
     fn ibv_query_qp_data_in_order(pair: *mut ibv_qp, operation: c_uint, flags: u32) -> c_int;
-    fn ibv_set_ece(pair: *mut ibv_qp, options: *mut ibv_ece) -> c_int;
-    fn ibv_query_ece(pair: *mut ibv_qp, options: *mut ibv_ece) -> c_int;
     fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int;
     fn ibv_ack_async_event(event: *mut ibv_async_event);
     fn _ibv_query_comp_cntr_caps(context: *mut ibv_context, caps: *mut ibv_comp_cntr_caps,
