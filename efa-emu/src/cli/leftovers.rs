@@ -7,7 +7,8 @@
 //! Who uses an object is read from `/proc`. That shows neither the programs of other pid namespaces,
 //! which may share `/dev/shm` (containers of one pod), nor the files of programs that hide them. The
 //! fabric knows of the live processes of both kinds by their locks; as long as a host has one, the
-//! objects of that host stay.
+//! objects of that host stay. As long as a fabric cannot be read, all objects stay: it may be that of another
+//! version, whose hosts nobody here knows.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -27,8 +28,9 @@ pub(super) fn remove() {
     remove_from(Path::new(SHARED_MEMORY), hosts_out_of_sight);
 }
 
-/// Removes the unused objects in `directory`, but for those of the hosts whose GIDs `kept` returns.
-fn remove_from(directory: &Path, kept: impl FnOnce() -> HashSet<String>) {
+/// Removes the unused objects in `directory`, but for those of the hosts whose GIDs `kept` returns. None if that
+/// is not known.
+fn remove_from(directory: &Path, kept: impl FnOnce() -> Option<HashSet<String>>) {
     let user = rustix::process::geteuid().as_raw();
     // The list comes first: a program that has made an object by now has it open, or has closed it
     // after mapping it, when the processes are looked at.
@@ -46,7 +48,9 @@ fn remove_from(directory: &Path, kept: impl FnOnce() -> HashSet<String>) {
     if candidates.is_empty() {
         return;
     }
-    let kept = kept();
+    let Some(kept) = kept() else {
+        return;
+    };
     candidates.retain(|(gid, _)| !kept.contains(gid));
     let used = used_files(directory, user);
     for (_, path) in candidates.iter().filter(|(_, path)| !used.contains(path)) {
@@ -54,20 +58,19 @@ fn remove_from(directory: &Path, kept: impl FnOnce() -> HashSet<String>) {
     }
 }
 
-/// The GIDs, as text, of the hosts on which a live process's files cannot be seen.
-fn hosts_out_of_sight() -> HashSet<String> {
-    let hosts = Fabric::running()
-        .into_iter()
-        .filter_map(|fabric| fabric.hosts().ok())
-        .flatten();
-    hosts
-        .filter(|host| {
-            host.participants
-                .iter()
-                .any(|participant| !are_files_visible(participant.pid))
-        })
-        .map(|host| host.gid.to_string())
-        .collect()
+/// The GIDs, as text, of the hosts on which a live process's files cannot be seen. `None` if a fabric cannot be
+/// read.
+fn hosts_out_of_sight() -> Option<HashSet<String>> {
+    let mut out_of_sight = HashSet::new();
+    for fabric in Fabric::running() {
+        for host in fabric.hosts().ok()? {
+            let mut participants = host.participants.iter();
+            if participants.any(|participant| !are_files_visible(participant.pid)) {
+                out_of_sight.insert(host.gid.to_string());
+            }
+        }
+    }
+    Some(out_of_sight)
 }
 
 /// Returns whether `/proc` tells which files the live process `pid` uses. `pid` is 0 if the process
@@ -169,14 +172,16 @@ mod tests {
         let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
         drop(file);
 
-        let kept = || HashSet::from(["fe80::ef:a0ff:fe00:4".to_owned()]);
+        remove_from(&directory, || None);
+        assert!(unused.exists(), "nothing is known of the hosts");
+        let kept = || Some(HashSet::from(["fe80::ef:a0ff:fe00:4".to_owned()]));
         remove_from(&directory, kept);
         assert!(out_of_sight.exists(), "its user cannot be seen");
         assert!(!unused.exists());
         assert!(open.exists() && mapped.exists() && other.exists());
         assert!(opened.as_fd().try_clone_to_owned().is_ok() && map.len() == 7);
         drop((opened, map));
-        remove_from(&directory, HashSet::new);
+        remove_from(&directory, || Some(HashSet::new()));
         assert!(!open.exists() && !mapped.exists() && !out_of_sight.exists() && other.exists());
     }
 }

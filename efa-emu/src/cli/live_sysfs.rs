@@ -36,13 +36,11 @@ impl<'a> LiveSysfs<'a> {
     /// For the tree below `root` and the devices of a host.
     pub(super) fn open(root: &Path, devices: &'a [Host]) -> LiveSysfs<'a> {
         let rails: Vec<_> = Rail::all(devices.len() as u32).collect();
-        let live = devices.iter().zip(&rails).map(|(device, rail)| {
-            LiveDevice {
-                device,
-                counters: CounterFiles::of(root, *rail),
-                state: PortState::of(device).ok(),
-                port: PortFiles::of(root, *rail),
-            }
+        let live = devices.iter().zip(&rails).map(|(device, rail)| LiveDevice {
+            device,
+            counters: CounterFiles::of(root, *rail),
+            state: PortState::of(device).ok(),
+            port: PortFiles::of(root, *rail),
         });
         LiveSysfs {
             devices: live.collect(),

@@ -40,7 +40,7 @@ use crate::network::{Purpose, Random};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUHT");
-const VERSION: u32 = 4;
+const VERSION: u32 = 3;
 
 const AT_MAGIC: usize = 0;
 const AT_VERSION: usize = 8;
