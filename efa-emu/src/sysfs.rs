@@ -12,9 +12,9 @@
 //! devices/pci0000:BB/BDF/driver   -> ../../../bus/pci/drivers/efa
 //! ```
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use efa_core::address::Gid;
@@ -270,7 +270,6 @@ fn port_state(is_down: bool) -> [(&'static str, &'static str); 2] {
 #[derive(Debug)]
 pub struct PortFiles {
     port: PathBuf,
-    /// Where a file is written before it is in its place.
     draft: PathBuf,
     is_down: bool,
 }
@@ -280,22 +279,33 @@ impl PortFiles {
     pub fn of(root: &Path, rail: Rail) -> PortFiles {
         PortFiles {
             port: rail.infiniband_class_path(root).join(PORT),
-            draft: root.join(format!("{}.draft", rail.device_name())),
+            draft: draft(root, rail),
             is_down: false,
         }
     }
 
-    /// Writes what has changed. A reader sees the old value of a file or the new one.
+    /// Writes what has changed.
     pub fn write(&mut self, is_down: bool) -> io::Result<()> {
         if self.is_down != is_down {
             for (file, value) in port_state(is_down) {
-                fs::write(&self.draft, format!("{value}\n"))?;
-                fs::rename(&self.draft, self.port.join(file))?;
+                replace(&self.port.join(file), &self.draft, value)?;
             }
             self.is_down = is_down;
         }
         Ok(())
     }
+}
+
+/// Where the files of a device are written before they are in their places.
+fn draft(root: &Path, rail: Rail) -> PathBuf {
+    root.join(format!("{}.draft", rail.device_name()))
+}
+
+/// Gives a file another value. Who opens it reads the old value or the new one, and no mixture. Who has it open
+/// keeps the old one.
+fn replace(file: &Path, draft: &Path, value: impl std::fmt::Display) -> io::Result<()> {
+    fs::write(draft, format!("{value}\n"))?;
+    fs::rename(draft, file)
 }
 
 /// Where the counters are, in the device's directory.
@@ -318,14 +328,14 @@ pub fn counter_directories(root: &Path, rail: Rail) -> [PathBuf; 2] {
 
 /// The files of a tree that tell what a device counts.
 ///
-/// They are plain files that whoever made the tree writes again and again. A file system in user space
+/// They are plain files that whoever made the tree replaces again and again. A file system in user space
 /// would make each value as it is read, but it takes a device node and the right to mount, which containers
 /// and test machines rarely give.
 #[derive(Debug)]
 pub struct CounterFiles {
-    /// With the value that the file has. They are not kept open: many devices have more of them than a
-    /// process may open.
+    /// With the value that the file has.
     files: Vec<(PathBuf, u64)>,
+    draft: PathBuf,
 }
 
 impl CounterFiles {
@@ -337,15 +347,15 @@ impl CounterFiles {
             files: files
                 .map(|(path, value)| (device.join(path), value))
                 .collect(),
+            draft: draft(root, rail),
         }
     }
 
-    /// Writes what has changed. A value never gets shorter, so a reader sees the old one or the new one.
+    /// Writes what has changed.
     pub fn write(&mut self, statistics: &Statistics) -> io::Result<()> {
         for ((path, known), value) in self.files.iter_mut().zip(statistics.values()) {
             if *known != value {
-                let file = OpenOptions::new().write(true).open(path)?;
-                file.write_all_at(format!("{value}\n").as_bytes(), 0)?;
+                replace(path, &self.draft, value)?;
                 *known = value;
             }
         }
