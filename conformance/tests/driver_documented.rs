@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use efa_conformance::drive::line::Form;
 use efa_conformance::drive::{Command, Event, LONGEST_ANSWER, LONGEST_COMMAND, VERSION};
 use efa_conformance::operation::pattern;
-use efa_conformance::player::{ANSWER_TIME, UNSUPPORTED};
+use efa_conformance::player::{Patience, UNSUPPORTED};
 
 const MARK: &str = "<!-- generated from here on: EFA_UPDATE=1 cargo test -p efa-conformance --test \
                     driver_documented -->\n";
@@ -89,8 +89,8 @@ fn figures_are_those_of_the_code() {
         format!("answers at most {} MiB", LONGEST_ANSWER >> 20),
         format!("ends with status {UNSUPPORTED} "),
         format!(
-            "to answer a command ({} by default; `hello`",
-            ANSWER_TIME.as_secs()
+            "answer another command ({} each by default)",
+            Patience::DEFAULT.answer.as_secs()
         ),
     ] {
         assert!(text.contains(&claim), "{claim}");

@@ -14,8 +14,8 @@ use crate::{Outcome, complain, say};
 use efa_conformance::drive::Identity;
 use efa_conformance::drive::serve::Engine;
 use efa_conformance::libfabric::Library;
-use efa_conformance::player::{ANSWER_TIME, Player, Program, split_words};
-use efa_conformance::replay::hw::Outside;
+use efa_conformance::player::{Patience, PlayerError, Program, split_words};
+use efa_conformance::replay::outside::Outside;
 use efa_conformance::suite::each_event::Changes;
 use efa_conformance::suite::expected::Expected;
 use efa_conformance::suite::json::Report;
@@ -75,8 +75,12 @@ pub(crate) struct Run {
     /// need `--backend hw`.
     #[arg(long, value_name = "WHAT", default_value = "core")]
     dut: Dut,
-    /// How long a program under test may take to answer a command before it counts as hung.
-    #[arg(long, value_name = "SECONDS", default_value_t = ANSWER_TIME.as_secs(),
+    /// How long a program under test may take to start, until it answers `hello`, before it counts as hung.
+    #[arg(long, value_name = "SECONDS", default_value_t = Patience::DEFAULT.start.as_secs(),
+          value_parser = clap::value_parser!(u64).range(1..))]
+    start_time: u64,
+    /// How long a program under test may take to answer another command before it counts as hung.
+    #[arg(long, value_name = "SECONDS", default_value_t = Patience::DEFAULT.answer.as_secs(),
           value_parser = clap::value_parser!(u64).range(1..))]
     answer_time: u64,
     /// The commit from which the implementation under test was built, for the reports.
@@ -125,7 +129,7 @@ pub(crate) struct Run {
 }
 
 pub(crate) fn run(arguments: &Run) -> Outcome {
-    let outside = match &arguments.dut {
+    let mut outside = match &arguments.dut {
         Dut::Core => None,
         Dut::Libfabric => Some(Program::Libfabric {
             library: arguments.libfabric.clone(),
@@ -134,9 +138,12 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
             words: words.clone(),
         }),
     }
-    .map(|program| Outside {
-        program,
-        limit: Duration::from_secs(arguments.answer_time),
+    .map(|program| {
+        let patience = Patience {
+            start: Duration::from_secs(arguments.start_time),
+            answer: Duration::from_secs(arguments.answer_time),
+        };
+        Outside::new(program, patience)
     });
     if outside.is_some() && arguments.backend != BackendChoice::Hw {
         let problem = "only the engine runs in the emulator of this process; put other \
@@ -155,9 +162,15 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
         Err(problem) => return complain(problem, Outcome::Unfit),
     };
     let wants = |choice| arguments.backend == choice || arguments.backend == BackendChoice::All;
-    let mut under_test = match outside.as_ref().map_or(Ok(Engine::identity()), identify) {
-        Ok(identity) => identity,
-        Err(problem) => return complain(problem, Outcome::Unfit),
+    let introduced = outside.as_mut().map_or(Ok(Engine::identity()), introduce);
+    let mut under_test = match &introduced {
+        Ok(identity) => identity.clone(),
+        // Its cases fail; the reports name what was started.
+        Err(error) if error.is_program => {
+            eprintln!("efa-conformance: {}", error.text);
+            error.started.clone()
+        }
+        Err(error) => return complain(&error.text, Outcome::Unfit),
     };
     under_test.commit = arguments.commit.clone().or(under_test.commit);
     say(format_args!("under test: {}", under_test.details()));
@@ -215,7 +228,8 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
         return complain(problem, Outcome::Unfit);
     }
     say_causes(&cases, arguments);
-    say(Summary::of(&cases));
+    let summary = Summary::of(&cases);
+    say(summary);
     let results = Results { under_test, cases };
     for problem in &unfit {
         eprintln!("efa-conformance: {problem}");
@@ -239,10 +253,13 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
             return complain(problem, Outcome::Unfit);
         }
     }
-    if results.cases.iter().any(Case::failed) {
+    if summary.failed > 0 {
         Outcome::Failed
     } else if !unfit.is_empty() {
         Outcome::Unfit
+    } else if introduced.is_err() && summary.unsupported == results.cases.len() {
+        let problem = "nothing was tested: the program never answered `hello`";
+        complain(problem, Outcome::Unfit)
     } else {
         Outcome::Passed
     }
@@ -285,8 +302,21 @@ fn command_for(case: &Case, arguments: &Run) -> String {
                 option("--dut", format!("exec:{}", program.join(" ")));
             }
         }
-        if arguments.answer_time != ANSWER_TIME.as_secs() {
-            option("--answer-time", arguments.answer_time.to_string());
+        for (name, seconds, default) in [
+            (
+                "--start-time",
+                arguments.start_time,
+                Patience::DEFAULT.start,
+            ),
+            (
+                "--answer-time",
+                arguments.answer_time,
+                Patience::DEFAULT.answer,
+            ),
+        ] {
+            if seconds != default.as_secs() {
+                option(name, seconds.to_string());
+            }
         }
     } else {
         if arguments.seeds > 0 {
@@ -317,22 +347,56 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// Starts a program once to ask for its identity. A program that cannot be started, or does not speak the
-/// driver protocol, is an error before any case.
-fn identify(outside: &Outside) -> Result<Identity, String> {
-    let started = Player::launch_here(
-        "under-test",
-        &outside.program,
-        &BTreeMap::new(),
-        outside.limit,
-    );
-    let identity = started.and_then(|mut player| player.identity());
-    identity.map_err(|error| match &outside.program {
-        Program::Exec { words } => format!(
-            "--dut exec:{}: {error}; it has to answer `hello version=1` on its standard output \
-             (docs/driver.md)",
-            words.join(" ")
+/// Why a program did not say who it is.
+struct Unintroduced {
+    text: String,
+    /// The program is at fault, and not the command line or the environment.
+    is_program: bool,
+    /// What is known of the program.
+    started: Identity,
+}
+
+/// Starts a program once to ask for its identity.
+fn introduce(outside: &mut Outside) -> Result<Identity, Unintroduced> {
+    let error = match outside.start("under-test", &BTreeMap::new()) {
+        Ok((_, identity)) => return Ok(identity),
+        Err(error) => error,
+    };
+    let (text, is_program, name, file) = match &outside.program {
+        Program::Exec { words } => (
+            format!(
+                "--dut exec:{}: {error}; it has to answer `hello version=1` on its standard output \
+                 (docs/driver.md)",
+                words.join(" ")
+            ),
+            !matches!(error, PlayerError::Start { .. }),
+            suite::name_of(Path::new(&words[0])),
+            words[0].clone(),
         ),
-        _ => error.to_string(),
+        Program::Libfabric { library } => (
+            error.to_string(),
+            !matches!(
+                error,
+                PlayerError::Start { .. } | PlayerError::Ended { is_unfit: true, .. }
+            ),
+            suite::STOCK.to_owned(),
+            library.display().to_string(),
+        ),
+        Program::Core => (
+            error.to_string(),
+            false,
+            suite::ENGINE.to_owned(),
+            String::new(),
+        ),
+    };
+    Err(Unintroduced {
+        text,
+        is_program,
+        started: Identity {
+            name,
+            release: None,
+            path: Some(file),
+            commit: None,
+        },
     })
 }

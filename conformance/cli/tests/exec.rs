@@ -105,14 +105,72 @@ fn a_refusal_fails_with_its_text() {
 }
 
 #[test]
-fn a_program_that_is_none_is_a_matter_of_usage() {
+fn a_file_that_is_not_there_is_a_matter_of_usage() {
     let texts = ["no-such-program", "--dut exec:"];
     expect("exec:./no-such-program", &[], 2, &texts);
-    let texts = ["`hello version=1`", "docs/driver.md", "printed `hi`"];
-    expect("exec:echo hi", &[], 2, &texts);
-    expect("exec:false", &[], 2, &["exit status: 1"]);
     // Status 127: the shell finds no such program, so nothing was tested.
-    expect("exec:sh -c ./no-such-program", &[], 2, &["status 127"]);
+    let texts = [
+        "status 127",
+        "2 unsupported, 0 known, 0 failed",
+        "nothing was tested",
+    ];
+    expect("exec:sh -c ./no-such-program", &[], 2, &texts);
+}
+
+#[test]
+fn a_program_that_never_says_hello_fails_each_case() {
+    let texts = [
+        "`hello version=1`",
+        "docs/driver.md",
+        "printed `hi`",
+        "2 failed",
+    ];
+    expect("exec:echo hi", &[], 1, &texts);
+    let texts = ["under test: false", "exit status: 1", "2 failed"];
+    expect("exec:false", &[], 1, &texts);
+}
+
+#[test]
+fn a_program_that_hangs_before_hello_is_not_waited_for_in_each_case() {
+    let directory = tempfile::tempdir().unwrap();
+    let starts = directory.path().join("starts");
+    let dut = format!(
+        "exec:sh -c 'echo start >> {}; echo deep in thought >&2; exec sleep 100000'",
+        starts.display()
+    );
+    let more = ["inject", "zero-length"].map(|name| traces().join(format!("{name}.pcapng")));
+    let more = more.each_ref().map(|path| path.to_str().unwrap());
+    let texts = [
+        "did not answer `hello version=1` within 1s",
+        "deep in thought",
+        "the program was not started again: after 3 starts it had not answered `hello` within 1s",
+        "6 failed",
+        // The command that repeats a case.
+        "--start-time 1",
+    ];
+    expect(
+        &dut,
+        &[&more[..], &["--start-time", "1"]].concat(),
+        1,
+        &texts,
+    );
+    let count = std::fs::read_to_string(&starts).unwrap().lines().count();
+    assert_eq!(count, 3);
+}
+
+#[test]
+fn a_program_that_hangs_again_and_again_is_waited_for_less_long() {
+    let dut = "exec:sh -c 'echo hello version=1 name=mine; cat >/dev/null'";
+    let more = traces().join("inject.pcapng");
+    let further = [more.to_str().unwrap(), "--answer-time", "2"];
+    let (status, printed) = run(dut, &further);
+    assert_eq!(status, Some(1), "{printed}");
+    for (text, count) in [("within 2s", 3), ("within 1s", 1)] {
+        let found = printed
+            .lines()
+            .filter(|line| line.contains(text) && line.contains("`open "));
+        assert_eq!(found.count(), count, "`{text}` in:\n{printed}");
+    }
 }
 
 #[test]
@@ -187,13 +245,13 @@ fn by_start(directory: &Path, cases: &str) -> String {
 #[test]
 fn the_other_cases_go_on_after_a_bad_one() {
     let directory = tempfile::tempdir().unwrap();
-    // The first start asks who it is; what fails is played once more, for the capture.
+    // The first start asks who it is.
     let dut = by_start(
         directory.path(),
-        "3|4) read a; echo hello version=1 name=mine; read b; echo opened address=zz; cat >/dev/null;;\n\
-         5|6) exit 9;;\n\
-         7|8) read a; echo hello version=1 name=mine; exec sleep 100000;;\n\
-         9) read a; exit 127;;",
+        "3) read a; echo hello version=1 name=mine; read b; echo opened address=zz; cat >/dev/null;;\n\
+         4) exit 9;;\n\
+         5) read a; echo hello version=1 name=mine; exec sleep 100000;;\n\
+         6) read a; exit 127;;",
     );
     let more = ["inject", "zero-length"].map(|name| traces().join(format!("{name}.pcapng")));
     let more = more.each_ref().map(|path| path.to_str().unwrap());
@@ -204,7 +262,7 @@ fn the_other_cases_go_on_after_a_bad_one() {
         "did not answer `open ",
         "ended with status 127",
     ];
-    let (status, printed) = run(&dut, &[&more[..], &["--answer-time", "10"]].concat());
+    let (status, printed) = run(&dut, &[&more[..], &["--answer-time", "5"]].concat());
     assert_eq!(status, Some(1), "{printed}");
     for text in texts {
         assert!(printed.contains(text), "`{text}` in:\n{printed}");

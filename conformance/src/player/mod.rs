@@ -15,6 +15,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 pub use program::{Program, split_words};
 pub use subject::Driven;
 
@@ -22,9 +24,23 @@ use crate::drive::line::shown;
 use crate::drive::{Command, Event, Identity, LONGEST_ANSWER, VERSION};
 use tail::Tail;
 
-/// The default of how long a program may take to answer a command. No command takes long, but the machine
-/// may be busy.
-pub const ANSWER_TIME: Duration = Duration::from_secs(60);
+/// How long a program may take. No command takes long, but the machine may be busy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Patience {
+    /// Until it has started and answers `hello`.
+    pub start: Duration,
+    /// Until it answers another command.
+    pub answer: Duration,
+}
+
+impl Patience {
+    /// What applies if nothing else is said.
+    pub const DEFAULT: Patience = Patience {
+        start: Duration::from_secs(60),
+        answer: Duration::from_secs(60),
+    };
+}
+
 /// How long a program may take to end after the end of its input.
 const END_TIME: Duration = Duration::from_secs(5);
 /// The largest number of completions before an answer; a program that sends more is broken.
@@ -73,6 +89,17 @@ pub enum PlayerError {
         limit: Duration,
         /// The end of its standard error.
         tail: String,
+    },
+    /// It was not started, because it did not answer after any of its last starts.
+    #[error(
+        "the program was not started again: after {starts} starts it had not answered `hello` within \
+         {limit:?}"
+    )]
+    GivenUp {
+        /// The number of starts.
+        starts: u32,
+        /// How long was waited after each.
+        limit: Duration,
     },
     /// It did not end after the end of its input.
     #[error(
@@ -184,7 +211,7 @@ pub struct Player {
     child: Child,
     input: Option<ChildStdin>,
     heard: Receiver<Result<Event, Unclear>>,
-    limit: Duration,
+    patience: Patience,
     identity: Option<Identity>,
     tail: Option<Tail>,
 }
@@ -230,16 +257,15 @@ impl Player {
             })?;
             process.stderr(file);
         }
-        Self::spawn(host.name.clone(), process, ANSWER_TIME)
+        Self::spawn(host.name.clone(), process, Patience::DEFAULT)
     }
 
-    /// Starts a program on this host, with the device that this process has. `limit` is how long it
-    /// may take to answer a command.
+    /// Starts a program on this host, with the device that this process has.
     pub fn launch_here(
         endpoint: &str,
         program: &Program,
         environment: &BTreeMap<String, String>,
-        limit: Duration,
+        patience: Patience,
     ) -> Result<Self, PlayerError> {
         let start = |source| PlayerError::Start {
             endpoint: endpoint.to_owned(),
@@ -254,10 +280,14 @@ impl Player {
         let mut process = Process::new(file);
         process.args(arguments).envs(environment);
         process.stderr(Stdio::piped());
-        Self::spawn(endpoint.to_owned(), process, limit)
+        Self::spawn(endpoint.to_owned(), process, patience)
     }
 
-    fn spawn(endpoint: String, mut process: Process, limit: Duration) -> Result<Self, PlayerError> {
+    fn spawn(
+        endpoint: String,
+        mut process: Process,
+        patience: Patience,
+    ) -> Result<Self, PlayerError> {
         let program = PathBuf::from(process.get_program());
         let mut child = process
             .stdin(Stdio::piped())
@@ -280,7 +310,7 @@ impl Player {
             child,
             input,
             heard,
-            limit,
+            patience,
             identity: None,
             tail,
         };
@@ -301,9 +331,7 @@ impl Player {
             return Ok(identity.clone());
         }
         let hello = Command::Hello { version: VERSION };
-        // Starting may take longer than a short limit for later answers.
-        let limit = self.limit.max(ANSWER_TIME);
-        let answer = self.answer(&hello, limit, &mut Vec::new())?;
+        let answer = self.answer(&hello, self.patience.start, &mut Vec::new())?;
         match answer {
             Event::Hello {
                 version: VERSION,
@@ -360,7 +388,7 @@ impl Player {
     pub fn ask(&mut self, command: &Command, aside: &mut Vec<Event>) -> Result<Event, PlayerError> {
         self.identity()?;
         self.tell(command)?;
-        self.answer(command, self.limit, aside)
+        self.answer(command, self.patience.answer, aside)
     }
 
     fn answer(
@@ -432,12 +460,15 @@ impl Player {
         // Its output is closed, so the process is about to end or has ended.
         match self.wait_end(END_TIME) {
             Some(status) => self.early_end(status),
-            None => PlayerError::Ended {
-                endpoint: self.endpoint.clone(),
-                how: ": it closed its standard output".into(),
-                is_unfit: false,
-                tail: self.tail(),
-            },
+            None => {
+                self.kill();
+                PlayerError::Ended {
+                    endpoint: self.endpoint.clone(),
+                    how: ": it closed its standard output".into(),
+                    is_unfit: false,
+                    tail: self.tail(),
+                }
+            }
         }
     }
 
@@ -481,14 +512,15 @@ impl Player {
     /// Ends the program and waits for the end of its process, after which its capture is complete.
     pub fn end(mut self) -> Result<(), PlayerError> {
         self.input = None;
-        match self.wait_end(self.limit) {
+        let limit = self.patience.answer;
+        match self.wait_end(limit) {
             Some(status) if status.success() => Ok(()),
             Some(status) => Err(self.early_end(status)),
             None => {
                 self.kill();
                 Err(PlayerError::Lingers {
                     endpoint: self.endpoint.clone(),
-                    limit: self.limit,
+                    limit,
                 })
             }
         }
@@ -545,7 +577,7 @@ mod tests {
     fn shell(script: &str) -> Player {
         let mut process = Process::new("sh");
         process.args(["-c", script]).stderr(Stdio::piped());
-        Player::spawn("a".into(), process, ANSWER_TIME).unwrap()
+        Player::spawn("a".into(), process, Patience::DEFAULT).unwrap()
     }
 
     const HELLO: &str = "read line; echo 'hello version=1 name=x release=1.2.3';";
@@ -587,9 +619,19 @@ mod tests {
     fn a_process_that_does_not_answer_is_named_with_the_command() {
         let mut player = shell(&format!("{HELLO} echo thinking >&2; sleep 1000"));
         player.identity().unwrap();
-        player.limit = Duration::from_millis(100);
+        player.patience.answer = Duration::from_millis(100);
         let error = player.ask(&Command::Poll {}, &mut Vec::new()).unwrap_err();
         assert!(matches!(&error, PlayerError::Silent { command, .. } if command == "poll"));
+    }
+
+    #[test]
+    fn a_process_that_closes_its_output_and_goes_on_is_ended() {
+        let mut player = shell(&format!("{HELLO} exec >&-; sleep 1000"));
+        let error = player.ask(&Command::Poll {}, &mut Vec::new()).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("closed its standard output"), "{text}");
+        // It has been killed.
+        assert!(player.wait_end(END_TIME).is_some());
     }
 
     #[test]

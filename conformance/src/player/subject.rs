@@ -1,5 +1,8 @@
 //! An endpoint under test in a driven process.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use efa_core::endpoint::Instant;
 
 use super::{Player, PlayerError};
@@ -12,6 +15,8 @@ use crate::operation::{EndpointIndex, Payload};
 /// An application in a driven process.
 pub struct Driven {
     player: Player,
+    /// Counts the commands that are not answered.
+    hangs: Arc<AtomicU32>,
     address: Vec<u8>,
     reports: Vec<Report>,
     events: Vec<String>,
@@ -27,10 +32,15 @@ impl From<PlayerError> for RequestError {
 }
 
 impl Driven {
-    /// Opens an endpoint in a driven process.
-    pub fn open(player: Player, opening: &Opening) -> Result<Self, RequestError> {
+    /// Opens an endpoint in a driven process. `hangs` goes up if the process does not answer a command.
+    pub fn open(
+        player: Player,
+        opening: &Opening,
+        hangs: Arc<AtomicU32>,
+    ) -> Result<Self, RequestError> {
         let mut driven = Driven {
             player,
+            hangs,
             address: Vec::new(),
             reports: Vec::new(),
             events: Vec::new(),
@@ -45,6 +55,9 @@ impl Driven {
     fn ask(&mut self, command: &Command) -> Result<Event, RequestError> {
         let mut aside = Vec::new();
         let answer = self.player.ask(command, &mut aside);
+        if matches!(answer, Err(PlayerError::Silent { .. })) {
+            self.hangs.fetch_add(1, Ordering::Relaxed);
+        }
         for event in aside {
             match event.into_report() {
                 Ok(report) => self.reports.push(report),

@@ -6,16 +6,11 @@ use efa_core::address::RawAddress;
 use efa_core::endpoint::Instant;
 use efa_emu::fault::Fault;
 use efa_hw::{DeviceName, HwDevice, HwNic, NicConfig};
-use serde::{Deserialize, Serialize};
 
+use super::Clock;
 use super::backend::{Backend, BackendError};
 use super::recording::Recording;
 use super::staged::Staged;
-use super::{Clock, Opener};
-use crate::application::RequestError;
-use crate::application::subject::Subject;
-use crate::drive::Opening;
-use crate::player::{Driven, Player, Program};
 use crate::scenario::EndpointSpec;
 
 /// All endpoints on one device of this host; their packets go through the device.
@@ -56,28 +51,6 @@ impl Hw {
         self.device
             .open_nic(NicConfig::default())
             .map_err(|error| BackendError::Unfit(error.to_string()))
-    }
-}
-
-/// Opens what a program plays, in a process of its own on this host, as the endpoint under test.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Outside {
-    /// The program.
-    pub program: Program,
-    /// How long it may take to answer a command.
-    pub limit: Duration,
-}
-
-impl Opener<Hw> for Outside {
-    fn open(
-        &mut self,
-        _backend: &mut Hw,
-        endpoint: &EndpointSpec,
-    ) -> Result<Box<dyn Subject>, BackendError> {
-        let (name, environment) = (&endpoint.name, &endpoint.environment);
-        let player = Player::launch_here(name, &self.program, environment, self.limit)
-            .map_err(RequestError::from)?;
-        Ok(Box::new(Driven::open(player, &Opening::from(endpoint))?))
     }
 }
 

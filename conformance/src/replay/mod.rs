@@ -23,6 +23,7 @@ pub mod hw;
 pub mod live;
 mod memory;
 pub mod operations;
+pub mod outside;
 pub mod peer;
 mod ranges;
 mod rdma;
@@ -177,6 +178,7 @@ pub fn replay_meddled<'t, B: Backend>(
         }),
         Err(error @ BackendError::Subject(_)) => Ok(Verdict {
             findings: vec![Finding::plain(Severity::Error, error.to_string())],
+            never_opened: true,
             ..Verdict::default()
         }),
         other => other,

@@ -24,6 +24,8 @@ pub struct Verdict {
     /// The endpoint under test started an operation by another subprotocol than the recorded one, so
     /// that the recorded answers are of no use.
     pub departed: Option<String>,
+    /// Whether the endpoint under test was not even opened, so that nothing was sent.
+    pub never_opened: bool,
 }
 
 impl Verdict {

@@ -23,7 +23,8 @@ use crate::compare::Finding;
 use crate::drive::Identity;
 use crate::replay::backend::{Backend, BackendError};
 use crate::replay::emu::Emu;
-use crate::replay::hw::{Hw, Outside};
+use crate::replay::hw::Hw;
+use crate::replay::outside::Outside;
 use crate::replay::{Engine, Opener, Strictness, codec, coverage, live, replay};
 use crate::scenario::{Action, Capability, Operation, Scenario, Software};
 use crate::trace::{Frames, Trace, TraceError};
@@ -469,7 +470,7 @@ where
     } else {
         let capture = match &options.captures {
             Some(directory) => {
-                if captured.is_none() {
+                if captured.is_none() && !verdict.never_opened {
                     backend.capture_next_at_any_cost();
                     replay(trace, role, Strictness::Fields, backend, opener)?;
                     captured = backend.take_capture();

@@ -8,7 +8,8 @@ use super::each_event::Changes;
 use super::{Case, Options, run_engine, run_outside};
 use crate::replay::backend::BackendError;
 use crate::replay::emu::Emu;
-use crate::replay::hw::{Hw, Outside};
+use crate::replay::hw::Hw;
+use crate::replay::outside::Outside;
 use crate::written;
 
 /// The implementation under test, and the backends.
