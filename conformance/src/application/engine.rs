@@ -124,7 +124,7 @@ impl<N: HostNic> CoreApplication<N> {
         token: Token,
         to: EndpointIndex,
         remote: Remote,
-        action: AtomicAction,
+        (datatype, action): (AtomicDatatype, AtomicAction),
         operand: Payload,
         delivery_complete: bool,
     ) -> Result<(), RequestError> {
@@ -136,8 +136,8 @@ impl<N: HostNic> CoreApplication<N> {
         let comparand;
         let kind = match action {
             AtomicAction::Update(_) => AtomicKind::Write,
-            AtomicAction::Fetch(_) | AtomicAction::Read => AtomicKind::Fetch { result: &result },
-            AtomicAction::CompareSwap(payload) => {
+            AtomicAction::Fetch(_) => AtomicKind::Fetch { result: &result },
+            AtomicAction::Compare(_, payload) => {
                 comparand = [IoVec::new(self.memory(&payload.bytes())?)];
                 AtomicKind::Compare {
                     result: &result,
@@ -147,7 +147,7 @@ impl<N: HostNic> CoreApplication<N> {
         };
         self.endpoint.atomic(AtomicArgs {
             peer,
-            datatype: AtomicDatatype::UINT64,
+            datatype,
             operation: action.code(),
             operand: &operand,
             kind,
@@ -301,10 +301,14 @@ impl<N: HostNic> Application for CoreApplication<N> {
             Request::Atomic {
                 to,
                 remote,
+                datatype,
                 action,
                 operand,
                 delivery_complete,
-            } => self.start_atomic(token, to, remote, action, operand, delivery_complete)?,
+            } => {
+                let what = (datatype, action);
+                self.start_atomic(token, to, remote, what, operand, delivery_complete)?;
+            }
         }
         Ok(Started::Operation)
     }

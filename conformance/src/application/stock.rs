@@ -8,7 +8,9 @@ use super::{Application, Failure, Outcome, Request, RequestError, Started, Token
 use crate::libfabric::{
     self, Address, AtomicCall, Destination, Endpoint, RegionId, RemoteMemory, ffi,
 };
-use crate::operation::{AtomicAction, EndpointIndex, Payload, RegionAccess, Remote, SendMode};
+use crate::operation::{
+    AtomicAction, EndpointIndex, Payload, RegionAccess, Remote, SendMode, element_size,
+};
 
 /// An application over a stock endpoint.
 #[derive(Debug)]
@@ -46,7 +48,7 @@ impl StockApplication {
         token: Token,
         to: EndpointIndex,
         remote: Remote,
-        action: AtomicAction,
+        (datatype, action): (AtomicDatatype, AtomicAction),
         operand: Payload,
         delivery_complete: bool,
     ) -> Result<(), RequestError> {
@@ -59,8 +61,8 @@ impl StockApplication {
         let call = match action {
             AtomicAction::Update(_) if delivery_complete => AtomicCall::DeliveryComplete,
             AtomicAction::Update(_) => AtomicCall::Update,
-            AtomicAction::Fetch(_) | AtomicAction::Read => AtomicCall::Fetch,
-            AtomicAction::CompareSwap(comparand) => {
+            AtomicAction::Fetch(_) => AtomicCall::Fetch,
+            AtomicAction::Compare(_, comparand) => {
                 operands.extend(comparand.bytes());
                 AtomicCall::Compare
             }
@@ -72,9 +74,9 @@ impl StockApplication {
         self.endpoint.atomic(
             libfabric::Token(token),
             operands,
-            operand.length / size_of::<u64>(),
+            operand.length / element_size(datatype),
             to,
-            AtomicDatatype::UINT64.0,
+            datatype.0,
             action.code().0,
             call,
         )?;
@@ -190,10 +192,14 @@ impl Application for StockApplication {
             Request::Atomic {
                 to,
                 remote,
+                datatype,
                 action,
                 operand,
                 delivery_complete,
-            } => self.start_atomic(token, to, remote, action, operand, delivery_complete)?,
+            } => {
+                let what = (datatype, action);
+                self.start_atomic(token, to, remote, what, operand, delivery_complete)?;
+            }
         }
         Ok(Started::Operation)
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use efa_core::wire::{AtomicDatatype, AtomicOp};
 use serde::{Deserialize, Serialize};
 
 use super::line::{Bytes, Hex, Text, Value, lines};
@@ -9,7 +10,8 @@ use crate::application::{Failure, Report, Request, Started, Token};
 use crate::libfabric::Version;
 use crate::operation::pattern::Difference;
 use crate::operation::{
-    AtomicAction, AtomicFunction, EndpointIndex, Payload, RegionAccess, Remote, SendMode, TagMatch,
+    ATOMIC_OPS, AtomicAction, COMPARE_OPS, DATATYPES, EndpointIndex, Payload, RegionAccess, Remote,
+    SendMode, TagMatch,
 };
 use crate::scenario::{Capability, EndpointSpec, Settings};
 
@@ -140,8 +142,7 @@ lines! {
             /// Compare what arrives with the message of this seed.
             seed: Option<u64> = "seed",
         }
-        /// Apply an atomic operation to unsigned 64-bit elements of a peer's memory. Answer:
-        /// `started`, or `again`.
+        /// Apply an atomic operation to elements of a peer's memory. Answer: `started`, or `again`.
         "atomic" Atomic = "atomic id=5 to=1 address=0x7f0012345000 key=0x42 length=8 operand=12 call=fetch op=sum" {
             /// The operation's name in its completion.
             id: Token = "id",
@@ -158,8 +159,13 @@ lines! {
             /// `update` (`fi_atomic`), `fetch` (`fi_fetch_atomic`) or `compare`
             /// (`fi_compare_atomic`).
             call: AtomicCall = "call",
-            /// `sum`, `xor`, `write`, or `read` (only fetched), or `cswap` (only compared).
+            /// `sum`, `xor` (of bits), `write`, `min`, `max`, `prod`, `lor`, `land`, `lxor`, `bor`, `band`;
+            /// `read` is only fetched; `cswap`, `cswap-ne`, `cswap-le`, `cswap-lt`, `cswap-ge`, `cswap-gt`
+            /// and `mswap` are only compared.
             op: String = "op",
+            /// The type of the elements, if it is not `uint64`: a name of `enum fi_datatype` in small letters
+            /// with dashes, such as `int8` or `float-complex`.
+            datatype: Option<AtomicDatatype> = "datatype",
             /// The seed of what the elements are compared with; there if `call` is `compare`.
             comparand: Option<u64> = "comparand",
             /// The completion of an update means that it was carried out.
@@ -458,6 +464,7 @@ macro_rules! named_values {
 
 named_values! {
     AtomicCall, AtomicCall::NAMES, "`update`, `fetch` or `compare`";
+    AtomicDatatype, DATATYPES, "a data type of libfabric";
     SendMode, SEND_MODES, "`inject` or `delivery-complete`"
 }
 
@@ -489,9 +496,6 @@ const SEND_MODES: [(&str, SendMode); 2] = [
     ("inject", SendMode::Inject),
     ("delivery-complete", SendMode::DeliveryComplete),
 ];
-
-const READ: &str = "read";
-const COMPARE_SWAP: &str = "cswap";
 
 impl Command {
     /// Opens an endpoint.
@@ -624,18 +628,21 @@ impl Command {
             Request::Atomic {
                 to,
                 remote: Remote { address, key },
+                datatype,
                 action,
                 operand,
                 delivery_complete,
             } => {
-                let function = |function| name_of(&AtomicFunction::NAMES, &function);
                 let (call, op, comparand) = match action {
-                    AtomicAction::Update(update) => (AtomicCall::Update, function(update), None),
-                    AtomicAction::Fetch(fetch) => (AtomicCall::Fetch, function(fetch), None),
-                    AtomicAction::Read => (AtomicCall::Fetch, READ, None),
-                    AtomicAction::CompareSwap(comparand) => {
-                        (AtomicCall::Compare, COMPARE_SWAP, Some(comparand.seed))
+                    AtomicAction::Update(op) => {
+                        (AtomicCall::Update, name_of(&ATOMIC_OPS, &op), None)
                     }
+                    AtomicAction::Fetch(op) => (AtomicCall::Fetch, name_of(&ATOMIC_OPS, &op), None),
+                    AtomicAction::Compare(op, comparand) => (
+                        AtomicCall::Compare,
+                        name_of(&COMPARE_OPS, &op),
+                        Some(comparand.seed),
+                    ),
                 };
                 Command::Atomic {
                     id,
@@ -646,6 +653,7 @@ impl Command {
                     operand: operand.seed,
                     call,
                     op: op.into(),
+                    datatype: (datatype != AtomicDatatype::UINT64).then_some(datatype),
                     comparand,
                     delivery_complete,
                     seed,
@@ -754,23 +762,27 @@ impl Command {
                 operand,
                 call,
                 ref op,
+                datatype,
                 comparand,
                 delivery_complete,
                 seed,
             } => {
-                let function = named(&AtomicFunction::NAMES, op);
-                let action = match (call, op.as_str(), function, comparand) {
-                    (AtomicCall::Update, _, Some(function), None) => AtomicAction::Update(function),
-                    (AtomicCall::Fetch, _, Some(function), None) => AtomicAction::Fetch(function),
-                    (AtomicCall::Fetch, READ, None, None) => AtomicAction::Read,
-                    (AtomicCall::Compare, COMPARE_SWAP, None, Some(seed)) => {
-                        AtomicAction::CompareSwap(Payload { length, seed })
+                let plain = named(&ATOMIC_OPS, op);
+                let compares = named(&COMPARE_OPS, op);
+                let action = match (call, plain, compares, comparand) {
+                    (AtomicCall::Update, Some(op), _, None) if op != AtomicOp::ATOMIC_READ => {
+                        AtomicAction::Update(op)
+                    }
+                    (AtomicCall::Fetch, Some(op), _, None) => AtomicAction::Fetch(op),
+                    (AtomicCall::Compare, _, Some(op), Some(seed)) => {
+                        AtomicAction::Compare(op, Payload { length, seed })
                     }
                     _ => return Err(self),
                 };
                 let request = Request::Atomic {
                     to,
                     remote: remote(address, key),
+                    datatype: datatype.unwrap_or(AtomicDatatype::UINT64),
                     action,
                     operand: Payload {
                         length,

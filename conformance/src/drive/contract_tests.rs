@@ -32,6 +32,10 @@ fn operations_are_the_lines_of_the_contract() {
         address: 0x1000,
         key: 0x42,
     };
+    let comparand = Payload {
+        length: 100,
+        seed: 8,
+    };
     let lines = [
         (
             Request::Recv {
@@ -88,16 +92,40 @@ fn operations_are_the_lines_of_the_contract() {
             Request::Atomic {
                 to: 1,
                 remote,
-                action: AtomicAction::CompareSwap(Payload {
-                    length: 100,
-                    seed: 8,
-                }),
+                datatype: AtomicDatatype::UINT64,
+                action: AtomicAction::Compare(AtomicOp::CSWAP, comparand),
                 operand: payload,
                 delivery_complete: false,
             },
             Some(9),
             "atomic id=5 to=1 address=0x1000 key=0x42 length=100 operand=7 call=compare op=cswap \
              comparand=8 seed=9",
+        ),
+        (
+            Request::Atomic {
+                to: 1,
+                remote,
+                datatype: AtomicDatatype::FLOAT_COMPLEX,
+                action: AtomicAction::Compare(AtomicOp::CSWAP_NE, comparand),
+                operand: payload,
+                delivery_complete: false,
+            },
+            None,
+            "atomic id=5 to=1 address=0x1000 key=0x42 length=100 operand=7 call=compare op=cswap-ne \
+             datatype=float-complex comparand=8",
+        ),
+        (
+            Request::Atomic {
+                to: 1,
+                remote,
+                datatype: AtomicDatatype::INT8,
+                action: AtomicAction::Update(AtomicOp::MIN),
+                operand: payload,
+                delivery_complete: true,
+            },
+            None,
+            "atomic id=5 to=1 address=0x1000 key=0x42 length=100 operand=7 call=update op=min \
+             datatype=int8 delivery-complete=yes",
         ),
     ];
     for (request, seed, line) in lines {

@@ -7,7 +7,7 @@
 
 pub mod pattern;
 
-use efa_core::wire::AtomicOp;
+use efa_core::wire::{AtomicDatatype, AtomicOp};
 
 /// An endpoint's place in the scenario.
 pub type EndpointIndex = usize;
@@ -66,16 +66,18 @@ pub enum Operation<M> {
         /// The number of bytes.
         length: usize,
     },
-    /// Apply an atomic operation to unsigned 64-bit elements of a peer's memory. If it fetches the
-    /// old elements, they arrive as the operation's bytes.
+    /// Apply an atomic operation to elements of a peer's memory. If it fetches the old elements, they arrive
+    /// as the operation's bytes.
     Atomic {
         /// The peer.
         to: EndpointIndex,
         /// The peer's memory.
         remote: M,
+        /// The type of the elements.
+        datatype: AtomicDatatype,
         /// The function, and whether old elements are fetched.
         action: AtomicAction,
-        /// The operands; the length is a multiple of 8 bytes.
+        /// The operands; the length is a multiple of an element's.
         operand: Payload,
         /// The completion of an [`AtomicAction::Update`] means that it was carried out.
         delivery_complete: bool,
@@ -166,12 +168,14 @@ impl<M> Operation<M> {
             Operation::Atomic {
                 to,
                 ref remote,
+                datatype,
                 action,
                 operand,
                 delivery_complete,
             } => Operation::Atomic {
                 to,
                 remote: name(remote),
+                datatype,
                 action,
                 operand,
                 delivery_complete,
@@ -212,62 +216,79 @@ pub struct Remote {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtomicAction {
     /// `fi_atomic`: changes the elements.
-    Update(AtomicFunction),
-    /// `fi_fetch_atomic`: changes the elements and fetches the old ones.
-    Fetch(AtomicFunction),
-    /// `fi_fetch_atomic` with `FI_ATOMIC_READ`: fetches the elements.
-    Read,
-    /// `fi_compare_atomic` with `FI_CSWAP`: sets the elements that are equal to those of this message,
-    /// and fetches the old ones.
-    CompareSwap(Payload),
-}
-
-/// The function of an element and its operand that gives the new element.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AtomicFunction {
-    /// The wrapping sum.
-    Sum,
-    /// The exclusive or of their bits.
-    Xor,
-    /// The operand.
-    Write,
-}
-
-impl AtomicFunction {
-    /// Their names in scenarios.
-    pub const NAMES: [(&'static str, AtomicFunction); 3] = [
-        ("sum", AtomicFunction::Sum),
-        ("xor", AtomicFunction::Xor),
-        ("write", AtomicFunction::Write),
-    ];
-
-    /// The new element.
-    pub fn apply(self, element: u64, operand: u64) -> u64 {
-        match self {
-            AtomicFunction::Sum => element.wrapping_add(operand),
-            AtomicFunction::Xor => element ^ operand,
-            AtomicFunction::Write => operand,
-        }
-    }
-
-    const fn code(self) -> AtomicOp {
-        match self {
-            AtomicFunction::Sum => AtomicOp::SUM,
-            AtomicFunction::Xor => AtomicOp::BXOR,
-            AtomicFunction::Write => AtomicOp::ATOMIC_WRITE,
-        }
-    }
+    Update(AtomicOp),
+    /// `fi_fetch_atomic`: changes the elements, unless it only reads them, and fetches the old ones.
+    Fetch(AtomicOp),
+    /// `fi_compare_atomic`: compares the elements with those of this message, changes some of them, and
+    /// fetches the old ones.
+    Compare(AtomicOp, Payload),
 }
 
 impl AtomicAction {
     /// The operation's number, the same on the wire and in libfabric.
     pub const fn code(self) -> AtomicOp {
         match self {
-            AtomicAction::Update(function) | AtomicAction::Fetch(function) => function.code(),
-            AtomicAction::Read => AtomicOp::ATOMIC_READ,
-            AtomicAction::CompareSwap(_) => AtomicOp::CSWAP,
+            AtomicAction::Update(op) | AtomicAction::Fetch(op) | AtomicAction::Compare(op, _) => op,
         }
     }
+}
+
+/// The names of the operations that `fi_atomic` and `fi_fetch_atomic` take, in scenarios and in the driver
+/// protocol.
+pub const ATOMIC_OPS: [(&str, AtomicOp); 12] = [
+    ("sum", AtomicOp::SUM),
+    ("xor", AtomicOp::BXOR),
+    ("write", AtomicOp::ATOMIC_WRITE),
+    // `fi_fetch_atomic` only.
+    ("read", AtomicOp::ATOMIC_READ),
+    ("min", AtomicOp::MIN),
+    ("max", AtomicOp::MAX),
+    ("prod", AtomicOp::PROD),
+    ("lor", AtomicOp::LOR),
+    ("land", AtomicOp::LAND),
+    ("lxor", AtomicOp::LXOR),
+    ("bor", AtomicOp::BOR),
+    ("band", AtomicOp::BAND),
+];
+
+/// The names of the operations that `fi_compare_atomic` takes.
+pub const COMPARE_OPS: [(&str, AtomicOp); 7] = [
+    ("cswap", AtomicOp::CSWAP),
+    ("cswap-ne", AtomicOp::CSWAP_NE),
+    ("cswap-le", AtomicOp::CSWAP_LE),
+    ("cswap-lt", AtomicOp::CSWAP_LT),
+    ("cswap-ge", AtomicOp::CSWAP_GE),
+    ("cswap-gt", AtomicOp::CSWAP_GT),
+    ("mswap", AtomicOp::MSWAP),
+];
+
+/// The names of the elements' types.
+pub const DATATYPES: [(&str, AtomicDatatype); 20] = [
+    ("int8", AtomicDatatype::INT8),
+    ("uint8", AtomicDatatype::UINT8),
+    ("int16", AtomicDatatype::INT16),
+    ("uint16", AtomicDatatype::UINT16),
+    ("int32", AtomicDatatype::INT32),
+    ("uint32", AtomicDatatype::UINT32),
+    ("int64", AtomicDatatype::INT64),
+    ("uint64", AtomicDatatype::UINT64),
+    ("float", AtomicDatatype::FLOAT),
+    ("double", AtomicDatatype::DOUBLE),
+    ("float-complex", AtomicDatatype::FLOAT_COMPLEX),
+    ("double-complex", AtomicDatatype::DOUBLE_COMPLEX),
+    ("long-double", AtomicDatatype::LONG_DOUBLE),
+    ("long-double-complex", AtomicDatatype::LONG_DOUBLE_COMPLEX),
+    ("int128", AtomicDatatype::INT128),
+    ("uint128", AtomicDatatype::UINT128),
+    ("float16", AtomicDatatype::FLOAT16),
+    ("bfloat16", AtomicDatatype::BFLOAT16),
+    ("float8-e4m3", AtomicDatatype::FLOAT8_E4M3),
+    ("float8-e5m2", AtomicDatatype::FLOAT8_E5M2),
+];
+
+/// Returns the size of an element in bytes, 1 if the type is not known.
+pub fn element_size(datatype: AtomicDatatype) -> usize {
+    datatype.size().unwrap_or(1)
 }
 
 /// Bytes made from a seed (see [`pattern`]).

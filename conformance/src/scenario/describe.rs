@@ -1,7 +1,9 @@
 //! Steps in words.
 
+use efa_core::wire::AtomicDatatype;
+
 use super::{Action, Operation, Scenario, Step};
-use crate::operation::{EndpointIndex, Place, SendMode};
+use crate::operation::{EndpointIndex, Place, SendMode, element_size};
 
 impl Step {
     /// The step in a line, such as `step 4: b sends question to a`; `index` counts from 0. Traces
@@ -63,13 +65,19 @@ impl Step {
                         to,
                         remote: Place { region, .. },
                         operand,
+                        datatype,
                         action,
                         ..
                     } => {
-                        let integers = operand.length / 8;
+                        let elements = operand.length / element_size(*datatype);
                         let op = action.code().name().unwrap_or("unknown operation");
+                        // Recordings that do not name the type carry the word.
+                        let kind = match *datatype {
+                            AtomicDatatype::UINT64 => "integers",
+                            other => other.name().unwrap_or("unknown elements"),
+                        };
                         format!(
-                            "{at} applies {id}, {op} of {integers} integers, to {region} of {}",
+                            "{at} applies {id}, {op} of {elements} {kind}, to {region} of {}",
                             name(*to)
                         )
                     }

@@ -75,6 +75,7 @@ pub(super) struct Step {
     pub(super) offset: Option<Spanned<usize>>,
     pub(super) access: Option<Spanned<Vec<Spanned<String>>>>,
     pub(super) message: Option<Spanned<String>>,
+    pub(super) datatype: Option<Spanned<String>>,
     pub(super) op: Option<Spanned<String>>,
     pub(super) comparand: Option<Spanned<u64>>,
     #[serde(rename = "for")]

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use efa_core::wire::{AtomicDatatype, AtomicOp};
 use toml::Spanned;
 
 use super::error::{Source, suggest};
 use super::load::{Result, endpoint_named, lookup};
 use super::{Action, EndpointSpec, ErrorName, Expectation, Operation, file};
 use crate::operation::{
-    AtomicAction, AtomicFunction, EndpointIndex, Payload, Place, RegionAccess, SendMode, TagMatch,
+    ATOMIC_OPS, AtomicAction, COMPARE_OPS, DATATYPES, EndpointIndex, Payload, Place, RegionAccess,
+    SendMode, TagMatch, element_size,
 };
 
 /// Largest message or region that a scenario may ask for, in bytes: a typing error must not exhaust
@@ -37,7 +39,7 @@ fn keys_of(kind: &str) -> Option<&'static [&'static str]> {
             "at", "id", "to", "region", "offset", "length", "seed", "data", "expect",
         ],
         "atomic" | "atomic-dc" | "fetch-atomic" => &[
-            "at", "id", "to", "region", "offset", "length", "seed", "op", "expect",
+            "at", "id", "to", "region", "offset", "length", "seed", "datatype", "op", "expect",
         ],
         "compare-atomic" => &[
             "at",
@@ -47,6 +49,8 @@ fn keys_of(kind: &str) -> Option<&'static [&'static str]> {
             "offset",
             "length",
             "seed",
+            "datatype",
+            "op",
             "comparand",
             "expect",
         ],
@@ -77,9 +81,6 @@ const KINDS: [&str; 17] = [
     "compare-atomic",
     "check",
 ];
-
-/// Size of the integers of atomic operations, in bytes.
-const ELEMENT: usize = 8;
 
 impl<'a> Steps<'a> {
     /// No step has been read yet.
@@ -206,12 +207,17 @@ impl Steps<'_> {
                 }
             }
             "atomic" | "atomic-dc" | "fetch-atomic" | "compare-atomic" => {
-                if length == 0 || !length.is_multiple_of(ELEMENT) {
+                let datatype = match &raw.datatype {
+                    Some(given) => lookup(self.source, "datatype", given, &DATATYPES)?,
+                    None => AtomicDatatype::UINT64,
+                };
+                let element = element_size(datatype);
+                if length == 0 || !length.is_multiple_of(element) {
                     return Err(self.source.error(
                         line,
                         "length",
                         format!("{length} bytes"),
-                        format!("atomic operations take integers of {ELEMENT} bytes"),
+                        format!("the elements of this operation have {element} bytes"),
                     ));
                 }
                 let to = self.need_endpoint(line, "to", kind, raw.to)?;
@@ -223,18 +229,27 @@ impl Steps<'_> {
                         offset,
                     },
                     operand: payload,
+                    datatype,
                     action: match kind {
                         "compare-atomic" => {
+                            let op = match &raw.op {
+                                Some(given) => lookup(self.source, "op", given, &COMPARE_OPS)?,
+                                None => AtomicOp::CSWAP,
+                            };
                             let seed = self.need(line, "comparand", kind, raw.comparand)?;
-                            AtomicAction::CompareSwap(Payload { length, seed })
+                            AtomicAction::Compare(op, Payload { length, seed })
+                        }
+                        "fetch-atomic" => {
+                            let op = self.need_spanned(line, "op", kind, raw.op)?;
+                            AtomicAction::Fetch(lookup(self.source, "op", &op, &ATOMIC_OPS)?)
                         }
                         _ => {
                             let op = self.need_spanned(line, "op", kind, raw.op)?;
-                            let function = lookup(self.source, "op", &op, &AtomicFunction::NAMES)?;
-                            match kind {
-                                "fetch-atomic" => AtomicAction::Fetch(function),
-                                _ => AtomicAction::Update(function),
-                            }
+                            let updates: Vec<_> = ATOMIC_OPS
+                                .into_iter()
+                                .filter(|(_, op)| *op != AtomicOp::ATOMIC_READ)
+                                .collect();
+                            AtomicAction::Update(lookup(self.source, "op", &op, &updates)?)
                         }
                     },
                     delivery_complete: kind == "atomic-dc",
@@ -299,6 +314,7 @@ impl Steps<'_> {
             ("offset", start(&raw.offset)),
             ("access", start(&raw.access)),
             ("message", start(&raw.message)),
+            ("datatype", start(&raw.datatype)),
             ("op", start(&raw.op)),
             ("comparand", start(&raw.comparand)),
             ("for", start(&raw.operations)),

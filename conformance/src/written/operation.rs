@@ -67,10 +67,15 @@ impl Written {
                 written.is_read = true;
                 written.content = bytes.get(..*length).unwrap_or_default().to_vec();
             }
-            Operation::Atomic { remote, action, .. } => {
+            Operation::Atomic {
+                remote,
+                datatype,
+                action,
+                ..
+            } => {
                 written.target = region(scenario, remote).0;
-                written.atomic = Some((action.code(), AtomicDatatype::UINT64));
-                if let AtomicAction::CompareSwap(comparand) = action {
+                written.atomic = Some((action.code(), *datatype));
+                if let AtomicAction::Compare(_, comparand) = action {
                     written.content.extend(comparand.bytes());
                 }
             }

@@ -7,9 +7,8 @@ use super::{INITIATOR, TARGET, at};
 use crate::harness::Unmet;
 use efa_conformance::application::{Request, Started, Token};
 use efa_conformance::drive::{Command, Event};
-use efa_conformance::operation::{
-    AtomicAction, AtomicFunction, Payload, RegionAccess, Remote, pattern,
-};
+use efa_conformance::operation::{AtomicAction, Payload, RegionAccess, Remote, pattern};
+use efa_core::wire::{AtomicDatatype, AtomicOp};
 
 /// How often memory is polled that a peer should have written.
 const LOOK: Duration = Duration::from_millis(20);
@@ -130,28 +129,29 @@ impl Pair<'_> {
         // The message whose words are the elements, if there is one.
         let mut known = Some(first);
         let actions = [
-            AtomicAction::Update(AtomicFunction::Write),
-            AtomicAction::Fetch(AtomicFunction::Sum),
-            AtomicAction::Update(AtomicFunction::Xor),
-            AtomicAction::Update(AtomicFunction::Write),
-            AtomicAction::Read,
-            AtomicAction::Fetch(AtomicFunction::Write),
-            AtomicAction::Update(AtomicFunction::Sum),
-            AtomicAction::Update(AtomicFunction::Write),
+            AtomicAction::Update(AtomicOp::ATOMIC_WRITE),
+            AtomicAction::Fetch(AtomicOp::SUM),
+            AtomicAction::Update(AtomicOp::BXOR),
+            AtomicAction::Update(AtomicOp::ATOMIC_WRITE),
+            AtomicAction::Fetch(AtomicOp::ATOMIC_READ),
+            AtomicAction::Fetch(AtomicOp::ATOMIC_WRITE),
+            AtomicAction::Update(AtomicOp::SUM),
+            AtomicAction::Update(AtomicOp::ATOMIC_WRITE),
         ];
         for action in actions {
             seed += 1;
             let operand = payload(seed << 32);
-            let function = match action {
-                AtomicAction::Update(function) | AtomicAction::Fetch(function) => Some(function),
-                AtomicAction::Read | AtomicAction::CompareSwap(_) => None,
-            };
             self.atomic(remote, action, operand, known.map(|payload| payload.seed))?;
-            if let Some(function) = function {
+            let op = action.code();
+            if op != AtomicOp::ATOMIC_READ {
                 for (element, operand) in elements.iter_mut().zip(words(operand)) {
-                    *element = function.apply(*element, operand);
+                    *element = match op {
+                        AtomicOp::SUM => element.wrapping_add(operand),
+                        AtomicOp::BXOR => *element ^ operand,
+                        _ => operand,
+                    };
                 }
-                known = (function == AtomicFunction::Write).then_some(operand);
+                known = (op == AtomicOp::ATOMIC_WRITE).then_some(operand);
             }
             self.await_words(region, &elements)
                 .map_err(|unmet| at(unmet, &format!("{action:?}")))?;
@@ -165,7 +165,7 @@ impl Pair<'_> {
             let refused = payload((seed + 2) << 32);
             self.atomic(
                 remote,
-                AtomicAction::CompareSwap(held),
+                AtomicAction::Compare(AtomicOp::CSWAP, held),
                 swapped,
                 Some(held.seed),
             )?;
@@ -173,7 +173,7 @@ impl Pair<'_> {
                 .map_err(|unmet| at(unmet, "swap"))?;
             self.atomic(
                 remote,
-                AtomicAction::CompareSwap(held),
+                AtomicAction::Compare(AtomicOp::CSWAP, held),
                 refused,
                 Some(swapped.seed),
             )?;
@@ -196,6 +196,7 @@ impl Pair<'_> {
         let request = Request::Atomic {
             to: TARGET,
             remote,
+            datatype: AtomicDatatype::UINT64,
             action,
             operand,
             delivery_complete: false,

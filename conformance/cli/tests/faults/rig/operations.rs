@@ -5,9 +5,10 @@
 use efa_conformance::application::{Request, Started, Token};
 use efa_conformance::drive::Command;
 use efa_conformance::operation::{
-    AtomicAction, AtomicFunction, EndpointIndex, Payload, RegionAccess, Remote, SendMode, TagMatch,
+    AtomicAction, EndpointIndex, Payload, RegionAccess, Remote, SendMode, TagMatch,
 };
 use efa_conformance::player::PlayerError;
+use efa_core::wire::{AtomicDatatype, AtomicOp};
 use efa_testing::patience::Wait;
 
 use super::Rig;
@@ -223,6 +224,7 @@ impl Rig {
         let request = Request::Atomic {
             to: to.at,
             remote: to.remote,
+            datatype: AtomicDatatype::UINT64,
             action,
             operand,
             delivery_complete,
@@ -232,12 +234,15 @@ impl Rig {
 }
 
 /// An atomic of each packet type.
-pub(crate) const UPDATE: AtomicAction = AtomicAction::Update(AtomicFunction::Sum);
-pub(crate) const FETCH: AtomicAction = AtomicAction::Fetch(AtomicFunction::Sum);
-pub(crate) const COMPARE: AtomicAction = AtomicAction::CompareSwap(Payload {
-    length: 8,
-    seed: BEFORE,
-});
+pub(crate) const UPDATE: AtomicAction = AtomicAction::Update(AtomicOp::SUM);
+pub(crate) const FETCH: AtomicAction = AtomicAction::Fetch(AtomicOp::SUM);
+pub(crate) const COMPARE: AtomicAction = AtomicAction::Compare(
+    AtomicOp::CSWAP,
+    Payload {
+        length: 8,
+        seed: BEFORE,
+    },
+);
 
 fn message(to: EndpointIndex, payload: Payload, tag: Option<u64>, mode: SendMode) -> Request {
     Request::Send {
