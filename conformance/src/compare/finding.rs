@@ -91,15 +91,14 @@ impl Finding {
     /// What findings of the same cause have in common: everything but numbers and values.
     pub fn cause(&self) -> String {
         if self.packet_type.is_empty() {
-            let mut cause = String::new();
             let text = without_names(self.text.lines().next().unwrap_or_default());
-            for part in text.split(|c: char| c.is_ascii_digit()) {
-                if !part.is_empty() {
-                    cause.push_str(part);
-                    cause.push('#');
-                }
-            }
-            return cause.trim_end_matches('#').to_owned();
+            // When it was noticed differs from case to case.
+            let what = text.split(" until the end of ").next().unwrap_or_default();
+            let cause = without_numbers(what);
+            return match self.statement() {
+                Some(statement) => format!("{cause} ({statement})"),
+                None => cause,
+            };
         }
         let mut cause = self.packet_type.clone();
         if !self.field.is_empty() {
@@ -114,9 +113,37 @@ impl Finding {
     }
 }
 
-/// A text without the names of endpoints.
+/// A text with `#` in the place of each number, decimal or hexadecimal.
+fn without_numbers(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(|c: char| c.is_ascii_digit()) {
+        let (before, number) = rest.split_at(start);
+        let length = match number.strip_prefix("0x") {
+            Some(digits) => {
+                2 + digits
+                    .find(|c: char| !c.is_ascii_hexdigit())
+                    .unwrap_or(digits.len())
+            }
+            None => number
+                .find(|c: char| !c.is_ascii_digit())
+                .unwrap_or(number.len()),
+        };
+        out.push_str(before);
+        out.push('#');
+        rest = &number[length..];
+    }
+    out + rest
+}
+
+/// A text without the names of endpoints, and of the operation that it begins with.
 fn without_names(text: &str) -> String {
     const NAME: &str = "endpoint `";
+    let operation = text
+        .strip_prefix('`')
+        .and_then(|rest| rest.split_once('`'))
+        .map(|(_, rest)| format!("an operation{rest}"));
+    let text = operation.as_deref().unwrap_or(text);
     let mut parts = text.split(NAME);
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -139,5 +166,39 @@ impl fmt::Display for Finding {
         }
         f.write_str(&self.text)?;
         self.write_source(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use efa_core::rules;
+
+    #[test]
+    fn one_cause_in_two_cases_is_the_same() {
+        let pairs = [
+            (
+                "`question-arrives`: tag: expected 0x12b6, actual 0x1237",
+                "`answer-arrives`: tag: expected 0x9, actual 0xfe00",
+                "an operation: tag: expected #, actual # (ofi/outcome)",
+            ),
+            (
+                "`one` did not complete until the end of step 4: b waits",
+                "`two` did not complete until the end of step 12: all make progress",
+                "an operation did not complete (ofi/outcome)",
+            ),
+            (
+                "the process of endpoint `a` ended early (exit status: 3)",
+                "the process of endpoint `under-test` ended early (exit status: 17)",
+                "the process of an endpoint ended early (exit status: #) (ofi/outcome)",
+            ),
+        ];
+        for (one, other, cause) in pairs {
+            for text in [one, other] {
+                assert_eq!(Finding::of(&rules::OUTCOME, text).cause(), cause);
+            }
+        }
+        let other = Finding::of(&rules::OUTCOME, "`one` failed");
+        assert_eq!(other.cause(), "an operation failed (ofi/outcome)");
     }
 }

@@ -56,6 +56,9 @@ pub struct CaseReport {
     /// Why nothing was tested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// What failures of the same cause have in common; of failed cases only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
     /// The reasons of a failure, and legal differences.
     pub findings: Vec<FindingReport>,
     /// The row of docs/deviations.md that says why the case is known to fail.
@@ -123,6 +126,7 @@ impl CaseReport {
             role: case.role.clone(),
             result: Ending::Passed,
             reason: None,
+            cause: None,
             findings: Vec::new(),
             deviation: None,
             capture: None,
@@ -168,6 +172,7 @@ impl CaseReport {
             Outcome::Failed { findings, capture } => {
                 report.result = Ending::Failed;
                 report.capture.clone_from(capture);
+                report.cause = findings.first().map(Finding::cause);
                 report.findings = all(findings);
             }
         }

@@ -49,7 +49,11 @@ fn mark(rung: &Rung, findings: &[FindingReport]) -> Option<String> {
             let statement = finding.statement.as_deref().unwrap_or_default();
             match finding.field.as_str() {
                 "" => statement.to_owned(),
-                field => format!("{statement} {field}"),
+                // What was expected and what came is behind the names.
+                field => match finding.text.split_once("): ") {
+                    Some((_, values)) => format!("{statement} {field}: {values}"),
+                    None => format!("{statement} {field}"),
+                },
             }
         })
         .collect();
@@ -63,6 +67,14 @@ fn mark(rung: &Rung, findings: &[FindingReport]) -> Option<String> {
         notes.push("not in the recording".into());
     }
     (!notes.is_empty()).then(|| notes.join(", "))
+}
+
+/// The beginning of a text that is too long for the drawing.
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 fn kind(side: &Option<Message>) -> Option<&str> {
@@ -140,10 +152,7 @@ impl Lane {
             "" => message.kind.clone(),
             detail => format!("{} {detail}", message.kind),
         };
-        let text: String = match whole.char_indices().nth(LONGEST) {
-            Some((end, _)) => format!("{}…", &whole[..end]),
-            None => whole.clone(),
-        };
+        let text = cut(&whole);
         if let Some(number) = message.number {
             let x = self.left;
             let _ = write!(svg, "<text class=\"n\" x=\"{x}\" y=\"{y}\">{number}</text>");
@@ -215,7 +224,7 @@ pub(super) fn draw(ladder: &Ladder, findings: &[FindingReport]) -> String {
                             actual.middle()
                         },
                         y + 15,
-                        escape(note)
+                        escape(&cut(note))
                     );
                 }
                 svg.push_str("<g>");
@@ -274,7 +283,7 @@ mod tests {
             packet: Some(packet),
             packet_type: "EOR".into(),
             field: "recv_id".into(),
-            text: "wrong".into(),
+            text: "packet 4 (EOR), field `recv_id` (v4/3.2): expected 5, actual 6".into(),
         }
     }
 
@@ -299,7 +308,8 @@ mod tests {
         ];
         let drawn = draw(&ladder(rungs), &[finding(4)]);
         assert_eq!(drawn.matches("class=\"m\"").count(), 2, "{drawn}");
-        assert!(drawn.contains("v4/3.2 recv_id"), "{drawn}");
+        let note = "v4/3.2 recv_id: expected 5, actual 6";
+        assert!(drawn.contains(note), "{drawn}");
     }
 
     #[test]

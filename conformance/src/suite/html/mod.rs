@@ -2,9 +2,11 @@
 
 mod drawing;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
+
+use efa_core::rules::RULES;
 
 use super::json::{CaseReport, Ending, FindingReport, Report};
 
@@ -49,12 +51,11 @@ impl Case<'_> {
         name.chars().map(safe).collect()
     }
 
-    /// The case with its ladder; open if it failed.
-    fn section(self) -> String {
+    /// The case with its ladder.
+    fn section(self, is_open: bool) -> String {
         let case = self.case;
         let (class, sign, word) = look(case.result);
-        let failed = case.result == Ending::Failed;
-        let open = if failed { " open" } else { "" };
+        let open = if is_open { " open" } else { "" };
         // Differences of a passed case are legal, so nothing is marked.
         let marked: &[FindingReport] = match case.result {
             Ending::Failed | Ending::Known => &case.findings,
@@ -101,24 +102,69 @@ fn details(case: &CaseReport) -> String {
     if !case.findings.is_empty() {
         text.push_str("<ul>");
         for finding in &case.findings {
-            let statement = match &finding.statement {
-                Some(statement) => format!("<code>{}</code> ", escape(statement)),
-                None => String::new(),
-            };
             let said = escape(&finding.text);
-            let _ = write!(
-                text,
-                "<li>{}: {statement}{said}</li>",
-                escape(&finding.severity)
-            );
+            let _ = write!(text, "<li>{}: {said}</li>", escape(&finding.severity));
         }
         text.push_str("</ul>");
+    }
+    if matches!(case.result, Ending::Failed | Ending::Known) {
+        text.push_str(&statements(&case.findings));
     }
     if let Some(capture) = &case.capture {
         let path = capture.display().to_string();
         let _ = write!(text, "<p>Captured in {}</p>", escape(&path));
     }
     text
+}
+
+/// Failed cases by their cause, the most frequent first.
+fn causes<'r>(failed: Vec<&Case<'r>>) -> Vec<(&'r str, Vec<Case<'r>>)> {
+    let mut causes: Vec<(&str, Vec<Case<'_>>)> = Vec::new();
+    for case in failed {
+        let cause = case.case.cause.as_deref().unwrap_or("unknown");
+        match causes.iter_mut().find(|(known, _)| *known == cause) {
+            Some((_, cases)) => cases.push(*case),
+            None => causes.push((cause, vec![*case])),
+        }
+    }
+    causes.sort_by_key(|(_, cases)| std::cmp::Reverse(cases.len()));
+    causes
+}
+
+/// What the statements say that do not hold, each once.
+fn statements(findings: &[FindingReport]) -> String {
+    let mut broken: Vec<&str> = findings
+        .iter()
+        .filter_map(|finding| finding.statement.as_deref())
+        .collect();
+    let mut seen = BTreeSet::new();
+    broken.retain(|statement| seen.insert(*statement));
+    let rules = broken
+        .into_iter()
+        .filter_map(|statement| RULES.iter().find(|rule| rule.statement == statement));
+    rules
+        .map(|rule| {
+            format!(
+                "<p class=\"rule\"><code>{}</code> ({}): {}</p>",
+                escape(rule.statement),
+                with_code(rule.source),
+                with_code(rule.meaning)
+            )
+        })
+        .collect()
+}
+
+/// Markdown's `code` as HTML.
+fn with_code(text: &str) -> String {
+    let mut out = String::new();
+    for (index, part) in text.split('`').enumerate() {
+        let part = escape(part);
+        match index % 2 {
+            0 => out += &part,
+            _ => out += &format!("<code>{part}</code>"),
+        }
+    }
+    out
 }
 
 /// A row for each trace, a column for each implementation and backend, a sign for each endpoint.
@@ -190,12 +236,17 @@ pub fn render(reports: &[Report]) -> String {
     let (failed, rest): (Vec<&Case<'_>>, Vec<&Case<'_>>) = cases.iter().partition(is_failed);
     if !failed.is_empty() {
         page.push_str("<h2>Failed</h2>\n");
-        page.extend(failed.into_iter().map(|case| case.section()));
+        page.extend(causes(failed).into_iter().map(|(cause, cases)| {
+            let heading = format!("<h3>{} of: {}</h3>\n", cases.len(), escape(cause));
+            // The others of its cause look alike.
+            let sections = cases.iter().enumerate();
+            heading + &sections.map(|(nth, case)| case.section(nth == 0)).collect::<String>()
+        }));
     }
     page.push_str("<h2>Cases by implementation</h2>\n");
     page.push_str(&matrix(reports, &cases));
     page.push_str("<h2>The other cases</h2>\n");
-    page.extend(rest.into_iter().map(|case| case.section()));
+    page.extend(rest.into_iter().map(|case| case.section(false)));
     page.push_str("</body></html>\n");
     page
 }
