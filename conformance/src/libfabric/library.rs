@@ -25,6 +25,42 @@ pub(super) struct Functions {
     _library: libloading::Library,
 }
 
+/// The actions of a process on signals that end it.
+///
+/// Some builds of libfabric load libraries of other vendors, which handle these signals: a crash then leaves a
+/// file in the current directory and looks like an ordinary end. What is tested has to crash visibly.
+struct CrashHandlers(Vec<(c_int, libc::sigaction)>);
+
+impl CrashHandlers {
+    const SIGNALS: [c_int; 7] = [
+        libc::SIGSEGV,
+        libc::SIGBUS,
+        libc::SIGILL,
+        libc::SIGFPE,
+        libc::SIGABRT,
+        libc::SIGINT,
+        libc::SIGTERM,
+    ];
+
+    fn save() -> Self {
+        let saved = Self::SIGNALS.into_iter().filter_map(|signal| {
+            // SAFETY: the structure consists of numbers and a pointer, for which zero is a value.
+            let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+            // SAFETY: with a null pointer the call only writes the present action.
+            let result = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
+            (result == 0).then_some((signal, action))
+        });
+        CrashHandlers(saved.collect())
+    }
+
+    fn restore(self) {
+        for (signal, action) in self.0 {
+            // SAFETY: the action was in force before, so its handler may be called.
+            unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+        }
+    }
+}
+
 impl Library {
     /// The name by which the dynamic linker finds the system's libfabric.
     pub const DEFAULT: &'static str = "libfabric.so.1";
@@ -39,8 +75,10 @@ impl Library {
                 None => error.to_string(),
             },
         };
+        let handlers = CrashHandlers::save();
         // SAFETY: libfabric's constructors only set up its own state; the caller chose the file.
         let library = unsafe { libloading::Library::new(path) }.map_err(failed)?;
+        handlers.restore();
         macro_rules! symbol {
             ($name:literal, $type:ty) => {
                 // SAFETY: the type is the function's prototype in libfabric's headers.
