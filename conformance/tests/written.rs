@@ -48,7 +48,7 @@ fn the_atomics_are_as_their_program_writes_them() {
         );
         files += 1;
     }
-    assert_eq!(files, 13);
+    assert_eq!(files, 16);
 }
 
 fn play(trace: &Trace) -> Verdict {
