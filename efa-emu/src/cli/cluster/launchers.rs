@@ -5,7 +5,8 @@
 //! Hydra (`mpiexec -info`, its `MPIR_CVAR_` list), Intel MPI's reference, pdsh's and libfabric's manual pages.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use clap::ValueEnum;
@@ -33,7 +34,21 @@ pub(super) struct Cluster<'a> {
     pub(super) isolated: bool,
 }
 
-/// A variable; the user's own value goes before a preference.
+/// Variables for a command that a launcher starts on a host, on top of the others.
+///
+/// MPICH's ranks of one host talk over its own shared memory. That of libfabric 2.5.1, which is in its wheel, ends
+/// a rank at the start if another one's message comes before its address is known, and in writes.
+pub(super) fn remedies(command: &OsStr) -> Vec<(&'static str, OsString)> {
+    const MPICH: &[u8] = b"hydra_pmi_proxy";
+    let mut variables = Variables(Vec::new());
+    let command = command.as_bytes();
+    if command.windows(MPICH.len()).any(|word| word == MPICH) {
+        variables.prefer("FI_EFA_ENABLE_SHM_TRANSFER", "0");
+    }
+    variables.0
+}
+
+/// Variables; the user's own values go before preferences.
 struct Variables(Vec<(&'static str, OsString)>);
 
 impl Variables {
@@ -113,6 +128,8 @@ impl Cluster<'_> {
                 variables.prefer("FI_PROVIDER", "efa");
                 variables.prefer("OMPI_MCA_pml", "cm");
                 variables.prefer("OMPI_MCA_mtl", "ofi");
+                // 4.1 would take it for windows, whatever is chosen for messages.
+                variables.prefer("OMPI_MCA_osc", "^ucx");
                 variables.prefer("MPIR_CVAR_CH4_NETMOD", "ofi");
                 variables.prefer("I_MPI_OFI_PROVIDER", "efa");
                 variables.prefer(
@@ -135,5 +152,18 @@ impl Cluster<'_> {
         if !self.isolated {
             variables.prefer("MPIR_CVAR_NOLOCAL", "1");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mpich_is_told_by_the_program_that_its_launcher_starts() {
+        let of = |command: &str| remedies(OsStr::new(command)).len();
+        assert_eq!(of("\"/usr/bin/hydra_pmi_proxy\" --control-port vm:1"), 1);
+        assert_eq!(of("/opt/hydra_bstrap_proxy --upstream-host vm"), 0);
+        assert_eq!(of("orted -mca ess env"), 0);
     }
 }

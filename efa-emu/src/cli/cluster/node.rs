@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::super::Failure;
 use super::super::host::{EmulatedHost, Injection};
 use super::super::signals::Signals;
+use super::launchers;
 use super::namespaces::{UserNamespace, Views};
 use super::process;
 use super::session::{self, Reply, Request, STREAMS};
@@ -256,6 +257,9 @@ impl<'a> Node<'a> {
             self.common.injection,
             self.common.capture,
         );
+        if let Some(text) = &request.command {
+            command.envs(launchers::remedies(text));
+        }
         command.envs(request.variables.iter().map(|(name, value)| (name, value)));
         self.signals.unblock_in(&mut command);
         // SAFETY: between `fork` and `exec` it makes one system call, which is allowed there.
