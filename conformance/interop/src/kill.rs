@@ -140,7 +140,7 @@ fn kills(bench: &Bench, rounds: u64, with_mpi: bool) -> CellResult {
     Ok(measured)
 }
 
-/// The emulated hosts of all programs, which are also those of [`mpi::Job`].
+/// The emulated hosts of all programs.
 const HOSTS: [&str; 2] = ["h0", "h1"];
 
 /// Options of a `fi_pingpong` that does not end by itself.
@@ -229,7 +229,7 @@ fn kill_rank(
     tally: &mut Tally,
 ) -> Result<(), Unmet> {
     tally.ranks += 1;
-    let mut running = job.start(bench)?;
+    let mut running = job.start(bench, HOSTS)?;
     await_moment(bench, round, random, tally)?;
     let deadline = Instant::now() + START;
     // Ranks are the children of the `efa-emu run`s, which do not open the device.

@@ -1,4 +1,4 @@
-//! MPI libraries as they are shipped, and the settings with which each uses the device.
+//! MPI libraries as they are shipped, and their jobs under `efa-emu cluster`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,16 +36,6 @@ pub(super) struct Layout {
     pub(super) hosts: usize,
 }
 
-impl Layout {
-    fn host_of(self, rank: usize) -> String {
-        format!("h{}", rank * self.hosts / self.ranks)
-    }
-
-    fn shares_hosts(self) -> bool {
-        self.ranks > self.hosts
-    }
-}
-
 impl Library {
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -66,12 +56,11 @@ impl Transport {
         }
     }
 
-    /// UCX's list of transports.
-    fn ucx(self) -> Option<&'static str> {
+    /// The value of `efa-emu cluster --mpi`.
+    fn middleware(self) -> &'static str {
         match self {
-            Transport::Libfabric => None,
-            Transport::UcxSrd => Some("srd,self"),
-            Transport::UcxUd => Some("ud,self"),
+            Transport::Libfabric => "ofi",
+            Transport::UcxSrd | Transport::UcxUd => "ucx",
         }
     }
 }
@@ -162,96 +151,37 @@ impl Installation {
         Ok([self.python.clone(), source])
     }
 
-    /// A job: each rank is a program under its own `efa-emu run` on its host, and is captured if `captures`
-    /// names a file for each rank.
+    /// A job whose ranks are on hosts of a cluster, which is captured into the file.
     pub(super) fn job(
         &self,
         bench: &Bench,
         transport: Transport,
         layout: Layout,
         program: &[impl AsRef<Path>],
-        captures: &[PathBuf],
+        capture: Option<&Path>,
     ) -> Command {
-        let mut command = Command::new(&self.mpiexec);
-        command.args(self.options(transport));
-        for rank in 0..layout.ranks {
-            if rank > 0 {
-                command.arg(":");
-            }
-            command.args(["-n", "1"]);
-            command
-                .arg(&bench.launcher().efa_emu)
-                .args(["run", "--fabric", bench.fabric(), "--host"])
-                .arg(layout.host_of(rank));
-            if let Some(capture) = captures.get(rank) {
-                command.arg("--pcap").arg(capture);
-            }
-            command
-                .arg("--")
-                .args(program.iter().map(|word| word.as_ref()));
-        }
-        command.envs(self.environment(transport, layout));
+        let mut command = Command::new(&bench.launcher().efa_emu);
         command
-    }
-
-    fn options(&self, transport: Transport) -> Vec<&'static str> {
-        let mut options = Vec::new();
-        if matches!(self.library, Library::Mpich | Library::DebianMpich) {
-            return options;
+            .args(["cluster", &layout.hosts.to_string()])
+            .args(["--fabric", bench.fabric(), "--mpi", transport.middleware()])
+            .args(["--slots", &(layout.ranks / layout.hosts).to_string()]);
+        if let Some(capture) = capture {
+            command.arg("--pcap").arg(capture);
         }
-        // There are more ranks than processors, so waiting ranks must let others run.
-        options.extend(["--allow-run-as-root", "--oversubscribe"]);
-        let mut setting = |name, value| options.extend(["--mca", name, value]);
-        setting("mpi_yield_when_idle", "1");
-        match transport {
-            Transport::Libfabric => {
-                setting("pml", "cm");
-                setting("mtl", "ofi");
-            }
-            // EFA is not on Open MPI's list of devices for UCX.
-            Transport::UcxSrd | Transport::UcxUd => {
-                setting("pml", "ucx");
-                setting("osc", "ucx");
-                setting("opal_common_ucx_tls", "any");
-                setting("opal_common_ucx_devices", "any");
-            }
+        command.arg("--").arg(&self.mpiexec);
+        if matches!(self.library, Library::OpenMpi | Library::DebianOpenMpi) {
+            command.arg("--allow-run-as-root");
+        }
+        command
+            .args(["-n", &layout.ranks.to_string()])
+            .args(program.iter().map(|word| word.as_ref()));
+        if transport == Transport::UcxUd {
+            command.env("UCX_TLS", "ud,self");
         }
         if self.library == Library::DebianOpenMpi {
-            // Its windows over shared memory crash between ranks of one machine, with or without a
-            // device. `pt2pt` uses messages.
-            setting("osc", "pt2pt");
-        }
-        options
-    }
-
-    fn environment(
-        &self,
-        transport: Transport,
-        layout: Layout,
-    ) -> Vec<(&'static str, &'static str)> {
-        let mut environment = Vec::new();
-        if let Some(list) = transport.ucx() {
-            environment.push(("UCX_TLS", list));
-        }
-        match self.library {
-            Library::Mpich | Library::DebianMpich => {
-                // All ranks are on one machine, but not on one emulated host.
-                environment.push(("MPIR_CVAR_NOLOCAL", "1"));
-                let netmod = match transport {
-                    Transport::Libfabric => "ofi",
-                    Transport::UcxSrd | Transport::UcxUd => "ucx",
-                };
-                environment.push(("MPIR_CVAR_CH4_NETMOD", netmod));
-                environment.push(("FI_PROVIDER", "efa"));
-                if layout.shares_hosts() {
-                    // libfabric 2.5.1 crashes in RMA writes between ranks of one host over shm.
-                    environment.push(("FI_EFA_ENABLE_SHM_TRANSFER", "0"));
-                }
-            }
-            Library::OpenMpi => {}
             // Its windows over messages exist only without threads, which mpi4py asks for.
-            Library::DebianOpenMpi => environment.push(("MPI4PY_RC_THREADS", "0")),
+            command.env("MPI4PY_RC_THREADS", "0");
         }
-        environment
+        command
     }
 }

@@ -9,6 +9,7 @@ mod segments;
 mod volume;
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use self::library::{Installation, Layout, Library, Transport};
@@ -117,33 +118,21 @@ fn volume_of(
     program: &[PathBuf],
     part: Part,
 ) -> Result<(String, Volume), Unmet> {
-    let captures: Vec<PathBuf> = (0..layout.ranks)
-        .map(|rank| bench.capture(&format!("{}-{rank}", part.name)))
-        .collect();
-    let job = installation.job(bench, transport, layout, program, &captures);
+    let capture = bench.capture(part.name);
+    let job = installation.job(bench, transport, layout, program, Some(&capture));
     let finished = Running::start(bench, part.name.into(), job)?.success()?;
-    let ranks_per_host = layout.ranks / layout.hosts;
-    let mut sum = Volume::default();
-    for host in captures.chunks(ranks_per_host) {
-        let mut sent = Volume::default();
-        for capture in host {
-            sent += Volume::of(capture)?;
-        }
-        if sent.bytes < part.bytes {
-            return Err(Unmet::Failed(format!(
-                "{}: a host has sent {sent}, but {} bytes must have gone to others: see {}",
-                part.name,
-                part.bytes,
-                host[0].display()
-            )));
-        }
-        sum += sent;
+    let hosts = Volume::of_hosts(&capture)?;
+    if let Some(sent) = hosts.iter().find(|sent| sent.bytes < part.bytes) {
+        return Err(Unmet::Failed(format!(
+            "{}: a host has sent {sent}, but {} bytes must have gone to others: see {}",
+            part.name,
+            part.bytes,
+            capture.display()
+        )));
     }
-    // The captures have hundreds of megabytes, and are evaluated.
-    for capture in &captures {
-        let _ = std::fs::remove_file(capture);
-    }
-    Ok((finished.stdout, sum))
+    // It has hundreds of megabytes, and is evaluated.
+    let _ = std::fs::remove_file(&capture);
+    Ok((finished.stdout, hosts.into_iter().sum()))
 }
 
 fn c_program(bench: &Bench, library: Library, transport: Transport, layout: Layout) -> CellResult {
@@ -179,16 +168,14 @@ fn lost_wildcards(bench: &Bench, library: Library, transport: Transport) -> Cell
         installation.compile(bench, "exercise.c")?,
         WILDCARDS.name.into(),
     ];
-    let capture = bench.capture("wildcards-0");
-    let device = installation.job(
-        bench,
-        transport,
-        PAIR,
-        &words,
-        std::slice::from_ref(&capture),
-    );
-    let mut tcp = installation.job(bench, transport, PAIR, &words, &[]);
-    tcp.env("UCX_TLS", "tcp,self");
+    let capture = bench.capture("wildcards");
+    let device = installation.job(bench, transport, PAIR, &words, Some(&capture));
+    // Without the device.
+    let mut tcp = Command::new(installation.mpiexec());
+    tcp.args(["-n", "2"])
+        .args(&words)
+        .envs([("MPIR_CVAR_NOLOCAL", "1"), ("MPIR_CVAR_CH4_NETMOD", "ucx")])
+        .env("UCX_TLS", "tcp,self");
     let segments = Segments::now();
     let mut jobs = [
         (
@@ -207,7 +194,7 @@ fn lost_wildcards(bench: &Bench, library: Library, transport: Transport) -> Cell
     }
     drop(jobs);
     segments.remove_new();
-    let sent = Volume::of(&capture)?;
+    let sent: Volume = Volume::of_hosts(&capture)?.into_iter().sum();
     if sent == Volume::default() {
         return Err(Unmet::Failed("nothing was sent over the device".into()));
     }
@@ -237,12 +224,28 @@ impl Job {
         })
     }
 
-    /// Starts the job.
-    pub(super) fn start<'a>(&self, bench: &'a Bench<'a>) -> Result<Running<'a>, Unmet> {
+    /// Starts the job with a rank on each of two hosts, which others may be on as well.
+    pub(super) fn start<'a>(
+        &self,
+        bench: &'a Bench<'a>,
+        hosts: [&str; 2],
+    ) -> Result<Running<'a>, Unmet> {
         let words = [self.program.clone(), "pingpong".into(), "3600".into()];
-        let command = self
-            .installation
-            .job(bench, Transport::Libfabric, PAIR, &words, &[]);
+        let mut command = Command::new(self.installation.mpiexec());
+        for (separator, host) in [None, Some(":")].into_iter().zip(hosts) {
+            command
+                .args(separator)
+                .args(["-n", "1"])
+                .arg(&bench.launcher().efa_emu)
+                .args(["run", "--fabric", bench.fabric(), "--host", host, "--"])
+                .args(&words);
+        }
+        command.envs([
+            // The ranks are on one machine, but not on one emulated host.
+            ("MPIR_CVAR_NOLOCAL", "1"),
+            ("MPIR_CVAR_CH4_NETMOD", "ofi"),
+            ("FI_PROVIDER", "efa"),
+        ]);
         Running::start(bench, "MPI job".into(), command)
     }
 }
@@ -312,9 +315,9 @@ fn debian_mpich(bench: &Bench) -> CellResult {
     const REFUSED: &str = "failed to create UD QP TX wr:256 sge:6 inl:64";
     let installation = Installation::find(bench, Library::DebianMpich)?;
     let program = installation.compile(bench, "exercise.c")?;
-    let captures = ["0", "1"].map(|rank| bench.capture(rank));
+    let capture = bench.capture("p2p");
     let words = [program, "p2p".into()];
-    let mut job = installation.job(bench, Transport::UcxUd, PAIR, &words, &captures);
+    let mut job = installation.job(bench, Transport::UcxUd, PAIR, &words, Some(&capture));
     // The launcher may lose the output of failing ranks.
     job.env("UCX_LOG_FILE", bench.directory().join("ucx-%p.log"));
     let finished = Running::start(bench, "p2p".into(), job)?.wait()?;
@@ -324,10 +327,7 @@ fn debian_mpich(bench: &Bench) -> CellResult {
         .filter(|entry| entry.path().extension().is_some_and(|name| name == "log"))
         .filter_map(|entry| std::fs::read_to_string(entry.path()).ok())
         .collect();
-    let mut sent = Volume::default();
-    for capture in &captures {
-        sent += Volume::of(capture)?;
-    }
+    let sent: Volume = Volume::of_hosts(&capture)?.into_iter().sum();
     if finished.status.success() || !logs.contains(REFUSED) || sent != Volume::default() {
         return Err(Unmet::Failed(format!(
             "expected `{REFUSED}` and no frame, but it ended ({}), {sent}:\n{logs}",
@@ -338,7 +338,7 @@ fn debian_mpich(bench: &Bench) -> CellResult {
         reason: "built for UCX alone, whose UD asks for a queue pair with 6 SGEs and 64 B inline; \
                  EFA has 2 and 32: no frame is sent"
             .into(),
-        capture: captures[0].clone(),
+        capture,
     })
 }
 

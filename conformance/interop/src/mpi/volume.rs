@@ -24,10 +24,10 @@ pub(super) struct Volume {
 }
 
 impl Volume {
-    /// The volume that the capturing device sent to others.
-    pub(super) fn of(capture: &Path) -> Result<Self, Unmet> {
+    /// The volumes that the hosts of a capture sent to others, in the order of its interfaces.
+    pub(super) fn of_hosts(capture: &Path) -> Result<Vec<Self>, Unmet> {
         let mut reader = Reader::open(capture).map_err(Unmet::failed)?;
-        let mut volume = Volume::default();
+        let mut volumes = Vec::new();
         while let Some(captured) = reader.next_frame().map_err(Unmet::failed)? {
             let frame = captured.frame.map_err(|error| {
                 Unmet::Failed(format!(
@@ -40,6 +40,11 @@ impl Volume {
             {
                 continue;
             }
+            let host = captured.interface.0 as usize;
+            if volumes.len() <= host {
+                volumes.resize(host + 1, Volume::default());
+            }
+            let volume = &mut volumes[host];
             match frame.header.kind {
                 Kind::Send => volume.sends += 1,
                 Kind::Datagram => volume.datagrams += 1,
@@ -49,7 +54,17 @@ impl Volume {
             }
             volume.bytes += frame.payload.len() as u64;
         }
-        Ok(volume)
+        volumes.resize(reader.interfaces().len(), Volume::default());
+        Ok(volumes)
+    }
+}
+
+impl std::iter::Sum for Volume {
+    fn sum<I: Iterator<Item = Volume>>(volumes: I) -> Volume {
+        volumes.fold(Volume::default(), |mut sum, volume| {
+            sum += volume;
+            sum
+        })
     }
 }
 
