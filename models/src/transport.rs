@@ -37,8 +37,9 @@ pub(crate) mod shared {
 
     use crate::sync::UnsafeCell;
 
-    /// Answers of a ring, and so the length of its first page: short, so that models reach the second lap.
-    pub(crate) const PAGE: usize = 4;
+    /// Answers of a ring: few, so that models reach the second lap.
+    pub(crate) const ANSWERS: usize = 4;
+    pub(crate) const PAGE: usize = ANSWERS;
     const LINE: usize = 64;
 
     pub(crate) type Line = [AtomicU64; 8];
@@ -49,7 +50,7 @@ pub(crate) mod shared {
     pub(crate) struct SharedMemory(Arc<Words>);
 
     struct Words {
-        answers: [AtomicU8; PAGE],
+        answers: [AtomicU8; ANSWERS],
         lines: Vec<Line>,
         payloads: Vec<UnsafeCell<[u8; LINE]>>,
     }
@@ -79,7 +80,7 @@ pub(crate) mod shared {
             &self.0.lines[(offset - PAGE) / LINE]
         }
 
-        pub(crate) fn first_page(&self) -> &[AtomicU8; PAGE] {
+        pub(crate) fn answers(&self) -> &[AtomicU8; ANSWERS] {
             &self.0.answers
         }
 

@@ -11,7 +11,7 @@
 //! | 8 | 4 | layout version |
 //! | 64 | 8 | generation |
 //! | 72 | 8 | serial number of the last rule |
-//! | 4096 + 2048 i | 2048 | slot i |
+//! | 65536 + 2048 i | 2048 | slot i |
 //!
 //! A slot:
 //!
@@ -26,7 +26,7 @@
 //! | 128 | 1920 | the rule's text |
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use efa_core::address::Gid;
 
@@ -201,6 +201,8 @@ impl Board {
             .fetch_add(1, Ordering::Relaxed)
             + 1;
         let id = FaultId(serial * SLOTS as u64 + slot as u64);
+        // Who sees anything of what is written now sees that the rule that was here before is gone.
+        fence(Ordering::Release);
         for at in [AT_SEEN, AT_APPLIED, AT_HELD, AT_RELEASES] {
             self.word(slot, at).store(0, Ordering::Relaxed);
         }
@@ -286,6 +288,11 @@ impl Board {
         let length = self.memory.u32(start + AT_LENGTH).load(Ordering::Relaxed) as usize;
         let mut text = vec![0; length.min(LONGEST_TEXT)];
         self.memory.read(start + AT_TEXT, &mut text);
+        // The other half of the fence of `arm`: what was read is that rule's, or the id has changed.
+        fence(Ordering::Acquire);
+        if self.word(slot, AT_ID).load(Ordering::Relaxed) != id {
+            return None;
+        }
         let fault = match String::from_utf8_lossy(&text).parse() {
             Ok(fault) => fault,
             Err(error) => {
@@ -379,6 +386,36 @@ mod tests {
         let next = one.arm(&rule(r#"then = { kill = "a" }"#), None).unwrap();
         assert_ne!(next, id);
         assert_eq!(other.sight(next), 1, "counts start over");
+    }
+
+    /// Two rules take turns in a slot, and nobody reads one under the id of the other.
+    #[test]
+    fn a_rule_is_read_whole_or_not_at_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let board = Board::open(directory.path()).unwrap();
+        let [even, odd] = ["even", "odd"].map(|parity| {
+            let label = parity.repeat(300);
+            rule(&format!(r#"label = "{label}", then = {{ kill = "a" }}"#))
+        });
+        let is_odd = |id: FaultId| (id.0 / SLOTS as u64) % 2 == 1;
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for turn in 1..=5000 {
+                    let rule = if turn % 2 == 1 { &odd } else { &even };
+                    let id = board.arm(rule, None).unwrap();
+                    assert_eq!(is_odd(id), turn % 2 == 1);
+                    board.disarm(id);
+                }
+                is_over.store(true, Ordering::Relaxed);
+            });
+            while !is_over.load(Ordering::Relaxed) {
+                for armed in board.list() {
+                    let expected = if is_odd(armed.id) { &odd } else { &even };
+                    assert_eq!(armed.fault, *expected);
+                }
+            }
+        });
     }
 
     #[test]

@@ -39,7 +39,7 @@ use crate::file_size;
 
 /// First line of the registry file; another layout of anything below the fabric's directory gets
 /// another number.
-const LAYOUT: &str = "efa-emu fabric layout 3\n";
+const LAYOUT: &str = "efa-emu fabric layout 4\n";
 
 /// Longest name of a fabric or host.
 const MAX_NAME: usize = 63;

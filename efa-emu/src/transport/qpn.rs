@@ -22,11 +22,12 @@
 //! | 64 | 64 | name of the host, zero-padded |
 //! | 128 | 8 | counts errors of queues that were staged |
 //! | 136 | 8 each | the last 32 of them, see `statistics` |
-//! | 4096 | 8 each | slot i: owner (low 32 bits, 0 = free), time of the last change (high 32) |
-//! | the page behind the slots | 8 each | statistics of all devices that the host had, see `device::Statistics` |
+//! | 65536 | 8 each | slot i: owner (low 32 bits, 0 = free), time of the last change (high 32) |
+//! | behind the slots, at the next multiple of 65536 | 8 each | statistics of all devices that the host had, see `device::Statistics` |
 //!
 //! Which number a slot stands for is said by `device::QpnRange`.
 
+use std::ops::Range;
 use std::path::Path;
 
 use efa_core::address::{Gid, Qpn};
@@ -207,7 +208,8 @@ impl HostTable {
         let count = self.memory.u64_at::<AT_ORDERS>();
         let number = count.load(Ordering::Relaxed);
         self.order_at(number).store(order, Ordering::Relaxed);
-        count.store(number + 1, Ordering::Relaxed);
+        // Release: with the order.
+        count.store(number + 1, Ordering::Release);
         self.ask_for_statistics();
     }
 
@@ -218,14 +220,14 @@ impl HostTable {
 
     /// How many orders there were. Who has seen that statistics are asked for since the last one sees it.
     pub(super) fn orders(&self) -> u64 {
-        self.memory.u64_at::<AT_ORDERS>().load(Ordering::Relaxed)
+        // Acquire: with the orders that are counted.
+        self.memory.u64_at::<AT_ORDERS>().load(Ordering::Acquire)
     }
 
-    /// The orders from this one on, as far as they are kept.
-    pub(super) fn orders_since(&self, first: u64) -> impl Iterator<Item = u64> + '_ {
-        let end = self.orders();
-        let kept = first.max(end.saturating_sub(KEPT_ORDERS));
-        (kept..end).map(|number| self.order_at(number).load(Ordering::Relaxed))
+    /// Those of the counted orders that have these numbers, as far as they are kept.
+    pub(super) fn kept_orders(&self, numbers: Range<u64>) -> impl Iterator<Item = u64> + '_ {
+        let kept = numbers.start.max(numbers.end.saturating_sub(KEPT_ORDERS));
+        (kept..numbers.end).map(|number| self.order_at(number).load(Ordering::Relaxed))
     }
 
     /// Asks the host's devices to add what they have counted to the statistics. Those that work do so at once;
@@ -611,7 +613,7 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("too short"), "{error}");
-        std::fs::write(&path, vec![0; 8192]).unwrap();
+        std::fs::write(&path, vec![0; 2 * PAGE]).unwrap();
         let error = HostTable::open(&path, Gid::default())
             .unwrap_err()
             .to_string();

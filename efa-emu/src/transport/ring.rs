@@ -5,7 +5,7 @@
 //! tells whether there is a record, and that line is its header. Before the sender commits a record
 //! it clears the commit word behind it, where the receiver will look next.
 //!
-//! The page before the records holds one answer byte per record, at the record's number modulo
+//! The bytes before the records hold one answer byte per record, at the record's number modulo
 //! [`ANSWERS`]: bit 7 is 1 in even laps and 0 in odd ones, so that an answer differs from that of
 //! the lap before; bits 0 to 5 are the [`Answer`]. Answers come in any order. A record's space is used
 //! again when it and all before it are answered; the padding at the end of the ring is answered too.
@@ -16,11 +16,8 @@ use std::sync::Arc;
 use super::claim;
 use super::record::{AT_CLAIM, Answer, BadRecord, Fields, Kind, LINE, Record};
 use super::segment::Segment;
-use super::shared::{Line, PAGE, SharedMemory};
+use super::shared::{ANSWERS, Line, PAGE, SharedMemory};
 use efa_core::nic::Status;
-
-/// Records of a ring that are not answered, at most.
-pub(super) const ANSWERS: usize = PAGE;
 
 /// Start of the records in a ring's memory.
 const RECORDS: usize = PAGE;
@@ -280,7 +277,7 @@ fn look<T>(
     if matches!(entry.pending, Pending::Nothing) {
         return true;
     }
-    let byte = memory.first_page()[answer_at(number)].load(Ordering::Acquire);
+    let byte = memory.answers()[answer_at(number)].load(Ordering::Acquire);
     // The byte of the lap before differs in its phase; a byte that was never written in lap 0
     // reads as zero, which is the other phase as well.
     if byte & PHASE != phase(number) {
@@ -384,7 +381,7 @@ impl Consumer {
     #[inline(always)]
     pub(super) fn answer(&mut self, incoming: &Incoming, answer: Answer) {
         let byte = phase(incoming.number) | answer.to_code();
-        self.memory.first_page()[answer_at(incoming.number)].store(byte, Ordering::Release);
+        self.memory.answers()[answer_at(incoming.number)].store(byte, Ordering::Release);
         self.unanswered -= 1;
     }
 
@@ -765,7 +762,7 @@ mod tests {
             }
             // A hostile receiver: whatever the answers are, each record gets at most one.
             push(&mut pair.producer, 1, 1).unwrap();
-            pair.producer.memory.write(0, &[0xff; ANSWERS]);
+            pair.producer.memory.write(PAGE - ANSWERS, &[0xff; ANSWERS]);
             prop_assert_eq!(reap(&mut pair.producer).len(), 1);
             prop_assert_eq!(reap(&mut pair.producer).len(), 0);
         }

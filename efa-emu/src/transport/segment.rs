@@ -16,8 +16,8 @@
 //! | 128 | 8 | doorbell summary: bit w is set when doorbell word w may have bits; bit 63: no slot is free |
 //! | 192 | 128 | doorbell words: bit s of word w asks for a look at slot 64 w + s |
 //! | 320 | 256 | the owner's network options as text, padded with zeros |
-//! | 4096 | 64 each | slot descriptors |
-//! | 69632 | | rings, [`SLOT_STRIDE`] bytes apart: a page of answers, then the records |
+//! | 65536 | 64 each | slot descriptors |
+//! | 131072 | | rings, [`SLOT_STRIDE`] bytes apart: a page that ends with the answers, then the records |
 //!
 //! | offset in a slot descriptor | size | field |
 //! |---|---|---|
@@ -40,7 +40,7 @@ use super::doorbell;
 use super::error::FabricError;
 use super::opening;
 use super::qpn::ParticipantId;
-use super::shared::{self, PAGE, SharedMemory};
+use super::shared::{self, ANSWERS, PAGE, SharedMemory};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUDV");
 const VERSION: u32 = 2;
@@ -253,7 +253,8 @@ impl Segment {
             loop {
                 // Fresh zeroes, whatever an earlier sender left.
                 shared::discard(&self.file, ring_offset(index), SLOT_STRIDE)?;
-                match shared::reserve(&self.file, ring_offset(index), PAGE + capacity) {
+                let answers = ring_offset(index) + PAGE - ANSWERS;
+                match shared::reserve(&self.file, answers, ANSWERS + capacity) {
                     Ok(()) => break,
                     Err(error)
                         if error.raw_os_error() == Some(libc::ENOSPC) && capacity > MIN_RING =>

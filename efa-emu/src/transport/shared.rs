@@ -9,8 +9,12 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use crate::file_size;
 
-/// Length of a page; offsets of mappings are multiples of it.
-pub(super) const PAGE: usize = 4096;
+/// Offsets of mappings are multiples of this: the longest page that a kernel has, which on x86-64 is 4 KiB and on
+/// arm64 64 KiB. It is the same everywhere, so that programs of both can share a fabric.
+pub(super) const PAGE: usize = 64 << 10;
+
+/// Answers of a ring. They are the last bytes of its first page, so that they and the records are one range.
+pub(super) const ANSWERS: usize = 4096;
 
 /// A cache line of shared memory, word by word.
 pub(super) type Line = [AtomicU64; 8];
@@ -119,12 +123,12 @@ impl SharedMemory {
         unsafe { &*self.base.as_ptr().add(start).cast() }
     }
 
-    /// The first page, byte by byte.
+    /// The answers of a ring, byte by byte.
     #[inline(always)]
-    pub(super) fn first_page(&self) -> &[AtomicU8; PAGE] {
-        // SAFETY: mappings have at least a page, which lives as long as `self` and is only accessed as
+    pub(super) fn answers(&self) -> &[AtomicU8; ANSWERS] {
+        // SAFETY: mappings have at least a page, which lives as long as `self`; its end is only accessed as
         // atomics.
-        unsafe { &*self.base.as_ptr().cast() }
+        unsafe { &*self.base.as_ptr().add(PAGE - ANSWERS).cast() }
     }
 
     /// Copies bytes into the mapping.

@@ -49,8 +49,9 @@ impl Publisher {
 
     /// The errors of queues that were staged since the last call.
     pub(super) fn new_errors(&mut self) -> Vec<QueueError> {
-        let first = std::mem::replace(&mut self.orders, self.table.orders());
-        let orders = self.table.orders_since(first);
+        let end = self.table.orders();
+        let first = std::mem::replace(&mut self.orders, end);
+        let orders = self.table.kept_orders(first..end);
         orders.map(error_from_order).collect()
     }
 

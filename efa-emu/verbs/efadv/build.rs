@@ -21,7 +21,12 @@ fn main() {
 /// shared library before another, and the linker needs no more than the name.
 fn link_stand_in() -> PathBuf {
     let path = PathBuf::from(link::variable("OUT_DIR")).join("stand-in.so");
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    // Cargo names the compiler that links for the target, if it is another machine's.
+    let named = ["RUSTC_LINKER", "CC"].map(std::env::var);
+    let compiler = named
+        .into_iter()
+        .find_map(Result::ok)
+        .unwrap_or_else(|| "cc".to_owned());
     let status = Command::new(&compiler)
         .args(link::use_lld())
         .args(["-shared", "-nostdlib", "-x", "c", "/dev/null"])

@@ -1,10 +1,15 @@
-//! Sizes and offsets of the x86-64 ABI: held as numbers, and compared with the installed headers.
+//! Sizes and offsets of the ABI, which are those of x86-64 but for the length of the C library's mutex: held as
+//! numbers, and compared with the installed headers.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
 use crate::abi::*;
+
+/// How much longer `pthread_mutex_t` is than on x86-64, where it has 40 bytes. What lies behind one is as
+/// much further.
+const M: usize = if cfg!(target_arch = "aarch64") { 8 } else { 0 };
 
 /// A size or an offset.
 struct Fact {
@@ -22,18 +27,18 @@ struct Fact {
 /// `newer`, headers of rdma-core 44 do not know. `field as "path"` gives a field's name in C where it
 /// differs.
 macro_rules! layout {
-    ($facts:ident, $type:ident [$size:literal] $($fields:tt)*) => {
-        $facts.push(size_of_fact!($type, $size, true));
+    ($facts:ident, $type:ident [newer $size:expr] $($fields:tt)*) => {
+        $facts.push(size_of_fact!($type, $size, false));
         offsets!($facts, $type, $($fields)*);
     };
-    ($facts:ident, $type:ident [newer $size:literal] $($fields:tt)*) => {
-        $facts.push(size_of_fact!($type, $size, false));
+    ($facts:ident, $type:ident [$size:expr] $($fields:tt)*) => {
+        $facts.push(size_of_fact!($type, $size, true));
         offsets!($facts, $type, $($fields)*);
     };
 }
 
 macro_rules! size_of_fact {
-    ($type:ident, $size:literal, $in_44:literal) => {
+    ($type:ident, $size:expr, $in_44:literal) => {
         Fact {
             c: concat!("sizeof(struct ", stringify!($type), ")").to_owned(),
             found: size_of::<$type>(),
@@ -52,7 +57,7 @@ macro_rules! offsets {
 
 macro_rules! offset_list {
     ($facts:ident, $type:ident, $in_44:literal,
-     $($field:ident $(. $inner:ident)* $(as $c:literal)? : $offset:literal),* $(,)?) => {
+     $($field:ident $(. $inner:ident)* $(as $c:literal)? : $offset:expr),* $(,)?) => {
         $({
             let path = [stringify!($field) $(, stringify!($inner))*].join(".");
             $(let path = { drop(path); $c };)?
@@ -70,10 +75,9 @@ fn facts() -> Vec<Fact> {
     let mut facts = Vec::new();
     layout!(facts, ibv_device [664] { node_type: 16, transport_type: 20, name: 24, dev_name: 88,
         dev_path: 152, ibdev_path: 408 });
-    layout!(facts, ibv_context [328] { device: 0, ops: 8, ops.alloc_mw: 64, ops.poll_cq: 96,
-    ops.req_notify_cq: 104, ops.post_srq_recv: 168, ops.post_send: 208, ops.post_recv:
-    216, cmd_fd: 264, async_fd: 268, num_comp_vectors: 272, mutex: 280, abi_compat: 320
-    });
+    layout!(facts, ibv_context [328 + M] { device: 0, ops: 8, ops.alloc_mw: 64, ops.poll_cq: 96,
+        ops.req_notify_cq: 104, ops.post_srq_recv: 168, ops.post_send: 208, ops.post_recv: 216,
+        cmd_fd: 264, async_fd: 268, num_comp_vectors: 272, mutex: 280, abi_compat: 320 + M });
     layout!(facts, ibv_gid_entry [32] { gid_index: 16, port_num: 20, gid_type: 24, ndev_ifindex:
         28 });
     layout!(facts, ibv_device_attr [232] { node_guid: 64, max_mr_size: 80, vendor_id: 96, max_qp:
@@ -102,20 +106,20 @@ fn facts() -> Vec<Fact> {
         buf: 64 });
     layout!(facts, ibv_ah [24] { pd: 8, handle: 16 });
     layout!(facts, ibv_comp_channel [16] { fd: 8, refcnt: 12 });
-    layout!(facts, ibv_cq [128] { channel: 8, cq_context: 16, handle: 24, cqe: 28, mutex: 32,
-        cond: 72, async_events_completed: 124 });
-    layout!(facts, ibv_cq_ex [288] { base.cqe as "cqe": 28, comp_mask: 128, status: 132, wr_id:
-        136, start_poll: 144, next_poll: 152, end_poll: 160, read_opcode: 168,
-        read_vendor_err: 176, read_byte_len: 184, read_imm_data: 192, read_qp_num: 200,
-        read_src_qp: 208, read_wc_flags: 216, read_slid: 224, read_sl: 232,
-        read_dlid_path_bits: 240 });
-    layout!(facts, ibv_qp [160] { pd: 16, recv_cq: 32, qp_num: 52, state: 56, qp_type: 60,
-        events_completed: 152 });
-    layout!(facts, ibv_qp_ex [newer 360] { wr_id: 168, wr_flags: 176, wr_rdma_read: 216,
-    wr_rdma_write: 224, wr_rdma_write_imm: 232, wr_send: 240, wr_send_imm: 248,
-    wr_set_ud_addr: 272, wr_set_inline_data: 288, wr_set_inline_data_list: 296,
-    wr_set_sge: 304, wr_set_sge_list: 312, wr_start: 320, wr_complete: 328, wr_abort: 336
-    });
+    layout!(facts, ibv_cq [128 + M] { channel: 8, cq_context: 16, handle: 24, cqe: 28, mutex: 32,
+        cond: 72 + M, async_events_completed: 124 + M });
+    layout!(facts, ibv_cq_ex [288 + M] { base.cqe as "cqe": 28, comp_mask: 128 + M, status: 132 + M,
+        wr_id: 136 + M, start_poll: 144 + M, next_poll: 152 + M, end_poll: 160 + M, read_opcode: 168
+        + M, read_vendor_err: 176 + M, read_byte_len: 184 + M, read_imm_data: 192 + M, read_qp_num:
+        200 + M, read_src_qp: 208 + M, read_wc_flags: 216 + M, read_slid: 224 + M, read_sl: 232 + M,
+        read_dlid_path_bits: 240 + M });
+    layout!(facts, ibv_qp [160 + M] { pd: 16, recv_cq: 32, qp_num: 52, state: 56, qp_type: 60,
+        events_completed: 152 + M });
+    layout!(facts, ibv_qp_ex [newer 360 + M] { wr_id: 168 + M, wr_flags: 176 + M, wr_rdma_read: 216
+        + M, wr_rdma_write: 224 + M, wr_rdma_write_imm: 232 + M, wr_send: 240 + M, wr_send_imm: 248
+        + M, wr_set_ud_addr: 272 + M, wr_set_inline_data: 288 + M, wr_set_inline_data_list: 296 + M,
+        wr_set_sge: 304 + M, wr_set_sge_list: 312 + M, wr_start: 320 + M, wr_complete: 328 + M,
+        wr_abort: 336 + M });
     layout!(facts, ibv_async_event [16] { event_type: 8 });
     layout!(facts, ibv_sge [16] { length: 8, lkey: 12 });
     layout!(facts, ibv_data_buf [16] { length: 8 });
@@ -156,12 +160,12 @@ fn driver_facts() -> Vec<Fact> {
     layout!(facts, verbs_device_ops [72] { name: 0 });
     layout!(facts, verbs_mr [56] { ibv_mr: 0, mr_type: 48, access: 52 });
     layout!(facts, ibv_buf [newer 32] newer { addr: 0, size: 8, pd: 16, dmabuf_fd: 24 });
-    layout!(facts, verbs_qp [newer 376] newer { qp_ex: 0, comp_mask: 360, xrcd: 368 });
+    layout!(facts, verbs_qp [newer 376 + M] newer { qp_ex: 0, comp_mask: 360 + M, xrcd: 368 + M });
     facts
 }
 
 /// Slots of `verbs_context`. Clients compute their places from the end of the structure, because it
-/// grows at its start.
+/// grows at its start. The context with its mutex is at the end.
 fn slots() -> Vec<Fact> {
     macro_rules! slot {
         ($field:ident, $expected:literal) => {
@@ -173,7 +177,7 @@ fn slots() -> Vec<Fact> {
                 )
                 .to_owned(),
                 found: size_of::<verbs_context>() - core::mem::offset_of!(verbs_context, $field),
-                expected: $expected,
+                expected: $expected + M,
                 in_44: true,
             }
         };
@@ -196,7 +200,7 @@ fn structures_are_laid_out_as_in_c() {
     for fact in facts().iter().chain(&driver_facts()).chain(&slots()) {
         assert_eq!(fact.found, fact.expected, "{}", fact.c);
     }
-    assert_eq!(size_of::<verbs_context>(), 696);
+    assert_eq!(size_of::<verbs_context>(), 696 + M);
     assert_eq!(COMPAT_PORT_ATTR_SIZE, 48);
 }
 

@@ -170,7 +170,9 @@ impl CompQueue {
         let locking = Locking::new();
         while self.is_behind() {
             let Some(mut guard) = self.polled.try_lock(&locking) else {
-                // The thread that holds the lock catches up when it releases it.
+                // The thread that holds the lock catches up when it releases it. It may overlook what was noted at
+                // that very moment; then the next poll catches up, and who asks for an event polls once more
+                // before waiting, as the verbs demand.
                 return;
             };
             let taken = self.taken_pending.swap(0, Ordering::Relaxed);

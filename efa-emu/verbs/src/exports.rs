@@ -11,6 +11,25 @@ use crate::{
     domain, efadv, memory_region, query, queue_pair, strings, sysfs_files, unsupported,
 };
 
+/// The jump to a function of this library, the template's `{function}`.
+#[cfg(all(target_arch = "x86_64", not(test)))]
+macro_rules! jump {
+    () => {
+        "jmp {function}"
+    };
+}
+
+/// As on x86-64.
+#[cfg(all(target_arch = "aarch64", not(test)))]
+macro_rules! jump {
+    () => {
+        "b {function}"
+    };
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("the exported symbols are written for x86-64 and arm64");
+
 /// Defines `NAME@@VERSION` (the version that new programs link to) or `NAME@VERSION` as a jump.
 #[cfg(not(test))]
 macro_rules! export {
@@ -20,7 +39,7 @@ macro_rules! export {
             concat!(".globl __", $version, ".", stringify!($name)),
             concat!(".type __", $version, ".", stringify!($name), ", @function"),
             concat!("__", $version, ".", stringify!($name), ":"),
-            "jmp {function}",
+            jump!(),
             concat!(
                 ".size __", $version, ".", stringify!($name), ", . - __", $version, ".",
                 stringify!($name)

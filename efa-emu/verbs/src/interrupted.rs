@@ -47,112 +47,27 @@ pub(crate) fn this_thread() -> usize {
     locks::address()
 }
 
-/// The thread's count of [`Locking`]s.
-///
-/// To find a thread-local variable, code of a shared library calls a function of the C library, unless
-/// the variable lies where every thread has it from its start (the initial-exec model). The C library
-/// keeps some room there for libraries that are loaded late; these are 4 bytes of it. Rust has no
-/// stable way to ask for that model, so the variable is declared in assembly. It saves a call in each
-/// verb of the data path.
-#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
-mod locks {
-    use core::arch::{asm, global_asm};
+/// The thread's count of [`Locking`]s, in the instructions of the processor.
+#[cfg_attr(target_arch = "x86_64", path = "interrupted/x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "interrupted/aarch64.rs")]
+mod locks;
 
-    global_asm!(
-        ".pushsection .tbss.efa_emu_verbs_locks, \"awT\", @nobits",
-        ".globl efa_emu_verbs_locks",
-        ".hidden efa_emu_verbs_locks",
-        ".type efa_emu_verbs_locks, @object",
-        ".size efa_emu_verbs_locks, 4",
-        ".balign 4",
-        "efa_emu_verbs_locks:",
-        ".zero 4",
-        ".popsection",
-    );
-
-    #[inline(always)]
-    pub(super) fn add() {
-        // SAFETY: changes this thread's variable and nothing else.
-        unsafe {
-            asm!(
-                "mov {place}, qword ptr [rip + efa_emu_verbs_locks@GOTTPOFF]",
-                "inc dword ptr fs:[{place}]",
-                place = out(reg) _,
-                options(nostack),
-            );
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn subtract() {
-        // SAFETY: as in `add`.
-        unsafe {
-            asm!(
-                "mov {place}, qword ptr [rip + efa_emu_verbs_locks@GOTTPOFF]",
-                "dec dword ptr fs:[{place}]",
-                place = out(reg) _,
-                options(nostack),
-            );
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn address() -> usize {
-        let address: usize;
-        // SAFETY: reads where this thread's variables are, which is also the first of them.
-        unsafe {
-            asm!(
-                "mov {address}, qword ptr fs:[0]",
-                address = out(reg) address,
-                options(nostack, readonly, pure),
-            );
-        }
-        address
-    }
-
-    pub(super) fn count() -> u32 {
-        let count: u32;
-        // SAFETY: reads this thread's variable.
-        unsafe {
-            asm!(
-                "mov {place}, qword ptr [rip + efa_emu_verbs_locks@GOTTPOFF]",
-                "mov {count:e}, dword ptr fs:[{place}]",
-                place = out(reg) _,
-                count = lateout(reg) count,
-                options(nostack, readonly),
-            );
-        }
-        count
-    }
-}
-
-#[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
-mod locks {
-    use core::cell::Cell;
-
-    thread_local! {
-        static LOCKS: Cell<u32> = const { Cell::new(0) };
-    }
-
-    #[inline(always)]
-    pub(super) fn add() {
-        LOCKS.set(LOCKS.get() + 1);
-    }
-
-    #[inline(always)]
-    pub(super) fn subtract() {
-        LOCKS.set(LOCKS.get() - 1);
-    }
-
-    #[inline(always)]
-    pub(super) fn address() -> usize {
-        LOCKS.with(|locks| core::ptr::from_ref(locks).addr())
-    }
-
-    pub(super) fn count() -> u32 {
-        LOCKS.get()
-    }
-}
+// To find a thread-local variable, code of a shared library calls a function of the C library, unless
+// the variable lies where every thread has it from its start (the initial-exec model). The C library
+// keeps some room there for libraries that are loaded late; these are 4 bytes of it. Rust has no
+// stable way to ask for that model, so the variable is declared in assembly. It saves a call in each
+// verb of the data path.
+core::arch::global_asm!(
+    ".pushsection .tbss.efa_emu_verbs_locks, \"awT\", @nobits",
+    ".globl efa_emu_verbs_locks",
+    ".hidden efa_emu_verbs_locks",
+    ".type efa_emu_verbs_locks, @object",
+    ".size efa_emu_verbs_locks, 4",
+    ".balign 4",
+    "efa_emu_verbs_locks:",
+    ".zero 4",
+    ".popsection",
+);
 
 #[cfg(test)]
 mod tests {

@@ -13,6 +13,7 @@
 use core::ffi::{c_int, c_void};
 use core::mem::{transmute, zeroed};
 use core::ptr::{null, without_provenance_mut};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Once, OnceLock};
 
 use efa_emu::transport::is_device_thread;
@@ -28,7 +29,8 @@ const SEGV_MAPERR: c_int = 1;
 /// `si_code` of a page behind the end of a file.
 const BUS_ADRERR: c_int = 2;
 
-const PAGE: usize = 4096;
+/// The size of a page, which arm64's kernels choose when they are built. Signal handlers may not ask for it.
+static PAGE: AtomicUsize = AtomicUsize::new(0);
 
 /// What the process did on the signals before.
 static BEFORE: OnceLock<[libc::sigaction; 2]> = OnceLock::new();
@@ -37,6 +39,9 @@ static BEFORE: OnceLock<[libc::sigaction; 2]> = OnceLock::new();
 pub(crate) fn watch() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
+        // SAFETY: takes no pointers.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        PAGE.store(page as usize, Ordering::Relaxed);
         BEFORE.get_or_init(|| SIGNALS.map(|signal| action_on(signal, None)));
         // SAFETY: all zeroes is a valid value.
         let mut action: libc::sigaction = unsafe { zeroed() };
@@ -86,12 +91,13 @@ fn put_page(signal: c_int, code: c_int, address: usize) -> bool {
     if code != missing || !is_device() || !is_registered(address as u64) {
         return false;
     }
-    let page: *mut c_void = without_provenance_mut(address & !(PAGE - 1));
+    let length = PAGE.load(Ordering::Relaxed);
+    let page: *mut c_void = without_provenance_mut(address & !(length - 1));
     // SAFETY: nothing is mapped there, or nothing that could be read or written.
     let mapped = unsafe {
         libc::mmap(
             page,
-            PAGE,
+            length,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | how,
             -1,

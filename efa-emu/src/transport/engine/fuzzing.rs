@@ -18,7 +18,7 @@ use crate::transport::qpn::QpnChoice;
 use crate::transport::record::{self, Kind, LINE, Record, record_length};
 use crate::transport::ring::{Consumer, Incoming};
 use crate::transport::segment::{MIN_RING, SLOTS, Segment, SlotContent};
-use crate::transport::shared::{PAGE, SharedMemory};
+use crate::transport::shared::{ANSWERS, PAGE, SharedMemory};
 
 /// The files of two processes, of which one is hostile. Made once, for many [`Meeting`]s.
 #[derive(Debug)]
@@ -281,7 +281,7 @@ impl Meeting<'_> {
     /// Writes a byte of the answers to the victim.
     pub fn scribble_answers(&mut self, at: usize, value: u8) {
         if let Some(back) = &self.back {
-            back.memory.write(at % PAGE, &[value]);
+            back.memory.write(PAGE - ANSWERS + at % ANSWERS, &[value]);
         }
     }
 

@@ -4,28 +4,47 @@
 //! Each function jumps to the one that `efa-emu-verbs` exports as `efa_emu_NAME`; arguments and
 //! result pass through untouched. For unsafe contracts and behaviour see `efadv` there.
 
+/// The jump to a function by its address, which the loader has put into the library's table.
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump {
+    ($target:expr) => {
+        concat!("jmp qword ptr [rip + ", $target, "@GOTPCREL]")
+    };
+}
+
+/// As on x86-64. The procedure call standard leaves `x16` to such jumps.
+#[cfg(target_arch = "aarch64")]
+#[rustfmt::skip]
+macro_rules! jump {
+    ($target:expr) => {
+        concat!(
+            "adrp x16, :got:", $target, "\n",
+            "ldr x16, [x16, :got_lo12:", $target, "]\n",
+            "br x16",
+        )
+    };
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("the symbol fronts are written for x86-64 and arm64");
+
 /// Defines `NAME@@VERSION` as a jump to `efa_emu_NAME`.
 macro_rules! fronts {
     ($($version:literal { $($name:ident),+ $(,)? })+) => { $($(
-        #[cfg(target_arch = "x86_64")]
         core::arch::global_asm!(
             ".text",
             concat!(".globl __front_", stringify!($name)),
             concat!(".type __front_", stringify!($name), ", @function"),
             concat!("__front_", stringify!($name), ":"),
-            concat!("jmp *efa_emu_", stringify!($name), "@GOTPCREL(%rip)"),
+            jump!(concat!("efa_emu_", stringify!($name))),
             concat!(".size __front_", stringify!($name), ", . - __front_", stringify!($name)),
             concat!(
                 ".symver __front_", stringify!($name), ", ",
                 stringify!($name), "@@", $version, ", remove"
             ),
-            options(att_syntax),
         );
     )+)+ };
 }
-
-#[cfg(not(target_arch = "x86_64"))]
-compile_error!("the symbol fronts are written for x86-64");
 
 fronts! {
     "EFA_1.0" { efadv_create_driver_qp }
