@@ -2,7 +2,7 @@
 CARGO ?= cargo
 REPORTS := target/conformance
 
-.PHONY: conformance test lint sim fuzz verify bench interop setup build release
+.PHONY: conformance test lint sim fuzz verify bench interop arm64 setup build release
 .PHONY: wireshark-install wireshark-test wireshark-bench
 .DEFAULT_GOAL := conformance
 
@@ -42,6 +42,10 @@ bench: release
 interop: release
 	@mkdir -p $(REPORTS)
 	target/release/efa-conformance interop --junit $(REPORTS)/interop.xml
+
+## arm64: builds everything for arm64 and runs the tests under emulation (docs/arm64.md)
+arm64: setup
+	@scripts/arm64 test
 
 ## wireshark-install: the dissector, its profile and live interfaces, for the current user
 wireshark-install: release

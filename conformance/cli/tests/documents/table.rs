@@ -78,6 +78,12 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
         })],
     ),
     (
+        "docs/arm64.md",
+        &[("make arm64 ", || {
+            Row::not_checked("it fetches a system and a compiler, and takes an hour")
+        })],
+    ),
+    (
         "docs/ci.md",
         &[
             ("name: efa-rdm", || {
