@@ -12,6 +12,8 @@
 //! devices/pci0000:BB/BDF/driver   -> ../../../bus/pci/drivers/efa
 //! ```
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
@@ -128,7 +130,10 @@ const PCI_CLASS: u32 = 0x02_00_00;
 ///
 /// `root` must exist and be empty.
 pub fn generate(root: &Path, profile: &Profile, gids: &[Gid], nodes: &[Node]) -> io::Result<()> {
-    let tree = Tree { root };
+    let tree = Tree {
+        root,
+        made: RefCell::default(),
+    };
     tree.file("class/infiniband_verbs/abi_version", VERBS_ABI_VERSION)?;
     tree.directory("bus/pci/drivers/efa")?;
     for (rail, gid) in Rail::all(gids.len() as u32).zip(gids) {
@@ -155,17 +160,26 @@ pub fn generate(root: &Path, profile: &Profile, gids: &[Gid], nodes: &[Node]) ->
 
 struct Tree<'a> {
     root: &'a Path,
+    /// The directories that are there. Most files have the same parent as the one before.
+    made: RefCell<HashSet<PathBuf>>,
 }
 
 impl Tree<'_> {
     fn directory(&self, path: &str) -> io::Result<()> {
-        fs::create_dir_all(self.root.join(path))
+        self.make(&self.root.join(path))
+    }
+
+    fn make(&self, directory: &Path) -> io::Result<()> {
+        if self.made.borrow_mut().insert(directory.to_owned()) {
+            fs::create_dir_all(directory)?;
+        }
+        Ok(())
     }
 
     fn make_parent(&self, path: &str) -> io::Result<PathBuf> {
         let path = self.root.join(path);
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
+            self.make(parent)?;
         }
         Ok(path)
     }

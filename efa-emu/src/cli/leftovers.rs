@@ -4,9 +4,10 @@
 //! endpoint, for peers on the same host, and removes it when the endpoint is closed: after a kill it
 //! stays. Its name starts with the device's GID, which tells ours from those of real devices.
 //!
-//! Who uses an object is read from `/proc`. That shows neither the programs of other pid namespaces,
-//! which may share `/dev/shm` (containers of one pod), nor the files of programs that hide them. The
-//! fabric knows of the live processes of both kinds by their locks; as long as a host has one, the
+//! The object is named after its queue pair, and stays as long as a live process has a queue pair of that number; the
+//! fabrics tell. Who uses one of the others is read from `/proc`, which takes long where much runs. It shows neither
+//! the programs of other pid namespaces, which may share `/dev/shm` (containers of one pod), nor the files of programs
+//! that hide them. The fabric knows of the live processes of both kinds by their locks; as long as a host has one, the
 //! objects of that host stay. As long as a fabric cannot be read, all objects stay: it may be that of another
 //! version, whose hosts nobody here knows.
 
@@ -17,20 +18,26 @@ use std::net::Ipv6Addr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use efa_core::address::Gid;
-use efa_emu::transport::{self, Fabric};
+use efa_core::address::{Gid, Qpn};
+use efa_emu::transport::{self, Fabric, HostStatus};
 
 /// Where `shm_open` puts its objects.
 const SHARED_MEMORY: &str = "/dev/shm";
 
 /// Removes the objects of this user's programs that no process uses any more.
 pub(super) fn remove() {
-    remove_from(Path::new(SHARED_MEMORY), hosts_out_of_sight);
+    remove_from(Path::new(SHARED_MEMORY), || {
+        let mut hosts = Vec::new();
+        for fabric in Fabric::running() {
+            hosts.extend(fabric.hosts().ok()?);
+        }
+        Some(hosts)
+    });
 }
 
-/// Removes the unused objects in `directory`, but for those of the hosts whose GIDs `kept` returns. None if that
-/// is not known.
-fn remove_from(directory: &Path, kept: impl FnOnce() -> Option<HashSet<String>>) {
+/// Removes the unused objects in `directory`. `hosts` returns the hosts of all fabrics, and `None` if a fabric cannot
+/// be read.
+fn remove_from(directory: &Path, hosts: impl FnOnce() -> Option<Vec<HostStatus>>) {
     let user = rustix::process::geteuid().as_raw();
     // The list comes first: a program that has made an object by now has it open, or has closed it
     // after mapping it, when the processes are looked at.
@@ -43,34 +50,44 @@ fn remove_from(directory: &Path, kept: impl FnOnce() -> Option<HashSet<String>>)
                 .metadata()
                 .is_ok_and(|metadata| metadata.uid() == user)
         })
-        .filter_map(|entry| Some((gid_of_endpoint(&entry.file_name())?, entry.path())))
+        .filter_map(|entry| Some((queue_pair_of(&entry.file_name())?, entry.path())))
         .collect();
     if candidates.is_empty() {
         return;
     }
-    let Some(kept) = kept() else {
+    let Some(hosts) = hosts() else {
         return;
     };
-    candidates.retain(|(gid, _)| !kept.contains(gid));
+    let living: HashSet<(Gid, Qpn)> = hosts
+        .iter()
+        .flat_map(|host| {
+            host.participants
+                .iter()
+                .map(|participant| (host.gid, participant))
+        })
+        .flat_map(|(gid, participant)| participant.queue_pairs.iter().map(move |qpn| (gid, *qpn)))
+        .collect();
+    candidates.retain(|(queue_pair, _)| !living.contains(queue_pair));
+    let out_of_sight = hosts_out_of_sight(&hosts, |gid| {
+        candidates.iter().any(|((of, _), _)| *of == gid)
+    });
+    candidates.retain(|((gid, _), _)| !out_of_sight.contains(gid));
+    if candidates.is_empty() {
+        return;
+    }
     let used = used_files(directory, user);
     for (_, path) in candidates.iter().filter(|(_, path)| !used.contains(path)) {
         let _ = fs::remove_file(path);
     }
 }
 
-/// The GIDs, as text, of the hosts on which a live process's files cannot be seen. `None` if a fabric cannot be
-/// read.
-fn hosts_out_of_sight() -> Option<HashSet<String>> {
-    let mut out_of_sight = HashSet::new();
-    for fabric in Fabric::running() {
-        for host in fabric.hosts().ok()? {
-            let mut participants = host.participants.iter();
-            if participants.any(|participant| !are_files_visible(participant.pid)) {
-                out_of_sight.insert(host.gid.to_string());
-            }
-        }
-    }
-    Some(out_of_sight)
+/// The GIDs of the hosts on which a live process's files cannot be seen, among those that matter.
+fn hosts_out_of_sight(hosts: &[HostStatus], matters: impl Fn(Gid) -> bool) -> HashSet<Gid> {
+    let hosts = hosts.iter().filter(|host| {
+        let mut processes = host.participants.iter();
+        matters(host.gid) && processes.any(|process| !are_files_visible(process.pid))
+    });
+    hosts.map(|host| host.gid).collect()
 }
 
 /// Returns whether `/proc` tells which files the live process `pid` uses. `pid` is 0 if the process
@@ -80,18 +97,19 @@ fn are_files_visible(pid: i32) -> bool {
     fs::read_dir(process.join("fd")).is_ok() && fs::read(process.join("maps")).is_ok()
 }
 
-/// The GID in the name of an endpoint's object, which is `GID_QPN_QKEY_UID` with the last three in
+/// The queue pair in the name of an endpoint's object, which is `GID_QPN_QKEY_UID` with the last three in
 /// hexadecimal; `None` for other names and the GIDs of real devices.
-fn gid_of_endpoint(name: &OsString) -> Option<String> {
+fn queue_pair_of(name: &OsString) -> Option<(Gid, Qpn)> {
     let (gid, numbers) = name.to_str()?.split_once('_')?;
     let numbers: Vec<_> = numbers.split('_').collect();
-    let address: Ipv6Addr = gid.parse().ok()?;
-    let is_endpoint = transport::is_emulated(Gid::from(address))
+    let gid = Gid::from(gid.parse::<Ipv6Addr>().ok()?);
+    let is_endpoint = transport::is_emulated(gid)
         && numbers.len() == 3
         && numbers.iter().all(|number| {
             !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_hexdigit())
         });
-    is_endpoint.then(|| gid.to_owned())
+    let qpn = u16::from_str_radix(numbers.first()?, 16).ok()?;
+    is_endpoint.then_some((gid, Qpn(qpn)))
 }
 
 /// The files in `directory` that processes of `user` have open or mapped.
@@ -134,24 +152,54 @@ fn used_files(directory: &Path, user: u32) -> HashSet<PathBuf> {
 mod tests {
     use std::os::fd::AsFd;
 
+    use efa_emu::transport::{DeviceName, ParticipantStatus};
+
     use super::*;
 
     #[test]
     fn names_of_endpoints() {
-        let gid = |name: &str| gid_of_endpoint(&OsString::from(name));
-        let found = gid("fe80::ef:a0ff:fe00:1_0002_3046906b_0000");
-        assert_eq!(found.as_deref(), Some("fe80::ef:a0ff:fe00:1"));
-        let found = gid("fe80::ef:a0ff:fe4c:276c_000a_1_03e8");
-        assert_eq!(found.as_deref(), Some("fe80::ef:a0ff:fe4c:276c"));
-        let found = gid("fe80::ef:a7ff:fe00:1_0002_3046906b_0000");
-        assert_eq!(found.as_deref(), Some("fe80::ef:a7ff:fe00:1"));
+        for (name, gid, qpn) in [
+            (
+                "fe80::ef:a0ff:fe00:1_0002_3046906b_0000",
+                "fe80::ef:a0ff:fe00:1",
+                2,
+            ),
+            (
+                "fe80::ef:a0ff:fe4c:276c_000a_1_03e8",
+                "fe80::ef:a0ff:fe4c:276c",
+                10,
+            ),
+            (
+                "fe80::ef:a7ff:fe00:1_ffff_3046906b_0000",
+                "fe80::ef:a7ff:fe00:1",
+                65_535,
+            ),
+        ] {
+            let gid = Gid::from(gid.parse::<Ipv6Addr>().unwrap());
+            assert_eq!(queue_pair_of(&name.into()), Some((gid, Qpn(qpn))), "{name}");
+        }
         for other in [
             "fe80::1ff:fe23:4567_0002_3046906b_0000", // a real device's
             "fe80::ef:a0ff:fe00:1_0002_3046906b",
             "fe80::ef:a0ff:fe00:1_0002_other_0000",
             "efa-emu-0",
         ] {
-            assert_eq!(gid(other), None, "{other}");
+            assert_eq!(queue_pair_of(&other.into()), None, "{other}");
+        }
+    }
+
+    /// A host with a process that has this queue pair.
+    fn host(gid: &str, pid: i32, qpn: u16) -> HostStatus {
+        HostStatus {
+            name: DeviceName::new("host", 0, 1),
+            gid: gid.parse::<Ipv6Addr>().unwrap().into(),
+            profile: None,
+            participants: vec![ParticipantStatus {
+                pid,
+                has_device: true,
+                queue_pairs: vec![Qpn(qpn)],
+            }],
+            statistics: Default::default(),
         }
     }
 
@@ -160,10 +208,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let directory = fs::canonicalize(directory.path()).unwrap();
         let path = |name: &str| directory.join(name);
-        let [unused, open, mapped, out_of_sight] = ["1", "2", "3", "4"]
+        let [unused, open, mapped, out_of_sight, living] = ["1", "2", "3", "4", "5"]
             .map(|number| path(&format!("fe80::ef:a0ff:fe00:{number}_0002_3046906b_0000")));
         let other = path("of_somebody_else_1");
-        for file in [&unused, &open, &mapped, &out_of_sight, &other] {
+        for file in [&unused, &open, &mapped, &out_of_sight, &living, &other] {
             fs::write(file, "content").unwrap();
         }
         let opened = fs::File::open(&open).unwrap();
@@ -172,16 +220,26 @@ mod tests {
         let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
         drop(file);
 
+        let own = i32::try_from(std::process::id()).unwrap();
         remove_from(&directory, || None);
         assert!(unused.exists(), "nothing is known of the hosts");
-        let kept = || Some(HashSet::from(["fe80::ef:a0ff:fe00:4".to_owned()]));
-        remove_from(&directory, kept);
+        let hosts = || {
+            Some(vec![
+                // Lives, and has another queue pair.
+                host("fe80::ef:a0ff:fe00:1", own, 3),
+                host("fe80::ef:a0ff:fe00:4", 0, 3),
+                host("fe80::ef:a0ff:fe00:5", own, 2),
+            ])
+        };
+        remove_from(&directory, hosts);
         assert!(out_of_sight.exists(), "its user cannot be seen");
+        assert!(living.exists(), "its queue pair is there");
         assert!(!unused.exists());
         assert!(open.exists() && mapped.exists() && other.exists());
         assert!(opened.as_fd().try_clone_to_owned().is_ok() && map.len() == 7);
         drop((opened, map));
-        remove_from(&directory, || Some(HashSet::new()));
-        assert!(!open.exists() && !mapped.exists() && !out_of_sight.exists() && other.exists());
+        remove_from(&directory, || Some(Vec::new()));
+        let left = [&open, &mapped, &out_of_sight, &living].map(|path| path.exists());
+        assert_eq!((left, other.exists()), ([false; 4], true));
     }
 }
