@@ -240,7 +240,10 @@ pub fn render(reports: &[Report]) -> String {
             let heading = format!("<h3>{} of: {}</h3>\n", cases.len(), escape(cause));
             // The others of its cause look alike.
             let sections = cases.iter().enumerate();
-            heading + &sections.map(|(nth, case)| case.section(nth == 0)).collect::<String>()
+            heading
+                + &sections
+                    .map(|(nth, case)| case.section(nth == 0))
+                    .collect::<String>()
         }));
     }
     page.push_str("<h2>Cases by implementation</h2>\n");
