@@ -101,6 +101,15 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
         ],
     ),
     (
+        "docs/cluster.md",
+        &[("$ efa-emu cluster 4", || {
+            Row::checked_by(
+                "efa-emu/verbs/tests/cluster.rs",
+                "open_mpi_finds_hosts_and_device",
+            )
+        })],
+    ),
+    (
         "docs/conformance.md",
         &[
             ("efa-conformance run traces                    ", || {
@@ -248,9 +257,7 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                 )
             }),
             ("PASS   mpi", || Row::not_checked(PRINTED_BY_INTEROP)),
-            ("$ rank() {", || {
-                Row::not_checked("it needs a compiled program; `make interop` runs the like")
-            }),
+            ("$ mpicc -O2 -o exercise", Row::runs),
             ("PASS   kill", || {
                 Row::checked_by(
                     "conformance/cli/tests/interop.rs",
