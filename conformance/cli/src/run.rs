@@ -357,7 +357,7 @@ struct Unintroduced {
 }
 
 /// Starts a program once to ask for its identity.
-fn introduce(outside: &mut Outside) -> Result<Identity, Unintroduced> {
+fn introduce(outside: &mut Outside) -> Result<Identity, Box<Unintroduced>> {
     let error = match outside.start("under-test", &BTreeMap::new()) {
         Ok((_, identity)) => return Ok(identity),
         Err(error) => error,
@@ -389,7 +389,7 @@ fn introduce(outside: &mut Outside) -> Result<Identity, Unintroduced> {
             String::new(),
         ),
     };
-    Err(Unintroduced {
+    Err(Box::new(Unintroduced {
         text,
         is_program,
         started: Identity {
@@ -398,5 +398,5 @@ fn introduce(outside: &mut Outside) -> Result<Identity, Unintroduced> {
             path: Some(file),
             commit: None,
         },
-    })
+    }))
 }
