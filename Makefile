@@ -43,7 +43,7 @@ interop: release
 	@mkdir -p $(REPORTS)
 	target/release/efa-conformance interop --junit $(REPORTS)/interop.xml
 
-## arm64: builds everything for arm64 and runs the tests under emulation (docs/arm64.md)
+## arm64: builds the device for arm64 and runs its tests under emulation (docs/arm64.md)
 arm64: setup
 	@scripts/arm64 test
 
