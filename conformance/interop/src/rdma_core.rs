@@ -1,6 +1,7 @@
-//! Group `rdma_core`: the tools of two releases, and the tests of rdma-core's Python bindings.
+//! Group `rdma_core`: the tools of two releases, and the tests of the Python bindings of four.
 
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -19,15 +20,25 @@ const NEWER: &str = "debian13";
 /// The version of this machine's tools and of the newer ones.
 const VERSIONS: [(&str, Option<&str>); 2] = [("44", None), ("56.1", Some(NEWER))];
 
+/// The releases whose Python bindings are tested: those of Debian 11, of this machine, of Debian 13, and of Debian's
+/// development branch, which has the newest.
+const PYVERBS: [(&str, Option<&str>); 4] = [
+    ("33", Some("pyverbs-debian11")),
+    ("44", None),
+    ("56", Some("pyverbs-debian13")),
+    ("65", Some("pyverbs-debian14")),
+];
+
 /// The directory in which Debian's package `rdma-core` has the tests of the Python bindings, compressed.
-const PYVERBS_TESTS: &str = "/usr/share/doc/rdma-core/tests";
+const PYVERBS_TESTS: &str = "usr/share/doc/rdma-core/tests";
 
 /// The interpreter that Debian's package `python3-pyverbs` is for.
-const PYTHON: &str = "/usr/bin/python3";
+const PYTHON: &str = "usr/bin/python3";
 
 /// Test modules with tests for a device without connected queue pairs.
 const PYVERBS_MODULES: &[&str] = &[
     "test_addr",
+    "test_buf",
     "test_cq",
     "test_cq_events",
     "test_cqex",
@@ -56,17 +67,21 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
         cell("ibv_ud_pingpong", |a, b| pingpong(a, b, &[]));
         cell("ibv_ud_pingpong -e", |a, b| pingpong(a, b, &["-e"]));
     }
-    let mut pyverbs = |name: &str, selection: Vec<String>| {
-        let name = format!("pyverbs 44 {name}");
-        cells.push(Cell::new(GROUP, name, PYVERBS_LIMIT, move |bench| {
-            tests(bench, &selection)
-        }));
-    };
-    pyverbs("tests of EFA", vec!["efa".into()]);
     let modules = PYVERBS_MODULES
         .iter()
         .map(|module| format!("tests.{module}."));
-    pyverbs("tests of all devices", modules.collect());
+    let selections = [
+        ("tests of EFA", vec!["efa".to_owned()]),
+        ("tests of all devices", modules.collect()),
+    ];
+    for (version, userland) in PYVERBS {
+        for (name, selection) in selections.clone() {
+            let name = format!("pyverbs {version} {name}");
+            cells.push(Cell::new(GROUP, name, PYVERBS_LIMIT, move |bench| {
+                tests(bench, userland, &selection)
+            }));
+        }
+    }
     Ok(cells)
 }
 
@@ -129,26 +144,41 @@ fn pingpong(server: &Host, client: &Host, options: &[&str]) -> CellResult {
 }
 
 /// Runs the tests whose names contain one of `selection`, in the cell's directory.
-fn tests(bench: &Bench, selection: &[String]) -> CellResult {
+fn tests(bench: &Bench, userland: Option<&str>, selection: &[String]) -> CellResult {
+    let userland = userland.map(|name| bench.userland(name)).transpose()?;
+    let root = match &userland {
+        Some(userland) => userland.directory().join("root"),
+        None => PathBuf::from("/"),
+    };
     let lacks = |what: &str, package: &str| {
         Unmet::Skipped(format!("{what} is not there (Debian package {package})"))
     };
-    if !Path::new(PYVERBS_TESTS).join("run_tests.py").is_file() {
+    let (python, original) = (root.join(PYTHON), root.join(PYVERBS_TESTS));
+    if !original.join("run_tests.py").is_file() {
         return Err(lacks(PYVERBS_TESTS, "rdma-core"));
     }
-    let imported = Command::new(PYTHON).args(["-c", "import pyverbs"]).status();
-    if !imported.is_ok_and(|status| status.success()) {
+    if !root.join("usr/lib/python3/dist-packages/pyverbs").is_dir() {
         return Err(lacks("Python module pyverbs", "python3-pyverbs"));
     }
     let copy = bench.directory().join("tests");
-    copy_tests(&copy)
-        .map_err(|error| Unmet::Failed(format!("cannot copy {PYVERBS_TESTS}: {error}")))?;
+    let tools = bench.directory().join("bin");
+    copy_tests(&original, &copy)
+        .and_then(|()| write_rdma(&tools))
+        .map_err(|error| Unmet::Failed(format!("cannot prepare the tests: {error}")))?;
+    let mut path = tools.into_os_string();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    let mut host = bench.host("a").profile("efa2").env("PATH", path);
+    if let Some(userland) = &userland {
+        host = host.userland(userland);
+    }
     let script = copy.join("run_tests.py");
-    let mut program = vec![PYTHON, script.to_str().unwrap_or_default(), "--dev", DEVICE];
+    let [python, script] = [&python, &script].map(|path| path.to_str().unwrap_or_default());
+    let mut program = vec![python, script, "--dev", DEVICE];
     for part in selection {
         program.extend(["-k", part]);
     }
-    let finished = bench.host("a").profile("efa2").run(&program)?;
+    let finished = host.run(&program)?;
     // unittest reports on standard error.
     let lines: Vec<&str> = finished.stderr.lines().collect();
     let ran = lines.iter().find(|line| line.starts_with("Ran "));
@@ -162,9 +192,21 @@ fn tests(bench: &Bench, selection: &[String]) -> CellResult {
     }
 }
 
-fn copy_tests(to: &Path) -> std::io::Result<()> {
+/// Writes a program `rdma` that answers as iproute2's does on an instance with one EFA device: the tests ask it for the
+/// device's network interface, and it asks the kernel.
+fn write_rdma(directory: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    let program = directory.join("rdma");
+    let link = format!(
+        r#"[{{"ifname":"{DEVICE}","port":1,"state":"ACTIVE","physical_state":"LINK_UP"}}]"#
+    );
+    std::fs::write(&program, format!("#!/bin/sh\necho '{link}'\n"))?;
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))
+}
+
+fn copy_tests(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(to)?;
-    for entry in std::fs::read_dir(PYVERBS_TESTS)? {
+    for entry in std::fs::read_dir(from)? {
         let from = entry?.path();
         let Some(name) = from.file_name() else {
             continue;
