@@ -469,6 +469,40 @@ fn pdsh_reaches_all_hosts() {
     );
 }
 
+/// Slurm's daemons run on the hosts, and give its tasks the devices by a prolog.
+#[test]
+fn slurm_starts_jobs_on_the_hosts() {
+    // SAFETY: takes no pointers.
+    if unsafe { libc::getuid() } != 0 {
+        println!("skipped: only root can be another user's Slurm");
+        return;
+    }
+    for (program, package) in [("srun", "slurm-client"), ("munged", "munge")] {
+        if installed(program, package).is_none() {
+            return;
+        }
+    }
+    let Some(mut job) = Job::for_debian(PLACES) else {
+        return;
+    };
+    if !are_namespaces_permitted() {
+        return;
+    }
+    let script = root().join("scripts/slurm").display().to_string();
+    job.launcher = [&script, "srun", "--mpi=pmix", "-N", "2"]
+        .map(str::to_owned)
+        .to_vec();
+    let (printed, capture) = job.run(&[], "4");
+    assert_eq!(printed, "node0 node0 node1 node1 right\n");
+    let traffic = traffic(&capture);
+    for host in ["node0", "node1"] {
+        assert!(
+            traffic.contains_key(&(host.to_owned(), false)),
+            "{traffic:?}"
+        );
+    }
+}
+
 #[test]
 fn open_mpi_works_where_no_namespaces_are_permitted() {
     let Some(job) = Job::for_debian(PLACES) else {

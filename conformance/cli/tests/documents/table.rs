@@ -343,6 +343,15 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
         ],
     ),
     (
+        "docs/slurm.md",
+        &[("$ efa-emu cluster 2", || {
+            Row::checked_by(
+                "efa-emu/verbs/tests/cluster.rs",
+                "slurm_starts_jobs_on_the_hosts",
+            )
+        })],
+    ),
+    (
         "docs/wire-format.md",
         &[("Ethernet | IPv6", || Row::not_checked("a drawing"))],
     ),
