@@ -41,27 +41,33 @@ pub struct Statistics {
     pub commands: CommandCounters,
     /// What its port has done.
     pub port: Counters,
+    /// What slowed its programs down or lost completions. The real device has no such counters.
+    pub trouble: TroubleCounters,
 }
 
 impl Statistics {
     /// How many counters these are.
-    pub const COUNT: usize = CommandCounters::COUNT + Counters::COUNT;
+    pub const COUNT: usize = CommandCounters::COUNT + Counters::COUNT + TroubleCounters::COUNT;
 
     /// The values of all counters, always in the same order.
     pub fn values(&self) -> [u64; Self::COUNT] {
         let mut values = [0; Self::COUNT];
-        let (commands, port) = values.split_at_mut(CommandCounters::COUNT);
+        let (commands, rest) = values.split_at_mut(CommandCounters::COUNT);
+        let (port, trouble) = rest.split_at_mut(Counters::COUNT);
         commands.copy_from_slice(&self.commands.values());
         port.copy_from_slice(&self.port.values());
+        trouble.copy_from_slice(&self.trouble.values());
         values
     }
 
     /// The statistics with these values, in the order of [`Statistics::values`].
     pub fn from_values(values: &[u64; Self::COUNT]) -> Statistics {
-        let (commands, port) = values.split_at(CommandCounters::COUNT);
+        let (commands, rest) = values.split_at(CommandCounters::COUNT);
+        let (port, trouble) = rest.split_at(Counters::COUNT);
         Statistics {
             commands: CommandCounters::from_values(commands.try_into().expect("split there")),
-            port: Counters::from_values(port.try_into().expect("what is left")),
+            port: Counters::from_values(port.try_into().expect("split there")),
+            trouble: TroubleCounters::from_values(trouble.try_into().expect("what is left")),
         }
     }
 }
@@ -181,4 +187,16 @@ counters! {
     unresponsive_remote_events,
     /// Peers that could not be reached at all.
     impaired_remote_conn_events,
+}
+
+counters! {
+    /// What slowed a device's programs down or lost completions.
+    TroubleCounters
+
+    /// Completions that were lost because their queue was full.
+    cq_overruns,
+    /// Requests of peers that were refused because no receive was posted.
+    rnr_refusals,
+    /// Requests that had to wait because the queue to their destination was full.
+    full_queues,
 }

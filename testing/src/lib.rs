@@ -4,6 +4,7 @@ pub mod addresses;
 #[cfg(feature = "device")]
 pub mod device;
 pub mod heap;
+pub mod json;
 pub mod mpi;
 pub mod nic;
 pub mod patience;

@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use efa_core::address::Qpn;
 use efa_emu::fault::{self, Action, Fault, HostName, Queues};
 use efa_emu::transport::{ArmedFault, DEFAULT_FABRIC, Fabric};
+use serde_json::{Value, json};
 
 use super::Failure;
 
@@ -78,7 +79,11 @@ enum FaultCommand {
         qpn: Option<u16>,
     },
     /// List the armed rules: events seen, applied to, held now.
-    List,
+    List {
+        /// As JSON; see docs/json.md.
+        #[arg(long)]
+        json: bool,
+    },
     /// Disarm rules and release what they hold.
     Clear {
         /// Only those with this label.
@@ -157,7 +162,13 @@ impl FaultArguments {
             FaultCommand::CqError { host, qpn } => {
                 fabric.act(Action::CqError(queues(host, qpn)))?;
             }
-            FaultCommand::List => super::print(&table(&fabric.armed()?)),
+            FaultCommand::List { json } => {
+                let rules = fabric.armed()?;
+                super::print(&match json {
+                    true => format!("{:#}\n", as_json(&rules)),
+                    false => table(&rules),
+                });
+            }
             FaultCommand::Clear { label: None } => {
                 fabric.disarm(|_| true)?;
             }
@@ -202,4 +213,20 @@ fn table(rules: &[ArmedFault]) -> String {
         );
     }
     output
+}
+
+/// An object for each rule; docs/json.md describes it.
+fn as_json(rules: &[ArmedFault]) -> Value {
+    rules
+        .iter()
+        .map(|armed| {
+            json!({
+                "label": armed.fault.label,
+                "rule": armed.fault.to_string(),
+                "seen": armed.seen,
+                "applied": armed.applied,
+                "held": armed.held,
+            })
+        })
+        .collect()
 }

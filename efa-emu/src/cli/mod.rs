@@ -20,7 +20,7 @@ mod state;
 mod stats;
 
 use std::env;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -108,10 +108,17 @@ pub(crate) fn main() -> ExitCode {
 
 /// Writes a line to standard error, whole, since other programs write there at the same time.
 fn complain(reason: &str) {
-    let _ = std::io::stderr().write_all(format!("efa-emu: {reason}\n").as_bytes());
+    let _ = io::stderr().write_all(format!("efa-emu: {reason}\n").as_bytes());
 }
 
 /// Writes to standard output; a reader that went away (`| head`) is no failure.
 fn print(text: &str) {
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    let _ = try_print(text);
+}
+
+/// Writes to standard output. An error says that nobody reads any more.
+fn try_print(text: &str) -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    output.write_all(text.as_bytes())?;
+    output.flush()
 }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use efa_emu::profile::Profile;
+use serde_json::{Value, json};
 
 use super::Failure;
 
@@ -11,6 +12,9 @@ use super::Failure;
 pub(super) struct ProfilesArguments {
     /// Show only this profile.
     name: Option<String>,
+    /// As JSON; see docs/json.md.
+    #[arg(long)]
+    json: bool,
 }
 
 impl ProfilesArguments {
@@ -19,7 +23,10 @@ impl ProfilesArguments {
             Some(name) => std::slice::from_ref(by_name(name)?),
             None => Profile::all(),
         };
-        super::print(&table(profiles));
+        super::print(&match self.json {
+            true => format!("{:#}\n", as_json(profiles)),
+            false => table(profiles),
+        });
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -71,4 +78,26 @@ fn table(profiles: &[Profile]) -> String {
         output.push('\n');
     }
     output
+}
+
+/// An object for each profile; docs/json.md describes it.
+fn as_json(profiles: &[Profile]) -> Value {
+    profiles
+        .iter()
+        .map(|profile| {
+            let attributes = profile.attributes().into_iter().map(|attribute| {
+                json!({
+                    "name": attribute.name,
+                    "value": attribute.value,
+                    "source": attribute.source,
+                })
+            });
+            json!({
+                "name": profile.name,
+                "description": profile.description,
+                "is_default": profile.name == Profile::DEFAULT,
+                "attributes": attributes.collect::<Vec<_>>(),
+            })
+        })
+        .collect()
 }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use efa_emu::transport::{self, DEFAULT_FABRIC, HostStatus};
+use serde_json::{Value, json};
 
 use super::Failure;
 
@@ -12,12 +13,18 @@ pub(super) struct PsArguments {
     /// The fabric to list.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_FABRIC)]
     fabric: String,
+    /// As JSON; see docs/json.md.
+    #[arg(long)]
+    json: bool,
 }
 
 impl PsArguments {
     pub(super) fn execute(self) -> Result<ExitCode, Failure> {
         let hosts = transport::list_hosts(&self.fabric)?;
-        super::print(&table(&hosts));
+        super::print(&match self.json {
+            true => format!("{:#}\n", as_json(&hosts)),
+            false => table(&hosts) + &trouble(&hosts),
+        });
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -54,4 +61,51 @@ fn table(hosts: &[HostStatus]) -> String {
         }
     }
     output
+}
+
+/// A line for each device that has lost completions, refused requests or let them wait.
+fn trouble(hosts: &[HostStatus]) -> String {
+    let mut output = String::new();
+    for host in hosts {
+        let counters = host.statistics.trouble.iter();
+        let counters: Vec<_> = counters
+            .filter(|(_, value)| *value > 0)
+            .map(|(name, value)| format!("{name} {value}"))
+            .collect();
+        if !counters.is_empty() {
+            output += &format!("{}: {}\n", host.name, counters.join(", "));
+        }
+    }
+    output
+}
+
+/// An object for each device; docs/json.md describes it.
+fn as_json(hosts: &[HostStatus]) -> Value {
+    hosts
+        .iter()
+        .map(|host| {
+            let processes = host.participants.iter().map(|participant| {
+                let queue_pairs: Vec<_> = participant.queue_pairs.iter().map(|qpn| qpn.0).collect();
+                json!({
+                    "pid": participant.pid,
+                    "has_device": participant.has_device,
+                    "queue_pairs": queue_pairs,
+                })
+            });
+            let trouble: serde_json::Map<_, _> = host
+                .statistics
+                .trouble
+                .iter()
+                .map(|(name, value)| (name.to_owned(), Value::from(value)))
+                .collect();
+            json!({
+                "host": host.name.host(),
+                "device": host.name.index(),
+                "gid": host.gid.to_string(),
+                "profile": host.profile,
+                "processes": processes.collect::<Vec<_>>(),
+                "trouble": trouble,
+            })
+        })
+        .collect()
 }

@@ -41,11 +41,17 @@ pub(super) struct CqTable {
     events: Vec<DeviceEvent>,
     /// The completion counters of the queue pairs that have any.
     counters: HashMap<Qpn, AttachedCounters>,
+    /// Completions that were lost because their queue was full.
+    overruns: u64,
 }
 
 impl CqTable {
     pub(super) fn len(&self) -> usize {
         self.queues.len()
+    }
+
+    pub(super) fn overruns(&self) -> u64 {
+        self.overruns
     }
 
     pub(super) fn insert(&mut self, ring: Arc<CompletionRing>) -> CqId {
@@ -126,6 +132,7 @@ impl CqTable {
             return;
         }
         if queue.is_full() {
+            self.overruns += 1;
             if !queue.overrun {
                 queue.overrun = true;
                 self.events.push(DeviceEvent::CqError(cq));

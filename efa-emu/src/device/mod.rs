@@ -37,7 +37,7 @@ use efa_core::address::{Ahn, Gid, Qpn};
 use efa_core::nic::{Access, DeviceCaps};
 use slab::Slab;
 
-pub use crate::counters::{Command, CommandCounters, Counters, Statistics};
+pub use crate::counters::{Command, CommandCounters, Counters, Statistics, TroubleCounters};
 pub use comp_counter::{CompCounter, CountedOps, CounterId, CounterValue};
 pub use error::Error;
 pub use event::DeviceEvent;
@@ -81,6 +81,8 @@ pub struct Device {
     qps: QpTable,
     initiator: Initiator,
     counters: Counters,
+    /// But for overruns, which the completion queues count.
+    trouble: TroubleCounters,
     commands: CommandCounters,
     /// The queue pair that received last. [`Device::look_ahead`] takes it.
     last_receiver: Option<Qpn>,
@@ -103,6 +105,7 @@ impl Device {
             qps: QpTable::new(),
             initiator: Initiator::default(),
             counters: Counters::default(),
+            trouble: TroubleCounters::default(),
             commands: CommandCounters::default(),
             last_receiver: None,
             comp_counters: CounterTable::default(),
@@ -132,6 +135,10 @@ impl Device {
         Statistics {
             commands: self.commands,
             port: self.counters,
+            trouble: TroubleCounters {
+                cq_overruns: self.cqs.overruns(),
+                ..self.trouble
+            },
         }
     }
 

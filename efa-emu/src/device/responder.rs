@@ -167,6 +167,7 @@ impl Device {
     #[cold]
     fn refuse(&mut self, qpn: Qpn, refusal: Refusal) -> Status {
         self.counters.rx_drops += 1;
+        self.trouble.rnr_refusals += u64::from(refusal == Refusal::Status(Status::RemoteRnr));
         match refusal {
             Refusal::Status(status) => status,
             Refusal::Malformed => {
@@ -372,6 +373,7 @@ impl Device {
 }
 
 /// Why a request is not carried out.
+#[derive(PartialEq, Eq)]
 enum Refusal {
     Status(Status),
     Malformed,

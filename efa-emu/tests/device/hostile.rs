@@ -186,6 +186,7 @@ fn a_completion_queue_that_is_too_small_loses_completions_and_nothing_else() {
     for host in &mut net.hosts {
         let events: Vec<_> = host.device.take_events().collect();
         assert_eq!(events, [DeviceEvent::CqError(host.cq)]);
+        assert_eq!(host.device.statistics().trouble.cq_overruns, 8);
     }
 }
 

@@ -528,6 +528,8 @@ fn receiver_not_ready_is_retried_as_often_as_the_queue_pair_says() {
             net.hosts[0].device.counters().retrans_pkts,
             u64::from(retries)
         );
+        let refusals = net.hosts[1].device.statistics().trouble.rnr_refusals;
+        assert_eq!(refusals, u64::from(retries) + 1);
         assert!(!net.advance());
     }
 }
